@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
-from typer.main import get_command
 
 import uwaga
 from uwaga._base import env
@@ -133,7 +132,7 @@ def test_variables_are_those_of_the_code() -> None:
 
 def test_commands_are_those_of_the_code() -> None:
     listed = [command.strip("`") for command, _ in rows(ROOT / "docs/command-line.md", "command")]
-    assert sorted(listed) == sorted(f"uwaga {name}" for name in get_command(app).commands)
+    assert sorted(listed) == sorted(f"uwaga {command.callback.__name__}" for command in app.registered_commands)
 
 
 @pytest.mark.slow

@@ -53,7 +53,7 @@ def settle(page: Page) -> None:
 
 def test_the_page_opens_at_the_lesson_without_a_model(page: Page) -> None:
     assert page.locator(TITLE).text_content() == "Crude attention: X Xᵀ X"
-    assert page.locator(".lesson-list li").count() == 14
+    assert page.locator(".lesson-list li").count() == 23
     go(page, "The same in a real model")
     button = page.locator(".lesson-open").first
     assert button.is_disabled()
@@ -200,7 +200,7 @@ def test_settings_and_the_query(page: Page) -> None:
 
 def test_the_lesson_works_with_the_keyboard_alone(page: Page) -> None:
     page.locator(TITLE).focus()
-    for _ in range(2):
+    for _ in range(3):
         page.keyboard.press("n")
     assert page.locator(TITLE).text_content() == "Scores: Q Kᵀ (2 of 6)"
     cell(page, "scores", 0, 0).focus()
@@ -220,6 +220,55 @@ def test_the_lesson_works_with_the_keyboard_alone(page: Page) -> None:
     assert cell(page, "wq", 1, 0).locator("input").input_value() == "2"
 
 
+def test_gradient_steps_are_made_one_by_one(page: Page) -> None:
+    go(page, "Learning")
+    for clicks, button in ((2, "One step"), (1, "Ten steps")):
+        for _ in range(clicks):
+            page.get_by_role("button", name=button).click()
+    settle(page)
+    assert page.locator("strong[data-setting=steps]").text_content() == "12"
+    np.testing.assert_allclose(table(page, "learn_wq"), work_through(steps=12)["learn_wq"], atol=0.0051)
+    assert "After 12 steps the loss is" in page.locator(".lesson-finding").first.text_content()
+    page.get_by_role("button", name="From the start", exact=True).click()
+    settle(page)
+    np.testing.assert_allclose(table(page, "learn_wq"), work_through()["learn_wq"], atol=0.0051)
+
+
+def test_the_drawing_opens_steps_and_shows_what_a_model_leaves_out(page: Page) -> None:
+    go(page, "The whole Transformer")
+    parts = page.locator(".lesson-part")
+    assert parts.count() == 15
+    page.get_by_role("button", name="BERT").click()
+    left_out = page.locator(".lesson-part.lesson-left-out").all()
+    assert [each.get_attribute("data-part") for each in left_out][:3] == ["written", "out_positions", "own"]
+    assert "leaves out the decoder" in page.locator(".lesson-model-words").text_content()
+    page.get_by_role("button", name="Send tokens through").click()
+    assert page.locator(".lesson-lit").get_attribute("data-part") == "read"
+    page.wait_for_function("() => document.querySelector('.lesson-lit')?.dataset.part === 'in_positions'")
+    assert page.locator(".lesson-architecture [role=status]").text_content() == "+ positions: 5 \u00d7 4"
+    page.locator("[data-part=cross]").focus()
+    page.keyboard.press("Enter")
+    assert page.locator(TITLE).text_content() == "The decoder: self-attention and cross-attention"
+
+
+def test_a_number_of_the_decoder_can_be_followed_into_a_folded_section(page: Page) -> None:
+    go(page, "The decoder")
+    page.get_by_label("Written so far").fill("my pen")
+    page.get_by_label("Written so far").press("Enter")
+    settle(page)
+    expected = work_through(written="my pen")["next_word"]
+    np.testing.assert_allclose(table(page, "next_word"), expected, atol=0.0051)
+    cell(page, "decoder_cross_attended", 2, 0).click()
+    page.locator(".lesson-number").first.click()
+    assert page.locator(".lesson-explained").text_content().startswith("Heads side by side [pen, v1] = ")
+    page.locator(".lesson-folded summary", has_text="Cross-attention: scores").click()
+    np.testing.assert_allclose(
+        table(page, "decoder_cross_head1_weights"),
+        work_through(written="my pen")["decoder_cross_head1_weights"],
+        atol=0.0051,
+    )
+
+
 def test_a_finding_marks_its_numbers(page: Page) -> None:
     page.get_by_role("button", name=re.compile("^Long vectors dominate")).click()
     marked = page.locator(".lesson-source")
@@ -237,10 +286,10 @@ def test_charts_have_descriptions(page: Page) -> None:
 def test_no_element_is_wider_than_the_page(worked: Lesson, open_page: Callable[..., Page], width: int) -> None:
     page = open_page(worked.view.address, width=width, height=700)  # type: ignore[union-attr]
     page.wait_for_selector(TITLE)
-    for step in range(14):
+    for step in range(23):
         for part in (".lesson-view", ".lesson-main"):
             assert page.locator(part).evaluate("e => e.scrollWidth <= e.clientWidth"), (step, part)
-        page.locator(".lesson-after").click(force=True) if step < 13 else None
+        page.locator(".lesson-after").click(force=True) if step < 22 else None
 
 
 def test_the_head_that_a_step_suggests_opens_in_the_map(

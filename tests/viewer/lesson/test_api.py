@@ -80,7 +80,7 @@ def test_the_served_lesson_has_the_numbers_and_a_url_of_the_lesson(served: Lesso
     address = urlsplit(served.view.address)
     assert address.hostname == "127.0.0.1"
     assert address.fragment.endswith("&tab=lesson")
-    assert repr(served) == f"Lesson('my pen .', 14 steps, {len(served.matrices)} matrices, {served.view.address})"
+    assert repr(served) == f"Lesson('my pen .', 23 steps, {len(served.matrices)} matrices, {served.view.address})"
 
 
 def test_in_a_notebook_the_lesson_is_a_widget(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,11 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import uwaga
+from uwaga import nn
 from uwaga.nn import MultiHeadAttention, SinusoidalPositions
 from uwaga.viewer.lesson.build import build_steps
 from uwaga.viewer.lesson.compute import layer_of
 from uwaga.viewer.lesson.document import Step
 from uwaga.viewer.lesson.example import Example, parse_example, vector
+from uwaga.viewer.lesson.steps.blocks import filled, spec_of
 
 SENTENCES = st.lists(st.sampled_from(["this", "is", "a", "pen", ".", "猫", "nobody", "é"]), min_size=1, max_size=6)
 
@@ -28,7 +30,9 @@ def examples(draw: st.DrawFn) -> Example:
     def matrix(rows: int, columns: int) -> list[list[float]]:
         return draw(st.lists(st.lists(numbers, min_size=columns, max_size=columns), min_size=rows, max_size=rows))
 
-    request: dict[str, Any] = {"tokens": tokens, "settings": {"scaled": draw(st.booleans())}}
+    settings = {"scaled": draw(st.booleans()), "norm": draw(st.sampled_from(["post", "pre"]))}
+    settings |= {"steps": draw(st.integers(0, 9)), "written": draw(SENTENCES)}
+    request: dict[str, Any] = {"tokens": tokens, "settings": settings}
     if draw(st.booleans()):
         request["x"] = matrix(len(tokens), width)
         request["settings"] |= {"wq": matrix(width, inner), "wk": matrix(width, inner), "wv": matrix(width, values)}
@@ -57,13 +61,17 @@ GIVES = {
     "scale": ["scaled"],
     "softmax": ["weights"],
     "sum": ["output"],
+    "alike": ["feature_products"],
+    "linear": ["linear_output"],
+    "past": ["own_payload"],
+    "length": ["twice_output"],
     "masks": ["past_output"],
     "database": ["keys_output", "payload_output"],
     "heads": ["layer_output"],
 }
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(examples())
 def test_every_line_gives_the_numbers_beside_it(example: Example) -> None:
     steps = {step.id: step for step in build_steps(example)}
@@ -90,7 +98,52 @@ def test_every_line_gives_the_numbers_beside_it(example: Example) -> None:
         assert steps["positions"].code == ""
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
+@given(examples())
+def test_the_lines_of_the_encoder_and_the_decoder_give_the_numbers_beside_them(example: Example) -> None:
+    steps = {step.id: step for step in build_steps(example)}
+    inside = {"post": "block{}_ff_out_norm", "pre": "block{}_ff_sum"}[example.norm]
+    last = {"post": "block2_ff_out_norm", "pre": "encoder_final_norm"}[example.norm]
+    written = {"post": "decoder_ff_out_norm", "pre": "decoder_ff_sum"}[example.norm]
+    spec = spec_of(example)
+    memory = matrix(steps["stack"], last)
+    names = {
+        "uwaga": uwaga,
+        "source": steps["encoder"].sections[0].matrices[0].numbers,
+        "target": matrix(steps["decoder"], "written"),
+        "memory": memory,
+        "encoder_layer": filled(example, nn.EncoderLayer(spec)),
+        "encoder": filled(example, nn.Encoder(spec, 2)),
+        "decoder_layer": filled(example, nn.DecoderLayer(spec)),
+        "decoder": filled(example, nn.Decoder(spec, 1)),
+    }
+    close(run(steps["encoder"].code, names), matrix(steps["encoder"], inside.format(1)))
+    close(run(steps["stack"].code, names), memory)
+    close(run(steps["decoder"].code, names), matrix(steps["decoder"], written))
+    whole = (
+        matrix(steps["decoder"], "decoder_final_norm") if example.norm == "pre" else matrix(steps["decoder"], written)
+    )
+    close(run(steps["architecture"].code, names), whole)
+
+
+def close(found: list[torch.Tensor], expected: torch.Tensor) -> None:
+    """LayerNorm divides by as little as sqrt(1e-5), so rounding errors grow by up to 316."""
+    torch.testing.assert_close(found[0], expected, rtol=1e-4, atol=1e-3)
+
+
+@settings(max_examples=12, deadline=None)
+@given(examples())
+def test_the_line_of_the_learning_step_gives_its_gradients(example: Example) -> None:
+    step = next(step for step in build_steps(example) if step.id == "learning")
+    names: dict[str, Any] = {"torch": torch, "uwaga": uwaga, "before": matrix(step, "learn_wanted").argmax(-1)}
+    names |= {"P": matrix(step, "learn_codes"), "E": matrix(step, "learn_words")}
+    names |= {f"W_{letter.upper()}": matrix(step, f"learn_w{letter}").requires_grad_() for letter in "qkv"}
+    gradients = eval(step.code, names)
+    for letter, gradient in zip("qkv", gradients, strict=True):
+        torch.testing.assert_close(gradient, matrix(step, f"learn_dw{letter}"), rtol=1e-4, atol=1e-6)
+
+
+@settings(max_examples=10, deadline=None)
 @given(examples())
 def test_the_layer_that_is_named_is_the_layer(example: Example) -> None:
     step = next(step for step in build_steps(example) if step.id == "heads")
@@ -125,7 +178,7 @@ def test_the_entropy_of_the_scaling_step() -> None:
     torch.testing.assert_close(found, measured[0, 1])
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(examples())
 def test_scores_are_called_symmetric_only_where_they_are(example: Example) -> None:
     step = next(step for step in build_steps(example) if step.id == "scores")
@@ -150,4 +203,4 @@ def test_the_titles_say_whether_scores_are_scaled(scaled: bool) -> None:
     said = "\n".join(text for step in steps if step.number for text in (step.title, step.code, *step.text))
     assert ("softmax(Q Kᵀ/√d_k) V" in said) == scaled
     assert ("softmax(Q Kᵀ) V" in said) == (not scaled)
-    assert ("scale=1.0" in steps[6].code) == (not scaled)
+    assert ("scale=1.0" in next(step.code for step in steps if step.number == "6 of 6")) == (not scaled)

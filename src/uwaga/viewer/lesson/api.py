@@ -43,7 +43,7 @@ class Lesson:
     >>> from uwaga.viewer.lesson import work_through
     >>> worked = work_through("a pen .")
     >>> worked
-    Lesson('a pen .', 14 steps, 85 matrices)
+    Lesson('a pen .', 23 steps, 272 matrices)
     >>> worked["weights"].sum(axis=1).round(5)
     array([1., 1., 1.], dtype=float32)
     """
@@ -135,7 +135,9 @@ def lesson(
         settings: heads (at most 4, a divisor of D and E); scaled (whether scores are scaled by 1/sqrt(d_k)); and settings of
             single steps: window (visible keys before the query's own), length (keys that are not padding), sharpness (factor of
             the scores in the soft database), payload (its values, N rows), sentences (a batch, lists of words), limit (context
-            length of a model), order (a permutation of the tokens), seed (of random vectors).
+            length of a model), order (a permutation of the tokens), seed (of random vectors), w1 and w2 (the feed-forward layer's, (M, F) and (F, M)),
+            norm ("post" or "pre"), written (what the decoder has written, a sentence or words), steps and rate (of gradient
+            descent, at most 240 and 4).
 
     Returns:
         The numbers of the given example; edits on the page do not change them. In a notebook it is displayed as a widget.

@@ -1,27 +1,32 @@
 """Builds the lesson from an example: all steps in order, and the reply that a page shows."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 
 from uwaga.viewer.lesson.compute import one_head
-from uwaga.viewer.lesson.document import Step, matrices
+from uwaga.viewer.lesson.document import Matrix, Step, matrices
 from uwaga.viewer.lesson.example import (
     MAX_HEADS,
     MAX_NUMBER,
+    MAX_RATE,
     MAX_SENTENCES,
+    MAX_STEPS,
     MAX_TOKENS,
     MAX_WIDTH,
     Example,
     parse_example,
 )
 from uwaga.viewer.lesson.steps import (
+    architecture,
     batches,
+    blocks,
     calculation,
     database,
     heads,
+    learning,
     masks,
     positions,
     scaling,
@@ -36,6 +41,8 @@ _LIMITS = {
     "heads": MAX_HEADS,
     "sentences": MAX_SENTENCES,
     "number": MAX_NUMBER,
+    "steps": MAX_STEPS,
+    "rate": MAX_RATE,
 }
 
 
@@ -75,22 +82,44 @@ def build_steps(example: Example) -> tuple[Step, ...]:
     projected = calculation.project(example, head)
     scored = calculation.score(example, head)
     mixed = calculation.mix(example, head, projected)
+    crude = unnormalised.work_out(example, x)
+    payload, output_weight = database.payload_of(example), heads.output_weight_of(example)
+    masked, placed = masks.step(example, head), positions.placed(example, x)
     return (
-        unnormalised.step(example, x),
+        unnormalised.step(example, crude),
+        unnormalised.alike_step(example, crude),
         calculation.projection_step(example, x, projected),
         calculation.scores_step(example, projected, scored),
         calculation.scale_step(example, head, scored),
         calculation.softmax_step(example, scored),
         calculation.weighting_step(scored, projected, mixed),
         calculation.sum_step(example, scored, projected, mixed),
-        masks.step(example, head),
-        database.step(example, head, scored.weights, projected),
-        heads.step(example, projected),
-        batches.step(example),
-        positions.step(example, x),
+        unnormalised.linear_step(example, head, projected, scored),
         scaling.step(example.seed),
+        masked,
+        database.step(example, head, scored.weights, projected, payload),
+        database.past_step(example, head, masks.past_bits(masked), projected, payload),
+        learning.step(example),
+        heads.step(example, x, projected, output_weight),
+        batches.step(example),
+        positions.step(example, x, placed),
+        *_transformer(example, placed),
+        architecture.length_step(example, head, projected, scored),
         _in_a_model(),
     )
+
+
+def _transformer(example: Example, source: Matrix) -> Iterator[Step]:
+    """The encoder block, two of them, the decoder and the whole architecture."""
+    weights = blocks.feed_forward_weights(example)
+    first = blocks.encoder_block(example, 1, source, weights)
+    second = blocks.encoder_block(example, 2, first[1].output, weights)
+    final = blocks.final_norm(example, second[1].output, "encoder_final")
+    memory = final[-1] if final else second[1].output
+    yield blocks.encoder_step(example, source, weights, first)
+    yield blocks.stack_step(example, source, first[1].output, second, memory, final)
+    yield blocks.decoder_step(example, memory, blocks.decode(example, memory, weights))
+    yield architecture.step(example)
 
 
 def _in_a_model() -> Step:

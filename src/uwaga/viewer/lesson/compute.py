@@ -13,6 +13,7 @@ from uwaga.maps.attended import attend
 from uwaga.maps.map import AttentionMap
 from uwaga.nn import MultiHeadAttention
 from uwaga.ops.attention.api import attention
+from uwaga.ops.masks import Mask
 from uwaga.viewer.lesson.example import Example
 
 
@@ -70,15 +71,17 @@ def layer_of(example: Example, heads: int) -> MultiHeadAttention:
     return layer.eval()
 
 
-def trace_layer(layer: MultiHeadAttention, x_NM: Tensor) -> LayerTrace:
-    """Run a layer and record the operands of its attention."""
+def trace_layer(
+    layer: MultiHeadAttention, x_NM: Tensor, memory_KM: Tensor | None = None, mask: Mask | None = None
+) -> LayerTrace:
+    """Run a layer and record the operands of its attention; with a memory, its cross-attention."""
     seen: list[Tensor] = []
 
     def watch(query: object, key: object, value: object, options: object) -> None:
         seen.extend(each for each in (query, key, value) if isinstance(each, Tensor))
 
     layer.watcher = watch
-    output_NM = layer(x_NM)
+    output_NM = layer(x_NM, memory_KM, mask=mask)
     layer.watcher = None
     assert isinstance(output_NM, Tensor)
     query_HND, key_HND, value_HNE = (each.contiguous() for each in seen)

@@ -89,6 +89,7 @@ class Section:
 
     form: "matrix" and "token" are two sections side by side, the same calculation in both forms; "" for all others.
     controls: settings that the user can change here.
+    folded: whether the page shows the section only when it is opened.
     """
 
     title: str
@@ -98,16 +99,56 @@ class Section:
     charts: Sequence[Chart] = ()
     findings: Sequence[Finding] = ()
     controls: Sequence[str] = ()
+    folded: bool = False
 
     def to_json(self) -> dict[str, Any]:
         return {
             "title": self.title,
+            "folded": self.folded,
             "text": list(self.text),
             "form": self.form,
             "matrices": [matrix.id for matrix in self.matrices],
             "charts": [chart.to_json() for chart in self.charts],
             "findings": [finding.to_json() for finding in self.findings],
             "controls": list(self.controls),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A box of a drawing, in its own units from the upper left. step: the id of the step that it opens; "" for none."""
+
+    id: str
+    label: str
+    step: str
+    x: int
+    y: int
+    width: int
+    height: int = 34
+    shape: str = ""  # of what leaves it
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawing:
+    """Boxes that data goes through, in the order of `parts`, and arrows between them.
+
+    models: name, parts that the model leaves out, and a text.
+    """
+
+    title: str
+    parts: Sequence[Part]
+    arrows: Sequence[tuple[str, str]]
+    models: Sequence[tuple[str, Sequence[str], str]]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "title": self.title,
+            "parts": [part.to_json() for part in self.parts],
+            "arrows": [list(arrow) for arrow in self.arrows],
+            "models": [{"name": name, "without": list(without), "text": text} for name, without, text in self.models],
         }
 
 
@@ -127,6 +168,7 @@ class Step:
     number: str = ""
     code: str = ""
     head: dict[str, str] = field(default_factory=dict)
+    drawing: Drawing | None = None
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -136,6 +178,7 @@ class Step:
             "text": list(self.text),
             "code": self.code,
             "head": dict(self.head) or None,
+            "drawing": None if self.drawing is None else self.drawing.to_json(),
             "sections": [section.to_json() for section in self.sections],
         }
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from uwaga._base.options import SWITCH, Kind, number, whole
+from uwaga._base.options import SWITCH, Kind, number, one_of, whole
 from uwaga.viewer.messages import RequestError
 from uwaga.viewer.token_text import split_words
 
@@ -26,10 +26,13 @@ _MAX_TEXT_LENGTH = MAX_TOKENS * (_MAX_WORD_LENGTH + 1)
 _NUMBER = number(f"a number from -{MAX_NUMBER:.0f} to {MAX_NUMBER:.0f}", lambda x: abs(x) <= MAX_NUMBER)
 SETTINGS = (
     *("wq", "wk", "wv", "wo", "heads", "scaled", "window", "length", "sharpness", "payload", "sentences", "limit"),
-    *("order", "seed"),
+    *("order", "seed", "w1", "w2", "norm", "written", "steps", "rate"),
 )
 
 DEFAULT_TOKENS = ("this", "is", "a", "pen", ".")
+START, DEFAULT_WRITTEN = "<start>", ("a", "pen")
+NORMS = ("post", "pre")
+MAX_STEPS, MAX_RATE = 240, 4.0
 DEFAULT_SENTENCES = (DEFAULT_TOKENS, ("a", "pen", "."), ("yes",))
 WIDTH_NAMES = ("pointing", "acting", "thing", "ending")
 
@@ -71,6 +74,12 @@ class Example:
     limit: int  # context length of a model
     order: tuple[int, ...]  # the permutation that shuffles the tokens
     seed: int  # of the random vectors of the step "scaling"
+    w1_MF: Tensor  # of the feed-forward layer
+    w2_FM: Tensor
+    norm: str  # "post" or "pre"
+    written: tuple[str, ...]  # what the decoder has written after its start sign
+    steps: int  # gradient steps of the step "learning"
+    rate: float  # their learning rate
 
     @property
     def width_names(self) -> tuple[str, ...]:
@@ -101,6 +110,12 @@ class Example:
             "limit": self.limit,
             "order": list(self.order),
             "seed": self.seed,
+            "w1": self.w1_MF.tolist(),
+            "w2": self.w2_FM.tolist(),
+            "norm": self.norm,
+            "written": list(self.written),
+            "steps": self.steps,
+            "rate": self.rate,
         }
         text = {} if self.text is None else {"text": self.text}
         return {"ask": "lesson"} | text | {"tokens": list(self.tokens), "x": self.x_NM.tolist(), "settings": settings}
@@ -159,6 +174,22 @@ class ExampleParser:
 
     def number(self, name: str, default: float) -> float:
         return float(self._checked(name, self._values.get(name, default), _NUMBER))
+
+    def positive(self, name: str, high: float, default: float) -> float:
+        """A number with 0 < value <= high."""
+        kind = number(f"a number above 0 and at most {high:g}", lambda x: 0 < x <= high)
+        return float(self._checked(name, self._values.get(name, default), kind))
+
+    def choice(self, name: str, choices: Sequence[str]) -> str:
+        """One of the choices; by default the first."""
+        return str(self._checked(name, self._values.get(name, choices[0]), one_of(*choices)))
+
+    def sentence(self, name: str, max_count: int, default: Sequence[str]) -> tuple[str, ...]:
+        """A text, or a list of words."""
+        value = self._values.get(name)
+        if isinstance(value, str):
+            return self._split(name, value, max_count)
+        return tuple(default) if value is None else self._words(name, value, max_count)
 
     def heads(self, name: str, max_count: int, *widths: int) -> int:
         """A number of heads that divides all widths; by default 2 if it does, else 1."""
@@ -291,6 +322,8 @@ def _example(text: str | None, tokens: tuple[str, ...], x_NM: Tensor, settings: 
     wv_ME = settings.matrix("wv", (width, None), MAX_WIDTH, lambda n: weight("wv", width, n or inner))
     values = wv_ME.shape[1]
     wo_EM = settings.matrix("wo", (values, width), MAX_WIDTH, lambda n: weight("wo", values, width))
+    w1_MF = settings.matrix("w1", (width, None), MAX_WIDTH, lambda n: weight("w1", width, min(2 * width, MAX_WIDTH)))
+    hidden = w1_MF.shape[1]
     return Example(
         text=text,
         tokens=tokens,
@@ -309,6 +342,12 @@ def _example(text: str | None, tokens: tuple[str, ...], x_NM: Tensor, settings: 
         limit=settings.integer("limit", 1, MAX_TOKENS, 4),
         order=settings.order("order", count),
         seed=settings.integer("seed", 0, 2**31 - 1, 0),
+        w1_MF=w1_MF,
+        w2_FM=settings.matrix("w2", (hidden, width), MAX_WIDTH, lambda n: weight("w2", hidden, width)),
+        norm=settings.choice("norm", NORMS),
+        written=settings.sentence("written", MAX_TOKENS - 1, DEFAULT_WRITTEN),
+        steps=settings.integer("steps", 0, MAX_STEPS, 0),
+        rate=settings.positive("rate", MAX_RATE, 2.0),
     )
 
 
@@ -352,8 +391,8 @@ def vector(word: str, width: int) -> tuple[float, ...]:
 
 
 def weight(name: str, rows: int, columns: int) -> Tensor:
-    """(rows, columns) float32, "wq", "wk", "wv" or "wo": by hand for the default widths, else random with a fixed seed."""
-    if rows == columns == len(WIDTH_NAMES):
+    """(rows, columns) float32, "wq", "wk", of one of the lesson's matrices: by hand for the default widths, else random with a fixed seed."""
+    if rows == columns == len(WIDTH_NAMES) and name in _BY_HAND:
         return torch.tensor(_BY_HAND[name])
     return torch.randint(-4, 5, (rows, columns), generator=_seeded(f"weight {name}")) / 4.0
 

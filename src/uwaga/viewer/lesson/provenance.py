@@ -79,6 +79,36 @@ def total(of: Rule, over: int) -> Rule:
     return {"op": "total", "from": [of], "over": over}
 
 
+def mean(of: Rule, over: int) -> Rule:
+    """sum_m of / over."""
+    return {"op": "mean", "from": [of], "over": over}
+
+
+def variance(of: Rule, mean: Rule, over: int) -> Rule:
+    """sum_m (of - mean)^2 / over."""
+    return {"op": "variance", "from": [of, mean], "over": over}
+
+
+def normalized(own: Rule, mean: Rule, variance: Rule, eps: float) -> Rule:
+    """(own - mean) / sqrt(variance + eps)."""
+    return {"op": "normalized", "from": [own, mean, variance], "eps": eps}
+
+
+def relu(of: Rule) -> Rule:
+    """The larger of 0 and of."""
+    return {"op": "relu", "from": [of]}
+
+
+def negative_log(of: Rule) -> Rule:
+    """-log(of)."""
+    return {"op": "negative_log", "from": [of]}
+
+
+def moved(of: Rule, gradient: Rule, rate: float) -> Rule:
+    """of - rate * gradient."""
+    return {"op": "moved", "from": [of, gradient], "times": rate}
+
+
 def length(of: Rule, over: int) -> Rule:
     """sqrt(sum_m of^2)."""
     return {"op": "length", "from": [of], "over": over}

@@ -19,6 +19,7 @@ const numberSettings = {
   length: { label: "Keys that are not padding", range: (lesson) => [0, lesson.question.tokens.length], whole: true },
   limit: { label: "Tokens that the model reads", range: (lesson) => [1, lesson.limits.tokens], whole: true },
   sharpness: { label: "Scores are multiplied by", range: (lesson) => [-lesson.limits.number, lesson.limits.number], whole: false },
+  rate: { label: "Learning rate", range: (lesson) => [0.01, lesson.limits.rate], whole: false },
   seed: { label: "Seed of the random numbers", range: () => [0, 2 ** 31 - 1], whole: true },
 };
 
@@ -33,6 +34,9 @@ export function makeSetting(name, actions) {
   if (name === "heads") return makeHeadsSetting(actions);
   if (name === "order") return makeOrderSetting(actions);
   if (name === "sentences") return makeSentencesSetting(actions);
+  if (name === "norm") return makeNormSetting(actions);
+  if (name === "written") return makeWrittenSetting(actions);
+  if (name === "steps") return makeStepsSetting(actions);
   throw new Error(`lesson: unknown control ${name}`);
 }
 
@@ -145,6 +149,55 @@ function makeSentencesSetting(actions) {
       if (area !== area.ownerDocument.activeElement) {
         area.value = lesson.question.settings.sentences.map((/** @type {string[]} */ words) => words.join(" ")).join("\n");
       }
+    },
+  };
+}
+
+/** @param {SettingActions} actions @returns {LessonSetting} */
+function makeNormSetting(actions) {
+  const select = el("select", { "data-setting": "norm", on: { change: () => actions.set("norm", select.value) } },
+    el("option", { value: "post", text: "after each sum (post-norm)" }), el("option", { value: "pre", text: "before each part (pre-norm)" }));
+  return {
+    element: el("label", { class: "lesson-control" }, "LayerNorm ", select),
+    update(lesson) {
+      select.value = lesson.question.settings.norm;
+      select.disabled = actions.readOnly();
+    },
+  };
+}
+
+/** @param {SettingActions} actions @returns {LessonSetting} */
+function makeWrittenSetting(actions) {
+  const input = el("input", { type: "text", class: "lesson-sentence", autocomplete: "off", spellcheck: "false", "data-setting": "written",
+    on: { change: () => { if (input.value.trim()) actions.set("written", input.value); } } });
+  return {
+    element: el("label", { class: "lesson-control" }, "Written so far ", input),
+    update(lesson) {
+      input.readOnly = actions.readOnly();
+      if (input !== input.ownerDocument.activeElement) input.value = lesson.question.settings.written.join(" ");
+    },
+  };
+}
+
+/** @param {SettingActions} actions @returns {LessonSetting} */
+function makeStepsSetting(actions) {
+  let steps = 0, most = 0;
+  const shown = el("strong", { "data-setting": "steps" });
+  const button = (/** @type {string} */ text, /** @type {() => number} */ next) =>
+    el("button", { type: "button", text, on: { click: () => {
+      // The next click counts from here, also before the reply to this one.
+      steps = Math.min(most, next());
+      shown.textContent = String(steps);
+      actions.set("steps", steps);
+    } } });
+  const buttons = [button("One step", () => steps + 1), button("Ten steps", () => steps + 10), button("From the start", () => 0)];
+  return {
+    element: el("div", { class: "lesson-control", role: "group", "aria-label": "Gradient steps" }, "Gradient steps: ", shown, buttons),
+    update(lesson) {
+      ({ steps } = lesson.question.settings);
+      most = lesson.limits.steps;
+      shown.textContent = String(steps);
+      buttons.forEach((one, at) => { one.disabled = actions.readOnly() || (at < 2 ? steps >= most : steps === 0); });
     },
   };
 }

@@ -110,6 +110,13 @@ const calculationWriters = {
   minus: ([left, right]) => [{ cell: left[0] }, " \u2212 ", { cell: right[0] }],
   rest: ([part, whole]) => ["1 \u2212 ", { cell: part[0] }, " / ", { cell: whole[0] }],
   total: ([of]) => joinParts(of.map(cellPart), " + "),
+  mean: ([of]) => ["(", ...joinParts(of.map(cellPart), " + "), `) / ${of.length}`],
+  variance: ([of, mean]) => ["(", ...joinParts(of.map((cell) => ["(", { cell }, " \u2212 ", { cell: mean[0] }, ")\u00b2"]), " + "), `) / ${of.length}`],
+  normalized: ([own, mean, variance], rule) =>
+    ["(", { cell: own[0] }, " \u2212 ", { cell: mean[0] }, ") / \u221a(", { cell: variance[0] }, ` + ${(rule.eps ?? 0).toFixed(5)})`],
+  relu: ([of]) => ["max(0, ", { cell: of[0] }, ")"],
+  negative_log: ([of]) => ["\u2212log(", { cell: of[0] }, ")"],
+  moved: ([of, gradient], rule) => [{ cell: of[0] }, ` \u2212 ${rule.times} \u00b7 `, { cell: gradient[0] }],
   length: ([of]) => ["\u221a(", ...joinParts(of.map((cell) => [{ cell }, "\u00b2"]), " + "), ")"],
   exponential([own, row], _rule, lesson) {
     const values = row.map((cell) => lessonValue(lesson, cell));

@@ -155,6 +155,7 @@ export function makeMatrixTable(lesson, id, slice, actions) {
     reveal(cell) {
       if (!lessonHas(shown, cell)) return;
       moveTabStop(cell.row, cell.column);
+      element.closest("details")?.setAttribute("open", "");
       cells[cell.row][cell.column].target.focus();
     },
   };

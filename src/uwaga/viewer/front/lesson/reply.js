@@ -4,7 +4,7 @@
 
 /**
  * @typedef {{op: string, from: LessonReference[], over?: number, times?: number, say?: string, rules?: LessonRule[], width?: number,
- *   base?: number}} LessonRule
+ *   base?: number, eps?: number}} LessonRule
  */
 /** @typedef {string | number | {[key: string]: any}} LessonIndex */
 /** @typedef {{of: string, row: LessonIndex, column: LessonIndex, slice?: LessonIndex}} LessonReference */
@@ -31,6 +31,7 @@
 /**
  * @typedef {object} LessonSection
  * @property {string} title
+ * @property {boolean} folded
  * @property {string[]} text
  * @property {"" | "matrix" | "token"} form
  * @property {string[]} matrices
@@ -41,9 +42,15 @@
 /** @typedef {{statistic: string, sense: "largest" | "smallest", why: string}} LessonHead */
 /**
  * @typedef {{id: string, title: string, number: string, text: string[], code: string, head: LessonHead | null,
- *   sections: LessonSection[]}} LessonStep
+ *   drawing: LessonDrawing | null, sections: LessonSection[]}} LessonStep
  */
-/** @typedef {{tokens: number, width: number, heads: number, sentences: number, number: number}} LessonLimits */
+/** @typedef {{id: string, label: string, step: string, x: number, y: number, width: number, height: number, shape: string}} LessonPart */
+/**
+ * @typedef {{title: string, parts: LessonPart[], arrows: [string, string][], models: {name: string, without: string[], text: string}[]}}
+ *   LessonDrawing
+ */
+/** @typedef {{tokens: number, width: number, heads: number, sentences: number, number: number, steps: number,
+ *   rate: number}} LessonLimits */
 /**
  * @typedef {{question: import("../types.js").Question, limits: LessonLimits, steps: LessonStep[], matrices: Map<string,
  *   LessonMatrix>}} Lesson

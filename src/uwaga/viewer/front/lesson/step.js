@@ -5,6 +5,7 @@ import { numberText } from "../format.js";
 import { statisticsQuestion } from "../questions.js";
 import { makeLessonChart } from "./chart.js";
 import { makeSetting } from "./controls.js";
+import { makeDrawing } from "./drawing.js";
 import { makeMatrixTable } from "./matrix_table.js";
 import { lessonMatrix } from "./reply.js";
 
@@ -24,7 +25,7 @@ import { lessonMatrix } from "./reply.js";
  */
 /**
  * @typedef {import("./matrix_table.js").MatrixActions & import("./controls.js").SettingActions & {
- *   choose: (query: number) => void, highlight: (cells: LessonCell[]) => void, app: import("../types.js").App}} StepActions
+ *   choose: (query: number) => void, open: (id: string) => void, highlight: (cells: LessonCell[]) => void, app: import("../types.js").App}} StepActions
  */
 
 /**
@@ -56,7 +57,8 @@ export function makeStepPage(lesson, step, query, actions) {
   const codeLine = el("p", { class: "lesson-code" }, el("span", { class: "uwaga-label", text: "In Python: " }), code);
   const parts = lesson.steps[step].sections.map((_, at) => makeSection(lesson, step, at, query, actions));
   const heads = stepHeads(lesson, step).map((head) => makeModelHead(actions.app, head));
-  const element = el("article", { class: "lesson-page" }, heading, words, placeSections(parts),
+  const drawing = lesson.steps[step].drawing ? makeDrawing(actions.open) : null;
+  const element = el("article", { class: "lesson-page" }, heading, words, drawing?.element, placeSections(parts),
     codeLine,
     heads.length ? el("section", { class: "lesson-section", "aria-label": "In a real model" },
       el("h3", { text: "In a real model" }), heads.map((head) => head.element)) : null);
@@ -68,6 +70,7 @@ export function makeStepPage(lesson, step, query, actions) {
     words.replaceChildren(...text.map((paragraph) => el("p", { text: paragraph })));
     code.textContent = python;
     codeLine.hidden = python === "";
+    if (drawing && next.steps[step].drawing) drawing.update(next.steps[step].drawing);
     for (const part of parts) part.update(next, at);
   }
   update(lesson, query);
@@ -75,7 +78,10 @@ export function makeStepPage(lesson, step, query, actions) {
     element, heading, update,
     structure: stepStructure(lesson, step),
     grids: parts.flatMap((part) => part.grids),
-    dispose: () => heads.forEach((head) => head.dispose()),
+    dispose() {
+      drawing?.dispose();
+      heads.forEach((head) => head.dispose());
+    },
   };
 }
 
@@ -123,7 +129,7 @@ function placeSections(parts) {
  */
 function makeSection(lesson, step, at, query, actions) {
   const section = lesson.steps[step].sections[at];
-  const heading = section.title ? el("h3", {}) : null;
+  const heading = section.title || section.folded ? el("h3", {}) : null;
   const words = el("div", { class: "lesson-words" });
   const controls = section.controls.map((name) => makeSetting(name, actions));
   const grids = section.matrices.map((id) => makeMatrixTable(lesson, id, query, actions));
@@ -131,8 +137,10 @@ function makeSection(lesson, step, at, query, actions) {
   const chooser = isSliced ? makeQuerySelect(actions) : null;
   const charts = el("div", { class: "lesson-charts" });
   const findings = el("ul", { class: "lesson-findings" });
-  const element = el("section", { class: "lesson-section" }, heading, words, controls.map((control) => control.element), chooser?.element,
-    findings, charts, el("div", { class: "lesson-matrices" }, grids.map((grid) => grid.element)));
+  const content = [words, ...controls.map((control) => control.element), chooser?.element, findings, charts,
+    el("div", { class: "lesson-matrices" }, grids.map((grid) => grid.element))];
+  const element = el("section", { class: "lesson-section" },
+    section.folded ? el("details", { class: "lesson-folded" }, el("summary", {}, heading), content) : [heading, content].flat());
   return {
     element, grids, form: section.form,
     update(next, slice) {

@@ -55,6 +55,7 @@ export function lessonView(app) {
     say: (text) => app.announce(text),
     readOnly: () => isReadOnly,
     choose(next) { query = next; follow(null); },
+    open(id) { if (lesson) goToStep(lesson.steps.findIndex((one) => one.id === id)); },
   };
 
   /** @param {import("../types.js").Question} question @param {number} pause */
@@ -174,6 +175,7 @@ export function lessonView(app) {
     explain();
     showSelection(cells);
     const grid = page?.grids.find((one) => one.id === cells[0]?.of);
+    grid?.element.closest("details")?.setAttribute("open", "");
     grid?.element.scrollIntoView({ block: "nearest" });
   }
 

@@ -88,8 +88,6 @@ export function makeSession(host, open) {
   const listeners = new Set();
   /** @type {AbortController | null} */
   let running = null;
-  /** @type {Typed | null} */
-  let pending = null;
   let error = "";
 
   const emit = () => listeners.forEach((listener) => listener());
@@ -111,8 +109,6 @@ export function makeSession(host, open) {
   return {
     recent,
     isRunning: () => running !== null,
-    /** What runs now; null: nothing does. */
-    pending: () => pending,
     error: () => error,
     /** @param {() => void} listener  called when a run begins or ends */
     subscribe(listener) {
@@ -128,7 +124,6 @@ export function makeSession(host, open) {
       running?.abort();
       const mine = new AbortController();
       running = mine;
-      pending = typed;
       error = "";
       emit();
       try {
@@ -144,7 +139,7 @@ export function makeSession(host, open) {
       } catch (failure) {
         if (!mine.signal.aborted) error = (failure instanceof Error ? failure.message : String(failure)).replace(/^run: /, "");
       } finally {
-        if (running === mine) running = pending = null;
+        if (running === mine) running = null;
         emit();
       }
     },
@@ -152,7 +147,7 @@ export function makeSession(host, open) {
     stop() {
       if (!running) return;
       running.abort();
-      running = pending = null;
+      running = null;
       host.ask({ ask: "stop" }).catch(() => {});
       emit();
     },

@@ -1,19 +1,23 @@
-"""Attention as a look-up in a soft database. Letters: N tokens, D width of queries and keys, P of the payload."""
+"""Attention as a look-up in a soft database, and in one of a token's own past. Letters: N tokens, D width of queries and keys, P of the payload."""
 
+from collections.abc import Sequence
+
+import torch
 from torch import Tensor
 
 from uwaga.maps.attended import attend
 from uwaga.ops.attention.api import attention
+from uwaga.ops.masks import Causal
 from uwaga.viewer.lesson import provenance
 from uwaga.viewer.lesson.compute import OneHead, dense
-from uwaga.viewer.lesson.document import Finding, Matrix, Section, Step, shown
+from uwaga.viewer.lesson.document import Chart, Finding, Matrix, Section, Step, shown
 from uwaga.viewer.lesson.example import Example
 from uwaga.viewer.lesson.provenance import cell
 from uwaga.viewer.lesson.steps.calculation import Projected
 
 
-def step(example: Example, head: OneHead, weights: Matrix, projected: Projected) -> Step:
-    payload, scale = _payload(example), example.scale_argument
+def step(example: Example, head: OneHead, weights: Matrix, projected: Projected, payload: Matrix) -> Step:
+    scale = example.scale_argument
     sharp_scores, sharp = _sharpened(example, head)
     i = int(sharp.numbers.amax(-1).argmax())
     j = int(sharp.numbers[i].argmax())
@@ -49,7 +53,8 @@ def step(example: Example, head: OneHead, weights: Matrix, projected: Projected)
     )
 
 
-def _payload(example: Example) -> Matrix:
+def payload_of(example: Example) -> Matrix:
+    """The values of the soft database, which need not come from the tokens."""
     columns = example.payload_NP.shape[1]
     names = ("place", "letters") if columns == 2 else tuple(f"field {p + 1}" for p in range(columns))
     return Matrix(
@@ -120,4 +125,182 @@ def _output(example: Example, id: str, title: str, weights: str, values: str, nu
         columns=columns or [f"{letter}{c + 1}" for c in range(numbers.shape[1])],
         numbers=found,
         source=provenance.dot(cell(weights, "i", "m"), cell(values, "m", "j"), len(example.tokens)),
+    )
+
+
+_STRICTLY_PAST = Causal(include_self=False)
+_FACTORS = (1, 2, 4, 8, 16, 32, 64)
+
+
+def past_step(example: Example, head: OneHead, past_bits: Matrix, projected: Projected, payload: Matrix) -> Step:
+    """Strictly past, unscaled: each token asks the records of the tokens before it."""
+    tokens, n = example.tokens, len(example.tokens)
+    visible_NN = past_bits.numbers > 0
+    asked = Matrix(
+        id="own_scores",
+        title="Scores of the past, unscaled",
+        formula="qᵢ · kⱼ for j before i",
+        rows=tokens,
+        columns=tokens,
+        numbers=torch.where(visible_NN, head.scores_NN, torch.nan),
+        source=provenance.masked(cell("scores", "i", "j"), cell("past_bits", "i", "j")),
+    )
+    _, _, found = attend(head.q_ND, head.k_ND, head.v_NE, mask=_STRICTLY_PAST, scale=1.0)
+    weights = Matrix(
+        id="own_weights",
+        title="Weights",
+        formula="softmax over the past",
+        rows=tokens,
+        columns=tokens,
+        numbers=dense(found),
+        source=provenance.softmax(cell("own_scores", "i", "j"), cell("own_scores", "i", "m"), n),
+        shade="share",
+    )
+    return Step(
+        id="past",
+        title="A database of one's own past",
+        text=(
+            "Each token asks the tokens before it, and only them: when it is read, its own record is not yet in the database. The"
+            " scores are not scaled, so that a good match counts fully.",
+            "This is the strictly past mask with scale=1.0. What one stores is free: the keys themselves, or a payload.",
+        ),
+        sections=(
+            Section(
+                title="Who is asked",
+                matrices=(past_bits, asked, weights),
+                findings=(_first_token(example, weights),),
+            ),
+            Section(
+                title="The values are the keys",
+                matrices=(projected.k, _of_the_past(example, head, "own_keys", "k", projected.k.columns, head.k_ND)),
+            ),
+            Section(
+                title="The values are a payload",
+                matrices=(
+                    payload,
+                    _of_the_past(example, head, "own_payload", "payload", payload.columns, example.payload_NP),
+                ),
+            ),
+            *_last_query(example, head, payload),
+            _hardened(example, head, visible_NN, payload),
+        ),
+        code="uwaga.attention(q, k, payload, mask=uwaga.Causal(include_self=False), scale=1.0)",
+    )
+
+
+def _of_the_past(
+    example: Example, head: OneHead, id: str, of: str, columns: Sequence[str], values: Tensor, factor: float = 1.0
+) -> Matrix:
+    found = attention(head.q_ND, head.k_ND, values, mask=_STRICTLY_PAST, scale=factor)
+    assert isinstance(found, Tensor)
+    return Matrix(
+        id=id,
+        title="Output",
+        formula="Σⱼ a(i, j) valueⱼ over the past",
+        rows=example.tokens,
+        columns=columns,
+        numbers=found,
+        source=provenance.dot(cell("own_weights", "i", "m"), cell(of, "m", "j"), len(example.tokens)),
+    )
+
+
+def _first_token(example: Example, weights: Matrix) -> Finding:
+    first = example.tokens[0]
+    text = f"“{first}” comes first and has no past: its weights are 0 and it gets zeros."
+    if len(example.tokens) > 1:
+        text += (
+            f" “{example.tokens[1]}” has one record to ask, which gets the whole weight of 1, however bad the match."
+        )
+    return Finding(text=text, cells=[(weights.id, i, 0) for i in range(min(2, len(example.tokens)))])
+
+
+def _last_query(example: Example, head: OneHead, payload: Matrix) -> tuple[Section, ...]:
+    """The last token alone, against the records before it."""
+    n = len(example.tokens)
+    if n == 1:
+        return ()
+    found = attention(head.q_ND[-1:], head.k_ND[:-1], example.payload_NP[:-1], scale=1.0)
+    assert isinstance(found, Tensor)
+    last = Matrix(
+        id="own_last",
+        title=f"“{example.tokens[-1]}” alone",
+        formula="attention(q, keys so far, payload so far)",
+        rows=example.tokens[-1:],
+        columns=payload.columns,
+        numbers=found,
+        source=provenance.dot(cell("own_weights", n - 1, "m"), cell("payload", "m", "j"), n - 1),
+    )
+    text = (
+        f"The last token is one query against {n - 1} record{'s' if n > 2 else ''}: no mask is needed, since nothing later is"
+        " stored. A model that generates does this for each new token, and keeps the keys and values in a cache."
+    )
+    return (Section(title="One query against all that came before", text=(text,), matrices=(last,)),)
+
+
+def _hardened(example: Example, head: OneHead, visible_NN: Tensor, payload: Matrix) -> Section:
+    """The hard look-up: the best record alone."""
+    tokens, n = example.tokens, len(example.tokens)
+    scores_NN = torch.where(visible_NN, head.scores_NN, -torch.inf)
+    best_N = scores_NN.argmax(-1)
+    bits_NN = torch.nn.functional.one_hot(best_N, n) * visible_NN.any(-1, keepdim=True)
+    hard = Matrix(
+        id="hard_weights",
+        title="Hard look-up",
+        formula="1 at the largest score of the past",
+        rows=tokens,
+        columns=tokens,
+        numbers=bits_NN.float(),
+        source=provenance.given("1 at the largest visible score of the row, the first of equal ones; else 0."),
+        shade="bits",
+        digits=0,
+    )
+    output = Matrix(
+        id="hard_output",
+        title="Its output",
+        formula="the payload of one record",
+        rows=tokens,
+        columns=payload.columns,
+        numbers=bits_NN.float() @ example.payload_NP,
+        source=provenance.dot(cell("hard_weights", "i", "m"), cell("payload", "m", "j"), n),
+    )
+    soft = [
+        _of_the_past(
+            example, head, "own_payload", "payload", payload.columns, example.payload_NP, float(factor)
+        ).numbers
+        for factor in _FACTORS
+    ]
+    apart = [float((each - output.numbers).abs().max()) for each in soft]
+    limit = Matrix(
+        id="hardening",
+        title="From soft to hard",
+        formula="the largest difference of an output from the hard look-up",
+        rows=[f"scores · {factor}" for factor in _FACTORS],
+        columns=("factor", "difference"),
+        numbers=torch.tensor(list(zip(_FACTORS, apart, strict=True)), dtype=torch.float32),
+        source=provenance.given("uwaga.attention with this factor as the scale, compared with the hard look-up."),
+        shade="none",
+        digits=4,
+    )
+    ties = [i for i in range(1, n) if int((scores_NN[i] == scores_NN[i].max()).sum()) > 1]
+    text = (
+        f"With the scores times {_FACTORS[-1]}, the outputs differ from the hard look-up by at most {shown(apart[-1])}."
+    )
+    if ties:
+        named = ", ".join(f"“{tokens[i]}”" for i in ties[:3])
+        text += f" {named} has equal best scores: softmax divides its weight between them at any factor, and a hard look-up takes one."
+    chart = Chart(
+        title="Difference from the hard look-up",
+        matrix=limit.id,
+        lines=(1,),
+        description=text,
+        x_title="factor of the scores",
+        y_title="difference",
+        log_x=True,
+    )
+    return Section(
+        title="The limit: a hard look-up",
+        text=("Multiply the scores by more and more: the largest takes all the weight, and one record is looked up.",),
+        matrices=(hard, output, limit),
+        charts=(chart,),
+        findings=(Finding(text=text, cells=[(limit.id, len(_FACTORS) - 1, 1)]),),
     )

@@ -1,23 +1,26 @@
-"""Heads: splitting, attention, concatenation, W_O.
+"""Heads: splitting, attention, concatenation, W_O; heads as wide as the model; and the same numbers for any layer.
 
 Letters: N tokens, M width, H heads, D width of a head's queries and keys, E of values.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from uwaga.maps.attended import attend
+from uwaga.nn import MultiHeadAttention
+from uwaga.ops.masks import Mask
 from uwaga.viewer.lesson import provenance
 from uwaga.viewer.lesson.compute import LayerTrace, dense, layer_of, scale_of, scores, trace_layer
 from uwaga.viewer.lesson.document import Finding, Matrix, Section, Step, shown
-from uwaga.viewer.lesson.example import Example, numbered
+from uwaga.viewer.lesson.example import Example, numbered, weight
 from uwaga.viewer.lesson.provenance import cell
 from uwaga.viewer.lesson.steps.calculation import Projected
 
 
-def step(example: Example, projected: Projected) -> Step:
+def step(example: Example, x: Matrix, projected: Projected, output_weight: Matrix) -> Step:
     layer = layer_of(example, example.heads)
     trace = trace_layer(layer, example.x_NM)
     heads = [list(_head(example, trace, h, scale_of(layer))) for h in range(example.heads)]
@@ -37,9 +40,10 @@ def step(example: Example, projected: Projected) -> Step:
             ),
             Section(
                 title="Concatenated, times W_O",
-                matrices=(joined, _output_weight(example), _output(example, trace)),
+                matrices=(joined, output_weight, _output(example, trace)),
                 findings=_findings(example, heads),
             ),
+            *_wide(example, x),
         ),
         code=f"layer(X)     # {_constructor(example)} with these weights",
         head={
@@ -130,7 +134,8 @@ def _joined(example: Example, heads: list[list[Matrix]]) -> Matrix:
     )
 
 
-def _output_weight(example: Example) -> Matrix:
+def output_weight_of(example: Example) -> Matrix:
+    """W_O."""
     return Matrix(
         id="wo",
         title="W_O",
@@ -173,3 +178,219 @@ def _findings(example: Example, heads: list[list[Matrix]]) -> list[Finding]:
 def _columns(trace: LayerTrace, h: int) -> str:
     width = trace.query_HND.shape[-1]
     return f"{h * width + 1} to {(h + 1) * width}" if width > 1 else str(h + 1)
+
+
+class Weights(NamedTuple):
+    """The ids of the matrices that a layer's projections multiply by."""
+
+    query: str
+    key: str
+    value: str
+    output: str
+
+
+class Traced(NamedTuple):
+    """Attention of a layer, from its input to its output."""
+
+    operands: tuple[Matrix, ...]  # queries, keys and values of all heads
+    heads: tuple[Matrix, ...]  # scores, weights and output of each head
+    output: tuple[Matrix, ...]  # the heads side by side, and the layer's output
+
+    def sections(self, title: str) -> tuple[Section, Section]:
+        """Two folded sections: queries, keys and values; the heads and the output."""
+        return (
+            Section(title=f"{title}: queries, keys and values of each head", matrices=self.operands, folded=True),
+            Section(title=f"{title}: scores, weights and outputs", matrices=(*self.heads, self.output[0]), folded=True),
+        )
+
+
+def traced_attention(
+    prefix: str,
+    layer: MultiHeadAttention,
+    x: Matrix,
+    weights: Weights,
+    *,
+    memory: Matrix | None = None,
+    mask: Mask | None = None,
+    bits: Matrix | None = None,
+    title: str = "Attention",
+) -> Traced:
+    """The numbers of a layer's attention for a matrix of tokens.
+
+    Args:
+        prefix: of the ids of the matrices.
+        layer: with the weights of the matrices that `weights` names.
+        x: (N, M); with a memory the input of the queries alone.
+        memory: (K, M) the input of keys and values; x by default.
+        mask, bits: the mask, and the matrix (N, K) that shows it.
+        title: of the output.
+    """
+    asked = x if memory is None else memory
+    trace = trace_layer(layer, x.numbers, None if memory is None else memory.numbers, mask)
+    scale, m = scale_of(layer), x.numbers.shape[1]
+    say = f"1/√{layer.d_k}" if layer.scale is None else shown(scale)
+    operands: list[Matrix] = []
+    heads: list[Matrix] = []
+    outputs: list[Matrix] = []
+    for h in range(layer.num_heads):
+        name, of_head = f"{prefix}_head{h + 1}", f", head {h + 1}" if layer.num_heads > 1 else ""
+        for letter, id, source, numbers in (
+            ("q", weights.query, x, trace.query_HND[h]),
+            ("k", weights.key, asked, trace.key_HND[h]),
+            ("v", weights.value, asked, trace.value_HNE[h]),
+        ):
+            width = numbers.shape[1]
+            operands.append(
+                Matrix(
+                    id=f"{name}_{letter}",
+                    title=f"{letter.upper()}{of_head}",
+                    formula=f"times columns {h * width + 1} to {(h + 1) * width} of W_{letter.upper()}",
+                    rows=source.rows,
+                    columns=[f"{letter}{h * width + c + 1}" for c in range(width)],
+                    numbers=numbers,
+                    source=provenance.dot(
+                        cell(source.id, "i", "m"), cell(id, "m", provenance.shifted(h * width, "j")), m
+                    ),
+                )
+            )
+        q_ND, k_KD, v_KE = trace.query_HND[h], trace.key_HND[h], trace.value_HNE[h]
+        made = list(_one_head(name, of_head, x.rows, asked.rows, (q_ND, k_KD, v_KE), scale, say, mask, bits))
+        heads += made
+        outputs.append(made[-1])
+    joined = Matrix(
+        id=f"{prefix}_joined",
+        title="Heads side by side",
+        formula="[head 1 | head 2 | …]",
+        rows=x.rows,
+        columns=[name for each in outputs for name in each.columns],
+        numbers=torch.cat([each.numbers for each in outputs], dim=-1),
+        source=provenance.by_column(
+            [provenance.copy(cell(each.id, "i", e)) for each in outputs for e in range(len(each.columns))]
+        ),
+    )
+    output = Matrix(
+        id=f"{prefix}_attended",
+        title=title,
+        formula="[heads] W_O",
+        rows=x.rows,
+        columns=x.columns,
+        numbers=trace.output_NM,
+        source=provenance.dot(cell(joined.id, "i", "m"), cell(weights.output, "m", "j"), layer.output.in_features),
+    )
+    return Traced(tuple(operands), tuple(heads), (joined, output))
+
+
+def _one_head(
+    name: str,
+    of_head: str,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    operands: tuple[Tensor, Tensor, Tensor],
+    scale: float,
+    say: str,
+    mask: Mask | None,
+    bits: Matrix | None,
+) -> Iterator[Matrix]:
+    """Scores, scaled and masked scores, weights and output of one head."""
+    q_ND, k_KD, v_KE = operands
+    output_NE, _, found = attend(q_ND, k_KD, v_KE, mask=mask, scale=scale)
+    assert isinstance(output_NE, Tensor)
+    raw_NK = scores(q_ND, k_KD)
+
+    def square(id: str, title: str, formula: str, numbers: Tensor, source: provenance.Rule, shade: str) -> Matrix:
+        return Matrix(
+            id=f"{name}_{id}",
+            title=f"{title}{of_head}",
+            formula=formula,
+            rows=rows,
+            columns=columns,
+            numbers=numbers,
+            source=source,
+            shade=shade,
+        )
+
+    dot = provenance.dot(cell(f"{name}_q", "i", "m"), cell(f"{name}_k", "j", "m"), q_ND.shape[1])
+    times = provenance.scaled(cell(f"{name}_raw", "i", "j"), scale, say)
+    yield square("raw", "Scores", "qᵢ · kⱼ", raw_NK, dot, "signed")
+    yield square("scaled", "Scores, scaled", f"· {say}", raw_NK * scale, times, "signed")
+    last = f"{name}_scaled"
+    if bits is not None:
+        hidden_NK = torch.where(bits.numbers > 0, raw_NK * scale, torch.nan)
+        rule = provenance.masked(cell(last, "i", "j"), cell(bits.id, "i", "j"))
+        yield square("visible", "Scores that count", "where visible", hidden_NK, rule, "signed")
+        last = f"{name}_visible"
+    rule = provenance.softmax(cell(last, "i", "j"), cell(last, "i", "m"), len(columns))
+    yield square("weights", "Weights", "softmax of each row", dense(found), rule, "share")
+    yield Matrix(
+        id=f"{name}_output",
+        title=f"Output{of_head}",
+        formula="Σⱼ a(i, j) vⱼ",
+        rows=rows,
+        columns=[f"v{e + 1}" for e in range(v_KE.shape[1])],
+        numbers=output_NE,
+        source=provenance.dot(cell(f"{name}_weights", "i", "m"), cell(f"{name}_v", "m", "j"), len(columns)),
+    )
+
+
+def _wide(example: Example, x: Matrix) -> tuple[Section, ...]:
+    """Heads as wide as one head of the lesson's whole W_Q; the first has the lesson's own matrices."""
+    (m, d), e, count = example.wq_MD.shape, example.wv_ME.shape[1], example.heads
+    layer = wide_layer(example)
+    numbers = [linear.weight.T.contiguous() for linear in (layer.query, layer.key, layer.value, layer.output)]
+    names = ("wide_wq", "wide_wk", "wide_wv", "wide_wo")
+    matrices = []
+    for name, of, found in zip(names, ("wq", "wk", "wv", "wo"), numbers, strict=True):
+        of_output = of == "wo"
+        width = found.shape[0 if of_output else 1] // count
+        letter = {"wq": "q", "wk": "k"}.get(of, "v")
+        axis = [f"{letter}{c + 1}" for c in range(width * count)]
+        own = provenance.copy(cell(of, "i", "j"))
+        drawn = provenance.given("A random number with a fixed seed: every further head has matrices of its own.")
+        rules = [own if c < width else drawn for c in range(width * count)]
+        matrices.append(
+            Matrix(
+                id=name,
+                title=f"W_{of[1].upper()} of {count} wide head{'s' if count > 1 else ''}",
+                formula="learned",
+                rows=axis if of_output else example.width_names,
+                columns=example.width_names if of_output else axis,
+                numbers=found,
+                source=provenance.given("The rows of head 1 are W_O of the lesson; those of further heads are random.")
+                if of_output
+                else provenance.by_column(rules),
+            )
+        )
+    traced = traced_attention("wide", layer, x, Weights(*names), title="Output of the wide layer")
+    cut_numbers = m * d * 2 + m * e + e * m
+    text = (
+        f"Heads need not divide the width. Here each of the {count} heads has queries and keys of width {d} and values of width {e}"
+        f" for itself, and W_O has {count} · {e} = {count * e} rows, which bring the outputs back to width {m}."
+    )
+    finding = Finding(
+        text=f"Cut into heads, the layer has {cut_numbers} weights, whatever the number of heads; with wide heads it has"
+        f" {count} times as many: {count * cut_numbers}."
+    )
+    first = Finding(
+        text="Head 1 has the matrices of the six steps, so its weights are those of step 4.",
+        cells=[("wide_head1_weights", i, j) for i in range(len(x.rows)) for j in range(len(x.rows))],
+    )
+    return (
+        Section(title="The other form: wide heads", text=(text,), matrices=matrices, findings=(finding, first)),
+        *traced.sections("Wide heads"),
+        Section(title="The wide heads side by side, times W_O", matrices=(traced.output[1],)),
+    )
+
+
+def wide_layer(example: Example) -> MultiHeadAttention:
+    """A layer whose heads all have the widths of the example's matrices; those of head 1 are the example's."""
+    (m, d), e, count = example.wq_MD.shape, example.wv_ME.shape[1], example.heads
+    layer = MultiHeadAttention(m, count, d_k=d, d_v=e, bias=False, scale=None if example.scaled else 1.0)
+    for linear, name, own, dim in (
+        (layer.query, "wq", example.wq_MD, 1),
+        (layer.key, "wk", example.wk_MD, 1),
+        (layer.value, "wv", example.wv_ME, 1),
+        (layer.output, "wo", example.wo_EM, 0),
+    ):
+        others = [weight(f"{name} of head {h + 1}", *own.shape) for h in range(1, count)]
+        linear.weight.data = torch.cat((own, *others), dim=dim).T.contiguous()
+    return layer.eval()

@@ -73,6 +73,11 @@ def step(example: Example, head: OneHead) -> Step:
     )
 
 
+def past_bits(made: Step) -> Matrix:
+    """Which keys are visible under the strictly past mask."""
+    return next(each for section in made.sections for each in section.matrices if each.id == "past_bits")
+
+
 def _section(
     example: Example,
     head: OneHead,

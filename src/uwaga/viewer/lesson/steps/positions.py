@@ -24,7 +24,23 @@ _TOLERANCES = (0.02, 0.1, 0.5)
 _WIDE = 64
 
 
-def step(example: Example, x: Matrix) -> Step:
+def placed(example: Example, x: Matrix) -> Matrix:
+    """X with the codes of its places; X where they do not fit, since its width is odd."""
+    m = example.x_NM.shape[1]
+    if m % 2:
+        return x
+    return Matrix(
+        id="x_placed",
+        title="X + PE",
+        formula="x(i) + PE(i)",
+        rows=example.tokens,
+        columns=example.width_names,
+        numbers=SinusoidalPositions(m)(example.x_NM),
+        source=provenance.plus(cell("x", "i", "j"), cell("codes", "i", "j")),
+    )
+
+
+def step(example: Example, x: Matrix, summed: Matrix) -> Step:
     return Step(
         id="positions",
         title="Positions: the order of tokens",
@@ -33,7 +49,7 @@ def step(example: Example, x: Matrix) -> Step:
             " sines and cosines of many wavelengths, like the hands of a clock that turn at different speeds.",
         ),
         sections=(
-            *_added(example, x),
+            *_added(example, x, summed),
             Section(
                 title="Without positions, order does not count",
                 text=(
@@ -55,7 +71,7 @@ def step(example: Example, x: Matrix) -> Step:
     )
 
 
-def _added(example: Example, x: Matrix) -> tuple[Section, ...]:
+def _added(example: Example, x: Matrix, summed: Matrix) -> tuple[Section, ...]:
     """The codes of the example's places, and X with them."""
     n, m = example.x_NM.shape
     if m % 2:
@@ -70,15 +86,6 @@ def _added(example: Example, x: Matrix) -> tuple[Section, ...]:
         columns=[f"{'cos' if c % 2 else 'sin'} {c // 2 + 1}" for c in range(m)],
         numbers=positions.table(n),
         source={"op": "code", "from": [], "width": m, "base": 10000.0},
-    )
-    summed = Matrix(
-        id="x_placed",
-        title="X + PE",
-        formula="x(i) + PE(i)",
-        rows=example.tokens,
-        columns=example.width_names,
-        numbers=positions(example.x_NM),
-        source=provenance.plus(cell("x", "i", "j"), cell("codes", "i", "j")),
     )
     hands = torch.arange(m // 2, dtype=torch.float64)
     frequency = 10000.0 ** (-2 * hands / m)

@@ -15,6 +15,7 @@ from uwaga.viewer.lesson.document import Chart, Finding, Matrix, Section, Step, 
 
 _WIDTHS = (4, 8, 16, 32, 64, 128, 256, 512, 1024)
 _QUERIES, _KEYS, _DRAWS = 256, 32, 16
+_PAIRS, _DERIVED_WIDTH = 16_384, 64
 
 
 class _Softmax(NamedTuple):
@@ -34,13 +35,58 @@ def step(seed: int) -> Step:
             "Let the numbers of queries and keys be random, with mean 0 and variance 1. Then q · k is a sum of d_k such"
             " products, and its variance is d_k: the wider the vectors, the larger the scores. Here it is measured.",
         ),
-        sections=(_variance(variance), _saturation(softmax), _gradients(softmax)),
+        sections=(_derivation(seed), _variance(variance), _saturation(softmax), _gradients(softmax)),
         code="uwaga.attend(q, k, v, scale=1.0).map.entropy(normalize=True).mean()",
         head={
             "statistic": "peak",
             "sense": "largest",
             "why": "the head with the largest weights: a trained head can be saturated because that is useful",
         },
+    )
+
+
+@functools.lru_cache(maxsize=8)
+def _derivation(seed: int) -> Section:
+    """Each line of the derivation, and what is measured for it."""
+    generator = torch.Generator().manual_seed(seed)
+    q_QD, k_QD = (torch.randn(_PAIRS, _DERIVED_WIDTH, generator=generator) for _ in range(2))
+    terms_QD = q_QD * k_QD
+    dots_Q = terms_QD.sum(-1)
+    cross = (dots_Q.square() - terms_QD.square().sum(-1)).mean() / (_DERIVED_WIDTH * (_DERIVED_WIDTH - 1))
+    lines = (
+        ("mean of q k", 0.0, terms_QD.mean()),
+        ("variance of q k", 1.0, terms_QD.var()),
+        ("mean of (q₁ k₁)(q₂ k₂)", 0.0, cross),
+        (f"variance of q · k, d_k = {_DERIVED_WIDTH}", float(_DERIVED_WIDTH), dots_Q.var()),
+        (f"variance of q · k / √{_DERIVED_WIDTH}", 1.0, (dots_Q / math.sqrt(_DERIVED_WIDTH)).var()),
+    )
+    matrix = Matrix(
+        id="derived",
+        title="Derived and measured",
+        formula=f"over {_PAIRS:,} pairs of random vectors of width {_DERIVED_WIDTH}",
+        rows=[name for name, _, _ in lines],
+        columns=("derived", "measured"),
+        numbers=torch.tensor([(expected, float(found)) for _, expected, found in lines]),
+        source=provenance.by_column(
+            (
+                provenance.given("What the line of the derivation says."),
+                provenance.given(f"Measured over {_PAIRS:,} pairs of random vectors, seed {seed}."),
+            )
+        ),
+        shade="none",
+        digits=4,
+    )
+    return Section(
+        title="Derived, line by line",
+        text=(
+            "1. q and k are independent, with mean 0: E[q k] = E[q] E[k] = 0.",
+            "2. Their variance is 1: Var(q k) = E[q² k²] = E[q²] E[k²] = 1 · 1 = 1.",
+            "3. Two different terms of the sum are independent: E[(q₁ k₁)(q₂ k₂)] = E[q₁] E[k₁] E[q₂] E[k₂] = 0. The cross terms vanish.",
+            "4. So the variances add: Var(q · k) = Var(q k) + … + Var(q k) = d_k.",
+            "5. Dividing by √d_k divides the variance by d_k: Var(q · k / √d_k) = d_k / d_k = 1.",
+        ),
+        matrices=(matrix,),
+        controls=("seed",),
     )
 
 

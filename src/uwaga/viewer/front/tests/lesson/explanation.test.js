@@ -84,7 +84,7 @@ function valueOf(written) {
   if (written.startsWith("hidden")) return NaN;
   const code = written.replace(/, visible: .*$/, "").replace("4 bytes, in millions",
     "4e-6").replaceAll("\u00b7", "*").replaceAll("\u2212", "-")
-    .replaceAll("\u00b2", "**2").replaceAll("exp(", "Math.exp(").replace(/\u221a(\d+)/g,
+    .replaceAll("\u00b2", "**2").replaceAll("exp(", "Math.exp(").replaceAll("max(", "Math.max(").replaceAll("log(", "Math.log(").replace(/\u221a(\d+)/g,
       "Math.sqrt($1)").replaceAll("\u221a(", "Math.sqrt(");
   return new Function(`return ${code}`)();
 }

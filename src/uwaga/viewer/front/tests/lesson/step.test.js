@@ -44,7 +44,7 @@ test("without a model, the text explains how to load one", () => {
 
 test("the exported drawing of a step has every number of its tables within its size", () => {
   const lesson = keptLesson();
-  const { width, height, items } = drawLessonScene(lesson, 6, 1, colours);
+  const { width, height, items } = drawLessonScene(lesson, 7, 1, colours);
   const texts = items.filter((item) => item.kind === "text").map((item) => item.text);
   assert.ok(texts.includes("Output Z = A V"));
   assert.ok(texts.includes("The sum, for one query (pen)"));

@@ -1,0 +1,120 @@
+// The whole architecture as a drawing: its parts open steps, light up in the order of the data, and show what a model leaves out.
+
+import { el, svgEl } from "../dom.js";
+
+/** @typedef {import("./reply.js").LessonDrawing} LessonDrawing */
+/** @typedef {import("./reply.js").LessonPart} LessonPart */
+
+/** Milliseconds that each part is lit. */
+const drawingPause = 600;
+const drawingSize = { width: 430, height: 604 };
+
+/**
+ * @param {(step: string) => void} open
+ * @returns {{element: HTMLElement, update: (drawing: LessonDrawing) => void, dispose: () => void}}
+ */
+export function makeDrawing(open) {
+  const picture = svgEl("svg", { class: "lesson-drawing", viewBox: `0 0 ${drawingSize.width} ${drawingSize.height}`, role: "group" });
+  const models = el("div", { class: "lesson-control", role: "group", "aria-label": "Model" });
+  const words = el("p", { class: "lesson-model-words" });
+  const say = el("p", { class: "lesson-note", role: "status" });
+  const play = el("button", { type: "button", class: "lesson-play", on: { click: () => (timer ? stop() : start()) } });
+  /** @type {LessonDrawing | null} */
+  let shown = null;
+  let model = 0, lit = -1;
+  /** @type {ReturnType<typeof setInterval> | undefined} */
+  let timer;
+
+  const kept = () => (shown ? drawingParts(shown, model) : []);
+
+  function stop() {
+    clearInterval(timer);
+    timer = undefined;
+    lit = -1;
+    draw();
+  }
+
+  function start() {
+    lit = 0;
+    timer = setInterval(() => {
+      if (++lit >= kept().length) stop();
+      else draw();
+    }, drawingPause);
+    draw();
+  }
+
+  function draw() {
+    if (!shown) return;
+    const present = kept(), { parts, arrows } = shown;
+    const has = (/** @type {string} */ id) => present.some((part) => part.id === id);
+    const byId = new Map(parts.map((part) => [part.id, part]));
+    picture.setAttribute("aria-label", shown.title);
+    picture.replaceChildren(
+      ...arrows.map(([from, to]) => drawingArrow(/** @type {LessonPart} */ (byId.get(from)), /** @type {LessonPart} */ (byId.get(to)),
+        !has(from) || !has(to))),
+      ...parts.map((part) => drawingBox(part, !has(part.id), present[lit] === part, open)));
+    models.replaceChildren(...shown.models.map(({ name }, at) => el("button", { type: "button", text: name, "aria-pressed": String(at === model),
+      on: { click: () => { model = at; stop(); /** @type {HTMLElement} */ (models.children[at]).focus(); } } })));
+    words.textContent = shown.models[model].text;
+    play.textContent = timer ? "Stop" : "Send tokens through";
+    say.textContent = lit >= 0 ? `${present[lit].label}: ${present[lit].shape}` : "";
+  }
+
+  return {
+    element: el("figure", { class: "lesson-architecture" }, models, words, el("div", { class: "lesson-control" }, play, say), picture),
+    update(drawing) {
+      shown = drawing;
+      draw();
+    },
+    dispose: () => clearInterval(timer),
+  };
+}
+
+/**
+ * The parts that a model has, in the order of the data.
+ * @param {LessonDrawing} drawing
+ * @param {number} model
+ * @returns {LessonPart[]}
+ */
+export function drawingParts({ parts, models }, model) {
+  return parts.filter(({ id }) => !models[model].without.includes(id));
+}
+
+/**
+ * @param {LessonPart} part
+ * @param {boolean} isLeftOut
+ * @param {boolean} isLit
+ * @param {(step: string) => void} open
+ * @returns {Element}
+ */
+function drawingBox(part, isLeftOut, isLit, open) {
+  const { x, y, width, height, label, shape, step } = part;
+  const run = () => open(step);
+  return svgEl("g", {
+    class: `lesson-part${isLeftOut ? " lesson-left-out" : ""}${isLit ? " lesson-lit" : ""}`, role: "button", tabindex: 0,
+    "data-part": part.id, "aria-label": `${label}, ${shape}${isLeftOut ? ", left out" : ""}: open its step`,
+    on: { click: run, keydown: (/** @type {KeyboardEvent} */ event) => {
+      if (event.key !== "Enter" && event.key !== " ") return;
+      event.preventDefault();
+      run();
+    } },
+  },
+  svgEl("rect", { x, y, width, height, rx: 6 }),
+  svgEl("text", { x: x + 10, y: y + height / 2 + 4.5, text: label }),
+  svgEl("text", { class: "lesson-shape", x: x + width - 8, y: y + height / 2 + 4, "text-anchor": "end", text: shape }));
+}
+
+/**
+ * An arrow from the top of a part to the bottom of one above it, or across to its side.
+ * @param {LessonPart} from
+ * @param {LessonPart} to
+ * @param {boolean} isLeftOut
+ * @returns {Element}
+ */
+function drawingArrow(from, to, isLeftOut) {
+  const across = from.x !== to.x;
+  const [x1, y1] = across ? [from.x + from.width, from.y + from.height / 2] : [from.x + from.width / 2, from.y];
+  const [x2, y2] = across ? [to.x, to.y + to.height / 2] : [to.x + to.width / 2, to.y + to.height];
+  const head = across ? `M${x2 - 7} ${y2 - 4}L${x2} ${y2}L${x2 - 7} ${y2 + 4}` : `M${x2 - 4} ${y2 + 7}L${x2} ${y2}L${x2 + 4} ${y2 + 7}`;
+  return svgEl("path", { class: `lesson-arrow${isLeftOut ? " lesson-left-out" : ""}`, d: `M${x1} ${y1}L${x2} ${y2}${head}` });
+}

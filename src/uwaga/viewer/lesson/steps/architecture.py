@@ -1,0 +1,292 @@
+"""The whole Transformer as a drawing whose parts open the steps, what BERT, GPT and T5 leave out, and any length of input.
+
+Letters: N tokens, M width, D width of queries and keys, E of values.
+"""
+
+import torch
+from torch import Tensor
+
+from uwaga.nn import DecoderLayer
+from uwaga.ops.attention.api import attention
+from uwaga.viewer.lesson import provenance
+from uwaga.viewer.lesson.compute import OneHead
+from uwaga.viewer.lesson.document import Drawing, Finding, Matrix, Part, Section, Step
+from uwaga.viewer.lesson.example import START, Example
+from uwaga.viewer.lesson.provenance import cell
+from uwaga.viewer.lesson.steps.blocks import spec_of
+from uwaga.viewer.lesson.steps.calculation import Projected, Scored
+
+# What each leaves out of the first Transformer, by the parts of the drawing, and what else it does differently.
+_WITHOUT_DECODER = ("written", "out_positions", "own", "own_norm", "cross", "cross_norm", "out_ff", "out_norm")
+_WITHOUT_ENCODER = ("read", "in_positions", "attention", "attention_norm", "ff", "ff_norm", "cross", "cross_norm")
+_MODELS = (
+    ("Transformer", (), "The first Transformer (Vaswani et al. 2017) has all parts: it reads one text and writes another."),
+    (
+        "BERT",
+        _WITHOUT_DECODER,
+        "BERT (Devlin et al. 2018) leaves out the decoder: no causal mask and no cross-attention. Words of its input are hidden, and"
+        " it names them from both sides. Positions are learned, the activation is GELU.",
+    ),
+    (
+        "GPT",
+        _WITHOUT_ENCODER,
+        "GPT (Radford et al. 2018) leaves out the encoder, and with it cross-attention: what it reads and what it writes are one"
+        " text, under one causal mask. Positions are learned; since GPT-2 LayerNorm comes first (pre-norm).",
+    ),
+    (
+        "T5",
+        ("in_positions", "out_positions"),
+        "T5 (Raffel et al. 2019) keeps encoder and decoder, and leaves out position codes: a learned bias of the scores tells"
+        " distances. It does not divide scores by √d_k, and its norm comes first and subtracts no mean.",
+    ),
+)  # fmt: skip
+
+
+def step(example: Example) -> Step:
+    n, t, m = len(example.tokens), len(example.written) + 1, example.x_NM.shape[1]
+    return Step(
+        id="architecture",
+        title="The whole Transformer",
+        text=(
+            "All parts together: the encoder reads, the decoder writes. Every part opens its step. Choose a model to see what it"
+            " leaves out; “Send tokens through” lights up the parts in the order of the data.",
+        ),
+        drawing=_drawing(example, n, t, m),
+        sections=(
+            Section(title="What each model leaves out", matrices=(_table(),), text=[text for _, _, text in _MODELS]),
+            _weights(example),
+        ),
+        code="decoder(target, encoder(source), mask=uwaga.Causal())     # uwaga.nn.Encoder and uwaga.nn.Decoder",
+    )
+
+
+def _drawing(example: Example, n: int, t: int, m: int) -> Drawing:
+    read, written = f"{n} \u00d7 {m}", f"{t} \u00d7 {m}"
+    words = len(dict.fromkeys((*example.tokens, *example.written)))
+    left, right, width = 10, 230, 190
+    parts = (
+        Part(id="read", label="Tokens read", step="crude", x=left, y=560, width=width, shape=read),
+        Part(id="in_positions", label="+ positions", step="positions", x=left, y=500, width=width, shape=read),
+        Part(id="attention", label="Self-attention", step="heads", x=left, y=420, width=width, shape=read),
+        Part(id="attention_norm", label="Add, LayerNorm", step="encoder", x=left, y=366, width=width, shape=read),
+        Part(id="ff", label="Feed-forward", step="encoder", x=left, y=312, width=width, shape=read),
+        Part(id="ff_norm", label="Add, LayerNorm", step="stack", x=left, y=258, width=width, shape=read),
+        Part(id="written", label="Tokens written", step="decoder", x=right, y=560, width=width, shape=written),
+        Part(id="out_positions", label="+ positions", step="positions", x=right, y=500, width=width, shape=written),
+        Part(id="own", label="Causal self-attention", step="masks", x=right, y=420, width=width, shape=written),
+        Part(id="own_norm", label="Add, LayerNorm", step="decoder", x=right, y=366, width=width, shape=written),
+        Part(id="cross", label="Cross-attention", step="decoder", x=right, y=258, width=width, shape=written),
+        Part(id="cross_norm", label="Add, LayerNorm", step="decoder", x=right, y=204, width=width, shape=written),
+        Part(id="out_ff", label="Feed-forward", step="decoder", x=right, y=150, width=width, shape=written),
+        Part(id="out_norm", label="Add, LayerNorm", step="decoder", x=right, y=96, width=width, shape=written),
+        Part(
+            id="words",
+            label="Next word",
+            step="decoder",
+            x=right,
+            y=20,
+            width=width,
+            shape=f"{t} \u00d7 {words}",
+        ),
+    )
+    arrows = (
+        ("read", "in_positions"),
+        ("in_positions", "attention"),
+        ("attention", "attention_norm"),
+        ("attention_norm", "ff"),
+        ("ff", "ff_norm"),
+        ("ff_norm", "cross"),
+        ("written", "out_positions"),
+        ("out_positions", "own"),
+        ("own", "own_norm"),
+        ("own_norm", "cross"),
+        ("cross", "cross_norm"),
+        ("cross_norm", "out_ff"),
+        ("out_ff", "out_norm"),
+        ("out_norm", "words"),
+    )
+    title = f"Encoder on the left, decoder on the right; “{START}” begins what is written"
+    return Drawing(title=title, parts=parts, arrows=arrows, models=_MODELS)
+
+
+_GROUPS = (
+    ("encoder", "attention"),
+    ("decoder", "own"),
+    ("cross-attention", "cross"),
+    ("causal mask", "own"),
+    ("position codes", "in_positions"),
+)
+
+
+def _table() -> Matrix:
+    """1 where a model has a part. GPT's position codes are those of the decoder."""
+    rows = [name for name, _ in _GROUPS]
+    numbers = []
+    for name, part in _GROUPS:
+        having = [part not in without for _, without, _ in _MODELS]
+        if name == "position codes":
+            having[[model for model, _, _ in _MODELS].index("GPT")] = True
+        numbers.append([float(each) for each in having])
+    return Matrix(
+        id="models",
+        title="Parts and models",
+        formula="1 where the model has the part",
+        rows=rows,
+        columns=[model for model, _, _ in _MODELS],
+        numbers=torch.tensor(numbers),
+        source=provenance.given(
+            "From the papers: Vaswani et al. 2017, Devlin et al. 2018, Radford et al. 2018, Raffel et al. 2019."
+        ),
+        shade="bits",
+        digits=0,
+    )
+
+
+def _weights(example: Example) -> Section:
+    """The learned numbers of one encoder and one decoder block, counted in the layers themselves."""
+    layer = DecoderLayer(spec_of(example))
+    counts = {
+        name: sum(each.numel() for each in part.parameters())
+        for name, part in layer.named_children()
+        if any(True for _ in part.parameters())
+    }
+    named = (
+        ("self-attention", ("attention",), True),
+        ("cross-attention", ("cross_attention",), False),
+        ("feed-forward", ("feed_forward",), True),
+        ("LayerNorm", ("attention_norm", "feed_forward_norm"), True),
+        ("LayerNorm of cross-attention", ("cross_attention_norm",), False),
+    )
+    rows = [(float(sum(counts[part] for part in parts)), in_encoder) for _, parts, in_encoder in named]
+    numbers = torch.tensor([[count if in_encoder else 0.0, count] for count, in_encoder in rows])
+    m, d = example.wq_MD.shape
+    e, f = example.wv_ME.shape[1], example.w1_MF.shape[1]
+    say = f"Counted in uwaga.nn.DecoderLayer: with M = {m}, D = {d}, E = {e} and F = {f}, attention has 2 M D + 2 M E, feed-forward 2 M F, LayerNorm M."
+    matrix = Matrix(
+        id="parameters",
+        title="Learned numbers of a block",
+        formula="without biases",
+        rows=[name for name, _, _ in named],
+        columns=("encoder block", "decoder block"),
+        numbers=numbers,
+        source=provenance.given(say),
+        shade="none",
+        digits=0,
+    )
+    whole = Matrix(
+        id="parameters_total",
+        title="Together",
+        formula="sums",
+        rows=("all",),
+        columns=("encoder block", "decoder block"),
+        numbers=numbers.sum(0, keepdim=True),
+        source=provenance.total(cell("parameters", "m", "j"), len(named)),
+        shade="none",
+        digits=0,
+    )
+    return Section(title="What is learned", matrices=(matrix, whole))
+
+
+_COMPARED = (10, 100, 1_000, 10_000, 100_000)
+
+
+def length_step(example: Example, head: OneHead, projected: Projected, scored: Scored) -> Step:
+    """The same weights for any number of tokens."""
+    n, d = head.q_ND.shape
+    e = head.v_NE.shape[1]
+    return Step(
+        id="length",
+        title="Any length",
+        text=(
+            "No learned matrix knows the number of tokens: W_Q, W_K, W_V and W_O have the sizes of vectors. The same weights compute a"
+            " sentence of five words and a book.",
+            "Every token's output can be computed at the same time, since none waits for another's. A recurrent network reads token"
+            " after token: each of its states waits for the one before.",
+        ),
+        sections=(_twice(example, head, scored, projected), _growing(n, d, e, example)),
+        code="uwaga.attention(q, torch.cat((k, k)), torch.cat((v, v))" + example.scale_argument + ")",
+    )
+
+
+def _twice(example: Example, head: OneHead, scored: Scored, projected: Projected) -> Section:
+    """Attention to the sentence written twice: the weights are halves, the output is the same."""
+    tokens, n = example.tokens, len(example.tokens)
+    key_2ND, value_2NE = torch.cat((head.k_ND, head.k_ND)), torch.cat((head.v_NE, head.v_NE))
+    weights_N2N = attention(head.q_ND, key_2ND, torch.eye(2 * n), scale=head.scale)
+    found = attention(head.q_ND, key_2ND, value_2NE, scale=head.scale)
+    assert isinstance(found, Tensor)
+    assert isinstance(weights_N2N, Tensor)
+    weights = Matrix(
+        id="twice_weights",
+        title="Weights on the sentence, written twice",
+        formula="half of a(i, j), and half of it again",
+        rows=tokens,
+        columns=[*tokens, *tokens],
+        numbers=weights_N2N,
+        source=provenance.by_column(
+            [provenance.scaled(cell("weights", "i", column % n), 0.5, "1/2") for column in range(2 * n)]
+        ),
+        shade="share",
+    )
+    output = Matrix(
+        id="twice_output",
+        title="Output",
+        formula="Σⱼ a(i, j) vⱼ over both copies",
+        rows=tokens,
+        columns=projected.v.columns,
+        numbers=found,
+        source=provenance.by_column(
+            [
+                provenance.dot(
+                    cell("twice_weights", "i", "m"), cell("v", provenance.picked([*range(n), *range(n)], "m"), c), 2 * n
+                )
+                for c in range(len(projected.v.columns))
+            ]
+        ),
+    )
+    apart = float((found - head.output_NE).abs().max())
+    text = (
+        f"Twice as many keys, the same weights W: each token shares its attention among {2 * n} keys instead of {n}, and since both"
+        f" copies say the same, its output is that of step 6{', to the last bit' if apart == 0 else f', up to rounding: {apart:.1g}'}."
+    )
+    finding = Finding(text=text, cells=[(output.id, i, c) for i in range(n) for c in range(len(output.columns))])
+    return Section(title="The sentence, written twice", matrices=(scored.weights, weights, output), findings=(finding,))
+
+
+def _growing(n: int, d: int, e: int, example: Example) -> Section:
+    m = example.x_NM.shape[1]
+    weights = 2 * m * d + 2 * m * e
+    lengths = (n, *_COMPARED)
+    rows = [(length, weights, length * length, length * length * (d + e), 1, length) for length in lengths]
+    matrix = Matrix(
+        id="by_length",
+        title="By the number of tokens",
+        formula=f"n² scores, n² ({d} + {e}) multiplications",
+        rows=[f"{length:,} tokens" if length > 1 else "1 token" for length in lengths],
+        columns=("tokens", "learned", "scores", "multiplications", "waits", "waits, recurrent"),
+        numbers=torch.tensor(rows, dtype=torch.float64).float(),
+        source=provenance.by_column(
+            (
+                provenance.given("The tokens of the lesson, and lengths to compare."),
+                provenance.given(
+                    f"The numbers in W_Q, W_K, W_V and W_O: 2 · {m} · {d} + 2 · {m} · {e}, for any length."
+                ),
+                provenance.product(cell("by_length", "i", 0), cell("by_length", "i", 0)),
+                provenance.scaled(cell("by_length", "i", 2), d + e, str(d + e)),
+                provenance.given("One layer is one step: no token waits for another's output."),
+                provenance.copy(cell("by_length", "i", 0)),
+            )
+        ),
+        shade="none",
+        digits=0,
+    )
+    text = (
+        f"From {_COMPARED[0]} to {_COMPARED[-1]:,} tokens the learned numbers stay {weights}, and the scores grow from"
+        f" {_COMPARED[0] ** 2:,} to {_COMPARED[-1] ** 2:,}. A recurrent network needs only n steps of work, but one after another."
+    )
+    last = len(lengths) - 1
+    return Section(
+        title="What grows, and what waits",
+        matrices=(matrix,),
+        findings=(Finding(text=text, cells=[(matrix.id, last, c) for c in (1, 2, 5)]),),
+    )
