@@ -12,7 +12,7 @@ export PIP_BUILD_CONSTRAINT ?= $(PIP_CONSTRAINT)
 FRONT := src/uwaga/viewer/front
 CXX_FILES := $(shell find native -name '*.cc' -o -name '*.h')
 
-.PHONY: run test fast bench lint format setup native-test front-test front-types pictures sanitize sanitize-python fuzz fuzz-coverage levels emulate clean
+.PHONY: run test fast bench lint format setup native-test front-test front-types pictures sanitize sanitize-python fuzz fuzz-coverage levels emulate wheels wheel-test site clean
 
 # What `make run` shows: make run TEXT="another text, or a file"
 TEXT ?= The animal did not cross the street because it was too tired, and the street was too wide for it anyway.
@@ -122,6 +122,24 @@ emulate: setup
 	export UWAGA_LIBRARY=$(CURDIR)/build/emulate/libuwaga_native.so && \
 	$(call at_levels,tests/conformance tests/ops tests/maps)
 
+# A source distribution and a wheel for this platform and every CPython from 3.11 on, in dist/; the library is built in
+# build/native as by `make setup`. auditwheel gives the wheel its tag and refuses what manylinux_2_28 does not have.
+wheels: setup
+	rm -rf dist build/wheels
+	python -m build --no-isolation --sdist --outdir dist
+	UWAGA_BUILD_NATIVE=1 python -m build --no-isolation --wheel --outdir build/wheels \
+		-C build-dir=build/native -C build.targets=uwaga_native
+	if [ "$$(uname)" = Linux ]; then auditwheel repair -z 9 --only-plat --plat manylinux_2_28_$$(uname -m) --wheel-dir dist build/wheels/*.whl; \
+	else cp build/wheels/*.whl dist; fi
+
+# What is in them, and the first minutes of a new user in a fresh environment without a compiler.
+wheel-test: wheels
+	UWAGA_WHEELS=$(CURDIR)/dist python -m pytest -q tests/contracts/test_wheel.py
+
+# The documentation site, in build/site/html: offline, and a warning or a dead link is an error.
+site: setup
+	python docs/site/build.py build/site
+
 setup: $(VENV)/installed build/native/installed
 
 $(VENV)/installed: pyproject.toml constraints.txt
@@ -149,4 +167,4 @@ $(FRONT)/node_modules/installed: $(VENV)/node $(FRONT)/package.json $(FRONT)/pac
 	touch $@
 
 clean:
-	rm -rf build $(VENV) src/uwaga/_native $(FRONT)/node_modules
+	rm -rf build dist $(VENV) src/uwaga/_native $(FRONT)/node_modules

@@ -2,8 +2,8 @@
 #ifndef UWAGA_BASE_SCRATCH_H_
 #define UWAGA_BASE_SCRATCH_H_
 
+#include <stddef.h>
 #include <stdint.h>
-#include <stdlib.h>
 
 #include <new>
 
@@ -15,14 +15,15 @@ class Scratch {
   Scratch() = default;
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
-  ~Scratch() { free(data_); }
+  ~Scratch() { release(); }
 
   float* reserve(int64_t count) {
     if (count > size_) {
-      free(data_);
+      release();
+      data_ = nullptr;
       size_ = 0;
       const size_t bytes = (static_cast<size_t>(count) * sizeof(float) + 63) / 64 * 64;
-      data_ = static_cast<float*>(aligned_alloc(64, bytes));
+      data_ = static_cast<float*>(::operator new(bytes, kAlignment, std::nothrow));
       if (!data_) throw std::bad_alloc();
       size_ = count;
     }
@@ -30,6 +31,10 @@ class Scratch {
   }
 
  private:
+  static constexpr std::align_val_t kAlignment{64};  // operator new: Windows has no aligned_alloc
+
+  void release() { ::operator delete(data_, kAlignment); }
+
   float* data_ = nullptr;
   int64_t size_ = 0;
 };

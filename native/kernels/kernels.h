@@ -79,8 +79,8 @@ struct TileStatistics {
   float* distance;        // [6][kMaxLanes] sum of p |j - position|
   const float* position;  // [6]
   // The largest scores of each row so far, decreasing, of equal ones the first; -inf where there are fewer. Row r begins at
-  // r * top_row(top) + kMaxLanes, is padded to whole vectors, and has +inf before its first entry. `top_keys` has the key of
-  // each at the same index, an int32 in the bits of a float.
+  // r * top_row(top) + kMaxLanes, is padded to whole vectors, and has +inf before its first entry; the first 6 floats are the
+  // last entry of each row's list. `top_keys` has the key of each at the same index, an int32 in the bits of a float.
   float *top_scores, *top_keys;
   int top;
 };

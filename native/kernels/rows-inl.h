@@ -32,20 +32,53 @@ inline uint64_t above(const float* row, int first, int last, float floor) {
   return bits;
 }
 
+// A decreasing list of at most kLanes entries, in two registers between insertions: through memory each insertion would wait for
+// the stores of the one before, which a load one entry beside them cannot take over.
+struct ShortList {
+  F scores, keys;
+
+  // As insert_key.
+  void insert(float score, float key) {
+    const F x = broadcast(score), before = shift_in(scores, __builtin_inff());
+    keys = less_select(scores, x, less_select(before, x, shift_in(keys, 0.0f), broadcast(key)), keys);
+    scores = less_select(scores, x, less_select(before, x, before, x), scores);
+  }
+};
+
 inline void keep_top_keys(const ForwardTile& tile, const TileStatistics& statistics, const float* top, int first,
                           int last, int first_key) {
   alignas(64) float highest[kMaxLanes];
   row_maxima(top, highest);
   const int end = statistics.top - 1;
-  for (int r = 0; r < tile.rows; ++r) {
+  float* floors = statistics.top_scores;
+  uint32_t rows = 0;
+  for (int r = 0; r < kTileRows; r += kLanes) rows |= less_bits(load(floors + r), load(highest + r)) << r;
+  for (rows &= (1u << tile.rows) - 1; rows; rows &= rows - 1) {
+    const int r = __builtin_ctz(rows);
     float* scores = statistics.top_scores + r * top_row(statistics.top) + kMaxLanes;
-    if (!(highest[r] > scores[end])) continue;
     float* keys = statistics.top_keys + r * top_row(statistics.top) + kMaxLanes;
     const float* row = tile.scores + r * kBlockKeys;
-    for (uint64_t bits = above(row, first, last, scores[end]); bits; bits &= bits - 1) {
-      const int n = __builtin_ctzll(bits);
-      insert_key(row[n], float_from_bits_of(first_key + n), scores, keys, statistics.top);
+    // A list that is not full takes every key; so that few are inserted in vain, it is asked again after each vector.
+    const int step = scores[end] == -__builtin_inff() ? kLanes : kBlockKeys;
+    for (int from = first; from < last; from += step) {
+      uint64_t bits = above(row, from, from + step < last ? from + step : last, scores[end]);
+      if (!bits) continue;
+      if (statistics.top <= kLanes) {
+        ShortList list{load(scores), load(keys)};
+        for (; bits; bits &= bits - 1) {
+          const int n = __builtin_ctzll(bits);
+          list.insert(row[n], float_from_bits_of(first_key + n));
+        }
+        store(scores, list.scores);
+        store(keys, list.keys);
+        continue;
+      }
+      for (; bits; bits &= bits - 1) {
+        const int n = __builtin_ctzll(bits);
+        insert_key(row[n], float_from_bits_of(first_key + n), scores, keys, statistics.top);
+      }
     }
+    floors[r] = scores[end];
   }
 }
 

@@ -95,6 +95,10 @@ inline uint32_t equals_bits(F a, F b) {
 inline uint32_t less_bits(F a, F b) {
   return static_cast<uint32_t>(_mm256_movemask_ps(_mm256_cmp_ps(a.v, b.v, _CMP_LT_OQ)));
 }
+inline F shift_in(F a, float first) {
+  const __m256i from = _mm256_setr_epi32(0, 0, 1, 2, 3, 4, 5, 6);
+  return {_mm256_blend_ps(_mm256_permutevar8x32_ps(a.v, from), _mm256_set1_ps(first), 1)};
+}
 inline float reduce_add(F a) {
   __m128 x = _mm_add_ps(_mm256_castps256_ps128(a.v), _mm256_extractf128_ps(a.v, 1));
   x = _mm_add_ps(x, _mm_movehl_ps(x, x));

@@ -83,6 +83,10 @@ inline F select(uint32_t bits, F a, F b) { return {_mm512_mask_blend_ps(static_c
 inline uint32_t finite_bits(F a) { return _mm512_cmp_ps_mask(abs(a).v, _mm512_set1_ps(__builtin_inff()), _CMP_LT_OQ); }
 inline uint32_t equals_bits(F a, F b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_EQ_OQ); }
 inline uint32_t less_bits(F a, F b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_LT_OQ); }
+inline F shift_in(F a, float first) {
+  const __m512i from = _mm512_setr_epi32(0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14);
+  return {_mm512_mask_permutexvar_ps(_mm512_set1_ps(first), 0xFFFE, from, a.v)};
+}
 
 // The upper half onto the lower one, until one lane is left: a fixed order, whatever the compiler.
 inline __m256 upper_half(F a) { return _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(a.v), 1)); }

@@ -83,6 +83,7 @@ inline F select(uint32_t bits, F a, F b) { return {vbslq_f32(vtstq_u32(vdupq_n_u
 inline uint32_t finite_bits(F a) { return bits_of_lanes(vcaltq_f32(a.v, vdupq_n_f32(__builtin_inff()))); }
 inline uint32_t equals_bits(F a, F b) { return bits_of_lanes(vceqq_f32(a.v, b.v)); }
 inline uint32_t less_bits(F a, F b) { return bits_of_lanes(vcltq_f32(a.v, b.v)); }
+inline F shift_in(F a, float first) { return {vextq_f32(vdupq_n_f32(first), a.v, 3)}; }
 inline float reduce_add(F a) { return vaddvq_f32(a.v); }
 inline float reduce_max(F a) { return vmaxvq_f32(a.v); }
 inline void row_maxima(const float* top, float* out) {

@@ -60,6 +60,8 @@ inline F select(uint32_t bits, F a, F b) { return bits & 1 ? a : b; }
 inline uint32_t finite_bits(F a) { return isfinite(a.v) ? 1u : 0u; }
 inline uint32_t equals_bits(F a, F b) { return a.v == b.v ? 1u : 0u; }
 inline uint32_t less_bits(F a, F b) { return a.v < b.v ? 1u : 0u; }
+// The lanes moved up by one; `first` comes into the lowest.
+inline F shift_in(F, float first) { return {first}; }
 inline float reduce_add(F a) { return a.v; }
 inline float reduce_max(F a) { return a.v; }
 inline void transpose(F (&)[1]) {}

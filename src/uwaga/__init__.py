@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from uwaga.maps.attended import attend
     from uwaga.maps.map import AttentionMap
     from uwaga.maps.recordings.recording import Recording
+    from uwaga.memory.database import SoftDatabase
     from uwaga.models.text.encoder import TextEncoder
     from uwaga.nn.edits import Edits, Links, Patch
     from uwaga.ops.attention.api import attention, explain
@@ -39,6 +40,7 @@ __all__ = [
     "Recording",
     "RelativeBias",
     "ShapeError",
+    "SoftDatabase",
     "TextEncoder",
     "Window",
     "__version__",
@@ -65,6 +67,7 @@ _HOME = {
     "Recording": "uwaga.maps.recordings.recording",
     "RelativeBias": "uwaga.ops.biases",
     "ShapeError": "uwaga._base.errors",
+    "SoftDatabase": "uwaga.memory.database",
     "TextEncoder": "uwaga.models.text.encoder",
     "Window": "uwaga.ops.masks",
     "attend": "uwaga.maps.attended",
@@ -78,7 +81,7 @@ _HOME = {
 }
 
 __getattr__, _names = names(
-    __name__, _HOME, ("integrations", "interpret", "maps", "models", "nn", "plots", "train", "viewer")
+    __name__, _HOME, ("integrations", "interpret", "maps", "memory", "models", "nn", "plots", "train", "viewer")
 )
 
 

@@ -277,6 +277,7 @@ GIVEN = {
     ("models/checkpoints.py", "save_file"),
     ("train/checkpoint.py", "save_file"),
     ("maps/recordings/files.py", "save_file"),
+    ("memory/segments.py", "save_file"),
     ("plots/figures.py", "savefig"),
     ("viewer/queries/weights.py", "savez_compressed"),  # a BytesIO
     ("train/data/store.py", "memmap"),  # mode="r"

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import cycle, islice
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pyarrow as pa
@@ -32,11 +33,12 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import models, normalizers, pre_tokenizers, processors
 
 from uwaga._base import untrusted
-from uwaga.cli import vectors
+from uwaga.cli import memory, vectors
 from uwaga.cli import view as view_command
 from uwaga.integrations.watch import watch
 from uwaga.maps.recordings.recording import Recording
 from uwaga.maps.recordings.stack import AttentionId
+from uwaga.memory import SoftDatabase
 from uwaga.models import BertConfig, BertModel, load, save
 from uwaga.models.text.corpus import DocumentFile
 from uwaga.models.text.encoder import TextEncoder
@@ -298,6 +300,36 @@ _LINES_OF_TRAINING = (
 _DOCUMENTS = ("uwaga.models.text.corpus:_size", "uwaga.models.text.corpus:lines")
 _ENGINES = {"attention": {"float32": {"cpu": {"128": 1.5}, "torch": {"128": 1.0}}}}
 
+_SEGMENT = f"{0:012d}-{'0' * 16}.safetensors"
+
+
+def _database(folder: Path) -> None:
+    with mock.patch("secrets.token_hex", return_value="0" * 16), SoftDatabase.create(folder / "db", key_width=2) as db:
+        db.append(torch.rand(70, 2), records=[{"text": f"row {n}", "part": n} for n in range(70)])
+        db.export(folder / "rows.parquet")
+
+
+def _read_database(folder: Path) -> None:
+    with SoftDatabase.open(folder / "db") as db:
+        db.check()
+        db.read(torch.ones(2), where="part > 7")
+        list(db)
+        db.read(torch.ones(2))
+        db.delete([3])
+        db.append(torch.ones(1, 2))
+        db.compact()
+
+
+def _passages(folder: Path) -> None:
+    _model(folder / "m")
+    (folder / "passages.txt").write_text("a b a. b a b.\n\na")
+
+
+def _import_rows(folder: Path) -> None:
+    with SoftDatabase.create(folder / "new", key_width=2) as db:
+        db.append_parquet(folder / "rows.parquet")
+
+
 KINDS = {
     "engines.json": Kind(
         covers=("uwaga.ops.engine_profile:read",), file="engines.json",
@@ -436,6 +468,22 @@ KINDS = {
     "finished vectors": Kind(
         covers=("uwaga.cli.vectors:finished_digest", "uwaga.cli.vectors:_metadata"), file="v.parquet", faults="parquet",
         make=_vectors, read=lambda folder: vectors.Vectors(folder / "v.parquet", {"model": "m"}).finished_digest(),
+    ),
+    "catalog of a soft database": Kind(
+        covers=("uwaga.memory.catalog:_check_file", "uwaga.memory.segments:layout_of"), file="db/catalog.sqlite", faults="binary",
+        make=_database, read=_read_database, names=("db",),
+    ),
+    "segment of a soft database": Kind(
+        covers=("uwaga.memory.segments:open_segment", "uwaga.memory.segments:_header_digest"), file=f"db/segments/{_SEGMENT}",
+        faults="binary", make=_database, read=_read_database,
+    ),
+    "rows of a soft database": Kind(
+        covers=("uwaga.memory.parquet:read", "uwaga.memory.parquet:_record"), file="rows.parquet", faults="parquet",
+        make=_database, read=_import_rows,
+    ),
+    "file of passages": Kind(
+        covers=("uwaga.cli.memory:_digest",), file="passages.txt", faults="lines", make=_passages,
+        read=lambda folder: memory._add(folder / "db", [folder / "passages.txt"], str(folder / "m"), "sentence", "float32", None),
     ),
     "settings of vectors": Kind(
         covers=("uwaga.cli.vectors:_settings",), file="v.parquet.parts/settings.json", faults="json", make=_begun,

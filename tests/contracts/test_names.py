@@ -32,6 +32,7 @@ PUBLIC = [
     "Recording",
     "RelativeBias",
     "ShapeError",
+    "SoftDatabase",
     "TextEncoder",
     "Window",
     "__version__",
@@ -56,7 +57,9 @@ def test_every_public_name_is_there_and_listed() -> None:
         assert name in dir(uwaga)
 
 
-@pytest.mark.parametrize("floor", ["integrations", "interpret", "maps", "models", "nn", "plots", "train", "viewer"])
+@pytest.mark.parametrize(
+    "floor", ["integrations", "interpret", "maps", "memory", "models", "nn", "plots", "train", "viewer"]
+)
 def test_packages_with_names_of_their_own_need_no_import(floor: str) -> None:
     package = getattr(uwaga, floor)
     for name in package.__all__:

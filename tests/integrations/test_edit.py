@@ -5,7 +5,7 @@ import json
 import re
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import pytest
 import torch
@@ -14,6 +14,7 @@ from tolerance import assert_as_exact
 from torch import Tensor, nn
 
 import uwaga
+from uwaga import interpret
 from uwaga.models import generate
 from uwaga.nn import MultiHeadAttention
 from uwaga.ops.masks import as_mask
@@ -564,3 +565,49 @@ def test_edits_read_from_json_do_the_same() -> None:
     exec(f"{line}\n    found = run(model)", scope)
     assert torch.equal(found[0], found[1])
     assert torch.equal(found[0], scope["found"])
+
+
+@pytest.mark.parametrize("operand", ["query", "key", "value", "output"])
+@pytest.mark.parametrize("name", ALL)
+@torch.no_grad()
+def test_a_patch_of_a_recording_puts_the_vectors_of_another_text_there(name: str, operand: str) -> None:
+    model, chosen = ALL[name](), [1, 3]
+    with uwaga.watch(model, values=True) as other:
+        run(model, IDS.flip(-1))
+    for where in kinds_of(model):
+        patch = uwaga.Patch.of(other, operand, (*where, HEAD), chosen)
+        edited = uwaga.edit(model, patch={(*where, HEAD): patch})
+        # Of two contexts the inner one comes first at the operands and last at the results.
+        outer, inner = (edited, nullcontext()) if operand == "output" else (nullcontext(), edited)
+        with outer, interpret.activations(model) as found, inner:
+            run(model)
+        with interpret.activations(model) as expected:
+            run(model, IDS.flip(-1))
+        now, then = (getattr(each[where], operand)[:, HEAD, chosen] for each in (found, expected))
+        assert torch.equal(now, patch.source)
+        # Of the same text in another pass, whose layers may be computed one by one.
+        torch.testing.assert_close(patch.source, then, rtol=1e-5, atol=1e-6)
+
+
+def recording_of(*lengths: int) -> uwaga.Recording:
+    model = gpt2()
+    with torch.no_grad(), uwaga.watch(model) as recording:
+        model(ragged([list(range(4, 4 + length)) for length in lengths]))
+    return recording
+
+
+@pytest.mark.parametrize(
+    ("lengths", "operand", "head", "positions", "message"),
+    [
+        ((3, 5), "query", 0, None, "Patch.of: the recorded texts have 3 to 5 tokens: name positions"),
+        ((3, 5), "key", 0, [3], "Patch.of: there is no position 3 in a recorded text of 3 tokens"),
+        ((5,), "key", 9, None, "Patch.of: there is no head 9 in decoder 0, whose heads are 0 to"),
+        ((5,), "head", 0, None, "Patch.of: operand must be one of query, key, value, output, not 'head'"),
+        ((5,), "value", 0, None, "Recording: there are no values of"),
+    ],
+)
+def test_a_patch_of_a_recording_names_what_is_not_there(
+    lengths: tuple[int, ...], operand: str, head: int, positions: list[int] | None, message: str
+) -> None:
+    with pytest.raises((ValueError, KeyError), match=re.escape(message)):
+        uwaga.Patch.of(recording_of(*lengths), operand, ("decoder", 0, head), positions)

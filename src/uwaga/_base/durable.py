@@ -11,7 +11,7 @@ import re
 import secrets
 import stat
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
@@ -217,6 +217,13 @@ def remove_temporary(folder: Path, *names: str) -> None:
     for path in list(folder.iterdir()):
         if _is_one_of(path) and path.name.startswith(tuple(f".{name[:40]}.uwaga-" for name in names)):
             path.unlink()
+
+
+def remove_files(folder: Path, names: re.Pattern[str], keep: Collection[str]) -> None:
+    """Removes the regular files of a folder that have a temporary name or match `names`, except those to keep. Raises OSError."""
+    for path in list(folder.iterdir()):
+        if path.name not in keep and _is_one_of(path, names):
+            path.unlink(missing_ok=True)
 
 
 class PrivateFolder:

@@ -19,3 +19,7 @@ class CheckpointError(ValueError):
 
 class DataError(ValueError):
     """Texts or training data that cannot be read; the message begins with the file, and the line or row where there is one."""
+
+
+class SoftDatabaseError(ValueError):
+    """A soft database that cannot be opened, read or written; the message names the file, and the rows where there are some."""

@@ -6,7 +6,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
-from uwaga.cli import bench, demo, doctor, encode, generate, lesson, train, view
+from uwaga.cli import bench, demo, doctor, encode, generate, lesson, memory, train, view
 from uwaga.cli.terminal import echo, escape_library_output
 
 # For each verb, options that changed their names: the old one is refused, and the message says the new one.
@@ -40,6 +40,12 @@ for verb in (
     bench.bench, demo.demo, doctor.doctor, encode.encode, generate.generate, lesson.lesson, train.train, view.view,
 ):  # fmt: skip
     app.command(cls=Command)(verb)
+_memory = typer.Typer(
+    help="Passages of texts in a soft database, and what they say to a question.", no_args_is_help=True
+)
+for command in memory.COMMANDS:
+    _memory.command(cls=Command)(command)
+app.add_typer(_memory, name="memory")
 
 
 def main() -> None:

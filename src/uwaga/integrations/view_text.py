@@ -4,7 +4,7 @@ import os
 from typing import TYPE_CHECKING
 
 from uwaga._base import renamed
-from uwaga.integrations.run_text import DEFAULT_MODEL, RecordError, load
+from uwaga.integrations.run_text import RecordError, default_model, load
 from uwaga.integrations.text_runner import TextRunner
 from uwaga.viewer import api
 from uwaga.viewer.runs import Typed
@@ -52,8 +52,8 @@ def view(
         tokens: a string per token, which replace those of the recording, not for texts; a dict with the keys "encoder" and "decoder" for maps
             of both stacks.
         title: the title of the page; None: the beginning of the text.
-        model: the name of the model; for a text the model that reads it: "minilm" (also where it is empty) or another bundled
-            one, a directory, or a model id of the Hugging Face Hub.
+        model: the name of the model; for a text the model that reads it: "minilm" or another bundled one (empty: minilm
+            where it is installed, else copyist), a directory, or a model id of the Hugging Face Hub.
         target: for a text, what the decoder of an encoder-decoder reads; None: it generates at most 40 tokens.
         row: the row of a batch that is shown.
         second, second_tokens, second_title, second_model, second_row: the same for a second text or model, which is shown
@@ -101,7 +101,7 @@ def view(
             raise ValueError(f"view: row {at} is out of range: {of} is one row")
     if second is not None and not isinstance(second, str):
         raise ValueError("view: second is maps, and the first is a text: give two texts, or maps for both")
-    reader = load(name or DEFAULT_MODEL, "float32")
+    reader = load(name or default_model(), "float32")
     runner = TextRunner(reader=reader, second=None if second_name is None else load(second_name, "float32"))
     typed = Typed(maps, second, target)
     try:

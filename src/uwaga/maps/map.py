@@ -173,6 +173,16 @@ class AttentionMap(WeightMap):
         self._parts_have_graph = False
 
     @property
+    def query(self) -> Operand:
+        """The queries, as they were given."""
+        return self._query
+
+    @property
+    def key(self) -> Operand:
+        """The keys, as they were given."""
+        return self._key
+
+    @property
     def _engine(self) -> ModuleType:
         return self._rows.engine
 

@@ -77,10 +77,15 @@ def transformer(folder: Path) -> Path:
     return folder if modules is None else modules.transformer
 
 
+def is_installed(name: str) -> bool:
+    """Whether the package that contains a bundled model is there."""
+    # Found without importing it: its __init__ imports packages that its files do not need.
+    return find_spec(BUNDLED[name].package) is not None
+
+
 def bundled_folder(name: str) -> Path:
     """The directory of a bundled model. Raises CheckpointError: not installed, or its weights have another SHA-256."""
     model = BUNDLED[name]
-    # Found without importing it: its __init__ imports packages that its files do not need.
     found = find_spec(model.package)
     if found is None or found.origin is None:
         raise CheckpointError(

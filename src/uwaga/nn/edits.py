@@ -14,6 +14,9 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
+from uwaga.maps.recordings.passes import rows
+from uwaga.maps.recordings.recording import Recording
+
 KINDS = ("encoder", "decoder", "cross")
 OPERANDS = ("query", "key", "value", "output")
 MAX_CHANGES = 10_000  # of one description read from JSON
@@ -100,6 +103,53 @@ class Patch:
                 f"Patch: there are {len(listed)} positions for {self.source.shape[-2]} vectors of the source"
             )
         object.__setattr__(self, "positions", listed)
+
+    @classmethod
+    def of(
+        cls, recording: Recording, operand: str, where: tuple[str, int, int], positions: Positions = None
+    ) -> "Patch":
+        """The vectors that a head had in a recorded pass, to be put in their place in another pass.
+
+        Args:
+            recording: of `uwaga.watch`; of "value" and "output" one that has kept its values.
+            operand: as of `Patch`. An output is computed again from the recorded weights and values.
+            where: kind, layer and head of the recording's maps; of a "key" or "value" the head of the keys.
+            positions: of the recorded text, and of the text that is patched; None: all of a recorded text. Of several recorded
+                texts the vectors of each are taken, (B, P, D).
+
+        Raises:
+            KeyError: the recording has no such layer, or no values.
+            ValueError: another operand, a head or a position that is not there, or texts of several lengths without positions.
+        """
+        if operand not in OPERANDS:
+            raise ValueError(f"Patch.of: operand must be one of {', '.join(OPERANDS)}, not {operand!r}")
+        kind, layer, head = where
+        chosen = _positions("Patch.of: positions", positions)
+        weights = recording.maps[kind, layer]
+        operands = {"query": weights.query, "key": weights.key}
+        texts = rows(operands[operand] if operand in operands else recording.values[kind, layer])
+        heads = rows(weights.query)[0].shape[1] if operand == "output" else texts[0].shape[1]
+        if not 0 <= head < heads:
+            raise ValueError(f"Patch.of: there is no head {head} in {kind} {layer}, whose heads are 0 to {heads - 1}")
+        lengths = {len(text) for text in (rows(weights.query) if operand == "output" else texts)}
+        if chosen is None and len(lengths) > 1:
+            raise ValueError(
+                f"Patch.of: the recorded texts have {min(lengths)} to {max(lengths)} tokens: name positions"
+            )
+        chosen = tuple(range(min(lengths))) if chosen is None else chosen
+        if chosen and max(chosen) >= min(lengths):
+            raise ValueError(
+                f"Patch.of: there is no position {max(chosen)} in a recorded text of {min(lengths)} tokens"
+            )
+        if operand == "output":
+            key_head = head * texts[0].shape[1] // heads
+            found = [
+                torch.stack([weights.select(b, head).row(i).to(text.dtype) @ text[:, key_head] for i in chosen])
+                for b, text in enumerate(texts)
+            ]
+        else:
+            found = [text[list(chosen), head] for text in texts]
+        return cls(operand, found[0] if len(found) == 1 else torch.stack(found), chosen)
 
     def __repr__(self) -> str:
         return f"uwaga.Patch({self.operand!r}, <tensor {tuple(self.source.shape)}>, {_listed(self.positions)})"

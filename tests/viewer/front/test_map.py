@@ -123,6 +123,25 @@ def test_the_readout_follows_the_pointer_and_a_click_selects_a_cell(serve: Any, 
         page.locator(PICKED, has_text="Click a cell").wait_for()
 
 
+def test_the_map_is_there_as_a_table(serve: Any, open_map: Any, make_maps: Any) -> None:
+    maps = make_maps(len(WORDS))
+    page = open_map(serve(maps, tokens=WORDS), layer=1, head=2)
+    page.get_by_role("button", name="As table").click()
+    region = page.get_by_role("region", name="The weights in view as a table")
+    until(page, lambda: region.locator("td[title]").count() == len(WORDS) ** 2)
+    shown = [float(cell.get_attribute("title")) for cell in region.locator("td[title]").all()]
+    np.testing.assert_allclose(shown, maps["encoder", 1][0, 2].to_dense().flatten(), rtol=1e-5)
+    assert region.locator("th[scope=row]").count() == region.locator("th[scope=col]").count() == len(WORDS)
+    page.get_by_role("button", name="As table").click()
+    region.wait_for(state="hidden")
+
+
+def test_a_table_of_too_many_cells_says_how_to_get_one(serve: Any, open_map: Any, make_maps: Any) -> None:
+    page = open_map(serve(make_maps(64)))
+    page.get_by_role("button", name="As table").click()
+    page.get_by_text("64 by 64 cells are in view. Zoom in until there are at most 40 by 40.").wait_for()
+
+
 def test_a_coarse_cell_equals_the_pooled_map(serve: Any, open_map: Any, make_maps: Any) -> None:
     maps = make_maps(2048, layers=1, heads=1, width=16)
     page = open_map(serve(maps))

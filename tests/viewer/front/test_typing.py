@@ -63,7 +63,7 @@ def test_a_typed_text_is_shown_with_what_comes_next(bard: View, open_page: Calla
 
 def test_a_text_that_cannot_be_read_leaves_the_picture(bard: View, open_page: Callable[..., Any]) -> None:
     page = open_page(bard.address)
-    page.locator(".uwaga-headline bdi").first.wait_for()
+    page.locator(".uwaga-headline", has_text="%").wait_for()
     before = page.locator(".uwaga-headline").inner_text()
     page.locator(BOX).first.fill("x" * 50_001)
     page.keyboard.press("Enter")

@@ -103,14 +103,15 @@ class Recording:
     A pass whose queries follow the keys of the pass before continues it. Any other pass starts new texts, and drops what was
     recorded before; a new pass of an encoder drops its decoder's too. Maps that were read before stay valid.
 
-    maps: from (kind, layer) to an AttentionMap, with kind "encoder", "decoder" or "cross"; created when first read.
-    tokens: from "encoder" and "decoder" to a list per row with a string per token; kinds without known tokens are missing.
-        The queries of cross-attention are the decoder's tokens, its keys the encoder's.
-    values: from (kind, layer) to the values, (R, G, K, E) or Ragged (N, G, E), where `uwaga.watch(model, values=True)` kept them;
-        empty otherwise. Of selected heads, the values that belong to the keys of the map.
-    model: the directory or hub id of a model of transformers, else the name of the model's class; "" if it is unknown.
-    written: from "encoder" and "decoder" to, for each row, the text that was read and the characters [start, end) of it that each
-        token stands for; empty where that is not known. `uwaga.view` of a text sets it.
+    Attributes:
+        maps: from (kind, layer) to an AttentionMap, with kind "encoder", "decoder" or "cross"; created when first read.
+        tokens: from "encoder" and "decoder" to a list per row with a string per token; kinds without known tokens are missing.
+            The queries of cross-attention are the decoder's tokens, its keys the encoder's.
+        values: from (kind, layer) to the values, (R, G, K, E) or Ragged (N, G, E), where `uwaga.watch(model, values=True)` kept them;
+            empty otherwise. Of selected heads, the values that belong to the keys of the map.
+        model: the directory or hub id of a model of transformers, else the name of the model's class; "" if it is unknown.
+        written: from "encoder" and "decoder" to, for each row, the text that was read and the characters [start, end) of it that
+            each token stands for; empty where that is not known. `uwaga.view` of a text sets it.
     """
 
     def __init__(

@@ -20,6 +20,8 @@ import { askTelling } from "./telling.js";
 /** @typedef {import("./telling.js").TellingHead} TellingHead */
 
 const linkBars = 5;
+/** Milliseconds of a run after which the page says that it computes. */
+const sayComputingAfter = 300;
 
 /**
  * @param {App} app
@@ -54,6 +56,8 @@ export function exploreView(app) {
   let telling = null;
   let asked = new AbortController();
   let askedFor = "";
+  /** @type {ReturnType<typeof setTimeout> | undefined} */
+  let computing;
   let shown = false;
   // The page opens on the most telling head, unless the URL or a click has named another one.
   let opens = app.isFresh && isUntouched();
@@ -169,7 +173,17 @@ export function exploreView(app) {
     element.dataset.tab = tab === "map" ? "map" : "explore";
     if (shown) refresh();
   }
+  /** Old numbers stay, paler, until the new ones come; a run that takes longer says so. */
+  function showRunning() {
+    const isRunning = app.session.isRunning();
+    element.toggleAttribute("data-running", isRunning);
+    clearTimeout(computing);
+    element.removeAttribute("data-computing");
+    if (isRunning) computing = setTimeout(() => element.setAttribute("data-computing", ""), sayComputingAfter);
+  }
+
   const unsubscribe = [
+    app.session.subscribe(showRunning),
     store.subscribe(["tab"], layoutTab),
     store.subscribe(["side", "kind", "layer", "head", "merge", "specials", "how", "query", "key", "colour"], () => {
       if (shown) refresh();
@@ -192,6 +206,7 @@ export function exploreView(app) {
     },
     dispose() {
       asked.abort();
+      clearTimeout(computing);
       row.cancel();
       unsubscribe.forEach((end) => end());
       rail.dispose();

@@ -1,4 +1,4 @@
-// What is drawn over the cells: grid, weights, crosshair, frames of inexact tiles, minimap, titles.
+// What is drawn over the cells: grid, weights, cut links, crosshair, frames of inexact tiles, minimap, titles.
 
 import { shortenText } from "./axes.js";
 import { cellTextIsBlack } from "./colours.js";
@@ -128,6 +128,84 @@ function drawBand(context, x, y, length, thick, down) {
     const py = down ? y : Math.round(y + at) + 0.5 - edge;
     context.moveTo(px, py);
     context.lineTo(down ? px : px + length, down ? py + length : py);
+  }
+  context.stroke();
+}
+
+/** CSS pixels between the lines over a cut link. */
+const hatchStep = 6;
+
+/** @typedef {{queries: import("../types.js").Range, keys: import("../types.js").Range}} Cut  items: first, one past the last */
+
+/**
+ * The links of one head that a change of the model cuts, as blocks of items.
+ * @param {import("../types.js").Edits | null | undefined} edits
+ * @param {{kind: string, layer: number, head: number}} at
+ * @param {import("../types.js").Items} queries
+ * @param {import("../types.js").Items} keys
+ * @returns {Cut[]}
+ */
+export function cutsOfHead(edits, { kind, layer, head }, queries, keys) {
+  const links = edits?.scores.filter((one) => one.kind === kind && one.layer === layer && one.head === head) ?? [];
+  return links.flatMap((link) => itemRanges(queries, link.queries).flatMap((rows) => itemRanges(keys, link.keys).map((columns) => ({ queries: rows, keys: columns }))));
+}
+
+/**
+ * @param {import("../types.js").Items} items @param {number[] | null} tokens  null: all
+ * @returns {import("../types.js").Range[]} runs of items that hold one of the tokens
+ */
+function itemRanges({ spans, total }, tokens) {
+  if (tokens === null) return total ? [[0, total]] : [];
+  const wanted = new Set(tokens);
+  /** @type {import("../types.js").Range[]} */
+  const ranges = [];
+  for (let item = 0; item < total; item++) {
+    let has = false;
+    for (let token = spans[2 * item]; token < spans[2 * item + 1] && !has; token++) has = wanted.has(token);
+    const last = ranges[ranges.length - 1];
+    if (has && last?.[1] === item) last[1] = item + 1;
+    else if (has) ranges.push([item, item + 1]);
+  }
+  return ranges;
+}
+
+/**
+ * Lines at 45 degrees over the cut cells in view, in CSS pixels of the stage.
+ * @param {MapPanel} panel @param {ViewBox} view
+ * @returns {[number, number, number, number][]} x1, y1, x2, y2
+ */
+export function hatchLines({ plot, sizes, cuts }, view) {
+  const right = Math.min(plot.w, (sizes.keys - view.x) * view.scale), bottom = Math.min(plot.h, (sizes.queries - view.y) * view.scale);
+  /** @type {[number, number, number, number][]} */
+  const lines = [];
+  for (const { queries, keys } of cuts) {
+    const x1 = Math.max(0, (keys[0] - view.x) * view.scale), x2 = Math.min(right, (keys[1] - view.x) * view.scale);
+    const y1 = Math.max(0, (queries[0] - view.y) * view.scale), y2 = Math.min(bottom, (queries[1] - view.y) * view.scale);
+    if (x2 <= x1 || y2 <= y1) continue;
+    // All lines x + y = c of the stage, so that neighbouring cells join.
+    for (let c = Math.ceil((x1 + y1) / hatchStep) * hatchStep; c < x2 + y2; c += hatchStep) {
+      const from = Math.max(x1, c - y2), to = Math.min(x2, c - y1);
+      if (to > from) lines.push([plot.x + from, plot.y + c - from, plot.x + to, plot.y + c - to]);
+    }
+  }
+  return lines;
+}
+
+/**
+ * Hatches the cut links: a change is ink, not a colour of weights.
+ * @param {CanvasRenderingContext2D} context
+ * @param {MapPanel} panel
+ * @param {ViewBox} view
+ * @param {MapStyle} style
+ */
+export function drawMapCuts(context, panel, view, style) {
+  if (!panel.cuts.length) return;
+  context.strokeStyle = style.text;
+  context.lineWidth = 1.5;
+  context.beginPath();
+  for (const [x1, y1, x2, y2] of hatchLines(panel, view)) {
+    context.moveTo(x1, y1);
+    context.lineTo(x2, y2);
   }
   context.stroke();
 }

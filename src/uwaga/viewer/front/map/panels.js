@@ -54,7 +54,7 @@ export function makeMapPanel(app, side) {
     side, missing, title: side.id === "difference" || side.title === side.text_title
       ? side.title : `${side.title} \u00b7 ${side.text_title}`,
     sizes: missing ? { queries: 0, keys: 0 } : { queries: size(axes.queries), keys: size(axes.keys) },
-    layer: null, queries: null, keys: null, plot: box, gutters: { title: 0, left: 0, top: 0 }, minimap: null,
+    layer: null, queries: null, keys: null, cuts: [], plot: box, gutters: { title: 0, left: 0, top: 0 }, minimap: null,
     colouring: {
       log: false, low: 0, high: 1, threshold: 0, hideSink: false, signed: side.signed,
       table: new Uint8Array(1024), unknown: 0, version: 0,

@@ -3,7 +3,7 @@
 import { countText } from "../format.js";
 import { mapAxisText, mapTicks } from "./axes.js";
 import { cellTextIsBlack, colourBarTicks, colourBarTickText, colourMapCells } from "./colours.js";
-import { cellText, minBarScale, minNumberScale, sinkCell } from "./overlay.js";
+import { cellText, hatchLines, minBarScale, minNumberScale, sinkCell } from "./overlay.js";
 import { mapCanvasBlit } from "./renderer.js";
 import { drawMapPanel } from "./tile_drawing.js";
 import { mapTileAt } from "./tiles.js";
@@ -62,7 +62,8 @@ function mapScenePanel(panel, display, context) {
   const w = Math.min(plot.w, (sizes.keys - view.x) * view.scale);
   const h = Math.min(plot.h, (sizes.queries - view.y) * view.scale);
   items.push({ kind: "image", x: plot.x, y: top, w, h, ...mapScenePixels(panel, view, w, h) });
-  items.push(...mapSceneSinks(panel, view, w, h, style), ...mapSceneFrame(plot.x, top, w, h, style.line), ...mapSceneNumbers(panel, view, top, style));
+  items.push(...mapSceneSinks(panel, view, w, h, style), ...mapSceneFrame(plot.x, top, w, h, style.line), ...mapSceneNumbers(panel, view, top, style),
+    ...hatchLines(panel, view).map(([x1, y1, x2, y2]) => /** @type {SceneItem} */ ({ kind: "line", x1, y1, x2, y2, stroke: style.text, width: 1.5, opacity: 1 })));
   context.font = style.font;
   items.push(...mapSceneAxis(panel, display, context, true, h), ...mapSceneAxis(panel, display, context, false, w));
   return items;

@@ -2,7 +2,7 @@
 
 import { el } from "../dom.js";
 import { drawMapAxis } from "./axes.js";
-import { drawMapCross, drawMapGrid, drawMapMinimap, drawMapNumbers, drawMapSinks, drawMapTitle, drawSampledFrames } from "./overlay.js";
+import { drawMapCross, drawMapCuts, drawMapGrid, drawMapMinimap, drawMapNumbers, drawMapSinks, drawMapTitle, drawSampledFrames } from "./overlay.js";
 import { mapLevelFor, mapTopLevel } from "./pyramid.js";
 import { mapCanvasRenderer, mapGlRenderer } from "./renderer.js";
 import { drawMapPanel, drawMinimapTiles, setPanelTiles } from "./tile_drawing.js";
@@ -121,6 +121,7 @@ export function makeMapStage({ display, renderer: preferred, onBeforeFrame, onFr
     drawMapSinks(context, panel, view, style);
     drawMapGrid(context, panel, view, style);
     drawMapNumbers(context, panel, view, style);
+    drawMapCuts(context, panel, view, style);
     drawSampledFrames(context, panel, view, style, display.live);
     drawMapCross(context, panel, view, display.query, display.key, style.text, style.text, 1);
     drawMapCross(context, panel, view, display.selectedQuery ?? -1, display.selectedKey ?? -1, style.query, style.key, 2);

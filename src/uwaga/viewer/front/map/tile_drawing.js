@@ -19,6 +19,7 @@ import { mapLevelFactor, mapTileAt } from "./tiles.js";
  * @property {MapBox} plot
  * @property {import("./panels.js").MapGutters} gutters
  * @property {MapBox | null} minimap
+ * @property {import("./overlay.js").Cut[]} cuts  links that a change of the model cuts
  * @property {import("./colours.js").MapColouring} colouring
  * @property {number} level  of the tiles in view
  * @property {number} colouringLevel  the level whose scale colours all panels

@@ -4,12 +4,14 @@ import { el, tokenElement } from "../dom.js";
 import { tileQuestion } from "../questions.js";
 import { makeStrongestList } from "../strongest_list.js";
 import { sinksOf, WeightsReader } from "../weights.js";
+import { makeMapTable } from "./as_table.js";
 import { makeMapAxis } from "./axes.js";
 import { colourMapPanels, makeMapColourBar, readMapStyle } from "./colours.js";
 import { addMapCommands, addMapInput } from "./input.js";
 import { arrangeMapPanels, comparedSides, makeMapPanel, mapLabel } from "./panels.js";
 import { planTileRequests } from "./pyramid.js";
 import { colourBarTitle, levelInMiddle, makeMapReadout, mapStatusText } from "./readout.js";
+import { cutsOfHead } from "./overlay.js";
 import { mapScene } from "./scene.js";
 import { makeMapStage } from "./stage.js";
 import { panelComplete } from "./tile_drawing.js";
@@ -68,7 +70,8 @@ export function mapView(app, { renderer = "auto" } = {}) {
   } });
   const bars = [makeMapColourBar(), makeMapColourBar()];
   let byKeys = false;
-  const { element, frame, note, showActiveCell } = makeMapElements({
+  const table = makeMapTable(() => showTable());
+  const { element, frame, note, showActiveCell } = makeMapElements({ table,
     stage: stage.element, bars: bars.map((bar) => bar.element), lines: [hoverReadout.element, selectedReadout.element],
     sidePanel: sidePanel.element, zoom: navigation.zoomMiddle, fit: navigation.fit,
   });
@@ -118,6 +121,7 @@ export function mapView(app, { renderer = "auto" } = {}) {
     const { live } = app.about;
     const level = !panels.length ? 0 : live || complete >= 1 ? panels[0].level : levelInMiddle(panels[0], display.view);
     tiles.trim(stage.frame());
+    showTable();
     if (now === percent && level === statusLevel) return;
     percent = now;
     statusLevel = level;
@@ -185,6 +189,7 @@ export function mapView(app, { renderer = "auto" } = {}) {
       panel.keys = makeMapAxis(keys);
       if (panel.layer) tiles.setSinks(panel.layer, sinksOf(keys, store.get().kind));
       coloursDue = true;
+      showCuts();
       arrange();
       if (display.fit) display.view.scale = 0;
       navigation.applyView();
@@ -194,6 +199,21 @@ export function mapView(app, { renderer = "auto" } = {}) {
     } catch {
       // The client reports the error; positions are shown instead of labels.
     }
+  }
+
+  function showTable() {
+    const [top, bottom, left, right] = width && display.panels.length ? navigation.block() : [0, 0, 0, 0];
+    table.show(display.panels, bottom > top ? { rows: [top, bottom], columns: [left, right] } : null);
+  }
+
+  /** Cut links are hatched as soon as they are asked for, before the model has run again. */
+  function showCuts() {
+    const edits = app.session.isRunning() ? app.session.pending()?.edits : app.about.typed?.edits;
+    for (const panel of display.panels) {
+      const isBefore = panel.side.id === "0" && app.about.sides.length > 1 && !app.session.isRunning();
+      panel.cuts = panel.queries && panel.keys && !isBefore ? cutsOfHead(edits, store.get(), panel.queries.items, panel.keys.items) : [];
+    }
+    stage.requestOverlay();
   }
 
   const arrange = () => arrangeMapPanels(display, stage.context, width, height);
@@ -245,6 +265,7 @@ export function mapView(app, { renderer = "auto" } = {}) {
     store.subscribe(["view"], ({ view }) => { if (!shown) changed = true; else if (view !== publishedView) applyStoreView(); }),
     store.subscribe(["query", "key"], () => { if (shown) showSelection(); else changed = true; }),
     store.subscribe(["colour"], () => { if (shown) restyle(); }),
+    app.session.subscribe(showCuts),
     // The theme attribute changes after this notification; colours are read in the next frame.
     store.subscribe(["theme", "dark"], () => { if (shown) requestAnimationFrame(restyle); }),
     addMapInput(stage.element, {
@@ -314,12 +335,13 @@ export function mapView(app, { renderer = "auto" } = {}) {
  * @param {HTMLElement[]} parts.bars
  * @param {HTMLElement[]} parts.lines
  * @param {HTMLElement} parts.sidePanel
+ * @param {{button: HTMLElement, element: HTMLElement}} parts.table
  * @param {(factor: number) => void} parts.zoom
  * @param {() => void} parts.fit
  * @returns {{element: HTMLElement, frame: HTMLElement, note: HTMLElement, showActiveCell: (text: string, query: number, key: number) => boolean}}
  *   frame: takes the focus; note: a message over the stage
  */
-function makeMapElements({ stage, bars, lines, sidePanel, zoom, fit }) {
+function makeMapElements({ table, stage, bars, lines, sidePanel, zoom, fit }) {
   const button = (/** @type {string} */ text, /** @type {string} */ name, /** @type {() => void} */ click) =>
     el("button", { type: "button", text, "aria-label": name, title: name, on: { click } });
   const note = el("p", { class: "uwaga-map-note", hidden: true });
@@ -343,11 +365,11 @@ function makeMapElements({ stage, bars, lines, sidePanel, zoom, fit }) {
     return frame === /** @type {Document | ShadowRoot} */ (frame.getRootNode()).activeElement;
   }
   const element = el("section", { class: "uwaga-map", "aria-label": "Map" },
-    el("div", { class: "uwaga-map-main" }, frame, sidePanel),
+    el("div", { class: "uwaga-map-main" }, frame, table.element, sidePanel),
     el("div", { class: "uwaga-map-bar" }, bars,
       el("div", { class: "uwaga-map-zoom", role: "group", "aria-label": "Zoom" },
         button("\u2212", "Zoom out", () => zoom(1 / 1.6)), button("+", "Zoom in", () => zoom(1.6)),
-        button("Whole map", "Show the whole map", fit)),
+        button("Whole map", "Show the whole map", fit)), table.button,
       el("span", { class: "uwaga-map-hint", text: "Rows ask, columns are looked at. Drag to move, wheel or pinch to zoom, click to pick" })),
     el("div", { class: "uwaga-map-readout" }, lines));
   stage.addEventListener("pointerdown", () => frame.focus({ preventScroll: true }));

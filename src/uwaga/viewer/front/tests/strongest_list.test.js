@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { makeShading } from "../colours.js";
-import { strongestItems } from "../strongest_list.js";
+import { strongestItems, strongestPassages } from "../strongest_list.js";
 import { minimapRows } from "../text/minimap.js";
 import { weightText } from "../format.js";
 
@@ -57,4 +57,23 @@ test("weights are shown with six digits", () => {
   assert.equal(weightText(0.000012345678), "1.23457e-5");
   assert.equal(weightText(0), "0");
   assert.equal(weightText(NaN), "not known yet");
+});
+
+test("passages have 17 items around their largest weight and do not overlap; the rest is not listed", () => {
+  const weights = new Float32Array(400);
+  weights[100] = 0.3;
+  weights[104] = 0.1;
+  weights[300] = 0.35;
+  weights[399] = 0.05;
+  weights[10] = NaN;
+  const found = strongestPassages(weights, 5).map(({ first, stop, peak, mass }) => [first, stop, peak, Number(mass.toFixed(3))]);
+  assert.deepEqual(found, [[92, 109, 100, 0.4], [292, 309, 300, 0.35], [391, 400, 399, 0.05]]);
+  assert.equal(strongestPassages(new Float32Array(50), 3).length, 0);
+});
+
+test("passages of a difference are those that change most, with their signed sum", () => {
+  const weights = new Float32Array(100);
+  weights[50] = -0.4;
+  weights[52] = 0.1;
+  assert.deepEqual(strongestPassages(weights, 1).map(({ peak, mass }) => [peak, Number(mass.toFixed(3))]), [[50, -0.3]]);
 });

@@ -1,8 +1,10 @@
 // The texts of the current map, a pane each: tokens, shading, selection, pointer input.
 
 import { themeColour } from "../colours.js";
-import { el } from "../dom.js";
+import { el, tokenText } from "../dom.js";
 import { lineOfItem, nearestItem, TextLayout } from "./layout.js";
+import { percentText } from "../format.js";
+import { strongestPassages } from "../strongest_list.js";
 import { makeMinimap } from "./minimap.js";
 
 /** @typedef {import("../types.js").App} App */
@@ -141,6 +143,8 @@ export class TextColumns {
  * @property {(item: number | null, event: PointerEvent | null) => void} hover
  */
 
+const peakCount = 5; // buttons beside the minimap
+
 /** A scrolled text with a minimap. */
 export class TextPane {
   /**
@@ -153,8 +157,9 @@ export class TextPane {
     this.scroller = el("div", { class: "uwaga-text-scroll", tabindex: 0, role: "listbox", "aria-multiselectable": "true",
       "aria-labelledby": `${prefix}heading` });
     this.minimap = makeMinimap("Where in the document the weight is", (part) => this.jump(part));
+    this.peaks = el("div", { class: "uwaga-text-peaks", role: "group", "aria-label": "Highest peaks" });
     this.element = el("section", { class: "uwaga-text-pane" }, this.heading,
-      el("div", { class: "uwaga-text-with-minimap" }, this.scroller, this.minimap.element));
+      el("div", { class: "uwaga-text-with-minimap" }, this.scroller, el("div", { class: "uwaga-text-minimap-place" }, this.minimap.element, this.peaks)));
     this.prefix = prefix;
     this.layout = new TextLayout(this.scroller, prefix, (element, item) => this.paint(element, item));
     /** @type {PaneHighlights} */
@@ -215,6 +220,22 @@ export class TextPane {
     const mark = (/** @type {number | null} */ item, /** @type {string} */ name) =>
       item === null || item >= this.layout.items.total ? [] : [{ line: lineOfItem(starts, item), colour: colour(name) }];
     this.minimap.draw(layers, starts, [...mark(query, "--text"), ...mark(key, "--text")]);
+    this.showPeaks();
+  }
+
+  /** Buttons beside the highest peaks of the weights that are shown; they scroll there. */
+  showPeaks() {
+    const shown = this.highlights.row ?? this.highlights.column;
+    const { flow: { starts, lines }, items } = this.layout;
+    const coloured = shown && !this.minimap.element.hidden ? Float32Array.from(shown.weights, (weight, item) => (shown.shade.of(item) ? weight : 0)) : [];
+    const peaks = strongestPassages(coloured, peakCount);
+    this.peaks.replaceChildren(...peaks.map(({ first, stop, peak, mass }) => {
+      const part = lineOfItem(starts, peak) / Math.max(1, lines);
+      const name = `\u201c${tokenText(items.labels[peak])}\u201d at ${peak}: ${percentText(mass)} from ${first} to ${stop - 1}`;
+      const button = el("button", { type: "button", class: "uwaga-text-peak", "aria-label": name, title: name, on: { click: () => this.jump(part) } });
+      button.style.setProperty("top", `${100 * part}%`);
+      return button;
+    }));
   }
 
   /** @param {HTMLElement} element @param {number} item */

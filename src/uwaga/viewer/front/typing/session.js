@@ -88,6 +88,8 @@ export function makeSession(host, open) {
   const listeners = new Set();
   /** @type {AbortController | null} */
   let running = null;
+  /** @type {Typed | null} */
+  let pending = null;
   let error = "";
 
   const emit = () => listeners.forEach((listener) => listener());
@@ -109,6 +111,8 @@ export function makeSession(host, open) {
   return {
     recent,
     isRunning: () => running !== null,
+    /** What runs now; null: nothing does. */
+    pending: () => pending,
     error: () => error,
     /** @param {() => void} listener  called when a run begins or ends */
     subscribe(listener) {
@@ -124,6 +128,7 @@ export function makeSession(host, open) {
       running?.abort();
       const mine = new AbortController();
       running = mine;
+      pending = typed;
       error = "";
       emit();
       try {
@@ -139,7 +144,7 @@ export function makeSession(host, open) {
       } catch (failure) {
         if (!mine.signal.aborted) error = (failure instanceof Error ? failure.message : String(failure)).replace(/^run: /, "");
       } finally {
-        if (running === mine) running = null;
+        if (running === mine) running = pending = null;
         emit();
       }
     },
@@ -147,7 +152,7 @@ export function makeSession(host, open) {
     stop() {
       if (!running) return;
       running.abort();
-      running = null;
+      running = pending = null;
       host.ask({ ask: "stop" }).catch(() => {});
       emit();
     },

@@ -1,0 +1,246 @@
+"""Segments of a soft database: immutable safetensors files of rows, mapped into memory.
+
+    keys      (n, H, D)
+    values    (n, H, E), absent where the values are the keys
+    ids       (n,) int64, strictly rising, absent where they are consecutive
+    centres   (c, H, D) float32: of every CHUNK rows a point, for bounds of their scores
+    radii     (c, H) float32: no key of the chunk is farther from its centre
+
+A checksum is the SHA-256 of one part of a file: the header, the bounds, and each chunk of rows (ids, keys, values), in this order,
+so that damage can be told by rows.
+
+Letters: n rows, c chunks, H heads, D key width, E value width.
+"""
+
+import hashlib
+import json
+import secrets
+import stat
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from uwaga._base import durable, safetensors_files, untrusted
+from uwaga._base.errors import CheckpointError, SoftDatabaseError
+
+CHUNK = 1024  # rows of a checksum and a bound
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+NAMES = r"[0-9]{12}-[0-9a-f]{16}\.safetensors"
+_DIGEST = 32
+
+
+class Layout(NamedTuple):
+    """What every row of a database has."""
+
+    heads: int
+    key_width: int
+    value_width: int | None  # None: the values are the keys
+    dtype: str
+
+
+class Entry(NamedTuple):
+    """The description of a segment in the database."""
+
+    first_id: int
+    last_id: int
+    rows: int
+    file: str
+    checksums: bytes
+
+    @property
+    def place(self) -> str:
+        return f"rows {self.first_id} to {self.last_id}"
+
+
+class Segment(NamedTuple):
+    """A segment that is mapped into memory."""
+
+    entry: Entry
+    keys: Tensor  # (n, H, D)
+    values: Tensor  # (n, H, E); the keys where they are the values
+    ids: np.ndarray | None  # (n,) int64; None: consecutive
+    centres: Tensor  # (c, H, D) float32
+    radii: Tensor  # (c, H) float32
+
+    def id_of(self, rows: np.ndarray) -> np.ndarray:
+        """The ids of these rows."""
+        return rows + self.entry.first_id if self.ids is None else self.ids[rows]
+
+    def row_of(self, ids: np.ndarray) -> np.ndarray:
+        """The rows of these ids, of those that are here; `ids` is rising."""
+        ids = ids[(ids >= self.entry.first_id) & (ids <= self.entry.last_id)]
+        if self.ids is None:
+            return ids - self.entry.first_id
+        rows = np.searchsorted(self.ids, ids)
+        return rows[self.ids[rows] == ids]
+
+
+class Row(NamedTuple):
+    """A stored row."""
+
+    id: int
+    key: Tensor  # (D,), or (H, D) with several heads, in the dtype of the database
+    value: Tensor  # (E,), or (H, E)
+    record: Mapping[str, str | int | float]
+
+
+class Damage(NamedTuple):
+    """Something wrong in a database."""
+
+    file: str  # its name in the folder of the database
+    first_id: int | None  # the rows that it concerns; None: all that the database describes
+    last_id: int | None
+    reason: str
+
+    def __str__(self) -> str:
+        rows = "" if self.first_id is None else f": rows {self.first_id} to {self.last_id}"
+        return f"{self.file}{rows}: {self.reason}"
+
+
+def write(folder: Path, ids: np.ndarray, keys: Tensor, values: Tensor | None) -> Entry:
+    """Writes a segment: complete, under its name and on the disk when this returns. Raises OSError."""
+    from safetensors.torch import save_file
+
+    centres, radii = bounds(keys)
+    tensors = {"keys": keys.contiguous(), "centres": centres, "radii": radii}
+    if values is not None:
+        tensors["values"] = values.contiguous()
+    first, last = int(ids[0]), int(ids[-1])
+    if last - first + 1 != len(ids):
+        tensors["ids"] = torch.from_numpy(np.ascontiguousarray(ids))
+    path = folder / f"{first:012d}-{secrets.token_hex(8)}.safetensors"
+    with durable.atomic_create(path) as file:
+        save_file(tensors, file.name, metadata={"format": "uwaga.memory 1"})
+        digests = _digests(Path(file.name), tensors, len(ids))
+    return Entry(first, last, len(ids), path.name, digests)
+
+
+def bounds(keys: Tensor) -> tuple[Tensor, Tensor]:
+    """Centres (c, H, D) and radii (c, H) of the chunks of keys (n, H, D); the radii are rounded up."""
+    centres, radii = [], []
+    for chunk in keys.split(CHUNK):
+        exact = chunk.double()
+        centre = exact.mean(0).float()
+        radius = (exact - centre.double()).square().sum(-1).sqrt().amax(0)
+        centres.append(centre)
+        radii.append((radius * (1 + 1e-6)).float())
+    return torch.stack(centres), torch.stack(radii)
+
+
+def open_segment(folder: Path, entry: Entry, layout: Layout) -> Segment:
+    """Maps a segment into memory. Raises SoftDatabaseError, which names the file and its rows."""
+    path = folder / entry.file
+    place = f"{path} ({entry.place})"
+    try:
+        if stat.S_ISLNK(path.lstat().st_mode):
+            raise SoftDatabaseError(f"{place}: is a symbolic link, which no segment is")
+        untrusted.stat_regular(path)
+        file = safetensors_files.open_file(path)
+    except FileNotFoundError as error:
+        raise SoftDatabaseError(f"{place}: there is no such file") from error
+    except OSError as error:
+        raise SoftDatabaseError(f"{place}: cannot be read: {error.strerror or error}") from error
+    except CheckpointError as error:
+        raise SoftDatabaseError(f"{place}: is damaged: {error}") from error
+    found = {name: (stored.shape, stored.dtype) for name, stored in file.stored.items()}
+    expected = _expected(entry, layout)
+    if found != expected:
+        raise SoftDatabaseError(f"{place}: has {_described(found)}, and the database describes {_described(expected)}")
+    if len(entry.checksums) != _DIGEST * (2 + _chunks(entry.rows)):
+        raise SoftDatabaseError(f"{place}: the database has not one checksum for each part of the file")
+    keys = file.get("keys")
+    ids = file.get("ids").numpy() if "ids" in expected else None
+    if ids is not None and not (ids[0] == entry.first_id and ids[-1] == entry.last_id and (np.diff(ids) > 0).all()):
+        raise SoftDatabaseError(f"{place}: is damaged: its ids do not rise from the first to the last")
+    values = file.get("values") if "values" in expected else keys
+    return Segment(entry, keys, values, ids, file.get("centres"), file.get("radii"))
+
+
+def check(folder: Path, entry: Entry, layout: Layout) -> Iterator[Damage]:
+    """Everything that is wrong with a segment: every byte is read and compared with its checksum."""
+    try:
+        segment = open_segment(folder, entry, layout)
+        header = _header_digest(folder / entry.file)
+    except (SoftDatabaseError, OSError) as error:
+        reason = str(error).partition("): ")[2] or str(error)
+        yield Damage(entry.file, entry.first_id, entry.last_id, reason)
+        return
+    parts = [entry.checksums[n : n + _DIGEST] for n in range(0, len(entry.checksums), _DIGEST)]
+    if header != parts[0]:
+        yield Damage(entry.file, entry.first_id, entry.last_id, "the header differs from its checksum")
+    if _digest(segment.centres, segment.radii) != parts[1]:
+        yield Damage(entry.file, entry.first_id, entry.last_id, "the bounds differ from their checksum")
+    tensors = {"keys": segment.keys}
+    if segment.values is not segment.keys:
+        tensors["values"] = segment.values
+    if segment.ids is not None:
+        tensors["ids"] = torch.from_numpy(segment.ids)
+    for number, expected in enumerate(parts[2:]):
+        rows = np.array([number * CHUNK, min((number + 1) * CHUNK, entry.rows) - 1])
+        if _chunk_digest(tensors, number) != expected:
+            first, last = segment.id_of(rows).tolist()
+            yield Damage(entry.file, first, last, "the rows differ from their checksum")
+
+
+def _chunks(rows: int) -> int:
+    return -(-rows // CHUNK)
+
+
+def _expected(entry: Entry, layout: Layout) -> dict[str, tuple[tuple[int, ...], str]]:
+    chunks = _chunks(entry.rows)
+    expected = {
+        "keys": ((entry.rows, layout.heads, layout.key_width), layout.dtype),
+        "centres": ((chunks, layout.heads, layout.key_width), "float32"),
+        "radii": ((chunks, layout.heads), "float32"),
+    }
+    if layout.value_width is not None:
+        expected["values"] = ((entry.rows, layout.heads, layout.value_width), layout.dtype)
+    if entry.last_id - entry.first_id + 1 != entry.rows:
+        expected["ids"] = ((entry.rows,), "I64")
+    return expected
+
+
+def _described(tensors: dict[str, tuple[tuple[int, ...], str]]) -> str:
+    return ", ".join(f"{name} {shape} {dtype}" for name, (shape, dtype) in sorted(tensors.items())) or "nothing"
+
+
+def _digests(path: Path, tensors: dict[str, Tensor], rows: int) -> bytes:
+    chunks = [_chunk_digest(tensors, number) for number in range(_chunks(rows))]
+    return b"".join([_header_digest(path), _digest(tensors["centres"], tensors["radii"]), *chunks])
+
+
+def _header_digest(path: Path) -> bytes:
+    with untrusted.open_regular(path) as file:
+        length = file.read(8)
+        return hashlib.sha256(length + file.read(min(int.from_bytes(length, "little"), untrusted.JSON_BYTES))).digest()
+
+
+def _chunk_digest(tensors: dict[str, Tensor], number: int) -> bytes:
+    rows = slice(number * CHUNK, (number + 1) * CHUNK)
+    return _digest(*(tensors[name][rows] for name in ("ids", "keys", "values") if name in tensors))
+
+
+def _digest(*tensors: Tensor) -> bytes:
+    whole = hashlib.sha256()
+    for tensor in tensors:
+        whole.update(tensor.contiguous().view(-1).view(torch.uint8).numpy().data)
+    return whole.digest()
+
+
+def settings_of(layout: Layout) -> str:
+    """A layout as it is stored."""
+    return json.dumps(layout._asdict(), sort_keys=True)
+
+
+def layout_of(text: str) -> Layout:
+    """A stored layout. Raises ValueError for one that no database has."""
+    match untrusted.parse_json(text):
+        case {"heads": int(heads), "key_width": int(key), "value_width": int() | None as value, "dtype": str(dtype)}:
+            sizes = [heads, key, *([] if value is None else [value])]
+            if all(1 <= size <= 2**20 for size in sizes) and dtype in DTYPES:
+                return Layout(heads, key, value, dtype)
+    raise ValueError("its layout is not one of uwaga's")

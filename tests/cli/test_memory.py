@@ -1,0 +1,132 @@
+"""`uwaga memory`: what it adds, that it resumes and adds nothing twice, and what it says."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from uwaga import SoftDatabase, TextEncoder
+from uwaga.cli import app
+
+TEXTS = [
+    "the cat sat on the mat .",
+    "a dog ran away",
+    "it sat on the house",
+    "un believ able",
+    "then it ran",
+    "the mat",
+]
+
+
+@pytest.fixture
+def model(write_model: Callable[..., Path], tmp_path: Path) -> Path:
+    return write_model(tmp_path / "model")
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    folder = tmp_path / "texts"
+    (folder / "below").mkdir(parents=True)
+    (folder / "a.txt").write_text("\n\n".join(TEXTS[:3]))
+    rows = [{"id": "d1", "text": f"{TEXTS[3]}\n \n{TEXTS[4]}"}, {"id": "d2", "text": TEXTS[5]}]
+    (folder / "below" / "b.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "notes.md").write_text("is no text file")
+    return folder
+
+
+def run(*arguments: object, code: int = 0) -> str:
+    result = CliRunner().invoke(app, ["memory", *map(str, arguments)])
+    assert result.exit_code == code, result.output
+    return result.stderr.split("uwaga memory ")[-1].strip() if code else result.stdout
+
+
+def test_passages_are_added_once_and_asked(model: Path, files: Path, tmp_path: Path) -> None:
+    db = tmp_path / "db"
+    assert run("add", db, files, "--model", model) == f"{db}: 6 passages added, 0 were there already\n"
+    assert run("add", db, files, "--model", model) == f"{db}: 0 passages added, 6 were there already\n"
+    with SoftDatabase.open(db) as opened:
+        records = opened.records(range(6))
+        assert [record["text"] for record in records] == TEXTS
+        assert records[4]["document"] == "d1"
+        assert records[4]["source"] == str(files / "below" / "b.jsonl")
+        vectors = TextEncoder.load(model).encode(TEXTS)
+        assert torch.equal(torch.stack([row.key for row in opened]), torch.from_numpy(vectors))
+        answer = opened.read(torch.from_numpy(vectors[1]), scale=20.0, top=2)
+    found = json.loads(run("ask", db, TEXTS[1], "--model", model, "--top", 2, "--json"))
+    assert [passage["share"] for passage in found["passages"]] == answer.top.weights.tolist()
+    assert found["passages"][0]["record"]["text"] == TEXTS[1]
+    assert found["remaining"] == answer.remaining.item()
+    said = run("ask", db, TEXTS[1], "--model", model, "--top", 1, "--where", "document = 'd2'").splitlines()
+    assert said[0].split()[0] == "100.0%"
+    assert said[1].strip() == TEXTS[5]
+    assert said[2] == "  0.0%  on 0 other passages; 1.0 speak effectively"
+
+
+def test_an_interrupted_add_is_resumed(
+    model: Path, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    db, append = tmp_path / "db", SoftDatabase.append
+    monkeypatch.setattr("uwaga.cli.memory._AT_ONCE", 2)
+
+    def interrupted(self: SoftDatabase, *arguments: object, **options: object) -> object:
+        if len(self) == 2:
+            raise KeyboardInterrupt
+        return append(self, *arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SoftDatabase, "append", interrupted)
+        assert run("add", db, files, "--model", model, code=130) == "add: interrupted"
+    assert run("add", db, files, "--model", model) == f"{db}: 4 passages added, 2 were there already\n"
+    with SoftDatabase.open(db) as opened:
+        assert [record["text"] for record in opened.records(range(6))] == TEXTS
+        assert len(opened.stats()["fields"]) == 5
+
+
+def test_what_cannot_be_done_is_said(
+    model: Path, files: Path, tmp_path: Path, write_model: Callable[..., Path]
+) -> None:
+    db = tmp_path / "db"
+    assert run("add", db, files, code=1) == (
+        f"add: {db}: there is no database yet; --model says which model makes its keys, such as minilm"
+    )
+    run("add", db, files / "a.txt", "--model", model, "--by", "sentence")
+    with SoftDatabase.open(db) as opened:
+        assert len(opened) == 3
+        made = opened.model
+    assert run("ask", db, "the cat", code=1) == f"ask: {db}: was made with {model}; name it by --model to load it"
+    other = write_model(tmp_path / "other")
+    (other / "config.json").write_text((other / "config.json").read_text() + " ")
+    said = run("ask", db, "the cat", "--model", other, code=1)
+    assert said.startswith(f"ask: {db}: its keys were made by {made}, not by {other}@")
+    said = run("ask", db, "the cat", "--model", model, "--where", "nothing = 1", code=1)
+    assert said.startswith("ask: SoftDatabase: the condition nothing = 1 cannot be used: ")
+    assert run("stats", tmp_path / "nowhere", code=1) == f"stats: {tmp_path}/nowhere: there is no such folder"
+    assert run("add", db, files / "below" / "none.txt", "--model", model, code=1).endswith(
+        "none.txt: cannot be read: No such file or directory"
+    )
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert run("add", db, empty, "--model", model, code=1) == (
+        f"add: {empty}: the folder has no file whose name ends in .txt, .txt.gz, .jsonl, .jsonl.gz, .parquet"
+    )
+
+
+def test_check_stats_compact_and_export(model: Path, files: Path, tmp_path: Path) -> None:
+    db = tmp_path / "db"
+    run("add", db, files, "--model", model, "--dtype", "bfloat16")
+    assert json.loads(run("stats", db, "--json"))["dtype"] == "bfloat16"
+    assert "rows         6\n" in run("stats", db)
+    assert run("compact", db) == f"{db}: 0 bytes freed\n"
+    assert run("export", db, tmp_path / "out.parquet") == f"{tmp_path}/out.parquet: 6 rows\n"
+    assert run("check", db) == "6 rows: no damage\n"
+    (segment,) = (db / "segments").iterdir()
+    content = bytearray(segment.read_bytes())
+    content[-2] ^= 1
+    segment.write_bytes(content)
+    result = CliRunner().invoke(app, ["memory", "check", str(db)])
+    assert result.exit_code == 1
+    assert result.stdout.startswith(f"{db}/{segment.name}: rows 0 to 5: ")
+    assert json.loads(CliRunner().invoke(app, ["memory", "check", str(db), "--json"]).stdout)[0]["file"] == segment.name

@@ -1,0 +1,79 @@
+"""The documentation site's own parts: docstrings as reStructuredText, its check of links, llms.txt, pages from the code."""
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+pytest.importorskip("sphinx", reason="the extra site is not installed")
+
+
+def load(root: Path, name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"site_{name}", root / "docs" / "site" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_docstring_becomes_restructured_text(root: Path) -> None:
+    docstring = """One pass, `attend(q, k)`, of *args and a_ij with x_.
+
+    with watch(model):
+        model(ids)          # |x| * 2
+
+Args:
+    query: (..., D), as `attention` takes it.
+
+Then prose.""".splitlines()
+    assert (
+        load(root, "conf").docstring_to_rst(docstring)
+        == r"""One pass, ``attend(q, k)``, of \*args and a_ij with x\_.
+
+::
+
+    with watch(model):
+        model(ids)          # |x| * 2
+
+Args:
+    query: (..., D), as ``attention`` takes it.
+
+Then prose.""".splitlines()
+    )
+
+
+def test_dead_links_are_found(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "there.html").write_text('<h1 id="top">x</h1>')
+    (tmp_path / "deep" / "page.html").write_text(
+        '<a id="a" href="#a"></a><a href="../there.html#top"></a><a href="https://example.org/none"></a>'
+        '<img src="gone.png"><a href="../there.html#bottom"></a><a href="#b"></a>'
+    )
+    found = load(root, "build").dead_links(tmp_path)
+    assert found == ["deep/page.html: #b", "deep/page.html: ../there.html#bottom", "deep/page.html: gone.png"]
+
+
+def test_the_pages_from_the_code_have_every_name_and_option(root: Path) -> None:
+    build = load(root, "build")
+    page = build.api_page("uwaga.interpret")
+    assert ".. autofunction:: uwaga.interpret.logit_lens" in page
+    assert ".. autoclass:: uwaga.interpret.PatchingResult" in page
+    commands = build.commands_page()
+    assert "## uwaga encode" in commands
+    assert "| `--tokens-per-batch` |" in commands
+    assert "| `--output`, `-o` |" in commands
+
+
+def test_llms_txt_lists_every_page_with_its_first_sentence(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "maps.md").write_text(
+        "# Maps\n\nA map is a virtual array. It stores\nnothing.\n\n## Reading\n"
+    )
+    (tmp_path / "index.md").write_text("# Start\n\n| a | b |\n")
+    load(root, "build").write_llms(tmp_path, tmp_path)
+    lines = (tmp_path / "llms.txt").read_text().splitlines()
+    assert lines[6:] == ["- [Maps](docs/maps.html): A map is a virtual array.", "- [Start](index.html)"]

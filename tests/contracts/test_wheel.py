@@ -1,0 +1,139 @@
+"""What `make wheels` has built, and what a new user does with it: an environment without a compiler, an exact map, a page.
+
+`make wheel-test` names the folder in UWAGA_WHEELS; other runs skip this file.
+"""
+
+import os
+import subprocess
+import sys
+import tarfile
+import time
+import zipfile
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif("UWAGA_WHEELS" not in os.environ, reason="make wheel-test builds the wheels that this looks at"),
+]
+
+MODELS = "uwaga/models/shipped/"
+
+
+@pytest.fixture(scope="module")
+def dist() -> Path:
+    return Path(os.environ["UWAGA_WHEELS"])
+
+
+@pytest.fixture(scope="module")
+def wheel(dist: Path) -> Path:
+    (found,) = dist.glob("*.whl")
+    return found
+
+
+def test_one_wheel_serves_every_python(wheel: Path) -> None:
+    """No Python in the tags: the library is loaded by ctypes. glibc 2.28 is that of Debian 10, RHEL 8 and Ubuntu 18.10."""
+    python, abi, platform = wheel.stem.split("-")[2:]
+    assert (python, abi) == ("py3", "none")
+    assert "manylinux_2_28" in platform if sys.platform == "linux" else platform != "any"
+
+
+def test_the_sizes(wheel: Path, dist: Path, record_property) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        sizes = {file.filename: file.compress_size for file in archive.infolist()}
+    models = sum(size for name, size in sizes.items() if name.startswith(MODELS))
+    (source,) = dist.glob("*.tar.gz")
+    for name, size in {"wheel": sum(sizes.values()), "models": models, "sdist": source.stat().st_size}.items():
+        record_property(f"{name} in MB", f"{size / 1e6:.2f}")
+    assert {name.split("/")[3] for name in sizes if name.startswith(MODELS) and not name.endswith("/")} == {
+        "bard",
+        "copyist",
+        "speller",
+    }
+    assert sum(sizes.values()) - models < 2 * 2**20
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads ELF, the format of Linux")
+def test_no_second_openmp_is_inside(wheel: Path, tmp_path: Path) -> None:
+    """Two OpenMP libraries in one process have two thread pools, which wait for each other's cores. The library has none: it is
+    handed PyTorch's GOMP_parallel while it runs."""
+    from elftools.elf.elffile import ELFFile
+
+    with zipfile.ZipFile(wheel) as archive:
+        libraries = [name for name in archive.namelist() if ".so" in Path(name).name]
+        assert libraries == ["uwaga/_native/libuwaga_native.so"]
+        archive.extract(libraries[0], tmp_path)
+    with (tmp_path / libraries[0]).open("rb") as file:
+        elf = ELFFile(file)
+        needed = {
+            tag.needed for tag in elf.get_section_by_name(".dynamic").iter_tags() if tag.entry.d_tag == "DT_NEEDED"
+        }
+        symbols = {symbol.name for symbol in elf.get_section_by_name(".dynsym").iter_symbols()}
+    assert {name.split(".so")[0] for name in needed} <= {
+        "libstdc++",
+        "libm",
+        "libgcc_s",
+        "libc",
+        "libpthread",
+        "ld-linux-x86-64",
+    }
+    assert not [name for name in symbols if name.startswith(("GOMP_", "omp_", "__kmpc_"))]
+
+
+def test_the_source_distribution_has_every_source(dist: Path, root: Path) -> None:
+    """What CMake and the package are built from; `pip wheel` of it is what a platform without a wheel does."""
+    tracked = subprocess.run(["git", "ls-files", "src", "native"], cwd=root, capture_output=True, text=True, check=True)
+    wanted = {name for name in tracked.stdout.splitlines() if "/front/tests/" not in name}
+    (source,) = dist.glob("*.tar.gz")
+    with tarfile.open(source) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert wanted | {"CMakeLists.txt", "LICENSE", "README.md", "pyproject.toml"} <= names
+    assert not [name for name in names if name.endswith((".so", ".pyc")) or name.startswith(("tests/", "docs/"))]
+
+
+def required(distribution: str, found: set[str]) -> set[str]:
+    """The names of what a distribution of this environment needs, without extras, and what that needs, itself included."""
+    from packaging.requirements import Requirement
+    from packaging.utils import canonicalize_name
+
+    if (name := canonicalize_name(distribution)) not in found:
+        found.add(name)
+        for requirement in map(Requirement, metadata.requires(name) or []):
+            if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+                required(requirement.name, found)
+    return found
+
+
+@pytest.fixture(scope="module")
+def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Python of a new environment that has the wheel, and of this one links to exactly what the wheel asks for."""
+    folder = tmp_path_factory.mktemp("fresh")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    python = folder / "bin" / "python"
+    (packages,) = folder.glob("lib/python*/site-packages")
+    for name in required("uwaga", set()) - {"uwaga"}:
+        distribution = metadata.distribution(name)
+        for top in {Path(file).parts[0] for file in distribution.files or []} - {"..", "__pycache__"}:
+            link = packages / top
+            if not link.exists():
+                link.symlink_to(Path(str(distribution.locate_file(top))))
+    subprocess.run(
+        [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-index", str(wheel)],
+        check=True,
+    )
+    return python
+
+
+def test_the_first_minutes_without_a_compiler(python: Path, root: Path, tmp_path: Path, record_property) -> None:
+    begun = time.perf_counter()
+    done = subprocess.run(
+        [str(python), str(root / "tests" / "contracts" / "first_minutes.py")],
+        env={"PATH": str(python.parent), "HOME": str(tmp_path)}, cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    took = time.perf_counter() - begun
+    assert done.returncode == 0, done.stderr
+    record_property("first minutes", done.stdout.strip())
+    assert done.stdout.startswith("engine cpu;")
+    assert took < 60

@@ -1,0 +1,377 @@
+"""What a database says, keeps and refuses."""
+
+import os
+import re
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from tolerance import assert_as_exact
+from torch import Tensor
+
+import uwaga
+from uwaga import AttentionMap, SoftDatabase
+from uwaga._base.errors import DataError, ShapeError, SoftDatabaseError
+from uwaga.memory import reading, segments
+from uwaga.memory.reading import LiveRows, Wanted
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Iterator[SoftDatabase]:
+    """5,000 rows in three segments, with records."""
+    with SoftDatabase.create(tmp_path / "db", key_width=8, value_width=3, model="m1") as made:
+        for first, last in ((0, 100), (100, 3000), (3000, 5000)):
+            numbers = torch.arange(first, last)
+            records = [{"text": f"row {n}", "part": n % 7, "half": n / 2} for n in numbers.tolist()]
+            made.append(keys(numbers), values(numbers), records)
+        yield made
+
+
+def keys(numbers: Tensor) -> Tensor:
+    return (numbers[:, None] * torch.arange(1, 9) * 0.7).sin()
+
+
+def values(numbers: Tensor) -> Tensor:
+    return torch.stack([numbers.float(), -numbers.float(), torch.ones(len(numbers))], dim=1)
+
+
+def refused(what: Callable[[], object], kind: type[Exception] = ValueError) -> str:
+    with pytest.raises(kind) as caught:
+        what()
+    return str(caught.value)
+
+
+QUERY = torch.tensor([0.1, -0.5, 0.2, 0.9, 0.0, 0.3, -0.2, 1.0])
+
+
+def test_an_answer_is_attention_over_all_rows_and_says_who_gave_it(db: SoftDatabase) -> None:
+    queries, everything = torch.randn(20, 2, 8), torch.arange(5000)
+    answer = db.read(queries, scale=2.0, top=4)
+    flat, key, value = queries.view(40, 8), keys(everything), values(everything)
+    exact = uwaga.attention(flat.double(), key.double(), value.double(), scale=2.0)
+    plain = torch.softmax(2.0 * flat @ key.T, -1) @ value
+    assert answer.value.shape == (20, 2, 3)
+    assert_as_exact(answer.value.view(40, 3), plain, exact)
+    whole = AttentionMap(flat.double(), key.double(), scale=2.0)
+    torch.testing.assert_close(answer.lse.view(40), whole.lse, atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(answer.entropy.view(40), whole.entropy(), atol=1e-5, rtol=1e-6)
+    torch.testing.assert_close(answer.effective.view(40), whole.support(order=1), atol=0, rtol=1e-5)
+    best = whole.topk(4)
+    assert torch.equal(answer.top.ids.view(40, 4), best.positions)
+    torch.testing.assert_close(answer.top.weights.view(40, 4), best.weights, atol=0, rtol=1e-5)
+    torch.testing.assert_close(answer.remaining, 1 - answer.top.weights.sum(-1), atol=1e-12, rtol=0)
+    number = answer.top.ids[3, 1, 2].item()
+    assert answer.top.records[3][1][2] == {"text": f"row {number}", "part": number % 7, "half": number / 2}
+
+
+def test_bits_do_not_depend_on_threads(db: SoftDatabase) -> None:
+    threads = torch.get_num_threads()
+    found = []
+    try:
+        for count in (1, 2):
+            torch.set_num_threads(count)
+            found.append(db.read(QUERY.repeat(9, 1), scale=3.0))
+    finally:
+        torch.set_num_threads(threads)
+    assert torch.equal(found[0].value, found[1].value)
+    assert torch.equal(found[0].lse, found[1].lse)
+    assert torch.equal(found[0].top.weights, found[1].top.weights)
+
+
+def test_search_gives_the_largest_scores(db: SoftDatabase) -> None:
+    found = db.search(QUERY, 6)
+    scores = keys(torch.arange(5000)).double() @ QUERY.double()
+    assert torch.equal(found.ids, scores.topk(6).indices)
+    torch.testing.assert_close(found.scores, scores.topk(6).values, atol=1e-12, rtol=0)
+    assert found.records[0]["text"] == f"row {found.ids[0]}"
+    assert db.search(QUERY, 9, where="part = 3 AND half < 10").ids.tolist()[-6:] == [-1] * 6
+
+
+def test_equal_rows_are_listed_by_id(tmp_path: Path) -> None:
+    with SoftDatabase.create(tmp_path / "db", key_width=2) as db:
+        db.append(torch.ones(5000, 2))
+        answer = db.read(torch.ones(2), top=3)
+        assert answer.top.ids.tolist() == [0, 1, 2]
+        assert answer.top.records == [{}, {}, {}]
+        torch.testing.assert_close(answer.effective, torch.tensor(5000.0, dtype=torch.float64), rtol=1e-5, atol=0)
+
+
+def test_a_condition_selects_rows_by_bound_parameters_and_can_do_nothing_else(db: SoftDatabase) -> None:
+    numbers = torch.arange(5000)
+    kept = numbers[numbers % 7 == 2]
+    answer = db.read(QUERY, where="part = :part", parameters={"part": 2}, scale=1.0)
+    exact = uwaga.attention(QUERY[None].double(), keys(kept).double(), values(kept).double(), scale=1.0)[0]
+    torch.testing.assert_close(answer.value, exact.float(), atol=1e-2, rtol=1e-5)
+    assert db.read(QUERY, where="text = ?", parameters=["row 1' OR 1=1 --"]).lse.isneginf()
+    for where, why in (
+        ("1) UNION SELECT value FROM settings WHERE (1", "access to settings.value is prohibited"),
+        ("(SELECT count(*) FROM segments)", "not authorized"),
+        ("load_extension('x')", "not authorized to use function: load_extension"),
+        ("colour = 1", "no such column: colour"),
+        ("1); DELETE FROM records; --", "You can only execute one statement at a time."),
+        ("part = ?", "Incorrect number of bindings supplied. The current statement uses 1, and there are 0 supplied."),
+    ):
+        said = refused(lambda where=where: db.read(QUERY, where=where))
+        assert said == f"SoftDatabase: the condition {where} cannot be used: {why}"
+    assert len(db) == 5000
+
+
+def clusters(rows: int) -> LiveRows:
+    """20 clusters far apart, each in neighbouring rows."""
+    torch.manual_seed(0)
+    centres = 10 * torch.randn(20, 8).repeat_interleave(rows // 20, 0)
+    key = (centres + 0.1 * torch.randn(rows, 8)).view(rows, 1, 8)
+    entry = segments.Entry(0, rows - 1, rows, "", b"")
+    return LiveRows([segments.Segment(entry, key, key, None, *segments.bounds(key))], [None])
+
+
+@pytest.mark.parametrize("attention", [True, False])
+def test_rows_that_cannot_matter_are_skipped_and_no_bit_changes(attention: bool) -> None:
+    live, query = clusters(40960), torch.randn(3, 1, 8)
+    found, all_read = (reading.read(live, query, Wanted(5.0, 5, attention, skip=skip)) for skip in (True, False))
+    assert found.skipped > 20000
+    assert all_read.skipped == 0
+    assert torch.equal(found.value, all_read.value)
+    for name in ("lse", "entropy", "top_ids", "top_scores"):
+        assert getattr(found, name).tobytes() == getattr(all_read, name).tobytes()
+
+
+def test_what_a_tolerance_leaves_out_is_certified() -> None:
+    live, query = clusters(40960), torch.randn(2, 1, 8)
+    found = reading.read(live, query, Wanted(0.5, 3, True, tolerance=1e-3))
+    key = live.segments[0].keys[:, 0].double()
+    weights = (0.5 * query[:, 0].double() @ key.T).softmax(-1)
+    left = 1 - torch.from_numpy(found.lse).exp() / (0.5 * query[:, 0].double() @ key.T).exp().sum(-1)
+    assert found.skipped > 10000
+    assert (torch.from_numpy(found.left_out) <= 1e-3).all()
+    assert (left <= torch.from_numpy(found.left_out) + 1e-5).all()
+    assert (found.value - weights @ key).abs().max() <= 2 * found.left_out.max() * key.abs().max() + 1e-4
+
+
+def test_deleted_rows_are_gone_and_ids_are_never_given_again(db: SoftDatabase) -> None:
+    before = db.read(QUERY, top=1)
+    best = int(before.top.ids[0])
+    db.delete([best, 4999])
+    after = db.read(QUERY, top=1)
+    assert int(after.top.ids[0]) != best
+    assert db.records([best, 0]) == [{}, {"text": "row 0", "part": 0, "half": 0.0}]
+    freed = db.compact()
+    assert freed == 2 * (8 + 3) * 4
+    assert torch.equal(db.read(QUERY, top=1).value, after.value)
+    assert db.append(keys(torch.arange(1)), values(torch.arange(1))) == range(5000, 5001)
+    assert refused(lambda: db.delete([1, best])) == f"SoftDatabase.delete: row {best} is not in {db.path}"
+    assert len(db) == 4999
+    assert len(list((db.path / "segments").iterdir())) == 2
+
+
+def test_a_reader_keeps_what_it_opened_until_it_refreshes(db: SoftDatabase) -> None:
+    with SoftDatabase.open(db.path) as reader:
+        before = reader.read(QUERY)
+        db.delete(before.top.ids.tolist())
+        db.compact()
+        again = reader.read(QUERY)
+        assert torch.equal(before.value, again.value)
+        assert again.top.records == before.top.records
+        assert len(reader) == 5000
+        reader.refresh()
+        assert len(reader) == 4990
+        assert torch.equal(reader.read(QUERY).value, db.read(QUERY).value)
+
+
+@pytest.mark.slow
+def test_there_is_one_writer_and_a_second_one_hears_its_process_id(db: SoftDatabase) -> None:
+    program = (
+        "import sys, torch; from uwaga import SoftDatabase; db = SoftDatabase.open(sys.argv[1]); print(len(db))\n"
+        "db.delete([0])"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(db.path)], capture_output=True, text=True)
+    assert done.stdout == "5000\n"
+    assert done.stderr.splitlines()[-1].endswith(f"{db.path}: another writer has it open: process {os.getpid()}")
+
+
+def test_the_map_of_a_database_is_an_attention_map(db: SoftDatabase) -> None:
+    db.delete([7])
+    queries = torch.stack([QUERY, -QUERY])
+    m, answer = db.map(queries, scale=1.0), db.read(queries, scale=1.0, top=3)
+    assert m.shape == (2, 4999)
+    assert torch.equal(db.ids()[m.topk(3).positions], answer.top.ids)
+    torch.testing.assert_close(m.received().sum(), torch.tensor(2.0))
+    assert refused(lambda: db.map(queries, max_bytes=1000)) == (
+        "SoftDatabase.map: the keys are 159,968 bytes as float32, more than max_bytes=1,000; read() needs no copy of them"
+    )
+
+
+def test_parquet_brings_back_every_row(db: SoftDatabase, tmp_path: Path) -> None:
+    db.export(tmp_path / "rows.parquet")
+    with SoftDatabase.create(tmp_path / "copy", key_width=8, value_width=3) as copy:
+        assert copy.append_parquet(tmp_path / "rows.parquet") == range(5000)
+        assert torch.equal(copy.read(QUERY).value, db.read(QUERY).value)
+        assert [row.record for row in copy] == [row.record for row in db]
+    with SoftDatabase.create(tmp_path / "narrow", key_width=4, value_width=3) as narrow:
+        said = refused(lambda: narrow.append_parquet(tmp_path / "rows.parquet"), DataError)
+        assert said == f"{tmp_path}/rows.parquet: row 0: key must be a list of 4 numbers"
+
+
+def test_what_cannot_be_stored_is_refused_and_nothing_is_added(db: SoftDatabase) -> None:
+    key, value = keys(torch.arange(2)), values(torch.arange(2))
+    bad = key.clone()
+    bad[1, 3] = float("inf")
+    hostile = [{}, {'a"; DROP TABLE records; --': "\x00'); --"}]
+    for what, kind, said in (
+        (lambda: db.append(key[:, :5], value), ShapeError, f"SoftDatabase.append: keys must be (n, 8) for {db.path}, not (2, 5)"),
+        (lambda: db.append(key, value[:1]), ShapeError, "SoftDatabase.append: 2 keys and 1 values"),
+        (lambda: db.append(key, value, [{}]), ShapeError, "SoftDatabase.append: 2 keys and 1 records"),
+        (lambda: db.append(key), ValueError,
+         f"SoftDatabase.append: in {db.path} values of their own are needed, as it was created"),
+        (lambda: db.append(key.double(), value), ValueError,
+         "SoftDatabase.append: keys must be float32 or the database's float32, not float64"),
+        (lambda: db.append(bad, value), ValueError, "SoftDatabase.append: keys[1] has an entry that is NaN or infinite in float32"),
+        (lambda: db.append(key, value, model="m2"), ValueError,
+         f"SoftDatabase.append: the keys were made by 'm2', and {db.path} was created for 'm1'"),
+        (lambda: db.append(key, value, [{}, {"Text": 1}]), ValueError,
+         "SoftDatabase: record 1, field Text: there is a field text, and SQL does not tell them apart"),
+        (lambda: db.append(key, value, [{}, {"ID": 1}]), ValueError,
+         "SoftDatabase: record 1, field ID: this name is the database's own"),
+        (lambda: db.append(key, value, [{}, {"x": [1]}]), ValueError,
+         "SoftDatabase: record 1, field x: must be a string, an integer, a float or None, not list"),
+        (lambda: db.append(key, value, [{}, {"x": True}]), ValueError,
+         "SoftDatabase: record 1, field x: must be a string, an integer, a float or None, not bool"),
+        (lambda: db.append(key, value, [{}, {"x": 2**63}]), ValueError,
+         "SoftDatabase: record 1, field x: 9223372036854775808 has more than 64 bits"),
+        (lambda: db.append(key, value, [{}, {"x": "\ud800"}]), ValueError,
+         "SoftDatabase: record 1, field x: has a lone surrogate, which UTF-8 cannot write"),
+        (lambda: db.read(QUERY[:5]), ShapeError,
+         f"SoftDatabase.read: the query is (5,), and the keys of {db.path} are (8,): their last sizes must agree"),
+        (lambda: db.read(QUERY * float("nan")), ValueError, "SoftDatabase.read: the query has an entry that is NaN or infinite"),
+        (lambda: db.read(QUERY, top=-1), ValueError, "SoftDatabase.read: top must be an integer of at least 0, not -1"),
+        (lambda: db.search(QUERY, 0), ValueError, "SoftDatabase.search: k must be an integer of at least 1, not 0"),
+        (lambda: db.read(QUERY, tolerance=1.0), ValueError,
+         "SoftDatabase.read: tolerance must be at least 0 and below 1, not 1.0"),
+        (lambda: SoftDatabase.create(db.path, key_width=8), SoftDatabaseError,
+         f"{db.path}: already exists; SoftDatabase.open opens a database"),
+        (lambda: SoftDatabase.create(db.path / "x", key_width=0), ValueError,
+         "SoftDatabase.create: key_width must be an integer from 1 to 1,048,576, not 0"),
+        (lambda: SoftDatabase.open(db.path / "none"), SoftDatabaseError, f"{db.path}/none: there is no such folder"),
+    ):  # fmt: skip
+        assert refused(what, kind) == said
+    assert len(db) == 5000
+    db.append(key, value, hostile)
+    assert db.records([5000, 5001]) == hostile
+    assert db.check() == []
+
+
+# Damage: what somebody else, or a failing disk, has done to the files.
+
+
+def segment_files(db: SoftDatabase) -> list[Path]:
+    return sorted((db.path / "segments").iterdir())
+
+
+def _flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-200] ^= 4
+    path.write_bytes(content)
+
+
+def _link(path: Path) -> None:
+    path.rename(path.with_name("elsewhere"))
+    path.symlink_to("elsewhere")
+
+
+DAMAGE = {
+    "flipped": (_flip, "rows 2100 to 2999: (.*: )?the rows differ from their checksum", False),
+    "truncated": (lambda path: os.truncate(path, 1000), "rows 100 to 2999: .*is not a valid safetensors file", True),
+    "missing": (Path.unlink, "rows 100 to 2999: there is no such file", True),
+    "symlink": (_link, "rows 100 to 2999: is a symbolic link, which no segment is", True),
+    "empty": (lambda path: path.write_bytes(b""), "rows 100 to 2999: .*its header claims 0 bytes", True),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_damage_is_found_by_file_and_rows_and_the_rest_is_read(db: SoftDatabase, name: str) -> None:
+    spoil, said, unreadable = DAMAGE[name]
+    path = segment_files(db)[1]
+    db.close()
+    spoil(path)
+    with SoftDatabase.open(db.path) as again:
+        (found,) = again.check()
+        assert re.search(said.replace("2100", r"2\d+"), str(found))
+        assert found.file == path.name
+        if not unreadable:
+            return
+        (damaged,) = again.damaged
+        assert refused(lambda: again.read(QUERY), SoftDatabaseError) == (
+            f"{damaged}. Restore the file, or delete these rows to read the others"
+        )
+        assert f"{path} (rows 100 to 2999): " in damaged
+        # Rows elsewhere that a condition selects, and all others once these are deleted.
+        assert again.read(QUERY, where="id < 100").lse.isfinite()
+        again.delete(range(100, 3000))
+        numbers = torch.cat([torch.arange(100), torch.arange(3000, 5000)])
+        exact = uwaga.attention(QUERY[None].double(), keys(numbers).double(), values(numbers).double())[0]
+        torch.testing.assert_close(again.read(QUERY).value, exact.float(), atol=1e-2, rtol=1e-5)
+
+
+def _foreign(path: Path) -> None:
+    path.unlink()
+    with sqlite3.connect(path) as other:
+        other.execute("CREATE TABLE songs(name)")
+    other.close()
+
+
+def _trigger(path: Path) -> None:
+    with sqlite3.connect(path) as other:
+        other.execute("CREATE TRIGGER t AFTER INSERT ON records BEGIN DELETE FROM records; END")
+    other.close()
+
+
+CATALOGS = {
+    "foreign": (_foreign, "is not a catalog of a soft database"),
+    "trigger": (_trigger, "is not a catalog of a soft database: it has other tables"),
+    "text": (lambda path: path.write_text("hello"), "is not a catalog of a soft database"),
+    "missing": (Path.unlink, "cannot be read: No such file or directory"),
+    "symlink": (_link, "is a symbolic link or not a regular file"),
+    "pages": (
+        lambda path: path.write_bytes(path.read_bytes()[:4096] + bytes(len(path.read_bytes()) - 4096)),
+        "database disk image is malformed",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CATALOGS)
+def test_a_catalog_that_is_none_is_refused(db: SoftDatabase, name: str) -> None:
+    spoil, said = CATALOGS[name]
+    db.close()
+    path = db.path / "catalog.sqlite"
+    spoil(path)
+    assert refused(lambda: SoftDatabase.open(db.path), SoftDatabaseError) == f"{path}: {said}"
+
+
+def test_a_flipped_bit_of_the_catalog_is_found(db: SoftDatabase) -> None:
+    db.close()
+    path = db.path / "catalog.sqlite"
+    content = bytearray(path.read_bytes())
+    at = content.rindex(b"row 4321")
+    content[at - 3] ^= 0x70  # a length of the record
+    path.write_bytes(content)
+    with SoftDatabase.open(db.path) as again:
+        assert [damage.file for damage in again.check()][:1] == ["catalog.sqlite"]
+
+
+def test_a_write_that_fails_leaves_the_database_as_it_was(db: SoftDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, files = db.read(QUERY), segment_files(db)
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("safetensors.torch.save_file", full)
+        said = refused(lambda: db.append(keys(torch.arange(9)), values(torch.arange(9))), SoftDatabaseError)
+    assert said == f"{db.path}/segments: cannot be written: No space left on device"
+    assert segment_files(db) == files
+    assert torch.equal(db.read(QUERY).value, before.value)
+    assert db.append(keys(torch.arange(9)), values(torch.arange(9))) == range(5000, 5009)
