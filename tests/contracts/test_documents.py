@@ -59,6 +59,9 @@ def test_the_readme_is_short_and_has_examples() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert examples(ROOT / "README.md").count(">>>") > 5
     assert len(text.split()) < 900
+    first_screen = text.splitlines()[:10]
+    assert "    pip install uwaga" in first_screen
+    assert any(line.startswith("![") for line in first_screen)
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
