@@ -12,7 +12,7 @@ export PIP_BUILD_CONSTRAINT ?= $(PIP_CONSTRAINT)
 FRONT := src/uwaga/viewer/front
 CXX_FILES := $(shell find native -name '*.cc' -o -name '*.h')
 
-.PHONY: run test fast bench lint format setup native-test front-test front-types pictures sanitize sanitize-python fuzz fuzz-coverage levels emulate wheels wheel-test site clean
+.PHONY: run test fast bench lint format setup native-test front-test front-types pictures sanitize sanitize-python fuzz fuzz-coverage levels emulate wheels wheel-test site notebooks clean
 
 # What `make run` shows: make run TEXT="another text, or a file"
 TEXT ?= The animal did not cross the street because it was too tired, and the street was too wide for it anyway.
@@ -135,6 +135,10 @@ wheels: setup
 # What is in them, and the first minutes of a new user in a fresh environment without a compiler.
 wheel-test: wheels
 	UWAGA_WHEELS=$(CURDIR)/dist python -m pytest -q tests/contracts/test_wheel.py
+
+# Every notebook from its beginning to its end; nothing is written into them.
+notebooks: setup
+	OMP_NUM_THREADS=2 jupyter execute --timeout=120 notebooks/*.ipynb
 
 # The documentation site, in build/site/html: offline, and a warning or a dead link is an error.
 site: setup
