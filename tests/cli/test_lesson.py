@@ -1,5 +1,7 @@
 """`uwaga lesson`: tables in the terminal; served, it is tested in the browser."""
 
+from pathlib import Path
+
 import pytest
 from typer.testing import CliRunner
 
@@ -58,6 +60,19 @@ def test_another_sentence_another_query_and_no_scaling() -> None:
     assert "Values by their weights, for one query" in out
     assert "(pen)" in out
     assert "Scores, not scaled" in out
+
+
+def test_save_writes_one_file_and_opens_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "lesson.html"
+    status, out, err = run("a pen .", "--save", str(path))
+    assert (status, err) == (0, "")
+    assert out.replace("\n", "") == f"{path}: {path.stat().st_size / 1e6:.1f} MB, self-contained HTML"
+    html = path.read_text(encoding="utf-8")
+    assert "data-uwaga-saved" in html
+    assert len(html) < 1_200_000
+    status, _, err = run("--save", str(tmp_path / "none" / "lesson.html"))
+    assert status != 0
+    assert f"the directory {tmp_path / 'none'} does not exist" in err
 
 
 def test_a_terminal_does_not_obey_words() -> None:

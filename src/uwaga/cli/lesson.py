@@ -1,6 +1,7 @@
 """`uwaga lesson`: the calculation of attention step by step, in a browser, or as tables in the terminal."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -27,6 +28,10 @@ def lesson(
     ] = 1,
     heads: Annotated[int | None, typer.Option(help="Number of heads.")] = None,
     unscaled: Annotated[bool, typer.Option("--unscaled", help="Do not scale scores by 1/sqrt(d_k).")] = False,
+    save: Annotated[
+        Path | None,
+        typer.Option(help="Write the lesson as one HTML file, which needs no network, instead of serving it."),
+    ] = None,
     no_model: Annotated[
         bool, typer.Option("--no-model", help="Do not load a trained model beside the lesson.")
     ] = False,
@@ -39,7 +44,12 @@ def lesson(
     settings: dict[str, Any] = {"scaled": not unscaled} | ({} if heads is None else {"heads": heads})
     try:
         worked = work_through(sentence, **settings)
-        if plain or everything:
+        if save is not None:
+            if not save.parent.is_dir():
+                raise ValueError(f"--save {save}: the directory {save.parent} does not exist")
+            worked.save(save)
+            echo(f"{save}: {save.stat().st_size / 1e6:.1f} MB, self-contained HTML")
+        elif plain or everything:
             _print(worked, query, everything=everything)
         else:
             _serve(worked, port, opens=not no_browser, has_model=not no_model)

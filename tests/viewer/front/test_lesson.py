@@ -1,8 +1,11 @@
 """The lesson in a browser: its numbers, their provenance, editing, settings, keys and charts."""
 
+import json
 import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 import pytest
@@ -267,6 +270,73 @@ def test_a_number_of_the_decoder_can_be_followed_into_a_folded_section(page: Pag
         work_through(written="my pen")["decoder_cross_head1_weights"],
         atol=0.0051,
     )
+
+
+def test_the_address_has_the_step_and_the_changed_numbers(page: Page) -> None:
+    go(page, "Softmax")
+    cell_of_x = work_through()["x"]
+    page.locator(".lesson-sentence").fill("a pen")
+    page.locator(".lesson-sentence").press("Enter")
+    settle(page)
+    page.wait_for_function("() => location.hash.includes('step=softmax') && location.hash.includes('example=')")
+    page.reload()
+    page.wait_for_selector(TITLE)
+    assert page.locator(TITLE).text_content() == "Softmax: scores to shares (4 of 6)"
+    np.testing.assert_allclose(
+        table(page, "weights"), work_through(cell_of_x[2:4], tokens="a pen")["weights"], atol=0.0051
+    )
+    go(page, "Heads")
+    page.go_back()
+    page.wait_for_function("() => document.querySelector('.lesson-title').textContent.startsWith('Softmax')")
+    page.get_by_role("button", name="Reset").click()
+    settle(page)
+    page.wait_for_function("() => !location.hash.includes('example=')")
+
+
+def test_numbers_of_an_address_that_are_not_valid_are_named(worked: Lesson, browser: Any) -> None:
+    page = browser.new_page()  # a reply of status 400 is an error in the console
+    page.goto(
+        worked.view.address + "&step=heads&example=" + quote(json.dumps({"tokens": ["a"], "settings": {"heads": 9}}))
+    )  # type: ignore[union-attr]
+    page.wait_for_selector(TITLE)
+    said = "The numbers in the address are not shown: lesson: heads must be one of 1, 2, 4, which divide the inner width 4, not 9"
+    assert page.locator(".lesson-error:visible").text_content() == said
+    assert page.locator(TITLE).text_content() == "Heads: several queries at once"
+    np.testing.assert_allclose(table(page, "q"), work_through()["q"], atol=0.0051)
+    page.close()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_whole_lesson_is_printed_on_white_without_controls(
+    worked: Lesson, open_page: Callable[..., Page], theme: str
+) -> None:
+    page = open_page(worked.view.address, color_scheme=theme)  # type: ignore[union-attr]
+    page.wait_for_selector(TITLE)
+    page.emulate_media(media="print")
+    assert page.locator(".uwaga").evaluate("e => getComputedStyle(e).backgroundColor") == "rgb(255, 255, 255)"
+    for hidden in (".lesson-nav", ".lesson-explanation", ".lesson-top", ".uwaga-header"):
+        assert not page.locator(hidden).first.is_visible(), hidden
+    page.emulate_media(media="screen")
+    page.evaluate(
+        "() => { window.print = () => { window.printed = document.querySelectorAll('.lesson-page details[open], .lesson-page').length; }; }"
+    )
+    page.get_by_role("button", name="Print all steps").click()
+    assert page.evaluate("window.printed") == 23 + sum(part.folded for step in worked.steps for part in step.sections)
+    assert page.locator(".lesson-page").count() == 1
+
+
+def test_a_saved_lesson_is_one_small_file_that_opens_at_a_step(
+    worked: Lesson, open_page: Callable[..., Page], tmp_path: Path
+) -> None:
+    path = tmp_path / "lesson.html"
+    worked.save(path)
+    assert path.stat().st_size < 1_200_000
+    page = open_page(path.as_uri() + "#tab=lesson&step=decoder")
+    page.wait_for_selector(TITLE)
+    assert page.locator(TITLE).text_content() == "The decoder: self-attention and cross-attention"
+    np.testing.assert_allclose(table(page, "next_word"), worked["next_word"], atol=0.0051)
+    go(page, "Learning")
+    assert page.get_by_role("button", name="One step").is_disabled()
 
 
 def test_a_finding_marks_its_numbers(page: Page) -> None:

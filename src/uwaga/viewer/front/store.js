@@ -73,5 +73,6 @@ export function initialState() {
     view: { x: 0, y: 0, scale: 0 },
     colour: { log: false, low: 0, high: null, threshold: 0, hideSink: true, scheme: "blue" },
     theme: "auto", dark: false, shortcuts: true, overviewScale: "head", textDirection: "row", linesAll: false, linesThreshold: 2,
+    step: "", example: "",
   };
 }

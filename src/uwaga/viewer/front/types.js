@@ -123,6 +123,8 @@
  * @property {"row" | "column" | "both"} textDirection  what the text shows of the selected token: its row, its column or both
  * @property {boolean} linesAll  lines of all heads of the layer
  * @property {number} linesThreshold  index into lineThresholds: the least weight of a line
+ * @property {string} step  the lesson's step by its id; "": the first
+ * @property {string} example  the lesson's question as JSON, where its numbers were changed; else ""
  * @property {"all" | "head"} overviewScale  one colour scale for all small maps, or one per head
  */
 

@@ -3,6 +3,7 @@
 Letters: N tokens, M width of a token's vector, D width of queries and keys, E of values.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -17,6 +18,7 @@ from uwaga.viewer.api import in_notebook, show
 from uwaga.viewer.lesson.build import build_steps
 from uwaga.viewer.lesson.document import Matrix, Step, matrices
 from uwaga.viewer.lesson.example import parse_example
+from uwaga.viewer.page.snapshot import save_snapshot
 from uwaga.viewer.service import ViewService
 from uwaga.viewer.token_text import split_words
 from uwaga.viewer.view_model import ViewModel
@@ -63,6 +65,13 @@ class Lesson:
         if name not in known:
             raise KeyError(f"unknown matrix {name!r}: choose one of {', '.join(known)}")
         return known[name].numbers.numpy().copy()
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the lesson as one HTML file that needs no server and no network; its numbers can be followed, but not changed.
+
+        `path#tab=lesson&step=softmax` opens it at a step, by the step's id. Raises OSError.
+        """
+        save_snapshot(ViewService(ViewModel.empty(), lesson=self.request), path)
 
     def close(self) -> None:
         """Close the view, if there is one."""

@@ -23,23 +23,25 @@ const lessonReadOnlyNote =
  */
 export function lessonView(app) {
   const isReadOnly = app.host.mode === "saved" || !app.about.live;
+  /** @type {import("../types.js").Question} */
   const start = { ask: "lesson" };
   /** @type {import("./reply.js").Lesson | null} */
   let lesson = null;
   /** @type {import("../types.js").Question} the latest edit, which may not be answered yet */
-  let requested = start;
+  let requested = (!isReadOnly && readExample(app.store.get().example)) || start;
   /** @type {LessonCell[]} */
   let chain = [];
   /** @type {import("./step.js").StepPage | null} */
   let page = null;
   let step = 0, query = 0, visible = false;
+  let shownExample = app.store.get().example, addressError = "";
   let pendingRequest = new AbortController();
   /** @type {ReturnType<typeof setTimeout> | undefined} */
   let timer;
 
   const message = el("p", { class: "lesson-error lesson-message", role: "alert", hidden: true });
   const sentence = makeSentenceInput({ write: (text) => lesson && change(lessonWithText(editedQuestion(), text), 0), reset, isReadOnly });
-  const steps = makeStepNavigation(goToStep);
+  const steps = makeStepNavigation(goToStep, printAll);
   const place = el("div", { class: "lesson-place" });
   const explanation = makeExplanation({ follow, back, close, go: showCellInStep, hover });
   const main = el("div", { class: "lesson-main" }, isReadOnly ? el("p", { class: "lesson-note", text: lessonReadOnlyNote }) : null,
@@ -81,12 +83,20 @@ export function lessonView(app) {
     try {
       const reply = await app.client.ask(requested, { signal, priority: 5 });
       if (signal.aborted) return;
-      message.hidden = true;
+      message.hidden = !addressError;
+      message.textContent = addressError;
+      addressError = "";
       receive(readLesson(reply));
     } catch (error) {
       if (isAbort(error)) return;
-      requested = lesson ? lesson.question : start;
       message.hidden = false;
+      if (!lesson && requested !== start) {
+        requested = start;
+        addressError = `The numbers in the address are not shown: ${error instanceof Error ? error.message : String(error)}`;
+        void ask();
+        return;
+      }
+      requested = lesson ? lesson.question : start;
       message.textContent = lesson
         ? `${error instanceof Error ? error.message : String(error)}. The numbers shown are the previous ones.`
         : `The lesson could not be opened: ${error instanceof Error ? error.message : String(error)}`;
@@ -99,6 +109,9 @@ export function lessonView(app) {
   function receive(next) {
     const isFirst = !lesson;
     lesson = next;
+    if (isFirst) step = Math.max(0, next.steps.findIndex(({ id }) => id === app.store.get().step));
+    shownExample = requested === start ? "" : JSON.stringify(next.question);
+    app.store.set({ example: shownExample });
     query = Math.min(query, next.question.tokens.length - 1);
     chain = chain.filter((cell) => lessonHas(next, cell));
     sentence.update(next);
@@ -183,6 +196,7 @@ export function lessonView(app) {
   function openStep(next) {
     if (!lesson || next < 0 || next >= lesson.steps.length) return;
     step = next;
+    app.store.set({ step: lesson.steps[step].id });
     steps.update(lesson, step);
     draw();
     explanation.show(lesson, chain, step);
@@ -207,6 +221,31 @@ export function lessonView(app) {
     if (cell) page?.grids.find((grid) => grid.id === cell.of)?.reveal(cell);
   }
 
+  /** Every step on the page while it is printed. */
+  function printAll() {
+    if (!lesson) return;
+    const now = lesson;
+    const pages = now.steps.map((_, at) => makeStepPage(now, at, query, actions));
+    place.replaceChildren(...pages.map((one) => one.element));
+    for (const part of place.querySelectorAll("details")) part.open = true;
+    window.print();
+    for (const one of pages) one.dispose();
+    page?.dispose();
+    page = null;
+    draw();
+  }
+
+  /** The address has changed: back, forward, or a link. @param {Readonly<import("../types.js").State>} state */
+  function followAddress(state) {
+    if (!lesson) return;
+    const at = lesson.steps.findIndex(({ id }) => id === state.step);
+    if (Math.max(0, at) !== step) openStep(Math.max(0, at));
+    if (state.example !== shownExample && !isReadOnly) {
+      shownExample = state.example;
+      change(readExample(state.example) ?? start, 0);
+    }
+  }
+
   /** @param {number} by */
   function nextQuery(by) {
     if (!lesson) return;
@@ -216,6 +255,7 @@ export function lessonView(app) {
   }
 
   const when = () => visible && !!lesson;
+  const unsubscribe = app.store.subscribe(["step", "example"], followAddress);
   const removeCommands = [
     app.commands.add({ id: "lesson.next", title: "Next step", keys: ["n"], group: "Lesson", when, run: () => goToStep(step + 1) }),
     app.commands.add({ id: "lesson.previous", title: "Previous step", keys: ["p"], group: "Lesson", when, run: () => goToStep(step - 1) }),
@@ -241,10 +281,25 @@ export function lessonView(app) {
       clearTimeout(timer);
       pendingRequest.abort();
       page?.dispose();
+      unsubscribe();
       for (const remove of removeCommands) remove();
     },
     scene: async () => lessonScene(lesson, step, query, element),
   };
+}
+
+/**
+ * The lesson's question in an address; null where there is none. Python checks what is in it.
+ * @param {string} text
+ * @returns {import("../types.js").Question | null}
+ */
+export function readExample(text) {
+  try {
+    const found = JSON.parse(text || "null");
+    return found && typeof found === "object" && !Array.isArray(found) ? { ...found, ask: "lesson" } : null;
+  } catch {
+    return null; // An address that somebody has cut: the lesson as it opens.
+  }
 }
 
 // The input of the sentence, and the reset button.
@@ -277,9 +332,10 @@ function makeSentenceInput({ write, reset, isReadOnly }) {
 
 /**
  * @param {(step: number) => void} go
+ * @param {() => void} print
  * @returns {{element: HTMLElement, footer: HTMLElement, update: (lesson: import("./reply.js").Lesson, step: number) => void}}
  */
-function makeStepNavigation(go) {
+function makeStepNavigation(go, print) {
   let at = 0;
   const list = el("ol", { class: "lesson-list" });
   const select = el("select", { class: "lesson-select", "aria-label": "Step", on: { change: () => go(Number(select.value)) } });
@@ -288,7 +344,8 @@ function makeStepNavigation(go) {
   const before = el("button", { type: "button", class: "lesson-before", title: "Previous step (p)", on: { click: () => go(at - 1) } });
   const after = el("button", { type: "button", class: "lesson-after", title: "Next step (n)", on: { click: () => go(at + 1) } });
   return {
-    element: el("nav", { class: "lesson-nav", "aria-label": "Steps of the lesson" }, progress, count, select, list),
+    element: el("nav", { class: "lesson-nav", "aria-label": "Steps of the lesson" }, progress, count, select, list,
+      el("button", { type: "button", class: "lesson-print", text: "Print all steps", on: { click: print } })),
     footer: el("div", { class: "lesson-footer" }, before, after),
     update(lesson, step) {
       at = step;

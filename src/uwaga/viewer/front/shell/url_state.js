@@ -6,6 +6,8 @@ import { typedOfHash, typedParams, wholeTyped } from "../typing/session.js";
 /** @typedef {import("../types.js").State} State */
 
 const urlTabs = ["explore", "overview", "map", "text", "lines", "table", "lesson"];
+/** Characters of the lesson's example in the address; a longer one is left out. */
+const maxExample = 6000;
 /** A change of these adds a history entry, which "back" undoes. */
 const historyKeys = /** @type {const} */ (["tab", "side", "kind", "layer", "head", "compare"]);
 
@@ -23,6 +25,10 @@ export function stateToParams(state, defaults) {
   for (const key of /** @type {const} */ (["span", "keySpan"])) {
     const span = state[key];
     if (span) params.set(key, span.join("-"));
+  }
+  if (state.tab === "lesson") {
+    if (state.step) params.set("step", state.step);
+    if (state.example && state.example.length <= maxExample) params.set("example", state.example);
   }
   const { x, y, scale } = state.view;
   if (scale) params.set("view", [x, y, scale].map((part) => String(Number(part.toPrecision(7)))).join(","));
@@ -55,6 +61,9 @@ export function hashToState(hash, about, defaults) {
   readChoice("theme", ["auto", "light", "dark"]);
   readChoice("overviewScale", ["all", "head"]);
   Object.assign(state, parseHead(params, about));
+  const step = params.get("step") ?? "", example = params.get("example") ?? "";
+  if (/^[a-z]{1,20}$/.test(step)) state.step = step;
+  if (example && example.length <= maxExample) state.example = example;
   for (const key of /** @type {const} */ (["query", "key"])) {
     const value = params.get(key);
     if (value !== null && /^\d{1,9}$/.test(value)) state[key] = Number(value);
@@ -125,7 +134,7 @@ export function syncUrl(app, window, carried = {}) {
   }
   const unsubscribe = store.subscribe([], (state) => {
     clearTimeout(timer);
-    const isHistoryStep = historyKeys.some((key) => state[key] !== shown[key]);
+    const isHistoryStep = historyKeys.some((key) => state[key] !== shown[key]) || (state.tab === "lesson" && state.step !== shown.step);
     if (isHistoryStep) write(!app.quiet.on);
     else timer = setTimeout(() => write(false), 300);
   });
@@ -155,5 +164,5 @@ export function syncUrl(app, window, carried = {}) {
 
 /** @param {Readonly<State>} defaults @returns {Partial<State>} the values of keys that the URL omits */
 function omittedState({ how, merge, specials, overviewScale, colour, theme, view, tab }) {
-  return { how, merge, specials, overviewScale, colour, theme, view, tab, query: null, key: null, span: null, keySpan: null };
+  return { how, merge, specials, overviewScale, colour, theme, view, tab, query: null, key: null, span: null, keySpan: null, step: "", example: "" };
 }

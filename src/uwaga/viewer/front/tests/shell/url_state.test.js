@@ -16,6 +16,15 @@ test("a written state reads back equal", () => {
   assert.deepEqual({ ...initialState(), ...known }, state);
 });
 
+test("the lesson's step and example are in the URL of its tab alone", () => {
+  const state = { ...initialState(), tab: "lesson", step: "softmax", example: '{"text":"a & b"}' };
+  const known = read(`#${stateToParams(state, initialState())}`);
+  assert.deepEqual({ ...initialState(), ...known }, state);
+  assert.doesNotMatch(String(stateToParams({ ...state, tab: "map" }, initialState())), /step|example/);
+  assert.doesNotMatch(String(stateToParams({ ...state, example: "x".repeat(6001) }, initialState())), /example/);
+  assert.equal(read("#step=<b>&example=").step, undefined);
+});
+
 test("defaults are left out of the URL", () => {
   assert.equal(String(stateToParams(initialState(), initialState())), "tab=explore&side=0&kind=encoder&layer=0&head=0&compare=one");
 });
