@@ -70,6 +70,22 @@ def test_word_pieces_are_shown_as_they_were_written() -> None:
     ]  # fmt: skip
 
 
+def test_newlines_that_no_token_stands_for_are_kept_before_the_next_item() -> None:
+    tokens = word_pieces().encode(TEXT).tokens
+    read = token_text(tokens, written(TEXT, word_pieces(), tokens))
+    assert read.breaks == {read.labels.index("cross"): 2}
+    words = Axis.of(read, merge="words", specials="show")
+    assert words.breaks == {words.labels.index("cross"): 2}
+    decoder = Axis.of(read, merge="tokens", specials="show").written(read)
+    assert decoder.breaks == {decoder.labels.index("cross"): 2}
+    assert (
+        token_text(
+            byte_pairs().encode(TEXT).tokens, written(TEXT, byte_pairs(), byte_pairs().encode(TEXT).tokens)
+        ).breaks
+        == {}
+    )
+
+
 def test_bytes_of_one_character_are_joined_in_the_first() -> None:
     tokens = byte_pairs().encode(TEXT).tokens
     read = token_text(tokens, written(TEXT, byte_pairs(), tokens))

@@ -4,7 +4,7 @@ Letters: T tokens.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -23,12 +23,14 @@ class TokenText(NamedTuple):
     glued: list[bool]  # no space before it
     special: list[bool]  # a special token such as [CLS] or </s>, not part of the text
     starts: list[bool]  # first token of a word
+    breaks: Mapping[int, int] = {}  # newlines before it that no token stands for, where there are any
 
     def select(self, kept: Sequence[int]) -> "TokenText":
         """The tokens at the given positions."""
         labels = [self.labels[at] for at in kept]
         glued, special, starts = ([column[at] for at in kept] for column in (self.glued, self.special, self.starts))
-        return TokenText(labels, glued, special, starts)
+        breaks = {new: self.breaks[old] for new, old in enumerate(kept) if old in self.breaks} if self.breaks else {}
+        return TokenText(labels, glued, special, starts, breaks)
 
 
 class Written(NamedTuple):
@@ -79,9 +81,9 @@ def token_text(tokens: Sequence[str], source: Written | None = None) -> TokenTex
     glued = [is_glued or at == 0 for at, (_, is_glued) in enumerate(found)]
     labels = [label if len(label) <= _MAX_LABEL else f"{label[: _MAX_LABEL - 1]}…" for label, _ in found]
     starts = _starts(labels, glued, special)
-    if source is not None:
-        starts = _starts_of_words(source, starts)
-    return TokenText(labels, glued, special, starts)
+    if source is None:
+        return TokenText(labels, glued, special, starts)
+    return TokenText(labels, glued, special, _starts_of_words(source, starts), _breaks(source))
 
 
 def _from_source(source: Written) -> list[tuple[str, bool] | None]:
@@ -121,6 +123,18 @@ def split_words(text: str) -> list[str]:
     # A space takes up the marks of direction that follow it.
     pieces = (text[start:end].strip() for start, end in pairwise(boundaries))
     return [piece for piece in pieces if piece]
+
+
+def _breaks(source: Written) -> dict[int, int]:
+    """The newlines between tokens, by the token after them."""
+    found = {}
+    done = 0
+    for at, (start, end) in enumerate(source.offsets):
+        lines = source.text.count("\n", done, max(start, done))
+        if lines and done:
+            found[at] = lines
+        done = max(done, end)
+    return found
 
 
 def word_ranges(tokens: TokenText) -> list[tuple[int, int]]:

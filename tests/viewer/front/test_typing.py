@@ -111,6 +111,19 @@ def test_a_saved_page_says_how_to_try_another_text(bard: View, open_page: Callab
     assert page.locator(BOX).count() == 0
 
 
+def test_the_lines_of_a_text_stay_where_tokens_have_no_newline(
+    view_text: Callable[[str, str], View], open_page: Callable[..., Any]
+) -> None:
+    page = open_page(view_text("The first line.\nThe second.\n\nAfter a blank one.", "minilm").address)
+    page.locator(".uwaga-headline", has_text="%").wait_for()
+    lines = [line.strip() for line in page.locator(".uwaga-prose").inner_text().split("\n")]
+    assert [line.partition(".")[0] for line in lines[1:]] == ["The second", "", "After a blank one"]
+    page.get_by_role("tab", name="Text").click()
+    page.locator(".uwaga-text-line").first.wait_for()
+    first = page.locator(".uwaga-text-line").evaluate_all("lines => lines.map(line => line.innerText.split(/\\s+/)[0])")
+    assert first[1:] == ["The", "After"]
+
+
 @pytest.mark.timing
 def test_a_sentence_is_shown_within_a_second(
     view_text: Callable[[str, str], View], open_page: Callable[..., Any]

@@ -186,6 +186,7 @@
  * @property {string[]} labels
  * @property {number[]} glued  1: no space before it
  * @property {Set<number>} specials
+ * @property {Map<number, number>} [breaks]  newlines before an item that no item stands for
  * @property {Int32Array} spans  (total, 2): the token range of each
  * @property {number} total
  */

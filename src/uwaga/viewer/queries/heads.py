@@ -4,7 +4,7 @@ Letters: H query heads, Q queries, K keys, I items (tokens or words) along an ax
 """
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -41,6 +41,7 @@ class Axis:
 
     spans: (I, 2) int32, the token range [start, stop) of each item.
     kept: the tokens that are not hidden; None where none is hidden.
+    breaks: newlines before an item that no item stands for, where there are any.
     words: for each item its range [start, stop) among the kept tokens; None where items are tokens.
     """
 
@@ -50,6 +51,7 @@ class Axis:
     spans: NDArray[np.int32]
     kept: list[int] | None
     words: list[tuple[int, int]] | None
+    breaks: Mapping[int, int]
 
     @classmethod
     def of(cls, tokens: TokenText, *, merge: str, specials: str) -> "Axis":
@@ -70,6 +72,7 @@ class Axis:
             spans=spans.reshape(-1, 2),
             kept=kept,
             words=words,
+            breaks={at: shown.breaks[start] for at, (start, _) in enumerate(items) if start in shown.breaks},
         )
 
     def beside(self, other: "Axis") -> "Axis":
@@ -93,12 +96,14 @@ class Axis:
             [*tokens.glued[1:], False],
             [*tokens.special[1:], False],
             [*tokens.starts[1:], True],
+            {at - 1: lines for at, lines in tokens.breaks.items() if at},
         )
         return dataclasses.replace(
             self,
             labels=[join_tokens(after, int(start), int(stop)) for start, stop in self.spans],
             glued=[after.glued[start] or at == 0 for at, (start, _) in enumerate(self.spans)],
             specials=[at for at, (start, _) in enumerate(self.spans) if after.special[start]],
+            breaks={at: after.breaks[int(start)] for at, (start, _) in enumerate(self.spans) if start in after.breaks},
         )
 
     def __len__(self) -> int:

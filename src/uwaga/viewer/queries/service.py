@@ -115,6 +115,7 @@ class QueryService:
             "labels": axis.labels[first:last],
             "glued": [int(glued) for glued in axis.glued[first:last]],
             "specials": [at for at in axis.specials if first <= at < last],
+            "breaks": [[at, lines] for at, lines in axis.breaks.items() if first <= at < last],
             "total": len(axis),
         }
         return Reply(meta=meta, arrays=(axis.spans[first:last],))

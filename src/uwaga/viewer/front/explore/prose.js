@@ -41,7 +41,9 @@ export function makeProse({ pick, point, whole }) {
     if (first > 0) text.append(el("button", { type: "button", class: "uwaga-link", text: "\u2026", "aria-label": "The whole text", on: { click: whole } }), " ");
     for (let item = first; item < end; item++) {
       const label = items.labels[item], special = items.specials.has(item), weight = weights ? weights[item] : NaN;
-      if (item > first && !items.glued[item]) text.append(el("span", { class: "uwaga-space", "data-band": spaceBand(weights, sinks, item, scale), text: " " }));
+      const lines = item > first ? items.breaks?.get(item) ?? 0 : 0;
+      for (let line = 0; line < Math.min(lines, 2); line++) text.append(el("br")); // a blank line stays, of several one
+      if (item > first && !lines && !items.glued[item]) text.append(el("span", { class: "uwaga-space", "data-band": spaceBand(weights, sinks, item, scale), text: " " }));
       const parts = label.split("\n");
       parts.forEach((part, at) => {
         if (at) text.append(el("br"));

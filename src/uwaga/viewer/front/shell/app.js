@@ -128,7 +128,7 @@ export function hasItems(app, change) {
  */
 async function fetchItems(client, question) {
   /** @type {Items} */
-  const items = { labels: [], glued: [], specials: new Set(), spans: new Int32Array(0), total: 0 };
+  const items = { labels: [], glued: [], specials: new Set(), breaks: new Map(), spans: new Int32Array(0), total: 0 };
   /** @type {Int32Array[]} */
   const spans = [];
   do {
@@ -137,6 +137,7 @@ async function fetchItems(client, question) {
     for (const label of meta.labels) items.labels.push(label);
     for (const glued of meta.glued) items.glued.push(glued);
     for (const at of meta.specials) items.specials.add(at);
+    for (const [at, lines] of meta.breaks ?? []) items.breaks?.set(at, lines);
     spans.push(/** @type {Int32Array} */ (arrays[0].data));
     items.total = meta.total;
   } while (items.labels.length < items.total);

@@ -50,8 +50,8 @@ export class TextLayout {
     if (font.font !== this.set.font || this.widths.length !== this.items.total) this.measure(font);
     this.set = { width, font: font.font };
     this.lineHeight = Math.round(font.size * tokenSpacing.lineHeight);
-    const { labels, glued } = this.items;
-    const ends = Uint8Array.from(labels, (label) => (label.includes("\n") ? 1 : 0));
+    const { labels, glued, breaks } = this.items;
+    const ends = Uint8Array.from(labels, (label, item) => (label.includes("\n") || breaks?.has(item + 1) ? 1 : 0));
     this.flow = breakLines({ widths: this.widths, glued, ends, width, gap: font.size * tokenSpacing.gap });
     this.body.style.setProperty("height", `${this.flow.lines * this.lineHeight}px`);
     this.body.style.setProperty("--text-line", `${this.lineHeight}px`);
