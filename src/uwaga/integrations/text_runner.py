@@ -6,22 +6,26 @@ Letters: T tokens, M model width, V vocabulary.
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from uwaga.integrations.coreference import coreference_heads
 from uwaga.integrations.run_text import (
     NEW_TOKENS,
     LoadedModel,
     Progress,
     Reading,
+    RecordError,
     first_line,
     reporting_errors,
     run_text,
 )
+from uwaga.maps.interpretability.head_table import HeadTable
 from uwaga.viewer.runs import MAX_TOKENS, Check, Run, Typed
 from uwaga.viewer.token_text import token_text
 from uwaga.viewer.view_model import ViewModel
@@ -43,6 +47,7 @@ EXAMPLES = {
     "speller": ("attention", "transformer", "onomatopoeia"),
 }
 _OTHERS = EXAMPLES["minilm"]
+_MOST_PARAMETERS = 200_000_000  # of a model whose heads are tried on other sentences
 _CONTEXT = 1000  # tokens of a text from which the form of its tokenizer is seen
 
 
@@ -61,6 +66,8 @@ class TextRunner:
     new_tokens: int = NEW_TOKENS
     layers: Sequence[int] | None = None
     truncate: bool = False
+    _known: dict[str, HeadTable] = field(default_factory=dict, repr=False)  # by the name of the model
+    _lock: Lock = field(default_factory=Lock, repr=False)
 
     def about(self) -> dict[str, Any]:
         """What a page needs to offer a text box, as JSON; see `Runs.about`."""
@@ -136,6 +143,13 @@ class TextRunner:
             titles.append(second_title or first_line(text))
         with reporting_errors():
             view_model = _view_model(readings, titles)
+        view_model = replace(
+            view_model,
+            sides=tuple(
+                side if edits and number else replace(side, coreference=self._coreference_of(reader))
+                for number, (side, reader) in enumerate(zip(view_model.sides, readers, strict=True))
+            ),
+        )
         predicted = {
             str(side): found
             for side, (reader, reading) in enumerate(zip(readers, readings, strict=True))
@@ -146,6 +160,25 @@ class TextRunner:
         comparable = len(known) == len(vectors) and len({each.shape for each in known}) == 1
         python = edits.as_python() if edits else ""
         return Run(view_model=view_model, predictions=predicted, vectors=known if comparable else (), python=python)
+
+    def _coreference_of(self, reader: LoadedModel) -> Callable[[], HeadTable] | None:
+        """What 80 short sentences tell of the heads of an encoder; None for a model that would take long over them, and for decoders,
+        whose pronouns do not see the words after them."""
+        if reader.has_both or not hasattr(reader.model, "encoder"):
+            return None
+        if sum(parameter.numel() for parameter in reader.model.parameters()) > _MOST_PARAMETERS:
+            return None
+
+        def found() -> HeadTable:
+            with self._lock:
+                if reader.name not in self._known:
+                    try:
+                        self._known[reader.name] = coreference_heads(reader)
+                    except RecordError:  # a tokenizer that does not know English letters
+                        self._known[reader.name] = HeadTable(columns={})
+                return self._known[reader.name]
+
+        return found
 
 
 def _view_model(readings: Sequence[Reading], titles: Sequence[str]) -> ViewModel:

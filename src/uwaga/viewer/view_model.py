@@ -3,11 +3,12 @@
 Letters: R rows of a batch, H query heads, Q queries, K keys, T tokens of one text.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from uwaga.maps.base import WeightMap
+from uwaga.maps.interpretability.head_table import HeadTable
 from uwaga.maps.map import AttentionMap
 from uwaga.maps.recordings.recording import Recording
 from uwaga.viewer.token_text import TokenText, Written, join_tokens, token_text
@@ -28,6 +29,8 @@ class Side:
     sizes: tokens per stack, "encoder" and "decoder".
     tokens: a string per token, by stack; the tokens of a stack that is missing are shown as numbers.
     sources: what was written, by stack, where it is known.
+    coreference: computes which of the model's heads follow what a pronoun means, as `uwaga.interpret.coreference_heads` describes them; it is
+        asked again and again. None where nothing is known of the model.
     """
 
     title: str
@@ -36,6 +39,7 @@ class Side:
     sizes: Mapping[str, int]
     tokens: Mapping[str, Sequence[str]]
     sources: Mapping[str, Written] = field(default_factory=dict)
+    coreference: Callable[[], HeadTable] | None = None
     _token_text: dict[str, TokenText] = field(default_factory=dict, repr=False)
 
     @property

@@ -28,7 +28,7 @@ def test_items_have_no_prefixes_of_the_tokenizer(service: ViewService) -> None:
     assert found.meta["labels"] == ["unseen", "the", "cat", "sat", "on", "the", "mat", "."]
     assert found.arrays[0].tolist()[:2] == [[1, 3], [3, 4]]
     shown = service.answer({**asked, "merge": "tokens", "specials": "show", "first": 9}).meta
-    assert shown == {"labels": [".", "[SEP]"], "glued": [0, 0], "specials": [10], "total": 11}
+    assert shown == {"labels": [".", "[SEP]"], "glued": [0, 0], "specials": [10], "breaks": [], "total": 11}
 
 
 def test_a_reply_is_the_same_after_serialization(service: ViewService) -> None:

@@ -1,17 +1,17 @@
 """Labels of every head of a layer, as `uwaga.maps.head_labels` gives them, over the items that are shown; for long texts from a sample of
-the queries.
+the queries. Beside them what other sentences tell of the model's heads.
 """
 
 import math
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import torch
 
 from uwaga.maps.interpretability.head_labels import LEAST, HeadLabel, LabelShares, sampled_rows
 from uwaga.viewer.messages import Reply
-from uwaga.viewer.queries.heads import Axis, HeadResolver, LayerSelection
+from uwaga.viewer.queries.heads import DIFFERENCE, Axis, HeadResolver, LayerSelection
 
 _BLOCK = 1 << 20  # weights of a block
 _ROWS = 256  # queries that are read
@@ -34,6 +34,7 @@ class Labels:
         self._queries = len(queries)
         self._rows = sampled_rows(len(queries), _ROWS)
         self._found: list[HeadLabel] = []
+        self._coreference: dict[int, dict[str, Any]] = {}
         self._steps = self._work()
         self.complete = 0.0  # the completed fraction
 
@@ -53,7 +54,10 @@ class Labels:
     def reply(self) -> Reply:
         """A label per head, none before all are computed; `sampled` is the number of queries where not all were read."""
         meta = {
-            "labels": [_described(each) for each in self._found],
+            "labels": [
+                {**_described(each), "coreference": self._coreference.get(head)}
+                for head, each in enumerate(self._found)
+            ],
             "complete": self.complete,
             "sampled": len(self._rows) if len(self._rows) < self._queries else None,
         }
@@ -71,8 +75,19 @@ class Labels:
                 yield at / len(self._rows)
             rows = self._rows[at : at + height]
             shares.add(rows, torch.stack([view.read(rows, slice(None)) for view in views]))
+        self._coreference = self._heads_that_follow_a_pronoun()
         self._found = shares.labels()
         yield 1.0
+
+    def _heads_that_follow_a_pronoun(self) -> dict[int, dict[str, Any]]:
+        coreference = self._resolver.side(self._selection.side).coreference
+        if coreference is None or self._selection.side == DIFFERENCE:
+            return {}
+        return {
+            row["head"]: {name: row[name] for name in ("shift", "right", "wrong", "of")}
+            for row in cast("list[dict[str, Any]]", coreference().rows)
+            if row["label"] and (row["kind"], row["layer"]) == self._selection.name
+        }
 
 
 def _specials(axis: Axis) -> torch.Tensor:
