@@ -19,7 +19,7 @@ SURFACE = {
         "--text", "--id",
     },
     "lesson": {
-        "sentence", "--plain", "--all", "--query", "--heads", "--unscaled", "--no-model", "--port", "--no-browser",
+        "sentence", "--plain", "--all", "--query", "--heads", "--unscaled", "--save", "--no-model", "--port", "--no-browser",
     },
     "memory": {
         "add": {"database", "files", "--model", "--by", "--dtype", "--text"},
