@@ -1,0 +1,143 @@
+"""Kills a writer of a soft database at random moments, again and again, and compares what is left with what it had been told.
+
+A program: `python killing.py FOLDER KILLS SEED`. It forks, so that PyTorch is loaded once; with one thread, whose absence in a fork
+is no loss. The writer says each call before it begins and after it has returned; what had returned must be there, and the one call
+that had not must be there as a whole or not at all. Its last line is a JSON object of counts.
+"""
+
+import json
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+from uwaga import SoftDatabase
+
+WIDTH = 6
+
+
+def rows(first: int, count: int) -> tuple[torch.Tensor, list[dict]]:
+    """Keys and records that follow from the ids."""
+    numbers = torch.arange(first, first + count)
+    return (numbers[:, None] * torch.arange(1, WIDTH + 1) * 0.37).sin(), [
+        {"n": n, "text": f"row {n}"} for n in numbers.tolist()
+    ]
+
+
+def write(path: Path, seed: int, say: int) -> None:
+    """Random calls, without an end."""
+    chance = random.Random(seed)
+    with SoftDatabase.open(path) as db:
+        alive = db.ids().tolist()
+        following = max(alive, default=-1) + 1
+        while True:
+            what = chance.choices(["append", "delete", "compact"], [6, 3, 1])[0]
+            count = chance.choice([1, 30, 1500])
+            if what == "append":
+                os.write(say, json.dumps(["append", count]).encode() + b"\n")
+                keys, records = rows(next_id(db, following), count)
+                ids = db.append(keys, records=records)
+                alive += ids
+                following = ids.stop
+                done: list = ["done", "append", ids.start, ids.stop]
+            elif what == "delete" and alive:
+                gone = sorted(chance.sample(alive, min(len(alive), count)))
+                os.write(say, json.dumps(["delete", gone]).encode() + b"\n")
+                db.delete(gone)
+                alive = sorted(set(alive) - set(gone))
+                done = ["done", "delete", gone]
+            else:
+                os.write(say, json.dumps(["compact"]).encode() + b"\n")
+                db.compact()
+                done = ["done", "compact"]
+            os.write(say, json.dumps(done).encode() + b"\n")
+
+
+def next_id(db: SoftDatabase, following: int) -> int:
+    """Ids are never given again, so that the next one may be larger than the largest row's."""
+    return max(following, int(db._catalog.setting("next_id") or 0))
+
+
+def killed(path: Path, seed: int, seconds: float) -> list[list]:
+    """What a writer said until it was killed."""
+    receive, send = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(receive)
+        try:
+            write(path, seed, send)
+        finally:
+            os._exit(1)
+    os.close(send)
+    said = b""
+    os.set_blocking(receive, False)
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            said += os.read(receive, 2**20)
+        except BlockingIOError:
+            time.sleep(0.0005)
+    os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status), "the writer ended by itself"
+    os.set_blocking(receive, True)
+    while piece := os.read(receive, 2**20):
+        said += piece
+    os.close(receive)
+    return [json.loads(line) for line in said.split(b"\n")[:-1]]
+
+
+def compare(path: Path, alive: set[int], said: list[list], counts: dict[str, int]) -> set[int]:
+    """The rows that are there. Raises AssertionError where they are not those that must be."""
+    for line in said:
+        if line[:2] == ["done", "append"]:
+            alive |= set(range(line[2], line[3]))
+        elif line[:2] == ["done", "delete"]:
+            alive -= set(line[2])
+    pending = said[-1] if said and said[-1][0] != "done" else None
+    with SoftDatabase.open(path) as db:
+        assert db.damaged == []
+        found = set(db.ids().tolist())
+        if pending and pending[0] == "append" and found != alive:
+            added = found - alive
+            assert not alive - found
+            assert len(added) == pending[1] == max(added) - min(added) + 1
+            counts["whole appends that had not returned"] += 1
+        elif pending and pending[0] == "delete" and found != alive:
+            assert found == alive - set(pending[1])
+            counts["whole deletions that had not returned"] += 1
+        else:
+            assert found == alive
+        assert db.check() == []
+        for row in db:
+            keys, records = rows(row.id, 1)
+            assert torch.equal(row.key, keys[0])
+            assert row.record == records[0]
+    moment = f"killed in {pending[0] if pending else 'no call'}"
+    counts[moment] = counts.get(moment, 0) + 1
+    return found
+
+
+def main(folder: Path, kills: int, seed: int) -> dict[str, int]:
+    torch.set_num_threads(1)
+    chance, alive = random.Random(seed), set[int]()
+    counts = {"kills": 0, "whole appends that had not returned": 0, "whole deletions that had not returned": 0}
+    path = folder / "db"
+    SoftDatabase.create(path, key_width=WIDTH).close()
+    for number in range(kills):
+        said = killed(path, chance.randrange(2**30), chance.random() ** 2 * 0.25)
+        alive = compare(path, alive, said, counts)
+        counts["kills"] += 1
+        if len(alive) > 8000:  # the comparison takes time
+            path = folder / f"db{number}"
+            SoftDatabase.create(path, key_width=WIDTH).close()
+            alive = set()
+    return counts
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))))  # noqa: T201

@@ -1,0 +1,133 @@
+"""What is left of a database whose writer was killed, or whose machine lost power."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from uwaga import SoftDatabase
+from uwaga._base import durable
+
+
+@pytest.mark.slow
+def test_a_killed_writer_loses_nothing_and_leaves_no_half(tmp_path: Path) -> None:
+    program = [sys.executable, str(Path(__file__).with_name("killing.py")), str(tmp_path), "6", "3"]
+    done = subprocess.run(program, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    counts = json.loads(done.stdout.splitlines()[-1])
+    assert counts["kills"] == 6
+    assert (
+        counts.get("killed in append", 0) + counts.get("killed in delete", 0) + counts.get("killed in compact", 0) > 0
+    )
+
+
+class Disk:
+    """What a power loss at each step would leave of a folder: files whose bytes were not synced have half of them, and names that were
+    given or taken since their folder was synced are as they were before. SQLite syncs its own files, which are as they are."""
+
+    def __init__(self, folder: Path, images: Path, patch: pytest.MonkeyPatch) -> None:
+        self.folder, self.images = folder, images
+        self.synced = set(self._segments())  # inodes whose bytes are on the disk
+        self.names = self._segments()  # inode: name, of entries that are on the disk
+        self.count = 0
+        fsync, unlink, link = durable.fsync, Path.unlink, os.link
+
+        def synced(path: Path) -> None:
+            self.image()
+            fsync(path)
+            if path.is_dir():
+                if path.name == "segments":
+                    self.names = self._segments()
+            else:
+                self.synced.add(path.stat().st_ino)
+            self.image()
+
+        def stepped(step: Callable) -> Callable:
+            def taken(*arguments: object, **options: object) -> object:
+                self.image()
+                result = step(*arguments, **options)
+                self.image()
+                return result
+
+            return taken
+
+        patch.setattr(durable, "fsync", synced)
+        patch.setattr(Path, "unlink", stepped(unlink))
+        patch.setattr(os, "link", stepped(link))
+
+    def _segments(self) -> dict[int, str]:
+        return {path.stat().st_ino: path.name for path in (self.folder / "segments").iterdir()}
+
+    def image(self) -> None:
+        """Writes what would be left now, twice: with the names that the disk surely has, and with all of the present ones."""
+        present = self._segments()
+        for names in (self.names, present):
+            image = self.images / f"{self.count:03d}"
+            self.count += 1
+            (image / "segments").mkdir(parents=True)
+            for path in self.folder.iterdir():
+                if path.is_file():
+                    shutil.copy(path, image)
+            for inode, name in names.items():
+                if inode in present:
+                    content = (self.folder / "segments" / present[inode]).read_bytes()
+                    kept = content if inode in self.synced else content[: len(content) // 2]
+                    (image / "segments" / name).write_bytes(kept)
+
+
+def _append(db: SoftDatabase) -> None:
+    db.append(torch.full((300, 4), 2.0), records=[{"n": n} for n in range(300)])
+
+
+CALLS: dict[str, Callable[[SoftDatabase], object]] = {
+    "append": _append,
+    "delete": lambda db: db.delete(range(50, 139)),
+    "compact": lambda db: db.compact(),
+}
+
+
+def state(path: Path) -> tuple[list[int], list[dict], bytes]:
+    with SoftDatabase.open(path) as db:
+        assert db.check() == []
+        answer = db.read(torch.ones(4))
+        return db.ids().tolist(), [row.record for row in db], answer.value.numpy().tobytes()
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Path:
+    with SoftDatabase.create(tmp_path / "db", key_width=4) as db:
+        for first in (0, 100):
+            db.append(torch.rand(100, 4), records=[{"n": first + n} for n in range(100)])
+        db.delete([3, 140])
+    return tmp_path / "db"
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_power_loss_leaves_all_or_nothing(disk: Path, tmp_path: Path, call: str) -> None:
+    before = state(disk)
+    with pytest.MonkeyPatch.context() as patch, SoftDatabase.open(disk) as db:
+        db._begin_writing()
+        watched = Disk(disk, tmp_path / "images", patch)
+        watched.image()
+        CALLS[call](db)
+        watched.image()
+    after = state(disk)
+    images = sorted((tmp_path / "images").iterdir())
+    found = [state(image) for image in images]
+    assert all(each in (before, after) for each in found)
+    # What has returned is there.
+    assert found[-1] == found[-2] == after
+    if call == "append":
+        assert len(images) > 10
+        assert found[0] == before != after
+    # A writer that comes later removes what is in no segment, and goes on.
+    with SoftDatabase.open(images[len(images) // 2]) as db:
+        db.append(torch.rand(10, 4))
+        assert db.check() == []
+        assert len(list((db.path / "segments").iterdir())) == db.stats()["segments"]
