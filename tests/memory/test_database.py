@@ -140,6 +140,18 @@ def test_rows_that_cannot_matter_are_skipped_and_no_bit_changes(attention: bool)
         assert getattr(found, name).tobytes() == getattr(all_read, name).tobytes()
 
 
+@pytest.mark.parametrize("size", [1e-30, 1e25])
+def test_keys_whose_squares_overflow_or_vanish_are_answered(tmp_path: Path, size: float) -> None:
+    key = torch.randn(5000, 4)
+    with SoftDatabase.create(tmp_path / "db", key_width=4) as db:
+        db.append(size * key)
+        for query in (torch.randn(3, 4) / size, torch.zeros(3, 4)):
+            answer, weights = db.read(query, scale=1.0), (query.double() @ (size * key).double().T).softmax(-1)
+            torch.testing.assert_close(answer.value / size, (weights @ key.double()).float(), atol=1e-5, rtol=1e-4)
+            best = (query.double() @ (size * key).double().T).topk(5)
+            torch.testing.assert_close(db.search(query, 5).scores, best.values, atol=1e-6, rtol=1e-6)
+
+
 def test_what_a_tolerance_leaves_out_is_certified() -> None:
     live, query = clusters(40960), torch.randn(2, 1, 8)
     found = reading.read(live, query, Wanted(0.5, 3, True, tolerance=1e-3))

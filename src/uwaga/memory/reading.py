@@ -38,9 +38,13 @@ QUERIES = (
 )
 BAND, BANDS = 16.0, 4
 _CALL_ROWS = 64  # most blocks of one call
+_FIRST = 4  # blocks that a search visits for a first idea of the largest scores
+_COPIED = 8  # most of those that are copied first
 _CALL_FLOATS = 2**22  # of their outputs together
 # Rounding of a float32 score of width D, relative to |scale| |q| |k|: each of D + 2 operations by 2^-24, doubled.
 _ROUNDING = 2.0**-23
+_LARGEST = 1e15  # a score of more is not told from it: its band is still an exact integer
+_UNDERFLOW = -80.0  # a weight of zero in float32 is below exp of this
 
 
 class LiveRows:
@@ -111,10 +115,19 @@ class LiveRows:
         return np.concatenate(listed), np.array(starts)
 
     @cached_property
+    def places(self) -> np.ndarray:
+        """For each block the number of the segment that it can be read from without a copy; -1 where there is none."""
+        starts = np.arange(self.blocks) * BLOCK
+        ends = starts + self.count(np.arange(self.blocks))
+        n = np.searchsorted(self.ends, starts, "right") - 1
+        plain = [r is None and s.keys.dtype == torch.float32 for s, r in zip(self.segments, self.rows, strict=True)]
+        return np.where((ends <= self.ends[n + 1]) & np.array(plain, bool)[n], n, -1)
+
+    @cached_property
     def largest_norm(self) -> float:
         """No key of these segments has a larger norm."""
-        norms = [(s.centres.square().sum(-1).sqrt() + s.radii).amax() for s in self.segments]
-        return max((float(norm) for norm in norms), default=0.0) * (1 + 1e-5)
+        norms = [float((s.centres.double().square().sum(-1).sqrt() + s.radii.double()).amax()) for s in self.segments]
+        return min(max([0.0, *(norm if norm == norm else _LARGEST for norm in norms)]) * (1 + 1e-5), 1e300)
 
     def count(self, blocks: np.ndarray) -> np.ndarray:
         """The number of rows of each of these blocks."""
@@ -178,15 +191,17 @@ class _Pass:
             self._top.expect(bounds.score_lower, live.count(np.arange(live.blocks)))
             if wanted.tolerance:
                 return self._by_bound(bounds)
-        order, at_once = np.arange(live.blocks), self._blocks_at_once()
+        skipped, left = 0, np.arange(live.blocks)
         if self._bounds is not None and not wanted.attention:
-            # The largest scores are the same in any order, and are found early in this one.
+            # The largest scores are the same in any order, and are found early in that of the bounds.
             upper = self._bounds.score_upper
-            order, at_once = np.argsort(-(upper - upper.max(1, keepdims=True)).max(0), kind="stable"), 8
-        skipped = 0
-        for n in range(0, len(order), at_once):
-            blocks = order[n : n + at_once]
-            needed = np.sort(blocks[self._is_needed(blocks)])
+            left = np.argsort(-(upper - upper.max(1, keepdims=True)).max(0), kind="stable")
+            self._visit(np.sort(left[:_FIRST]))
+            left = np.sort(left[_FIRST:])
+        at_once = self._blocks_at_once()
+        for n in range(0, len(left), at_once):
+            blocks = left[n : n + at_once]
+            needed = blocks[self._is_needed(blocks)]
             self._visit(needed)
             skipped += int(live.count(blocks).sum() - live.count(needed).sum())
         return skipped
@@ -222,14 +237,16 @@ class _Pass:
         return 0
 
     def _visit(self, blocks: np.ndarray) -> None:
-        """Attention within each of the blocks, and their place in the sums; neighbours have one call."""
-        ends = np.flatnonzero(np.diff(blocks) > 1) + 1
-        whole = len(self._live) // BLOCK
-        for run in np.split(blocks, ends):
-            if len(run) and run[0] < whole:
-                self._call(int(run[0]), min(int(run[-1]) + 1, whole), BLOCK)
-            if len(run) and run[-1] >= whole:  # the last block of all, which is shorter
-                self._call(whole, whole + 1, len(self._live) - whole * BLOCK)
+        """Attention within each of the blocks, and their place in the sums; neighbours in one segment have one call."""
+        places, whole = self._live.places[blocks], len(self._live) // BLOCK
+        ends = np.flatnonzero((np.diff(blocks) > 1) | (np.diff(places) != 0) | (blocks[1:] == whole)) + 1
+        for run, place in zip(
+            np.split(blocks, ends), places[np.concatenate([[0], ends])] if len(blocks) else (), strict=False
+        ):
+            most = len(run) if place >= 0 else _COPIED
+            for n in range(0, len(run), most):
+                first, stop = int(run[n]), int(run[n : n + most][-1]) + 1
+                self._call(first, stop, BLOCK if first < whole else len(self._live) - first * BLOCK)
 
     def _call(self, first: int, stop: int, rows: int) -> None:
         live, wanted, count = self._live, self._wanted, stop - first
@@ -347,26 +364,45 @@ class _Top:
         self, first: int, maximum_nR: np.ndarray, lse_nR: np.ndarray, weights: np.ndarray, positions: np.ndarray,
         keys: Tensor, rows: int,
     ) -> None:  # fmt: skip
-        """Takes the candidates of `n` blocks of `rows` rows, of which `first` is the first; their keys are (n rows, H, D)."""
-        near = maximum_nR + self._rounding >= self.lowest()
-        for n in np.flatnonzero(near.any(1)).tolist():
-            r = np.flatnonzero(near[n])
-            at = positions[n, r]  # (r, k) within the block
-            head = r // self._queries
-            found = keys[torch.from_numpy(n * rows + at), torch.from_numpy(head)[:, None]].double().numpy()
-            query = self._query.reshape(len(near[n]), -1)[r]
-            scores = (found * query[:, None]).sum(-1) * self._scale
-            self._take(r, scores, (first + n) * BLOCK + at, weights[n, r].astype(np.float64), lse_nR[n, r])
-
-    def _take(self, r: np.ndarray, scores: np.ndarray, at: np.ndarray, weights: np.ndarray, lse_r: np.ndarray) -> None:
-        lse = np.broadcast_to(lse_r[:, None], scores.shape)
+        """Takes the candidates (n, R, k) of `n` blocks of `rows` rows, of which `first` is the first; their keys are (n rows, H, D)."""
+        lowest = self.lowest()
+        r = np.flatnonzero((maximum_nR + self._rounding >= lowest).any(0))
+        if not len(r):
+            return
+        # Scores as the engine's weights give them; where a weight is zero, only that the score is not above this one.
+        lse = np.broadcast_to(lse_nR[:, r, None], (*lse_nR[:, r].shape, weights.shape[2]))
+        weight, at = (x[:, r].transpose(1, 0, 2).reshape(len(r), -1).astype(x.dtype) for x in (weights, positions))
+        lse = lse.transpose(1, 0, 2).reshape(len(r), -1)
+        at = at + np.repeat((first + np.arange(len(lse_nR))) * BLOCK, weights.shape[2])
+        is_known = weight > 0
+        score = lse + np.where(is_known, np.log(np.where(is_known, weight, 1.0), dtype=np.float64), _UNDERFLOW)
+        slack = (2 * self._rounding[r] + 1e-5)[:, None]
+        known = np.concatenate([self._scores[r], np.where(is_known, score, -np.inf)], axis=1)
+        enough = np.partition(known, -self.top, axis=1)[:, -self.top]
+        is_near = score + slack >= np.maximum(enough, lowest[r])[:, None]
+        counts = is_near.sum(1)
+        row, column = np.nonzero(is_near)
+        if not len(row):
+            return
+        # Row by row, with as many places as the row with the most candidates needs.
+        place = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
+        shape = (len(r), int(counts.max()))
+        block_row = torch.from_numpy(at[row, column] - first * BLOCK)
+        offset = torch.from_numpy(r[row] // self._queries)
+        found = keys[block_row // BLOCK * rows + block_row % BLOCK, offset].double().numpy()
+        query = self._query.reshape(len(lowest), -1)[r[row]]
+        new = [np.full(shape, -np.inf), np.full(shape, 2**62), np.zeros(shape), np.full(shape, -np.inf)]
+        for each, candidates in zip(
+            new,
+            ((found * query).sum(-1) * self._scale, at[row, column], weight[row, column], lse[row, column]),
+            strict=True,
+        ):
+            each[row, place] = candidates
         olds = (self._scores, self._at, self._weights, self._lse)
-        joined = [
-            np.concatenate([old[r], new], axis=1) for old, new in zip(olds, (scores, at, weights, lse), strict=True)
-        ]
+        joined = [np.concatenate([old[r], each], axis=1) for old, each in zip(olds, new, strict=True)]
         order = np.lexsort((joined[1], -joined[0]), axis=-1)[:, : self.top]
-        for old, new in zip(olds, joined, strict=True):
-            old[r] = np.take_along_axis(new, order, axis=1)
+        for old, each in zip(olds, joined, strict=True):
+            old[r] = np.take_along_axis(each, order, axis=1)
 
     def listed(self, lse: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Ids, weights and scores, (R, k)."""
@@ -402,8 +438,11 @@ def _bounds(live: LiveRows, query_HQD: Tensor, scale: float) -> _Bounds:
         uppers.append((middle + reach).reshape(rows, -1).numpy())
         lowers.append((middle - reach).reshape(rows, -1).numpy())
     listed, starts = live.chunks
-    upper = np.maximum.reduceat(np.concatenate(uppers, axis=1)[:, listed], starts, axis=1)
-    lower = np.minimum.reduceat(np.concatenate(lowers, axis=1)[:, listed], starts, axis=1)
+    # Squares of very large keys overflow: then a bound says nothing.
+    high = np.nan_to_num(np.concatenate(uppers, axis=1), nan=_LARGEST, posinf=_LARGEST, neginf=-_LARGEST)
+    low = np.nan_to_num(np.concatenate(lowers, axis=1), nan=-_LARGEST, posinf=_LARGEST, neginf=-_LARGEST)
+    upper = np.maximum.reduceat(high[:, listed], starts, axis=1)
+    lower = np.minimum.reduceat(low[:, listed], starts, axis=1)
     count = np.log(live.count(np.arange(live.blocks)))
     return _Bounds(upper, lower, upper + count + 1e-6 * (1 + np.abs(upper)))
 

@@ -17,6 +17,7 @@ import json
 import secrets
 import stat
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,6 +32,7 @@ CHUNK = 1024  # rows of a checksum and a bound
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 NAMES = r"[0-9]{12}-[0-9a-f]{16}\.safetensors"
 _DIGEST = 32
+_HASHERS = 2
 
 
 class Layout(NamedTuple):
@@ -122,12 +124,13 @@ def write(folder: Path, ids: np.ndarray, keys: Tensor, values: Tensor | None) ->
 def bounds(keys: Tensor) -> tuple[Tensor, Tensor]:
     """Centres (c, H, D) and radii (c, H) of the chunks of keys (n, H, D); the radii are rounded up."""
     centres, radii = [], []
+    # A square of a difference is wrong by a few roundings, and the sum of D by at most D more.
+    above = 1 + (keys.shape[2] + 8) * 2.0**-23
     for chunk in keys.split(CHUNK):
-        exact = chunk.double()
-        centre = exact.mean(0).float()
-        radius = (exact - centre.double()).square().sum(-1).sqrt().amax(0)
+        exact = chunk.float()
+        centre = exact.mean(0)
         centres.append(centre)
-        radii.append((radius * (1 + 1e-6)).float())
+        radii.append((exact - centre).square_().sum(-1).amax(0).sqrt() * above)
     return torch.stack(centres), torch.stack(radii)
 
 
@@ -209,7 +212,8 @@ def _described(tensors: dict[str, tuple[tuple[int, ...], str]]) -> str:
 
 
 def _digests(path: Path, tensors: dict[str, Tensor], rows: int) -> bytes:
-    chunks = [_chunk_digest(tensors, number) for number in range(_chunks(rows))]
+    with ThreadPoolExecutor(_HASHERS) as pool:  # hashlib computes without Python's lock
+        chunks = list(pool.map(lambda number: _chunk_digest(tensors, number), range(_chunks(rows))))
     return b"".join([_header_digest(path), _digest(tensors["centres"], tensors["radii"]), *chunks])
 
 
