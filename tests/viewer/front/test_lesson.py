@@ -29,7 +29,13 @@ def worked() -> Iterator[Lesson]:
 def page(worked: Lesson, open_page: Callable[..., Page]) -> Page:
     opened = open_page(worked.view.address)  # type: ignore[union-attr]
     opened.wait_for_selector(TITLE)
+    show_numbers(opened)
     return opened
+
+
+def show_numbers(page: Page) -> None:
+    """Asks no questions before the numbers."""
+    page.get_by_label("Ask before numbers are shown").uncheck()
 
 
 def go(page: Page, title: str) -> None:
@@ -281,6 +287,7 @@ def test_the_address_has_the_step_and_the_changed_numbers(page: Page) -> None:
     page.wait_for_function("() => location.hash.includes('step=softmax') && location.hash.includes('example=')")
     page.reload()
     page.wait_for_selector(TITLE)
+    show_numbers(page)
     assert page.locator(TITLE).text_content() == "Softmax: scores to shares (4 of 6)"
     np.testing.assert_allclose(
         table(page, "weights"), work_through(cell_of_x[2:4], tokens="a pen")["weights"], atol=0.0051
@@ -337,6 +344,37 @@ def test_a_saved_lesson_is_one_small_file_that_opens_at_a_step(
     np.testing.assert_allclose(table(page, "next_word"), worked["next_word"], atol=0.0051)
     go(page, "Learning")
     assert page.get_by_role("button", name="One step").is_disabled()
+
+
+def test_a_question_is_answered_before_its_numbers_are_shown(worked: Lesson, open_page: Callable[..., Page]) -> None:
+    page = open_page(worked.view.address)  # type: ignore[union-attr]
+    page.wait_for_selector(TITLE)
+    go(page, "Softmax")
+    covered = page.locator("[data-matrix=weights] td.lesson-cell")
+    assert set(covered.all_text_contents()) == {"?"}
+    assert "not shown yet" in covered.first.get_attribute("aria-label")
+    assert page.locator(".lesson-finding:visible").count() == 0
+    covered.first.click()
+    assert set(covered.all_text_contents()) == {"?"}
+    page.get_by_role("button", name="under 0.4").click()
+    assert page.locator(".lesson-answer").text_content().startswith("Not so. It is 0.82")
+    assert page.locator(".lesson-right").text_content() == "over 0.7"
+    assert page.locator(".lesson-guess").text_content() == "under 0.4"
+    np.testing.assert_allclose(table(page, "weights"), worked["weights"], atol=0.0051)
+    # The calculation behind the answer.
+    assert page.locator(".lesson-explained").text_content() == "Weights A [this, pen] = 0.822"
+    go(page, "Heads")
+    page.get_by_role("button", name="Show me").click()
+    assert page.locator(".lesson-answer").text_content().startswith("Head 1 gives 0.92 to ")
+    go(page, "Masks")
+    page.get_by_role("button", name="Zeros.").click()
+    assert page.locator(".lesson-answer").text_content().startswith("Right. ")
+    go(page, "Softmax")
+    np.testing.assert_allclose(table(page, "weights"), worked["weights"], atol=0.0051)
+    asks = page.get_by_label("Ask before numbers are shown")
+    asks.uncheck()
+    asks.check()
+    assert set(covered.all_text_contents()) == {"?"}
 
 
 def test_a_finding_marks_its_numbers(page: Page) -> None:
@@ -397,6 +435,7 @@ def test_a_saved_page_has_the_lesson_read_only(
     page.goto((tmp_path / "page.html").as_uri() + "#tab=lesson")
     page.wait_for_selector(TITLE)
     assert "This is a saved page, without a program" in page.locator(".lesson-main").text_content()
+    show_numbers(page)
     assert cell(page, "x", 0, 0).locator("input").get_attribute("readonly") is not None
     go(page, "Weigh")
     page.locator("[data-setting=query]").select_option(label="4: pen")

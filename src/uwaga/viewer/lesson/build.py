@@ -19,6 +19,7 @@ from uwaga.viewer.lesson.example import (
     Example,
     parse_example,
 )
+from uwaga.viewer.lesson.questions import with_questions
 from uwaga.viewer.lesson.steps import (
     architecture,
     batches,
@@ -85,7 +86,7 @@ def build_steps(example: Example) -> tuple[Step, ...]:
     crude = unnormalised.work_out(example, x)
     payload, output_weight = database.payload_of(example), heads.output_weight_of(example)
     masked, placed = masks.step(example, head), positions.placed(example, x)
-    return (
+    steps = (
         unnormalised.step(example, crude),
         unnormalised.alike_step(example, crude),
         calculation.projection_step(example, x, projected),
@@ -107,6 +108,7 @@ def build_steps(example: Example) -> tuple[Step, ...]:
         architecture.length_step(example, head, projected, scored),
         _in_a_model(),
     )
+    return with_questions(example, steps)
 
 
 def _transformer(example: Example, source: Matrix) -> Iterator[Step]:

@@ -153,6 +153,28 @@ class Drawing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """A question about a step's numbers, with choices; it can be answered before they are shown.
+
+    answers: places of the right choices, more than one where numbers are equal.
+    covers: ids of the matrices that would tell the answer.
+    cells: those that the answer is about.
+    """
+
+    text: str
+    choices: Sequence[str]
+    answers: Sequence[int]
+    why: str
+    covers: Sequence[str]
+    cells: Sequence[tuple[str, int, int]]
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: _listed(getattr(self, name)) for name in self.__slots__} | {
+            "cells": [list(at) for at in self.cells]
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
     """One page of the lesson.
 
@@ -169,6 +191,7 @@ class Step:
     code: str = ""
     head: dict[str, str] = field(default_factory=dict)
     drawing: Drawing | None = None
+    question: Question | None = None
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -179,6 +202,7 @@ class Step:
             "code": self.code,
             "head": dict(self.head) or None,
             "drawing": None if self.drawing is None else self.drawing.to_json(),
+            "question": None if self.question is None else self.question.to_json(),
             "sections": [section.to_json() for section in self.sections],
         }
 

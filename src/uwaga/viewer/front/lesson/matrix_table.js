@@ -20,6 +20,7 @@ import { lessonCellKey, lessonDigits, lessonHas, lessonMatrix, lessonValue } fro
  * @property {string} id
  * @property {(lesson: Lesson, slice: number) => void} update
  * @property {(selected: LessonCell | null, sources: Set<string>) => void} showSelection
+ * @property {(covered: boolean) => void} cover  whether numbers are shown as question marks
  * @property {(cell: LessonCell) => void} reveal  scrolls to a cell and focuses it
  */
 
@@ -48,6 +49,7 @@ export function makeMatrixTable(lesson, id, slice, actions) {
 
   let shown = lesson;
   let at = slice;
+  let isCovered = false;
   let tabStop = { row: 0, column: 0 };
   /** @type {Map<string, string>} */
   const inputErrors = new Map();
@@ -137,12 +139,18 @@ export function makeMatrixTable(lesson, id, slice, actions) {
       const value = lessonValue(next, cellAt(row, column));
       fillMatrixCell(cell, now, value, largest, `${tokenText(now.rows[row])}, ${tokenText(now.columns[column])}`,
         actions.readOnly(), inputErrors.has(`${row}/${column}`));
+      if (isCovered && cell.target === cell.place) coverMatrixCell(cell.place, `${tokenText(now.rows[row])}, ${tokenText(now.columns[column])}`);
     }));
   }
   update(lesson, slice);
 
   return {
     element, id, update,
+    cover(covered) {
+      if (covered === isCovered) return;
+      isCovered = covered;
+      update(shown, at);
+    },
     showSelection(selected, sources) {
       cells.forEach((line, row) => line.forEach(({ place, target }, column) => {
         const cell = cellAt(row, column), name = lessonCellKey(cell);
@@ -202,6 +210,14 @@ function fillMatrixCell({ place, target }, matrix, value, largest, name, readOnl
   const text = lessonNumber(value, lessonDigits(matrix, Number(place.dataset.column)));
   target.textContent = text;
   target.setAttribute("aria-label", `${name}: ${Number.isNaN(value) ? "hidden" : text}`);
+}
+
+/** @param {HTMLElement} place @param {string} name */
+function coverMatrixCell(place, name) {
+  place.textContent = "?";
+  place.style.setProperty("--lesson-heat", "0");
+  place.classList.remove("lesson-negative", "lesson-hidden-number");
+  place.setAttribute("aria-label", `${name}: not shown yet`);
 }
 
 /** @param {Float32Array} data @returns {number} */

@@ -42,7 +42,11 @@
 /** @typedef {{statistic: string, sense: "largest" | "smallest", why: string}} LessonHead */
 /**
  * @typedef {{id: string, title: string, number: string, text: string[], code: string, head: LessonHead | null,
- *   drawing: LessonDrawing | null, sections: LessonSection[]}} LessonStep
+ *   drawing: LessonDrawing | null, question: LessonQuestion | null, sections: LessonSection[]}} LessonStep
+ */
+/**
+ * @typedef {{text: string, choices: string[], answers: number[], why: string, covers: string[], cells: [string, number, number][]}}
+ *   LessonQuestion
  */
 /** @typedef {{id: string, label: string, step: string, x: number, y: number, width: number, height: number, shape: string}} LessonPart */
 /**

@@ -25,7 +25,7 @@ import { lessonMatrix } from "./reply.js";
  */
 /**
  * @typedef {import("./matrix_table.js").MatrixActions & import("./controls.js").SettingActions & {
- *   choose: (query: number) => void, open: (id: string) => void, highlight: (cells: LessonCell[]) => void, app: import("../types.js").App}} StepActions
+ *   choose: (query: number) => void, asks: (id: string) => boolean, answered: (id: string) => void, open: (id: string) => void, highlight: (cells: LessonCell[]) => void, app: import("../types.js").App}} StepActions
  */
 
 /**
@@ -35,8 +35,8 @@ import { lessonMatrix } from "./reply.js";
  * @returns {string}
  */
 export function stepStructure(lesson, step) {
-  const { id, sections } = lesson.steps[step];
-  return JSON.stringify([id, sections.map((section) => [section.form, section.controls, section.charts.length,
+  const { id, question, sections } = lesson.steps[step];
+  return JSON.stringify([id, !question, sections.map((section) => [section.form, section.controls, section.charts.length,
     section.matrices.map((name) => {
       const matrix = lessonMatrix(lesson, name);
       return [name, matrix.rows.length, matrix.columns.length, matrix.sliced];
@@ -58,13 +58,26 @@ export function makeStepPage(lesson, step, query, actions) {
   const parts = lesson.steps[step].sections.map((_, at) => makeSection(lesson, step, at, query, actions));
   const heads = stepHeads(lesson, step).map((head) => makeModelHead(actions.app, head));
   const drawing = lesson.steps[step].drawing ? makeDrawing(actions.open) : null;
-  const element = el("article", { class: "lesson-page" }, heading, words, drawing?.element, placeSections(parts),
+  const question = lesson.steps[step].question ? makeQuestion(actions, () => showNumbers()) : null;
+  const element = el("article", { class: "lesson-page" }, heading, words, question?.element, drawing?.element, placeSections(parts),
     codeLine,
     heads.length ? el("section", { class: "lesson-section", "aria-label": "In a real model" },
       el("h3", { text: "In a real model" }), heads.map((head) => head.element)) : null);
 
+  let current = lesson;
+
+  /** Covers what would tell the answer, or uncovers it. */
+  function showNumbers() {
+    const { id, question: asked } = current.steps[step];
+    const isAsking = !!asked && actions.asks(id);
+    element.classList.toggle("lesson-asking", isAsking);
+    for (const part of parts) for (const grid of part.grids) grid.cover(isAsking && asked.covers.includes(grid.id));
+    question?.element.classList.toggle("lesson-answered", !isAsking);
+  }
+
   /** @param {Lesson} next @param {number} at */
   function update(next, at) {
+    current = next;
     const { title, number, text, code: python } = next.steps[step];
     heading.textContent = number ? `${title} (${number})` : title;
     words.replaceChildren(...text.map((paragraph) => el("p", { text: paragraph })));
@@ -72,6 +85,8 @@ export function makeStepPage(lesson, step, query, actions) {
     codeLine.hidden = python === "";
     if (drawing && next.steps[step].drawing) drawing.update(next.steps[step].drawing);
     for (const part of parts) part.update(next, at);
+    if (question) question.update(next.steps[step].id, next.steps[step].question);
+    showNumbers();
   }
   update(lesson, query);
   return {
@@ -81,6 +96,57 @@ export function makeStepPage(lesson, step, query, actions) {
     dispose() {
       drawing?.dispose();
       heads.forEach((head) => head.dispose());
+    },
+  };
+}
+
+/**
+ * A question before the numbers: a choice shows them, the right answer and why; so does "Show me".
+ * @param {StepActions} actions
+ * @param {() => void} changed  after an answer
+ * @returns {{element: HTMLElement, update: (id: string, question: import("./reply.js").LessonQuestion | null) => void}}
+ */
+function makeQuestion(actions, changed) {
+  const text = el("p", { class: "lesson-question-text" });
+  const choices = el("div", { class: "lesson-control", role: "group", "aria-label": "Answers" });
+  const answer = el("p", { class: "lesson-answer", role: "status" });
+  let shown = "", step = "";
+  /** @type {number | null} */
+  let guess = null;
+
+  /** @param {import("./reply.js").LessonQuestion} question */
+  function draw(question) {
+    const isAsking = actions.asks(step);
+    const say = (/** @type {number | null} */ which) => {
+      guess = which;
+      actions.answered(step);
+      draw(question);
+      changed();
+      const [first] = question.cells;
+      if (first) actions.select({ of: first[0], row: first[1], column: first[2], slice: null });
+    };
+    text.textContent = tokenText(question.text);
+    choices.replaceChildren(
+      ...question.choices.map((choice, at) => el("button", {
+        type: "button", text: tokenText(choice), disabled: !isAsking,
+        class: isAsking ? "" : question.answers.includes(at) ? "lesson-right" : at === guess ? "lesson-guess" : "",
+        on: { click: () => say(at) },
+      })),
+      isAsking ? el("button", { type: "button", class: "lesson-show", text: "Show me", on: { click: () => say(null) } }) : "");
+    const verdict = guess === null ? "" : question.answers.includes(guess) ? "Right. " : "Not so. ";
+    answer.textContent = isAsking ? "" : tokenText(`${verdict}${question.why}`);
+  }
+
+  return {
+    element: el("section", { class: "lesson-question", "aria-label": "Predict" }, text, choices, answer),
+    update(id, question) {
+      if (!question) return;
+      step = id;
+      const asked = JSON.stringify(question);
+      // The guess was one at other numbers.
+      if (asked !== shown) guess = null;
+      shown = asked;
+      draw(question);
     },
   };
 }

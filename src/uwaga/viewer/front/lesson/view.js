@@ -41,12 +41,24 @@ export function lessonView(app) {
 
   const message = el("p", { class: "lesson-error lesson-message", role: "alert", hidden: true });
   const sentence = makeSentenceInput({ write: (text) => lesson && change(lessonWithText(editedQuestion(), text), 0), reset, isReadOnly });
-  const steps = makeStepNavigation(goToStep, printAll);
+  const steps = makeStepNavigation(goToStep, { print: printAll, ask: setAsking });
   const place = el("div", { class: "lesson-place" });
   const explanation = makeExplanation({ follow, back, close, go: showCellInStep, hover });
   const main = el("div", { class: "lesson-main" }, isReadOnly ? el("p", { class: "lesson-note", text: lessonReadOnlyNote }) : null,
     sentence.element, message, place, steps.footer);
   const element = el("div", { class: "lesson-view" }, steps.element, main, explanation.element);
+
+  /** Steps whose question was answered, or whose numbers were asked for. @type {Set<string>} */
+  const answered = new Set();
+  let isAsking = true;
+
+  /** @param {boolean} asks */
+  function setAsking(asks) {
+    isAsking = asks;
+    if (asks) answered.clear();
+    if (lesson && page) page.update(lesson, query);
+    showSelection();
+  }
 
   const editedQuestion = () => (requested.settings ? requested : /** @type {import("./reply.js").Lesson} */ (lesson).question);
   /** @type {import("./step.js").StepActions} */
@@ -57,6 +69,8 @@ export function lessonView(app) {
     say: (text) => app.announce(text),
     readOnly: () => isReadOnly,
     choose(next) { query = next; follow(null); },
+    asks: (id) => isAsking && !answered.has(id),
+    answered(id) { answered.add(id); },
     open(id) { if (lesson) goToStep(lesson.steps.findIndex((one) => one.id === id)); },
   };
 
@@ -144,6 +158,10 @@ export function lessonView(app) {
 
   /** @param {LessonCell} cell */
   function select(cell) {
+    if (lesson && page && actions.asks(lesson.steps[step].id) && lesson.steps[step].question?.covers.includes(cell.of)) {
+      actions.say("Not shown yet: answer the question, or choose Show me.");
+      return;
+    }
     chain = [cell];
     explain();
   }
@@ -225,7 +243,7 @@ export function lessonView(app) {
   function printAll() {
     if (!lesson) return;
     const now = lesson;
-    const pages = now.steps.map((_, at) => makeStepPage(now, at, query, actions));
+    const pages = now.steps.map((_, at) => makeStepPage(now, at, query, { ...actions, asks: () => false }));
     place.replaceChildren(...pages.map((one) => one.element));
     for (const part of place.querySelectorAll("details")) part.open = true;
     window.print();
@@ -332,20 +350,22 @@ function makeSentenceInput({ write, reset, isReadOnly }) {
 
 /**
  * @param {(step: number) => void} go
- * @param {() => void} print
+ * @param {{print: () => void, ask: (asks: boolean) => void}} actions
  * @returns {{element: HTMLElement, footer: HTMLElement, update: (lesson: import("./reply.js").Lesson, step: number) => void}}
  */
-function makeStepNavigation(go, print) {
+function makeStepNavigation(go, actions) {
   let at = 0;
   const list = el("ol", { class: "lesson-list" });
   const select = el("select", { class: "lesson-select", "aria-label": "Step", on: { change: () => go(Number(select.value)) } });
   const progress = el("progress", { class: "lesson-progress", "aria-label": "Progress", value: 0, max: 1 });
   const count = el("span", { class: "lesson-count" });
+  const asks = el("input", { type: "checkbox", checked: true, on: { change: () => actions.ask(asks.checked) } });
   const before = el("button", { type: "button", class: "lesson-before", title: "Previous step (p)", on: { click: () => go(at - 1) } });
   const after = el("button", { type: "button", class: "lesson-after", title: "Next step (n)", on: { click: () => go(at + 1) } });
   return {
     element: el("nav", { class: "lesson-nav", "aria-label": "Steps of the lesson" }, progress, count, select, list,
-      el("button", { type: "button", class: "lesson-print", text: "Print all steps", on: { click: print } })),
+      el("label", { class: "lesson-control lesson-asks" }, asks, " Ask before numbers are shown"),
+      el("button", { type: "button", class: "lesson-print", text: "Print all steps", on: { click: actions.print } })),
     footer: el("div", { class: "lesson-footer" }, before, after),
     update(lesson, step) {
       at = step;
