@@ -35,7 +35,7 @@ def page(worked: Lesson, open_page: Callable[..., Page]) -> Page:
 
 def show_numbers(page: Page) -> None:
     """Asks no questions before the numbers."""
-    page.get_by_label("Ask before numbers are shown").uncheck()
+    page.get_by_label("Predict first").uncheck()
 
 
 def go(page: Page, title: str) -> None:
@@ -371,7 +371,7 @@ def test_a_question_is_answered_before_its_numbers_are_shown(worked: Lesson, ope
     assert page.locator(".lesson-answer").text_content().startswith("Right. ")
     go(page, "Softmax")
     np.testing.assert_allclose(table(page, "weights"), worked["weights"], atol=0.0051)
-    asks = page.get_by_label("Ask before numbers are shown")
+    asks = page.get_by_label("Predict first")
     asks.uncheck()
     asks.check()
     assert set(covered.all_text_contents()) == {"?"}

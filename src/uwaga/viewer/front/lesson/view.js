@@ -363,9 +363,11 @@ function makeStepNavigation(go, actions) {
   const before = el("button", { type: "button", class: "lesson-before", title: "Previous step (p)", on: { click: () => go(at - 1) } });
   const after = el("button", { type: "button", class: "lesson-after", title: "Next step (n)", on: { click: () => go(at + 1) } });
   return {
-    element: el("nav", { class: "lesson-nav", "aria-label": "Steps of the lesson" }, progress, count, select, list,
-      el("label", { class: "lesson-control lesson-asks" }, asks, " Ask before numbers are shown"),
-      el("button", { type: "button", class: "lesson-print", text: "Print all steps", on: { click: actions.print } })),
+    element: el("nav", { class: "lesson-nav", "aria-label": "Steps of the lesson" }, progress, count, select,
+      el("div", { class: "lesson-tools" },
+        el("label", { class: "lesson-control", title: "Each step asks a question before it shows the numbers that answer it" }, asks, " Predict first"),
+        el("button", { type: "button", text: "Print all steps", on: { click: actions.print } })),
+      list),
     footer: el("div", { class: "lesson-footer" }, before, after),
     update(lesson, step) {
       at = step;
