@@ -192,6 +192,35 @@ def test_scores_are_called_symmetric_only_where_they_are(example: Example) -> No
         assert quoted[2] != quoted[4]
 
 
+@settings(max_examples=10, deadline=None)
+@given(examples())
+def test_findings_about_sums_heads_and_learning_are_true(example: Example) -> None:
+    steps = {step.id: step for step in build_steps(example)}
+    said = {
+        name: " ".join(each.text for part in step.sections for each in part.findings) for name, step in steps.items()
+    }
+    sums = matrix(steps["crude"], "crude_sums")
+    assert ("happen to" in said["crude"]) == bool((sums - 1).abs().max() < 0.005)
+    if example.heads > 1:
+        apart = matrix(steps["heads"], "head1_weights") - matrix(steps["heads"], "head2_weights")
+        assert ("have the same weights" in said["heads"]) == bool(apart.abs().max() < 0.005)
+    before, after = re.search(
+        r"With one more step the loss \w+ (?:from|at) (\S+?)(?: to (\S+?))?[.:](?:\s|$)", said["learning"]
+    ).groups()  # type: ignore[union-attr]
+    progress = matrix(steps["learning"], "learn_progress")[example.steps : example.steps + 2, 1]
+    assert abs(float(before) - float(progress[0])) <= 0.0051
+    assert after is None or abs(float(after) - float(progress[1])) <= 0.0051
+    falls, rises = "falls from" in said["learning"], "rises from" in said["learning"]
+    assert falls == (after is not None and bool(progress[1] < progress[0]))
+    assert rises == (after is not None and bool(progress[1] > progress[0]))
+
+
+def test_a_difference_that_is_rounding_has_no_colours() -> None:
+    steps = {step.id: step for step in build_steps(parse_example({"ask": "lesson"}))}
+    shades = {each.id: each.shade for part in steps["positions"].sections for each in part.matrices}
+    assert (shades["without_apart"], shades["with_apart"]) == ("none", "signed")
+
+
 def test_columns_have_names_only_where_the_vectors_were_made_by_hand() -> None:
     assert parse_example({"ask": "lesson"}).width_names == ("pointing", "acting", "thing", "ending")
     assert parse_example({"ask": "lesson", "tokens": ["this", "nobody"]}).width_names == ("x1", "x2", "x3", "x4")

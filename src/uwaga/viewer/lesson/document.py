@@ -207,6 +207,11 @@ class Step:
         }
 
 
+def difference_shade(difference: Tensor, of: Tensor) -> str:
+    """The shade of a matrix of differences: no colours where they are rounding errors of what was subtracted."""
+    return "none" if float(difference.abs().max()) <= 1e-5 * float(of.abs().max()) else "signed"
+
+
 def matrices(steps: Iterable[Step]) -> dict[str, Matrix]:
     """All matrices by id; a later step may show one of an earlier step again."""
     found: dict[str, Matrix] = {}

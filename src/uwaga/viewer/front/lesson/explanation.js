@@ -225,6 +225,15 @@ function cellNumber(matrix, cell, value, least) {
   return lessonNumber(value, digits && Math.max(least, digits));
 }
 
+/**
+ * An operand has more digits than the result, so that the calculation comes out as it is written; zeros at its end say nothing.
+ * @param {string} text
+ * @returns {string}
+ */
+export function operandText(text) {
+  return text.replace(/(\.\d\d\d*?)0+$/, "$1");
+}
+
 /** @param {Lesson} lesson @param {LessonCell} cell @returns {string} */
 function cellEquation(lesson, cell) {
   const value = lessonValue(lesson, cell);
@@ -242,7 +251,7 @@ function calculationPartElement(lesson, piece, actions) {
   const { cell } = piece;
   const value = lessonValue(lesson, cell);
   const name = lessonCellName(lesson, cell);
-  const text = cellNumber(lessonMatrix(lesson, cell.of), cell, value, 2);
+  const text = operandText(cellNumber(lessonMatrix(lesson, cell.of), cell, value, 4));
   return el("button", {
     type: "button", class: "lesson-number", text: value < 0 ? `(${text})` : text, title: name, "aria-label": `${text}, ${name}`,
     on: {

@@ -12,7 +12,7 @@ from uwaga.ops.masks import KeyLengths
 from uwaga.ops.ragged import Ragged
 from uwaga.viewer.lesson import provenance
 from uwaga.viewer.lesson.compute import layer_of
-from uwaga.viewer.lesson.document import Finding, Matrix, Section, Step
+from uwaga.viewer.lesson.document import Finding, Matrix, Section, Step, difference_shade
 from uwaga.viewer.lesson.example import Example, vector
 from uwaga.viewer.lesson.provenance import cell
 
@@ -161,6 +161,7 @@ def _both_ways(example: Example) -> tuple[Matrix, Matrix, Matrix]:
             formula="packed - padded",
             numbers=packed.values - kept_NM,
             source=provenance.minus(cell("packed", "i", "j"), cell("padded", "i", "j")),
+            shade=difference_shade(packed.values - kept_NM, packed.values),
             **shared,
         ),
     )

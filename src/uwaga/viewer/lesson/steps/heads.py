@@ -168,6 +168,8 @@ def _findings(example: Example, heads: list[list[Matrix]]) -> list[Finding]:
     first, second = heads[0][-2], heads[1][-2]
     apart_NN = (first.numbers - second.numbers).abs()
     i, j = divmod(int(apart_NN.argmax()), len(example.tokens))
+    if float(apart_NN[i, j]) < 0.005:
+        return [Finding(text="With these numbers heads 1 and 2 have the same weights: they look for the same thing.")]
     text = (
         f"The heads look for different things: the weight of “{example.tokens[i]}” on “{example.tokens[j]}” is "
         f"{shown(float(first.numbers[i, j]))} in head 1 and {shown(float(second.numbers[i, j]))} in head 2."
@@ -363,11 +365,13 @@ def _wide(example: Example, x: Matrix) -> tuple[Section, ...]:
     traced = traced_attention("wide", layer, x, Weights(*names), title="Output of the wide layer")
     cut_numbers = m * d * 2 + m * e + e * m
     text = (
-        f"Heads need not divide the width. Here each of the {count} heads has queries and keys of width {d} and values of width {e}"
-        f" for itself, and W_O has {count} · {e} = {count * e} rows, which bring the outputs back to width {m}."
+        f"Heads need not divide the width. Here every head has queries and keys of width {d} and values of width {e} for itself, and"
+        f" W_O has {count} · {e} = {count * e} rows, which bring the outputs back to width {m}."
     )
     finding = Finding(
-        text=f"Cut into heads, the layer has {cut_numbers} weights, whatever the number of heads; with wide heads it has"
+        text=f"With one head both forms are the same layer, of {cut_numbers} weights."
+        if count == 1
+        else f"Cut into heads, the layer has {cut_numbers} weights, whatever the number of heads; with wide heads it has"
         f" {count} times as many: {count * cut_numbers}."
     )
     first = Finding(

@@ -311,7 +311,7 @@ def _answers(example: Example, task: Task, made: _Forward) -> Finding:
     i = int(losses.argmax())
     wanted = task.words[int(task.before_N[i])]
     chance = float(made.chances.numbers[i, int(task.before_N[i])])
-    text = f"Most wrong is “{example.tokens[i]}”: it gives “{wanted}” a probability of {shown(chance)}."
+    text = f"The largest loss is that of “{example.tokens[i]}”: it gives “{wanted}” a probability of {shown(chance)}."
     return Finding(text=text, cells=[("learn_losses", i, 0), ("learn_chances", i, int(task.before_N[i]))])
 
 

@@ -14,7 +14,7 @@ from uwaga.nn import SinusoidalPositions
 from uwaga.ops.attention.api import attention
 from uwaga.viewer.lesson import provenance
 from uwaga.viewer.lesson.compute import layer_of
-from uwaga.viewer.lesson.document import Chart, Finding, Matrix, Section, Step, shown
+from uwaga.viewer.lesson.document import Chart, Finding, Matrix, Section, Step, difference_shade, shown
 from uwaga.viewer.lesson.example import Example
 from uwaga.viewer.lesson.provenance import cell
 
@@ -160,6 +160,7 @@ def _shuffled(example: Example, *, with_positions: bool) -> tuple[Matrix, ...]:
             formula="first - second",
             numbers=outputs[0] - outputs[1][back],
             source=provenance.minus(cell(first, "i", "j"), cell(then, "i", "j")),
+            shade=difference_shade(outputs[0] - outputs[1][back], outputs[0]),
             **shared,
         ),
     )

@@ -127,7 +127,10 @@ def work_out(example: Example, x: Matrix) -> Crude:
 def _sums(made: Crude) -> Finding:
     sums = made.sums.numbers[:, 0].tolist()
     listed = ", ".join(shown(number) for number in sums)
-    text = f"Rows do not sum to 1. They sum to {listed}: the size of an output depends on the number of tokens."
+    if all(shown(number) == "1.00" for number in sums):
+        text = f"Rows need not sum to 1; with these numbers they happen to: {listed}."
+    else:
+        text = f"Rows do not sum to 1. They sum to {listed}: the size of an output depends on the number of tokens."
     return Finding(text=text, cells=[("crude_sums", i, 0) for i in range(len(sums))])
 
 
@@ -368,7 +371,7 @@ def linear_step(example: Example, head: OneHead, projected: Projected, scored: S
         id="linear",
         title="Without softmax: (Q Kᵀ) V = Q (Kᵀ V)",
         text=(
-            "Leave softmax out, and the scores themselves are the weights, negative ones too. Rows no longer sum to 1.",
+            "Leave softmax out, and the scores themselves are the weights, negative ones too, and a row may sum to any number.",
             "What is gained: products of matrices can be computed in any order. Kᵀ V is a table of one size, whatever the number"
             " of tokens. With softmax that is impossible, since exp needs each single score.",
         ),

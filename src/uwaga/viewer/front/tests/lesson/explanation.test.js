@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { lessonCellKey, lessonHas, lessonValue } from "../../lesson/reply.js";
-import { lessonCalculation, lessonIndex, lessonRule, lessonRuleText, lessonSources } from "../../lesson/explanation.js";
+import { lessonCalculation, lessonIndex, lessonRule, lessonRuleText, lessonSources, operandText } from "../../lesson/explanation.js";
 import { everyCell, keptLesson } from "./saved_reply.js";
 
 const lesson = keptLesson();
@@ -62,6 +62,11 @@ test("every calculation evaluates to its number", () => {
     else assert.ok(Math.abs(value - expected) <= 1e-4 * (1 + Math.abs(expected)), `${lessonCellKey(each)} ${value}: ${written}`);
   }
   assert.ok(read > 500, String(read));
+});
+
+test("operands have up to four decimals, and at least two", () => {
+  for (const [text, short] of [["0.0530", "0.053"], ["1.0000", "1.00"], ["\u22120.5000", "\u22120.50"], ["0.1234", "0.1234"],
+    ["12", "12"], ["100", "100"], ["2e\u22128", "2e\u22128"]]) assert.equal(operandText(text), short);
 });
 
 test("hidden scores are explained as hidden, and have the weight zero", () => {
