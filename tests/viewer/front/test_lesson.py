@@ -97,7 +97,7 @@ def test_the_provenance_of_a_number_can_be_followed_to_the_input(page: Page) -> 
     assert heading.text_content() == "Weights A [this, pen] = 0.822"
     assert "lesson-source" in cell(page, "exponentials", 0, 1).get_attribute("class")
     assert page.locator(".lesson-calculation").text_content() == (
-        "= 1.00 / (0.0529 + 0.0178 + 0.1274 + 1.00 + 0.0189) = 0.822"
+        "= 1.00 / (0.053 + 0.0178 + 0.1271 + 1.00 + 0.0189) = 0.822"
     )
     followed = []
     for number in (0, 0, 0, 0, 0):
