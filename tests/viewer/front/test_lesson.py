@@ -213,7 +213,7 @@ def test_the_lesson_works_with_the_keyboard_alone(page: Page) -> None:
     page.locator(TITLE).focus()
     for _ in range(3):
         page.keyboard.press("n")
-    assert page.locator(TITLE).text_content() == "Scores: Q Kᵀ (2 of 6)"
+    assert page.locator(TITLE).text_content() == "Scores: Q Kᵀ"
     cell(page, "scores", 0, 0).focus()
     for key in ("ArrowDown", "ArrowRight", "ArrowRight", "Enter"):
         page.keyboard.press(key)
@@ -223,7 +223,7 @@ def test_the_lesson_works_with_the_keyboard_alone(page: Page) -> None:
     page.keyboard.press("q")
     assert page.locator("[data-setting=query]").input_value() == "1"
     page.keyboard.press("p")
-    assert page.locator(TITLE).text_content() == "Three roles: Q, K and V (1 of 6)"
+    assert page.locator(TITLE).text_content() == "Three roles: Q, K and V"
     cell(page, "wq", 0, 0).locator("input").focus()
     page.keyboard.press("ArrowDown")
     page.keyboard.type("2")
@@ -290,7 +290,7 @@ def test_the_address_has_the_step_and_the_changed_numbers(page: Page) -> None:
     page.reload()
     page.wait_for_selector(TITLE)
     show_numbers(page)
-    assert page.locator(TITLE).text_content() == "Softmax: scores to shares (4 of 6)"
+    assert page.locator(TITLE).text_content() == "Softmax: scores to shares"
     np.testing.assert_allclose(
         table(page, "weights"), work_through(cell_of_x[2:4], tokens="a pen")["weights"], atol=0.0051
     )

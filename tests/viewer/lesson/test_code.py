@@ -71,7 +71,7 @@ GIVES = {
 }
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(examples())
 def test_every_line_gives_the_numbers_beside_it(example: Example) -> None:
     steps = {step.id: step for step in build_steps(example)}
@@ -178,7 +178,7 @@ def test_the_entropy_of_the_scaling_step() -> None:
     torch.testing.assert_close(found, measured[0, 1])
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(examples())
 def test_scores_are_called_symmetric_only_where_they_are(example: Example) -> None:
     step = next(step for step in build_steps(example) if step.id == "scores")

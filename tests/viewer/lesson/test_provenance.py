@@ -54,7 +54,7 @@ def test_every_number_equals_what_its_rule_gives(question: dict[str, Any], numbe
     assert checked > 50
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.data())
 def test_numbers_of_random_lessons_equal_what_their_rules_give(
     numbers_of: Callable[..., Any], data: st.DataObject

@@ -21,7 +21,7 @@ def right(question: Question) -> list[str]:
     return [question.choices[place] for place in question.answers]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     WORDS,
     st.booleans(),

@@ -38,8 +38,8 @@ export function drawLessonScene(lesson, step, query, colours) {
   const items = [];
   let x = sceneGap, y = sceneGap + 30, tallest = 0, widest = 0;
   if (lesson) {
-    const { title, number, sections } = lesson.steps[step];
-    items.push({ kind: "text", x: sceneGap, y: sceneGap + 8, text: number ? `${title} (${number})` : title,
+    const { title, sections } = lesson.steps[step];
+    items.push({ kind: "text", x: sceneGap, y: sceneGap + 8, text: title,
       size: 18, anchor: "start", fill: colours.text });
     for (const id of new Set(sections.flatMap((section) => section.matrices))) {
       const matrix = lessonMatrix(lesson, id);

@@ -78,8 +78,8 @@ export function makeStepPage(lesson, step, query, actions) {
   /** @param {Lesson} next @param {number} at */
   function update(next, at) {
     current = next;
-    const { title, number, text, code: python } = next.steps[step];
-    heading.textContent = number ? `${title} (${number})` : title;
+    const { title, text, code: python } = next.steps[step];
+    heading.textContent = title;
     words.replaceChildren(...text.map((paragraph) => el("p", { text: paragraph })));
     code.textContent = python;
     codeLine.hidden = python === "";

@@ -380,12 +380,11 @@ function makeStepNavigation(go, actions) {
         select.replaceChildren(...steps.map((one, place) => el("option", { value: place })));
       }
       steps.forEach((one, place) => {
-        const title = one.number ? `${one.title} (${one.number})` : one.title;
         const button = /** @type {HTMLElement} */ (list.children[place].firstElementChild);
-        button.textContent = title;
+        button.textContent = one.title;
         if (place === step) button.setAttribute("aria-current", "step");
         else button.removeAttribute("aria-current");
-        select.options[place].textContent = `${place + 1}. ${title}`;
+        select.options[place].textContent = `${place + 1}. ${one.title}`;
       });
       select.value = String(step);
       before.disabled = step === 0;

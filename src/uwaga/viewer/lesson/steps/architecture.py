@@ -247,7 +247,7 @@ def _twice(example: Example, head: OneHead, scored: Scored, projected: Projected
     apart = float((found - head.output_NE).abs().max())
     text = (
         f"Twice as many keys, the same weights W: each token shares its attention among {2 * n} keys instead of {n}, and since both"
-        f" copies say the same, its output is that of step 6{', to the last bit' if apart == 0 else f', up to rounding: {apart:.1g}'}."
+        f" copies say the same, its output is that of the step “Sum”{', to the last bit' if apart == 0 else f', up to rounding: {apart:.1g}'}."
     )
     finding = Finding(text=text, cells=[(output.id, i, c) for i in range(n) for c in range(len(output.columns))])
     return Section(title="The sentence, written twice", matrices=(scored.weights, weights, output), findings=(finding,))

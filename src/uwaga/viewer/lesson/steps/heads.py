@@ -164,7 +164,11 @@ def _output(example: Example, trace: LayerTrace) -> Matrix:
 def _findings(example: Example, heads: list[list[Matrix]]) -> list[Finding]:
     """The weight in which the first two heads differ most."""
     if len(heads) < 2:
-        return [Finding(text="With one head this is the calculation of the six steps, and then W_O.")]
+        return [
+            Finding(
+                text="With one head this is the calculation of the steps from “Three roles” to “Sum”, and then W_O."
+            )
+        ]
     first, second = heads[0][-2], heads[1][-2]
     apart_NN = (first.numbers - second.numbers).abs()
     i, j = divmod(int(apart_NN.argmax()), len(example.tokens))
@@ -375,7 +379,7 @@ def _wide(example: Example, x: Matrix) -> tuple[Section, ...]:
         f" {count} times as many: {count * cut_numbers}."
     )
     first = Finding(
-        text="Head 1 has the matrices of the six steps, so its weights are those of step 4.",
+        text="Head 1 has the matrices W_Q, W_K and W_V of the lesson, so its weights are those of the step “Softmax”.",
         cells=[("wide_head1_weights", i, j) for i in range(len(x.rows)) for j in range(len(x.rows))],
     )
     return (
