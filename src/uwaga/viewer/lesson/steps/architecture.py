@@ -219,7 +219,7 @@ def _twice(example: Example, head: OneHead, scored: Scored, projected: Projected
     weights = Matrix(
         id="twice_weights",
         title="Weights on the sentence, written twice",
-        formula="half of a(i, j), and half of it again",
+        formula="softmax over both copies",
         rows=tokens,
         columns=[*tokens, *tokens],
         numbers=weights_N2N,
