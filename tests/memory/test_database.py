@@ -15,6 +15,7 @@ from torch import Tensor
 
 import uwaga
 from uwaga import AttentionMap, SoftDatabase
+from uwaga._base import safetensors_files
 from uwaga._base.errors import DataError, ShapeError, SoftDatabaseError
 from uwaga.memory import reading, segments
 from uwaga.memory.reading import LiveRows, Wanted
@@ -192,6 +193,23 @@ def test_a_reader_keeps_what_it_opened_until_it_refreshes(db: SoftDatabase) -> N
         reader.refresh()
         assert len(reader) == 4990
         assert torch.equal(reader.read(QUERY).value, db.read(QUERY).value)
+
+
+def test_a_reader_opens_while_the_writer_compacts(db: SoftDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer, calls, open_file = db.read(QUERY), [], safetensors_files.open_file
+
+    def compacted_before(path: Path) -> object:
+        """Between the reader's look at the catalog and its opening of the first file."""
+        calls.append(path)
+        if len(calls) == 1:
+            db.compact()
+        return open_file(path)
+
+    monkeypatch.setattr(safetensors_files, "open_file", compacted_before)
+    with SoftDatabase.open(db.path) as reader:
+        assert reader.damaged == []
+        assert reader.stats()["segments"] == 1
+        assert torch.equal(reader.read(QUERY).value, answer.value)
 
 
 @pytest.mark.slow

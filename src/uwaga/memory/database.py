@@ -179,29 +179,27 @@ class SoftDatabase:
         """Shows the database as it is now, with what a writer has changed since. Raises SoftDatabaseError."""
         self._need_open()
         self._catalog.refresh()
+        before: set[str] | None = None
         while True:
             self._entries = self._catalog.segments()
-            missing = self._map()
-            if not missing:
+            self._map()
+            # The writer may have compacted between the catalog and the files; what is as broken at a later moment is damaged.
+            if not self._broken or set(self._broken) == before:
                 break
-            self._catalog.refresh()  # the writer may have compacted meanwhile
-            if missing <= {entry.file for entry in self._catalog.segments()}:
-                break
+            before = set(self._broken)
+            self._catalog.refresh()
         self._live = None
 
-    def _map(self) -> set[str]:
-        """Maps the segments; returns the files that do not exist."""
+    def _map(self) -> None:
+        """Maps the segments; `_broken` says which cannot be."""
         kept = {entry.file: self._segments[entry.file] for entry in self._entries if entry.file in self._segments}
-        self._segments, self._broken, missing = kept, {}, set()
+        self._segments, self._broken = kept, {}
         for entry in self._entries:
             if entry.file not in kept:
                 try:
                     kept[entry.file] = segments.open_segment(self.path / _SEGMENTS, entry, self.layout)
                 except SoftDatabaseError as error:
                     self._broken[entry.file] = str(error)
-                    if isinstance(error.__cause__, FileNotFoundError):
-                        missing.add(entry.file)
-        return missing
 
     # What is in it.
 
