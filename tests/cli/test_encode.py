@@ -2,10 +2,12 @@
 
 import errno
 import gzip
+import itertools
 import json
 import os
 import sys
 from collections.abc import Callable
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +24,8 @@ from uwaga.cli.vectors import Vectors
 from uwaga.models.text.corpus import Document
 
 TEXTS = [f"{a} {b} on the mat ." for a in ("the cat", "a dog", "it") for b in ("sat", "ran away", "then sat")]
+SKIP = "--skip-invalid leaves out such documents and lists them"
+NOT_OURS = "exists already and was not made by uwaga encode; give another --output, or move it away"
 LONG = "the cat sat on the mat and then it ran away from the house"
 SHARDS = 3  # of TEXTS, by the fixture below
 
@@ -126,7 +130,8 @@ def test_a_finished_file_is_left_alone(corpus: Path, model: Path, tmp_path: Path
     assert output.stat().st_mtime_ns == before.st_mtime_ns
     write(corpus, TEXTS[1:])
     assert refusal(corpus, output, model) == (
-        f"{output} exists already and was made from other documents than {corpus} holds"
+        f"{output} exists already and was made from other documents than {corpus} holds; "
+        "give another --output, or move the file away"
     )
 
 
@@ -201,8 +206,13 @@ def test_two_models_or_ways_never_meet_in_one_file(
         what = "was begun with other options" if place != begun else "exists already and was made with other options"
         said = refusal(corpus, begun, other, "--overflow", "mean").splitlines()
         assert said[0] == f"{place} {what}:"
-        assert [line.split(":")[0] for line in said[1:]] == ["  model", "  overflow"]
+        assert [line.split(":")[0] for line in said[1:-1]] == ["  model", "  overflow"]
         assert said[2] == "  overflow: 'error' there, 'mean' now"
+        assert said[3] == (
+            "give the same options, or another --output, or move the file away"
+            if place == begun
+            else f"give the same options, another --output, or remove {place} to begin again"
+        )
         run(corpus, begun, model)
     assert not begun.with_name("out.parquet.parts").exists()
 
@@ -233,7 +243,8 @@ def test_a_document_that_cannot_be_encoded_is_named_and_can_be_mended_later(
     output = tmp_path / "out.parquet"
     corpus = write(tmp_path / "docs.jsonl", [*TEXTS, LONG])
     assert refusal(corpus, output, model) == (
-        f"{corpus}:10: has 14 tokens, and the model takes at most 10; set the option overflow to truncate, mean or windows"
+        f"{corpus}:10: has 14 tokens, and the model takes at most 10; set --overflow to truncate, mean or windows"
+        f"\n{SKIP}"
     )
     parts = tmp_path / "out.parquet.parts"
     kept = len(list(parts.glob("*.arrow")))
@@ -248,16 +259,18 @@ def test_a_document_that_cannot_be_encoded_is_named_and_can_be_mended_later(
 
 def test_after_a_kill_the_numbers_of_documents_are_still_right(begun: Path, corpus: Path, model: Path) -> None:
     write(corpus, [*TEXTS, ""])
-    assert refusal(corpus, begun, model) == f"{corpus}:10: is empty"
+    assert refusal(corpus, begun, model) == f"{corpus}:10: is empty\n{SKIP}"
 
 
 def test_other_documents_where_shards_are_finished(begun: Path, corpus: Path, model: Path) -> None:
     write(corpus, [*TEXTS[:4], "another cat", *TEXTS[5:]])
     assert refusal(corpus, begun, model) == (
-        f"{begun} was begun with other documents than those from {corpus}:4 to {corpus}:6"
+        f"{begun} was begun with other documents than those from {corpus}:4 to {corpus}:6; give another --output"
     )
     write(corpus, TEXTS[:3])
-    assert refusal(corpus, begun, model) == f"{begun} was begun with more documents than {corpus} has"
+    assert refusal(corpus, begun, model) == (
+        f"{begun} was begun with more documents than {corpus} has; give another --output"
+    )
 
 
 def test_a_damaged_shard(begun: Path, corpus: Path, model: Path) -> None:
@@ -284,10 +297,10 @@ def test_a_file_of_somebody_else_is_left_alone(corpus: Path, model: Path, tmp_pa
     output = tmp_path / "out.parquet"
     for content in (b"mine", b""):
         output.write_bytes(content)
-        assert refusal(corpus, output, model) == f"{output} exists already and was not made by uwaga encode"
+        assert refusal(corpus, output, model) == f"{output} {NOT_OURS}"
         assert output.read_bytes() == content
     parquet.write_table(pa.table({"mine": [1]}), output)
-    assert refusal(corpus, output, model) == f"{output} exists already and was not made by uwaga encode"
+    assert refusal(corpus, output, model) == f"{output} {NOT_OURS}"
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "lock", "settings.json", "00000000.arrow", "whole.parquet"])
@@ -428,7 +441,169 @@ def test_a_file_of_another_program_is_not_taken_for_vectors(corpus: Path, model:
     output = tmp_path / "out.parquet"
     for metadata in (b"[]", b"{", b"\xff", b'{"settings": 7, "digest": "x"}', b'{"settings": {}}'):
         parquet.write_table(pa.table({"a": [1]}).replace_schema_metadata({"uwaga": metadata}), output)
-        assert refusal(corpus, output, model) == f"{output} exists already and was not made by uwaga encode"
+        assert refusal(corpus, output, model) == f"{output} {NOT_OURS}"
+
+
+# One of every kind that a document may be invalid in, as a line of JSON.
+INVALID = {
+    b"": "is not JSON: Expecting value: line 1 column 1 (char 0)",
+    b"null": "must be a JSON object, not NoneType",
+    b'{"id": "x"}': "there is no field 'text'; the fields are 'id'",
+    b'{"id": "x", "text": null}': "field 'text' must be a string, not NoneType",
+    b'{"id": "x", "text": ""}': "is empty",
+    b'{"id": "x", "text": " "}': "is empty",
+    b'{"id": "x", "text": "\\u0007"}': "is empty: it has no tokens",
+    b'{"id": "x", "text": "\xff"}': "is not UTF-8: byte 0xff at byte 22",
+    b'{"id": "x", "text": "\\udcff"}': "field 'text' has a lone surrogate at character 1",
+    b'{"text": "the cat"}': "there is no field 'id'; the fields are 'text'",
+    b'{"id": null, "text": "a"}': "field 'id' must be a string or a whole number, not NoneType",
+    b'{"id": "x", "text": "%s"}' % LONG.encode(): (
+        "has 14 tokens, and the model takes at most 10; set --overflow to truncate, mean or windows"
+    ),
+}
+
+
+def write_with_invalid(path: Path, texts: list[str], *, every: int) -> dict[str, str]:
+    """Write the texts with an invalid line after so many; its reasons by place."""
+    lines, reasons, kinds = [], {}, itertools.cycle(INVALID.items())
+    for number, text in enumerate(texts):
+        lines.append(json.dumps({"id": f"d{number}", "text": text}).encode())
+        if number % every == every - 1:
+            line, reason = next(kinds)
+            lines.append(line)
+            reasons[f"{path}:{len(lines)}"] = reason
+    path.write_bytes(b"\n".join(lines) + b"\n")
+    return reasons
+
+
+def listed(output: Path) -> dict[str, str]:
+    """What was left out, by place."""
+    lines = (output.parent / f"{output.name}.skipped.jsonl").read_text().splitlines()
+    return {entry["place"]: entry["reason"] for entry in map(json.loads, lines)}
+
+
+def test_invalid_documents_are_left_out_and_listed(model: Path, tmp_path: Path) -> None:
+    corpus, output = tmp_path / "docs.jsonl", tmp_path / "out.parquet"
+    texts = TEXTS * 3
+    reasons = write_with_invalid(corpus, texts, every=2)
+    assert len(reasons) == len(INVALID) + 1
+    said = run(corpus, output, model, "--skip-invalid")
+    table = parquet.read_table(output)
+    assert table["id"].to_pylist() == [f"d{number}" for number in range(len(texts))]
+    assert table["document"].to_pylist() == [number + number // 2 for number in range(len(texts))]  # lines of the file
+    vectors = np.array(table["vector"].to_pylist(), dtype=np.float32)
+    assert np.allclose(vectors, TextEncoder.load(model).encode(texts), atol=1e-6)
+    assert listed(output) == reasons
+    assert said.endswith(f"; skipped: 13, listed in {output}.skipped.jsonl\n")
+    assert run(corpus, output, model, "--skip-invalid") == f"{output}: finished already\n"
+
+
+def test_an_interrupted_run_lists_what_both_runs_left_out(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus, output, again = tmp_path / "docs.jsonl", tmp_path / "out.parquet", tmp_path / "again.parquet"
+    reasons = write_with_invalid(corpus, TEXTS * 3, every=2)
+    with monkeypatch.context() as patch:
+        interrupt(patch, FULL, after=20)
+        refusal(corpus, output, model, "--skip-invalid")
+    assert 2 < len(list((tmp_path / "out.parquet.parts").glob("*.arrow"))) < 13
+    run(corpus, output, model, "--skip-invalid")
+    run(corpus, again, model, "--skip-invalid")
+    assert listed(output) == listed(again) == reasons
+    assert output.read_bytes() == again.read_bytes()
+
+
+def test_where_every_document_is_invalid_nothing_is_written(model: Path, tmp_path: Path) -> None:
+    corpus, output = tmp_path / "docs.jsonl", tmp_path / "out.parquet"
+    corpus.write_bytes(b"\n".join(INVALID) + b"\n")
+    said = refusal(corpus, output, model, "--skip-invalid")
+    assert said == f"none of 12 documents can be encoded; the first, {corpus}:1: {INVALID[b'']}"
+    assert not output.exists()
+
+
+def test_groups_of_invalid_documents_alone_do_no_harm(model: Path, tmp_path: Path) -> None:
+    corpus, output = tmp_path / "docs.jsonl", tmp_path / "out.parquet"
+    good = [json.dumps({"id": "d", "text": text}).encode() for text in TEXTS[:2]]
+    corpus.write_bytes(b"\n".join([*INVALID, *good, *INVALID]) + b"\n")
+    run(corpus, output, model, "--skip-invalid")
+    assert parquet.read_table(output)["document"].to_pylist() == [12, 13]
+    assert len(listed(output)) == 24
+
+
+def test_a_list_of_somebody_else_is_left_alone(model: Path, tmp_path: Path) -> None:
+    corpus, mine = tmp_path / "docs.jsonl", tmp_path / "out.parquet.skipped.jsonl"
+    write_with_invalid(corpus, TEXTS, every=2)
+    mine.write_text("mine")
+    said = refusal(corpus, tmp_path / "out.parquet", model, "--skip-invalid")
+    assert said == f"{mine} exists already: move it away, or give another --output"
+    assert mine.read_text() == "mine"
+
+
+def test_the_first_documents_alone(corpus: Path, model: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out.parquet"
+    said = run(corpus, output, model, "--limit", "4")
+    assert "documents: 4;" in said
+    assert parquet.read_table(output)["id"].to_pylist() == ["d0", "d1", "d2", "d3"]
+    assert refusal(corpus, output, model).splitlines()[1] == "  limit: 4 there, None now"
+    run(corpus, tmp_path / "all.parquet", model, "--limit", "400")
+    assert parquet.read_metadata(tmp_path / "all.parquet").num_rows == len(TEXTS)
+
+
+def watch_bar(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, int, int]]:
+    """How full the bar is with the documents and tokens that were finished then, after each batch."""
+    seen: list[tuple[float, int, int]] = []
+
+    @contextmanager
+    def bar(total, done):
+        assert total == 1.0
+        yield lambda progress: seen.append((done(progress), progress.documents, progress.tokens))
+
+    monkeypatch.setattr("uwaga.models.text.progress.bar", bar)
+    return seen
+
+
+@pytest.mark.parametrize("limit", [None, 1000])
+def test_the_bar_shows_what_is_finished_and_not_what_is_read_ahead(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int | None
+) -> None:
+    sizes = {"max_documents": 4096, "max_characters": 1 << 20}  # the package's own
+    monkeypatch.setattr("uwaga.models.text.preprocessing.groups.__kwdefaults__", sizes)
+    texts = (TEXTS * 250)[:2000]
+    corpus, seen = write(tmp_path / "docs.jsonl", texts), watch_bar(monkeypatch)
+    run(corpus, tmp_path / "out.parquet", model, *(() if limit is None else ("--limit", str(limit))))
+    count, tokens = limit or 2000, seen[-1][2]
+    assert len(seen) > 3
+    assert seen[-1][:2] == (1.0, count)
+    for done, documents, read in seen:
+        assert abs(done - documents / count) < 0.02
+        assert abs(done - read / tokens) < 0.02
+
+
+def test_the_bar_of_a_resumed_run_begins_where_it_was(
+    begun: Path, corpus: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = watch_bar(monkeypatch)
+    run(corpus, begun, model, "--tokens-per-batch", "2048")
+    assert [documents for _, documents, _ in seen] == [9]
+    assert seen[-1][0] == 1.0
+
+
+@pytest.mark.slow
+def test_twenty_thousand_documents_with_two_hundred_invalid_ones(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = {"max_documents": 4096, "max_characters": 1 << 20}
+    monkeypatch.setattr("uwaga.models.text.preprocessing.groups.__kwdefaults__", sizes)
+    corpus, output, seen = tmp_path / "docs.jsonl", tmp_path / "out.parquet", watch_bar(monkeypatch)
+    reasons = write_with_invalid(corpus, (TEXTS * 2200)[:19_800], every=99)
+    assert len(reasons) == 200
+    said = run(corpus, output, model, "--skip-invalid")
+    assert "documents: 19,800;" in said
+    assert listed(output) == reasons
+    assert parquet.read_metadata(output).num_rows == 19_800
+    for done, documents, read in seen:
+        assert abs(done - documents / 20_000) < 0.02
+        assert abs(done - read / seen[-1][2]) < 0.02
 
 
 def test_digests_tell_documents_apart_and_where_one_ends() -> None:

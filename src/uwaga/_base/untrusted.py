@@ -297,23 +297,39 @@ class Line(NamedTuple):
     place: str  # file:number, for messages
     text: str
     position: int  # how many bytes of the file were read so far, approximately
+    error: TextFileError | None = None  # why it has no text, where invalid lines are kept
 
 
-def read_lines(path: Path, most: int = LINE_BYTES) -> Iterator[Line]:
-    """The lines of a UTF-8 file. Raises TextFileError, also for a line of more than `most` bytes."""
+def read_lines(path: Path, most: int = LINE_BYTES, *, keep_invalid: bool = False) -> Iterator[Line]:
+    """The lines of a UTF-8 file.
+
+    Raises TextFileError, also for a line of more than `most` bytes or one that is not UTF-8, unless keep_invalid: such a line is
+    empty then, and has the error.
+    """
     number = 0
     with open_decompressed(path) as file:
         while line := file.readline(most + 1):
             number += 1
             place = f"{path}:{number}"
-            if len(line) > most:
-                raise TextFileError(f"{place}: the line is longer than {most:,} bytes")
-            line = line.removeprefix(_BYTE_ORDER_MARK) if number == 1 else line
             try:
-                text = line.rstrip(b"\r\n").decode("utf-8")
-            except UnicodeDecodeError as error:
-                raise utf8_error(place, line[error.start], error.start) from error
-            yield Line(place, text, file.position)
+                text, error = _decoded(place, line, most, is_first=number == 1), None
+            except TextFileError as invalid:
+                if not keep_invalid:
+                    raise
+                text, error = "", invalid
+                while len(line) > most and not line.endswith(b"\n"):  # the rest of a line that is too long
+                    line = file.readline(most + 1)
+            yield Line(place, text, file.position, error)
+
+
+def _decoded(place: str, line: bytes, most: int, *, is_first: bool) -> str:
+    if len(line) > most:
+        raise TextFileError(f"{place}: the line is longer than {most:,} bytes")
+    line = line.removeprefix(_BYTE_ORDER_MARK) if is_first else line
+    try:
+        return line.rstrip(b"\r\n").decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise utf8_error(place, line[error.start], error.start) from error
 
 
 def strip_byte_order_mark(beginning: bytes) -> bytes:
@@ -357,7 +373,10 @@ class ParquetRows:
             raise TextFileError(f"{path}: there are two columns {twice!r}")
 
     def rows(self, at_once: int) -> Iterator[tuple[str, dict[str, object]]]:
-        """For each row its place, for messages, and its values by column; `at_once` rows are read at a time."""
+        """For each row its place, for messages, and its values by column; `at_once` rows are read at a time.
+
+        A value that cannot be read is the TextFileError that says why.
+        """
         from pyarrow import parquet
 
         row, size, read = 0, stat_regular(self._path).st_size, 0
@@ -385,9 +404,9 @@ def _value(place: str, value: Any) -> object:
     try:
         return value.as_py()
     except UnicodeDecodeError as error:
-        raise TextFileError(f"{place}: is not UTF-8: {error.reason} at byte {error.start + 1}") from error
+        return TextFileError(f"{place}: is not UTF-8: {error.reason} at byte {error.start + 1}")
     except (ValueError, OverflowError) as error:  # such as a date that Python's datetime cannot represent
-        raise TextFileError(f"{place}: cannot be read: {error}") from error
+        return TextFileError(f"{place}: cannot be read: {error}")
 
 
 @contextmanager

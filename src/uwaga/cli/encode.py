@@ -1,8 +1,9 @@
 """`uwaga encode`: a file of documents to a parquet file of vectors. An interrupted run is resumed by the same command."""
 
 import hashlib
+import itertools
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
@@ -12,22 +13,22 @@ import typer
 from uwaga._base.errors import CheckpointError, DataError
 from uwaga._base.terminal import escape_controls
 from uwaga.cli.terminal import echo, fail
-from uwaga.cli.vectors import Shard, Vectors, VectorsError, digest_of_shards
-from uwaga.models.text.corpus import Document, DocumentFile
+from uwaga.cli.vectors import Shard, Skipped, Vectors, VectorsError, digest_of_shards
+from uwaga.models.text.corpus import Document, DocumentFile, InvalidDocumentError
 
 if TYPE_CHECKING:
     from uwaga.models.text.encoder import Encoded
     from uwaga.models.text.progress import Listener, Progress
-    from uwaga.models.text.report import Summary
 
 Overflow = Literal["error", "truncate", "mean", "windows"]
 Storage = Literal["float32", "bfloat16"]
+_SKIP = "--skip-invalid leaves out such documents and lists them"
 
 
 def encode(
     documents: Annotated[Path, typer.Argument(help="A file .jsonl, .txt (a document in each line) or .parquet.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The parquet file to write.")],
-    model: Annotated[str, typer.Option(help="A model's directory, or its id on the hub.")],
+    model: Annotated[str, typer.Option(help="minilm, a model's directory, or its id on the hub.")],
     overflow: Annotated[Overflow, typer.Option(help="What to do with documents longer than the model.")] = "error",
     overlap: Annotated[int, typer.Option(help="Tokens that neighbouring windows share.")] = 0,
     dtype: Annotated[Storage, typer.Option(help="Of weights and arithmetic; vectors are float32.")] = "float32",
@@ -36,6 +37,11 @@ def encode(
     prompt: Annotated[str | None, typer.Option(help="Put before every document; else the model's default.")] = None,
     text: Annotated[str | None, typer.Option(help="The field of the text; else text.")] = None,
     id: Annotated[str | None, typer.Option(help="The field of an id; else id, where the documents have it.")] = None,
+    skip_invalid: Annotated[
+        bool,
+        typer.Option("--skip-invalid", help="Leave out documents that cannot be encoded, and list them in a file."),
+    ] = False,
+    limit: Annotated[int | None, typer.Option(min=1, help="Encode the first so many documents; else all.")] = None,
 ) -> None:
     """Encode documents to vectors. If it is interrupted, the same command resumes it."""
     options = {
@@ -44,11 +50,16 @@ def encode(
         "tokens_per_batch": tokens_per_batch,
         "normalize": normalize,
         "prompt": prompt,
+        # Only where they are given: files of versions without these options are taken for finished as before.
+        **({"skip_invalid": True} if skip_invalid else {}),
     }
     _need_pyarrow()
     try:
-        corpus = DocumentFile(documents, text_field=text, id_field=id)
-        message = _encode(corpus, output, model, dtype, options, {"text": text, "id": id})
+        file = DocumentFile(documents, text_field=text, id_field=id, keep_invalid=skip_invalid)
+        settings = {"text": text, "id": id, **({} if limit is None else {"limit": limit})}
+        message = _encode(_Corpus(file, limit), output, model, dtype, options, settings)
+    except InvalidDocumentError as error:
+        fail("encode", f"{error}\n{_SKIP}")
     except (DataError, VectorsError, CheckpointError) as error:
         fail("encode", str(error))
     except OSError as error:
@@ -67,23 +78,41 @@ def _need_pyarrow() -> None:
         fail("encode", "needs pyarrow: pip install 'uwaga[encode]'")
 
 
+class _Corpus:
+    """The first documents of a file: `limit` of them, or all."""
+
+    def __init__(self, file: DocumentFile, limit: int | None) -> None:
+        self.path, self.limit, self._file = file.path, limit, file
+
+    def __iter__(self) -> Iterator[Document]:
+        return itertools.islice(self._file, self.limit)
+
+    def fraction(self, documents: int, position: float) -> float:
+        """How much of it `documents` are, the last of which ends at `position` of the file."""
+        return position if self.limit is None else max(position, documents / self.limit)
+
+
 def _encode(
-    corpus: DocumentFile, output: Path, model: str, dtype: str, options: dict[str, Any], names: dict[str, str | None]
+    corpus: _Corpus, output: Path, model: str, dtype: str, options: dict[str, Any], settings: Mapping[str, object]
 ) -> str:
     """The message at the end."""
     folder, fingerprint = _model(model)
     _check_output(output)
-    vectors = Vectors(output, {"model": fingerprint, "dtype": dtype, **options, **names})
+    vectors = Vectors(output, {"model": fingerprint, "dtype": dtype, **options, **settings})
     digest = vectors.finished_digest()
     if digest is not None:
         if digest_of_shards([group.shard for group in groups(corpus)]) != digest:
-            raise VectorsError(f"{output} exists already and was made from other documents than {corpus.path} holds")
+            raise VectorsError(
+                f"{output} exists already and was made from other documents than {corpus.path} holds; "
+                "give another --output, or move the file away"
+            )
         vectors.clear()
         return "finished already"
     vectors.begin()
     try:
-        _Run(corpus, vectors, folder, dtype, options).run()
-        return str(_finish(vectors))
+        run = _Run(corpus, vectors, folder, dtype, options)
+        run.run()
+        return _finish(vectors)
     finally:
         vectors.leave()
 
@@ -111,7 +140,7 @@ class Group(NamedTuple):
     shard: Shard
 
 
-def groups(corpus: DocumentFile) -> Iterator[Group]:
+def groups(corpus: Iterable[Document]) -> Iterator[Group]:
     """The documents in groups, each with its digest. Raises DataError."""
     from uwaga.models.text import preprocessing
 
@@ -140,25 +169,32 @@ class _Run:
         options: of TextEncoder.encode_groups.
     """
 
-    def __init__(
-        self, corpus: DocumentFile, vectors: Vectors, folder: Path, dtype: str, options: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, corpus: _Corpus, vectors: Vectors, folder: Path, dtype: str, options: Mapping[str, Any]) -> None:
         self._corpus, self._vectors = corpus, vectors
         self._folder, self._dtype, self._options = folder, dtype, options
         self._finished = list(vectors.finished)  # by earlier runs
         self._skipped = sum(shard.documents for shard in self._finished)
         self._pending: deque[Group] = deque()  # given to the encoder, without a result yet
         self._done = 0  # documents encoded by this run
+        self._position = 0.0  # in the file, of the end of the last finished document
 
     def run(self) -> None:
         """Raises DataError, VectorsError, CheckpointError, OSError."""
         from uwaga.models.text.progress import bar
 
-        with bar(1.0, lambda _: self._corpus.progress) as listener:
+        with bar(1.0, self._fraction) as listener:
             for encoded in self._results(listener):
                 group = self._pending.popleft()
-                self._vectors.add(group.shard, self._columns(group, encoded), encoded.vectors)
+                columns, skipped = self._columns(group, encoded), self._left_out(group, encoded)
+                self._vectors.add(group.shard, columns, encoded.vectors, skipped)
                 self._done += group.shard.documents
+
+    def _fraction(self, progress: "Progress") -> float:
+        """How much of the corpus is encoded: up to the end of the last finished document, whatever was read ahead."""
+        within = progress.documents - self._skipped - self._done
+        if within > 0:  # a batch of the first pending group
+            self._position = self._pending[0].documents[within - 1].position
+        return self._corpus.fraction(progress.documents, self._position)
 
     def _results(self, listener: "Listener") -> Iterator["Encoded"]:
         import torch
@@ -180,7 +216,8 @@ class _Run:
         except DocumentError as error:
             # Results come in order: the error is in the first pending group.
             document = self._pending[0].documents[error.document - self._done]
-            raise DataError(f"{document.place}: {error.reason}") from error
+            reason = error.reason.replace("the option overflow", "--overflow")
+            raise InvalidDocumentError(f"{document.place}: {reason}") from error
 
     def _texts(self) -> Iterator[list[str]]:
         """The texts of each group that is not finished."""
@@ -191,26 +228,40 @@ class _Run:
                 yield [document.text for document in group.documents]
             elif group.shard != self._finished[count - 1]:
                 places = f"{group.documents[0].place} to {group.documents[-1].place}"
-                raise VectorsError(f"{self._vectors.path} was begun with other documents than those from {places}")
+                what = f"was begun with other documents than those from {places}"
+                raise VectorsError(f"{self._vectors.path} {what}; give another --output")
+            else:
+                self._position = group.documents[-1].position
         if count < len(self._finished):
-            raise VectorsError(f"{self._vectors.path} was begun with more documents than {self._corpus.path} has")
+            what = f"was begun with more documents than {self._corpus.path} has"
+            raise VectorsError(f"{self._vectors.path} {what}; give another --output")
 
     def _columns(self, group: Group, encoded: "Encoded") -> dict[str, Any]:
         """The columns of a shard beside its vectors."""
         report, ids = encoded.report, [document.id for document in group.documents]
         columns: dict[str, Any] = {"document": report.document + self._skipped}
-        if ids[0] is not None:
+        if any(id is not None for id in ids):
             columns["id"] = [ids[number] for number in (report.document - self._done).tolist()]
         others = ("start", "stop", "characters", "tokens", "windows")
         return columns | {name: getattr(report, name) for name in others}
 
+    def _left_out(self, group: Group, encoded: "Encoded") -> list[Skipped]:
+        """The documents of a group that were not encoded. What could not be read comes as an empty text, with its own reason."""
+        found = []
+        for error in encoded.invalid:
+            document = group.documents[error.document - self._done]
+            reason = error.reason.replace("the option overflow", "--overflow")
+            found.append(Skipped(document.place, document.error or reason))
+        return found
 
-def _finish(vectors: Vectors) -> "Summary":
-    """Write the file of all shards. Raises OSError."""
+
+def _finish(vectors: Vectors) -> str:
+    """Write the file of all shards; its counts, for a message. Raises OSError, VectorsError."""
     from uwaga.models.text.report import Report, Summary
 
     total = Summary()
     for table in vectors.finish():
         columns = {field.name: table[field.name].to_numpy() for field in fields(Report)}
         total = total.plus(Report(**columns).summary)
-    return total
+    skipped = sum(shard.documents for shard in vectors.finished) - total.documents
+    return f"{total}; skipped: {skipped:,}, listed in {vectors.skipped_path}" if skipped else str(total)

@@ -5,6 +5,7 @@
     vectors.parquet.parts/settings.json       what the vectors depend on besides the documents
     vectors.parquet.parts/00000000.arrow      a finished shard, and in its metadata the digest of its documents
     vectors.parquet                           all shards, when all are finished; the folder is removed then
+    vectors.parquet.skipped.jsonl             documents that were left out: a line of place and reason for each
 
 Each of these files is written atomically. A shard depends on its documents and the settings alone, so that the file has the
 same bytes however often the work was interrupted.
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 _ROWS = 16_384
 _KEY = b"uwaga"
 _NO_SHARD = "is damaged: its metadata has no digest and number of documents"
+_OTHER_OUTPUT = "give the same options, or another --output, or move the file away"
+_NOT_OURS = "exists already and was not made by uwaga encode; give another --output, or move it away"
 _LOCK, _SETTINGS, _WHOLE = "lock", "settings.json", "whole.parquet"
 _NAMES = re.compile(rf"{re.escape(_LOCK)}|{re.escape(_SETTINGS)}|{re.escape(_WHOLE)}|[0-9]{{8}}\.arrow")
 
@@ -48,6 +51,13 @@ class Shard(NamedTuple):
     documents: int
 
 
+class Skipped(NamedTuple):
+    """A document that was left out."""
+
+    place: str
+    reason: str
+
+
 class Vectors:
     """The output of one command.
 
@@ -62,6 +72,7 @@ class Vectors:
     def __init__(self, path: Path, settings: Mapping[str, object]) -> None:
         self.path, self._settings = path, dict(settings)
         self._folder = path.with_name(path.name + ".parts")
+        self.skipped_path = path.with_name(path.name + ".skipped.jsonl")
         self.finished: list[Shard] = []
         self._lock = ExitStack()
 
@@ -75,11 +86,11 @@ class Vectors:
             untrusted.stat_regular(self.path)
             match _metadata(parquet.read_schema(self.path)):
                 case {"settings": dict(settings), "digest": str(digest)}:
-                    self._compare(settings, self.path, "exists already and was made with other options")
+                    self._compare(settings, self.path, "exists already and was made with other options", _OTHER_OUTPUT)
                     return digest
         except (OSError, ArrowException) as error:
-            raise VectorsError(f"{self.path} exists already and was not made by uwaga encode") from error
-        raise VectorsError(f"{self.path} exists already and was not made by uwaga encode")
+            raise VectorsError(f"{self.path} {_NOT_OURS}") from error
+        raise VectorsError(f"{self.path} {_NOT_OURS}")
 
     def begin(self) -> None:
         """Lock the folder, and find the finished shards. Raises VectorsError, OSError."""
@@ -99,8 +110,11 @@ class Vectors:
     def _resume(self) -> None:
         settings = self._folder / _SETTINGS
         if self._shard(0).exists():
-            self._compare(_settings(settings), self._folder, "was begun with other options")
+            way_out = f"give the same options, another --output, or remove {self._folder} to begin again"
+            self._compare(_settings(settings), self._folder, "was begun with other options", way_out)
         else:
+            if os.path.lexists(self.skipped_path):
+                raise VectorsError(f"{self.skipped_path} exists already: move it away, or give another --output")
             with atomic_replace(settings) as file:
                 file.write(json.dumps(self._settings, sort_keys=True, indent=2).encode())
         while (path := self._shard(len(self.finished))).exists():
@@ -112,23 +126,26 @@ class Vectors:
                         f"{path} {_NO_SHARD}; remove it and the shards after it, and run the command again"
                     )
 
-    def add(self, shard: Shard, columns: Mapping[str, Any], vectors: Any) -> None:
-        """Write the next shard. Raises OSError."""
+    def add(self, shard: Shard, columns: Mapping[str, Any], vectors: Any, skipped: Sequence[Skipped] = ()) -> None:
+        """Write the next shard, and which of its documents were left out. Raises OSError."""
         import pyarrow as pa
 
         flat = pa.array(vectors.reshape(-1))
         table = pa.table({**columns, "vector": pa.FixedSizeListArray.from_arrays(flat, vectors.shape[1])})
-        table = table.replace_schema_metadata({_KEY: json.dumps(shard._asdict())})
+        described = shard._asdict() | ({"skipped": skipped} if skipped else {})
+        table = table.replace_schema_metadata({_KEY: json.dumps(described)})
         with atomic_replace(self._shard(len(self.finished))) as file, pa.ipc.new_file(file, table.schema) as writer:
             writer.write_table(table)
         self.finished.append(shard)
 
     def finish(self) -> Iterator["pyarrow.Table"]:
-        """Join the shards to the parquet file; yields its row groups as they are written. Raises OSError."""
+        """Join the shards to the parquet file; yields its row groups as they are written. Raises OSError, VectorsError."""
         from pyarrow import parquet
 
+        first = self._first_with_rows()
+        self._write_skipped()
         described = json.dumps({"settings": self._settings, "digest": digest_of_shards(self.finished)}, sort_keys=True)
-        schema = self._read(self._shard(0)).schema.with_metadata({_KEY: described})
+        schema = first.schema.with_metadata({_KEY: described})
         joined = self._folder / _WHOLE
         with atomic_replace(joined) as file, parquet.ParquetWriter(
             file, schema, compression="none", use_dictionary=False
@@ -157,13 +174,41 @@ class Vectors:
         with suppress(OSError):  # a folder that is left does no harm
             durable.remove_folder(self._folder, _NAMES)
 
+    def _first_with_rows(self) -> "pyarrow.Table":
+        """Raises VectorsError: every document was left out."""
+        tables = map(self._read, map(self._shard, range(len(self.finished))))
+        found = next((table for table in tables if len(table)), None)
+        if found is None:
+            count = sum(shard.documents for shard in self.finished)
+            skipped = self._skipped(0)
+            reason = f"; the first, {skipped[0].place}: {skipped[0].reason}" if skipped else ""
+            raise VectorsError(f"none of {count:,} documents can be encoded{reason}")
+        return found
+
+    def _skipped(self, index: int) -> list[Skipped]:
+        """The documents of a shard that were left out."""
+        match _metadata(self._read(self._shard(index)).schema):
+            case {"skipped": list(entries)}:
+                return [Skipped(str(place), str(reason)) for place, reason in entries]
+        return []
+
+    def _write_skipped(self) -> None:
+        """The list of all documents that were left out, if there are any."""
+        entries = (entry for index in range(len(self.finished)) for entry in self._skipped(index))
+        if (first := next(entries, None)) is None:
+            return
+        with atomic_replace(self.skipped_path) as file:
+            for entry in (first, *entries):
+                file.write((json.dumps(entry._asdict()) + "\n").encode())
+
     def _row_groups(self) -> Iterator["pyarrow.Table"]:
         import pyarrow as pa
 
         waiting: list[pa.Table] = []
         for index in range(len(self.finished)):
-            waiting.append(self._read(self._shard(index)).replace_schema_metadata(None))
-            if sum(map(len, waiting)) >= _ROWS or index + 1 == len(self.finished):
+            table = self._read(self._shard(index)).replace_schema_metadata(None)
+            waiting += [table] if len(table) else []  # without rows, it may lack the column of ids
+            if sum(map(len, waiting)) >= _ROWS or (index + 1 == len(self.finished) and waiting):
                 yield pa.concat_tables(waiting).combine_chunks()
                 waiting = []
 
@@ -182,8 +227,8 @@ class Vectors:
     def _shard(self, index: int) -> Path:
         return self._folder / f"{index:08d}.arrow"
 
-    def _compare(self, theirs: Mapping[str, object], place: Path, what: str) -> None:
-        """Raises VectorsError, which lists the settings that differ."""
+    def _compare(self, theirs: Mapping[str, object], place: Path, what: str, way_out: str) -> None:
+        """Raises VectorsError, which lists the settings that differ, and says what can be done."""
         renamed = [f"{old} is now called {new}" for old, new in _RENAMED.items() if old in theirs]
         if renamed:
             raise VectorsError(
@@ -193,7 +238,7 @@ class Vectors:
         differing = [name for name in {**self._settings, **theirs} if theirs.get(name) != self._settings.get(name)]
         if differing:
             lines = (f"\n  {name}: {theirs.get(name)!r} there, {self._settings.get(name)!r} now" for name in differing)
-            raise VectorsError(f"{place} {what}:" + "".join(lines))
+            raise VectorsError(f"{place} {what}:" + "".join(lines) + f"\n{way_out}")
 
 
 def _metadata(schema: "pyarrow.Schema") -> Any:

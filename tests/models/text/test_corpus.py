@@ -233,11 +233,51 @@ def test_a_file_that_is_not_there_or_of_another_kind(tmp_path: Path) -> None:
     assert message_of(path) == f"{path}: the name must end in .jsonl, .jsonl.gz, .txt, .txt.gz or .parquet"
 
 
-def test_progress_reaches_the_end(tmp_path: Path) -> None:
-    lines, rows = tmp_path / "docs.jsonl.gz", tmp_path / "docs.parquet"
-    lines.write_bytes(gzip.compress(GOOD * 3))
-    parquet.write_table(pa.table({"text": ["x"] * 3}), rows)
-    for path in (lines, rows):
-        found = DocumentFile(path)
-        assert len(list(found)) == 3
-        assert found.progress == 1.0
+def test_documents_say_where_in_the_file_they_end(tmp_path: Path) -> None:
+    plain, rows, packed = tmp_path / "docs.jsonl", tmp_path / "docs.parquet", tmp_path / "docs.jsonl.gz"
+    plain.write_bytes(GOOD * 4)
+    parquet.write_table(pa.table({"text": ["x"] * 4}), rows)
+    packed.write_bytes(gzip.compress(GOOD * 4))
+    for path in (plain, rows):
+        assert [each.position for each in DocumentFile(path)] == [0.25, 0.5, 0.75, 1.0]
+    assert [each.position for each in DocumentFile(packed)][-1] == 1.0
+
+
+def test_what_cannot_be_read_is_kept_with_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("uwaga.models.text.corpus.MAX_LINE_BYTES", 64)
+    path = tmp_path / "docs.jsonl"
+    path.write_bytes(
+        GOOD
+        + b"broken\n"
+        + b'{"text": null}\n'
+        + b'{"text": "\xff"}\n'
+        + b'{"text": "%s"}\n' % (b"x" * 200)
+        + b'{"text": "\\ud800"}\n'
+        + b'["text"]\n'
+        + GOOD
+    )
+    found = list(DocumentFile(path, keep_invalid=True))
+    assert [each.place for each in found] == [f"{path}:{line}" for line in range(1, 9)]
+    assert [each.error for each in found] == [
+        None,
+        "is not JSON: Expecting value: line 1 column 1 (char 0)",
+        "field 'text' must be a string, not NoneType",
+        "is not UTF-8: byte 0xff at byte 11",
+        "the line is longer than 64 bytes",
+        "field 'text' has a lone surrogate at character 1",
+        "must be a JSON object, not list",
+        None,
+    ]
+    assert found[0].text == found[-1].text != ""
+    assert {each.text for each in found[1:-1]} == {""}
+
+
+def test_a_row_of_parquet_that_cannot_be_read_is_kept_with_its_reason(tmp_path: Path) -> None:
+    path = tmp_path / "docs.parquet"
+    broken = pa.Array.from_buffers(
+        pa.string(), 2, [None, pa.py_buffer(b"\0\0\0\0\1\0\0\0\2\0\0\0"), pa.py_buffer(b"\xffx")]
+    )
+    parquet.write_table(pa.table({"text": broken}), path)
+    first, second = DocumentFile(path, keep_invalid=True)
+    assert first.error == "is not UTF-8: invalid start byte at byte 1"
+    assert (second.text, second.error) == ("x", None)

@@ -6,8 +6,9 @@ is bounded by the limits of `uwaga._base.untrusted`.
 
 import codecs
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,6 +23,10 @@ _SUFFIXES = (".jsonl", ".jsonl.gz", ".txt", ".txt.gz", ".parquet")
 _KINDS = {".jsonl": "jsonl", ".txt": "text", ".parquet": "parquet"}
 
 
+class InvalidDocumentError(DataError):
+    """A document that cannot be read, in a file whose other documents may be read."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
     """A text of a corpus."""
@@ -29,6 +34,8 @@ class Document:
     place: str  # file and line or row, for messages
     pieces: Iterable[str]  # parts of the text, in order; can be iterated over repeatedly
     id: str | None = None
+    position: float = 0.0  # the fraction of the file up to its end, from 0 to 1; of lines, JSON lines and parquet
+    error: str | None = None  # why it cannot be read, where invalid documents are kept; its text is empty
 
     @property
     def text(self) -> str:
@@ -76,12 +83,11 @@ class DocumentFile:
         id_field: the field of a document's id, a string or a whole number; None: "id" where the first document has one; "":
             no ids are read.
         skip_empty: leave out documents of no characters.
+        keep_invalid: of lines, JSON lines and parquet, documents that cannot be read are empty, and have the error.
 
     Raises:
-        DataError: the file does not exist, or its name has another ending; while iterating: a line, row or field is invalid.
-
-    Attributes:
-        progress: the fraction of the file that was read, from 0 to 1.
+        DataError: the file does not exist, or its name has another ending; while iterating: the file is damaged.
+        InvalidDocumentError: while iterating: a line, row or field is invalid.
     """
 
     def __init__(
@@ -93,13 +99,14 @@ class DocumentFile:
         text_field: str | None = None,
         id_field: str | None = None,
         skip_empty: bool = False,
+        keep_invalid: bool = False,
     ) -> None:
         self._size = _size(path)
         self._kind = _kind(path) if kind is None else kind
         if self._kind == "text" and (text_field or id_field):
             raise DataError(f"{path}: lines of plain text have no fields")
-        self.path, self.progress = path, 0.0
-        self._unit, self._skip_empty = unit, skip_empty
+        self.path = path
+        self._unit, self._skip_empty, self._keep_invalid = unit, skip_empty, keep_invalid
         self._text_field, self._id_field = text_field or "text", id_field
 
     def __iter__(self) -> Iterator[Document]:
@@ -110,24 +117,41 @@ class DocumentFile:
 
     def _documents(self) -> Iterator[Document]:
         if self._kind == "jsonl":
-            return self._from_records(json_objects(self.path))
+            return self._objects()
         if self._kind == "parquet":
-            return self._from_records(parquet_rows(self.path, self._columns()))
+            return self._rows()
         if self._unit == "file":
             return iter((Document(place=str(self.path), pieces=FileChunks(self.path)),))
         return self._lines() if self._unit == "line" else _paragraphs(self.path)
 
     def _lines(self) -> Iterator[Document]:
-        for line in lines(self.path):
-            self.progress = line.position / self._size
-            yield Document(place=line.place, pieces=(line.text,))
+        for line in lines(self.path, keep_invalid=True):
+            yield self._checked(line.place, line.position / self._size, partial(_text_of_line, line))
 
-    def _from_records(self, records: Iterable["Record"]) -> Iterator[Document]:
-        for place, fields, progress in records:
-            self._find_id(fields)
-            text = text_field(place, fields, self._text_field)
-            self.progress = progress
-            yield Document(place=place, pieces=(text,), id=_id(place, fields, self._id_field))
+    def _objects(self) -> Iterator[Document]:
+        for line in lines(self.path, keep_invalid=True):
+            yield self._checked(line.place, line.position / self._size, partial(self._text_of_json, line))
+
+    def _rows(self) -> Iterator[Document]:
+        for place, row, position in parquet_rows(self.path, self._columns()):
+            yield self._checked(place, position, partial(self._text_of_fields, place, row))
+
+    def _checked(self, place: str, position: float, read: Callable[[], tuple[str, str | None]]) -> Document:
+        """The document of this text and id. Raises InvalidDocumentError, unless invalid documents are kept."""
+        try:
+            text, id = read()
+        except DataError as error:
+            if not self._keep_invalid:
+                raise InvalidDocumentError(str(error)) from error
+            return Document(place=place, pieces=("",), position=position, error=str(error).removeprefix(f"{place}: "))
+        return Document(place=place, pieces=(text,), id=id, position=position)
+
+    def _text_of_json(self, line: Line) -> tuple[str, str | None]:
+        return self._text_of_fields(line.place, json_object(line))
+
+    def _text_of_fields(self, place: str, fields: dict[str, object]) -> tuple[str, str | None]:
+        self._find_id(fields)
+        return text_field(place, fields, self._text_field), _id(place, fields, self._id_field)
 
     def _columns(self) -> list[str]:
         """The columns of a parquet file that are read."""
@@ -141,12 +165,13 @@ class DocumentFile:
             self._id_field = "id" if "id" in names else ""
 
 
-def lines(path: Path) -> Iterator[Line]:
-    """All lines of a file. Raises DataError: no such file, an empty one, a line that is too long or not UTF-8."""
+def lines(path: Path, *, keep_invalid: bool = False) -> Iterator[Line]:
+    """All lines of a file. Raises DataError: no such file, an empty one; a line that is too long or not UTF-8, unless
+    keep_invalid, as in `untrusted.read_lines`."""
     place = f"{path}:1"
     is_empty = True
     try:
-        for number, line in enumerate(untrusted.read_lines(path, MAX_LINE_BYTES), start=1):
+        for number, line in enumerate(untrusted.read_lines(path, MAX_LINE_BYTES, keep_invalid=keep_invalid), start=1):
             is_empty, place = False, f"{path}:{number + 1}"
             yield line
     except DamagedGzipError as error:
@@ -196,14 +221,30 @@ class Record(NamedTuple):
 def json_objects(path: Path) -> Iterator[Record]:
     """The objects of a file of JSON lines. Raises DataError."""
     size = _size(path)
-    for place, line, position in lines(path):
-        try:
-            found = untrusted.parse_json(line, strict=False)
-        except (ValueError, RecursionError) as error:
-            raise DataError(f"{place}: is not JSON: {error}") from error
-        if not isinstance(found, dict):
-            raise DataError(f"{place}: must be a JSON object, not {type(found).__name__}")
-        yield Record(place, found, position / size)
+    for line in lines(path):
+        yield Record(line.place, json_object(line), line.position / size)
+
+
+def json_object(line: Line) -> dict[str, object]:
+    """The JSON object of a line. Raises DataError."""
+    text = _text(line)
+    try:
+        found = untrusted.parse_json(text, strict=False)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{line.place}: is not JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise DataError(f"{line.place}: must be a JSON object, not {type(found).__name__}")
+    return found
+
+
+def _text(line: Line) -> str:
+    if line.error is not None:
+        raise line.error
+    return line.text
+
+
+def _text_of_line(line: Line) -> tuple[str, None]:
+    return _text(line), None
 
 
 def parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[Record]:
@@ -243,7 +284,10 @@ def _id(place: str, fields: dict[str, object], name: str | None) -> str | None:
 def _field(place: str, fields: dict[str, object], name: str) -> object:
     if name not in fields:
         raise DataError(f"{place}: there is no field {name!r}; the fields are {', '.join(map(repr, fields)) or 'none'}")
-    return fields[name]
+    found = fields[name]
+    if isinstance(found, DataError):  # a value of parquet that cannot be read
+        raise found
+    return found
 
 
 def _paragraphs(path: Path) -> Iterator[Document]:

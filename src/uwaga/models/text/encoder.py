@@ -152,10 +152,16 @@ class TextEncoder:
         tokens_per_batch: int = TOKENS_PER_BATCH,
         normalize: bool | None = None,
         prompt: str | None = None,
+        skip_invalid: bool = False,
         progress: Listener | None = None,
     ) -> Iterator[Encoded]:
-        """As `encode_stream`, for groups of texts made by the caller. A group gives the same bits whatever came before it."""
-        return self._inference(overflow, overlap, tokens_per_batch, normalize, prompt).vectors(parts, Meter(progress))
+        """As `encode_stream`, for groups of texts made by the caller. A group gives the same bits whatever came before it.
+
+        skip_invalid: leave out texts for which `encode` raises DocumentError; `Encoded.invalid` has the errors, and the report
+        the numbers of the others.
+        """
+        inference = self._inference(overflow, overlap, tokens_per_batch, normalize, prompt, skip_invalid=skip_invalid)
+        return inference.vectors(parts, Meter(progress))
 
     @_renamed
     def encode_tokens(
@@ -182,7 +188,14 @@ class TextEncoder:
         return Ragged(torch.cat([empty, *(part.values for part in parts)]), offsets)
 
     def _inference(
-        self, overflow: str, overlap: int, tokens_per_batch: int, normalize: bool | None, prompt: str | None
+        self,
+        overflow: str,
+        overlap: int,
+        tokens_per_batch: int,
+        normalize: bool | None,
+        prompt: str | None,
+        *,
+        skip_invalid: bool = False,
     ) -> Inference:
         if prompt is not None and not isinstance(prompt, str):
             raise ValueError(f"TextEncoder: prompt must be a string or None, not {prompt!r}")
@@ -190,6 +203,7 @@ class TextEncoder:
             tokenizer=self.tokenizer,
             policy=OverflowPolicy(overflow=overflow, overlap=overlap, max_tokens=self.max_tokens),
             prompt=self.config.prompt if prompt is None else prompt,
+            skip_invalid=skip_invalid,
         )
         return Inference(
             model=self.model,

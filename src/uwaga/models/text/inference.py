@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from uwaga._base.options import SWITCH, Kind, check
 from uwaga.models.text.pooling import mean_rows, pool
 from uwaga.models.text.preprocessing import Preprocessor, TokenizedGroup, batches
 from uwaga.models.text.progress import Meter
-from uwaga.models.text.report import Report
+from uwaga.models.text.report import DocumentError, Report
 from uwaga.nn.evaluation_mode import evaluation_mode
 from uwaga.ops.ragged import Ragged
 from uwaga.ops.validation import is_integer
@@ -33,6 +33,7 @@ class Encoded(NamedTuple):
 
     vectors: np.ndarray  # (R, M) float32
     report: Report
+    invalid: tuple[DocumentError, ...] = ()  # texts that were left out
 
 
 class HiddenStates(NamedTuple):
@@ -62,11 +63,15 @@ class Inference:
     def vectors(self, groups: Iterable[Sequence[str]], meter: Meter) -> Iterator[Encoded]:
         """The vectors of each group, with the same bits whatever groups came before it."""
         for group in self.preprocessor.tokenized(groups):
+            if not len(group.ids):  # every text of it was left out
+                width = cast("Any", self.model).config.d_model * len(self.pooling)
+                yield Encoded(np.zeros((0, width), np.float32), group.report, group.invalid)
+                continue
             pooled_SM = torch.cat([pool(hidden, self.pooling) for hidden in self._hidden_states(group, meter)])
             counts_R = torch.from_numpy(group.sequences_per_row).to(pooled_SM.device)
             vectors_RM = mean_rows(pooled_SM, counts_R)
             vectors_RM = normalize(vectors_RM, dim=-1) if self.normalize else vectors_RM
-            yield Encoded(vectors_RM.cpu().numpy(), group.report)
+            yield Encoded(vectors_RM.cpu().numpy(), group.report, group.invalid)
 
     def hidden_states(self, groups: Iterable[Sequence[str]], meter: Meter) -> Iterator[HiddenStates]:
         """The hidden states of all tokens, special ones included."""

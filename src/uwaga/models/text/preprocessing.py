@@ -136,11 +136,15 @@ class TokenizedGroup:
     sequences_per_row: np.ndarray  # (R,) int64
     report: Report
     first_document: int  # the number of documents in earlier groups
+    invalid: tuple[DocumentError, ...] = ()  # documents that were left out, in order
 
     def documents_within(self, sequences: int) -> int:
-        """The number of documents that are finished after the first `sequences` of this group, earlier groups included."""
+        """The number of documents that are finished after the first `sequences` of this group: earlier groups included, and the
+        documents that were left out before them."""
         rows = int(np.searchsorted(np.cumsum(self.sequences_per_row), sequences, side="right"))
-        return self.first_document + int(self.report.is_last[:rows].sum())
+        if not rows:
+            return self.first_document
+        return int(self.report.document[rows - 1]) + int(self.report.is_last[rows - 1])
 
 
 class _Row(NamedTuple):
@@ -161,12 +165,13 @@ class Preprocessor:
     tokenizer: Tokenizer
     policy: OverflowPolicy
     prompt: str = ""  # before every text
+    skip_invalid: bool = False  # leave out texts that cannot be encoded, instead of raising
 
     def tokenized(self, groups: Iterable[Sequence[str]]) -> Iterator[TokenizedGroup]:
         """The groups in their order. A thread tokenises the next group while the caller works on this one.
 
         The iterable is read in the caller's thread, so that it need not be thread-safe. Raises what the iterable raises, and
-        DocumentError.
+        DocumentError unless `skip_invalid`.
         """
         waiting: deque[Future[TokenizedGroup]] = deque()
         first = 0
@@ -184,13 +189,17 @@ class Preprocessor:
                     future.cancel()
 
     def tokenize(self, texts: Sequence[str], first: int) -> TokenizedGroup:
-        """Tokenise a group of texts, which are numbered from `first`. Raises DocumentError."""
+        """Tokenise a group of texts, which are numbered from `first`. Raises DocumentError unless `skip_invalid`."""
+        invalid: list[DocumentError] = []
+        valid = self._valid(texts, first, invalid)
         ids: list[int] = []
         lengths: list[int] = []
         counts: list[int] = []
         rows: list[_Row] = []
-        for number, (text, tokens) in enumerate(zip(texts, self._encode(texts, first), strict=True), start=first):
-            self._check(number, len(tokens))
+        for (number, text), tokens in zip(valid.items(), self._encode(list(valid.values())), strict=True):
+            if (reason := self._reason_against(len(tokens))) is not None:
+                self._leave_out(DocumentError(number, reason), invalid)
+                continue
             windows, numbers = self.policy.windows(len(tokens)), tokens.ids
             for start, stop in windows:
                 ids += (*self.tokenizer.prefix_ids, *numbers[start:stop], *self.tokenizer.suffix_ids)
@@ -205,23 +214,39 @@ class Preprocessor:
             sequences_per_row=np.array(counts, dtype=np.int64),
             report=Report(**dict(zip(_Row._fields, columns, strict=True))),
             first_document=first,
+            invalid=tuple(sorted(invalid, key=lambda error: error.document)),
         )
 
-    def _encode(self, texts: Sequence[str], first: int) -> list[Encoding]:
+    def _valid(self, texts: Sequence[str], first: int, invalid: list[DocumentError]) -> dict[int, str]:
+        """The texts that can be tokenised, by number."""
+        valid = {}
         for number, text in enumerate(texts, start=first):
-            _check_text(number, text)
+            if (reason := _reason_against_text(text)) is None:
+                valid[number] = text
+            else:
+                self._leave_out(DocumentError(number, reason), invalid)
+        return valid
+
+    def _leave_out(self, error: DocumentError, invalid: list[DocumentError]) -> None:
+        if not self.skip_invalid:
+            raise error
+        invalid.append(error)
+
+    def _encode(self, texts: Sequence[str]) -> list[Encoding]:
         if self.prompt:
             texts = [self.prompt + text for text in texts]
         if self.policy.overflow == "truncate" and self.policy.max_tokens is not None:
             return encode_prefixes(self.tokenizer, texts, max_tokens=self.policy.max_tokens)
         return self.tokenizer.encode(texts, with_offsets=self.policy.overflow == "windows")
 
-    def _check(self, number: int, tokens: int) -> None:
+    def _reason_against(self, tokens: int) -> str | None:
+        """Why a text of so many tokens cannot be encoded; None if it can."""
         if not tokens:
-            raise DocumentError(number, "is empty: it has no tokens")
+            return "is empty: it has no tokens"
         if self.policy.overflow == "error" and self.policy.is_too_long(tokens):
             counts = f"has {tokens:,} tokens, and the model takes at most {self.policy.max_tokens:,}"
-            raise DocumentError(number, f"{counts}; set the option overflow to truncate, mean or windows")
+            return f"{counts}; set the option overflow to truncate, mean or windows"
+        return None
 
     def _rows(
         self, number: int, characters: int, tokens: Encoding, windows: Sequence[tuple[int, int]]
@@ -246,12 +271,14 @@ class Preprocessor:
         return max(0, start - len(self.prompt)), max(0, stop - len(self.prompt))
 
 
-def _check_text(number: int, text: object) -> None:
+def _reason_against_text(text: object) -> str | None:
+    """Why a text cannot be tokenised; None if it can."""
     if not isinstance(text, str):
-        raise DocumentError(number, f"must be a string, not {type(text).__name__}")
+        return f"must be a string, not {type(text).__name__}"
     if not text or text.isspace():
-        raise DocumentError(number, "is empty")
+        return "is empty"
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise DocumentError(number, f"has a lone surrogate at character {error.start}") from error
+        return f"has a lone surrogate at character {error.start}"
+    return None

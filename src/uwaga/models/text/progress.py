@@ -61,7 +61,7 @@ def listening(progress: bool | Listener | None, total: int | None) -> Iterator[L
 def bar(
     total: float | None, done: Callable[[Progress], float] = lambda progress: progress.documents
 ) -> Iterator[Listener]:
-    """A progress bar on standard error, with documents, tokens per second and the time left.
+    """A progress bar on standard error, with documents, tokens, tokens per second and the time left.
 
     total: the length of the bar; None where it is not known. done: how much of the bar is full.
     """
@@ -70,13 +70,14 @@ def bar(
 
     columns = (
         rich.BarColumn(), rich.TaskProgressColumn(), rich.TextColumn("{task.fields[documents]:,} documents"),
-        rich.TextColumn("{task.fields[rate]:,.0f} tokens/s"), rich.TimeRemainingColumn(compact=True),
+        rich.TextColumn("{task.fields[tokens]:,} tokens"), rich.TextColumn("{task.fields[rate]:,.0f} tokens/s"),
+        rich.TimeRemainingColumn(compact=True),
     )  # fmt: skip
     with rich.Progress(*columns, console=Console(stderr=True)) as shown:
-        task = shown.add_task("", total=total, documents=0, rate=0.0)
+        task = shown.add_task("", total=total, documents=0, tokens=0, rate=0.0)
 
         def listener(progress: Progress) -> None:
-            rate = progress.tokens_per_second
-            shown.update(task, completed=done(progress), documents=progress.documents, rate=rate)
+            completed, rate = done(progress), progress.tokens_per_second
+            shown.update(task, completed=completed, documents=progress.documents, tokens=progress.tokens, rate=rate)
 
         yield listener

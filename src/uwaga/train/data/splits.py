@@ -139,7 +139,7 @@ def _read_pairs(path: Path, target_path: Path | None, data: DataConfig) -> Itera
 
 
 def _tsv_pairs(path: Path) -> Iterator[Pair]:
-    for place, line, _ in lines(path):
+    for place, line, *_ in lines(path):
         fields = line.split("\t")
         if len(fields) != 2:
             raise DataError(f"{place}: a pair must have 2 fields, separated by a tab, not {len(fields)}")
@@ -147,7 +147,7 @@ def _tsv_pairs(path: Path) -> Iterator[Pair]:
 
 
 def _cmudict_pairs(path: Path) -> Iterator[Pair]:
-    for place, line, _ in lines(path):
+    for place, line, *_ in lines(path):
         fields = line.split()
         if len(fields) < 3 or not (fields[1].isascii() and fields[1].isdigit()):
             raise DataError(f"{place}: must be a word, a whole number and phonemes, separated by spaces")

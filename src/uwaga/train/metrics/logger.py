@@ -173,7 +173,7 @@ def read_losses(out: Path, kind: str) -> dict[int, float]:
     """The losses of a run by step; kind: "train" or "validation". Raises TrainingError: a line is not one of metrics.jsonl."""
     losses: dict[int, float] = {}
     try:
-        for place, text, _ in untrusted.read_lines(out / METRICS_FILE):
+        for place, text, *_ in untrusted.read_lines(out / METRICS_FILE):
             match _parsed(text):
                 case {"kind": str(found), "step": int(step), "loss": int() | float() as loss} if found == kind:
                     losses[step] = loss
