@@ -444,7 +444,7 @@ KINDS = {
         read=lambda folder: deque(DocumentFile(folder / "a.txt.gz"), 0),
     ),
     "documents jsonl": Kind(
-        covers=(*_DOCUMENTS, "uwaga.models.text.corpus:json_objects"), file="a.jsonl", faults="lines",
+        covers=(*_DOCUMENTS, "uwaga.models.text.corpus:json_object"), file="a.jsonl", faults="lines",
         make=_texts("a.jsonl", lambda path: path.write_bytes(_OBJECTS)),
         read=lambda folder: deque(DocumentFile(folder / "a.jsonl"), 0),
     ),
@@ -508,7 +508,7 @@ PREPARED = {
         ("train.tokens", ("uwaga.train.data.store:_mapped", "uwaga.train.data.store:_check"), "binary"),
         ("train.offsets", ("uwaga.train.data.store:_mapped",), "binary"),
         ("validation-targets.offsets", ("uwaga.train.data.store:_mapped",), "binary"),
-        ("answers.jsonl", ("uwaga.models.text.corpus:json_objects",), "lines"),
+        ("answers.jsonl", ("uwaga.models.text.corpus:json_object",), "lines"),
         ("tokenizer.json", ("uwaga.models.text.tokenizer:read",), "json"),
     )
 }
