@@ -391,7 +391,7 @@ def test_options_that_do_not_go_together(corpus: Path, model: Path, tmp_path: Pa
     arguments = ["encode", str(corpus), "-o", str(tmp_path / "o.parquet"), "--model", str(model), "--overlap", "3"]
     result = CliRunner().invoke(app, arguments, env={"COLUMNS": "200"})
     assert result.exit_code == 2
-    assert "TextEncoder: overlap needs overflow='mean' or 'windows', not 'error'" in result.stderr
+    assert "--overlap needs --overflow 'mean' or 'windows', not 'error'" in result.stderr
     assert not (tmp_path / "o.parquet.parts").exists()
 
 

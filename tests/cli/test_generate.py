@@ -168,17 +168,30 @@ def test_prompts_that_cannot_be_read(writer: Path) -> None:
     assert refusal(writer, "a", "\udcff") == "prompt 1 is not valid UTF-8"
     assert refusal(writer, "-", input=b"\xff") == "prompt 0 is not valid UTF-8"
     assert (
-        refusal(writer, "x" * 41) == "prompt 0 of 41 tokens and 20 new tokens need 60 positions, but the model has 40"
+        refusal(writer, "x" * 41) == "prompt 0 of 41 tokens and 20 new tokens need 60 positions, but the model has 40; "
+        "shorten it to 40 tokens or fewer"
     )
+    assert refusal(writer, "x" * 31).endswith("but the model has 40; --max-new-tokens may be at most 10")
+
+
+def test_characters_that_the_model_has_no_token_for() -> None:
+    result = CliRunner().invoke(app, ["generate", "--model", "speller", "😀a☃", "cat"])
+    assert result.exit_code == 0
+    assert result.stderr == (
+        "uwaga generate: prompt 0: the model has no token for '😀', '☃': it cannot tell what is written there\n"
+    )
+    assert result.stdout.splitlines()[1] == "K AE T"
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--max-new-tokens", "0"], "max_new_tokens must be a whole number of at least 1, not 0"),
-        (["--temperature", "0.5"], "temperature has no effect without do_sample=True"),
-        (["--do-sample", "--top-p", "2"], "top_p must be greater than 0 and at most 1, not 2.0"),
-        (["--length-penalty", "2"], "length_penalty has no effect without num_beams > 1"),
+        (["--max-new-tokens", "0"], "--max-new-tokens must be a whole number of at least 1, not 0"),
+        (["--temperature", "0.5"], "--temperature has no effect without --do-sample"),
+        (["--do-sample", "--top-p", "2"], "--top-p must be greater than 0 and at most 1, not 2.0"),
+        (["--length-penalty", "2"], "--length-penalty has no effect without --num-beams > 1"),
+        (["--do-sample", "--num-beams", "2"], "--do-sample and --num-beams > 1 exclude each other"),
+        (["--do-sample", "--top-k", "0"], "--top-k must be a whole number of at least 1, not 0"),
     ],
     ids=lambda x: "-".join(x) if isinstance(x, list) else "",
 )

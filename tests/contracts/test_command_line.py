@@ -16,7 +16,7 @@ SURFACE = {
     },
     "encode": {
         "documents", "--output", "-o", "--model", "--overflow", "--overlap", "--dtype", "--tokens-per-batch", "--normalize", "--prompt",
-        "--text", "--id",
+        "--text", "--id", "--skip-invalid", "--limit",
     },
     "lesson": {
         "sentence", "--plain", "--all", "--query", "--heads", "--unscaled", "--save", "--no-model", "--port", "--no-browser",

@@ -12,7 +12,7 @@ import typer
 
 from uwaga._base.errors import CheckpointError, DataError
 from uwaga._base.terminal import escape_controls
-from uwaga.cli.terminal import echo, fail
+from uwaga.cli.terminal import echo, fail, in_option_names
 from uwaga.cli.vectors import Shard, Skipped, Vectors, VectorsError, digest_of_shards
 from uwaga.models.text.corpus import Document, DocumentFile, InvalidDocumentError
 
@@ -210,13 +210,14 @@ class _Run:
         try:
             encoded = encoder.encode_groups(self._texts(), **self._options, progress=listen)
         except ValueError as error:  # options that do not go together, or not with the model
-            raise typer.BadParameter(escape_controls(str(error))) from error
+            message = in_option_names(str(error).removeprefix("TextEncoder: "), self._options)
+            raise typer.BadParameter(escape_controls(message)) from error
         try:
             yield from encoded
         except DocumentError as error:
             # Results come in order: the error is in the first pending group.
             document = self._pending[0].documents[error.document - self._done]
-            reason = error.reason.replace("the option overflow", "--overflow")
+            reason = in_option_names(error.reason, self._options)
             raise InvalidDocumentError(f"{document.place}: {reason}") from error
 
     def _texts(self) -> Iterator[list[str]]:
@@ -250,7 +251,7 @@ class _Run:
         found = []
         for error in encoded.invalid:
             document = group.documents[error.document - self._done]
-            reason = error.reason.replace("the option overflow", "--overflow")
+            reason = in_option_names(error.reason, self._options)
             found.append(Skipped(document.place, document.error or reason))
         return found
 

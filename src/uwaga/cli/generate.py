@@ -9,7 +9,7 @@ import typer
 
 from uwaga._base import untrusted
 from uwaga._base.errors import CheckpointError
-from uwaga.cli.terminal import echo, echo_json, fail
+from uwaga.cli.terminal import echo, echo_json, fail, in_option_names
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,7 +34,9 @@ class _LoadedModel(NamedTuple):
 
 def generate(
     prompts: Annotated[list[str], typer.Argument(help="Texts to continue, or to answer; - reads one from stdin.")],
-    model: Annotated[str, typer.Option(help="bard, speller, a model's directory, or its id on the hub.")] = "bard",
+    model: Annotated[
+        str, typer.Option(help="bard, speller, copyist, a model's directory, or its id on the hub.")
+    ] = "bard",
     max_new_tokens: Annotated[int, typer.Option(help="The largest number of new tokens.")] = 20,
     do_sample: Annotated[
         bool, typer.Option("--do-sample", help="Sample each token; else take the most probable.")
@@ -101,23 +103,21 @@ def _load(model: str, dtype: str) -> _LoadedModel:
 
 def _write(loaded: _LoadedModel, texts: Sequence[str], options: dict[str, Any], *, as_json: bool) -> None:
     """Raises PromptError: a prompt or an option that the model does not take, or options that contradict each other."""
-    from uwaga.models.generation.generate import generate
+    from uwaga.models.generation.generate import generate, unknown_text
 
-    tokenizer = loaded.tokenizer
-    prompts = [
-        [*tokenizer.prefix_ids, *each.ids, *tokenizer.suffix_ids]
-        for each in tokenizer.encode(texts, with_offsets=False)
-    ]
-    for number, ids in enumerate(prompts):
+    prompts = loaded.tokenizer.with_special_tokens(texts)
+    for number, (text, ids) in enumerate(zip(texts, prompts, strict=True)):
         if not ids:
             raise PromptError(f"prompt {number} is empty: it has no tokens")
+        if unknown := loaded.tokenizer.unknown_characters(text):
+            echo(f"uwaga generate: prompt {number}: {unknown_text(unknown)}", err=True)
     streams = len(prompts) == 1 and options["num_beams"] == 1 and not as_json
     streamer = _TextStreamer(loaded.decoder) if streams else None
     try:
         # Lists in, lists out.
         written = cast("list[list[int]]", generate(loaded.model, prompts, streamer=streamer, **options))
     except ValueError as error:
-        raise PromptError(str(error).removeprefix("generate: ")) from error
+        raise PromptError(in_option_names(str(error).removeprefix("generate: "), options)) from error
     if streamer is not None:
         return
     for text, ids in zip(texts, written, strict=True):

@@ -3,10 +3,11 @@
 Tables and progress bars are rich's, made of numbers and of text that went through `escape_controls` as well.
 """
 
+import re
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import NoReturn, TextIO
@@ -30,6 +31,23 @@ def fail(verb: str, message: str) -> NoReturn:
     """End a command with a message and exit code 1."""
     echo(f"uwaga {verb}: {message}", err=True)
     raise typer.Exit(1)
+
+
+def in_option_names(message: str, names: Iterable[str]) -> str:
+    """A message of the Python interface about these parameters, in the words of the command line.
+
+    >>> in_option_names("temperature has no effect without do_sample=True", ("temperature", "do_sample"))
+    '--temperature has no effect without --do-sample'
+    """
+    message = re.sub(r", or None[^,]*", "", message)
+    for name in names:
+        option = f"--{name.replace('_', '-')}"
+        message = re.sub(rf"\bthe option {name}\b|\b{name}=True\b", option, message)
+        message = re.sub(rf"\b{name}=", f"{option} ", message)
+        # A word such as temperature or prompt is a parameter's name at the beginning alone.
+        anywhere = rf"(?<![-\w]){name}\b" if "_" in name else rf"\A{name}(?= (?:must|has|needs)\b)"
+        message = re.sub(anywhere, option, message)
+    return message
 
 
 @contextmanager

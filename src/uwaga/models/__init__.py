@@ -18,6 +18,7 @@ __all__ = [
     "generate",
     "load",
     "save",
+    "tokenizer",
 ]
 
 _HOME = {
@@ -32,6 +33,7 @@ _HOME = {
     "generate": "uwaga.models.generation.generate",
     "load": "uwaga.models.checkpoints",
     "save": "uwaga.models.checkpoints",
+    "tokenizer": "uwaga.models.text.tokenizer",
 }
 
 __getattr__, __dir__ = names(__name__, _HOME)

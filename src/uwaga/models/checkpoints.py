@@ -56,7 +56,8 @@ def load(
         allow_nonfinite: accept weights that are NaN or infinite, which are an error otherwise.
 
     Returns:
-        the model of config.json's model_type, such as uwaga.models.BertModel, on the CPU, in evaluation mode.
+        the model of config.json's model_type, such as uwaga.models.BertModel, on the CPU, in evaluation mode. Its attribute
+        `directory` is where it was read from, for its tokenizer (`uwaga.models.tokenizer`).
 
     Raises:
         CheckpointError: the files are invalid or describe something that is not supported; one message lists all missing
@@ -79,6 +80,7 @@ def load(
     assert not any(x.is_meta for x in (*model.parameters(), *model.buffers())), (
         "buffers must be persistent, or computed"
     )
+    model.__dict__["directory"] = folder  # nn.Module's annotations allow tensors and modules alone
     return model.eval()
 
 

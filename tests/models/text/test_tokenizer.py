@@ -11,7 +11,8 @@ from tokenizers.processors import TemplateProcessing
 
 from uwaga import TextEncoder
 from uwaga._base.errors import CheckpointError
-from uwaga.models.text.tokenizer import Tokenizer, encode_prefixes
+from uwaga.models import GPT2Config, GPT2Model, generate, load, save, tokenizer
+from uwaga.models.text.tokenizer import Tokenizer, encode_prefixes, of_model
 
 TEXT = "the cat sat on the mat and then it ran away"
 
@@ -193,3 +194,65 @@ def test_ids_are_bounded(folder: Path) -> None:
     with pytest.raises(CheckpointError) as caught:
         Tokenizer.load(folder)
     assert str(caught.value) == f"{path}: it has the token id {2**32 - 1}, beyond the limit of {2**22} ids"
+
+
+def test_the_tokenizer_of_a_model_by_its_name_its_directory_and_itself() -> None:
+    bard = load("bard")
+    expected = tokenizer("bard").to_str()
+    assert tokenizer(bard).to_str() == tokenizer(bard.directory).to_str() == expected
+    text = "Once more unto the breach"
+    ids = tokenizer(bard).encode(text).ids
+    assert tokenizer(bard).decode(ids) == text
+    assert generate(bard, [text], max_new_tokens=8) == [
+        tokenizer(bard).decode(each) for each in generate(bard, [ids], max_new_tokens=8)
+    ]
+
+
+def test_a_decoder_may_have_a_tokenizer_of_its_own() -> None:
+    assert tokenizer("speller", decoder=True).encode("K AE T").tokens == ["K", "AE", "T", "</s>"]
+    assert generate(load("speller"), ["cat"], num_beams=2) == ["K AE T"]
+    assert tokenizer("bard", decoder=True).to_str() == tokenizer("bard").to_str()
+
+
+def test_a_model_that_was_not_loaded_has_no_tokenizer(tmp_path: Path) -> None:
+    model = GPT2Model(
+        GPT2Config(vocab_size=8, d_model=8, num_layers=1, num_heads=1, d_ff=8, max_position_embeddings=8)
+    ).eval()
+    with pytest.raises(ValueError, match="tokenizer: ") as raised:
+        generate(model, ["a text"])
+    assert str(raised.value) == (
+        "tokenizer: this GPT2Model was not read by uwaga.models.load; give the directory of its tokenizer.json"
+    )
+    save(model, tmp_path)
+    with pytest.raises(CheckpointError, match=r"there is no .*tokenizer\.json; transformers writes one"):
+        generate(load(tmp_path), ["a text"])
+
+
+@pytest.mark.parametrize(
+    ("model", "text", "unknown"),
+    [
+        ("speller", "😀a☃a😀", ["😀", "☃"]),
+        ("speller", "Cat", []),
+        ("bard", "thou ż", ["ż"]),
+        ("copyist", "żółw 🐢\n", []),  # bytes
+    ],
+)
+def test_characters_that_a_vocabulary_lacks(model: str, text: str, unknown: list[str]) -> None:
+    assert of_model(model).unknown_characters(text) == unknown
+
+
+def test_characters_that_no_token_covers_are_unknown_too(tmp_path: Path) -> None:
+    """Byte-pair encoding without an unknown token leaves them out."""
+    from tokenizers import models
+
+    bare = Tokenizer(Backend(models.BPE({"a": 0, "b": 1}, [])))
+    assert bare.unknown_characters("axb y\n") == ["x", "y"]
+
+
+def test_texts_with_unknown_characters_are_a_warning() -> None:
+    with pytest.warns(UserWarning, match="no token") as found:
+        generate(load("speller"), ["cat", "😀"])
+    assert [str(each.message) for each in found] == [
+        "generate: prompt 1: the model has no token for '😀': it cannot tell what is written there"
+    ]
+    assert found[0].filename == __file__

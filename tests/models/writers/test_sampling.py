@@ -161,9 +161,13 @@ WRONG: dict[str, tuple[object, dict, str]] = {
     "a text": (
         "once upon a time",
         {},
-        "prompts must be a list of lists of ids, Ragged, or a padded tensor (R, T)",
+        "prompts must be a list, also for one text: [text]",
     ),
-    "one prompt": ([3, 4], {}, "prompts must be a list of lists of ids, Ragged, or a padded tensor (R, T)"),
+    "one prompt": (
+        [3, 4],
+        {},
+        "prompts must be a list of texts or of lists of ids, Ragged, or a padded tensor (R, T)",
+    ),
     "a flat tensor": (torch.ones(3).long(), {}, "padded prompts must be (R, T), not (3,)"),
     "lengths of lists": ([[3]], {"lengths": torch.tensor([1])}, "lengths need prompts that are a padded tensor (R, T)"),
     "an unknown id": ([[3], [4, 12]], {}, "prompts must lie between 0 and 11, but range from 3 to 12"),
@@ -172,12 +176,12 @@ WRONG: dict[str, tuple[object, dict, str]] = {
     "a prompt longer than the model": (
         [[3], [4] * 11],
         {"max_new_tokens": 1},
-        "prompt 1 of 11 tokens and 1 new tokens need 11 positions, but the model has 10",
+        "prompt 1 of 11 tokens and 1 new tokens need 11 positions, but the model has 10; shorten it to 10 tokens or fewer",
     ),
     "more than the model has positions for": (
         [[3] * 6],
         {"max_new_tokens": 6},
-        "prompt 0 of 6 tokens and 6 new tokens need 11 positions, but the model has 10",
+        "prompt 0 of 6 tokens and 6 new tokens need 11 positions, but the model has 10; max_new_tokens may be at most 5",
     ),
     "a streamer of two": ([[3], [4]], {"streamer": print}, "a streamer takes one prompt, not 2"),
     "a streamer of beams": (

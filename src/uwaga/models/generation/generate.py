@@ -3,7 +3,9 @@
 Letters: R rows, T tokens, N packed tokens.
 """
 
+import warnings
 from collections.abc import Sequence
+from typing import Any, TypeGuard, cast
 
 import torch
 from torch import Tensor
@@ -14,9 +16,11 @@ from uwaga.models.generation.beam_search import beam_search
 from uwaga.models.generation.decoding import Generator
 from uwaga.models.generation.options import GenerationOptions
 from uwaga.models.generation.sampling import Streamer, generate_tokens, token_chooser
+from uwaga.models.text import tokenizer as tokenizers
 from uwaga.ops.ragged import Ragged
 
-Prompts = Sequence[Sequence[int]] | Ragged | Tensor
+Ids = Sequence[Sequence[int]] | Ragged | Tensor
+Prompts = Sequence[str] | Ids
 
 
 @renamed.parameters(eos="eos_token_ids", pad="pad_token_id")
@@ -38,7 +42,7 @@ def generate(
     pad_token_id: int | None = None,
     seed: int | None = None,
     streamer: Streamer | None = None,
-) -> list[list[int]] | Ragged | Tensor:
+) -> list[str] | list[list[int]] | Ragged | Tensor:
     """New tokens after each prompt, by greedy search, sampling or beam search.
 
     Prompts of different lengths are packed without padding, and a finished row leaves the batch. The tokens are those that
@@ -46,7 +50,8 @@ def generate(
 
     Args:
         model: a GPT2Model, T5Model or Transformer, in evaluation mode; an encoder-decoder reads the prompts with its encoder.
-        prompts: token ids as a list of lists, as Ragged (N,), or as a tensor (R, T) with padding on the right.
+        prompts: texts, for a model that `uwaga.models.load` returned, whose tokenizer is used; or token ids as a list of lists,
+            as Ragged (N,), or as a tensor (R, T) with padding on the right.
         lengths: (R,) tokens of each padded prompt; None: there is no padding.
         max_new_tokens: the largest number of new tokens of a prompt.
         do_sample: sample each token; else take the most probable one.
@@ -64,18 +69,32 @@ def generate(
             for a single prompt without beam search.
 
     Returns:
-        the new tokens of each prompt, in the form of the prompts: lists, Ragged (N,) or a tensor (R, longest).
+        the new tokens of each prompt, in the form of the prompts: texts, lists, Ragged (N,) or a tensor (R, longest).
+
+    Warns:
+        UserWarning: a text has characters that the model's vocabulary lacks.
 
     Raises:
         ValueError: an option of a wrong type or value, or without effect beside the others, ids outside the vocabulary, an empty prompt, more tokens than
-            the model has positions, a model in training mode, logits that contain NaN.
+            the model has positions, a model in training mode, logits that contain NaN, texts for a model without a directory.
+        CheckpointError: texts for a model whose directory has no tokenizer that fits.
 
     >>> from uwaga.models.gpt2.config import GPT2Config
     >>> from uwaga.models.gpt2.model import GPT2Model
     >>> model = GPT2Model(GPT2Config(vocab_size=20, d_model=8, num_layers=1, num_heads=2, d_ff=16, max_position_embeddings=10)).eval()
     >>> [len(ids) for ids in generate(model, [[3, 4, 5], [6]], max_new_tokens=4)]
     [4, 4]
+    >>> from uwaga.models.checkpoints import load
+    >>> generate(load("speller"), ["attention", "cat"])
+    ['AH T EH N SH AH N', 'K AE T']
     """
+    if _are_texts(prompts):
+        return _generate_texts(
+            model, prompts, lengths=lengths, max_new_tokens=max_new_tokens, do_sample=do_sample, temperature=temperature, top_k=top_k,
+            top_p=top_p, num_beams=num_beams, length_penalty=length_penalty, early_stopping=early_stopping, eos_token_ids=eos_token_ids,
+            pad_token_id=pad_token_id, seed=seed, streamer=streamer,
+        )  # fmt: skip
+    prompts = cast(Ids, prompts)
     if model.training:
         raise ValueError("generate: the model is in training mode, with dropout; call model.eval() first")
     options = GenerationOptions(
@@ -95,6 +114,29 @@ def generate(
     fill = _pad_token_id(pad_token_id, prompts, options, model)
     _check_streamer(streamer, packed, options)
     return _in_form_of_prompts(_new_tokens(model, packed, options, streamer), prompts, fill)
+
+
+def _are_texts(prompts: Prompts) -> TypeGuard[Sequence[str]]:
+    if isinstance(prompts, str):
+        raise ValueError("generate: prompts must be a list, also for one text: [text]")
+    if isinstance(prompts, Ragged | Tensor) or not isinstance(prompts, Sequence):
+        return False
+    return len(prompts) > 0 and all(isinstance(each, str) for each in prompts)
+
+
+def _generate_texts(model: Generator, texts: Sequence[str], **options: Any) -> list[str]:
+    own, decoder = (tokenizers.of_model(cast(torch.nn.Module, model), decoder=which) for which in (False, True))
+    for number, text in enumerate(texts):
+        if unknown := own.unknown_characters(text):
+            warnings.warn(f"generate: prompt {number}: {unknown_text(unknown)}", stacklevel=5)
+    written = generate(model, own.with_special_tokens(texts), **options)
+    return [decoder.decode(ids) for ids in cast("list[list[int]]", written)]
+
+
+def unknown_text(unknown: Sequence[str]) -> str:
+    """What a message says of characters that a vocabulary lacks; ten of them at most."""
+    shown = ", ".join(map(repr, unknown[:10])) + (f" and {len(unknown) - 10} more" if len(unknown) > 10 else "")
+    return f"the model has no token for {shown}: it cannot tell what is written there"
 
 
 def _new_tokens(model: Generator, prompts: Ragged, options: GenerationOptions, streamer: Streamer | None) -> Ragged:
@@ -117,7 +159,7 @@ def _eos_token_ids(given: int | Sequence[int] | None, model: Generator) -> tuple
     return ids
 
 
-def _pad_token_id(given: int | None, prompts: Prompts, options: GenerationOptions, model: Generator) -> int | None:
+def _pad_token_id(given: int | None, prompts: Ids, options: GenerationOptions, model: Generator) -> int | None:
     if not isinstance(prompts, Tensor):
         if given is not None:
             raise ValueError("generate: pad_token_id needs prompts that are a tensor")
@@ -149,7 +191,7 @@ def _check_streamer(streamer: Streamer | None, prompts: Ragged, options: Generat
         raise ValueError(f"generate: a streamer takes one prompt, not {len(prompts)}")
 
 
-def _pack(prompts: Prompts, lengths: Tensor | None, model: Generator) -> Ragged:
+def _pack(prompts: Ids, lengths: Tensor | None, model: Generator) -> Ragged:
     """(N,) ids of all prompts, checked."""
     if lengths is not None and not isinstance(prompts, Tensor):
         raise ValueError("generate: lengths need prompts that are a padded tensor (R, T)")
@@ -161,7 +203,7 @@ def _pack(prompts: Prompts, lengths: Tensor | None, model: Generator) -> Ragged:
     return found.with_values(found.values.long())
 
 
-def _as_ragged(prompts: Prompts, lengths: Tensor | None) -> Ragged:
+def _as_ragged(prompts: Ids, lengths: Tensor | None) -> Ragged:
     if isinstance(prompts, Ragged):
         return prompts
     if isinstance(prompts, Tensor):
@@ -169,8 +211,10 @@ def _as_ragged(prompts: Prompts, lengths: Tensor | None) -> Ragged:
             raise ValueError(f"generate: padded prompts must be (R, T), not {tuple(prompts.shape)}")
         whole = torch.full(prompts.shape[:1], prompts.shape[1], device=prompts.device)
         return Ragged.from_padded(prompts, whole if lengths is None else lengths)
-    if isinstance(prompts, str) or not isinstance(prompts, Sequence) or not all(map(_is_ids, prompts)):
-        raise ValueError("generate: prompts must be a list of lists of ids, Ragged, or a padded tensor (R, T)")
+    if not isinstance(prompts, Sequence) or not all(map(_is_ids, prompts)):
+        raise ValueError(
+            "generate: prompts must be a list of texts or of lists of ids, Ragged, or a padded tensor (R, T)"
+        )
     if not prompts:
         return Ragged(torch.zeros(0, dtype=torch.int64), torch.zeros(1, dtype=torch.int64))
     return Ragged.from_list([torch.as_tensor(ids, dtype=torch.int64) for ids in prompts])
@@ -191,14 +235,15 @@ def _check_positions(prompts: Ragged, new_tokens: int, model: Generator) -> None
     read = prompts.max_length if model.prompt_counts else 1
     if read + new_tokens - 1 > most:
         prompt = f"prompt {longest} of {prompts.max_length} tokens and " if model.prompt_counts else ""
+        fits = most - read + 1
+        way_out = f"max_new_tokens may be at most {fits}" if fits > 0 else f"shorten it to {most} tokens or fewer"
+        needed = read + new_tokens - 1
         raise ValueError(
-            f"generate: {prompt}{new_tokens} new tokens need {read + new_tokens - 1} positions, but the model has {most}"
+            f"generate: {prompt}{new_tokens} new tokens need {needed} positions, but the model has {most}; {way_out}"
         )
 
 
-def _in_form_of_prompts(
-    tokens: Ragged, prompts: Prompts, pad_token_id: int | None
-) -> list[list[int]] | Ragged | Tensor:
+def _in_form_of_prompts(tokens: Ragged, prompts: Ids, pad_token_id: int | None) -> list[list[int]] | Ragged | Tensor:
     """Lists, Ragged or a padded tensor, as the prompts are."""
     if isinstance(prompts, Ragged):
         return tokens

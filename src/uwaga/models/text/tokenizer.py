@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from tokenizers import Encoding
 from tokenizers import Tokenizer as Backend
 from tokenizers.decoders import DecodeStream
@@ -17,6 +18,7 @@ from tokenizers.normalizers import Sequence as Chain
 from uwaga._base import json_files, untrusted
 from uwaga._base.errors import CheckpointError
 from uwaga._base.terminal import printable
+from uwaga.models import directories
 
 _FILE = "tokenizer.json"
 TARGET_FILE = f"target_{_FILE}"
@@ -55,7 +57,9 @@ class Tokenizer:
                 f"{path}: it has the token id {self.vocab_size - 1}, beyond the limit of {_MAX_TOKENS} ids"
             )
         self.prefix_ids, self.suffix_ids = _special_ids_around(backend, path)
-        self.splits_at_spaces = _splits_at_spaces(json.loads(backend.to_str()))
+        described = json.loads(backend.to_str())
+        self.splits_at_spaces = _splits_at_spaces(described)
+        self._unknown_id = _unknown_id(described["model"], backend)
 
     @staticmethod
     def load(folder: Path, *, lowercase: bool = False) -> "Tokenizer":
@@ -102,6 +106,27 @@ class Tokenizer:
         with library_errors(self.path):
             return encode(texts, add_special_tokens=False)
 
+    def with_special_tokens(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of each text as the model reads them. Raises CheckpointError as `encode`."""
+        return [[*self.prefix_ids, *each.ids, *self.suffix_ids] for each in self.encode(texts, with_offsets=False)]
+
+    def unknown_characters(self, text: str) -> list[str]:
+        """The parts of a text that the model does not see, without repetitions: those that become the unknown token, and
+        characters that belong to no token at all. Raises CheckpointError as `encode`.
+        """
+        (encoding,) = self.encode([text], with_offsets=True)
+        found = [
+            text[start:stop]
+            for number, (start, stop) in zip(encoding.ids, encoding.offsets, strict=True)
+            if number == self._unknown_id
+        ]
+        if sum(stop - start for start, stop in encoding.offsets) < len(text):  # spaces as a rule
+            # Alone: where a character is left out, the library's offsets of those after it are wrong.
+            letters = [each for each in dict.fromkeys(text) if each.isprintable() and not each.isspace()]
+            alone = self.encode(letters, with_offsets=False)
+            found += [letter for letter, tokens in zip(letters, alone, strict=True) if not len(tokens)]
+        return sorted(set(found), key=text.find)
+
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Token ids to text. Raises CheckpointError as `encode`."""
         with library_errors(self.path):
@@ -111,6 +136,41 @@ class Tokenizer:
         """The text that the next token adds; empty while a character is incomplete. Raises CheckpointError as `encode`."""
         with library_errors(self.path):
             return stream.step(self.backend, token) or ""
+
+
+def tokenizer(model: torch.nn.Module | str | os.PathLike[str], *, decoder: bool = False) -> Backend:
+    """The tokenizer of a model, as a tokenizers.Tokenizer: `.encode(text).ids` gives what the model reads, `.decode(ids)` text.
+
+    Args:
+        model: one that `uwaga.models.load` returned, or what it takes: a directory, the name of a bundled model, an id of the hub.
+        decoder: the tokenizer of what the decoder reads and writes; the same one, unless the model has two vocabularies.
+
+    Raises:
+        CheckpointError: there is no tokenizer, or it does not match the model. ValueError: a model that was not loaded from files.
+
+    >>> speller = tokenizer("speller")
+    >>> speller.encode("cat").tokens
+    ['c', 'a', 't', '</s>']
+    >>> tokenizer("speller", decoder=True).encode("K AE1 T").ids == speller.encode("cat").ids
+    False
+    """
+    return of_model(model, decoder=decoder).backend
+
+
+def of_model(model: torch.nn.Module | str | os.PathLike[str], *, decoder: bool = False) -> Tokenizer:
+    """As `tokenizer`, with the special tokens of the model. Its errors too."""
+    if isinstance(model, torch.nn.Module):
+        folder = getattr(model, "directory", None)
+        if not isinstance(folder, Path):
+            raise ValueError(
+                f"tokenizer: this {type(model).__name__} was not read by uwaga.models.load; give the directory of its tokenizer.json"
+            )
+    else:
+        folder = directories.transformer(directories.find(model, None))
+    if decoder and (target := Tokenizer.load_target(folder)) is not None:
+        return target
+    settings = json_files.optional(folder / "sentence_bert_config.json") or {}
+    return Tokenizer.load(folder, lowercase=settings.get("do_lower_case") is True)
 
 
 def encode_prefixes(tokenizer: Tokenizer, texts: Sequence[str], *, max_tokens: int) -> list[Encoding]:
@@ -237,6 +297,13 @@ def _content(token: object) -> str | None:
     """The text of a special token, which is written as a string or as an object with options."""
     content = token.get("content") if isinstance(token, dict) else token
     return content if isinstance(content, str) else None
+
+
+def _unknown_id(described: dict, backend: Backend) -> int | None:
+    """The token that stands for what the vocabulary lacks; None where there is none."""
+    if isinstance(number := described.get("unk_id"), int):  # of Unigram
+        return number
+    return backend.token_to_id(token) if isinstance(token := described.get("unk_token"), str) else None
 
 
 def _splits_at_spaces(described: dict) -> bool:
