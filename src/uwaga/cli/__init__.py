@@ -1,7 +1,7 @@
 """The command line: one file per verb. Modules other than typer are imported when a verb runs."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand
@@ -13,6 +13,31 @@ from uwaga.cli.terminal import echo, escape_library_output
 RENAMED_OPTIONS: Mapping[str, Mapping[str, str]] = {
     "encode": {"--long": "--overflow", "--budget": "--tokens-per-batch"},
 }
+
+# At the end of each verb's help.
+EXAMPLES: Mapping[str, tuple[str, str]] = {
+    "bench": ("uwaga bench", "uwaga bench --save"),
+    "demo": ("uwaga demo", "uwaga demo --seconds 1"),
+    "doctor": ("uwaga doctor", "uwaga doctor --json"),
+    "encode": (
+        "uwaga encode docs.jsonl -o vectors.parquet --model minilm",
+        "uwaga encode docs.jsonl -o first.parquet --model minilm --limit 1000 --overflow mean --skip-invalid",
+    ),
+    "generate": (
+        "uwaga generate --model speller attention",
+        'uwaga generate "Once more unto" --max-new-tokens 200 --do-sample --temperature 0.8 --seed 1',
+    ),
+    "lesson": ("uwaga lesson", 'uwaga lesson "the cat sat on the mat" --plain'),
+    "train": (
+        "uwaga train config.toml",
+        "uwaga train config.toml optimizer.lr=1e-3 run.output_dir=runs/second",
+    ),
+    "view": (
+        'uwaga view "The animal did not cross the street because it was too tired."',
+        "uwaga view --model copyist book.txt --save book.html",
+    ),
+}
+_FIRST = ("view", "lesson", "generate", "doctor")  # to begin with
 
 
 class Command(TyperCommand):
@@ -32,20 +57,39 @@ class Command(TyperCommand):
 app = typer.Typer(
     name="uwaga",
     help="Exact Transformer attention that you can run, train and look inside.",
-    no_args_is_help=True,
+    # Empty lines between: the help joins neighbouring ones.
+    epilog="To begin with:\n\n" + "\n\n".join(f"  {EXAMPLES[each][0]}" for each in _FIRST),
+    invoke_without_command=True,
     add_completion=False,
     pretty_exceptions_enable=False,  # plain tracebacks, for bug reports
 )
 for verb in (
     bench.bench, demo.demo, doctor.doctor, encode.encode, generate.generate, lesson.lesson, train.train, view.view,
 ):  # fmt: skip
-    app.command(cls=Command)(verb)
+    examples = "\n\n".join(f"  {line}" for line in EXAMPLES[verb.__name__])
+    app.command(cls=Command, epilog=f"Examples:\n\n{examples}")(verb)
 _memory = typer.Typer(
     help="Passages of texts in a soft database, and what they say to a question.", no_args_is_help=True
 )
 for command in memory.COMMANDS:
     _memory.command(cls=Command)(command)
 app.add_typer(_memory, name="memory")
+
+
+@app.callback()
+def _start(
+    ctx: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version, and end.")] = False,
+) -> None:
+    if version:
+        import uwaga
+
+        echo(f"uwaga {uwaga.__version__}")
+        raise typer.Exit
+    if ctx.invoked_subcommand is None:
+        if shown := ctx.get_help():  # typer prints it itself where rich does the layout
+            echo(shown)
+        raise typer.Exit
 
 
 def main() -> None:
