@@ -411,7 +411,7 @@ KINDS = {
         names=("a.txt.gz", "play"),
     ),
     "last": Kind(
-        covers=("uwaga.train.run_folder:read_pointer_name",), file="last", make=_checkpoint, faults="binary",
+        covers=("uwaga.models.directories:read_pointer_name",), file="last", make=_checkpoint, faults="binary",
         read=lambda folder: run_folder.read_pointer(folder, run_folder.LAST),
     ),
     "training.json": Kind(

@@ -111,7 +111,7 @@ def test_an_existing_run_is_not_overwritten(train: Callable[..., Result], tmp_pa
     with pytest.raises(TrainingError) as caught:
         train()
     assert str(caught.value) == (
-        f"{tmp_path}/run holds a run already (its last checkpoint is step-000006): --resume continues it, "
+        f"{tmp_path}/run holds a run already (its last checkpoint is step-000006): resume=True continues it, "
         "run.output_dir=... starts another"
     )
 

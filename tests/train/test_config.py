@@ -220,7 +220,8 @@ def test_an_encoder_decoder_must_have_layers_on_both_sides(family: str, name: st
         ([*_PAIRS, "batch.tokens_per_batch=511"], "batch.tokens_per_batch must hold source and target of data.context_length tokens, 512, and is 511"),
         (["batch.tokens_per_step=5000"], "batch.tokens_per_step must be a multiple of batch.tokens_per_batch, 4096, not 5000"),
         (["data.context_length=2048"], "data.context_length is 2048, and the model has 1024 positions"),
-        (["schedule.warmup_steps=11"], "schedule.warmup_steps must not be more than schedule.steps, 10, and is 11"),
+        (["schedule.warmup_steps=11"], "schedule.warmup_steps must not be more than schedule.steps, 10, and is 11; "
+            "for a short run, add schedule.warmup_steps=1"),
         (["tokenizer.kind=byte-pair"], "tokenizer.vocab_size is needed where tokenizer.kind is 'byte-pair'"),
         (["tokenizer.kind=given"], "tokenizer.path is needed where tokenizer.kind is 'given'"),
         (["tokenizer.path=a"], "tokenizer.path is for tokenizer.kind 'given'"),

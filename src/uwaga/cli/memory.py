@@ -248,7 +248,7 @@ def _passages(
             record = {"text": text, "source": str(path), "document": document.id, "part": part, "file": key}
             yield _Passage(text, record)
             part += 1
-        listener(documents.progress)
+        listener(document.position)
 
 
 def split(text: str, by: Unit) -> Iterator[str]:

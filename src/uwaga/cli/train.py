@@ -1,16 +1,20 @@
 """`uwaga train`: from a configuration to a model, by one process or, under torchrun, by many. A killed training can be resumed."""
 
 import os
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 from uwaga._base.errors import CheckpointError
-from uwaga.cli.terminal import echo, fail
+from uwaga.cli.terminal import echo, fail, in_option_names
 
 if TYPE_CHECKING:
     from uwaga.train.api import Result
+    from uwaga.train.config import Config
+
+_OPTIONS = ("resume",)  # parameters of `fit` that messages name
 
 
 def train(
@@ -25,7 +29,8 @@ def train(
         bool, typer.Option("--fsdp", help="Under torchrun: each process keeps a share of the weights.")
     ] = False,
 ) -> None:
-    """Train a model. If it is killed, the same command with --resume continues it, to the same weights bit for bit."""
+    """Train a model. Ctrl-C writes a checkpoint. Stopped or killed, the same command with --resume continues it, to the same
+    weights bit for bit."""
     from uwaga.train.api import fit
     from uwaga.train.config import Config
     from uwaga.train.errors import ConfigError, DataError, TrainingError
@@ -38,12 +43,14 @@ def train(
         result = fit(read, resume=resume, fsdp=fsdp)
     except (ConfigError, DataError, CheckpointError, TrainingError) as error:
         _fail(str(error))
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
         if _is_first():
-            echo("uwaga train: stopped; the same command with --resume continues", err=True)
+            message = str(error) or "stopped before the first step; resume=True starts again"
+            echo(f"uwaga train: {in_option_names(message, _OPTIONS)}", err=True)
         raise typer.Exit(130) from None
     if _is_first():
         echo(_said(result))
+        echo(_next_commands(read))
 
 
 def _said(result: "Result") -> str:
@@ -51,10 +58,20 @@ def _said(result: "Result") -> str:
     return f"{result.best}: validation loss {loss:.4f} at step {step:,} of {result.steps:,}"
 
 
+def _next_commands(config: "Config") -> str:
+    """What can be done with the model: the folder of the run is the name of its best checkpoint."""
+    run = shlex.quote(config.run.output_dir)
+    text = shlex.quote(config.run.sample_prompts[0] if config.run.sample_prompts else "a text")
+    commands = [f"uwaga view {text} --model {run}"]
+    if config.objective != "masked-language-model":
+        commands.insert(0, f"uwaga generate {text} --model {run}")
+    return "Next:\n" + "\n".join(f"  {command}" for command in commands)
+
+
 def _fail(message: str) -> NoReturn:
     # Under torchrun every process fails with the same message; the first prints it.
     if _is_first():
-        fail("train", message)
+        fail("train", in_option_names(message, _OPTIONS))
     raise typer.Exit(1)
 
 

@@ -1,6 +1,7 @@
 """The directory of a model: a local one, that of a bundled model, or one downloaded from the hub."""
 
 import os
+import re
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,6 +12,9 @@ from uwaga.models import modules_json
 
 # The files of a model and its tokenizer; not its weights in the formats of other programs.
 _FILES = ("*.json", "*.txt", "*.model", "*/config.json")
+# In the folder of a training run (uwaga.train.run_folder): its checkpoints, and the files that name the last and the best one.
+CHECKPOINT_NAME = re.compile(r"step-([0-9]{6,12})")
+LAST, BEST = "last", "best"
 _SAFETENSORS, _PICKLED = "model*.safetensors", "pytorch_model*.bin"
 
 
@@ -52,7 +56,8 @@ BUNDLED = {
 
 
 def find(path_or_hub_id: str | os.PathLike[str], revision: str | None) -> Path:
-    """The directory itself, that of a bundled model, or that of a repository in the cache of huggingface_hub.
+    """The directory itself, the best checkpoint of a training run's folder, the directory of a bundled model, or that of a repository
+    in the cache of huggingface_hub.
 
     Raises CheckpointError: there is none. ValueError: a revision of a model that is not on the hub.
     """
@@ -60,7 +65,7 @@ def find(path_or_hub_id: str | os.PathLike[str], revision: str | None) -> Path:
     if path.is_dir():
         if revision is not None:
             raise ValueError(f"load: {path} is a directory, which has no revision {revision!r}")
-        return path
+        return checkpoint_of_run(path)
     if path.exists():
         raise CheckpointError(f"{path} is a file, not a directory with config.json")
     name = os.fspath(path_or_hub_id)
@@ -69,6 +74,45 @@ def find(path_or_hub_id: str | os.PathLike[str], revision: str | None) -> Path:
             raise ValueError(f"load: {name} is a bundled model, which has no revision {revision!r}")
         return bundled_folder(name)
     return _download(name, revision)
+
+
+def checkpoint_of_run(folder: Path) -> Path:
+    """The best checkpoint of a training run's folder, or the last one before the first evaluation; any other folder itself.
+
+    Raises CheckpointError: a run without a checkpoint, or a file `best` or `last` that names none.
+    """
+    if os.path.lexists(folder / "config.json") or os.path.lexists(folder / "modules.json"):
+        return folder
+    for which in (BEST, LAST):
+        if (found := read_pointer(folder, which)) is not None:
+            return found
+    if (folder / "metrics.jsonl").exists():
+        raise CheckpointError(f"{folder} is the folder of a training run that has no checkpoint yet")
+    return folder
+
+
+def read_pointer(out: Path, which: str) -> Path | None:
+    """The folder of the last or the best checkpoint; None where there is none. Raises CheckpointError."""
+    found = read_pointer_name(out, which)
+    if found is not None and not (out / found).is_dir():
+        raise CheckpointError(f"{out / which} names {found}, and there is no such folder in {out}")
+    return None if found is None else out / found
+
+
+def read_pointer_name(out: Path, which: str) -> str | None:
+    """The checkpoint's name in a pointer file; None without the file. Raises CheckpointError: it names no checkpoint."""
+    file = out / which
+    try:
+        with untrusted.open_regular(file) as opened:
+            text = opened.read(64)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise CheckpointError(f"{file} cannot be read: {error.strerror}") from error
+    found = text.decode("ascii", "replace").strip()
+    if not CHECKPOINT_NAME.fullmatch(found):
+        raise CheckpointError(f"{file} must name a checkpoint such as step-000100, not {found!a}")
+    return found
 
 
 def transformer(folder: Path) -> Path:

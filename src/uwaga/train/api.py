@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from uwaga._base import durable, renamed
+from uwaga.models import directories
 from uwaga.train import checkpoint as checkpoint_files
 from uwaga.train import families, run_folder, seeds
 from uwaga.train.checkpoint import TrainingState
@@ -68,6 +69,8 @@ def fit(config: Config, *, resume: bool = False, fsdp: bool = False, progress: b
         CheckpointError: a checkpoint that cannot be read, or is of another configuration.
         TrainingError: run.output_dir holds a run already; a loss or gradient is NaN or infinite; a checkpoint cannot be
             written.
+        TrainingInterrupted: a KeyboardInterrupt. The first Ctrl-C lets the step end and writes a checkpoint, the second one stops
+            at once; so in the main thread of a single process. Otherwise the first one stops at once.
     """
     with process_group(config.run.device) as world, seeds.fork_rng(world.device), _num_threads(config.run.threads):
         out = Path(config.run.output_dir)
@@ -99,7 +102,7 @@ def _fit(
         state = _resumed_state(checkpoint, config, corpus)
         checkpoint_files.read_model(checkpoint, model)
     elif config.run.init_from is not None:
-        checkpoint_files.read_model(Path(config.run.init_from), model)
+        checkpoint_files.read_model(directories.checkpoint_of_run(Path(config.run.init_from)), model)
     trainable = TrainableModel(model, config, world, fsdp=fsdp)
     if checkpoint is not None:
         trainable.load_optimizer(checkpoint, state.step)
@@ -120,7 +123,7 @@ def _begin(out: Path, resume: bool) -> Path | None:
     if not resume and (last is not None or run_folder.checkpoint_steps(out) or (out / METRICS_FILE).exists()):
         where = "no checkpoint yet" if last is None else f"its last checkpoint is {last.name}"
         raise TrainingError(
-            f"{out} holds a run already ({where}): --resume continues it, run.output_dir=... starts another"
+            f"{out} holds a run already ({where}): resume=True continues it, run.output_dir=... starts another"
         )
     run_folder.read_pointer_name(
         out, run_folder.BEST

@@ -329,8 +329,11 @@ def _check_sizes(config: Config) -> None:
             f"data.context_length must be at least 3, for a token between [CLS] and [SEP], and is {data.context_length}"
         )
     if config.schedule.warmup_steps > config.schedule.steps:
-        steps = f"schedule.steps, {config.schedule.steps}"
-        raise ConfigError(f"schedule.warmup_steps must not be more than {steps}, and is {config.schedule.warmup_steps}")
+        steps, warmup = config.schedule.steps, config.schedule.warmup_steps
+        raise ConfigError(
+            f"schedule.warmup_steps must not be more than schedule.steps, {steps}, and is {warmup}; "
+            f"for a short run, add schedule.warmup_steps={steps // 10}"
+        )
 
 
 def _check_tokenizers(config: Config) -> None:

@@ -2,7 +2,7 @@
 
 from uwaga._base.errors import DataError
 
-__all__ = ["ConfigError", "DataError", "TrainingError"]
+__all__ = ["ConfigError", "DataError", "TrainingError", "TrainingInterrupted"]
 
 
 class ConfigError(ValueError):
@@ -11,3 +11,7 @@ class ConfigError(ValueError):
 
 class TrainingError(RuntimeError):
     """A run that cannot start or continue; the message names the last good checkpoint where there is one."""
+
+
+class TrainingInterrupted(KeyboardInterrupt):
+    """A run that was stopped by Ctrl-C; the message says from which checkpoint it can be resumed, and what is lost."""

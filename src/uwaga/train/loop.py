@@ -1,8 +1,11 @@
 """The training loop: optimizer steps, and between them metrics, evaluation, samples and checkpoints."""
 
 import math
+import signal
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +15,7 @@ from uwaga.train.config import Config
 from uwaga.train.data.batch import MicroBatch
 from uwaga.train.data.corpus import Corpus
 from uwaga.train.distributed import World
-from uwaga.train.errors import TrainingError
+from uwaga.train.errors import TrainingError, TrainingInterrupted
 from uwaga.train.metrics.evaluation import validation_loss
 from uwaga.train.metrics.logger import MetricsLogger
 from uwaga.train.step import StepResult, StepRunner, TrainableModel
@@ -45,13 +48,29 @@ class Loop:
         self._steps = StepRunner(trainable.module, trainable.optimizer, corpus.train, config, world)
         self._pending: list[StepResult] = []  # steps whose loss was not checked yet
         self._tokens, self._since = 0, time.perf_counter()  # since the last line of metrics
+        self._saved = state.step  # of the last checkpoint; 0: there is none
 
     def run(self) -> TrainingState:
-        """Train to the last step. Raises TrainingError."""
-        run, total = self._config.run, self._config.schedule.steps
+        """Train to the last step. Raises TrainingError, TrainingInterrupted."""
         self._trainable.module.train()
         if self._state.step:  # a process that was killed while saving left the former pointers
             self._world.on_first(self._update_pointers)
+        try:
+            # Several processes would have to agree on the step after which they stop.
+            with (
+                _one_interrupt_deferred(self._tell_of_interrupt)
+                if self._world.size == 1
+                else _none_deferred() as wanted
+            ):
+                self._run(wanted)
+        except TrainingInterrupted:
+            raise
+        except KeyboardInterrupt:
+            raise TrainingInterrupted(self._lost()) from None
+        return self._state
+
+    def _run(self, is_interrupted: Callable[[], bool]) -> None:
+        run, total = self._config.run, self._config.schedule.steps
         while self._state.step < total:
             result = self._step()
             done, is_last = self._state.step, self._state.step == total
@@ -64,7 +83,29 @@ class Loop:
                 self._log_samples()
             if done % (run.save_every or run.eval_every) == 0 or is_better or is_last:
                 self._save()
-        return self._state
+            if is_interrupted() and not is_last:
+                if self._saved != done:
+                    self._save()
+                where = self._out / run_folder.checkpoint_name(done)
+                raise TrainingInterrupted(
+                    f"stopped at step {done:,}: {where} has it all, and resume=True continues from it"
+                )
+
+    def _tell_of_interrupt(self) -> None:
+        if self._logger is not None:
+            self._logger.message(
+                f"Ctrl-C: step {self._state.step + 1:,} is the last one, and a checkpoint is written after it. "
+                f"Ctrl-C again stops at once: {self._state.step - self._saved:,} steps would be lost"
+            )
+
+    def _lost(self) -> str:
+        """The message of a run that was stopped at once."""
+        count = self._state.step - self._saved
+        lost = f"{count:,} step{' is' if count == 1 else 's are'} lost" if count else "nothing is lost"
+        if not self._saved:
+            return f"stopped at once after step {self._state.step:,}, before the first checkpoint: {lost}; resume=True starts again"
+        where = self._out / run_folder.checkpoint_name(self._saved)
+        return f"stopped at once after step {self._state.step:,}: {lost}; resume=True continues from {where}"
 
     def _step(self) -> StepResult:
         began = time.perf_counter()
@@ -140,6 +181,7 @@ class Loop:
                 raise TrainingError(f"{error}; {last_checkpoint_text(self._out)}") from error
 
         self._world.on_first(write)
+        self._saved = self._state.step
 
     def _update_pointers(self) -> None:
         """Name the last and the best checkpoint, and remove those that are no longer kept."""
@@ -148,6 +190,37 @@ class Loop:
         if best is not None and (self._out / run_folder.checkpoint_name(best.step)).is_dir():
             run_folder.write_pointer(self._out, run_folder.BEST, best.step)
         run_folder.prune(self._out, step, self._config.run.keep_last, None if best is None else best.step)
+
+
+@contextmanager
+def _one_interrupt_deferred(tell: Callable[[], None]) -> Iterator[Callable[[], bool]]:
+    """Ctrl-C inside does nothing the first time but to call `tell`, and to make the function that this gives return True; the second
+    time it raises KeyboardInterrupt. Without effect in other threads, and where a program has a handler of its own.
+    """
+    came = False
+
+    def on_interrupt(number: int, frame: object) -> None:
+        nonlocal came
+        if came:
+            raise KeyboardInterrupt
+        came = True
+        with suppress(RuntimeError):  # the interrupt came while something else was being printed
+            tell()
+
+    is_ours = threading.current_thread() is threading.main_thread()
+    is_ours = is_ours and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if is_ours:
+        signal.signal(signal.SIGINT, on_interrupt)
+    try:
+        yield lambda: came
+    finally:
+        if is_ours:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@contextmanager
+def _none_deferred() -> Iterator[Callable[[], bool]]:
+    yield lambda: False
 
 
 def check_finite(pending: Sequence[StepResult], world: World, out: Path) -> None:

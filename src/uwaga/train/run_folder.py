@@ -9,16 +9,16 @@ import os
 import re
 from pathlib import Path
 
-from uwaga._base import durable, untrusted
+from uwaga._base import durable
 from uwaga._base.durable import atomic_replace, fsync
-from uwaga._base.errors import CheckpointError
+from uwaga.models.directories import BEST, CHECKPOINT_NAME, LAST, read_pointer, read_pointer_name
 
-LAST, BEST = "last", "best"
+__all__ = ["BEST", "LAST", "STATE", "read_pointer", "read_pointer_name"]
+
 STATE = "training.json"
-_NAME = re.compile(r"step-([0-9]{6,12})")
 # Suffixes of folders that are being written and that are being removed; no reader takes them for checkpoints.
 _UNFINISHED, _REMOVED = ".unfinished", ".going"
-_LEFTOVER = re.compile(rf"\.{_NAME.pattern}({re.escape(_UNFINISHED)}|{re.escape(_REMOVED)})")
+_LEFTOVER = re.compile(rf"\.{CHECKPOINT_NAME.pattern}({re.escape(_UNFINISHED)}|{re.escape(_REMOVED)})")
 # The files of a checkpoint. A folder with any other file is not removed: that file is not ours.
 _FILES = re.compile(
     rf"{re.escape(durable.MARK_FILE)}|{re.escape(STATE)}|config\.toml|config\.json|(model|optimizer)\.safetensors"
@@ -75,33 +75,9 @@ def write_pointer(out: Path, which: str, step: int) -> None:
         file.write(f"{checkpoint_name(step)}\n".encode())
 
 
-def read_pointer(out: Path, which: str) -> Path | None:
-    """The folder of the last or the best checkpoint; None where there is none. Raises CheckpointError."""
-    found = read_pointer_name(out, which)
-    if found is not None and not (out / found).is_dir():
-        raise CheckpointError(f"{out / which} names {found}, and there is no such folder in {out}")
-    return None if found is None else out / found
-
-
-def read_pointer_name(out: Path, which: str) -> str | None:
-    """The checkpoint's name in a pointer file; None without the file. Raises CheckpointError: it names no checkpoint."""
-    file = out / which
-    try:
-        with untrusted.open_regular(file) as opened:
-            text = opened.read(64)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise CheckpointError(f"{file} cannot be read: {error.strerror}") from error
-    found = text.decode("ascii", "replace").strip()
-    if not _NAME.fullmatch(found):
-        raise CheckpointError(f"{file} must name a checkpoint such as {checkpoint_name(100)}, not {found!a}")
-    return found
-
-
 def checkpoint_steps(out: Path) -> list[int]:
     """The steps of all checkpoints of a run, ascending."""
-    found = [_NAME.fullmatch(path.name) for path in out.iterdir()] if out.is_dir() else []
+    found = [CHECKPOINT_NAME.fullmatch(path.name) for path in out.iterdir()] if out.is_dir() else []
     return sorted(int(match[1]) for match in found if match)
 
 

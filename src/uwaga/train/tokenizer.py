@@ -17,6 +17,7 @@ from tokenizers.pre_tokenizers import Split
 from uwaga._base import json_files
 from uwaga._base.durable import atomic_replace
 from uwaga._base.errors import CheckpointError
+from uwaga.models.directories import checkpoint_of_run
 from uwaga.models.text.tokenizer import Tokenizer as Checked
 from uwaga.models.text.tokenizer import library_errors, read
 from uwaga.train.errors import ConfigError
@@ -145,7 +146,7 @@ class TextTokenizer:
     @staticmethod
     def load(path: Path, objective: str, *, file: str = FILE) -> "TextTokenizer":
         """From a directory that transformers or training wrote, or its tokenizer.json. Raises ConfigError."""
-        folder = path.parent if path.name == file else path
+        folder = path.parent if path.name == file else checkpoint_of_run(path)
         if not (folder / file).is_file():
             raise ConfigError(f"tokenizer.path: there is no {folder / file}")
         try:

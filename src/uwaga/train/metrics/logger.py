@@ -61,6 +61,10 @@ class MetricsLogger:
         self._jsonl, self._tensorboard, self._display = jsonl, tensorboard, display
         self._samples, self._error_rates, self._attention_batch = samples, error_rates, attention_batch
 
+    def message(self, text: str) -> None:
+        """A line for whoever watches."""
+        self._display.message(text)
+
     def log_step(self, state: TrainingState, result: StepResult, tokens_per_second: float) -> None:
         """The loss of an optimizer step."""
         loss, norm = result.loss.item(), result.grad_norm.item()

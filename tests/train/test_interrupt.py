@@ -1,0 +1,118 @@
+"""Ctrl-C during a training: the first one ends the step and writes a checkpoint, the second one stops at once."""
+
+import re
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import uwaga
+from uwaga._base.errors import CheckpointError
+from uwaga.models import load
+from uwaga.train import Config, fit
+from uwaga.train.errors import TrainingInterrupted
+from uwaga.train.step import StepRunner
+
+pytestmark = pytest.mark.slow
+
+SHORT = ("schedule.steps=6", "run.eval_every=4", "run.threads=1", "data.document=line")
+
+
+@pytest.fixture
+def make(make_config: Callable[..., Config], verses: str, tmp_path: Path) -> Callable[[str], Config]:
+    return lambda name: make_config("language-model", [verses], *SHORT, f"run.output_dir={tmp_path / name}")
+
+
+def press(monkeypatch: pytest.MonkeyPatch, at: int, times: int = 1) -> None:
+    """Ctrl-C comes so often in the step `at`, counted from 1."""
+    run = StepRunner.run
+    steps = 0
+
+    def interrupted(self: StepRunner, *given: object) -> object:
+        nonlocal steps
+        steps += 1
+        for _ in range(times if steps == at else 0):
+            signal.raise_signal(signal.SIGINT)
+        return run(self, *given)
+
+    monkeypatch.setattr(StepRunner, "run", interrupted)
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "model.safetensors")
+
+
+def test_one_ctrl_c_writes_a_checkpoint_and_nothing_is_lost(
+    make: Callable[[str], Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = fit(make("whole"), progress=False)
+    handler = signal.getsignal(signal.SIGINT)
+    with monkeypatch.context() as patched:
+        press(patched, at=2)
+        with pytest.raises(TrainingInterrupted) as caught:
+            fit(make("stopped"))
+    assert str(caught.value) == (
+        f"stopped at step 2: {tmp_path}/stopped/step-000002 has it all, and resume=True continues from it"
+    )
+    assert "Ctrl-C: step 2 is the last one, and a checkpoint is written after it" in capsys.readouterr().err
+    assert signal.getsignal(signal.SIGINT) is handler
+    resumed = fit(make("stopped"), resume=True, progress=False)
+    expected, found = weights(whole.checkpoint), weights(resumed.checkpoint)
+    assert expected.keys() == found.keys()
+    assert all(torch.equal(expected[name], found[name]) for name in expected)
+
+
+def test_a_second_ctrl_c_stops_at_once_and_says_what_is_lost(
+    make: Callable[[str], Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        press(patched, at=6, times=2)
+        with pytest.raises(TrainingInterrupted) as caught:
+            fit(make("run"), progress=False)
+    assert str(caught.value) == (
+        f"stopped at once after step 5: 1 step is lost; resume=True continues from {tmp_path}/run/step-000004"
+    )
+    assert fit(make("run"), resume=True, progress=False).steps == 6
+
+
+def test_stopped_before_the_first_checkpoint(make: Callable[[str], Config], monkeypatch: pytest.MonkeyPatch) -> None:
+    press(monkeypatch, at=2, times=2)
+    with pytest.raises(
+        TrainingInterrupted, match="before the first checkpoint: 1 step is lost; resume=True starts again"
+    ):
+        fit(make("run"), progress=False)
+
+
+def test_a_program_with_a_handler_of_its_own_keeps_it(
+    make: Callable[[str], Config], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    came = []
+    before = signal.signal(signal.SIGINT, lambda *_: came.append(1))
+    try:
+        press(monkeypatch, at=2)
+        assert fit(make("run"), progress=False).steps == 6
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert came == [1]
+
+
+def test_the_folder_of_a_run_is_the_model_of_its_best_checkpoint(make: Callable[[str], Config], tmp_path: Path) -> None:
+    result = fit(make("run"), progress=False)
+    ids = torch.tensor([[3, 4, 5]])
+    with torch.no_grad():
+        assert torch.equal(load(tmp_path / "run")(ids).logits, load(result.best)(ids).logits)
+    assert uwaga.models.tokenizer(tmp_path / "run").encode("so it goes").ids
+
+
+def test_the_folder_of_a_run_without_a_checkpoint_says_so(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text("")
+    with pytest.raises(
+        CheckpointError, match=re.escape(f"{tmp_path} is the folder of a training run that has no checkpoint yet")
+    ):
+        load(tmp_path)
+    (tmp_path / "best").write_text("../elsewhere\n")
+    with pytest.raises(CheckpointError, match=r"must name a checkpoint such as step-000100, not "):
+        load(tmp_path)
