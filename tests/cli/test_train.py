@@ -37,10 +37,15 @@ def test_it_trains_and_says_where_the_model_is(config: str, tmp_path: Path) -> N
     code, said, told = train(config, "optimizer.lr=0.01", "run.keep_last=5")
     assert code == 0, told
     last = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()][-1]
-    assert said == f"{tmp_path}/run/step-000004: validation loss {last['loss']:.4f} at step 4 of 4\n"
+    assert said.splitlines() == [
+        f"{tmp_path}/run/step-000004: validation loss {last['loss']:.4f} at step 4 of 4",
+        "Next:",
+        f"  uwaga generate 'a text' --model {tmp_path}/run",
+        f"  uwaga view 'a text' --model {tmp_path}/run",
+    ]
     assert "step 2: validation loss " in told
     done = CliRunner().invoke(
-        app, ["generate", "--model", f"{tmp_path}/run/step-000004", "Line", "--max-new-tokens", "3", "--json"]
+        app, ["generate", "--model", f"{tmp_path}/run", "Line", "--max-new-tokens", "3", "--json"]
     )
     assert done.exit_code == 0, done.stderr
     assert len(json.loads(done.stdout)["tokens"]) == 3
@@ -97,7 +102,7 @@ def test_stopped_by_hand_it_says_how_to_go_on(config: str, monkeypatch: pytest.M
     monkeypatch.setattr("uwaga.train.loop.Loop.run", stop)
     code, said, told = train(config)
     assert (code, said) == (130, "")
-    assert told.splitlines()[-1] == "uwaga train: stopped; the same command with --resume continues"
+    assert told.splitlines()[-1] == "uwaga train: stopped before the first step; --resume starts again"
 
 
 @pytest.mark.slow

@@ -28,6 +28,10 @@ EXAMPLES: Mapping[str, tuple[str, str]] = {
         'uwaga generate "Once more unto" --max-new-tokens 200 --do-sample --temperature 0.8 --seed 1',
     ),
     "lesson": ("uwaga lesson", 'uwaga lesson "the cat sat on the mat" --plain'),
+    "memory": (
+        "uwaga memory add notes.db docs",
+        'uwaga memory ask notes.db "what decides the order of the rows?"',
+    ),
     "train": (
         "uwaga train config.toml",
         "uwaga train config.toml optimizer.lr=1e-3 run.output_dir=runs/second",
@@ -54,10 +58,14 @@ class Command(TyperCommand):
         return super().parse_args(ctx, args)
 
 
+def _examples(verb: str) -> str:
+    """Empty lines between: the help joins neighbouring ones."""
+    return "Examples:\n\n" + "\n\n".join(f"  {line}" for line in EXAMPLES[verb])
+
+
 app = typer.Typer(
     name="uwaga",
     help="Exact Transformer attention that you can run, train and look inside.",
-    # Empty lines between: the help joins neighbouring ones.
     epilog="To begin with:\n\n" + "\n\n".join(f"  {EXAMPLES[each][0]}" for each in _FIRST),
     invoke_without_command=True,
     add_completion=False,
@@ -66,10 +74,11 @@ app = typer.Typer(
 for verb in (
     bench.bench, demo.demo, doctor.doctor, encode.encode, generate.generate, lesson.lesson, train.train, view.view,
 ):  # fmt: skip
-    examples = "\n\n".join(f"  {line}" for line in EXAMPLES[verb.__name__])
-    app.command(cls=Command, epilog=f"Examples:\n\n{examples}")(verb)
+    app.command(cls=Command, epilog=_examples(verb.__name__))(verb)
 _memory = typer.Typer(
-    help="Passages of texts in a soft database, and what they say to a question.", no_args_is_help=True
+    help="Passages of texts in a soft database, and what they say to a question.",
+    epilog=_examples("memory"),
+    no_args_is_help=True,
 )
 for command in memory.COMMANDS:
     _memory.command(cls=Command)(command)

@@ -170,7 +170,7 @@ def _of_texts(
     typed = Typed(read_prompt_text(text), None if second is None else read_prompt_text(second), options.target)
     reader = _load(model, options)
     again = None if second_model in (None, model) else load(second_model, options.dtype)
-    if second_model == model and second is None:
+    if second_model is not None and second_model == model and second is None:
         again = reader
     runner = TextRunner(
         reader=reader, second=again, new_tokens=options.new_tokens, layers=options.layers, truncate=options.truncate

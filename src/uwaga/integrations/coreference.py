@@ -11,7 +11,7 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -167,7 +167,8 @@ def coreference_heads(model: str | os.PathLike[str] | LoadedModel, pairs: Sequen
         Columns kind, layer, head, label, shift (the mean), right and wrong (how many pairs shift so by 0.05 or more), of (how many there are).
 
     Raises:
-        ValueError: no pairs; a model that cannot be read (CheckpointError), or whose tokenizer does not say which characters a token stands for.
+        ValueError: no pairs; a model that cannot be read (CheckpointError), that takes fewer tokens than a sentence has, or whose tokenizer does
+            not say which characters a token stands for (RecordError).
     """
     if not pairs:
         raise ValueError("coreference_heads: there are no pairs")
@@ -195,6 +196,9 @@ def _shifts(reader: LoadedModel, pairs: Sequence[WinogradPair]) -> dict[tuple[st
     encodings = reader.tokenizer.encode(texts, with_offsets=True)
     before, after = reader.tokenizer.prefix_ids, reader.tokenizer.suffix_ids
     ids = Ragged.from_list([torch.tensor([*before, *encoding.ids, *after]) for encoding in encodings])
+    longest, room = int(ids.lengths.max()), cast("Any", reader.model).config.max_tokens
+    if room is not None and longest > room:
+        raise RecordError(f"coreference_heads: a sentence has {longest} tokens, and {reader.title} takes {room}")
     with watch(reader.model) as recording, torch.no_grad():
         reader.model(*([ids, ids] if reader.has_both else [ids]))
     kind = "encoder" if any(kind == "encoder" for kind, _ in recording.maps) else "decoder"

@@ -174,7 +174,7 @@ class TextRunner:
                 if reader.name not in self._known:
                     try:
                         self._known[reader.name] = coreference_heads(reader)
-                    except RecordError:  # a tokenizer that does not know English letters
+                    except RecordError:  # a model of few tokens, or a tokenizer that does not know English letters
                         self._known[reader.name] = HeadTable(columns={})
                 return self._known[reader.name]
 
