@@ -9,7 +9,6 @@ import structure
 
 # Small modules with one importer that stay, and why.
 ON_THEIR_OWN = {
-    "uwaga.cli.train": "one file per verb",
     "uwaga.integrations.transformers.packed_conv1d": "a class of transformers' Conv1D, which pickles find by its name; "
     "transformers is imported with it",
 }

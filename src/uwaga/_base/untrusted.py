@@ -317,9 +317,9 @@ def read_lines(path: Path, most: int = LINE_BYTES, *, keep_invalid: bool = False
                 if not keep_invalid:
                     raise
                 text, error = "", invalid
-                while len(line) > most and not line.endswith(b"\n"):  # the rest of a line that is too long
-                    line = file.readline(most + 1)
             yield Line(place, text, file.position, error)
+            while error is not None and len(line) > most and not line.endswith(b"\n"):
+                line = file.readline(most + 1)  # the rest of a line that is too long, if its reader goes on
 
 
 def _decoded(place: str, line: bytes, most: int, *, is_first: bool) -> str:
