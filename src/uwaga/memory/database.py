@@ -10,11 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from uwaga._base import durable
 from uwaga._base.errors import ShapeError, SoftDatabaseError
@@ -286,6 +287,9 @@ class SoftDatabase:
             tolerance: the weight that may be left out: blocks of rows are skipped whose bounds say that they have no more together.
                 `left_out` says how much it was at most. Which rows share a block then matters.
 
+        Where autograd records and the query needs a gradient, `value` has one, over all rows, by one more pass over them; other results
+        are detached.
+
         Raises:
             ShapeError, ValueError: a query of another width or dtype, or not finite; options that are not valid.
             SoftDatabaseError: rows that cannot be read.
@@ -295,7 +299,11 @@ class SoftDatabase:
         if not 0.0 <= tolerance < 1.0:
             raise ValueError(f"SoftDatabase.read: tolerance must be at least 0 and below 1, not {tolerance!r}")
         wanted = Wanted(self._scale(scale, "read"), top, True, float(tolerance))
-        return self._answer(self._queries(query, "read"), wanted, self._rows(where, parameters))
+        queries, live = self._queries(query, "read"), self._rows(where, parameters)
+        answer = self._answer(queries, wanted, live)
+        if not (torch.is_grad_enabled() and isinstance(query, Tensor) and query.requires_grad):
+            return answer
+        return answer._replace(value=cast("Tensor", _Value.apply(query, answer, live, queries.flat, wanted.scale)))
 
     def search(
         self, query: Tensor, k: int, *, scale: float = 1.0, where: str | None = None, parameters: Parameters = ()
@@ -678,6 +686,31 @@ class SoftDatabase:
         layout = self.layout
         width = layout.heads * (layout.key_width + (layout.value_width or 0)) * DTYPES[layout.dtype].itemsize
         return width * sum(entry.rows for entry in self._entries)
+
+
+class _Value(torch.autograd.Function):
+    """The value of an answer, with its gradient with respect to the query."""
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, answer: Answer, live: LiveRows, flat_QHD: Tensor, scale: float) -> Tensor:
+        ctx.answer, ctx.live, ctx.flat, ctx.scale = answer, live, flat_QHD, scale
+        ctx.shape, ctx.dtype, ctx.device = query.shape, query.dtype, query.device
+        return answer.value.clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None]:
+        count, heads, _ = ctx.flat.shape
+        of_queries = [x.cpu().reshape(count, heads, *x.shape[x.dim() - 1 :]) for x in (ctx.answer.value, grad)]
+        lse = ctx.answer.lse.reshape(count, heads)
+        parts = [
+            reading.query_gradient(ctx.live, query, ctx.scale, value, at, change)
+            for query, value, change, at in zip(
+                *(x.split(reading.QUERIES) for x in (ctx.flat, *of_queries, lse)), strict=True
+            )
+        ]
+        found = torch.cat(parts) if parts else torch.zeros(ctx.shape)
+        return found.reshape(ctx.shape).to(ctx.device, ctx.dtype), None, None, None, None
 
 
 class _Queries(NamedTuple):

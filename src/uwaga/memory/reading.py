@@ -165,6 +165,29 @@ def read(live: LiveRows, query_QHD: Tensor, wanted: Wanted) -> Found:
     return one_pass.result(skipped)
 
 
+def query_gradient(
+    live: LiveRows, query_QHD: Tensor, scale: float, value_QHE: Tensor, lse_QH: Tensor, grad_QHE: Tensor
+) -> Tensor:
+    """The gradient (Q, H, D) of sum(value * grad) with respect to the queries, in one more pass: with the weights
+    a_j = exp(scale q.k_j - lse), value z and its gradient g,
+
+        dq = scale sum_j a_j (g.v_j - g.z) k_j
+
+    Raises as `read` of rows that cannot be read."""
+    query_HQD, grad_HQE, value_HQE = (x.float().transpose(0, 1) for x in (query_QHD, grad_QHE, value_QHE))
+    lse_HQ1 = lse_QH.transpose(0, 1)[..., None]
+    offset_HQ1 = (grad_HQE.double() * value_HQE.double()).sum(-1, keepdim=True)
+    found_HQD = torch.zeros(query_HQD.shape, dtype=torch.float64)
+    for start in range(0, len(live), BLOCK):
+        keys = live.keys(start, min(start + BLOCK, len(live)))
+        values = live.values(start, min(start + BLOCK, len(live))) if live.has_values() else keys
+        key_HnD, value_HnE = keys.transpose(0, 1), values.transpose(0, 1)
+        weights_HQn = (scale * (query_HQD @ key_HnD.mT).double() - lse_HQ1).exp()
+        change_HQn = weights_HQn * ((grad_HQE @ value_HnE.mT).double() - offset_HQ1)
+        found_HQD += (change_HQn.float() @ key_HnD).double()
+    return (scale * found_HQD).float().transpose(0, 1)
+
+
 class _Pass:
     def __init__(self, live: LiveRows, query_HQD: Tensor, wanted: Wanted) -> None:
         self._live, self._query, self._wanted = live, query_HQD, wanted

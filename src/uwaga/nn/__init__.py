@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from uwaga.nn.feed_forward import FeedForward
     from uwaga.nn.kv_cache import KeyValueCache
     from uwaga.nn.layers import Decoder, DecoderLayer, Encoder, EncoderLayer, LayerSpec
+    from uwaga.nn.memory_attention import MemoryAttention
     from uwaga.nn.positions import (
         AlibiPositions,
         LearnedPositions,
@@ -34,6 +35,7 @@ __all__ = [
     "KeyValueCache",
     "LayerSpec",
     "LearnedPositions",
+    "MemoryAttention",
     "MultiHeadAttention",
     "RelativePositions",
     "RotaryPositions",
@@ -50,6 +52,7 @@ _HOME = {
     "KeyValueCache": "uwaga.nn.kv_cache",
     "LayerSpec": "uwaga.nn.layers",
     "LearnedPositions": "uwaga.nn.positions",
+    "MemoryAttention": "uwaga.nn.memory_attention",
     "MultiHeadAttention": "uwaga.nn.attention",
     "RelativePositions": "uwaga.nn.positions",
     "RotaryPositions": "uwaga.nn.positions",

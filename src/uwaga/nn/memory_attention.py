@@ -1,0 +1,100 @@
+"""A layer's attention to a database beside its attention to the text.
+
+Letters: B batch, H heads, Q queries, D key width, E value width.
+"""
+
+import math
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from uwaga._base.errors import ShapeError
+
+
+class Database(Protocol):
+    """What the layer needs of `uwaga.SoftDatabase`."""
+
+    layout: Any
+
+    def read(self, query: Tensor, *, scale: float | None = None, top: int = 10) -> Any:
+        """An answer with `value`."""
+
+
+class MemoryAttention(nn.Module):
+    """Attention over all rows of a database, mixed with a layer's own result by a learned gate: Wu et al., "Memorizing Transformers"
+    (2022), section 3.2, with the mean over every row in place of the k nearest.
+
+        result = g memory(query) + (1 - g) local,    g = sigmoid(gate), memory(q) = softmax(scale q K^T) V
+
+    Queries, the local result, the scale and the gate have gradients; keys and values are those of the database, and are frozen. The
+    database is no part of the state dict; a layer with its open files cannot be copied or pickled.
+
+    Args:
+        database: an open `uwaga.SoftDatabase` of H heads.
+        scale: of the scores, at first; None: 1/sqrt(D). Its logarithm is learned, one for each head.
+        gate: at first; -2 leaves 0.12 to the memory. One for each head.
+
+    Raises:
+        ValueError: a scale that is not a finite number above 0.
+
+    >>> import tempfile, uwaga
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> db = uwaga.SoftDatabase.create(folder.name + "/db", key_width=4, heads=2)
+    >>> _ = db.append(torch.randn(100, 2, 4))
+    >>> layer = MemoryAttention(db)
+    >>> layer(torch.randn(1, 2, 3, 4), torch.zeros(1, 2, 3, 4)).shape
+    torch.Size([1, 2, 3, 4])
+    >>> db.close(); folder.cleanup()
+    """
+
+    def __init__(self, database: Database, *, scale: float | None = None, gate: float = -2.0) -> None:
+        super().__init__()
+        layout = database.layout
+        scale = 1 / math.sqrt(layout.key_width) if scale is None else float(scale)
+        if not (math.isfinite(scale) and scale > 0):
+            raise ValueError(f"MemoryAttention: scale must be finite and above 0, not {scale!r}")
+        self.database = database
+        self.log_scale = nn.Parameter(torch.full((layout.heads,), math.log(scale)))
+        self.gate = nn.Parameter(torch.full((layout.heads,), float(gate)))
+
+    def forward(self, query: Tensor, local: Tensor) -> Tensor:
+        """
+        Args:
+            query: (..., H, Q, D).
+            local: (..., H, Q, E), what the layer's heads have found in the text.
+
+        Returns:
+            (..., H, Q, E), in the dtype of `local`.
+
+        Raises:
+            ShapeError: sizes that do not fit the database or each other.
+            ValueError, SoftDatabaseError: as `SoftDatabase.read`.
+        """
+        found = self.read(query)
+        if found.shape != local.shape:
+            raise ShapeError(
+                f"MemoryAttention: local is {tuple(local.shape)}, and the database's values for these queries are {tuple(found.shape)}"
+            )
+        share = self.gate.sigmoid()[:, None, None]
+        return (share * found + (1 - share) * local).to(local.dtype)
+
+    def read(self, query: Tensor) -> Tensor:
+        """What the database says to queries (..., H, Q, D), without the gate: (..., H, Q, E), float32."""
+        heads = self.database.layout.heads
+        if query.dim() < 3 or query.shape[-3] != heads:
+            raise ShapeError(f"MemoryAttention: the query is {tuple(query.shape)}, and must be (..., {heads}, Q, D)")
+        scaled = (query.float() * self.log_scale.exp()[:, None, None]).transpose(-3, -2)
+        value: Tensor = self.database.read(scaled if heads > 1 else scaled[..., 0, :], scale=1.0, top=0).value
+        value = value if heads > 1 else value[..., None, :]
+        return value.transpose(-3, -2).to(query.device)
+
+    def __getstate__(self) -> dict[str, Any]:
+        raise TypeError(
+            "MemoryAttention: its database is open files; save state_dict(), and make the layer again with the database"
+        )
+
+    def extra_repr(self) -> str:
+        """The number of rows and their sizes."""
+        layout = self.database.layout
+        return f"rows={len(self.database)}, heads={layout.heads}, key_width={layout.key_width}"  # type: ignore[arg-type]

@@ -1,0 +1,113 @@
+"""Attention to a database beside a layer's own: its result and its gradients are those of plain attention over the rows."""
+
+import copy
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from tolerance import assert_as_exact
+from torch import Tensor
+
+import uwaga
+from uwaga import SoftDatabase
+from uwaga._base.errors import ShapeError
+from uwaga.nn import MemoryAttention
+
+ROWS, WIDTH = 5000, 8
+
+
+def rows(heads: int, width: int, seed: int) -> Tensor:
+    return torch.randn(ROWS, heads, width, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.fixture(params=[1, 2], ids=["one head", "two heads"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SoftDatabase]:
+    """In two segments, with every seventh row deleted."""
+    heads = request.param
+    with SoftDatabase.create(tmp_path / "db", key_width=WIDTH, value_width=3, heads=heads) as made:
+        key, value = (x if heads > 1 else x[:, 0] for x in (rows(heads, WIDTH, 1), rows(heads, 3, 2)))
+        made.append(key[:3000], value[:3000])
+        made.append(key[3000:], value[3000:])
+        made.delete(range(0, ROWS, 7))
+        yield made
+
+
+def expected(layer: MemoryAttention, query: Tensor, local: Tensor, dtype: torch.dtype) -> list[Tensor]:
+    """The result and the gradients of its sum of sines, by attention over the live rows in this dtype."""
+    heads = len(layer.gate)
+    live = torch.arange(ROWS) % 7 > 0
+    key, value = (rows(heads, *of)[live].transpose(0, 1).to(dtype) for of in ((WIDTH, 1), (3, 2)))
+    inputs = [x.detach().to(dtype).requires_grad_() for x in (query, local, layer.log_scale, layer.gate)]
+    query, local, log_scale, gate = inputs
+    scores = (query * log_scale.exp()[:, None, None]) @ key.mT
+    found = scores.softmax(-1) @ value
+    share = gate.sigmoid()[:, None, None]
+    result = share * found + (1 - share) * local
+    return [result, *torch.autograd.grad(result.sin().sum(), inputs)]
+
+
+def test_result_and_gradients_are_those_of_attention_over_the_rows(database: SoftDatabase) -> None:
+    layer = MemoryAttention(database, gate=0.3)
+    heads = len(layer.gate)
+    query = (2 * torch.randn(2, heads, 5, WIDTH, generator=torch.Generator().manual_seed(3))).requires_grad_()
+    local = torch.randn(2, heads, 5, 3, generator=torch.Generator().manual_seed(4)).requires_grad_()
+    result = layer(query, local)
+    found = [result, *torch.autograd.grad(result.sin().sum(), [query, local, layer.log_scale, layer.gate])]
+    exact, peer = (expected(layer, query, local, dtype) for dtype in (torch.float64, torch.float32))
+    assert [x.shape for x in found] == [x.shape for x in exact]
+    assert_as_exact(found[1], peer[1], exact[1])  # of the query
+    for mine, other in zip(found, exact, strict=True):
+        torch.testing.assert_close(mine.double(), other, rtol=1e-4, atol=1e-6)
+
+
+def test_more_queries_than_share_a_pass_have_the_gradients_of_each_alone(tmp_path: Path) -> None:
+    with SoftDatabase.create(tmp_path / "db", key_width=WIDTH) as db:
+        db.append(rows(1, WIDTH, 1)[:, 0])
+        query = torch.randn(300, WIDTH, generator=torch.Generator().manual_seed(5)).requires_grad_()
+        (whole,) = torch.autograd.grad(db.read(query, top=0).value.square().sum(), query)
+        (last,) = torch.autograd.grad(db.read(query[299:], top=0).value.square().sum(), query)
+        torch.testing.assert_close(whole[299], last[299], rtol=1e-5, atol=1e-7)
+        assert not db.read(query.detach()).value.requires_grad
+        assert db.read(query, top=2).lse.requires_grad is False
+
+
+def test_it_learns_to_ask(tmp_path: Path) -> None:
+    """Queries of another basis than the keys: a matrix before the layer is learned that turns them."""
+    torch.manual_seed(0)
+    key, turn = (
+        torch.nn.functional.normalize(torch.randn(64, WIDTH), dim=-1),
+        torch.linalg.qr(torch.randn(WIDTH, WIDTH))[0],
+    )
+    with SoftDatabase.create(tmp_path / "db", key_width=WIDTH) as db:
+        db.append(key)
+        layer, ask = MemoryAttention(db, scale=4.0, gate=2.0), torch.nn.Linear(WIDTH, WIDTH, bias=False)
+        optimizer = torch.optim.Adam([*layer.parameters(), *ask.parameters()], lr=0.05)
+        losses = []
+        for _ in range(60):
+            optimizer.zero_grad()
+            found = layer(ask(key @ turn)[None, None], torch.zeros(1, 1, 64, WIDTH))
+            loss = (found[0, 0] - key).square().sum(-1).mean()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+    assert losses[-1] < 0.1 * losses[0]
+    assert layer.log_scale.exp().item() > 8
+    assert layer.gate.item() > 2
+
+
+def test_what_does_not_fit_is_named(database: SoftDatabase) -> None:
+    layer = MemoryAttention(database)
+    heads = len(layer.gate)
+    with pytest.raises(ShapeError, match=re.escape(f"the query is (5, 8), and must be (..., {heads}, Q, D)")):
+        layer(torch.zeros(5, WIDTH), torch.zeros(5, 3))
+    with pytest.raises(ShapeError, match=re.escape(f"local is (1, {heads}, 5, 4), and the database's values")):
+        layer(torch.zeros(1, heads, 5, WIDTH), torch.zeros(1, heads, 5, 4))
+    with pytest.raises(ValueError, match="scale must be finite and above 0, not -1"):
+        MemoryAttention(database, scale=-1)
+    with pytest.raises(TypeError, match="save state_dict"):
+        copy.deepcopy(layer)
+    assert set(layer.state_dict()) == {"log_scale", "gate"}
+    assert "rows=4285" in repr(layer)
+    assert uwaga.nn.MemoryAttention is MemoryAttention
