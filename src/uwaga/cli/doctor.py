@@ -7,6 +7,7 @@ import os
 import platform
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -18,6 +19,15 @@ Status = Literal["ok", "note", "missing"]
 
 # Variables of OpenMP, which set the number of threads and the cores that they run on.
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OMP_PROC_BIND", "OMP_WAIT_POLICY", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
+
+
+# What is not installed with uwaga alone: the importable package, the extra that brings it, and what needs it. By distribution.
+OPTIONAL = {
+    "pyarrow": ("pyarrow", "encode", "uwaga encode and uwaga memory with Parquet"),
+    "tensorboard": ("tensorboard", "train", "uwaga train with run.tensorboard"),
+    "anywidget": ("anywidget", "view", "uwaga.view in notebooks"),
+    "matplotlib": ("matplotlib", "plots", "uwaga.plots"),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +59,9 @@ def examine() -> Iterator[Finding]:
     yield from _threads()
     yield from _engines()
     yield from _devices()
+    yield from _optional()
+    yield from _models()
+    yield from _caches()
     yield from _environment()
 
 
@@ -168,6 +181,48 @@ def _devices() -> Iterator[Finding]:
     else:
         why = "PyTorch sees no CUDA device; everything here works without one"
         yield Finding(topic="devices", name="cuda", value="none", why=why)
+
+
+def _optional() -> Iterator[Finding]:
+    """The packages of the extras, and what does not work without them."""
+    from importlib.util import find_spec
+
+    from uwaga.cli import machine
+
+    for distribution, (package, extra, needs) in OPTIONAL.items():
+        if find_spec(package) is None:
+            why = f"{needs} needs it: pip install 'uwaga[{extra}]'"
+            yield Finding(topic="extras", name=distribution, value="none", status="note", why=why)
+        else:
+            version = machine.version(distribution) or "installed"
+            yield Finding(topic="extras", name=distribution, value=version, why=f"for {needs}")
+
+
+def _models() -> Iterator[Finding]:
+    """The models that are there without a download."""
+    from uwaga._base.errors import CheckpointError
+    from uwaga.models import directories
+
+    for name, model in directories.BUNDLED.items():
+        try:
+            folder = directories.find(name, None)
+        except CheckpointError as error:
+            yield Finding(topic="models", name=name, value="none", status="note", why=str(error))
+        else:
+            why = "" if model.distribution == "uwaga" else f"from {model.distribution}"
+            yield Finding(topic="models", name=name, value=str(folder), why=why)
+
+
+def _caches() -> Iterator[Finding]:
+    """Folders that downloads and profiles are kept in; they can be deleted."""
+    from huggingface_hub import constants
+
+    places = {
+        "downloads of data, profiles": env.data(),
+        "models of the hub": Path(constants.HF_HUB_CACHE),
+    }
+    for name, folder in places.items():
+        yield Finding(topic="caches", name=name, value=str(folder), why="" if folder.is_dir() else "not there yet")
 
 
 def _environment() -> Iterator[Finding]:
