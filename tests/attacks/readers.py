@@ -255,6 +255,11 @@ def _vectors(folder: Path, *, is_whole: bool = True) -> None:
     made.leave()
 
 
+def _array(folder: Path) -> None:
+    folder.mkdir()
+    np.save(folder / "a.npy", np.zeros((3, 4), np.float32))
+
+
 def _begun(folder: Path) -> None:
     _vectors(folder, is_whole=False)
 
@@ -469,6 +474,15 @@ KINDS = {
         covers=("uwaga.cli.vectors:finished_digest", "uwaga.cli.vectors:_metadata"), file="v.parquet", faults="parquet",
         make=_vectors, read=lambda folder: vectors.Vectors(folder / "v.parquet", {"model": "m"}).finished_digest(),
     ),
+    "finished vectors, as an array": Kind(
+        covers=("uwaga.cli.vectors:write_numpy",), file="v.parquet", faults="parquet", make=_vectors,
+        read=lambda folder: vectors.write_numpy(folder / "v.parquet", folder / "v.npy"),
+    ),
+    "array of vectors": Kind(
+        covers=("uwaga.cli.vectors:check_numpy",), file="a.npy", faults="binary",
+        make=_array,
+        read=lambda folder: vectors.check_numpy(folder / "a.npy"),
+    ),
     "catalog of a soft database": Kind(
         covers=("uwaga.memory.catalog:_check_file", "uwaga.memory.segments:layout_of"), file="db/catalog.sqlite", faults="binary",
         make=_database, read=_read_database, names=("db",),
@@ -581,11 +595,11 @@ COMMON: dict[str, Fault] = {
 if os.geteuid():  # root may read everything
     COMMON["permission"] = lambda path: path.chmod(0)
 
-_BIG, _REPEATED = "[" * 100_000, ", ".join(f'"k{n}": 0' for n in range(200_000))
+_BIG, _REPEATED = "[" * 100_000, ", ".join(f'"k{n}": 0' for n in range(50_000))
 JSON_FAULTS: dict[str, Fault] = {
     "sparse": _sparse,
     **_replaced("[]", "{}", "7", "null", '"text"', "NaN", "[[]]", "[{}]", _BIG, '{"a":' * 100_000),
-    "repeated": lambda path: path.write_text(f'{{{_REPEATED}, "k199999": 1}}'),
+    "repeated": lambda path: path.write_text(f'{{{_REPEATED}, "k49999": 1}}'),
     "many lists": lambda path: path.write_text('{"a": [' + "[]," * 5_000_000 + "0]}"),
     "many numbers": lambda path: path.write_text("[" + "0," * 7_900_000 + "0]"),
 }
@@ -618,7 +632,7 @@ LINE_FAULTS: dict[str, Fault] = {
     '{"kind": 1': lambda path: path.write_text(
         '{"kind": "train", "step": "1", "loss": []}\n{"source": [], "targets": 7}\n'
     ),
-    "repeated": lambda path: path.write_text(f'{{{_REPEATED}, "k199999": 1}}\n'),
+    "repeated": lambda path: path.write_text(f'{{{_REPEATED}, "k49999": 1}}\n'),
     "huge number": lambda path: path.write_text('{"text": 1' + "0" * 100_000 + ', "source": 1e400}\n'),
 }
 

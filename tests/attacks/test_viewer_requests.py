@@ -327,20 +327,20 @@ def test_a_thousand_that_take_no_answers(
     server: Server, service: SlowService, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They hold little memory, others are answered meanwhile, and in the end all is released."""
-    monkeypatch.setattr("uwaga.viewer.server.server._TIMEOUTS", ConnectionTimeouts(stalled=2.0, idle=2.0))
+    monkeypatch.setattr("uwaga.viewer.server.server._TIMEOUTS", ConnectionTimeouts(stalled=5.0, idle=5.0))
     data = PIPELINED[kind].format(port=server.port).encode() * 2000
     send_and_hear(server, data[: len(data) // 2000])
     lives(server)
     before = megabytes()
     with ExitStack() as stack:
         flood(server, stack, data, 1000)
-        assert answer_seconds(server) < 1
+        assert answer_seconds(server) < 3  # before any of them is given up
         assert megabytes() - before < 120
         connections = server._server.server_state.connections
         waiting = sum(each.transport.get_write_buffer_size() for each in set(connections))
         assert waiting < 2 * MAX_UNSENT_BYTES
         until(lambda: len(connections) <= 1)
-        assert answer_seconds(server) < 1
+        assert answer_seconds(server) < 3
     until(lambda: not connections)
     assert server._limiter.taken == 0
 

@@ -84,6 +84,29 @@ def test_the_file_has_a_row_for_each_document_with_its_vector(corpus: Path, mode
     assert sorted(path.name for path in tmp_path.iterdir()) == ["docs.jsonl", "model", "out.parquet"]
 
 
+def test_the_vectors_are_an_array_of_numpy_too(corpus: Path, model: Path, tmp_path: Path) -> None:
+    out, array = tmp_path / "out.parquet", tmp_path / "out.npy"
+    said = run(corpus, out, model, "--numpy", str(array))
+    assert said.splitlines()[1] == f"{array}: {len(TEXTS)} vectors"
+    vectors = np.load(array)
+    assert vectors.dtype == np.float32
+    assert vectors.tolist() == parquet.read_table(out)["vector"].to_pylist()
+    array.write_bytes(array.read_bytes()[:200])  # as if the disk had been full: the next command writes it again
+    assert run(corpus, out, model, "--numpy", str(array)).startswith(f"{out}: finished already\n")
+    assert np.array_equal(np.load(array), vectors)
+    (tmp_path / "mine.npy").write_text("a diary")
+    for name, why in (
+        ("mine.npy", " exists already and is no NumPy array; give another --numpy, or move it away"),
+        ("out.txt", ": the name must end in .npy"),
+        ("no/out.npy", f": there is no folder {tmp_path}/no"),
+    ):
+        assert (
+            refusal(corpus, tmp_path / "b.parquet", model, "--numpy", str(tmp_path / name)) == f"{tmp_path / name}{why}"
+        )
+    assert (tmp_path / "mine.npy").read_text() == "a diary"
+    assert not (tmp_path / "b.parquet").exists()
+
+
 def test_windows_say_which_characters_they_are_of(model: Path, tmp_path: Path) -> None:
     corpus = write(tmp_path / "docs.jsonl", [TEXTS[0], LONG])
     run(corpus, tmp_path / "out.parquet", model, "--overflow", "windows", "--overlap", "2")
@@ -106,13 +129,15 @@ def test_every_option_reaches_the_encoder(model: Path, tmp_path: Path) -> None:
     assert np.array_equal(np.array([row["vector"]], dtype=np.float32), expected)
 
 
-@pytest.mark.parametrize("kind", ["txt", "txt.gz", "jsonl", "jsonl.gz", "parquet"])
+@pytest.mark.parametrize("kind", ["txt", "txt.gz", "jsonl", "jsonl.gz", "csv", "parquet"])
 def test_documents_come_from_every_kind_of_file(kind: str, model: Path, tmp_path: Path) -> None:
     corpus = tmp_path / f"docs.{kind}"
     if kind == "parquet":
         parquet.write_table(pa.table({"body": TEXTS, "n": range(len(TEXTS)), "other": [None] * len(TEXTS)}), corpus)
     else:
         lines = [text if "txt" in kind else json.dumps({"n": n, "body": text}) for n, text in enumerate(TEXTS)]
+        if kind == "csv":
+            lines = ["n,body", *(f'{n},"{text}"' for n, text in enumerate(TEXTS))]
         written = ("\ufeff" + "\r\n".join(lines)).encode()
         corpus.write_bytes(gzip.compress(written) if kind.endswith("gz") else written)
     run(corpus, tmp_path / "out.parquet", model, *(() if "txt" in kind else ("--text", "body", "--id", "n")))

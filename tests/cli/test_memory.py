@@ -110,7 +110,7 @@ def test_what_cannot_be_done_is_said(
     empty = tmp_path / "empty"
     empty.mkdir()
     assert run("add", db, empty, "--model", model, code=1) == (
-        f"add: {empty}: the folder has no file whose name ends in .txt, .txt.gz, .jsonl, .jsonl.gz, .parquet"
+        f"add: {empty}: the folder has no file whose name ends in .txt, .txt.gz, .jsonl, .jsonl.gz, .csv, .csv.gz, .parquet"
     )
 
 

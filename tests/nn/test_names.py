@@ -14,6 +14,7 @@ PUBLIC = [
     "KeyValueCache",
     "LayerSpec",
     "LearnedPositions",
+    "MemoryAttention",
     "MultiHeadAttention",
     "RelativePositions",
     "RotaryPositions",

@@ -13,7 +13,15 @@ import typer
 from uwaga._base.errors import CheckpointError, DataError
 from uwaga._base.terminal import escape_controls
 from uwaga.cli.terminal import echo, fail, in_option_names
-from uwaga.cli.vectors import Shard, Skipped, Vectors, VectorsError, digest_of_shards
+from uwaga.cli.vectors import (
+    Shard,
+    Skipped,
+    Vectors,
+    VectorsError,
+    check_numpy,
+    digest_of_shards,
+    write_numpy,
+)
 from uwaga.models.text.corpus import Document, DocumentFile, InvalidDocumentError
 
 if TYPE_CHECKING:
@@ -26,7 +34,7 @@ _SKIP = "--skip-invalid leaves out such documents and lists them"
 
 
 def encode(
-    documents: Annotated[Path, typer.Argument(help="A file .jsonl, .txt (a document in each line) or .parquet.")],
+    documents: Annotated[Path, typer.Argument(help="A file .jsonl, .csv, .txt (a document in each line) or .parquet.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The parquet file to write.")],
     model: Annotated[str, typer.Option(help="minilm, a model's directory, or its id on the hub.")],
     overflow: Annotated[Overflow, typer.Option(help="What to do with documents longer than the model.")] = "error",
@@ -42,6 +50,7 @@ def encode(
         typer.Option("--skip-invalid", help="Leave out documents that cannot be encoded, and list them in a file."),
     ] = False,
     limit: Annotated[int | None, typer.Option(min=1, help="Encode the first so many documents; else all.")] = None,
+    numpy: Annotated[Path | None, typer.Option(help="A .npy file for the vectors too, (documents, width).")] = None,
 ) -> None:
     """Encode documents to vectors. If it is interrupted, the same command resumes it."""
     options = {
@@ -55,9 +64,12 @@ def encode(
     }
     _need_pyarrow()
     try:
+        if numpy is not None:
+            check_numpy(numpy)
         file = DocumentFile(documents, text_field=text, id_field=id, keep_invalid=skip_invalid)
         settings = {"text": text, "id": id, **({} if limit is None else {"limit": limit})}
         message = _encode(_Corpus(file, limit), output, model, dtype, options, settings)
+        rows = None if numpy is None else write_numpy(output, numpy)
     except InvalidDocumentError as error:
         fail("encode", f"{error}\n{_SKIP}")
     except (DataError, VectorsError, CheckpointError) as error:
@@ -69,6 +81,8 @@ def encode(
         echo("uwaga encode: interrupted; the same command resumes", err=True)
         raise typer.Exit(130) from None
     echo(f"{output}: {message}")
+    if rows is not None:
+        echo(f"{numpy}: {rows:,} vectors")
 
 
 def _need_pyarrow() -> None:

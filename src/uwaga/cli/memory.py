@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Unit = Literal["paragraph", "sentence", "line", "document"]
 Storage = Literal["float32", "bfloat16"]
 
-_SUFFIXES = (".txt", ".txt.gz", ".jsonl", ".jsonl.gz", ".parquet")
+_SUFFIXES = (".txt", ".txt.gz", ".jsonl", ".jsonl.gz", ".csv", ".csv.gz", ".parquet")
 # How a file of plain text is read; a sentence is in one paragraph.
 _UNITS = {"paragraph": "paragraph", "sentence": "paragraph", "line": "line", "document": "file"}
 _AT_ONCE = 512  # passages of one transaction
@@ -41,7 +41,7 @@ class _Passage(NamedTuple):
 
 def add(
     database: _Database,
-    files: Annotated[list[Path], typer.Argument(help="Files .txt, .jsonl or .parquet, or folders of them.")],
+    files: Annotated[list[Path], typer.Argument(help="Files .txt, .jsonl, .csv or .parquet, or folders of them.")],
     model: Annotated[str | None, typer.Option(help="minilm, a model's directory, or its id on the hub.")] = None,
     by: Annotated[Unit, typer.Option(help="What a passage is.")] = "paragraph",
     dtype: Annotated[Storage, typer.Option(help="Of what a new database stores.")] = "float32",

@@ -32,6 +32,7 @@ _KEY = b"uwaga"
 _NO_SHARD = "is damaged: its metadata has no digest and number of documents"
 _OTHER_OUTPUT = "give the same options, or another --output, or move the file away"
 _NOT_OURS = "exists already and was not made by uwaga encode; give another --output, or move it away"
+_NUMPY = b"\x93NUMPY"
 _LOCK, _SETTINGS, _WHOLE = "lock", "settings.json", "whole.parquet"
 _NAMES = re.compile(rf"{re.escape(_LOCK)}|{re.escape(_SETTINGS)}|{re.escape(_WHOLE)}|[0-9]{{8}}\.arrow")
 
@@ -239,6 +240,57 @@ class Vectors:
         if differing:
             lines = (f"\n  {name}: {theirs.get(name)!r} there, {self._settings.get(name)!r} now" for name in differing)
             raise VectorsError(f"{place} {what}:" + "".join(lines) + f"\n{way_out}")
+
+
+def check_numpy(path: Path) -> None:
+    """Raises VectorsError: another ending, no folder, or a file that is no array of vectors."""
+    if path.suffix != ".npy":
+        raise VectorsError(f"{path}: the name must end in .npy")
+    if not path.parent.is_dir():
+        raise VectorsError(f"{path}: there is no folder {path.parent}")
+    if os.path.lexists(path):
+        try:
+            with untrusted.open_regular(path) as file:
+                is_ours = file.read(len(_NUMPY)) == _NUMPY
+        except OSError as error:
+            raise VectorsError(f"{path} cannot be read: {error.strerror}") from error
+        if not is_ours:
+            raise VectorsError(f"{path} exists already and is no NumPy array; give another --numpy, or move it away")
+
+
+def write_numpy(vectors: Path, path: Path) -> int:
+    """The vectors of a finished file as a NumPy array (documents, width) of float32, row by row; returns the number of rows. Raises
+    VectorsError."""
+    from numpy.lib import format as numpy_format
+    from pyarrow import ArrowException, parquet
+
+    try:
+        size = untrusted.stat_regular(vectors).st_size
+        with parquet.ParquetFile(vectors) as file, atomic_replace(path) as out:
+            rows, width = file.metadata.num_rows, _width(vectors, file.schema_arrow)
+            if 4 * rows * width > size:  # they are stored as they are: this is no file of ours
+                raise VectorsError(f"{vectors} is damaged: it is too small for {rows:,} vectors of {width:,} numbers")
+            header = {"descr": "<f4", "fortran_order": False, "shape": (rows, width)}
+            numpy_format.write_array_header_1_0(out, header)
+            for batch in file.iter_batches(batch_size=_ROWS, columns=["vector"]):
+                numbers = batch.column(0).flatten().to_numpy(zero_copy_only=False).astype("<f4", copy=False)
+                if len(numbers) != len(batch) * width:
+                    raise VectorsError(f"{vectors} is damaged: a vector is missing")
+                out.write(numbers.tobytes())
+    except (ArrowException, OSError) as error:
+        raise VectorsError(f"{vectors} cannot be written as {path}: {error}") from error
+    return int(rows)
+
+
+def _width(path: Path, schema: "pyarrow.Schema") -> int:
+    """Of the column of vectors. Raises VectorsError."""
+    import pyarrow as pa
+
+    index = schema.get_field_index("vector")
+    found = schema.field(index).type if index >= 0 else None
+    if not isinstance(found, pa.FixedSizeListType) or not pa.types.is_float32(found.value_type):
+        raise VectorsError(f"{path}: the column 'vector' must hold lists of float32, not {found}")
+    return int(found.list_size)
 
 
 def _metadata(schema: "pyarrow.Schema") -> Any:

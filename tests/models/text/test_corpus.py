@@ -228,9 +228,11 @@ def test_a_parquet_file_that_is_none_or_lacks_something(tmp_path: Path) -> None:
 def test_a_file_that_is_not_there_or_of_another_kind(tmp_path: Path) -> None:
     path = tmp_path / "docs.jsonl"
     assert message_of(path) == f"{path}: there is no such file"
-    path = tmp_path / "docs.csv"
+    path = tmp_path / "docs.tsv"
     path.write_bytes(b"text\nx\n")
-    assert message_of(path) == f"{path}: the name must end in .jsonl, .jsonl.gz, .txt, .txt.gz or .parquet"
+    assert (
+        message_of(path) == f"{path}: the name must end in .jsonl, .jsonl.gz, .csv, .csv.gz, .txt, .txt.gz or .parquet"
+    )
 
 
 def test_documents_say_where_in_the_file_they_end(tmp_path: Path) -> None:
@@ -281,3 +283,51 @@ def test_a_row_of_parquet_that_cannot_be_read_is_kept_with_its_reason(tmp_path: 
     first, second = DocumentFile(path, keep_invalid=True)
     assert first.error == "is not UTF-8: invalid start byte at byte 1"
     assert (second.text, second.error) == ("x", None)
+
+
+def _table(path: Path, text: str | bytes, **options: object) -> DocumentFile:
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return DocumentFile(path, **options)
+
+
+def test_csv_has_columns_quotes_and_newlines_in_fields(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    found = list(
+        _table(path, 'id,text,year\r\n7,"the ""cat"", sat\non the mat",1999\r\n\r\n8,,2000\r\n9,naïve 🐷,\r\n')
+    )
+    assert [(each.id, each.text, each.place) for each in found] == [
+        ("7", 'the "cat", sat\non the mat', f"{path}:2"), ("8", "", f"{path}:5"), ("9", "naïve 🐷", f"{path}:6"),
+    ]  # fmt: skip
+    assert found[-1].position == 1.0
+    assert [each.text for each in _table(path, "title\nyes\nno\n", text_field="title")] == ["yes", "no"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", ": is empty"),
+        ("id,id,text\n", ":1: column 'id' comes twice"),
+        ("a,b\n1,2\n", ":2: there is no field 'text'; the fields are 'a', 'b'"),
+        ("id,text\n1\n", ":2: has 1 fields, and the first line 2"),
+        ('id,text\n1,"never closed\n2,x\n', ":2: is not CSV: unexpected end of data"),
+        ('id,text\n1,"a"b\n', ":2: is not CSV: ',' expected after '\"'"),
+        (b"id,text\n1,\xff\n", ":2: is not UTF-8: byte 0xff at byte 3"),
+    ],
+)
+def test_a_table_that_cannot_be_read_says_where(text: str | bytes, said: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError) as caught:
+        list(_table(tmp_path / "a.csv", text))
+    assert str(caught.value) == f"{tmp_path / 'a.csv'}{said}"
+
+
+def test_invalid_rows_of_a_table_are_kept_with_their_reasons(tmp_path: Path) -> None:
+    rows = b'text\nyes\n"bad"x\n\xff\na,b\n' + b'"' + b"x" * 200_000 + b"\nno\n"
+    found = list(_table(tmp_path / "a.csv", rows, keep_invalid=True))
+    assert [(each.text, each.error) for each in found] == [
+        ("yes", None),
+        ("", "is not CSV: ',' expected after '\"'"),
+        ("", "is not UTF-8: byte 0xff at byte 1"),
+        ("", "has 2 fields, and the first line 1"),
+        ("", "is not CSV: field larger than field limit (131072)"),
+        ("no", None),
+    ]

@@ -6,5 +6,5 @@ tokenizer         a model's tokenizer.json, checked against its config.json
 preprocessing     groups of texts, their tokens, windows of long texts, batches
 inference         the model's forward passes, and pooling
 report, progress  the part of a text that each row was computed from; progress of a run
-corpus            documents from .txt, .jsonl and .parquet files, for encoding and for training
+corpus            documents from .txt, .jsonl, .csv and .parquet files, for encoding and for training
 """

@@ -1,10 +1,11 @@
-"""Documents from files of plain text, JSON lines and parquet, for encoding and for training.
+"""Documents from files of plain text, JSON lines, CSV and parquet, for encoding and for training.
 
 Every error is a DataError whose message begins with the file, and the line or row where there is one. What is read of a file
 is bounded by the limits of `uwaga._base.untrusted`.
 """
 
 import codecs
+import csv
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,8 +20,8 @@ from uwaga._base.untrusted import DamagedGzipError, Line
 MAX_LINE_BYTES = untrusted.LINE_BYTES  # a line is in memory as a whole
 CHUNK_BYTES = 2**20  # read at once where a document is a whole file
 _PARQUET_ROWS = 256  # read at once
-_SUFFIXES = (".jsonl", ".jsonl.gz", ".txt", ".txt.gz", ".parquet")
-_KINDS = {".jsonl": "jsonl", ".txt": "text", ".parquet": "parquet"}
+_SUFFIXES = (".jsonl", ".jsonl.gz", ".csv", ".csv.gz", ".txt", ".txt.gz", ".parquet")
+_KINDS = {".jsonl": "jsonl", ".csv": "csv", ".txt": "text", ".parquet": "parquet"}
 
 
 class InvalidDocumentError(DataError):
@@ -34,7 +35,7 @@ class Document:
     place: str  # file and line or row, for messages
     pieces: Iterable[str]  # parts of the text, in order; can be iterated over repeatedly
     id: str | None = None
-    position: float = 0.0  # the fraction of the file up to its end, from 0 to 1; of lines, JSON lines and parquet
+    position: float = 0.0  # the fraction of the file up to its end, from 0 to 1; not of paragraphs and whole files
     error: str | None = None  # why it cannot be read, where invalid documents are kept; its text is empty
 
     @property
@@ -76,14 +77,15 @@ class DocumentFile:
 
     Args:
         path: of the file.
-        kind: "text", "jsonl" (a JSON object in each line) or "parquet"; None: by the ending of the name, .txt, .jsonl (both
+        kind: "text", "jsonl" (a JSON object in each line), "csv" (RFC 4180, the columns' names in the first line) or "parquet"; None: by
+            the ending of the name, .txt, .jsonl, .csv (all
             also with .gz behind) or .parquet.
         unit: what a document of plain text is: "line", "paragraph" (up to an empty line) or "file".
         text_field: the field of the text in JSON lines and parquet; "text" by default.
         id_field: the field of a document's id, a string or a whole number; None: "id" where the first document has one; "":
             no ids are read.
         skip_empty: leave out documents of no characters.
-        keep_invalid: of lines, JSON lines and parquet, documents that cannot be read are empty, and have the error.
+        keep_invalid: of lines, JSON lines, CSV and parquet, documents that cannot be read are empty, and have the error.
 
     Raises:
         DataError: the file does not exist, or its name has another ending; while iterating: the file is damaged.
@@ -118,6 +120,8 @@ class DocumentFile:
     def _documents(self) -> Iterator[Document]:
         if self._kind == "jsonl":
             return self._objects()
+        if self._kind == "csv":
+            return self._table()
         if self._kind == "parquet":
             return self._rows()
         if self._unit == "file":
@@ -131,6 +135,28 @@ class DocumentFile:
     def _objects(self) -> Iterator[Document]:
         for line in lines(self.path, keep_invalid=True):
             yield self._checked(line.place, line.position / self._size, partial(self._text_of_json, line))
+
+    def _table(self) -> Iterator[Document]:
+        names: list[str] | None = None
+        for line, row, error in csv_rows(self.path):
+            if names is None:
+                if error is not None:
+                    raise error
+                names = row
+                if twice := [name for name in names if names.count(name) > 1]:
+                    raise DataError(f"{line.place}: column {twice[0]!r} comes twice")
+                continue
+            read = partial(self._text_of_row, line.place, names, row, error)
+            yield self._checked(line.place, line.position / self._size, read)
+
+    def _text_of_row(
+        self, place: str, names: list[str], row: list[str], error: DataError | None
+    ) -> tuple[str, str | None]:
+        if error is not None:
+            raise error
+        if len(row) != len(names):
+            raise DataError(f"{place}: has {len(row)} fields, and the first line {len(names)}")
+        return self._text_of_fields(place, dict(zip(names, row, strict=True)))
 
     def _rows(self) -> Iterator[Document]:
         for place, row, position in parquet_rows(self.path, self._columns()):
@@ -178,6 +204,34 @@ def lines(path: Path, *, keep_invalid: bool = False) -> Iterator[Line]:
         raise DataError(f"{place}: {error.reason}") from error
     if is_empty:
         raise DataError(f"{path}: is empty")
+
+
+def csv_rows(path: Path) -> Iterator[tuple[Line, list[str], DataError | None]]:
+    """The rows of a CSV file that are not blank: the line that each begins in, its fields, or why it cannot be read: a line that is not
+    UTF-8, quotes that do not fit, a field of more than 131,072 characters (as one that is never closed). Raises DataError as `lines`."""
+    begun: list[Line] = []  # the lines of the row that is being read
+
+    def texts() -> Iterator[str]:
+        for line in lines(path, keep_invalid=True):
+            begun.append(line)
+            yield line.text + "\n"
+
+    rows = csv.reader(texts(), strict=True)
+    while True:
+        begun.clear()
+        row: list[str] = []
+        error: DataError | None = None
+        try:
+            row = next(rows)
+        except StopIteration:
+            return
+        except csv.Error as invalid:
+            if not begun:
+                return
+            error = DataError(f"{begun[0].place}: is not CSV: {invalid}")
+        error = next((line.error for line in begun if line.error is not None), error)
+        if row or error is not None:
+            yield begun[0]._replace(position=begun[-1].position), row, error
 
 
 class FileChunks:
