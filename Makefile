@@ -12,7 +12,7 @@ export PIP_BUILD_CONSTRAINT ?= $(PIP_CONSTRAINT)
 FRONT := src/uwaga/viewer/front
 CXX_FILES := $(shell find native -name '*.cc' -o -name '*.h')
 
-.PHONY: run test fast bench lint format setup native-test front-test front-types pictures sanitize sanitize-python fuzz fuzz-coverage levels emulate wheels wheel-test site notebooks workflows clean
+.PHONY: run test fast bench lint format setup native-test front-test front-types pictures sanitize sanitize-python fuzz fuzz-coverage levels emulate wheels wheel-test wheel-pythons site notebooks workflows clean
 
 # What `make run` shows: make run TEXT="another text, or a file"
 TEXT ?= The animal did not cross the street because it was too tired, and the street was too wide for it anyway.
@@ -146,6 +146,12 @@ wheels: setup
 # What is in them, and the first minutes of a new user in a fresh environment without a compiler.
 wheel-test: wheels
 	UWAGA_WHEELS=$(CURDIR)/dist python -m pytest -q tests/contracts/test_wheel.py
+
+# The same first minutes on other Pythons, by uvx from the wheel alone. It downloads PyTorch for each, gigabytes on Linux.
+wheel-pythons: wheels
+	python -m pip install --quiet uv
+	for python in $${PYTHONS-3.12 3.13}; do \
+	uvx --python $$python --constraints $(PIP_CONSTRAINT) --from dist/*.whl python tests/contracts/first_minutes.py || exit 1; done
 
 # Every notebook from its beginning to its end; nothing is written into them.
 notebooks: setup
