@@ -119,6 +119,73 @@ def test_the_provenance_of_a_number_can_be_followed_to_the_input(page: Page) -> 
         assert heading.text_content() == expected
 
 
+def test_one_drawing_of_the_matrices_stays_through_all_steps(worked: Lesson, page: Page) -> None:
+    """Boxes of this step, of earlier and of later ones; squares by sign and size; a click goes to a matrix, in its step."""
+    states = {}
+    for title in ("Crude attention", "Scores", "Sum", "Heads", "The decoder"):
+        go(page, title)
+        states[title] = page.locator(".lesson-box").evaluate_all(
+            "boxes => Object.fromEntries(boxes.map(box => [box.dataset.slot, box.getAttribute('class').split('lesson-box-')[1]]))"
+        )
+    assert states["Crude attention"] == {
+        "x": "here", "q": "coming", "k": "coming", "v": "coming", "scores": "here", "scaled": "coming", "weights": "coming",
+        "output": "here", "head1": "coming", "head2": "coming", "layer": "coming",
+    }  # fmt: skip
+    assert [slot for slot, state in states["Scores"].items() if state == "here"] == ["q", "k", "scores"]
+    assert [slot for slot, state in states["Sum"].items() if state == "past"] == ["x", "q", "k", "scores", "scaled"]
+    assert states["Heads"]["layer"] == "here"
+    assert set(states["The decoder"].values()) == {"here"}
+
+    go(page, "Sum")
+    squares = page.locator("[data-box=weights] .lesson-square")
+    opacity = squares.evaluate_all("all => all.map(one => Number(one.getAttribute('fill-opacity')))")
+    np.testing.assert_allclose(opacity, 0.15 + 0.85 * np.ravel(worked["weights"]), atol=0.0006)
+    box = page.locator("[data-box=scores]")
+    assert box.get_attribute("aria-label") == "Scores Q Kᵀ, 5 × 5"
+    box.focus()
+    page.keyboard.press("Enter")
+    assert page.locator(TITLE).text_content() == "Scores: Q Kᵀ"
+
+
+def test_lines_join_a_number_with_its_sources_and_copies_show_those_of_other_steps(page: Page) -> None:
+    go(page, "Scores")
+    cell(page, "scores", 0, 3).click()
+    assert page.locator(".lesson-join").count() == 8
+    assert page.locator(".lesson-pipeline .lesson-joined").count() == 1
+    assert page.locator(".lesson-copy").count() == 0
+    above = page.evaluate("document.querySelector('.lesson-explanation').previousElementSibling.innerHTML")
+    assert 'data-matrix="scores"' in above
+    page.locator(".lesson-number").first.click()
+    assert page.locator(".lesson-copy figcaption").all_text_contents() == ["X 5 × 4", "W_Q 4 × 4"]
+    assert page.locator(".lesson-copy").first.locator(".lesson-joined-source").count() == 4
+
+
+def test_a_calculation_is_played_term_by_term(page: Page) -> None:
+    """What lifts is marked, products appear one at a time, then the sum; nothing that is read moves."""
+    go(page, "Scores")
+    cell(page, "scores", 0, 3).click()
+    places = "() => [...document.querySelectorAll('.lesson-calculation *')].map(one => one.getBoundingClientRect().x)"
+    before = page.evaluate(places)
+    shown, marked = [], []
+    for _ in range(6):
+        page.get_by_role("button", name="One term").click()
+        shown.append(page.locator(".lesson-term:not(.lesson-unplayed)").count())
+        marked.append(page.locator("td.lesson-source").count())
+        assert page.evaluate(places) == before
+    assert shown == [0, 1, 2, 3, 4, 5]
+    assert marked == [8, 2, 2, 2, 2, 8]
+    page.get_by_label("Speed").select_option("2")
+    page.get_by_role("button", name="Play").click()
+    page.wait_for_function("() => document.querySelectorAll('.lesson-unplayed').length === 3")
+    page.get_by_role("button", name="Pause").click()
+    paused = page.locator(".lesson-unplayed").count()
+    page.wait_for_timeout(400)
+    assert page.locator(".lesson-unplayed").count() == paused
+    page.get_by_role("button", name="Play").click()
+    page.wait_for_function("() => document.querySelectorAll('.lesson-unplayed').length === 0")
+    assert page.get_by_role("button", name="Play").count() == 1
+
+
 def test_editing_a_number_recalculates_the_numbers_that_depend_on_it(page: Page) -> None:
     cell(page, "x", 0, 0).locator("input").fill("3")
     settle(page)

@@ -3,6 +3,8 @@
 
 import { el, tokenText } from "../dom.js";
 import { lessonNumber } from "./numbers.js";
+import { makeMatrixCopy } from "./pipeline.js";
+import { makePlay } from "./play.js";
 import { lessonDigits, lessonHas, lessonMatrix, lessonValue } from "./reply.js";
 
 /** @typedef {import("./reply.js").Lesson} Lesson */
@@ -150,7 +152,22 @@ export function lessonRuleText(lesson, cell) {
   return `${wave}(p / ${rule.base}^(${2 * pair}/${rule.width})) at position p = ${cell.row}`;
 }
 
-// The explanation panel: the calculation of the selected number, and the chain of numbers followed so far.
+/**
+ * The parts of a calculation by terms: each begins behind a plus.
+ * @param {CalculationPart[]} parts
+ * @returns {CalculationPart[][]}
+ */
+export function calculationTerms(parts) {
+  /** @type {CalculationPart[][]} */
+  const terms = [[]];
+  for (const part of parts) {
+    if (part === " + ") terms.push([part]);
+    else terms[terms.length - 1].push(part);
+  }
+  return terms;
+}
+
+// The explanation, under the matrix of the selected number: its calculation, and the chain of numbers followed so far.
 
 /**
  * The name of a cell, such as "scores [this, pen]".
@@ -167,7 +184,7 @@ function lessonCellName(lesson, cell) {
 
 /**
  * @param {{follow: (cell: LessonCell) => void, back: () => void, close: () => void, go: (step: number) => void,
- *   hover: (cell: LessonCell | null) => void}} actions
+ *   mark: (cells: LessonCell[] | null) => void}} actions  mark: other numbers than the sources; null: the sources
  * @returns {{element: HTMLElement, show: (lesson: Lesson, chain: LessonCell[], step: number) => void, heading: HTMLElement}}
  */
 export function makeExplanation(actions) {
@@ -178,11 +195,16 @@ export function makeExplanation(actions) {
     { type: "button", text: "\u00d7", "aria-label": "Unmark the number", title: "Unmark the number (Escape)", on: { click: actions.close } });
   const trail = el("ol", { class: "lesson-trail", "aria-label": "Numbers followed so far" });
   const body = el("div", { class: "lesson-why" });
-  const element = el("aside", { class: "lesson-explanation", "aria-label": "Where this number comes from" },
+  const element = el("section", { class: "lesson-explanation", "aria-label": "Where this number comes from" },
     el("div", { class: "lesson-explanation-head" }, heading, el("div", { class: "lesson-explanation-buttons" }, back, close)), trail, body);
+
+  /** @type {{element: HTMLElement, stop: () => void} | null} */
+  let player = null;
 
   /** @param {Lesson} lesson @param {LessonCell[]} chain @param {number} step */
   function show(lesson, chain, step) {
+    player?.stop();
+    player = null;
     const known = chain.filter((cell) => lessonHas(lesson, cell));
     const cell = known.at(-1);
     element.classList.toggle("lesson-idle", !cell);
@@ -202,11 +224,18 @@ export function makeExplanation(actions) {
     heading.textContent = `${lessonCellName(lesson, cell)} = ${Number.isNaN(value) ? "hidden" : cellNumber(matrix, cell, value, 3)}`;
     const parts = lessonCalculation(lesson, cell);
     const ruleWords = lessonRuleText(lesson, cell);
+    const terms = calculationTerms(parts).map((term) => ({
+      element: el("span", { class: "lesson-term" }, term.map((piece) => calculationPartElement(lesson, piece, actions))),
+      cells: term.flatMap((piece) => (typeof piece === "string" ? [] : [piece.cell])),
+    }));
+    const result = el("span", { class: "lesson-term", text: Number.isNaN(value) ? "" : ` = ${cellNumber(matrix, cell, value, 3)}` });
+    if (terms.length > 1) player = makePlay({ terms, result, mark: actions.mark });
     body.replaceChildren(
       el("p", { class: "lesson-formula", text: matrix.formula }),
-      ...(parts.length ? [el("p", { class: "lesson-calculation" }, "= ", parts.map((piece) => calculationPartElement(lesson, piece, actions)),
-        Number.isNaN(value) ? null : ` = ${cellNumber(matrix, cell, value, 3)}`)] : []),
+      ...(parts.length ? [el("p", { class: "lesson-calculation" }, "= ", terms.map((term) => term.element), result)] : []),
+      ...(player ? [player.element] : []),
       ...(ruleWords ? [el("p", { text: tokenText(ruleWords) })] : []),
+      ...copiesOfSources(lesson, cell, step),
       ...stepLink(lesson, cell, step, actions),
     );
   }
@@ -243,7 +272,7 @@ function cellEquation(lesson, cell) {
 /**
  * @param {Lesson} lesson
  * @param {CalculationPart} piece
- * @param {{follow: (cell: LessonCell) => void, hover: (cell: LessonCell | null) => void}} actions
+ * @param {{follow: (cell: LessonCell) => void, mark: (cells: LessonCell[] | null) => void}} actions
  * @returns {Node | string}
  */
 function calculationPartElement(lesson, piece, actions) {
@@ -256,10 +285,33 @@ function calculationPartElement(lesson, piece, actions) {
     type: "button", class: "lesson-number", text: value < 0 ? `(${text})` : text, title: name, "aria-label": `${text}, ${name}`,
     on: {
       click: () => actions.follow(cell),
-      pointerenter: () => actions.hover(cell), pointerleave: () => actions.hover(null),
-      focus: () => actions.hover(cell), blur: () => actions.hover(null),
+      pointerenter: () => actions.mark([cell]), pointerleave: () => actions.mark(null),
+      focus: () => actions.mark([cell]), blur: () => actions.mark(null),
     },
   });
+}
+
+/**
+ * Whether a step has the matrix on its page.
+ * @param {Lesson} lesson
+ * @param {number} step
+ * @param {string} id
+ * @returns {boolean}
+ */
+export const stepShows = (lesson, step, id) => lesson.steps[step].sections.some((section) => section.matrices.includes(id));
+
+/**
+ * Small copies of the matrices of other steps that the number comes from.
+ * @param {Lesson} lesson
+ * @param {LessonCell} cell
+ * @param {number} step
+ * @returns {HTMLElement[]}
+ */
+function copiesOfSources(lesson, cell, step) {
+  const sources = lessonSources(lesson, cell);
+  const elsewhere = [...new Set(sources.map(({ of }) => of))].filter((id) => !stepShows(lesson, step, id));
+  return elsewhere.length ? [el("div", { class: "lesson-copies" },
+    elsewhere.map((id) => makeMatrixCopy(lesson, id, sources.filter(({ of }) => of === id))))] : [];
 }
 
 /**
@@ -271,9 +323,8 @@ function calculationPartElement(lesson, piece, actions) {
  * @returns {HTMLElement[]}
  */
 function stepLink(lesson, cell, step, actions) {
-  const stands = (/** @type {number} */ at) => lesson.steps[at].sections.some((section) => section.matrices.includes(cell.of));
-  if (stands(step)) return [];
-  const at = lesson.steps.findIndex((_, place) => stands(place));
+  if (stepShows(lesson, step, cell.of)) return [];
+  const at = lesson.steps.findIndex((_, place) => stepShows(lesson, place, cell.of));
   if (at < 0) return [];
   return [el("p", {}, el("button",
     { type: "button", text: `Show it in its step: ${lesson.steps[at].title}`, on: { click: () => actions.go(at) } }))];

@@ -2,7 +2,8 @@
 
 import { el } from "../dom.js";
 import { isAbort } from "../hosts.js";
-import { lessonSources, makeExplanation } from "./explanation.js";
+import { lessonSources, makeExplanation, stepShows } from "./explanation.js";
+import { makePipeline } from "./pipeline.js";
 import {
   lessonCellKey, lessonHas, lessonText, lessonWithNumber, lessonWithSetting, lessonWithText, readLesson,
 } from "./reply.js";
@@ -43,10 +44,11 @@ export function lessonView(app) {
   const sentence = makeSentenceInput({ write: (text) => lesson && change(lessonWithText(editedQuestion(), text), 0), reset, isReadOnly });
   const steps = makeStepNavigation(goToStep, { print: printAll, ask: setAsking });
   const place = el("div", { class: "lesson-place" });
-  const explanation = makeExplanation({ follow, back, close, go: showCellInStep, hover });
+  const explanation = makeExplanation({ follow, back, close, go: showCellInStep, mark });
+  const pipeline = makePipeline({ open: showMatrix });
   const main = el("div", { class: "lesson-main" }, isReadOnly ? el("p", { class: "lesson-note", text: lessonReadOnlyNote }) : null,
-    sentence.element, message, place, steps.footer);
-  const element = el("div", { class: "lesson-view" }, steps.element, main, explanation.element);
+    sentence.element, message, pipeline.element, place, steps.footer);
+  const element = el("div", { class: "lesson-view" }, steps.element, main);
 
   /** Steps whose question was answered, or whose numbers were asked for. @type {Set<string>} */
   const answered = new Set();
@@ -57,6 +59,7 @@ export function lessonView(app) {
     isAsking = asks;
     if (asks) answered.clear();
     if (lesson && page) page.update(lesson, query);
+    drawPipeline();
     showSelection();
   }
 
@@ -70,7 +73,10 @@ export function lessonView(app) {
     readOnly: () => isReadOnly,
     choose(next) { query = next; follow(null); },
     asks: (id) => isAsking && !answered.has(id),
-    answered(id) { answered.add(id); },
+    answered(id) {
+      answered.add(id);
+      drawPipeline();
+    },
     open(id) { if (lesson) goToStep(lesson.steps.findIndex((one) => one.id === id)); },
   };
 
@@ -144,7 +150,33 @@ export function lessonView(app) {
       page = makeStepPage(lesson, step, query, actions);
       place.replaceChildren(page.element);
     }
+    drawPipeline();
+    placeExplanation();
     showSelection();
+  }
+
+  function drawPipeline() {
+    if (!lesson) return;
+    const { id, question } = lesson.steps[step];
+    pipeline.update(lesson, step, query, question && actions.asks(id) ? question.covers : []);
+  }
+
+  /** Puts the explanation under the matrices that the first number followed is in; without one, under the words of the step. */
+  function placeExplanation() {
+    if (!page) return;
+    const grid = page.grids.find(({ id }) => id === chain[0]?.of);
+    const above = grid?.element.closest(".lesson-matrices") ?? page.element.querySelector(".lesson-question, .lesson-words");
+    if (above && above.nextElementSibling !== explanation.element) above.after(explanation.element);
+  }
+
+  /** Goes to a matrix: on this page, or in the first step that has it. @param {string} id */
+  function showMatrix(id) {
+    if (!lesson) return;
+    const now = lesson;
+    if (!stepShows(now, step, id)) goToStep(now.steps.findIndex((_, at) => stepShows(now, at, id)));
+    const grid = page?.grids.find((one) => one.id === id);
+    grid?.element.closest("details")?.setAttribute("open", "");
+    grid?.element.scrollIntoView({ block: "nearest" });
   }
 
   /** @param {LessonCell[]} [also]  cells to mark instead of the sources */
@@ -153,7 +185,8 @@ export function lessonView(app) {
     const cell = chain.at(-1) ?? null;
     const sources = also ?? (cell ? lessonSources(lesson, cell) : []);
     const keys = new Set(sources.map(lessonCellKey));
-    for (const grid of page.grids) grid.showSelection(also ? null : cell, keys);
+    for (const grid of page.grids) grid.showSelection(cell, keys);
+    pipeline.showSelection(cell, sources);
   }
 
   /** @param {LessonCell} cell */
@@ -173,8 +206,9 @@ export function lessonView(app) {
       if (cell.slice !== null) query = cell.slice;
     }
     if (lesson && page) page.update(lesson, query);
+    drawPipeline();
     explain();
-    if (cell) explanation.heading.focus();
+    if (cell) explanation.heading.focus({ preventScroll: true });
   }
 
   function back() {
@@ -187,6 +221,8 @@ export function lessonView(app) {
   function explain() {
     if (!lesson) return;
     explanation.show(lesson, chain, step);
+    placeExplanation();
+    if (chain.length) explanation.element.scrollIntoView({ block: "nearest" });
     showSelection();
   }
 
@@ -195,9 +231,9 @@ export function lessonView(app) {
     explain();
   }
 
-  /** @param {LessonCell | null} cell  the hovered number of the explanation */
-  function hover(cell) {
-    showSelection(cell ? [cell] : undefined);
+  /** @param {LessonCell[] | null} cells  marked instead of the sources */
+  function mark(cells) {
+    showSelection(cells ?? undefined);
   }
 
   /** @param {LessonCell[]} cells */
