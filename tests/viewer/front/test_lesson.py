@@ -141,7 +141,7 @@ def test_one_drawing_of_the_matrices_stays_through_all_steps(worked: Lesson, pag
     opacity = squares.evaluate_all("all => all.map(one => Number(one.getAttribute('fill-opacity')))")
     np.testing.assert_allclose(opacity, 0.15 + 0.85 * np.ravel(worked["weights"]), atol=0.0006)
     box = page.locator("[data-box=scores]")
-    assert box.get_attribute("aria-label") == "Scores Q Kᵀ, 5 × 5"
+    assert box.get_attribute("aria-label") == "Scores Q Kᵀ, 5 \u00d7 5"
     box.focus()
     page.keyboard.press("Enter")
     assert page.locator(TITLE).text_content() == "Scores: Q Kᵀ"
@@ -156,7 +156,7 @@ def test_lines_join_a_number_with_its_sources_and_copies_show_those_of_other_ste
     above = page.evaluate("document.querySelector('.lesson-explanation').previousElementSibling.innerHTML")
     assert 'data-matrix="scores"' in above
     page.locator(".lesson-number").first.click()
-    assert page.locator(".lesson-copy figcaption").all_text_contents() == ["X 5 × 4", "W_Q 4 × 4"]
+    assert page.locator(".lesson-copy figcaption").all_text_contents() == ["X 5 \u00d7 4", "W_Q 4 \u00d7 4"]
     assert page.locator(".lesson-copy").first.locator(".lesson-joined-source").count() == 4
 
 
