@@ -12,7 +12,7 @@ export PIP_BUILD_CONSTRAINT ?= $(PIP_CONSTRAINT)
 FRONT := src/uwaga/viewer/front
 CXX_FILES := $(shell find native -name '*.cc' -o -name '*.h')
 
-.PHONY: run test fast bench lint format setup native-test front-test front-types pictures sanitize sanitize-python fuzz fuzz-coverage levels emulate wheels wheel-test wheel-pythons site notebooks workflows clean
+.PHONY: run test stress fast bench lint format setup native-test front-test front-types pictures sanitize sanitize-python fuzz fuzz-coverage levels emulate wheels wheel-test wheel-pythons site notebooks workflows clean
 
 # What `make run` shows: make run TEXT="another text, or a file"
 TEXT ?= The animal did not cross the street because it was too tired, and the street was too wide for it anyway.
@@ -22,10 +22,14 @@ run: setup
 
 # Four processes of one thread each (many tests wait), and then alone what measures time. `python -m pytest` does the same one by one.
 test: setup native-test front-test
-	OMP_NUM_THREADS=1 python -m pytest -n 4 --dist loadfile --no-loadscope-reorder -m "not timing"
+	OMP_NUM_THREADS=1 python -m pytest -n 4 --dist loadfile --no-loadscope-reorder -m "not timing and not stress"
 	python -m pytest -m timing $$(grep -rl --include='test_*.py' 'mark\.timing' tests)
 
 # What needs no browser, process, training or compiler: within 90 seconds on two cores.
+# What `make test` shows on a few cases, on many.
+stress: setup
+	OMP_NUM_THREADS=1 python -m pytest -q -n 2 --dist worksteal -m stress
+
 fast: setup
 	OMP_NUM_THREADS=1 python -m pytest -q -n 2 --dist worksteal --fast
 

@@ -1,4 +1,4 @@
-"""The table of readers.py, run in full; and that no file is read beside it."""
+"""The table of readers.py; and that no file is read beside it."""
 
 import ast
 import json
@@ -59,10 +59,11 @@ NOT_IN_TABLE = {
 }
 
 
-@pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> dict:
+@pytest.fixture(scope="module", params=["common", pytest.param("all", marks=pytest.mark.stress)])
+def results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict:
+    """Of the faults that any file may have, or of all."""
     folder = tmp_path_factory.mktemp("readers")
-    run = [sys.executable, str(PROGRAM), str(folder)]
+    run = [sys.executable, str(PROGRAM), str(folder), *(["common"] if request.param == "common" else [])]
     done = subprocess.run(run, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads((folder / "results.json").read_text())

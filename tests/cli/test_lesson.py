@@ -75,6 +75,18 @@ def test_save_writes_one_file_and_opens_nothing(tmp_path: Path) -> None:
     assert f"the directory {tmp_path / 'none'} does not exist" in err
 
 
+def test_a_worksheet_is_written_beside_a_saved_lesson(tmp_path: Path) -> None:
+    page, sheet = tmp_path / "lesson.html", tmp_path / "sheet.html"
+    status, out, err = run("a pen .", "--worksheet", str(sheet))
+    assert (status, err) == (0, "")
+    assert out.startswith(str(sheet))
+    assert "Solutions" in sheet.read_text()
+    assert not page.exists()
+    status, _, err = run("--worksheet", str(tmp_path / "none" / "sheet.html"))
+    assert status == 1
+    assert f"--worksheet {tmp_path / 'none' / 'sheet.html'}: the directory" in err
+
+
 def test_a_terminal_does_not_obey_words() -> None:
     status, out, _ = run("--plain", "a\x1b[2J [red]b\u202e")
     assert status == 0

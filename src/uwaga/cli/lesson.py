@@ -32,6 +32,10 @@ def lesson(
         Path | None,
         typer.Option(help="Write the lesson as one HTML file, which needs no network, instead of serving it."),
     ] = None,
+    worksheet: Annotated[
+        Path | None,
+        typer.Option(help="Write an HTML page for paper: blank matrices to fill in, and their solutions behind."),
+    ] = None,
     no_model: Annotated[
         bool, typer.Option("--no-model", help="Do not load a trained model beside the lesson.")
     ] = False,
@@ -44,11 +48,8 @@ def lesson(
     settings: dict[str, Any] = {"scaled": not unscaled} | ({} if heads is None else {"heads": heads})
     try:
         worked = work_through(sentence, **settings)
-        if save is not None:
-            if not save.parent.is_dir():
-                raise ValueError(f"--save {save}: the directory {save.parent} does not exist")
-            worked.save(save)
-            echo(f"{save}: {save.stat().st_size / 1e6:.1f} MB, self-contained HTML")
+        if save is not None or worksheet is not None:
+            _write(worked, save, worksheet)
         elif plain or everything:
             _print(worked, query, everything=everything)
         else:
@@ -58,6 +59,18 @@ def lesson(
     except KeyboardInterrupt:
         echo("\nuwaga lesson: stopped", err=True)
         raise typer.Exit(130) from None
+
+
+def _write(worked: "Lesson", save: Path | None, worksheet: Path | None) -> None:
+    for name, path in (("--save", save), ("--worksheet", worksheet)):
+        if path is not None and not path.parent.is_dir():
+            raise ValueError(f"{name} {path}: the directory {path.parent} does not exist")
+    if save is not None:
+        worked.save(save)
+        echo(f"{save}: {save.stat().st_size / 1e6:.1f} MB, self-contained HTML")
+    if worksheet is not None:
+        worked.save_worksheet(worksheet)
+        echo(f"{worksheet}: a worksheet for paper, with its solutions")
 
 
 def _serve(worked: "Lesson", port: int, *, opens: bool, has_model: bool) -> None:

@@ -6,6 +6,7 @@ Letters: N tokens, M width of a token's vector, D width of queries and keys, E o
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +15,12 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from uwaga._base import renamed
+from uwaga._base.durable import atomic_replace
 from uwaga.viewer.api import in_notebook, show
 from uwaga.viewer.lesson.build import build_steps
 from uwaga.viewer.lesson.document import Matrix, Step, matrices
 from uwaga.viewer.lesson.example import parse_example
+from uwaga.viewer.lesson.worksheet import worksheet_html
 from uwaga.viewer.page.snapshot import save_snapshot
 from uwaga.viewer.service import ViewService
 from uwaga.viewer.token_text import split_words
@@ -72,6 +75,12 @@ class Lesson:
         `path#tab=lesson&step=softmax` opens it at a step, by the step's id. Raises OSError.
         """
         save_snapshot(ViewService(ViewModel.empty(), lesson=self.request), path)
+
+    def save_worksheet(self, path: str | os.PathLike[str]) -> None:
+        """Write the six steps as an HTML page for paper: X and the weights, blank matrices to fill in, the questions; and from a new
+        page on the solutions, rounded to two decimals. Raises OSError."""
+        with atomic_replace(Path(path)) as file:
+            file.write(worksheet_html(self.steps, tuple(self.request["tokens"])).encode())
 
     def close(self) -> None:
         """Close the view, if there is one."""
