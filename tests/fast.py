@@ -1,4 +1,5 @@
-"""The order of tests, and the fast tier: `pytest --fast` leaves out what is marked slow, and fails on what should have been.
+"""The order of tests, and their tiers: `pytest --fast` leaves out what is marked slow, and fails on what should have been; what is
+marked stress, here below, `make test` leaves to `make stress`.
 
 Slow is what starts a browser, a process, a training or a compiler, or takes seconds; `@pytest.mark.slow` says so. A test of the
 fast tier that does one of these fails, so that the tier stays fast.
@@ -13,6 +14,34 @@ from typing import Any, NoReturn
 import pytest
 import torch
 
+# Of what there is much of its kind, the cases that stay in `make test`, by a part of their ids; none: all are for `make stress`.
+STRESS = {
+    "attacks/test_readers.py": ("common",),
+    "attacks/test_training_data.py::test_a_line_of_ten_megabytes_is_cut_into_rows": ("text-words",),
+    "cli/test_encode_killed.py": (),
+    "conformance/test_exactness.py::test_engine_is_as_exact_as_twice_the_usual": ("-random-", "outliers-bfloat16"),
+    "conformance/test_maps.py::test_statistics_are_as_exact_as_twice_the_usual": ("-random-", "peaked-bfloat16"),
+    "contracts/test_benchmarks.py::test_runs": ("forward", "ragged", "maps"),
+    "contracts/test_build.py::test_builds_and_works_without_a_native_library": ("no-compiler",),
+    "integrations/test_edit_transformers.py::test_a_compiled_model_is_edited_too": ("uwaga",),
+    "integrations/test_packed_linear.py::test_torch_compile": ("bert",),
+    "integrations/test_transformers_compile.py::test_a_generation_with_a_static_cache_is_one_graph": ("llama",),
+    "integrations/test_transformers_compile.py::test_layers_one_by_one": ("compiled0", "compiled3"),
+    "integrations/test_transformers_families.py::test_compiled": ("bert", "gpt2", "t5"),
+    "integrations/test_transformers_generate.py::test_continuous_batching": ("llama", "gpt2"),
+    "maps/test_tracing.py::test_what_a_tracer_writes_down_computes_the_map": ("torch.jit.trace", "make_fx-"),
+    "ops/test_gradients.py::test_the_reference_is_its_own_derivative_twice": ("causal", "an empty row", "dropout"),
+    "ops/test_linear_tracing.py::test_a_map_compiles_into_one_graph": ("cpu",),
+    "ops/test_tracing.py::test_a_package_compiled_ahead_of_time_runs": (),
+    "ops/test_tracing.py::test_a_width_and_a_scale_that_change_are_compiled_again": ("None",),
+    "train/data/test_prepare.py::test_killed_preparation_leaves_no_partial_data": (),
+    "train/test_api.py::test_compiled_training_agrees_with_eager_within_rounding": (),
+    "train/test_killed.py": (),
+    "train/test_recipes.py::test_a_recipe_with_its_real_data": ("speller.toml", "shakespeare-cpu"),
+    "train/test_recipes.py::test_repetitions_py_writes_the_data_of_the_copyist_recipes": (),
+    "train/test_recipes.py::test_the_bundled_bards_loss_is_that_of_its_card": (),
+}  # fmt: skip
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--fast", action="store_true", help="leave out tests that are marked slow or timing")
@@ -20,6 +49,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Files whose tests are mostly slow come first, so that of several processes none gets a long one at the end."""
+    for item in items:
+        if _is_stress(item):
+            item.add_marker(pytest.mark.stress)
     slow_of_file: dict[object, list[bool]] = defaultdict(list)
     for item in items:
         slow_of_file[item.path].append(item.get_closest_marker("slow") is not None)
@@ -30,6 +62,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=slow)
         gone = set(map(id, slow))
         items[:] = [item for item in items if id(item) not in gone]
+
+
+def _is_stress(item: pytest.Item) -> bool:
+    file, _, test = item.nodeid.removeprefix("tests/").partition("::")
+    name, _, case = test.partition("[")
+    kept = STRESS.get(f"{file}::{name}", STRESS.get(file))
+    return kept is not None and not any(part in case or not case for part in kept)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -59,7 +59,7 @@ NOT_IN_TABLE = {
 }
 
 
-@pytest.fixture(scope="module", params=["common", pytest.param("all", marks=pytest.mark.stress)])
+@pytest.fixture(scope="module", params=["common", "all"])
 def results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict:
     """Of the faults that any file may have, or of all."""
     folder = tmp_path_factory.mktemp("readers")

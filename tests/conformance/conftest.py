@@ -1,6 +1,6 @@
-"""One suite per abstraction: every engine, and the native one at every instruction-set level that this machine has.
+"""One suite per abstraction: every engine, and the native one at the best instruction-set level that this machine has.
 
-Where UWAGA_LEVEL names one level, the suite runs at that level alone (`make levels`, `make emulate`).
+Where UWAGA_LEVEL names a level, the suite runs at that level alone: `make levels` at all below the best, `make emulate`.
 """
 
 import os
@@ -17,16 +17,15 @@ sys.path.insert(0, str(Path(__file__).parent))  # for `import oracle`: the tests
 _WHY_NOT_NATIVE = native.reason_unavailable()
 if _WHY_NOT_NATIVE is not None and (env.level() or env.library()):  # asked for by name: to skip it would hide that
     raise pytest.UsageError(_WHY_NOT_NATIVE)
-_LEVELS = native.supported_levels() if _WHY_NOT_NATIVE is None else ()
-if env.level():
-    _LEVELS = (native.level(),)
-# The fast tier has the native engine at its best level alone.
+# The fast tier has the native engine alone.
 _OTHERS = (
     [] if env.level() else [pytest.param(name, marks=pytest.mark.slow) for name in ("reference", "torch", "linear")]
 )
-_NATIVE = [
-    pytest.param(f"cpu-{level}", marks=[pytest.mark.slow] if level != _LEVELS[-1] else []) for level in _LEVELS
-] or [pytest.param("cpu-none", marks=pytest.mark.skip(reason=str(_WHY_NOT_NATIVE)))]
+_NATIVE = (
+    [f"cpu-{native.level()}"]
+    if _WHY_NOT_NATIVE is None
+    else [pytest.param("cpu-none", marks=pytest.mark.skip(reason=_WHY_NOT_NATIVE))]
+)
 
 
 def _use(name: str):

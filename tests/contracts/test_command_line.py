@@ -16,10 +16,10 @@ SURFACE = {
     },
     "encode": {
         "documents", "--output", "-o", "--model", "--overflow", "--overlap", "--dtype", "--tokens-per-batch", "--normalize", "--prompt",
-        "--text", "--id", "--skip-invalid", "--limit",
+        "--text", "--id", "--skip-invalid", "--limit", "--numpy",
     },
     "lesson": {
-        "sentence", "--plain", "--all", "--query", "--heads", "--unscaled", "--save", "--no-model", "--port", "--no-browser",
+        "sentence", "--plain", "--all", "--query", "--heads", "--unscaled", "--save", "--worksheet", "--no-model", "--port", "--no-browser",
     },
     "memory": {
         "add": {"database", "files", "--model", "--by", "--dtype", "--text"},

@@ -5,6 +5,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))  # for `import structure`: the tests are no package
 
+import fast
 import structure
 
 # Small modules with one importer that stay, and why.
@@ -28,3 +29,10 @@ def test_a_small_module_with_one_importer_belongs_to_it(root: Path) -> None:
 def test_a_circle_is_found() -> None:
     graph = {"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": set(), "e": {"a"}}
     assert structure.circles(graph) == [["a", "b", "c"]]
+
+
+def test_what_make_stress_runs_is_there(root: Path) -> None:
+    """An entry for a test that was renamed would leave out nothing."""
+    for name in fast.STRESS:
+        file, _, function = name.partition("::")
+        assert f"def {function}" in (root / "tests" / file).read_text(encoding="utf-8"), name
