@@ -30,7 +30,7 @@ test: setup native-test front-test
 # What needs no browser, process, training or compiler: within 90 seconds on two cores.
 # What `make test` shows on a few cases, on many.
 stress: setup
-	OMP_NUM_THREADS=1 python -m pytest -q -n 2 --dist worksteal -m stress
+	OMP_NUM_THREADS=1 python -m pytest -q -n 4 --dist loadfile -m stress
 
 fast: setup
 	OMP_NUM_THREADS=1 python -m pytest -q -n 2 --dist worksteal --fast

@@ -9,7 +9,8 @@ import torch
 from typer.testing import CliRunner
 
 from uwaga import SoftDatabase, TextEncoder
-from uwaga.cli import app
+from uwaga.cli import app, memory
+from uwaga.viewer.service import ViewService
 
 TEXTS = [
     "the cat sat on the mat .",
@@ -30,10 +31,10 @@ def model(write_model: Callable[..., Path], tmp_path: Path) -> Path:
 def files(tmp_path: Path) -> Path:
     folder = tmp_path / "texts"
     (folder / "below").mkdir(parents=True)
-    (folder / "a.txt").write_text("\n\n".join(TEXTS[:3]))
+    (folder / "a.md").write_text("\n\n".join(TEXTS[:3]))
     rows = [{"id": "d1", "text": f"{TEXTS[3]}\n \n{TEXTS[4]}"}, {"id": "d2", "text": TEXTS[5]}]
     (folder / "below" / "b.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (folder / "notes.md").write_text("is no text file")
+    (folder / "notes.rtf").write_text("is no text file")
     return folder
 
 
@@ -92,7 +93,7 @@ def test_what_cannot_be_done_is_said(
     assert run("add", db, files, code=1) == (
         f"add: {db}: there is no database yet; --model says which model makes its keys, such as minilm"
     )
-    run("add", db, files / "a.txt", "--model", model, "--by", "sentence")
+    run("add", db, files / "a.md", "--model", model, "--by", "sentence")
     with SoftDatabase.open(db) as opened:
         assert len(opened) == 3
         made = opened.model
@@ -110,7 +111,7 @@ def test_what_cannot_be_done_is_said(
     empty = tmp_path / "empty"
     empty.mkdir()
     assert run("add", db, empty, "--model", model, code=1) == (
-        f"add: {empty}: the folder has no file whose name ends in .txt, .txt.gz, .jsonl, .jsonl.gz, .csv, .csv.gz, .parquet"
+        f"add: {empty}: the folder has no file whose name ends in .jsonl, .jsonl.gz, .csv, .csv.gz, .txt, .txt.gz, .md, .md.gz, .parquet"
     )
 
 
@@ -130,3 +131,37 @@ def test_check_stats_compact_and_export(model: Path, files: Path, tmp_path: Path
     assert result.exit_code == 1
     assert result.stdout.startswith(f"{db}/{segment.name}: rows 0 to 5: ")
     assert json.loads(CliRunner().invoke(app, ["memory", "check", str(db), "--json"]).stdout)[0]["file"] == segment.name
+
+
+def test_a_question_is_viewed(model: Path, files: Path, tmp_path: Path) -> None:
+    """The map that the page shows has the shares that `ask` says, each by its whole passage."""
+    db, page = tmp_path / "db", tmp_path / "page.html"
+    run("add", db, files, "--model", model)
+    shown = memory.view_model(db, TEXTS[1], str(model))
+    (side,) = shown.sides
+    weights = side.maps["cross", 0].to_dense()[0]
+    found = json.loads(run("ask", db, TEXTS[1], "--model", model, "--top", 6, "--json"))
+    for passage in found["passages"]:
+        assert weights[passage["id"]].item() == pytest.approx(passage["share"], abs=1e-6)
+    assert side.token_text("encoder").labels == TEXTS
+    assert side.token_text("encoder").breaks == dict.fromkeys(range(1, 6), 2)
+    about = ViewService(shown).answer({"ask": "about"}).meta["sides"][0]
+    assert about["kinds"] == {"cross": {"queries": "decoder", "keys": "encoder"}}
+    result = CliRunner().invoke(app, ["view", str(db), "--ask", TEXTS[1], "--model", str(model), "--save", str(page)])
+    assert result.exit_code == 0, result.output
+    assert page.stat().st_size > 100_000
+
+
+def test_what_cannot_be_viewed_is_said(model: Path, files: Path, tmp_path: Path) -> None:
+    db = tmp_path / "db"
+
+    def said(*arguments: object) -> str:
+        result = CliRunner().invoke(app, ["view", *map(str, arguments)])
+        assert result.exit_code == 1, result.output
+        return result.stderr.strip().removeprefix("uwaga view: ")
+
+    assert said("--ask", "the cat") == "--ask needs a soft database before it, as uwaga memory add makes"
+    assert said(tmp_path / "none", "--ask", "the cat") == f"{tmp_path}/none: there is no such folder"
+    SoftDatabase.create(db, key_width=16).close()
+    assert said(db, "--ask", "the cat") == f"{db}: has no passages yet; uwaga memory add adds them"
+    assert said(db, "--ask", "the cat", "--second", "a dog").startswith("--second does not go with --ask")

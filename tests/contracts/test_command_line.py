@@ -31,7 +31,7 @@ SURFACE = {
     },
     "train": {"config", "overrides", "--resume", "--print-config", "--compile", "--fsdp"},
     "view": {
-        "text", "--model", "--second", "--second-model", "--target", "--max-new-tokens", "--truncate", "--layers", "--dtype",
+        "text", "--model", "--ask", "--second", "--second-model", "--target", "--max-new-tokens", "--truncate", "--layers", "--dtype",
         "--save", "--exact", "--port", "--no-browser",
     },
 }  # fmt: skip

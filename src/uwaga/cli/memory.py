@@ -1,5 +1,6 @@
 """`uwaga memory`: passages of texts in a soft database, and what they say to a question."""
 
+import itertools
 import json
 import math
 import re
@@ -7,6 +8,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
@@ -19,14 +21,15 @@ from uwaga.cli.terminal import echo, echo_json, fail, progress_bar
 if TYPE_CHECKING:
     from uwaga.memory import Answer, SoftDatabase
     from uwaga.models.text.encoder import TextEncoder
+    from uwaga.viewer.view_model import ViewModel
 
 Unit = Literal["paragraph", "sentence", "line", "document"]
 Storage = Literal["float32", "bfloat16"]
 
-_SUFFIXES = (".txt", ".txt.gz", ".jsonl", ".jsonl.gz", ".csv", ".csv.gz", ".parquet")
 # How a file of plain text is read; a sentence is in one paragraph.
 _UNITS = {"paragraph": "paragraph", "sentence": "paragraph", "line": "line", "document": "file"}
 _AT_ONCE = 512  # passages of one transaction
+SCALE = 20.0  # of cosines, before softmax
 _BAR = 30  # columns
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<=[\u3002\uff01\uff1f])\s*")
 _PARAGRAPH_END = re.compile(r"\n[^\S\n]*\n\s*")
@@ -41,7 +44,7 @@ class _Passage(NamedTuple):
 
 def add(
     database: _Database,
-    files: Annotated[list[Path], typer.Argument(help="Files .txt, .jsonl, .csv or .parquet, or folders of them.")],
+    files: Annotated[list[Path], typer.Argument(help="Files .txt, .md, .jsonl, .csv or .parquet, or folders of them.")],
     model: Annotated[str | None, typer.Option(help="minilm, a model's directory, or its id on the hub.")] = None,
     by: Annotated[Unit, typer.Option(help="What a passage is.")] = "paragraph",
     dtype: Annotated[Storage, typer.Option(help="Of what a new database stores.")] = "float32",
@@ -57,7 +60,7 @@ def ask(
     database: _Database,
     question: Annotated[str, typer.Argument(help="Any text.")],
     top: Annotated[int, typer.Option(min=1, help="How many passages to show.")] = 5,
-    scale: Annotated[float, typer.Option(help="Of the cosines before softmax: higher is sharper.")] = 20.0,
+    scale: Annotated[float, typer.Option(help="Of the cosines before softmax: higher is sharper.")] = SCALE,
     where: Annotated[str | None, typer.Option(help="An SQL condition, such as \"source LIKE '%.txt'\".")] = None,
     model: Annotated[str | None, typer.Option(help="The model that the database was made with.")] = None,
     as_json: _Json = False,
@@ -67,9 +70,7 @@ def ask(
         from uwaga.memory import SoftDatabase
 
         with SoftDatabase.open(database) as db:
-            encoder, _ = _encoder(model, db)
-            query = encoder.encode([question], overflow="mean")[0]
-            answer = db.read(_tensor(query), scale=scale, where=where, top=top)
+            answer = db.read(_asked(db, question, model), scale=scale, where=where, top=top)
             _show(answer, as_json=as_json)
 
 
@@ -148,13 +149,15 @@ def _errors(command: str) -> Iterator[None]:
 
 def _found(files: list[Path]) -> Iterator[Path]:
     """The files, and those of folders in the order of their names. Raises DataError."""
+    from uwaga.models.text.corpus import SUFFIXES
+
     for path in files:
         if not path.is_dir():
             yield path
             continue
-        inside = sorted(each for each in path.rglob("*") if each.name.endswith(_SUFFIXES))
+        inside = sorted(each for each in path.rglob("*") if each.name.endswith(SUFFIXES))
         if not inside:
-            raise DataError(f"{path}: the folder has no file whose name ends in {', '.join(_SUFFIXES)}")
+            raise DataError(f"{path}: the folder has no file whose name ends in {', '.join(SUFFIXES)}")
         yield from inside
 
 
@@ -313,6 +316,36 @@ def _tensor(vectors: Any) -> Any:
 
 
 # Asking
+
+
+def view_model(database: Path, question: str, model: str | None) -> "ViewModel":
+    """The attention of a question over all passages, which are the keys. Raises DataError, SoftDatabaseError, CheckpointError, ValueError."""
+    from uwaga.memory import SoftDatabase
+    from uwaga.viewer.token_text import Written
+    from uwaga.viewer.view_model import ViewModel
+
+    with SoftDatabase.open(database) as db:
+        if not len(db):
+            raise DataError(f"{database}: has no passages yet; uwaga memory add adds them")
+        asked = db.map(_asked(db, question, model)[None], scale=SCALE)
+        passages = [str(record.get("text", "")) for record in db.records(db.ids().tolist())]
+        shown = ViewModel.create(
+            {("cross", 0): asked},
+            tokens={"encoder": passages, "decoder": [question]},
+            title=question,
+            model=(db.model or "").partition("@")[0],
+        )
+    # Whole passages, with an empty line between them.
+    ends = itertools.accumulate(len(passage) + 2 for passage in passages)
+    places = [(end - 2 - len(passage), end - 2) for passage, end in zip(passages, ends, strict=True)]
+    sources = {"encoder": Written("\n\n".join(passages), places), "decoder": Written(question, [(0, len(question))])}
+    return replace(shown, sides=(replace(shown.sides[0], sources=sources),))
+
+
+def _asked(db: "SoftDatabase", question: str, model: str | None) -> Any:
+    """The vector (D,) of a question. Raises DataError."""
+    encoder, _ = _encoder(model, db)
+    return _tensor(encoder.encode([question], overflow="mean")[0])
 
 
 def _show(answer: "Answer", *, as_json: bool) -> None:

@@ -52,8 +52,8 @@ def view(
     text: Annotated[
         str | None,
         typer.Argument(
-            help="A text, a text file, - for standard input, or a saved recording. Without it an example is shown; further texts can be "
-            "typed into the page."
+            help="A text, a text file, - for standard input, a saved recording, or with --ask a soft database. Without it an example is "
+            "shown; further texts can be typed into the page."
         ),
     ] = None,
     model: Annotated[
@@ -62,6 +62,10 @@ def view(
             help="minilm, copyist, bard, speller, a directory, or a model id of the Hugging Face Hub. Without it minilm, or copyist "
             "where minilm is not installed."
         ),
+    ] = None,
+    ask: Annotated[
+        str | None,
+        typer.Option(help="A question to the soft database TEXT: how much attention each of its passages gets."),
     ] = None,
     second: Annotated[str | None, typer.Option(help="A second text or recording to compare with, as TEXT.")] = None,
     second_model: Annotated[str | None, typer.Option(help="A second model to compare with, as --model.")] = None,
@@ -94,13 +98,18 @@ def view(
             raise RecordError("--exact needs --save")
         if save is not None and not save.parent.is_dir():
             raise RecordError(f"--save {save}: the directory {save.parent} does not exist")
+        if text is None and ask is not None:
+            raise RecordError("--ask needs a soft database before it, as uwaga memory add makes")
         if text is None:
             text = EXAMPLES.get(model or default_model(), EXAMPLES[DEFAULT_MODEL])[0]
-        service = _service(text, model, second, second_model, options)
+        if ask is not None:
+            service = _of_database(text, ask, model, second, second_model, options)
+        else:
+            service = _service(text, model, second, second_model, options)
         if save is not None:
             _save(service, save, wanted)
         else:
-            _serve(service, port, opens=not no_browser)
+            _serve(service, port, opens=not no_browser, fragment="" if ask is None else "tab=text&query=0")
     except (CheckpointError, RecordError, ModuleNotFoundError, OSError) as error:
         fail("view", _message(error))
     except KeyboardInterrupt:
@@ -160,6 +169,28 @@ def _service(
                 second_model=beside[2],
             )
         )
+
+
+def _of_database(
+    database: str, question: str, model: str | None, second: str | None, second_model: str | None, options: _Options
+) -> "ViewService":
+    from uwaga.cli import memory
+    from uwaga.memory import SoftDatabaseError
+    from uwaga.viewer.service import ViewService
+
+    unused = {
+        "--second": second,
+        "--second-model": second_model,
+        "--target": options.target,
+        "--layers": options.layers,
+    }
+    for name, value in unused.items():
+        if value is not None:
+            raise RecordError(f"{name} does not go with --ask, which has one question to a soft database")
+    try:
+        return ViewService(memory.view_model(Path(database), question, model))
+    except (SoftDatabaseError, DataError, ValueError) as error:
+        raise RecordError(str(error)) from error
 
 
 def _of_texts(
@@ -258,13 +289,13 @@ def _too_long(error: TextTooLongError) -> RecordError:
     return RecordError(f"{error}; --truncate shortens it to that")
 
 
-def _serve(service: "ViewService", port: int, *, opens: bool) -> None:
+def _serve(service: "ViewService", port: int, *, opens: bool, fragment: str) -> None:
     from uwaga.viewer.api import serve
 
     # SIGTERM ends it as Ctrl-C does, also while the table is computed.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        with serve(service, service.view_model.title, port=port, announce=typer.echo) as served:
+        with serve(service, service.view_model.title, port=port, announce=typer.echo, fragment=fragment) as served:
             # On a line of its own and unbroken, so that a terminal makes a link of it.
             echo(served.address)
             if opens and served.browse():

@@ -47,6 +47,11 @@ class Side:
         """The stacks that its maps have."""
         return [stack for stack in ("encoder", "decoder") if stack in self.sizes]
 
+    @property
+    def writes(self) -> bool:
+        """Whether its cross-attention is that of a decoder, which writes a token after each that it reads."""
+        return {"decoder", "cross"} <= {kind for kind, _ in self.maps}
+
     def token_text(self, stack: str) -> TokenText:
         """The tokens of a stack as text to display."""
         if stack not in self._token_text:

@@ -231,7 +231,8 @@ def test_a_file_that_is_not_there_or_of_another_kind(tmp_path: Path) -> None:
     path = tmp_path / "docs.tsv"
     path.write_bytes(b"text\nx\n")
     assert (
-        message_of(path) == f"{path}: the name must end in .jsonl, .jsonl.gz, .csv, .csv.gz, .txt, .txt.gz or .parquet"
+        message_of(path)
+        == f"{path}: the name must end in .jsonl, .jsonl.gz, .csv, .csv.gz, .txt, .txt.gz, .md, .md.gz or .parquet"
     )
 
 

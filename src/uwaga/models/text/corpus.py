@@ -20,8 +20,8 @@ from uwaga._base.untrusted import DamagedGzipError, Line
 MAX_LINE_BYTES = untrusted.LINE_BYTES  # a line is in memory as a whole
 CHUNK_BYTES = 2**20  # read at once where a document is a whole file
 _PARQUET_ROWS = 256  # read at once
-_SUFFIXES = (".jsonl", ".jsonl.gz", ".csv", ".csv.gz", ".txt", ".txt.gz", ".parquet")
-_KINDS = {".jsonl": "jsonl", ".csv": "csv", ".txt": "text", ".parquet": "parquet"}
+SUFFIXES = (".jsonl", ".jsonl.gz", ".csv", ".csv.gz", ".txt", ".txt.gz", ".md", ".md.gz", ".parquet")
+_KINDS = {".jsonl": "jsonl", ".csv": "csv", ".txt": "text", ".md": "text", ".parquet": "parquet"}
 
 
 class InvalidDocumentError(DataError):
@@ -78,7 +78,7 @@ class DocumentFile:
     Args:
         path: of the file.
         kind: "text", "jsonl" (a JSON object in each line), "csv" (RFC 4180, the columns' names in the first line) or "parquet"; None: by
-            the ending of the name, .txt, .jsonl, .csv (all
+            the ending of the name, .txt, .md, .jsonl, .csv (all
             also with .gz behind) or .parquet.
         unit: what a document of plain text is: "line", "paragraph" (up to an empty line) or "file".
         text_field: the field of the text in JSON lines and parquet; "text" by default.
@@ -372,8 +372,8 @@ def _size(path: Path) -> int:
 
 
 def _kind(path: Path) -> str:
-    if not path.name.endswith(_SUFFIXES):
-        raise DataError(f"{path}: the name must end in {', '.join(_SUFFIXES[:-1])} or {_SUFFIXES[-1]}")
+    if not path.name.endswith(SUFFIXES):
+        raise DataError(f"{path}: the name must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}")
     return _KINDS[Path(path.name.removesuffix(".gz")).suffix]
 
 

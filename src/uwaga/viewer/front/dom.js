@@ -3,6 +3,7 @@
 /** @typedef {Node | string | number | null | undefined | false} DomChild */
 
 const domSvg = "http://www.w3.org/2000/svg";
+const briefLetters = 60;
 const domInvisible = /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Cs}\p{Co}\p{Cn}\u115f\u1160\u3164\uffa0\u034f\u17b4\u17b5\ufe00-\ufe0f]/u;
 
 /**
@@ -67,6 +68,16 @@ export function tokenText(token) {
   let shown = "";
   for (const letter of token) shown += visibleCharacter(letter);
   return shown.replace(/^ +| +$/g, (spaces) => "\u2423".repeat(spaces.length));
+}
+
+/**
+ * The beginning of a token that is a passage, in one line; a shorter one as it is.
+ * @param {string} token
+ * @returns {string}
+ */
+export function briefText(token) {
+  const line = token.trim() ? token.replace(/\s*\n\s*/g, " ") : token;
+  return tokenText(line.length <= briefLetters ? line : `${line.slice(0, briefLetters).trimEnd()}\u2026`);
 }
 
 /**

@@ -18,8 +18,16 @@ import { percentText, weightText } from "./format.js";
 
 /** Items of a passage. */
 const passageLength = 17;
-/** Texts of so many items are listed by passages. */
-export const passagesFrom = 256;
+/** Texts of so many items are listed by passages, unless their items are passages themselves: longer than any word, on average. */
+const passagesFrom = 256, passageLetters = 24;
+
+/**
+ * @param {Items} items
+ * @returns {boolean} whether passages are listed, not single items
+ */
+export function listsPassages({ total, labels }) {
+  return total >= passagesFrom && labels.reduce((sum, label) => sum + label.length, 0) < passageLetters * total;
+}
 
 /**
  * @param {(item: number) => void} onOpen

@@ -224,9 +224,9 @@ class HeadResolver:
         return self.axis(selection.side, queries, *how), self.axis(selection.side, keys, *how)
 
     def stacks(self, side: str) -> list[str]:
-        """The axes that a side has: its stacks, and WRITTEN where it has cross-attention."""
+        """The axes that a side has: its stacks, and WRITTEN where it has a decoder with cross-attention."""
         shown = self.side(side)
-        return [*shown.stacks, *([WRITTEN] if any(kind == "cross" for kind, _ in shown.maps) else [])]
+        return [*shown.stacks, *([WRITTEN] if shown.writes else [])]
 
     def axis(self, side: str, stack: str, merge: str, specials: str) -> Axis:
         """The items along an axis; of the difference those of the first side, named by both texts where they differ."""

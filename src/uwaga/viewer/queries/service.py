@@ -268,13 +268,13 @@ def _side(resolver: HeadResolver, side: str) -> dict[str, Any]:
         "signed": side == DIFFERENCE,
         "maps": [{"kind": kind, "layer": layer, "heads": resolver.heads(side, (kind, layer))} for kind, layer in names],
         "stacks": {stack: _stack(resolver, side, stack) for stack in resolver.stacks(side)},
-        "kinds": {kind: _axes(kind) for kind, _ in names},
+        "kinds": {kind: _axes(kind, writes=shown.writes) for kind, _ in names},
     }
 
 
-def _axes(kind: str) -> dict[str, str]:
+def _axes(kind: str, *, writes: bool) -> dict[str, str]:
     queries, keys = axes_of(kind)
-    return {"queries": WRITTEN if kind == "cross" else queries, "keys": keys}
+    return {"queries": WRITTEN if kind == "cross" and writes else queries, "keys": keys}
 
 
 def _stack(resolver: HeadResolver, side: str, stack: str) -> dict[str, int]:

@@ -1,6 +1,6 @@
 // The rail: a card for each of the most telling heads, a list box of which the open head is selected.
 
-import { el, tokenText } from "../dom.js";
+import { briefText, el, tokenText } from "../dom.js";
 import { percentText } from "../format.js";
 import { makeOverviewDrawing } from "../overview/drawing.js";
 
@@ -52,7 +52,7 @@ export function makeRail(app, open) {
     const { kind, layer, head, sentence, link } = one;
     const picture = el("canvas", { width: thumbnailSide, height: thumbnailSide, "aria-hidden": "true" });
     drawThumbnail(picture, one);
-    const name = (/** @type {Items | undefined} */ items, /** @type {number} */ item) => el("bdi", { text: tokenText(items?.labels[item] ?? String(item)) });
+    const name = (/** @type {Items | undefined} */ items, /** @type {number} */ item) => el("bdi", { text: briefText(items?.labels[item] ?? String(item)) });
     return el("div", { class: "uwaga-rail-card", role: "option", id: `${prefix}-${at}`, "aria-selected": "false",
       on: { click: () => open(one) } }, picture,
     el("div", {}, el("strong", { text: sentence }),

@@ -3,6 +3,7 @@
 // Labels come from Python, with their evidence. Links are those of the small maps of "All heads", without special tokens as queries, and
 // without the sinks' columns.
 
+import { briefText } from "../dom.js";
 import { percentText } from "../format.js";
 import { sinkColumns, sinksOf } from "../weights.js";
 
@@ -111,7 +112,7 @@ export async function askTelling(app, signal) {
 
 /** @param {Link} link @param {Items} queries @param {Items} keys */
 function linkSentence({ query, key }, queries, keys) {
-  return `\u201c${queries.labels[query]}\u201d looks at \u201c${keys.labels[key]}\u201d`;
+  return `\u201c${briefText(queries.labels[query])}\u201d looks at \u201c${briefText(keys.labels[key])}\u201d`;
 }
 
 /**

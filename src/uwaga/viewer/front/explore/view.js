@@ -1,7 +1,7 @@
 // Explore: telling heads, a sentence on the picked link, the text, the map and the strongest links; and the map alone, as a tab of its own.
 
 import { bandFloor, bandScale } from "../colours.js";
-import { el, tokenText } from "../dom.js";
+import { briefText, el } from "../dom.js";
 import { kindTitle, percentText } from "../format.js";
 import { mapView } from "../map/view.js";
 import { makeHeadBar } from "../shell/header.js";
@@ -229,7 +229,7 @@ export function exploreView(app) {
  * @returns {(string | Node)[]}
  */
 export function headlineOf({ queries, keys }, query, key, weights, sinks, signed) {
-  const word = (/** @type {Items} */ items, /** @type {number} */ item) => el("bdi", { text: `\u201c${tokenText(items.labels[item] ?? String(item))}\u201d` });
+  const word = (/** @type {Items} */ items, /** @type {number} */ item) => el("bdi", { text: `\u201c${briefText(items.labels[item] ?? String(item))}\u201d` });
   const from = word(queries, query);
   if (!weights) return [from];
   const best = strongestItems(weights, sinks.size + 1).find((item) => !sinks.has(item));
@@ -269,7 +269,7 @@ function makeLinks(pick) {
       element.hidden = content === null;
       if (!content) return;
       const { name, weights, items, sinks, picked } = content;
-      title.replaceChildren("What ", el("bdi", { text: `\u201c${tokenText(name)}\u201d` }), " attends to");
+      title.replaceChildren("What ", el("bdi", { text: `\u201c${briefText(name)}\u201d` }), " attends to");
       const best = strongestItems(weights, linkBars);
       const others = weights.reduce((sum, weight, item) => (best.includes(item) || Number.isNaN(weight) ? sum : sum + weight), 0);
       const bar = (/** @type {number} */ weight, /** @type {string} */ hue) => {
@@ -278,7 +278,7 @@ function makeLinks(pick) {
         return el("span", { class: "uwaga-bar" }, fill);
       };
       list.replaceChildren(...best.map((item) => el("li", {}, el("button", { type: "button", "data-key": item, "aria-pressed": String(item === picked),
-        on: { click: () => pick(item) } }, el("bdi", { class: "uwaga-token", text: tokenText(items.labels[item]) }),
+        on: { click: () => pick(item) } }, el("bdi", { class: "uwaga-token", text: briefText(items.labels[item]) }),
       bar(weights[item], sinks.has(item) ? "sink" : "query"), el("span", { class: "uwaga-bar-number", text: percentText(weights[item]) })))),
       el("li", { class: "uwaga-bar-others" }, el("span", { text: "others" }), bar(others, "others"), el("span", { class: "uwaga-bar-number", text: percentText(others) })));
     },

@@ -147,7 +147,7 @@ function makeSettings(app) {
     { name: /** @type {"written"} */ ("written"), title: "Written", hint: "A row is named by the token that is written there" },
     { name: /** @type {"read"} */ ("read"), title: "Read", hint: "A row is named by the token that the decoder reads, the one before" },
   ], (name) => { if (name !== app.rows.cross) { app.rows.cross = name; void app.reopen(); } });
-  const hasCross = app.about.sides.some(({ kinds }) => kinds.cross);
+  const hasCross = app.about.sides.some(({ stacks }) => "written" in stacks);
   const how = segmentedControl("Cells of many weights", [
     { name: /** @type {"mass"} */ ("mass"), title: "Mass", hint: "A cell is the weight that its queries give to its keys, on average" },
     { name: /** @type {"max"} */ ("max"), title: "Max", hint: "A cell is its largest weight" },

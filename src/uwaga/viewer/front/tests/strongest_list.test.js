@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { makeShading } from "../colours.js";
-import { strongestItems, strongestPassages } from "../strongest_list.js";
+import { listsPassages, strongestItems, strongestPassages } from "../strongest_list.js";
 import { minimapRows } from "../text/minimap.js";
 import { weightText } from "../format.js";
 
@@ -76,4 +76,11 @@ test("passages of a difference are those that change most, with their signed sum
   weights[50] = -0.4;
   weights[52] = 0.1;
   assert.deepEqual(strongestPassages(weights, 1).map(({ peak, mass }) => [peak, Number(mass.toFixed(3))]), [[50, -0.3]]);
+});
+
+test("a long text is listed by passages, unless its items are passages", () => {
+  const items = (count, label) => ({ total: count, labels: Array(count).fill(label) });
+  assert.equal(listsPassages(items(255, "word")), false);
+  assert.equal(listsPassages(items(256, "word")), true);
+  assert.equal(listsPassages(items(716, "A whole sentence of a soft database.")), false);
 });

@@ -4,7 +4,7 @@ import { themeColour } from "../colours.js";
 import { el, tokenText } from "../dom.js";
 import { lineOfItem, nearestItem, TextLayout } from "./layout.js";
 import { percentText } from "../format.js";
-import { strongestPassages } from "../strongest_list.js";
+import { listsPassages, strongestPassages } from "../strongest_list.js";
 import { makeMinimap } from "./minimap.js";
 
 /** @typedef {import("../types.js").App} App */
@@ -228,7 +228,7 @@ export class TextPane {
     const shown = this.highlights.row ?? this.highlights.column;
     const { flow: { starts, lines }, items } = this.layout;
     const coloured = shown && !this.minimap.element.hidden ? Float32Array.from(shown.weights, (weight, item) => (shown.shade.of(item) ? weight : 0)) : [];
-    const peaks = strongestPassages(coloured, peakCount);
+    const peaks = strongestPassages(coloured, peakCount, listsPassages(items) ? undefined : 1);
     this.peaks.replaceChildren(...peaks.map(({ first, stop, peak, mass }) => {
       const part = lineOfItem(starts, peak) / Math.max(1, lines);
       const name = `\u201c${tokenText(items.labels[peak])}\u201d at ${peak}: ${percentText(mass)} from ${first} to ${stop - 1}`;

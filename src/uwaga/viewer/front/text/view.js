@@ -5,7 +5,7 @@ import { arrowKeysFree } from "../commands.js";
 import { segmentedControl } from "../controls.js";
 import { el, tokenElement } from "../dom.js";
 import { weightText } from "../format.js";
-import { makeStrongestList, passagesFrom } from "../strongest_list.js";
+import { listsPassages, makeStrongestList } from "../strongest_list.js";
 import { sinksOf, WeightsReader } from "../weights.js";
 import { TextColumns } from "./panes.js";
 import { textScene } from "./scene.js";
@@ -292,9 +292,9 @@ const strongestCount = 20; // items of one list; two lists get half each
 function showStrongestLists(elements, { first, last }, { query, key, row, column }) {
   const count = query !== null && key !== null ? strongestCount / 2 : strongestCount;
   const name = (/** @type {import("../types.js").Items} */ items, /** @type {number} */ item) => tokenElement(items.labels[item]);
-  elements.row.show(query === null ? null : { hue: "query", weights: row.weights, items: last.items, note: strongestListNote(row), count, passages: last.items.total >= passagesFrom,
+  elements.row.show(query === null ? null : { hue: "query", weights: row.weights, items: last.items, note: strongestListNote(row), count, passages: listsPassages(last.items),
     title: ["What ", name(first.items, query), ` (${query}) attends to`] });
-  elements.column.show(key === null ? null : { hue: "key", weights: column.weights, items: first.items, note: strongestListNote(column), count, passages: first.items.total >= passagesFrom,
+  elements.column.show(key === null ? null : { hue: "key", weights: column.weights, items: first.items, note: strongestListNote(column), count, passages: listsPassages(first.items),
     title: ["What attends to ", name(last.items, key), ` (${key})`] });
   const complete = key === null || column.unavailable ? 1 : column.weights?.complete ?? 0;
   elements.progress.hidden = complete >= 1;
