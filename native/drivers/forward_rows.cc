@@ -105,13 +105,15 @@ bool RowBlockPass::reads_blocks_in_place() const {
     return t.column == 1 && width % (t.dtype == UWAGA_BFLOAT16 ? 2 * kMaxLanes : kMaxLanes) == 0;
   };
   return tiles_ <= kTilesWorthPackingKeys && whole_vectors(p_.key, p_.query_width) &&
-         whole_vectors(p_.value, p_.value_width);
+         (p_.value_width == 0 || whole_vectors(p_.value, p_.value_width));
 }
 
 InPlaceBlock RowBlockPass::block_in_place(int64_t j0, bool more) const {
   const Rows keys{key_address(p_, p_.key, s_, block_.key_head, j0), p_.key.row, p_.key.column, p_.key.dtype};
+  const int readable = more ? 2 * kBlockKeys : kBlockKeys;
+  if (p_.value_width == 0) return {keys, Rows{}, static_cast<int>(j0), readable};
   const Rows values{key_address(p_, p_.value, s_, block_.key_head, j0), p_.value.row, p_.value.column, p_.value.dtype};
-  return {keys, values, static_cast<int>(j0), more ? 2 * kBlockKeys : kBlockKeys};
+  return {keys, values, static_cast<int>(j0), readable};
 }
 
 Block RowBlockPass::pack_block(int64_t j0, int count) {
@@ -174,7 +176,7 @@ void RowBlockPass::visit(int64_t j0, int count, Visibility seen, bool more) {
       continue;
     }
     scoring_.forward_tile_in_place(tile, rows_in_place, scoring_.rule);
-    rows_in_place.readable_keys = 0;  // the first tile has read ahead
+    rows_in_place.readable_keys = 0;  // the first tile has prefetched them
   }
 }
 

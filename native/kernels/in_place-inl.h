@@ -3,15 +3,15 @@
 // the same order. Included inside the level's namespace.
 //
 // Keys are transposed in registers, a square of kLanes keys by kLanes words at a time. That reads rows side by side, which the
-// processor's prefetcher does not follow, and prefetch instructions are limited by the few misses that a first-level cache may
-// have open. So each group of 16 keys is read a second time, line after line, while the group before it is computed.
+// processor's prefetcher does not follow. So while a block is computed, the keys of the next one are prefetched line by line, into
+// the second-level cache: the first-level one would not hold them, and its few open misses would hold up the loads of the square.
 
 constexpr int kGroupKeys = 16;
 
-// Reads rows line by line, a few lines at each step of a loop.
-class ReadAhead {
+// Prefetches rows line by line, a few lines at each step of a loop.
+class Prefetch {
  public:
-  ReadAhead(const Rows& rows, int first, int last, int width, int steps) {
+  Prefetch(const Rows& rows, int first, int last, int width, int steps) {
     if (first >= last) return;
     const int size = rows.dtype == UWAGA_FLOAT32 ? 4 : 2;
     stride_ = rows.row * size, bytes_ = width * size, left_ = last - first;
@@ -20,7 +20,7 @@ class ReadAhead {
   }
   inline __attribute__((always_inline)) void step() {
     for (int n = 0; n < lines_ && left_; ++n) {
-      (void)*static_cast<const volatile char*>(row_ + at_);
+      __builtin_prefetch(row_ + at_, 0, 2);
       if ((at_ += 64) < bytes_) continue;
       at_ = 0, --left_;
       if (left_) row_ += stride_;
@@ -60,7 +60,7 @@ struct InPlaceKeys<bfloat16> {  // transposed two at a time, then widened
 template <class Keys, int ROWS, int GROUPS, class T>
 inline __attribute__((always_inline)) void score_groups_in_place(const float* query, const T* keys, int64_t row,
                                                                  int width, F scale, float* scores, F (&top)[ROWS],
-                                                                 ReadAhead& ahead) {
+                                                                 Prefetch& ahead) {
   F c[GROUPS][ROWS];
   for (auto& group : c) {
     for (F& sum : group) sum = zero();
@@ -96,7 +96,7 @@ inline __attribute__((always_inline)) void score_groups_in_place(const float* qu
 }
 
 template <class Keys, class T>
-inline void scores_in_place(const ForwardTile& tile, const T* keys, int64_t row, const ScoreRule& rule, ReadAhead ahead,
+inline void scores_in_place(const ForwardTile& tile, const T* keys, int64_t row, const ScoreRule& rule, Prefetch ahead,
                             float* top) {
   with_row_count(tile.rows, [&](auto rows) {
     constexpr int kGroups = rows.value <= 2 && kLanes < kGroupKeys ? 2 : 1;
@@ -202,10 +202,10 @@ inline void weights_in_place(const ForwardTile& tile, const InPlaceBlock& rows, 
   normalize_tile(tile, block, rule, rule.plain(), top, rescale);
 }
 
-// For the loop over the squares of a block.
-inline ReadAhead keys_ahead(const ForwardTile& tile, const InPlaceBlock& rows, int entries) {
-  const int last = rows.readable_keys < kBlockKeys + kGroupKeys ? rows.readable_keys : kBlockKeys + kGroupKeys;
-  return {rows.keys, kGroupKeys, last, tile.query_width, kBlockKeys / kLanes * tile.query_width / entries};
+// Of the next block's keys, for the loop over the squares of a block.
+inline Prefetch keys_ahead(const ForwardTile& tile, const InPlaceBlock& rows, int entries) {
+  return {rows.keys, kBlockKeys, rows.readable_keys, tile.query_width,
+          kBlockKeys / kLanes * tile.query_width / entries};
 }
 
 inline void values_of_tile_in_place(const ForwardTile& tile, const InPlaceBlock& rows, const float* rescale) {
@@ -221,9 +221,9 @@ inline void forward_tile_in_place(const ForwardTile& tile, const InPlaceBlock& r
   with_type(rows.keys.dtype, [&](auto* type) {
     using T = typename remove_pointer_to_const<decltype(type)>::type;
     using Keys = InPlaceKeys<T>;
-    const ReadAhead ahead = keys_ahead(tile, rows, Keys::kEntries);
+    const Prefetch ahead = keys_ahead(tile, rows, Keys::kEntries);
     scores_in_place<Keys>(tile, static_cast<const T*>(rows.keys.data), rows.keys.row, rule, ahead, top);
   });
   weights_in_place(tile, rows, rule, top, rescale);
-  values_of_tile_in_place(tile, rows, rescale);
+  if (tile.value_width) values_of_tile_in_place(tile, rows, rescale);
 }

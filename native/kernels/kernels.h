@@ -56,7 +56,7 @@ struct Block {
 struct InPlaceBlock {
   Rows keys, values;
   int first_key;
-  int readable_keys;  // from the first one on, of this block and the next: as far as keys may be read ahead
+  int readable_keys;  // from the first one on, of this block and the next: as far as keys may be prefetched
 };
 
 struct TileMask {

@@ -180,9 +180,10 @@ struct InPlacePairValues {
 
 inline void forward_tile_in_place_pairs(const ForwardTile& tile, const InPlaceBlock& rows, const ScoreRule& rule) {
   alignas(64) float top[kTileRows * kLanes], rescale[kMaxLanes];
-  const ReadAhead ahead = keys_ahead(tile, rows, InPlacePairKeys::kEntries);
+  const Prefetch ahead = keys_ahead(tile, rows, InPlacePairKeys::kEntries);
   scores_in_place<InPlacePairKeys>(tile, static_cast<const bfloat16*>(rows.keys.data), rows.keys.row, rule, ahead, top);
   weights_in_place(tile, rows, rule, top, rescale);
+  if (!tile.value_width) return;
   if (rows.values.dtype != UWAGA_BFLOAT16) return values_of_tile_in_place(tile, rows, rescale);
   alignas(64) float pairs[kTileRows * kBlockPairs];
   narrow_weights(tile.scores, tile.rows, 0, kBlockKeys, pairs);

@@ -88,7 +88,7 @@ void test_in_place(const Kernels& k, bool pairs) {
       for (int rows = 1; rows <= kTileRows; ++rows) {
         Scene scene(k, pairs, rows, kBlockKeys, width.first, width.second, ++seed);
         scene.run(plain_rule());  // packs the queries
-        // The next block follows; its keys are read ahead, not multiplied.
+        // The next block follows; its keys are prefetched, not multiplied.
         const Matrix keys(dtype, 2 * kBlockKeys, width.first, kRowMajor, scene.random);
         const Matrix values(dtype, kBlockKeys, width.second, kRowMajor, scene.random);
         (pairs ? k.pack_columns_pairs : k.pack_columns)(scene.packed_keys.data(), keys.rows(), kBlockKeys, width.first);
