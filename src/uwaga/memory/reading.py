@@ -41,6 +41,7 @@ _CALL_ROWS = 64  # most blocks of one call
 _FIRST = 4  # blocks that a search visits for a first idea of the largest scores
 _COPIED = 8  # most of those that are copied first
 _CALL_FLOATS = 2**22  # of their outputs together
+_SMALL = 2**13  # floats of an output that are added by one operation; more would leave the cache
 # Rounding of a float32 score of width D, relative to |scale| |q| |k|: each of D + 2 operations by 2^-24, doubled.
 _ROUNDING = 2.0**-23
 _LARGEST = 1e15  # a score of more is not told from it: its band is still an exact integer
@@ -316,12 +317,11 @@ class _Pass:
             weight_nR = np.exp(below_nR)
             below_nR = np.where(is_in, below_nR, 0.0)
             weighted = output * torch.from_numpy(weight_nR)[:, :, None]
-            for n in np.flatnonzero(
-                is_in.any(1)
-            ).tolist():  # one after another: the order of additions is that of the blocks
-                self._outputs[slot] += weighted[n]
-                self._sums[slot] += weight_nR[n]
-                self._entropies[slot] += weight_nR[n] * (entropy_nR[n] - below_nR[n])
+            listed = np.flatnonzero(is_in.any(1))
+            self._outputs[slot] = _added_to(self._outputs[slot], weighted, listed)
+            self._sums[slot] = _added(np.concatenate([self._sums[slot][None], weight_nR[listed]]))
+            terms = (weight_nR * (entropy_nR - below_nR))[listed]
+            self._entropies[slot] = _added(np.concatenate([self._entropies[slot][None], terms]))
 
     def _bands(self) -> tuple[np.ndarray, np.ndarray]:
         """exp(the upper end of each band - that of the highest), (BANDS, R), 0 for those that are left out; the latter (R,)."""
@@ -480,6 +480,15 @@ def _gathered(parts: Sequence[tuple[Tensor, slice | np.ndarray]]) -> Tensor:
     return whole
 
 
-def _added(bands: np.ndarray) -> np.ndarray:
-    """The sum over bands, in their order."""
-    return np.add.accumulate(bands, axis=0)[-1]
+def _added(terms: np.ndarray) -> np.ndarray:
+    """The sum over the first axis, one after another: `sum` would associate by shape."""
+    return np.add.accumulate(terms, axis=0)[-1]
+
+
+def _added_to(whole: Tensor, terms_nRE: Tensor, listed: np.ndarray) -> Tensor:
+    """`whole` and the listed terms, one after another; the bits are the same either way."""
+    if whole.numel() <= _SMALL:
+        return torch.from_numpy(_added(np.concatenate([whole[None].numpy(), terms_nRE.numpy()[listed]])))
+    for n in listed.tolist():
+        whole += terms_nRE[n]
+    return whole

@@ -32,7 +32,7 @@ CHUNK = 1024  # rows of a checksum and a bound
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 NAMES = r"[0-9]{12}-[0-9a-f]{16}\.safetensors"
 _DIGEST = 32
-_HASHERS = 2
+_THREADS = 2
 
 
 class Layout(NamedTuple):
@@ -115,23 +115,29 @@ def write(folder: Path, ids: np.ndarray, keys: Tensor, values: Tensor | None) ->
     if last - first + 1 != len(ids):
         tensors["ids"] = torch.from_numpy(np.ascontiguousarray(ids))
     path = folder / f"{first:012d}-{secrets.token_hex(8)}.safetensors"
-    with durable.atomic_create(path) as file:
+    with durable.atomic_create(path) as file, ThreadPoolExecutor(1) as pool:
         save_file(tensors, file.name, metadata={"format": "uwaga.memory 1"})
+        synced = pool.submit(durable.fsync, Path(file.name))  # the disk writes while checksums are computed
         digests = _digests(Path(file.name), tensors, len(ids))
+        synced.result()
     return Entry(first, last, len(ids), path.name, digests)
 
 
 def bounds(keys: Tensor) -> tuple[Tensor, Tensor]:
     """Centres (c, H, D) and radii (c, H) of the chunks of keys (n, H, D); the radii are rounded up."""
-    centres, radii = [], []
     # A square of a difference is wrong by a few roundings, and the sum of D by at most D more.
-    above = 1 + (keys.shape[2] + 8) * 2.0**-23
-    for chunk in keys.split(CHUNK):
-        exact = chunk.float()
+    above = np.float32(1 + (keys.shape[2] + 8) * 2.0**-23)
+
+    def bound(chunk: Tensor) -> tuple[np.ndarray, np.ndarray]:
+        exact = chunk.float().numpy()
         centre = exact.mean(0)
-        centres.append(centre)
-        radii.append((exact - centre).square_().sum(-1).amax(0).sqrt() * above)
-    return torch.stack(centres), torch.stack(radii)
+        difference = exact - centre
+        return centre, np.sqrt(np.einsum("nhd,nhd->nh", difference, difference).max(0)) * above
+
+    # By NumPy, whose operations are single-threaded: two threads meet once, and not after each operation.
+    with ThreadPoolExecutor(_THREADS) as pool:
+        centres, radii = zip(*pool.map(bound, keys.split(CHUNK)), strict=True)
+    return torch.from_numpy(np.stack(centres)), torch.from_numpy(np.stack(radii))
 
 
 def open_segment(folder: Path, entry: Entry, layout: Layout) -> Segment:
@@ -212,7 +218,7 @@ def _described(tensors: dict[str, tuple[tuple[int, ...], str]]) -> str:
 
 
 def _digests(path: Path, tensors: dict[str, Tensor], rows: int) -> bytes:
-    with ThreadPoolExecutor(_HASHERS) as pool:  # hashlib computes without Python's lock
+    with ThreadPoolExecutor(_THREADS) as pool:  # hashlib computes without Python's lock
         chunks = list(pool.map(lambda number: _chunk_digest(tensors, number), range(_chunks(rows))))
     return b"".join([_header_digest(path), _digest(tensors["centres"], tensors["radii"]), *chunks])
 
