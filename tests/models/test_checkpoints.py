@@ -155,6 +155,13 @@ def test_a_loaded_model_evaluates_and_learns(folder: Path) -> None:
     loaded(IDS).masked_lm.sum().backward()
 
 
+@pytest.mark.parametrize("name", ["normal_", "uniform_"])
+def test_weights_that_are_read_are_not_drawn_before(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """On the meta device PyTorch would import its compiler for that, which takes longer than reading a model."""
+    monkeypatch.setattr(torch.Tensor, name, lambda *_, **__: pytest.fail(f"{name} was called"))
+    assert all(not each.is_meta for each in load(folder).parameters())
+
+
 def test_saving_over_what_was_loaded_leaves_the_model_alone(model: BertModel, folder: Path) -> None:
     loaded = load(folder)
     other = BertModel(model.config).eval()

@@ -8,10 +8,11 @@ import json
 import os
 from importlib import import_module
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from uwaga._base import durable, json_files
 from uwaga._base.errors import CheckpointError
@@ -73,7 +74,7 @@ def load(
     config = family.read_config(described, str(file), frozenset(weights.stored))
     table = family.table(config)
     _need_as_many_weights_as_layers(table, weights, file)
-    with torch.device("meta"):
+    with torch.device("meta"), _NoInitialisation():
         model = family.build(config)
     matched = state_dict_check.match(table, weights, model.state_dict())
     model.load_state_dict(state_dict_check.read(matched, dtype, allow_nonfinite=allow_nonfinite), assign=True)
@@ -82,6 +83,18 @@ def load(
     )
     model.__dict__["directory"] = folder  # nn.Module's annotations allow tensors and modules alone
     return model.eval()
+
+
+class _NoInitialisation(TorchFunctionMode):
+    """Leaves parameters as they are made. On the meta device random numbers would be nothing, and import torch._dynamo: 2 s."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        given = kwargs or {}
+        if getattr(func, "__module__", None) == "torch.nn.init":
+            return args[0] if args else given["tensor"]
+        return func(*args, **given)
 
 
 def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
