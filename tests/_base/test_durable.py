@@ -81,6 +81,17 @@ def test_long_names(tmp_path: Path) -> None:
     assert names(tmp_path) == [path.name]
 
 
+def test_a_file_that_a_library_replaced_has_the_permissions_of_a_new_one(tmp_path: Path) -> None:
+    with durable.atomic_create(tmp_path / "file") as file:
+        other = tmp_path / "other"
+        other.write_bytes(b"content")
+        other.chmod(0o600)
+        other.replace(file.name)
+    (tmp_path / "new").touch()
+    assert (tmp_path / "file").read_bytes() == b"content"
+    assert (tmp_path / "file").stat().st_mode == (tmp_path / "new").stat().st_mode
+
+
 def test_a_new_file_takes_no_name_that_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mine, link = tmp_path / "mine", tmp_path / "link"
     mine.write_bytes(b"mine")

@@ -2,9 +2,11 @@
 
 import os
 import re
+import shutil
 import sqlite3
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -344,6 +346,61 @@ def test_damage_is_found_by_file_and_rows_and_the_rest_is_read(db: SoftDatabase,
         numbers = torch.cat([torch.arange(100), torch.arange(3000, 5000)])
         exact = uwaga.attention(QUERY[None].double(), keys(numbers).double(), values(numbers).double())[0]
         torch.testing.assert_close(again.read(QUERY).value, exact.float(), atol=1e-2, rtol=1e-5)
+
+
+def test_a_file_that_is_truncated_while_it_is_open_is_told_before_it_is_read(db: SoftDatabase) -> None:
+    """Reading what is gone would end the process by SIGBUS."""
+    with SoftDatabase.open(db.path) as reader:
+        before = len(reader.read(keys(torch.tensor([0]))).top.ids[0])
+        path = segment_files(db)[1]
+        size = path.stat().st_size
+        os.truncate(path, size // 2)
+        told = f"{path} (rows 100 to 2999): was truncated while it was open, from {size:,} to {size // 2:,} bytes"
+        for ask in (
+            lambda: reader.read(keys(torch.tensor([0]))),
+            lambda: reader.read(keys(torch.tensor([0])), where="part = 1"),
+            lambda: reader.search(keys(torch.tensor([0])), 3),
+            lambda: list(reader),
+            lambda: reader.map(keys(torch.tensor([0]))),
+        ):
+            message = refused(ask, SoftDatabaseError)
+            assert message == f"{told}. Restore the file, or delete these rows to read the others"
+        assert reader.damaged == [told]
+        assert [damage.first_id for damage in reader.check()] == [100]
+        assert len(reader.read(keys(torch.tensor([0])), where="text = 'row 7'").top.ids[0]) == before
+
+
+_ANOTHER_USER = """
+import os, sys, torch, uwaga
+from uwaga._base.errors import SoftDatabaseError
+with uwaga.SoftDatabase.create(sys.argv[1] + ".own", key_width=8, value_width=3) as own:  # what is needed is imported here
+    own.append(torch.ones(2, 8), torch.ones(2, 3), [{"text": "x"}] * 2)
+    own.read(torch.ones(8)), own.check()
+os.setgroups([]), os.setgid(65534), os.setuid(65534)
+with uwaga.SoftDatabase.open(sys.argv[1]) as db:
+    print(len(db), db.read(torch.ones(8), top=1).top.records[0]["text"], len(db.check()))
+    try:
+        db.append(torch.ones(1, 8), torch.ones(1, 3))
+    except SoftDatabaseError as error:
+        print(error)
+"""
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root can become another user")
+def test_another_user_reads_a_folder_that_he_cannot_write(db: SoftDatabase) -> None:
+    db.close()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        shutil.copytree(db.path, folder / "db")
+        done = subprocess.run(
+            [sys.executable, "-c", _ANOTHER_USER, str(folder / "db")], capture_output=True, text=True, check=False
+        )
+    assert done.returncode == 0, done.stderr
+    said, refusal = done.stdout.splitlines()
+    assert said.startswith("5000 row ")
+    assert said.endswith(" 0")
+    assert refusal == f"{folder / 'db'}: cannot be written: Permission denied"
 
 
 def _foreign(path: Path) -> None:

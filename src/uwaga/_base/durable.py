@@ -267,8 +267,11 @@ def _temporary_file(path: Path) -> Iterator[tuple[IO[bytes], Path]]:
 
 
 def _finish(file: IO[bytes], temporary: Path) -> None:
-    """Closes the file and flushes it by its path, where a library may have put another file."""
+    """Closes the file and flushes it by its path, where a library may have put another file, with permissions of its own."""
+    mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
     file.close()
+    if stat.S_IMODE(temporary.lstat().st_mode) != mode:  # safetensors lets the owner alone read what it writes
+        temporary.chmod(mode)
     fsync(temporary)
 
 

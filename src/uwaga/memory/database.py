@@ -370,6 +370,7 @@ class SoftDatabase:
     def _all(self) -> LiveRows:
         """All rows."""
         self._need_open()
+        self._drop_truncated()
         if self._live is None:
             deleted = self._catalog.deleted()
             rows: list[np.ndarray | None] = []
@@ -389,6 +390,7 @@ class SoftDatabase:
         if where is None:
             return self._all()
         self._need_open()
+        self._drop_truncated()
         ids = self._catalog.select(where, parameters)
         rows: list[np.ndarray | None] = []
         for entry in self._entries:
@@ -400,6 +402,14 @@ class SoftDatabase:
     def _live_rows(self, entries: Sequence[Entry], rows: Sequence[np.ndarray | None]) -> LiveRows:
         pairs = [(self._segments[e.file], r) for e, r in zip(entries, rows, strict=True) if e.file in self._segments]
         return LiveRows([segment for segment, _ in pairs], [r for _, r in pairs])
+
+    def _drop_truncated(self) -> None:
+        """Segments whose file has become shorter since it was opened are damaged."""
+        for entry in self._entries:
+            if entry.file in self._segments and (reason := self._segments[entry.file].truncation()):
+                del self._segments[entry.file]
+                self._broken[entry.file] = reason
+                self._live = None
 
     def _need_readable(self, entry: Entry, is_needed: bool) -> None:
         if is_needed and entry.file in self._broken:

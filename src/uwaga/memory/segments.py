@@ -67,6 +67,22 @@ class Segment(NamedTuple):
     ids: np.ndarray | None  # (n,) int64; None: consecutive
     centres: Tensor  # (c, H, D) float32
     radii: Tensor  # (c, H) float32
+    path: Path = Path()
+    size: int = 0  # bytes of the file when it was opened
+
+    def truncation(self) -> str | None:
+        """What is wrong where the file has become shorter since it was opened: reading what is gone would end the process (SIGBUS).
+
+        A file that was removed meanwhile, as `compact` removes it, can be read until it is closed."""
+        try:
+            size = self.path.stat().st_size
+        except OSError:
+            return None
+        if size >= self.size:
+            return None
+        return (
+            f"{self.path} ({self.entry.place}): was truncated while it was open, from {self.size:,} to {size:,} bytes"
+        )
 
     def id_of(self, rows: np.ndarray) -> np.ndarray:
         """The ids of these rows."""
@@ -147,7 +163,7 @@ def open_segment(folder: Path, entry: Entry, layout: Layout) -> Segment:
     try:
         if stat.S_ISLNK(path.lstat().st_mode):
             raise SoftDatabaseError(f"{place}: is a symbolic link, which no segment is")
-        untrusted.stat_regular(path)
+        size = untrusted.stat_regular(path).st_size
         file = safetensors_files.open_file(path)
     except FileNotFoundError as error:
         raise SoftDatabaseError(f"{place}: there is no such file") from error
@@ -166,7 +182,7 @@ def open_segment(folder: Path, entry: Entry, layout: Layout) -> Segment:
     if ids is not None and not (ids[0] == entry.first_id and ids[-1] == entry.last_id and (np.diff(ids) > 0).all()):
         raise SoftDatabaseError(f"{place}: is damaged: its ids do not rise from the first to the last")
     values = file.get("values") if "values" in expected else keys
-    return Segment(entry, keys, values, ids, file.get("centres"), file.get("radii"))
+    return Segment(entry, keys, values, ids, file.get("centres"), file.get("radii"), path, size)
 
 
 def check(folder: Path, entry: Entry, layout: Layout) -> Iterator[Damage]:
