@@ -16,7 +16,6 @@ from uwaga import Causal, Window
 from uwaga.maps.map import AttentionMap
 from uwaga.ops.attention.arguments import make_call
 from uwaga.ops.attention.call import Call
-from uwaga.ops.mask_program import visible
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,17 +24,15 @@ class Dense:
 
     weights: Tensor  # (B, H, Q, K)
     lse: Tensor  # (B, H, Q)
+    scores: Tensor  # (B, H, Q, K)
     seen: Tensor  # (B, H, Q, K) bool
     sinks: Tensor | None
 
     @staticmethod
     def of(call: Call, by_logarithm: bool = False) -> "Dense":
         weights, lse = oracle.plain_weights(call, True, by_logarithm)
-        queries, keys = weights.shape[2:]
-        seen = visible(call.options.mask_program, call.mask_tensors, queries, keys, "cpu")
-        if call.bias is not None:
-            seen = seen & (call.bias != -math.inf)
-        return Dense(weights=weights, lse=lse, seen=seen.expand(weights.shape), sinks=call.sinks)
+        scores, seen = oracle.plain_scores(call)
+        return Dense(weights=weights, lse=lse, scores=scores, seen=seen, sinks=call.sinks)
 
     @property
     def distance(self) -> Tensor:
@@ -61,6 +58,11 @@ def _normalized_entropy(dense: Dense) -> Tensor:
 def _support(dense: Dense, order: int) -> Tensor:
     entropy, squares = torch.special.entr(dense.weights).sum(-1), dense.weights.square().sum(-1)
     return torch.where(squares == 0, 0.0, entropy.exp() if order == 1 else 1.0 / squares)
+
+
+def _max_logit(dense: Dense) -> Tensor:
+    scores = torch.where(dense.seen, dense.scores, -math.inf).flatten(2)
+    return torch.cat((scores, scores.new_full((*scores.shape[:2], 1), -math.inf)), dim=-1).amax(-1)
 
 
 def _top(dense: Dense, k: int) -> Tensor:
@@ -139,6 +141,7 @@ STATISTICS = {
     "entropy, normalized": Statistic(of_map=lambda m: m.entropy(normalize=True), of_dense=_normalized_entropy),
     "support of order 1": Statistic(of_map=lambda m: m.support(order=1), of_dense=lambda x: _support(x, 1)),
     "support": Statistic(of_map=lambda m: m.support(), of_dense=lambda x: _support(x, 2)),
+    "max logit": Statistic(of_map=lambda m: m.max_logit(), of_dense=_max_logit),
     "distance": Statistic(
         of_map=lambda m: m.distance(), of_dense=lambda x: (x.weights * x.distance.to(x.weights.dtype)).sum(-1)
     ),

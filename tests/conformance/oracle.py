@@ -49,6 +49,24 @@ def plain_weights(call, softmax: bool, by_logarithm: bool = False) -> tuple[Tens
     that does not keep its N x N weights, PyTorch's own included: it makes them again from the lse.
     """
     dtype, (batch, heads, queries, _) = call.query.dtype, call.query.shape
+    scores, seen = plain_scores(call)
+    if not softmax:
+        return torch.where(seen, scores, 0.0), None
+    scores = scores.masked_fill(~seen, torch.finfo(dtype).min)
+    if call.sinks is not None:
+        sinks = call.sinks.to(dtype)[:, None, None].expand(batch, heads, queries, 1)
+        scores = torch.cat((scores, sinks), dim=-1)
+    lse = torch.logsumexp(scores.float() if dtype != torch.float64 else scores, dim=-1)
+    of_all = torch.logsumexp(scores, dim=-1, keepdim=True)
+    weights = torch.exp(scores - of_all) if by_logarithm else torch.softmax(scores, dim=-1)
+    if call.sinks is None:
+        lse = torch.where(seen.any(-1), lse, -math.inf)
+    return torch.where(seen, weights[..., : seen.shape[3]], 0.0), lse
+
+
+def plain_scores(call) -> tuple[Tensor, Tensor]:
+    """The scores (B, H, Q, K), and which of them are visible."""
+    dtype, (batch, heads, queries, _) = call.query.dtype, call.query.shape
     k = call.key.repeat_interleave(call.heads_per_key_head, dim=1)
     scores = call.query @ k.transpose(-1, -2) * call.options.scale
     if call.options.softcap:
@@ -61,18 +79,7 @@ def plain_weights(call, softmax: bool, by_logarithm: bool = False) -> tuple[Tens
     seen = seen.expand(batch, heads, queries, k.shape[2])
     if call.bias is not None:
         seen = seen & (call.bias != -math.inf)
-    if not softmax:
-        return torch.where(seen, scores, 0.0), None
-    scores = scores.masked_fill(~seen, torch.finfo(dtype).min)
-    if call.sinks is not None:
-        sinks = call.sinks.to(dtype)[:, None, None].expand(batch, heads, queries, 1)
-        scores = torch.cat((scores, sinks), dim=-1)
-    lse = torch.logsumexp(scores.float() if dtype != torch.float64 else scores, dim=-1)
-    of_all = torch.logsumexp(scores, dim=-1, keepdim=True)
-    weights = torch.exp(scores - of_all) if by_logarithm else torch.softmax(scores, dim=-1)
-    if call.sinks is None:
-        lse = torch.where(seen.any(-1), lse, -math.inf)
-    return torch.where(seen, weights[..., : k.shape[2]], 0.0), lse
+    return scores, seen
 
 
 def run_plain(query, key, value, *, by_logarithm: bool = False, **options) -> tuple:

@@ -128,3 +128,13 @@ def test_the_result_has_names() -> None:
 def test_float64_stays_float64() -> None:
     output, lse, m = attend(*_operands(torch.float64), topk=1)
     assert output.dtype == lse.dtype == m.dtype == m.peak().weight.dtype == torch.float64
+
+
+@pytest.mark.parametrize("needs_gradient", [False, True])
+@pytest.mark.parametrize("impl", ["reference", NATIVE])
+@pytest.mark.parametrize("name", OPTIONS)
+def test_the_largest_logit_is_that_of_the_scores_and_not_the_lse(impl: str, name: str, needs_gradient: bool) -> None:
+    query, key, value = _operands()
+    m = attend(query.requires_grad_(needs_gradient), key, value, **OPTIONS[name], impl=impl).map
+    torch.testing.assert_close(m.max_logit(), m.scores[:].amax((-1, -2)))
+    assert not m.max_logit().requires_grad

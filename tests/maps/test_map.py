@@ -10,6 +10,7 @@ from torch import Tensor
 
 import uwaga
 from uwaga import AttentionMap, Causal, Documents, KeyLengths, Ragged, Window
+from uwaga._base import native
 from uwaga.maps import Peak, Pooled, Sink, TopK
 from uwaga.maps.spec import RowsWanted
 
@@ -289,3 +290,47 @@ def test_pooling_some_rows_looks_at_these_alone(how: str) -> None:
     some = part.pool(edges, 5, how=how)
     assert torch.equal(some.weights, whole.pool([0, *edges, 300], 5, how=how).weights[:, 1:3])
     assert part._rows.known is None
+
+
+def test_the_largest_logits_of_a_ragged_map_are_those_of_its_sequences() -> None:
+    batch = _ragged(7, 0, 30)
+    m = AttentionMap(batch, batch, mask=Causal(include_self=False), sinks=torch.tensor([0.0, 99.0]))
+    found = m.max_logit()
+    assert found.shape == (3, 2)
+    assert torch.equal(found[1], torch.full((2,), -torch.inf))  # no query
+    for r in (0, 2):
+        torch.testing.assert_close(found[r], m[r].scores[:].amax((-1, -2)))
+        torch.testing.assert_close(found[r], m[r].max_logit())
+    x = _x(5, 4)
+    assert AttentionMap(x, x).max_logit().shape == ()
+    assert AttentionMap(x[:0], x).max_logit() == -torch.inf
+
+
+@pytest.mark.parametrize("impl", ["cpu", "reference"])
+def test_the_largest_logit_of_a_head_with_a_score_that_is_not_finite_is_nan(impl: str) -> None:
+    if impl == "cpu" and (why := native.reason_unavailable()) is not None:
+        pytest.skip(why)
+    for bad in (torch.nan, torch.inf, -torch.inf):
+        query, key = _x(3, 5, 4), _x(3, 5, 4).abs()
+        query[1, 2, 0] = bad
+        expected = query @ key.transpose(-1, -2) * 0.5
+        found = AttentionMap(query, key, impl=impl).max_logit()
+        torch.testing.assert_close(found[[0, 2]], expected.amax((-1, -2))[[0, 2]])
+        if bad == -torch.inf:  # exp(-inf) is 0: such a score is below all others
+            torch.testing.assert_close(found[1], expected[1, [0, 1, 3, 4]].max())
+        else:
+            assert found[1].isnan()
+
+
+def test_the_largest_logit_takes_no_pass_of_its_own_without_sinks(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, passes = _x(2, 9, 4), []
+    for sinks, expected in ((None, 1), (torch.zeros(2), 2)):
+        m = AttentionMap(x, x, sinks=sinks, impl="reference")
+        run = m._engine.rows
+        with monkeypatch.context() as patch:
+            patch.setattr(m._engine, "rows", lambda call, wanted, run=run: passes.append(wanted) or run(call, wanted))
+            m.prepare(entropy=True)
+            m.max_logit()
+            m.max_logit()
+        assert len(passes) == expected
+        passes.clear()

@@ -255,3 +255,77 @@ def test_shapes_that_do_not_fit_are_shown(name: str) -> None:
     with pytest.raises(ShapeError) as error:
         call(MultiHeadAttention(12, 4))
     assert str(error.value) == dedent(message).strip()
+
+
+def _max_logit(layer: MultiHeadAttention, x: torch.Tensor) -> torch.Tensor:
+    q, k, _ = layer.project(x, x, x)
+    return uwaga.AttentionMap(q, k, mask=Causal(), scale=layer.scale).max_logit()
+
+
+@pytest.mark.parametrize("heads", [{}, {"num_kv_heads": 2}, {"num_kv_heads": 1}, {"scale": 1.0, "bias": False}])
+def test_qk_clip_scales_logits_above_the_threshold_down_to_it(heads: dict) -> None:
+    torch.manual_seed(0)
+    layer, x = MultiHeadAttention(16, 4, dtype=torch.float64, **heads), _x(3, 9, 16, dtype=torch.float64)
+    before = _max_logit(layer, x)
+    threshold = float(before.amax(0).sort().values[1:3].mean())  # between two heads
+    keys = deepcopy(layer.key.weight)
+    factors = layer.qk_clip(before, threshold)
+    torch.testing.assert_close(factors, (threshold / before.amax(0)).clamp(max=1.0))
+    torch.testing.assert_close(_max_logit(layer, x), before * factors)
+    if layer.num_kv_heads == 4:  # evenly on queries and keys
+        ratio = (layer.key.weight / keys).view(4, -1)
+        torch.testing.assert_close(ratio, factors.sqrt()[:, None].expand_as(ratio))
+
+
+def test_qk_clip_leaves_heads_below_the_threshold_as_they_are() -> None:
+    layer, x = MultiHeadAttention(16, 4, num_kv_heads=2), _x(3, 9, 16)
+    before = deepcopy(layer.state_dict())
+    assert layer.qk_clip(_max_logit(layer, x), 100.0).tolist() == [1, 1, 1, 1]
+    assert layer.qk_clip(torch.full((2, 4), -torch.inf), 1e-9).tolist() == [1, 1, 1, 1]
+    assert layer.qk_clip(torch.zeros(0, 4), 1e-9).tolist() == [1, 1, 1, 1]
+    assert all(torch.equal(x, before[name]) for name, x in layer.state_dict().items())
+
+
+def test_training_with_qk_clip_keeps_logits_under_the_threshold() -> None:
+    """The loss wants one key to have all weight, so that without QK-clip the logits grow as long as it is trained."""
+    x, threshold = _x(1, 9, 16), 3.0
+
+    def train(*, clips: bool) -> float:
+        torch.manual_seed(0)
+        layer = MultiHeadAttention(16, 4, num_kv_heads=2)
+        optimizer = torch.optim.Adam(layer.parameters(), lr=0.02)
+        for _ in range(40):
+            q, k, _ = layer.project(x, x, x)
+            m = uwaga.AttentionMap(q, k, mask=Causal(), scale=layer.scale)
+            (-m[0, :, 1:, 1].log().mean()).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if clips:
+                layer.qk_clip(_max_logit(layer, x), threshold)
+                assert float(_max_logit(layer, x).max()) <= threshold * (1 + 1e-5)
+        return float(_max_logit(layer, x).max())
+
+    assert train(clips=False) > 4 * threshold
+    assert train(clips=True) > 0.9 * threshold
+
+
+def test_qk_clip_refuses_what_it_cannot_clip() -> None:
+    layer, logits = MultiHeadAttention(16, 4), torch.zeros(2, 4)
+    for threshold in (0.0, -1.0, float("inf"), float("nan")):
+        with pytest.raises(
+            ValueError, match=r"^MultiHeadAttention\.qk_clip: threshold must be a finite number above 0, not"
+        ):
+            layer.qk_clip(logits, threshold)
+    with pytest.raises(ShapeError, match=r"^MultiHeadAttention.qk_clip: max_logit must be \(..., H=4\), not \(2, 3\)$"):
+        layer.qk_clip(logits[:, :3], 1.0)
+    before = deepcopy(layer.state_dict())
+    for bad in (torch.nan, torch.inf):
+        logits[1, 2] = bad
+        with pytest.raises(ValueError, match=f"^MultiHeadAttention.qk_clip: the largest logit of head 2 is {bad}$"):
+            layer.qk_clip(logits, 1e-9)
+    assert all(torch.equal(x, before[name]) for name, x in layer.state_dict().items())
+    capped = MultiHeadAttention(16, 4, softcap=5.0)
+    with pytest.raises(
+        ValueError, match=r"^MultiHeadAttention.qk_clip: softcap=5.0 bounds the logits of this layer already$"
+    ):
+        capped.qk_clip(torch.zeros(4), 1.0)

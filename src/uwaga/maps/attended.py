@@ -81,7 +81,7 @@ def attend(
     wanted = RowsWanted(entropy=entropy, top=topk or 0)
     output, lse, rows = _run(call, bare, engine, impl, wanted)
     m = AttentionMap._of(query, key, bare, describe_mask(mask), engine, rows.normalizer)
-    m._rows.store(rows, wanted)
+    m._rows.store(rows, wanted, from_scores=lse is None)
     return Attended(restore(query, output), m.lse if lse is None else restore_lse(query, lse), m)
 
 

@@ -288,6 +288,23 @@ class AttentionMap(WeightMap):
         """The largest weight of every query and its key, (..., H, Q)."""
         return Peak(*(self._per_query(x[..., 0]) for x in self._rows.top(1)))
 
+    def max_logit(self) -> Tensor:
+        """(..., H), of a ragged map (R, H): the largest score s_ij of a visible pair, per sequence and head; the largest of
+        a head over a batch is `.flatten(0, -2).amax(0)`. For QK-clip (Kimi Team, "Kimi K2", 2025, section 2.1), see
+        `MultiHeadAttention.qk_clip`.
+
+        Scores are as in `scores`: with scale, softcap and bias. A learned sink is no score. -inf where no pair is visible;
+        NaN where a score is NaN or +inf.
+        """
+        if (offsets := self._call.query_offsets) is None:
+            largest_BHQ = self._rows.max_logit()
+            none_BH1 = largest_BHQ.new_full((*largest_BHQ.shape[:2], 1), -_INFINITY)
+            return self._per_head(torch.cat((largest_BHQ, none_BH1), dim=-1).amax(-1))
+        largest_NH = self._rows.max_logit()[0].T
+        found_RH = largest_NH.new_full((self._call.sequences, largest_NH.shape[1]), -_INFINITY)
+        row_N = torch.searchsorted(offsets[1:], torch.arange(len(largest_NH), device=offsets.device), right=True)
+        return self._per_head(found_RH.scatter_reduce(0, row_N[:, None].expand_as(largest_NH), largest_NH, "amax"))
+
     def distance(self, start: Start = None) -> Operand:
         """(..., H, Q): sum_j a_ij |j - (i + start)|, the mean distance of the keys, in tokens; `start` as in masks."""
         start = optional_integers(start, "AttentionMap.distance: start")
@@ -428,6 +445,10 @@ class AttentionMap(WeightMap):
 
     def _per_query(self, x_BHQ: Tensor) -> Operand:
         return restore_lse(self._query, x_BHQ)
+
+    def _per_head(self, x_SH: Tensor) -> Tensor:
+        """(..., H) from (S, H), with S sequences."""
+        return x_SH.reshape(self.shape[:-2])
 
     def _cells(self, x: Tensor) -> Tensor:
         """(..., H, rows, cols, ...) from (S, H, rows, cols, ...), with S sequences."""

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.types import Device
 
 from uwaga._base import renamed
+from uwaga._base.errors import ShapeError
 from uwaga.nn.batch_invariant import apply_linear
 from uwaga.nn.fused_qkv import fused_linears, is_worthwhile
 from uwaga.nn.kv_cache import CrossAttentionCache, KVView, SelfAttentionCache
@@ -248,6 +249,50 @@ class MultiHeadAttention(nn.Module):
                 qkv = QKV(*map(_as_padded, qkv))
             return qkv.query, cache.append(qkv.key, qkv.value)
         return qkv.query, KVView(qkv.key, qkv.value) if cache is None else cache.fill(qkv.key, qkv.value)
+
+    @torch.no_grad()
+    def qk_clip(self, max_logit: Tensor, threshold: float) -> Tensor:
+        """QK-clip (Kimi Team, "Kimi K2: Open Agentic Intelligence", 2025, section 2.1): weights and biases of the query and key
+        maps are scaled in place, so that the largest logit of each head falls to the threshold. Heads below it keep their bits.
+
+        A head with the logit S > threshold is scaled by threshold / S in all: the square root of it on W_Q and the same on
+        W_K. Where query heads share a key head, that key head has the root of its largest factor, and each of its query
+        heads the rest. Call it after the optimizer's step, with the largest logits of the step's forward pass; the
+        optimizer's state is not changed.
+
+        Args:
+            max_logit: (..., H), the result of `AttentionMap.max_logit()` for this layer's queries and keys, without additive bias.
+                The largest of the leading dimensions counts.
+            threshold: above 0; the paper has 100.
+
+        Returns:
+            (H,) in the dtype of max_logit: what the logits of each head are multiplied by, 1 where nothing is clipped.
+
+        Raises:
+            ShapeError: the last dimension is not H.
+            ValueError: a threshold that is not a finite number above 0, a logit of NaN or +infinity, or a layer with softcap,
+                which bounds its logits itself.
+        """
+        name = "MultiHeadAttention.qk_clip"
+        if not 0 < threshold < float("inf"):
+            raise ValueError(f"{name}: threshold must be a finite number above 0, not {threshold}")
+        if self.softcap is not None:
+            raise ValueError(f"{name}: softcap={self.softcap} bounds the logits of this layer already")
+        if max_logit.dim() == 0 or max_logit.shape[-1] != self.num_heads:
+            raise ShapeError(f"{name}: max_logit must be (..., H={self.num_heads}), not {tuple(max_logit.shape)}")
+        rows = max_logit.detach().reshape(-1, self.num_heads)
+        largest_H = torch.cat((rows, rows.new_full((1, self.num_heads), -float("inf")))).amax(0)
+        if bool((bad := ~(largest_H < float("inf"))).any()):
+            head = int(bad.nonzero()[0])
+            raise ValueError(f"{name}: the largest logit of head {head} is {float(largest_H[head])}")
+        factor_H = torch.where(largest_H > threshold, threshold / largest_H, 1.0)
+        key_G = factor_H.view(self.num_kv_heads, -1).amax(1).sqrt()
+        query_H = factor_H / key_G.repeat_interleave(self.num_heads // self.num_kv_heads)
+        for linear, scale in ((self.query, query_H), (self.key, key_G)):
+            for parameter in linear.parameters():
+                by_head = parameter.view(len(scale), -1)
+                by_head.mul_(scale[:, None].to(parameter))
+        return factor_H
 
     @classmethod
     def from_torch(cls, module: nn.MultiheadAttention) -> "MultiHeadAttention":

@@ -76,10 +76,12 @@ class RowCache:
             top=wanted.top if wanted.top > self._top_found() else 0,
         )
         if missing != _NORMALIZER_ONLY or self.known is None:
-            self.store(self._run(missing), missing)
+            self.store(self._run(missing), missing, from_scores=True)
 
-    def store(self, rows: Rows, wanted: RowsWanted) -> None:
-        """Store the results of a pass over all rows."""
+    def store(self, rows: Rows, wanted: RowsWanted, *, from_scores: bool) -> None:
+        """Store the results of a pass over all rows; `from_scores`: an engine of maps computed the normalizer, not an lse."""
+        if from_scores and self.call.sinks is None:  # else the maximum may be that of a sink
+            self._found["max logit"] = _max_logit(rows.normalizer)
         if self.known is None:  # a known normalizer is not replaced, so that weights keep their bits
             self._normalizer, self._known = rows.normalizer, None
         found = {
@@ -100,6 +102,14 @@ class RowCache:
         """(B, H, Q): see `Rows`."""
         self.compute(RowsWanted(squares=True))
         return self._found["squares"]
+
+    def max_logit(self) -> Tensor:
+        """(B, H, Q): the largest visible score of each row, sinks left out; -inf where no key is visible."""
+        if "max logit" not in self._found:
+            with torch.no_grad():
+                rows = self.engine.rows(replace(self.call, sinks=None), _NORMALIZER_ONLY)
+            self._found["max logit"] = _max_logit(rows.normalizer)
+        return self._found["max logit"]
 
     def distance(self, start: tuple[int, int, Tensor | None]) -> Tensor:
         """(B, H, Q): see `Rows`."""
@@ -124,6 +134,12 @@ class RowCache:
         dtype = compute_dtype(self.call.query.dtype)
         self._normalizer = Normalizer(*(torch.empty(sizes, dtype=dtype, device=device) for _ in range(2)))
         self._known = torch.zeros(sizes, dtype=torch.bool, device=device)
+
+
+def _max_logit(normalizer: Normalizer) -> Tensor:
+    """The maximum of a softmax without sinks. A score of NaN or infinity makes the sum NaN, whatever maximum an engine found."""
+    empty_is_low = torch.where(normalizer.sum == 0, -float("inf"), normalizer.maximum)
+    return torch.where(normalizer.sum.isnan(), normalizer.sum, empty_is_low)
 
 
 def _distance_key(start: tuple[int, int, Tensor | None] | None) -> object:
