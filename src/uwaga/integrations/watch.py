@@ -26,6 +26,7 @@ def watch(
     heads: Sequence[int] | None = None,
     dtype: torch.dtype | None = None,
     values: bool = False,
+    max_bytes: int | None = None,
     tokenizer: object = None,
     tokens: TokenLists | Mapping[str, TokenLists] | None = None,
 ) -> Iterator[Recording]:
@@ -50,18 +51,20 @@ def watch(
         heads: which query heads, in every layer; None for all. Of grouped heads, the keys that these read.
         dtype: of the stored queries and keys; None for their own. torch.bfloat16 takes half the memory of float32.
         values: whether the values are kept too, as `recording.values`.
+        max_bytes: how many bytes the recording may keep, `recording.nbytes`; None for any number. Queries, keys and values are
+            counted before they are copied.
         tokenizer, tokens: the strings of tokens: a tokenizer (of transformers or tokenizers, or a function from a list of
             ids to strings), or as strings: a list for one row, or a list of lists. A dict by "encoder" and "decoder" of
             either, where these have different ones.
 
     Raises:
         ValueError: a model without attention that can be watched, a layer, kind or head that does not exist, or
-            attention that ran without being recorded; a model of transformers that computes attention by itself.
+            attention that ran without being recorded; in the forward pass, more to keep than max_bytes; a model of transformers that computes attention by itself.
     """
     found = AttentionLayers.of([*builtin.find_attentions(model), *huggingface.find_attentions(model)])
     wanted = found.select(type(model).__name__, layers, kinds)
     recording = SpeculativeRecording(
-        heads=heads, dtype=dtype, strings=TokenStrings(tokenizer, tokens), model=_model_name(model)
+        heads=heads, dtype=dtype, max_bytes=max_bytes, strings=TokenStrings(tokenizer, tokens), model=_model_name(model)
     )
     embedded_ids: list[Tensor] = []  # the last ids that the model has embedded, until a pass begins with them
 

@@ -299,3 +299,61 @@ def test_tokens_that_do_not_fit_are_refused() -> None:
         "watch: tokenizer must be a tokenizer of tokenizers or transformers, or a function from a list of ids to strings, "
         "not int"
     )
+
+
+def _kept(**options: object) -> uwaga.Recording:
+    """Two layers with one mask."""
+    recording = uwaga.Recording(**options)
+    query, key = operands()
+    mask = torch.rand(7, 7) > 0.3
+    for layer in (0, 1):
+        ask(recording, AttentionId("encoder", layer), query, key, mask=mask, sinks=torch.randn(6))
+    return recording
+
+
+@pytest.mark.parametrize("options", [{}, {"heads": [0, 5]}, {"dtype": torch.bfloat16}])
+def test_max_bytes_is_the_limit_of_nbytes(options: dict) -> None:
+    size = _kept(**options).nbytes
+    assert _kept(**options, max_bytes=size).nbytes == size
+    with pytest.raises(
+        ValueError, match=rf"^watch: the recording would keep {size} bytes \(.*\), more than max_bytes={size - 1}; "
+    ):
+        _kept(**options, max_bytes=size - 1)
+
+
+def test_max_bytes_counts_what_is_kept_of_both_stacks_and_not_what_was_dropped() -> None:
+    ragged = uwaga.Ragged.from_list([torch.randn(n, 2, 8) for n in (3, 5)])
+    query, key = operands(heads=2)
+    alone = uwaga.Recording()
+    ask(alone, ENCODER, ragged, ragged)
+    ask(alone, DECODER, query, key, mask=uwaga.Causal())
+    for first, start in ((query[:, :, :1], 7), (query[:, :, 1:2], 8)):  # two more passes of the text
+        longer = torch.cat((key, torch.zeros(2, 2, start - 6, 8)), dim=2)
+        ask(alone, DECODER, first, longer, mask=uwaga.Causal())
+    limited = uwaga.Recording(max_bytes=alone.nbytes)
+    for _ in range(3):  # new texts take the place of those before
+        ask(limited, ENCODER, ragged, ragged)
+        ask(limited, DECODER, query, key, mask=uwaga.Causal())
+        for first, start in ((query[:, :, :1], 7), (query[:, :, 1:2], 8)):
+            longer = torch.cat((key, torch.zeros(2, 2, start - 6, 8)), dim=2)
+            ask(limited, DECODER, first, longer, mask=uwaga.Causal())
+    assert limited.nbytes == alone.nbytes
+
+
+def test_a_recording_that_is_too_large_has_no_part_of_the_pass() -> None:
+    query, key = operands()
+    recording = uwaga.Recording(max_bytes=query.nbytes + key.nbytes + 100)
+    ask(recording, ENCODER, query, key)
+    with pytest.raises(ValueError, match=r"^watch: the recording would keep "):
+        ask(recording, AttentionId("encoder", 1), query, key)
+    assert (list(recording.maps), recording.nbytes) == ([], 0)
+    ask(recording, ENCODER, query, key)
+    torch.testing.assert_close(recording.maps[ENCODER].lse, uwaga.AttentionMap(query, key).lse)
+
+
+@pytest.mark.parametrize("max_bytes", [0, -1, 1.5, True, "1 GB"])
+def test_max_bytes_must_be_a_number_of_bytes(max_bytes: object) -> None:
+    with pytest.raises(
+        ValueError, match=rf"^watch: max_bytes must be an integer of at least 1 or None, not {max_bytes!r}$"
+    ):
+        uwaga.Recording(max_bytes=max_bytes)

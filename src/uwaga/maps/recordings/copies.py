@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypedDict
 import torch
 from torch import Tensor
 
+from uwaga.maps.base import format_bytes
 from uwaga.ops.biases import AlibiBias, DistanceBias, RelativeBias
 from uwaga.ops.mask_program import Start
 from uwaga.ops.masks import Mask
@@ -107,19 +108,63 @@ class HeadSelection(NamedTuple):
         return HeadSelection(list(picked), key, None if in_groups else pairs)
 
 
-class Copier:
-    """Copies tensors of one forward pass; a tensor that several layers share is copied once."""
+class Budget:
+    """How many bytes a recording keeps, and may keep.
 
-    def __init__(self, dtype: torch.dtype | None) -> None:
-        self.dtype = dtype
+    Raises:
+        ValueError: max_bytes is neither None nor an integer of at least 1.
+    """
+
+    def __init__(self, max_bytes: int | None) -> None:
+        if max_bytes is not None and (isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or max_bytes < 1):
+            raise ValueError(f"watch: max_bytes must be an integer of at least 1 or None, not {max_bytes!r}")
+        self.max_bytes, self.used = max_bytes, 0
+
+    def take(self, size: int) -> None:
+        """Count bytes that are about to be kept. Raises ValueError, and counts nothing, if they are too many."""
+        if self.max_bytes is not None and self.used + size > self.max_bytes:
+            raise ValueError(
+                f"watch: the recording would keep {self.used + size} bytes ({format_bytes(self.used + size)}), more than "
+                f"max_bytes={self.max_bytes}; record fewer layers, kinds or heads, or with dtype=torch.bfloat16"
+            )
+        self.used += size
+
+
+class Copier:
+    """Copies tensors of one forward pass; a tensor that several layers share is copied once.
+
+    Args:
+        dtype: of the copies of operands; None for their own.
+        take: called with a number of bytes before an operand is copied, and with those of other kept tensors.
+    """
+
+    def __init__(self, dtype: torch.dtype | None, take: Callable[[int], None]) -> None:
+        self.dtype, self._take = dtype, take
         self._made: dict[tuple[int, tuple[int, ...] | None], tuple[object, object]] = {}
+        self._counted: dict[int, Tensor] = {}  # by address; the tensors are held, so that no other gets their addresses
 
     def operand(self, x: Operand, heads: list[int] | None) -> Operand:
-        """A copy (..., H, Q, D), or Ragged (N, H, D), of the given heads."""
+        """A copy (..., H, Q, D), or Ragged (N, H, D), of the given heads.
+
+        Raises:
+            ValueError: it would be too large.
+        """
+        values, axis = (x.values, 1) if isinstance(x, Ragged) else (x, -3)
+        numbers = values.numel() if heads is None else values.numel() // max(values.shape[axis], 1) * len(heads)
+        self._take(numbers * (self.dtype or values.dtype).itemsize)
         if not isinstance(x, Ragged):
             return _copied(x, -3, heads, self.dtype)
         offsets = self._once(x.offsets, None, lambda: x.offsets.clone())
+        self.count(offsets)
         return Ragged(_copied(x.values, 1, heads, self.dtype), offsets, max_length=x.max_length)
+
+    def count(self, kept: object) -> None:
+        """Count the tensors of a copied object that is kept; one that several layers share counts once. Raises ValueError."""
+        for x in tensors(kept):
+            storage = x.untyped_storage()
+            if storage.data_ptr() not in self._counted:
+                self._counted[storage.data_ptr()] = x
+                self._take(storage.nbytes())
 
     def options(self, options: MapOptions, heads: list[int] | None, count: int) -> MapOptions:
         """A copy of the options, of the given heads out of `count`."""

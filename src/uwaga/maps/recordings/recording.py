@@ -14,7 +14,7 @@ from torch import Tensor
 from uwaga.maps.base import format_bytes
 from uwaga.maps.map import AttentionMap
 from uwaga.maps.recordings import files
-from uwaga.maps.recordings.copies import HeadSelection, MapOptions, tensors
+from uwaga.maps.recordings.copies import Budget, HeadSelection, MapOptions, tensors
 from uwaga.maps.recordings.passes import Segment
 from uwaga.maps.recordings.stack import AttentionId, RecordedAttention, Stack
 from uwaga.ops.ragged import Operand, Ragged
@@ -119,12 +119,14 @@ class Recording:
         *,
         heads: Sequence[int] | None = None,
         dtype: torch.dtype | None = None,
+        max_bytes: int | None = None,
         strings: TokenStrings | None = None,
         model: str = "",
     ) -> None:
         self._heads = None if heads is None else tuple(heads)
         self._strings = TokenStrings(None, None) if strings is None else strings
-        self._stacks = {"encoder": Stack(dtype), "decoder": Stack(dtype)}
+        budget = Budget(max_bytes)
+        self._stacks = {kind: Stack(dtype, budget) for kind in ("encoder", "decoder")}
         self._chosen: list[list[Segment]] | None = None  # of the decoder
         self.model = model
         self.written: dict[str, list[tuple[str, Sequence[tuple[int, int]]]]] = {}
@@ -224,7 +226,7 @@ class Recording:
         """Copy the operands of a call that was noted by `record`; the value is None where none is wanted.
 
         Raises:
-            ValueError: a head that does not exist; passes that cannot be joined.
+            ValueError: a head that does not exist; passes that cannot be joined; more than max_bytes.
         """
         query_heads, key_heads = (x.values.shape[1] if isinstance(x, Ragged) else x.shape[-3] for x in (query, key))
         heads = HeadSelection.of(str(where), self._heads, query_heads, key_heads)

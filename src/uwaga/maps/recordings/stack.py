@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from uwaga.maps.map import AttentionMap
-from uwaga.maps.recordings.copies import Copier, HeadSelection, MapOptions, VectorBias
+from uwaga.maps.recordings.copies import Budget, Copier, HeadSelection, MapOptions, VectorBias
 from uwaga.maps.recordings.passes import (
     Pass,
     Segment,
@@ -152,7 +152,7 @@ class RecordedAttention:
         """Copy the operands of a pass; the value is None where none is wanted.
 
         Raises:
-            ValueError: its mask or bias cannot be joined with those of earlier passes.
+            ValueError: its mask or bias cannot be joined with those of earlier passes, or the copies would be too large.
         """
         count = query.values.shape[1] if isinstance(query, Ragged) else query.shape[-3]
         kept = copier.options(options, self.heads.query, count)
@@ -160,6 +160,7 @@ class RecordedAttention:
         this = Pass.of(query, key, 0 if self.is_cross else start_of(options["mask"]))
         if not self.queries:
             self.options, self.starts = kept, this.starts
+            copier.count(kept)
             self._append(key, value, copier)
         else:
             self._extend(kept, query, key, this)
@@ -309,12 +310,15 @@ class Stack:
     queries follow keys that were recorded; else it starts new texts, and what was recorded is dropped.
     """
 
-    def __init__(self, dtype: torch.dtype | None) -> None:
+    def __init__(self, dtype: torch.dtype | None, budget: Budget | None = None) -> None:
         self.dtype = dtype
+        self._budget, self._taken = Budget(None) if budget is None else budget, 0
         self.forget()
 
     def forget(self) -> None:
         """Drop everything that was recorded."""
+        self._budget.used -= self._taken
+        self._taken = 0
         self.attentions: dict[AttentionId, RecordedAttention] = {}
         self.tree: SequenceTree | None = None
         self.passes: list[Pass] = []
@@ -324,7 +328,16 @@ class Stack:
 
     def close(self) -> None:
         """Release the model's own tensors at the end of a pass."""
-        self._copier = Copier(self.dtype)
+        self._copier = Copier(self.dtype, self._take)
+
+    def _take(self, size: int) -> None:
+        """Count bytes that are about to be kept. If they are too many, everything is dropped, so that no part of a pass is left."""
+        try:
+            self._budget.take(size)
+        except ValueError:
+            self.forget()
+            raise
+        self._taken += size
 
     def begins(self, where: AttentionId) -> bool:
         """Whether a call of this attention begins a pass."""
@@ -361,7 +374,11 @@ class Stack:
         heads: HeadSelection,
         value: Operand | None,
     ) -> None:
-        """Copy the operands of a call; the value is None where none is wanted."""
+        """Copy the operands of a call; the value is None where none is wanted.
+
+        Raises:
+            ValueError: the passes cannot be joined, or the copies would be too large.
+        """
         attention = self.attentions.setdefault(where, RecordedAttention(str(where), where.is_cross, heads))
         attention.store(query, key, options, self._copier, value)
 
