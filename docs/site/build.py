@@ -23,7 +23,8 @@ from uwaga.models import directories
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = (
-    "docs/*.md", "DESIGN.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "recipes/README.md", "notebooks/README.md",
+    "docs/*.md", "docs/??/*.md", "DESIGN.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md",
+    "recipes/README.md", "notebooks/README.md",
     "benchmarks/results/*.md", "src/uwaga/models/shipped/*/README.md",
 )  # fmt: skip
 PACKAGES = ("", "maps", "plots", "nn", "models", "memory", "integrations", "interpret", "train")
@@ -186,7 +187,7 @@ def write_llms(source: Path, output: Path) -> None:
     ]
     for page in sorted(source.rglob("*.md")):
         text = page.read_text(encoding="utf-8")
-        prose = re.search(r"^# .*\n+((?:[A-Za-z`\[*].*\n)+)", text)
+        prose = re.search(r"^# .*\n+(?:\[Polski.*\n+)?((?:(?!\[Polski)[A-Za-z`\[*].*\n)+)", text)
         sentence = re.split(r"(?<=\.) ", " ".join(prose[1].split()))[0] if prose else ""
         address = page.relative_to(source).with_suffix(".html").as_posix()
         parts.append(f"- [{title(page)}]({address})" + (f": {sentence}" if sentence else ""))

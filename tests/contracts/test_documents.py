@@ -18,6 +18,7 @@ from uwaga.cli import app
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted(ROOT.glob("*.md")) + sorted((ROOT / "docs").glob("*.md"))
+TRANSLATED = sorted((ROOT / "docs").glob("??/*.md"))
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
@@ -64,7 +65,32 @@ def test_the_readme_is_short_and_has_examples() -> None:
     assert any(line.startswith("![") for line in first_screen)
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def name_in_language(path: Path) -> str:
+    return f"{path.parent.name}-{path.stem}"
+
+
+@pytest.mark.parametrize("document", TRANSLATED, ids=name_in_language)
+def test_a_translation_has_the_parts_of_its_original(document: Path) -> None:
+    original = ROOT / "docs" / document.name
+    assert examples(document) == examples(original)
+    assert parts(document) == parts(original)
+    assert f"]({document.parent.name}/{document.name})" in original.read_text(encoding="utf-8").splitlines()[2]
+
+
+def parts(document: Path) -> list[str]:
+    """Of each line that is no prose what it is: its heading's level, a row's number of cells, a command without its comment."""
+    found = []
+    for line in document.read_text(encoding="utf-8").splitlines():
+        if heading := re.match(r"#+ ", line):
+            found.append(heading[0])
+        elif line.startswith("|"):
+            found.append(f"row of {line.count(' | ')}")
+        elif line.startswith("    uwaga"):
+            found.append(line.partition(" # ")[0].rstrip())
+    return found
+
+
+@pytest.mark.parametrize("document", [*DOCUMENTS, *TRANSLATED], ids=name_in_language)
 def test_every_link_leads_somewhere(document: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)", document.read_text(encoding="utf-8")):
         if not target.startswith("http"):
