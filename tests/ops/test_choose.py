@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from uwaga import Causal, Window, explain
+from uwaga import AlibiBias, Causal, KeyLengths, Ragged, Window, attention, explain
 from uwaga.ops.attention.choose import Choice, choose
+from uwaga.ops.attention.engines import torch_fused
 
 FREE = {"cpu": None, "torch": None, "reference": None, "linear": "softmax"}
 
@@ -75,6 +76,74 @@ def test_what_is_on_another_device_goes_to_pytorch() -> None:
     choice = explain(x, x, x)
     assert choice.engine == "torch"
     assert "meta" in choice.refused["cpu"]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "options", "reason"),
+    [
+        ((2, 4, 8), {}, "PyTorch's own fused kernels"),
+        ((2, 4, 8), {"mask": Causal()}, "PyTorch's own fused kernels"),
+        (
+            (3, 2, 100, 8),
+            {"mask": Window(5, 0)},
+            "PyTorch's own fused kernels; this mask or bias becomes a matrix (Q, K) of 10000 bytes, one for each sequence and "
+            "head that has its own",
+        ),
+        (
+            (3, 2, 100, 8),
+            {"mask": Causal(), "bias": AlibiBias(torch.ones(2, device="meta"))},
+            "PyTorch's own fused kernels; this mask or bias becomes a matrix (Q, K) of 40000 bytes, one for each sequence and "
+            "head that has its own",
+        ),
+        (
+            (3, 2, 100, 8),
+            {"softcap": 5.0},
+            "no faster engine serves this call; it stores all scores, (3, 2, 100, 100) in float32: 240000 bytes and more",
+        ),
+        (
+            (3, 2, 100, 8),
+            {"sinks": torch.zeros(2, device="meta")},
+            "no faster engine serves this call; it stores all scores, (3, 2, 100, 100) in float32: 240000 bytes and more",
+        ),
+    ],
+    ids=["plain", "causal", "window", "alibi", "softcap", "sinks"],
+)
+def test_explain_says_what_a_call_costs_for_which_another_device_has_no_kernel(
+    sizes: tuple[int, ...], options: dict, reason: str
+) -> None:
+    x = torch.zeros(sizes, device="meta")
+    assert explain(x, x, x, **options).reason == reason
+
+
+def test_explain_says_what_ragged_calls_cost_without_a_kernel() -> None:
+    batch = Ragged.from_list([torch.zeros(n, 2, 8) for n in (30, 100)])
+    assert explain(batch, batch, batch, impl="torch").reason == "named by the caller; one sequence after another"
+    assert explain(batch, batch, batch, impl="reference").reason == (
+        "named by the caller; it stores all scores, one sequence after another, (1, 2, 100, 100) in float32: 80000 bytes and more"
+    )
+    double = batch.with_values(batch.values.double())
+    assert explain(double, double, double).reason == (
+        "float64 is computed by the reference; it stores all scores, one sequence after another, (1, 2, 100, 100) in float64: "
+        "160000 bytes and more"
+    )
+
+
+@pytest.mark.parametrize("name", ["plain", "causal", "window", "lengths", "bias"])
+def test_a_matrix_is_made_for_sdpa_where_explain_says_so(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {
+        "plain": {},
+        "causal": {"mask": Causal()},
+        "window": {"mask": Window(5, 0)},
+        "lengths": {"mask": KeyLengths(torch.tensor([3]))},
+        "bias": {"bias": torch.zeros(9, 9)},
+    }[name]
+    x, given = torch.randn(1, 2, 9, 8), []
+    sdpa = torch_fused.scaled_dot_product_attention
+    monkeypatch.setattr(
+        torch_fused, "scaled_dot_product_attention", lambda *x, **how: given.append(len(x) > 3) or sdpa(*x, **how)
+    )
+    attention(x, x, x, impl="torch", **options)
+    assert given == ["matrix" in explain(x, x, x, impl="torch", **options).reason]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ Dense calls prefer what `uwaga.ops.engine_table` has for this processor, where n
 cannot be differentiated twice.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
 import torch
@@ -70,6 +70,10 @@ _WHY = {
 }
 
 
+# Engines that serve some calls at a cost that a user would not expect.
+_COSTS: Mapping[str, Callable[[Call], str | None]] = {"reference": reference.cost, "torch": torch_fused.cost}
+
+
 class Choice(NamedTuple):
     """The engine that serves a call, why, and why the engines preferred to it do not."""
 
@@ -129,10 +133,14 @@ def choose(
 
 
 def choice(call: Call, impl: str | None) -> Choice:
-    """The choice with every engine's refusal. Raises ValueError as `choose`."""
+    """The choice with every engine's refusal, and what the call costs where no kernel is made for it. Raises ValueError as `choose`."""
     refusals = {name: module.refusal(call) for name, module in _ENGINES.items()}
     dense = engine_table.dense_attention(call.query.dtype) if _is_by_processor(call) else None
-    return choose(softmax=call.options.softmax, is_float64=_is_float64(call), refusals=refusals, impl=impl, dense=dense)
+    found = choose(
+        softmax=call.options.softmax, is_float64=_is_float64(call), refusals=refusals, impl=impl, dense=dense
+    )
+    cost = _COSTS[found.engine](call) if found.engine in _COSTS else None
+    return found if cost is None else found._replace(reason=f"{found.reason}; {cost}")
 
 
 def engine_name(call: Call, impl: str | None) -> str:

@@ -17,6 +17,8 @@ D query/key width, E value width. Arithmetic is float32 (float64 for float64), w
 Memory is O(Q * K): this is written to be read and compared with, not to be fast.
 """
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -32,6 +34,21 @@ _LOW_32 = 0xFFFFFFFF
 def refusal(call: Call) -> None:
     """It serves every call."""
     return
+
+
+def cost(call: Call) -> str:
+    """What is stored, for `explain`; of a ragged call for the longest sequence."""
+    queries, keys = call.query.shape[2], call.key.shape[2]
+    if call.query_offsets is not None:
+        queries, keys = call.options.max_queries, call.options.max_keys
+    batch = 1 if call.query_offsets is not None else call.query.shape[0]
+    sizes = (batch, call.query.shape[1], queries, keys)
+    dtype = compute_dtype(call.query.dtype)
+    one_by_one = "" if call.query_offsets is None else "one sequence after another, "
+    return (
+        f"it stores all scores, {one_by_one}{sizes} in {str(dtype).removeprefix('torch.')}: "
+        f"{math.prod(sizes) * dtype.itemsize} bytes and more"
+    )
 
 
 def attend(call: Call) -> tuple[Tensor, Tensor | None]:

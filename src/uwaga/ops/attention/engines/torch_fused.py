@@ -38,6 +38,17 @@ def refusal(call: Call) -> str | None:
     return None
 
 
+def cost(call: Call) -> str | None:
+    """What a call that PyTorch's kernels do not express costs, for `explain`; None for one that they do."""
+    if call.query_offsets is not None:
+        return None if _varlen_window(call) is not None else "one sequence after another"
+    if _has_kernel(call):
+        return None
+    has_bias = call.bias is not None or call.relative is not None
+    size = call.query.shape[2] * call.key.shape[2] * (call.query.dtype.itemsize if has_bias else 1)
+    return f"this mask or bias becomes a matrix (Q, K) of {size} bytes, one for each sequence and head that has its own"
+
+
 def attend(call: Call) -> tuple[Tensor, Tensor | None]:
     """The output (B, H, Q, E); PyTorch's kernels give no lse."""
     if call.query_offsets is None:
@@ -53,11 +64,9 @@ def _attend_dense(call: Call) -> Tensor:
     scale, grouped = call.options.scale, query.shape[1] != key.shape[1]
     if key.shape[2] == 0:
         return query[..., :0].sum(-1, keepdim=True).expand(*query.shape[:3], value.shape[3])
-    if call.bias is None and call.relative is None:
-        if not call.options.mask_program:
-            return scaled_dot_product_attention(query, key, value, scale=scale, enable_gqa=grouped)
-        if _is_upper_left_causal(call):
-            return scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale, enable_gqa=grouped)
+    if _has_kernel(call):
+        is_causal = bool(call.options.mask_program)
+        return scaled_dot_product_attention(query, key, value, is_causal=is_causal, scale=scale, enable_gqa=grouped)
 
     visible_BHQK = _visible(call)
     sees_BHQ1, seen_BHK1 = visible_BHQK.any(-1, keepdim=True), visible_BHQK.any(-2)[..., None]
@@ -89,6 +98,13 @@ def _attn_mask(call: Call, visible_BHQK: Tensor) -> Tensor:
     if call.bias is not None:
         bias = bias + torch.where(call.bias == -float("inf"), 0.0, call.bias)
     return torch.where(visible_BHQK, bias, -float("inf")).to(call.query.dtype)
+
+
+def _has_kernel(call: Call) -> bool:
+    """Whether SDPA expresses a dense call by its options, without a matrix of mask and biases."""
+    if call.bias is not None or call.relative is not None:
+        return False
+    return not call.options.mask_program or _is_upper_left_causal(call)
 
 
 def _is_upper_left_causal(call: Call) -> bool:
