@@ -1,14 +1,24 @@
 """How fast does a soft database answer, beside reading its bytes, and beside exact search by others where they are installed?
 
 `sum` reads every mapped byte of the keys once, as an answer must at least do. `matmul` is PyTorch's product of all keys and queries, and
-topk of the scores; `faiss` is IndexFlatIP of faiss-cpu with the same keys in memory. `write` writes the bytes of an append to a
-file and syncs it.
+topk of the scores; `faiss` is IndexFlatIP of faiss-cpu, `duckdb` array_inner_product over a table in memory, `sqlite-vec` a vec0 table
+in memory (its nearest by L2, the same rows for keys of one length), `lancedb` a table without an index, `keops` the argKmin of a
+LazyTensor. `write` writes the bytes of an append to a file and syncs it.
+
+--gigabytes N measures instead how much memory beyond the page cache a reader of a database of that size has.
 """
 
+import argparse
 import os
 import shutil
+import sqlite3
 import tempfile
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from time import perf_counter
 
 import torch
 from harness import Report, options, parse
@@ -39,17 +49,14 @@ class Sides:
     def sum(self) -> object:
         return [keys.sum() for keys in self.mapped]
 
-    def matmul(self, queries: torch.Tensor) -> object:
-        return (queries @ self.keys.T).topk(TOP)
-
     def append(self) -> None:
+        """To a new database, which is removed again, as what `write` writes."""
         self.count += 1
         with SoftDatabase.create(self.folder / f"other{self.count}", key_width=self.width) as other:
             other.append(self.keys)
         shutil.rmtree(other.path)
 
     def write(self) -> None:
-        self.count += 1
         path = self.folder / "raw"
         with path.open("wb") as file:
             file.write(memoryview(self.keys.numpy()))
@@ -61,27 +68,119 @@ class Sides:
         SoftDatabase.open(self.folder / "db").close()
 
 
-def questions(sides: Sides, queries: torch.Tensor) -> list[tuple[str, Side, dict[str, Side], int]]:
+def matmul(sides: Sides, queries: torch.Tensor) -> torch.Tensor:
+    return (queries @ sides.keys.T).topk(TOP).indices
+
+
+def faiss(sides: Sides) -> Callable[[torch.Tensor], torch.Tensor]:
+    import faiss
+
+    faiss.omp_set_num_threads(torch.get_num_threads())
+    index = faiss.IndexFlatIP(sides.width)
+    index.add(sides.keys.numpy())
+    return lambda queries: torch.from_numpy(index.search(queries.numpy(), TOP)[1])
+
+
+def duckdb(sides: Sides) -> Callable[[torch.Tensor], torch.Tensor]:
+    import duckdb
+    import pyarrow as pa
+
+    connection = duckdb.connect(config={"threads": torch.get_num_threads()})
+    key = pa.FixedSizeListArray.from_arrays(pa.array(sides.keys.flatten().numpy()), sides.width)
+    arrow_keys = pa.table({"id": pa.array(range(sides.rows)), "key": key})
+    connection.execute("CREATE TABLE keys AS SELECT * FROM arrow_keys")
+    assert arrow_keys.num_rows == sides.rows  # DuckDB finds it by its name
+    query = f"SELECT id FROM keys ORDER BY array_inner_product(key, ?::FLOAT[{sides.width}]) DESC LIMIT {TOP}"
+
+    def search(queries: torch.Tensor) -> torch.Tensor:
+        return torch.tensor([[row[0] for row in connection.execute(query, [q.tolist()]).fetchall()] for q in queries])
+
+    return search
+
+
+def sqlite_vec(sides: Sides) -> Callable[[torch.Tensor], torch.Tensor]:
+    import sqlite_vec
+
+    connection = sqlite3.connect(":memory:")
+    connection.enable_load_extension(True)
+    sqlite_vec.load(connection)
+    connection.execute(f"CREATE VIRTUAL TABLE keys USING vec0(key float[{sides.width}])")
+    rows = ((n, key.numpy().tobytes()) for n, key in enumerate(sides.keys))
+    connection.executemany("INSERT INTO keys(rowid, key) VALUES (?, ?)", rows)
+    query = f"SELECT rowid FROM keys WHERE key MATCH ? AND k = {TOP} ORDER BY distance"
+
+    def search(queries: torch.Tensor) -> torch.Tensor:
+        found = (connection.execute(query, [q.numpy().tobytes()]).fetchall() for q in queries)
+        return torch.tensor([[row[0] for row in rows] for rows in found])
+
+    return search
+
+
+def lancedb(sides: Sides) -> Callable[[torch.Tensor], torch.Tensor]:
+    import lancedb
+    import pyarrow as pa
+
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(sides.keys.flatten().numpy()), sides.width)
+    whole = pa.table({"id": pa.array(range(sides.rows)), "vector": vectors})
+    table = lancedb.connect(sides.folder / "lance").create_table("keys", whole)
+
+    def search(queries: torch.Tensor) -> torch.Tensor:
+        found = (table.search(q.numpy()).distance_type("dot").limit(TOP).select(["id"]).to_arrow() for q in queries)
+        return torch.tensor([each["id"].to_pylist() for each in found])
+
+    return search
+
+
+def keops(sides: Sides) -> Callable[[torch.Tensor], torch.Tensor]:
+    from pykeops.torch import LazyTensor
+
+    keys = LazyTensor(sides.keys[None])
+
+    def search(queries: torch.Tensor) -> torch.Tensor:
+        return (-(LazyTensor(queries[:, None].contiguous()) | keys)).argKmin(TOP, dim=1)
+
+    return search
+
+
+OTHERS: dict[str, Callable[[Sides], Callable[[torch.Tensor], torch.Tensor]]] = {
+    "faiss": faiss,
+    "duckdb": duckdb,
+    "sqlite-vec": sqlite_vec,
+    "lancedb": lancedb,
+    "keops": keops,
+}
+
+
+def installed(sides: Sides, names: list[str], queries: torch.Tensor) -> dict[str, Side]:
+    """The exact searches that are installed and find the same rows."""
+    ours = sides.db.search(queries, TOP).ids
+    found: dict[str, Side] = {}
+    for name in names:
+        # A Python may be built without extensions of SQLite.
+        with suppress(ImportError, AttributeError):
+            search = OTHERS[name](sides)
+            share = (search(queries) == ours).float().mean().item()
+            assert share > 0.99, f"{name} finds {share:.3f} of the same rows"
+            found[name] = partial(search, queries)
+    return found
+
+
+def questions(sides: Sides, queries: torch.Tensor, names: list[str]) -> list[tuple[str, Side, dict[str, Side], int]]:
     """For each row its name, uwaga's side, the others, and for how many queries."""
     near = sides.keys[:1] + 0.1 * torch.randn(1, sides.width) / sides.width**0.5
-    exact: dict[str, Side] = {"matmul": lambda: sides.matmul(queries)}
-    try:
-        import faiss
-    except ImportError:
-        pass
-    else:
-        faiss.omp_set_num_threads(torch.get_num_threads())
-        index = faiss.IndexFlatIP(sides.width)
-        index.add(sides.keys.numpy())
-        found = torch.from_numpy(index.search(queries.numpy(), TOP)[1])
-        share = (found == sides.db.search(queries, TOP).ids).float().mean().item()
-        assert share > 0.99, f"faiss finds {share:.3f} of the same rows"
-        exact["faiss"] = lambda: index.search(queries.numpy(), TOP)
+    few = queries[:8]
     skipped = sides.db.read(near[0], scale=100.0).skipped / sides.rows
     return [
         ("read, 1 query", lambda: sides.db.read(queries[0]), {"sum": sides.sum}, 1),
-        ("read, 256 queries", lambda: sides.db.read(queries), {"matmul": exact["matmul"]}, len(queries)),
-        ("search, 256 queries", lambda: sides.db.search(queries, TOP), exact, len(queries)),
+        ("read, 256 queries", lambda: sides.db.read(queries), {"matmul": lambda: matmul(sides, queries)}, len(queries)),
+        (
+            "search, 256 queries",
+            lambda: sides.db.search(queries, TOP),
+            {"matmul": lambda: matmul(sides, queries)},
+            len(queries),
+        ),
+        ("search, 1 query", lambda: sides.db.search(queries[0], TOP), {"sum": sides.sum}, 1),
+        ("search, 8 queries", lambda: sides.db.search(few, TOP), installed(sides, names, few), len(few)),
         ("search, 1 query near a cluster", lambda: sides.db.search(near[0], TOP), {"sum": sides.sum}, 1),
         (
             f"read, 1 query near a cluster, scale 100: {skipped:.2f} skipped",
@@ -94,17 +193,76 @@ def questions(sides: Sides, queries: torch.Tensor) -> list[tuple[str, Side, dict
     ]
 
 
+def memory(chosen: argparse.Namespace) -> None:
+    """How much memory beyond the page cache one query and 256 take; the database is made on the disk and removed again."""
+    report = Report(
+        chosen, "The memory of a reader", ("question", "rows", "D", "GB", "s", "GB/s", "MiB beyond the cache")
+    )
+    with tempfile.TemporaryDirectory(dir=chosen.folder) as folder:
+        path, rows = Path(folder) / "db", 0
+        with SoftDatabase.create(path, key_width=chosen.width) as db:
+            while rows * chosen.width * 4 < chosen.gigabytes * 1e9:
+                part = torch.randn(min(chosen.rows, 200_000), chosen.width)
+                rows = db.append(part).stop
+        del part
+        started = perf_counter()
+        with SoftDatabase.open(path) as db:
+            opened = perf_counter() - started
+            for queries in (1, 256):
+                asked = torch.randn(queries, chosen.width)
+                with _Most() as most:
+                    started = perf_counter()
+                    db.read(asked)
+                    seconds = perf_counter() - started
+                size = rows * chosen.width * 4 / 1e9
+                report.row(
+                    f"read, {queries} queries, opened in {opened * 1e3:.0f} ms", f"{rows:,}", str(chosen.width),
+                    f"{size:.1f}", f"{seconds:.2f}", f"{size / seconds:.1f}", f"{most.above:.0f}",
+                )  # fmt: skip
+
+
+class _Most(threading.Thread):
+    """The most memory that is not mapped from files, every 2 ms, above what there is at first: MiB, in `above`."""
+
+    def __enter__(self) -> "_Most":
+        self.before, self.above, self.ended = _anonymous(), 0.0, threading.Event()
+        self.start()
+        return self
+
+    def run(self) -> None:
+        while not self.ended.wait(0.002):
+            self.above = max(self.above, _anonymous() - self.before)
+
+    def __exit__(self, *_: object) -> None:
+        self.ended.set()
+        self.join()
+
+
+def _anonymous() -> float:
+    """MiB of this process that are not mapped from files."""
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return int(status["RssAnon"].split()[0]) / 1024
+
+
 if __name__ == "__main__":
     parser = options(__doc__, grid=False)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--width", type=int, default=384, help="D")
+    parser.add_argument("--gigabytes", type=float, default=0.0, help="of a database whose reader's memory is measured")
+    parser.add_argument("--folder", type=Path, help="on which disk it is made")
+    parser.add_argument("--beside", nargs="*", choices=list(OTHERS), default=list(OTHERS), help="which, if installed")
     chosen = parse(parser)
     if chosen.quick:
         chosen.rows, chosen.width = 5000, 8
+    if chosen.gigabytes:
+        memory(chosen)
+        raise SystemExit
     report = Report(chosen, "The soft database", HEADINGS)
     with tempfile.TemporaryDirectory() as folder:
         sides = Sides(Path(folder), chosen.rows, chosen.width)
-        for name, ours, others, queries in questions(sides, torch.randn(256, chosen.width)):
+        for name, ours, others, queries in questions(
+            sides, torch.nn.functional.normalize(torch.randn(256, chosen.width), dim=1), chosen.beside
+        ):
             measured = compare({"uwaga": ours, **others}, seconds=chosen.seconds)
             seconds = measured.seconds("uwaga")
             for other in others:
