@@ -65,7 +65,7 @@ def _attend_dense(call: Call) -> Tensor:
     if key.shape[2] == 0:
         return query[..., :0].sum(-1, keepdim=True).expand(*query.shape[:3], value.shape[3])
     if _has_kernel(call):
-        is_causal = bool(call.options.mask_program)
+        is_causal = len(call.options.mask_program) > 0
         return scaled_dot_product_attention(query, key, value, is_causal=is_causal, scale=scale, enable_gqa=grouped)
 
     visible_BHQK = _visible(call)
@@ -104,7 +104,7 @@ def _has_kernel(call: Call) -> bool:
     """Whether SDPA expresses a dense call by its options, without a matrix of mask and biases."""
     if call.bias is not None or call.relative is not None:
         return False
-    return not call.options.mask_program or _is_upper_left_causal(call)
+    return len(call.options.mask_program) == 0 or _is_upper_left_causal(call)
 
 
 def _is_upper_left_causal(call: Call) -> bool:
