@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from uwaga.integrations.edit import editing_layers
 from uwaga.integrations.watching import builtin, huggingface
 from uwaga.integrations.watching.attention_layers import AttentionLayers
-from uwaga.maps.interpretability.gradients import GradientMap, gradient_rollout
+from uwaga.maps.interpretability.gradients import GradientMap, cross_gradient_rollout, gradient_rollout
 from uwaga.maps.interpretability.rollout import PerToken
 from uwaga.maps.map import AttentionMap
 from uwaga.maps.recordings.recording import describe_layers
@@ -83,6 +83,11 @@ class Activations(Mapping[tuple[str, int], HeadActivations]):
     def gradient_rollout(self, kind: str, token: int | Tensor = -1) -> PerToken:
         """`uwaga.maps.gradient_rollout` of the self-attention of an encoder or decoder."""
         return gradient_rollout(self.gradient_maps(kind), token)
+
+    def cross_gradient_rollout(self, token: int | Tensor = -1) -> PerToken:
+        """`uwaga.maps.cross_gradient_rollout` of an encoder-decoder: of the tokens that its encoder has read."""
+        encoder, decoder, cross = (self.gradient_maps(kind) for kind in ("encoder", "decoder", "cross"))
+        return cross_gradient_rollout(encoder, decoder, cross, token)
 
 
 @contextmanager

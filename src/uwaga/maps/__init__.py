@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from uwaga.maps.attended import Attended, attend
     from uwaga.maps.base import WeightMap
     from uwaga.maps.derived import DifferenceMap, KeptMap, WordMap, word_labels, word_spans
-    from uwaga.maps.interpretability.gradients import GradientMap, gradient_rollout
+    from uwaga.maps.interpretability.gradients import GradientMap, cross_gradient_rollout, gradient_rollout
     from uwaga.maps.interpretability.head_labels import head_labels
     from uwaga.maps.interpretability.head_scores import duplicate_token, induction, previous_token
     from uwaga.maps.interpretability.head_table import HeadTable, head_changes, head_table
@@ -35,6 +35,7 @@ __all__ = [
     "WeightMap",
     "WordMap",
     "attend",
+    "cross_gradient_rollout",
     "duplicate_token",
     "gradient_rollout",
     "head_changes",
@@ -64,6 +65,7 @@ _HOME = {
     "WeightMap": "uwaga.maps.base",
     "WordMap": "uwaga.maps.derived",
     "attend": "uwaga.maps.attended",
+    "cross_gradient_rollout": "uwaga.maps.interpretability.gradients",
     "duplicate_token": "uwaga.maps.interpretability.head_scores",
     "gradient_rollout": "uwaga.maps.interpretability.gradients",
     "head_changes": "uwaga.maps.interpretability.head_table",

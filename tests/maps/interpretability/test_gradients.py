@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import uwaga
-from uwaga.maps import GradientMap, gradient_rollout
+from uwaga.maps import GradientMap, cross_gradient_rollout, gradient_rollout
 from uwaga.ops.score_shape import ScoreShape
 
 B, H, G, Q, D, E = 2, 4, 2, 7, 5, 3
@@ -58,6 +58,8 @@ def test_the_map_is_that_of_autograd_on_the_dense_matrix_in_float64(name: str, p
     rows = torch.rand(B, H, Q, dtype=torch.float64) * (torch.rand(B, H, Q) > 0.5)
     torch.testing.assert_close(m.received(rows), (rows[..., None] * right).sum(-2), **exactly)
     torch.testing.assert_close(m.received(rows[:, :1]), (rows[:, :1, :, None] * right).sum(-2), **exactly)
+    torch.testing.assert_close(m.row_sums(rows), (right @ rows[..., None])[..., 0], **exactly)
+    torch.testing.assert_close(m.row_sums(rows[:, :1]), (right @ rows[:, :1, :, None])[..., 0], **exactly)
 
 
 @pytest.mark.parametrize("size", [5, 700, 1500])
@@ -136,12 +138,15 @@ def test_sequences_of_a_ragged_map_are_those_alone() -> None:
             torch.testing.assert_close(sums.values[low:high].T, alone.row_sums())
 
 
-def layers(mask: object = None) -> tuple[list[GradientMap], Tensor]:
-    """Three layers, and A_bar of each, (3, B, N, N)."""
+def layers(
+    mask: object = None, queries: int = Q, keys: int = Q, *, seed: int = 0, size: float = 1.0
+) -> tuple[list[GradientMap], Tensor]:
+    """Three layers, and A_bar of each, (3, B, N, N); size: of the gradients."""
     found, bars = [], []
     for layer in range(3):
-        torch.manual_seed(layer)
-        query, key, value, grad = (torch.randn(B, H, Q, D, dtype=torch.float64) for _ in range(4))
+        torch.manual_seed(seed + layer)
+        query, key, value, grad = (torch.randn(B, H, n, D, dtype=torch.float64) for n in (queries, keys, keys, queries))
+        grad *= size
         found.append(GradientMap(uwaga.AttentionMap(query, key, mask=mask), value, grad))
         weights, gradient = dense_by_autograd(query, key, value, grad, mask)
         bars.append((weights * gradient).clamp(min=0).mean(1))
@@ -172,6 +177,67 @@ def test_the_rollout_of_ragged_texts_is_that_of_each() -> None:
     found = gradient_rollout(maps, torch.tensor([1, -1])).to_list()
     torch.testing.assert_close(found[0], gradient_rollout(alone[0], 1))
     torch.testing.assert_close(found[1], gradient_rollout(alone[1], -1))
+
+
+def normalized(relevance: Tensor) -> Tensor:
+    """Equations 8 and 9."""
+    added = relevance - torch.eye(relevance.shape[-1], dtype=torch.float64)
+    return (added / added.sum(-1, keepdim=True)).nan_to_num(0.0) + torch.eye(relevance.shape[-1], dtype=torch.float64)
+
+
+def test_the_rollout_through_cross_attention_is_equations_6_to_10_with_whole_matrices() -> None:
+    (encoder, encoder_bars), (decoder, decoder_bars) = layers(), layers(uwaga.Causal(), 4, 4, seed=10)
+    cross, cross_bars = layers(None, 4, Q, seed=20)
+    eye_k, eye_q = (torch.eye(n, dtype=torch.float64).expand(B, n, n) for n in (Q, 4))
+    of_keys, of_queries, found = eye_k, eye_q, torch.zeros(B, 4, Q, dtype=torch.float64)
+    for bar in encoder_bars:
+        of_keys = of_keys + bar @ of_keys
+    for bar, cross_bar in zip(decoder_bars, cross_bars, strict=True):
+        of_queries, found = of_queries + bar @ of_queries, found + bar @ found
+        found = found + normalized(of_queries).mT @ cross_bar @ normalized(of_keys)
+    for token in (0, 2, -1):
+        torch.testing.assert_close(
+            cross_gradient_rollout(encoder, decoder, cross, token), found[:, token], rtol=1e-12, atol=1e-12
+        )
+
+
+def test_small_gradients_are_not_lost_beside_the_identity() -> None:
+    """norm(R) does not change with the size of a gradient to first order, and R - I computed from R would have no digit of 1e-17."""
+    shapes = ((None, Q, Q, 0), (uwaga.Causal(), 4, 4, 10), (None, 4, Q, 20))
+    small, smaller = ([layers(m, q, k, seed=seed, size=size)[0] for m, q, k, seed in shapes] for size in (1e-9, 1e-17))
+    torch.testing.assert_close(
+        cross_gradient_rollout(*small) * 1e-8, cross_gradient_rollout(*smaller), rtol=1e-6, atol=0.0
+    )
+
+
+def test_the_rollout_through_cross_attention_of_ragged_texts_is_that_of_each() -> None:
+    torch.manual_seed(0)
+    written, read = torch.tensor([0, 2, 5]), torch.tensor([0, 4, 9])
+    of_stack: list[list[GradientMap]] = []
+    for queries, keys in ((read, read), (written, written), (written, read)):
+        maps = []
+        for _ in range(2):
+            query, grad = (uwaga.Ragged(torch.randn(int(queries[-1]), H, D), queries) for _ in range(2))
+            key, value = (uwaga.Ragged(torch.randn(int(keys[-1]), H, D), keys) for _ in range(2))
+            maps.append(GradientMap(uwaga.AttentionMap(query, key), value, grad))
+        of_stack.append(maps)
+    found = cross_gradient_rollout(*of_stack, -1).to_list()
+    for n in range(2):
+        torch.testing.assert_close(
+            found[n], cross_gradient_rollout(*([m.parts()[n] for m in maps] for maps in of_stack))
+        )
+
+
+def test_maps_of_cross_attention_that_do_not_fit_are_named() -> None:
+    encoder, decoder, cross = layers()[0], layers(None, 4, 4)[0], layers(None, 4, Q)[0]
+    rule = "cross_gradient_rollout: cross must be 3 maps from the decoder's tokens (2, 4, 4, 4) to the encoder's (2, 4, 7, 7), not "
+    for wrong, said in ((cross[:1], "(2, 4, 4, 7)"), (decoder, ", ".join(["(2, 4, 4, 4)"] * 3)), ([], "none")):
+        with pytest.raises(ValueError, match=f"^{re.escape(rule + said)}$"):
+            cross_gradient_rollout(encoder, decoder, wrong)
+    with pytest.raises(ValueError, match=r"^cross_gradient_rollout: decoder: there are no maps$"):
+        cross_gradient_rollout(encoder, [], cross)
+    with pytest.raises(IndexError, match=r"^cross_gradient_rollout: token 4 is out of range for 4 tokens$"):
+        cross_gradient_rollout(encoder, decoder, cross, 4)
 
 
 def test_what_does_not_fit_is_named() -> None:

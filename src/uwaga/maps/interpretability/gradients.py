@@ -1,7 +1,7 @@
 """Gradient x attention and its rollout: which weights a result rests on, computed block by block from Q, K, V and the output's gradient.
 
     A_bar = E_h (grad_A * A)^+            Chefer, Gur and Wolf, "Generic Attention-model Explainability for Interpreting Bi-Modal
-    R <- R + A_bar R,   R = I at first    and Encoder-Decoder Transformers", 2021, equations 5 and 6
+    R <- R + A_bar R,   R = I at first    and Encoder-Decoder Transformers", 2021, equations 5 to 10
 
 With o_i = sum_j a_ij v_j the gradient of a result with respect to a weight is grad_a_ij = grad_o_i . v_j, so that nothing of size
 Q x K is stored.
@@ -10,7 +10,7 @@ Letters: B sequences, H query heads, G key/value heads, Q queries, K keys, C que
 R ragged rows.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
 
 import torch
@@ -103,13 +103,22 @@ class GradientMap(DerivedMap):
         found = [part._received(row).movedim(-1, 0) for part, row in zip(parts, rows, strict=True)]
         return Ragged(torch.cat(found), self.value.offsets)
 
-    def row_sums(self) -> Operand:
-        """sum_j m_ij, (..., H, Q) or Ragged (N, H): what a result rests on through each query. Exact, O(Q + K) memory."""
+    def row_sums(self, weights: Operand | None = None) -> Operand:
+        """sum_j m_ij w_j, (..., H, Q) or Ragged (N, H): the product of the matrix and key weights; with ones, what a result rests on
+        through each query. Exact, O(Q + K) memory.
+
+        Args:
+            weights: one per key, (..., H, K) or broadcasting to it, or Ragged (N, H) or (N,); None: ones.
+        """
         parts = self.parts()
         if parts is None:
-            return self._row_sums()
+            assert weights is None or isinstance(weights, Tensor)
+            return self._row_sums(weights)
         assert isinstance(self.grad_output, Ragged)
-        return self.grad_output.with_values(torch.cat([part._row_sums().movedim(-1, 0) for part in parts]))
+        assert weights is None or isinstance(weights, Ragged)
+        columns = [None] * len(parts) if weights is None else [w.movedim(0, -1) for w in weights.to_list()]
+        found = [part._row_sums(column).movedim(-1, 0) for part, column in zip(parts, columns, strict=True)]
+        return self.grad_output.with_values(torch.cat(found))
 
     def _received(self, weights: Tensor | None) -> Tensor:
         sequences, heads, queries, keys = self._sizes()
@@ -125,13 +134,18 @@ class GradientMap(DerivedMap):
                     found_BHK[b, h, columns] += row_C @ part_CK
         return found_BHK.reshape(*self.shape[:-2], keys)
 
-    def _row_sums(self) -> Tensor:
-        sequences, heads, queries, _ = self._sizes()
+    def _row_sums(self, weights: Tensor | None) -> Tensor:
+        sequences, heads, queries, keys = self._sizes()
         found_BHQ = torch.zeros((sequences, heads, queries), dtype=self.dtype, device=self.device)
+        column_BHK = None
+        if weights is not None:
+            column_BHK = weights.to(self.dtype).expand(*self.shape[:-2], keys).reshape(sequences, heads, keys)
         with torch.no_grad():
             for b, h in product(range(sequences), range(heads)):
-                for rows, _, part_CK in self._blocks(b, h, None):
-                    found_BHQ[b, h, rows] += part_CK.sum(-1)
+                for rows, columns, part_CK in self._blocks(b, h, None):
+                    found_BHQ[b, h, rows] += (
+                        part_CK.sum(-1) if column_BHK is None else part_CK @ column_BHK[b, h, columns]
+                    )
         return found_BHQ.reshape(self.shape[:-1])
 
     def _blocks(self, b: int, h: int, chosen: Tensor | None) -> Iterator[tuple[Tensor, slice, Tensor]]:
@@ -242,22 +256,127 @@ def gradient_rollout(maps: Mapping[int, GradientMap] | Sequence[GradientMap], to
         ValueError: no maps, or maps that are not square or of different tokens.
         IndexError: a token that a sequence does not have.
     """
-    layers = list(maps.values()) if isinstance(maps, Mapping) else list(maps)
+    layers = _layers(maps)
     check_layers("gradient_rollout", layers)
     row = one_hot("gradient_rollout", layers[-1], token)
+    return _map(torch.add, row, _times_relevance(row, layers))
+
+
+def cross_gradient_rollout(
+    encoder: Mapping[int, GradientMap] | Sequence[GradientMap],
+    decoder: Mapping[int, GradientMap] | Sequence[GradientMap],
+    cross: Mapping[int, GradientMap] | Sequence[GradientMap],
+    token: int | Tensor = -1,
+) -> PerToken:
+    """The relevance of every token that an encoder has read for a result at one token of a decoder (Chefer et al. 2021, equations 5 to 10).
+
+        R_qq <- R_qq + A_bar_qq R_qq,  R_qk <- R_qk + A_bar_qq R_qk            in each layer of the decoder: self-attention,
+        R_qk <- R_qk + norm(R_qq)^T A_bar_qk norm(R_kk)                        then cross-attention; R_kk is that of the encoder
+        norm(R) = (R - I) / its row sums + I
+
+    One row of R_qk is asked for, so that every product is one of a vector and a map, and memory is O(N); a decoder of L layers takes
+    L products with its cross maps and some L^2 / 2 with its self-attention. Rows of R - I that are 0 stay 0 in norm.
+
+    Args:
+        encoder, decoder, cross: the gradient maps of all layers of each kind, from the first to the last, of one result; as many
+            of `cross` as of `decoder`.
+        token: the decoder's token whose representation the result was computed from, as in `gradient_rollout`.
+
+    Returns:
+        (..., K), or Ragged (K,): for each token of the encoder.
+
+    Raises:
+        ValueError: no maps, or maps that do not fit each other.
+        IndexError: a token that a sequence does not have.
+    """
+    name = "cross_gradient_rollout"
+    encoder, decoder, cross = _layers(encoder), _layers(decoder), _layers(cross)
+    check_layers(f"{name}: encoder", encoder)
+    check_layers(f"{name}: decoder", decoder)
+    _check_cross(name, encoder[0], decoder[0], cross, len(decoder))
+    row = one_hot(name, decoder[-1], token)
+    found: PerToken | None = None
+    for layer in reversed(range(len(decoder))):
+        added = _left(_normalized_times(decoder[: layer + 1], row), cross[layer])
+        found = added if found is None else _map(torch.add, found, added)
+        row = _map(torch.add, row, _left(row, decoder[layer]))
+    assert found is not None
+    return _times_normalized(found, encoder)
+
+
+def _check_cross(name: str, encoder: GradientMap, decoder: GradientMap, cross: list[GradientMap], count: int) -> None:
+    wanted = [(q[-1], k[-1]) for q, k in zip(decoder.shapes, encoder.shapes, strict=False)]
+    fits = len(encoder.shapes) == len(decoder.shapes) and all([s[-2:] for s in m.shapes] == wanted for m in cross)
+    if len(cross) != count or not fits:
+        shapes = ", ".join(str(m.shape) for m in cross) or "none"
+        raise ValueError(
+            f"{name}: cross must be {count} maps from the decoder's tokens {decoder.shape} to the encoder's {encoder.shape}, not {shapes}"
+        )
+
+
+def _normalized_times(layers: list[GradientMap], column: PerToken) -> PerToken:
+    """norm(R) c, with R of these layers."""
+    ones = _map(torch.ones_like, column)
+    return _map(
+        lambda c, rc, r1: _divided(rc, r1) + c, column, _relevance_times(layers, column), _relevance_times(layers, ones)
+    )
+
+
+def _times_normalized(row: PerToken, layers: list[GradientMap]) -> PerToken:
+    """r norm(R)."""
+    sums = _relevance_times(layers, _map(torch.ones_like, row))
+    return _map(torch.add, row, _times_relevance(_map(_divided, row, sums), layers))
+
+
+def _divided(x: Tensor, by: Tensor) -> Tensor:
+    """x / by, and 0 where a row has no relevance to divide."""
+    return torch.where(by == 0, 0.0, x / by)
+
+
+def _times_relevance(row: PerToken, layers: list[GradientMap]) -> PerToken:
+    """row (R - I), with R = (I + A_bar_L) ... (I + A_bar_1). Without I, beside which small relevances would be rounded away."""
+    found = _map(torch.zeros_like, row)
     for m in reversed(layers):
-        if isinstance(row, Ragged):
-            flat = Ragged(row.values[:, None].expand(-1, m.shape[1]), row.offsets) if len(m.shape) > 3 else row
-            received = m.received(flat)
-            assert isinstance(received, Ragged)
-            added = received.values.mean(1) if received.values.dim() == 2 else received.values
-            row = row.with_values(row.values + added)
-        else:
-            has_heads = len(m.shape) > 2
-            received = m.received(row[..., None, :] if has_heads else row)
-            assert isinstance(received, Tensor)
-            row = row + (received.mean(-2) if has_heads else received)
-    return row
+        found = _map(torch.add, found, _left(_map(torch.add, row, found), m))
+    return found
+
+
+def _relevance_times(layers: list[GradientMap], column: PerToken) -> PerToken:
+    """(R - I) column."""
+    found = _map(torch.zeros_like, column)
+    for m in layers:
+        found = _map(torch.add, found, _mean(m, m.row_sums(_per_head(m, _map(torch.add, column, found)))))
+    return found
+
+
+def _left(row: PerToken, m: GradientMap) -> PerToken:
+    """row A_bar, where A_bar is the mean over the heads."""
+    return _mean(m, m.received(_per_head(m, row)))
+
+
+def _per_head(m: GradientMap, x: PerToken) -> Operand:
+    """The same numbers for every head."""
+    if isinstance(x, Ragged):
+        return x.with_values(x.values[:, None].expand(-1, m.shape[1])) if len(m.shape) > 3 else x
+    return x[..., None, :] if len(m.shape) > 2 else x
+
+
+def _mean(m: GradientMap, found: Operand) -> PerToken:
+    """Over heads: (..., N), or Ragged (N,)."""
+    if isinstance(found, Ragged):
+        return found.with_values(found.values.mean(1)) if found.values.dim() == 2 else found
+    return found.mean(-2) if len(m.shape) > 2 else found
+
+
+def _map(f: Callable[..., Tensor], *operands: PerToken) -> PerToken:
+    """A function of the numbers of each token."""
+    first = operands[0]
+    values = f(*(x.values if isinstance(x, Ragged) else x for x in operands))
+    return first.with_values(values) if isinstance(first, Ragged) else values
+
+
+def _layers(maps: Mapping[int, GradientMap] | Sequence[GradientMap]) -> list[GradientMap]:
+    return list(maps.values()) if isinstance(maps, Mapping) else list(maps)
 
 
 def _detached(x: Operand) -> Operand:
