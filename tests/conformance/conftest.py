@@ -19,7 +19,9 @@ if _WHY_NOT_NATIVE is not None and (env.level() or env.library()):  # asked for 
     raise pytest.UsageError(_WHY_NOT_NATIVE)
 # The fast tier has the native engine alone.
 _OTHERS = (
-    [] if env.level() else [pytest.param(name, marks=pytest.mark.slow) for name in ("reference", "torch", "linear")]
+    []
+    if env.level()
+    else [pytest.param(name, marks=pytest.mark.slow) for name in ("reference", "torch", "flex", "linear")]
 )
 _NATIVE = (
     [f"cpu-{native.level()}"]

@@ -175,8 +175,10 @@ def test_engine_is_as_exact_as_twice_the_usual(engine: str, name: str, inputs: s
             oracle.run_engine(engine)(**build(draws[0]))
         assert str(error.value) == f"attention: engine {engine!r} cannot serve this call: {refused[engine]}"
         return
-    if engine == "torch" and inputs != "random":
+    if engine in ("torch", "flex") and inputs != "random":
         return  # PyTorch's own kernels lose up to ten times as much as the written-out sum there, which is theirs to mend
     exact, plains = _exact_and_plain(name, inputs, dtype, engine != "torch")  # which gives no lse
     found = [oracle.measure(oracle.run_engine(engine), x, build) for x in draws]
-    oracle.assert_as_exact(found, exact, plains)
+    # Dropout is the ratio of two of FlexAttention's kernels, each of which may err as one.
+    kernels = 2 if engine == "flex" and CASES[name].options.get("dropout") else 1
+    oracle.assert_as_exact(found, exact, plains, factor=2.0 * kernels)

@@ -3,6 +3,8 @@
 Letters: B sequences, H query heads, G key/value heads, Q queries, K keys, D query/key width, E value width.
 """
 
+from collections.abc import Callable
+
 import oracle
 import pytest
 import torch
@@ -15,6 +17,7 @@ from uwaga import AlibiBias, Causal, Documents, KeyLengths, Ragged, Window, atte
 from uwaga._base import native
 
 SETTINGS = settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+FEW = settings(SETTINGS, max_examples=40)  # of an engine that takes 50 ms a call
 needs_native = pytest.mark.skipif(native.reason_unavailable() is not None, reason=str(native.reason_unavailable()))
 
 
@@ -55,10 +58,28 @@ def test_any_call_that_torch_serves_has_its_shape_and_its_zeros(call: tuple[dict
     torch.testing.assert_close(found.double(), exact, rtol=0.05, atol=0.05)
 
 
+@pytest.mark.slow
+@FEW
+@given(dense_calls())
+def test_any_dense_call_by_flex_attention_is_exact(call: tuple[dict[str, Tensor], dict]) -> None:
+    _check("flex", *call)
+
+
 @needs_native
 @SETTINGS
 @given(st.data())
 def test_any_ragged_call_is_exact(data: st.DataObject) -> None:
+    _check("cpu", *_ragged_call(data))
+
+
+@pytest.mark.slow
+@FEW
+@given(st.data())
+def test_any_ragged_call_by_flex_attention_is_exact(data: st.DataObject) -> None:
+    _check("flex", *_ragged_call(data))
+
+
+def _ragged_call(data: st.DataObject) -> tuple[dict[str, Tensor], dict, Callable[[dict[str, Tensor]], dict]]:
     rows, groups = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 2))
     heads, width, value_width = groups * data.draw(st.integers(1, 2)), *data.draw(st.tuples(*[st.integers(1, 40)] * 2))
     dtype, generator = data.draw(DTYPES), torch.Generator().manual_seed(data.draw(st.integers(0, 99)))
@@ -80,4 +101,4 @@ def test_any_ragged_call_is_exact(data: st.DataObject) -> None:
     def pack(x: dict[str, Tensor]) -> dict:
         return {name: Ragged(values, offsets[name != "query"]) for name, values in x.items()}
 
-    _check("cpu", operands, options, pack)
+    return operands, options, pack

@@ -61,7 +61,7 @@ def attention(
             al., "Efficient Streaming Language Models with Attention Sinks", 2023).
         dropout: probability in [0, 1) of dropping a weight; kept ones are multiplied by 1 / (1 - dropout). The seed is
             drawn from PyTorch's default generator, so torch.manual_seed makes a call repeatable.
-        impl: None chooses (see `explain`); "cpu", "torch", "linear" or "reference" runs that engine or raises.
+        impl: None chooses (see `explain`); "cpu", "flex", "torch", "linear" or "reference" runs that engine or raises.
 
     Returns:
         (..., H, Q, E) in the query's dtype; Ragged where the query is. A query that sees no key gives zeros.

@@ -32,7 +32,7 @@ def run(call: Call, engine: str) -> tuple[Tensor, Tensor | None]:
     """The output (B, H, Q, E) and the lse (B, H, Q), None where it is not wanted. Autocast is switched off: operands are
     read in the dtype that they have, and arithmetic is float32 (float64 for float64).
 
-    PyTorch's own kernels are traced and differentiated by PyTorch itself, and so are the other engines made of PyTorch
+    PyTorch's own kernels (`torch`, `flex`) are traced and differentiated by PyTorch itself, and so are the other engines made of PyTorch
     operations in plain eager mode. The other engines are opaque to PyTorch: an autograd.Function where at most autograd and
     torch.func are active, else a registered operator.
     """
@@ -44,7 +44,7 @@ def run(call: Call, engine: str) -> tuple[Tensor, Tensor | None]:
 
 
 def _run(call: Call, engine: str, *, is_autocast_outside: bool = False) -> tuple[Tensor, Tensor | None]:
-    if engine == "torch":
+    if engine == "torch" or (engine == "flex" and (torch.compiler.is_compiling() or not is_intercepted())):
         return choose.DIFFERENTIABLE[engine].attend(call)
     if has_tangent(*call.operands):
         if engine == "cpu":

@@ -15,11 +15,15 @@ from uwaga._base.tracing import is_in_forward_mode, is_transformed
 from uwaga.ops import engine_table
 from uwaga.ops.attention import reference
 from uwaga.ops.attention.call import Call, Gradients
-from uwaga.ops.attention.engines import cpu, linear, torch_fused
+from uwaga.ops.attention.engines import cpu, flex, linear, torch_fused
 from uwaga.ops.engine_table import Preference
 
 # The order in which engines are preferred; the first that does not refuse serves.
 _ORDER = ("cpu", "torch", "reference")
+# On another device: SDPA and varlen_attn where they serve a call by their own options, FlexAttention where it fuses what would
+# be a matrix or a loop for them.
+_ORDER_ON_DEVICE = ("torch", "flex", "reference")
+_ORDER_ON_DEVICE_COSTLY = ("flex", "torch", "reference")
 # Of these the processor decides which comes first in a dense call; `_ORDER` is that of all other calls.
 _BY_PROCESSOR = ("cpu", "torch")
 # Without softmax the product can be reassociated, O(N * D * E) in place of O(N * N * (D + E)).
@@ -52,9 +56,11 @@ class OpaqueEngine(Protocol):
 
 
 OPAQUE: Mapping[str, OpaqueEngine] = {"cpu": cpu}
-DIFFERENTIABLE: Mapping[str, DifferentiableEngine] = {"linear": linear, "reference": reference, "torch": torch_fused}
+DIFFERENTIABLE: Mapping[str, DifferentiableEngine] = {
+    "flex": flex, "linear": linear, "reference": reference, "torch": torch_fused
+}  # fmt: skip
 _ENGINES: Mapping[str, DifferentiableEngine | OpaqueEngine] = {
-    "cpu": cpu, "linear": linear, "reference": reference, "torch": torch_fused
+    "cpu": cpu, "flex": flex, "linear": linear, "reference": reference, "torch": torch_fused
 }  # fmt: skip
 NAMES = tuple(_ENGINES)
 
@@ -64,6 +70,7 @@ vars(native.reason_unavailable)["_dynamo_marked_constant"] = True
 
 _WHY = {
     "cpu": "native kernels on the CPU",
+    "flex": "PyTorch's FlexAttention",
     "linear": "without softmax, Q (K^T V) costs O(N D E)",
     "reference": "no faster engine serves this call",
     "torch": "PyTorch's own fused kernels",
@@ -71,7 +78,9 @@ _WHY = {
 
 
 # Engines that serve some calls at a cost that a user would not expect.
-_COSTS: Mapping[str, Callable[[Call], str | None]] = {"reference": reference.cost, "torch": torch_fused.cost}
+_COSTS: Mapping[str, Callable[[Call], str | None]] = {
+    "flex": flex.cost, "reference": reference.cost, "torch": torch_fused.cost
+}  # fmt: skip
 
 
 class Choice(NamedTuple):
@@ -82,12 +91,20 @@ class Choice(NamedTuple):
     refused: dict[str, str]
 
 
-def order(*, softmax: bool, is_float64: bool, dense: tuple[str, ...] | None = None) -> tuple[str, ...]:
-    """The engines in order of preference; `dense`: of a dense call the order that its processor prefers."""
+def order(
+    *,
+    softmax: bool,
+    is_float64: bool,
+    dense: tuple[str, ...] | None = None,
+    elsewhere: tuple[str, ...] | None = None,
+) -> tuple[str, ...]:
+    """The engines in order of preference; `dense` and `elsewhere` as in `choose`."""
     if is_float64:
         return _ORDER_FLOAT64
     if not softmax:
         return _ORDER_WITHOUT_SOFTMAX
+    if elsewhere is not None:
+        return elsewhere
     return _ORDER if dense is None else (*dense, *(name for name in _ORDER if name not in dense))
 
 
@@ -98,6 +115,7 @@ def choose(
     refusals: Mapping[str, str | None],
     impl: str | None = None,
     dense: Preference | None = None,
+    elsewhere: tuple[str, ...] | None = None,
 ) -> Choice:
     """The first engine in the order of preference that does not refuse, or the named one.
 
@@ -107,6 +125,7 @@ def choose(
         refusals: for each engine why it cannot serve, or None.
         impl: the engine that the caller named, or None.
         dense: of a dense call the order that its processor prefers; None: of other calls.
+        elsewhere: the order of a call on another device than the CPU; None on the CPU.
 
     Raises:
         ValueError: no engine of this name, or it refuses. A named engine never falls back.
@@ -121,7 +140,8 @@ def choose(
         if impl in refused:
             raise ValueError(f"attention: engine {impl!r} cannot serve this call: {refused[impl]}")
         return Choice(impl, "named by the caller", refused)
-    engines = order(softmax=softmax, is_float64=is_float64, dense=None if dense is None else dense.engines)
+    preferred = None if dense is None else dense.engines
+    engines = order(softmax=softmax, is_float64=is_float64, dense=preferred, elsewhere=elsewhere)
     for name in engines:
         if name not in refused:
             why = "float64 is computed by the reference" if _is_oracle(name, is_float64) else _WHY[name]
@@ -137,7 +157,12 @@ def choice(call: Call, impl: str | None) -> Choice:
     refusals = {name: module.refusal(call) for name, module in _ENGINES.items()}
     dense = engine_table.dense_attention(call.query.dtype) if _is_by_processor(call) else None
     found = choose(
-        softmax=call.options.softmax, is_float64=_is_float64(call), refusals=refusals, impl=impl, dense=dense
+        softmax=call.options.softmax,
+        is_float64=_is_float64(call),
+        refusals=refusals,
+        impl=impl,
+        dense=dense,
+        elsewhere=_elsewhere(call),
     )
     cost = _COSTS[found.engine](call) if found.engine in _COSTS else None
     return found if cost is None else found._replace(reason=f"{found.reason}; {cost}")
@@ -150,10 +175,18 @@ def engine_name(call: Call, impl: str | None) -> str:
         refusals = {impl: _ENGINES[impl].refusal(call)}
         return choose(softmax=call.options.softmax, is_float64=False, refusals=refusals, impl=impl).engine
     dense = engine_table.dense_attention_engines(call.query.dtype) if _is_by_processor(call) else None
-    for name in order(softmax=call.options.softmax, is_float64=_is_float64(call), dense=dense):
+    softmax, elsewhere = call.options.softmax, _elsewhere(call)
+    for name in order(softmax=softmax, is_float64=_is_float64(call), dense=dense, elsewhere=elsewhere):
         if _ENGINES[name].refusal(call) is None:
             return name
     raise AssertionError("the reference serves every call")
+
+
+def _elsewhere(call: Call) -> tuple[str, ...] | None:
+    """The order of a call on another device than the CPU."""
+    if call.query.device.type == "cpu":
+        return None
+    return _ORDER_ON_DEVICE if torch_fused.cost(call) is None else _ORDER_ON_DEVICE_COSTLY
 
 
 def _is_by_processor(call: Call) -> bool:

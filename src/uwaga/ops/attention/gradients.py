@@ -15,6 +15,9 @@ from uwaga._base.tracing import without_autocast
 from uwaga.ops.attention import choose, reference
 from uwaga.ops.attention.call import Attend, Call, Gradients
 
+# The dispatch key under which autograd records what a kind of device computes.
+_AUTOGRAD = {"cuda": torch._C.DispatchKey.AutogradCUDA, "xpu": torch._C.DispatchKey.AutogradXPU}
+
 
 def forward(engine: str, call: Call) -> tuple[Tensor, Tensor | None]:
     """The output and the lse of the call, computed by the named engine."""
@@ -114,7 +117,7 @@ def _recording(device: torch.device) -> Iterator[None]:
     """Autograd without autocast, also inside an operator's kernel: there the dispatcher leaves autograd out, and without
     this guard all gradients would be zeros."""
     included, excluded = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
-    excluded = excluded - torch._C.DispatchKeySet(torch._C.DispatchKey.AutogradCPU)
+    excluded = excluded - torch._C.DispatchKeySet(_AUTOGRAD.get(device.type, torch._C.DispatchKey.AutogradCPU))
     with torch._C._ForceDispatchKeyGuard(included, excluded), torch.enable_grad(), without_autocast(device):
         yield
 

@@ -182,12 +182,17 @@ def kept(seed: Tensor, dropout: float, batch: int, heads: int, queries: int, key
     sequence_head = torch.arange(batch * heads, device=device).view(batch, heads, 1)
     i_Q = torch.arange(queries, device=device)
     j_K = torch.arange(keys, device=device)
-    row_BHQ = _splitmix(_splitmix(seed.to(device) + sequence_head) + i_Q) & _LOW_32
+    row_BHQ = row_keys(seed.to(device) + sequence_head, i_Q)
     x = (row_BHQ[..., None] + j_K * 0x9E3779B1) & _LOW_32
     x = ((x ^ (x >> 16)) * 0x85EBCA6B) & _LOW_32
     x = ((x ^ (x >> 13)) * 0xC2B2AE35) & _LOW_32
     x = x ^ (x >> 16)
     return x >= min(int(dropout * 2**32), 2**32 - 1)
+
+
+def row_keys(streams: Tensor, i_Q: Tensor) -> Tensor:
+    """`row_key` of `kept` for the queries i of a stream, seed + b * H + h; both int64, and broadcast."""
+    return _splitmix(_splitmix(streams) + i_Q) & _LOW_32
 
 
 def _splitmix(x: Tensor) -> Tensor:
