@@ -392,7 +392,7 @@ VALUES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "unknown engine": (
         lambda: uwaga.attention(Q, K, V, impl="flash"),
-        "attention: impl must be one of 'cpu', 'linear', 'reference', 'torch' or None, not 'flash'",
+        "attention: impl must be one of 'cpu', 'flex', 'linear', 'reference', 'torch' or None, not 'flash'",
     ),
     "engine without the option": (
         lambda: uwaga.attention(Q, K, V, softcap=1.0, impl="torch"),

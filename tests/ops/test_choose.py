@@ -48,7 +48,7 @@ def test_a_named_engine_runs_or_raises() -> None:
     with pytest.raises(ValueError) as error:
         choose(softmax=True, is_float64=False, refusals=FREE, impl="gpu")
     assert str(error.value) == (
-        "attention: impl must be one of 'cpu', 'linear', 'reference', 'torch' or None, not 'gpu'"
+        "attention: impl must be one of 'cpu', 'flex', 'linear', 'reference', 'torch' or None, not 'gpu'"
     )
 
 

@@ -503,8 +503,7 @@ class _ScoreForm(NamedTuple):
 
     scale: float
     softcap: str  # as text, which is a constant of the kernel: torch.compile makes a variable of a float; "" is none
-    relative: int | None  # the number of the tensor (H, L), before the place of distance 0, (Q,) or (B, Q)
-    distances: int  # L
+    relative: int | None  # the number of the tensor (H, L), before L - 1 and the place of distance 0, (Q,) or (B, Q)
     bias: _Element | None
     dropout: int | None  # the number of the tensor of the rows' hashes (B, H, Q), before the places of the keys (K,)
     threshold: int  # a weight is dropped whose hash is less, both less 2**31
@@ -520,13 +519,14 @@ class _Scores(NamedTuple):
         tensors: list[Tensor] = []
         relative = bias = dropout = None
         softcap = repr(options.softcap) if options.softcap else ""
-        distances = threshold = 0
+        threshold = 0
         if call.relative is not None:
-            relative, distances = 0, call.relative.shape[1]
+            relative = 0
             place = _place(
                 call, tokens, options.relative_start_mode, options.relative_start, call.relative_starts
             )  # (Q,) or (B, Q)
-            tensors += [call.relative, (place - options.relative_zero).int()]
+            last = torch.full((), call.relative.shape[1] - 1, dtype=torch.int32, device=call.query.device)
+            tensors += [call.relative, last, (place - options.relative_zero).int()]
         if call.bias is not None:
             bias = _element(call.bias, tokens, tensors)
         if options.dropout:
@@ -536,7 +536,7 @@ class _Scores(NamedTuple):
             j_K = torch.arange(call.key.shape[2], device=call.query.device) if tokens is None else tokens.local_K
             tensors += [_hash_of_rows(call, tokens), j_K.int()]
             threshold = min(int(options.dropout * 2**32), 2**32 - 1) - _SIGN
-        form = _ScoreForm(options.scale, softcap, relative, distances, bias, dropout, threshold)
+        form = _ScoreForm(options.scale, softcap, relative, bias, dropout, threshold)
         return _Scores(form, tuple(tensors))
 
     def without_dropout(self) -> "_Scores":
@@ -566,9 +566,10 @@ def _score(
         softcap = float(form.softcap)
         score = softcap * torch.tanh(score / softcap)
     if form.relative is not None:
-        distance = k - _of_query(tensors[form.relative + 1], b, q)
+        distance = k - _of_query(tensors[form.relative + 2], b, q)
         # Of keys in another document of a ragged batch there is no distance, and the mask hides them.
-        score = score + tensors[form.relative][h, distance.clamp(0, form.distances - 1)]
+        distance = torch.minimum(distance.clamp(min=0), tensors[form.relative + 1])
+        score = score + tensors[form.relative][h, distance]
     if form.bias is not None:
         score = score + _read(form.bias, tensors, b, h, q, k)
     if form.dropout is not None:
@@ -651,11 +652,8 @@ def _flex(
     blocks: tuple[Tensor | None, ...],
 ) -> tuple[Tensor, Tensor]:
     """To be compiled: uncompiled, FlexAttention stores all scores."""
-    from torch.nn.attention.flex_attention import (
-        AuxRequest,
-        BlockMask,
-        flex_attention,
-    )  # here, since it imports the compiler
+    # Here, since it imports the compiler.
+    from torch.nn.attention.flex_attention import AuxOutput, AuxRequest, flex_attention
 
     def score_mod(score: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
         return _score(form, score_tensors, score, b, h, q, k)
@@ -666,7 +664,7 @@ def _flex(
 
     block_mask = None
     if node is not None:
-        block_mask = BlockMask((query.shape[2], key.shape[2]), *blocks, (_BLOCK, _BLOCK), mask_mod)
+        block_mask = _block_mask((query.shape[2], key.shape[2]), blocks, mask_mod)
     is_plain = not (form.softcap or form.relative is not None or form.bias is not None or form.dropout is not None)
     output, aux = flex_attention(
         query,
@@ -679,7 +677,15 @@ def _flex(
         return_aux=AuxRequest(lse=True),
     )
     assert isinstance(output, Tensor)
+    assert isinstance(aux, AuxOutput)
+    assert aux.lse is not None
     return output, aux.lse
+
+
+def _block_mask(lengths: tuple[int, int], blocks: tuple[Tensor | None, ...], mask_mod: Callable[..., Tensor]) -> Any:
+    from torch.nn.attention.flex_attention import BlockMask
+
+    return BlockMask(lengths, *blocks, BLOCK_SIZE=(_BLOCK, _BLOCK), mask_mod=mask_mod)  # type: ignore[misc, arg-type]
 
 
 def _unfused(
@@ -694,7 +700,6 @@ def _unfused(
 ) -> tuple[Tensor, Tensor]:
     """The same by the operator below flex_attention, which has gradients on the CPU and compiles nothing."""
     from torch._higher_order_ops.flex_attention import flex_attention
-    from torch.nn.attention.flex_attention import BlockMask
 
     def score_mod(score: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor, *tensors: Tensor) -> Tensor:
         return _score(form, tensors, score, b, h, q, k)
@@ -706,7 +711,7 @@ def _unfused(
     if node is None:
         whole = torch.full((1, 1, *(-(-length // _BLOCK) for length in lengths)), _FULL, dtype=torch.int8)
         blocks = _block_lists(whole)
-    block_mask = BlockMask(lengths, *blocks, (_BLOCK, _BLOCK), mask_mod)
+    block_mask = _block_mask(lengths, blocks, mask_mod)
     options = {"BACKEND": "AUTO", "OUTPUT_LOGSUMEXP": True, "OUTPUT_MAX": False}
     output, lse2, _ = flex_attention(
         query, key, value, score_mod, block_mask.as_tuple(), form.scale, options, score_tensors, mask_tensors

@@ -1,0 +1,227 @@
+"""FlexAttention's block masks, kernels and place among the engines. What it computes, the conformance suite tests.
+
+On the CPU PyTorch compiles no FlexAttention that gives the lse or a gradient: kernels are traced here, as for a GPU, and run
+by PyTorch's own form of the operator. Tensors of a GPU are fake ones.
+"""
+
+import pytest
+import torch
+from torch import Tensor
+from torch._subclasses import FakeTensorMode
+
+from uwaga import AlibiBias, Causal, Documents, KeyLengths, Ragged, Window, attention, explain
+from uwaga.ops.attention.arguments import make_call
+from uwaga.ops.attention.call import Call
+from uwaga.ops.attention.engines import flex
+from uwaga.ops.mask_program import Block, visible
+from uwaga.ops.masks import Mask
+
+N = 300
+BLOCKS = 3
+_BITS = torch.zeros(2, 1, N, N, dtype=torch.bool)
+_BITS[:, :, :128, :128] = True
+_BITS[0, 0, 200, 290] = True
+MASKS = {
+    "causal": Causal(),
+    "strictly past": Causal(include_self=False),
+    "window": Window(100, 20),
+    "one start per row": Causal(start=torch.tensor([-40, 500])),
+    "start beyond int32": Window(3, None, start=2**40),
+    "lengths": KeyLengths(torch.tensor([0, 130])),
+    "documents": Documents(torch.arange(N) // 128),
+    "dense": _BITS,
+    "and": Causal() & KeyLengths(torch.tensor([40, 200])) & Documents(torch.arange(N) // 50),
+    "or": Window(5, 5) | KeyLengths(torch.tensor([9, 0])) | _BITS,
+}
+
+
+def _call(mask: Mask | Tensor | None, **options) -> Call:
+    x = torch.zeros(2, 2, N, 16)
+    given = {"bias": None, "scale": None, "softcap": None, "sinks": None, "dropout": 0.0, **options}
+    bias, scale, softcap, sinks, dropout = given.values()
+    return make_call(x, x, x, mask, bias, scale, "softmax", softcap, sinks, dropout, True)
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_empty_blocks_hide_all_and_full_ones_nothing(name: str) -> None:
+    call = _call(MASKS[name])
+    tensors: list[Tensor] = []
+    node = flex._node(call, tensors)
+    assert node is not None
+    states = flex._states(node, tensors, N, N)
+    seen = visible(call.options.mask_program, call.mask_tensors, N, N, "cpu").expand(2, 2, N, N)
+    for x in range(BLOCKS):
+        for y in range(BLOCKS):
+            inside = seen[..., x * 128 : (x + 1) * 128, y * 128 : (y + 1) * 128].flatten(2)
+            state = states.expand(2, 2, BLOCKS, BLOCKS)[..., x, y]
+            assert not inside[state == Block.EMPTY].any()
+            assert inside[state == Block.FULL].all()
+
+
+def test_causal_tests_the_diagonal_alone_and_computes_nothing_above_it() -> None:
+    tensors: list[Tensor] = []
+    node = flex._node(_call(Causal()), tensors)
+    assert node is not None
+    empty, partial, full = (int(x) for x in Block)
+    # The last blocks of 44 tokens are tested, too.
+    expected = [[partial, empty, empty], [full, partial, empty], [partial, partial, partial]]
+    assert flex._states(node, tensors, N, N)[0, 0].tolist() == expected
+
+
+def test_documents_of_a_ragged_batch_meet_in_no_block_but_their_own() -> None:
+    batch = Ragged.from_list([torch.zeros(n, 2, 16) for n in (256, 0, 128, 300)])
+    call = make_call(batch, batch, batch, Causal(), None, None, "softmax", None, None, 0.0, False)
+    tensors: list[Tensor] = []
+    node = flex._node(call, tensors)
+    assert isinstance(node, flex._Interval)  # the documents and the mask are one test
+    states = flex._states(node, tensors, 684, 684)[0, 0]
+    assert [(row != Block.EMPTY).nonzero().flatten().tolist() for row in states] == [
+        [0],
+        [0, 1],
+        [2],
+        [3],
+        [3, 4],
+        [3, 4, 5],
+    ]
+
+
+def test_the_mask_of_a_model_is_made_once_and_anew_where_it_changes() -> None:
+    lengths = torch.tensor([40, 200])
+    mask = KeyLengths(lengths)
+    first = flex._mask(_call(mask))
+    assert flex._mask(_call(mask)) is first
+    lengths[0] = 41
+    assert flex._mask(_call(mask)) is not first
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ragged", [False, True], ids=["dense", "ragged"])
+def test_the_kernel_is_one_graph_for_all_lengths(ragged: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch._dynamo.reset()
+    graphs = []
+
+    def backend(graph, _):
+        graphs.append(graph)
+        return graph
+
+    def compiled(form, node, *arguments):
+        key = form, node
+        if key not in kernels:
+            kernels[key] = torch.compile(lambda *x: flex._flex(form, node, *x), fullgraph=True, backend=backend)
+        return kernels[key](*arguments)
+
+    kernels: dict = {}
+    monkeypatch.setattr(flex, "_unfused", compiled)
+    options = {"softcap": 3.0, "sinks": torch.tensor([0.5, -1.0]), "bias": AlibiBias(torch.tensor([0.5, 0.25]))}
+    for n in (300, 200, 150):
+        values = [torch.randn(n, 2, 24) for _ in range(3)]
+        if ragged:
+            operands = [Ragged(x, torch.tensor([0, 40, n])) for x in values]
+            mask = Causal()
+        else:
+            operands = [x.transpose(0, 1)[None] for x in values]
+            mask = Window(50, 10) & KeyLengths(torch.tensor([n - 7]))
+        with torch.no_grad():
+            torch.manual_seed(n)
+            found = attention(*operands, mask=mask, dropout=0.2, impl="flex", **options)
+            torch.manual_seed(n)
+            expected = attention(*operands, mask=mask, dropout=0.2, impl="reference", **options)
+        if ragged:
+            found, expected = found.values, expected.values
+        torch.testing.assert_close(found, expected)
+    # The kernel of the lse and the kernel of the weights that dropout keeps: of one length, and of any.
+    assert len(kernels) == 2
+    assert len(graphs) <= 4
+
+
+@pytest.mark.slow
+def test_it_is_a_part_of_what_a_user_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flex, "refusal", lambda call: None)  # as on a GPU
+
+    @torch.compile(fullgraph=True, backend="eager")
+    def run(query: Tensor, key: Tensor, lengths: Tensor) -> Tensor:
+        return attention(query, key, key, mask=Causal() & KeyLengths(lengths), softcap=2.0, impl="flex")
+
+    query, key, lengths = torch.randn(2, 4, 200, 16), torch.randn(2, 2, 200, 16), torch.tensor([150, 200])
+    with torch.no_grad():
+        found = run(query, key, lengths)
+    mask = Causal() & KeyLengths(lengths)
+    torch.testing.assert_close(found, attention(query, key, key, mask=mask, softcap=2.0, impl="reference"))
+
+
+@pytest.mark.parametrize(
+    ("options", "engine", "reason"),
+    [
+        ({}, "torch", "PyTorch's own fused kernels"),
+        ({"mask": Causal()}, "torch", "PyTorch's own fused kernels"),
+        ({"mask": Window(5, 0)}, "flex", "PyTorch's FlexAttention"),
+        ({"softcap": 5.0}, "flex", "PyTorch's FlexAttention"),
+        ({"sinks": 0.0}, "flex", "PyTorch's FlexAttention"),
+        (
+            {"dropout": 0.1},
+            "flex",
+            "PyTorch's FlexAttention; dropout takes a second kernel, which computes the scores once more",
+        ),
+        ({"normalize": None, "mask": Causal()}, "linear", "without softmax, Q (K^T V) costs O(N D E)"),
+        (
+            {"normalize": None, "softcap": 2.0},
+            "reference",
+            "no faster engine serves this call; it stores all scores, (2, 2, 300, 300) in float32: 1440000 bytes and more",
+        ),
+    ],
+    ids=["plain", "causal", "window", "softcap", "sinks", "dropout", "no softmax", "no softmax, softcap"],
+)
+def test_what_serves_a_call_on_a_gpu(options: dict, engine: str, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flex, "_why_not_on_cuda", lambda: None)
+    with FakeTensorMode():
+        x = torch.zeros(2, 2, N, 16, device="cuda")
+        given = {"sinks": torch.zeros(2, device="cuda")} if "sinks" in options else {}
+        choice = explain(x, x, x, **{**options, **given})
+    assert (choice.engine, choice.reason) == (engine, reason)
+
+
+def test_a_gpu_without_triton_is_told_and_pytorch_serves_at_a_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.utils._triton.has_triton", lambda: False)
+    flex._why_not_on_cuda.cache_clear()
+    with FakeTensorMode():
+        x = torch.zeros(2, 2, N, 16, device="cuda")
+        choice = explain(x, x, x, mask=Window(5, 0))
+        with pytest.raises(ValueError) as error:
+            explain(x, x, x, impl="flex")
+    flex._why_not_on_cuda.cache_clear()
+    assert choice.engine == "torch"
+    assert "becomes a matrix (Q, K) of 90000 bytes" in choice.reason
+    why = "FlexAttention's kernels need Triton and a GPU of compute capability 7.0 or more"
+    assert choice.refused["flex"] == why
+    assert str(error.value) == f"attention: engine 'flex' cannot serve this call: {why}"
+
+
+@pytest.mark.parametrize(
+    ("why", "options"),
+    [
+        ("FlexAttention always applies softmax", {"normalize": None}),
+        ("FlexAttention has no kernels for float64", {"dtype": torch.float64}),
+        ("FlexAttention has no kernels for tensors on the device 'meta'", {"device": "meta"}),
+    ],
+    ids=["no softmax", "float64", "meta"],
+)
+def test_what_it_refuses(why: str, options: dict) -> None:
+    x = torch.zeros(2, 4, 8, **{name: options[name] for name in options if name != "normalize"})
+    normalize = options.get("normalize", "softmax")
+    assert explain(x, x, x, normalize=normalize).refused["flex"] == why
+
+
+def test_on_the_cpu_it_serves_who_names_it_and_says_what_it_stores() -> None:
+    x = torch.zeros(1, 2, 9, 8)
+    assert explain(x, x, x, softcap=2.0, impl="flex").reason == (
+        "named by the caller; on the CPU FlexAttention is not fused: it stores all scores, (1, 2, 9, 9) in float32, several times"
+    )
+
+
+def test_torch_func_is_refused() -> None:
+    x = torch.randn(2, 4, 8)
+    with pytest.raises(ValueError) as error:
+        torch.func.grad(lambda x: attention(x, x, x, impl="flex").sum())(x)
+    assert str(error.value) == (
+        "attention: engine 'flex' cannot serve this call: FlexAttention knows neither torch.func nor forward mode"
+    )
