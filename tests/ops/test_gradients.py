@@ -9,6 +9,7 @@ import torch
 from uwaga import AlibiBias, Causal, KeyLengths, Ragged, RelativeBias, Window, attention
 from uwaga._base import native
 from uwaga.ops import attention_and_lse
+from uwaga.ops.attention import gradients
 
 NATIVE = pytest.param(
     "cpu", marks=pytest.mark.skipif(native.reason_unavailable() is not None, reason=str(native.reason_unavailable()))
@@ -178,3 +179,13 @@ def test_a_vectorized_hessian_is_the_hessian(impl: str) -> None:
     query, key, _ = (x.detach()[:1] for x in _operands(torch.float32))
     found = torch.autograd.functional.hessian(loss, query, vectorize=True)
     torch.testing.assert_close(found, torch.autograd.functional.hessian(loss, query))
+
+
+def test_within_an_operator_gradients_are_recorded_on_a_gpu_too() -> None:
+    """The dispatcher leaves autograd out there; without it all gradients would be zeros."""
+    autograd = torch._C.DispatchKey.AutogradCUDA
+    included, excluded = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
+    with torch._C._ForceDispatchKeyGuard(included, excluded.add(autograd)):
+        assert torch._C._dispatch_tls_is_dispatch_key_excluded(autograd)
+        with gradients._recording(torch.device("cuda")):
+            assert not torch._C._dispatch_tls_is_dispatch_key_excluded(autograd)
