@@ -27,6 +27,7 @@ def watch(
     dtype: torch.dtype | None = None,
     values: bool = False,
     max_bytes: int | None = None,
+    device: torch.device | str | int | None = None,
     tokenizer: object = None,
     tokens: TokenLists | Mapping[str, TokenLists] | None = None,
 ) -> Iterator[Recording]:
@@ -53,18 +54,25 @@ def watch(
         values: whether the values are kept too, as `recording.values`.
         max_bytes: how many bytes the recording may keep, `recording.nbytes`; None for any number. Queries, keys and values are
             counted before they are copied.
+        device: where they are kept, and the maps computed: None for where the model computes; "cpu" for the host's memory, into
+            which a GPU copies them while it goes on computing (`torch.cuda`: pinned memory, a stream of its own).
         tokenizer, tokens: the strings of tokens: a tokenizer (of transformers or tokenizers, or a function from a list of
             ids to strings), or as strings: a list for one row, or a list of lists. A dict by "encoder" and "decoder" of
             either, where these have different ones.
 
     Raises:
-        ValueError: a model without attention that can be watched, a layer, kind or head that does not exist, or
+        ValueError: a model without attention that can be watched, a layer, kind or head that does not exist, a device that is none, or
             attention that ran without being recorded; in the forward pass, more to keep than max_bytes; a model of transformers that computes attention by itself.
     """
     found = AttentionLayers.of([*builtin.find_attentions(model), *huggingface.find_attentions(model)])
     wanted = found.select(type(model).__name__, layers, kinds)
     recording = SpeculativeRecording(
-        heads=heads, dtype=dtype, max_bytes=max_bytes, strings=TokenStrings(tokenizer, tokens), model=_model_name(model)
+        heads=heads,
+        dtype=dtype,
+        max_bytes=max_bytes,
+        device=device,
+        strings=TokenStrings(tokenizer, tokens),
+        model=_model_name(model),
     )
     embedded_ids: list[Tensor] = []  # the last ids that the model has embedded, until a pass begins with them
 

@@ -130,16 +130,67 @@ class Budget:
         self.used += size
 
 
+class Storage:
+    """Where the copies of operands are kept: on their own device, or on another.
+
+    From a GPU to the host they are copied while the model goes on computing: into pinned memory, on a stream of their own. Until `wait`
+    they may be incomplete.
+
+    Args:
+        device: None for that of each operand.
+    """
+
+    def __init__(self, device: torch.device | None) -> None:
+        self.device = device
+        self._streams: dict[torch.device, torch.cuda.Stream] = {}
+        self._running: list[torch.cuda.Event] = []
+
+    def operand(self, x: Tensor) -> Tensor:
+        """A tensor that nothing else writes into, moved."""
+        if self.device is None or self.device.type != "cpu" or not x.is_cuda:
+            return x if self.device is None else x.to(self.device)
+        if x.device not in self._streams:
+            self._streams[x.device] = torch.cuda.Stream(x.device)
+        stream = self._streams[x.device]
+        host = torch.empty(x.shape, dtype=x.dtype, pin_memory=True)
+        stream.wait_stream(torch.cuda.current_stream(x.device))
+        with torch.cuda.stream(stream):
+            host.copy_(x, non_blocking=True)
+            done = torch.cuda.Event()
+            done.record(stream)
+        x.record_stream(stream)  # its memory is not given to others before the copy is complete
+        self._running.append(done)
+        return host
+
+    def other(self, x: Any) -> Any:
+        """A mask, a bias, or a tensor of one, moved: complete at once."""
+        if self.device is None:
+            return x
+        if isinstance(x, Tensor):
+            return x.to(self.device)
+        if not dataclasses.is_dataclass(x):
+            return x
+        parts = {field.name: getattr(x, field.name) for field in dataclasses.fields(x)}
+        return dataclasses.replace(x, **{name: self.other(y) for name, y in parts.items() if isinstance(y, Tensor)})  # type: ignore[type-var]
+
+    def wait(self) -> None:
+        """Return when all copies are complete."""
+        for done in self._running:
+            done.synchronize()
+        self._running.clear()
+
+
 class Copier:
     """Copies tensors of one forward pass; a tensor that several layers share is copied once.
 
     Args:
         dtype: of the copies of operands; None for their own.
+        storage: where the copies are kept.
         take: called with a number of bytes before an operand is copied, and with those of other kept tensors.
     """
 
-    def __init__(self, dtype: torch.dtype | None, take: Callable[[int], None]) -> None:
-        self.dtype, self._take = dtype, take
+    def __init__(self, dtype: torch.dtype | None, storage: Storage, take: Callable[[int], None]) -> None:
+        self.dtype, self._storage, self._take = dtype, storage, take
         self._made: dict[tuple[int, tuple[int, ...] | None], tuple[object, object]] = {}
         self._counted: dict[int, Tensor] = {}  # by address; the tensors are held, so that no other gets their addresses
 
@@ -153,10 +204,10 @@ class Copier:
         numbers = values.numel() if heads is None else values.numel() // max(values.shape[axis], 1) * len(heads)
         self._take(numbers * (self.dtype or values.dtype).itemsize)
         if not isinstance(x, Ragged):
-            return _copied(x, -3, heads, self.dtype)
+            return self._storage.operand(_copied(x, -3, heads, self.dtype))
         offsets = self._once(x.offsets, None, lambda: x.offsets.clone())
         self.count(offsets)
-        return Ragged(_copied(x.values, 1, heads, self.dtype), offsets, max_length=x.max_length)
+        return Ragged(self._storage.operand(_copied(x.values, 1, heads, self.dtype)), offsets, max_length=x.max_length)
 
     def count(self, kept: object) -> None:
         """Count the tensors of a copied object that is kept; one that several layers share counts once. Raises ValueError."""
@@ -174,7 +225,7 @@ class Copier:
             bias=self._bias(bias, heads, count),
             scale=options["scale"],
             softcap=options["softcap"],
-            sinks=None if sinks is None else _copied(sinks, -1, heads, None),
+            sinks=None if sinks is None else self._storage.other(_copied(sinks, -1, heads, None)),
         )
 
     def _mask(self, mask: Mask | Tensor | None, heads: list[int] | None) -> Mask | Tensor | None:
@@ -201,7 +252,7 @@ class Copier:
         # The original is stored beside its copy during the pass, so that no other object gets its id.
         name = (id(x), None if heads is None else tuple(heads))
         if name not in self._made:
-            self._made[name] = (x, make())
+            self._made[name] = (x, self._storage.other(make()))
         return self._made[name][1]
 
 

@@ -120,13 +120,15 @@ class Recording:
         heads: Sequence[int] | None = None,
         dtype: torch.dtype | None = None,
         max_bytes: int | None = None,
+        device: torch.device | str | int | None = None,
         strings: TokenStrings | None = None,
         model: str = "",
     ) -> None:
         self._heads = None if heads is None else tuple(heads)
         self._strings = TokenStrings(None, None) if strings is None else strings
         budget = Budget(max_bytes)
-        self._stacks = {kind: Stack(dtype, budget) for kind in ("encoder", "decoder")}
+        place = None if device is None else _device(device)
+        self._stacks = {kind: Stack(dtype, budget, place) for kind in ("encoder", "decoder")}
         self._chosen: list[list[Segment]] | None = None  # of the decoder
         self.model = model
         self.written: dict[str, list[tuple[str, Sequence[tuple[int, int]]]]] = {}
@@ -272,6 +274,15 @@ class Recording:
                 "the texts that you pass, with all token ids of the decoder"
             )
         return ends
+
+
+def _device(device: torch.device | str | int) -> torch.device:
+    try:
+        return torch.device(device)
+    except (RuntimeError, TypeError):
+        raise ValueError(
+            f"watch: device must be a device of PyTorch's, such as 'cpu', or None, not {device!r}"
+        ) from None
 
 
 def _batched(x: Operand) -> Operand:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from uwaga.maps.map import AttentionMap
-from uwaga.maps.recordings.copies import Budget, Copier, HeadSelection, MapOptions, VectorBias
+from uwaga.maps.recordings.copies import Budget, Copier, HeadSelection, MapOptions, Storage, VectorBias
 from uwaga.maps.recordings.passes import (
     Pass,
     Segment,
@@ -136,8 +136,9 @@ class RecordedAttention:
     """Copies of one attention's operands: the queries, new keys and, if wanted, new values of each pass; of cross-attention the
     keys and values of the first pass only. The masks and biases of later passes take O(T) memory."""
 
-    def __init__(self, name: str, is_cross: bool, heads: HeadSelection) -> None:
+    def __init__(self, name: str, is_cross: bool, heads: HeadSelection, storage: Storage | None = None) -> None:
         self.name, self.is_cross, self.heads = name, is_cross, heads
+        self._storage = Storage(None) if storage is None else storage  # of the copies, which it may still be making
         self.queries: list[Operand] = []
         self.keys: list[Operand] = []
         self.values: list[Operand] = []  # as the keys, or none
@@ -188,6 +189,7 @@ class RecordedAttention:
         Raises:
             ValueError: layers with different numbers of keys from before the first pass.
         """
+        self._storage.wait()
         if paths is None:
             return Joined(self.queries[0], self.keys[0], self.values[0] if self.values else None, self.options)
         if not self.is_cross and self.starts != old:
@@ -310,8 +312,10 @@ class Stack:
     queries follow keys that were recorded; else it starts new texts, and what was recorded is dropped.
     """
 
-    def __init__(self, dtype: torch.dtype | None, budget: Budget | None = None) -> None:
-        self.dtype = dtype
+    def __init__(
+        self, dtype: torch.dtype | None, budget: Budget | None = None, device: torch.device | None = None
+    ) -> None:
+        self.dtype, self._storage = dtype, Storage(device)
         self._budget, self._taken = Budget(None) if budget is None else budget, 0
         self.forget()
 
@@ -328,7 +332,7 @@ class Stack:
 
     def close(self) -> None:
         """Release the model's own tensors at the end of a pass."""
-        self._copier = Copier(self.dtype, self._take)
+        self._copier = Copier(self.dtype, self._storage, self._take)
 
     def _take(self, size: int) -> None:
         """Count bytes that are about to be kept. If they are too many, everything is dropped, so that no part of a pass is left."""
@@ -379,7 +383,9 @@ class Stack:
         Raises:
             ValueError: the passes cannot be joined, or the copies would be too large.
         """
-        attention = self.attentions.setdefault(where, RecordedAttention(str(where), where.is_cross, heads))
+        attention = self.attentions.setdefault(
+            where, RecordedAttention(str(where), where.is_cross, heads, self._storage)
+        )
         attention.store(query, key, options, self._copier, value)
 
     def starts_and_lengths(self, paths: list[list[Segment]] | None) -> tuple[list[int], list[int]]:
