@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from uwaga.train import checkpoint, distributed, seeds
 from uwaga.train.config import Config
-from uwaga.train.data.batch import IGNORED, Batch, MicroBatch
+from uwaga.train.data.batch import IGNORED, Batch, MicroBatch, moved
 from uwaga.train.data.corpus import Split
 from uwaga.train.distributed import World
 from uwaga.train.model import empty_model
@@ -104,9 +104,9 @@ def objective_inputs(batch: Batch, device: torch.device) -> ObjectiveInputs:
     positions = None
     if len(counted) < len(labels):
         labels, positions = labels[counted], counted
-    moved = batch.to(device) if device.type != "cpu" else batch
-    targets = (labels.to(device), None if positions is None else positions.to(device))
-    return ObjectiveInputs((moved.ids, moved.decoder_ids, *targets), len(counted), batch.tokens)
+    there = batch.to(device) if device.type != "cpu" else batch
+    targets = (moved(labels, device), None if positions is None else moved(positions, device))
+    return ObjectiveInputs((there.ids, there.decoder_ids, *targets), len(counted), batch.tokens)
 
 
 def without_labels(batch: Batch) -> Batch:

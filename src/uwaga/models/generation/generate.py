@@ -195,7 +195,7 @@ def _pack(prompts: Ids, lengths: Tensor | None, model: Generator) -> Ragged:
     """(N,) ids of all prompts, checked."""
     if lengths is not None and not isinstance(prompts, Tensor):
         raise ValueError("generate: lengths need prompts that are a padded tensor (R, T)")
-    found = _as_ragged(prompts, lengths)
+    found = _as_ragged(prompts, lengths, _device(model))
     token_ids.check_ids("generate", "prompts", found, model.config.vocab_size)
     empty = (found.lengths == 0).nonzero().flatten().tolist()
     if empty:
@@ -203,7 +203,12 @@ def _pack(prompts: Ids, lengths: Tensor | None, model: Generator) -> Ragged:
     return found.with_values(found.values.long())
 
 
-def _as_ragged(prompts: Ids, lengths: Tensor | None) -> Ragged:
+def _device(model: Generator) -> torch.device:
+    """Where the ids of prompts that are lists belong: beside the model's weights."""
+    return next(cast(torch.nn.Module, model).parameters()).device
+
+
+def _as_ragged(prompts: Ids, lengths: Tensor | None, device: torch.device) -> Ragged:
     if isinstance(prompts, Ragged):
         return prompts
     if isinstance(prompts, Tensor):
@@ -216,8 +221,8 @@ def _as_ragged(prompts: Ids, lengths: Tensor | None) -> Ragged:
             "generate: prompts must be a list of texts or of lists of ids, Ragged, or a padded tensor (R, T)"
         )
     if not prompts:
-        return Ragged(torch.zeros(0, dtype=torch.int64), torch.zeros(1, dtype=torch.int64))
-    return Ragged.from_list([torch.as_tensor(ids, dtype=torch.int64) for ids in prompts])
+        return Ragged(*(torch.zeros(count, dtype=torch.int64, device=device) for count in (0, 1)))
+    return Ragged.from_list([torch.as_tensor(ids, dtype=torch.int64, device=device) for ids in prompts])
 
 
 def _is_ids(prompt: object) -> bool:

@@ -48,7 +48,7 @@ class Batch:
     def to(self, device: torch.device | str) -> "Batch":
         """The same on a device."""
         other = None if self.decoder_ids is None else _moved(self.decoder_ids, device)
-        return Batch(ids=_moved(self.ids, device), decoder_ids=other, labels=self.labels.to(device))
+        return Batch(ids=_moved(self.ids, device), decoder_ids=other, labels=moved(self.labels, device))
 
 
 def ragged(rows: Sequence[np.ndarray]) -> Ragged:
@@ -63,5 +63,12 @@ def labels(rows: Sequence[np.ndarray]) -> Tensor:
     return torch.from_numpy(np.concatenate(rows).astype(np.int64))
 
 
+def moved(x: Tensor, device: torch.device | str) -> Tensor:
+    """A tensor on a device. To a GPU it goes through pinned memory, in the background of what the GPU still computes."""
+    if torch.device(device).type != "cuda":
+        return x.to(device)
+    return x.pin_memory().to(device, non_blocking=True)
+
+
 def _moved(rows: Ragged, device: torch.device | str) -> Ragged:
-    return Ragged(rows.values.to(device), rows.offsets.to(device), max_length=rows.max_length)
+    return Ragged(moved(rows.values, device), moved(rows.offsets, device), max_length=rows.max_length)

@@ -709,7 +709,8 @@ def _unfused(
 
     lengths = query.shape[2], key.shape[2]
     if node is None:
-        whole = torch.full((1, 1, *(-(-length // _BLOCK) for length in lengths)), _FULL, dtype=torch.int8)
+        sizes = [-(-length // _BLOCK) for length in lengths]
+        whole = torch.full((1, 1, *sizes), _FULL, dtype=torch.int8, device=query.device)
         blocks = _block_lists(whole)
     block_mask = _block_mask(lengths, blocks, mask_mod)
     options = {"BACKEND": "AUTO", "OUTPUT_LOGSUMEXP": True, "OUTPUT_MAX": False}

@@ -1,0 +1,121 @@
+"""A GPU that is not there: tensors in the host's memory that say they are on "cuda", and errors where a program mixes them with others.
+
+It finds what would fail on a GPU before a kernel runs: tensors that were made on the CPU, `.numpy()` of results, engines that
+look at the wrong device. The numbers are right, and can be compared with those of the CPU.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from uwaga.ops.attention.engines import flex, torch_fused
+
+DEVICE = torch.device("cuda", 0)
+_MOVES = {Tensor.to, Tensor.cpu, Tensor.cuda}
+_MAY_MIX = {
+    Tensor.__getitem__, Tensor.__setitem__, Tensor.copy_, Tensor.data.__set__, torch._has_compatible_shallow_copy_type
+}  # fmt: skip
+_READS = {Tensor.numpy, Tensor.__array__, Tensor.__dlpack__}
+_DEVICE = Tensor.device.__get__
+_IS_CUDA = Tensor.is_cuda.__get__
+_IS_CPU = Tensor.is_cpu.__get__
+
+
+class PretendedGpu(TorchFunctionMode):
+    """While it is entered, `device="cuda"` makes tensors that count as there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._there: dict[int, StorageWeakRef] = {}  # held, so that no other storage gets the address
+        self.functions: set[str] = set()  # that were called with tensors that are there
+
+    def has(self, x: Tensor) -> bool:
+        """Whether a tensor counts as on the GPU."""
+        return x.layout is torch.strided and x.untyped_storage()._cdata in self._there
+
+    def _put(self, x: object) -> object:
+        if isinstance(x, Tensor) and x.layout is torch.strided:
+            storage = x.untyped_storage()
+            self._there[storage._cdata] = StorageWeakRef(storage)
+        return x
+
+    def __torch_function__(self, function, types, arguments=(), options=None):
+        options = dict(options or {})
+        if function in (torch.device, torch._C._nn._parse_to):
+            return function(*arguments, **options)
+        tensors = [x for x in tree_leaves((arguments, options)) if isinstance(x, Tensor)]
+        there = [x for x in tensors if self.has(x)]
+        if function in (_DEVICE, _IS_CUDA, _IS_CPU):
+            if not there:
+                return function(*arguments)
+            return {_DEVICE: DEVICE, _IS_CUDA: True, _IS_CPU: False}[function]
+        if there:
+            self.functions.add(getattr(function, "__name__", str(function)))
+        if function in _READS and there:
+            raise TypeError(f"{function.__name__}: the tensor is on {DEVICE}")
+        if function is Tensor.pin_memory:
+            return arguments[0].clone()
+        if function in _MOVES:
+            return self._move(function, arguments, options)
+        wanted = [x for x in (*arguments, *options.values()) if _names_gpu(x)]
+        if wanted:
+            arguments, options = tree_map(lambda x: torch.device("cpu") if _names_gpu(x) else x, (arguments, options))
+            return tree_map(self._put, function(*arguments, **options))
+        mixed = [x for x in tensors if not self.has(x) and x.ndim]
+        if there and mixed and function not in _MAY_MIX:
+            shapes = [tuple(x.shape) for x in mixed]
+            raise RuntimeError(f"{function}: tensors {shapes} are on the CPU, others on {DEVICE}")
+        result = function(*arguments, **options)
+        stays = not there or str(options.get("device", "")) == "cpu" or isinstance(result, torch.Size)
+        if function in _MAY_MIX and tensors:  # the result is what the first tensor is
+            stays = not self.has(tensors[0])
+        return result if stays else tree_map(self._put, result)
+
+    def _move(self, function, arguments, options):
+        x, *others = arguments
+        places = [
+            y
+            for y in (*others, *options.values())
+            if isinstance(y, str | torch.device | int) and not isinstance(y, bool)
+        ]
+        others_there = [y for y in others if isinstance(y, Tensor)]
+        stays = self.has(x)
+        goes = stays
+        if function is Tensor.cpu:
+            goes = False
+        elif function is Tensor.cuda or any(map(_names_gpu, places)):
+            goes = True
+        elif places:
+            goes = False
+        elif others_there:
+            goes = self.has(others_there[0])
+        arguments, options = tree_map(
+            lambda y: torch.device("cpu") if _names_gpu(y) else y, (tuple(arguments), options)
+        )
+        if function is Tensor.cuda:
+            moved = x.clone()
+        else:
+            moved = function(*arguments, **options)
+            if goes != stays and moved.untyped_storage()._cdata == x.untyped_storage()._cdata:
+                moved = moved.clone()
+        return self._put(moved) if goes else moved
+
+
+def _names_gpu(x: object) -> bool:
+    return (isinstance(x, torch.device) and x.type == "cuda") or (isinstance(x, str) and x.startswith("cuda"))
+
+
+@contextmanager
+def pretended_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[PretendedGpu]:
+    """A GPU on which FlexAttention computes in its form that is not fused, and varlen_attn is not there."""
+    monkeypatch.setattr(flex, "_why_not_on_cuda", lambda: None)
+    monkeypatch.setattr(torch_fused, "_varlen_window", lambda call: None)
+    monkeypatch.setattr(flex, "_compiled", lambda form, node: lambda *x: flex._unfused(form, node, *x))
+    with PretendedGpu() as gpu:
+        yield gpu

@@ -1,0 +1,183 @@
+"""What runs on a GPU: with tensors that are pretended to be on one, which compute there what they compute on the CPU.
+
+It is not a GPU: kernels, streams and what they need are left out. `make gpu` runs on one.
+"""
+
+import copy
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+import uwaga
+from uwaga import AlibiBias, Causal, Documents, KeyLengths, Ragged, RelativeBias, Window, attention, explain
+from uwaga.models import (
+    BertConfig,
+    BertModel,
+    GPT2Config,
+    GPT2Model,
+    T5Config,
+    T5Model,
+    Transformer,
+    TransformerConfig,
+    generate,
+)
+from uwaga.train import fit
+from uwaga.train.config import Config
+
+N = 40
+LENGTHS, SLOPES, TABLE = torch.tensor([30, 40]), torch.tensor([0.5, 0.25, 0.1, 0.0]), torch.randn(8, 4)
+FORMS = {
+    "plain": ("torch", lambda on: {}),
+    "causal": ("torch", lambda on: {"mask": Causal()}),
+    "window and lengths": ("flex", lambda on: {"mask": Window(5, 0) & KeyLengths(on(LENGTHS)), "softcap": 3.0}),
+    "documents": ("flex", lambda on: {"mask": Documents(on(torch.arange(N) // 9)), "sinks": on(SLOPES)}),
+    "alibi": ("flex", lambda on: {"mask": Causal(), "bias": AlibiBias(on(SLOPES))}),
+    "relative": ("flex", lambda on: {"bias": RelativeBias(on(TABLE))}),
+    "dropout": ("flex", lambda on: {"dropout": 0.2}),
+    "no softmax": ("linear", lambda on: {"normalize": None, "mask": Causal()}),
+    "no softmax, softcap": ("reference", lambda on: {"normalize": None, "softcap": 2.0}),
+}
+
+
+def _there(x: Tensor) -> Tensor:
+    return x.detach().to("cuda").requires_grad_(x.requires_grad)
+
+
+def _compare(found: Tensor, expected: Tensor) -> None:
+    """Up to the rounding of a few thousand float32 operations on numbers of about this size."""
+    atol = 64 * torch.finfo(torch.float32).eps * float(expected.detach().abs().max())
+    torch.testing.assert_close(found.cpu(), expected, rtol=0, atol=atol)
+
+
+def _operands() -> list[Tensor]:
+    return [torch.randn(2, heads, N, 16).requires_grad_() for heads in (4, 2, 2)]
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_forms_of_attention_and_their_gradients(gpu, name: str) -> None:
+    engine, options = FORMS[name]
+    found = []
+    operands = _operands()
+    for on in (lambda x: x, _there):
+        leaves = [on(x) for x in operands]
+        torch.manual_seed(0)
+        output = attention(*leaves, **options(on))
+        gradients = torch.autograd.grad(output.square().sum(), leaves)
+        found.append([output, *gradients])
+    assert explain(*leaves, **options(_there)).engine == engine
+    for x, y in zip(*found, strict=True):
+        assert gpu.has(y)
+        _compare(y, x)
+
+
+def test_ragged_batches_and_their_maps(gpu) -> None:
+    offsets = torch.tensor([0, 7, 7, N])
+    values = [x[0].transpose(0, 1).detach() for x in _operands()]
+    here, there = ([Ragged(on(x), on(offsets)) for x in values] for on in (lambda x: x, _there))
+    options = {"mask": Causal(), "entropy": True, "topk": 3}
+    one, other = uwaga.attend(*here, **options), uwaga.attend(*there, **options)
+    assert gpu.has(other.output.values)
+    _compare(other.output.values, one.output.values)
+    _compare(other.map.entropy().values, one.map.entropy().values)
+    _compare(other.map[2].received(), one.map[2].received())
+
+
+MODELS = {
+    "gpt2": lambda: GPT2Model(
+        GPT2Config(vocab_size=40, d_model=16, num_layers=2, num_heads=4, d_ff=32, max_position_embeddings=64)
+    ),
+    "bert": lambda: BertModel(
+        BertConfig(vocab_size=40, d_model=16, num_layers=2, num_heads=4, d_ff=32, max_position_embeddings=64)
+    ),
+    "t5": lambda: T5Model(T5Config(vocab_size=40, d_model=16, num_heads=4, d_ff=32, num_layers=2)),
+    "transformer": lambda: Transformer(
+        TransformerConfig(vocab_size=40, d_model=16, num_heads=4, d_ff=32, num_layers=2, num_decoder_layers=2)
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", ["padded", "ragged"])
+@pytest.mark.parametrize("name", MODELS)
+def test_models(gpu, name: str, kind: str) -> None:
+    model = MODELS[name]().eval()
+    ids = torch.tensor([[5, 6, 7, 8], [9, 5, 6, 7]])
+    inputs = [ids if kind == "padded" else Ragged.from_list([ids[0], ids[1, :2]])] * (2 - (name in ("gpt2", "bert")))
+    there = [_there(x) if kind == "padded" else Ragged(_there(x.values), _there(x.offsets)) for x in inputs]
+    with torch.no_grad():
+        expected = _hidden(model(*inputs))
+        found = _hidden(copy.deepcopy(model).to("cuda")(*there))
+    _compare(found, expected)
+
+
+def _hidden(output) -> Tensor:
+    hidden = output.logits if hasattr(output, "logits") else output.last_hidden_state
+    return hidden.values if isinstance(hidden, Ragged) else hidden
+
+
+@pytest.mark.parametrize("options", [{}, {"num_beams": 2}, {"do_sample": True, "seed": 1}], ids=str)
+def test_generation_from_lists_of_ids(gpu, options: dict) -> None:
+    model = MODELS["gpt2"]().eval()
+    expected = generate(model, [[5, 6, 7], [8]], max_new_tokens=5, **options)
+    assert generate(model.to("cuda"), [[5, 6, 7], [8]], max_new_tokens=5, **options) == expected
+
+
+def test_maps_of_a_watched_model_are_computed_where_it_is(gpu) -> None:
+    model, ids = MODELS["gpt2"]().eval(), torch.tensor([[5, 6, 7, 8]])
+    found = []
+    for on in (lambda x: x, lambda x: x.to("cuda")):
+        with uwaga.watch(on(model)) as recording, torch.no_grad():
+            model(on(ids))
+        found.append(recording)
+    one, other = (recording.maps[("decoder", 1)] for recording in found)
+    assert found[1].tokens == found[0].tokens
+    assert gpu.has(other.lse)
+    for name in ("entropy", "received", "max_logit", "distance"):
+        _compare(getattr(other, name)(), getattr(one, name)())
+    _compare(other[..., 2, :], one[..., 2, :])
+
+
+def test_texts_become_vectors(gpu, write_model, tmp_path: Path) -> None:
+    encoder = uwaga.TextEncoder.load(write_model(tmp_path / "model"))
+    texts = ["the cat sat", "a dog ran away from the house .", "the mat"]
+    expected, tokens = encoder.encode(texts, normalize=True), encoder.encode_tokens(texts)
+    encoder.model.to("cuda")
+    _compare(torch.from_numpy(encoder.encode(texts, normalize=True)), torch.from_numpy(expected))
+    found = encoder.encode_tokens(texts)
+    assert gpu.has(found.values)
+    _compare(found.values, tokens.values)
+
+
+RECIPES = {
+    "gpt2": "family='gpt2', num_layers=1, num_heads=2, d_model=16, d_ff=32, max_position_embeddings=64, embedding_dropout=0.0",
+    "transformer": "family='transformer', num_layers=1, num_decoder_layers=1, num_heads=2, d_model=16, d_ff=32",
+    "bert": "family='bert', num_layers=1, num_heads=2, d_model=16, d_ff=32, max_position_embeddings=64",
+}
+OBJECTIVES = {"gpt2": "language-model", "transformer": "encoder-decoder", "bert": "masked-language-model"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", RECIPES)
+def test_a_training_run(gpu, family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "default_generators", [torch.Generator()])
+    monkeypatch.setattr("uwaga.train.seeds.fork_rng", lambda device: torch.random.fork_rng(devices=[]))
+    (tmp_path / "text.txt").write_text("the cat sat on the mat and the dog ran away\n" * 60)
+    (tmp_path / "pairs.tsv").write_text("cat\tsat\nmat\tdog\n" * 100)
+    kind, file = ("pairs", "pairs.tsv") if family == "transformer" else ("text", "text.txt")
+    losses = []
+    for device in ("cpu", "cuda"):
+        config = Config.parse(
+            f"""
+            objective = "{OBJECTIVES[family]}"
+            model = {{{RECIPES[family]}, dropout=0.0}}
+            data = {{kind = "{kind}", train = ["{tmp_path / file}"], validation = ["{tmp_path / file}"], context_length = 16}}
+            batch = {{tokens_per_batch = 64}}
+            schedule = {{steps = 4}}
+            run = {{output_dir = "{tmp_path / device}", device = "{device}"}}
+            """
+        )
+        losses.append(fit(config).losses[4])
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
