@@ -12,7 +12,7 @@ export PIP_BUILD_CONSTRAINT ?= $(PIP_CONSTRAINT)
 FRONT := src/uwaga/viewer/front
 CXX_FILES := $(shell find native -name '*.cc' -o -name '*.h')
 
-.PHONY: run test stress fast bench lint format setup native-test front-test front-types pictures sanitize sanitize-python fuzz fuzz-coverage levels emulate wheels wheel-test wheel-pythons site notebooks workflows clean
+.PHONY: run test stress fast bench lint format setup native-test front-test front-types pictures sanitize sanitize-python fuzz fuzz-coverage levels emulate wheels wheel-test wheel-pythons site notebooks workflows gpu clean
 
 # What `make run` shows: make run TEXT="another text, or a file"
 TEXT ?= The animal did not cross the street because it was too tired, and the street was too wide for it anyway.
@@ -138,6 +138,12 @@ emulate: setup
 	print(*(level for level in ('avx512', 'avx512_bf16') if level not in native.supported_levels()))")} && \
 	export UWAGA_LIBRARY=$(CURDIR)/build/emulate/libuwaga_native.so && \
 	$(call at_levels,tests/conformance tests/ops tests/maps)
+
+# On a GPU, with a PyTorch that is built for it: the conformance suite of the operation with operands on the GPU, then all its
+# benchmarks, into a dated report of benchmarks/results/. Without one both end with the reason.
+gpu: setup
+	UWAGA_CONFORMANCE_DEVICE=cuda python -m pytest -q tests/conformance/test_exactness.py tests/conformance/test_fuzz.py -k "torch or flex or reference or linear"
+	python benchmarks/gpu
 
 # A source distribution and a wheel for this platform and every CPython from 3.11 on, in dist/; the library is built in
 # build/native as by `make setup`. auditwheel gives the wheel its tag and refuses what manylinux_2_28 does not have.

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from uwaga._base import env, native
 from uwaga.maps.engines import available
@@ -17,6 +18,11 @@ sys.path.insert(0, str(Path(__file__).parent))  # for `import oracle`: the tests
 _WHY_NOT_NATIVE = native.reason_unavailable()
 if _WHY_NOT_NATIVE is not None and (env.level() or env.library()):  # asked for by name: to skip it would hide that
     raise pytest.UsageError(_WHY_NOT_NATIVE)
+_DEVICE = os.environ.get("UWAGA_CONFORMANCE_DEVICE", "cpu")
+if _DEVICE.startswith("cuda") and not torch.cuda.is_available():
+    raise pytest.UsageError(
+        f"UWAGA_CONFORMANCE_DEVICE={_DEVICE}: PyTorch sees no CUDA device (torch {torch.__version__})"
+    )
 # The fast tier has the native engine alone.
 _OTHERS = (
     []

@@ -6,7 +6,9 @@ computation on the same inputs; no hand-tuned tolerance.
 Letters: B sequences, H query heads, G key/value heads, Q queries, K keys, D query/key width, E value width.
 """
 
+import dataclasses
 import math
+import os
 from dataclasses import dataclass
 from functools import partial
 
@@ -21,6 +23,9 @@ from uwaga.ops.attention.arguments import make_call
 from uwaga.ops.attention.relative_bias import relative_scores
 from uwaga.ops.attention.sequences import split
 from uwaga.ops.mask_program import visible
+
+# Where engines compute: `make gpu` sets a GPU. Operands are drawn, and exact results computed, on the CPU.
+DEVICE = torch.device(os.environ.get("UWAGA_CONFORMANCE_DEVICE", "cpu"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,11 +112,14 @@ def run_engine(impl: str):
     """A function with the arguments of uwaga.attention that gives the output and the lse of an engine as tensors."""
 
     def run(query, key, value, **options):
+        if DEVICE.type != "cpu" and _tensor(query).dtype != torch.float64:
+            query, key, value, options = (_moved(x, DEVICE) for x in (query, key, value, options))
         if options.get("normalize", "softmax") is None or impl == "torch":
             output, lse = attention(query, key, value, impl=impl, **options), None
         else:
             output, lse = attention_and_lse(query, key, value, impl=impl, **options)
-        return _tensor(output), _tensor(lse)
+        output, lse = _tensor(output), _tensor(lse)
+        return output.cpu(), None if lse is None else lse.cpu()
 
     return run
 
@@ -199,6 +207,20 @@ def _size(draws: list[Tensor]) -> float:
     x = torch.cat([x.flatten() for x in draws]).double()
     x = x[x.isfinite()]
     return float(x.square().mean().sqrt()) if x.numel() else 0.0
+
+
+def _moved(x, device: torch.device):
+    """Operands and options with their tensors on a device; gradients flow back."""
+    if isinstance(x, Tensor):
+        return x.to(device)
+    if isinstance(x, Ragged):
+        return Ragged(x.values.to(device), x.offsets.to(device))
+    if isinstance(x, dict):
+        return {name: _moved(y, device) for name, y in x.items()}
+    if not dataclasses.is_dataclass(x):
+        return x
+    parts = {field.name: _moved(getattr(x, field.name), device) for field in dataclasses.fields(x)}
+    return dataclasses.replace(x, **parts)
 
 
 def _tensor(x):

@@ -168,6 +168,19 @@ def _exact_and_plain(
 @pytest.mark.parametrize("inputs", INPUTS)
 @pytest.mark.parametrize("name", CASES)
 def test_engine_is_as_exact_as_twice_the_usual(engine: str, name: str, inputs: str, dtype: str) -> None:
+    if engine == "flex" and dtype != "float32" and oracle.DEVICE.type == "cpu":
+        return  # in the test below: on the CPU it is slow
+    _check(engine, name, inputs, dtype)
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("name", CASES)
+def test_flex_attention_in_half_precision(name: str, dtype: str) -> None:
+    _check("flex", name, "random", dtype)
+
+
+def _check(engine: str, name: str, inputs: str, dtype: str) -> None:
     draws, build = _draws(name, inputs, dtype), _build(name)
     refused = explain(**build(draws[0])).refused
     if engine in refused:  # what an engine does not serve it refuses, with the reason, and never hands on

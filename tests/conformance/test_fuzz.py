@@ -17,7 +17,7 @@ from uwaga import AlibiBias, Causal, Documents, KeyLengths, Ragged, Window, atte
 from uwaga._base import native
 
 SETTINGS = settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
-FEW = settings(SETTINGS, max_examples=40)  # of an engine that takes 50 ms a call
+FEW = settings(SETTINGS, max_examples=20)  # of an engine that takes 50 ms a call
 needs_native = pytest.mark.skipif(native.reason_unavailable() is not None, reason=str(native.reason_unavailable()))
 
 

@@ -57,6 +57,8 @@ def test_hidden_numbers_never_leak(engine: str, name: str, bad: str, dtype: torc
     sees = _sees(mask, at)
     if engine in ("torch", "flex") and sees.any():
         return  # the one promise that PyTorch's kernels cannot keep: see torch_fused.py and flex.py
+    if engine == "flex" and (bad != "nan" or dtype != torch.float32):
+        return  # 50 ms a call on the CPU, and nothing in it looks at the number or the type
     expected = _run(operands, mask, engine, sees, options)
     spoilt = [operands[0], *(x.index_fill(2, torch.tensor(at), BAD[bad]) for x in operands[1:])]
     for x, y in zip(_run(spoilt, mask, engine, sees, options), expected, strict=True):

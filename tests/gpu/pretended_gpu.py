@@ -4,6 +4,7 @@ It finds what would fail on a GPU before a kernel runs: tensors that were made o
 look at the wrong device. The numbers are right, and can be compared with those of the CPU.
 """
 
+from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -117,5 +118,6 @@ def pretended_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[PretendedGpu]:
     monkeypatch.setattr(flex, "_why_not_on_cuda", lambda: None)
     monkeypatch.setattr(torch_fused, "_varlen_window", lambda call: None)
     monkeypatch.setattr(flex, "_compiled", lambda form, node: lambda *x: flex._unfused(form, node, *x))
+    monkeypatch.setattr(flex, "_masks", OrderedDict())  # of another pretended GPU
     with PretendedGpu() as gpu:
         yield gpu

@@ -152,9 +152,8 @@ def test_texts_become_vectors(gpu, write_model, tmp_path: Path) -> None:
 RECIPES = {
     "gpt2": "family='gpt2', num_layers=1, num_heads=2, d_model=16, d_ff=32, max_position_embeddings=64, embedding_dropout=0.0",
     "transformer": "family='transformer', num_layers=1, num_decoder_layers=1, num_heads=2, d_model=16, d_ff=32",
-    "bert": "family='bert', num_layers=1, num_heads=2, d_model=16, d_ff=32, max_position_embeddings=64",
 }
-OBJECTIVES = {"gpt2": "language-model", "transformer": "encoder-decoder", "bert": "masked-language-model"}
+OBJECTIVES = {"gpt2": "language-model", "transformer": "encoder-decoder"}
 
 
 @pytest.mark.slow
