@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -48,6 +49,30 @@ def test_tells_why_there_is_no_native_library_and_exits_0(monkeypatch: pytest.Mo
     assert found["why"] == (
         "it was left at home; the PyTorch engine serves. To build it: pip install with a C++ compiler present"
     )
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_tells_of_a_gpu(is_new: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    from uwaga.ops.attention.engines import flex
+
+    why = None if is_new else "FlexAttention's kernels need Triton and a GPU of compute capability 7.0 or more"
+    card = SimpleNamespace(name="A card", total_memory=80 * 2**30, major=9 if is_new else 6, minor=0)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: card)
+    monkeypatch.setattr(flex, "why_not_on_cuda", lambda: why)
+    found = {finding.name: finding for finding in doctor._devices()}
+    assert found["cuda:0"].value == f"A card, 80 GiB, compute capability {card.major}.0"
+    if is_new:
+        assert (found["cuda:0"].status, found["FlexAttention"].value) == ("ok", "compiled by Triton")
+    else:
+        assert found["cuda:0"].why == "it has no arithmetic in bfloat16; float16 is fast"
+        assert (found["FlexAttention"].status, found["FlexAttention"].why) == (
+            "missing",
+            f"{why}; without it masks and biases become matrices",
+        )
 
 
 def test_tells_a_variable_that_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -165,7 +165,7 @@ def test_it_is_a_part_of_what_a_user_compiles(monkeypatch: pytest.MonkeyPatch) -
     ids=["plain", "causal", "window", "softcap", "sinks", "dropout", "no softmax", "no softmax, softcap"],
 )
 def test_what_serves_a_call_on_a_gpu(options: dict, engine: str, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flex, "_why_not_on_cuda", lambda: None)
+    monkeypatch.setattr(flex, "why_not_on_cuda", lambda: None)
     with FakeTensorMode():
         x = torch.zeros(2, 2, N, 16, device="cuda")
         given = {"sinks": torch.zeros(2, device="cuda")} if "sinks" in options else {}
@@ -175,13 +175,13 @@ def test_what_serves_a_call_on_a_gpu(options: dict, engine: str, reason: str, mo
 
 def test_a_gpu_without_triton_is_told_and_pytorch_serves_at_a_cost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.utils._triton.has_triton", lambda: False)
-    flex._why_not_on_cuda.cache_clear()
+    flex.why_not_on_cuda.cache_clear()
     with FakeTensorMode():
         x = torch.zeros(2, 2, N, 16, device="cuda")
         choice = explain(x, x, x, mask=Window(5, 0))
         with pytest.raises(ValueError) as error:
             explain(x, x, x, impl="flex")
-    flex._why_not_on_cuda.cache_clear()
+    flex.why_not_on_cuda.cache_clear()
     assert choice.engine == "torch"
     assert "becomes a matrix (Q, K) of 90000 bytes" in choice.reason
     why = "FlexAttention's kernels need Triton and a GPU of compute capability 7.0 or more"

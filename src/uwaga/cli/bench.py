@@ -68,6 +68,8 @@ def bench(
         f"{machine.processor()}, {torch.get_num_threads()} threads, torch {machine.version('torch')}. "
         "Medians of runs in turn; more than 1x: uwaga is faster."
     )
+    if torch.cuda.is_available():
+        console.print(f"These are times of the CPU. For {torch.cuda.get_device_name()}: make gpu, in the sources.")
 
 
 def _save(seconds: float, tiny: bool) -> None:

@@ -176,8 +176,27 @@ def _devices() -> Iterator[Finding]:
     import torch
 
     if torch.cuda.is_available():
+        from uwaga.ops.attention.engines import flex
+
         for index in range(torch.cuda.device_count()):
-            yield Finding(topic="devices", name=f"cuda:{index}", value=torch.cuda.get_device_name(index))
+            found = torch.cuda.get_device_properties(index)
+            capability = f"compute capability {found.major}.{found.minor}"
+            value = f"{found.name}, {found.total_memory / 2**30:.0f} GiB, {capability}"
+            computes_bfloat16 = found.major >= 8  # older GPUs emulate it
+            why = "" if computes_bfloat16 else "it has no arithmetic in bfloat16; float16 is fast"
+            yield Finding(
+                topic="devices",
+                name=f"cuda:{index}",
+                value=value,
+                status="ok" if computes_bfloat16 else "note",
+                why=why,
+            )
+        missing = flex.why_not_on_cuda()
+        if missing is None:
+            yield Finding(topic="devices", name="FlexAttention", value="compiled by Triton")
+        else:
+            why = f"{missing}; without it masks and biases become matrices"
+            yield Finding(topic="devices", name="FlexAttention", value="none", status="missing", why=why)
     else:
         why = "PyTorch sees no CUDA device; everything here works without one"
         yield Finding(topic="devices", name="cuda", value="none", why=why)

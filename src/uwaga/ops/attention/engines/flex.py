@@ -56,7 +56,7 @@ def refusal(call: Call) -> str | None:
     if query.dtype.itemsize == 8:
         return "FlexAttention has no kernels for float64"
     if query.device.type == "cuda":
-        why = _why_not_on_cuda()
+        why = why_not_on_cuda()
         if why is not None:
             return why
     elif query.device.type != "cpu":
@@ -69,14 +69,15 @@ def refusal(call: Call) -> str | None:
 
 
 @lru_cache(maxsize=1)
-def _why_not_on_cuda() -> str | None:
+def why_not_on_cuda() -> str | None:
+    """Why FlexAttention cannot be compiled for the GPU of this machine; None where it can."""
     from torch.utils._triton import has_triton  # here, since importing it looks for Triton
 
     return None if has_triton() else "FlexAttention's kernels need Triton and a GPU of compute capability 7.0 or more"
 
 
 # torch.compile takes the answer as a constant and does not trace into the search for Triton.
-vars(_why_not_on_cuda)["_dynamo_marked_constant"] = True
+vars(why_not_on_cuda)["_dynamo_marked_constant"] = True
 
 
 def cost(call: Call) -> str | None:
