@@ -117,7 +117,7 @@ def pretended_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[PretendedGpu]:
     """A GPU on which FlexAttention computes in its form that is not fused, and varlen_attn is not there."""
     monkeypatch.setattr(flex, "why_not_on_cuda", lambda: None)
     monkeypatch.setattr(torch_fused, "_varlen_window", lambda call: None)
-    monkeypatch.setattr(flex, "_compiled", lambda form, node: lambda *x: flex._unfused(form, node, *x))
+    monkeypatch.setattr(flex, "_compiled", lambda form, node, _: lambda *x: flex._unfused(form, node, *x))
     monkeypatch.setattr(flex, "_masks", OrderedDict())  # of another pretended GPU
     with PretendedGpu() as gpu:
         yield gpu

@@ -142,6 +142,35 @@ def test_it_is_a_part_of_what_a_user_compiles(monkeypatch: pytest.MonkeyPatch) -
     torch.testing.assert_close(found, attention(query, key, key, mask=mask, softcap=2.0, impl="reference"))
 
 
+@pytest.mark.slow
+def test_kernels_are_compiled_by_form_and_kind_and_the_search_for_triton_is_no_part_of_a_graph(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compile, backends = torch.compile, []
+    monkeypatch.setattr(flex, "_unfused", lambda form, node, *x: flex._compiled(form, node, x[0].dtype)(*x))
+    monkeypatch.setattr(torch, "compile", lambda f, **how: backends.append(how) or compile(f, backend="eager", **how))
+    flex._compiled.cache_clear()
+    x = torch.randn(1, 2, 20, 16)
+    with torch.no_grad():
+        for _ in range(2):
+            found = attention(x, x, x, mask=Window(4, 0), softcap=3.0, impl="flex")
+        attention(x, x, x, mask=Window(4, 0), softcap=2.0, impl="flex")
+    flex._compiled.cache_clear()
+    assert backends == [{"fullgraph": True}] * 2
+    torch.testing.assert_close(found, attention(x, x, x, mask=Window(4, 0), softcap=3.0, impl="reference"))
+    assert compile(lambda x: x + (flex.why_not_on_cuda() is None), fullgraph=True, backend="eager")(x).shape == x.shape
+
+
+@pytest.mark.slow
+def test_the_choice_on_another_device_is_traced_for_any_length() -> None:
+    @torch.compile(fullgraph=True, backend="eager", dynamic=True)
+    def run(x: Tensor) -> Tensor:
+        return attention(x, x, x, mask=Window(5, 0)) + attention(x, x, x, mask=Causal())
+
+    for n in (20, 30):
+        assert run(torch.zeros(2, 2, n, 16, device="meta")).shape == (2, 2, n, 16)
+
+
 @pytest.mark.parametrize(
     ("options", "engine", "reason"),
     [
@@ -175,13 +204,13 @@ def test_what_serves_a_call_on_a_gpu(options: dict, engine: str, reason: str, mo
 
 def test_a_gpu_without_triton_is_told_and_pytorch_serves_at_a_cost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.utils._triton.has_triton", lambda: False)
-    flex.why_not_on_cuda.cache_clear()
+    flex._search_for_triton.cache_clear()
     with FakeTensorMode():
         x = torch.zeros(2, 2, N, 16, device="cuda")
         choice = explain(x, x, x, mask=Window(5, 0))
         with pytest.raises(ValueError) as error:
             explain(x, x, x, impl="flex")
-    flex.why_not_on_cuda.cache_clear()
+    flex._search_for_triton.cache_clear()
     assert choice.engine == "torch"
     assert "becomes a matrix (Q, K) of 90000 bytes" in choice.reason
     why = "FlexAttention's kernels need Triton and a GPU of compute capability 7.0 or more"

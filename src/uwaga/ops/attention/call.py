@@ -120,6 +120,14 @@ Attend = Callable[[Call], tuple[Tensor, Tensor | None]]
 Gradients = tuple[Tensor | None, ...]
 
 
+def has_groups(query: Tensor, key: Tensor) -> bool:
+    """Whether several query heads share a key head; a bool also where torch.compile makes the numbers of heads symbolic, which PyTorch's
+    kernels ask for."""
+    if query.shape[1] != key.shape[1]:  # noqa: SIM103  # the branch makes the bool
+        return True
+    return False
+
+
 def no_forward_mode() -> NotImplementedError:
     """The error of forward-mode differentiation through kernels that PyTorch cannot differentiate."""
     return NotImplementedError(

@@ -186,7 +186,7 @@ def _elsewhere(call: Call) -> tuple[str, ...] | None:
     """The order of a call on another device than the CPU."""
     if call.query.device.type == "cpu":
         return None
-    return _ORDER_ON_DEVICE if torch_fused.cost(call) is None else _ORDER_ON_DEVICE_COSTLY
+    return _ORDER_ON_DEVICE if torch_fused.is_one_kernel(call) else _ORDER_ON_DEVICE_COSTLY
 
 
 def _is_by_processor(call: Call) -> bool:

@@ -29,7 +29,7 @@ from torch.nn import functional
 
 from uwaga._base.tracing import is_in_forward_mode, is_intercepted, is_transformed
 from uwaga.ops.attention import reference
-from uwaga.ops.attention.call import Call, compute_dtype
+from uwaga.ops.attention.call import Call, compute_dtype, has_groups
 from uwaga.ops.mask_program import (
     START_LAST,
     START_VALUE,
@@ -68,16 +68,20 @@ def refusal(call: Call) -> str | None:
     return None
 
 
-@lru_cache(maxsize=1)
 def why_not_on_cuda() -> str | None:
     """Why FlexAttention cannot be compiled for the GPU of this machine; None where it can."""
+    return _search_for_triton()
+
+
+# torch.compile takes the answer as a constant and does not trace into the search, nor look at its cache.
+vars(why_not_on_cuda)["_dynamo_marked_constant"] = True
+
+
+@lru_cache(maxsize=1)
+def _search_for_triton() -> str | None:
     from torch.utils._triton import has_triton  # here, since importing it looks for Triton
 
     return None if has_triton() else "FlexAttention's kernels need Triton and a GPU of compute capability 7.0 or more"
-
-
-# torch.compile takes the answer as a constant and does not trace into the search for Triton.
-vars(why_not_on_cuda)["_dynamo_marked_constant"] = True
 
 
 def cost(call: Call) -> str | None:
@@ -625,19 +629,22 @@ def _run(scores: _Scores, mask: _Mask, query: Tensor, key: Tensor, value: Tensor
         return _flex(scores.form, mask.node, *arguments)
     if query.device.type == "cpu":
         return _unfused(scores.form, mask.node, *arguments)
-    return _compiled(scores.form, mask.node)(*arguments)
+    sizes = (query.shape[1], key.shape[1], query.shape[3], value.shape[3])
+    return _compiled(scores.form, mask.node, (query.dtype, query.device, sizes, torch.is_grad_enabled()))(*arguments)
 
 
 _Kernel = Callable[..., tuple[Tensor, Tensor]]
 
 
 @lru_cache(maxsize=256)
-def _compiled(form: _ScoreForm, node: _Node | None) -> _Kernel:
+def _compiled(form: _ScoreForm, node: _Node | None, kind: object) -> _Kernel:
+    """The kernel of a form of call, for one kind of operands: dtype, device, numbers of heads, widths, and whether gradients are recorded."""
+
     def kernel(*arguments: Any) -> tuple[Tensor, Tensor]:
         return _flex(form, node, *arguments)
 
-    # Code of its own: torch.compile counts recompilations by code, and a form needs some for dtypes, widths and numbers of heads.
-    # With fullgraph there is an error beyond its limit, and not the slow way.
+    # Code of its own: torch.compile counts recompilations by code, and this one needs some, for one sequence and several, one query and
+    # several, one length and any. With fullgraph there is an error beyond the limit, and not the slow way.
     kernel.__code__ = kernel.__code__.replace(co_name="attention")
     return cast(_Kernel, torch.compile(kernel, fullgraph=True))
 
@@ -674,7 +681,7 @@ def _flex(
         score_mod=None if is_plain else score_mod,
         block_mask=block_mask,
         scale=form.scale,
-        enable_gqa=query.shape[1] != key.shape[1],
+        enable_gqa=has_groups(query, key),
         return_aux=AuxRequest(lse=True),
     )
     assert isinstance(output, Tensor)

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from uwaga._base.tracing import is_intercepted
-from uwaga.ops.attention.call import Call, compute_dtype
+from uwaga.ops.attention.call import Call, compute_dtype, has_groups
 from uwaga.ops.attention.relative_bias import relative_scores
 from uwaga.ops.attention.sequences import join, split
 from uwaga.ops.mask_program import START_LAST, START_VALUE, UNBOUNDED, Band, visible
@@ -38,12 +38,17 @@ def refusal(call: Call) -> str | None:
     return None
 
 
+def is_one_kernel(call: Call) -> bool:
+    """Whether one kernel serves the call by its own options: no matrix of a mask or bias, and no loop over sequences."""
+    return _has_kernel(call) if call.query_offsets is None else _varlen_window(call) is not None
+
+
 def cost(call: Call) -> str | None:
     """What a call that PyTorch's kernels do not express costs, for `explain`; None for one that they do."""
-    if call.query_offsets is not None:
-        return None if _varlen_window(call) is not None else "one sequence after another"
-    if _has_kernel(call):
+    if is_one_kernel(call):
         return None
+    if call.query_offsets is not None:
+        return "one sequence after another"
     has_bias = call.bias is not None or call.relative is not None
     size = call.query.shape[2] * call.key.shape[2] * (call.query.dtype.itemsize if has_bias else 1)
     return f"this mask or bias becomes a matrix (Q, K) of {size} bytes, one for each sequence and head that has its own"
@@ -61,7 +66,7 @@ def attend(call: Call) -> tuple[Tensor, Tensor | None]:
 
 def _attend_dense(call: Call) -> Tensor:
     query, key, value = call.query, call.key, call.value
-    scale, grouped = call.options.scale, query.shape[1] != key.shape[1]
+    scale, grouped = call.options.scale, has_groups(query, key)
     if key.shape[2] == 0:
         return query[..., :0].sum(-1, keepdim=True).expand(*query.shape[:3], value.shape[3])
     if _has_kernel(call):
@@ -148,7 +153,7 @@ def _attend_varlen(call: Call, window: tuple[int, int]) -> Tensor:
         call.options.max_keys,
         scale=call.options.scale,
         window_size=window,
-        enable_gqa=query.shape[1] != key.shape[1],
+        enable_gqa=has_groups(query, key),
     )
     assert isinstance(out_NHE, Tensor)  # without return_aux it gives no lse
     return out_NHE.transpose(0, 1)[None]
