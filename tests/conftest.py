@@ -19,6 +19,9 @@ from uwaga._base import processor
 
 # No engine profile of this machine changes what tests expect, in this process or those that they start.
 os.environ["UWAGA_PROFILE"] = "0"
+# Triton, where it is installed and there is no GPU, runs kernels in its interpreter; it looks at this once, when it is imported.
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
 
 pytest_plugins = ["fast"]
 

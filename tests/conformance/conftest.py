@@ -34,6 +34,8 @@ _NATIVE = (
     if _WHY_NOT_NATIVE is None
     else [pytest.param("cpu-none", marks=pytest.mark.skip(reason=_WHY_NOT_NATIVE))]
 )
+# The kernels of maps on a GPU, in Triton's interpreter: seconds for a case, so `make interpret` alone has them all.
+_TRITON = ["triton"] if os.environ.get("UWAGA_INTERPRET") else []
 
 
 def _use(name: str):
@@ -52,7 +54,7 @@ def engine(request: pytest.FixtureRequest):
     yield from _use(request.param)
 
 
-@pytest.fixture(params=[*_OTHERS[:1], *(_NATIVE if "cpu" in available.NAMES else [])])
+@pytest.fixture(params=[*_OTHERS[:1], *(_NATIVE if "cpu" in available.NAMES else []), *_TRITON])
 def map_engine(request: pytest.FixtureRequest):
     """The engines of maps."""
     yield from _use(request.param)

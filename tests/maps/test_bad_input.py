@@ -132,11 +132,11 @@ VALUES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "engine": (
         lambda: AttentionMap(Q, K, impl="torch"),
-        "AttentionMap: impl must be one of 'cpu', 'reference' or None, not 'torch'",
+        "AttentionMap: impl must be one of 'cpu', 'reference', 'triton' or None, not 'torch'",
     ),
     "engine of an attend": (
         lambda: attend(Q, K, K, impl="linear"),
-        "AttentionMap: impl must be one of 'cpu', 'reference' or None, not 'linear'",
+        "AttentionMap: impl must be one of 'cpu', 'reference', 'triton' or None, not 'linear'",
     ),
     "lse of another dtype": (
         lambda: AttentionMap(Q, K, lse=_x(2, 4, 5, dtype=torch.float64)),

@@ -55,7 +55,8 @@ def attend(
         query, key, value, mask, bias, scale, softcap, sinks: as in `uwaga.attention`.
         normalize: "softmax"; without softmax there is no map.
         dropout: as in `uwaga.attention`; for the output only, the map has the weights before dropout.
-        impl: None chooses an engine; "cpu" or "reference" uses that engine for output and map, or raises.
+        impl: None chooses an engine; "cpu" or "reference" uses that engine for output and map, or raises; "triton", which
+            has statistics only, uses it for the map.
         entropy: whether to compute `map.entropy()` in the same pass.
         topk: how many of the largest weights per query to compute in the same pass, for `map.topk(k)` and `map.peak()`.
 
@@ -93,6 +94,7 @@ def _run(
         with torch.no_grad():
             rows = engine.rows(call, replace(wanted, output=True))
         return rows.output, None, rows
+    impl = None if impl == "triton" else impl
     if (name := choose.engine_name(call, impl)) == "cpu":
         output, lse = run(call, name)
         assert lse is not None

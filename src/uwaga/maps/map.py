@@ -25,6 +25,7 @@ from uwaga.maps.statistics.row_cache import RowCache
 from uwaga.maps.tracing import may_branch_on, need_lengths
 from uwaga.ops.attention.arguments import make_call, restore, restore_lse, score_shape
 from uwaga.ops.attention.call import Call, compute_dtype
+from uwaga.ops.attention.choose import Choice
 from uwaga.ops.attention.sequences import split
 from uwaga.ops.biases import DistanceBias
 from uwaga.ops.mask_program import Start, resolve_start
@@ -123,7 +124,7 @@ class AttentionMap(WeightMap):
         mask, bias, scale, softcap, sinks: as in `uwaga.attention`.
         lse: (..., H, Q) or Ragged (N, H), if it is known already, with the sinks' terms, as `attend` returns it. It is not
             checked against the scores, and saves the pass over all keys before a weight is read.
-        impl: None chooses an engine; "cpu" or "reference" uses that engine or raises.
+        impl: None chooses an engine; "cpu", "triton" or "reference" uses that engine or raises. See `explain`.
 
     Raises:
         ShapeError, ValueError: as `uwaga.attention`; an lse whose shape, dtype or device does not fit.
@@ -202,6 +203,15 @@ class AttentionMap(WeightMap):
 
     def describe(self) -> str:
         return f"mask={self._mask}"
+
+    def explain(self) -> Choice:
+        """The engine that computes this map, why, and why each other one cannot.
+
+        >>> x = torch.eye(3, dtype=torch.float64)
+        >>> AttentionMap(x, x).explain().engine
+        'reference'
+        """
+        return available.explain(self._call, self._engine)
 
     def read(self, selection: Selection, keys: Tensor) -> Tensor:
         normalizer = self._rows.normalizer_of_rows(selection)

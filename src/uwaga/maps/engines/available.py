@@ -2,11 +2,18 @@
 
 from types import ModuleType
 
-from uwaga.maps.engines import cpu, reference
+from uwaga.maps.engines import cpu, reference, triton
 from uwaga.ops.attention.call import Call
+from uwaga.ops.attention.choose import Choice
 
-# In order of preference; the last one refuses no call.
-_ENGINES: dict[str, ModuleType] = {"cpu": cpu, "reference": reference}
+_ENGINES: dict[str, ModuleType] = {"cpu": cpu, "reference": reference, "triton": triton}
+# In order of preference; the last one refuses no call. Triton's interpreter serves CPU tensors, but only by name.
+_ORDER, _ORDER_ON_DEVICE = ("cpu", "reference"), ("triton", "reference")
+_WHY = {
+    "cpu": "native kernels on the CPU",
+    "reference": "plain PyTorch: no faster engine of maps serves this call",
+    "triton": "Triton kernels on the GPU",
+}
 NAMES = tuple(sorted(_ENGINES))
 
 
@@ -17,12 +24,23 @@ def choose(call: Call, impl: str | None) -> ModuleType:
         ValueError: no engine has this name, or it refuses the call: a named engine has no fallback.
     """
     if impl is None:
-        return next(engine for engine in _ENGINES.values() if engine.refusal(call) is None)
+        return next(engine for engine in (_ENGINES[known] for known in _order(call)) if engine.refusal(call) is None)
     if impl not in _ENGINES:
         raise ValueError(f"AttentionMap: impl must be one of {', '.join(map(repr, NAMES))} or None, not {impl!r}")
     if (why := _ENGINES[impl].refusal(call)) is not None:
         raise ValueError(f"AttentionMap: engine {impl!r} cannot serve this map: {why}")
     return _ENGINES[impl]
+
+
+def explain(call: Call, engine: ModuleType) -> Choice:
+    """The engine that serves a map, why, and why each other one would not."""
+    refusals = {other: module.refusal(call) for other, module in _ENGINES.items()}
+    refused = {other: why for other, why in refusals.items() if why is not None}
+    return Choice(name(engine), _WHY[name(engine)], refused)
+
+
+def _order(call: Call) -> tuple[str, ...]:
+    return _ORDER if call.query.device.type == "cpu" else _ORDER_ON_DEVICE
 
 
 def name(engine: ModuleType) -> str:
