@@ -215,6 +215,7 @@ void UnitPass::run_row_block(const KeyBlockScratch& w, int64_t n, int64_t j0, in
         block, scoring_.rule);
     if (grad_relative) add_grad_relative(rows, j0, count, w.grad_bias, grad_relative);
     if (args_.grad_bias.data) write_grad_bias(rows, j0, count, w.grad_bias);
+    if (!args_.grad_query.data) continue;
     if (!view.hides || finite()) {
       kernels_.product_rows({grad_scores, w.key_rows, grad_query + r0 * padded_width(query_width_),
                              padded_width(query_width_), rows.count, view.mask.first, view.mask.last, kBlockKeys,
@@ -223,21 +224,26 @@ void UnitPass::run_row_block(const KeyBlockScratch& w, int64_t n, int64_t j0, in
       guarded_grad_query(w, grad_scores, view.bits, rows.count, count, grad_query + r0 * padded_width(query_width_));
     }
   }
-  if (first_visible >= last_visible) return;
+  const bool wants_key = args_.grad_key.data, wants_value = args_.grad_value.data;
+  if (first_visible >= last_visible || !(wants_key || wants_value)) return;
   const float* query_rows = packed_.query_rows + n * packed_.query_block;
   const float* grad_rows = packed_.grad_rows + n * packed_.grad_block;
   if (hides && !finite()) {
-    guarded_grad_keys(w.weights, bits, first_visible, last_visible, count, grad_rows, value_width_, w.grad_value);
-    guarded_grad_keys(w.grad_scores, bits, first_visible, last_visible, count, query_rows, query_width_, w.grad_key);
+    if (wants_value)
+      guarded_grad_keys(w.weights, bits, first_visible, last_visible, count, grad_rows, value_width_, w.grad_value);
+    if (wants_key)
+      guarded_grad_keys(w.grad_scores, bits, first_visible, last_visible, count, query_rows, query_width_, w.grad_key);
     return;
   }
   DepthRange visible_rows[kKeyTiles];
   if (hides) find_visible_rows(bits, first_visible, last_visible, visible_rows);
   const DepthRange* by_tile = hides ? visible_rows : nullptr;
-  kernels_.product_columns({w.weights, grad_rows, w.grad_value, padded_width(value_width_), count, first_visible,
-                            last_visible, kBlockRows, value_width_, by_tile});
-  kernels_.product_columns({w.grad_scores, query_rows, w.grad_key, padded_width(query_width_), count, first_visible,
-                            last_visible, kBlockRows, query_width_, by_tile});
+  if (wants_value)
+    kernels_.product_columns({w.weights, grad_rows, w.grad_value, padded_width(value_width_), count, first_visible,
+                              last_visible, kBlockRows, value_width_, by_tile});
+  if (wants_key)
+    kernels_.product_columns({w.grad_scores, query_rows, w.grad_key, padded_width(query_width_), count, first_visible,
+                              last_visible, kBlockRows, query_width_, by_tile});
 }
 
 void UnitPass::guarded_grad_query(const KeyBlockScratch& w, const float* grad_scores, const uint64_t* bits, int rows,

@@ -81,7 +81,9 @@ _HOME = {
 }
 
 __getattr__, _names = names(
-    __name__, _HOME, ("integrations", "interpret", "maps", "memory", "models", "nn", "plots", "train", "viewer")
+    __name__,
+    _HOME,
+    ("distributed", "integrations", "interpret", "maps", "memory", "models", "nn", "plots", "train", "viewer"),
 )
 
 

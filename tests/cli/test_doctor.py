@@ -196,3 +196,38 @@ def test_tells_which_engine_profile_is_used_or_why_not(profile_path: Path) -> No
 def test_tells_a_wrong_choice_of_the_profile(profile_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UWAGA_PROFILE", "never")
     assert findings()["engines/profile"]["why"] == "UWAGA_PROFILE must be 0 or 1, not 'never'"
+
+
+def test_distributed_is_for_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+    result = CliRunner().invoke(app, ["doctor", "--distributed"])
+    assert result.exit_code == 1
+    assert result.stderr == (
+        "uwaga doctor: --distributed is for processes that torchrun starts: "
+        "torchrun --nproc-per-node 2 -m uwaga.cli doctor --distributed\n"
+    )
+
+
+def test_tells_which_process_computes_other_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch.distributed as dist
+
+    import uwaga
+
+    found = [
+        uwaga.distributed.Process(0, "a", 7, "gloo", "avx512", 2, 0.0, True),
+        uwaga.distributed.Process(1, "b", 8, "gloo", "avx2", 4, 1234.5, False),
+    ]
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setattr(dist, "init_process_group", lambda *_, **__: None)
+    monkeypatch.setattr(dist, "destroy_process_group", lambda: None)
+    monkeypatch.setattr(uwaga.distributed, "doctor", lambda: found)
+    told = findings("--distributed")
+    assert told["processes/rank 0"]["value"] == "a, process 7, gloo, avx512, 2 threads"
+    assert told["processes/rank 0"]["why"] == "computes the bits of rank 0"
+    assert told["processes/rank 1"]["value"] == "b, process 8, gloo, avx2, 4 threads, 1,234 MB/s to and from rank 0"
+    assert told["processes/rank 1"]["status"] == "missing"
+    assert told["processes/rank 1"]["why"] == (
+        "does not compute the bits of rank 0: instruction sets differ (avx2, avx512); set UWAGA_LEVEL to one that all have"
+    )
+    monkeypatch.setenv("RANK", "1")
+    assert CliRunner().invoke(app, ["doctor", "--distributed"]).output == ""

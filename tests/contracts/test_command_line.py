@@ -9,7 +9,7 @@ from uwaga.cli import app
 SURFACE = {
     "bench": {"--save", "--seconds", "--tiny"},
     "demo": {"--seconds"},
-    "doctor": {"--json"},
+    "doctor": {"--distributed", "--json"},
     "generate": {
         "prompts", "--model", "--max-new-tokens", "--do-sample", "--temperature", "--top-k", "--top-p", "--num-beams",
         "--length-penalty", "--seed", "--dtype", "--json",

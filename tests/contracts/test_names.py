@@ -58,7 +58,7 @@ def test_every_public_name_is_there_and_listed() -> None:
 
 
 @pytest.mark.parametrize(
-    "floor", ["integrations", "interpret", "maps", "memory", "models", "nn", "plots", "train", "viewer"]
+    "floor", ["distributed", "integrations", "interpret", "maps", "memory", "models", "nn", "plots", "train", "viewer"]
 )
 def test_packages_with_names_of_their_own_need_no_import(floor: str) -> None:
     package = getattr(uwaga, floor)

@@ -20,7 +20,10 @@ from uwaga.ops.mask_program import (
     Lengths,
     Or,
     SameDocument,
+    keys_seen,
     pack,
+    queries_that_see,
+    rectangle,
     select,
     unpack,
     visible,
@@ -154,3 +157,39 @@ def test_a_selected_part_masks_as_the_whole_does(name: str) -> None:
     for b, h in itertools.product(range(2), range(2)):
         part = select(made.program, made.tensors, CallPart(torch.tensor([b]), torch.tensor([h])))
         assert torch.equal(visible(made.program, part, Q, K, "cpu").expand(1, 1, Q, K), whole[b : b + 1, h : h + 1])
+
+
+@pytest.mark.parametrize("name", MEANINGS)
+def test_rectangles_mask_as_the_whole_does(name: str) -> None:
+    made = MEANINGS[name][0].over(SIZES)
+    whole = visible(made.program, made.tensors, Q, K, "cpu").expand(2, 2, Q, K)
+    for rows, columns in (((0, Q), (0, K)), ((2, 5), (3, 9)), ((6, 7), (0, 4)), ((0, 3), (8, 11)), ((3, 3), (2, 5))):
+        program, tensors = rectangle(made.program, made.tensors, (Q, K), rows, columns)
+        sizes = rows[1] - rows[0], columns[1] - columns[0]
+        part = visible(program, tensors, *sizes, "cpu").expand(2, 2, *sizes)
+        assert torch.equal(part, whole[..., slice(*rows), slice(*columns)])
+
+
+# What these say of a block's keys and queries is an interval that may hold more; of all other masks it is exact.
+_WIDER = {"dense", "or", "starts", "lengths", "and"}
+
+
+@pytest.mark.parametrize("name", MEANINGS)
+def test_the_keys_that_queries_see_and_the_queries_that_see_keys(name: str) -> None:
+    made = MEANINGS[name][0].over(SIZES)
+    dense = visible(made.program, made.tensors, Q, K, "cpu").expand(2, 2, Q, K).flatten(0, 1).any(0)
+    for find, bits, count, others in ((keys_seen, dense, Q, K), (queries_that_see, dense.T, K, Q)):
+        for first, last in itertools.combinations_with_replacement(range(count + 1), 2):
+            seen = bits[first:last].any(0).nonzero().flatten().tolist()
+            found = find(made.program, made.tensors, (Q, K), (first, last))
+            assert 0 <= found[0] <= found[1] <= others
+            if name in _WIDER or first == last:
+                assert not seen or (found[0] <= seen[0] and seen[-1] < found[1])
+            else:
+                assert found == ((seen[0], seen[-1] + 1) if seen else (0, 0)), (first, last)
+
+
+def test_no_mask_shows_everything() -> None:
+    assert keys_seen((), (), (Q, K), (2, 3)) == (0, K)
+    assert queries_that_see((), (), (Q, K), (2, 3)) == (0, Q)
+    assert queries_that_see((), (), (Q, K), (3, 3)) == (0, 0)

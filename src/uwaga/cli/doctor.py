@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 import typer
 
 from uwaga._base import env
-from uwaga.cli.terminal import echo_json
+from uwaga.cli.terminal import echo_json, fail
 
 Status = Literal["ok", "note", "missing"]
 
@@ -41,9 +41,17 @@ class Finding:
 
 def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON list of findings, for programs.")] = False,
+    distributed: Annotated[
+        bool,
+        typer.Option(
+            "--distributed", help="Under torchrun: who is there, how fast, and whether all compute the same bits."
+        ),
+    ] = False,
 ) -> None:
     """Say what is installed, what the kernels run on, and what is missing and why."""
-    findings = list(examine())
+    findings = list(_processes() if distributed else examine())
+    if distributed and os.environ["RANK"] != "0":
+        return
     if as_json:
         import json
 
@@ -63,6 +71,38 @@ def examine() -> Iterator[Finding]:
     yield from _models()
     yield from _caches()
     yield from _environment()
+
+
+def _processes() -> Iterator[Finding]:
+    """The processes that torchrun started."""
+    import datetime
+
+    import torch.distributed as dist
+
+    from uwaga import distributed
+
+    if "RANK" not in os.environ:
+        fail(
+            "doctor",
+            "--distributed is for processes that torchrun starts: torchrun --nproc-per-node 2 -m uwaga.cli doctor --distributed",
+        )
+    try:
+        dist.init_process_group("gloo", timeout=datetime.timedelta(minutes=1))
+        found = distributed.doctor()
+    except (RuntimeError, ValueError) as error:  # the store of torchrun is out of reach, or a process has ended
+        fail("doctor", str(error))
+    for each in found:
+        speed = f", {each.megabytes_per_second:,.0f} MB/s to and from rank 0" if each.rank else ""
+        value = f"{each.host}, process {each.pid}, {each.backend}, {each.level}, {each.threads} threads{speed}"
+        status: Status = "ok" if each.has_same_bits else "missing"
+        why = "computes the bits of rank 0"
+        if not each.has_same_bits:
+            others = sorted({x.level for x in found})
+            why = "does not compute the bits of rank 0"
+            if len(others) > 1:
+                why += f": instruction sets differ ({', '.join(others)}); set UWAGA_LEVEL to one that all have"
+        yield Finding(topic="processes", name=f"rank {each.rank}", value=value, status=status, why=why)
+    dist.destroy_process_group()
 
 
 def _versions() -> Iterator[Finding]:

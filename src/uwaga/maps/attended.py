@@ -17,6 +17,7 @@ from uwaga.maps.spec import Rows, RowsWanted
 from uwaga.maps.statistics import arguments
 from uwaga.maps.tracing import may_branch_on
 from uwaga.ops.attention import choose
+from uwaga.ops.attention.api import is_served
 from uwaga.ops.attention.arguments import make_call, restore, restore_lse
 from uwaga.ops.attention.autograd import run
 from uwaga.ops.attention.call import Call
@@ -72,6 +73,10 @@ def attend(
     >>> weights.peak().position
     tensor([0, 1, 2])
     """
+    if is_served():
+        raise NotImplementedError(
+            "attend: inside uwaga.distributed.sequence_parallel the weights lie with several processes; call it outside"
+        )
     if normalize is None:
         raise ValueError("attend: a map needs softmax weights, which normalize=None does not have")
     if topk is not None and (isinstance(topk, bool) or not isinstance(topk, int) or topk < 1):

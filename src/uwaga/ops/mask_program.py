@@ -9,7 +9,7 @@ Letters: B sequences, H query heads, Q queries, K keys, N packed tokens.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import ClassVar, NamedTuple, TypeVar
 
@@ -27,6 +27,7 @@ UNBOUNDED = 1 << 62  # as high, or negated as low, of a band
 # Where query 0 stands: None (lower right: the last query meets the last key), a number, or one per sequence.
 Start = int | Tensor | None
 Interval = tuple[int, int]  # first, past the last
+Sizes = tuple[int, int]  # Q and K of a dense call
 _Value = TypeVar("_Value")
 
 
@@ -77,6 +78,18 @@ class Atom(MaskOperation, ABC):
     @abstractmethod
     def select(self, tensors: list[Tensor], part: CallPart) -> None:
         """Replace its tensors by those of a part of the call."""
+
+    @abstractmethod
+    def keys_seen(self, tensors: Sequence[Tensor], sizes: Sizes, rows: Interval) -> Interval:
+        """An interval of keys outside which none of these queries of a dense call sees any; it need not be within 0..K."""
+
+    @abstractmethod
+    def queries_that_see(self, tensors: Sequence[Tensor], sizes: Sizes, columns: Interval) -> Interval:
+        """An interval of queries outside which none sees any of these keys; it need not be within 0..Q."""
+
+    @abstractmethod
+    def rectangle(self, tensors: list[Tensor], sizes: Sizes, rows: Interval, columns: Interval) -> "Atom":
+        """The record for some queries and keys of a dense call, with its tensors replaced, or appended, by those of the rectangle."""
 
 
 class _Positions(NamedTuple):
@@ -134,6 +147,31 @@ class Band(Atom):
         if self.starts is not None:
             tensors[self.starts] = tensors[self.starts][part.sequences]
 
+    def keys_seen(self, tensors: Sequence[Tensor], sizes: Sizes, rows: Interval) -> Interval:
+        least, most = self._bounds(tensors, sizes)
+        first = 0 if self.low <= -UNBOUNDED else rows[0] + least + self.low
+        return first, sizes[1] if self.high >= UNBOUNDED else rows[1] + most + self.high
+
+    def queries_that_see(self, tensors: Sequence[Tensor], sizes: Sizes, columns: Interval) -> Interval:
+        least, most = self._bounds(tensors, sizes)
+        first = 0 if self.high >= UNBOUNDED else columns[0] - most - self.high
+        return first, sizes[0] if self.low <= -UNBOUNDED else columns[1] - least - self.low
+
+    def rectangle(self, tensors: list[Tensor], sizes: Sizes, rows: Interval, columns: Interval) -> Atom:
+        moved = rows[0] - columns[0]
+        if self.starts is not None:
+            tensors[self.starts] = tensors[self.starts] + moved
+            return self
+        return replace(self, start_mode=START_VALUE, start=self._one_start(*sizes) + moved)
+
+    def _bounds(self, tensors: Sequence[Tensor], sizes: Sizes) -> tuple[int, int]:
+        """The smallest and the largest start of a sequence."""
+        if self.starts is None:
+            start = self._one_start(*sizes)
+            return start, start
+        starts = tensors[self.starts]
+        return (int(starts.min()), int(starts.max())) if starts.numel() else (0, 0)
+
     def _one_start(self, queries: int, keys: int) -> int:
         return keys - queries if self.start_mode == START_LAST else self.start
 
@@ -156,6 +194,20 @@ class Lengths(Atom):
 
     def select(self, tensors: list[Tensor], part: CallPart) -> None:
         tensors[self.lengths] = tensors[self.lengths][part.sequences]
+
+    def keys_seen(self, tensors: Sequence[Tensor], sizes: Sizes, rows: Interval) -> Interval:
+        return 0, self._longest(tensors)
+
+    def queries_that_see(self, tensors: Sequence[Tensor], sizes: Sizes, columns: Interval) -> Interval:
+        return 0, sizes[0] if columns[0] < self._longest(tensors) else 0
+
+    def rectangle(self, tensors: list[Tensor], sizes: Sizes, rows: Interval, columns: Interval) -> Atom:
+        tensors[self.lengths] = (tensors[self.lengths] - columns[0]).clamp(0, columns[1] - columns[0])
+        return self
+
+    def _longest(self, tensors: Sequence[Tensor]) -> int:
+        lengths = tensors[self.lengths]
+        return int(lengths.max()) if lengths.numel() else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +240,25 @@ class SameDocument(Atom):
                 ids = tensors[index]
                 tensors[index] = _select(ids, 0, part.sequences) if tokens is None else ids[None, tokens]
 
+    def keys_seen(self, tensors: Sequence[Tensor], sizes: Sizes, rows: Interval) -> Interval:
+        return _hull_of_ids(tensors[self.ids], self._of_queries(tensors, sizes)[:, slice(*rows)])
+
+    def queries_that_see(self, tensors: Sequence[Tensor], sizes: Sizes, columns: Interval) -> Interval:
+        return _hull_of_ids(self._of_queries(tensors, sizes), tensors[self.ids][:, slice(*columns)])
+
+    def rectangle(self, tensors: list[Tensor], sizes: Sizes, rows: Interval, columns: Interval) -> Atom:
+        of_queries = self._of_queries(tensors, sizes)[:, slice(*rows)].contiguous()
+        tensors[self.ids] = tensors[self.ids][:, slice(*columns)].contiguous()
+        if self.query_ids is not None:
+            tensors[self.query_ids] = of_queries
+            return self
+        tensors.append(of_queries)
+        return replace(self, query_ids=len(tensors) - 1)
+
+    def _of_queries(self, tensors: Sequence[Tensor], sizes: Sizes) -> Tensor:
+        """The ids (B or 1, Q) of the queries."""
+        return tensors[self.ids][:, sizes[1] - sizes[0] :] if self.query_ids is None else tensors[self.query_ids]
+
 
 @dataclass(frozen=True, slots=True)
 class Dense(Atom):
@@ -206,6 +277,16 @@ class Dense(Atom):
 
     def select(self, tensors: list[Tensor], part: CallPart) -> None:
         tensors[self.bits] = part.of_scores(tensors[self.bits])
+
+    def keys_seen(self, tensors: Sequence[Tensor], sizes: Sizes, rows: Interval) -> Interval:
+        return 0, sizes[1]  # the exact answer would read the bits of all pairs
+
+    def queries_that_see(self, tensors: Sequence[Tensor], sizes: Sizes, columns: Interval) -> Interval:
+        return 0, sizes[0]
+
+    def rectangle(self, tensors: list[Tensor], sizes: Sizes, rows: Interval, columns: Interval) -> Atom:
+        tensors[self.bits] = _select(_select(tensors[self.bits], 2, slice(*rows)), 3, slice(*columns))
+        return self
 
 
 @dataclass(frozen=True, slots=True)
@@ -402,6 +483,59 @@ def select(program: MaskProgram, tensors: Sequence[Tensor], part: CallPart) -> t
         if isinstance(operation, Atom):
             operation.select(selected, part)
     return tuple(selected)
+
+
+def keys_seen(program: MaskProgram, tensors: Sequence[Tensor], sizes: Sizes, rows: Interval) -> Interval:
+    """An interval of keys, within 0..K, outside which queries `rows` of a dense call see none; (0, 0) where they see none at all.
+
+    It is exact for one band or length, and may hold keys between those that are seen for documents and combinations.
+    """
+    return _interval(program, lambda atom: atom.keys_seen(tensors, sizes, rows), rows, sizes[1])
+
+
+def queries_that_see(program: MaskProgram, tensors: Sequence[Tensor], sizes: Sizes, columns: Interval) -> Interval:
+    """An interval of queries, within 0..Q, outside which none sees any of the keys `columns`; (0, 0) where none does."""
+    return _interval(program, lambda atom: atom.queries_that_see(tensors, sizes, columns), columns, sizes[0])
+
+
+def rectangle(
+    program: MaskProgram, tensors: Sequence[Tensor], sizes: Sizes, rows: Interval, columns: Interval
+) -> tuple[MaskProgram, tuple[Tensor, ...]]:
+    """The program, and its tensors, that mask queries `rows` and keys `columns` of a dense call as a dense call of their own."""
+    own = list(tensors)
+    made = [x.rectangle(own, sizes, rows, columns) if isinstance(x, Atom) else x for x in program]
+    return tuple(made), tuple(own)
+
+
+def _interval(program: MaskProgram, atom: Callable[[Atom], Interval], given: Interval, size: int) -> Interval:
+    """What a program makes of the intervals of its records, within 0..size."""
+    if given[0] >= given[1]:
+        return 0, 0
+
+    def clamped(found: Interval) -> Interval:
+        first, last = max(found[0], 0), min(found[1], size)
+        return (first, last) if first < last else (0, 0)
+
+    def either(a: Interval, b: Interval) -> Interval:
+        if a[0] >= a[1] or b[0] >= b[1]:
+            return b if a[0] >= a[1] else a
+        return min(a[0], b[0]), max(a[1], b[1])
+
+    if not program:
+        return 0, size
+    return _evaluate(
+        program, lambda x: clamped(atom(x)), lambda a, b: clamped((max(a[0], b[0]), min(a[1], b[1]))), either
+    )
+
+
+def _hull_of_ids(ids_BN: Tensor, wanted_BN: Tensor) -> Interval:
+    """The interval of those positions, of any sequence, whose id is one of the wanted ones of that sequence."""
+    first, last = ids_BN.shape[1], 0
+    for n in range(max(ids_BN.shape[0], wanted_BN.shape[0])):
+        found = torch.isin(_row(ids_BN, n), _row(wanted_BN, n).unique()).nonzero()
+        if len(found):
+            first, last = min(first, int(found[0])), max(last, int(found[-1]) + 1)
+    return first, last
 
 
 def listed(tensor: Tensor, dimension: int, positions: Tensor | None) -> Tensor:

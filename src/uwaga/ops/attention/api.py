@@ -4,6 +4,8 @@ Letters: B batch, H query heads, G key/value heads, Q queries, K keys, D query/k
 R ragged rows.
 """
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
@@ -23,6 +25,26 @@ class AttendedLse(NamedTuple):
 
     output: Operand
     lse: Operand
+
+
+# What serves every call in place of the engines: see `served_by`.
+_serve: Callable[..., AttendedLse] | None = None
+
+
+@contextmanager
+def served_by(serve: Callable[..., AttendedLse]) -> Iterator[None]:
+    """Inside it `attention` and `attention_and_lse` call `serve`, with the arguments of `attention` in order, in all threads."""
+    global _serve
+    before, _serve = _serve, serve
+    try:
+        yield
+    finally:
+        _serve = before
+
+
+def is_served() -> bool:
+    """Whether a `served_by` is active."""
+    return _serve is not None
 
 
 def attention(
@@ -76,6 +98,8 @@ def attention(
             [0., 1., 0.],
             [0., 0., 1.]])
     """
+    if _serve is not None:
+        return _serve(query, key, value, mask, bias, scale, normalize, softcap, sinks, dropout, impl).output
     if bias is None and sinks is None:
         done = fast_path.attend(query, key, value, mask, scale, normalize, softcap, dropout, impl, False)
         if done is not None:
@@ -114,6 +138,8 @@ def attention_and_lse(
     """
     if normalize != "softmax":
         raise ValueError("attention: the log-sum-exp needs normalize='softmax'")
+    if _serve is not None:
+        return _serve(query, key, value, mask, bias, scale, normalize, softcap, sinks, dropout, impl)
     if bias is None and sinks is None:
         done = fast_path.attend(query, key, value, mask, scale, normalize, softcap, dropout, impl, True)
         if done is not None:

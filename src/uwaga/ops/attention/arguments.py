@@ -6,6 +6,7 @@ Letters as in api.py.
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple, TypeVar
 
@@ -68,10 +69,12 @@ def make_call(
     sinks: Tensor | None,
     dropout: float,
     wants_lse: bool,
+    whole: tuple[int, int] | None = None,
 ) -> Call:
     """The validated call. Arguments are positional, for speed: every call comes here, with all of `attention`'s arguments.
 
-    With value=None, as for a map of weights, the call's value has width E = 0.
+    With value=None, as for a map of weights, the call's value has width E = 0. `whole` are Q and K of a longer dense sequence, of
+    which query, key and value are parts: mask and bias are over all of it.
     """
     if isinstance(query, Ragged) or isinstance(key, Ragged) or isinstance(value, Ragged):
         operands = _ragged_operands(query, key, value)
@@ -84,7 +87,10 @@ def make_call(
 
     extras = _NO_EXTRAS
     if mask is not None or bias is not None or sinks is not None:
-        extras = _extras(mask, bias, sinks, _score_shape(query, key, value, operands), q)
+        shape = _score_shape(query, key, value, operands)
+        if whole is not None:
+            shape = replace(shape, queries=whole[0], keys=whole[1])
+        extras = _extras(mask, bias, sinks, shape, q)
     return Call(
         query=q,
         key=operands.key,
