@@ -189,3 +189,25 @@ def test_within_an_operator_gradients_are_recorded_on_a_gpu_too() -> None:
         assert torch._C._dispatch_tls_is_dispatch_key_excluded(autograd)
         with gradients._recording(torch.device("cuda")):
             assert not torch._C._dispatch_tls_is_dispatch_key_excluded(autograd)
+
+
+@pytest.mark.skipif(native.reason_unavailable() is not None, reason=str(native.reason_unavailable()))
+@pytest.mark.parametrize("hidden", [0.0, float("inf")])
+@pytest.mark.parametrize("wanted", [(0,), (1,), (2,), (0, 1), (0, 2), (1, 2)])
+def test_a_gradient_without_the_others_has_the_same_bits(wanted: tuple[int, ...], hidden: float) -> None:
+    """A product of a gradient that nobody wants is not computed, also where the last key, which no query sees, is infinite."""
+    generator = torch.Generator().manual_seed(0)
+    operands = [torch.randn(1, 2, 130, 16, generator=generator) for _ in range(4)]
+    operands[1][..., -1, 0] = hidden
+    mask = Causal() & KeyLengths(torch.tensor(129))
+
+    def gradients_of(numbers: tuple[int, ...]) -> dict[int, torch.Tensor]:
+        given = [x.clone().requires_grad_(n in numbers) for n, x in enumerate(operands[:3])]
+        output = attention(*given, mask=mask, impl="cpu")
+        found = torch.autograd.grad(output, [given[n] for n in numbers], operands[3])
+        return dict(zip(numbers, found, strict=True))
+
+    together = gradients_of((0, 1, 2))
+    for n, gradient in gradients_of(wanted).items():
+        assert torch.equal(gradient, together[n])
+        assert gradient.isfinite().all()
