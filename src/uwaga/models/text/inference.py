@@ -87,9 +87,10 @@ class Inference:
             first, last = group.offsets[batch.start], group.offsets[batch.stop]
             own_offsets = offsets[batch.start : batch.stop + 1] - first
             with evaluation_mode(self.model):  # not around the yield: a generator would leave the caller in this state
-                hidden = self.model(
-                    Ragged(ids[first:last].to(device), own_offsets.to(device)), outputs=()
-                ).last_hidden_state
+                # Told, the longest text need not be read from a GPU, which would wait for it.
+                longest = int(own_offsets.diff().max())
+                packed = Ragged(ids[first:last].to(device), own_offsets.to(device), max_length=longest)
+                hidden = self.model(packed, outputs=()).last_hidden_state
             meter.add(int(last - first), group.documents_within(batch.stop))
             yield hidden
 
