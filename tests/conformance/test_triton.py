@@ -1,6 +1,6 @@
 """The kernels of the engine `triton` in Triton's interpreter: a few small calls that have every option, in all three dtypes.
 
-With UWAGA_INTERPRET=1 (`make interpret`) the whole suite runs with this engine, for most of an hour.
+With UWAGA_INTERPRET=1 (`make interpret`) the whole suite runs with this engine, in about an hour.
 
 Letters: B sequences, H query heads, G key/value heads, Q queries, K keys, D query/key width, N packed tokens.
 """
