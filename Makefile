@@ -12,7 +12,7 @@ export PIP_BUILD_CONSTRAINT ?= $(PIP_CONSTRAINT)
 FRONT := src/uwaga/viewer/front
 CXX_FILES := $(shell find native -name '*.cc' -o -name '*.h')
 
-.PHONY: run test stress fast bench lint format setup interpret native-test front-test front-types pictures sanitize sanitize-python fuzz fuzz-coverage levels emulate wheels wheel-test wheel-pythons site notebooks workflows gpu clean
+.PHONY: run messages test stress fast bench lint format setup interpret native-test front-test front-types pictures sanitize sanitize-python fuzz fuzz-coverage levels emulate wheels wheel-test wheel-pythons site notebooks workflows gpu clean
 
 # What `make run` shows: make run TEXT="another text, or a file"
 TEXT ?= The animal did not cross the street because it was too tired, and the street was too wide for it anyway.
@@ -66,6 +66,10 @@ FILTER ?=
 native-test: setup
 	cmake --build build/native
 	$(if $(FILTER),build/native/native_tests --filter "$(FILTER)",ctest --test-dir build/native --output-on-failure)
+
+# The messages of the pages and the lesson, from the sources into the tables of the languages, and from these into what is read.
+messages: setup
+	python .ci/messages.py
 
 # The documents' pictures of the explorer, made by its tests.
 pictures: setup

@@ -54,9 +54,15 @@ def measure(bench: Bench, heads: int, groups: int, tokens: int, width: int, docu
     beyond = None if one is None or other is None else other - one
     made = uwaga.AttentionMap(*operands[:2], mask=uwaga.Causal())
     bench.row(
-        heads, groups, tokens, width, "one text" if documents == 1 else f"{documents} documents", made.explain().engine,
+        heads, groups, tokens, width, "one text" if documents == 1 else f"{documents} documents", engine_of(made),
         shown(one), shown(other), ratio(beyond, one), *(megabytes(peak_bytes(bench, run)) for run in runs.values()),
     )  # fmt: skip
+
+
+def engine_of(made: uwaga.AttentionMap) -> str:
+    from uwaga.maps.engines import available
+
+    return available.name(made._engine)
 
 
 if __name__ == "__main__":

@@ -43,6 +43,7 @@ OTHER_OPENERS = {
     "uwaga.memory.catalog": "SQLite, after its header was read by untrusted.open_regular",
     "uwaga.memory.database": "opens itself; its files are opened by its catalog and segments",
     "uwaga.models.directories": "files of the package",
+    "uwaga.viewer.languages": "a file of the package",
     "uwaga.models.pickle_files": "maps and unpacks what untrusted.open_regular has opened",
     "uwaga._base.safetensors_files": "after its header was read by untrusted.open_regular",
     "uwaga.train.data.store": "writes; maps after untrusted.stat_regular",

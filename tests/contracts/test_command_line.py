@@ -19,7 +19,7 @@ SURFACE = {
         "--text", "--id", "--skip-invalid", "--limit", "--numpy",
     },
     "lesson": {
-        "sentence", "--plain", "--all", "--query", "--heads", "--unscaled", "--save", "--worksheet", "--no-model", "--port", "--no-browser",
+        "sentence", "--plain", "--all", "--query", "--heads", "--unscaled", "--save", "--worksheet", "--language", "--no-model", "--port", "--no-browser",
     },
     "memory": {
         "add": {"database", "files", "--model", "--by", "--dtype", "--text"},
@@ -32,7 +32,7 @@ SURFACE = {
     "train": {"config", "overrides", "--resume", "--print-config", "--compile", "--fsdp"},
     "view": {
         "text", "--model", "--ask", "--second", "--second-model", "--target", "--max-new-tokens", "--truncate", "--layers", "--dtype",
-        "--save", "--exact", "--port", "--no-browser",
+        "--save", "--exact", "--language", "--port", "--no-browser",
     },
 }  # fmt: skip
 

@@ -15,7 +15,6 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from uwaga.maps.engines import triton
 from uwaga.ops.attention.engines import flex, torch_fused
 
 DEVICE = torch.device("cuda", 0)
@@ -115,11 +114,10 @@ def _names_gpu(x: object) -> bool:
 
 @contextmanager
 def pretended_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[PretendedGpu]:
-    """A GPU on which FlexAttention computes in its form that is not fused, and neither varlen_attn nor Triton is there."""
+    """A GPU on which FlexAttention computes in its form that is not fused, and varlen_attn is not there."""
     monkeypatch.setattr(flex, "why_not_on_cuda", lambda: None)
     monkeypatch.setattr(torch_fused, "_varlen_window", lambda call: None)
     monkeypatch.setattr(flex, "_compiled", lambda form, node, _: lambda *x: flex._unfused(form, node, *x))
-    monkeypatch.setattr(triton, "_reason_unavailable", lambda device, dtype: "the GPU is pretended")
     monkeypatch.setattr(flex, "_masks", OrderedDict())  # of another pretended GPU
     with PretendedGpu() as gpu:
         yield gpu

@@ -1,5 +1,6 @@
 """`uwaga lesson`: the calculation of attention step by step, in a browser, or as tables in the terminal."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -36,6 +37,10 @@ def lesson(
         Path | None,
         typer.Option(help="Write an HTML page for paper: blank matrices to fill in, and their solutions behind."),
     ] = None,
+    language: Annotated[
+        str | None,
+        typer.Option(help="en, pl, pt, ja or zh; default: what the browser prefers, in the terminal LC_ALL or LANG."),
+    ] = None,
     no_model: Annotated[
         bool, typer.Option("--no-model", help="Do not load a trained model beside the lesson.")
     ] = False,
@@ -43,22 +48,34 @@ def lesson(
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Print the URL, but open no browser.")] = False,
 ) -> None:
     """Work through attention step by step on a few numbers, each with its calculation. Ctrl-C ends it."""
+    from uwaga.viewer.languages import using
     from uwaga.viewer.lesson.api import work_through
 
     settings: dict[str, Any] = {"scaled": not unscaled} | ({} if heads is None else {"heads": heads})
     try:
-        worked = work_through(sentence, **settings)
+        worked = work_through(sentence, language=language or _terminal_language(), **settings)
         if save is not None or worksheet is not None:
             _write(worked, save, worksheet)
         elif plain or everything:
-            _print(worked, query, everything=everything)
+            with using(worked.language):
+                _print(worked, query, everything=everything)
         else:
-            _serve(worked, port, opens=not no_browser, has_model=not no_model)
+            is_default = sentence is None and heads is None and not unscaled
+            _serve(worked, port, language, is_default=is_default, opens=not no_browser, has_model=not no_model)
     except (ValueError, ImportError, OSError) as error:
         fail("lesson", str(error).removeprefix("lesson: "))
     except KeyboardInterrupt:
         echo("\nuwaga lesson: stopped", err=True)
         raise typer.Exit(130) from None
+
+
+def _terminal_language() -> str:
+    """By LC_ALL, LC_MESSAGES or LANG, the first of them that is set."""
+    from uwaga.viewer.languages import preferred
+
+    return preferred(
+        [next((value for name in ("LC_ALL", "LC_MESSAGES", "LANG") if (value := os.environ.get(name))), "")]
+    )
 
 
 def _write(worked: "Lesson", save: Path | None, worksheet: Path | None) -> None:
@@ -73,15 +90,21 @@ def _write(worked: "Lesson", save: Path | None, worksheet: Path | None) -> None:
         echo(f"{worksheet}: a worksheet for paper, with its solutions")
 
 
-def _serve(worked: "Lesson", port: int, *, opens: bool, has_model: bool) -> None:
+def _serve(
+    worked: "Lesson", port: int, language: str | None, *, is_default: bool, opens: bool, has_model: bool
+) -> None:
     from uwaga.viewer.api import serve
     from uwaga.viewer.lesson.api import FRAGMENT
     from uwaga.viewer.service import ViewService
     from uwaga.viewer.view_model import ViewModel
 
     view_model = _trained(worked.request.get("text") or " ".join(worked.request["tokens"])) if has_model else None
-    service = ViewService(view_model or ViewModel.empty(), lesson=worked.request)
-    with serve(service, "lesson", announce=typer.echo, port=port, name="lesson", fragment=FRAGMENT) as served:
+    # The page's own example is that of the language that the page is in.
+    lesson = None if is_default else worked.request
+    service = ViewService(view_model or ViewModel.empty(), lesson=lesson)
+    with serve(
+        service, "lesson", announce=typer.echo, port=port, name="lesson", fragment=FRAGMENT, language=language
+    ) as served:
         # On a line of its own and unbroken, so that a terminal makes a link of it.
         echo(served.address)
         if opens and served.browse():

@@ -85,6 +85,9 @@ def view(
             help="Exact weights to store with --save: kind/layer/head, or kind/layer/head/a:b/c:d. Repeatable."
         ),
     ] = None,
+    language: Annotated[
+        str | None, typer.Option(help="Of the page: en, pl, pt, ja or zh; default: what the browser prefers.")
+    ] = None,
     port: Annotated[int, typer.Option(help="TCP port to serve on; 0: any free one.", min=0, max=65535)] = 0,
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Print the URL, but open no browser.")] = False,
 ) -> None:
@@ -109,7 +112,7 @@ def view(
         if save is not None:
             _save(service, save, wanted)
         else:
-            _serve(service, port, opens=not no_browser, fragment="" if ask is None else "tab=text&query=0")
+            _serve(service, port, language, opens=not no_browser, fragment="" if ask is None else "tab=text&query=0")
     except (CheckpointError, RecordError, ModuleNotFoundError, OSError) as error:
         fail("view", _message(error))
     except KeyboardInterrupt:
@@ -289,13 +292,15 @@ def _too_long(error: TextTooLongError) -> RecordError:
     return RecordError(f"{error}; --truncate shortens it to that")
 
 
-def _serve(service: "ViewService", port: int, *, opens: bool, fragment: str) -> None:
+def _serve(service: "ViewService", port: int, language: str | None, *, opens: bool, fragment: str) -> None:
     from uwaga.viewer.api import serve
 
     # SIGTERM ends it as Ctrl-C does, also while the table is computed.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        with serve(service, service.view_model.title, port=port, announce=typer.echo, fragment=fragment) as served:
+        with serve(
+            service, service.view_model.title, port=port, announce=typer.echo, fragment=fragment, language=language
+        ) as served:
             # On a line of its own and unbroken, so that a terminal makes a link of it.
             echo(served.address)
             if opens and served.browse():

@@ -33,6 +33,7 @@ def view(
     port: int = 0,
     browser: bool | None = None,
     block: bool | None = None,
+    language: str | None = None,
 ) -> "View | Widget":
     """Show attention: every layer and head as an overview, each map down to its exact weights, the text, and the statistics.
 
@@ -61,16 +62,18 @@ def view(
         port: the TCP port to serve on; 0: any free one.
         browser: whether to open a browser; None: where there is a graphical one.
         block: whether to wait for Ctrl-C or SIGTERM before returning; None: in a program, but not at Python's prompt.
+        language: of the page: "en", "pl", "pt", "ja" or "zh"; None: what the browser prefers, in a notebook English.
 
     Returns:
         In a notebook the widget; elsewhere a View, which is already closed if this call waited for Ctrl-C.
 
     Raises:
-        ValueError: no maps; maps of different texts; a row out of range; a number of tokens that differs from the maps';
+        ValueError: an unknown language; no maps; maps of different texts; a row out of range; a number of tokens that differs from the maps';
             a text without tokens, or with more than the model takes; a model that cannot be read (CheckpointError).
         ImportError: the extra `uwaga[view]` is not installed.
         OSError: the port is not available.
     """
+    api.check_language("view", language)
     name = os.fspath(model)
     second_name = None if second_model is None else os.fspath(second_model)
     if not isinstance(maps, str):
@@ -92,6 +95,7 @@ def view(
             port=port,
             browser=browser,
             block=block,
+            language=language,
         )
     for wrong, of, at in ((tokens, "the text", row), (second_tokens, "the second text", second_row)):
         if wrong is not None:
@@ -109,4 +113,4 @@ def view(
     except RecordError as error:
         raise type(error)(f"view: {error}") from error
     service = ViewService(first, runner=runner, typed=typed)
-    return api.display(service, port=port, browser=browser, block=block)
+    return api.display(service, port=port, browser=browser, block=block, language=language)

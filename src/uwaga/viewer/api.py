@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from uwaga._base import renamed
+from uwaga.viewer.languages import LANGUAGES
 from uwaga.viewer.page.bundle import bundle
 from uwaga.viewer.page.snapshot import Exact, save_snapshot
 from uwaga.viewer.service import ViewService
@@ -102,6 +103,7 @@ def view(
     port: int = 0,
     browser: bool | None = None,
     block: bool | None = None,
+    language: str | None = None,
 ) -> "View | Widget":
     """Show attention: every layer and head as an overview, each map down to its exact weights, the text, and the statistics.
 
@@ -125,15 +127,17 @@ def view(
         port: the TCP port to serve on; 0: any free one.
         browser: whether to open a browser; None: where there is a graphical one.
         block: whether to wait for Ctrl-C or SIGTERM before returning; None: in a program, but not at Python's prompt.
+        language: of the page: "en", "pl", "pt", "ja" or "zh"; None: what the browser prefers, in a notebook English.
 
     Returns:
         In a notebook the widget; elsewhere a View, which is already closed if this call waited for Ctrl-C.
 
     Raises:
-        ValueError: no maps; maps of different texts; a row out of range; a number of tokens that differs from the maps'.
+        ValueError: an unknown language; no maps; maps of different texts; a row out of range; a number of tokens that differs from the maps'.
         ImportError: the extra `uwaga[view]` is not installed.
         OSError: the port is not available.
     """
+    check_language("view", language)
     view_model = ViewModel.create(
         maps,
         tokens=tokens,
@@ -146,16 +150,18 @@ def view(
         second_model=second_model,
         second_row=second_row,
     )
-    return display(ViewService(view_model), port=port, browser=browser, block=block)
+    return display(ViewService(view_model), port=port, browser=browser, block=block, language=language)
 
 
-def display(service: ViewService, *, port: int, browser: bool | None, block: bool | None) -> "View | Widget":
+def display(
+    service: ViewService, *, port: int, browser: bool | None, block: bool | None, language: str | None = None
+) -> "View | Widget":
     """A widget in a notebook, elsewhere a served view; port, browser and block: as in `view`."""
     if in_notebook():
         from uwaga.viewer.notebook import widget
 
-        return widget(service)
-    return show(service, service.view_model.title, "view", port=port, browser=browser, block=block)
+        return widget(service, language or "en")
+    return show(service, service.view_model.title, "view", port=port, browser=browser, block=block, language=language)
 
 
 def show(
@@ -167,13 +173,14 @@ def show(
     port: int,
     browser: bool | None,
     block: bool | None,
+    language: str | None = None,
 ) -> View:
     """Serve a view, print its URL, open a browser and wait. port, browser and block: as in `view`; the others: as in `serve`."""
 
     def announce(address: str) -> None:
         print(f"uwaga.{name}: {address}", flush=True)  # noqa: T201  # where no browser opens, this is the only way to the page
 
-    served = serve(service, title, announce=announce, port=port, name=name, fragment=fragment)
+    served = serve(service, title, announce=announce, port=port, name=name, fragment=fragment, language=language)
     announce(served.address)
     if browser or browser is None:
         served.browse()
@@ -190,11 +197,13 @@ def serve(
     port: int = 0,
     name: str = "view",
     fragment: str = "",
+    language: str | None = None,
 ) -> View:
     """Start a server for a view; `announce`, `port` and `fragment` as in `Server`.
 
     Args:
         name: "view" or "lesson", for the message about a missing package.
+        language: of the page, a code of uwaga.viewer.languages; None: what the browser prefers.
 
     Raises:
         ImportError: the extra `uwaga[view]` is not installed.
@@ -209,7 +218,15 @@ def serve(
         rule = f"uwaga.{name} needs {package}, which is not installed: pip install 'uwaga[view]'"
         raise ModuleNotFoundError(rule, name=package) from error
     bundle()  # now, so that the first request of a page does not wait for it
-    return View(service, Server(service, title=title, port=port, fragment=fragment, announce=announce))
+    return View(
+        service, Server(service, title=title, port=port, fragment=fragment, announce=announce, language=language)
+    )
+
+
+def check_language(name: str, language: str | None) -> None:
+    """Raises ValueError: a language that there is no table of."""
+    if language is not None and language not in LANGUAGES:
+        raise ValueError(f"{name}: language must be one of {', '.join(LANGUAGES)}, not {language!r}")
 
 
 def in_notebook() -> bool:

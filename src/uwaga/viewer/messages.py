@@ -123,6 +123,10 @@ class RequestParser:
             raise self.invalid(name, "an object or null", value)
         return value
 
+    def one_of(self, name: str, default: str, choices: Sequence[str]) -> str:
+        """One of the choices; the default where it is missing."""
+        return self.text(name, choices) if name in self._request else default
+
     def integer(self, name: str, low: int, high: int) -> int:
         """An integer with low <= value < high."""
         value = self._value(name)

@@ -1,10 +1,12 @@
 """The view in a notebook: an anywidget whose front end sends requests as messages."""
 
+import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any, Protocol
 
+from uwaga.viewer.languages import page_table
 from uwaga.viewer.messages import RequestError, Service
 from uwaga.viewer.page.bundle import bundle
 from uwaga.viewer.page.snapshot import Exact, save_snapshot
@@ -29,9 +31,9 @@ class Widget(Protocol):
         ...
 
 
-def widget(service: Service) -> Widget:
+def widget(service: Service, language: str = "en") -> Widget:
     """A widget whose requests the service answers. Raises ImportError: the extra `uwaga[view]` is not installed."""
-    made: Widget = _widget_class()(service)
+    made: Widget = _widget_class()(service, language)
     return made
 
 
@@ -68,9 +70,11 @@ def _widget_class() -> type:
     class AttentionView(anywidget.AnyWidget):
         """Answers in the kernel's own thread, one request at a time: each takes a fraction of a second."""
 
-        def __init__(self, service: Service) -> None:
+        def __init__(self, service: Service, language: str = "en") -> None:
             front = bundle()
-            self._esm, self._css, self._service = front.script("widget"), front.css, service
+            table = json.dumps(page_table(language), ensure_ascii=False)
+            self._esm = f"globalThis.uwagaLanguage = {table};\n{front.script('widget')}"
+            self._css, self._service, self._language = front.css, service, language
             super().__init__()
             self.on_msg(lambda _, message, buffers: handle_message(service, message, self.send))
 
@@ -83,6 +87,6 @@ def _widget_class() -> type:
             progress: Callable[[float], None] | None = None,
         ) -> None:
             """As `View.save`."""
-            save_snapshot(self._service, path, exact=exact, seconds=seconds, progress=progress)
+            save_snapshot(self._service, path, exact=exact, seconds=seconds, progress=progress, language=self._language)
 
     return AttentionView

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from uwaga.viewer.languages import LANGUAGES
 from uwaga.viewer.lesson.build import answer as answer_lesson
 from uwaga.viewer.messages import Reply, Request, RequestError, RequestParser
 from uwaga.viewer.page.snapshot import snapshot_html
@@ -60,7 +61,10 @@ class ViewService:
         if self._closed:
             raise RequestError("the view is closed")
         if parser.ask == "lesson":
-            return answer_lesson(self._lesson if dict(request) == {"ask": "lesson"} else request)
+            chosen = {name: value for name, value in request.items() if name == "language"}
+            return answer_lesson(
+                {**self._lesson, **chosen} if {**request, **chosen} == {"ask": "lesson", **chosen} else request
+            )
         if parser.ask == "run":
             return self._runs.run(parser)
         if parser.ask == "stop":
@@ -84,8 +88,9 @@ class ViewService:
 
     def _snapshot(self, parser: RequestParser, number: object) -> Reply:
         exact = parser.requests("exact", _MAX_EXACT_IN_SNAPSHOT)
+        language = parser.one_of("language", "en", tuple(LANGUAGES))
         parser.done()
         for request in exact:
             RequestParser(request).text("ask", _IN_SNAPSHOT)
-        html = snapshot_html(lambda request: self.answer({**request, "run": number}), exact=exact)
+        html = snapshot_html(lambda request: self.answer({**request, "run": number}), exact=exact, language=language)
         return Reply(meta={"name": "attention.html"}, arrays=(np.frombuffer(html, np.uint8),))

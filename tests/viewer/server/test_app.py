@@ -24,7 +24,7 @@ STRICT = {
 }
 
 
-def test_the_page_holds_no_data_no_script_and_no_style(client) -> None:
+def test_the_page_holds_no_data_but_its_messages_no_script_and_no_style(client) -> None:
     page = client.send("GET", "/")
     assert (page.status, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
     text = page.body.decode()
@@ -32,8 +32,23 @@ def test_the_page_holds_no_data_no_script_and_no_style(client) -> None:
     assert client.token not in text
     assert [line for line in text.splitlines() if "<script" in line or "style" in line] == [
         '<link rel="stylesheet" href="/app.css">',
+        '<script type="application/json" data-uwaga-language>{"language":"en","messages":{},"names":{"en":"English",'
+        '"pl":"Polski","pt":"Português","ja":"日本語","zh":"中文"}}</script>',
         '<script type="module" src="/app.js"></script>',
     ]
+
+
+def test_the_page_is_in_the_language_of_its_address_of_the_view_or_of_the_browser(client) -> None:
+    def language(path: str, accept: str | None = None) -> str:
+        page = client.send("GET", path, **({} if accept is None else {"Accept_Language": accept}))
+        assert page.headers["content-language"] in page.body.decode().split("<html ")[1].split(">")[0]
+        return page.headers["content-language"]
+
+    assert language("/") == "en"
+    assert language("/", "de, pl;q=0.8, ja;q=0.5") == "pl"
+    assert language("/?language=ja", "pl") == "ja"
+    assert language("/?language=%3Cscript%3E", "pt-BR") == "pt"
+    assert language("/", "*;q=x,,;;q=1" + 5000 * "a") == "en"
 
 
 def test_script_and_styles(client, small_front) -> None:

@@ -2,6 +2,8 @@
 // Zero is white on a light page and near the background on a dark one; lightness is monotonic, for colour-blind readers too. The
 // light stops are those of src/uwaga/plots/figures.py.
 
+import { tr } from "./languages.js";
+
 /** @typedef {import("./types.js").Colour} Colour */
 
 /** @typedef {"light" | "dark"} Theme */
@@ -32,7 +34,8 @@ const divergingStops = {
 
 /** @returns {{name: string, title: string}[]} the colour schemes that the user can choose */
 export function colourSchemes() {
-  return Object.keys(sequentialStops).map((name) => ({ name, title: name }));
+  const titles = /** @type {{[name: string]: string}} */ ({ blue: tr("blue"), orange: tr("orange"), grey: tr("grey") });
+  return Object.keys(sequentialStops).map((name) => ({ name, title: titles[name] }));
 }
 
 /**

@@ -1,6 +1,7 @@
 // Keyboard commands by name, and the help dialog that lists them.
 
 import { el } from "./dom.js";
+import { tr } from "./languages.js";
 
 /** @typedef {import("./types.js").Command} Command */
 
@@ -106,13 +107,13 @@ export function keyTitle(key) {
 
 /** What rows, columns, colours and numbers are. @type {[string, string][]} */
 const legendLines = [
-  ["Row", "a word that asks: the query. Its weights add up to 100 %."],
-  ["Column", "a word that is looked at: the key."],
-  ["Colour of a cell", "the weight of that row on that column, from none to the largest in view. The legend below the map has the numbers."],
-  ["Grey bar", "weight that rests on special tokens such as [CLS], or on the first token. It is left out of the colours, and nothing is divided again."],
-  ["Orange and blue", "orange is the word that asks, blue the word that is looked at. In the text five bands of orange, with underlines, are 1, 3, 8, 20 and 50 %."],
-  ["Layer, head", "a model has many maps: some layers of some heads each. Telling heads are those in which something can be seen in this text."],
-  ["Before you conclude", "a weight says where a head reads from, not what it does with what it read, nor that the answer depends on it."],
+  [tr("Row"), tr("a word that asks: the query. Its weights add up to 100 %.")],
+  [tr("Column"), tr("a word that is looked at: the key.")],
+  [tr("Colour of a cell"), tr("the weight of that row on that column, from none to the largest in view. The legend below the map has the numbers.")],
+  [tr("Grey bar"), tr("weight that rests on special tokens such as [CLS], or on the first token. It is left out of the colours, and nothing is divided again.")],
+  [tr("Orange and blue"), tr("orange is the word that asks, blue the word that is looked at. In the text five bands of orange, with underlines, are 1, 3, 8, 20 and 50 %.")],
+  [tr("Layer, head"), tr("a model has many maps: some layers of some heads each. Telling heads are those in which something can be seen in this text.")],
+  [tr("Before you conclude"), tr("a weight says where a head reads from, not what it does with what it read, nor that the answer depends on it.")],
 ];
 
 function makeLegend() {
@@ -126,14 +127,14 @@ function makeLegend() {
 export function makeHelp(app) {
   const single = el("input", { type: "checkbox", on: { change: () => app.store.set({ shortcuts: single.checked }) } });
   const body = el("div", { class: "uwaga-help" });
-  const title = el("h2", { text: "What one sees, and the keys", id: `uwaga-help-${Math.random().toString(36).slice(2)}` });
+  const title = el("h2", { text: tr("What one sees, and the keys"), id: `uwaga-help-${Math.random().toString(36).slice(2)}` });
   const element = el("dialog", { class: "uwaga-dialog", "aria-labelledby": title.id, on: {
     click: (/** @type {MouseEvent} */ event) => event.target === element && element.close(),
     // The browser restores the focus when the dialog closes; the page's keys must not act inside it.
     keydown: (/** @type {KeyboardEvent} */ event) => { if (event.key === "?") element.close(); event.stopPropagation(); },
   } },
-    el("div", { class: "uwaga-dialog-head" }, title, el("button", { type: "button", text: "Close", on: { click: () => element.close() } })),
-    makeLegend(), body, el("p", { class: "uwaga-help-note" }, el("label", {}, single, " Single keys run commands (turn off for speech input)")));
+    el("div", { class: "uwaga-dialog-head" }, title, el("button", { type: "button", text: tr("Close"), on: { click: () => element.close() } })),
+    makeLegend(), body, el("p", { class: "uwaga-help-note" }, el("label", {}, single, ` ${tr("Single keys run commands (turn off for speech input)")}`)));
 
   function fill() {
     single.checked = app.store.get().shortcuts;

@@ -1,6 +1,7 @@
 // Form controls that several views use.
 
 import { el } from "./dom.js";
+import { tr } from "./languages.js";
 
 /**
  * A segmented control: buttons of which one is pressed.
@@ -47,8 +48,8 @@ export function stepper(label, onChoose) {
     const at = shown.indexOf(Number(select.value)) + by;
     if (at >= 0 && at < shown.length) onChoose(shown[at]);
   };
-  const before = el("button", { type: "button", text: "\u2039", "aria-label": `Previous ${label.toLowerCase()}`, on: { click: () => step(-1) } });
-  const after = el("button", { type: "button", text: "\u203a", "aria-label": `Next ${label.toLowerCase()}`, on: { click: () => step(1) } });
+  const before = el("button", { type: "button", text: "\u2039", "aria-label": tr("{label}: previous", { label }), on: { click: () => step(-1) } });
+  const after = el("button", { type: "button", text: "\u203a", "aria-label": tr("{label}: next", { label }), on: { click: () => step(1) } });
   return {
     element: el("div", { class: "uwaga-stepper", role: "group", "aria-label": label },
       el("span", { class: "uwaga-label", "aria-hidden": "true", text: label }), before, select, after),

@@ -1,5 +1,7 @@
 // Numbers and names as text.
 
+import { currentLanguage, tr } from "./languages.js";
+
 /**
  * A weight or statistic in four significant digits, with a minus sign (U+2212).
  * @param {number | null | undefined} value
@@ -33,7 +35,7 @@ export function percentText(weight) {
  * @returns {string}
  */
 export function weightText(weight) {
-  if (Number.isNaN(weight)) return "not known yet";
+  if (Number.isNaN(weight)) return tr("not known yet");
   if (weight === 0) return "0";
   return Math.abs(weight) < 1e-4 ? weight.toExponential(5) : weight.toPrecision(6);
 }
@@ -46,7 +48,7 @@ export function ordinalText(rank) {
   const tens = rank % 100;
   const ones = rank % 10;
   const end = tens >= 11 && tens <= 13 ? "th" : ones === 1 ? "st" : ones === 2 ? "nd" : ones === 3 ? "rd" : "th";
-  return `${countText(rank)}${end}`;
+  return currentLanguage().language === "en" ? `${countText(rank)}${end}` : tr("{number}th", { number: countText(rank) });
 }
 
 /**
@@ -57,7 +59,12 @@ export function countText(count) {
   return String(Math.round(count)).replace(/\B(?=(\d{3})+(?!\d))/gu, "\u202f");
 }
 
+/** @param {string} kind @param {number} layer @param {number} head @returns {string} which head; of encoders without the kind */
+export function headText(kind, layer, head) {
+  return kind === "encoder" ? tr("layer {layer}, head {head}", { layer, head }) : tr("{kind} layer {layer}, head {head}", { kind: kindTitle(kind), layer, head });
+}
+
 /** @param {string} kind @returns {string} */
 export function kindTitle(kind) {
-  return { encoder: "encoder", decoder: "decoder", cross: "cross-attention" }[kind] ?? kind;
+  return { encoder: tr("encoder"), decoder: tr("decoder"), cross: tr("cross-attention") }[kind] ?? kind;
 }

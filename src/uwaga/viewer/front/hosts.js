@@ -1,5 +1,6 @@
 // Hosts: where replies come from. A server, a notebook (anywidget), or the saved page itself.
 
+import { tr } from "./languages.js";
 import { canonical, decodeParts, decodeReply, wireBuffer } from "./wire.js";
 
 /**
@@ -49,7 +50,7 @@ function downloadFile(name, blob) {
 // The server that this page came from.
 
 /**
- * @typedef {{location: {pathname: string, hash: string}, history: Pick<History, "replaceState">,
+ * @typedef {{location: {pathname: string, search?: string, hash: string}, history: Pick<History, "replaceState">,
  *   localStorage: Pick<Storage, "getItem" | "setItem">}} ServedPage
  */
 
@@ -65,7 +66,7 @@ export function takeAccessCode({ location, history }) {
   const code = written.get("code");
   if (code === null) return null;
   written.delete("code");
-  history.replaceState(null, "", `${location.pathname}${written.size ? `#${written}` : ""}`);
+  history.replaceState(null, "", `${location.pathname}${location.search ?? ""}${written.size ? `#${written}` : ""}`);
   return code;
 }
 
@@ -92,7 +93,7 @@ export function servedHost(page = window, get = (...request) => fetch(...request
     } catch (error) {
       // fetch rejects with TypeError when the server is unreachable.
       if (error instanceof TypeError && !isAbort(error))
-        throw new HostError("unreachable", "The program that computes this page does not answer.");
+        throw new HostError("unreachable", tr("The program that computes this page does not answer."));
       throw error;
     }
   }
@@ -145,7 +146,7 @@ function tryStorage(use) {
  */
 async function responseError(response) {
   const text = await response.text();
-  let message = `The program refused (${response.status}).`;
+  let message = tr("The program refused ({status}).", { status: response.status });
   try {
     const serverMessage = JSON.parse(text).error;
     if (typeof serverMessage === "string" && serverMessage) message = serverMessage;
@@ -222,7 +223,7 @@ export function savedHost(replies = savedReplies()) {
     download: downloadFile,
     async ask(question) {
       const name = canonical(question);
-      if (!Object.hasOwn(replies, name)) throw new HostError("missing", "This is not in the saved page.");
+      if (!Object.hasOwn(replies, name)) throw new HostError("missing", tr("This is not in the saved page."));
       return decodeReply(await savedBytes(replies[name]));
     },
   };

@@ -6,6 +6,7 @@ import { el } from "./dom.js";
 import { exploreView } from "./explore/view.js";
 import { makeExportMenu } from "./export/menu.js";
 import { savedHost, servedHost, widgetHost } from "./hosts.js";
+import { tr } from "./languages.js";
 import { lessonView } from "./lesson/view.js";
 import { linesView } from "./lines/view.js";
 import { overviewView } from "./overview/view.js";
@@ -39,14 +40,14 @@ function explorerViews({ sides, lesson }) {
   const explore = (/** @type {App} */ app) => (shared ??= exploreView(app));
   /** @type {TabView[]} */
   const ofMaps = [
-    { name: "explore", title: "Explore", make: explore },
-    { name: "overview", title: "All heads", make: overviewView },
-    { name: "map", title: "Map", make: explore },
-    { name: "text", title: "Text", make: (app) => sideBySideView(app, textView) },
-    { name: "lines", title: "Lines", make: (app) => sideBySideView(app, linesView) },
-    { name: "table", title: "Table", make: tableView },
+    { name: "explore", title: tr("Explore"), make: explore },
+    { name: "overview", title: tr("All heads"), make: overviewView },
+    { name: "map", title: tr("Map"), make: explore },
+    { name: "text", title: tr("Text"), make: (app) => sideBySideView(app, textView) },
+    { name: "lines", title: tr("Lines"), make: (app) => sideBySideView(app, linesView) },
+    { name: "table", title: tr("Table"), make: tableView },
   ];
-  return [...(sides.length ? ofMaps : []), ...(lesson ? [{ name: /** @type {Tab} */ ("lesson"), title: "Lesson", make: lessonView }] : [])];
+  return [...(sides.length ? ofMaps : []), ...(lesson ? [{ name: /** @type {Tab} */ ("lesson"), title: tr("Lesson"), make: lessonView }] : [])];
 }
 
 /**
@@ -84,7 +85,7 @@ export async function start(root, host) {
     shown.frame = makePageFrame(root, host.mode);
     opened = openExplorer(root, hostOfRun(host, run), client, about, shown.frame, kept, before && carriedState(before, about, keep));
     if (isTyping) /** @type {HTMLElement | null} */ (root.querySelector(".uwaga-typing textarea"))?.focus();
-    opened.app.announce(typed.edits ? "The model was changed." : "The text was run.");
+    opened.app.announce(typed.edits ? tr("The model was changed.") : tr("The text was run."));
   }
 
   /** The same result, after a change of what outlives it. */
@@ -100,7 +101,7 @@ export async function start(root, host) {
     if (typed && !storeEqual(typed, about.typed)) await session.run(typed);
     opened ??= openExplorer(root, host, client, about, shown.frame, kept);
   } catch (error) {
-    opening.panel.replaceChildren(el("p", { class: "uwaga-loading", text: "This page cannot be opened." }));
+    opening.panel.replaceChildren(el("p", { class: "uwaga-loading", text: tr("This page cannot be opened.") }));
     throw error;
   }
   return {
@@ -174,13 +175,13 @@ function openExplorer(root, host, client, about, frame, kept, carried) {
   if (host.mode === "notebook") app.store.set(carried ?? {});
   else cleanups.push(syncUrl(app, window, carried));
   if (about.sides.length && !hasItems(app, {})) app.store.set({ merge: "tokens", specials: "show" });
-  if (!tabs.length) throw new Error("There is nothing to show.");
+  if (!tabs.length) throw new Error(tr("There is nothing to show."));
   if (!tabs.some(({ name }) => name === app.store.get().tab)) app.store.set({ tab: tabs[0].name });
 
   const headBar = about.sides.length ? makeHeadBar(app) : el("div");
   const tabPanel = makeTabPanel(app, frame.panel, headBar, views);
   const help = makeHelp(app);
-  app.commands.add({ id: "shell.help", title: "This help", keys: ["?"], group: "Views", run: () => { tabPanel.createAll(); help.toggle(); } });
+  app.commands.add({ id: "shell.help", title: tr("This help"), keys: ["?"], group: tr("Views"), run: () => { tabPanel.createAll(); help.toggle(); } });
   addPageCommands(app, tabs);
   // The table is a part of "All heads".
   const header = makeHeader(app, tabs.filter(({ name }) => name !== "table"), makeExportMenu(app, tabPanel.current), frame.statusElement);
@@ -211,9 +212,9 @@ function openExplorer(root, host, client, about, frame, kept, carried) {
 function showConnection(frame, event) {
   if (event.type === "failed") frame.fail(event.message);
   if (event.type === "busy") frame.setBusy(event.inFlight > 0);
-  if (event.type === "recovered") { frame.setConnectionError(null); frame.announce("The program answers again."); }
-  if (event.type === "slow") frame.setConnectionError("No answer for ten seconds. The program is busy or was stopped.");
-  if (event.type === "unreachable") frame.setConnectionError("The program that computes this page does not answer. Was it stopped? Trying again\u2026");
+  if (event.type === "recovered") { frame.setConnectionError(null); frame.announce(tr("The program answers again.")); }
+  if (event.type === "slow") frame.setConnectionError(tr("No answer for ten seconds. The program is busy or was stopped."));
+  if (event.type === "unreachable") frame.setConnectionError(tr("The program that computes this page does not answer. Was it stopped? Trying again…"));
 }
 
 /** @param {App} app @returns {() => void} */

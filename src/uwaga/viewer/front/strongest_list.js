@@ -2,6 +2,7 @@
 
 import { el, tokenElement } from "./dom.js";
 import { percentText, weightText } from "./format.js";
+import { tr } from "./languages.js";
 
 /** @typedef {import("./types.js").Items} Items */
 
@@ -53,9 +54,9 @@ function strongestNote({ weights, note }) {
   if (!weights) return note;
   const { complete, cell } = weights;
   const known = weights.weights.reduce((sum, weight) => (Number.isNaN(weight) ? sum : sum + weight), 0);
-  const parts = [complete < 1 ? `Total ${percentText(known)} so far, ${Math.floor(100 * complete)} % of the text read.`
-    : `Total ${percentText(known)}.`];
-  if (cell > 1) parts.push(`Means over ${cell} by ${cell} items: this saved page contains nothing finer here.`);
+  const parts = [complete < 1 ? tr("Total {known} so far, {value} % of the text read.", { known: percentText(known), value: Math.floor(100 * complete) })
+    : tr("Total {known}.", { known: percentText(known) })];
+  if (cell > 1) parts.push(tr("Means over {cell} by {cell} items: this saved page contains nothing finer here.", { cell }));
   return [...parts, note].filter((part) => part !== "").join(" ");
 }
 

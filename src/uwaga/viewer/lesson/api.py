@@ -16,7 +16,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from uwaga._base import renamed
 from uwaga._base.durable import atomic_replace
-from uwaga.viewer.api import in_notebook, show
+from uwaga.viewer.api import check_language, in_notebook, show
+from uwaga.viewer.languages import using
 from uwaga.viewer.lesson.build import build_steps
 from uwaga.viewer.lesson.document import Matrix, Step, matrices
 from uwaga.viewer.lesson.example import parse_example
@@ -42,6 +43,7 @@ class Lesson:
     """The numbers of a lesson, and where it is shown.
 
     request: the request for the example, with all arguments; it gives the same numbers again.
+    language: of the texts of the steps.
     steps: the pages, in order.
     view: the served page, or the notebook's widget; None where nothing is shown.
 
@@ -55,6 +57,7 @@ class Lesson:
 
     request: Mapping[str, Any]
     steps: tuple[Step, ...]
+    language: str = "en"
     view: "View | Widget | None" = None
 
     @property
@@ -74,12 +77,12 @@ class Lesson:
 
         `path#tab=lesson&step=softmax` opens it at a step, by the step's id. Raises OSError.
         """
-        save_snapshot(ViewService(ViewModel.empty(), lesson=self.request), path)
+        save_snapshot(ViewService(ViewModel.empty(), lesson=self.request), path, language=self.language)
 
     def save_worksheet(self, path: str | os.PathLike[str]) -> None:
         """Write the six steps as an HTML page for paper: X and the weights, blank matrices to fill in, the questions; and from a new
         page on the solutions, rounded to two decimals. Raises OSError."""
-        with atomic_replace(Path(path)) as file:
+        with using(self.language), atomic_replace(Path(path)) as file:
             file.write(worksheet_html(self.steps, tuple(self.request["tokens"])).encode())
 
     def close(self) -> None:
@@ -116,11 +119,14 @@ def work_through(
     wk: ArrayLike | None = None,
     wv: ArrayLike | None = None,
     wo: ArrayLike | None = None,
+    language: str | None = None,
     **settings: object,
 ) -> Lesson:
     """The numbers of the lesson, without showing them; arguments and errors as in `lesson`."""
-    example = parse_example(_request(inputs, tokens, {"wq": wq, "wk": wk, "wv": wv, "wo": wo}, settings))
-    return Lesson(request=example.request(), steps=build_steps(example))
+    check_language("lesson", language)
+    with using(language or "en"):
+        example = parse_example(_request(inputs, tokens, {"wq": wq, "wk": wk, "wv": wv, "wo": wo}, settings))
+        return Lesson(request=example.request(), steps=build_steps(example), language=language or "en")
 
 
 @renamed.parameters(given="inputs")
@@ -135,6 +141,7 @@ def lesson(
     port: int = 0,
     browser: bool | None = None,
     block: bool | None = None,
+    language: str | None = None,
     **settings: object,
 ) -> Lesson:
     """Show the calculation of attention step by step, on numbers that can be edited, in a browser or a notebook.
@@ -149,7 +156,7 @@ def lesson(
         wq, wk: (M, D), D at most 8.
         wv: (M, E), E at most 8.
         wo: (E, M).
-        port, browser, block: as in `uwaga.view`.
+        port, browser, block, language: as in `uwaga.view`. The language's own sentence is the default.
         settings: heads (at most 4, a divisor of D and E); scaled (whether scores are scaled by 1/sqrt(d_k)); and settings of
             single steps: window (visible keys before the query's own), length (keys that are not padding), sharpness (factor of
             the scores in the soft database), payload (its values, N rows), sentences (a batch, lists of words), limit (context
@@ -161,20 +168,24 @@ def lesson(
         The numbers of the given example; edits on the page do not change them. In a notebook it is displayed as a widget.
 
     Raises:
-        ValueError: too many tokens, NaN or infinite numbers, shapes that do not fit, an unknown setting.
+        ValueError: an unknown language, too many tokens, NaN or infinite numbers, shapes that do not fit, an unknown setting.
         ImportError: the extra `uwaga[view]` is not installed.
         OSError: the port is not available.
     """
-    worked = work_through(inputs, tokens=tokens, wq=wq, wk=wk, wv=wv, wo=wo, **settings)
-    service = ViewService(ViewModel.empty(), lesson=worked.request)
+    worked = work_through(inputs, tokens=tokens, wq=wq, wk=wk, wv=wv, wo=wo, language=language, **settings)
+    # The page's own example is that of the language that the page is in.
+    is_default = inputs is None and all(each is None for each in (tokens, wq, wk, wv, wo)) and not settings
+    service = ViewService(ViewModel.empty(), lesson=None if is_default else worked.request)
     view: View | Widget
     if in_notebook():
         from uwaga.viewer.notebook import widget
 
-        view = widget(service)
+        view = widget(service, language or "en")
     else:
-        view = show(service, "lesson", "lesson", fragment=FRAGMENT, port=port, browser=browser, block=block)
-    return Lesson(request=worked.request, steps=worked.steps, view=view)
+        view = show(
+            service, "lesson", "lesson", fragment=FRAGMENT, port=port, browser=browser, block=block, language=language
+        )
+    return Lesson(request=worked.request, steps=worked.steps, language=worked.language, view=view)
 
 
 def _request(

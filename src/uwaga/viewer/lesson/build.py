@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from uwaga.viewer.languages import LANGUAGES, tr, using
 from uwaga.viewer.lesson.compute import one_head
 from uwaga.viewer.lesson.document import Matrix, Step, matrices
 from uwaga.viewer.lesson.example import (
@@ -18,6 +19,7 @@ from uwaga.viewer.lesson.example import (
     MAX_WIDTH,
     Example,
     parse_example,
+    short,
 )
 from uwaga.viewer.lesson.questions import with_questions
 from uwaga.viewer.lesson.steps import (
@@ -33,7 +35,7 @@ from uwaga.viewer.lesson.steps import (
     scaling,
     unnormalised,
 )
-from uwaga.viewer.messages import Reply
+from uwaga.viewer.messages import Reply, RequestError
 
 # The page checks these before it sends a request.
 _LIMITS = {
@@ -51,7 +53,8 @@ def answer(request: Mapping[str, object]) -> Reply:
     """The reply to a request for the lesson.
 
     Args:
-        request: {"ask": "lesson"} and the arguments of `uwaga.viewer.lesson.example.parse_example`.
+        request: {"ask": "lesson"}, "language", by default English, and the arguments of
+            `uwaga.viewer.lesson.example.parse_example`.
 
     Returns:
         meta: {"question": the request with all defaults filled in, "limits": {...}, "steps": [...], "matrices": {id: {...}}},
@@ -60,7 +63,14 @@ def answer(request: Mapping[str, object]) -> Reply:
     Raises:
         RequestError: an argument that is unknown, invalid or too large.
     """
-    example = parse_example(request)
+    language = request.get("language", "en")
+    if language not in LANGUAGES:
+        raise RequestError(f"lesson: language must be one of {', '.join(LANGUAGES)}, not {short(language)}")
+    with using(str(language)):
+        return _reply(parse_example({name: value for name, value in request.items() if name != "language"}))
+
+
+def _reply(example: Example) -> Reply:
     steps = build_steps(example)
     shown = matrices(steps)
     meta: dict[str, Any] = {
@@ -127,11 +137,13 @@ def _transformer(example: Example, source: Matrix) -> Iterator[Step]:
 def _in_a_model() -> Step:
     return Step(
         id="model",
-        title="The same in a real model",
+        title=tr("The same in a real model"),
         text=(
-            "A trained model is this calculation, many heads wide and many layers deep: the same operation computed the"
-            " numbers of this lesson and computes its maps. What it has learned is in its W_Q, W_K, W_V and W_O.",
-            "These heads of the model that is loaded show most clearly what you have seen. Open one.",
+            tr(
+                "A trained model is this calculation, many heads wide and many layers deep: the same operation computed the"
+                " numbers of this lesson and computes its maps. What it has learned is in its W_Q, W_K, W_V and W_O."
+            ),
+            tr("These heads of the model that is loaded show most clearly what you have seen. Open one."),
         ),
         sections=(),
         code="with uwaga.watch(model) as recording: model(ids)",

@@ -9,12 +9,14 @@ Letters: N tokens, M width of a token's vector, D total width of queries and key
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from uwaga._base.options import SWITCH, Kind, number, one_of, whole
+from uwaga.viewer import languages
+from uwaga.viewer.languages import tr
 from uwaga.viewer.messages import RequestError
 from uwaga.viewer.token_text import split_words
 
@@ -29,21 +31,55 @@ SETTINGS = (
     *("order", "seed", "w1", "w2", "norm", "written", "steps", "rate"),
 )
 
-DEFAULT_TOKENS = ("this", "is", "a", "pen", ".")
-START, DEFAULT_WRITTEN = "<start>", ("a", "pen")
+START = "<start>"
 NORMS = ("post", "pre")
 MAX_STEPS, MAX_RATE = 240, 4.0
-DEFAULT_SENTENCES = (DEFAULT_TOKENS, ("a", "pen", "."), ("yes",))
-WIDTH_NAMES = ("pointing", "acting", "thing", "ending")
+WIDTH = 4  # of the vectors made by hand
 
-# The vector of "pen" is the longest: in the unnormalised form it dominates.
-_VECTORS = {
-    "this": (1.0, 0.0, 0.5, 0.0),
-    "is": (0.0, 1.0, 0.0, 0.0),
-    "a": (0.5, 0.0, 1.0, 0.0),
-    "pen": (0.0, 0.0, 2.0, 0.5),
-    ".": (0.0, 0.0, 0.0, 1.0),
+# What points at a thing, acts, says which thing, is the thing, and ends. The vector of the thing is the longest: in the unnormalised
+# form it dominates.
+_BY_ROLE = {
+    "pointing": (1.0, 0.0, 0.5, 0.0),
+    "acting": (0.0, 1.0, 0.0, 0.0),
+    "describing": (0.5, 0.0, 1.0, 0.0),
+    "thing": (0.0, 0.0, 2.0, 0.5),
+    "ending": (0.0, 0.0, 0.0, 1.0),
 }
+
+
+class _Words(NamedTuple):
+    """The words of a language's own example, in their order, with their roles; what the decoder has written; a short third sentence."""
+
+    roles: dict[str, str]
+    written: tuple[str, str]
+    third: str
+
+
+_WORDS = {
+    "en": _Words({"this": "pointing", "is": "acting", "a": "describing", "pen": "thing", ".": "ending"}, ("a", "pen"), "yes"),
+    "pl": _Words({"to": "pointing", "jest": "acting", "moje": "describing", "pióro": "thing", ".": "ending"}, ("moje", "pióro"), "tak"),
+    "pt": _Words({"isto": "pointing", "é": "acting", "uma": "describing", "caneta": "thing", ".": "ending"}, ("uma", "caneta"), "sim"),
+    "ja": _Words({"これ": "pointing", "は": "describing", "ペン": "thing", "です": "acting", "。": "ending"}, ("ペン", "です"), "はい"),
+    "zh": _Words({"这": "pointing", "是": "acting", "一支": "describing", "笔": "thing", "。": "ending"}, ("一支", "笔"), "是的"),
+}  # fmt: skip
+
+
+def _words() -> _Words:
+    return _WORDS[languages.current()]
+
+
+def default_sentences() -> tuple[tuple[str, ...], ...]:
+    """The batch of the step "batches"."""
+    words = _words()
+    return tuple(words.roles), (*words.written, tuple(words.roles)[-1]), (words.third,)
+
+
+def by_hand(word: str) -> tuple[float, ...] | None:
+    """(M,) the vector of a word of the language's own example; None for any other word."""
+    role = _words().roles.get(word)
+    return None if role is None else _BY_ROLE[role]
+
+
 # Columns 1 and 2 are head 1: a pointing word looks for a thing. Columns 3 and 4 are head 2: an acting word looks for what it
 # acts on, and every word a little for the end.
 _W_Q = ((2.0, 0.0, 0.0, 0.5), (0.0, 1.0, 2.0, 0.0), (0.0, 0.5, 0.5, 0.0), (0.0, 0.0, 0.0, 1.0))
@@ -85,8 +121,9 @@ class Example:
     def width_names(self) -> tuple[str, ...]:
         """Names of the components of the tokens' vectors: words where the vectors were made by hand, else numbers."""
         width = self.x_NM.shape[1]
-        by_hand = width == len(WIDTH_NAMES) and all(token in _VECTORS for token in self.tokens)
-        return WIDTH_NAMES if by_hand else numbered("x", width)
+        if width == WIDTH and all(by_hand(token) is not None for token in self.tokens):
+            return tr("pointing"), tr("acting"), tr("thing"), tr("ending")
+        return numbered("x", width)
 
     @property
     def scale_argument(self) -> str:
@@ -132,7 +169,7 @@ class ExampleParser:
         self._subject, self._values = subject, values
         for name in values:
             if name not in known:
-                raise self._error(f"unknown argument {_short(name)}")
+                raise self._error(f"unknown argument {short(name)}")
 
     def mapping(self, name: str) -> Mapping[str, object]:
         value = self._values.get(name)
@@ -220,7 +257,7 @@ class ExampleParser:
         if value is None:
             return None, None
         if not isinstance(value, list) or len(value) != count:
-            found = _counted(len(value), "row") if isinstance(value, list) else _short(value)
+            found = _counted(len(value), "row") if isinstance(value, list) else short(value)
             raise self._error(f"{name} must be a list of {_counted(count, 'row')}, not {found}")
         rows = [None if row is None else self._row(f"{name}[{n}]", row, max_count) for n, row in enumerate(value)]
         widths = sorted({len(row) for row in rows if row is not None})
@@ -249,7 +286,7 @@ class ExampleParser:
 
     def _words(self, name: str, value: object, max_count: int) -> tuple[str, ...]:
         if not isinstance(value, list) or not 1 <= len(value) <= max_count:
-            found = f"of {len(value)}" if isinstance(value, list) else _short(value)
+            found = f"of {len(value)}" if isinstance(value, list) else short(value)
             raise self._error(f"{name} must be a list of 1 to {max_count} words, not {found}")
         for place, word in enumerate(value):
             if not isinstance(word, str) or not 1 <= len(word) <= _MAX_WORD_LENGTH:
@@ -267,7 +304,7 @@ class ExampleParser:
             raise self._error(f"{name} must have 1 to {max_count} words and punctuation marks, not {len(words)}")
         for word in words:
             if len(word) > _MAX_WORD_LENGTH:
-                raise self._error(f"{name} has a word of more than {_MAX_WORD_LENGTH} characters: {_short(word)}")
+                raise self._error(f"{name} has a word of more than {_MAX_WORD_LENGTH} characters: {short(word)}")
         return tuple(words)
 
     def _check_characters(self, name: str, text: str) -> None:
@@ -276,7 +313,7 @@ class ExampleParser:
 
     def _row(self, name: str, value: object, max_count: int) -> list[float]:
         if not isinstance(value, list) or not 1 <= len(value) <= max_count:
-            found = f"of {len(value)}" if isinstance(value, list) else _short(value)
+            found = f"of {len(value)}" if isinstance(value, list) else short(value)
             raise self._error(f"{name} must be a list of 1 to {max_count} numbers, not {found}")
         return [float(self._checked(f"{name}[{place}]", each, _NUMBER)) for place, each in enumerate(value)]
 
@@ -286,7 +323,7 @@ class ExampleParser:
         return value
 
     def _wrong(self, name: str, rule: str, value: object) -> RequestError:
-        return self._error(f"{name} must be {rule}, not {_short(value)}")
+        return self._error(f"{name} must be {rule}, not {short(value)}")
 
     def _error(self, text: str) -> RequestError:
         return RequestError(f"{self._subject}: {text}")
@@ -308,7 +345,7 @@ def parse_example(request: Mapping[str, object]) -> Example:
     """
     parser = ExampleParser("lesson", request, ("ask", "text", "tokens", "x", "settings"))
     text, words = parser.text("text", MAX_TOKENS)
-    before = parser.words("tokens", MAX_TOKENS, words or DEFAULT_TOKENS)
+    before = parser.words("tokens", MAX_TOKENS, words or tuple(_words().roles))
     settings = ExampleParser("lesson", parser.mapping("settings"), SETTINGS)
     tokens = words or before
     return _example(text, tokens, _vectors(parser, before, tokens, settings), settings)
@@ -338,14 +375,14 @@ def _example(text: str | None, tokens: tuple[str, ...], x_NM: Tensor, settings: 
         length=settings.integer("length", 0, count, max(1, count - 2)),
         sharpness=settings.number("sharpness", 8.0),
         payload_NP=settings.matrix("payload", (count, None), MAX_WIDTH, lambda n: _payload(tokens)),
-        sentences=settings.sentences("sentences", MAX_SENTENCES, MAX_TOKENS, DEFAULT_SENTENCES),
+        sentences=settings.sentences("sentences", MAX_SENTENCES, MAX_TOKENS, default_sentences()),
         limit=settings.integer("limit", 1, MAX_TOKENS, 4),
         order=settings.order("order", count),
         seed=settings.integer("seed", 0, 2**31 - 1, 0),
         w1_MF=w1_MF,
         w2_FM=settings.matrix("w2", (hidden, width), MAX_WIDTH, lambda n: weight("w2", hidden, width)),
         norm=settings.choice("norm", NORMS),
-        written=settings.sentence("written", MAX_TOKENS - 1, DEFAULT_WRITTEN),
+        written=settings.sentence("written", MAX_TOKENS - 1, _words().written),
         steps=settings.integer("steps", 0, MAX_STEPS, 0),
         rate=settings.positive("rate", MAX_RATE, 2.0),
     )
@@ -355,7 +392,7 @@ def _vectors(parser: ExampleParser, before: Sequence[str], tokens: Sequence[str]
     """(N, M) the rows of `tokens`, where those of the request are the rows of `before`."""
     width, rows = parser.rows("x", len(before), MAX_WIDTH)
     if width is None:  # no row is given; W_Q may be
-        width = settings.height("wq", MAX_WIDTH) or len(WIDTH_NAMES)
+        width = settings.height("wq", MAX_WIDTH) or WIDTH
     rows_of: dict[str, list[list[float]]] = {}
     for token, row in zip(before, rows or [None] * len(before), strict=True):
         rows_of.setdefault(token, []).append(list(vector(token, width)) if row is None else row)
@@ -375,7 +412,7 @@ def _counted(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def _short(value: object) -> str:
+def short(value: object) -> str:
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) > 10**20:
         return "an integer of more than 20 digits"  # repr would raise for one of thousands
     text = repr(value)
@@ -383,16 +420,16 @@ def _short(value: object) -> str:
 
 
 def vector(word: str, width: int) -> tuple[float, ...]:
-    """(M,) the vector of a word, the same in every sentence: by hand for the default words, else random, seeded by the word."""
-    if width == len(WIDTH_NAMES) and word in _VECTORS:
-        return _VECTORS[word]
+    """(M,) the vector of a word, the same in every sentence: by hand for the words of the language's own example, else random, seeded by the word."""
+    if width == WIDTH and (found := by_hand(word)) is not None:
+        return found
     drawn = torch.randint(-4, 5, (width,), generator=_seeded(f"word {word}")) / 4.0
     return tuple(drawn.tolist())
 
 
 def weight(name: str, rows: int, columns: int) -> Tensor:
     """(rows, columns) float32, "wq", "wk", of one of the lesson's matrices: by hand for the default widths, else random with a fixed seed."""
-    if rows == columns == len(WIDTH_NAMES) and name in _BY_HAND:
+    if rows == columns == WIDTH and name in _BY_HAND:
         return torch.tensor(_BY_HAND[name])
     return torch.randint(-4, 5, (rows, columns), generator=_seeded(f"weight {name}")) / 4.0
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
+from uwaga.viewer.languages import tr, tr_n
 from uwaga.viewer.lesson.document import Matrix, Question, Step, matrices, shown
 from uwaga.viewer.lesson.example import START, Example
 
@@ -60,7 +61,9 @@ def _largest(row: Tensor) -> list[int]:
 def _names(tokens: Sequence[str]) -> list[str]:
     """The tokens; with their place where a token is there twice."""
     return [
-        f"“{token}”, token {place + 1}" if tokens.count(token) > 1 else f"“{token}”"
+        tr("“{token}”, token {place}", token=token, place=place + 1)
+        if tokens.count(token) > 1
+        else tr("“{token}”", token=token)
         for place, token in enumerate(tokens)
     ]
 
@@ -85,7 +88,8 @@ def _which_token(
 
 
 def _bucket(value: float, low: float, high: float, shape: Callable[[float], str]) -> tuple[list[str], int]:
-    choices = [f"under {shape(low)}", f"from {shape(low)} to {shape(high)}", f"over {shape(high)}"]
+    ends = {"low": shape(low), "high": shape(high)}
+    choices = [tr("under {low}", **ends), tr("from {low} to {high}", **ends), tr("over {high}", **ends)]
     return choices, 0 if value < low else 1 if value <= high else 2
 
 
@@ -98,8 +102,8 @@ def _crude(example: Example, found: _Found) -> Question | None:
         example,
         scores,
         i,
-        f"With which token has “{example.tokens[i]}” the highest score?",
-        "The score is the sum of the products of their numbers, so a long vector scores high with many.",
+        tr("With which token has “{tokens}” the highest score?", tokens=example.tokens[i]),
+        tr("The score is the sum of the products of their numbers, so a long vector scores high with many."),
         ("crude_scores", "crude_sums", "crude", "crude_shuffled"),
     )
 
@@ -107,10 +111,16 @@ def _crude(example: Example, found: _Found) -> Question | None:
 def _alike(example: Example, found: _Found) -> Question | None:
     n, m = example.x_NM.shape
     return _made(
-        f"X has {n} rows and {m} columns. How many numbers has Xᵀ X?",
+        tr("X has {n} rows and {m} columns. How many numbers has Xᵀ X?", n=n, m=m),
         [str(m * m), str(n * n), str(n * m)],
         [0],
-        f"One for each pair of features: {m} · {m} = {m * m}. X Xᵀ has one for each pair of tokens: {n} · {n} = {n * n}.",
+        tr(
+            "One for each pair of features: {m} · {m} = {m2}. X Xᵀ has one for each pair of tokens: {n} · {n} = {n2}.",
+            m=m,
+            m2=m * m,
+            n=n,
+            n2=n * n,
+        ),
         ("feature_products",),
         (("feature_products", 0, 0),),
     )
@@ -119,10 +129,13 @@ def _alike(example: Example, found: _Found) -> Question | None:
 def _vectors(example: Example, found: _Found) -> Question | None:
     first = example.tokens[0]
     return _made(
-        f"If all numbers in the row of “{first}” in X double, what becomes of its query?",
-        ("It doubles.", "It grows fourfold.", "It stays."),
+        tr("If all numbers in the row of “{first}” in X double, what becomes of its query?", first=first),
+        (tr("It doubles."), tr("It grows fourfold."), tr("It stays.")),
         [0],
-        "Each number of the query is a sum of the row's numbers, each times a weight: all of them double, and so does the sum.",
+        tr(
+            "Each number of the query is a sum of the row's numbers, each times a weight: all of them double, and so does"
+            " the sum."
+        ),
         ("q", "q_products"),
         (("q", 0, 0),),
     )
@@ -135,8 +148,8 @@ def _scores(example: Example, found: _Found) -> Question | None:
         example,
         scores,
         i,
-        f"Which token's key fits the query of “{example.tokens[i]}” best?",
-        "The score is the sum of the products of the query's and the key's numbers.",
+        tr("Which token's key fits the query of “{tokens}” best?", tokens=example.tokens[i]),
+        tr("The score is the sum of the products of the query's and the key's numbers."),
         ("scores", "score_products", "score_sums", "x_form", "form_scores"),
     )
 
@@ -146,12 +159,20 @@ def _scale(example: Example, found: _Found) -> Question | None:
     d = example.wq_MD.shape[1]
     i, j = divmod(int(scores.abs().argmax()), len(scores))
     value, after = float(scores[i, j]), float(scaled[i, j])
-    by = f"divided by √{d}" if example.scaled else "not scaled"
+    shown_after = shown(after)
     return _made(
-        f"The score of “{example.tokens[i]}” with “{example.tokens[j]}” is {shown(value)}, and d_k is {d}. What is it after this step?",
+        tr(
+            "The score of “{tokens}” with “{tokens2}” is {value}, and d_k is {d}. What is it after this step?",
+            tokens=example.tokens[i],
+            tokens2=example.tokens[j],
+            value=shown(value),
+            d=d,
+        ),
         [shown(after), shown(value), shown(value / d), shown(value / d**0.5)],
         [0],
-        f"It is {by}: {shown(after)}.",
+        tr("It is divided by √{d}: {after}.", d=d, after=shown_after)
+        if example.scaled
+        else tr("It is not scaled: {after}.", after=shown_after),
         ("scaled",),
         (("scaled", i, j),),
     )
@@ -163,10 +184,14 @@ def _softmax(example: Example, found: _Found) -> Question | None:
     j = int(weights[i].argmax())
     choices, right = _bucket(float(weights[i, j]), 0.4, 0.7, "{:.1f}".format)
     return _made(
-        f"Of all shares, the largest is that of “{example.tokens[j]}” in the row of “{example.tokens[i]}”. How large is it?",
+        tr(
+            "Of all shares, the largest is that of “{tokens}” in the row of “{tokens2}”. How large is it?",
+            tokens=example.tokens[j],
+            tokens2=example.tokens[i],
+        ),
         choices,
         [right],
-        f"It is {shown(float(weights[i, j]))}: its exponential, divided by the sum of its row's.",
+        tr("It is {weights}: its exponential, divided by the sum of its row's.", weights=shown(float(weights[i, j]))),
         ("exponentials", "weights"),
         (("weights", i, j),),
         ordered=True,
@@ -178,22 +203,24 @@ def _weighted(example: Example, found: _Found) -> Question | None:
         example,
         found["weights"],
         0,
-        f"Whose value counts most in the output of “{example.tokens[0]}”?",
-        "That of the token with the largest weight in its row.",
+        tr("Whose value counts most in the output of “{tokens}”?", tokens=example.tokens[0]),
+        tr("That of the token with the largest weight in its row."),
         ("weights", "weighted"),
     )
 
 
 def _sum(example: Example, found: _Found) -> Question | None:
     return _made(
-        "Compare one column of the output with the same column of V. Where do its numbers lie?",
+        tr("Compare one column of the output with the same column of V. Where do its numbers lie?"),
         (
-            "Between the smallest and the largest value.",
-            "Some above the largest value.",
-            "Some below the smallest value.",
+            tr("Between the smallest and the largest value."),
+            tr("Some above the largest value."),
+            tr("Some below the smallest value."),
         ),
         [0],
-        "Each output is a mean of the values, weighted by shares that sum to 1: a mean lies among what it is the mean of.",
+        tr(
+            "Each output is a mean of the values, weighted by shares that sum to 1: a mean lies among what it is the mean of."
+        ),
         ("output", "output_token"),
         (("output", 0, 0),),
     )
@@ -202,13 +229,23 @@ def _sum(example: Example, found: _Found) -> Question | None:
 def _linear(example: Example, found: _Found) -> Question | None:
     counts = found["multiplications"].numbers[0].tolist()
     n = len(example.tokens)
-    orders = ("(Q Kᵀ) V", "Q (Kᵀ V)", "Both need the same.")
+    orders = ("(Q Kᵀ) V", "Q (Kᵀ V)", tr("Both need the same."))
     right = 2 if counts[1] == counts[2] else int(counts[2] < counts[1])
     return _made(
-        f"Which order needs fewer multiplications for {n} token{'s' if n > 1 else ''}?",
+        tr_n(
+            "Which order needs fewer multiplications for {count} token?",
+            "Which order needs fewer multiplications for {count} tokens?",
+            n,
+        ),
         orders,
         [right],
-        f"{counts[1]:,.0f} for {orders[0]} and {counts[2]:,.0f} for {orders[1]}. The more tokens, the more the second order saves.",
+        tr(
+            "{counts} for {orders} and {counts2} for {orders2}. The more tokens, the more the second order saves.",
+            counts=f"{counts[1]:,.0f}",
+            orders=orders[0],
+            counts2=f"{counts[2]:,.0f}",
+            orders2=orders[1],
+        ),
         ("multiplications",),
         (("multiplications", 0, 1), ("multiplications", 0, 2)),
     )
@@ -219,10 +256,16 @@ def _root(example: Example, found: _Found) -> Question | None:
     last = len(measured) - 1
     choices, right = _bucket(float(measured[last, 3]), 0.2, 0.6, "{:.1f}".format)
     return _made(
-        f"32 random keys, d_k = {measured[last, 0]:.0f}, scores not scaled: how large is the largest weight on average?",
+        tr(
+            "32 random keys, d_k = {measured}, scores not scaled: how large is the largest weight on average?",
+            measured=f"{measured[last, 0]:.0f}",
+        ),
         choices,
         [right],
-        f"It is {shown(float(measured[last, 3]))}: the scores differ by tens, and exp makes almost all of that one of them.",
+        tr(
+            "It is {measured}: the scores differ by tens, and exp makes almost all of that one of them.",
+            measured=shown(float(measured[last, 3])),
+        ),
         ("saturation",),
         (("saturation", last, 3),),
         ordered=True,
@@ -231,10 +274,10 @@ def _root(example: Example, found: _Found) -> Question | None:
 
 def _masks(example: Example, found: _Found) -> Question | None:
     return _made(
-        f"Strictly past: “{example.tokens[0]}” has no token before it. What is its output?",
-        ("Zeros.", "Its own value.", "The mean of all values."),
+        tr("Strictly past: “{tokens}” has no token before it. What is its output?", tokens=example.tokens[0]),
+        (tr("Zeros."), tr("Its own value."), tr("The mean of all values.")),
         [0],
-        "It sees no key, so there is nothing to sum: zeros, and no division by zero.",
+        tr("It sees no key, so there is nothing to sum: zeros, and no division by zero."),
         ("past_weights", "past_output"),
         (("past_output", 0, 0),),
     )
@@ -247,8 +290,13 @@ def _database(example: Example, found: _Found) -> Question | None:
     before, after = float(weights[i, j]), float(sharp[i, j])
     right = 2 if abs(after - before) <= _CLOSE else int(after < before)
     return _made(
-        f"All scores are multiplied by {shown(example.sharpness)}. What becomes of the largest weight of “{example.tokens[i]}”, now {shown(before)}?",
-        ("It grows.", "It shrinks.", "It stays."),
+        tr(
+            "All scores are multiplied by {sharpness}. What becomes of the largest weight of “{tokens}”, now {before}?",
+            sharpness=shown(example.sharpness),
+            tokens=example.tokens[i],
+            before=shown(before),
+        ),
+        (tr("It grows."), tr("It shrinks."), tr("It stays.")),
         [right],
         f"It is {shown(after)} then.",
         ("sharp_scores", "sharp_weights", "sharp_output"),
@@ -261,10 +309,14 @@ def _past(example: Example, found: _Found) -> Question | None:
         return None
     first, second = example.tokens[:2]
     return _made(
-        f"“{second}” asks its past, which is “{first}” alone. How much weight does “{first}” get?",
-        ("1", "It depends on their score.", "0.5"),
+        tr(
+            "“{second}” asks its past, which is “{first}” alone. How much weight does “{first}” get?",
+            second=second,
+            first=first,
+        ),
+        ("1", tr("It depends on their score."), "0.5"),
         [0],
-        "Softmax over a single score gives 1, whatever the score is.",
+        tr("Softmax over a single score gives 1, whatever the score is."),
         ("own_weights", "own_keys", "own_payload"),
         (("own_weights", 1, 0),),
     )
@@ -277,8 +329,13 @@ def _learning(example: Example, found: _Found) -> Question | None:
         example,
         matrix,
         i,
-        f"The task is to name the word before. {matrix.title.removeprefix('Weights ').capitalize()}, which token will “{example.tokens[i]}” look at most?",
-        "Where it looks was never said; the gradient of the loss found it.",
+        tr_n(
+            "The task is to name the word before. After {count} step, which token will “{token}” look at most?",
+            "The task is to name the word before. After {count} steps, which token will “{token}” look at most?",
+            int(matrix.id.rpartition("_")[2]),
+            token=example.tokens[i],
+        ),
+        tr("Where it looks was never said; the gradient of the loss found it."),
         (matrix.id, "learn_progress"),
     )
 
@@ -293,10 +350,16 @@ def _heads(example: Example, found: _Found) -> Question | None:
     names = _names(example.tokens)
     same = bool(set(ones) & set(others))
     return _made(
-        f"Do heads 1 and 2 give their largest weight of “{example.tokens[i]}” to the same token?",
-        ("Yes.", "No."),
+        tr("Do heads 1 and 2 give their largest weight of “{tokens}” to the same token?", tokens=example.tokens[i]),
+        (tr("Yes."), tr("No.")),
         [0 if same else 1],
-        f"Head 1 gives {shown(float(first[i, ones[0]]))} to {names[ones[0]]}, head 2 {shown(float(second[i, others[0]]))} to {names[others[0]]}.",
+        tr(
+            "Head 1 gives {first} to {names}, head 2 {second} to {names2}.",
+            first=shown(float(first[i, ones[0]])),
+            names=names[ones[0]],
+            second=shown(float(second[i, others[0]])),
+            names2=names[others[0]],
+        ),
         tuple(f"head{h + 1}_{name}" for h in range(example.heads) for name in ("raw", "scores", "weights", "output")),
         (("head1_weights", i, ones[0]), ("head2_weights", i, others[0])),
     )
@@ -306,10 +369,13 @@ def _batches(example: Example, found: _Found) -> Question | None:
     wasted = float(found["work_total"].numbers[0, 4])
     choices, right = _bucket(wasted, 0.25, 0.5, "{:.0%}".format)
     return _made(
-        "How much of the work is wasted, if all sentences are padded to the longest?",
+        tr("How much of the work is wasted, if all sentences are padded to the longest?"),
         choices,
         [right],
-        f"{wasted:.0%}: pairs grow with the square of the length, so that padding costs more than its share of the tokens.",
+        tr(
+            "{wasted}: pairs grow with the square of the length, so that padding costs more than its share of the tokens.",
+            wasted=f"{wasted:.0%}",
+        ),
         ("work", "work_total"),
         (("work_total", 0, 4),),
         ordered=True,
@@ -318,10 +384,10 @@ def _batches(example: Example, found: _Found) -> Question | None:
 
 def _positions(example: Example, found: _Found) -> Question | None:
     return _made(
-        "The tokens are shuffled, and there are no position codes. What happens to the output of each token?",
-        ("It stays.", "It changes.", "It becomes zeros."),
+        tr("The tokens are shuffled, and there are no position codes. What happens to the output of each token?"),
+        (tr("It stays."), tr("It changes."), tr("It becomes zeros.")),
         [0],
-        "Its weights go with the keys, wherever these are: the same numbers are summed in another order.",
+        tr("Its weights go with the keys, wherever these are: the same numbers are summed in another order."),
         ("without_shuffled", "without_apart"),
         (("without_apart", 0, 0),),
     )
@@ -330,10 +396,10 @@ def _positions(example: Example, found: _Found) -> Question | None:
 def _encoder(example: Example, found: _Found) -> Question | None:
     normed = next(name for name in found if name.startswith("block1_") and name.endswith("_norm"))
     return _made(
-        "LayerNorm is applied to a row. What is the sum of its numbers then?",
-        ("0", "1", "It depends on the row."),
+        tr("LayerNorm is applied to a row. What is the sum of its numbers then?"),
+        ("0", "1", tr("It depends on the row.")),
         [0],
-        "The mean is subtracted from each number, so that their sum is 0; the division only changes their size.",
+        tr("The mean is subtracted from each number, so that their sum is 0; the division only changes their size."),
         (normed,),
         ((normed, 0, 0),),
     )
@@ -342,10 +408,14 @@ def _encoder(example: Example, found: _Found) -> Question | None:
 def _stack(example: Example, found: _Found) -> Question | None:
     m = example.x_NM.shape[1]
     return _made(
-        f"A token enters with {m} number{'s' if m > 1 else ''}. How many leave the second block?",
+        tr_n(
+            "A token enters with {count} number. How many leave the second block?",
+            "A token enters with {count} numbers. How many leave the second block?",
+            m,
+        ),
         (str(m), str(2 * m), str(4 * m)),
         [0],
-        "Every block adds to the row that it gets, so that the row keeps its width.",
+        tr("Every block adds to the row that it gets, so that the row keeps its width."),
         ("block2_sum", "block2_ff", "block2_ff_sum"),
         (("block2_ff_sum", 0, 0),),
     )
@@ -353,12 +423,27 @@ def _stack(example: Example, found: _Found) -> Question | None:
 
 def _decoder(example: Example, found: _Found) -> Question | None:
     t, n = len(example.written) + 1, len(example.tokens)
-    rows = f"{t} rows, {n} columns"
+    rows = tr("{t} rows, {n} columns", t=t, n=n)
     return _made(
-        f"“{START}” and the words written are {t}, and the words read {n}. How large is a table of cross-attention's weights?",
-        (rows, f"{n} rows, {t} columns", f"{t} rows, {t} columns", f"{n} rows, {n} columns"),
+        tr(
+            "“{start}” and the words written are {t}, and the words read {n}. How large is a table of cross-attention's"
+            " weights?",
+            start=START,
+            t=t,
+            n=n,
+        ),
+        (
+            rows,
+            tr("{n} rows, {t} columns", n=n, t=t),
+            tr("{t} rows, {t} columns", t=t),
+            tr("{n} rows, {n} columns", n=n),
+        ),
         [0],
-        f"A row for each query, which comes from what is written, and a column for each key, which comes from what was read: {rows}.",
+        tr(
+            "A row for each query, which comes from what is written, and a column for each key, which comes from what was"
+            " read: {rows}.",
+            rows=rows,
+        ),
         tuple(f"decoder_cross_head{h + 1}_weights" for h in range(example.heads)),
         (("decoder_cross_head1_weights", 0, 0),),
     )
@@ -366,10 +451,10 @@ def _decoder(example: Example, found: _Found) -> Question | None:
 
 def _architecture(example: Example, found: _Found) -> Question | None:
     return _made(
-        "GPT only continues texts. What does it leave out?",
-        ("The encoder.", "The decoder.", "The causal mask."),
+        tr("GPT only continues texts. What does it leave out?"),
+        (tr("The encoder."), tr("The decoder."), tr("The causal mask.")),
         [0],
-        "What it reads and what it writes are one text, so the decoder's self-attention sees both.",
+        tr("What it reads and what it writes are one text, so the decoder's self-attention sees both."),
         ("models",),
         (("models", 0, 2),),
     )
@@ -377,10 +462,12 @@ def _architecture(example: Example, found: _Found) -> Question | None:
 
 def _length(example: Example, found: _Found) -> Question | None:
     return _made(
-        "The sentence is written twice in a row, with the same keys. What becomes of the weight on each copy of a token?",
-        ("It halves.", "It stays.", "It doubles."),
+        tr(
+            "The sentence is written twice in a row, with the same keys. What becomes of the weight on each copy of a token?"
+        ),
+        (tr("It halves."), tr("It stays."), tr("It doubles.")),
         [0],
-        "Both copies have the same score, and all weights together still sum to 1.",
+        tr("Both copies have the same score, and all weights together still sum to 1."),
         ("twice_weights", "twice_output"),
         (("twice_weights", 0, 0),),
     )

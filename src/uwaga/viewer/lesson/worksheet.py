@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from html import escape
 
 from uwaga._base.terminal import escape_controls
+from uwaga.viewer.languages import current, tr
 from uwaga.viewer.lesson.document import Matrix, Step, rounded
 
 # Of each of the six steps, by its id: what is to be filled in.
@@ -38,16 +39,19 @@ def worksheet_html(steps: tuple[Step, ...], tokens: tuple[str, ...]) -> str:
     known = {matrix.id: matrix for step in asked for section in step.sections for matrix in section.matrices}
     sentence = _text(" ".join(tokens))
     given = _tables((known[id] for id in ("x", "wq", "wk", "wv")), tokens, filled=True)
-    scale = f"Scores are scaled by {known['scaled'].source['say']}. Numbers are rounded to two decimals."
+    scale = tr(
+        "Scores are scaled by {scale}. Numbers are rounded to two decimals.", scale=known["scaled"].source["say"]
+    )
+    title, given_title, solutions = tr("Attention by hand"), tr("Given"), tr("Solutions")
     parts = [
-        f"<h1>Attention by hand</h1><p>{sentence}</p><h2>Given</h2>{given}<p>{_text(scale)}</p>",
+        f"<h1>{title}</h1><p>{sentence}</p><h2>{given_title}</h2>{given}<p>{_text(scale)}</p>",
         *(_task(step, known, tokens, filled=False) for step in asked),
     ]
     solved = [_task(step, known, tokens, filled=True) for step in asked]
     return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Attention by hand: {sentence}</title>'
+        f'<!doctype html><html lang="{current()}"><head><meta charset="utf-8"><title>{title}: {sentence}</title>'
         f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style></head><body>'
-        f'<main>{"".join(parts)}</main><section class="solutions"><h1>Solutions</h1>{"".join(solved)}</section></body></html>\n'
+        f'<main>{"".join(parts)}</main><section class="solutions"><h1>{solutions}</h1>{"".join(solved)}</section></body></html>\n'
     )
 
 

@@ -2,11 +2,14 @@
 
 import base64
 import hashlib
+import json
 from html import escape
+
+from uwaga.viewer import languages
 
 # The empty icon keeps the browser from requesting /favicon.ico.
 _HTML = """<!doctype html>
-<html lang="en">
+<html lang="{language}">
 <head>
 <meta charset="utf-8">
 {head}<meta name="viewport" content="width=device-width, initial-scale=1">
@@ -18,16 +21,17 @@ _HTML = """<!doctype html>
 </head>
 <body>
 <div id="uwaga" class="uwaga"></div>
-<noscript>This page needs JavaScript.</noscript>
-{data}{script}
+<noscript>{noscript}</noscript>
+{table}{data}{script}
 </body>
 </html>
 """
 
 
-def served_html(title: str) -> str:
-    """The page of a server, without data, script or style in it."""
+def served_html(title: str, language: str = "en") -> str:
+    """The page of a server, without data, script or style in it but for its messages; another language can be chosen."""
     return _HTML.format(
+        **_in_language(language, can_change=True),
         head="",
         title=escape(page_title(title)),
         style='<link rel="stylesheet" href="/app.css">',
@@ -36,7 +40,7 @@ def served_html(title: str) -> str:
     )
 
 
-def saved_html(title: str, *, script: str, css: str, data: str) -> str:
+def saved_html(title: str, *, script: str, css: str, data: str, language: str = "en") -> str:
     """A page that is one file. Its Content-Security-Policy allows this script and style, by their hashes, and no requests.
 
     Args:
@@ -48,12 +52,25 @@ def saved_html(title: str, *, script: str, css: str, data: str) -> str:
         "base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
     )
     return _HTML.format(
+        **_in_language(language, can_change=False),
         head=f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n',
         title=escape(page_title(title)),
         style=f"<style>{css}</style>",
         data=f'<script type="application/json" data-uwaga-saved>{data}</script>\n',
         script=f'<script type="module">{script}</script>',
     )
+
+
+def _in_language(language: str, *, can_change: bool) -> dict[str, str]:
+    with languages.using(language):
+        noscript = languages.tr("This page needs JavaScript.")
+    table = languages.page_table(language, can_change=can_change)
+    data = json.dumps(table, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+    return {
+        "language": language,
+        "noscript": escape(noscript),
+        "table": f'<script type="application/json" data-uwaga-language>{data}</script>\n',
+    }
 
 
 def page_title(title: str) -> str:

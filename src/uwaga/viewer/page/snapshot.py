@@ -50,11 +50,12 @@ def save_snapshot(
     exact: Sequence[Exact] = (),
     seconds: float = 8.0,
     progress: Callable[[float], None] | None = None,
+    language: str = "en",
 ) -> None:
     """Write a snapshot to a file, atomically. Arguments as in `View.save`. Raises ValueError, from `exact`, and OSError."""
     about = service.answer({"ask": "about"}).meta
     requests = [request for each in exact for request in exact_requests(about, each)]
-    html = snapshot_html(service.answer, exact=requests, seconds=seconds, progress=progress)
+    html = snapshot_html(service.answer, exact=requests, seconds=seconds, progress=progress, language=language)
     with atomic_replace(Path(path)) as file:
         file.write(html)
 
@@ -67,6 +68,7 @@ def snapshot_html(
     max_bytes: int = MAX_BYTES,
     progress: Callable[[float], None] | None = None,
     stop: Callable[[], bool] | None = None,
+    language: str = "en",
 ) -> bytes:
     """A snapshot as HTML in UTF-8, which needs no server and no network.
 
@@ -82,6 +84,7 @@ def snapshot_html(
         max_bytes: size that the page aims at.
         progress: called with the completed fraction, from 0 to 1.
         stop: called before each request; True ends the snapshot with StoppedError.
+        language: of the page, a code of uwaga.viewer.languages.
 
     Raises:
         RequestError: from `exact`.
@@ -98,12 +101,12 @@ def snapshot_html(
     if stop is not None:
         builder.stop = stop
     builder.store({"ask": "about"}, Reply(meta={**about.meta, "live": False}))
-    for group in groups(about.meta):
+    for group in groups(about.meta, language):
         builder.offer(group)
     builder.request([dict(request) for request in exact])
     builder.complete()
     data = json.dumps({"replies": builder.replies}, separators=(",", ":")).replace("<", "\\u003c")
-    return saved_html(str(about.meta["title"]), script=script, css=front.css, data=data).encode()
+    return saved_html(str(about.meta["title"]), script=script, css=front.css, data=data, language=language).encode()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,7 +221,7 @@ def canonical(request: Request) -> str:
     return json.dumps(request, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
-def groups(about: Mapping[str, Any]) -> Iterator[Group]:
+def groups(about: Mapping[str, Any], language: str = "en") -> Iterator[Group]:
     """All requests that a page may make, the most needed first.
 
     Args:
@@ -228,7 +231,8 @@ def groups(about: Mapping[str, Any]) -> Iterator[Group]:
     yield Group(choices=(tuple(_statistics(about)),), needed=True)
     yield Group(choices=(tuple(_predictions(about)),))
     if about["lesson"]:
-        yield Group(choices=(({"ask": "lesson"},),), needed=True)
+        asked: _NewRequest = {"ask": "lesson", **({} if language == "en" else {"language": language})}
+        yield Group(choices=((asked,),), needed=True)
     for merge, specials in _variants(about):
         plain = (merge, specials) == ("tokens", "show")
         variant = {"merge": merge, "specials": specials}

@@ -13,6 +13,7 @@ from starlette.requests import Request, cookie_parser
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from uwaga.viewer.languages import LANGUAGES, of_header
 from uwaga.viewer.messages import RequestError, Service
 from uwaga.viewer.page.bundle import bundle
 from uwaga.viewer.page.html import served_html
@@ -53,6 +54,7 @@ def application(
     service: Service,
     *,
     title: str,
+    language: str | None = None,
     access: AccessControl,
     limiter: ConcurrencyLimiter,
     reaper: IdleConnectionReaper,
@@ -61,10 +63,11 @@ def application(
     """The ASGI application of a view.
 
     Args:
+        language: of the page; None: what the browser prefers. The page's address may name another.
         renew: called when a client sends a code that was used already.
     """
     routes = [
-        _file("/", "text/html; charset=utf-8", lambda: served_html(title)),
+        _page(title, language),
         _file("/app.js", "text/javascript; charset=utf-8", lambda: bundle().script("served")),
         _file("/app.css", "text/css; charset=utf-8", lambda: bundle().css),
         Route("/ask", RequestHandler(service, access, limiter)),
@@ -209,6 +212,19 @@ class _Protected:
         refusal = _check_header_size(scope) or self._access.refusal(scope["headers"])
         app = self._app if refusal is None else JSONResponse({"error": refusal.error}, refusal.status)
         await app(scope, receive, send_with_headers)
+
+
+def _page(title: str, language: str | None) -> Route:
+    async def respond(request: Request) -> Response:
+        chosen = request.query_params.get("language", language or "")
+        if chosen not in LANGUAGES:
+            chosen = of_header(request.headers.get("accept-language", ""))
+        return Response(
+            served_html(title, chosen).encode(),
+            headers={"Content-Type": "text/html; charset=utf-8", "Content-Language": chosen, "Vary": "Accept-Language"},
+        )
+
+    return Route("/", respond)
 
 
 def _file(path: str, media_type: str, text: Callable[[], str]) -> Route:

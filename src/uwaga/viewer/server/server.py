@@ -67,6 +67,7 @@ class Server:
         port: int = 0,
         fragment: str = "",
         announce: Callable[[str], object] = lambda address: None,
+        language: str | None = None,
     ) -> None:
         listening = _listen(port)
         self.port: int = listening.getsockname()[1]
@@ -78,7 +79,13 @@ class Server:
         self._service, self._limiter = service, ConcurrencyLimiter()
         self._reaper = IdleConnectionReaper(lambda: _TIMEOUTS, max_connections())
         app = application(
-            service, title=title, access=self._access, limiter=self._limiter, reaper=self._reaper, renew=self._renew
+            service,
+            title=title,
+            language=language,
+            access=self._access,
+            limiter=self._limiter,
+            reaper=self._reaper,
+            renew=self._renew,
         )
         self._server = uvicorn.Server(
             uvicorn.Config(

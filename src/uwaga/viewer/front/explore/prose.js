@@ -3,6 +3,7 @@
 import { bandOf, bandScale } from "../colours.js";
 import { el, tokenText } from "../dom.js";
 import { percentText } from "../format.js";
+import { tr } from "../languages.js";
 import { isRightToLeft } from "../text/layout.js";
 
 /** @typedef {import("../types.js").Items} Items */
@@ -38,7 +39,7 @@ export function makeProse({ pick, point, whole }) {
     const text = el("p", { class: "uwaga-prose", dir: isRightToLeft(items.labels.slice(first, end)) ? "rtl" : "ltr", "data-axis": axis, on: {
       click: (/** @type {Event} */ event) => { const item = itemOf(event); if (item >= 0) pick(axis, item); },
       pointerover: (/** @type {Event} */ event) => point(axis, itemOf(event)), pointerleave: () => point(axis, -1) } });
-    if (first > 0) text.append(el("button", { type: "button", class: "uwaga-link", text: "\u2026", "aria-label": "The whole text", on: { click: whole } }), " ");
+    if (first > 0) text.append(el("button", { type: "button", class: "uwaga-link", text: "\u2026", "aria-label": tr("The whole text"), on: { click: whole } }), " ");
     for (let item = first; item < end; item++) {
       const label = items.labels[item], special = items.specials.has(item), weight = weights ? weights[item] : NaN;
       const lines = item > first ? items.breaks?.get(item) ?? 0 : 0;
@@ -54,7 +55,7 @@ export function makeProse({ pick, point, whole }) {
           text: special && weight >= 0.005 ? `${tokenText(part).replace(/^\[|\]$/gu, "")} ${percentText(weight)}` : special ? tokenText(part).replace(/^\[|\]$/gu, "") : proseText(part) }));
       });
     }
-    if (end < items.total) text.append(" ", el("button", { type: "button", class: "uwaga-link", text: "\u2026 whole text", on: { click: whole } }));
+    if (end < items.total) text.append(" ", el("button", { type: "button", class: "uwaga-link", text: tr("… whole text"), on: { click: whole } }));
     return text;
   }
 

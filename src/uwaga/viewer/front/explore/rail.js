@@ -1,7 +1,8 @@
 // The rail: a card for each of the most telling heads, a list box of which the open head is selected.
 
 import { briefText, el, tokenText } from "../dom.js";
-import { percentText } from "../format.js";
+import { headText, percentText } from "../format.js";
+import { tr, trNParts } from "../languages.js";
 import { makeOverviewDrawing } from "../overview/drawing.js";
 
 /** @typedef {import("../types.js").App} App */
@@ -16,10 +17,10 @@ const thumbnailSide = 56; // CSS pixels
  * @param {(head: TellingHead) => void} open
  */
 export function makeRail(app, open) {
-  const title = el("h2", { text: "Telling heads" });
-  const list = el("div", { class: "uwaga-rail-list", role: "listbox", "aria-label": "Telling heads", tabindex: 0, on: { keydown } });
+  const title = el("h2", { text: tr("Telling heads") });
+  const list = el("div", { class: "uwaga-rail-list", role: "listbox", "aria-label": tr("Telling heads"), tabindex: 0, on: { keydown } });
   const rest = el("p", { class: "uwaga-rail-rest" });
-  const element = el("aside", { class: "uwaga-rail", "aria-label": "Telling heads" }, title, list, rest);
+  const element = el("aside", { class: "uwaga-rail", "aria-label": tr("Telling heads") }, title, list, rest);
   // Images are those of "All heads".
   const drawing = makeOverviewDrawing(app, el("canvas"), {
     name: (row) => JSON.stringify(row), peek: (row) => app.client.peek(overviewQuestion(app, row)), isUnavailable: () => false,
@@ -37,13 +38,14 @@ export function makeRail(app, open) {
 
   function draw() {
     const shown = telling?.heads ?? [];
-    title.textContent = telling ? `Telling heads, ${shown.length} of ${telling.total}` : "Telling heads";
+    title.textContent = telling ? tr("Telling heads, {length} of {total}", { length: shown.length, total: telling.total }) : tr("Telling heads");
     list.replaceChildren(...shown.map((one, at) => card(one, at)));
-    if (telling && !shown.length) list.append(el("p", { class: "uwaga-rail-rest", text: "No head stands out in this text." }));
+    if (telling && !shown.length) list.append(el("p", { class: "uwaga-rail-rest", text: tr("No head stands out in this text.") }));
     rest.replaceChildren(
-      telling?.resting && telling.sink ? `${telling.resting} ${telling.resting === 1 ? "head rests" : "heads rest"} on ` : "",
-      telling?.resting && telling.sink ? el("bdi", { text: tokenText(telling.sink) }) : "", telling?.resting && telling.sink ? " \u00b7 " : "",
-      el("button", { type: "button", class: "uwaga-link", text: "all heads", on: { click: () => app.store.set({ tab: "overview" }) } }));
+      ...(telling?.resting && telling.sink
+        ? [...trNParts("{count} head rests on {sink}", "{count} heads rest on {sink}", telling.resting,
+          { sink: el("bdi", { text: tokenText(telling.sink) }) }), " \u00b7 "] : []),
+      el("button", { type: "button", class: "uwaga-link", text: tr("all heads"), on: { click: () => app.store.set({ tab: "overview" }) } }));
     mark();
   }
 
@@ -57,7 +59,7 @@ export function makeRail(app, open) {
       on: { click: () => open(one) } }, picture,
     el("div", {}, el("strong", { text: sentence }),
       el("small", {}, name(texts?.queries, link.query), " \u2192 ", name(texts?.keys, link.key), ` ${percentText(link.weight)}`),
-      el("small", { text: `${kind === "encoder" ? "" : `${kind}, `}layer ${layer}, head ${head}` })));
+      el("small", { text: headText(kind, layer, head) })));
   }
 
   /** @param {HTMLCanvasElement} canvas @param {TellingHead} one */

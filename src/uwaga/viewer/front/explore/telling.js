@@ -5,6 +5,7 @@
 
 import { briefText } from "../dom.js";
 import { percentText } from "../format.js";
+import { tr } from "../languages.js";
 import { sinkColumns, sinksOf } from "../weights.js";
 
 /** @typedef {import("../types.js").App} App */
@@ -46,15 +47,22 @@ import { sinkColumns, sinksOf } from "../weights.js";
 
 /** What a head with a label of Python does (`uwaga.maps.head_labels`). @type {{[label: string]: string}} */
 export const labelSentences = {
-  previous: "Looks at the word before", next: "Looks at the word after", self: "Looks at itself",
-  induction: "Looks after an earlier copy", duplicate: "Finds the same word elsewhere", broad: "Spreads over everything",
-  ahead: "Looks ahead", back: "Looks back", gathers: "Most words look at one",
-  coreference: "Follows what a pronoun means",
+  previous: tr("Looks at the word before"), next: tr("Looks at the word after"), self: tr("Looks at itself"),
+  induction: tr("Looks after an earlier copy"), duplicate: tr("Finds the same word elsewhere"), broad: tr("Spreads over everything"),
+  ahead: tr("Looks ahead"), back: tr("Looks back"), gathers: tr("Most words look at one"),
+  coreference: tr("Follows what a pronoun means"),
 };
-/** Where the share of a label's weight goes, in a sentence. @type {{[label: string]: string}} */
-const labelPlaces = {
-  previous: "is on the word before", next: "is on the word after", self: "is on the word itself", induction: "is on what followed an earlier copy",
-  duplicate: "is on other copies of the word", ahead: "is on later words", back: "is on earlier words", gathers: "is on one word",
+/** How much of a head's weight makes its label. @type {{[label: string]: (share: string) => string}} */
+const labelShares = {
+  previous: (share) => tr("{share} of its weight off the sinks is on the word before", { share }),
+  next: (share) => tr("{share} of its weight off the sinks is on the word after", { share }),
+  self: (share) => tr("{share} of its weight off the sinks is on the word itself", { share }),
+  induction: (share) => tr("{share} of its weight off the sinks is on what followed an earlier copy", { share }),
+  duplicate: (share) => tr("{share} of its weight off the sinks is on other copies of the word", { share }),
+  ahead: (share) => tr("{share} of its weight off the sinks is on later words", { share }),
+  back: (share) => tr("{share} of its weight off the sinks is on earlier words", { share }),
+  gathers: (share) => tr("{share} of its weight off the sinks is on one word", { share }),
+  broad: (share) => tr("The entropy of its weights off the sinks is {share} of the most that it can be", { share }),
 };
 /** A label that more than half of the heads have, of at least four, names none of them. */
 const commonShare = 0.5, commonHeads = 4;
@@ -102,7 +110,7 @@ export async function askTelling(app, signal) {
       return { ...one, label: "coreference", sentence: labelSentences.coreference, evidence: coreferenceText(coreference) };
     const isNamed = one.label !== "" && !common.has(one.label);
     const sentence = !isNamed ? linkSentence(one.link, queries, keys)
-      : gathers ? `Most words look at \u201c${gathers}\u201d` : labelSentences[one.label];
+      : gathers ? tr("Most words look at “{gathers}”", { gathers }) : labelSentences[one.label];
     return { ...one, label: isNamed ? one.label : "", evidence: isNamed ? one.evidence : "", sentence };
   });
   const total = layers.reduce((sum, { heads }) => sum + heads, 0);
@@ -112,7 +120,7 @@ export async function askTelling(app, signal) {
 
 /** @param {Link} link @param {Items} queries @param {Items} keys */
 function linkSentence({ query, key }, queries, keys) {
-  return `\u201c${briefText(queries.labels[query])}\u201d looks at \u201c${briefText(keys.labels[key])}\u201d`;
+  return tr("“{labels}” looks at “{labels2}”", { labels: briefText(queries.labels[query]), labels2: briefText(keys.labels[key]) });
 }
 
 /**
@@ -129,7 +137,7 @@ export async function headSentence(app, keys) {
   await app.client.follow(question, ({ meta }) => void (labels = meta.labels), { priority: 6 });
   const own = labels[head];
   if (own?.coreference && !own.label) return labelSentences.coreference;
-  return own?.label === "gathers" ? `Most words look at \u201c${keys.labels[own.key]}\u201d` : labelSentences[own?.label ?? ""] ?? "";
+  return own?.label === "gathers" ? tr("Most words look at “{labels}”", { labels: keys.labels[own.key] }) : labelSentences[own?.label ?? ""] ?? "";
 }
 
 /** @param {string[]} labels  of every head; "" for none @returns {Set<string>} those that most have */
@@ -140,17 +148,17 @@ export function commonLabels(labels) {
 
 /** @param {HeadLabel} found @param {number | null} sampled @returns {string} what the label rests on */
 export function evidenceText({ label, share, least, queries, of, by_position: position }, sampled) {
-  const mean = label === "broad" ? `The entropy of its weights off the sinks is ${percentText(share ?? 0)} of the most that it can be`
-    : `${percentText(share ?? 0)} of its weight off the sinks ${labelPlaces[label]}`;
-  const from = sampled === null ? "" : ` From a sample of ${sampled} queries.`;
-  const explained = position === null ? "" : ` Distance alone explains ${percentText(position)} of the differences of its weights.`;
-  return `${mean}, on average; ${queries} of ${of} words reach ${percentText(least ?? 0)}, which the name needs from at least five.${explained}${from}`;
+  const mean = labelShares[label](percentText(share ?? 0));
+  return [
+    tr("{mean}, on average; {queries} of {of} words reach {least}, which the name needs from at least five.", { mean, queries, of, least: percentText(least ?? 0) }),
+    position === null ? "" : tr("Distance alone explains {position} of the differences of its weights.", { position: percentText(position) }),
+    sampled === null ? "" : tr("From a sample of {sampled} queries.", { sampled }),
+  ].filter(Boolean).join(" ");
 }
 
 /** @param {NonNullable<HeadLabel["coreference"]>} found @returns {string} what the label rests on */
 export function coreferenceText({ shift, right, wrong, of }) {
-  return `Where one word decides what a pronoun means, this head\u2019s weight follows it: by ${percentText(shift)} on average over ${of} pairs of sentences, `
-    + `by 5 % or more the right way in ${right} and the wrong way in ${wrong}. The name needs 3 %, and more pairs the right way than chance would have in any head.`;
+  return tr("Where one word decides what a pronoun means, this head’s weight follows it: by {shift} on average over {of} pairs of sentences, by 5 % or more the right way in {right} and the wrong way in {wrong}. The name needs 3 %, and more pairs the right way than chance would have in any head.", { shift: percentText(shift), of, right, wrong });
 }
 
 /**

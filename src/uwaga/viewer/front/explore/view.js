@@ -2,7 +2,8 @@
 
 import { bandFloor, bandScale } from "../colours.js";
 import { briefText, el } from "../dom.js";
-import { kindTitle, percentText } from "../format.js";
+import { headText, percentText } from "../format.js";
+import { tr, trParts } from "../languages.js";
 import { mapView } from "../map/view.js";
 import { makeHeadBar } from "../shell/header.js";
 import { strongestItems } from "../strongest_list.js";
@@ -33,7 +34,7 @@ export function exploreView(app) {
   const box = makeTextBox(app), predictions = makePredictions(app), changes = makeChanges(app);
   const headline = el("h2", { class: "uwaga-headline", "aria-live": "polite" });
   const note = el("p", { class: "uwaga-headline-note" });
-  const evidence = el("details", { class: "uwaga-evidence", hidden: true }, el("summary", { text: "Why this name" }), el("p"));
+  const evidence = el("details", { class: "uwaga-evidence", hidden: true }, el("summary", { text: tr("Why this name") }), el("p"));
   const bands = el("p", { class: "uwaga-band-note", hidden: true });
   const prose = makeProse({
     pick: (axis, item) => store.set(axis === "key" ? { key: item } : { query: item, ...(store.get().query === item ? {} : { key: null }) }),
@@ -42,13 +43,13 @@ export function exploreView(app) {
   });
   const links = makeLinks((key) => store.set({ key }));
   const rail = makeRail(app, openTelling);
-  const handle = el("button", { type: "button", class: "uwaga-sheet-handle", "aria-label": "Details: smaller or larger", on: { click() {
+  const handle = el("button", { type: "button", class: "uwaga-sheet-handle", "aria-label": tr("Details: smaller or larger"), on: { click() {
     side.dataset.sheet = { low: "half", half: "full" }[side.dataset.sheet ?? "low"] ?? "low";
   } } });
-  const side = el("aside", { class: "uwaga-side", "aria-label": "Details", "data-sheet": "low" }, handle, predictions.element, links.element);
+  const side = el("aside", { class: "uwaga-side", "aria-label": tr("Details"), "data-sheet": "low" }, handle, predictions.element, links.element);
   const middle = el("div", { class: "uwaga-middle" }, box.element, headline,
     el("div", { class: "uwaga-headline-row" }, note, makeHeadBar(app), changes.controls), evidence, prose.element, bands, map.element, changes.bar);
-  const element = el("section", { class: "uwaga-explore", "aria-label": "Explore" }, rail.element, middle, side);
+  const element = el("section", { class: "uwaga-explore", "aria-label": tr("Explore") }, rail.element, middle, side);
   const row = new WeightsReader(app, "row", draw);
   /** @type {{queries: Items, keys: Items, name: string} | null} */
   let texts = null;
@@ -141,7 +142,7 @@ export function exploreView(app) {
     const own = telling?.all.find((one) => one.kind === kind && one.layer === layer && one.head === head);
     if (!known || query === null || query >= known.queries.total) {
       headline.replaceChildren(app.side().text_title);
-      note.textContent = known ? "Pick a word to see what it attends to." : "";
+      note.textContent = known ? tr("Pick a word to see what it attends to.") : "";
       evidence.hidden = true;
       links.show(null);
     }
@@ -165,7 +166,7 @@ export function exploreView(app) {
         { ...common, items: known.keys, axis: "key", picked: null, marked: key, weights: shownWeights }]);
     const scale = shownWeights ? bandScale(shownWeights, sinks) : 1;
     bands.hidden = scale >= bandFloor;
-    bands.textContent = `The largest weight is ${percentText(scale)}: the colours of the text are fractions of it.`;
+    bands.textContent = tr("The largest weight is {scale}: the colours of the text are fractions of it.", { scale: percentText(scale) });
   }
 
   function layoutTab() {
@@ -229,16 +230,17 @@ export function exploreView(app) {
  * @returns {(string | Node)[]}
  */
 export function headlineOf({ queries, keys }, query, key, weights, sinks, signed) {
-  const word = (/** @type {Items} */ items, /** @type {number} */ item) => el("bdi", { text: `\u201c${briefText(items.labels[item] ?? String(item))}\u201d` });
+  const word = (/** @type {Items} */ items, /** @type {number} */ item) => el("bdi", { text: tr("“{token}”", { token: briefText(items.labels[item] ?? String(item)) }) });
   const from = word(queries, query);
   if (!weights) return [from];
   const best = strongestItems(weights, sinks.size + 1).find((item) => !sinks.has(item));
   const at = key !== null && key < keys.total ? key : best;
-  if (at === undefined) return [from, " looks at nothing but special tokens"];
+  if (at === undefined) return trParts("{from} looks at nothing but special tokens", { from });
   if (signed) return [from, " \u2192 ", word(keys, at), `: ${weights[at] > 0 ? "+" : ""}${percentText(weights[at])}`];
-  if (at === best) return [from, " looks mostly at ", word(keys, at), `: ${percentText(weights[at])}`];
-  return [from, " looks at ", word(keys, at), `: ${percentText(weights[at])}`,
-    ...(best === undefined || sinks.has(at) ? [] : [", mostly at ", word(keys, best), `: ${percentText(weights[best])}`])];
+  const to = word(keys, at), weight = percentText(weights[at]);
+  if (at === best) return trParts("{from} looks mostly at {to}: {weight}", { from, to, weight });
+  if (best === undefined || sinks.has(at)) return trParts("{from} looks at {to}: {weight}", { from, to, weight });
+  return trParts("{from} looks at {to}: {weight}, mostly at {most}: {largest}", { from, to, weight, most: word(keys, best), largest: percentText(weights[best]) });
 }
 
 /**
@@ -249,10 +251,10 @@ export function headlineOf({ queries, keys }, query, key, weights, sinks, signed
  * @returns {string}
  */
 function noteOf({ kind, layer, head }, telling, weights, sinks) {
-  const where = `${kind === "encoder" ? "Layer" : `${kindTitle(kind).replace(/^./u, (letter) => letter.toUpperCase())} layer`} ${layer}, head ${head}.`;
+  const where = `${headText(kind, layer, head).replace(/^./u, (letter) => letter.toUpperCase())}.`;
   const resting = weights ? [...sinks].reduce((sum, sink) => sum + (weights[sink] || 0), 0) : 0;
   return [where, telling?.label && `${telling.sentence}.`,
-    resting > 0.5 && `${percentText(resting)} of this word\u2019s weight rests on special tokens: a grey bar, not a colour.`].filter(Boolean).join(" ");
+    resting > 0.5 && tr("{resting} of this word’s weight rests on special tokens: a grey bar, not a colour.", { resting: percentText(resting) })].filter(Boolean).join(" ");
 }
 
 /**
@@ -269,7 +271,7 @@ function makeLinks(pick) {
       element.hidden = content === null;
       if (!content) return;
       const { name, weights, items, sinks, picked } = content;
-      title.replaceChildren("What ", el("bdi", { text: `\u201c${briefText(name)}\u201d` }), " attends to");
+      title.replaceChildren(...trParts("What {token} attends to", { token: el("bdi", { text: tr("“{token}”", { token: briefText(name) }) }) }));
       const best = strongestItems(weights, linkBars);
       const others = weights.reduce((sum, weight, item) => (best.includes(item) || Number.isNaN(weight) ? sum : sum + weight), 0);
       const bar = (/** @type {number} */ weight, /** @type {string} */ hue) => {
@@ -280,7 +282,7 @@ function makeLinks(pick) {
       list.replaceChildren(...best.map((item) => el("li", {}, el("button", { type: "button", "data-key": item, "aria-pressed": String(item === picked),
         on: { click: () => pick(item) } }, el("bdi", { class: "uwaga-token", text: briefText(items.labels[item]) }),
       bar(weights[item], sinks.has(item) ? "sink" : "query"), el("span", { class: "uwaga-bar-number", text: percentText(weights[item]) })))),
-      el("li", { class: "uwaga-bar-others" }, el("span", { text: "others" }), bar(others, "others"), el("span", { class: "uwaga-bar-number", text: percentText(others) })));
+      el("li", { class: "uwaga-bar-others" }, el("span", { text: tr("others") }), bar(others, "others"), el("span", { class: "uwaga-bar-number", text: percentText(others) })));
     },
   };
 }

@@ -1,5 +1,7 @@
 // A scene drawn into a canvas: for PNG files, and for text that a PDF's font does not have.
 
+import { tr } from "../languages.js";
+
 /** @typedef {import("../types.js").Scene} Scene */
 /** @typedef {import("../types.js").SceneItem} SceneItem */
 
@@ -24,7 +26,7 @@ export async function scenePng(scene, scale = 2) {
   context.fillRect(0, 0, scene.width, scene.height);
   for (const item of scene.items) paintItem(context, item);
   const blob = await new Promise((/** @type {(blob: Blob | null) => void} */ resolve) => canvas.toBlob(resolve, "image/png"));
-  if (!blob) throw new Error("The browser could not encode the PNG.");
+  if (!blob) throw new Error(tr("The browser could not encode the PNG."));
   return { blob, scale: fits };
 }
 
@@ -42,7 +44,7 @@ export function fittingScale(width, height, scale) {
 /** @param {HTMLCanvasElement} canvas @returns {CanvasRenderingContext2D} */
 function paintContext(canvas) {
   const context = canvas.getContext("2d", { willReadFrequently: true });
-  if (!context) throw new Error("The browser has no 2D canvas.");
+  if (!context) throw new Error(tr("The browser has no 2D canvas."));
   return context;
 }
 

@@ -4,6 +4,7 @@ import { menuButton } from "../controls.js";
 import { el, tokenText } from "../dom.js";
 import { kindTitle } from "../format.js";
 import { isAbort } from "../hosts.js";
+import { tr } from "../languages.js";
 import { scenePng, textImage } from "./canvas.js";
 import { pdfFile } from "./pdf.js";
 import { shareScene, titledScene } from "./share.js";
@@ -24,18 +25,18 @@ import { blockCsv, blockNpz, fileName, savePage } from "./weights.js";
  */
 export function makeExportMenu(app, currentView) {
   const formats = fileFormats(app).filter(({ live }) => !live || app.about.live);
-  const menu = el("div", { class: "uwaga-export-menu", role: "group", "aria-label": "Save as a file" });
-  const { element, button, open } = menuButton("Share", menu, () => updateMenu(menu, formats, currentView()));
+  const menu = el("div", { class: "uwaga-export-menu", role: "group", "aria-label": tr("Save as a file") });
+  const { element, button, open } = menuButton(tr("Share"), menu, () => updateMenu(menu, formats, currentView()));
   let busy = ""; // the announcement while a file is being made
   const run = async (/** @type {FileFormat} */ format) => {
     if (busy) return void app.announce(busy);
-    busy = `Please wait: ${format.title} is being made.`;
+    busy = tr("Please wait: {title} is being made.", { title: format.title });
     open(false);
-    app.status(`Making ${format.title}\u2026`);
+    app.status(tr("Making {title}…", { title: format.title }));
     try {
       const { name, blob, note } = await format.make(currentView());
       app.host.download(name, blob);
-      const message = `Saved ${name}${note ? `: ${note}` : ""}`;
+      const message = note ? tr("Saved {name}: {note}", { name, note }) : tr("Saved {name}", { name });
       app.status(message);
       app.announce(message);
     } catch (error) {
@@ -51,7 +52,7 @@ export function makeExportMenu(app, currentView) {
     el("button", { type: "button", "data-export": format.id, title: format.hint, on: { click: () => { button.focus(); run(format); } } },
     format.title, el("kbd", { text: format.key }))));
   for (const format of formats) {
-    app.commands.add({ id: `export.${format.id}`, title: `Save ${format.title}`, keys: [format.key], group: "Files", run: () => run(format),
+    app.commands.add({ id: `export.${format.id}`, title: tr("Save {title}", { title: format.title }), keys: [format.key], group: tr("Files"), run: () => run(format),
       when: () => canExport(format, currentView()) });
   }
   return element;
@@ -78,7 +79,7 @@ function fileFormats(app) {
    * @param {(scene: import("../types.js").Scene, title: string) => Promise<{data: BlobPart, note?: string}>} write
    */
   const picture = (ending, type, write) => async (/** @type {View} */ view) => {
-    if (!view.scene) throw new Error("This view cannot be saved as a picture.");
+    if (!view.scene) throw new Error(tr("This view cannot be saved as a picture."));
     const style = getComputedStyle(app.root), paint = (/** @type {string} */ custom) => style.getPropertyValue(custom).trim();
     const title = exportTitle(app), text = tokenText(app.side().text_title);
     const scene = titledScene(await view.scene(), { title, text, ink: paint("--text"), muted: paint("--muted") });
@@ -87,25 +88,25 @@ function fileFormats(app) {
     return { name, blob: new Blob([data], { type }), note };
   };
   return [
-    { id: "share", title: "Picture to share", hint: "the picked link beside its map, 1200 \u00d7 630", key: "Shift+S", live: true, make: async () => {
+    { id: "share", title: tr("Picture to share"), hint: tr("the picked link beside its map, 1200 × 630"), key: "Shift+S", live: true, make: async () => {
       const { blob } = await scenePng(await shareScene(app), 1);
       return { name: fileName({ model: app.side().model, where: app.where(), what: "share", ending: "png" }), blob };
     } },
-    { id: "png", title: "PNG", hint: "a picture of this view, at twice its size", key: "Shift+P",
+    { id: "png", title: tr("PNG"), hint: tr("a picture of this view, at twice its size"), key: "Shift+P",
       live: false, make: picture("png", "image/png", async (scene) => {
       const { blob, scale } = await scenePng(scene);
-      return { data: blob, note: scale < 2 ? `at ${Math.round(scale * 100)} % of the size on screen, the most that a browser draws` : "" };
+      return { data: blob, note: scale < 2 ? tr("at {scale} % of the size on screen, the most that a browser draws", { scale: Math.round(scale * 100) }) : "" };
     }) },
-    { id: "svg", title: "SVG", hint: "a drawing of this view, with text as text", key: "Shift+V", live: false,
+    { id: "svg", title: tr("SVG"), hint: tr("a drawing of this view, with text as text"), key: "Shift+V", live: false,
       make: picture("svg", "image/svg+xml", async (scene, title) => ({ data: await svgFile(scene, title) })) },
-    { id: "pdf", title: "PDF", hint: "a page with this view, for papers", key: "Shift+D", live: false,
+    { id: "pdf", title: tr("PDF"), hint: tr("a page with this view, for papers"), key: "Shift+D", live: false,
       make: picture("pdf", "application/pdf", async (scene, title) => ({
       data: /** @type {BlobPart} */ (await pdfFile(scene, { title, paintText: textImage })) })) },
-    { id: "csv", title: "CSV", hint: "the weights in view as a table, with tokens as names; of the table of heads its rows",
+    { id: "csv", title: tr("CSV"), hint: tr("the weights in view as a table, with tokens as names; of the table of heads its rows"),
       key: "Shift+C", live: false, make: (view) => (view.csv ? Promise.resolve(view.csv()) : blockCsv(app, view)) },
-    { id: "npz", title: "NPZ", hint: "the weights in view for NumPy, with their tokens",
+    { id: "npz", title: tr("NPZ"), hint: tr("the weights in view for NumPy, with their tokens"),
       key: "Shift+Z", live: true, make: (view) => blockNpz(app, view) },
-    { id: "page", title: "Page", hint: "this page as one file that works without the program, with the exact tiles seen so far",
+    { id: "page", title: tr("Page"), hint: tr("this page as one file that works without the program, with the exact tiles seen so far"),
       key: "Shift+G", live: true, make: () => savePage(app) },
   ];
 }
@@ -113,6 +114,6 @@ function fileFormats(app) {
 /** @param {App} app @returns {string} */
 function exportTitle(app) {
   const { kind, layer, head } = app.where(), { tab } = app.store.get();
-  const which = tab === "overview" || tab === "table" ? "all heads" : tab === "lesson" ? "lesson" : `${kindTitle(kind)} layer ${layer}, head ${head}`;
+  const which = tab === "overview" || tab === "table" ? tr("all heads") : tab === "lesson" ? "lesson" : tr("{kind} layer {layer}, head {head}", { kind: kindTitle(kind), layer, head });
   return tokenText([app.side().model, which].filter(Boolean).join(", "));
 }

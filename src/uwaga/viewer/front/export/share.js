@@ -3,7 +3,8 @@
 import { overviewPixels, overviewScaleMax } from "../overview/drawing.js";
 import { headSentence, strongestLink } from "../explore/telling.js";
 import { tokenText } from "../dom.js";
-import { kindTitle, percentText } from "../format.js";
+import { headText, percentText } from "../format.js";
+import { tr } from "../languages.js";
 import { strongestItems } from "../strongest_list.js";
 import { sinkColumns, sinksOf } from "../weights.js";
 
@@ -97,8 +98,8 @@ export async function shareScene(app) {
   const at = shareMargin + shareMap + shareMargin, space = shareWidth - at - shareMargin;
   const pair = `${tokenText(queries.labels[query] ?? "")} \u2192 ${tokenText(keys.labels[key] ?? "")}`;
   const pairSize = Math.max(40, Math.min(64, space / (Math.max(1, [...pair].length) * letterWidth)));
-  const sentence = await headSentence(app, keys) || (key === best ? `\u201c${tokenText(queries.labels[query] ?? "")}\u201d looks mostly there` : "");
-  const where = [`${kind === "encoder" ? "" : `${kindTitle(kind)} `}layer ${layer}, head ${head}`, side.model, "uwaga"].filter(Boolean).join(" \u00b7 ");
+  const sentence = await headSentence(app, keys) || (key === best ? tr("“{labels}” looks mostly there", { labels: tokenText(queries.labels[query] ?? "") }) : "");
+  const where = [headText(kind, layer, head), side.model, "uwaga"].filter(Boolean).join(" \u00b7 ");
   items.push(
     { kind: "text", x: at, y: 190, text: fittingText(pair, pairSize, space), size: pairSize, anchor: "start", fill: ink },
     { kind: "text", x: at, y: 310, text: percentText(weight), size: 96, anchor: "start", fill: orange },

@@ -1,5 +1,6 @@
 // Weights in view as CSV and NPZ files, the page as an HTML file, and names of files.
 
+import { languageOfQuestion, tr } from "../languages.js";
 import { savedCells } from "../weights.js";
 
 /** @typedef {import("../types.js").App} App */
@@ -26,10 +27,10 @@ export function blockInView(app, view) {
 /** @param {Block} block @param {number} most @returns {number} the number of weights; throws if there are too many */
 function checkBlockSize({ rows, columns }, most) {
   const count = (rows[1] - rows[0]) * (columns[1] - columns[0]);
-  if (count < 1) throw new Error("No weights are in view.");
+  if (count < 1) throw new Error(tr("No weights are in view."));
   if (count <= most) return count;
   const sizes = `${rows[1] - rows[0]} x ${columns[1] - columns[0]}`;
-  throw new Error(`The view has ${sizes} weights, more than the limit of ${most} per file. Zoom in on the map, then save again.`);
+  throw new Error(tr("The view has {sizes} weights, more than the limit of {most} per file. Zoom in on the map, then save again.", { sizes, most }));
 }
 
 /** @param {App} app @param {View} view @returns {Promise<ExportFile>} */
@@ -77,7 +78,7 @@ async function blockWeights(app, where, { rows, columns }) {
  */
 async function savedBlockWeights(app, where, { rows, columns }, weights) {
   const cells = await savedCells(app, where, app.sizes(), rows, columns);
-  if (!cells || cells.side > 1) throw new Error("This saved page does not contain the exact weights in view.");
+  if (!cells || cells.side > 1) throw new Error(tr("This saved page does not contain the exact weights in view."));
   let at = 0;
   for (let query = rows[0]; query < rows[1]; query++) {
     for (let key = columns[0]; key < columns[1]; key++) weights[at++] = cells.weight(query, key);
@@ -103,12 +104,12 @@ export async function blockNpz(app, view) {
 export async function savePage(app) {
   const seen = app.client.cachedQuestions("tile");
   const exact = seen.slice(-maxSavedTiles);
-  const { arrays } = await app.client.ask({ ask: "page", exact }, { priority: 6 });
+  const { arrays } = await app.client.ask({ ask: "page", exact, ...languageOfQuestion() }, { priority: 6 });
   const left = seen.length - exact.length;
   const { model, text_title: title } = app.side();
   const name = ["uwaga", fileNameSlug(model.split("/").pop() ?? ""), fileNameSlug(title)].filter((part) => part !== "").join("_");
   return { name: `${name}.html`, blob: new Blob([/** @type {BlobPart} */ (arrays[0].data)], { type: "text/html;charset=utf-8" }),
-    note: left > 0 ? `with the ${exact.length} tiles seen last; ${left} earlier ones were left out` : `with ${exact.length} tiles` };
+    note: left > 0 ? tr("with the {length} tiles seen last; {left} earlier ones were left out", { length: exact.length, left }) : tr("with {length} tiles", { length: exact.length }) };
 }
 
 // Weights as a table for spreadsheets (RFC 4180).
@@ -131,7 +132,7 @@ export async function savePage(app) {
  */
 export function csvFile({ weights, firstRow, firstColumn, rows, columns }) {
   const names = columns.map((token, j) => csvName(firstColumn + j, token));
-  const lines = [['"query \\ key"', ...names].join(",")];
+  const lines = [["\"query \\ key\"", ...names].join(",")];
   rows.forEach((token, i) => {
     const cells = [csvName(firstRow + i, token)];
     for (let j = 0; j < columns.length; j++) cells.push(csvWeight(weights[i * columns.length + j]));

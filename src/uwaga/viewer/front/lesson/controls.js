@@ -1,6 +1,7 @@
 // The settings of a step, each with a label and an error message for invalid input.
 
 import { el, tokenText } from "../dom.js";
+import { tr } from "../languages.js";
 import { parseNumber } from "./numbers.js";
 
 /** @typedef {import("./reply.js").Lesson} Lesson */
@@ -15,12 +16,12 @@ import { parseNumber } from "./numbers.js";
 
 /** @type {{[name: string]: {label: string, range: (lesson: Lesson) => [number, number], whole: boolean}}} */
 const numberSettings = {
-  window: { label: "Visible keys before the query's own", range: (lesson) => [0, lesson.limits.tokens], whole: true },
-  length: { label: "Keys that are not padding", range: (lesson) => [0, lesson.question.tokens.length], whole: true },
-  limit: { label: "Tokens that the model reads", range: (lesson) => [1, lesson.limits.tokens], whole: true },
-  sharpness: { label: "Scores are multiplied by", range: (lesson) => [-lesson.limits.number, lesson.limits.number], whole: false },
-  rate: { label: "Learning rate", range: (lesson) => [0.01, lesson.limits.rate], whole: false },
-  seed: { label: "Seed of the random numbers", range: () => [0, 2 ** 31 - 1], whole: true },
+  window: { label: tr("Visible keys before the query's own"), range: (lesson) => [0, lesson.limits.tokens], whole: true },
+  length: { label: tr("Keys that are not padding"), range: (lesson) => [0, lesson.question.tokens.length], whole: true },
+  limit: { label: tr("Tokens that the model reads"), range: (lesson) => [1, lesson.limits.tokens], whole: true },
+  sharpness: { label: tr("Scores are multiplied by"), range: (lesson) => [-lesson.limits.number, lesson.limits.number], whole: false },
+  rate: { label: tr("Learning rate"), range: (lesson) => [0.01, lesson.limits.rate], whole: false },
+  seed: { label: tr("Seed of the random numbers"), range: () => [0, 2 ** 31 - 1], whole: true },
 };
 
 /**
@@ -71,7 +72,7 @@ function makeNumberSetting(name, actions) {
 function makeScaledSetting(actions) {
   const input = el("input", { type: "checkbox", "data-setting": "scaled", on: { change: () => actions.set("scaled", input.checked) } });
   return {
-    element: el("label", { class: "lesson-control" }, input, " Scale by 1/\u221ad_k (everywhere in the lesson)"),
+    element: el("label", { class: "lesson-control" }, input, ` ${tr("Scale by 1/√d_k (everywhere in the lesson)")}`),
     update(lesson) {
       input.checked = lesson.question.settings.scaled;
       input.disabled = actions.readOnly();
@@ -83,7 +84,7 @@ function makeScaledSetting(actions) {
 function makeHeadsSetting(actions) {
   const select = el("select", { "data-setting": "heads", on: { change: () => actions.set("heads", Number(select.value)) } });
   return {
-    element: el("label", { class: "lesson-control" }, "Heads ", select),
+    element: el("label", { class: "lesson-control" }, `${tr("Heads")} `, select),
     update(lesson) {
       const { wq, wv, heads } = lesson.question.settings;
       const fitting = [1, 2, 3, 4].filter((n) => n <= lesson.limits.heads && wq[0].length % n === 0 && wv[0].length % n === 0);
@@ -101,14 +102,14 @@ function makeOrderSetting(actions) {
   const button = (/** @type {string} */ text, /** @type {() => number[]} */ order) =>
     el("button", { type: "button", text, on: { click: () => actions.set("order", order()) } });
   const buttons = [
-    button("From last to first", () => places().reverse()),
-    button("By one place", () => places().map((place) => (place + 1) % tokens.length)),
-    button("At random", () => shuffled(places())),
-    button("As it stands", places),
+    button(tr("From last to first"), () => places().reverse()),
+    button(tr("By one place"), () => places().map((place) => (place + 1) % tokens.length)),
+    button(tr("At random"), () => shuffled(places())),
+    button(tr("As it stands"), places),
   ];
   return {
-    element: el("div", { class: "lesson-control", role: "group", "aria-label": "Order of the shuffled tokens" },
-      "Shuffled: ", shown, buttons),
+    element: el("div", { class: "lesson-control", role: "group", "aria-label": tr("Order of the shuffled tokens") },
+      `${tr("Shuffled:")} `, shown, buttons),
     update(lesson) {
       tokens = lesson.question.tokens;
       shown.replaceChildren(el("q",
@@ -142,7 +143,7 @@ function makeSentencesSetting(actions) {
     if ("sentences" in found) actions.set("sentences", found.sentences);
   });
   return {
-    element: el("label", { class: "lesson-control" }, "Sentences, one in each line ", area, error),
+    element: el("label", { class: "lesson-control" }, `${tr("Sentences, one in each line")} `, area, error),
     update(lesson) {
       shown = lesson;
       area.readOnly = actions.readOnly();
@@ -156,9 +157,9 @@ function makeSentencesSetting(actions) {
 /** @param {SettingActions} actions @returns {LessonSetting} */
 function makeNormSetting(actions) {
   const select = el("select", { "data-setting": "norm", on: { change: () => actions.set("norm", select.value) } },
-    el("option", { value: "post", text: "after each sum (post-norm)" }), el("option", { value: "pre", text: "before each part (pre-norm)" }));
+    el("option", { value: "post", text: tr("after each sum (post-norm)") }), el("option", { value: "pre", text: tr("before each part (pre-norm)") }));
   return {
-    element: el("label", { class: "lesson-control" }, "LayerNorm ", select),
+    element: el("label", { class: "lesson-control" }, `${tr("LayerNorm")} `, select),
     update(lesson) {
       select.value = lesson.question.settings.norm;
       select.disabled = actions.readOnly();
@@ -171,7 +172,7 @@ function makeWrittenSetting(actions) {
   const input = el("input", { type: "text", class: "lesson-sentence", autocomplete: "off", spellcheck: "false", "data-setting": "written",
     on: { change: () => { if (input.value.trim()) actions.set("written", input.value); } } });
   return {
-    element: el("label", { class: "lesson-control" }, "Written so far ", input),
+    element: el("label", { class: "lesson-control" }, `${tr("Written so far")} `, input),
     update(lesson) {
       input.readOnly = actions.readOnly();
       if (input !== input.ownerDocument.activeElement) input.value = lesson.question.settings.written.join(" ");
@@ -190,9 +191,9 @@ function makeStepsSetting(actions) {
       shown.textContent = String(steps);
       actions.set("steps", steps);
     } } });
-  const buttons = [button("One step", () => steps + 1), button("Ten steps", () => steps + 10), button("From the start", () => 0)];
+  const buttons = [button(tr("One step"), () => steps + 1), button(tr("Ten steps"), () => steps + 10), button(tr("From the start"), () => 0)];
   return {
-    element: el("div", { class: "lesson-control", role: "group", "aria-label": "Gradient steps" }, "Gradient steps: ", shown, buttons),
+    element: el("div", { class: "lesson-control", role: "group", "aria-label": tr("Gradient steps") }, `${tr("Gradient steps:")} `, shown, buttons),
     update(lesson) {
       ({ steps } = lesson.question.settings);
       most = lesson.limits.steps;
@@ -205,7 +206,7 @@ function makeStepsSetting(actions) {
 /** @param {string} text @param {Lesson} lesson @returns {{sentences: string[]} | {error: string}} */
 function parseSentences(text, lesson) {
   const lines = text.split("\n").filter((line) => line.trim());
-  if (!lines.length) return { error: "Write at least one sentence." };
-  if (lines.length > lesson.limits.sentences) return { error: `The lesson takes at most ${lesson.limits.sentences} sentences.` };
+  if (!lines.length) return { error: tr("Write at least one sentence.") };
+  if (lines.length > lesson.limits.sentences) return { error: tr("The lesson takes at most {sentences} sentences.", { sentences: lesson.limits.sentences }) };
   return { sentences: lines };
 }

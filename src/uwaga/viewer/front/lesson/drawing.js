@@ -1,6 +1,7 @@
 // The whole architecture as a drawing: its parts open steps, light up in the order of the data, and show what a model leaves out.
 
 import { el, svgEl } from "../dom.js";
+import { tr } from "../languages.js";
 
 /** @typedef {import("./reply.js").LessonDrawing} LessonDrawing */
 /** @typedef {import("./reply.js").LessonPart} LessonPart */
@@ -15,7 +16,7 @@ const drawingSize = { width: 430, height: 604 };
  */
 export function makeDrawing(open) {
   const picture = svgEl("svg", { class: "lesson-drawing", viewBox: `0 0 ${drawingSize.width} ${drawingSize.height}`, role: "group" });
-  const models = el("div", { class: "lesson-control", role: "group", "aria-label": "Model" });
+  const models = el("div", { class: "lesson-control", role: "group", "aria-label": tr("Model") });
   const words = el("p", { class: "lesson-model-words" });
   const say = el("p", { class: "lesson-note", role: "status" });
   const play = el("button", { type: "button", class: "lesson-play", on: { click: () => (timer ? stop() : start()) } });
@@ -56,7 +57,7 @@ export function makeDrawing(open) {
     models.replaceChildren(...shown.models.map(({ name }, at) => el("button", { type: "button", text: name, "aria-pressed": String(at === model),
       on: { click: () => { model = at; stop(); /** @type {HTMLElement} */ (models.children[at]).focus(); } } })));
     words.textContent = shown.models[model].text;
-    play.textContent = timer ? "Stop" : "Send tokens through";
+    play.textContent = timer ? tr("Stop") : tr("Send tokens through");
     say.textContent = lit >= 0 ? `${present[lit].label}: ${present[lit].shape}` : "";
   }
 
@@ -92,7 +93,7 @@ function drawingBox(part, isLeftOut, isLit, open) {
   const run = () => open(step);
   return svgEl("g", {
     class: `lesson-part${isLeftOut ? " lesson-left-out" : ""}${isLit ? " lesson-lit" : ""}`, role: "button", tabindex: 0,
-    "data-part": part.id, "aria-label": `${label}, ${shape}${isLeftOut ? ", left out" : ""}: open its step`,
+    "data-part": part.id, "aria-label": isLeftOut ? tr("{label}, {shape}, left out: open its step", { label, shape }) : tr("{label}, {shape}: open its step", { label, shape }),
     on: { click: run, keydown: (/** @type {KeyboardEvent} */ event) => {
       if (event.key !== "Enter" && event.key !== " ") return;
       event.preventDefault();

@@ -2,6 +2,7 @@
 // that writes the calculation out.
 
 import { el, tokenText } from "../dom.js";
+import { splitMessage, tr } from "../languages.js";
 import { lessonNumber } from "./numbers.js";
 import { makeMatrixCopy } from "./pipeline.js";
 import { makePlay } from "./play.js";
@@ -128,14 +129,19 @@ const calculationWriters = {
   share: ([own, row]) => [{ cell: own[0] }, " / (", ...joinParts(row.map(cellPart), " + "), ")"],
   softmax([own, row], _rule, lesson) {
     const seen = unmaskedCells(lesson, row);
-    if (Number.isNaN(lessonValue(lesson, own[0]))) return ["0, since ", { cell: own[0] }, " is hidden"];
+    if (Number.isNaN(lessonValue(lesson, own[0]))) return withCells(tr("0, since {number} is hidden"), { number: own[0] });
     const sum = joinParts(seen.map((cell) => ["exp(", { cell }, ")"]), " + ");
     return ["exp(", { cell: own[0] }, ") / (", ...sum, ")"];
   },
   masked: ([of, bit], _rule, lesson) => lessonValue(lesson, bit[0])
-    ? [{ cell: of[0] }, ", visible: ", { cell: bit[0] }]
-    : ["hidden: ", { cell: bit[0] }, ", whatever ", { cell: of[0] }, " is"],
+    ? withCells(tr("{number}, visible: {bit}"), { number: of[0], bit: bit[0] })
+    : withCells(tr("hidden: {bit}, whatever {number} is"), { number: of[0], bit: bit[0] }),
 };
+
+/** A message whose values are cells. @param {string} message @param {{[name: string]: LessonCell}} cells @returns {CalculationPart[]} */
+function withCells(message, cells) {
+  return splitMessage(message).flatMap(({ text, name }) => /** @type {CalculationPart[]} */ (name ? [{ cell: cells[name] }] : text ? [text] : []));
+}
 
 /**
  * The text that explains a number without a calculation.
@@ -145,11 +151,11 @@ const calculationWriters = {
  */
 export function lessonRuleText(lesson, cell) {
   const rule = lessonRule(lesson, cell);
-  if (rule.op === "typed") return "This number is typed in; it is not computed.";
+  if (rule.op === "typed") return tr("This number is typed in; it is not computed.");
   if (rule.op === "given") return rule.say ?? "";
   if (rule.op !== "code") return "";
   const pair = Math.floor(cell.column / 2), wave = cell.column % 2 ? "cos" : "sin";
-  return `${wave}(p / ${rule.base}^(${2 * pair}/${rule.width})) at position p = ${cell.row}`;
+  return tr("{wave}(p / {base}^({value}/{width})) at position p = {row}", { wave, base: rule.base, value: 2 * pair, width: rule.width, row: cell.row });
 }
 
 /**
@@ -178,8 +184,8 @@ export function calculationTerms(parts) {
 function lessonCellName(lesson, cell) {
   const matrix = lessonMatrix(lesson, cell.of);
   const title = tokenText(matrix.title.split(",")[0]);
-  const query = matrix.sliced && cell.slice !== null ? `, query ${tokenText(lesson.question.tokens[cell.slice])}` : "";
-  return `${title} [${tokenText(matrix.rows[cell.row])}, ${tokenText(matrix.columns[cell.column])}${query}]`;
+  const query = matrix.sliced && cell.slice !== null ? tr("query {token}", { token: tokenText(lesson.question.tokens[cell.slice]) }) : "";
+  return `${title} [${[matrix.rows[cell.row], matrix.columns[cell.column]].map(tokenText).join(", ")}${query && `, ${query}`}]`;
 }
 
 /**
@@ -190,12 +196,12 @@ function lessonCellName(lesson, cell) {
 export function makeExplanation(actions) {
   const heading = el("h3", { class: "lesson-explained", tabindex: "-1" });
   const back = el("button",
-    { type: "button", text: "\u2190 Back", title: "To the previous number (Backspace)", on: { click: actions.back } });
+    { type: "button", text: tr("← Back"), title: tr("To the previous number (Backspace)"), on: { click: actions.back } });
   const close = el("button",
-    { type: "button", text: "\u00d7", "aria-label": "Unmark the number", title: "Unmark the number (Escape)", on: { click: actions.close } });
-  const trail = el("ol", { class: "lesson-trail", "aria-label": "Numbers followed so far" });
+    { type: "button", text: "\u00d7", "aria-label": tr("Unmark the number"), title: tr("Unmark the number (Escape)"), on: { click: actions.close } });
+  const trail = el("ol", { class: "lesson-trail", "aria-label": tr("Numbers followed so far") });
   const body = el("div", { class: "lesson-why" });
-  const element = el("section", { class: "lesson-explanation", "aria-label": "Where this number comes from" },
+  const element = el("section", { class: "lesson-explanation", "aria-label": tr("Where this number comes from") },
     el("div", { class: "lesson-explanation-head" }, heading, el("div", { class: "lesson-explanation-buttons" }, back, close)), trail, body);
 
   /** @type {{element: HTMLElement, stop: () => void} | null} */
@@ -213,15 +219,14 @@ export function makeExplanation(actions) {
     trail.hidden = known.length < 2;
     trail.replaceChildren(...known.slice(0, -1).map((one) => el("li", { text: cellEquation(lesson, one) })));
     if (!cell) {
-      heading.textContent = "Where a number comes from";
+      heading.textContent = tr("Where a number comes from");
       body.replaceChildren(el("p",
-        { text: "Click a number, or move to it with the arrow keys and press Enter: here its calculation is written out, "
-          + "and every number in it can be followed on." }));
+        { text: tr("Click a number, or move to it with the arrow keys and press Enter: here its calculation is written out, and every number in it can be followed on.") }));
       return;
     }
     const matrix = lessonMatrix(lesson, cell.of);
     const value = lessonValue(lesson, cell);
-    heading.textContent = `${lessonCellName(lesson, cell)} = ${Number.isNaN(value) ? "hidden" : cellNumber(matrix, cell, value, 3)}`;
+    heading.textContent = `${lessonCellName(lesson, cell)} = ${Number.isNaN(value) ? tr("hidden") : cellNumber(matrix, cell, value, 3)}`;
     const parts = lessonCalculation(lesson, cell);
     const ruleWords = lessonRuleText(lesson, cell);
     const terms = calculationTerms(parts).map((term) => ({
@@ -327,5 +332,5 @@ function stepLink(lesson, cell, step, actions) {
   const at = lesson.steps.findIndex((_, place) => stepShows(lesson, place, cell.of));
   if (at < 0) return [];
   return [el("p", {}, el("button",
-    { type: "button", text: `Show it in its step: ${lesson.steps[at].title}`, on: { click: () => actions.go(at) } }))];
+    { type: "button", text: tr("Show it in its step: {title}", { title: lesson.steps[at].title }), on: { click: () => actions.go(at) } }))];
 }

@@ -1,6 +1,7 @@
 // A matrix as a table: numbers whose calculation can be followed, or inputs where the user may write.
 
 import { el, tokenText } from "../dom.js";
+import { tr } from "../languages.js";
 import { inputText, lessonNumber, parseNumber } from "./numbers.js";
 import { lessonCellKey, lessonDigits, lessonHas, lessonMatrix, lessonValue } from "./reply.js";
 
@@ -81,7 +82,7 @@ export function makeMatrixTable(lesson, id, slice, actions) {
     else inputErrors.delete(key);
     const first = inputErrors.values().next();
     error.hidden = !!first.done;
-    error.textContent = first.done ? "" : `${first.value} The numbers below are those of the last valid input.`;
+    error.textContent = first.done ? "" : tr("{value} The numbers below are those of the last valid input.", { value: first.value });
     if ("value" in found && matrix.field) actions.write(matrix.field, row, column, found.value);
   }
 
@@ -217,7 +218,7 @@ function coverMatrixCell(place, name) {
   place.textContent = "?";
   place.style.setProperty("--lesson-heat", "0");
   place.classList.remove("lesson-negative", "lesson-hidden-number");
-  place.setAttribute("aria-label", `${name}: not shown yet`);
+  place.setAttribute("aria-label", tr("{name}: not shown yet", { name }));
 }
 
 /** @param {Float32Array} data @returns {number} */

@@ -1,5 +1,7 @@
 // Numbers of the lesson as text, and parsing of typed numbers.
 
+import { tr } from "../languages.js";
+
 /**
  * @param {number} value  NaN: masked
  * @param {number} [digits]  decimals
@@ -38,12 +40,11 @@ export function inputText(value) {
  * @returns {{value: number} | {error: string}}
  */
 export function parseNumber(text, { least, most, whole = false }) {
-  const kind = whole ? "a whole number" : "a number";
   const plain = text.trim().replaceAll("\u2212", "-").replace(/^(-?\d*),(\d+)$/, "$1.$2");
-  if (plain === "") return { error: `This field is empty; it needs ${kind}.` };
-  if (!/^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i.test(plain)) return { error: `\u201c${text.trim()}\u201d is not ${kind}.` };
+  if (plain === "") return { error: whole ? tr("This field is empty; it needs a whole number.") : tr("This field is empty; it needs a number.") };
+  if (!/^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i.test(plain)) return { error: whole ? tr("“{text}” is not a whole number.", { text: text.trim() }) : tr("“{text}” is not a number.", { text: text.trim() }) };
   const value = Number(plain);
-  if (whole && !Number.isInteger(value)) return { error: `${text.trim()} is not a whole number.` };
-  if (!(value >= least && value <= most)) return { error: `${text.trim()} is not between ${least} and ${most}.`.replaceAll("-", "\u2212") };
+  if (whole && !Number.isInteger(value)) return { error: tr("{trim} is not a whole number.", { trim: text.trim() }) };
+  if (!(value >= least && value <= most)) return { error: tr("{trim} is not between {least} and {most}.", { trim: text.trim(), least, most }).replaceAll("-", "\u2212") };
   return { value };
 }

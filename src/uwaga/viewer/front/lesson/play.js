@@ -2,6 +2,7 @@
 // read already moves.
 
 import { el } from "../dom.js";
+import { tr } from "../languages.js";
 
 /** @typedef {import("./reply.js").LessonCell} LessonCell */
 
@@ -19,14 +20,14 @@ export function makePlay({ terms, result, mark }) {
   /** @type {ReturnType<typeof setTimeout> | undefined} */
   let timer;
   const play = el("button", { type: "button", class: "lesson-play", on: { click: () => (timer ? pause() : run()) } });
-  const step = el("button", { type: "button", text: "One term", on: { click: () => { pause(); forward(); } } });
-  const speed = el("select", { "aria-label": "Speed" },
+  const step = el("button", { type: "button", text: tr("One term"), on: { click: () => { pause(); forward(); } } });
+  const speed = el("select", { "aria-label": tr("Speed") },
     [["0.5", "\u00bd\u00d7"], ["1", "1\u00d7"], ["2", "2\u00d7"]].map(([value, text]) => el("option", { value, text, selected: value === "1" })));
 
   function draw() {
     terms.forEach(({ element }, place) => element.classList.toggle("lesson-unplayed", at !== null && place >= at));
     result.classList.toggle("lesson-unplayed", at !== null && at <= terms.length);
-    play.textContent = timer ? "Pause" : "Play";
+    play.textContent = timer ? tr("Pause") : tr("Play");
     if (at === null) return;
     if (at === 0) mark(terms.flatMap(({ cells }) => cells));
     else if (at <= terms.length) mark(terms[at - 1].cells);

@@ -2,6 +2,7 @@
 
 import { el, tokenText } from "../dom.js";
 import { numberText } from "../format.js";
+import { tr } from "../languages.js";
 import { statisticsQuestion } from "../questions.js";
 import { makeLessonChart } from "./chart.js";
 import { makeSetting } from "./controls.js";
@@ -54,15 +55,15 @@ export function makeStepPage(lesson, step, query, actions) {
   const heading = el("h2", { class: "lesson-title", tabindex: "-1" });
   const words = el("div", { class: "lesson-words" });
   const code = el("code", {});
-  const codeLine = el("p", { class: "lesson-code" }, el("span", { class: "uwaga-label", text: "In Python: " }), code);
+  const codeLine = el("p", { class: "lesson-code" }, el("span", { class: "uwaga-label", text: `${tr("In Python:")} ` }), code);
   const parts = lesson.steps[step].sections.map((_, at) => makeSection(lesson, step, at, query, actions));
   const heads = stepHeads(lesson, step).map((head) => makeModelHead(actions.app, head));
   const drawing = lesson.steps[step].drawing ? makeDrawing(actions.open) : null;
   const question = lesson.steps[step].question ? makeQuestion(actions, () => showNumbers()) : null;
   const element = el("article", { class: "lesson-page" }, heading, words, question?.element, drawing?.element, placeSections(parts),
     codeLine,
-    heads.length ? el("section", { class: "lesson-section", "aria-label": "In a real model" },
-      el("h3", { text: "In a real model" }), heads.map((head) => head.element)) : null);
+    heads.length ? el("section", { class: "lesson-section", "aria-label": tr("In a real model") },
+      el("h3", { text: tr("In a real model") }), heads.map((head) => head.element)) : null);
 
   let current = lesson;
 
@@ -108,7 +109,7 @@ export function makeStepPage(lesson, step, query, actions) {
  */
 function makeQuestion(actions, changed) {
   const text = el("p", { class: "lesson-question-text" });
-  const choices = el("div", { class: "lesson-control", role: "group", "aria-label": "Answers" });
+  const choices = el("div", { class: "lesson-control", role: "group", "aria-label": tr("Answers") });
   const answer = el("p", { class: "lesson-answer", role: "status" });
   let shown = "", step = "";
   /** @type {number | null} */
@@ -132,13 +133,13 @@ function makeQuestion(actions, changed) {
         class: isAsking ? "" : question.answers.includes(at) ? "lesson-right" : at === guess ? "lesson-guess" : "",
         on: { click: () => say(at) },
       })),
-      isAsking ? el("button", { type: "button", class: "lesson-show", text: "Show me", on: { click: () => say(null) } }) : "");
-    const verdict = guess === null ? "" : question.answers.includes(guess) ? "Right. " : "Not so. ";
+      isAsking ? el("button", { type: "button", class: "lesson-show", text: tr("Show me"), on: { click: () => say(null) } }) : "");
+    const verdict = guess === null ? "" : question.answers.includes(guess) ? `${tr("Right.")} ` : `${tr("Not so.")} `;
     answer.textContent = isAsking ? "" : tokenText(`${verdict}${question.why}`);
   }
 
   return {
-    element: el("section", { class: "lesson-question", "aria-label": "Predict" }, text, choices, answer),
+    element: el("section", { class: "lesson-question", "aria-label": tr("Predict") }, text, choices, answer),
     update(id, question) {
       if (!question) return;
       step = id;
@@ -229,14 +230,14 @@ function makeFinding(finding, actions) {
   const text = tokenText(finding.text);
   if (!cells.length) return el("li", { text });
   return el("li", {}, el("button",
-    { type: "button", class: "lesson-finding", text, title: "Show the numbers", on: { click: () => actions.highlight(cells) } }));
+    { type: "button", class: "lesson-finding", text, title: tr("Show the numbers"), on: { click: () => actions.highlight(cells) } }));
 }
 
 /** @param {StepActions} actions @returns {{element: HTMLElement, update: (lesson: Lesson, query: number) => void}} */
 function makeQuerySelect(actions) {
   const select = el("select", { "data-setting": "query", on: { change: () => actions.choose(Number(select.value)) } });
   return {
-    element: el("label", { class: "lesson-control" }, "Query ", select),
+    element: el("label", { class: "lesson-control" }, `${tr("Query")} `, select),
     update(lesson, query) {
       select.replaceChildren(...lesson.question.tokens.map((/** @type {string} */ token, /** @type {number} */ place) =>
         el("option", { value: place, text: `${place + 1}: ${tokenText(token)}`, selected: place === query })));
@@ -255,7 +256,7 @@ function makeQuerySelect(actions) {
  */
 export function noModelText(app) {
   const side = app.about.sides[0];
-  return side && side.maps.length ? "" : "No model is loaded. \u201cuwaga view TEXT\u201d opens a text in one, with this lesson beside it.";
+  return side && side.maps.length ? "" : tr("No model is loaded. “uwaga view TEXT” opens a text in one, with this lesson beside it.");
 }
 
 /**
@@ -306,27 +307,27 @@ async function findBestHead(app, criterion, signal) {
 function makeModelHead(app, criterion) {
   const missing = noModelText(app);
   const text = el("p", { text: missing });
-  const button = el("button", { type: "button", class: "lesson-open", text: "Open this head in the real model", disabled: true });
+  const button = el("button", { type: "button", class: "lesson-open", text: tr("Open this head in the real model"), disabled: true });
   const controller = new AbortController();
   /** @type {FoundHead | null} */
   let found = null;
 
   async function search() {
-    text.textContent = `Searching all heads for ${criterion.why}\u2026`;
+    text.textContent = tr("Searching all heads for {why}…", { why: criterion.why });
     try {
       found = await findBestHead(app, criterion, controller.signal);
     } catch (error) {
       if (controller.signal.aborted) return;
-      text.textContent = `The heads could not be compared: ${error instanceof Error ? error.message : String(error)}`;
+      text.textContent = tr("The heads could not be compared: {value}", { value: error instanceof Error ? error.message : String(error) });
       return;
     }
     if (!found) {
-      text.textContent = `This model's table has no ${statisticTitle(app, criterion.statistic)}.`;
+      text.textContent = tr("This model's table has no {statistic}.", { statistic: statisticTitle(app, criterion.statistic) });
       return;
     }
     button.disabled = false;
     const measured = `${statisticTitle(app, criterion.statistic)} ${numberText(found.value)}`;
-    text.textContent = `Layer ${found.layer}, head ${found.head}: ${criterion.why} (${measured}).`;
+    text.textContent = tr("Layer {layer}, head {head}: {why} ({measured}).", { layer: found.layer, head: found.head, why: criterion.why, measured });
   }
 
   function open() {
@@ -344,5 +345,5 @@ function makeModelHead(app, criterion) {
 
 /** @param {App} app @param {string} name @returns {string} */
 function statisticTitle(app, name) {
-  return app.about.statistics.find((one) => one.name === name)?.title ?? name.replaceAll("_", " ");
+  return tr(app.about.statistics.find((one) => one.name === name)?.title ?? name.replaceAll("_", " "));
 }

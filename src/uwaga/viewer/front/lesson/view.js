@@ -2,6 +2,7 @@
 
 import { el } from "../dom.js";
 import { isAbort } from "../hosts.js";
+import { languageOfQuestion, tr } from "../languages.js";
 import { lessonSources, makeExplanation, stepShows } from "./explanation.js";
 import { makePipeline } from "./pipeline.js";
 import {
@@ -14,9 +15,7 @@ import { makeStepPage, stepStructure } from "./step.js";
 
 /** Debounce of edits in milliseconds. */
 const lessonInputPause = 200;
-const lessonReadOnlyNote =
-  "This is a saved page, without a program that could calculate other numbers. "
-  + "\u201cuwaga lesson\u201d opens one where you can change them.";
+const lessonReadOnlyNote = tr("This is a saved page, without a program that could calculate other numbers. “uwaga lesson” opens one where you can change them.");
 
 /**
  * @param {import("../types.js").App} app
@@ -25,7 +24,7 @@ const lessonReadOnlyNote =
 export function lessonView(app) {
   const isReadOnly = app.host.mode === "saved" || !app.about.live;
   /** @type {import("../types.js").Question} */
-  const start = { ask: "lesson" };
+  const start = { ask: "lesson", ...languageOfQuestion() };
   /** @type {import("./reply.js").Lesson | null} */
   let lesson = null;
   /** @type {import("../types.js").Question} the latest edit, which may not be answered yet */
@@ -112,14 +111,14 @@ export function lessonView(app) {
       message.hidden = false;
       if (!lesson && requested !== start) {
         requested = start;
-        addressError = `The numbers in the address are not shown: ${error instanceof Error ? error.message : String(error)}`;
+        addressError = tr("The numbers in the address are not shown: {value}", { value: error instanceof Error ? error.message : String(error) });
         void ask();
         return;
       }
       requested = lesson ? lesson.question : start;
       message.textContent = lesson
-        ? `${error instanceof Error ? error.message : String(error)}. The numbers shown are the previous ones.`
-        : `The lesson could not be opened: ${error instanceof Error ? error.message : String(error)}`;
+        ? tr("{value}. The numbers shown are the previous ones.", { value: error instanceof Error ? error.message : String(error) })
+        : tr("The lesson could not be opened: {value}", { value: error instanceof Error ? error.message : String(error) });
     } finally {
       if (!signal.aborted) element.removeAttribute("aria-busy");
     }
@@ -138,7 +137,7 @@ export function lessonView(app) {
     steps.update(next, step);
     draw();
     explanation.show(next, chain, step);
-    if (!isFirst) app.announce("The numbers have been calculated again.");
+    if (!isFirst) app.announce(tr("The numbers have been calculated again."));
   }
 
   /** Builds or updates the page of the step, and marks the selection in it. */
@@ -192,7 +191,7 @@ export function lessonView(app) {
   /** @param {LessonCell} cell */
   function select(cell) {
     if (lesson && page && actions.asks(lesson.steps[step].id) && lesson.steps[step].question?.covers.includes(cell.of)) {
-      actions.say("Not shown yet: answer the question, or choose Show me.");
+      actions.say(tr("Not shown yet: answer the question, or choose Show me."));
       return;
     }
     chain = [cell];
@@ -257,7 +256,7 @@ export function lessonView(app) {
     // Which of the two elements scrolls depends on the width.
     main.scrollTo({ top: 0 });
     element.scrollTo({ top: 0 });
-    app.announce(`Step ${step + 1} of ${lesson.steps.length}: ${lesson.steps[step].title}`);
+    app.announce(tr("Step {step} of {length}: {title}", { step: step + 1, length: lesson.steps.length, title: lesson.steps[step].title }));
   }
 
   /** @param {number} next  and clears the chain of followed numbers */
@@ -305,23 +304,23 @@ export function lessonView(app) {
     if (!lesson) return;
     const count = lesson.question.tokens.length;
     actions.choose((query + by + count) % count);
-    app.announce(`Query ${lesson.question.tokens[query]}`);
+    app.announce(tr("Query {tokens}", { tokens: lesson.question.tokens[query] }));
   }
 
   const when = () => visible && !!lesson;
   const unsubscribe = app.store.subscribe(["step", "example"], followAddress);
   const removeCommands = [
-    app.commands.add({ id: "lesson.next", title: "Next step", keys: ["n"], group: "Lesson", when, run: () => goToStep(step + 1) }),
-    app.commands.add({ id: "lesson.previous", title: "Previous step", keys: ["p"], group: "Lesson", when, run: () => goToStep(step - 1) }),
-    app.commands.add({ id: "lesson.query", title: "Next query", keys: ["q"], group: "Lesson", when, run: () => nextQuery(1) }),
-    app.commands.add({ id: "lesson.query.before", title: "Previous query", keys: ["Shift+Q"],
-      group: "Lesson", when, run: () => nextQuery(-1) }),
-    app.commands.add({ id: "lesson.back", title: "Back to the previous number", keys: ["Backspace"],
-      group: "Lesson", when: () => when() && chain.length > 1, run: back }),
-    app.commands.add({ id: "lesson.close", title: "Unmark the number", keys: ["Escape"], group: "Lesson",
+    app.commands.add({ id: "lesson.next", title: tr("Next step"), keys: ["n"], group: tr("Lesson"), when, run: () => goToStep(step + 1) }),
+    app.commands.add({ id: "lesson.previous", title: tr("Previous step"), keys: ["p"], group: tr("Lesson"), when, run: () => goToStep(step - 1) }),
+    app.commands.add({ id: "lesson.query", title: tr("Next query"), keys: ["q"], group: tr("Lesson"), when, run: () => nextQuery(1) }),
+    app.commands.add({ id: "lesson.query.before", title: tr("Previous query"), keys: ["Shift+Q"],
+      group: tr("Lesson"), when, run: () => nextQuery(-1) }),
+    app.commands.add({ id: "lesson.back", title: tr("Back to the previous number"), keys: ["Backspace"],
+      group: tr("Lesson"), when: () => when() && chain.length > 1, run: back }),
+    app.commands.add({ id: "lesson.close", title: tr("Unmark the number"), keys: ["Escape"], group: tr("Lesson"),
       when: () => when() && chain.length > 0, run: close }),
-    app.commands.add({ id: "lesson.reset", title: "Reset sentence and numbers", keys: ["Shift+R"],
-      group: "Lesson", when: () => when() && !isReadOnly, run: reset }),
+    app.commands.add({ id: "lesson.reset", title: tr("Reset sentence and numbers"), keys: ["Shift+R"],
+      group: tr("Lesson"), when: () => when() && !isReadOnly, run: reset }),
   ];
 
   return {
@@ -350,7 +349,7 @@ export function lessonView(app) {
 export function readExample(text) {
   try {
     const found = JSON.parse(text || "null");
-    return found && typeof found === "object" && !Array.isArray(found) ? { ...found, ask: "lesson" } : null;
+    return found && typeof found === "object" && !Array.isArray(found) ? { ...found, ask: "lesson", ...languageOfQuestion() } : null;
   } catch {
     return null; // An address that somebody has cut: the lesson as it opens.
   }
@@ -366,7 +365,7 @@ function makeSentenceInput({ write, reset, isReadOnly }) {
   let shown = "";
   const input = el("input", { type: "text", class: "lesson-sentence", autocomplete: "off", spellcheck: "false", readonly: isReadOnly });
   const button = el("button",
-    { type: "button", text: "Reset", title: "Reset sentence and numbers (Shift+R)", disabled: isReadOnly, on: { click: reset } });
+    { type: "button", text: tr("Reset"), title: tr("Reset sentence and numbers (Shift+R)"), disabled: isReadOnly, on: { click: reset } });
 
   function read() {
     if (input.value !== shown) write(input.value);
@@ -375,7 +374,7 @@ function makeSentenceInput({ write, reset, isReadOnly }) {
   input.addEventListener("keydown", (event) => { if (event.key === "Enter") { event.preventDefault(); read(); } });
   return {
     element: el("div", { class: "lesson-top" },
-      el("label", { class: "lesson-control" }, "Sentence ", input), button),
+      el("label", { class: "lesson-control" }, `${tr("Sentence")} `, input), button),
     update(lesson) {
       shown = input.value = lessonText(lesson.question);
     },
@@ -392,17 +391,17 @@ function makeSentenceInput({ write, reset, isReadOnly }) {
 function makeStepNavigation(go, actions) {
   let at = 0;
   const list = el("ol", { class: "lesson-list" });
-  const select = el("select", { class: "lesson-select", "aria-label": "Step", on: { change: () => go(Number(select.value)) } });
-  const progress = el("progress", { class: "lesson-progress", "aria-label": "Progress", value: 0, max: 1 });
+  const select = el("select", { class: "lesson-select", "aria-label": tr("Step"), on: { change: () => go(Number(select.value)) } });
+  const progress = el("progress", { class: "lesson-progress", "aria-label": tr("Progress"), value: 0, max: 1 });
   const count = el("span", { class: "lesson-count" });
   const asks = el("input", { type: "checkbox", checked: true, on: { change: () => actions.ask(asks.checked) } });
-  const before = el("button", { type: "button", class: "lesson-before", title: "Previous step (p)", on: { click: () => go(at - 1) } });
-  const after = el("button", { type: "button", class: "lesson-after", title: "Next step (n)", on: { click: () => go(at + 1) } });
+  const before = el("button", { type: "button", class: "lesson-before", title: tr("Previous step (p)"), on: { click: () => go(at - 1) } });
+  const after = el("button", { type: "button", class: "lesson-after", title: tr("Next step (n)"), on: { click: () => go(at + 1) } });
   return {
-    element: el("nav", { class: "lesson-nav", "aria-label": "Steps of the lesson" }, progress, count, select,
+    element: el("nav", { class: "lesson-nav", "aria-label": tr("Steps of the lesson") }, progress, count, select,
       el("div", { class: "lesson-tools" },
-        el("label", { class: "lesson-control", title: "Each step asks a question before it shows the numbers that answer it" }, asks, " Predict first"),
-        el("button", { type: "button", text: "Print all steps", on: { click: actions.print } })),
+        el("label", { class: "lesson-control", title: tr("Each step asks a question before it shows the numbers that answer it") }, asks, ` ${tr("Predict first")}`),
+        el("button", { type: "button", text: tr("Print all steps"), on: { click: actions.print } })),
       list),
     footer: el("div", { class: "lesson-footer" }, before, after),
     update(lesson, step) {
@@ -410,7 +409,7 @@ function makeStepNavigation(go, actions) {
       const { steps } = lesson;
       progress.max = steps.length;
       progress.value = step + 1;
-      count.textContent = `Step ${step + 1} of ${steps.length}`;
+      count.textContent = tr("Step {step} of {length}", { step: step + 1, length: steps.length });
       if (list.childElementCount !== steps.length) {
         list.replaceChildren(...steps.map((one, place) => el("li", {}, el("button", { type: "button", on: { click: () => go(place) } }))));
         select.replaceChildren(...steps.map((one, place) => el("option", { value: place })));
@@ -425,8 +424,8 @@ function makeStepNavigation(go, actions) {
       select.value = String(step);
       before.disabled = step === 0;
       after.disabled = step === steps.length - 1;
-      before.textContent = step > 0 ? `\u2190 ${steps[step - 1].title}` : "\u2190 Back";
-      after.textContent = step < steps.length - 1 ? `${steps[step + 1].title} \u2192` : "The end";
+      before.textContent = step > 0 ? `\u2190 ${steps[step - 1].title}` : tr("← Back");
+      after.textContent = step < steps.length - 1 ? `${steps[step + 1].title} \u2192` : tr("The end");
     },
   };
 }

@@ -1,6 +1,7 @@
 // Both columns of tokens: virtual scrolling of each, scrolled together while locked.
 
 import { el, tokenText } from "../dom.js";
+import { tr } from "../languages.js";
 
 /** @typedef {import("../types.js").Items} Items */
 
@@ -126,7 +127,7 @@ export class LineColumn {
     this.axis = axis;
     this.prefix = `uwaga-${idPrefix}lines-${axis}-`;
     this.list = el("div", { class: "uwaga-lines-column", role: "listbox", tabindex: 0, "data-axis": axis,
-      "aria-label": axis === "query" ? "Queries" : "Keys" });
+      "aria-label": axis === "query" ? tr("Queries") : tr("Keys") });
     /** @type {Items} */
     this.items = { labels: [], glued: [], specials: new Set(), spans: new Int32Array(0), total: 0 };
     this.window = { offset: 0, height: 0, row: 22, total: 0 };

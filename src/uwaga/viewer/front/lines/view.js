@@ -5,6 +5,7 @@ import { arrowKeysFree } from "../commands.js";
 import { segmentedControl, toggle } from "../controls.js";
 import { el, tokenElement } from "../dom.js";
 import { weightText } from "../format.js";
+import { tr, trParts } from "../languages.js";
 import { sinksOf } from "../weights.js";
 import { lineAxisAt, LineColumns } from "./columns.js";
 import { drawLinesCanvas, headColour, lineScene } from "./drawing.js";
@@ -133,8 +134,8 @@ class LinesView {
       this.itemsName = name;
       this.columns.query.setItems(loaded[0]);
       this.columns.key.setItems(loaded[1]);
-      this.elements.titles.query.textContent = stacks.queries === stacks.keys ? "queries" : `queries (${stacks.queries})`;
-      this.elements.titles.key.textContent = stacks.queries === stacks.keys ? "keys" : `keys (${stacks.keys})`;
+      this.elements.titles.query.textContent = stacks.queries === stacks.keys ? "queries" : tr("queries ({queries})", { queries: stacks.queries });
+      this.elements.titles.key.textContent = stacks.queries === stacks.keys ? "keys" : tr("keys ({keys})", { keys: stacks.keys });
       this.resize();
     }
     const { query, key } = app.store.get();
@@ -196,8 +197,8 @@ class LinesView {
       drawLinesCanvas(figure, this.elements);
       drawLineTokens(this, figure);
       const { cell } = this.weights;
-      this.elements.note.textContent = cell === 1 ? "" : cell === 0 ? "This saved page does not contain these weights."
-        : `Means over ${cell} by ${cell} items: this saved page contains nothing finer here.`;
+      this.elements.note.textContent = cell === 1 ? "" : cell === 0 ? tr("This saved page does not contain these weights.")
+        : tr("Means over {cell} by {cell} items: this saved page contains nothing finer here.", { cell });
       // The list is updated after scrolling: making it anew in each frame is slow.
       clearTimeout(this.listTimer);
       this.listTimer = setTimeout(() => drawLineList(this, figure), linesListPause);
@@ -252,24 +253,24 @@ const lineThresholds = [0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3,
 export function makeLinesElements({ which, heads, lock, threshold }, queries, keys) {
   /** @type {{name: "one" | "all", title: string, hint: string}[]} */
   const choices = [
-    { name: "one", title: "this head", hint: "lines of the head that the page shows (v)" },
-    { name: "all", title: "all heads", hint: "lines of every head of the layer, a colour for each (v)" },
+    { name: "one", title: tr("this head"), hint: tr("lines of the head that the page shows (v)") },
+    { name: "all", title: tr("all heads"), hint: tr("lines of every head of the layer, a colour for each (v)") },
   ];
-  const switchHeads = segmentedControl("Whose lines", choices, which);
+  const switchHeads = segmentedControl(tr("Whose lines"), choices, which);
   const boxes = makeHeadButtons(heads);
-  const locked = toggle("locked", "both columns scroll together (u)", lock);
+  const locked = toggle("locked", tr("both columns scroll together (u)"), lock);
   const slider = el("input", { type: "range", min: 0, max: lineThresholds.length - 1, step: 1, value: 2,
-    "aria-label": "Least weight of a line", on: { input: threshold } });
+    "aria-label": tr("Least weight of a line"), on: { input: threshold } });
   const least = el("output", { class: "uwaga-lines-least" });
   const canvas = el("canvas", { class: "uwaga-lines-canvas", "aria-hidden": "true" });
   const stage = el("div", { class: "uwaga-lines-stage" }, queries, canvas, keys);
   const heading = (/** @type {string} */ name) => el("h3", { class: `uwaga-lines-heading uwaga-lines-${name}` });
   const titles = { query: heading("query"), key: heading("key") };
-  const list = el("aside", { class: "uwaga-lines-side", "aria-label": "Strongest lines" });
+  const list = el("aside", { class: "uwaga-lines-side", "aria-label": tr("Strongest lines") });
   const note = el("p", { class: "uwaga-lines-note", role: "status" });
   const element = el("div", { class: "uwaga-lines" },
     el("div", { class: "uwaga-lines-bar" }, switchHeads.element, boxes.element, locked.element,
-      el("label", { class: "uwaga-lines-slider" }, "from weight", slider, least), note),
+      el("label", { class: "uwaga-lines-slider" }, tr("from weight"), slider, least), note),
     el("div", { class: "uwaga-lines-main" },
       el("div", { class: "uwaga-lines-figure" }, el("div", { class: "uwaga-lines-titles" }, titles.query, titles.key), stage), list));
   return { element, switchHeads, boxes, locked, slider, least, canvas, stage, titles, list, note };
@@ -282,7 +283,7 @@ export function makeLinesElements({ which, heads, lock, threshold }, queries, ke
  * @returns {{element: HTMLElement, show: (total: number, on: Set<number>, colour: (head: number) => string) => void}}
  */
 function makeHeadButtons(onChange) {
-  const element = el("div", { class: "uwaga-lines-heads", role: "group", "aria-label": "Heads; with Shift, that head alone" });
+  const element = el("div", { class: "uwaga-lines-heads", role: "group", "aria-label": tr("Heads; with Shift, that head alone") });
   /** @type {Set<number>} */
   let shown = new Set();
   const press = (/** @type {number} */ head, /** @type {boolean} */ alone) => {
@@ -296,8 +297,8 @@ function makeHeadButtons(onChange) {
       shown = on;
       if (element.childElementCount !== total) {
         element.replaceChildren(...Array.from({ length: total }, (_, head) => el("button", {
-          type: "button", class: "uwaga-lines-head", text: String(head), "aria-label": `Head ${head}`,
-          title: `head ${head}; Shift or a double click: this head alone`,
+          type: "button", class: "uwaga-lines-head", text: String(head), "aria-label": tr("Head {head}", { head }),
+          title: tr("head {head}; Shift or a double click: this head alone", { head }),
           on: { click: (/** @type {MouseEvent} */ event) => press(head, event.shiftKey), dblclick: () => press(head, true) },
         })));
       }
@@ -355,8 +356,9 @@ function drawLineList(view, { lines, only, hue }) {
   const own = only && view.columns.column(only.axis).items.labels[only.item];
   showLineList(view.elements.list, lines, {
     queries: view.columns.query.items, keys: view.columns.key.items, one: only !== null, colour: (head) => hue(head) || "var(--accent)",
-    title: only && own !== null ? [only.axis === "query" ? "From " : "To ", tokenElement(own), ` (${only.item})`]
-      : ["Strongest lines in view"],
+    title: only && own !== null ? (only.axis === "query" ? trParts("From {token} ({place})", { token: tokenElement(own), place: only.item })
+      : trParts("To {token} ({place})", { token: tokenElement(own), place: only.item }))
+      : [tr("Strongest lines in view")],
   });
 }
 
@@ -374,9 +376,9 @@ function showLineList(element, lines, { queries, keys, colour, title, one }) {
   // Sums over what is out of view are listed only for a single token, whose row they complete.
   const best = one ? [...inside, ...strongestLines(lines.filter(isOffscreen), maxListedLines)] : inside;
   element.replaceChildren(el("h3", {}, ...title), el("table", { class: "uwaga-lines-table" },
-    el("thead", {}, el("tr", {}, ["head", "query", "key", "weight"].map((name) => el("th", { scope: "col", text: name })))),
+    el("thead", {}, el("tr", {}, [tr("head"), tr("query"), tr("key"), tr("weight")].map((name) => el("th", { scope: "col", text: name })))),
     el("tbody", {}, best.map((line) => lineRow(line, queries, keys, colour(line.head))))));
-  if (!best.length) element.append(el("p", { class: "uwaga-lines-note", text: "No line is above the threshold here." }));
+  if (!best.length) element.append(el("p", { class: "uwaga-lines-note", text: tr("No line is above the threshold here.") }));
 }
 
 /** @param {Line} line @param {Items} queries @param {Items} keys @param {string} colour @returns {HTMLElement} */
@@ -390,8 +392,8 @@ function lineRow({ head, query, key, weight }, queries, keys, colour) {
 
 /** @param {number} item @param {Items} items @returns {(string | Node)[]} */
 function lineEnd(item, items) {
-  if (item === -1) return [el("i", { text: "all before the window" })];
-  if (item === Infinity) return [el("i", { text: "all after the window" })];
+  if (item === -1) return [el("i", { text: tr("all before the window") })];
+  if (item === Infinity) return [el("i", { text: tr("all after the window") })];
   return [el("span", { class: "uwaga-lines-place", text: `${item} ` }), tokenElement(items.labels[item])];
 }
 
@@ -401,8 +403,8 @@ function lineEnd(item, items) {
 
 /** @type {[LineStep, string, string][]} */
 const lineSteps = [
-  ["up", "ArrowUp", "Token above"], ["down", "ArrowDown", "Token below"], ["pageup", "PageUp", "A window up"],
-  ["pagedown", "PageDown", "A window down"], ["first", "Home", "First token"], ["last", "End", "Last token"],
+  ["up", "ArrowUp", tr("Token above")], ["down", "ArrowDown", tr("Token below")], ["pageup", "PageUp", tr("A window up")],
+  ["pagedown", "PageDown", tr("A window down")], ["first", "Home", tr("First token")], ["last", "End", tr("Last token")],
 ];
 
 /**
@@ -416,17 +418,17 @@ function addLineCommands(app, act) {
   const moves = () => act.shown() && arrowKeysFree(app.root);
   const add = (/** @type {string} */ id, /** @type {string} */ title, /** @type {string[]} */ keys,
     /** @type {() => void} */ run, when = act.shown) =>
-    app.commands.add({ id: `lines.${id}`, title, keys, group: "Lines", run, when });
+    app.commands.add({ id: `lines.${id}`, title, keys, group: tr("Lines"), run, when });
   const removals = [
     ...lineSteps.map(([step, key, title]) => add(step, title, [key], () => act.step(step), moves)),
-    add("queries", "To the queries", ["ArrowLeft"], () => act.side("query"), moves),
-    add("keys", "To the keys", ["ArrowRight"], () => act.side("key"), moves),
-    add("pick", "Pick the token", ["Enter"], act.select),
-    add("which", "This head, or all heads of the layer", ["v"], act.which),
-    add("lock", "Lock or unlock the columns", ["u"], act.lock),
-    add("more", "Fainter lines too", ["<"], () => act.less(-1)),
-    add("less", "Stronger lines only", [">"], () => act.less(1)),
-    add("clear", "Unpick: lines of all tokens", ["Escape"], act.clear),
+    add("queries", tr("To the queries"), ["ArrowLeft"], () => act.side("query"), moves),
+    add("keys", tr("To the keys"), ["ArrowRight"], () => act.side("key"), moves),
+    add("pick", tr("Pick the token"), ["Enter"], act.select),
+    add("which", tr("This head, or all heads of the layer"), ["v"], act.which),
+    add("lock", tr("Lock or unlock the columns"), ["u"], act.lock),
+    add("more", tr("Fainter lines too"), ["<"], () => act.less(-1)),
+    add("less", tr("Stronger lines only"), [">"], () => act.less(1)),
+    add("clear", tr("Unpick: lines of all tokens"), ["Escape"], act.clear),
   ];
   return () => removals.forEach((remove) => remove());
 }

@@ -2,6 +2,7 @@
 
 import { el, tokenElement } from "../dom.js";
 import { countText, percentText, weightText } from "../format.js";
+import { tr } from "../languages.js";
 import { mapTileAt } from "./tiles.js";
 
 /** @typedef {import("./tile_drawing.js").MapPanel} MapPanel */
@@ -15,8 +16,8 @@ export const maxTableSide = 40;
  * @returns {{button: HTMLElement, element: HTMLElement, show: (panels: MapPanel[], block: Block | null) => void}}
  */
 export function makeMapTable(onOpen) {
-  const element = el("div", { class: "uwaga-map-as-table", role: "region", "aria-label": "The weights in view as a table", tabindex: 0, hidden: true });
-  const button = el("button", { type: "button", text: "As table", "aria-expanded": "false", on: { click() {
+  const element = el("div", { class: "uwaga-map-as-table", role: "region", "aria-label": tr("The weights in view as a table"), tabindex: 0, hidden: true });
+  const button = el("button", { type: "button", text: tr("As table"), "aria-expanded": "false", on: { click() {
     element.hidden = !element.hidden;
     button.setAttribute("aria-expanded", String(!element.hidden));
     shown = "";
@@ -46,7 +47,7 @@ function mapTable(panel, block) {
   const [top, bottom] = [block.rows[0], Math.min(block.rows[1], panel.sizes.queries)];
   const [left, right] = [block.columns[0], Math.min(block.columns[1], panel.sizes.keys)];
   if (bottom - top > maxTableSide || right - left > maxTableSide)
-    return { complete: true, table: el("p", { text: `${panel.title}: ${countText(bottom - top)} by ${countText(right - left)} cells are in view. Zoom in until there are at most ${maxTableSide} by ${maxTableSide}.` }) };
+    return { complete: true, table: el("p", { text: tr("{title}: {bottom} by {right} cells are in view. Zoom in until there are at most {maxTableSide} by {maxTableSide}.", { title: panel.title, bottom: countText(bottom - top), right: countText(right - left), maxTableSide }) }) };
   const name = (/** @type {MapPanel["queries"]} */ axis, /** @type {number} */ item) => (axis ? tokenElement(axis.items.labels[item]) : String(item));
   let complete = panel.queries !== null && panel.keys !== null;
   const cell = (/** @type {number} */ query, /** @type {number} */ key) => {
@@ -55,7 +56,7 @@ function mapTable(panel, block) {
     return el("td", weight === null ? { text: "\u2026" } : { text: percentText(weight), title: weightText(weight) });
   };
   const range = (/** @type {number} */ first, /** @type {number} */ stop) => Array.from({ length: stop - first }, (_, i) => first + i);
-  const table = el("table", {}, el("caption", { text: `${panel.title}: rows ask, columns are looked at` }),
+  const table = el("table", {}, el("caption", { text: tr("{title}: rows ask, columns are looked at", { title: panel.title }) }),
     el("thead", {}, el("tr", {}, el("td"), range(left, right).map((key) => el("th", { scope: "col" }, name(panel.keys, key))))),
     el("tbody", {}, range(top, bottom).map((query) => el("tr", {}, el("th", { scope: "row" }, name(panel.queries, query)), range(left, right).map((key) => cell(query, key))))));
   return { table, complete };

@@ -3,6 +3,7 @@
 import { colourPosition, colourTable, signedColourPosition, signedColourTable, takesBlackText, unknownColour } from "../colours.js";
 import { el } from "../dom.js";
 import { percentText } from "../format.js";
+import { tr } from "../languages.js";
 import { layerScaleMax } from "./tiles.js";
 
 /** @typedef {import("./tile_drawing.js").MapPanel} MapPanel */
@@ -204,10 +205,10 @@ export function colourBarTickText(place, value) {
  */
 export function colourBarLabel(colouring) {
   const from = percentText(colouring.signed ? -colouring.high : colouring.log ? mapLogFloor(colouring) : colouring.low);
-  const scale = colouring.log ? "logarithmic" : "linear";
-  const hidden = colouring.threshold > 0 ? `, nothing below ${percentText(colouring.threshold)}` : "";
-  const sink = colouring.hideSink ? ", without sinks" : "";
-  return `Colours from ${from} to ${percentText(colouring.high)} and more, ${scale}${hidden}${sink}`;
+  const scale = colouring.log ? tr("logarithmic") : tr("linear");
+  const hidden = colouring.threshold > 0 ? tr("nothing below {threshold}", { threshold: percentText(colouring.threshold) }) : "";
+  const sink = colouring.hideSink ? tr("without sinks") : "";
+  return [tr("Colours from {from} to {high} and more", { from, high: percentText(colouring.high) }), scale, hidden, sink].filter(Boolean).join(", ");
 }
 
 /** @returns {{element: HTMLElement, show: (colouring: MapColouring, title: string) => void}} */

@@ -1,5 +1,7 @@
 // Mouse, pen, touch, wheel and keyboard input of the map. Handlers change numbers and request a frame; they neither draw nor measure.
 
+import { tr } from "../languages.js";
+
 /**
  * @typedef {object} MapInputHandlers  called by the gestures; coordinates are CSS pixels from the stage's top left
  * @property {(x: number, y: number) => void} hover
@@ -161,30 +163,30 @@ function onPinch(down, moved, x, y, inputs) {
 export function addMapCommands(app, navigation, shown, used) {
   /** @type {[string, string, string[], () => void][]} */
   const commands = [
-    ["left", "Cell to the left", ["ArrowLeft"], () => navigation.step(0, -1)],
-    ["right", "Cell to the right", ["ArrowRight"], () => navigation.step(0, 1)],
-    ["up", "Cell above", ["ArrowUp"], () => navigation.step(-1, 0)],
-    ["down", "Cell below", ["ArrowDown"], () => navigation.step(1, 0)],
-    ["pan.left", "Move the map left", ["Shift+ArrowLeft"], () => navigation.pan(keyPanPixels, 0)],
-    ["pan.right", "Move the map right", ["Shift+ArrowRight"], () => navigation.pan(-keyPanPixels, 0)],
-    ["pan.up", "Move the map up", ["Shift+ArrowUp"], () => navigation.pan(0, keyPanPixels)],
-    ["pan.down", "Move the map down", ["Shift+ArrowDown"], () => navigation.pan(0, -keyPanPixels)],
-    ["page.up", "A window's height up", ["PageUp"], () => navigation.pan(0, navigation.page().h * 0.9)],
-    ["page.down", "A window's height down", ["PageDown"], () => navigation.pan(0, -navigation.page().h * 0.9)],
-    ["page.left", "A window's width left", ["Shift+PageUp"], () => navigation.pan(navigation.page().w * 0.9, 0)],
-    ["page.right", "A window's width right", ["Shift+PageDown"], () => navigation.pan(-navigation.page().w * 0.9, 0)],
-    ["home", "First key of the query", ["Home"], () => navigation.go(navigation.start()[0], 0)],
-    ["end", "Last key of the query", ["End"], () => navigation.go(navigation.start()[0], Infinity)],
-    ["first", "First query and key", ["Ctrl+Home"], () => navigation.go(0, 0)],
-    ["last", "Last query and key", ["Ctrl+End"], () => navigation.go(Infinity, Infinity)],
-    ["in", "Zoom in (wheel or pinch up, double click)", ["+", "="], () => navigation.zoomMiddle(1.6)],
-    ["out", "Zoom out (wheel or pinch down, Shift and double click)", ["-", "_"], () => navigation.zoomMiddle(1 / 1.6)],
-    ["fit", "Whole map", ["0"], navigation.fit],
-    ["pick", "Pick the cell, or unpick it (click)", ["Enter"], navigation.selectCursor],
+    ["left", tr("Cell to the left"), ["ArrowLeft"], () => navigation.step(0, -1)],
+    ["right", tr("Cell to the right"), ["ArrowRight"], () => navigation.step(0, 1)],
+    ["up", tr("Cell above"), ["ArrowUp"], () => navigation.step(-1, 0)],
+    ["down", tr("Cell below"), ["ArrowDown"], () => navigation.step(1, 0)],
+    ["pan.left", tr("Move the map left"), ["Shift+ArrowLeft"], () => navigation.pan(keyPanPixels, 0)],
+    ["pan.right", tr("Move the map right"), ["Shift+ArrowRight"], () => navigation.pan(-keyPanPixels, 0)],
+    ["pan.up", tr("Move the map up"), ["Shift+ArrowUp"], () => navigation.pan(0, keyPanPixels)],
+    ["pan.down", tr("Move the map down"), ["Shift+ArrowDown"], () => navigation.pan(0, -keyPanPixels)],
+    ["page.up", tr("A window's height up"), ["PageUp"], () => navigation.pan(0, navigation.page().h * 0.9)],
+    ["page.down", tr("A window's height down"), ["PageDown"], () => navigation.pan(0, -navigation.page().h * 0.9)],
+    ["page.left", tr("A window's width left"), ["Shift+PageUp"], () => navigation.pan(navigation.page().w * 0.9, 0)],
+    ["page.right", tr("A window's width right"), ["Shift+PageDown"], () => navigation.pan(-navigation.page().w * 0.9, 0)],
+    ["home", tr("First key of the query"), ["Home"], () => navigation.go(navigation.start()[0], 0)],
+    ["end", tr("Last key of the query"), ["End"], () => navigation.go(navigation.start()[0], Infinity)],
+    ["first", tr("First query and key"), ["Ctrl+Home"], () => navigation.go(0, 0)],
+    ["last", tr("Last query and key"), ["Ctrl+End"], () => navigation.go(Infinity, Infinity)],
+    ["in", tr("Zoom in (wheel or pinch up, double click)"), ["+", "="], () => navigation.zoomMiddle(1.6)],
+    ["out", tr("Zoom out (wheel or pinch down, Shift and double click)"), ["-", "_"], () => navigation.zoomMiddle(1 / 1.6)],
+    ["fit", tr("Whole map"), ["0"], navigation.fit],
+    ["pick", tr("Pick the cell, or unpick it (click)"), ["Enter"], navigation.selectCursor],
   ];
   const moves = new Set(["left", "right", "up", "down", "home", "end", "first", "last"]);
   const removes = commands.map(([id, title, keys, run]) => app.commands.add({
-    id: `map.${id}`, title, keys, group: "Map", when: shown,
+    id: `map.${id}`, title, keys, group: tr("Map"), when: shown,
     run() {
       if (moves.has(id)) used();
       run();
@@ -192,8 +194,8 @@ export function addMapCommands(app, navigation, shown, used) {
   }));
   const something = () => shown() && (app.store.get().query !== null || app.store.get().key !== null);
   const release = () => app.store.set({ query: null, key: null });
-  removes.push(app.commands.add({ id: "map.release", title: "Unpick the cell",
-    keys: ["Escape"], group: "Map", when: something, run: release }));
+  removes.push(app.commands.add({ id: "map.release", title: tr("Unpick the cell"),
+    keys: ["Escape"], group: tr("Map"), when: something, run: release }));
   return removes;
 }
 

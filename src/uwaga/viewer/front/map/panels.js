@@ -1,6 +1,7 @@
 // Which maps are shown beside each other (one side, both, their difference), and the boxes of their parts on the stage.
 
 import { kindTitle } from "../format.js";
+import { tr } from "../languages.js";
 import { nearestHead, stackSize } from "../shell/app.js";
 import { axisLabelWidth } from "./axes.js";
 
@@ -32,10 +33,10 @@ export function comparedSides(app) {
 function missingMapText(app, side, kind, layer, head) {
   const map = side.maps.find((one) => one.kind === kind && one.layer === layer);
   if (map && head < map.heads) return "";
-  if (!side.maps.length) return `${side.title}: there are no maps`;
+  if (!side.maps.length) return tr("{title}: there are no maps", { title: side.title });
   const near = nearestHead(side, kind, layer, head);
-  const other = `; the nearest is ${kindTitle(near.kind)} layer ${near.layer} head ${near.head}`;
-  return `${side.title} has no ${kindTitle(kind)} layer ${layer} head ${head}${other}`;
+  return tr("{title} has no {kind} layer {layer} head {head}; the nearest is {near} layer {near_layer} head {near_head}",
+    { title: side.title, kind: kindTitle(kind), layer, head, near: kindTitle(near.kind), near_layer: near.layer, near_head: near.head });
 }
 
 /**
@@ -70,11 +71,11 @@ export function makeMapPanel(app, side) {
  */
 export function mapLabel(app, panels) {
   const { kind, layer, head, how } = app.store.get();
-  const sizes = panels.map(({ sizes: { queries, keys } }) => `${queries} queries by ${keys} keys`);
+  const sizes = panels.map(({ sizes: { queries, keys } }) => tr("{queries} queries by {keys} keys", { queries, keys }));
   const whose = panels.map((panel) => panel.side.title).join(", ");
-  const pooled = how === "mass" ? "mass" : "largest weights";
+  const pooled = how === "mass" ? tr("mass") : tr("largest weights");
   const what = [...(panels.length > 1 ? [whose] : []), ...new Set(sizes)].join("; ");
-  return `Attention map, ${kindTitle(kind)} layer ${layer} head ${head}, ${pooled}: ${what}`;
+  return tr("Attention map, {kind} layer {layer} head {head}, {pooled}: {what}", { kind: kindTitle(kind), layer, head, pooled, what });
 }
 
 // Boxes of the panels on the stage, from its size and the widths of labels.

@@ -3,6 +3,7 @@
 import { el, tokenElement } from "../dom.js";
 import { countText, numberText, ordinalText, percentText } from "../format.js";
 import { isAbort } from "../hosts.js";
+import { tr, trParts } from "../languages.js";
 import { finestKnownCell, mapTileAt } from "./tiles.js";
 
 /** @typedef {import("./tile_drawing.js").MapPanel} MapPanel */
@@ -65,7 +66,7 @@ export function makeMapReadout({ app, title, name, empty, onText }) {
     const item = Math.max(query, key);
     const axes = panels.map((panel) => (key < 0 ? panel.queries : panel.keys));
     const axis = axes.find((one) => one !== null && item < one.items.total) ?? null;
-    body.replaceChildren(el("span", { text: key < 0 ? "query" : "key" }), axisTokenElement(axis, item, key < 0 ? "query" : "key"));
+    body.replaceChildren(el("span", { text: key < 0 ? tr("query") : tr("key") }), axisTokenElement(axis, item, key < 0 ? "query" : "key"));
   }
 
   /** @param {MapPanel[]} panels @param {number} query @param {number} key @param {(MapEntry | null)[]} entries */
@@ -105,7 +106,7 @@ export function makeMapReadout({ app, title, name, empty, onText }) {
     const words = panels.map((panel, at) => entryText(panel, entries[at], panels.length > 1)).filter(Boolean).join("; ");
     const first = panels.find((panel) => panelContains(panel, query, key)) ?? panels[0];
     const token = (/** @type {import("./axes.js").MapAxis | null} */ axis, /** @type {number} */ item) => axis?.items.labels[item] ?? "";
-    onText(`${token(first.queries, query)} to ${token(first.keys, key)}, ${words || "not there"}`, query, key);
+    onText(`${token(first.queries, query)} to ${token(first.keys, key)}, ${words || tr("not there")}`, query, key);
   }
 
   return {
@@ -179,16 +180,16 @@ function axisTokenElement(axis, item, role) {
 
 /** @param {MapPanel} panel @param {number} query @param {number} key @param {MapEntry | null} entry @returns {HTMLElement[]} */
 function entryValueElements(panel, query, key, entry) {
-  if (panel.missing) return [el("span", { text: "no such head" })];
-  if (!panelContains(panel, query, key)) return [el("span", { text: "beyond the end of its text" })];
+  if (panel.missing) return [el("span", { text: tr("no such head") })];
+  if (!panelContains(panel, query, key)) return [el("span", { text: tr("beyond the end of its text") })];
   const parts = [];
   if (entry) {
     parts.push(el("span", { class: "uwaga-map-weight", "data-weight": entry.weight },
-      `${panel.side.signed ? "difference" : "weight"} `, el("b", { text: numberText(entry.weight) })));
-    if (!entry.visible) parts.push(el("span", { text: "masked" }));
-    if (entry.score !== null) parts.push(el("span", { "data-score": entry.score }, "score ", el("b", { text: numberText(entry.score) })));
+      `${panel.side.signed ? tr("difference") : tr("weight")} `, el("b", { text: numberText(entry.weight) })));
+    if (!entry.visible) parts.push(el("span", { text: tr("masked") }));
+    if (entry.score !== null) parts.push(el("span", { "data-score": entry.score }, `${tr("score")} `, el("b", { text: numberText(entry.score) })));
     if (entry.rank !== null)
-      parts.push(el("span", { "data-rank": entry.rank }, el("b", { text: ordinalText(entry.rank) }), ` of ${countText(panel.sizes.keys)}`));
+      parts.push(el("span", { "data-rank": entry.rank }, trParts("{rank} of {count}", { rank: el("b", { text: ordinalText(entry.rank) }), count: countText(panel.sizes.keys) })));
   }
   const cell = panel.level > 0 || !entry ? finestKnownCell(panel, query, key) : null;
   if (cell && cell.level > 0) parts.push(coarseCellElement(panel, query, key, cell));
@@ -207,19 +208,19 @@ function coarseCellElement(panel, query, key, cell) {
     const first = Math.floor(item / side) * side;
     return `${countText(first)}\u2013${countText(Math.min(total, first + side) - 1)}`;
   };
-  const what = panel.layer?.how === "max" ? "largest" : "mass";
-  const sampled = cell.complete < 1 ? ", sampled" : "";
+  const ranges = { query: range(query, panel.sizes.queries), key: range(key, panel.sizes.keys) };
+  const sampled = cell.complete < 1 ? `, ${tr("sampled")}` : "";
   return el("span", { class: "uwaga-map-cell", "data-cell": cell.value },
-    `cell ${range(query, panel.sizes.queries)} \u00d7 ${range(key, panel.sizes.keys)}: ${what} `,
+    `${panel.layer?.how === "max" ? tr("cell {query} × {key}: largest", ranges) : tr("cell {query} × {key}: mass", ranges)} `,
     el("b", { text: numberText(cell.value) }), sampled);
 }
 
 /** @param {MapPanel} panel @param {MapEntry | null} entry @param {boolean} many */
 function entryText(panel, entry, many) {
   if (!entry) return "";
-  const parts = [panel.side.signed ? `difference ${percentText(entry.weight)}` : percentText(entry.weight)];
-  if (!entry.visible) parts.push("masked");
-  if (entry.rank !== null) parts.push(`${ordinalText(entry.rank)} of ${countText(panel.sizes.keys)}`);
+  const parts = [panel.side.signed ? tr("difference {weight}", { weight: percentText(entry.weight) }) : percentText(entry.weight)];
+  if (!entry.visible) parts.push(tr("masked"));
+  if (entry.rank !== null) parts.push(tr("{rank} of {count}", { rank: ordinalText(entry.rank), count: countText(panel.sizes.keys) }));
   return `${many ? `${panel.side.title} ` : ""}${parts.join(", ")}`;
 }
 
@@ -227,7 +228,7 @@ function entryText(panel, entry, many) {
 
 /** @param {"mass" | "max"} how @param {number} level */
 export function colourBarTitle(how, level) {
-  return level === 0 ? "weight" : how === "mass" ? "mass of a cell" : "largest of a cell";
+  return level === 0 ? tr("weight") : how === "mass" ? tr("mass of a cell") : tr("largest of a cell");
 }
 
 /**
@@ -240,10 +241,10 @@ export function colourBarTitle(how, level) {
  */
 export function mapStatusText({ level, percent, merge, how, live }) {
   const side = countText(2 ** level);
-  const pooled = how === "mass" ? "summed over keys, mean over queries" : "the largest weight";
-  const cells = level === 0 ? "Exact weights" : `A cell is ${side} \u00d7 ${side} ${merge}: ${pooled}`;
+  const pooled = how === "mass" ? tr("summed over keys, mean over queries") : tr("the largest weight");
+  const cells = level === 0 ? tr("Exact weights") : tr("A cell is {side} × {side} {merge}: {pooled}", { side, merge, pooled });
   if (percent >= 100) return cells;
-  return live ? `${cells}. From a sample, ${percent} % read` : `${cells}. The saved page contains nothing finer here`;
+  return live ? tr("{cells}. From a sample, {percent} % read", { cells, percent }) : tr("{cells}. The saved page contains nothing finer here", { cells });
 }
 
 /**

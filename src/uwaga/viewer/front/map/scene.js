@@ -1,6 +1,7 @@
 // The visible map as a scene for files: an image of its cells, axis labels, titles and colour bars.
 
 import { countText } from "../format.js";
+import { tr } from "../languages.js";
 import { mapAxisText, mapTicks } from "./axes.js";
 import { cellTextIsBlack, colourBarTicks, colourBarTickText, colourMapCells } from "./colours.js";
 import { cellText, hatchLines, minBarScale, minNumberScale, sinkCell } from "./overlay.js";
@@ -23,7 +24,7 @@ const mapScenePixelRatio = 2;
  */
 export function mapScene(display, context) {
   const { style, panels } = display;
-  if (!style || !panels.length) throw new Error("The map has not been drawn yet.");
+  if (!style || !panels.length) throw new Error(tr("The map has not been drawn yet."));
   /** @type {SceneItem[]} */
   const items = [];
   for (const panel of panels) items.push(...mapScenePanel(panel, display, context));
@@ -219,8 +220,8 @@ function mapSceneAxis(panel, display, context, down, length) {
  */
 function mapSceneBar(panel, x, y, style) {
   const width = 200;
-  const name = panel.side.signed ? "difference" : panel.level === 0 ? "weight" : panel.layer?.how === "max"
-    ? "largest weight of a cell" : "mass of a cell";
+  const name = panel.side.signed ? tr("difference") : panel.level === 0 ? tr("weight") : panel.layer?.how === "max"
+    ? tr("largest weight of a cell") : tr("mass of a cell");
   /** @type {SceneItem[]} */
   const items = [
     { kind: "image", x, y, w: width, h: 10, pixels: new Uint8ClampedArray(panel.colouring.table), columns: 256, rows: 1 },

@@ -1,6 +1,7 @@
 // The map of one head: the tab's elements, and what joins stage, tiles, input and readout.
 
 import { el, tokenElement } from "../dom.js";
+import { tr, trParts } from "../languages.js";
 import { tileQuestion } from "../questions.js";
 import { makeStrongestList } from "../strongest_list.js";
 import { sinksOf, WeightsReader } from "../weights.js";
@@ -59,9 +60,9 @@ export function mapView(app, { renderer = "auto" } = {}) {
   const stage = makeMapStage({ display, renderer, onBeforeFrame: updateColours, onFrame: report });
   const tiles = makeMapTiles({ client: app.client, onTile: onTile, onForget: stage.forget, onFail: () => report() });
   const navigation = makeMapNavigation({ display, store, moved, pointed });
-  const hoverReadout = makeMapReadout({ app, title: "Here", name: "here", empty: "Point at a cell, or move with the arrow keys.",
+  const hoverReadout = makeMapReadout({ app, title: tr("Here"), name: "here", empty: tr("Point at a cell, or move with the arrow keys."),
     onText: (text, query, key) => { if (byKeys && !showActiveCell(text, query, key)) app.announce(text); } });
-  const selectedReadout = makeMapReadout({ app, title: "Picked", name: "picked", empty: "Click a cell, or press Enter.", onText: () => {} });
+  const selectedReadout = makeMapReadout({ app, title: tr("Picked"), name: "picked", empty: tr("Click a cell, or press Enter."), onText: () => {} });
   const sidePanel = makeMapSidePanel({ app, go: (query, key) => {
     store.set({ query, key });
     navigation.go(query ?? display.query, key ?? display.key);
@@ -364,13 +365,13 @@ function makeMapElements({ table, stage, bars, lines, sidePanel, zoom, fit }) {
     frame.setAttribute("aria-activedescendant", cell.id);
     return frame === /** @type {Document | ShadowRoot} */ (frame.getRootNode()).activeElement;
   }
-  const element = el("section", { class: "uwaga-map", "aria-label": "Map" },
+  const element = el("section", { class: "uwaga-map", "aria-label": tr("Map") },
     el("div", { class: "uwaga-map-main" }, frame, table.element, sidePanel),
     el("div", { class: "uwaga-map-bar" }, bars,
-      el("div", { class: "uwaga-map-zoom", role: "group", "aria-label": "Zoom" },
-        button("\u2212", "Zoom out", () => zoom(1 / 1.6)), button("+", "Zoom in", () => zoom(1.6)),
-        button("Whole map", "Show the whole map", fit)), table.button,
-      el("span", { class: "uwaga-map-hint", text: "Rows ask, columns are looked at. Drag to move, wheel or pinch to zoom, click to pick" })),
+      el("div", { class: "uwaga-map-zoom", role: "group", "aria-label": tr("Zoom") },
+        button("\u2212", tr("Zoom out"), () => zoom(1 / 1.6)), button("+", tr("Zoom in"), () => zoom(1.6)),
+        button(tr("Whole map"), tr("Show the whole map"), fit)), table.button,
+      el("span", { class: "uwaga-map-hint", text: tr("Rows ask, columns are looked at. Drag to move, wheel or pinch to zoom, click to pick") })),
     el("div", { class: "uwaga-map-readout" }, lines));
   stage.addEventListener("pointerdown", () => frame.focus({ preventScroll: true }));
   return { element, frame, note, showActiveCell };
@@ -388,10 +389,10 @@ const sidePanelCountOfBoth = 9;
  */
 function makeMapSidePanel({ app, go }) {
   const hint = el("p", { class: "uwaga-map-side-hint",
-    text: "Pick a cell to see the strongest keys of its query and the strongest queries of its key." });
+    text: tr("Pick a cell to see the strongest keys of its query and the strongest queries of its key.") });
   const keys = makeStrongestList((item) => go(app.store.get().query, item));
   const queries = makeStrongestList((item) => go(item, app.store.get().key));
-  const element = el("aside", { class: "uwaga-map-side", "aria-label": "Strongest of the picked cell" },
+  const element = el("aside", { class: "uwaga-map-side", "aria-label": tr("Strongest of the picked cell") },
     hint, keys.element, queries.element);
   const row = new WeightsReader(app, "row", draw);
   const column = new WeightsReader(app, "column", draw);
@@ -403,8 +404,8 @@ function makeMapSidePanel({ app, go }) {
   function draw() {
     const { query, key } = app.store.get();
     const count = query !== null && key !== null ? sidePanelCountOfBoth : sidePanelCount;
-    keys.show(sidePanelList(panel?.queries, panel?.keys, query, row, count, "query", ["What ", " attends to"]));
-    queries.show(sidePanelList(panel?.keys, panel?.queries, key, column, count, "key", ["What attends to ", ""]));
+    keys.show(sidePanelList(panel?.queries, panel?.keys, query, row, count, "query", (token, place) => trParts("What {token} ({place}) attends to", { token, place })));
+    queries.show(sidePanelList(panel?.keys, panel?.queries, key, column, count, "key", (token, place) => trParts("What attends to {token} ({place})", { token, place })));
     hint.hidden = !keys.element.hidden || !queries.element.hidden;
   }
 
@@ -433,11 +434,11 @@ function makeMapSidePanel({ app, go }) {
  * @param {WeightsReader} reading
  * @param {number} count
  * @param {"query" | "key"} hue
- * @param {[string, string]} words  around the token's name
+ * @param {(token: HTMLElement, place: number) => (Node | string)[]} title
  * @returns {import("../strongest_list.js").StrongestContent | null}
  */
-function sidePanelList(own, others, item, { weights, unavailable }, count, hue, [before, behind]) {
+function sidePanelList(own, others, item, { weights, unavailable }, count, hue, title) {
   if (!own || !others || item === null || item >= own.items.total) return null;
-  const note = weights ? "" : unavailable ? "This saved page does not contain these weights." : "Loading\u2026";
-  return { hue, weights, items: others.items, count, note, title: [before, tokenElement(own.items.labels[item]), ` (${item})${behind}`] };
+  const note = weights ? "" : unavailable ? tr("This saved page does not contain these weights.") : tr("Loading\u2026");
+  return { hue, weights, items: others.items, count, note, title: title(tokenElement(own.items.labels[item]), item) };
 }

@@ -4,6 +4,7 @@ import {
   colourPosition, colourScaleMax, colourTable, signedColourPosition, signedColourTable, unknownColour,
 } from "../colours.js";
 import { kindTitle } from "../format.js";
+import { tr } from "../languages.js";
 import { sinkColumns, sinksOf } from "../weights.js";
 
 /** @typedef {import("./layout.js").OverviewLayout} OverviewLayout */
@@ -196,7 +197,7 @@ function drawEdges(context, layout, rows, scroll, width, height, colours, family
   context.fillRect(0, 0, left - 4, top - 2);
   context.fillStyle = colours.muted;
   context.font = `${font * 0.85}px ${family}`;
-  context.fillText("layer", 4, top / 2);
+  context.fillText(tr("layer"), 4, top / 2);
 }
 
 // Images of small maps: one canvas per layer, its heads beside each other, in an LRU cache.

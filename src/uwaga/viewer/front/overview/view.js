@@ -3,6 +3,7 @@
 import { segmentedControl } from "../controls.js";
 import { el } from "../dom.js";
 import { kindTitle, numberText } from "../format.js";
+import { tr, trN } from "../languages.js";
 import { makeQuestionSet, statisticsQuestion } from "../questions.js";
 import { kindsOf, layersOf, makeAllHeadsSwitch } from "../shell/head_navigation.js";
 import { makeOverviewDrawing, overviewScene } from "./drawing.js";
@@ -40,21 +41,21 @@ export function overviewView(app) {
   const line = el("div", { role: "row" }, cells);
   const space = el("div", { class: "uwaga-overview-space", role: "presentation" }, line);
   const scroll = el("div",
-    { class: "uwaga-overview-scroll", role: "grid", tabindex: 0, "aria-label": "Small maps: a row per layer, a column per head",
+    { class: "uwaga-overview-scroll", role: "grid", tabindex: 0, "aria-label": tr("Small maps: a row per layer, a column per head"),
     on: { scroll: schedule, keydown, click, pointermove: move, pointerleave: () => setHover(null),
       focus: () => showActive(false), blur: () => setHover(null) } }, space);
   const card = headCard(app, () => placeCard());
   const stage = el("div", { class: "uwaga-overview-stage" }, scroll, canvas, card.element);
-  const scale = segmentedControl("Colours", [
-    { name: "head", title: "Colours per head", hint: "Each small map uses all colours" },
-    { name: "all", title: "Shared", hint: "One scale of colours for all heads that are loaded" },
+  const scale = segmentedControl(tr("Colours"), [
+    { name: "head", title: tr("Colours per head"), hint: tr("Each small map uses all colours") },
+    { name: "all", title: tr("Shared"), hint: tr("One scale of colours for all heads that are loaded") },
   ], (name) => store.set({ overviewScale: /** @type {"all" | "head"} */ (name) }));
   const bar = el("div", { class: "uwaga-overview-bar" }, makeAllHeadsSwitch(app, "overview"), scale.element,
-    el("div", { class: "uwaga-segments", role: "group", "aria-label": "Size of the small maps" },
-      el("button", { type: "button", text: "\u2212", "aria-label": "Smaller maps", on: { click: () => resize(-1) } }),
-      el("button", { type: "button", text: "+", "aria-label": "Larger maps", on: { click: () => resize(1) } })),
-    el("span", { class: "uwaga-hint", text: "Click a map, or press Enter, to open it. The grey strip is the share of weight on sinks" }));
-  const element = el("section", { class: "uwaga-overview", "aria-label": "Overview" }, bar, stage);
+    el("div", { class: "uwaga-segments", role: "group", "aria-label": tr("Size of the small maps") },
+      el("button", { type: "button", text: "\u2212", "aria-label": tr("Smaller maps"), on: { click: () => resize(-1) } }),
+      el("button", { type: "button", text: "+", "aria-label": tr("Larger maps"), on: { click: () => resize(1) } })),
+    el("span", { class: "uwaga-hint", text: tr("Click a map, or press Enter, to open it. The grey strip is the share of weight on sinks") }));
+  const element = el("section", { class: "uwaga-overview", "aria-label": tr("Overview") }, bar, stage);
   const loading = makeOverviewLoader(app, schedule);
   const drawing = makeOverviewDrawing(app, canvas, loading);
   const sizes = new ResizeObserver(() => relayout());
@@ -97,7 +98,7 @@ export function overviewView(app) {
       loading.request(layout.rows.slice(first, end));
       if (!drawing.draw(layout, scroll, [first, end], current())) schedule();
       const open = loading.pending();
-      app.status(open ? `Overview: ${open} ${open === 1 ? "layer" : "layers"} in view still loading` : "");
+      app.status(open ? trN("Overview: {count} layer in view still loading", "Overview: {count} layers in view still loading", open) : "");
     });
   }
 
@@ -205,15 +206,15 @@ export function overviewView(app) {
     showActive(true);
   };
   const removeCommands = [
-    ...["Left", "Right", "Up", "Down"].map((way) => app.commands.add({ id: `overview.${way}`,
-      title: `Small map to the ${way.toLowerCase()}`.replace("to the up", "above").replace("to the down", "below"),
-      keys: [`Arrow${way}`], group: "Overview", when: isShown, run: enter(`Arrow${way}`) })),
-    app.commands.add({ id: "overview.open", title: "Open the small map", keys: ["Enter"],
-      group: "Overview", when: isShown, run: () => open(active) }),
-    app.commands.add({ id: "overview.larger", title: "Larger maps", keys: ["+", "="],
-      group: "Overview", when: isShown, run: () => resize(1) }),
-    app.commands.add({ id: "overview.smaller", title: "Smaller maps", keys: ["-"], group: "Overview", when: isShown, run: () => resize(-1) }),
-    app.commands.add({ id: "overview.scale", title: "Colours per head or shared", keys: ["a"], group: "Overview", when: isShown,
+    ...Object.entries({ Left: tr("Small map to the left"), Right: tr("Small map to the right"), Up: tr("Small map above"),
+      Down: tr("Small map below") }).map(([way, title]) => app.commands.add({ id: `overview.${way}`, title,
+      keys: [`Arrow${way}`], group: tr("Overview"), when: isShown, run: enter(`Arrow${way}`) })),
+    app.commands.add({ id: "overview.open", title: tr("Open the small map"), keys: ["Enter"],
+      group: tr("Overview"), when: isShown, run: () => open(active) }),
+    app.commands.add({ id: "overview.larger", title: tr("Larger maps"), keys: ["+", "="],
+      group: tr("Overview"), when: isShown, run: () => resize(1) }),
+    app.commands.add({ id: "overview.smaller", title: tr("Smaller maps"), keys: ["-"], group: tr("Overview"), when: isShown, run: () => resize(-1) }),
+    app.commands.add({ id: "overview.scale", title: tr("Colours per head or shared"), keys: ["a"], group: tr("Overview"), when: isShown,
       run: () => store.set({ overviewScale: store.get().overviewScale === "all" ? "head" : "all" }) }),
   ];
   const unsubscribe = [
@@ -263,7 +264,7 @@ export function overviewView(app) {
 /** @param {OverviewRow} row @param {number} head @param {import("../types.js").App} app @returns {string} */
 function headTitle({ side, kind, layer }, head, app) {
   const several = app.about.sides.length > 1 ? `${app.side(side).title}, ` : "";
-  return `${several}${kindTitle(kind)} layer ${layer}, head ${head}`;
+  return several + tr("{kind} layer {layer}, head {head}", { kind: kindTitle(kind), layer, head });
 }
 
 /**
@@ -283,10 +284,10 @@ function headCard(app, changed) {
     title.textContent = headTitle(row, head, app);
     const values = reply?.meta.columns ?? {};
     list.replaceChildren(...app.about.statistics.filter(({ name }) => (values[name]?.[head] ?? null) !== null)
-      .flatMap(({ name, title: what }) => [el("dt", { text: what }), el("dd", { text: numberText(values[name][head]) })]));
+      .flatMap(({ name, title: what }) => [el("dt", { text: tr(what) }), el("dd", { text: numberText(values[name][head]) })]));
     const sampled = reply?.meta.sampled;
-    note.textContent = sampled ? `from a sample of ${sampled} queries` : reply
-      ? "" : app.host.has(question) ? "loading statistics\u2026" : "";
+    note.textContent = sampled ? tr("from a sample of {sampled} queries", { sampled }) : reply
+      ? "" : app.host.has(question) ? tr("loading statistics…") : "";
   }
   return {
     element,
@@ -322,7 +323,7 @@ function headCard(app, changed) {
     words(row, head) {
       const values = app.client.peek(statisticsQuestion(row))?.meta.columns;
       const known = values ? app.about.statistics.filter(({ name }) => (values[name]?.[head] ?? null) !== null).map(({ name,
-        title: what }) => `${what} ${numberText(values[name][head])}`) : [];
+        title: what }) => `${tr(what)} ${numberText(values[name][head])}`) : [];
       return [headTitle(row, head, app), ...known].join("; ");
     },
     fill,

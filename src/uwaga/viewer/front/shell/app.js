@@ -1,6 +1,7 @@
 // What all views share: store, client, commands, the items of each axis, messages to the user.
 
 import { makeCommands } from "../commands.js";
+import { tr } from "../languages.js";
 import { initialState, makeStore } from "../store.js";
 
 /** @typedef {import("../types.js").App} App */
@@ -105,7 +106,7 @@ export function withDistinctTitles(sides) {
   const order = (/** @type {Side} */ side) => (side.id === "0" ? "first" : "second");
   const known = differ(title) ? title : differ(model) ? model : title;
   const name = differ(known, visibleTitleLength) ? known : (/** @type {Side} */ side) => `${order(side)}: ${known(side)}`;
-  return sides.map((side) => ({ ...side, title: side.id === "difference" ? "difference" : name(side) }));
+  return sides.map((side) => ({ ...side, title: side.id === "difference" ? tr("difference") : name(side) }));
 }
 
 /**

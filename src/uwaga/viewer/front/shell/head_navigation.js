@@ -1,6 +1,7 @@
 // Which kinds, layers and heads there are, and the commands that go from one to another.
 
 import { segmentedControl } from "../controls.js";
+import { tr } from "../languages.js";
 import { hasItems, nearestHead, stateOfSide } from "./app.js";
 
 /** @typedef {import("../types.js").App} App */
@@ -31,8 +32,8 @@ export function headsOf(side, kind, layer) {
  * @returns {HTMLElement}
  */
 export function makeAllHeadsSwitch(app, shown) {
-  const control = segmentedControl("All heads as", [{ name: /** @type {"overview"} */ ("overview"), title: "Maps" },
-    { name: /** @type {"table"} */ ("table"), title: "Table" }], (tab) => app.store.set({ tab }));
+  const control = segmentedControl(tr("All heads as"), [{ name: /** @type {"overview"} */ ("overview"), title: tr("Maps") },
+    { name: /** @type {"table"} */ ("table"), title: tr("Table") }], (tab) => app.store.set({ tab }));
   control.show(shown);
   return control.element;
 }
@@ -51,7 +52,7 @@ export const goTo = {
     const id = /** @type {import("../types.js").SideId} */ (what !== "both" ? what : side === "difference" ? "0" : side);
     const set = stateOfSide(id, what === "both" ? "both" : "one");
     app.store.set({ ...set, ...nearestHead(app.side(id), kind, layer, head) });
-    app.announce(what === "both" ? "Side by side" : app.side(id).title);
+    app.announce(what === "both" ? tr("Side by side") : app.side(id).title);
   },
 };
 
@@ -59,7 +60,7 @@ export const goTo = {
 function goToHead(app, kind, layer, head) {
   const to = nearestHead(app.side(), kind, layer, head);
   app.store.set(to);
-  app.announce(`${to.kind} layer ${to.layer}, head ${to.head}`);
+  app.announce(tr("{kind} layer {layer}, head {head}", { kind: to.kind, layer: to.layer, head: to.head }));
 }
 
 /**
@@ -89,13 +90,13 @@ export function addPageCommands(app, tabs) {
   const add = (/** @type {string} */ id, /** @type {string} */ title, /** @type {string[]} */ keys, /** @type {string} */ group,
     /** @type {() => void} */ run) => commands.add({ id: `shell.${id}`, title, keys, group, run });
   tabs.forEach(({ name, title }, i) =>
-    add(`tab.${name}`, `Show ${title.toLowerCase()}`, [String(i + 1)], "Views", () => store.set({ tab: name })));
+    add(`tab.${name}`, tr("Show: {tab}", { tab: title }), [String(i + 1)], tr("Views"), () => store.set({ tab: name })));
 
   if (app.about.sides.length) addHeadCommands(app, add);
-  add("theme", "Theme: as the system, light, dark", ["t"], "Display", () => {
+  add("theme", tr("Theme: as the system, light, dark"), ["t"], tr("Display"), () => {
     const theme = nextInCycle(/** @type {("auto" | "light" | "dark")[]} */ (["auto", "light", "dark"]), store.get().theme);
     store.set({ theme });
-    app.announce({ auto: "Theme as the system", light: "Light theme", dark: "Dark theme" }[theme]);
+    app.announce({ auto: tr("Theme as the system"), light: tr("Light theme"), dark: tr("Dark theme") }[theme]);
   });
 }
 
@@ -108,16 +109,16 @@ function addHeadCommands(app, add) {
   const layers = (/** @type {number} */ by) => goTo.layer(app, clampedStep(layersOf(app.side(), store.get().kind), store.get().layer, by));
   const heads = (/** @type {number} */ by) =>
     goTo.head(app, clampedStep(headsOf(app.side(), store.get().kind, store.get().layer), store.get().head, by));
-  add("head.next", "Next head", ["h"], "Heads", () => heads(1));
-  add("head.before", "Previous head", ["Shift+h"], "Heads", () => heads(-1));
-  add("layer.next", "Next layer", ["l"], "Heads", () => layers(1));
-  add("layer.before", "Previous layer", ["Shift+l"], "Heads", () => layers(-1));
+  add("head.next", tr("Next head"), ["h"], tr("Heads"), () => heads(1));
+  add("head.before", tr("Previous head"), ["Shift+h"], tr("Heads"), () => heads(-1));
+  add("layer.next", tr("Next layer"), ["l"], tr("Heads"), () => layers(1));
+  add("layer.before", tr("Previous layer"), ["Shift+l"], tr("Heads"), () => layers(-1));
   if (kindsOf(app.about).length > 1) {
-    add("kind", "Next kind of attention", ["k"], "Heads",
+    add("kind", tr("Next kind of attention"), ["k"], tr("Heads"),
       () => goTo.kind(app, nextInCycle(kindsOf(app.about).filter((kind) => layersOf(app.side(), kind).length), store.get().kind)));
   }
   if (app.about.sides.length > 1) {
-    add("compare", "First, second, side by side, difference", ["c"], "Heads", () => {
+    add("compare", tr("First, second, side by side, difference"), ["c"], tr("Heads"), () => {
       const { compare, side } = store.get();
       const all = [...app.about.sides.map(({ id }) => String(id)).filter((id) => id !== "difference"), "both",
         ...app.about.sides.some(({ id }) => id === "difference") ? ["difference"] : []];
@@ -126,15 +127,15 @@ function addHeadCommands(app, add) {
   }
   const setDisplay = (/** @type {Partial<import("../types.js").State>} */ part, /** @type {string} */ text) => {
     const { merge = store.get().merge, specials = store.get().specials } = part;
-    if (!hasItems(app, { merge, specials })) return app.status("This is not in the saved page.");
+    if (!hasItems(app, { merge, specials })) return app.status(tr("This is not in the saved page."));
     store.set(part);
     app.announce(text);
   };
-  add("words", "Words or tokens", ["w"], "Display", () =>
-    store.get().merge === "words" ? setDisplay({ merge: "tokens" }, "Tokens") : setDisplay({ merge: "words" }, "Words"));
-  add("specials", "Hide or show special tokens", ["s"], "Display", () =>
-    store.get().specials === "hide" ? setDisplay({ specials: "show" }, "Special tokens shown")
-      : setDisplay({ specials: "hide" }, "Special tokens hidden"));
-  add("how", "Mass or largest weight", ["p"], "Display", () =>
-    store.get().how === "mass" ? setDisplay({ how: "max" }, "Largest weights") : setDisplay({ how: "mass" }, "Mass"));
+  add("words", tr("Words or tokens"), ["w"], tr("Display"), () =>
+    store.get().merge === "words" ? setDisplay({ merge: "tokens" }, tr("Tokens")) : setDisplay({ merge: "words" }, tr("Words")));
+  add("specials", tr("Hide or show special tokens"), ["s"], tr("Display"), () =>
+    store.get().specials === "hide" ? setDisplay({ specials: "show" }, tr("Special tokens shown"))
+      : setDisplay({ specials: "hide" }, tr("Special tokens hidden")));
+  add("how", tr("Mass or largest weight"), ["p"], tr("Display"), () =>
+    store.get().how === "mass" ? setDisplay({ how: "max" }, tr("Largest weights")) : setDisplay({ how: "mass" }, tr("Mass")));
 }

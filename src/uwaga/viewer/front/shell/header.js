@@ -4,6 +4,7 @@ import { colourSchemes, colourTable, signedColourTable } from "../colours.js";
 import { menuButton, segmentedControl, stepper } from "../controls.js";
 import { el } from "../dom.js";
 import { kindTitle, numberText } from "../format.js";
+import { currentLanguage, tr } from "../languages.js";
 import { initialState } from "../store.js";
 import { hasItems } from "./app.js";
 import { goTo, headsOf, kindsOf, layersOf } from "./head_navigation.js";
@@ -20,7 +21,7 @@ import { goTo, headsOf, kindsOf, layersOf } from "./head_navigation.js";
  */
 export function makeHeader(app, tabs, share, status) {
   const model = el("h1");
-  const help = el("button", { type: "button", text: "?", "aria-label": "Help", title: "What one sees, and the keys",
+  const help = el("button", { type: "button", text: "?", "aria-label": tr("Help"), title: tr("What one sees, and the keys"),
     on: { click: () => app.commands.run("shell.help") } });
   const bar = makeTabs(app, tabs);
 
@@ -49,13 +50,13 @@ export function makeHeader(app, tabs, share, status) {
 export function makeHeadBar(app) {
   const { store } = app;
   const choices = app.about.sides.map(({ id, title }) => ({ id, title, compare: "one" }));
-  if (choices.length > 1) choices.splice(2, 0, { id: "0", title: "side by side", compare: "both" });
+  if (choices.length > 1) choices.splice(2, 0, { id: "0", title: tr("side by side"), compare: "both" });
   const side = el("select", { on: { change: () => goTo.compare(app, side.value) } },
     choices.map(({ id, title, compare }) => el("option", { value: compare === "both" ? "both" : id, text: title })));
-  const kinds = segmentedControl("Kind of attention", kindsOf(app.about).map((name) => ({ name, title: kindTitle(name) })),
+  const kinds = segmentedControl(tr("Kind of attention"), kindsOf(app.about).map((name) => ({ name, title: kindTitle(name) })),
     (name) => goTo.kind(app, name));
-  const layer = stepper("Layer", (value) => goTo.layer(app, value));
-  const head = stepper("Head", (value) => goTo.head(app, value));
+  const layer = stepper(tr("Layer"), (value) => goTo.layer(app, value));
+  const head = stepper(tr("Head"), (value) => goTo.head(app, value));
 
   function draw() {
     const state = store.get(), shown = app.side();
@@ -67,9 +68,9 @@ export function makeHeadBar(app) {
   }
   store.subscribe(["side", "compare", "kind", "layer", "head"], draw);
   draw();
-  return el("div", { class: "uwaga-head-bar", role: "group", "aria-label": "What is shown" },
+  return el("div", { class: "uwaga-head-bar", role: "group", "aria-label": tr("What is shown") },
     // Before, after and difference of a changed model are in the bar of changes.
-    choices.length > 1 && !app.about.python && el("label", {}, el("span", { class: "uwaga-label", text: "Compare " }), side),
+    choices.length > 1 && !app.about.python && el("label", {}, el("span", { class: "uwaga-label", text: `${tr("Compare")} ` }), side),
     kindsOf(app.about).length > 1 && kinds.element, layer.element, head.element);
 }
 
@@ -79,7 +80,7 @@ function makeTabs(app, tabs) {
   const buttons = tabs.map(({ name, title }) =>
     el("button", { type: "button", role: "tab", id: `${prefix}-${name}`, "aria-controls": panelId, text: title, "data-title": title,
     on: { click: () => app.store.set({ tab: name }) } }));
-  const element = el("div", { class: "uwaga-tabs", role: "tablist", "aria-label": "Views", on: { keydown } }, buttons);
+  const element = el("div", { class: "uwaga-tabs", role: "tablist", "aria-label": tr("Views"), on: { keydown } }, buttons);
 
   /** @param {KeyboardEvent} event */
   function keydown(event) {
@@ -134,28 +135,28 @@ export function weightToSlider(weight) {
 function makeSettings(app) {
   const { store } = app, some = app.about.sides.length > 0;
   const change = (/** @type {Partial<import("../types.js").Colour>} */ part) => store.set({ colour: { ...store.get().colour, ...part } });
-  const words = segmentedControl("Items", [{ name: "tokens", title: "Tokens" },
-    { name: "words", title: "Words", hint: "Merge the tokens of a word" }],
+  const words = segmentedControl(tr("Items"), [{ name: "tokens", title: tr("Tokens") },
+    { name: "words", title: tr("Words"), hint: tr("Merge the tokens of a word") }],
   (name) => { if (name !== store.get().merge) app.commands.run("shell.words"); });
-  const specials = segmentedControl("Special tokens", [{ name: "show", title: "Shown" },
-    { name: "hide", title: "Left out", hint: "Left out, and the rest divided by its sum: weights are no longer those of the model" }],
+  const specials = segmentedControl(tr("Special tokens"), [{ name: "show", title: tr("Shown") },
+    { name: "hide", title: tr("Left out"), hint: tr("Left out, and the rest divided by its sum: weights are no longer those of the model") }],
   (name) => { if (name !== store.get().specials) app.commands.run("shell.specials"); });
-  const sink = segmentedControl("Sink", [
-    { name: "bar", title: "Grey bar", hint: "Weight on special tokens and on the first token is a grey bar: the colours are for the rest" },
-    { name: "colour", title: "Colour", hint: "As every other weight" }], (name) => change({ hideSink: name === "bar" }));
-  const rows = segmentedControl("Rows of cross-attention", [
-    { name: /** @type {"written"} */ ("written"), title: "Written", hint: "A row is named by the token that is written there" },
-    { name: /** @type {"read"} */ ("read"), title: "Read", hint: "A row is named by the token that the decoder reads, the one before" },
+  const sink = segmentedControl(tr("Sink"), [
+    { name: "bar", title: tr("Grey bar"), hint: tr("Weight on special tokens and on the first token is a grey bar: the colours are for the rest") },
+    { name: "colour", title: tr("Colour"), hint: tr("As every other weight") }], (name) => change({ hideSink: name === "bar" }));
+  const rows = segmentedControl(tr("Rows of cross-attention"), [
+    { name: /** @type {"written"} */ ("written"), title: tr("Written"), hint: tr("A row is named by the token that is written there") },
+    { name: /** @type {"read"} */ ("read"), title: tr("Read"), hint: tr("A row is named by the token that the decoder reads, the one before") },
   ], (name) => { if (name !== app.rows.cross) { app.rows.cross = name; void app.reopen(); } });
   const hasCross = app.about.sides.some(({ stacks }) => "written" in stacks);
-  const how = segmentedControl("Cells of many weights", [
-    { name: /** @type {"mass"} */ ("mass"), title: "Mass", hint: "A cell is the weight that its queries give to its keys, on average" },
-    { name: /** @type {"max"} */ ("max"), title: "Max", hint: "A cell is its largest weight" },
+  const how = segmentedControl(tr("Cells of many weights"), [
+    { name: /** @type {"mass"} */ ("mass"), title: tr("Mass"), hint: tr("A cell is the weight that its queries give to its keys, on average") },
+    { name: /** @type {"max"} */ ("max"), title: tr("Max"), hint: tr("A cell is its largest weight") },
   ], (name) => store.set({ how: name }));
-  const log = segmentedControl("Scale", [{ name: "linear", title: "Linear" }, { name: "log", title: "Logarithm" }],
+  const log = segmentedControl(tr("Scale"), [{ name: "linear", title: tr("Linear") }, { name: "log", title: tr("Logarithm") }],
     (name) => change({ log: name === "log" }));
-  const theme = segmentedControl("Theme", [{ name: /** @type {"auto"} */ ("auto"), title: "System" },
-    { name: /** @type {"light"} */ ("light"), title: "Light" }, { name: /** @type {"dark"} */ ("dark"), title: "Dark" }],
+  const theme = segmentedControl(tr("Theme"), [{ name: /** @type {"auto"} */ ("auto"), title: tr("System") },
+    { name: /** @type {"light"} */ ("light"), title: tr("Light") }, { name: /** @type {"dark"} */ ("dark"), title: tr("Dark") }],
   (name) => store.set({ theme: name }));
   const scheme = el("select", { on: { change: () => change({ scheme: scheme.value }) } },
     colourSchemes().map(({ name, title }) => el("option", { value: name, text: title })));
@@ -165,7 +166,7 @@ function makeSettings(app) {
   const threshold = weightSlider((step) => change({ threshold: sliderToWeight(step) }));
   const ramp = el("canvas", { class: "uwaga-ramp", width: 256, height: 1, "aria-hidden": "true" });
   const standard = initialState();
-  const reset = el("button", { type: "button", text: "Reset", "aria-label": "Reset the view", on: { click: () => {
+  const reset = el("button", { type: "button", text: tr("Reset"), "aria-label": tr("Reset the view"), on: { click: () => {
     const { how: cells, colour, merge, specials: hidden } = standard;
     store.set({ how: cells, colour, theme: standard.theme,
       ...(some && hasItems(app, { merge, specials: hidden }) && { merge, specials: hidden }) });
@@ -176,15 +177,15 @@ function makeSettings(app) {
   const slider = (/** @type {string} */ title, /** @type {ReturnType<typeof weightSlider>} */ { input, output }) =>
     el("label", {}, el("span", { class: "uwaga-label", text: title }), el("span", { class: "uwaga-slider" }, input, output));
   const missing = el("p", { class: "uwaga-label" });
-  const content = el("div", { class: "uwaga-settings", role: "group", "aria-label": "View" },
-    some && [setting("Items", words.element), setting("Specials", specials.element), missing, setting("Sink", sink.element),
-      hasCross && setting("Cross rows", rows.element),
-      setting("Cells", how.element), setting("Scale", log.element),
-      el("label", {}, el("span", { class: "uwaga-label", text: "Colours" }), el("span", { class: "uwaga-slider" }, scheme, ramp)),
-      slider("From", low), slider("To", high), slider("Hide below", threshold)],
-    setting("Theme", theme.element), el("div", { class: "uwaga-setting" }, el("span"), reset));
-  const menu = menuButton("View", content);
-  app.commands.add({ id: "shell.colours", title: "View: words, sink, scale, colours, theme", keys: ["o"], group: "Display", run() {
+  const content = el("div", { class: "uwaga-settings", role: "group", "aria-label": tr("View") },
+    some && [setting(tr("Items"), words.element), setting(tr("Specials"), specials.element), missing, setting(tr("Sink"), sink.element),
+      hasCross && setting(tr("Cross rows"), rows.element),
+      setting(tr("Cells"), how.element), setting(tr("Scale"), log.element),
+      el("label", {}, el("span", { class: "uwaga-label", text: tr("Colours") }), el("span", { class: "uwaga-slider" }, scheme, ramp)),
+      slider(tr("From"), low), slider(tr("To"), high), slider(tr("Hide below"), threshold)],
+    setting(tr("Theme"), theme.element), languageSetting(setting), el("div", { class: "uwaga-setting" }, el("span"), reset));
+  const menu = menuButton(tr("View"), content);
+  app.commands.add({ id: "shell.colours", title: tr("View: words, sink, scale, colours, theme"), keys: ["o"], group: tr("Display"), run() {
     menu.open(content.hidden);
     if (!content.hidden) content.querySelector("button")?.focus();
   } });
@@ -195,14 +196,14 @@ function makeSettings(app) {
     const differs = ["how", "merge", "specials", "theme", "colour"].some((name) =>
       JSON.stringify(/** @type {any} */ (store.get())[name]) !== JSON.stringify(/** @type {any} */ (standard)[name]));
     menu.button.toggleAttribute("data-changed", differs);
-    menu.button.setAttribute("aria-label", differs ? "View, changed" : "View");
+    menu.button.setAttribute("aria-label", differs ? tr("View, changed") : tr("View"));
     if (!some) return;
     words.show(merge);
     specials.show(hidden);
     const no = [hasItems(app, { merge: merge === "words" ? "tokens" : "words" }), hasItems(app, { specials: hidden === "hide" ? "show" : "hide" })];
     words.element.querySelectorAll("button").forEach((button, i) => { button.disabled = !no[0] && (i === 1) !== (merge === "words"); });
     specials.element.querySelectorAll("button").forEach((button, i) => { button.disabled = !no[1] && (i === 1) !== (hidden === "hide"); });
-    missing.textContent = no[0] && no[1] ? "" : "This saved page was too large to hold the other settings.";
+    missing.textContent = no[0] && no[1] ? "" : tr("This saved page was too large to hold the other settings.");
     missing.hidden = no[0] && no[1];
     rows.show(app.rows.cross);
     sink.show(colour.hideSink ? "bar" : "colour");
@@ -211,8 +212,8 @@ function makeSettings(app) {
     scheme.value = colour.scheme;
     scheme.disabled = app.side().signed;
     low.show(weightToSlider(colour.low), numberText(colour.low));
-    high.show(colour.high === null ? sliderSteps : weightToSlider(colour.high), colour.high === null ? "largest" : numberText(colour.high));
-    threshold.show(weightToSlider(colour.threshold), colour.threshold ? numberText(colour.threshold) : "nothing");
+    high.show(colour.high === null ? sliderSteps : weightToSlider(colour.high), colour.high === null ? tr("largest") : numberText(colour.high));
+    threshold.show(weightToSlider(colour.threshold), colour.threshold ? numberText(colour.threshold) : tr("nothing"));
     const table = app.side().signed ? signedColourTable(app.theme()) : colourTable(colour.scheme, app.theme());
     ramp.getContext("2d")?.putImageData(new ImageData(new Uint8ClampedArray(table), 256, 1), 0, 0);
   }
@@ -233,4 +234,19 @@ function weightSlider(slid) {
       output.textContent = text;
     },
   };
+}
+
+/**
+ * The choice of the page's language, where the program that serves it has others.
+ * @param {(title: string, control: HTMLElement) => HTMLElement} setting
+ * @returns {HTMLElement | null}
+ */
+function languageSetting(setting) {
+  const { language, names } = currentLanguage();
+  if (!names) return null;
+  const select = el("select", { "aria-label": tr("Language"), on: { change() {
+    const { location } = window;
+    location.assign(`${location.pathname}?language=${select.value}${location.hash}`);
+  } } }, Object.entries(names).map(([code, name]) => el("option", { value: code, lang: code, text: name, selected: code === language })));
+  return setting(tr("Language"), select);
 }

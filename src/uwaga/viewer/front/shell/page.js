@@ -1,6 +1,7 @@
 // The page's fixed parts: header, tab panel, error messages, status; and the views in the tab panel, one at a time.
 
 import { el } from "../dom.js";
+import { tr } from "../languages.js";
 
 /** @typedef {import("../types.js").View} View */
 
@@ -15,10 +16,10 @@ export function makePageFrame(root, mode) {
   root.dataset.lmSuppressShortcuts = "true";
   root.tabIndex = 0;
   root.setAttribute("role", "group");
-  root.setAttribute("aria-label", "Attention explorer");
+  root.setAttribute("aria-label", tr("Attention explorer"));
 
   const header = el("header", { class: "uwaga-header" });
-  const opening = el("p", { class: "uwaga-loading", text: "Opening\u2026" });
+  const opening = el("p", { class: "uwaga-loading", text: tr("Opening…") });
   const panel = el("div", { class: "uwaga-panel" }, opening);
   const live = el("div", { class: "uwaga-visually-hidden", "aria-live": "polite", role: "status" });
   const errors = el("div", { class: "uwaga-errors" });
@@ -36,7 +37,7 @@ export function makePageFrame(root, mode) {
   function fail(message) {
     const again = shownErrors.get(message);
     again?.remove();
-    const close = el("button", { type: "button", text: "Dismiss", "aria-label": `Dismiss: ${message}`, on: { click: dismiss } });
+    const close = el("button", { type: "button", text: tr("Dismiss"), "aria-label": tr("Dismiss: {message}", { message }), on: { click: dismiss } });
     const note = el("div", { class: "uwaga-error", role: "alert" }, el("span", { text: message }), close);
     function dismiss() {
       note.remove();
@@ -60,7 +61,7 @@ export function makePageFrame(root, mode) {
       live.textContent = live.textContent === message ? `${message}\u00a0` : message;
     },
     status: (/** @type {string} */ message) => void (text.textContent = message),
-    setBusy: (/** @type {boolean} */ on) => void (activity.textContent = on ? "computing\u2026" : ""),
+    setBusy: (/** @type {boolean} */ on) => void (activity.textContent = on ? tr("computing…") : ""),
     /** @param {string | null} message  null: the connection has recovered */
     setConnectionError(message) {
       connectionError?.remove();

@@ -2,6 +2,7 @@
 
 import { el } from "../dom.js";
 import { kindTitle } from "../format.js";
+import { tr } from "../languages.js";
 import { nearestHead, stackSize } from "./app.js";
 
 /** @typedef {import("../types.js").App} App */
@@ -97,8 +98,8 @@ function missingHeadText(app) {
   if (map && head < map.heads) return "";
   const near = nearestHead(side, kind, layer, head);
   const named = (/** @type {{kind: string, layer: number, head: number}} */ one) =>
-    `${kindTitle(one.kind)} layer ${one.layer} head ${one.head}`;
-  return `There is no ${named({ kind, layer, head })} here; the nearest is ${named(near)}.`;
+    tr("{kind} layer {layer} head {head}", { kind: kindTitle(one.kind), layer: one.layer, head: one.head });
+  return tr("There is no {value} here; the nearest is {near}.", { value: named({ kind, layer, head }), near: named(near) });
 }
 
 /**

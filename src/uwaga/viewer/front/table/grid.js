@@ -2,6 +2,7 @@
 
 import { el } from "../dom.js";
 import { kindTitle, numberText } from "../format.js";
+import { tr } from "../languages.js";
 import { tableWindow } from "./rows.js";
 
 /** @typedef {import("./rows.js").TableRow} TableRow */
@@ -24,7 +25,7 @@ export function makeTableGrid({ sort, open, status, sideTitle }) {
   const prefix = `uwaga-${Math.random().toString(36).slice(2)}`;
   const headings = el("tr"), head = el("thead", {}, headings), body = el("tbody");
   const table = el("table", { class: "uwaga-heads" },
-    el("caption", { class: "uwaga-visually-hidden", text: "Statistics of every head" }), head, body);
+    el("caption", { class: "uwaga-visually-hidden", text: tr("Statistics of every head") }), head, body);
   const meanings = el("div", { hidden: true });
   const element = el("div", { class: "uwaga-heads-scroll", tabindex: -1, on: { scroll: draw } }, table, meanings);
   /** @type {TableContent} */
@@ -72,9 +73,9 @@ export function makeTableGrid({ sort, open, status, sideTitle }) {
 
   /** @param {TableRow} row @param {number} at @returns {HTMLTableRowElement} */
   function rowElement(row, at) {
-    const { columns, ranges } = content, name = `${kindTitle(row.kind)} layer ${row.layer}, head ${row.head}`;
+    const { columns, ranges } = content, name = tr("{kind} layer {layer}, head {head}", { kind: kindTitle(row.kind), layer: row.layer, head: row.head });
     return el("tr", { tabindex: at === active ? 0 : -1, "aria-rowindex": at + 2, "data-at": at,
-      "data-chosen": content.chosen(row), "aria-label": `${name}: open`,
+      "data-chosen": content.chosen(row), "aria-label": tr("{name}: open", { name }),
       on: { click: () => open(row), focus: () => { active = at; } } },
       columns.map((column) => (column.statistic ? numberCell(row, column, ranges[column.name]) : nameCell(row, column.name))));
   }

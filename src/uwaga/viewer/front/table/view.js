@@ -3,6 +3,7 @@
 import { el } from "../dom.js";
 import { fileNameSlug } from "../export/weights.js";
 import { kindTitle, numberText } from "../format.js";
+import { tr, trN } from "../languages.js";
 import { makeQuestionSet, statisticsQuestion } from "../questions.js";
 import { kindsOf, makeAllHeadsSwitch } from "../shell/head_navigation.js";
 import { makeTableGrid } from "./grid.js";
@@ -18,30 +19,30 @@ export function tableView(app) {
   const { store, about } = app;
   let order = { name: "layer", falling: false }, shown = false, frame = 0, anew = true;
   const names = about.statistics.map(({ name }) => name);
-  const kind = el("select", { on: { change: filter } }, el("option", { value: "", text: "all kinds" }),
+  const kind = el("select", { on: { change: filter } }, el("option", { value: "", text: tr("all kinds") }),
     kindsOf(about).map((name) => el("option", { value: name, text: kindTitle(name) })));
   const layers = [...new Set(about.sides.flatMap(({ maps }) => maps.map(({ layer }) => layer)))].sort((a, b) => a - b);
-  const layer = el("select", { on: { change: filter } }, el("option", { value: "", text: "all layers" }),
-    layers.map((number) => el("option", { value: number, text: `layer ${number}` })));
-  const bar = el("progress", { max: 1, value: 0, "aria-label": "Loaded statistics" }), statusText = el("span", { class: "uwaga-hint" });
-  const copy = el("button", { type: "button", text: "Copy", title: "Copy the rows shown, for a spreadsheet", on: { click: copyRows } });
+  const layer = el("select", { on: { change: filter } }, el("option", { value: "", text: tr("all layers") }),
+    layers.map((number) => el("option", { value: number, text: tr("layer {number}", { number }) })));
+  const bar = el("progress", { max: 1, value: 0, "aria-label": tr("Loaded statistics") }), statusText = el("span", { class: "uwaga-hint" });
+  const copy = el("button", { type: "button", text: tr("Copy"), title: tr("Copy the rows shown, for a spreadsheet"), on: { click: copyRows } });
   const save = el("button",
-    { type: "button", text: "CSV", "aria-label": "Save the table as CSV", title: "Save the rows shown as CSV", on: { click: saveRows } });
+    { type: "button", text: tr("CSV"), "aria-label": tr("Save the table as CSV"), title: tr("Save the rows shown as CSV"), on: { click: saveRows } });
   const grid = makeTableGrid({
     sort(column) {
       order = nextOrder(order, column);
       anew = true;
       draw();
-      app.announce(`Sorted by ${column.title}, ${order.falling ? "falling" : "rising"}`);
+      app.announce(order.falling ? tr("Sorted by {title}, falling", { title: column.title }) : tr("Sorted by {title}, rising", { title: column.title }));
     },
     open: (row) => app.openHead(row.side, row.kind, row.layer, row.head),
     status: app.status,
     sideTitle: (id) => app.side(/** @type {any} */ (id)).title,
   });
-  const element = el("section", { class: "uwaga-table", "aria-label": "Table" },
-    el("div", { class: "uwaga-table-bar", role: "group", "aria-label": "Rows of the table" }, makeAllHeadsSwitch(app, "table"),
-      kindsOf(about).length > 1 && el("label", {}, el("span", { class: "uwaga-label", text: "Show " }), kind),
-      el("label", {}, el("span", { class: "uwaga-visually-hidden", text: "Layers " }), layer), bar,
+  const element = el("section", { class: "uwaga-table", "aria-label": tr("Table") },
+    el("div", { class: "uwaga-table-bar", role: "group", "aria-label": tr("Rows of the table") }, makeAllHeadsSwitch(app, "table"),
+      kindsOf(about).length > 1 && el("label", {}, el("span", { class: "uwaga-label", text: `${tr("Show")} ` }), kind),
+      el("label", {}, el("span", { class: "uwaga-visually-hidden", text: `${tr("Layers")} ` }), layer), bar,
       statusText, el("span", { class: "uwaga-segments" }, copy, save)),
     grid.element);
   const loading = makeStatisticsLoader(app, schedule);
@@ -64,11 +65,11 @@ export function tableView(app) {
     const known = all.filter((row) => row.known);
     const has = (/** @type {string} */ name) => !known.length || known.some((row) => name in row.values);
     return [
-      ...(several() ? [{ name: "side", title: "side", meaning: "", statistic: false }] : []),
-      ...(kindsOf(about).length > 1 ? [{ name: "kind", title: "kind",
-        meaning: "encoder and decoder self-attention, or the decoder's attention to the encoder", statistic: false }] : []),
-      { name: "layer", title: "layer", meaning: "", statistic: false }, { name: "head", title: "head", meaning: "", statistic: false },
-      ...about.statistics.filter(({ name }) => has(name)).map((one) => ({ ...one, statistic: true })),
+      ...(several() ? [{ name: "side", title: tr("side"), meaning: "", statistic: false }] : []),
+      ...(kindsOf(about).length > 1 ? [{ name: "kind", title: tr("kind"),
+        meaning: tr("encoder and decoder self-attention, or the decoder's attention to the encoder"), statistic: false }] : []),
+      { name: "layer", title: tr("layer"), meaning: "", statistic: false }, { name: "head", title: tr("head"), meaning: "", statistic: false },
+      ...about.statistics.filter(({ name }) => has(name)).map((one) => ({ ...one, title: tr(one.title), meaning: tr(one.meaning), statistic: true })),
     ];
   }
 
@@ -91,9 +92,9 @@ export function tableView(app) {
     const samples = [...new Set(all.map(({ sampled }) => sampled).filter((sampled) => sampled !== null))].sort((a, b) =>
       Number(a) - Number(b));
     statusText.textContent = [
-      done < total ? `${done} of ${total} layers` : `${all.length} ${all.length === 1 ? "head" : "heads"}`,
-      samples.length ? `from a sample of ${samples.join(" to ")} queries` : "",
-      missing ? `${missing} ${missing === 1 ? "layer is" : "layers are"} not known` : "",
+      done < total ? tr("{done} of {total} layers", { done, total }) : trN("{count} head", "{count} heads", all.length),
+      samples.length ? tr("from a sample of {value} queries", { value: samples.join(" to ") }) : "",
+      missing ? trN("{count} layer is not known", "{count} layers are not known", missing) : "",
     ].filter(Boolean).join(" \u00b7 ");
   }
 
@@ -110,11 +111,11 @@ export function tableView(app) {
     try {
       await navigator.clipboard.writeText(tableText(rows(),
         columns(rows()).filter(({ statistic }) => statistic).map(({ name }) => name), several(), "\t"));
-      app.announce("Copied");
-      app.status(`Copied ${rows().length} rows`);
+      app.announce(tr("Copied"));
+      app.status(tr("Copied {length} rows", { length: rows().length }));
     } catch (error) {
       if (!(error instanceof DOMException || error instanceof TypeError)) throw error;
-      app.fail("The browser does not allow this page to copy. Save the table as CSV instead.");
+      app.fail(tr("The browser does not allow this page to copy. Save the table as CSV instead."));
     }
   }
   function csv() {
@@ -130,10 +131,10 @@ export function tableView(app) {
 
   const isShown = () => store.get().tab === "table";
   const removeCommands = [
-    app.commands.add({ id: "table.rows", title: "Go to the rows", keys: ["ArrowDown"],
-      group: "Table", when: isShown, run: () => grid.focus() }),
-    app.commands.add({ id: "table.copy", title: "Copy the table", keys: ["y"], group: "Table", when: isShown, run: () => void copyRows() }),
-    app.commands.add({ id: "table.csv", title: "Save the table as CSV", keys: ["v"], group: "Table", when: isShown, run: saveRows }),
+    app.commands.add({ id: "table.rows", title: tr("Go to the rows"), keys: ["ArrowDown"],
+      group: tr("Table"), when: isShown, run: () => grid.focus() }),
+    app.commands.add({ id: "table.copy", title: tr("Copy the table"), keys: ["y"], group: tr("Table"), when: isShown, run: () => void copyRows() }),
+    app.commands.add({ id: "table.csv", title: tr("Save the table as CSV"), keys: ["v"], group: tr("Table"), when: isShown, run: saveRows }),
   ];
   const unsubscribe = [
     store.subscribe(["side", "compare"], () => { anew = true; if (shown) filter(); }),

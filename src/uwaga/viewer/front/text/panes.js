@@ -4,6 +4,7 @@ import { themeColour } from "../colours.js";
 import { el, tokenText } from "../dom.js";
 import { lineOfItem, nearestItem, TextLayout } from "./layout.js";
 import { percentText } from "../format.js";
+import { tr } from "../languages.js";
 import { listsPassages, strongestPassages } from "../strongest_list.js";
 import { makeMinimap } from "./minimap.js";
 
@@ -79,7 +80,7 @@ export class TextColumns {
     this.make(stacks.queries === stacks.keys ? ["both"] : ["query", "key"]);
     for (const column of this.all) {
       column.items = column.axis === "key" ? keys : queries;
-      const role = { both: "", query: `queries (${stacks.queries})`, key: `keys (${stacks.keys})` }[column.axis];
+      const role = { both: "", query: tr("queries ({queries})", { queries: stacks.queries }), key: tr("keys ({keys})", { keys: stacks.keys }) }[column.axis];
       const rest = ["", role, `${column.items.total} ${merge}`].filter((part, at) => part || !at).join(" \u00b7 ");
       column.pane.setItems(app.side().text_title, rest, column.items);
     }
@@ -156,8 +157,8 @@ export class TextPane {
     this.heading = el("h3", { class: "uwaga-text-heading", id: `${prefix}heading` });
     this.scroller = el("div", { class: "uwaga-text-scroll", tabindex: 0, role: "listbox", "aria-multiselectable": "true",
       "aria-labelledby": `${prefix}heading` });
-    this.minimap = makeMinimap("Where in the document the weight is", (part) => this.jump(part));
-    this.peaks = el("div", { class: "uwaga-text-peaks", role: "group", "aria-label": "Highest peaks" });
+    this.minimap = makeMinimap(tr("Where in the document the weight is"), (part) => this.jump(part));
+    this.peaks = el("div", { class: "uwaga-text-peaks", role: "group", "aria-label": tr("Highest peaks") });
     this.element = el("section", { class: "uwaga-text-pane" }, this.heading,
       el("div", { class: "uwaga-text-with-minimap" }, this.scroller, el("div", { class: "uwaga-text-minimap-place" }, this.minimap.element, this.peaks)));
     this.prefix = prefix;
@@ -231,7 +232,7 @@ export class TextPane {
     const peaks = strongestPassages(coloured, peakCount, listsPassages(items) ? undefined : 1);
     this.peaks.replaceChildren(...peaks.map(({ first, stop, peak, mass }) => {
       const part = lineOfItem(starts, peak) / Math.max(1, lines);
-      const name = `\u201c${tokenText(items.labels[peak])}\u201d at ${peak}: ${percentText(mass)} from ${first} to ${stop - 1}`;
+      const name = tr("“{labels}” at {peak}: {mass} from {first} to {stop}", { labels: tokenText(items.labels[peak]), peak, mass: percentText(mass), first, stop: stop - 1 });
       const button = el("button", { type: "button", class: "uwaga-text-peak", "aria-label": name, title: name, on: { click: () => this.jump(part) } });
       button.style.setProperty("top", `${100 * part}%`);
       return button;

@@ -1,6 +1,7 @@
 // Search in running text, across tokens and without regard to case, and the search box.
 
 import { el } from "../dom.js";
+import { tr } from "../languages.js";
 
 /** @typedef {import("../types.js").Items} Items */
 /** @typedef {import("../types.js").Range} Range */
@@ -81,7 +82,7 @@ export function makeSearchBox(onFound) {
   const count = el("span", { class: "uwaga-text-count", role: "status" });
   const show = () => {
     const hasInput = input.value.trim() !== "";
-    count.textContent = !hasInput ? "" : found.length ? `${at + 1} of ${found.length}` : "not found";
+    count.textContent = !hasInput ? "" : found.length ? `${at + 1} of ${found.length}` : tr("not found");
     onFound(found[at] ?? null);
   };
   const search = () => {
@@ -97,7 +98,7 @@ export function makeSearchBox(onFound) {
     show();
   };
   const input = el("input",
-    { type: "search", "aria-label": "Find in the text; # and a number goes to a position", placeholder: "Find, or #17",
+    { type: "search", "aria-label": tr("Find in the text; # and a number goes to a position"), placeholder: tr("Find, or #17"),
     on: { input: search, keydown: (/** @type {KeyboardEvent} */ event) => {
       if (event.key !== "Enter") return;
       event.preventDefault();
@@ -107,8 +108,8 @@ export function makeSearchBox(onFound) {
   const button = (/** @type {string} */ sign, /** @type {string} */ label, /** @type {number} */ by) =>
     el("button", { type: "button", text: sign, "aria-label": label, on: { click: () => step(by) } });
   return {
-    element: el("div", { class: "uwaga-text-search", role: "search" }, input, button("\u2191", "Find previous", -1),
-      button("\u2193", "Find next", 1), count),
+    element: el("div", { class: "uwaga-text-search", role: "search" }, input, button("\u2191", tr("Find previous"), -1),
+      button("\u2193", tr("Find next"), 1), count),
     setItems(next) {
       items = next;
       index = null;

@@ -2,6 +2,7 @@
 
 import { el, tokenText } from "../dom.js";
 import { weightText } from "../format.js";
+import { tr } from "../languages.js";
 import { spanMasses } from "../weights.js";
 
 /** @typedef {import("../types.js").App} App */
@@ -10,8 +11,7 @@ import { spanMasses } from "../weights.js";
 /** @typedef {import("./panes.js").Column} Column */
 /** @typedef {import("../types.js").Items} Items */
 
-const spanPanelHint = "Drag over the text, or hold Shift and use the arrow keys, to mark a span; mark a second one to see how much " +
-  "each attends to the other.";
+const spanPanelHint = tr("Drag over the text, or hold Shift and use the arrow keys, to mark a span; mark a second one to see how much each attends to the other.");
 
 /** The panel of marked spans and the table of their masses. */
 export class SpanPanel {
@@ -108,7 +108,7 @@ export class SpanPanel {
     try {
       const masses = await spanMasses(app, where, app.sizes(), spans, keySpans, signal);
       if (signal.aborted) return;
-      this.show({ ...table, masses, note: masses ? "" : "This saved page does not contain the weights of these spans." });
+      this.show({ ...table, masses, note: masses ? "" : tr("This saved page does not contain the weights of these spans.") });
       if (masses) this.announceMasses(table, masses.masses);
     } catch {
       if (this.name === name) this.name = ""; // the client has reported the error; the next change asks again
@@ -119,7 +119,7 @@ export class SpanPanel {
   show(table) {
     const { rows, columns } = table;
     const focused = this.element.contains(this.element.ownerDocument.activeElement);
-    this.element.replaceChildren(el("h3", { text: "Spans" }), rows.length + columns.length === 0
+    this.element.replaceChildren(el("h3", { text: tr("Spans") }), rows.length + columns.length === 0
       ? el("p", { class: "uwaga-text-note", text: spanPanelHint })
       : spanTable(table, { remove: (id) => this.remove(id),
         go: (span, range) => this.columns.of(span.axis)?.pane.layout.reveal(range[0], "middle") }));
@@ -205,22 +205,22 @@ export class SpanList {
 function spanTable({ rows, columns, masses, note }, handlers) {
   const own = rows.length > 0 && rows[0].span.axis === "both";
   const name = (/** @type {SpanTable["rows"][number]} */ row, /** @type {boolean} */ removable) => [
-    el("button", { type: "button", class: "uwaga-text-span-name", title: `items ${row.range[0]} to ${row.range[1] - 1}`,
+    el("button", { type: "button", class: "uwaga-text-span-name", title: tr("items {range} to {range2}", { range: row.range[0], range2: row.range[1] - 1 }),
       on: { click: () => handlers.go(row.span, row.range) } }, el("bdi", { text: tokenText(rangeText(row.items, row.range)) })),
     removable && el("button", { type: "button", class: "uwaga-text-span-remove", text: "\u00d7",
-      "aria-label": `Remove the span ${tokenText(rangeText(row.items, row.range))}`, on: { click: () => handlers.remove(row.span.id) } }),
+      "aria-label": tr("Remove the span {items}", { items: tokenText(rangeText(row.items, row.range)) }), on: { click: () => handlers.remove(row.span.id) } }),
   ];
-  const head = el("tr", {}, el("th", { scope: "col", text: "from \\ to" }),
+  const head = el("tr", {}, el("th", { scope: "col", text: tr("from \\ to") }),
     columns.map((column) => el("th", { scope: "col" }, name(column, !own))));
   const body = rows.map((row, i) => el("tr", {}, el("th", { scope: "row" }, name(row, true)), columns.map((_, j) => {
     const mass = masses ? masses.masses[i * columns.length + j] : NaN;
     return el("td", { "data-mass": masses ? mass : null, text: masses ? weightText(mass) : "\u2026" });
   })));
-  const coarse = masses && masses.cell > 1 ? ` From means over ${masses.cell} by ${masses.cell} items.` : "";
-  const caption = "How much of its weight each span (rows) puts on each span (columns): the mean over its tokens.";
-  return el("div", {}, el("p", { class: "uwaga-text-note", text: caption + coarse }),
+  const coarse = masses && masses.cell > 1 ? tr("From means over {cell} by {cell} items.", { cell: masses.cell }) : "";
+  const caption = tr("How much of its weight each span (rows) puts on each span (columns): the mean over its tokens.");
+  return el("div", {}, el("p", { class: "uwaga-text-note", text: coarse ? `${caption} ${coarse}` : caption }),
     // Focusable, so that the table can be scrolled with the keys.
-    el("div", { class: "uwaga-text-span-scroll", tabindex: 0, role: "region", "aria-label": "Masses among the spans" },
+    el("div", { class: "uwaga-text-span-scroll", tabindex: 0, role: "region", "aria-label": tr("Masses among the spans") },
       el("table", { class: "uwaga-text-span-table", "aria-label": caption }, el("thead", {}, head), el("tbody", {}, body))),
     note && el("p", { class: "uwaga-text-note", text: note }));
 }

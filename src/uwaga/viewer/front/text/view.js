@@ -5,6 +5,7 @@ import { arrowKeysFree } from "../commands.js";
 import { segmentedControl } from "../controls.js";
 import { el, tokenElement } from "../dom.js";
 import { weightText } from "../format.js";
+import { tr, trParts } from "../languages.js";
 import { listsPassages, makeStrongestList } from "../strongest_list.js";
 import { sinksOf, WeightsReader } from "../weights.js";
 import { TextColumns } from "./panes.js";
@@ -261,19 +262,19 @@ class TextView {
 function makeTextElements({ setDirection, found, go }) {
   /** @type {{name: Direction, title: string, hint: string}[]} */
   const choices = [
-    { name: "row", title: "attends to", hint: "shade every token by its weight in the picked token's row (a)" },
-    { name: "column", title: "attended by", hint: "shade every token by its weight in the picked token's column (b)" },
-    { name: "both", title: "both", hint: "both, in two colours (x)" },
+    { name: "row", title: tr("attends to"), hint: tr("shade every token by its weight in the picked token's row (a)") },
+    { name: "column", title: tr("attended by"), hint: tr("shade every token by its weight in the picked token's column (b)") },
+    { name: "both", title: tr("both"), hint: tr("both, in two colours (x)") },
   ];
-  const direction = segmentedControl("What is shown of the picked token", choices, setDirection);
+  const direction = segmentedControl(tr("What is shown of the picked token"), choices, setDirection);
   const searchBox = makeSearchBox(found);
   const hint = el("span", { class: "uwaga-text-hint" });
-  const progress = el("progress", { class: "uwaga-text-progress", max: 1, "aria-label": "Part of the text that is read", hidden: true });
+  const progress = el("progress", { class: "uwaga-text-progress", max: 1, "aria-label": tr("Part of the text that is read"), hidden: true });
   const places = el("div", { class: "uwaga-text-panes" });
-  const spans = el("section", { class: "uwaga-text-spans", "aria-label": "Spans" });
+  const spans = el("section", { class: "uwaga-text-spans", "aria-label": tr("Spans") });
   const row = makeStrongestList((item) => go("key", item));
   const column = makeStrongestList((item) => go("query", item));
-  const side = el("aside", { class: "uwaga-text-side", "aria-label": "Strongest tokens and spans" }, row.element, column.element, spans);
+  const side = el("aside", { class: "uwaga-text-side", "aria-label": tr("Strongest tokens and spans") }, row.element, column.element, spans);
   const element = el("div", { class: "uwaga-text" },
     el("div", { class: "uwaga-text-bar" }, direction.element, searchBox.element, hint, progress),
     el("div", { class: "uwaga-text-main" }, places, side));
@@ -293,18 +294,18 @@ function showStrongestLists(elements, { first, last }, { query, key, row, column
   const count = query !== null && key !== null ? strongestCount / 2 : strongestCount;
   const name = (/** @type {import("../types.js").Items} */ items, /** @type {number} */ item) => tokenElement(items.labels[item]);
   elements.row.show(query === null ? null : { hue: "query", weights: row.weights, items: last.items, note: strongestListNote(row), count, passages: listsPassages(last.items),
-    title: ["What ", name(first.items, query), ` (${query}) attends to`] });
+    title: trParts("What {token} ({place}) attends to", { token: name(first.items, query), place: query }) });
   elements.column.show(key === null ? null : { hue: "key", weights: column.weights, items: first.items, note: strongestListNote(column), count, passages: listsPassages(first.items),
-    title: ["What attends to ", name(last.items, key), ` (${key})`] });
+    title: trParts("What attends to {token} ({place})", { token: name(last.items, key), place: key }) });
   const complete = key === null || column.unavailable ? 1 : column.weights?.complete ?? 0;
   elements.progress.hidden = complete >= 1;
   elements.progress.value = complete;
-  elements.hint.textContent = query === null && key === null ? "Pick a token: click it, or use the arrow keys. Drag for a span." : "";
+  elements.hint.textContent = query === null && key === null ? tr("Pick a token: click it, or use the arrow keys. Drag for a span.") : "";
 }
 
 /** @param {WeightsReader} reading @returns {string} */
 function strongestListNote({ weights, unavailable }) {
-  return weights ? "" : unavailable ? "This saved page does not contain these weights." : "Loading\u2026";
+  return weights ? "" : unavailable ? tr("This saved page does not contain these weights.") : tr("Loading\u2026");
 }
 
 // The tooltip: the token and its exact weights.
@@ -346,8 +347,8 @@ function makeTooltip(inside) {
  */
 function tooltipLines({ row, column }, item) {
   return [
-    ...(row ? [`gets ${weightText(row.weights[item])} of the query`] : []),
-    ...(column ? [`gives ${weightText(column.weights[item])} to the key`] : []),
+    ...(row ? [tr("gets {weights} of the query", { weights: weightText(row.weights[item]) })] : []),
+    ...(column ? [tr("gives {weights} to the key", { weights: weightText(column.weights[item]) })] : []),
   ];
 }
 
@@ -357,9 +358,9 @@ function tooltipLines({ row, column }, item) {
 
 /** @type {[Step, string, string][]} */
 const textSteps = [
-  ["left", "ArrowLeft", "Previous token"], ["right", "ArrowRight", "Next token"], ["up", "ArrowUp", "Token above"],
-  ["down", "ArrowDown", "Token below"], ["home", "Home", "First token of the line"], ["end", "End", "Last token of the line"],
-  ["pageup", "PageUp", "A page up"], ["pagedown", "PageDown", "A page down"],
+  ["left", "ArrowLeft", tr("Previous token")], ["right", "ArrowRight", tr("Next token")], ["up", "ArrowUp", tr("Token above")],
+  ["down", "ArrowDown", tr("Token below")], ["home", "Home", tr("First token of the line")], ["end", "End", tr("Last token of the line")],
+  ["pageup", "PageUp", tr("A page up")], ["pagedown", "PageDown", tr("A page down")],
 ];
 
 /**
@@ -371,26 +372,26 @@ const textSteps = [
  */
 function addTextCommands(app, act) {
   const moves = () => act.shown() && arrowKeysFree(app.root);
-  const group = "Text";
+  const group = tr("Text");
   const add = (/** @type {string} */ id, /** @type {string} */ title, /** @type {string[]} */ keys,
     /** @type {() => void} */ run, when = act.shown) =>
     app.commands.add({ id: `text.${id}`, title, keys, group, run, when });
   const removals = textSteps.flatMap(([step, key, title]) => [
     add(step, title, [key], () => act.step(step, false), moves),
-    add(`extend-${step}`, `${title}, extending the span`, [`Shift+${key}`], () => act.step(step, true), moves),
+    add(`extend-${step}`, tr("{title}, extending the span", { title }), [`Shift+${key}`], () => act.step(step, true), moves),
   ]);
   removals.push(
-    add("first", "First token of the text", ["Ctrl+Home"], () => act.step("first", false), moves),
-    add("last", "Last token of the text", ["Ctrl+End"], () => act.step("last", false), moves),
-    add("row", "Show what the token attends to", ["a"], () => act.direction("row")),
-    add("column", "Show what attends to the token", ["b"], () => act.direction("column")),
-    add("both", "Show both", ["x"], () => act.direction("both")),
-    add("find", "Find in the text", ["/"], act.focusFind),
-    add("find-next", "Find next", ["n"], () => act.find(1)),
-    add("find-before", "Find previous", ["Shift+N"], () => act.find(-1)),
-    add("other", "The other text", ["e"], act.other),
-    add("remove-span", "Remove the newest span", ["Delete"], act.removeSpan),
-    add("clear", "Unpick the token, clear the spans", ["Escape"], act.clear),
+    add("first", tr("First token of the text"), ["Ctrl+Home"], () => act.step("first", false), moves),
+    add("last", tr("Last token of the text"), ["Ctrl+End"], () => act.step("last", false), moves),
+    add("row", tr("Show what the token attends to"), ["a"], () => act.direction("row")),
+    add("column", tr("Show what attends to the token"), ["b"], () => act.direction("column")),
+    add("both", tr("Show both"), ["x"], () => act.direction("both")),
+    add("find", tr("Find in the text"), ["/"], act.focusFind),
+    add("find-next", tr("Find next"), ["n"], () => act.find(1)),
+    add("find-before", tr("Find previous"), ["Shift+N"], () => act.find(-1)),
+    add("other", tr("The other text"), ["e"], act.other),
+    add("remove-span", tr("Remove the newest span"), ["Delete"], act.removeSpan),
+    add("clear", tr("Unpick the token, clear the spans"), ["Escape"], act.clear),
   );
   return () => removals.forEach((remove) => remove());
 }

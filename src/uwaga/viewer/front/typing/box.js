@@ -3,13 +3,14 @@
 import { menuButton } from "../controls.js";
 import { el } from "../dom.js";
 import { countText } from "../format.js";
+import { tr } from "../languages.js";
 import { wholeTyped } from "./session.js";
 
 /** @typedef {import("../types.js").App} App */
 /** @typedef {import("../types.js").Typed} Typed */
 
-const boxNames = { text: "Text", second: "Second text", target: "Text of the decoder" };
-const boxHints = { text: "Type a text", second: "A second text, shown beside the first", target: "What the decoder reads; empty: the model writes" };
+const boxNames = { text: tr("Text"), second: tr("Second text"), target: tr("Text of the decoder") };
+const boxHints = { text: tr("Type a text"), second: tr("A second text, shown beside the first"), target: tr("What the decoder reads; empty: the model writes") };
 
 /**
  * @param {App} app
@@ -23,10 +24,10 @@ export function makeTextBox(app) {
   const boxes = /** @type {("text" | "second" | "target")[]} */ (typing.boxes);
   const fields = Object.fromEntries(boxes.map((name) => [name, makeField(name, typed[name] ?? "")]));
   const note = el("p", { class: "uwaga-typing-note", role: "status" });
-  const run = el("button", { type: "submit", class: "uwaga-run", text: "Run",
-    title: `Run ${typing.model} on this text (Enter): up to ${countText(typing.max_tokens)} tokens and ${typing.max_seconds} seconds` });
-  const stop = el("button", { type: "button", text: "Stop", on: { click: () => session.stop() } });
-  const more = el("button", { type: "button", text: "Second text", title: boxHints.second, on: { click() {
+  const run = el("button", { type: "submit", class: "uwaga-run", text: tr("Run"),
+    title: tr("Run {model} on this text (Enter): up to {maxtokens} tokens and {maxseconds} seconds", { model: typing.model, maxtokens: countText(typing.max_tokens), maxseconds: typing.max_seconds }) });
+  const stop = el("button", { type: "button", text: tr("Stop"), on: { click: () => session.stop() } });
+  const more = el("button", { type: "button", text: tr("Second text"), title: boxHints.second, on: { click() {
     const hide = !fields.second.hidden;
     fields.second.hidden = hide;
     if (hide) inputOf(fields.second).value = "";
@@ -36,8 +37,8 @@ export function makeTextBox(app) {
   if (fields.second) fields.second.hidden = !typed.second || Boolean(app.about.python);
   more.setAttribute("aria-pressed", String(!(fields.second?.hidden ?? true)));
   const list = el("ul", { class: "uwaga-typing-list" });
-  const texts = menuButton("Texts", list, drawTexts);
-  const element = el("form", { class: "uwaga-typing", "aria-label": "Text", on: { submit, keydown } },
+  const texts = menuButton(tr("Texts"), list, drawTexts);
+  const element = el("form", { class: "uwaga-typing", "aria-label": tr("Text"), on: { submit, keydown } },
     ...boxes.filter((name) => name !== "second").map((name) => fields[name]), fields.second ?? null,
     el("div", { class: "uwaga-typing-actions" }, run, stop, texts.element, boxes.includes("second") && more), note);
 
@@ -62,7 +63,7 @@ export function makeTextBox(app) {
     const value = (/** @type {string} */ name) => (fields[name] && !fields[name].hidden ? inputOf(fields[name]).value : "");
     const next = wholeTyped({ text: value("text"), second: value("second"), target: value("target") });
     if (!next.text.trim()) {
-      note.textContent = "There is no text yet.";
+      note.textContent = tr("There is no text yet.");
       inputOf(fields.text).focus();
       return;
     }
@@ -89,8 +90,8 @@ export function makeTextBox(app) {
       void session.run(one);
     } } }, el("bdi", { text: shortText(one.text) }), one.second ? el("small", {}, " | ", el("bdi", { text: shortText(one.second) })) : null));
     const examples = (typing?.examples ?? []).map((text) => wholeTyped({ text }));
-    list.replaceChildren(...(session.recent.length ? [el("li", { class: "uwaga-label", text: "Run before" }), ...session.recent.map(item)] : []),
-      el("li", { class: "uwaga-label", text: "Examples" }), ...examples.map(item));
+    list.replaceChildren(...(session.recent.length ? [el("li", { class: "uwaga-label", text: tr("Run before") }), ...session.recent.map(item)] : []),
+      el("li", { class: "uwaga-label", text: tr("Examples") }), ...examples.map(item));
   }
 
   function draw() {
@@ -99,10 +100,10 @@ export function makeTextBox(app) {
     stop.hidden = !on;
     element.toggleAttribute("data-running", on);
     note.toggleAttribute("data-wrong", Boolean(session.error()) && !on);
-    note.textContent = on ? "computing\u2026" : session.error();
+    note.textContent = on ? tr("computing…") : session.error();
   }
   const unsubscribe = session.subscribe(draw);
-  const removeCommand = app.commands.add({ id: "typing.focus", title: "Type a text", keys: ["/"], group: "Text and changes", run() {
+  const removeCommand = app.commands.add({ id: "typing.focus", title: tr("Type a text"), keys: ["/"], group: tr("Text and changes"), run() {
     app.store.set({ tab: "explore" });
     inputOf(fields.text).focus();
     inputOf(fields.text).select();
@@ -133,7 +134,7 @@ function shortText(text) {
 function savedCommand(app, { command }) {
   const text = app.about.typed?.text ?? "";
   const shown = command.replace("TEXT", text.length <= 60 && !/["\\$`!\n]/.test(text) && text ? `"${text}"` : '"another text"');
-  return el("p", { class: "uwaga-typing-command" }, el("span", { text: "Try another text: " }), el("code", { text: shown }), " ", copyButton(app, "Copy", () => shown));
+  return el("p", { class: "uwaga-typing-command" }, el("span", { text: `${tr("Try another text:")} ` }), el("code", { text: shown }), " ", copyButton(app, tr("Copy"), () => shown));
 }
 
 /**
@@ -145,11 +146,11 @@ export function copyButton(app, title, text) {
   return el("button", { type: "button", text: title, on: { async click() {
     try {
       await navigator.clipboard.writeText(text());
-      app.announce("Copied");
-      app.status("Copied");
+      app.announce(tr("Copied"));
+      app.status(tr("Copied"));
     } catch {
       // A page that is a file may not use the clipboard.
-      app.fail(`This browser does not let the page copy: ${text()}`);
+      app.fail(tr("This browser does not let the page copy: {text}", { text: text() }));
     }
   } } });
 }

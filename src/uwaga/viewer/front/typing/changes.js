@@ -2,6 +2,8 @@
 
 import { segmentedControl } from "../controls.js";
 import { el, tokenText } from "../dom.js";
+import { headText } from "../format.js";
+import { tr, trN } from "../languages.js";
 import { goTo } from "../shell/head_navigation.js";
 import { storeEqual } from "../store.js";
 import { copyButton } from "./box.js";
@@ -53,20 +55,20 @@ export function tokensOfItem(items, item) {
  * @returns {{controls: HTMLElement, bar: HTMLElement, show: (texts: {queries: Items, keys: Items} | null) => void, dispose: () => void}}
  */
 export function makeChanges(app) {
-  const { store, about, session } = app, controls = el("div", { class: "uwaga-change-controls", role: "group", "aria-label": "Change the model" });
-  const bar = el("div", { class: "uwaga-changes", role: "region", "aria-label": "Changes", hidden: true });
+  const { store, about, session } = app, controls = el("div", { class: "uwaga-change-controls", role: "group", "aria-label": tr("Change the model") });
+  const bar = el("div", { class: "uwaga-changes", role: "region", "aria-label": tr("Changes"), hidden: true });
   const typed = about.typed, can = Boolean(about.typing?.editable && typed && typed.second === null && app.host.mode !== "saved");
   const edits = typed?.edits ?? noEdits();
   /** @type {{queries: Items, keys: Items} | null} */
   let texts = null;
   if (!about.python && !can) return { controls, bar, show() {}, dispose() {} };
 
-  const head = segmentedControl("This head", [{ name: /** @type {"as is"} */ ("as is"), title: "As is" }, { name: /** @type {"off"} */ ("off"), title: "Off",
-    hint: "The head's output becomes zero" }, { name: /** @type {"double"} */ ("double"), title: "\u00d7 2", hint: "The head's output is doubled" }],
+  const head = segmentedControl(tr("This head"), [{ name: /** @type {"as is"} */ ("as is"), title: "As is" }, { name: /** @type {"off"} */ ("off"), title: tr("Off"),
+    hint: tr("The head's output becomes zero") }, { name: /** @type {"double"} */ ("double"), title: "\u00d7 2", hint: tr("The head's output is doubled") }],
   (name) => change(withHead(edits, store.get(), { "as is": null, off: 0, double: 2 }[name])));
   const cut = el("button", { type: "button", class: "uwaga-cut", on: { click: () => app.commands.run("typing.cut") } });
-  const views = segmentedControl("Shown", [{ name: /** @type {"0"} */ ("0"), title: "Before" }, { name: /** @type {"1"} */ ("1"), title: "After" },
-    { name: /** @type {"difference"} */ ("difference"), title: "Difference", hint: "Before minus after" }], (name) => goTo.compare(app, name));
+  const views = segmentedControl(tr("Shown"), [{ name: /** @type {"0"} */ ("0"), title: tr("Before") }, { name: /** @type {"1"} */ ("1"), title: tr("After") },
+    { name: /** @type {"difference"} */ ("difference"), title: tr("Difference"), hint: tr("Before minus after") }], (name) => goTo.compare(app, name));
   if (can) controls.append(head.element, cut);
 
   /** @param {Edits} next @param {boolean} [isStep]  false: a step back or forth */
@@ -89,31 +91,31 @@ export function makeChanges(app) {
   }
 
   const remove = !can ? [] : [
-    { id: "typing.cut", title: "Cut the picked link, or mend it", keys: ["d"], when: () => pickedLink() !== null, run() {
+    { id: "typing.cut", title: tr("Cut the picked link, or mend it"), keys: ["d"], when: () => pickedLink() !== null, run() {
       const link = pickedLink();
       if (link) change(withLink(edits, store.get(), link.queries, link.keys));
     } },
-    { id: "typing.undo", title: "Undo a change", keys: ["ctrl+z"], when: () => app.history.past.length > 0, run: () => {
+    { id: "typing.undo", title: tr("Undo a change"), keys: ["ctrl+z"], when: () => app.history.past.length > 0, run: () => {
       const before = app.history.past.pop();
       if (!before) return;
       app.history.future.push(edits);
       change(before, false);
     } },
-    { id: "typing.redo", title: "Make the change again", keys: ["ctrl+shift+z"], when: () => app.history.future.length > 0, run() {
+    { id: "typing.redo", title: tr("Make the change again"), keys: ["ctrl+shift+z"], when: () => app.history.future.length > 0, run() {
       const next = app.history.future.pop();
       if (!next) return;
       app.history.past.push(edits);
       change(next, false);
     } },
-  ].map((/** @type {Omit<import("../types.js").Command, "group">} */ command) => app.commands.add({ group: "Text and changes", ...command }));
+  ].map((/** @type {Omit<import("../types.js").Command, "group">} */ command) => app.commands.add({ group: tr("Text and changes"), ...command }));
 
   /** @param {string} name  of the change @param {Edits} without */
   function chip(name, without) {
-    return el("span", { class: "uwaga-change" }, el("bdi", { text: name }), can && el("button", { type: "button", text: "\u00d7", "aria-label": `Take back: ${name}`, on: { click: () => change(without) } }));
+    return el("span", { class: "uwaga-change" }, el("bdi", { text: name }), can && el("button", { type: "button", text: "\u00d7", "aria-label": tr("Take back: {name}", { name }), on: { click: () => change(without) } }));
   }
 
   /** @param {HeadPlace} at */
-  const where = ({ kind, layer, head: number }) => `${kind === "encoder" ? "" : `${kind} `}layer ${layer}, head ${number}`;
+  const where = ({ kind, layer, head: number }) => headText(kind, layer, number);
   const named = (/** @type {Items | undefined} */ items, /** @type {number[] | null} */ tokens) =>
     (tokens ?? []).map((token) => {
       const item = items ? Array.from({ length: items.total }, (_, i) => i).find((i) => items.spans[2 * i] <= token && token < items.spans[2 * i + 1]) : undefined;
@@ -127,24 +129,24 @@ export function makeChanges(app) {
       head.show(factor === 0 ? "off" : factor === 2 ? "double" : "as is");
       const link = pickedLink(), on = isCut();
       cut.disabled = link === null;
-      cut.textContent = on ? "\u2702 Mend link" : "\u2702 Cut link";
-      cut.title = "The query may not see this key: its weight becomes 0 before softmax, and the rest of the row grows (D)";
+      cut.textContent = on ? tr("✂ Mend link") : tr("✂ Cut link");
+      cut.title = tr("The query may not see this key: its weight becomes 0 before softmax, and the rest of the row grows (D)");
     }
     bar.hidden = !count;
     if (!count) return;
     views.show(state.compare === "both" ? "1" : state.side);
     bar.replaceChildren(
-      el("strong", { text: count === 1 ? "1 change" : `${count} changes` }),
+      el("strong", { text: trN("{count} change", "{count} changes", count) }),
       el("span", { class: "uwaga-change-list" },
-        edits.heads.map((one) => chip(`${where(one)} ${one.value === 0 ? "off" : `\u00d7 ${one.value}`}`, withHead(edits, one, null))),
-        edits.scores.map((one) => chip(`${named(texts?.queries, one.queries)} \u2192 ${named(texts?.keys, one.keys)} cut in ${where(one)}`,
+        edits.heads.map((one) => chip(one.value === 0 ? tr("{head} off", { head: where(one) }) : `${where(one)} \u00d7 ${one.value}`, withHead(edits, one, null))),
+        edits.scores.map((one) => chip(tr("{queries} → {keys} cut in {one}", { queries: named(texts?.queries, one.queries), keys: named(texts?.keys, one.keys), one: where(one) }),
           { ...edits, scores: edits.scores.filter((other) => other !== one) }))),
       views.element,
       can ? el("span", { class: "uwaga-change-actions" },
-        el("button", { type: "button", text: "Undo", disabled: !app.history.past.length, on: { click: () => app.commands.run("typing.undo") } }),
-        el("button", { type: "button", text: "Clear", on: { click: () => change(noEdits()) } }),
-        copyButton(app, "Copy as Python", () => about.python ?? "")) : "",
-      el("small", { text: edits.scores.length ? "A cut link leaves its row\u2019s weight to the others." : "" }));
+        el("button", { type: "button", text: tr("Undo"), disabled: !app.history.past.length, on: { click: () => app.commands.run("typing.undo") } }),
+        el("button", { type: "button", text: tr("Clear"), on: { click: () => change(noEdits()) } }),
+        copyButton(app, tr("Copy as Python"), () => about.python ?? "")) : "",
+      el("small", { text: edits.scores.length ? tr("A cut link leaves its row’s weight to the others.") : "" }));
   }
 
   /** Holding the backslash shows what was before. */

@@ -3,6 +3,7 @@
 
 import { el, tokenText } from "../dom.js";
 import { percentText } from "../format.js";
+import { tr } from "../languages.js";
 import { stackOfAxis } from "../shell/app.js";
 
 /** @typedef {import("../types.js").App} App */
@@ -25,11 +26,11 @@ export function predictedPlaces({ kind, tokens }, items, query, isWritten = fals
   if (kind === "masked") {
     const masks = items ? items.labels.flatMap((name, item) => (maskTokens.has(name) ? [item] : [])) : [];
     const at = query !== null && (!masks.length || masks.includes(query)) ? query : masks[0] ?? null;
-    return at === null ? [] : [{ position: last(at), title: "In place of", word: label(at) }];
+    return at === null ? [] : [{ position: last(at), title: tr("In place of"), word: label(at) }];
   }
-  const end = { position: tokens - 1, title: "What comes next", word: null };
+  const end = { position: tokens - 1, title: tr("What comes next"), word: null };
   if (!items || query === null || query >= items.total || last(query) >= tokens - 1) return [end];
-  return [{ position: last(query), title: isWritten ? "In place of" : "After", word: label(query) }, end];
+  return [{ position: last(query), title: isWritten ? tr("In place of") : tr("After"), word: label(query) }, end];
 }
 
 /**
@@ -96,7 +97,7 @@ export function makePredictions(app) {
   function showSimilar() {
     const similar = app.about.similar ?? [];
     element.hidden = !similar.length;
-    element.replaceChildren(el("section", {}, el("h2", { text: "How alike its vector is to that of" }),
+    element.replaceChildren(el("section", {}, el("h2", { text: tr("How alike its vector is to that of") }),
       el("ul", { class: "uwaga-bars" }, similar.map(([title, cosine]) => bar(title, Math.max(0, cosine), null, percentText(cosine))))));
   }
 
@@ -109,7 +110,7 @@ export function makePredictions(app) {
 
 /** @param {{title: string, word: string | null}} place @param {ReturnType<typeof predictionBars>} bars */
 function section({ title, word }, bars) {
-  return el("section", {}, el("h2", {}, title, word === null ? null : [" ", el("bdi", { text: `\u201c${tokenText(word)}\u201d` })]),
+  return el("section", {}, el("h2", {}, title, word === null ? null : [" ", el("bdi", { text: tr("“{token}”", { token: tokenText(word) }) })]),
     el("ul", { class: "uwaga-bars" }, bars.map((one) => bar(one.word, one.now, one.before, percentText(one.now)))));
 }
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from uwaga.ops.masks import KeyLengths
 from uwaga.ops.ragged import Ragged
+from uwaga.viewer.languages import tr
 from uwaga.viewer.lesson import provenance
 from uwaga.viewer.lesson.compute import layer_of
 from uwaga.viewer.lesson.document import Finding, Matrix, Section, Step, difference_shade
@@ -25,29 +26,37 @@ def step(example: Example) -> Step:
     wasted, furthest = float(whole.numbers[0, -1]), float(apart.numbers.abs().max())
     return Step(
         id="batches",
-        title="Batches: sentences of different lengths",
+        title=tr("Batches: sentences of different lengths"),
         text=(
-            "Many sentences are computed at once. A rectangular tensor needs them to be of one length, so the short ones are"
-            " padded; the padding is computed, hidden by a mask and discarded.",
-            "Packed one after the other (Ragged), they need neither padding nor a mask.",
+            tr(
+                "Many sentences are computed at once. A rectangular tensor needs them to be of one length, so the short ones are"
+                " padded; the padding is computed, hidden by a mask and discarded."
+            ),
+            tr("Packed one after the other (Ragged), they need neither padding nor a mask."),
         ),
         sections=(
-            Section(title="Padded to the longest", matrices=(places,), controls=("sentences",)),
+            Section(title=tr("Padded to the longest"), matrices=(places,), controls=("sentences",)),
             Section(
-                title="The work: pairs of a query and a key",
+                title=tr("The work: pairs of a query and a key"),
                 matrices=(work, whole),
                 findings=(
                     Finding(
-                        text=f"With padding, {wasted:.0%} of the computed pairs are wasted.", cells=[(whole.id, 0, 4)]
+                        text=tr("With padding, {wasted} of the computed pairs are wasted.", wasted=f"{wasted:.0%}"),
+                        cells=[(whole.id, 0, 4)],
                     ),
                 ),
             ),
-            Section(title="Packed: one call, no padding", form="matrix", matrices=(packed,)),
-            Section(title="Padded, with a mask; without the rows of padding", form="token", matrices=(padded,)),
+            Section(title=tr("Packed: one call, no padding"), form="matrix", matrices=(packed,)),
+            Section(title=tr("Padded, with a mask; without the rows of padding"), form="token", matrices=(padded,)),
             Section(
-                title="The same results",
+                title=tr("The same results"),
                 matrices=(apart,),
-                findings=(Finding(text=f"The largest difference is {furthest:.1g}.", cells=[(apart.id, 0, 0)]),),
+                findings=(
+                    Finding(
+                        text=tr("The largest difference is {furthest}.", furthest=f"{furthest:.1g}"),
+                        cells=[(apart.id, 0, 0)],
+                    ),
+                ),
             ),
             _limit(example),
             _growth(),
@@ -67,10 +76,10 @@ def _lengths(example: Example) -> Tensor:
 def _places(example: Example) -> Matrix:
     lengths_R = _lengths(example)
     longest = int(lengths_R.max())
-    rule = "1 for a word, 0 for padding"
+    rule = tr("1 for a word, 0 for padding")
     return Matrix(
         id="places",
-        title="Words and padding",
+        title=tr("Words and padding"),
         formula=rule,
         rows=_names(example),
         columns=[str(place + 1) for place in range(longest)],
@@ -88,10 +97,10 @@ def _work(example: Example) -> Matrix:
     count = len(example.sentences)
     return Matrix(
         id="work",
-        title="Per sentence",
-        formula="pairs = tokens²; wasted = 1 - pairs / padded pairs",
+        title=tr("Per sentence"),
+        formula=tr("pairs = tokens²; wasted = 1 - pairs / padded pairs"),
         rows=_names(example),
-        columns=("tokens", "padded", "pairs", "padded pairs", "wasted"),
+        columns=(tr("tokens"), tr("padded"), tr("pairs"), tr("padded pairs"), tr("wasted")),
         numbers=torch.stack(columns, dim=-1),
         source=provenance.by_column(
             (
@@ -104,7 +113,7 @@ def _work(example: Example) -> Matrix:
             )
         ),
         shade="none",
-        note="" if count > 1 else "A single sentence needs no padding.",
+        note="" if count > 1 else tr("A single sentence needs no padding."),
     )
 
 
@@ -116,10 +125,10 @@ def _whole(example: Example) -> Matrix:
     sums = [provenance.total(cell("work", "m", column), count) for column in range(4)]
     return Matrix(
         id="work_total",
-        title="The whole batch",
-        formula="sums; wasted = 1 - pairs / padded pairs",
-        rows=("all",),
-        columns=("tokens", "padded", "pairs", "padded pairs", "wasted"),
+        title=tr("The whole batch"),
+        formula=tr("sums; wasted = 1 - pairs / padded pairs"),
+        rows=(tr("all"),),
+        columns=(tr("tokens"), tr("padded"), tr("pairs"), tr("padded pairs"), tr("wasted")),
         numbers=numbers,
         source=provenance.by_column((*sums, provenance.rest(cell("work_total", 0, 2), cell("work_total", 0, 3)))),
         shade="none",
@@ -137,28 +146,30 @@ def _both_ways(example: Example) -> tuple[Matrix, Matrix, Matrix]:
     kept_NM = Ragged.from_padded(padded_RTM, batch.lengths).values
     rows = [f"{r + 1}: {word}" for r, sentence in enumerate(example.sentences) for word in sentence]
     shared: dict[str, Any] = {"rows": rows, "columns": example.width_names}
-    say = "The layer of the step “Heads” over the words' own vectors: the same calculation for each sentence by itself."
+    say = tr(
+        "The layer of the step “Heads” over the words' own vectors: the same calculation for each sentence by itself."
+    )
     return (
         Matrix(
             id="packed",
-            title="Layer over the packed batch",
-            formula="layer(Ragged)",
+            title=tr("Layer over the packed batch"),
+            formula=tr("layer(Ragged)"),
             numbers=packed.values,
             source=provenance.given(say),
             **shared,
         ),
         Matrix(
             id="padded",
-            title="Layer over the padded batch",
-            formula="layer(padded, mask=KeyLengths)",
+            title=tr("Layer over the padded batch"),
+            formula=tr("layer(padded, mask=KeyLengths)"),
             numbers=kept_NM,
             source=provenance.given(say),
             **shared,
         ),
         Matrix(
             id="packed_apart",
-            title="Difference",
-            formula="packed - padded",
+            title=tr("Difference"),
+            formula=tr("packed - padded"),
             numbers=packed.values - kept_NM,
             source=provenance.minus(cell("packed", "i", "j"), cell("padded", "i", "j")),
             shade=difference_shade(packed.values - kept_NM, packed.values),
@@ -172,15 +183,17 @@ def _limit(example: Example) -> Section:
     kept_R = lengths_R.clamp(max=example.limit)
     cut = Matrix(
         id="cut",
-        title=f"A model that reads {example.limit} tokens",
-        formula="read = the smaller of tokens and limit",
+        title=tr("A model that reads {limit} tokens", limit=example.limit),
+        formula=tr("read = the smaller of tokens and limit"),
         rows=_names(example),
-        columns=("tokens", "read", "lost"),
+        columns=(tr("tokens"), tr("read"), tr("lost")),
         numbers=torch.stack((lengths_R, kept_R, lengths_R - kept_R), dim=-1).float(),
         source=provenance.by_column(
             (
                 provenance.copy(cell("work", "i", 0)),
-                provenance.given(f"The number of tokens, or the limit of {example.limit} where there are more."),
+                provenance.given(
+                    tr("The number of tokens, or the limit of {limit} where there are more.", limit=example.limit)
+                ),
                 provenance.minus(cell("cut", "i", 0), cell("cut", "i", 1)),
             )
         ),
@@ -188,15 +201,20 @@ def _limit(example: Example) -> Section:
         digits=0,
     )
     lost = int((lengths_R - kept_R).sum())
-    text = (
-        "Learned positions exist up to the length of training: BERT reads 512 tokens, GPT-2 1,024. Longer texts are truncated, or "
-        "read in windows. Sinusoidal positions have no limit, but the model was not trained on larger ones."
+    text = tr(
+        "Learned positions exist up to the length of training: BERT reads 512 tokens, GPT-2 1,024. Longer texts are"
+        " truncated, or read in windows. Sinusoidal positions have no limit, but the model was not trained on larger ones."
     )
     finding = Finding(
-        text=f"With a limit of {example.limit}, the model does not read {lost} of {int(lengths_R.sum())} tokens."
+        text=tr(
+            "With a limit of {limit}, the model does not read {lost} of {sum} tokens.",
+            limit=example.limit,
+            lost=lost,
+            sum=int(lengths_R.sum()),
+        )
     )
     return Section(
-        title="The length of a text", text=(text,), matrices=(cut,), controls=("limit",), findings=(finding,)
+        title=tr("The length of a text"), text=(text,), matrices=(cut,), controls=("limit",), findings=(finding,)
     )
 
 
@@ -205,20 +223,20 @@ def _growth() -> Section:
     pairs, megabytes = tokens**2, tokens**2 * 4 / 1e6
     matrix = Matrix(
         id="growth",
-        title="Scores of one head, stored",
-        formula="pairs = tokens²; MB = pairs · 4 bytes",
+        title=tr("Scores of one head, stored"),
+        formula=tr("pairs = tokens²; MB = pairs · 4 bytes"),
         rows=[f"{n:,}" for n in _LONG],
-        columns=("tokens", "pairs", "MB"),
+        columns=(tr("tokens"), tr("pairs"), "MB"),
         numbers=torch.stack((tokens, pairs, megabytes), dim=-1).float(),
         source=provenance.by_column(
             (
-                provenance.given("A length to compare."),
+                provenance.given(tr("A length to compare.")),
                 provenance.product(cell("growth", "i", 0), cell("growth", "i", 0)),
-                provenance.scaled(cell("growth", "i", 1), 4e-6, "4 bytes, in millions"),
+                provenance.scaled(cell("growth", "i", 1), 4e-6, tr("4 bytes, in millions")),
             )
         ),
         shade="none",
         digits=0,
     )
-    text = "Twice the length has four times the pairs. uwaga computes all of them and stores none."
-    return Section(title="The cost", text=(text,), matrices=(matrix,))
+    text = tr("Twice the length has four times the pairs. uwaga computes all of them and stores none.")
+    return Section(title=tr("The cost"), text=(text,), matrices=(matrix,))

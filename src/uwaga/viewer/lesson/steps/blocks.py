@@ -15,6 +15,7 @@ from uwaga.nn import DecoderLayer, Encoder, EncoderLayer, LayerSpec, MultiHeadAt
 from uwaga.ops.linear.api import linear
 from uwaga.ops.masks import Causal
 from uwaga.ops.score_shape import ScoreShape
+from uwaga.viewer.languages import tr
 from uwaga.viewer.lesson import provenance
 from uwaga.viewer.lesson.compute import layer_of
 from uwaga.viewer.lesson.document import Finding, Matrix, Section, Step, shown
@@ -80,7 +81,7 @@ def feed_forward_weights(example: Example) -> FeedForwardWeights:
             Matrix(
                 id=id,
                 title=title,
-                formula="learned",
+                formula=tr("learned"),
                 rows=rows,
                 columns=columns,
                 numbers=numbers,
@@ -110,7 +111,7 @@ def _attention_sublayer(
     is_pre: bool,
     memory: Matrix | None = None,
     bits: Matrix | None = None,
-    title: str = "Attention",
+    title: str = "",
 ) -> Sublayer:
     normed = tuple(_norm(f"{name}_in", norm, x)) if is_pre else ()
     traced = traced_attention(
@@ -141,7 +142,7 @@ def _feed_forward_sublayer(
     assert isinstance(hidden_NF, Tensor)
     hidden = Matrix(
         id=f"{name}_hidden",
-        title="Hidden",
+        title=tr("Hidden"),
         formula="x W_1",
         rows=x.rows,
         columns=columns,
@@ -150,7 +151,7 @@ def _feed_forward_sublayer(
     )
     active = Matrix(
         id=f"{name}_active",
-        title="ReLU",
+        title=tr("ReLU"),
         formula="max(0, x W_1)",
         rows=x.rows,
         columns=columns,
@@ -161,7 +162,7 @@ def _feed_forward_sublayer(
     assert isinstance(found, Tensor)
     added = Matrix(
         id=f"{name}_ff",
-        title="Feed-forward",
+        title=tr("Feed-forward"),
         formula="max(0, x W_1) W_2",
         rows=x.rows,
         columns=x.columns,
@@ -177,8 +178,8 @@ def _feed_forward_sublayer(
 def _residual(id: str, x: Matrix, added: Matrix) -> Matrix:
     return Matrix(
         id=id,
-        title="Residual",
-        formula="x + what the sublayer adds",
+        title=tr("Residual"),
+        formula=tr("x + what the sublayer adds"),
         rows=x.rows,
         columns=x.columns,
         numbers=x.numbers + added.numbers,
@@ -194,10 +195,10 @@ def _norm(name: str, norm: nn.Module, x: Matrix) -> Iterator[Matrix]:
     stats = f"{name}_stats"
     yield Matrix(
         id=stats,
-        title="Mean and variance of each row",
+        title=tr("Mean and variance of each row"),
         formula="Σ x / M, Σ (x - mean)² / M",
         rows=x.rows,
-        columns=("mean", "variance"),
+        columns=(tr("mean"), tr("variance")),
         numbers=torch.cat((mean_N1, variance_N1), dim=-1),
         source=provenance.by_column(
             (
@@ -209,8 +210,8 @@ def _norm(name: str, norm: nn.Module, x: Matrix) -> Iterator[Matrix]:
     )
     yield Matrix(
         id=f"{name}_norm",
-        title="LayerNorm",
-        formula=f"(x - mean) / √(variance + {_EPS:.5f})",
+        title=tr("LayerNorm"),
+        formula=tr("(x - mean) / √(variance + {value})", value=f"{_EPS:.5f}"),
         rows=x.rows,
         columns=x.columns,
         numbers=norm(numbers_NM),
@@ -222,32 +223,41 @@ def encoder_step(example: Example, x: Matrix, weights: FeedForwardWeights, block
     attended, forward = block
     is_pre = example.norm == "pre"
     order = (
-        "Before attention and before the feed-forward layer each row is normalised (pre-norm), and the residual sum stays as it is:"
-        " x + f(norm(x)). Most models since GPT-2 do this."
+        tr(
+            "Before attention and before the feed-forward layer each row is normalised (pre-norm), and the residual sum"
+            " stays as it is: x + f(norm(x)). Most models since GPT-2 do this."
+        )
         if is_pre
-        else "After each residual sum its rows are normalised (post-norm): norm(x + f(x)). The first Transformer and BERT do this."
+        else tr(
+            "After each residual sum its rows are normalised (post-norm): norm(x + f(x)). The first Transformer and BERT do"
+            " this."
+        )
     )
     return Step(
         id="encoder",
-        title="The encoder block",
+        title=tr("The encoder block"),
         text=(
-            "Attention moves information between tokens; a feed-forward layer then works on each token by itself. Both only add to"
-            " what is there: x + f(x), the residual. LayerNorm gives each row mean 0 and variance 1.",
+            tr(
+                "Attention moves information between tokens; a feed-forward layer then works on each token by itself. Both only"
+                " add to what is there: x + f(x), the residual. LayerNorm gives each row mean 0 and variance 1."
+            ),
             order,
         ),
         sections=(
-            Section(title="What goes in", matrices=(x,), text=_input_text(x), controls=("norm",)),
-            *_traced_sections(attended, "Attention"),
+            Section(title=tr("What goes in"), matrices=(x,), text=_input_text(x), controls=("norm",)),
+            *_traced_sections(attended, tr("Attention")),
             Section(
-                title="1. Attention, residual and LayerNorm",
+                title=tr("1. Attention, residual and LayerNorm"),
                 matrices=attended.matrices,
                 findings=_normal(attended),
             ),
-            Section(title="2. The feed-forward layer's matrices", matrices=weights),
+            Section(title=tr("2. The feed-forward layer's matrices"), matrices=weights),
             Section(
-                title="3. Feed-forward, residual and LayerNorm",
+                title=tr("3. Feed-forward, residual and LayerNorm"),
                 matrices=forward.matrices,
-                text=("W_1 makes a row wider, ReLU sets what is negative to 0, and W_2 brings it back to its width.",),
+                text=(
+                    tr("W_1 makes a row wider, ReLU sets what is negative to 0, and W_2 brings it back to its width."),
+                ),
                 findings=(_silent(forward), *_normal(forward), _whole_layer(example, x, forward)),
             ),
         ),
@@ -257,8 +267,8 @@ def encoder_step(example: Example, x: Matrix, weights: FeedForwardWeights, block
 
 def _input_text(x: Matrix) -> tuple[str, ...]:
     if x.id == "x":
-        return ("X, without position codes, which need an even width.",)
-    return ("X with the position codes of the step “Positions”.",)
+        return (tr("X, without position codes, which need an even width."),)
+    return (tr("X with the position codes of the step “Positions”."),)
 
 
 def _traced_sections(sublayer: Sublayer, title: str) -> tuple[Section, ...]:
@@ -274,12 +284,16 @@ def _normal(sublayer: Sublayer) -> tuple[Finding, ...]:
     i = int(stats.numbers[:, 1].argmax())
     before, row = stats.numbers[i].tolist(), normed.numbers[i]
     mean, spread = float(row.mean()), float((row - row.mean()).square().mean())
-    text = (
-        f"“{stats.rows[i]}” had mean {shown(before[0])} and variance {shown(before[1])}; after LayerNorm its mean is"
-        f" {_clean(mean)} and its variance {_clean(spread)}."
+    text = tr(
+        "“{rows}” had mean {before} and variance {before2}; after LayerNorm its mean is {mean} and its variance {spread}.",
+        rows=stats.rows[i],
+        before=shown(before[0]),
+        before2=shown(before[1]),
+        mean=_clean(mean),
+        spread=_clean(spread),
     )
     if spread < 0.5:
-        text += " A row whose numbers are all the same has nothing to be scaled up."
+        text += tr(" A row whose numbers are all the same has nothing to be scaled up.")
     return (Finding(text=text, cells=[(stats.id, i, 0), (stats.id, i, 1)]),)
 
 
@@ -291,7 +305,9 @@ def _clean(number: float) -> str:
 def _silent(forward: Sublayer) -> Finding:
     active = next(each for each in forward.matrices if each.id.endswith("_active"))
     zeros, most = int((active.numbers == 0).sum()), active.numbers.numel()
-    return Finding(text=f"ReLU sets {zeros} of {most} hidden numbers to 0.", cells=[(active.id, 0, 0)])
+    return Finding(
+        text=tr("ReLU sets {zeros} of {most} hidden numbers to 0.", zeros=zeros, most=most), cells=[(active.id, 0, 0)]
+    )
 
 
 def _whole_layer(example: Example, x: Matrix, forward: Sublayer) -> Finding:
@@ -301,7 +317,9 @@ def _whole_layer(example: Example, x: Matrix, forward: Sublayer) -> Finding:
 
 
 def _agrees(name: str, apart: float) -> str:
-    return f"{name} gives the same numbers{' to the last bit' if apart == 0 else f', up to rounding: {apart:.1g}'}."
+    if apart == 0:
+        return tr("{name} gives the same numbers to the last bit.", name=name)
+    return tr("{name} gives the same numbers, up to rounding: {apart}.", name=name, apart=f"{apart:.1g}")
 
 
 def stack_step(
@@ -315,20 +333,25 @@ def stack_step(
     attended, forward = block
     return Step(
         id="stack",
-        title="Two blocks: an encoder",
+        title=tr("Two blocks: an encoder"),
         text=(
-            "What leaves a block has the shape of what went in, so blocks can be stacked. The second block attends to what the first"
-            " has mixed: through it a token reaches what others have found.",
-            "Here both blocks have the same matrices, so that there is one set to edit. Most models learn a set for each block.",
+            tr(
+                "What leaves a block has the shape of what went in, so blocks can be stacked. The second block attends to what"
+                " the first has mixed: through it a token reaches what others have found."
+            ),
+            tr(
+                "Here both blocks have the same matrices, so that there is one set to edit. Most models learn a set for each"
+                " block."
+            ),
         ),
         sections=(
-            Section(title="The output of block 1 goes in", matrices=(x,), controls=("norm",)),
-            *_traced_sections(attended, "Attention of block 2"),
-            Section(title="Block 2: attention", matrices=attended.matrices),
-            Section(title="Block 2: feed-forward", matrices=forward.matrices, findings=(_silent(forward),)),
-            *((Section(title="The final LayerNorm of a pre-norm encoder", matrices=final),) if final else ()),
+            Section(title=tr("The output of block 1 goes in"), matrices=(x,), controls=("norm",)),
+            *_traced_sections(attended, tr("Attention of block 2")),
+            Section(title=tr("Block 2: attention"), matrices=attended.matrices),
+            Section(title=tr("Block 2: feed-forward"), matrices=forward.matrices, findings=(_silent(forward),)),
+            *((Section(title=tr("The final LayerNorm of a pre-norm encoder"), matrices=final),) if final else ()),
             Section(
-                title="What the blocks have changed",
+                title=tr("What the blocks have changed"),
                 findings=(_changed(x, forward.output), _whole_stack(example, source, memory)),
             ),
         ),
@@ -339,14 +362,16 @@ def stack_step(
 def _whole_stack(example: Example, source: Matrix, memory: Matrix) -> Finding:
     stack = filled(example, Encoder(spec_of(example), 2))
     apart = float((stack(source.numbers) - memory.numbers).abs().max())
-    return Finding(text=_agrees("uwaga.nn.Encoder of two layers", apart), cells=[(memory.id, 0, 0)])
+    return Finding(text=_agrees(tr("uwaga.nn.Encoder of two layers"), apart), cells=[(memory.id, 0, 0)])
 
 
 def _changed(x: Matrix, output: Matrix) -> Finding:
     """The token that block 2 has changed the most."""
     moved_N = (output.numbers - x.numbers).norm(dim=-1)
     i = int(moved_N.argmax())
-    text = f"Block 2 has moved “{x.rows[i]}” the most, by a distance of {shown(float(moved_N[i]))}."
+    text = tr(
+        "Block 2 has moved “{rows}” the most, by a distance of {moved}.", rows=x.rows[i], moved=shown(float(moved_N[i]))
+    )
     return Finding(text=text, cells=[(output.id, i, c) for c in range(len(output.columns))])
 
 
@@ -375,29 +400,37 @@ def decode(example: Example, memory: Matrix, weights: FeedForwardWeights) -> Dec
     assert isinstance(codes, Tensor)
     x = Matrix(
         id="written",
-        title="What has been written",
-        formula="the words' vectors, with position codes" if m % 2 == 0 else "the words' vectors",
+        title=tr("What has been written"),
+        formula=tr("the words' vectors, with position codes") if m % 2 == 0 else tr("the words' vectors"),
         rows=tokens,
         columns=example.width_names,
         numbers=codes,
-        source=provenance.given("The vector of the word, with the code of its place added where the width is even."),
+        source=provenance.given(
+            tr("The vector of the word, with the code of its place added where the width is even.")
+        ),
     )
     t = len(tokens)
     bits = Matrix(
         id="written_bits",
-        title="Visible",
-        formula="1 where the key's place is at most the query's own",
+        title=tr("Visible"),
+        formula=tr("1 where the key's place is at most the query's own"),
         rows=tokens,
         columns=tokens,
         numbers=Causal().dense(ScoreShape(queries=t, keys=t))[0, 0].expand(t, t).float(),
-        source=provenance.given("1 where the key's place is at most the query's own."),
+        source=provenance.given(tr("1 where the key's place is at most the query's own.")),
         shade="bits",
         digits=0,
     )
     layer = filled(example, DecoderLayer(spec_of(example)))
     assert isinstance(layer, DecoderLayer)
     own = _attention_sublayer(
-        "decoder_own", layer.attention, layer.attention_norm, x, is_pre=layer.is_pre, bits=bits, title="Self-attention"
+        "decoder_own",
+        layer.attention,
+        layer.attention_norm,
+        x,
+        is_pre=layer.is_pre,
+        bits=bits,
+        title=tr("Self-attention"),
     )
     cross = _attention_sublayer(
         "decoder_cross",
@@ -406,7 +439,7 @@ def decode(example: Example, memory: Matrix, weights: FeedForwardWeights) -> Dec
         own.output,
         is_pre=layer.is_pre,
         memory=memory,
-        title="Cross-attention",
+        title=tr("Cross-attention"),
     )
     forward = _feed_forward_sublayer("decoder", layer, cross.output, weights)
     final = final_norm(example, forward.output, "decoder_final")
@@ -419,19 +452,19 @@ def _next_word(example: Example, output: Matrix) -> tuple[Matrix, Matrix, Matrix
     listed = tuple(dict.fromkeys((*example.tokens, *example.written)))
     words = Matrix(
         id="vocabulary",
-        title="The vocabulary",
-        formula="a vector per word",
+        title=tr("The vocabulary"),
+        formula=tr("a vector per word"),
         rows=listed,
         columns=example.width_names,
         numbers=torch.tensor([vector(word, m) for word in listed]),
-        source=provenance.given("The vector of the word, as the lesson draws it."),
+        source=provenance.given(tr("The vector of the word, as the lesson draws it.")),
     )
     logits_TV = linear(output.numbers, words.numbers)
     assert isinstance(logits_TV, Tensor)
     logits = Matrix(
         id="logits",
-        title="Scores of the words",
-        formula="output · the word's vector",
+        title=tr("Scores of the words"),
+        formula=tr("output · the word's vector"),
         rows=output.rows,
         columns=listed,
         numbers=logits_TV,
@@ -439,8 +472,8 @@ def _next_word(example: Example, output: Matrix) -> tuple[Matrix, Matrix, Matrix
     )
     chances = Matrix(
         id="next_word",
-        title="Probability of each word",
-        formula="softmax of each row",
+        title=tr("Probability of each word"),
+        formula=tr("softmax of each row"),
         rows=output.rows,
         columns=listed,
         numbers=logits_TV.softmax(-1),
@@ -454,27 +487,33 @@ def decoder_step(example: Example, memory: Matrix, decoded: Decoded) -> Step:
     own, cross, forward = decoded.sublayers
     return Step(
         id="decoder",
-        title="The decoder: self-attention and cross-attention",
+        title=tr("The decoder: self-attention and cross-attention"),
         text=(
-            "A decoder writes a text word by word. Its self-attention is causal: a word sees what was written before. Its"
-            " cross-attention asks the encoder: queries come from what is written, keys and values from what was read.",
-            "Here one block has the lesson's matrices for both; a trained model learns each by itself.",
+            tr(
+                "A decoder writes a text word by word. Its self-attention is causal: a word sees what was written before. Its"
+                " cross-attention asks the encoder: queries come from what is written, keys and values from what was read."
+            ),
+            tr("Here one block has the lesson's matrices for both; a trained model learns each by itself."),
         ),
         sections=(
-            Section(title="What has been written so far", matrices=(decoded.x, decoded.bits), controls=("written",)),
-            *_traced_sections(own, "Causal self-attention"),
-            Section(title="1. Causal self-attention", matrices=own.matrices),
             Section(
-                title="2. Cross-attention: the encoder is asked",
+                title=tr("What has been written so far"), matrices=(decoded.x, decoded.bits), controls=("written",)
+            ),
+            *_traced_sections(own, tr("Causal self-attention")),
+            Section(title=tr("1. Causal self-attention"), matrices=own.matrices),
+            Section(
+                title=tr("2. Cross-attention: the encoder is asked"),
                 matrices=(memory, *cross.matrices),
                 findings=(_asked(example, decoded),),
             ),
-            *_traced_sections(cross, "Cross-attention"),
-            Section(title="3. Feed-forward", matrices=(*forward.matrices, *decoded.final)),
+            *_traced_sections(cross, tr("Cross-attention")),
+            Section(title=tr("3. Feed-forward"), matrices=(*forward.matrices, *decoded.final)),
             Section(
-                title="4. The next word",
+                title=tr("4. The next word"),
                 text=(
-                    "The output is compared with the vector of each word; softmax makes probabilities of the scores.",
+                    tr(
+                        "The output is compared with the vector of each word; softmax makes probabilities of the scores."
+                    ),
                 ),
                 matrices=(decoded.words, decoded.logits, decoded.chances),
                 findings=(_likeliest(decoded),),
@@ -490,9 +529,14 @@ def _asked(example: Example, decoded: Decoded) -> Finding:
     weights = next(each for each in traced.heads if each.id == "decoder_cross_head1_weights")
     i = len(weights.rows) - 1
     j = int(weights.numbers[i].argmax())
-    text = (
-        f"These weights have {len(weights.rows)} rows and {len(weights.columns)} columns: one row per written word, one column per"
-        f" word read. In head 1 “{weights.rows[i]}” gives {shown(float(weights.numbers[i, j]))} to “{weights.columns[j]}”."
+    text = tr(
+        "These weights have {rows} rows and {columns} columns: one row per written word, one column per word read. In"
+        " head 1 “{rows2}” gives {numbers} to “{columns2}”.",
+        rows=len(weights.rows),
+        columns=len(weights.columns),
+        rows2=weights.rows[i],
+        numbers=shown(float(weights.numbers[i, j])),
+        columns2=weights.columns[j],
     )
     return Finding(text=text, cells=[(weights.id, i, j)])
 
@@ -501,8 +545,11 @@ def _likeliest(decoded: Decoded) -> Finding:
     chances = decoded.chances
     i = len(chances.rows) - 1
     j = int(chances.numbers[i].argmax())
-    text = (
-        f"After “{chances.rows[i]}”, “{chances.columns[j]}” would follow with a probability of"
-        f" {shown(float(chances.numbers[i, j]))}. Nothing is trained here, so it means nothing yet."
+    text = tr(
+        "After “{rows}”, “{columns}” would follow with a probability of {numbers}. Nothing is trained here, so it means"
+        " nothing yet.",
+        rows=chances.rows[i],
+        columns=chances.columns[j],
+        numbers=shown(float(chances.numbers[i, j])),
     )
     return Finding(text=text, cells=[(chances.id, i, j)])

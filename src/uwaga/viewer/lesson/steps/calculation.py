@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from uwaga.ops.attention.api import attention
+from uwaga.viewer.languages import tr
 from uwaga.viewer.lesson import provenance
 from uwaga.viewer.lesson.compute import OneHead, matmul, scores
 from uwaga.viewer.lesson.document import Finding, Matrix, Section, Step, shown
@@ -34,36 +35,38 @@ def project(example: Example, head: OneHead) -> Projected:
         _weight(example, "wq", "W_Q", example.wq_MD, "q"),
         _weight(example, "wk", "W_K", example.wk_MD, "k"),
         _weight(example, "wv", "W_V", example.wv_ME, "v"),
-        _projection(example, "q", "Q, what each token looks for", q, "wq"),
-        _projection(example, "k", "K, what each token can be found by", k, "wk"),
-        _projection(example, "v", "V, what each token gives", v, "wv"),
+        _projection(example, "q", tr("Q, what each token looks for"), q, "wq"),
+        _projection(example, "k", tr("K, what each token can be found by"), k, "wk"),
+        _projection(example, "v", tr("V, what each token gives"), v, "wv"),
     )
 
 
 def projection_step(example: Example, x: Matrix, projected: Projected) -> Step:
     return Step(
         id="vectors",
-        title="Three roles: Q, K and V",
-        number="1 of 6",
+        title=tr("Three roles: Q, K and V"),
+        number=tr("{place} of {count}", place=1, count=6),
         text=(
-            "A token plays three roles: it looks for something (query), it can be found by something (key), and it gives"
-            " something (value). Three learned matrices compute query, key and value from its row of X.",
-            "In a trained model they are learned; here they are chosen so that the calculation is easy to follow.",
+            tr(
+                "A token plays three roles: it looks for something (query), it can be found by something (key), and it gives"
+                " something (value). Three learned matrices compute query, key and value from its row of X."
+            ),
+            tr("In a trained model they are learned; here they are chosen so that the calculation is easy to follow."),
         ),
         sections=(
-            Section(title="The input", matrices=(x,)),
-            Section(title="The learned matrices", matrices=(projected.wq, projected.wk, projected.wv)),
+            Section(title=tr("The input"), matrices=(x,)),
+            Section(title=tr("The learned matrices"), matrices=(projected.wq, projected.wk, projected.wv)),
             Section(
-                title="All tokens at once: X W",
+                title=tr("All tokens at once: X W"),
                 form="matrix",
                 matrices=(projected.q, projected.k, projected.v),
-                text=("One product of matrices gives the queries of all tokens, one the keys, one the values.",),
+                text=(tr("One product of matrices gives the queries of all tokens, one the keys, one the values."),),
             ),
             Section(
-                title="Token by token: xᵢ W_Q",
+                title=tr("Token by token: xᵢ W_Q"),
                 form="token",
                 matrices=(_projection_products(example, projected),),
-                text=("Each number of the token scales its row of W_Q; down each column the products sum to qᵢ.",),
+                text=(tr("Each number of the token scales its row of W_Q; down each column the products sum to qᵢ."),),
             ),
         ),
         code="q, k, v = layer.project(X, X, X)     # uwaga.nn.MultiHeadAttention",
@@ -74,7 +77,7 @@ def _weight(example: Example, id: str, title: str, numbers: Tensor, letter: str)
     return Matrix(
         id=id,
         title=title,
-        formula="learned",
+        formula=tr("learned"),
         rows=example.width_names,
         columns=numbered(letter, numbers.shape[1]),
         numbers=numbers,
@@ -98,7 +101,7 @@ def _projection(example: Example, id: str, title: str, numbers: Tensor, weight: 
 def _projection_products(example: Example, projected: Projected) -> Matrix:
     return Matrix(
         id="q_products",
-        title="Products of xᵢ and W_Q",
+        title=tr("Products of xᵢ and W_Q"),
         formula="x(i, m) W_Q(m, d)",
         rows=example.width_names,
         columns=projected.q.columns,
@@ -124,7 +127,7 @@ def score(example: Example, head: OneHead) -> Scored:
     return Scored(
         raw=Matrix(
             id="scores",
-            title="Scores Q Kᵀ",
+            title=tr("Scores Q Kᵀ"),
             formula="s(i, j) = qᵢ · kⱼ",
             rows=tokens,
             columns=tokens,
@@ -133,7 +136,7 @@ def score(example: Example, head: OneHead) -> Scored:
         ),
         scaled=Matrix(
             id="scaled",
-            title="Scores, scaled" if example.scaled else "Scores, not scaled",
+            title=tr("Scores, scaled") if example.scaled else tr("Scores, not scaled"),
             formula=f"s(i, j) · {say}",
             rows=tokens,
             columns=tokens,
@@ -142,18 +145,18 @@ def score(example: Example, head: OneHead) -> Scored:
         ),
         exponentials=Matrix(
             id="exponentials",
-            title="Exponentials",
-            formula="exp(s(i, j) - the row's largest)",
+            title=tr("Exponentials"),
+            formula=tr("exp(s(i, j) - the row's largest)"),
             rows=tokens,
             columns=tokens,
             numbers=exponentials_NN,
             source=provenance.exponential(cell("scaled", "i", "j"), cell("scaled", "i", "m"), n),
             shade="share",
-            note="Subtracting the largest changes no weight, and prevents overflow of exp.",
+            note=tr("Subtracting the largest changes no weight, and prevents overflow of exp."),
         ),
         weights=Matrix(
             id="weights",
-            title="Weights A",
+            title=tr("Weights A"),
             formula="a(i, j) = exp(s(i, j)) / Σⱼ exp(s(i, j))",
             rows=tokens,
             columns=tokens,
@@ -167,19 +170,19 @@ def score(example: Example, head: OneHead) -> Scored:
 def scores_step(example: Example, projected: Projected, scored: Scored) -> Step:
     return Step(
         id="scores",
-        title="Scores: Q Kᵀ",
-        number="2 of 6",
+        title=tr("Scores: Q Kᵀ"),
+        number=tr("{place} of {count}", place=2, count=6),
         text=(
-            "Every query is compared with every key: the sum of the products of their numbers is their score.",
+            tr("Every query is compared with every key: the sum of the products of their numbers is their score."),
             _roles(example, scored),
         ),
         sections=(
-            Section(title="All at once: Q Kᵀ", form="matrix", matrices=(projected.q, projected.k, scored.raw)),
+            Section(title=tr("All at once: Q Kᵀ"), form="matrix", matrices=(projected.q, projected.k, scored.raw)),
             Section(
-                title="Token by token: qᵢ · kⱼ",
+                title=tr("Token by token: qᵢ · kⱼ"),
                 form="token",
                 matrices=_score_products(example, projected, scored),
-                text=("The products of one query with every key; along each row they sum to its score.",),
+                text=(tr("The products of one query with every key; along each row they sum to its score."),),
             ),
             _bilinear_form(example, projected, scored),
         ),
@@ -189,28 +192,41 @@ def scores_step(example: Example, projected: Projected, scored: Scored) -> Step:
 
 def _roles(example: Example, scored: Scored) -> str:
     """Whether the scores of these numbers are symmetric."""
-    says = "A token looks for something by its query and is found by its key"
     scores_NN = scored.raw.numbers
     apart_NN = (scores_NN - scores_NN.T).abs()
     i, j = divmod(int(apart_NN.argmax()), len(scores_NN))
     there, back = shown(float(scores_NN[i, j])), shown(float(scores_NN[j, i]))
     if there == back:
-        return f"{says}. So the table need not be symmetric; with these numbers it is."
+        return tr(
+            "A token looks for something by its query and is found by its key. So the table need not be symmetric; with these numbers"
+            " it is."
+        )
     a, b = example.tokens[i], example.tokens[j]
-    return f"{says}: the table is no longer symmetric. “{a}” has a score of {there} with “{b}”, and “{b}” one of {back} with “{a}”."
+    return tr(
+        "A token looks for something by its query and is found by its key: the table is no longer symmetric. “{a}” has a score of"
+        " {there} with “{b}”, and “{b}” one of {back} with “{a}”.",
+        a=a,
+        b=b,
+        there=there,
+        back=back,
+    )
 
 
 def scale_step(example: Example, head: OneHead, scored: Scored) -> Step:
     d = head.q_ND.shape[1]
     if example.scaled:
-        text = f"Queries and keys have {d} numbers here, so each score is divided by √{d} = {shown(math.sqrt(d))}."
+        text = tr(
+            "Queries and keys have {d} numbers here, so each score is divided by √{d} = {d2}.",
+            d=d,
+            d2=shown(math.sqrt(d)),
+        )
     else:
-        text = "Scaling is switched off: scores stay as they are, which is scale=1.0."
+        text = tr("Scaling is switched off: scores stay as they are, which is scale=1.0.")
     return Step(
         id="scale",
-        title="Scale: 1/√d_k" if example.scaled else "Scale: none",
-        number="3 of 6",
-        text=(text, "The wider queries and keys are, the larger their products grow. “Why √d_k” measures it."),
+        title=tr("Scale: 1/√d_k") if example.scaled else tr("Scale: none"),
+        number=tr("{place} of {count}", place=3, count=6),
+        text=(text, tr("The wider queries and keys are, the larger their products grow. “Why √d_k” measures it.")),
         sections=(Section(title="", matrices=(scored.raw, scored.scaled), controls=("scaled",)),),
         code="uwaga.attention(q, k, torch.eye(len(k))"
         + (", normalize=None)     # the default is scale=1/√d_k" if example.scaled else ", scale=1.0, normalize=None)"),
@@ -224,23 +240,29 @@ def softmax_step(example: Example, scored: Scored) -> Step:
     sums = ", ".join(shown(number) for number in weights_NN.sum(-1).tolist())
     return Step(
         id="softmax",
-        title="Softmax: scores to shares",
-        number="4 of 6",
+        title=tr("Softmax: scores to shares"),
+        number=tr("{place} of {count}", place=4, count=6),
         text=(
-            "exp makes every score positive and increases their differences; divided by its row's sum, each is a share of 1.",
+            tr(
+                "exp makes every score positive and increases their differences; divided by its row's sum, each is a share of 1."
+            ),
         ),
         sections=(
-            Section(title="All at once", matrices=(scored.scaled, scored.exponentials, scored.weights)),
+            Section(title=tr("All at once"), matrices=(scored.scaled, scored.exponentials, scored.weights)),
             Section(
-                title="What has changed",
+                title=tr("What has changed"),
                 findings=(
                     Finding(
-                        text=f"Every row sums to 1 now: {sums}.",
+                        text=tr("Every row sums to 1 now: {sums}.", sums=sums),
                         cells=[("weights", row, c) for row in range(len(weights_NN)) for c in range(len(weights_NN))],
                     ),
                     Finding(
-                        text=f"The largest share: “{example.tokens[i]}” gives “{example.tokens[j]}” "
-                        f"{shown(float(weights_NN[i, j]))} of its attention.",
+                        text=tr(
+                            "The largest share: “{tokens}” gives “{tokens2}” {weights} of its attention.",
+                            tokens=example.tokens[i],
+                            tokens2=example.tokens[j],
+                            weights=shown(float(weights_NN[i, j])),
+                        ),
                         cells=[("weights", i, j)],
                     ),
                 ),
@@ -254,7 +276,7 @@ def _score_products(example: Example, projected: Projected, scored: Scored) -> t
     q_ND, k_ND = projected.q.numbers, projected.k.numbers
     products = Matrix(
         id="score_products",
-        title="Products of qᵢ with every key",
+        title=tr("Products of qᵢ with every key"),
         formula="q(i, d) k(j, d)",
         rows=example.tokens,
         columns=[f"{q}·{k}" for q, k in zip(projected.q.columns, projected.k.columns, strict=True)],
@@ -263,10 +285,10 @@ def _score_products(example: Example, projected: Projected, scored: Scored) -> t
     )
     one_by_one = Matrix(
         id="score_sums",
-        title="Their sums",
+        title=tr("Their sums"),
         formula="Σ q(i, d) k(j, d)",
         rows=example.tokens,
-        columns=("score",),
+        columns=(tr("score"),),
         # One query at a time: the same operation, called N times.
         numbers=torch.stack([scores(query[None], k_ND).T for query in q_ND]),
         source=provenance.total(cell("score_products", "i", "m", "c"), q_ND.shape[1]),
@@ -290,7 +312,7 @@ def _bilinear_form(example: Example, projected: Projected, scored: Scored) -> Se
     half = Matrix(
         id="x_form",
         title="X (W_Q W_Kᵀ)",
-        formula="what each token looks for, in the columns of X",
+        formula=tr("what each token looks for, in the columns of X"),
         rows=example.tokens,
         columns=widths,
         numbers=matmul(example.x_NM, form_MM),
@@ -308,20 +330,29 @@ def _bilinear_form(example: Example, projected: Projected, scored: Scored) -> Se
     furthest = float((whole.numbers - scored.raw.numbers).abs().max())
     a, b = divmod(int(form_MM.abs().argmax()), m)
     return Section(
-        title="The same without Q and K: the bilinear form W_Q W_Kᵀ",
+        title=tr("The same without Q and K: the bilinear form W_Q W_Kᵀ"),
         text=(
-            "qᵢ · kⱼ = (xᵢ W_Q)(xⱼ W_K)ᵀ = xᵢ (W_Q W_Kᵀ) xⱼᵀ. The score is a bilinear form of the two tokens: entry (a, b)"
-            " of its matrix is the weight of the product of the query token's number a and the key token's number b. With"
-            " the identity it is X Xᵀ.",
+            tr(
+                "qᵢ · kⱼ = (xᵢ W_Q)(xⱼ W_K)ᵀ = xᵢ (W_Q W_Kᵀ) xⱼᵀ. The score is a bilinear form of the two tokens: entry (a, b)"
+                " of its matrix is the weight of the product of the query token's number a and the key token's number b. With the"
+                " identity it is X Xᵀ."
+            ),
         ),
         matrices=(form, half, whole),
         findings=(
             Finding(
-                text=f"Largest entry: {shown(float(form_MM[a, b]))}. A token with “{widths[a]}” looks for “{widths[b]}”.",
+                text=tr(
+                    "Largest entry: {form}. A token with “{widths}” looks for “{widths2}”.",
+                    form=shown(float(form_MM[a, b])),
+                    widths=widths[a],
+                    widths2=widths[b],
+                ),
                 cells=[("form", a, b)],
             ),
             Finding(
-                text=f"Both ways give the same scores; the largest difference is {_apart(furthest)}.",
+                text=tr(
+                    "Both ways give the same scores; the largest difference is {furthest}.", furthest=_apart(furthest)
+                ),
                 cells=[("form_scores", 0, 0), ("scores", 0, 0)],
             ),
         ),
@@ -345,7 +376,7 @@ def mix(example: Example, head: OneHead, projected: Projected) -> Mixed:
     return Mixed(
         weighted=Matrix(
             id="weighted",
-            title="Values by their weights, for one query",
+            title=tr("Values by their weights, for one query"),
             formula="a(i, j) vⱼ",
             rows=example.tokens,
             columns=columns,
@@ -354,7 +385,7 @@ def mix(example: Example, head: OneHead, projected: Projected) -> Mixed:
         ),
         output=Matrix(
             id="output",
-            title="Output Z = A V",
+            title=tr("Output Z = A V"),
             formula="zᵢ = Σⱼ a(i, j) vⱼ",
             rows=example.tokens,
             columns=columns,
@@ -363,9 +394,9 @@ def mix(example: Example, head: OneHead, projected: Projected) -> Mixed:
         ),
         one_by_one=Matrix(
             id="output_token",
-            title="The sum, for one query",
+            title=tr("The sum, for one query"),
             formula="Σⱼ a(i, j) vⱼ",
-            rows=("sum",),
+            rows=(tr("sum"),),
             columns=columns,
             numbers=torch.stack([_attend_one(query[None], head) for query in head.q_ND]),
             source=provenance.total(cell("weighted", "m", "j", "c"), n),
@@ -376,12 +407,12 @@ def mix(example: Example, head: OneHead, projected: Projected) -> Mixed:
 def weighting_step(scored: Scored, projected: Projected, mixed: Mixed) -> Step:
     return Step(
         id="weighted",
-        title="Weigh the values",
-        number="5 of 6",
-        text=("Each value is multiplied by the query's weight on its token.",),
+        title=tr("Weigh the values"),
+        number=tr("{place} of {count}", place=5, count=6),
+        text=(tr("Each value is multiplied by the query's weight on its token."),),
         sections=(
-            Section(title="All at once", form="matrix", matrices=(scored.weights, projected.v)),
-            Section(title="Token by token: a(i, j) vⱼ", form="token", matrices=(mixed.weighted,)),
+            Section(title=tr("All at once"), form="matrix", matrices=(scored.weights, projected.v)),
+            Section(title=tr("Token by token: a(i, j) vⱼ"), form="token", matrices=(mixed.weighted,)),
         ),
         code="weights[i, :, None] * v",
     )
@@ -389,23 +420,32 @@ def weighting_step(scored: Scored, projected: Projected, mixed: Mixed) -> Step:
 
 def sum_step(example: Example, scored: Scored, projected: Projected, mixed: Mixed) -> Step:
     furthest = float((mixed.output.numbers - mixed.one_by_one.numbers[:, 0]).abs().max())
-    apart = "to the last bit" if furthest == 0 else f"up to rounding, {furthest:.1g}"
+    agree = (
+        tr("Computed for all queries at once and for one query at a time, the outputs agree to the last bit.")
+        if furthest == 0
+        else tr(
+            "Computed for all queries at once and for one query at a time, the outputs agree up to rounding, {apart}.",
+            apart=f"{furthest:.1g}",
+        )
+    )
     return Step(
         id="sum",
-        title="Sum: the output of each token",
-        number="6 of 6",
+        title=tr("Sum: the output of each token"),
+        number=tr("{place} of {count}", place=6, count=6),
         text=(
-            "Summed, the weighted values are the query's output. The whole calculation: attention(Q, K, V) = "
-            f"softmax(Q Kᵀ{'/√d_k' if example.scaled else ''}) V.",
+            tr(
+                "Summed, the weighted values are the query's output. The whole calculation: {formula}.",
+                formula=f"attention(Q, K, V) = softmax(Q Kᵀ{'/√d_k' if example.scaled else ''}) V",
+            ),
         ),
         sections=(
-            Section(title="All at once: A V", form="matrix", matrices=(scored.weights, projected.v, mixed.output)),
-            Section(title="Token by token", form="token", matrices=(mixed.weighted, mixed.one_by_one)),
+            Section(title=tr("All at once: A V"), form="matrix", matrices=(scored.weights, projected.v, mixed.output)),
+            Section(title=tr("Token by token"), form="token", matrices=(mixed.weighted, mixed.one_by_one)),
             Section(
-                title="Both are one calculation",
+                title=tr("Both are one calculation"),
                 findings=(
                     Finding(
-                        text=f"Computed for all queries at once and for one query at a time, the outputs agree {apart}.",
+                        text=agree,
                         cells=[
                             ("output", i, c)
                             for i in range(len(scored.weights.rows))

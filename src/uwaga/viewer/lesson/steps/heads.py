@@ -12,6 +12,7 @@ from torch import Tensor
 from uwaga.maps.attended import attend
 from uwaga.nn import MultiHeadAttention
 from uwaga.ops.masks import Mask
+from uwaga.viewer.languages import tr, tr_n
 from uwaga.viewer.lesson import provenance
 from uwaga.viewer.lesson.compute import LayerTrace, dense, layer_of, scale_of, scores, trace_layer
 from uwaga.viewer.lesson.document import Finding, Matrix, Section, Step, shown
@@ -27,19 +28,25 @@ def step(example: Example, x: Matrix, projected: Projected, output_weight: Matri
     joined = _joined(example, heads)
     return Step(
         id="heads",
-        title="Heads: several queries at once",
+        title=tr("Heads: several queries at once"),
         text=(
-            "With one softmax, a token looks for one thing at a time. So Q, K and V are split into heads of a few columns each;"
-            " each head computes attention by itself, with its own weights. The outputs are concatenated and multiplied by W_O.",
+            tr(
+                "With one softmax, a token looks for one thing at a time. So Q, K and V are split into heads of a few columns"
+                " each; each head computes attention by itself, with its own weights. The outputs are concatenated and multiplied"
+                " by W_O."
+            ),
         ),
         sections=(
-            Section(title="Q, K and V", matrices=(projected.q, projected.k, projected.v), controls=("heads",)),
+            Section(title=tr("Q, K and V"), matrices=(projected.q, projected.k, projected.v), controls=("heads",)),
             *(
-                Section(title=f"Head {h + 1}: columns {_columns(trace, h)} of Q and K", matrices=matrices)
+                Section(
+                    title=tr("Head {h}: columns {trace} of Q and K", h=h + 1, trace=_columns(trace, h)),
+                    matrices=matrices,
+                )
                 for h, matrices in enumerate(heads)
             ),
             Section(
-                title="Concatenated, times W_O",
+                title=tr("Concatenated, times W_O"),
                 matrices=(joined, output_weight, _output(example, trace)),
                 findings=_findings(example, heads),
             ),
@@ -49,7 +56,7 @@ def step(example: Example, x: Matrix, projected: Projected, output_weight: Matri
         head={
             "statistic": "normalized_entropy",
             "sense": "largest",
-            "why": "the head with the most uniform weights: nearly the same on all tokens",
+            "why": tr("the head with the most uniform weights: nearly the same on all tokens"),
         },
     )
 
@@ -70,8 +77,10 @@ def _head(example: Example, trace: LayerTrace, h: int, scale: float) -> Iterator
         first, width = h * numbers.shape[1], numbers.shape[1]
         yield Matrix(
             id=f"{name}_{letter}",
-            title=f"{letter.upper()} of head {h + 1}",
-            formula=f"columns {first + 1} to {first + width} of {letter.upper()}",
+            title=tr("{upper} of head {h}", upper=letter.upper(), h=h + 1),
+            formula=tr(
+                "columns {first} to {first2} of {upper}", first=first + 1, first2=first + width, upper=letter.upper()
+            ),
             rows=tokens,
             columns=[f"{letter}{first + c + 1}" for c in range(width)],
             numbers=numbers,
@@ -83,7 +92,7 @@ def _head(example: Example, trace: LayerTrace, h: int, scale: float) -> Iterator
     say = f"1/√{q_ND.shape[1]}" if example.scaled else "1"
     yield Matrix(
         id=f"{name}_raw",
-        title="Scores",
+        title=tr("Scores"),
         formula="qᵢ · kⱼ",
         rows=tokens,
         columns=tokens,
@@ -92,7 +101,7 @@ def _head(example: Example, trace: LayerTrace, h: int, scale: float) -> Iterator
     )
     yield Matrix(
         id=f"{name}_scores",
-        title="Scores, scaled",
+        title=tr("Scores, scaled"),
         formula=f"· {say}",
         rows=tokens,
         columns=tokens,
@@ -101,8 +110,8 @@ def _head(example: Example, trace: LayerTrace, h: int, scale: float) -> Iterator
     )
     yield Matrix(
         id=f"{name}_weights",
-        title=f"Weights of head {h + 1}",
-        formula="softmax of each row",
+        title=tr("Weights of head {h}", h=h + 1),
+        formula=tr("softmax of each row"),
         rows=tokens,
         columns=tokens,
         numbers=dense(weights),
@@ -111,7 +120,7 @@ def _head(example: Example, trace: LayerTrace, h: int, scale: float) -> Iterator
     )
     yield Matrix(
         id=f"{name}_output",
-        title=f"Output of head {h + 1}",
+        title=tr("Output of head {h}", h=h + 1),
         formula="Σⱼ a(i, j) vⱼ",
         rows=tokens,
         columns=[f"v{h * v_NE.shape[1] + e + 1}" for e in range(v_NE.shape[1])],
@@ -125,8 +134,8 @@ def _joined(example: Example, heads: list[list[Matrix]]) -> Matrix:
     rules = [provenance.copy(cell(each.id, "i", e)) for each in outputs for e in range(len(each.columns))]
     return Matrix(
         id="joined",
-        title="All heads side by side",
-        formula="[head 1 | head 2 | …]",
+        title=tr("All heads side by side"),
+        formula=tr("[head 1 | head 2 | …]"),
         rows=example.tokens,
         columns=[name for each in outputs for name in each.columns],
         numbers=torch.cat([each.numbers for each in outputs], dim=-1),
@@ -139,7 +148,7 @@ def output_weight_of(example: Example) -> Matrix:
     return Matrix(
         id="wo",
         title="W_O",
-        formula="learned",
+        formula=tr("learned"),
         rows=numbered("v", example.wo_EM.shape[0]),
         columns=example.width_names,
         numbers=example.wo_EM,
@@ -152,8 +161,8 @@ def _output(example: Example, trace: LayerTrace) -> Matrix:
     """The output of the layer itself."""
     return Matrix(
         id="layer_output",
-        title="Output of the layer",
-        formula="[heads] W_O",
+        title=tr("Output of the layer"),
+        formula=tr("[heads] W_O"),
         rows=example.tokens,
         columns=example.width_names,
         numbers=trace.output_NM,
@@ -166,17 +175,23 @@ def _findings(example: Example, heads: list[list[Matrix]]) -> list[Finding]:
     if len(heads) < 2:
         return [
             Finding(
-                text="With one head this is the calculation of the steps from “Three roles” to “Sum”, and then W_O."
+                text=tr("With one head this is the calculation of the steps from “Three roles” to “Sum”, and then W_O.")
             )
         ]
     first, second = heads[0][-2], heads[1][-2]
     apart_NN = (first.numbers - second.numbers).abs()
     i, j = divmod(int(apart_NN.argmax()), len(example.tokens))
     if float(apart_NN[i, j]) < 0.005:
-        return [Finding(text="With these numbers heads 1 and 2 have the same weights: they look for the same thing.")]
-    text = (
-        f"The heads look for different things: the weight of “{example.tokens[i]}” on “{example.tokens[j]}” is "
-        f"{shown(float(first.numbers[i, j]))} in head 1 and {shown(float(second.numbers[i, j]))} in head 2."
+        return [
+            Finding(text=tr("With these numbers heads 1 and 2 have the same weights: they look for the same thing."))
+        ]
+    text = tr(
+        "The heads look for different things: the weight of “{tokens}” on “{tokens2}” is {numbers} in head 1 and"
+        " {numbers2} in head 2.",
+        tokens=example.tokens[i],
+        tokens2=example.tokens[j],
+        numbers=shown(float(first.numbers[i, j])),
+        numbers2=shown(float(second.numbers[i, j])),
     )
     return [Finding(text=text, cells=[(first.id, i, j), (second.id, i, j)])]
 
@@ -205,8 +220,16 @@ class Traced(NamedTuple):
     def sections(self, title: str) -> tuple[Section, Section]:
         """Two folded sections: queries, keys and values; the heads and the output."""
         return (
-            Section(title=f"{title}: queries, keys and values of each head", matrices=self.operands, folded=True),
-            Section(title=f"{title}: scores, weights and outputs", matrices=(*self.heads, self.output[0]), folded=True),
+            Section(
+                title=tr("{title}: queries, keys and values of each head", title=title),
+                matrices=self.operands,
+                folded=True,
+            ),
+            Section(
+                title=tr("{title}: scores, weights and outputs", title=title),
+                matrices=(*self.heads, self.output[0]),
+                folded=True,
+            ),
         )
 
 
@@ -219,7 +242,7 @@ def traced_attention(
     memory: Matrix | None = None,
     mask: Mask | None = None,
     bits: Matrix | None = None,
-    title: str = "Attention",
+    title: str = "",
 ) -> Traced:
     """The numbers of a layer's attention for a matrix of tokens.
 
@@ -229,7 +252,7 @@ def traced_attention(
         x: (N, M); with a memory the input of the queries alone.
         memory: (K, M) the input of keys and values; x by default.
         mask, bits: the mask, and the matrix (N, K) that shows it.
-        title: of the output.
+        title: of the output; by default “Attention”.
     """
     asked = x if memory is None else memory
     trace = trace_layer(layer, x.numbers, None if memory is None else memory.numbers, mask)
@@ -239,7 +262,7 @@ def traced_attention(
     heads: list[Matrix] = []
     outputs: list[Matrix] = []
     for h in range(layer.num_heads):
-        name, of_head = f"{prefix}_head{h + 1}", f", head {h + 1}" if layer.num_heads > 1 else ""
+        name, of_head = f"{prefix}_head{h + 1}", h + 1 if layer.num_heads > 1 else 0
         for letter, id, source, numbers in (
             ("q", weights.query, x, trace.query_HND[h]),
             ("k", weights.key, asked, trace.key_HND[h]),
@@ -249,8 +272,13 @@ def traced_attention(
             operands.append(
                 Matrix(
                     id=f"{name}_{letter}",
-                    title=f"{letter.upper()}{of_head}",
-                    formula=f"times columns {h * width + 1} to {(h + 1) * width} of W_{letter.upper()}",
+                    title=_of_head(letter.upper(), of_head),
+                    formula=tr(
+                        "times columns {h} to {h2} of W_{upper}",
+                        h=h * width + 1,
+                        h2=(h + 1) * width,
+                        upper=letter.upper(),
+                    ),
                     rows=source.rows,
                     columns=[f"{letter}{h * width + c + 1}" for c in range(width)],
                     numbers=numbers,
@@ -265,8 +293,8 @@ def traced_attention(
         outputs.append(made[-1])
     joined = Matrix(
         id=f"{prefix}_joined",
-        title="Heads side by side",
-        formula="[head 1 | head 2 | …]",
+        title=tr("Heads side by side"),
+        formula=tr("[head 1 | head 2 | …]"),
         rows=x.rows,
         columns=[name for each in outputs for name in each.columns],
         numbers=torch.cat([each.numbers for each in outputs], dim=-1),
@@ -276,8 +304,8 @@ def traced_attention(
     )
     output = Matrix(
         id=f"{prefix}_attended",
-        title=title,
-        formula="[heads] W_O",
+        title=title or tr("Attention"),
+        formula=tr("[heads] W_O"),
         rows=x.rows,
         columns=x.columns,
         numbers=trace.output_NM,
@@ -286,9 +314,14 @@ def traced_attention(
     return Traced(tuple(operands), tuple(heads), (joined, output))
 
 
+def _of_head(title: str, head: int) -> str:
+    """The title with the number of the head; 0: there is one."""
+    return tr("{title}, head {head}", title=title, head=head) if head else title
+
+
 def _one_head(
     name: str,
-    of_head: str,
+    of_head: int,
     rows: Sequence[str],
     columns: Sequence[str],
     operands: tuple[Tensor, Tensor, Tensor],
@@ -306,7 +339,7 @@ def _one_head(
     def square(id: str, title: str, formula: str, numbers: Tensor, source: provenance.Rule, shade: str) -> Matrix:
         return Matrix(
             id=f"{name}_{id}",
-            title=f"{title}{of_head}",
+            title=_of_head(title, of_head),
             formula=formula,
             rows=rows,
             columns=columns,
@@ -317,19 +350,19 @@ def _one_head(
 
     dot = provenance.dot(cell(f"{name}_q", "i", "m"), cell(f"{name}_k", "j", "m"), q_ND.shape[1])
     times = provenance.scaled(cell(f"{name}_raw", "i", "j"), scale, say)
-    yield square("raw", "Scores", "qᵢ · kⱼ", raw_NK, dot, "signed")
-    yield square("scaled", "Scores, scaled", f"· {say}", raw_NK * scale, times, "signed")
+    yield square("raw", tr("Scores"), "qᵢ · kⱼ", raw_NK, dot, "signed")
+    yield square("scaled", tr("Scores, scaled"), f"· {say}", raw_NK * scale, times, "signed")
     last = f"{name}_scaled"
     if bits is not None:
         hidden_NK = torch.where(bits.numbers > 0, raw_NK * scale, torch.nan)
         rule = provenance.masked(cell(last, "i", "j"), cell(bits.id, "i", "j"))
-        yield square("visible", "Scores that count", "where visible", hidden_NK, rule, "signed")
+        yield square("visible", tr("Scores that count"), tr("where visible"), hidden_NK, rule, "signed")
         last = f"{name}_visible"
     rule = provenance.softmax(cell(last, "i", "j"), cell(last, "i", "m"), len(columns))
-    yield square("weights", "Weights", "softmax of each row", dense(found), rule, "share")
+    yield square("weights", tr("Weights"), tr("softmax of each row"), dense(found), rule, "share")
     yield Matrix(
         id=f"{name}_output",
-        title=f"Output{of_head}",
+        title=_of_head(tr("Output"), of_head),
         formula="Σⱼ a(i, j) vⱼ",
         rows=rows,
         columns=[f"v{e + 1}" for e in range(v_KE.shape[1])],
@@ -351,41 +384,60 @@ def _wide(example: Example, x: Matrix) -> tuple[Section, ...]:
         letter = {"wq": "q", "wk": "k"}.get(of, "v")
         axis = [f"{letter}{c + 1}" for c in range(width * count)]
         own = provenance.copy(cell(of, "i", "j"))
-        drawn = provenance.given("A random number with a fixed seed: every further head has matrices of its own.")
+        drawn = provenance.given(tr("A random number with a fixed seed: every further head has matrices of its own."))
         rules = [own if c < width else drawn for c in range(width * count)]
         matrices.append(
             Matrix(
                 id=name,
-                title=f"W_{of[1].upper()} of {count} wide head{'s' if count > 1 else ''}",
-                formula="learned",
+                title=tr_n(
+                    "{matrix} of {count} wide head",
+                    "{matrix} of {count} wide heads",
+                    count,
+                    matrix=f"W_{of[1].upper()}",
+                ),
+                formula=tr("learned"),
                 rows=axis if of_output else example.width_names,
                 columns=example.width_names if of_output else axis,
                 numbers=found,
-                source=provenance.given("The rows of head 1 are W_O of the lesson; those of further heads are random.")
+                source=provenance.given(
+                    tr("The rows of head 1 are W_O of the lesson; those of further heads are random.")
+                )
                 if of_output
                 else provenance.by_column(rules),
             )
         )
-    traced = traced_attention("wide", layer, x, Weights(*names), title="Output of the wide layer")
+    traced = traced_attention("wide", layer, x, Weights(*names), title=tr("Output of the wide layer"))
     cut_numbers = m * d * 2 + m * e + e * m
-    text = (
-        f"Heads need not divide the width. Here every head has queries and keys of width {d} and values of width {e} for itself, and"
-        f" W_O has {count} · {e} = {count * e} rows, which bring the outputs back to width {m}."
+    text = tr(
+        "Heads need not divide the width. Here every head has queries and keys of width {d} and values of width {e} for"
+        " itself, and W_O has {count} · {e} = {count2} rows, which bring the outputs back to width {m}.",
+        d=d,
+        e=e,
+        count=count,
+        count2=count * e,
+        m=m,
     )
     finding = Finding(
-        text=f"With one head both forms are the same layer, of {cut_numbers} weights."
+        text=tr("With one head both forms are the same layer, of {cut_numbers} weights.", cut_numbers=cut_numbers)
         if count == 1
-        else f"Cut into heads, the layer has {cut_numbers} weights, whatever the number of heads; with wide heads it has"
-        f" {count} times as many: {count * cut_numbers}."
+        else tr(
+            "Cut into heads, the layer has {cut_numbers} weights, whatever the number of heads; with wide heads it has"
+            " {count} times as many: {count2}.",
+            cut_numbers=cut_numbers,
+            count=count,
+            count2=count * cut_numbers,
+        )
     )
     first = Finding(
-        text="Head 1 has the matrices W_Q, W_K and W_V of the lesson, so its weights are those of the step “Softmax”.",
+        text=tr(
+            "Head 1 has the matrices W_Q, W_K and W_V of the lesson, so its weights are those of the step “Softmax”."
+        ),
         cells=[("wide_head1_weights", i, j) for i in range(len(x.rows)) for j in range(len(x.rows))],
     )
     return (
-        Section(title="The other form: wide heads", text=(text,), matrices=matrices, findings=(finding, first)),
-        *traced.sections("Wide heads"),
-        Section(title="The wide heads side by side, times W_O", matrices=(traced.output[1],)),
+        Section(title=tr("The other form: wide heads"), text=(text,), matrices=matrices, findings=(finding, first)),
+        *traced.sections(tr("Wide heads")),
+        Section(title=tr("The wide heads side by side, times W_O"), matrices=(traced.output[1],)),
     )
 
 

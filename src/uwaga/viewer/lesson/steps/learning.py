@@ -16,6 +16,7 @@ from torch.nn.functional import cross_entropy, one_hot
 
 from uwaga.nn import SinusoidalPositions
 from uwaga.ops.attention.api import attention
+from uwaga.viewer.languages import tr, tr_n
 from uwaga.viewer.lesson import provenance
 from uwaga.viewer.lesson.compute import scores, unnormalised
 from uwaga.viewer.lesson.document import Chart, Finding, Matrix, Section, Step, shown
@@ -94,20 +95,24 @@ def step(example: Example) -> Step:
     made = _Forward(example, task, now)
     return Step(
         id="learning",
-        title="Learning: W_Q, W_K and W_V move",
+        title=tr("Learning: W_Q, W_K and W_V move"),
         text=(
-            "A task that one can see succeed: each token shall name the word before it (the first one, itself). Queries and keys are"
-            " made from the codes of the places; a value is a score for each word.",
-            "The loss says how wrong the answers are. Its gradient says, for every number of W_Q, W_K and W_V, in which direction the"
-            " loss grows; a step moves each number a little in the other. Make steps and watch the weights.",
+            tr(
+                "A task that one can see succeed: each token shall name the word before it (the first one, itself). Queries and"
+                " keys are made from the codes of the places; a value is a score for each word."
+            ),
+            tr(
+                "The loss says how wrong the answers are. Its gradient says, for every number of W_Q, W_K and W_V, in which"
+                " direction the loss grows; a step moves each number a little in the other. Make steps and watch the weights."
+            ),
         ),
         sections=(
             *_progress(example, states, made),
-            Section(title="What is read", matrices=(made.codes, made.words), folded=True),
-            Section(title="The three matrices now", matrices=(made.wq, made.wk, made.wv)),
-            Section(title="Attention", matrices=(made.q, made.k, made.v, made.raw, made.scaled), folded=True),
+            Section(title=tr("What is read"), matrices=(made.codes, made.words), folded=True),
+            Section(title=tr("The three matrices now"), matrices=(made.wq, made.wk, made.wv)),
+            Section(title=tr("Attention"), matrices=(made.q, made.k, made.v, made.raw, made.scaled), folded=True),
             Section(
-                title="The loss",
+                title=tr("The loss"),
                 matrices=(made.chances, made.wanted, made.losses, made.loss),
                 findings=(_answers(example, task, made),),
             ),
@@ -127,11 +132,11 @@ class _Forward:
         tokens, n = example.tokens, len(example.tokens)
         width, words = numbered("p", _WIDTH), task.words
         q_names, k_names = numbered("q", _WIDTH), numbered("k", _WIDTH)
-        say = "A number of the random start, moved by the gradient steps so far."
+        say = tr("A number of the random start, moved by the gradient steps so far.")
         self.codes = Matrix(
             id="learn_codes",
-            title="P, the codes of the places",
-            formula="as in “Positions”",
+            title=tr("P, the codes of the places"),
+            formula=tr("as in “Positions”"),
             rows=tokens,
             columns=width,
             numbers=task.codes_NW,
@@ -139,18 +144,21 @@ class _Forward:
         )
         self.words = Matrix(
             id="learn_words",
-            title="E, the words",
-            formula="1 at the token's own word",
+            title=tr("E, the words"),
+            formula=tr("1 at the token's own word"),
             rows=tokens,
             columns=words,
             numbers=task.words_NC,
-            source=provenance.given("1 at the token's own word, else 0."),
+            source=provenance.given(tr("1 at the token's own word, else 0.")),
             shade="bits",
             digits=0,
         )
         self.wq = self._weight("learn_wq", "W_Q", width, q_names, now.wq_WW, say)
         self.wk = self._weight("learn_wk", "W_K", width, k_names, now.wk_WW, say)
-        start = f"{_START_V:.0f} on the diagonal and 0 elsewhere at the start, moved by the gradient steps so far."
+        start = tr(
+            "{start} on the diagonal and 0 elsewhere at the start, moved by the gradient steps so far.",
+            start=f"{_START_V:.0f}",
+        )
         self.wv = self._weight("learn_wv", "W_V", words, words, now.wv_CC, start)
         q_NW, k_NW, v_NC = task.codes_NW @ now.wq_WW, task.codes_NW @ now.wk_WW, task.words_NC @ now.wv_CC
         self.q = _product("learn_q", "Q = P W_Q", tokens, q_names, q_NW, "learn_codes", "learn_wq", _WIDTH)
@@ -160,7 +168,7 @@ class _Forward:
         factor = _WIDTH**-0.5
         self.raw = Matrix(
             id="learn_raw",
-            title="Scores Q Kᵀ",
+            title=tr("Scores Q Kᵀ"),
             formula="qᵢ · kⱼ",
             rows=tokens,
             columns=tokens,
@@ -169,7 +177,7 @@ class _Forward:
         )
         self.scaled = Matrix(
             id="learn_scaled",
-            title="Scores, scaled",
+            title=tr("Scores, scaled"),
             formula=f"· 1/√{_WIDTH}",
             rows=tokens,
             columns=tokens,
@@ -178,8 +186,8 @@ class _Forward:
         )
         self.weights = Matrix(
             id="learn_weights",
-            title="Weights A",
-            formula="softmax of each row",
+            title=tr("Weights A"),
+            formula=tr("softmax of each row"),
             rows=tokens,
             columns=tokens,
             numbers=now.weights_NN,
@@ -189,12 +197,12 @@ class _Forward:
         output_NC = attention(q_NW, k_NW, v_NC)
         assert isinstance(output_NC, Tensor)
         self.output = _product(
-            "learn_output", "Scores of the words, A V", tokens, words, output_NC, "learn_weights", "learn_v", n
+            "learn_output", tr("Scores of the words, A V"), tokens, words, output_NC, "learn_weights", "learn_v", n
         )
         self.chances = Matrix(
             id="learn_chances",
-            title="Probabilities",
-            formula="softmax of each row",
+            title=tr("Probabilities"),
+            formula=tr("softmax of each row"),
             rows=tokens,
             columns=words,
             numbers=output_NC.softmax(-1),
@@ -204,22 +212,22 @@ class _Forward:
         before = task.before_N.tolist()
         self.wanted = Matrix(
             id="learn_wanted",
-            title="The right answer",
-            formula="1 at the word before; of the first token, at its own",
+            title=tr("The right answer"),
+            formula=tr("1 at the word before; of the first token, at its own"),
             rows=tokens,
             columns=words,
             numbers=one_hot(task.before_N, len(words)).float(),
-            source=provenance.given("1 at the word before the token; of the first token, at its own word."),
+            source=provenance.given(tr("1 at the word before the token; of the first token, at its own word.")),
             shade="bits",
             digits=0,
         )
         losses_N = -output_NC.log_softmax(-1)[torch.arange(n), task.before_N]
         self.losses = Matrix(
             id="learn_losses",
-            title="Loss of each token",
-            formula="-log of the probability of the right answer",
+            title=tr("Loss of each token"),
+            formula=tr("-log of the probability of the right answer"),
             rows=tokens,
-            columns=("loss",),
+            columns=(tr("loss"),),
             numbers=losses_N[:, None],
             source=provenance.negative_log(cell("learn_chances", "i", provenance.picked(before, "i"))),
             shade="none",
@@ -227,10 +235,10 @@ class _Forward:
         )
         self.loss = Matrix(
             id="learn_loss",
-            title="The loss",
-            formula="their mean",
-            rows=("all",),
-            columns=("loss",),
+            title=tr("The loss"),
+            formula=tr("their mean"),
+            rows=(tr("all"),),
+            columns=(tr("loss"),),
             numbers=torch.tensor([[now.loss]]),
             source=provenance.mean(cell("learn_losses", "m", 0), n),
             shade="none",
@@ -242,7 +250,7 @@ class _Forward:
         return Matrix(
             id=id,
             title=title,
-            formula="learned",
+            formula=tr("learned"),
             rows=rows,
             columns=columns,
             numbers=numbers,
@@ -266,35 +274,50 @@ def _progress(example: Example, states: Sequence[State], made: _Forward) -> tupl
     ]
     matrix = Matrix(
         id="learn_progress",
-        title="Step by step",
-        formula=f"{len(states) - 1} steps at a learning rate of {example.rate:g}",
-        rows=[f"after {number}" for number in range(len(states))],
-        columns=("step", "loss", "right", "gradient"),
+        title=tr("Step by step"),
+        formula=tr("{states} steps at a learning rate of {rate}", states=len(states) - 1, rate=f"{example.rate:g}"),
+        rows=[tr("after {number}", number=number) for number in range(len(states))],
+        columns=(tr("step"), tr("loss"), tr("right"), tr("gradient")),
         numbers=torch.tensor(rows, dtype=torch.float32),
         source=provenance.given(
-            "Gradient descent by autograd from the same start: the loss, the tokens whose answer is right, and the length of the"
-            " gradient of all three matrices."
+            tr(
+                "Gradient descent by autograd from the same start: the loss, the tokens whose answer is right, and the length of"
+                " the gradient of all three matrices."
+            )
         ),
         shade="none",
         digits=4,
     )
     now, last = states[example.steps], states[-1]
     first = states[0]
-    here = f"After {example.steps} step{'' if example.steps == 1 else 's'} the loss is {shown(now.loss)}, and {now.right} of {count} answers are right."
-    way = (
-        f"From the start to step {len(states) - 1} the loss goes from {shown(first.loss)} to {shown(last.loss)}, and right answers"
-        f" from {first.right} to {last.right} of {count}."
+    here = tr_n(
+        "After {count} step the loss is {loss}, and {right} of {answers} answers are right.",
+        "After {count} steps the loss is {loss}, and {right} of {answers} answers are right.",
+        example.steps,
+        loss=shown(now.loss),
+        right=now.right,
+        answers=count,
+    )
+    way = tr(
+        "From the start to step {states} the loss goes from {loss} to {loss2}, and right answers from {right} to"
+        " {right2} of {count}.",
+        states=len(states) - 1,
+        loss=shown(first.loss),
+        loss2=shown(last.loss),
+        right=first.right,
+        right2=last.right,
+        count=count,
     )
     chart = Chart(
-        title="The loss over the steps",
+        title=tr("The loss over the steps"),
         matrix=matrix.id,
         lines=(1, 3),
         description=way,
-        x_title="steps",
-        y_title="loss, gradient",
+        x_title=tr("steps"),
+        y_title=tr("loss, gradient"),
     )
     steps = Section(
-        title="Make steps",
+        title=tr("Make steps"),
         controls=("steps", "rate"),
         charts=(chart,),
         findings=(
@@ -303,7 +326,7 @@ def _progress(example: Example, states: Sequence[State], made: _Forward) -> tupl
         ),
         matrices=(made.weights, made.output),
     )
-    return steps, Section(title="Step by step", matrices=(matrix,), folded=True)
+    return steps, Section(title=tr("Step by step"), matrices=(matrix,), folded=True)
 
 
 def _answers(example: Example, task: Task, made: _Forward) -> Finding:
@@ -311,7 +334,12 @@ def _answers(example: Example, task: Task, made: _Forward) -> Finding:
     i = int(losses.argmax())
     wanted = task.words[int(task.before_N[i])]
     chance = float(made.chances.numbers[i, int(task.before_N[i])])
-    text = f"The largest loss is that of “{example.tokens[i]}”: it gives “{wanted}” a probability of {shown(chance)}."
+    text = tr(
+        "The largest loss is that of “{tokens}”: it gives “{wanted}” a probability of {chance}.",
+        tokens=example.tokens[i],
+        wanted=wanted,
+        chance=shown(chance),
+    )
     return Finding(text=text, cells=[("learn_losses", i, 0), ("learn_chances", i, int(task.before_N[i]))])
 
 
@@ -355,32 +383,34 @@ def _backwards(example: Example, task: Task, now: State, made: _Forward) -> Sect
     q_names, k_names = made.q.columns, made.k.columns
     errors = made.chances.numbers - made.wanted.numbers
     matrices = (
-        matrix("errors", "Errors", "probability - right answer", words, errors, provenance.minus(of("chances", "i", "j"), of("wanted", "i", "j"))),
-        matrix("dz", "dZ", f"errors · 1/{n}", words, dz_NC, provenance.scaled(of("errors", "i", "j"), 1 / n, f"1/{n}")),
+        matrix("errors", tr("Errors"), tr("probability - right answer"), words, errors, provenance.minus(of("chances", "i", "j"), of("wanted", "i", "j"))),
+        matrix("dz", "dZ", tr("errors · 1/{n}", n=n), words, dz_NC, provenance.scaled(of("errors", "i", "j"), 1 / n, f"1/{n}")),
         matrix("dv", "dV", "Aᵀ dZ", words, dv_NC, provenance.dot(of("weights", "m", "i"), of("dz", "m", "j"), n)),
         matrix("da", "dA", "dZ Vᵀ", tokens, da_NN, provenance.dot(of("dz", "i", "m"), of("v", "j", "m"), len(words))),
-        matrix("da_mean", "Mean of dA", "Σⱼ a(i, j) dA(i, j)", ("mean",), mean_N1, provenance.dot(of("weights", "i", "m"), of("da", "i", "m"), n)),
-        matrix("da_apart", "dA - its mean", "dA(i, j) - mean(i)", tokens, da_NN - mean_N1, provenance.minus(of("da", "i", "j"), of("da_mean", "i", 0))),
-        matrix("ds", "dS, through softmax", "a(i, j) (dA(i, j) - mean(i))", tokens, ds_NN, provenance.product(of("weights", "i", "j"), of("da_apart", "i", "j"))),
-        matrix("ds_raw", "dS, before scaling", f"· 1/√{_WIDTH}", tokens, ds_NN * factor, provenance.scaled(of("ds", "i", "j"), factor, f"1/√{_WIDTH}")),
+        matrix("da_mean", tr("Mean of dA"), "Σⱼ a(i, j) dA(i, j)", ("mean",), mean_N1, provenance.dot(of("weights", "i", "m"), of("da", "i", "m"), n)),
+        matrix("da_apart", tr("dA - its mean"), tr("dA(i, j) - mean(i)"), tokens, da_NN - mean_N1, provenance.minus(of("da", "i", "j"), of("da_mean", "i", 0))),
+        matrix("ds", tr("dS, through softmax"), tr("a(i, j) (dA(i, j) - mean(i))"), tokens, ds_NN, provenance.product(of("weights", "i", "j"), of("da_apart", "i", "j"))),
+        matrix("ds_raw", tr("dS, before scaling"), f"· 1/√{_WIDTH}", tokens, ds_NN * factor, provenance.scaled(of("ds", "i", "j"), factor, f"1/√{_WIDTH}")),
         matrix("dq", "dQ", "dS K", q_names, dq_NW, provenance.dot(of("ds_raw", "i", "m"), of("k", "m", "j"), n)),
         matrix("dk", "dK", "dSᵀ Q", k_names, dk_NW, provenance.dot(of("ds_raw", "m", "i"), of("q", "m", "j"), n)),
     )  # fmt: skip
     dwq_WW, dwk_WW, dwv_CC = now.gradients
     gradients = (
-        matrix("dwq", "Gradient of W_Q", "Pᵀ dQ", q_names, dwq_WW, provenance.dot(of("codes", "m", "i"), of("dq", "m", "j"), n), rows=made.wq.rows),
-        matrix("dwk", "Gradient of W_K", "Pᵀ dK", k_names, dwk_WW, provenance.dot(of("codes", "m", "i"), of("dk", "m", "j"), n), rows=made.wk.rows),
-        matrix("dwv", "Gradient of W_V", "Eᵀ dV", words, dwv_CC, provenance.dot(of("words", "m", "i"), of("dv", "m", "j"), n), rows=words),
+        matrix("dwq", tr("Gradient of {matrix}", matrix="W_Q"), "Pᵀ dQ", q_names, dwq_WW, provenance.dot(of("codes", "m", "i"), of("dq", "m", "j"), n), rows=made.wq.rows),
+        matrix("dwk", tr("Gradient of {matrix}", matrix="W_K"), "Pᵀ dK", k_names, dwk_WW, provenance.dot(of("codes", "m", "i"), of("dk", "m", "j"), n), rows=made.wk.rows),
+        matrix("dwv", tr("Gradient of {matrix}", matrix="W_V"), "Eᵀ dV", words, dwv_CC, provenance.dot(of("words", "m", "i"), of("dv", "m", "j"), n), rows=words),
     )  # fmt: skip
     sizes = [float(each.numbers.abs().max()) for each in gradients]
     which = max(range(3), key=sizes.__getitem__)
     at = divmod(int(gradients[which].numbers.abs().argmax()), len(gradients[which].columns))
-    text = (
-        f"The steepest number is in {gradients[which].title.removeprefix('Gradient of ')}, with a gradient of"
-        f" {shown(float(gradients[which].numbers[at]))}. Every number of the way back is written out below."
+    text = tr(
+        "The steepest number is in {value}, with a gradient of {numbers}. Every number of the way back is written out"
+        " below.",
+        value=("W_Q", "W_K", "W_V")[which],
+        numbers=shown(float(gradients[which].numbers[at])),
     )
     return Section(
-        title="The gradients",
+        title=tr("The gradients"),
         matrices=(*gradients, *matrices),
         findings=(Finding(text=text, cells=[(gradients[which].id, *at)]),),
         folded=True,
@@ -398,8 +428,8 @@ def _after(example: Example, states: Sequence[State]) -> Section:
     matrices = [
         Matrix(
             id=f"learn_{id}_next",
-            title=f"{title} after one more step",
-            formula=f"{title} - {rate:g} · gradient",
+            title=tr("{title} after one more step", title=title),
+            formula=tr("{title} - {rate} · gradient", title=title, rate=f"{rate:g}"),
             rows=rows,
             columns=columns,
             numbers=numbers,
@@ -410,25 +440,31 @@ def _after(example: Example, states: Sequence[State]) -> Section:
     pictures = [
         Matrix(
             id=f"learn_weights_{number}",
-            title="Weights at the start" if number == 0 else f"Weights after {number} steps",
-            formula="softmax of each row",
+            title=tr("Weights at the start")
+            if number == 0
+            else tr_n("Weights after {count} step", "Weights after {count} steps", number),
+            formula=tr("softmax of each row"),
             rows=tokens,
             columns=tokens,
             numbers=states[number].weights_NN,
-            source=provenance.given("The weights A with the three matrices of that step."),
+            source=provenance.given(tr("The weights A with the three matrices of that step.")),
             shade="share",
         )
         for number in (0, len(states) - 1)
     ]
     before, after = shown(now.loss), shown(then.loss)
     if before == after:
-        change = f"With one more step the loss stays at {before}."
+        change = tr("With one more step the loss stays at {before}.", before=before)
     elif then.loss < now.loss:
-        change = f"With one more step the loss falls from {before} to {after}."
+        change = tr("With one more step the loss falls from {before} to {after}.", before=before, after=after)
     else:
-        change = f"With one more step the loss rises from {before} to {after}: the step was too long."
+        change = tr(
+            "With one more step the loss rises from {before} to {after}: the step was too long.",
+            before=before,
+            after=after,
+        )
     return Section(
-        title="One more step, and many",
+        title=tr("One more step, and many"),
         matrices=(*matrices, *pictures),
         findings=(
             Finding(text=change, cells=[("learn_wq_next", 0, 0)]),
@@ -440,10 +476,15 @@ def _after(example: Example, states: Sequence[State]) -> Section:
 def _on_the_word_before(tokens: Sequence[str], weights: Matrix, number: int) -> Finding:
     n = len(tokens)
     if n == 1:
-        return Finding(text="A single token has no word before it; its weight on itself is 1 from the start.")
+        return Finding(text=tr("A single token has no word before it; its weight on itself is 1 from the start."))
     places = [(i, i - 1) for i in range(1, n)]
     mean = sum(float(weights.numbers[place]) for place in places) / len(places)
-    text = f"After {number} steps a token gives the one before it {shown(mean)} of its attention on average; nobody has told it where to look."
+    text = tr(
+        "After {number} steps a token gives the one before it {mean} of its attention on average; nobody has told it"
+        " where to look.",
+        number=number,
+        mean=shown(mean),
+    )
     return Finding(text=text, cells=[(weights.id, i, j) for i, j in places])
 
 
@@ -455,7 +496,7 @@ def _crude(example: Example, task: Task, made: _Forward) -> Section:
     x = Matrix(
         id="learn_x",
         title="X = [P | E]",
-        formula="codes and words side by side",
+        formula=tr("codes and words side by side"),
         rows=tokens,
         columns=columns,
         numbers=u_NU,
@@ -476,7 +517,7 @@ def _crude(example: Example, task: Task, made: _Forward) -> Section:
     output_NC = unnormalised(u_NU, u_NU, task.words_NC)
     output = _product(
         "learn_crude",
-        "X Xᵀ X, the columns of the words",
+        tr("X Xᵀ X, the columns of the words"),
         tokens,
         words,
         output_NC,
@@ -485,12 +526,15 @@ def _crude(example: Example, task: Task, made: _Forward) -> Section:
         n,
     )
     loss, right = float(cross_entropy(output_NC, task.before_N)), int((output_NC.argmax(-1) == task.before_N).sum())
-    text = (
-        f"Crude attention on the same input has a loss of {shown(loss)} and {right} of {n} right answers, after any number of steps:"
-        " it has no W_Q, W_K or W_V, so there is nothing to move."
+    text = tr(
+        "Crude attention on the same input has a loss of {loss} and {right} of {n} right answers, after any number of"
+        " steps: it has no W_Q, W_K or W_V, so there is nothing to move.",
+        loss=shown(loss),
+        right=right,
+        n=n,
     )
     return Section(
-        title="The same with crude attention",
+        title=tr("The same with crude attention"),
         matrices=(x, alike, output),
         findings=(Finding(text=text, cells=[(output.id, i, c) for i in range(n) for c in range(len(words))]),),
         folded=True,

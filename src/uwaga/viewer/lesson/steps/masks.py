@@ -8,6 +8,7 @@ from torch import Tensor
 from uwaga.maps.attended import attend
 from uwaga.ops.masks import Causal, KeyLengths, Mask, Window
 from uwaga.ops.score_shape import ScoreShape
+from uwaga.viewer.languages import tr, tr_n
 from uwaga.viewer.lesson import provenance
 from uwaga.viewer.lesson.compute import OneHead, dense
 from uwaga.viewer.lesson.document import Finding, Matrix, Section, Step, shown
@@ -19,10 +20,12 @@ def step(example: Example, head: OneHead) -> Step:
     window, length = example.window, example.length
     return Step(
         id="masks",
-        title="Masks: which keys a query sees",
+        title=tr("Masks: which keys a query sees"),
         text=(
-            "A mask hides keys from queries. The weight on a hidden key is 0, and the weights on the others sum to 1.",
-            "uwaga skips hidden scores: they are not computed.",
+            tr(
+                "A mask hides keys from queries. The weight on a hidden key is 0, and the weights on the others sum to 1."
+            ),
+            tr("uwaga skips hidden scores: they are not computed."),
         ),
         sections=(
             _section(
@@ -30,27 +33,31 @@ def step(example: Example, head: OneHead) -> Step:
                 head,
                 "causal",
                 Causal(),
-                "Causal: itself and the tokens before",
-                "1 where the key's place is at most the query's own",
-                "A language model generates from left to right: no token may see a later one.",
+                tr("Causal: itself and the tokens before"),
+                tr("1 where the key's place is at most the query's own"),
+                tr("A language model generates from left to right: no token may see a later one."),
             ),
             _section(
                 example,
                 head,
                 "past",
                 Causal(include_self=False),
-                "Strictly past: only the tokens before",
-                "1 where the key's place is before the query's own",
-                "No token is before the first one: it sees no key, and its output is zeros, not the result of a division by zero.",
+                tr("Strictly past: only the tokens before"),
+                tr("1 where the key's place is before the query's own"),
+                tr(
+                    "No token is before the first one: it sees no key, and its output is zeros, not the result of a division by zero."
+                ),
             ),
             _section(
                 example,
                 head,
                 "window",
                 Window(window, 0),
-                f"Window({window}, 0): itself and {_before(window)}",
-                f"1 where the key is the query's own place or up to {window} before it",
-                "Distant keys are hidden; through several layers, information still passes over more than one window.",
+                _window_title(window),
+                tr("1 where the key is the query's own place or up to {window} before it", window=window),
+                tr(
+                    "Distant keys are hidden; through several layers, information still passes over more than one window."
+                ),
                 controls=("window",),
             ),
             _section(
@@ -58,9 +65,9 @@ def step(example: Example, head: OneHead) -> Step:
                 head,
                 "lengths",
                 KeyLengths(torch.tensor(length)),
-                f"Key lengths: the first {length}, the rest is padding",
-                f"1 for the first {length} keys",
-                "In a padded batch, the places after the end of a sentence hold padding; no query may see it.",
+                tr("Key lengths: the first {length}, the rest is padding", length=length),
+                tr("1 for the first {length} keys", length=length),
+                tr("In a padded batch, the places after the end of a sentence hold padding; no query may see it."),
                 controls=("length",),
             ),
         ),
@@ -68,7 +75,7 @@ def step(example: Example, head: OneHead) -> Step:
         head={
             "statistic": "previous_token",
             "sense": "largest",
-            "why": "the head with the most weight on the token before the query",
+            "why": tr("the head with the most weight on the token before the query"),
         },
     )
 
@@ -94,12 +101,12 @@ def _section(
     assert isinstance(output_NE, Tensor)
     bits, scores, shares = f"{id}_bits", f"{id}_scores", f"{id}_weights"
     made = (
-        _square(tokens, bits, "Visible", rule, bits_NN.float(), provenance.given(rule), "bits"),
+        _square(tokens, bits, tr("Visible"), rule, bits_NN.float(), provenance.given(rule), "bits"),
         _square(
             tokens,
             scores,
-            "Scores that count",
-            "s(i, j) where visible",
+            tr("Scores that count"),
+            tr("s(i, j) where visible"),
             torch.where(bits_NN, head.scores_NN * head.scale, torch.nan),
             provenance.masked(cell("scaled", "i", "j"), cell(bits, "i", "j")),
             "signed",
@@ -107,15 +114,15 @@ def _section(
         _square(
             tokens,
             shares,
-            "Weights",
-            "softmax over the visible",
+            tr("Weights"),
+            tr("softmax over the visible"),
             dense(weights),
             provenance.softmax(cell(scores, "i", "j"), cell(scores, "i", "m"), n),
             "share",
         ),
         Matrix(
             id=f"{id}_output",
-            title="Output",
+            title=tr("Output"),
             formula="Σⱼ a(i, j) vⱼ",
             rows=tokens,
             columns=[f"v{e + 1}" for e in range(output_NE.shape[1])],
@@ -147,18 +154,39 @@ def _square(
 def _finding(tokens: Sequence[str], bits_NN: Tensor, weights: Matrix) -> Finding:
     blind = [i for i, row in enumerate(bits_NN) if not bool(row.any())]
     if blind:
-        named = ", ".join(f"“{tokens[i]}”" for i in blind[:3])
-        who = f"{named} sees" if len(blind) == 1 else f"{named} see" if len(blind) <= 3 else f"{len(blind)} tokens see"
+        named = ", ".join(tr("“{token}”", token=tokens[i]) for i in blind[:3])
+        text = (
+            tr_n(
+                "{named} sees nothing: the weights sum to 0.00 and the output is zeros.",
+                "{named} see nothing: the weights sum to 0.00 and the output is zeros.",
+                len(blind),
+                named=named,
+            )
+            if len(blind) <= 3
+            else tr_n(
+                "{count} token sees nothing: the weights sum to 0.00 and the output is zeros.",
+                "{count} tokens see nothing: the weights sum to 0.00 and the output is zeros.",
+                len(blind),
+            )
+        )
         cells = [(weights.id, i, j) for i in blind for j in range(len(tokens))]
-        return Finding(text=f"{who} nothing: the weights sum to 0.00 and the output is zeros.", cells=cells)
+        return Finding(text=text, cells=cells)
     hidden, pairs = int((~bits_NN).sum()), bits_NN.numel()
     last = len(tokens) - 1
-    text = (
-        f"{hidden} of {pairs} pairs are hidden, {hidden / pairs:.0%} of the work. The row of “{tokens[last]}” still sums to "
-        f"{shown(float(weights.numbers[last].sum()))}."
+    text = tr(
+        "{hidden} of {pairs} pairs are hidden, {hidden2} of the work. The row of “{tokens}” still sums to {sum}.",
+        hidden=hidden,
+        pairs=pairs,
+        hidden2=f"{hidden / pairs:.0%}",
+        tokens=tokens[last],
+        sum=shown(float(weights.numbers[last].sum())),
     )
     return Finding(text=text, cells=[(weights.id, last, j) for j in range(len(tokens))])
 
 
-def _before(window: int) -> str:
-    return {0: "nothing else", 1: "the one before"}.get(window, f"the {window} before")
+def _window_title(window: int) -> str:
+    if window == 0:
+        return tr("Window(0, 0): itself and nothing else")
+    return tr_n(
+        "Window({count}, 0): itself and the one before", "Window({count}, 0): itself and the {count} before", window
+    )

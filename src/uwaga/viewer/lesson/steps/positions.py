@@ -3,7 +3,6 @@
 Letters: N tokens, M width of a token's vector, L places.
 """
 
-import functools
 import math
 from typing import Any
 
@@ -12,6 +11,7 @@ from torch import Tensor
 
 from uwaga.nn import SinusoidalPositions
 from uwaga.ops.attention.api import attention
+from uwaga.viewer.languages import cached, tr
 from uwaga.viewer.lesson import provenance
 from uwaga.viewer.lesson.compute import layer_of
 from uwaga.viewer.lesson.document import Chart, Finding, Matrix, Section, Step, difference_shade, shown
@@ -43,17 +43,21 @@ def placed(example: Example, x: Matrix) -> Matrix:
 def step(example: Example, x: Matrix, summed: Matrix) -> Step:
     return Step(
         id="positions",
-        title="Positions: the order of tokens",
+        title=tr("Positions: the order of tokens"),
         text=(
-            "Attention alone ignores the order of tokens. So each place has a code, which is added to the token's vector:"
-            " sines and cosines of many wavelengths, like the hands of a clock that turn at different speeds.",
+            tr(
+                "Attention alone ignores the order of tokens. So each place has a code, which is added to the token's vector:"
+                " sines and cosines of many wavelengths, like the hands of a clock that turn at different speeds."
+            ),
         ),
         sections=(
             *_added(example, x, summed),
             Section(
-                title="Without positions, order does not count",
+                title=tr("Without positions, order does not count"),
                 text=(
-                    "Shuffle the tokens, compute attention, and reorder the outputs: without positions they are unchanged.",
+                    tr(
+                        "Shuffle the tokens, compute attention, and reorder the outputs: without positions they are unchanged."
+                    ),
                 ),
                 matrices=_shuffled(example, with_positions=False),
                 controls=("order",),
@@ -66,7 +70,7 @@ def step(example: Example, x: Matrix, summed: Matrix) -> Step:
         head={
             "statistic": "distance",
             "sense": "largest",
-            "why": "the head with the largest mean distance between query and key",
+            "why": tr("the head with the largest mean distance between query and key"),
         },
     )
 
@@ -75,13 +79,13 @@ def _added(example: Example, x: Matrix, summed: Matrix) -> tuple[Section, ...]:
     """The codes of the example's places, and X with them."""
     n, m = example.x_NM.shape
     if m % 2:
-        text = f"Codes are pairs of a sine and a cosine, which need an even width; X has {m} columns here."
-        return (Section(title="A code for each place", text=(text,)),)
+        text = tr("Codes are pairs of a sine and a cosine, which need an even width; X has {m} columns here.", m=m)
+        return (Section(title=tr("A code for each place"), text=(text,)),)
     positions = SinusoidalPositions(m)
     codes = Matrix(
         id="codes",
-        title="Codes of the places",
-        formula="PE(p, 2i) = sin(p / 10000^(2i/M)), PE(p, 2i+1) = cos(the same)",
+        title=tr("Codes of the places"),
+        formula=tr("PE(p, 2i) = sin(p / 10000^(2i/M)), PE(p, 2i+1) = cos(the same)"),
         rows=[str(place) for place in range(n)],
         columns=[f"{'cos' if c % 2 else 'sin'} {c // 2 + 1}" for c in range(m)],
         numbers=positions.table(n),
@@ -91,20 +95,20 @@ def _added(example: Example, x: Matrix, summed: Matrix) -> tuple[Section, ...]:
     frequency = 10000.0 ** (-2 * hands / m)
     waves = Matrix(
         id="wavelengths",
-        title="Wavelengths",
+        title=tr("Wavelengths"),
         formula="2π · 10000^(2i/M)",
-        rows=[f"pair {i + 1}" for i in range(m // 2)],
-        columns=("radians per place", "places per turn"),
+        rows=[tr("pair {i}", i=i + 1) for i in range(m // 2)],
+        columns=(tr("radians per place"), tr("places per turn")),
         numbers=torch.stack((frequency, 2 * math.pi / frequency), dim=-1).float(),
         source=provenance.given(
-            "The i-th pair turns by 10000^(-2i/M) radians per place, so that a turn takes 2π times its inverse."
+            tr("The i-th pair turns by 10000^(-2i/M) radians per place, so that a turn takes 2π times its inverse.")
         ),
         shade="none",
         digits=3,
     )
     return (
-        Section(title="A code for each place", matrices=(codes, waves)),
-        Section(title="Added to the tokens", matrices=(x, summed)),
+        Section(title=tr("A code for each place"), matrices=(codes, waves)),
+        Section(title=tr("Added to the tokens"), matrices=(x, summed)),
     )
 
 
@@ -113,8 +117,8 @@ def _counted(example: Example) -> tuple[Section, ...]:
         return ()
     return (
         Section(
-            title="With positions, order counts",
-            text=("The same with the codes added: a token in another place has another output.",),
+            title=tr("With positions, order counts"),
+            text=(tr("The same with the codes added: a token in another place has another output."),),
             matrices=_shuffled(example, with_positions=True),
         ),
     )
@@ -133,31 +137,37 @@ def _shuffled(example: Example, *, with_positions: bool) -> tuple[Matrix, ...]:
     first, then, apart = (
         f"{'with' if with_positions else 'without'}_{name}" for name in ("order", "shuffled", "apart")
     )
-    say = "The layer of the step “Heads” over " + ("X + PE" if with_positions else "X")
+    over = "X + PE" if with_positions else "X"
     shared: dict[str, Any] = {"rows": example.tokens, "columns": example.width_names}
     return (
         Matrix(
             id=first,
-            title="Output",
+            title=tr("Output"),
             formula="layer(X + PE)" if with_positions else "layer(X)",
             numbers=outputs[0],
-            source=provenance.given(f"{say}.") if with_positions else provenance.copy(cell("layer_output", "i", "j")),
+            source=provenance.given(tr("The layer of the step “Heads” over {over}.", over=over))
+            if with_positions
+            else provenance.copy(cell("layer_output", "i", "j")),
             **shared,
         ),
         Matrix(
             id=then,
-            title="Output of the shuffled tokens, reordered",
+            title=tr("Output of the shuffled tokens, reordered"),
             formula="unshuffle(layer(shuffle(X)" + (" + PE))" if with_positions else "))"),
             numbers=outputs[1][back],
             source=provenance.given(
-                f"{say}, the tokens shuffled first; then each row is moved back to its token's place."
+                tr(
+                    "The layer of the step “Heads” over {over}, the tokens shuffled first; then each row is moved back to its token's"
+                    " place.",
+                    over=over,
+                )
             ),
             **shared,
         ),
         Matrix(
             id=apart,
-            title="Difference",
-            formula="first - second",
+            title=tr("Difference"),
+            formula=tr("first - second"),
             numbers=outputs[0] - outputs[1][back],
             source=provenance.minus(cell(first, "i", "j"), cell(then, "i", "j")),
             shade=difference_shade(outputs[0] - outputs[1][back], outputs[0]),
@@ -166,7 +176,7 @@ def _shuffled(example: Example, *, with_positions: bool) -> tuple[Matrix, ...]:
     )
 
 
-@functools.lru_cache(maxsize=1)
+@cached(1)
 def _similarity() -> Section:
     """The cosine similarity of codes that are n places apart."""
     codes = SinusoidalPositions(_WIDE).table(_PLACES)
@@ -175,59 +185,66 @@ def _similarity() -> Section:
     assert isinstance(cosine, Tensor)
     matrix = Matrix(
         id="similarity",
-        title=f"Codes of width {_WIDE} that are n places apart",
-        formula="cosine(n) = PE(p) · PE(p + n) / (M/2), the same for every p",
+        title=tr("Codes of width {value} that are n places apart", value=_WIDE),
+        formula=tr("cosine(n) = PE(p) · PE(p + n) / (M/2), the same for every p"),
         rows=[str(n) for n in range(_PLACES)],
-        columns=("n", "cosine"),
+        columns=("n", tr("cosine")),
         numbers=torch.stack((torch.arange(_PLACES).float(), cosine[0]), dim=-1),
         source=provenance.given(
-            "Products of the codes, by uwaga.attention without softmax: the mean of cos(n · radians per place)."
+            tr("Products of the codes, by uwaga.attention without softmax: the mean of cos(n · radians per place).")
         ),
         shade="none",
     )
     values = cosine[0].tolist()
     dip = min(range(_PLACES), key=values.__getitem__)
     rise = next((n for n in range(1, _PLACES - 1) if values[n - 1] < values[n] > values[n + 1]), dip)
-    text = (
-        f"Neighbours are similar ({shown(values[1])}), and similarity falls to {shown(values[dip])} at {dip} places. On the way "
-        f"it rises again: at {rise} places ({shown(values[rise])}) the fastest pair has made one turn, since 2π is about 6.28."
+    text = tr(
+        "Neighbours are similar ({values}), and similarity falls to {values2} at {dip} places. On the way it rises"
+        " again: at {rise} places ({values3}) the fastest pair has made one turn, since 2π is about 6.28.",
+        values=shown(values[1]),
+        values2=shown(values[dip]),
+        dip=dip,
+        rise=rise,
+        values3=shown(values[rise]),
     )
     chart = Chart(
-        title="Similarity of the codes of two places",
+        title=tr("Similarity of the codes of two places"),
         matrix="similarity",
         lines=(1,),
         description=text,
-        x_title="places apart",
-        y_title="cosine",
+        x_title=tr("places apart"),
+        y_title=tr("cosine"),
     )
     finding = Finding(text=text, cells=(("similarity", 1, 1), ("similarity", rise, 1), ("similarity", dip, 1)))
-    return Section(title="Near places have similar codes", matrices=(matrix,), charts=(chart,), findings=(finding,))
+    return Section(title=tr("Near places have similar codes"), matrices=(matrix,), charts=(chart,), findings=(finding,))
 
 
-@functools.lru_cache(maxsize=1)
+@cached(1)
 def _repeats() -> Section:
     """The distance at which codes repeat within a tolerance, by SinusoidalPositions.repeats, which searches a million places."""
     found = [[SinusoidalPositions(width).repeats(tolerance) for tolerance in _TOLERANCES] for width in _WIDTHS]
     numbers = [[float("nan") if each is None else float(each.length) for each in row] for row in found]
     matrix = Matrix(
         id="repeats",
-        title="Where codes start to repeat",
-        formula="the first n with |PE(p + n) - PE(p)| / |PE(p)| ≤ tolerance",
-        rows=[f"width {width}" for width in _WIDTHS],
-        columns=[f"within {tolerance}" for tolerance in _TOLERANCES],
+        title=tr("Where codes start to repeat"),
+        formula=tr("the first n with |PE(p + n) - PE(p)| / |PE(p)| ≤ tolerance"),
+        rows=[tr("width {width}", width=width) for width in _WIDTHS],
+        columns=[tr("within {tolerance}", tolerance=tolerance) for tolerance in _TOLERANCES],
         numbers=torch.tensor(numbers),
         source=provenance.given(
-            "Found by SinusoidalPositions.repeats among the first 1,000,000 places; a dash where there is none."
+            tr("Found by SinusoidalPositions.repeats among the first 1,000,000 places; a dash where there is none.")
         ),
         shade="none",
         digits=0,
     )
     first = found[0][0]
     assert first is not None
-    text = (
-        f"Codes of width 2 are like one hand of a clock: after {first.length} places (seven turns of 2π) the code is the same "
-        f"within {first.distance:.3f} of its length. Every further pair delays the repetition; codes of width 64 do "
-        "not repeat in a million places."
+    text = tr(
+        "Codes of width 2 are like one hand of a clock: after {length} places (seven turns of 2π) the code is the same"
+        " within {distance} of its length. Every further pair delays the repetition; codes of width 64 do not repeat in a"
+        " million places.",
+        length=first.length,
+        distance=f"{first.distance:.3f}",
     )
     finding = Finding(text=text, cells=(("repeats", 0, 0),))
-    return Section(title="Where codes repeat", matrices=(matrix,), findings=(finding,))
+    return Section(title=tr("Where codes repeat"), matrices=(matrix,), findings=(finding,))

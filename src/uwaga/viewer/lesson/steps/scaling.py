@@ -1,6 +1,5 @@
 """Why scores are scaled by 1/sqrt(d_k): measured on random vectors. Letters: Q queries, K keys, D their width."""
 
-import functools
 import math
 from typing import NamedTuple
 
@@ -9,6 +8,7 @@ from torch import Tensor
 
 from uwaga.maps.map import AttentionMap
 from uwaga.ops.attention.api import attention
+from uwaga.viewer.languages import cached, tr
 from uwaga.viewer.lesson import provenance
 from uwaga.viewer.lesson.compute import dense, scores
 from uwaga.viewer.lesson.document import Chart, Finding, Matrix, Section, Step, shown
@@ -30,22 +30,24 @@ def step(seed: int) -> Step:
     variance, softmax = _measured(seed)
     return Step(
         id="root",
-        title="Why √d_k",
+        title=tr("Why √d_k"),
         text=(
-            "Let the numbers of queries and keys be random, with mean 0 and variance 1. Then q · k is a sum of d_k such"
-            " products, and its variance is d_k: the wider the vectors, the larger the scores. Here it is measured.",
+            tr(
+                "Let the numbers of queries and keys be random, with mean 0 and variance 1. Then q · k is a sum of d_k such"
+                " products, and its variance is d_k: the wider the vectors, the larger the scores. Here it is measured."
+            ),
         ),
         sections=(_derivation(seed), _variance(variance), _saturation(softmax), _gradients(softmax)),
         code="uwaga.attend(q, k, v, scale=1.0).map.entropy(normalize=True).mean()",
         head={
             "statistic": "peak",
             "sense": "largest",
-            "why": "the head with the largest weights: a trained head can be saturated because that is useful",
+            "why": tr("the head with the largest weights: a trained head can be saturated because that is useful"),
         },
     )
 
 
-@functools.lru_cache(maxsize=8)
+@cached(8)
 def _derivation(seed: int) -> Section:
     """Each line of the derivation, and what is measured for it."""
     generator = torch.Generator().manual_seed(seed)
@@ -54,43 +56,52 @@ def _derivation(seed: int) -> Section:
     dots_Q = terms_QD.sum(-1)
     cross = (dots_Q.square() - terms_QD.square().sum(-1)).mean() / (_DERIVED_WIDTH * (_DERIVED_WIDTH - 1))
     lines = (
-        ("mean of q k", 0.0, terms_QD.mean()),
-        ("variance of q k", 1.0, terms_QD.var()),
-        ("mean of (q₁ k₁)(q₂ k₂)", 0.0, cross),
-        (f"variance of q · k, d_k = {_DERIVED_WIDTH}", float(_DERIVED_WIDTH), dots_Q.var()),
-        (f"variance of q · k / √{_DERIVED_WIDTH}", 1.0, (dots_Q / math.sqrt(_DERIVED_WIDTH)).var()),
+        (tr("mean of q k"), 0.0, terms_QD.mean()),
+        (tr("variance of q k"), 1.0, terms_QD.var()),
+        (tr("mean of (q₁ k₁)(q₂ k₂)"), 0.0, cross),
+        (tr("variance of q · k, d_k = {d}", d=_DERIVED_WIDTH), float(_DERIVED_WIDTH), dots_Q.var()),
+        (tr("variance of q · k / √{d}", d=_DERIVED_WIDTH), 1.0, (dots_Q / math.sqrt(_DERIVED_WIDTH)).var()),
     )
     matrix = Matrix(
         id="derived",
-        title="Derived and measured",
-        formula=f"over {_PAIRS:,} pairs of random vectors of width {_DERIVED_WIDTH}",
+        title=tr("Derived and measured"),
+        formula=tr(
+            "over {pairs} pairs of random vectors of width {derived_width}",
+            pairs=f"{_PAIRS:,}",
+            derived_width=_DERIVED_WIDTH,
+        ),
         rows=[name for name, _, _ in lines],
-        columns=("derived", "measured"),
+        columns=(tr("derived"), tr("measured")),
         numbers=torch.tensor([(expected, float(found)) for _, expected, found in lines]),
         source=provenance.by_column(
             (
-                provenance.given("What the line of the derivation says."),
-                provenance.given(f"Measured over {_PAIRS:,} pairs of random vectors, seed {seed}."),
+                provenance.given(tr("What the line of the derivation says.")),
+                provenance.given(
+                    tr("Measured over {pairs} pairs of random vectors, seed {seed}.", pairs=f"{_PAIRS:,}", seed=seed)
+                ),
             )
         ),
         shade="none",
         digits=4,
     )
     return Section(
-        title="Derived, line by line",
+        title=tr("Derived, line by line"),
         text=(
-            "1. q and k are independent, with mean 0: E[q k] = E[q] E[k] = 0.",
-            "2. Their variance is 1: Var(q k) = E[q² k²] = E[q²] E[k²] = 1 · 1 = 1.",
-            "3. Two different terms of the sum are independent: E[(q₁ k₁)(q₂ k₂)] = E[q₁] E[k₁] E[q₂] E[k₂] = 0. The cross terms vanish.",
-            "4. So the variances add: Var(q · k) = Var(q k) + … + Var(q k) = d_k.",
-            "5. Dividing by √d_k divides the variance by d_k: Var(q · k / √d_k) = d_k / d_k = 1.",
+            tr("1. q and k are independent, with mean 0: E[q k] = E[q] E[k] = 0."),
+            tr("2. Their variance is 1: Var(q k) = E[q² k²] = E[q²] E[k²] = 1 · 1 = 1."),
+            tr(
+                "3. Two different terms of the sum are independent: E[(q₁ k₁)(q₂ k₂)] = E[q₁] E[k₁] E[q₂] E[k₂] = 0. The cross"
+                " terms vanish."
+            ),
+            tr("4. So the variances add: Var(q · k) = Var(q k) + … + Var(q k) = d_k."),
+            tr("5. Dividing by √d_k divides the variance by d_k: Var(q · k / √d_k) = d_k / d_k = 1."),
         ),
         matrices=(matrix,),
         controls=("seed",),
     )
 
 
-@functools.lru_cache(maxsize=8)
+@cached(8)
 def _measured(seed: int) -> tuple[Matrix, Matrix]:
     generator = torch.Generator().manual_seed(seed)
     variances, shapes = [], []
@@ -103,28 +114,42 @@ def _measured(seed: int) -> tuple[Matrix, Matrix]:
         value_RKE = torch.randn(_DRAWS, _KEYS, 1, generator=generator)
         unscaled, scaled = (_softmax(q_QD, k_KD, value_RKE, scale) for scale in (1.0, 1.0 / math.sqrt(width)))
         shapes.append((width, *(value for pair in zip(unscaled, scaled, strict=True) for value in pair)))
-    say = f"Measured over {_QUERIES * _QUERIES:,} pairs of random vectors, seed {seed}."
+    say = tr(
+        "Measured over {queries} pairs of random vectors, seed {seed}.", queries=f"{_QUERIES * _QUERIES:,}", seed=seed
+    )
     variance = Matrix(
         id="variance",
-        title="Variance of q · k",
-        formula="mean over pairs of (q · k - mean)²",
+        title=tr("Variance of q · k"),
+        formula=tr("mean over pairs of (q · k - mean)²"),
         rows=[f"d = {width}" for width in _WIDTHS],
         columns=("d_k", "of q · k", "of q · k / √d_k"),
         numbers=torch.tensor(variances),
         source=provenance.given(say),
         shade="none",
     )
-    say = (
-        f"Measured over {_QUERIES} queries and {_KEYS} keys, seed {seed}. Entropy and largest weight are means over the "
-        f"queries; gradient is the median, of the length of autograd's gradient with respect to a query's scores, over "
-        f"{_DRAWS} draws of values."
+    say = tr(
+        "Measured over {queries} queries and {value} keys, seed {seed}. Entropy and largest weight are means over the"
+        " queries; gradient is the median, of the length of autograd's gradient with respect to a query's scores, over"
+        " {draws} draws of values.",
+        queries=_QUERIES,
+        value=_KEYS,
+        seed=seed,
+        draws=_DRAWS,
     )
     softmax = Matrix(
         id="saturation",
-        title=f"Softmax over {_KEYS} keys",
-        formula="over all queries",
+        title=tr("Softmax over {value} keys", value=_KEYS),
+        formula=tr("over all queries"),
         rows=[f"d = {width}" for width in _WIDTHS],
-        columns=("d_k", "entropy", "… scaled", "largest weight", "… scaled", "gradient", "… scaled"),
+        columns=(
+            "d_k",
+            tr("entropy"),
+            tr("… scaled"),
+            tr("largest weight"),
+            tr("… scaled"),
+            tr("gradient"),
+            tr("… scaled"),
+        ),
         numbers=torch.tensor(shapes),
         source=provenance.given(say),
         shade="none",
@@ -151,61 +176,76 @@ def _softmax(q_QD: Tensor, k_KD: Tensor, value_RKE: Tensor, scale: float) -> _So
 
 def _variance(matrix: Matrix) -> Section:
     first, last = matrix.numbers[0].tolist(), matrix.numbers[-1].tolist()
-    text = (
-        f"At d_k = {first[0]:.0f} the variance is {shown(first[1])}, at {last[0]:.0f} it is {last[1]:,.0f}: it grows as d_k "
-        f"does. Divided by √d_k it stays near 1: {shown(first[2])} and {shown(last[2])}."
+    text = tr(
+        "At d_k = {first} the variance is {first2}, at {last} it is {last2}: it grows as d_k does. Divided by √d_k it"
+        " stays near 1: {first3} and {last3}.",
+        first=f"{first[0]:.0f}",
+        first2=shown(first[1]),
+        last=f"{last[0]:.0f}",
+        last2=f"{last[1]:,.0f}",
+        first3=shown(first[2]),
+        last3=shown(last[2]),
     )
     chart = Chart(
-        title="Variance of q · k over d_k",
+        title=tr("Variance of q · k over d_k"),
         matrix=matrix.id,
         lines=(1, 2),
         description=text,
         x_title="d_k",
-        y_title="variance",
+        y_title=tr("variance"),
         log_x=True,
         log_y=True,
     )
-    return _section("The variance grows with d_k", matrix, chart, text, ((0, 1), (-1, 1), (-1, 2)))
+    return _section(tr("The variance grows with d_k"), matrix, chart, text, ((0, 1), (-1, 1), (-1, 2)))
 
 
 def _saturation(matrix: Matrix) -> Section:
     last = matrix.numbers[-1].tolist()
-    text = (
-        f"Without scaling, at d_k = {last[0]:.0f} the largest of {_KEYS} weights is {shown(last[3])} on average: softmax "
-        f"is almost a maximum. With scaling it is {shown(last[4])}. The entropy, as a fraction of the largest possible, is "
-        f"{shown(last[1])} without and {shown(last[2])} with."
+    text = tr(
+        "Without scaling, at d_k = {last} the largest of {value} weights is {last2} on average: softmax is almost a"
+        " maximum. With scaling it is {last3}. The entropy, as a fraction of the largest possible, is {last4} without and"
+        " {last5} with.",
+        last=f"{last[0]:.0f}",
+        value=_KEYS,
+        last2=shown(last[3]),
+        last3=shown(last[4]),
+        last4=shown(last[1]),
+        last5=shown(last[2]),
     )
     chart = Chart(
-        title="Entropy and largest weight over d_k",
+        title=tr("Entropy and largest weight over d_k"),
         matrix=matrix.id,
         lines=(1, 2, 3, 4),
         description=text,
         x_title="d_k",
-        y_title="share",
+        y_title=tr("share"),
         log_x=True,
     )
-    return _section("Softmax saturates", matrix, chart, text, ((-1, 1), (-1, 2), (-1, 3), (-1, 4)))
+    return _section(tr("Softmax saturates"), matrix, chart, text, ((-1, 1), (-1, 2), (-1, 3), (-1, 4)))
 
 
 def _gradients(matrix: Matrix) -> Section:
     last = matrix.numbers[-1].tolist()
     ratio = last[6] / last[5] if last[5] > 0 else math.inf
-    text = (
-        "The gradient through a saturated softmax vanishes: its derivative is a (1 - a), and a is 0 or 1. At "
-        f"d_k = {last[0]:.0f} the median gradient is {shown(last[5])} without scaling and "
-        f"{shown(last[6])} with it: {_times(ratio)} as large."
+    text = tr(
+        "The gradient through a saturated softmax vanishes: its derivative is a (1 - a), and a is 0 or 1. At d_k ="
+        " {last} the median gradient is {last2} without scaling and {last3} with it: {ratio} times as large.",
+        last=f"{last[0]:.0f}",
+        last2=shown(last[5]),
+        last3=shown(last[6]),
+        ratio=_times(ratio),
     )
     chart = Chart(
-        title="Gradient with respect to a score, over d_k",
+        title=tr("Gradient with respect to a score, over d_k"),
         matrix=matrix.id,
         lines=(5, 6),
         description=text,
         x_title="d_k",
-        y_title="median size",
+        y_title=tr("median size"),
         log_x=True,
         log_y=True,
     )
-    return _section("Gradients vanish", matrix, chart, text, ((-1, 5), (-1, 6)))
+    return _section(tr("Gradients vanish"), matrix, chart, text, ((-1, 5), (-1, 6)))
 
 
 def _section(title: str, matrix: Matrix, chart: Chart, text: str, cells: tuple[tuple[int, int], ...]) -> Section:
@@ -221,4 +261,4 @@ def _section(title: str, matrix: Matrix, chart: Chart, text: str, cells: tuple[t
 
 
 def _times(ratio: float) -> str:
-    return f"{ratio:,.0f} times" if ratio < 1e6 else f"{ratio:.1g} times"
+    return f"{ratio:,.0f}" if ratio < 1e6 else f"{ratio:.1g}"

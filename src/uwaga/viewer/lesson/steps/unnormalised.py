@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from uwaga.viewer.languages import tr, tr_n
 from uwaga.viewer.lesson import provenance
 from uwaga.viewer.lesson.compute import OneHead, matmul, scores, unnormalised
 from uwaga.viewer.lesson.document import Finding, Matrix, Section, Step, shown
@@ -31,8 +32,8 @@ def inputs(example: Example) -> Matrix:
     """X, the input of all steps."""
     return Matrix(
         id="x",
-        title="X, the tokens",
-        formula="a row of numbers per token",
+        title=tr("X, the tokens"),
+        formula=tr("a row of numbers per token"),
         rows=example.tokens,
         columns=example.width_names,
         numbers=example.x_NM,
@@ -44,20 +45,24 @@ def inputs(example: Example) -> Matrix:
 def step(example: Example, made: Crude) -> Step:
     return Step(
         id="crude",
-        title="Crude attention: X Xᵀ X",
+        title=tr("Crude attention: X Xᵀ X"),
         text=(
-            "Each token is a row of numbers. Every token is compared with every other: their score is the sum of the products of"
-            " their numbers, q · k. The output of a token is the sum of all rows, each multiplied by its score.",
-            "Nothing is learned here: there is no number that training could move. And it has four shortcomings, each of which can"
-            " be seen in the numbers below. The later steps remove them one by one: softmax and 1/√d_k the first two, Q and K the"
-            " third, positions the fourth.",
+            tr(
+                "Each token is a row of numbers. Every token is compared with every other: their score is the sum of the"
+                " products of their numbers, q · k. The output of a token is the sum of all rows, each multiplied by its score."
+            ),
+            tr(
+                "Nothing is learned here: there is no number that training could move. And it has four shortcomings, each of"
+                " which can be seen in the numbers below. The later steps remove them one by one: softmax and 1/√d_k the first"
+                " two, Q and K the third, positions the fourth."
+            ),
         ),
         sections=(
-            Section(title="The input", matrices=(made.x, made.lengths)),
-            Section(title="Scores: X Xᵀ", matrices=(made.scores, made.sums)),
-            Section(title="Weighted sums: (X Xᵀ) X", matrices=(made.mixed,)),
+            Section(title=tr("The input"), matrices=(made.x, made.lengths)),
+            Section(title=tr("Scores: X Xᵀ"), matrices=(made.scores, made.sums)),
+            Section(title=tr("Weighted sums: (X Xᵀ) X"), matrices=(made.mixed,)),
             Section(
-                title="Its shortcomings",
+                title=tr("Its shortcomings"),
                 findings=(_sums(made), _dominated(made), _symmetric(made), _unordered(example, made)),
                 matrices=(made.shuffled,),
                 controls=("order",),
@@ -77,7 +82,7 @@ def work_out(example: Example, x: Matrix) -> Crude:
         x=x,
         scores=Matrix(
             id="crude_scores",
-            title="Scores X Xᵀ",
+            title=tr("Scores X Xᵀ"),
             formula="score(i, j) = xᵢ · xⱼ",
             rows=tokens,
             columns=tokens,
@@ -86,19 +91,19 @@ def work_out(example: Example, x: Matrix) -> Crude:
         ),
         sums=Matrix(
             id="crude_sums",
-            title="Sum of each row",
+            title=tr("Sum of each row"),
             formula="Σⱼ score(i, j)",
             rows=tokens,
-            columns=("sum",),
+            columns=(tr("sum"),),
             numbers=scores_NN.sum(-1, keepdim=True),
             source=provenance.total(cell("crude_scores", "i", "m"), n),
         ),
         lengths=Matrix(
             id="lengths",
-            title="Length of each vector",
+            title=tr("Length of each vector"),
             formula="√ Σ x²",
             rows=tokens,
-            columns=("length",),
+            columns=(tr("length"),),
             numbers=x_NM.norm(dim=-1, keepdim=True),
             source=provenance.length(cell("x", "i", "m"), m),
         ),
@@ -113,13 +118,13 @@ def work_out(example: Example, x: Matrix) -> Crude:
         ),
         shuffled=Matrix(
             id="crude_shuffled",
-            title="X Xᵀ X of the same tokens in another order",
-            formula="the rows of X Xᵀ X, reordered",
+            title=tr("X Xᵀ X of the same tokens in another order"),
+            formula=tr("the rows of X Xᵀ X, reordered"),
             rows=[tokens[place] for place in example.order],
             columns=widths,
             numbers=unnormalised(shuffled_NM, shuffled_NM, shuffled_NM),
             source=provenance.copy(cell("crude", provenance.picked(example.order, "i"), "j")),
-            note=f"The token of row 1 above is in row {row_of[0] + 1} here.",
+            note=tr("The token of row 1 above is in row {row_of} here.", row_of=row_of[0] + 1),
         ),
     )
 
@@ -128,9 +133,12 @@ def _sums(made: Crude) -> Finding:
     sums = made.sums.numbers[:, 0].tolist()
     listed = ", ".join(shown(number) for number in sums)
     if all(shown(number) == "1.00" for number in sums):
-        text = f"Rows need not sum to 1; with these numbers they happen to: {listed}."
+        text = tr("Rows need not sum to 1; with these numbers they happen to: {listed}.", listed=listed)
     else:
-        text = f"Rows do not sum to 1. They sum to {listed}: the size of an output depends on the number of tokens."
+        text = tr(
+            "Rows do not sum to 1. They sum to {listed}: the size of an output depends on the number of tokens.",
+            listed=listed,
+        )
     return Finding(text=text, cells=[("crude_sums", i, 0) for i in range(len(sums))])
 
 
@@ -140,13 +148,17 @@ def _dominated(made: Crude) -> Finding:
     excess_NN = scores_NN - scores_NN.diagonal()[:, None]
     i, j = divmod(int(excess_NN.argmax()), len(scores_NN))
     if float(excess_NN[i, j]) <= 0:
-        text = "Long vectors dominate. With these numbers none does: make one row of X larger to see the effect."
+        text = tr("Long vectors dominate. With these numbers none does: make one row of X larger to see the effect.")
         return Finding(text=text, cells=[("lengths", int(lengths.argmax()), 0)])
-    text = (
-        f"Long vectors dominate. “{made.x.rows[i]}” has the score {_score(scores_NN, i, j)} with “{made.x.rows[j]}” and "
-        f"only {_score(scores_NN, i, i)} with itself, since the vector of “{made.x.rows[j]}” has length {shown(float(lengths[j]))} and "
-        f"its own "
-        f"{shown(float(lengths[i]))}."
+    text = tr(
+        "Long vectors dominate. “{rows}” has the score {scores} with “{rows2}” and only {scores2} with itself, since the"
+        " vector of “{rows2}” has length {lengths} and its own {lengths2}.",
+        rows=made.x.rows[i],
+        scores=_score(scores_NN, i, j),
+        rows2=made.x.rows[j],
+        scores2=_score(scores_NN, i, i),
+        lengths=shown(float(lengths[j])),
+        lengths2=shown(float(lengths[i])),
     )
     return Finding(text=text, cells=[("crude_scores", i, j), ("crude_scores", i, i), ("lengths", j, 0)])
 
@@ -155,12 +167,15 @@ def _symmetric(made: Crude) -> Finding:
     scores_NN = made.scores.numbers
     i, j = _largest_pair(scores_NN)
     if i == j:
-        return Finding(text="Scores are symmetric, which a single token cannot show.")
+        return Finding(text=tr("Scores are symmetric, which a single token cannot show."))
     a, b = made.x.rows[i], made.x.rows[j]
-    text = (
-        f"Scores are symmetric. The score of “{a}” with “{b}” is {_score(scores_NN, i, j)}, and that of “{b}” with “{a}” "
-        f"is {_score(scores_NN, j, i)} too. What a token looks for and what it is found by should be able to differ; here "
-        "they are the same."
+    text = tr(
+        "Scores are symmetric. The score of “{a}” with “{b}” is {scores}, and that of “{b}” with “{a}” is {scores2} too."
+        " What a token looks for and what it is found by should be able to differ; here they are the same.",
+        a=a,
+        b=b,
+        scores=_score(scores_NN, i, j),
+        scores2=_score(scores_NN, j, i),
     )
     return Finding(text=text, cells=[("crude_scores", i, j), ("crude_scores", j, i)])
 
@@ -169,9 +184,10 @@ def _unordered(example: Example, made: Crude) -> Finding:
     last = example.order[0]
     cells = [("crude", last, c) for c in range(len(made.mixed.columns))]
     cells += [("crude_shuffled", 0, c) for c in range(len(made.mixed.columns))]
-    text = (
-        f"Order does not count. After shuffling the tokens, “{example.tokens[last]}” has the same output: a sentence and its bag "
-        "of words have the same result."
+    text = tr(
+        "Order does not count. After shuffling the tokens, “{tokens}” has the same output: a sentence and its bag of"
+        " words have the same result.",
+        tokens=example.tokens[last],
     )
     return Finding(text=text, cells=cells)
 
@@ -195,7 +211,7 @@ def alike_step(example: Example, made: Crude) -> Step:
     n, m = x_NM.shape
     features = Matrix(
         id="feature_products",
-        title="Xᵀ X, features with features",
+        title=tr("Xᵀ X, features with features"),
         formula="Σᵢ x(i, a) x(i, b)",
         rows=widths,
         columns=widths,
@@ -213,23 +229,25 @@ def alike_step(example: Example, made: Crude) -> Step:
     )
     return Step(
         id="alike",
-        title="Tokens alike, features alike: X Xᵀ and Xᵀ X",
+        title=tr("Tokens alike, features alike: X Xᵀ and Xᵀ X"),
         text=(
-            "X Xᵀ multiplies rows of X: how alike two tokens are. Xᵀ X multiplies its columns: how alike two features are, over"
-            " all tokens. Both are made of the same numbers.",
-            "So crude attention can be computed in two orders: by tokens, (X Xᵀ) X, or by features, X (Xᵀ X).",
+            tr(
+                "X Xᵀ multiplies rows of X: how alike two tokens are. Xᵀ X multiplies its columns: how alike two features are,"
+                " over all tokens. Both are made of the same numbers."
+            ),
+            tr("So crude attention can be computed in two orders: by tokens, (X Xᵀ) X, or by features, X (Xᵀ X)."),
         ),
         sections=(
-            Section(title="The input", matrices=(made.x,)),
+            Section(title=tr("The input"), matrices=(made.x,)),
             Section(
-                title="Both tables",
+                title=tr("Both tables"),
                 matrices=(made.scores, features),
                 findings=(_traces(made.scores, features),),
             ),
             Section(
-                title="Crude attention by features",
+                title=tr("Crude attention by features"),
                 matrices=(by_features,),
-                findings=(_equal(by_features, made.mixed, "Both orders give the same output"),),
+                findings=(_same_in_both_orders(by_features, made.mixed),),
             ),
             _covariance(example, made.x),
         ),
@@ -239,16 +257,22 @@ def alike_step(example: Example, made: Crude) -> Step:
 
 def _traces(tokens: Matrix, features: Matrix) -> Finding:
     by_token, by_feature = (float(each.numbers.diagonal().sum()) for each in (tokens, features))
-    text = (
-        f"The diagonals have the same sum, the sum of all squared numbers of X: {shown(by_token)} over the tokens, "
-        f"{shown(by_feature)} over the features."
+    text = tr(
+        "The diagonals have the same sum, the sum of all squared numbers of X: {by_token} over the tokens, {by_feature}"
+        " over the features.",
+        by_token=shown(by_token),
+        by_feature=shown(by_feature),
     )
     return Finding(text=text, cells=[(each.id, i, i) for each in (tokens, features) for i in range(len(each.rows))])
 
 
-def _equal(one: Matrix, other: Matrix, says: str) -> Finding:
+def _same_in_both_orders(one: Matrix, other: Matrix) -> Finding:
     furthest = float((one.numbers - other.numbers).abs().max())
-    text = f"{says}{', to the last bit' if furthest == 0 else f'; the largest difference is {furthest:.1g}'}."
+    text = (
+        tr("Both orders give the same output, to the last bit.")
+        if furthest == 0
+        else tr("Both orders give the same output; the largest difference is {apart}.", apart=f"{furthest:.1g}")
+    )
     return Finding(text=text, cells=[(one.id, 0, 0), (other.id, 0, 0)])
 
 
@@ -262,16 +286,16 @@ def _covariance(example: Example, x: Matrix) -> Section:
     matrices = (
         Matrix(
             id="feature_means",
-            title="Mean of each feature",
+            title=tr("Mean of each feature"),
             formula="Σᵢ x(i, a) / n",
-            rows=("mean",),
+            rows=(tr("mean"),),
             columns=widths,
             numbers=mean_1M,
             source=provenance.mean(cell("x", "m", "j"), n),
         ),
         Matrix(
             id="centred",
-            title="X, centred",
+            title=tr("X, centred"),
             formula="x(i, a) - mean(a)",
             rows=example.tokens,
             columns=widths,
@@ -280,7 +304,7 @@ def _covariance(example: Example, x: Matrix) -> Section:
         ),
         Matrix(
             id="centred_products",
-            title="Products of the centred features",
+            title=tr("Products of the centred features"),
             formula="Σᵢ centred(i, a) centred(i, b)",
             rows=widths,
             columns=widths,
@@ -289,7 +313,7 @@ def _covariance(example: Example, x: Matrix) -> Section:
         ),
         Matrix(
             id="covariance",
-            title="Covariance",
+            title=tr("Covariance"),
             formula="products / n",
             rows=widths,
             columns=widths,
@@ -298,8 +322,8 @@ def _covariance(example: Example, x: Matrix) -> Section:
         ),
     )
     return Section(
-        title="Centred, Xᵀ X / n is the covariance",
-        text=("Subtract from each feature its mean over the tokens, and divide by the number of tokens.",),
+        title=tr("Centred, Xᵀ X / n is the covariance"),
+        text=(tr("Subtract from each feature its mean over the tokens, and divide by the number of tokens."),),
         matrices=matrices,
         findings=(_together(matrices[-1], m),),
     )
@@ -308,19 +332,33 @@ def _covariance(example: Example, x: Matrix) -> Section:
 def _together(covariance: Matrix, m: int) -> Finding:
     if m == 1:
         return Finding(
-            text=f"With one feature, the covariance is its variance: {shown(float(covariance.numbers[0, 0]))}.",
+            text=tr(
+                "With one feature, the covariance is its variance: {numbers}.",
+                numbers=shown(float(covariance.numbers[0, 0])),
+            ),
             cells=[(covariance.id, 0, 0)],
         )
     others_MM = covariance.numbers.abs().fill_diagonal_(-1.0)
     a, b = sorted(divmod(int(others_MM.argmax()), m))
     found = float(covariance.numbers[a, b])
     first, second = covariance.rows[a], covariance.rows[b]
-    how = (
-        "no two features vary together"
-        if abs(found) < 1e-6
-        else f"“{first}” and “{second}” vary together the most, {'in the same direction' if found > 0 else 'in opposite directions'}"
-    )
-    return Finding(text=f"Of these tokens, {how}: {shown(found)}.", cells=[(covariance.id, a, b)])
+    if abs(found) < 1e-6:
+        text = tr("Of these tokens, no two features vary together: {found}.", found=shown(found))
+    elif found > 0:
+        text = tr(
+            "Of these tokens, “{first}” and “{second}” vary together the most, in the same direction: {found}.",
+            first=first,
+            second=second,
+            found=shown(found),
+        )
+    else:
+        text = tr(
+            "Of these tokens, “{first}” and “{second}” vary together the most, in opposite directions: {found}.",
+            first=first,
+            second=second,
+            found=shown(found),
+        )
+    return Finding(text=text, cells=[(covariance.id, a, b)])
 
 
 _LENGTHS = (100, 1_000, 10_000, 100_000)
@@ -333,10 +371,10 @@ def linear_step(example: Example, head: OneHead, projected: Projected, scored: S
     columns = projected.v.columns
     sums = Matrix(
         id="score_totals",
-        title="Sum of each row",
+        title=tr("Sum of each row"),
         formula="Σⱼ s(i, j)",
         rows=example.tokens,
-        columns=("sum",),
+        columns=(tr("sum"),),
         numbers=head.scores_NN.sum(-1, keepdim=True),
         source=provenance.total(cell("scores", "i", "m"), n),
     )
@@ -369,22 +407,27 @@ def linear_step(example: Example, head: OneHead, projected: Projected, scored: S
     )
     return Step(
         id="linear",
-        title="Without softmax: (Q Kᵀ) V = Q (Kᵀ V)",
+        title=tr("Without softmax: (Q Kᵀ) V = Q (Kᵀ V)"),
         text=(
-            "Leave softmax out, and the scores themselves are the weights, negative ones too, and a row may sum to any number.",
-            "What is gained: products of matrices can be computed in any order. Kᵀ V is a table of one size, whatever the number"
-            " of tokens. With softmax that is impossible, since exp needs each single score.",
+            tr(
+                "Leave softmax out, and the scores themselves are the weights, negative ones too, and a row may sum to any"
+                " number."
+            ),
+            tr(
+                "What is gained: products of matrices can be computed in any order. Kᵀ V is a table of one size, whatever the"
+                " number of tokens. With softmax that is impossible, since exp needs each single score."
+            ),
         ),
         sections=(
             Section(
-                title="By tokens: (Q Kᵀ) V",
+                title=tr("By tokens: (Q Kᵀ) V"),
                 matrices=(scored.raw, sums, projected.v, by_tokens),
                 findings=(_negative(scored.raw), _beyond(example, by_tokens, projected.v)),
             ),
             Section(
-                title="By features: Q (Kᵀ V)",
+                title=tr("By features: Q (Kᵀ V)"),
                 matrices=(projected.q, summary, by_features),
-                findings=(_equal(by_features, by_tokens, "Both orders give the same output"),),
+                findings=(_same_in_both_orders(by_features, by_tokens),),
             ),
             _multiplications(n, d, e),
         ),
@@ -396,11 +439,18 @@ def _negative(weights: Matrix) -> Finding:
     numbers_NN = weights.numbers
     count, most = int((numbers_NN < 0).sum()), numbers_NN.numel()
     if count == 0:
-        return Finding(text=f"None of these {most} weights is negative; with other numbers some would be.")
+        return Finding(
+            text=tr("None of these {most} weights is negative; with other numbers some would be.", most=most)
+        )
     i, j = divmod(int(numbers_NN.argmin()), len(numbers_NN))
-    text = (
-        f"{count} of {most} weights are negative. The smallest, {shown(float(numbers_NN[i, j]))}, subtracts the value of"
-        f" “{weights.columns[j]}” from the output of “{weights.rows[i]}”."
+    text = tr(
+        "{count} of {most} weights are negative. The smallest, {numbers}, subtracts the value of “{columns}” from the"
+        " output of “{rows}”.",
+        count=count,
+        most=most,
+        numbers=shown(float(numbers_NN[i, j])),
+        columns=weights.columns[j],
+        rows=weights.rows[i],
     )
     return Finding(text=text, cells=[(weights.id, i, j)])
 
@@ -413,11 +463,21 @@ def _beyond(example: Example, output: Matrix, values: Matrix) -> Finding:
     low, high, found = (shown(float(each)) for each in (low_E[c], high_E[c], output.numbers[i, c]))
     column, token = output.columns[c], example.tokens[i]
     if float(beyond_NE[i, c]) <= 1e-5:
-        text = f"With shares an output always lies among the values. Here it does so too: {column} of “{token}” is {found}."
+        text = tr(
+            "With shares an output always lies among the values. Here it does so too: {column} of “{token}” is {found}.",
+            column=column,
+            token=token,
+            found=found,
+        )
     else:
-        text = (
-            f"Why one wants shares: with them an output lies among the values. {column} is between {low} and {high} for all"
-            f" tokens, but the output of “{token}” has {found}."
+        text = tr(
+            "Why one wants shares: with them an output lies among the values. {column} is between {low} and {high} for all"
+            " tokens, but the output of “{token}” has {found}.",
+            column=column,
+            low=low,
+            high=high,
+            token=token,
+            found=found,
         )
     return Finding(text=text, cells=[(output.id, i, c)])
 
@@ -427,29 +487,55 @@ def _multiplications(n: int, d: int, e: int) -> Section:
     counts = [(length, length * length * (d + e), 2 * length * d * e) for length in lengths]
     matrix = Matrix(
         id="multiplications",
-        title="Multiplications",
-        formula=f"n² ({d} + {e}) and 2 n · {d} · {e}",
-        rows=[f"{length:,} tokens" if length > 1 else "1 token" for length in lengths],
-        columns=("tokens", "(Q Kᵀ) V", "Q (Kᵀ V)"),
+        title=tr("Multiplications"),
+        formula=tr("n² ({d} + {e}) and 2 n · {d} · {e}", d=d, e=e),
+        rows=[tr_n("{count} token", "{count} tokens", length) for length in lengths],
+        columns=(tr("tokens"), "(Q Kᵀ) V", "Q (Kᵀ V)"),
         numbers=torch.tensor(counts, dtype=torch.float64).float(),
         source=provenance.by_column(
             (
-                provenance.given("The tokens of the lesson, and lengths to compare."),
-                provenance.given(f"n² · {d} for the scores, and n² · {e} for the weighted values."),
-                provenance.given(f"n · {d} · {e} for Kᵀ V, and as many for its product with Q."),
+                provenance.given(tr("The tokens of the lesson, and lengths to compare.")),
+                provenance.given(tr("n² · {d} for the scores, and n² · {e} for the weighted values.", d=d, e=e)),
+                provenance.given(tr("n · {d} · {e} for Kᵀ V, and as many for its product with Q.", d=d, e=e)),
             )
         ),
         shade="none",
         digits=0,
     )
     _, by_tokens, by_features = counts[0]
-    fewer = {
-        True: "the first order needs fewer",
-        False: "the second order needs fewer" if by_tokens > by_features else "both need the same",
-    }[by_tokens < by_features]
-    text = (
-        f"For the {n} token{'s' if n > 1 else ''} of the lesson {fewer}: {by_tokens:,} and {by_features:,} multiplications. For"
-        f" {_LENGTHS[-1]:,} tokens it is {counts[-1][1]:,} and {counts[-1][2]:,}."
-    )
+    numbers = {
+        "first": f"{by_tokens:,}",
+        "second": f"{by_features:,}",
+        "many": f"{_LENGTHS[-1]:,}",
+        "many_first": f"{counts[-1][1]:,}",
+        "many_second": f"{counts[-1][2]:,}",
+    }
+    if by_tokens < by_features:
+        text = tr_n(
+            "For the {count} token of the lesson the first order needs fewer: {first} and {second} multiplications. For {many} tokens it"
+            " is {many_first} and {many_second}.",
+            "For the {count} tokens of the lesson the first order needs fewer: {first} and {second} multiplications. For {many} tokens it"
+            " is {many_first} and {many_second}.",
+            n,
+            **numbers,
+        )
+    elif by_tokens > by_features:
+        text = tr_n(
+            "For the {count} token of the lesson the second order needs fewer: {first} and {second} multiplications. For {many} tokens it"
+            " is {many_first} and {many_second}.",
+            "For the {count} tokens of the lesson the second order needs fewer: {first} and {second} multiplications. For {many} tokens it"
+            " is {many_first} and {many_second}.",
+            n,
+            **numbers,
+        )
+    else:
+        text = tr_n(
+            "For the {count} token of the lesson both need the same: {first} and {second} multiplications. For {many} tokens it is"
+            " {many_first} and {many_second}.",
+            "For the {count} tokens of the lesson both need the same: {first} and {second} multiplications. For {many} tokens it is"
+            " {many_first} and {many_second}.",
+            n,
+            **numbers,
+        )
     finding = Finding(text=text, cells=[(matrix.id, row, c) for row in (0, len(lengths) - 1) for c in (1, 2)])
-    return Section(title="The number of multiplications", matrices=(matrix,), findings=(finding,))
+    return Section(title=tr("The number of multiplications"), matrices=(matrix,), findings=(finding,))

@@ -1,0 +1,102 @@
+"""Extracts the messages of the pages and of the lesson, and merges them into the tables of all languages (src/uwaga/viewer/languages).
+
+`make messages` writes the template and the tables; a test compares the template with what `template` gives.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+from babel.messages import Catalog, Message
+from babel.messages.extract import extract_from_file
+from babel.messages.pofile import read_po, write_po
+
+from uwaga.viewer.languages import LANGUAGES
+from uwaga.viewer.queries import statistics
+
+VIEWER = Path(__file__).parents[1] / "src" / "uwaga" / "viewer"
+TABLES = VIEWER / "languages"
+HEADER = "# Messages of uwaga's pages and lesson. `make messages` keeps the ids as the sources have them."
+KEYWORDS = {"tr": None, "tr_n": (1, 2), "trN": (1, 2), "trParts": None, "trNParts": (1, 2)}
+
+
+def template() -> Catalog:
+    """Every message, by source file."""
+    catalog = Catalog(
+        project="uwaga", version="1", copyright_holder="The uwaga authors", header_comment=HEADER, fuzzy=False
+    )
+    for path in sorted(VIEWER.rglob("*")):
+        parts = path.relative_to(VIEWER).parts
+        if path.suffix not in (".py", ".js") or {"tests", "node_modules", "languages"} & set(parts):
+            continue
+        method = "python" if path.suffix == ".py" else "javascript"
+        options = {"parse_template_string": True} if method == "javascript" else {}
+        found = extract_from_file(method, path, keywords=KEYWORDS, comment_tags=("Translators:",), options=options)
+        for _, message, comments, _ in found:
+            catalog.add(message, locations=[("/".join(parts), 1)], auto_comments=comments)
+    for each in statistics.titles():  # the page shows them by `tr` of what the service says
+        for message in (each["title"], each["meaning"]):
+            catalog.add(message, locations=[("front/table/grid.js", 1)])
+    return catalog
+
+
+def write(catalog: Catalog, path: Path) -> None:
+    for message in catalog:
+        message.locations = sorted({(name, 1) for name, _ in message.locations})
+    with path.open("wb") as file:
+        write_po(
+            file, catalog, width=0, omit_header=False, sort_by_file=False, include_lineno=False, ignore_obsolete=True
+        )
+
+
+def compiled(tables: dict[str, Catalog]) -> dict[str, object]:
+    """What the package reads: for each message whether the front end has it, and its forms in each language; [] where there is none."""
+    fresh = template()
+    messages = {}
+    for message in fresh:
+        if message.id:
+            english = message.id[0] if message.pluralizable else message.id
+            found = [table.get(message.id) for table in tables.values()]
+            in_page = any(name.endswith(".js") for name, _ in message.locations)
+            messages[english] = [int(in_page), *map(_forms, found)]
+    return {
+        "languages": list(tables),
+        "plural": [table.plural_expr for table in tables.values()],
+        "messages": messages,
+    }
+
+
+def _forms(message: Message | None) -> list[str]:
+    if message is None:
+        return []
+    forms = list(message.string) if message.pluralizable else [message.string]
+    return forms if all(forms) else []
+
+
+def main() -> None:
+    fresh = template()
+    write(fresh, TABLES / "messages.pot")
+    tables: dict[str, Catalog] = {}
+    for language in LANGUAGES:
+        path = TABLES / f"{language}.po"
+        if language == "en":
+            continue
+        table = Catalog(locale=language, project="uwaga", version="1", header_comment=HEADER, fuzzy=False)
+        if path.exists():
+            with path.open("rb") as file:
+                table = read_po(file, locale=language)
+        table.update(fresh, no_fuzzy_matching=True)
+        write(table, path)
+        missing = sum(
+            1
+            for message in table
+            if message.id and not all(message.string if message.pluralizable else [message.string])
+        )
+        tables[language] = table
+        sys.stdout.write(f"{path.name}: {len(table)} messages, {missing} without a translation\n")
+    text = json.dumps(compiled(tables), ensure_ascii=False, indent=0, separators=(",", ":"), sort_keys=True)
+    (TABLES / "messages.json").write_text(text + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

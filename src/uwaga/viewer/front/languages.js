@@ -1,0 +1,103 @@
+// The page's messages in its language: gettext's tables, which the program puts into the page (uwaga/viewer/languages). English stands
+// in the source; a message that a table lacks is shown in English.
+
+/** @typedef {{language: string, messages: {[english: string]: string[]}, names?: {[code: string]: string}}} LanguageTable */
+
+/** @type {LanguageTable} */
+const pageLanguage = languageOfPage();
+const pluralRules = new Intl.PluralRules(pageLanguage.language);
+/** The forms of a language in the order of its table. */
+const pluralOrder = ["zero", "one", "two", "few", "many", "other"].filter((form) => pluralForms().includes(form));
+
+/** @returns {LanguageTable} */
+function languageOfPage() {
+  const given = /** @type {{uwagaLanguage?: LanguageTable}} */ (globalThis).uwagaLanguage;
+  if (given) return given;
+  const element = typeof document === "undefined" ? null : document.querySelector("script[data-uwaga-language]");
+  return element ? JSON.parse(element.textContent ?? "") : { language: "en", messages: {} };
+}
+
+/** @returns {string[]} */
+function pluralForms() {
+  return /** @type {string[]} */ (pluralRules.resolvedOptions().pluralCategories);
+}
+
+/** The language of the page, and whether another can be chosen. */
+export function currentLanguage() {
+  return pageLanguage;
+}
+
+/** What a question for texts names: English is left out. @returns {{language?: string}} */
+export function languageOfQuestion() {
+  return pageLanguage.language === "en" ? {} : { language: pageLanguage.language };
+}
+
+/**
+ * A message in the page's language, with the values in its braces.
+ * @param {string} message
+ * @param {{[name: string]: unknown}} [values]
+ * @returns {string}
+ */
+export function tr(message, values) {
+  const own = Object.hasOwn(pageLanguage.messages, message) ? pageLanguage.messages[message][0] : message;
+  return values ? fillMessage(own, values) : own;
+}
+
+/**
+ * A message in the form that the page's language has for a count, which is {count} in it.
+ * @param {string} one
+ * @param {string} other
+ * @param {number} count
+ * @param {{[name: string]: unknown}} [values]
+ * @returns {string}
+ */
+export function trN(one, other, count, values) {
+  const forms = Object.hasOwn(pageLanguage.messages, one) ? pageLanguage.messages[one] : null;
+  const at = pluralOrder.indexOf(pluralRules.select(count));
+  const own = forms ? forms[Math.min(at, forms.length - 1)] : count === 1 ? one : other;
+  return fillMessage(own, { count, ...values });
+}
+
+/** @param {string} message @param {{[name: string]: unknown}} values */
+function fillMessage(message, values) {
+  return message.replace(/\{(\w+)\}/g, (whole, name) => (Object.hasOwn(values, name) ? String(values[name]) : whole));
+}
+
+/**
+ * A message with its values' names apart from the text between them.
+ * @param {string} message
+ * @returns {{text: string, name: string}[]}  one of the two is empty
+ */
+export function splitMessage(message) {
+  return message.split(/\{(\w+)\}/).map((part, at) => (at % 2 ? { text: "", name: part } : { text: part, name: "" }));
+}
+
+/**
+ * A message whose values may be elements, as the children of one.
+ * @param {string} message
+ * @param {{[name: string]: Node | string | number}} values
+ * @returns {(Node | string)[]}
+ */
+export function trParts(message, values) {
+  return filledParts(tr(message), values);
+}
+
+/**
+ * The same in the form for a count, as `trN`.
+ * @param {string} one
+ * @param {string} other
+ * @param {number} count
+ * @param {{[name: string]: Node | string | number}} values
+ * @returns {(Node | string)[]}
+ */
+export function trNParts(one, other, count, values) {
+  return filledParts(trN(one, other, count), values);
+}
+
+/** @param {string} message @param {{[name: string]: Node | string | number}} values */
+function filledParts(message, values) {
+  return splitMessage(message).filter(({ text, name }) => text || name).map(({ text, name }) => {
+    const value = values[name];
+    return !name ? text : typeof value === "object" ? value : String(value);
+  });
+}

@@ -1,0 +1,140 @@
+"""The languages of the pages and of what `uwaga lesson` prints: gettext's message tables, one for each language but English.
+
+English stands in the source, as the argument of `tr` and `tr_n`; a message that a table lacks is shown in English. The front end has the
+same two functions (front/languages.js), and one table serves both. `make messages` extracts the messages into the tables of the
+translators, *.po, and writes what is in them to messages.json, which is read here.
+"""
+
+import functools
+import gettext
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from importlib import resources
+from typing import Any, NamedTuple, ParamSpec, TypeVar
+
+# By the codes of BCP 47, each named in itself.
+LANGUAGES = {"en": "English", "pl": "Polski", "pt": "Português", "ja": "日本語", "zh": "中文"}
+_ENGLISH = "en"
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
+_current: ContextVar[str] = ContextVar("language", default=_ENGLISH)
+
+
+def tr(message: str, **values: object) -> str:
+    """A message in the current language, with the values in its braces.
+
+    >>> tr("The sum is {sum}.", sum=1)
+    'The sum is 1.'
+    """
+    return _table(_current.get()).forms.get(message, [message])[0].format(**values)
+
+
+def tr_n(one: str, other: str, count: int, **values: object) -> str:
+    """A message in the form that the current language has for a count, which is `{count}` in it.
+
+    >>> tr_n("{count} token", "{count} tokens", 1), tr_n("{count} token", "{count} tokens", 5)
+    ('1 token', '5 tokens')
+    """
+    table = _table(_current.get())
+    forms = table.forms.get(one)
+    own = forms[table.form_of(count)] if forms else one if count == 1 else other
+    return own.format(count=f"{count:,}", **values)
+
+
+def cached(maxsize: int) -> Callable[[Callable[_Arguments, _Result]], Callable[_Arguments, _Result]]:
+    """As functools.lru_cache, with a result for each language."""
+
+    def decorate(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
+        @functools.lru_cache(maxsize=maxsize * len(LANGUAGES))
+        def compute(table: int, *args: Any) -> _Result:
+            return function(*args)  # type: ignore[call-arg]
+
+        @functools.wraps(function)
+        def call(*args: _Arguments.args, **options: _Arguments.kwargs) -> _Result:
+            return compute(id(_table(_current.get())), *args, **options)  # type: ignore[arg-type]
+
+        return call
+
+    return decorate
+
+
+def current() -> str:
+    """The code of the language that messages are in."""
+    return _current.get()
+
+
+@contextmanager
+def using(language: str) -> Iterator[None]:
+    """A context in which messages are in a language. Raises ValueError: one that is not in LANGUAGES."""
+    if language not in LANGUAGES:
+        raise ValueError(f"language must be one of {', '.join(LANGUAGES)}, not {language!r}")
+    token = _current.set(language)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def preferred(wanted: Sequence[str]) -> str:
+    """The first of some codes that is among LANGUAGES, without its region; else English.
+
+    >>> preferred(["de", "pt-BR", "en"]), preferred(["zh_CN.UTF-8"]), preferred([])
+    ('pt', 'zh', 'en')
+    """
+    codes = (code.replace("_", "-").partition("-")[0].partition(".")[0].strip().lower() for code in wanted)
+    return next((code for code in codes if code in LANGUAGES), _ENGLISH)
+
+
+def of_header(accept_language: str) -> str:
+    """The language of a request by its Accept-Language header (RFC 9110, section 12.5.4).
+
+    >>> of_header("de;q=0.9, ja;q=0.8, en;q=0.1"), of_header("*"), of_header("pl, en;q=nonsense")
+    ('ja', 'en', 'pl')
+    """
+    weighted = []
+    for part in accept_language[:1000].split(","):
+        code, _, parameter = part.partition(";")
+        try:
+            weight = float(parameter.partition("=")[2]) if parameter.strip() else 1.0
+        except ValueError:
+            weight = 0.0
+        if weight > 0:
+            weighted.append((weight, code))
+    return preferred([code for _, code in sorted(weighted, key=lambda each: -each[0])])
+
+
+def page_table(language: str, *, can_change: bool = False) -> dict[str, Any]:
+    """What a page needs to show its messages in a language: {"language": code, "messages": {English: [forms]}}, and where another
+    can be chosen "names" of all."""
+    messages = _table(language).of_page() if language != _ENGLISH else {}
+    return {"language": language, "messages": messages} | ({"names": LANGUAGES} if can_change else {})
+
+
+class _Table(NamedTuple):
+    """The messages of a language: the forms by the English message."""
+
+    forms: Mapping[str, list[str]]
+    in_page: frozenset[str]  # those that the front end has
+    form_of: Callable[[int], int]
+
+    def of_page(self) -> dict[str, list[str]]:
+        return {message: forms for message, forms in self.forms.items() if message in self.in_page}
+
+
+@functools.cache
+def _table(language: str) -> _Table:
+    if language == _ENGLISH:
+        return _Table({}, frozenset(), lambda count: int(count != 1))
+    whole = _tables()
+    number = whole["languages"].index(language)
+    forms = {message: found for message, (_, *of_each) in whole["messages"].items() if (found := of_each[number])}
+    in_page = frozenset(message for message, (is_in_page, *_) in whole["messages"].items() if is_in_page)
+    return _Table(forms, in_page, gettext.c2py(whole["plural"][number]))
+
+
+@functools.cache
+def _tables() -> dict[str, Any]:
+    tables: dict[str, Any] = json.loads(resources.files(__name__).joinpath("messages.json").read_text(encoding="utf-8"))
+    return tables

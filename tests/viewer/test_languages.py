@@ -1,0 +1,247 @@
+"""The languages of the pages and of the lesson: tables that are whole and current, and texts that all come from them."""
+
+import importlib.util
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import uwaga
+from uwaga.cli import app
+from uwaga.viewer import languages
+from uwaga.viewer.languages import LANGUAGES, _Table, tr_n, using
+from uwaga.viewer.lesson import work_through
+from uwaga.viewer.lesson.build import answer
+from uwaga.viewer.messages import RequestError
+from uwaga.viewer.page.html import served_html
+
+babel = pytest.importorskip("babel.messages", reason="Babel, which extracts the messages, is not installed")
+
+ROOT = Path(__file__).parents[2]
+TABLES = ROOT / "src" / "uwaga" / "viewer" / "languages"
+OTHERS = [code for code in LANGUAGES if code != "en"]
+PLURALS = {"pl": 3, "pt": 2, "ja": 1, "zh": 1}
+# What a table may leave as it is in English: names, formats, symbols, words that are the same in the language.
+SAME = {
+    *("PNG", "SVG", "PDF", "CSV", "NPZ", "ReLU", "LayerNorm", "feed-forward", "Feed-forward", "Model", "Stop", "Zoom", "Token"),
+    *("tokens", "Tokens", "linear", "Linear", "layer(Ragged)", "layer(padded, mask=KeyLengths)", "Residual", "residual"),
+    *("{count} token", "{length} tokens", "1 token", "gradient", "loss, gradient", "softmax", "token", "Total {known}."),
+    *("“{token}”, token {place}", "{title} - {rate} · gradient", "{token} ({place})", "{place} of {count}", "“{token}”", "Query {tokens}", "Softmax", "Post-norm", "3. Feed-forward"),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def messages() -> ModuleType:
+    """The program that extracts the messages."""
+    spec = importlib.util.spec_from_file_location("messages", ROOT / ".ci" / "messages.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def table_of(language: str) -> Any:
+    from babel.messages.pofile import read_po
+
+    with (TABLES / f"{language}.po").open("rb") as file:
+        return read_po(file, locale=language)
+
+
+def english(message: Any) -> str:
+    return str(message.id[0] if message.pluralizable else message.id)
+
+
+def test_the_template_and_what_is_read_are_those_of_the_sources(messages: ModuleType) -> None:
+    """`make messages` writes them."""
+    with (TABLES / "messages.pot").open("rb") as file:
+        from babel.messages.pofile import read_po
+
+        written = {message.id for message in read_po(file) if message.id}
+    assert written == {message.id for message in messages.template() if message.id}
+    compiled = messages.compiled({language: table_of(language) for language in OTHERS})
+    assert json.loads((TABLES / "messages.json").read_text(encoding="utf-8")) == json.loads(json.dumps(compiled))
+
+
+@pytest.mark.parametrize("language", OTHERS)
+def test_a_table_has_every_message_and_no_other(language: str, messages: ModuleType) -> None:
+    table = table_of(language)
+    wanted = {message.id for message in messages.template() if message.id}
+    assert {message.id for message in table if message.id} == wanted
+    for message in table:
+        if not message.id:
+            continue
+        forms = message.string if message.pluralizable else [message.string]
+        assert all(forms), message.id
+        assert len(forms) == (PLURALS[language] if message.pluralizable else 1), message.id
+        assert not message.fuzzy, message.id
+        ids = message.id if message.pluralizable else (message.id,)
+        for form in forms:
+            assert form == form.strip(), message.id
+            names = set(re.findall(r"\{\w+\}", form))
+            # A form may leave the count out, as "one token" does.
+            allowed = set(re.findall(r"\{\w+\}", " ".join(ids)))
+            assert names <= allowed, (message.id, form)
+            assert allowed - names <= ({"{count}"} if message.pluralizable else set()), (message.id, form)
+
+
+@pytest.mark.parametrize("language", OTHERS)
+def test_no_message_is_left_in_english(language: str) -> None:
+    left = [
+        english(message)
+        for message in table_of(language)
+        if message.id
+        and english(message) == (message.string[0] if message.pluralizable else message.string)
+        and re.search(r"[a-z]{4}", re.sub(r"\{\w+\}|E\[.*|Zeros\.", "", english(message)))
+        and english(message) not in SAME
+    ]
+    assert not left
+
+
+def test_plural_forms_are_those_of_the_language() -> None:
+    one, other = "{count} token", "{count} tokens"
+    with using("pl"):
+        found = [tr_n(one, other, count) for count in (1, 2, 5, 12, 22, 25)]
+        assert found == ["1 token", "2 tokeny", "5 tokenów", "12 tokenów", "22 tokeny", "25 tokenów"]
+    with using("ja"):
+        assert tr_n(one, other, 1) == "1 トークン"
+    assert tr_n(one, other, 1) == "1 token"
+    with pytest.raises(ValueError, match=r"^language must be one of en, pl, pt, ja, zh, not 'de'$"), using("de"):
+        pass
+
+
+@pytest.mark.parametrize("language", OTHERS)
+def test_the_numbers_of_the_lesson_are_the_same_in_every_language(language: str) -> None:
+    settings = {"sentences": [["a", "b"], ["c"]], "written": ["a"]}  # whose defaults are the language's own
+    given = {"tokens": ["a", "b", "c"], "x": [[1.0, 0.0], [0.0, 2.0], [1.0, 1.0]], "settings": settings}
+    ours, theirs = (answer({"ask": "lesson", **given, **more}) for more in ({}, {"language": language}))
+    assert all(np.array_equal(a, b, equal_nan=True) for a, b in zip(ours.arrays, theirs.arrays, strict=True))
+    assert ours.meta["question"] == theirs.meta["question"]
+    assert [step["code"] for step in ours.meta["steps"]] == [step["code"] for step in theirs.meta["steps"]]
+    titles = zip(ours.meta["steps"], theirs.meta["steps"], strict=True)
+    assert sum(a["title"] == b["title"] for a, b in titles) == 0
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_each_language_has_an_example_of_its_own(language: str) -> None:
+    worked = work_through(language=language)
+    tokens = worked.request["tokens"]
+    assert len(tokens) == 5
+    # What points at the thing looks at the thing the most, in every language.
+    weights = worked["weights"]
+    thing = worked["x"][:, 2].argmax()
+    assert weights[0].argmax() == thing
+    assert (
+        worked.matrices["x"].columns[2]
+        == {"en": "thing", "pl": "rzecz", "pt": "coisa", "ja": "物", "zh": "事物"}[language]
+    )
+    others = {tuple(work_through(language=other).request["tokens"]) for other in LANGUAGES}
+    assert len(others) == len(LANGUAGES)
+
+
+def strings(value: Any) -> Iterator[str]:
+    """What a page shows of a part of the lesson: no ids, code, tokens or rules."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list):
+        for each in value:
+            yield from strings(each)
+    elif isinstance(value, dict):
+        skipped = {
+            "id",
+            "code",
+            "source",
+            "field",
+            "shade",
+            "form",
+            "matrix",
+            "matrices",
+            "controls",
+            "covers",
+            "cells",
+            "arrows",
+        }
+        for name, each in value.items():
+            if name == "source":
+                yield from [each["say"]] if "say" in each else []
+            elif name not in skipped | {"step", "statistic", "sense", "without", "shape", "name"}:
+                yield from strings(each)
+
+
+@pytest.fixture
+def marked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Messages of Polish are those of English in brackets."""
+    whole = languages._tables()
+    forms = {message: [f"⟦{message}⟧"] for message in whole["messages"]}
+    table = _Table(forms, frozenset(forms), lambda count: 0)
+    monkeypatch.setattr(languages, "_table", lambda language: table)
+
+
+@pytest.mark.usefixtures("marked")
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"heads": 1, "scaled": False, "window": 0, "norm": "pre", "steps": 3},
+        {"heads": 1, "wq": [[0.0], [0.0]], "wk": [[0.0], [0.0]], "length": 0, "sentences": ["a"], "limit": 12},
+    ],
+)
+def test_every_text_of_the_lesson_comes_from_a_table(settings: dict[str, object]) -> None:
+    own = {"sentences": [["a", "b"], ["c"]], "written": ["a"]}  # in place of the language's
+    given = {"tokens": ["a", "b", "c"], "x": [[1.0, 0.0], [0.0, 2.0], [1.0, 1.0]], "settings": own | settings}
+    reply = answer({"ask": "lesson", "language": "pl", **given})
+    found = [*strings(reply.meta["steps"]), *strings(list(reply.meta["matrices"].values()))]
+    assert sum("⟦" in text for text in found) > 400
+    bare = [text for text in found if "⟦" not in text and re.search(r"[a-z]{3,} [a-z]{2,}", text)]
+    assert not bare
+
+
+def test_an_unknown_language_is_refused_by_name() -> None:
+    rule = "lesson: language must be one of en, pl, pt, ja, zh, not 'de'"
+    for call in (lambda: work_through("a", language="de"), lambda: answer({"ask": "lesson", "language": "de"})):
+        with pytest.raises((ValueError, RequestError), match=f"^{rule}$"):
+            call()
+    with pytest.raises(ValueError, match=r"^view: language must be one of en, pl, pt, ja, zh, not 'de'$"):
+        uwaga.view({}, language="de")
+    result = CliRunner().invoke(app, ["lesson", "--plain", "--language", "de"])
+    assert result.exit_code == 1
+    assert "language must be one of en, pl, pt, ja, zh, not 'de'" in result.stderr
+
+
+def test_the_terminal_follows_its_own_language_or_the_option() -> None:
+    def first_line(*arguments: str, **env: str) -> str:
+        unset = {"LC_ALL": None, "LC_MESSAGES": None, "LANG": None}
+        result = CliRunner().invoke(app, ["lesson", "--plain", *arguments], env={"COLUMNS": "150", **unset, **env})
+        return str(result.stdout.splitlines()[0])
+
+    assert "Trzy role: Q, K i V" in first_line(LANG="pl_PL.UTF-8")
+    assert "Três papéis: Q, K e V" in first_line(LC_ALL="pt_BR.UTF-8", LANG="pl_PL.UTF-8")
+    assert "三つの役割" in first_line("--language", "ja", LANG="pl_PL.UTF-8")
+    assert "Three roles" in first_line(LANG="de_DE.UTF-8")
+    assert "Three roles" in first_line()
+
+
+def test_a_worksheet_is_in_the_language(tmp_path: Path) -> None:
+    work_through(language="zh").save_worksheet(tmp_path / "sheet.html")
+    text = (tmp_path / "sheet.html").read_text(encoding="utf-8")
+    assert "三种角色" in text
+    assert "Three roles" not in text
+    assert '<html lang="zh">' in text
+
+
+def test_a_page_holds_its_messages_as_data() -> None:
+    page = served_html("</script><b>", "pl")
+    assert '<html lang="pl">' in page
+    (data,) = re.findall(r'<script type="application/json" data-uwaga-language>(.*?)</script>', page)
+    table = json.loads(data)
+    assert table["messages"]["Lesson"] == ["Lekcja"]
+    assert table["names"] == LANGUAGES
+    assert "Learned positions" not in data  # a text of the lesson, which the program formats
+    assert "Ta strona wymaga JavaScriptu." in page
+    assert '"messages":{}' in served_html("a", "en")
