@@ -5,6 +5,7 @@
 
 import json
 import sys
+from datetime import datetime
 from pathlib import Path
 
 from babel.messages import Catalog, Message
@@ -16,6 +17,7 @@ from uwaga.viewer.queries import statistics
 
 VIEWER = Path(__file__).parents[1] / "src" / "uwaga" / "viewer"
 TABLES = VIEWER / "languages"
+MADE = datetime(2026, 11, 23)  # noqa: DTZ001  # not the time of the run, which would change the tables
 HEADER = "# Messages of uwaga's pages and lesson. `make messages` keeps the ids as the sources have them."
 KEYWORDS = {"tr": None, "tr_n": (1, 2), "trN": (1, 2), "trParts": None, "trNParts": (1, 2)}
 
@@ -81,11 +83,20 @@ def main() -> None:
         path = TABLES / f"{language}.po"
         if language == "en":
             continue
-        table = Catalog(locale=language, project="uwaga", version="1", header_comment=HEADER, fuzzy=False)
+        table = Catalog(
+            locale=language,
+            project="uwaga",
+            version="1",
+            header_comment=HEADER,
+            creation_date=MADE,
+            revision_date=MADE,
+            fuzzy=False,
+        )
         if path.exists():
             with path.open("rb") as file:
                 table = read_po(file, locale=language)
         table.update(fresh, no_fuzzy_matching=True)
+        table.creation_date = table.revision_date = MADE
         write(table, path)
         missing = sum(
             1
