@@ -17,7 +17,7 @@ from uwaga.viewer.queries import statistics
 
 VIEWER = Path(__file__).parents[1] / "src" / "uwaga" / "viewer"
 TABLES = VIEWER / "languages"
-MADE = datetime(2026, 11, 23)  # noqa: DTZ001  # not the time of the run, which would change the tables
+MADE = datetime(2026, 11, 23)  # not the time of the run, which would change the tables
 HEADER = "# Messages of uwaga's pages and lesson. `make messages` keeps the ids as the sources have them."
 KEYWORDS = {"tr": None, "tr_n": (1, 2), "trN": (1, 2), "trParts": None, "trNParts": (1, 2)}
 
@@ -77,6 +77,7 @@ def _forms(message: Message | None) -> list[str]:
 
 def main() -> None:
     fresh = template()
+    fresh.last_translator = fresh.language_team = fresh.msgid_bugs_address = "the uwaga authors"
     write(fresh, TABLES / "messages.pot")
     tables: dict[str, Catalog] = {}
     for language in LANGUAGES:
@@ -97,6 +98,8 @@ def main() -> None:
                 table = read_po(file, locale=language)
         table.update(fresh, no_fuzzy_matching=True)
         table.creation_date = table.revision_date = MADE
+        table.header_comment, table.project, table.version = HEADER, "uwaga", "1"
+        table.last_translator = table.language_team = table.msgid_bugs_address = "the uwaga authors"
         write(table, path)
         missing = sum(
             1
