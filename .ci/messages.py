@@ -27,15 +27,16 @@ def template() -> Catalog:
     catalog = Catalog(
         project="uwaga", version="1", copyright_holder="The uwaga authors", header_comment=HEADER, fuzzy=False
     )
-    for path in sorted(VIEWER.rglob("*")):
-        parts = path.relative_to(VIEWER).parts
+    commands = (VIEWER.parent / "cli" / f"{name}.py" for name in ("lesson", "view"))
+    for path in (*sorted(VIEWER.rglob("*")), *commands):
+        parts = path.relative_to(VIEWER.parent).parts
         if path.suffix not in (".py", ".js") or {"tests", "node_modules", "languages"} & set(parts):
             continue
         method = "python" if path.suffix == ".py" else "javascript"
         options = {"parse_template_string": True} if method == "javascript" else {}
         found = extract_from_file(method, path, keywords=KEYWORDS, comment_tags=("Translators:",), options=options)
         for _, message, comments, _ in found:
-            catalog.add(message, locations=[("/".join(parts), 1)], auto_comments=comments)
+            catalog.add(message, locations=[("/".join(parts).removeprefix("viewer/"), 1)], auto_comments=comments)
     for each in statistics.titles():  # the page shows them by `tr` of what the service says
         for message in (each["title"], each["meaning"]):
             catalog.add(message, locations=[("front/table/grid.js", 1)])

