@@ -109,8 +109,16 @@ def main() -> None:
         )
         tables[language] = table
         sys.stdout.write(f"{path.name}: {len(table)} messages, {missing} without a translation\n")
-    text = json.dumps(compiled(tables), ensure_ascii=False, indent=0, separators=(",", ":"), sort_keys=True)
-    (TABLES / "messages.json").write_text(text + "\n", encoding="utf-8")
+    whole = compiled(tables)
+    messages = whole.pop("messages")
+    assert isinstance(messages, dict)
+    lines = (f"{_compact(english)}:{_compact(forms)}" for english, forms in sorted(messages.items()))
+    text = f'{_compact(whole)[:-1]},"messages":{{\n' + ",\n".join(lines) + "\n}}\n"
+    (TABLES / "messages.json").write_text(text, encoding="utf-8")
+
+
+def _compact(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 if __name__ == "__main__":

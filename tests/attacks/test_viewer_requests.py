@@ -662,7 +662,7 @@ def test_a_title_is_text_in_the_page(title: str) -> None:
     with Server(real_service(title=title), title=title) as server:
         page = send_and_hear(server, f"GET / HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\n\r\n".encode()).decode()
     assert page.startswith("HTTP/1.1 200")
-    assert_only_own_elements(page, scripts=1)
+    assert_only_own_elements(page, scripts=2)
 
 
 @pytest.mark.usefixtures("small_front")
