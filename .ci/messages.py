@@ -78,6 +78,7 @@ def _forms(message: Message | None) -> list[str]:
 
 def main() -> None:
     fresh = template()
+    fresh.creation_date = fresh.revision_date = MADE
     fresh.last_translator = fresh.language_team = fresh.msgid_bugs_address = "the uwaga authors"
     write(fresh, TABLES / "messages.pot")
     tables: dict[str, Catalog] = {}
