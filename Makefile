@@ -20,11 +20,11 @@ TEXT ?= The animal did not cross the street because it was too tired, and the st
 run: setup
 	uwaga view "$(TEXT)"
 
-# Five processes of one thread each (many tests wait), and then alone what measures time. `python -m pytest` does the same one by one.
+# Four processes of one thread each (many tests wait), and then alone what measures time. `python -m pytest` does the same one by one.
 # The bytecode of tests with rewritten assertions is kept, though the machine may say otherwise: it is half of the time of collecting.
 test stress fast: export PYTHONDONTWRITEBYTECODE =
 test: setup native-test front-test
-	OMP_NUM_THREADS=1 python -m pytest -n 5 --dist loadfile --no-loadscope-reorder -m "not timing and not stress"
+	OMP_NUM_THREADS=1 python -m pytest -n 4 --dist loadfile --no-loadscope-reorder -m "not timing and not stress"
 	python -m pytest -m timing $$(grep -rl --include='test_*.py' 'mark\.timing' tests)
 
 # What needs no browser, process, training or compiler: within 90 seconds on two cores.
