@@ -2,6 +2,7 @@
 
 import copy
 import importlib.util
+import threading
 from pathlib import Path
 
 import pytest
@@ -244,7 +245,8 @@ def test_cross_attention_alone_is_followed_through_a_generation() -> None:
 def test_watches_nest_and_leave_nothing_behind() -> None:
     model, told = bert(), []
     layer = model.encoder.layers[0].attention
-    layer.watcher = mine = lambda *call: told.append(call)
+    mine = lambda *call: told.append(call)  # noqa: E731
+    layer.watchers = (mine,)
     ids = torch.tensor([[4, 5, 6]])
     with uwaga.watch(model) as outer:
         with uwaga.watch(model) as inner:
@@ -254,9 +256,41 @@ def test_watches_nest_and_leave_nothing_behind() -> None:
             _ = 1 / 0
     assert len(outer.maps) == 3
     assert len(told) == 1
-    assert layer.watcher is mine
-    assert all(each.attention.watcher is None for each in model.encoder.layers[1:])
+    assert layer.watchers == (mine,)
+    assert not any(each.attention.watchers for each in model.encoder.layers[1:])
     assert not model.embeddings.token_embedding._forward_pre_hooks
+
+
+@torch.no_grad()
+def test_what_other_threads_compute_is_not_recorded() -> None:
+    model, ids, others = bert(), torch.tensor([[4, 5, 6]]), torch.tensor([[7, 8, 9, 10]])
+    began, first_ran, second_ran, first_ended = (threading.Event() for _ in range(4))
+    found: list[uwaga.Recording] = []
+
+    @torch.no_grad()
+    def second() -> None:
+        with uwaga.watch(model) as recording:
+            began.set()
+            assert first_ran.wait(20)
+            model(others[:, :2])
+            second_ran.set()
+            assert first_ended.wait(20)
+            model(others)
+        found.append(recording)
+
+    thread = threading.Thread(target=second)
+    with uwaga.watch(model) as recording:
+        thread.start()
+        assert began.wait(20)
+        model(ids)
+        first_ran.set()
+        assert second_ran.wait(20)
+    first_ended.set()
+    thread.join()
+    assert recording.tokens == {"encoder": [["4", "5", "6"]]}
+    assert found[0].tokens == {"encoder": [["7", "8", "9", "10"]]}
+    assert {m.shape[-2] for m in found[0].maps.values()} == {4}
+    assert not any(getattr(module, "watchers", ()) for module in model.modules())
 
 
 def test_gradients_flow_as_before_and_none_is_recorded() -> None:

@@ -150,7 +150,7 @@ def test_weights_are_dropped_in_training_only() -> None:
 def test_a_watcher_sees_what_goes_into_attention() -> None:
     layer = MultiHeadAttention(8, 2, softcap=3.0)
     seen = []
-    layer.watcher = lambda *heads: seen.append(heads)
+    layer.watchers = (lambda *heads: seen.append(heads),)
     x, mask = _x(6, 8), Causal()
     layer(x, mask=mask)
     ((query, key, value, options),) = seen

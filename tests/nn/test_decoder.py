@@ -80,7 +80,7 @@ def test_biases_and_masks_reach_the_attention_that_they_are_for() -> None:
     layer, x, memory = _decoder(1).layers[0], _x(5, 8), _x(6, 8, seed=1)
     seen = {}
     for name in ("attention", "cross_attention"):
-        getattr(layer, name).watcher = lambda q, k, v, options, name=name: seen.update({name: options})
+        getattr(layer, name).watchers = (lambda q, k, v, options, name=name: seen.update({name: options}),)
     own, other = _x(2, 5, 5), _x(2, 5, 6)
     layer(x, memory, mask=Causal(), bias=own, memory_mask=KeyLengths(torch.tensor(4)), memory_bias=other)
     assert seen["attention"]["mask"] == Causal()

@@ -18,7 +18,7 @@ from uwaga.integrations.watching.attention_layers import AttentionLayers
 from uwaga.maps.recordings.recording import describe_layers
 from uwaga.maps.recordings.stack import AttentionId, start_of
 from uwaga.nn import MultiHeadAttention
-from uwaga.nn.attention import Attend, Editor
+from uwaga.nn.attention import Attend, Editor, editing
 from uwaga.nn.edits import Ablation, Edits, HeadKey, Links, Patch, WeightChange, Where
 from uwaga.nn.operand import values_of
 from uwaga.ops.masks import Both, DenseMask, Documents, Either, KeyLengths, Mask, as_mask
@@ -113,13 +113,8 @@ def _editing(editors: Mapping[nn.Module, Editor]) -> Iterator[None]:
     layers = [
         (module, _untraced(editor)) for module, editor in editors.items() if isinstance(module, MultiHeadAttention)
     ]
-    for module, editor in layers:
-        module.editors = (*module.editors, editor)
-    try:
+    with editing(dict(layers)):
         yield
-    finally:
-        for module, editor in layers:
-            module.editors = tuple(each for each in module.editors if each is not editor)
 
 
 def _untraced(editor: Editor) -> Editor:

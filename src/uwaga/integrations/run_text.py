@@ -1,6 +1,7 @@
 """Texts in place of recordings: a bundled model, or one in a directory or of the hub, is run once over a text and recorded."""
 
 import re
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
@@ -193,16 +194,18 @@ def _written(
 
 @contextmanager
 def _after_each_layer(model: "nn.Module", report: Callable[[float], object]) -> Iterator[None]:
-    """Report each layer: 100,000 tokens take minutes."""
+    """Report each layer that this thread computes: 100,000 tokens take minutes."""
     from uwaga.nn import DecoderLayer, EncoderLayer
 
     layers = [module for module in model.modules() if isinstance(module, EncoderLayer | DecoderLayer)]
+    thread = threading.get_ident()
     with ExitStack() as hooks:
         for number, layer in enumerate(layers, start=1):
             done = number / len(layers)
 
             def after(*_: object, done: float = done) -> None:
-                report(done)
+                if threading.get_ident() == thread:
+                    report(done)
 
             hooks.callback(layer.register_forward_hook(after).remove)
         yield

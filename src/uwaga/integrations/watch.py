@@ -3,8 +3,10 @@
 Letters: Q queries, K keys, N packed tokens.
 """
 
+import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -92,9 +94,15 @@ def watch(
         if where in wanted:
             recording.store(where, query, key, map_options, value if values else None)
 
+    thread = threading.get_ident()
+
+    def on_embedding(_: nn.Module, given: tuple[Any, ...]) -> None:
+        if threading.get_ident() == thread:
+            embedded_ids.append(given[0])
+
     with ExitStack() as stack:
         for embedding in token_embeddings(model):
-            stack.callback(embedding.register_forward_pre_hook(lambda _, given: embedded_ids.append(given[0])).remove)
+            stack.callback(embedding.register_forward_pre_hook(on_embedding).remove)
         stack.enter_context(builtin.watching(found.ids, on_call))
         stack.enter_context(huggingface.watching(model, on_call))
         stack.enter_context(detect_speculative_decoding(model, recording))

@@ -6,7 +6,9 @@ Letters: B batch, H query heads, G key/value heads, Q queries, K keys, D query/k
 N packed tokens.
 """
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -25,6 +27,8 @@ from uwaga.ops.attention.api import attention
 from uwaga.ops.biases import DistanceBias
 from uwaga.ops.masks import Mask
 from uwaga.ops.ragged import Operand, Ragged
+
+_ADDING = threading.Lock()  # while watchers and editors change
 
 # Called with query, key and value as they enter `uwaga.attention`, and its options by name.
 Watcher = Callable[[Operand, Operand, Operand, dict[str, Any]], None]
@@ -133,7 +137,7 @@ class MultiHeadAttention(nn.Module):
         self.d_k = d_model // num_heads if d_k is None else d_k
         self.d_v = self.d_k if d_v is None else d_v
         self.dropout, self.scale, self.softcap = dropout, scale, softcap
-        self.watcher: Watcher | None = None
+        self.watchers: tuple[Watcher, ...] = ()  # see `watching`
         self.editors: tuple[Editor, ...] = ()  # each around those before it
 
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
@@ -192,8 +196,9 @@ class MultiHeadAttention(nn.Module):
     def _attend(
         self, query: Operand, key: Operand, value: Operand, options: dict[str, Any], *, is_first: bool = True
     ) -> Operand:
-        if is_first and self.watcher is not None:
-            self.watcher(query, key, value, options)
+        if is_first:
+            for watcher in self.watchers:
+                watcher(query, key, value, options)
         return attention(query, key, value, **options)
 
     def project(
@@ -322,6 +327,43 @@ class MultiHeadAttention(nn.Module):
 
     def extra_repr(self) -> str:
         return f"num_heads={self.num_heads}, num_kv_heads={self.num_kv_heads}, d_k={self.d_k}, d_v={self.d_v}"
+
+
+@contextmanager
+def watching(watchers: Mapping[MultiHeadAttention, Watcher]) -> Iterator[None]:
+    """A context in which layers call these watchers, after those that they had, for what this thread computes."""
+    thread = threading.get_ident()
+
+    def of_this_thread(watcher: Watcher) -> Watcher:
+        def watch(query: Operand, key: Operand, value: Operand, options: dict[str, Any]) -> None:
+            if threading.get_ident() == thread:
+                watcher(query, key, value, options)
+
+        return watch
+
+    with _added("watchers", {layer: of_this_thread(watcher) for layer, watcher in watchers.items()}):
+        yield
+
+
+@contextmanager
+def editing(editors: Mapping[MultiHeadAttention, Editor]) -> Iterator[None]:
+    """A context in which layers have these editors, around those that they had, in all threads."""
+    with _added("editors", editors):
+        yield
+
+
+@contextmanager
+def _added(name: str, more: Mapping[MultiHeadAttention, Any]) -> Iterator[None]:
+    """A context in which a tuple of each layer has one element more; contexts of other threads may begin and end meanwhile."""
+    with _ADDING:
+        for layer, each in more.items():
+            setattr(layer, name, (*getattr(layer, name), each))
+    try:
+        yield
+    finally:
+        with _ADDING:
+            for layer, each in more.items():
+                setattr(layer, name, tuple(other for other in getattr(layer, name) if other is not each))
 
 
 def _call_editor(

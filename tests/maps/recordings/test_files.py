@@ -143,7 +143,7 @@ def test_values_of_a_whole_pass_are_those_of_the_layer(tmp_path: Path) -> None:
     model = decoder()
     seen: list[Tensor] = []
     layer = next(module for module in model.modules() if isinstance(module, uwaga.nn.MultiHeadAttention))
-    layer.watcher = lambda query, key, value, options: seen.append(value.clone())
+    layer.watchers = (lambda query, key, value, options: seen.append(value.clone()),)
     ids = torch.arange(12)[None]
     with torch.no_grad(), uwaga.watch(model, values=True) as recording:
         model(ids)

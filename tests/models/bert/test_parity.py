@@ -170,8 +170,10 @@ def test_attention_maps_are_those_of_transformers(twins: Twins, assert_as_exact:
     ids = torch.where(is_token, random_ids(twins.ours.config, 2, 9), twins.ours.config.pad_token_id)
     seen: list[AttentionMap] = []
     for layer in twins.ours.encoder.layers:
-        layer.attention.watcher = lambda query, key, _, options: seen.append(
-            AttentionMap(query, key, mask=options["mask"], scale=options["scale"])
+        layer.attention.watchers = (
+            lambda query, key, _, options: seen.append(
+                AttentionMap(query, key, mask=options["mask"], scale=options["scale"])
+            ),
         )
     twins.ours(ids, lengths=lengths)
     weights = []
@@ -180,7 +182,7 @@ def test_attention_maps_are_those_of_transformers(twins: Twins, assert_as_exact:
         weights.append(model(input_ids=ids, attention_mask=is_token.long(), output_attentions=True).attentions)
         model.set_attn_implementation("sdpa")
     for layer in twins.ours.encoder.layers:
-        layer.attention.watcher = None
+        layer.attention.watchers = ()
     for found, *theirs in zip(seen, *weights, strict=True):
         assert_as_exact(*(x.transpose(1, 2)[is_token] for x in (found.to_dense(), *theirs)))
 

@@ -16,8 +16,10 @@ def test_every_second_layer_of_a_gpt3_sees_a_band() -> None:
     )
     model, maps = GPT2Model(config).eval(), []
     for layer in model.layers:
-        layer.attention.watcher = lambda query, key, _, options: maps.append(
-            AttentionMap(query, key, mask=options["mask"], scale=options["scale"]).to_dense()
+        layer.attention.watchers = (
+            lambda query, key, _, options: maps.append(
+                AttentionMap(query, key, mask=options["mask"], scale=options["scale"]).to_dense()
+            ),
         )
     with torch.no_grad():
         model(torch.randint(30, (2, 9)))

@@ -150,7 +150,7 @@ def _watched(model: nn.Module) -> dict[str, list[AttentionMap]]:
     for field, attentions in places.items():
         maps = seen[field] = []
         for attention in attentions:
-            attention.watcher = _keeper(maps)
+            attention.watchers = (_keeper(maps),)
     return seen
 
 
@@ -164,7 +164,7 @@ def _keeper(maps: list[AttentionMap]) -> Callable:
 def _unwatch(model: nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, uwaga.nn.MultiHeadAttention):
-            module.watcher = None
+            module.watchers = ()
 
 
 def test_what_is_saved_here_loads_there_with_nothing_missing(twins) -> None:

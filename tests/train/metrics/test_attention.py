@@ -37,7 +37,7 @@ def test_measuring_does_not_change_the_model(parts: Callable) -> None:
     model.train()
     attention.measure(model, next(corpus.validation.evaluation_batches()))
     assert model.training
-    assert all(getattr(module, "watcher", None) is None for module in model.modules())
+    assert not any(getattr(module, "watchers", ()) for module in model.modules())
     assert all(weight.grad is None for weight in model.parameters())
 
 

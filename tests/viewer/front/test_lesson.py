@@ -56,7 +56,6 @@ def table(page: Page, matrix: str) -> np.ndarray:
 
 def settle(page: Page) -> None:
     """Waits until an edit has been calculated: the delay after typing, the request and the reply."""
-    page.wait_for_timeout(250)
     page.wait_for_selector(".lesson-view:not([aria-busy])")
 
 

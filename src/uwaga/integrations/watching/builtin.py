@@ -9,8 +9,7 @@ from torch import nn
 
 from uwaga.integrations.watching.attention_layers import AttentionLayer
 from uwaga.maps.recordings.stack import AttentionId
-from uwaga.nn import MultiHeadAttention
-from uwaga.nn.attention import Watcher
+from uwaga.nn import MultiHeadAttention, attention
 from uwaga.nn.layers import DecoderLayer
 from uwaga.ops.ragged import Operand
 
@@ -46,27 +45,8 @@ def find_attentions(model: nn.Module) -> list[AttentionLayer]:
 
 @contextmanager
 def watching(modules: Iterable[nn.Module], on_call: OnCall) -> Iterator[None]:
-    """A context in which MultiHeadAttention among the modules call `on_call`, after any watcher that they had before."""
+    """A context in which MultiHeadAttention among the modules call `on_call` for what this thread computes, after the watchers
+    that they had before."""
     layers = [module for module in modules if isinstance(module, MultiHeadAttention)]
-    before = [module.watcher for module in layers]
-    for module, previous in zip(layers, before, strict=True):
-        module.watcher = partial(_call, module, on_call, previous)
-    try:
+    with attention.watching({layer: partial(on_call, layer) for layer in layers}):
         yield
-    finally:
-        for module, previous in zip(layers, before, strict=True):
-            module.watcher = previous
-
-
-def _call(
-    module: nn.Module,
-    on_call: OnCall,
-    previous: Watcher | None,
-    query: Operand,
-    key: Operand,
-    value: Operand,
-    options: dict[str, Any],
-) -> None:
-    if previous is not None:
-        previous(query, key, value, options)
-    on_call(module, query, key, value, options)

@@ -2,6 +2,7 @@
 
 import re
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import wraps
@@ -15,6 +16,9 @@ from uwaga.maps.recordings.recording import Recording
 from uwaga.maps.recordings.stack import AttentionId
 from uwaga.nn.attention import Editor
 
+_SWITCHING = threading.Lock()
+# By id: a config, its former implementation, and how many contexts watch its model.
+_SWITCHED: dict[int, tuple[Any, str, int]] = {}
 _CROSS = re.compile(r"cross|encdec|encoder_attn", re.IGNORECASE)
 
 
@@ -67,7 +71,11 @@ def watching(model: nn.Module, on_call: Callable) -> Iterator[None]:
     from uwaga.integrations.transformers.register import NAME, register_with_transformers
 
     register_with_transformers()
-    before = [(config, config._attn_implementation_internal) for config in configs_of(models)]
+    configs = configs_of(models)
+    with _SWITCHING:
+        for config in configs:
+            _, former, count = _SWITCHED.get(id(config), (config, config._attn_implementation_internal, 0))
+            _SWITCHED[id(config)] = (config, former, count + 1)
     try:
         for each in models:
             if not each._can_set_attn_implementation():
@@ -76,8 +84,13 @@ def watching(model: nn.Module, on_call: Callable) -> Iterator[None]:
         with observing(on_call):
             yield
     finally:
-        for config, name in before:
-            config._attn_implementation_internal = name
+        with _SWITCHING:
+            for config in configs:
+                _, former, count = _SWITCHED.pop(id(config))
+                if count > 1:  # another thread still watches the model
+                    _SWITCHED[id(config)] = (config, former, count - 1)
+                else:
+                    config._attn_implementation_internal = former
 
 
 @contextmanager

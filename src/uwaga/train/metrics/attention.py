@@ -16,6 +16,7 @@ from torch import nn
 from uwaga.maps.interpretability.head_scores import has_visible_key, per_head
 from uwaga.maps.map import AttentionMap
 from uwaga.nn import MultiHeadAttention
+from uwaga.nn.attention import watching
 from uwaga.nn.evaluation_mode import evaluation_mode
 from uwaga.ops.ragged import Operand, Ragged
 from uwaga.train.data.batch import Batch
@@ -79,23 +80,15 @@ def _statistics(name: str, found: AttentionMap) -> HeadStatistics:
 
 @contextmanager
 def _recording(model: nn.Module, maps: dict[str, AttentionMap]) -> Iterator[None]:
-    """A context in which every attention layer puts its map into `maps`, by name; former watchers are called as well."""
+    """A context in which every attention layer puts its map into `maps`, by name."""
     layers = dict(_attentions(model))
-    former = {name: module.watcher for name, module in layers.items()}
 
     def keep(name: str, query: Operand, key: Operand, value: Operand, options: dict[str, Any]) -> None:
-        if (other := former[name]) is not None:
-            other(query, key, value, options)
         given = {option: value for option, value in options.items() if option != "dropout"}
         maps[name] = AttentionMap(query, key, **given)
 
-    for name, module in layers.items():
-        module.watcher = partial(keep, name)
-    try:
+    with watching({module: partial(keep, name) for name, module in layers.items()}):
         yield
-    finally:
-        for name, module in layers.items():
-            module.watcher = former[name]
 
 
 def _attentions(model: nn.Module) -> Iterator[tuple[str, MultiHeadAttention]]:

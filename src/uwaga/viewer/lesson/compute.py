@@ -12,6 +12,7 @@ from torch import Tensor
 from uwaga.maps.attended import attend
 from uwaga.maps.map import AttentionMap
 from uwaga.nn import MultiHeadAttention
+from uwaga.nn.attention import watching
 from uwaga.ops.attention.api import attention
 from uwaga.ops.masks import Mask
 from uwaga.viewer.lesson.example import Example
@@ -80,9 +81,8 @@ def trace_layer(
     def watch(query: object, key: object, value: object, options: object) -> None:
         seen.extend(each for each in (query, key, value) if isinstance(each, Tensor))
 
-    layer.watcher = watch
-    output_NM = layer(x_NM, memory_KM, mask=mask)
-    layer.watcher = None
+    with watching({layer: watch}):
+        output_NM = layer(x_NM, memory_KM, mask=mask)
     assert isinstance(output_NM, Tensor)
     query_HND, key_HND, value_HNE = (each.contiguous() for each in seen)
     return LayerTrace(query_HND, key_HND, value_HNE, output_NM)

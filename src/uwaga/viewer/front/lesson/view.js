@@ -83,6 +83,7 @@ export function lessonView(app) {
   function change(question, pause) {
     if (isReadOnly) return;
     requested = question;
+    element.setAttribute("aria-busy", "true");
     clearTimeout(timer);
     timer = setTimeout(ask, pause);
   }
@@ -95,6 +96,7 @@ export function lessonView(app) {
   }
 
   async function ask() {
+    timer = undefined;
     pendingRequest.abort();
     pendingRequest = new AbortController();
     const { signal } = pendingRequest;
@@ -120,7 +122,7 @@ export function lessonView(app) {
         ? tr("{value}. The numbers shown are the previous ones.", { value: error instanceof Error ? error.message : String(error) })
         : tr("The lesson could not be opened: {value}", { value: error instanceof Error ? error.message : String(error) });
     } finally {
-      if (!signal.aborted) element.removeAttribute("aria-busy");
+      if (!signal.aborted && !timer) element.removeAttribute("aria-busy");
     }
   }
 

@@ -293,7 +293,7 @@ def _normal(sublayer: Sublayer) -> tuple[Finding, ...]:
         spread=_clean(spread),
     )
     if spread < 0.5:
-        text += tr(" A row whose numbers are all the same has nothing to be scaled up.")
+        text += " " + tr("A row whose numbers are all the same has nothing to be scaled up.")
     return (Finding(text=text, cells=[(stats.id, i, 0), (stats.id, i, 1)]),)
 
 
