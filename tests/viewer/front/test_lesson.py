@@ -324,6 +324,8 @@ def test_the_drawing_opens_steps_and_shows_what_a_model_leaves_out(page: Page) -
     page.wait_for_function("() => document.querySelector('.lesson-lit')?.dataset.part === 'in_positions'")
     assert page.locator(".lesson-architecture [role=status]").text_content() == "+ positions: 5 \u00d7 4"
     page.locator("[data-part=cross]").focus()
+    page.wait_for_function("() => document.querySelector('.lesson-lit')?.dataset.part === 'attention'")
+    assert page.evaluate("() => document.activeElement.dataset.part") == "cross"  # as the tokens go on
     page.keyboard.press("Enter")
     assert page.locator(TITLE).text_content() == "The decoder: self-attention and cross-attention"
 

@@ -17,9 +17,8 @@ from typing import Any, Literal, NamedTuple, TypeVar
 MAX_WAITING = 512  # connections that wait for their peer
 MAX_UNSENT_BYTES = 16 << 20  # of all connections together
 MAX_CONNECTIONS = 1024  # and no more than half of the files that the process may open
-_GRACE = (
-    2.0  # seconds before one of too many waiting connections is closed: enough for a thousand clients to send requests
-)
+# Seconds before one of too many waiting connections is closed: enough for a thousand clients of a busy machine to send requests.
+_GRACE = 5.0
 
 Address = tuple[str, int]  # of a peer
 Kind = Literal["short", "long", "run"]  # of work

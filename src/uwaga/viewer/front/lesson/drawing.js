@@ -32,16 +32,16 @@ export function makeDrawing(open) {
     clearInterval(timer);
     timer = undefined;
     lit = -1;
-    draw();
+    light();
   }
 
   function start() {
     lit = 0;
     timer = setInterval(() => {
       if (++lit >= kept().length) stop();
-      else draw();
+      else light();
     }, drawingPause);
-    draw();
+    light();
   }
 
   function draw() {
@@ -53,12 +53,19 @@ export function makeDrawing(open) {
     picture.replaceChildren(
       ...arrows.map(([from, to]) => drawingArrow(/** @type {LessonPart} */ (byId.get(from)), /** @type {LessonPart} */ (byId.get(to)),
         !has(from) || !has(to))),
-      ...parts.map((part) => drawingBox(part, !has(part.id), present[lit] === part, open)));
+      ...parts.map((part) => drawingBox(part, !has(part.id), open)));
     models.replaceChildren(...shown.models.map(({ name }, at) => el("button", { type: "button", text: name, "aria-pressed": String(at === model),
-      on: { click: () => { model = at; stop(); /** @type {HTMLElement} */ (models.children[at]).focus(); } } })));
+      on: { click: () => { model = at; stop(); draw(); /** @type {HTMLElement} */ (models.children[at]).focus(); } } })));
     words.textContent = shown.models[model].text;
+    light();
+  }
+
+  /** Marks the part that the tokens are in; the elements stay, and with them the focus. */
+  function light() {
+    const part = kept()[lit];
+    for (const box of picture.querySelectorAll(".lesson-part")) box.classList.toggle("lesson-lit", box.getAttribute("data-part") === part?.id);
     play.textContent = timer ? tr("Stop") : tr("Send tokens through");
-    say.textContent = lit >= 0 ? `${present[lit].label}: ${present[lit].shape}` : "";
+    say.textContent = part ? `${part.label}: ${part.shape}` : "";
   }
 
   return {
@@ -84,15 +91,14 @@ export function drawingParts({ parts, models }, model) {
 /**
  * @param {LessonPart} part
  * @param {boolean} isLeftOut
- * @param {boolean} isLit
  * @param {(step: string) => void} open
  * @returns {Element}
  */
-function drawingBox(part, isLeftOut, isLit, open) {
+function drawingBox(part, isLeftOut, open) {
   const { x, y, width, height, label, shape, step } = part;
   const run = () => open(step);
   return svgEl("g", {
-    class: `lesson-part${isLeftOut ? " lesson-left-out" : ""}${isLit ? " lesson-lit" : ""}`, role: "button", tabindex: 0,
+    class: `lesson-part${isLeftOut ? " lesson-left-out" : ""}`, role: "button", tabindex: 0,
     "data-part": part.id, "aria-label": isLeftOut ? tr("{label}, {shape}, left out: open its step", { label, shape }) : tr("{label}, {shape}: open its step", { label, shape }),
     on: { click: run, keydown: (/** @type {KeyboardEvent} */ event) => {
       if (event.key !== "Enter" && event.key !== " ") return;
