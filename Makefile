@@ -147,6 +147,7 @@ emulate: setup
 # benchmarks, into a dated report of benchmarks/results/. Without one both end with the reason.
 gpu: setup
 	UWAGA_CONFORMANCE_DEVICE=cuda python -m pytest -q tests/conformance/test_exactness.py tests/conformance/test_fuzz.py -k "torch or flex or reference or linear"
+	UWAGA_CONFORMANCE_DEVICE=cuda python -m pytest -q tests/conformance/test_maps.py tests/conformance/test_map_fuzz.py -k "triton and (twice_the_usual or any_map_is_exact)"
 	python benchmarks/gpu
 
 # A source distribution and a wheel for this platform and every CPython from 3.11 on, in dist/; the library is built in

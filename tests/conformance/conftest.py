@@ -34,8 +34,8 @@ _NATIVE = (
     if _WHY_NOT_NATIVE is None
     else [pytest.param("cpu-none", marks=pytest.mark.skip(reason=_WHY_NOT_NATIVE))]
 )
-# The kernels of maps on a GPU, in Triton's interpreter: seconds for a case, so `make interpret` alone has them all.
-_TRITON = ["triton"] if os.environ.get("UWAGA_INTERPRET") else []
+# The kernels of maps on a GPU: `make gpu`; in Triton's interpreter seconds for a case, so `make interpret` alone has them all.
+_TRITON = ["triton"] if os.environ.get("UWAGA_INTERPRET") or _DEVICE.startswith("cuda") else []
 
 
 def _use(name: str):

@@ -156,7 +156,7 @@ STATISTICS = {
     "received": Statistic(of_map=lambda m: m.received(), of_dense=lambda x: x.weights.sum(-2)),
     "received, last": Statistic(of_map=lambda m: m.received(last=9), of_dense=lambda x: x.weights[:, :, -9:].sum(-2)),
     "received, weighed": Statistic(
-        of_map=lambda m: m.received(weights=_row_weights(m.shape[-2]).to(m.dtype)),
+        of_map=lambda m: m.received(weights=oracle.on_device(_row_weights(m.shape[-2]).to(m.dtype))),
         of_dense=lambda x: (x.weights * _row_weights(x.weights.shape[2]).to(x.weights.dtype)[:, None]).sum(-2),
     ),
     "pool, mass": Statistic(of_map=lambda m: m.pool(5, 7).weights, of_dense=_pool("mass")),
@@ -180,4 +180,4 @@ def assert_as_exact(name: str, found: Tensor, exact: Dense, plains: list[Dense],
     statistic = STATISTICS[name]
     expected = statistic.of_dense(exact)
     ways = [[statistic.of_dense(plain)] for plain in plains]
-    oracle.assert_near(name, [found], [expected], ways, factor)
+    oracle.assert_near(name, [found.cpu()], [expected], ways, factor)

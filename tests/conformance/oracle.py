@@ -113,7 +113,7 @@ def run_engine(impl: str):
 
     def run(query, key, value, **options):
         if DEVICE.type != "cpu" and _tensor(query).dtype != torch.float64:
-            query, key, value, options = (_moved(x, DEVICE) for x in (query, key, value, options))
+            query, key, value, options = map(on_device, (query, key, value, options))
         if options.get("normalize", "softmax") is None or impl == "torch":
             output, lse = attention(query, key, value, impl=impl, **options), None
         else:
@@ -209,17 +209,17 @@ def _size(draws: list[Tensor]) -> float:
     return float(x.square().mean().sqrt()) if x.numel() else 0.0
 
 
-def _moved(x, device: torch.device):
-    """Operands and options with their tensors on a device; gradients flow back."""
+def on_device(x):
+    """Operands and options with their tensors on the device that the suite runs on; gradients flow back."""
     if isinstance(x, Tensor):
-        return x.to(device)
+        return x.to(DEVICE)
     if isinstance(x, Ragged):
-        return Ragged(x.values.to(device), x.offsets.to(device))
+        return Ragged(x.values.to(DEVICE), x.offsets.to(DEVICE))
     if isinstance(x, dict):
-        return {name: _moved(y, device) for name, y in x.items()}
+        return {name: on_device(y) for name, y in x.items()}
     if not dataclasses.is_dataclass(x):
         return x
-    parts = {field.name: _moved(getattr(x, field.name), device) for field in dataclasses.fields(x)}
+    parts = {field.name: on_device(getattr(x, field.name)) for field in dataclasses.fields(x)}
     return dataclasses.replace(x, **parts)
 
 

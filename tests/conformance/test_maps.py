@@ -122,7 +122,7 @@ def _denses(name: str, inputs: str, dtype: str) -> tuple[Dense, list[Dense]]:
 @pytest.mark.parametrize("inputs", INPUTS)
 @pytest.mark.parametrize("name", CASES)
 def test_statistics_are_as_exact_as_twice_the_usual(map_engine: str, name: str, inputs: str, dtype: str) -> None:
-    m = AttentionMap(**_options(name, _operands(name, inputs, dtype)), impl=map_engine)
+    m = AttentionMap(**oracle.on_device(_options(name, _operands(name, inputs, dtype))), impl=map_engine)
     exact, plains = _denses(name, inputs, dtype)
     for statistic in map_oracle.STATISTICS:
         map_oracle.assert_as_exact(statistic, map_oracle.STATISTICS[statistic].of_map(m), exact, plains)
