@@ -129,7 +129,8 @@ def clusters(rows: int) -> LiveRows:
     centres = 10 * torch.randn(20, 8).repeat_interleave(rows // 20, 0)
     key = (centres + 0.1 * torch.randn(rows, 8)).view(rows, 1, 8)
     entry = segments.Entry(0, rows - 1, rows, "", b"")
-    return LiveRows([segments.Segment(entry, key, key, None, *segments.bounds(key))], [None])
+    bounds = zip(*map(segments.bound, key.split(segments.CHUNK)), strict=True)
+    return LiveRows([segments.Segment(entry, key, key, None, *(torch.stack(each) for each in bounds))], [None])
 
 
 @pytest.mark.parametrize("attention", [True, False])
@@ -456,7 +457,7 @@ def test_a_write_that_fails_leaves_the_database_as_it_was(db: SoftDatabase, monk
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("safetensors.torch.save_file", full)
+        patch.setattr("os.pwrite", full)
         said = refused(lambda: db.append(keys(torch.arange(9)), values(torch.arange(9))), SoftDatabaseError)
     assert said == f"{db.path}/segments: cannot be written: No space left on device"
     assert segment_files(db) == files

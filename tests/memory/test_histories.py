@@ -151,7 +151,8 @@ class History(RuleBasedStateMachine):
         keys = torch.stack([row[0] for row in kept.values()]).reshape(len(kept), self.heads, -1).float()
         values = torch.stack([row[1] for row in kept.values()]).reshape(len(kept), self.heads, -1).float()
         entry = segments.Entry(int(ids[0]), int(ids[-1]), len(ids), "", b"")
-        segment = segments.Segment(entry, keys, values if self.own_values else keys, ids, *segments.bounds(keys))
+        bounds = (torch.stack(each) for each in zip(*map(segments.bound, keys.split(segments.CHUNK)), strict=True))
+        segment = segments.Segment(entry, keys, values if self.own_values else keys, ids, *bounds)
         wanted = Wanted(scale, 5, True, skip=False)
         return reading.read(LiveRows([segment], [None]), query.reshape(3, self.heads, -1), wanted)
 

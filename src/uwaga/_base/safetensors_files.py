@@ -1,14 +1,19 @@
-"""Reading a safetensors file. The library checks offsets, sizes and overlaps; the rest is checked here.
+"""Reading a safetensors file, and the header of one whose tensors are written piece by piece.
+
+The library checks offsets, sizes and overlaps; the rest is checked here. It writes from a copy of each tensor in memory.
 
 The format: 8 bytes with the length of the header (little-endian), the header (JSON: name -> dtype, shape, offsets), the
 data. Of two weights of one name the library keeps the last without an error, and it accepts headers of up to 100 MB.
 """
 
+import json
+import math
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from uwaga._base import json_files, untrusted
@@ -55,6 +60,24 @@ def open_file(path: Path) -> SafetensorsFile:
         for name, entry in header.items()
     }
     return SafetensorsFile(stored, file.get_tensor, metadata)
+
+
+def layout(
+    tensors: Mapping[str, tuple[tuple[int, ...], torch.dtype]], metadata: Mapping[str, str]
+) -> tuple[bytes, dict[str, int]]:
+    """The header of a file with tensors of these shapes, and where in the file each of them begins, C-contiguous and little-endian."""
+    names = {getattr(torch, dtype): name for name, dtype in _DTYPES.items()} | {torch.int64: "I64"}
+    entries: dict[str, object] = {_METADATA: dict(metadata)}
+    at, offsets = 0, {}
+    # Large elements first, so that each tensor is aligned to its own.
+    for name, (shape, dtype) in sorted(tensors.items(), key=lambda each: (-each[1][1].itemsize, each[0])):
+        end = at + math.prod(shape) * dtype.itemsize
+        entries[name] = {"dtype": names[dtype], "shape": list(shape), "data_offsets": [at, end]}
+        offsets[name], at = at, end
+    written = json.dumps(entries, separators=(",", ":")).encode()
+    written += b" " * (-len(written) % 8)
+    header = len(written).to_bytes(8, "little") + written
+    return header, {name: len(header) + offset for name, offset in offsets.items()}
 
 
 def _header(path: Path) -> dict:

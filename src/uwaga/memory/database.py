@@ -7,6 +7,7 @@ import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
@@ -26,6 +27,7 @@ from uwaga.memory.reading import BLOCK, LiveRows, Wanted
 from uwaga.memory.segments import DTYPES, Damage, Entry, Layout, Row, Segment
 
 _SEGMENTS, _LOCK = "segments", "lock"
+_WRITTEN_AT_ONCE = 2  # segments of an append
 _SEGMENT_BYTES = 2**28  # of keys and values; what compact() holds in memory at a time
 _NAMES = re.compile(segments.NAMES)
 _MAP_BYTES = 2**32
@@ -629,12 +631,17 @@ class SoftDatabase:
         records: Sequence[Mapping[str, Value | None]] | None = None,
     ) -> None:
         """Writes segments, then the transaction that makes them true and the replaced ones untrue."""
-        folder, entries = self.path / _SEGMENTS, []
+        folder, entries = self.path / _SEGMENTS, list[Entry]()
         at_once = self._rows_per_segment()
         try:
-            for start in range(0, len(ids), at_once):
-                part = slice(start, start + at_once)
-                entries.append(segments.write(folder, ids[part], keys[part], None if values is None else values[part]))
+            parts = [slice(start, start + at_once) for start in range(0, len(ids), at_once)]
+            with ThreadPoolExecutor(_WRITTEN_AT_ONCE) as pool:  # the disk writes one while the next one is computed
+                entries += pool.map(
+                    lambda part: segments.write(
+                        folder, ids[part], keys[part], None if values is None else values[part]
+                    ),
+                    parts,
+                )
             with self._catalog.transaction():
                 for entry in replaced:
                     self._catalog.remove_segment(entry)

@@ -14,12 +14,13 @@ Letters: n rows, c chunks, H heads, D key width, E value width.
 
 import hashlib
 import json
+import os
 import secrets
 import stat
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 import numpy as np
 import torch
@@ -121,39 +122,53 @@ class Damage(NamedTuple):
 
 def write(folder: Path, ids: np.ndarray, keys: Tensor, values: Tensor | None) -> Entry:
     """Writes a segment: complete, under its name and on the disk when this returns. Raises OSError."""
-    from safetensors.torch import save_file
-
-    centres, radii = bounds(keys)
-    tensors = {"keys": keys.contiguous(), "centres": centres, "radii": radii}
-    if values is not None:
-        tensors["values"] = values.contiguous()
     first, last = int(ids[0]), int(ids[-1])
+    rows = {"keys": keys.contiguous()}
+    if values is not None:
+        rows["values"] = values.contiguous()
     if last - first + 1 != len(ids):
-        tensors["ids"] = torch.from_numpy(np.ascontiguousarray(ids))
+        rows["ids"] = torch.from_numpy(np.ascontiguousarray(ids))
+    chunks = _chunks(len(ids))
+    bounds = {"centres": torch.empty(chunks, *keys.shape[1:]), "radii": torch.empty(chunks, keys.shape[1])}
+    header, places = safetensors_files.layout(
+        {name: (tuple(x.shape), x.dtype) for name, x in (rows | bounds).items()}, {"format": "uwaga.memory 1"}
+    )
     path = folder / f"{first:012d}-{secrets.token_hex(8)}.safetensors"
-    with durable.atomic_create(path) as file, ThreadPoolExecutor(1) as pool:
-        save_file(tensors, file.name, metadata={"format": "uwaga.memory 1"})
-        synced = pool.submit(durable.fsync, Path(file.name))  # the disk writes while checksums are computed
-        digests = _digests(Path(file.name), tensors, len(ids))
-        synced.result()
-    return Entry(first, last, len(ids), path.name, digests)
+
+    def write_chunk(number: int) -> bytes:
+        """Each row is read from memory once, for its bound, its checksum and the disk."""
+        part = slice(number * CHUNK, (number + 1) * CHUNK)
+        bounds["centres"][number], bounds["radii"][number] = bound(keys[part])
+        for name, x in rows.items():
+            _write_at(file, places[name] + part.start * x[0].nbytes, x[part])
+        return _chunk_digest(rows, number)
+
+    with durable.atomic_create(path) as file, ThreadPoolExecutor(_THREADS) as pool:
+        file.write(header)
+        file.flush()
+        digests = list(pool.map(write_chunk, range(chunks)))
+        for name, x in bounds.items():
+            _write_at(file, places[name], x)
+    parts = [hashlib.sha256(header).digest(), _digest(bounds["centres"], bounds["radii"]), *digests]
+    return Entry(first, last, len(ids), path.name, b"".join(parts))
 
 
-def bounds(keys: Tensor) -> tuple[Tensor, Tensor]:
-    """Centres (c, H, D) and radii (c, H) of the chunks of keys (n, H, D); the radii are rounded up."""
+def _write_at(file: IO[bytes], offset: int, tensor: Tensor) -> None:
+    data = _bytes(tensor)
+    while data:
+        written = os.pwrite(file.fileno(), data, offset)
+        data, offset = data[written:], offset + written
+
+
+def bound(chunk: Tensor) -> tuple[Tensor, Tensor]:
+    """The centre (H, D) and radius (H,) of keys (n, H, D); the radius is rounded up."""
     # A square of a difference is wrong by a few roundings, and the sum of D by at most D more.
-    above = np.float32(1 + (keys.shape[2] + 8) * 2.0**-23)
-
-    def bound(chunk: Tensor) -> tuple[np.ndarray, np.ndarray]:
-        exact = chunk.float().numpy()
-        centre = exact.mean(0)
-        difference = exact - centre
-        return centre, np.sqrt(np.einsum("nhd,nhd->nh", difference, difference).max(0)) * above
-
-    # By NumPy, whose operations are single-threaded: two threads meet once, and not after each operation.
-    with ThreadPoolExecutor(_THREADS) as pool:
-        centres, radii = zip(*pool.map(bound, keys.split(CHUNK)), strict=True)
-    return torch.from_numpy(np.stack(centres)), torch.from_numpy(np.stack(radii))
+    above = np.float32(1 + (chunk.shape[2] + 8) * 2.0**-23)
+    exact = chunk.float().numpy()  # NumPy's operations are single-threaded: the threads here wait for one another once
+    centre = exact.mean(0)
+    difference = exact - centre
+    radius = np.sqrt(np.einsum("nhd,nhd->nh", difference, difference).max(0)) * above
+    return torch.from_numpy(centre), torch.from_numpy(radius)
 
 
 def open_segment(folder: Path, entry: Entry, layout: Layout) -> Segment:
@@ -233,12 +248,6 @@ def _described(tensors: dict[str, tuple[tuple[int, ...], str]]) -> str:
     return ", ".join(f"{name} {shape} {dtype}" for name, (shape, dtype) in sorted(tensors.items())) or "nothing"
 
 
-def _digests(path: Path, tensors: dict[str, Tensor], rows: int) -> bytes:
-    with ThreadPoolExecutor(_THREADS) as pool:  # hashlib computes without Python's lock
-        chunks = list(pool.map(lambda number: _chunk_digest(tensors, number), range(_chunks(rows))))
-    return b"".join([_header_digest(path), _digest(tensors["centres"], tensors["radii"]), *chunks])
-
-
 def _header_digest(path: Path) -> bytes:
     with untrusted.open_regular(path) as file:
         length = file.read(8)
@@ -253,8 +262,12 @@ def _chunk_digest(tensors: dict[str, Tensor], number: int) -> bytes:
 def _digest(*tensors: Tensor) -> bytes:
     whole = hashlib.sha256()
     for tensor in tensors:
-        whole.update(tensor.contiguous().view(-1).view(torch.uint8).numpy().data)
+        whole.update(_bytes(tensor))
     return whole.digest()
+
+
+def _bytes(tensor: Tensor) -> memoryview:
+    return tensor.contiguous().view(-1).view(torch.uint8).numpy().data
 
 
 def settings_of(layout: Layout) -> str:
