@@ -30,7 +30,7 @@ export function predictedPlaces({ kind, tokens }, items, query, isWritten = fals
   }
   const end = { position: tokens - 1, title: tr("What comes next"), word: null };
   if (!items || query === null || query >= items.total || last(query) >= tokens - 1) return [end];
-  return [{ position: last(query), title: isWritten ? tr("In place of") : tr("After"), word: label(query) }, end];
+  return [{ position: last(query), title: isWritten ? tr("In place of") : tr("What follows"), word: label(query) }, end];
 }
 
 /**

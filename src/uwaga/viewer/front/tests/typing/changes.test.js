@@ -25,7 +25,7 @@ test("a link is cut, and mended by cutting it again", () => {
 
 test("a writer predicts after the picked word and at the end", () => {
   const info = { kind: "next", tokens: 4 };
-  assert.deepEqual(predictedPlaces(info, items(["a", "b", "c", "d"]), 1).map(({ position, title }) => [position, title]), [[1, "After"], [3, "What comes next"]]);
+  assert.deepEqual(predictedPlaces(info, items(["a", "b", "c", "d"]), 1).map(({ position, title }) => [position, title]), [[1, "What follows"], [3, "What comes next"]]);
   assert.deepEqual(predictedPlaces(info, items(["a", "b", "c", "d"]), 3).map(({ position }) => position), [3]);
   assert.deepEqual(predictedPlaces(info, items(["b", "c", "d", "\u2026"]), 1, true).map(({ position, title }) => [position, title]),
     [[1, "In place of"], [3, "What comes next"]]);
