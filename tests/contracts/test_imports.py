@@ -19,8 +19,9 @@ def test_import_costs_less_than_50_ms_beyond_torch(fresh_python: FreshPython) ->
 
 
 @pytest.mark.slow
-def test_import_alone_does_not_even_import_torch(fresh_python: FreshPython) -> None:
-    assert fresh_python("import uwaga, sys; print('torch' in sys.modules)").strip() == "False"
+@pytest.mark.parametrize("package", ["uwaga", "uwaga.cli"])
+def test_import_alone_does_not_even_import_torch(fresh_python: FreshPython, package: str) -> None:
+    assert fresh_python(f"import {package}, sys; print('torch' in sys.modules)").strip() == "False"
 
 
 @pytest.mark.slow

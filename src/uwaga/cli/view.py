@@ -22,9 +22,7 @@ from uwaga.integrations.run_text import (
     record_text,
     reporting_errors,
 )
-from uwaga.integrations.text_runner import EXAMPLES, TextRunner
 from uwaga.viewer.languages import current, tr
-from uwaga.viewer.runs import Typed
 
 if TYPE_CHECKING:
     from uwaga.maps.recordings.recording import Recording
@@ -106,7 +104,7 @@ def view(
             if text is None and ask is not None:
                 raise RecordError("--ask needs a soft database before it, as uwaga memory add makes")
             if text is None:
-                text = EXAMPLES.get(model or default_model(), EXAMPLES[DEFAULT_MODEL])[0]
+                text = _example(model or default_model())
             if ask is not None:
                 service = _of_database(text, ask, model, second, second_model, options)
             else:
@@ -122,6 +120,12 @@ def view(
         except KeyboardInterrupt:
             echo("\nuwaga view: " + tr("stopped"), err=True)
             raise typer.Exit(130) from None
+
+
+def _example(model: str) -> str:
+    from uwaga.integrations.text_runner import EXAMPLES
+
+    return EXAMPLES.get(model, EXAMPLES[DEFAULT_MODEL])[0]
 
 
 def _message(error: Exception) -> str:
@@ -210,6 +214,8 @@ def _of_database(
 def _of_texts(
     text: str, model: str | None, second: str | None, second_model: str | None, options: _Options
 ) -> "ViewService":
+    from uwaga.integrations.text_runner import TextRunner
+    from uwaga.viewer.runs import Typed
     from uwaga.viewer.service import ViewService
 
     typed = Typed(read_prompt_text(text), None if second is None else read_prompt_text(second), options.target)

@@ -7,8 +7,6 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from uwaga.viewer.token_text import written
-
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
@@ -180,6 +178,8 @@ def _written(
     reader: LoadedModel, recording: "Recording", text: str, target: str | None
 ) -> dict[str, list[tuple[str, Sequence[tuple[int, int]]]]]:
     """What was written for each stack, as far as its tokens are those of the text: one that was cut short has others."""
+    from uwaga.viewer.token_text import written
+
     tokens = recording.tokens
     read = {"encoder" if "encoder" in tokens else "decoder": (text, reader.tokenizer)}
     if target is not None:
