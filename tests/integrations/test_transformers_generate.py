@@ -80,7 +80,7 @@ def test_a_prompt_in_pieces(family: str) -> None:
         cache, found = None, []
         with torch.no_grad():
             for first, last in ((0, 3), (3, 4), (4, 6)):
-                made = model(IDS[:, first:last], past_key_values=cache, use_cache=True)
+                made = model(IDS[:, first:last], **tiny.cached(model, cache), use_cache=True)
                 cache = made.past_key_values
                 found.append(made.logits)
         return torch.cat(found, 1)

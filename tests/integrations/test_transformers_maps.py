@@ -169,7 +169,7 @@ def test_the_maps_of_a_cached_step(family: str) -> None:
     def run(model: nn.Module) -> Tensor:
         with torch.no_grad():
             cache = model(input_ids=IDS[:, :5], attention_mask=mask[:, :5], use_cache=True).past_key_values
-        made = asked(model, input_ids=IDS[:, 5:], attention_mask=mask, past_key_values=cache)
+        made = asked(model, input_ids=IDS[:, 5:], attention_mask=mask, **tiny.cached(model, cache))
         return torch.cat([x.flatten() for x in (weights([one], mask[:, 5:]) for one in made.attentions)])
 
     agree(model, run)

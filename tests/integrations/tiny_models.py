@@ -4,6 +4,7 @@ Letters: B batch, N tokens of a sequence.
 """
 
 import copy
+import inspect
 from collections.abc import Callable
 
 import torch
@@ -111,6 +112,12 @@ def families() -> tuple[list[str], list[str], list[str]]:
             continue
         found[kind].append(family)
     return found
+
+
+def cached(model: torch.nn.Module, cache: object) -> dict[str, object]:
+    """A cache as an argument: some models call it `cache` since transformers 5.24, and warn of the old name."""
+    names = inspect.signature(model.forward).parameters
+    return {"cache" if "cache" in names else "past_key_values": cache}
 
 
 def tokens(batch: int, length: int, seed: int = 0) -> Tensor:

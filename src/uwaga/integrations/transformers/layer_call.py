@@ -3,8 +3,10 @@
 Letters as in attention.py.
 """
 
-import inspect
+import sys
+import warnings
 from functools import cache
+from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
@@ -107,29 +109,50 @@ def _ids(offsets: Tensor, tokens: int) -> Tensor:
     return torch.searchsorted(offsets[1:].contiguous(), torch.arange(tokens, device=offsets.device), right=True)
 
 
-# The arguments of layers that attend to their own input. A layer that takes any other, such as key_value_states, may
-# attend to another sequence, whose padding says nothing about its own.
-_OWN = frozenset(
-    [
-        "self",
-        "hidden_states",
-        "attention_mask",
-        "position_embeddings",
-        "position_ids",
-        "past_key_values",
-        "cache_position",
-        "use_cache",
-        "output_attentions",
-        "is_causal",
-        "kwargs",
-    ]
-)
+def attends_to_itself(module: nn.Module) -> bool | None:
+    """Whether this call of the layer was given one sequence of states, so that its keys are those of its queries. None: that
+    cannot be told.
+
+    Cross-attention is given the states of the other sequence beside its own, and its padding mask says nothing about its own
+    tokens. What counts is what the layer got, whatever its parameters are called: transformers renames them.
+    """
+    given = _arguments_of_call(module)
+    if given is None:
+        return None
+    floating = [x for x in given if isinstance(x, Tensor) and x.is_floating_point()]
+    if not floating:
+        return None
+    states = floating[0]  # (B, N, M)
+    # What turns queries and keys, such as cosines and sines, has the width of a head.
+    others = [x for each in given if isinstance(each, list | tuple) for x in each if isinstance(x, Tensor)]
+    if any(x.dim() == 3 and x.shape[-1] == states.shape[-1] for x in others if x is not states):
+        return False
+    return all(x is states or x.dim() != 3 for x in floating)
+
+
+def _arguments_of_call(module: nn.Module) -> list[object] | None:
+    """What the innermost call of the module was given, from the frame of torch.nn.Module; None where its forward was called
+    directly."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code is _MODULE_CALL and frame.f_locals["self"] is module:
+            return [*frame.f_locals["args"], *frame.f_locals["kwargs"].values()]
+        frame = frame.f_back
+    return None
+
+
+_MODULE_CALL = nn.Module._call_impl.__code__  # (self, *args, **kwargs)
 
 
 @cache
-def is_self_attention(layer: type) -> bool:
-    """Whether layers of this class can only attend to their own input."""
-    return set(inspect.signature(layer.forward).parameters) <= _OWN  # type: ignore[attr-defined]
+def _warn_of_padding(layer: type) -> None:
+    """Once for each class of layers."""
+    warnings.warn(
+        f"attn_implementation='uwaga': it cannot be told whether {layer.__name__} attends to its own input, since its forward was "
+        "called without the module's __call__ or without states; the padding of a batch is masked there, and computed in the "
+        "layers around it",
+        stacklevel=1,
+    )
 
 
 def remaining_layers(module: nn.Module) -> int | None:
@@ -252,8 +275,13 @@ def _segments(layer: LayerArguments) -> Segments | None:
     plan = layer.plan
     if plan is None or plan.segments is None or layer.position_bias is not None or layer.query_offsets is not None:
         return None
-    kind: Any = type(layer.module)  # a class may be hashed, whatever its modules say
-    return plan.segments if plan.is_self_attention or is_self_attention(kind) else None
+    if plan.is_self_attention:
+        return plan.segments
+    of_itself = attends_to_itself(layer.module)
+    if of_itself is None:
+        kind: Any = type(layer.module)  # a class may be hashed, whatever its modules say
+        _warn_of_padding(kind)
+    return plan.segments if of_itself else None
 
 
 def _is_of(packing: Packing, x: PackedStates) -> bool:
