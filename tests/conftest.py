@@ -16,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # for `import tolerance`: the te
 import tolerance
 
 from uwaga._base import processor
+from uwaga._base.processor import Processor
 
 # No engine profile of this machine changes what tests expect, in this process or those that they start.
 os.environ["UWAGA_PROFILE"] = "0"
@@ -23,7 +24,7 @@ os.environ["UWAGA_PROFILE"] = "0"
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 
-pytest_plugins = ["fast"]
+pytest_plugins = ["tiers"]
 
 # Words and pieces of them; what is in none of them becomes [UNK].
 WORDS = [
@@ -51,15 +52,17 @@ WORDS = [
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _zen_4() -> Iterator[None]:
-    """Tests that name no engine expect that of a processor on which the native kernels come first (uwaga.ops.engine_table)."""
-    found = processor.Processor(
-        architecture="x86", vendor="AMD", family=25, model=17, name="Zen 4", flags=frozenset({"avx2", "avx512f"})
-    )
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(processor, "detect", lambda: found)
-        yield
+@pytest.fixture
+def on(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Processor], None]]:
+    """Pretend that this machine has a processor (tests/processors.py); without it, tests run by the engines of the real one."""
+    import processors
+
+    def pretend(here: Processor) -> None:
+        monkeypatch.setattr(processor, "detect", lambda: here)
+        processors.forget()
+
+    yield pretend
+    processors.forget()
 
 
 @pytest.fixture

@@ -2,9 +2,9 @@
 that writes. A program of its own, since it forks: PyTorch is loaded once, and has computed nothing before a fork, after
 which its threads would be missing.
 
-Its argument is a JSON object: corpus, model, the outputs alone, random and every, seed and kills. Its last line is one:
-for `random` and `every` the exit code of each run and how many finished shards there were after it, null once they are
-one file.
+Its argument is a JSON object: corpus, model, the outputs alone and random or every or both, seed
+and kills. Its last line is one: for `random` and `every` the exit code of each run and how many finished shards there were after it,
+null once they are one file.
 """
 
 import atexit
@@ -99,4 +99,5 @@ if __name__ == "__main__":
     started = time.perf_counter()
     assert end(start(asked, asked["alone"]), asked["alone"]) == (0, None)
     seconds = time.perf_counter() - started
-    print(json.dumps({"random": at_random(asked, seconds), "every": at_every_step(asked)}))  # noqa: T201
+    ways = {"random": lambda: at_random(asked, seconds), "every": lambda: at_every_step(asked)}
+    print(json.dumps({name: way() for name, way in ways.items() if name in asked}))  # noqa: T201

@@ -10,28 +10,50 @@ import uwaga
 yaml = pytest.importorskip("yaml")
 
 
-def test_workflows_run_targets_of_the_makefile(root: Path) -> None:
-    targets = set(re.findall(r"^([a-z-]+):", (root / "Makefile").read_text(), re.MULTILINE))
-    asked = set()
-    for workflow in (root / ".github" / "workflows").glob("*.yml"):
-        for job in yaml.safe_load(workflow.read_text(encoding="utf-8"))["jobs"].values():
-            lines = [step["run"] for step in job["steps"] if "run" in step]
-            lines += [f"make {target}" for target in job.get("strategy", {}).get("matrix", {}).get("target", [])]
-            for line in lines:
-                asked |= (
-                    set(re.findall(r"[a-z-]+", line.removeprefix("make "))) if re.match(r"make [a-z]", line) else set()
-                )
-    assert {"lint", "test", "wheel-test", "site", "notebooks", "fuzz", "levels", "emulate"} <= asked <= targets
+def targets_of(text: str) -> set[str]:
+    """The targets of all lines `make ...` of a script or a workflow, also those of `part SECONDS make ...`."""
+    return {target for line in re.findall(r"\bmake ([a-z][a-z -]*)$", text, re.MULTILINE) for target in line.split()}
 
 
-def test_everything_that_ci_runs_has_a_workflow(root: Path) -> None:
-    """The targets of .ci/run, one by one."""
-    run = set(
-        re.findall(r"[a-z-]+", " ".join(re.findall(r"^ *make (.*)$", (root / ".ci" / "run").read_text(), re.MULTILINE)))
-    )
-    workflows = "\n".join(path.read_text(encoding="utf-8") for path in (root / ".github" / "workflows").glob("*.yml"))
-    assert run
-    assert [target for target in sorted(run) if not re.search(rf"\b{target}\b", workflows)] == []
+@pytest.fixture
+def makefile(root: Path) -> str:
+    return (root / "Makefile").read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def workflows(root: Path) -> dict[str, str]:
+    """By file, the lines that its jobs run."""
+    return {
+        path.name: "\n".join(
+            step["run"]
+            for job in yaml.safe_load(path.read_text(encoding="utf-8"))["jobs"].values()
+            for step in job["steps"]
+            if "run" in step
+        )
+        for path in (root / ".github" / "workflows").glob("*.yml")
+    }
+
+
+def nightly_targets(makefile: str) -> set[str]:
+    return set(re.search(r"\.ci/nightly\.py (.*)$", makefile, re.MULTILINE)[1].split())
+
+
+def test_workflows_and_the_nightly_run_targets_of_the_makefile(makefile: str, workflows: dict[str, str]) -> None:
+    targets = set(re.findall(r"^([a-z-]+(?: [a-z-]+)*):", makefile, re.MULTILINE))
+    targets = {target for line in targets for target in line.split()}
+    asked = targets_of("\n".join(workflows.values())) | nightly_targets(makefile)
+    assert {"lint", "test", "nightly", "newest", "wheel-test", "site"} <= asked <= targets
+
+
+def test_the_gate_runs_lint_and_the_parts_of_make_test(root: Path, makefile: str) -> None:
+    gate = targets_of((root / ".ci" / "run").read_text(encoding="utf-8"))
+    parts = set(re.search(r"^test: (.*)$", makefile, re.MULTILINE)[1].split())
+    assert gate == {"setup", "lint"} | parts
+
+
+def test_nothing_is_run_both_by_the_gate_and_by_the_nightly(root: Path, makefile: str) -> None:
+    gate = targets_of((root / ".ci" / "run").read_text(encoding="utf-8"))
+    assert gate & nightly_targets(makefile) == set()
 
 
 def test_the_citation_names_this_version(root: Path) -> None:

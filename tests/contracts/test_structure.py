@@ -5,8 +5,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))  # for `import structure`: the tests are no package
 
-import fast
 import structure
+import tiers
 
 # Small modules with one importer that stay, and why.
 ON_THEIR_OWN = {
@@ -33,6 +33,6 @@ def test_a_circle_is_found() -> None:
 
 def test_what_make_stress_runs_is_there(root: Path) -> None:
     """An entry for a test that was renamed would leave out nothing."""
-    for name in fast.STRESS:
+    for name in tiers.STRESS:
         file, _, function = name.partition("::")
         assert f"def {function}" in (root / "tests" / file).read_text(encoding="utf-8"), name

@@ -2,8 +2,9 @@
 separate program, since it forks: PyTorch is imported once, and has started no threads before a fork, since a child would
 not have them.
 
-Its argument is a JSON object: config (a file); the run folders alone, random and every; seed; and kills, the number at random.
-Its last line of output is a JSON object: for `random` and `every` the exit code of each run.
+Its argument is a JSON object: config (a file); the run folders alone, random, every and chosen, of which it makes those that are
+there; seed; kills, the number at random; and calls, pairs of "before" or "after" and the number of a file-system call of its run, for
+chosen. Its last line of output is a JSON object: for all but alone the exit code of each run.
 """
 
 import atexit
@@ -84,6 +85,12 @@ def at_calls(asked: dict) -> list[int]:
     return found
 
 
+def at_chosen_calls(asked: dict) -> list[int]:
+    """A run that is killed at each of the calls, and one that is not."""
+    kills = [end(start(asked, asked["chosen"], **{when: number})) for when, number in asked["calls"]]
+    return [*kills, end(start(asked, asked["chosen"]))]
+
+
 if __name__ == "__main__":
     gc.freeze()  # garbage collection in a child skips the objects of PyTorch's modules
     asked = json.loads(sys.argv[1])
@@ -91,4 +98,9 @@ if __name__ == "__main__":
     started = time.perf_counter()
     assert end(start(asked, asked["alone"])) == 0
     seconds = time.perf_counter() - started
-    print(json.dumps({"random": at_random(asked, seconds), "every": at_calls(asked), "seconds": seconds}))  # noqa: T201
+    ways = {
+        "random": lambda: at_random(asked, seconds),
+        "every": lambda: at_calls(asked),
+        "chosen": lambda: at_chosen_calls(asked),
+    }
+    print(json.dumps({name: way() for name, way in ways.items() if name in asked}))  # noqa: T201

@@ -1,5 +1,5 @@
-"""A training that is killed many times, at random and before or after file-system calls, ends with the same bits as one
-that is not interrupted."""
+"""A training that is killed, before or after file-system calls or at random, ends with the same bits as one that is not
+interrupted."""
 
 import json
 import subprocess
@@ -13,10 +13,8 @@ pytestmark = pytest.mark.slow
 KILLED = -9
 
 
-@pytest.fixture(scope="module")
-def killed(tmp_path_factory: pytest.TempPathFactory) -> dict:
-    """The exit codes that killing.py prints, and the folder of the runs."""
-    folder = tmp_path_factory.mktemp("killed")
+def run(folder: Path, *names: str, **asked: object) -> dict:
+    """The exit codes that killing.py prints for the runs of these names, and the folder of the runs."""
     (folder / "verses.txt").write_text("\n".join(f"Line {n} of {n % 7}, so it goes." for n in range(300)))
     (folder / "config.toml").write_text(f"""
         objective = "language-model"
@@ -52,14 +50,26 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> dict:
         attention_every = 4
         threads = 1
         """)
-    outs = {name: str(folder / name) for name in ("alone", "random", "every")}
-    asked = {"config": str(folder / "config.toml"), **outs, "seed": 3, "kills": 5}
+    outs = {name: str(folder / name) for name in ("alone", *names)}
+    asked = {"config": str(folder / "config.toml"), **outs, "seed": 3, **asked}
     program = Path(__file__).with_name("killing.py")
     done = subprocess.run(
         [sys.executable, str(program), json.dumps(asked)], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     return {"codes": json.loads(done.stdout.splitlines()[-1]), "folder": folder}
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> dict:
+    return run(tmp_path_factory.mktemp("killed"), "random", "every", kills=5)
+
+
+def test_a_training_that_is_killed_twice_resumes_and_ends_with_the_same_bits(tmp_path: Path) -> None:
+    found = run(tmp_path, "chosen", calls=[("before", 40), ("after", 45)])
+    assert found["codes"]["chosen"] == [KILLED, KILLED, 0]
+    assert_same_weights(tmp_path, "chosen")
+    assert without_times(tmp_path / "alone") == without_times(tmp_path / "chosen")
 
 
 def test_killed_runs_finish_in_the_end(killed: dict) -> None:
@@ -72,8 +82,12 @@ def test_killed_runs_finish_in_the_end(killed: dict) -> None:
 
 @pytest.mark.parametrize("name", ["random", "every"])
 def test_weights_and_optimizer_states_are_bit_identical(killed: dict, name: str) -> None:
+    assert_same_weights(killed["folder"], name)
+
+
+def assert_same_weights(folder: Path, name: str) -> None:
     for which in ("last", "best"):
-        alone, other = (checkpoint(killed["folder"] / each, which) for each in ("alone", name))
+        alone, other = (checkpoint(folder / each, which) for each in ("alone", name))
         assert alone.name == other.name
         for file in ("model.safetensors", "optimizer.safetensors", "config.json", "tokenizer.json"):
             assert (alone / file).read_bytes() == (other / file).read_bytes(), file

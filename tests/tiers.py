@@ -1,0 +1,183 @@
+"""Which tests run where, by markers: `make fast`, `make slow`, `make stress` and `make timing` have no test in common.
+
+- fast: not marked. What starts a browser, a process, a training or a compiler, or takes seconds, is marked `slow`: a test of this
+  tier that does one of these fails (`--fast`), so that the tier stays fast.
+- slow: those that have caught something or stand for a whole part. `make test`, which decides whether a change goes in, runs fast and
+  slow.
+- stress: marked so, or named below: more cases of what `make test` shows on a few. `make nightly` runs them.
+- timing: what measures time or a process's memory, or floods. It runs alone, in `make nightly`.
+
+What a test needs and does not find is a failure with `--no-missing`, which the Makefile gives; with plain pytest it is a skip.
+"""
+
+import multiprocessing.process
+import re
+import subprocess
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NoReturn
+
+import pytest
+import torch
+
+# Of what there is much of its kind: the cases that stay in `make test`, by regular expressions that are looked for in their ids; where
+# an entry is a whole file, in the name of the test with its case. None: all are stress.
+STRESS: Mapping[str, Sequence[str]] = {
+    "attacks/test_readers.py": ("common", "in_the_table"),
+    "attacks/test_training_data.py::test_a_line_of_ten_megabytes_is_cut_into_rows": (),
+    "cli/test_encode_killed.py": (r"\[every",),
+    "conformance/test_exactness.py::test_engine_is_as_exact_as_twice_the_usual": (
+        "^cpu.*-random-", "^cpu.*-outliers-bfloat16", "^(torch|flex|linear)-.*-random-float32",
+    ),
+    "conformance/test_fuzz.py": ("dense_call_is_exact", "ragged_call_is_exact"),
+    "conformance/test_map_fuzz.py": ("any_map_is_exact.*cpu",),
+    "conformance/test_map_hidden.py::test_hidden_numbers_never_leak": ("^cpu.*-nan-torch.float32", "^cpu.*-infinity-torch.bfloat16"),
+    "conformance/test_map_identities.py": (r"\[cpu",),
+    "conformance/test_maps.py::test_statistics_are_as_exact_as_twice_the_usual": ("^cpu.*-random-", "^cpu.*-peaked-bfloat16"),
+    "conformance/test_triton.py::test_statistics_are_as_exact_as_twice_the_usual": ("two tiles",),
+    "contracts/test_benchmarks.py": (),
+    "contracts/test_build.py": ("no-compiler",),
+    "distributed/test_sequence.py::test_parts_have_the_bits_of_one_process": ("-[12]$",),
+    "gpu/test_benchmarks.py": (),
+    "gpu/test_pretended.py::test_a_training_run": (),
+    "gpu/test_pretended.py::test_models": ("gpt2-padded", "bert-ragged"),
+    "integrations/test_edit.py::test_a_compiled_model_is_edited_too": (),
+    "integrations/test_edit_transformers.py::test_a_compiled_model_is_edited_too": (),
+    "integrations/test_packed_linear.py::test_torch_compile": ("bert",),
+    "integrations/test_transformers_compile.py": (r"one_graph\[bert", "layers_one_by_one.bert-compiled3"),
+    "integrations/test_transformers_families.py::test_compiled": (),
+    "integrations/test_transformers_families.py::test_generation_with_a_static_cache": ("^(llama|gpt2|gemma2)",),
+    "integrations/test_transformers_families.py::test_gradients": ("^(bert|llama|t5|gemma2)",),
+    "integrations/test_transformers_generate.py::test_assisted_generation": ("llama",),
+    "integrations/test_transformers_generate.py::test_continuous_batching": ("llama",),
+    "integrations/test_transformers_generate.py::test_decoders": ("^(llama|gpt2|gemma2|mistral)",),
+    "maps/statistics/test_gradients.py::test_a_statistic_is_its_own_derivative_twice": ("entropy",),
+    "maps/test_tracing.py::test_what_a_tracer_writes_down_computes_the_map": ("torch.jit.trace", "make_fx-entropy"),
+    "maps/test_triton_compiles.py": (),
+    "memory/test_crashes.py": ("power_loss",),
+    "memory/test_histories.py": (r"\[History\]",),
+    "models/test_bundled.py::test_it_is_viewed_without_a_network": ("speller",),
+    "models/test_compiled.py": (),
+    "models/test_same_bits.py::test_a_packed_batch_equals_its_documents_one_by_one": ("-1",),
+    "models/writers/test_generate.py::test_greedy_texts_are_those_of_transformers": ("gpt2", "t5"),
+    "models/writers/test_generate.py::test_the_best_of_several_beams_is_that_of_transformers": ("gpt2.*plain", "t5.*early"),
+    "ops/test_gradients.py::test_the_linear_form_is_its_own_derivative_twice": (),
+    "ops/test_gradients.py::test_the_reference_is_its_own_derivative_twice": ("causal",),
+    "ops/test_linear_tracing.py::test_a_map_compiles_into_one_graph": ("cpu",),
+    "ops/test_linear_tracing.py::test_the_registered_operator_passes_opcheck": ("cpu",),
+    "ops/test_tracing.py::test_a_compiled_program_is_the_program": ("plain", "masks"),
+    "ops/test_tracing.py::test_a_loop_over_a_static_cache_is_one_graph": (),
+    "ops/test_tracing.py::test_a_package_compiled_ahead_of_time_runs": (),
+    "ops/test_tracing.py::test_a_width_and_a_scale_that_change_are_compiled_again": ("None",),
+    "ops/test_tracing.py::test_inductor_compiles_it_too": (),
+    "ops/test_tracing.py::test_starts_that_are_numbers_share_a_graph": (),
+    "ops/test_tracing.py::test_the_operators_pass_opcheck": ("plain-cpu", "ragged-cpu"),
+    "train/data/test_prepare.py::test_killed_preparation_leaves_no_partial_data": (),
+    "train/test_api.py::test_compiled_training_agrees_with_eager_within_rounding": (),
+    "train/test_distributed.py": (),
+    "train/test_full_disk.py": (),
+    "train/test_killed.py": ("killed_twice",),
+    "train/test_recipes.py::test_a_recipe_with_its_real_data": ("speller.toml",),
+    "train/test_recipes.py::test_repetitions_py_writes_the_data_of_the_copyist_recipes": (),
+    "train/test_recipes.py::test_the_bundled_bards_loss_is_that_of_its_card": (),
+    "train/test_short_runs.py": (r"\[speller\]",),
+    "viewer/front/test_languages.py": ("saved_lesson", "overflows.pl-360", "from_a_table.explore"),
+    "viewer/front/test_lesson.py": ("opens_at_the_lesson", "shows_the_numbers_of_work_through", "question_is_answered", "wider.*360"),
+    "viewer/front/test_map.py": ("readout_has_the_weights", "both_renderers"),
+    "viewer/front/test_shell.py": ("driven_by_the_rail", "used_url", "removed_from_the_url"),
+    "viewer/front/test_text.py": ("hostile_tokens", "saved_page_has_exact", "its_row_and_its_column"),
+    "viewer/front/test_typing.py": ("shown_with_what_comes_next", "switched_off"),
+    "viewer/front/test_views.py": ("first_screen.light", "cross_attention_of_the_bundled"),
+    "viewer/front/test_widget.py": ("overview",),
+    "viewer/lesson/test_provenance.py": (r"rule_gives\[default", "rules_"),
+    "viewer/page/test_snapshot.py::test_a_text_of_512_tokens_in_a_model_of_144_heads_is_under_20_megabytes": (),
+    "viewer/test_api.py::test_the_error_without_the_extra_names_it": ("starlette",),
+}  # fmt: skip
+
+# Skips that are no missing part: what another platform, processor or account has, and data that is not published with the project.
+_MAY_SKIP = ("there is no folder shared/data beside the repository",)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--fast", action="store_true", help="leave out what is marked slow, stress or timing")
+    parser.addoption(
+        "--no-missing", action="store_true", help="fail, in place of skipping, where something is not installed"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Files whose tests are mostly slow come first, so that of several processes none gets a long one at the end."""
+    _mark_stress(items, is_whole=not any("::" in each for each in config.args))
+    slow_of_file: dict[object, list[bool]] = defaultdict(list)
+    for item in items:
+        slow_of_file[item.path].append(item.get_closest_marker("slow") is not None)
+    share = {path: sum(slow) / len(slow) for path, slow in slow_of_file.items()}
+    items.sort(key=lambda item: -share[item.path])  # stable: within a file nothing changes
+    if config.getoption("--fast"):
+        others = [item for item in items if any(map(item.get_closest_marker, ("slow", "stress", "timing")))]
+        config.hook.pytest_deselected(items=others)
+        gone = set(map(id, others))
+        items[:] = [item for item in items if id(item) not in gone]
+
+
+def _mark_stress(items: Sequence[pytest.Item], *, is_whole: bool) -> None:
+    """Mark what STRESS leaves out. Raises UsageError: an entry keeps cases that are not there; where single tests were asked for
+    (not `is_whole`), they may be others."""
+    met: dict[str, set[str]] = {}
+    for item in items:
+        file, _, test = item.nodeid.removeprefix("tests/").partition("::")
+        name, _, case = test.partition("[")
+        entry = next((each for each in (f"{file}::{name}", file) if each in STRESS), None)
+        if entry is None:
+            continue
+        kept = {part for part in STRESS[entry] if re.search(part, test if entry == file else case.removesuffix("]"))}
+        met.setdefault(entry, set()).update(kept)
+        if not kept:
+            item.add_marker(pytest.mark.stress)
+    for entry, found in met.items():
+        if is_whole and (gone := set(STRESS[entry]) - found):
+            raise pytest.UsageError(f"tests/tiers.py: {entry} has no case for {sorted(gone)}")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo) -> Iterator[Any]:
+    report = yield
+    if item.config.getoption("--no-missing"):
+        _fail_if_missing(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[Any]:
+    report = yield
+    if collector.config.getoption("--no-missing"):
+        _fail_if_missing(report)
+    return report
+
+
+def _fail_if_missing(report: pytest.TestReport | pytest.CollectReport) -> None:
+    if report.outcome == "skipped" and isinstance(report.longrepr, tuple):
+        _, _, reason = report.longrepr
+        if not any(each in reason for each in _MAY_SKIP):
+            report.outcome = "failed"
+            report.longrepr = f"{report.nodeid}: what it needs is missing: {reason}"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _nothing_slow(request: pytest.FixtureRequest) -> Iterator[None]:
+    if not request.config.getoption("--fast"):
+        yield
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(subprocess.Popen, "__init__", _refused("starts a process"))
+        patch.setattr(multiprocessing.process.BaseProcess, "start", _refused("starts a process"))
+        patch.setattr(torch, "compile", _refused("compiles"))
+        patch.setattr("uwaga.train.loop.Loop.run", _refused("trains"))
+        yield
+
+
+def _refused(what: str) -> Any:
+    def refuse(*_: object, **__: object) -> NoReturn:
+        pytest.fail(f"a test of the fast tier {what}: mark it slow")
+
+    return refuse
