@@ -2,18 +2,19 @@ import importlib.metadata
 import importlib.util
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
+import processors
 import pytest
 from typer.testing import CliRunner
 
-from uwaga._base import native, processor
+from uwaga._base import native
+from uwaga._base.processor import Processor
 from uwaga.cli import app, doctor
 from uwaga.models import directories
-from uwaga.ops import engine_profile, engine_table
-from uwaga.ops.linear import choose
+from uwaga.ops import engine_profile
 
 
 def findings(*arguments: str) -> dict[str, dict[str, str]]:
@@ -126,20 +127,14 @@ def profile_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pa
 
 
 def _forget() -> None:
-    for function in (
-        engine_profile.active,
-        engine_table._preference,
-        choose.named_by_environment,
-        choose._order,
-        choose.eager_engine,
-    ):
-        function.cache_clear()
+    engine_profile.active.cache_clear()
+    processors.forget()
 
 
 @pytest.mark.skipif(native.reason_unavailable() is not None, reason="no native library here")
-def test_tells_which_engine_comes_first_and_whether_that_was_measured(
-    profile_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("profile_path")
+def test_tells_which_engine_comes_first_and_whether_that_was_measured(on: Callable[[Processor], None]) -> None:
+    on(processors.GENOA)
     found = findings()
     assert found["engines/processor"]["value"] == "AMD Zen 4 (AVX-512 with bf16)"
     assert (found["engines/profile"]["value"], found["engines/profile"]["why"]) == (
@@ -152,13 +147,45 @@ def test_tells_which_engine_comes_first_and_whether_that_was_measured(
         "native kernels on the CPU; measured on AMD Zen 4 (AVX-512 with bf16): "
         "benchmarks/results/2026-11-22-zen4-engines.md"
     )
-    monkeypatch.setattr(processor, "detect", lambda: processor.Processor(architecture="arm", vendor="Apple"))
-    _forget()
+    on(processors.M2)
     attention = findings()["engines/attention float32"]
-    assert (attention["value"], attention["status"]) == ("torch", "note")
+    assert (attention["value"], attention["status"]) == ("cpu", "note")
     assert attention["why"] == (
-        "PyTorch's own fused kernels; assumed for Apple processors, not measured: `uwaga bench --save` measures it"
+        "native kernels on the CPU; assumed for Apple processors, not measured: `uwaga bench --save` measures it"
     )
+
+
+@pytest.mark.skipif(native.reason_unavailable() is not None, reason="no native library here")
+@pytest.mark.usefixtures("profile_path")
+def test_tells_where_a_row_may_have_other_bits(on: Callable[[Processor], None]) -> None:
+    on(processors.SAPPHIRE_RAPIDS)
+    found = findings()
+    attention, linear = found["engines/attention bfloat16"], found["engines/linear bfloat16"]
+    assert (attention["value"], attention["status"]) == ("torch", "note")
+    assumed = "assumed for Intel processors with AMX, not measured: `uwaga bench --save` measures it"
+    note = "a row may have other bits in another batch"
+    assert attention["why"] == (
+        f"PyTorch's own fused kernels; {assumed}; {note}: "
+        'impl="cpu" keeps them, and "cpu" first in the engine profile of `uwaga bench --save` in all calls'
+    )
+    assert (linear["value"].partition(",")[0], linear["status"]) == ("torch", "note")
+    assert linear["why"] == f"torch.nn.functional.linear; {assumed}; {note}: UWAGA_LINEAR=cpu keeps them"
+    for name in ("attention float32", "attention float16", "linear float32", "linear float16"):
+        assert found[f"engines/{name}"]["value"].partition(",")[0] == "cpu"
+        assert note not in found[f"engines/{name}"]["why"]
+
+
+def test_tells_where_a_row_may_have_other_bits_without_the_native_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "reason_unavailable", lambda: "it was left at home")
+    _forget()
+    found = findings()
+    cannot = (
+        "; a row may have other bits in another batch, and the native kernels, which keep them, cannot serve this call"
+    )
+    for dtype in engine_profile.DTYPES:
+        for name in (f"attention {dtype}", f"linear {dtype}"):
+            assert found[f"engines/{name}"]["why"].endswith(cannot), name
+    _forget()
 
 
 def test_tells_the_engine_of_the_linear_map_and_its_speed(profile_path: Path) -> None:
@@ -167,7 +194,11 @@ def test_tells_the_engine_of_the_linear_map_and_its_speed(profile_path: Path) ->
     value = re.fullmatch(r"torch, (\d+) GFLOP/s( of a float32 peak of (\d+))?", linear["value"])
     assert value
     assert (value[2] is None) is (native.reason_unavailable() is not None)
-    assert linear["why"].endswith(f"({profile_path})")
+    why = f"({profile_path}); a row may have other bits in another batch"
+    keeps = ": UWAGA_LINEAR=cpu keeps them"
+    if value[2] is None:
+        keeps = ", and the native kernels, which keep them, cannot serve this call"
+    assert linear["why"].endswith(why + keeps)
 
 
 def test_tells_a_wrong_engine_of_the_linear_map(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,13 +43,33 @@ def test_gradients_are_those_of_the_map(rows: int) -> None:
         torch.testing.assert_close(ours, theirs)
 
 
-@pytest.mark.parametrize(("wanted", "rows"), [(True, 4), (False, 3)])
-def test_nothing_is_added_where_it_is_not_wanted(wanted: bool, rows: int) -> None:
+def _padding_of_a_replaced_module(wanted: bool) -> int:
     seen = []
-    linear = nn.Linear(6, 5)
-    linear.register_forward_hook(lambda _, inputs, __: seen.append(len(inputs[0])))
-    apply_linear(linear, torch.ones(3, 6), batch_invariant=wanted)
-    assert seen == [rows]
+
+    def replaced(x: torch.Tensor) -> torch.Tensor:
+        seen.append(len(x))
+        return x
+
+    apply_linear(replaced, torch.ones(3, 6), batch_invariant=wanted)
+    return seen[0]
+
+
+def test_rows_of_a_replaced_module_are_padded_where_that_is_wanted() -> None:
+    assert [_padding_of_a_replaced_module(wanted) for wanted in (True, False)] == [4, 3]
+
+
+def test_an_observed_map_has_the_bits_of_a_plain_one_and_hooks_see_its_rows_alone() -> None:
+    torch.manual_seed(0)
+    linear, x, seen = nn.Linear(1536, 384), torch.randn(7, 1536), []
+    expected = apply_linear(linear, x)
+
+    def hook(_: nn.Module, inputs: tuple[torch.Tensor], output: torch.Tensor) -> None:
+        seen.append((len(inputs[0]), nn.functional.linear(inputs[0], torch.ones_like(linear.weight)).shape))
+
+    linear.register_forward_hook(hook)
+    for rows in (1, 2, 3, 5, 7):
+        assert torch.equal(apply_linear(linear, x[:rows]), expected[:rows])
+    assert seen == [(rows, (rows, 384)) for rows in (1, 2, 3, 5, 7)]
 
 
 def test_a_step_of_decoding_pays_for_its_own_tokens_alone() -> None:

@@ -4,9 +4,11 @@ import pytest
 import torch
 
 from uwaga import AlibiBias, Causal, KeyLengths, Ragged, Window, attention, explain
+from uwaga._base import native
 from uwaga.ops.attention.choose import Choice, choose
 from uwaga.ops.attention.engines import torch_fused
 
+needs_native = pytest.mark.skipif(native.reason_unavailable() is not None, reason=str(native.reason_unavailable()))
 FREE = {"cpu": None, "torch": None, "reference": None, "linear": "softmax"}
 
 
@@ -115,11 +117,36 @@ def test_explain_says_what_a_call_costs_for_which_another_device_has_no_kernel(
     assert explain(x, x, x, **options).reason == reason
 
 
+@needs_native
+def test_explain_says_where_a_row_may_have_other_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.zeros(2, 4, 8)
+    note = "; a row may have other bits in another batch"
+    assert explain(x, x, x, impl="torch").reason == f'named by the caller{note}: impl="cpu" keeps them'
+    product = "without softmax, Q (K^T V) costs O(N D E)"
+    assert explain(x, x, x, normalize=None).reason == f'{product}{note}: impl="cpu" keeps them'
+    half = x.bfloat16()
+    packed = Ragged(torch.zeros(4, 2, 8), torch.tensor([0, 1, 4]))
+    assert explain(x, x, x, normalize=None, mask=Causal()).reason == product
+    assert explain(half, half, half, normalize=None).reason == product
+    assert explain(packed, packed, packed, normalize=None).reason == product
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        assert note not in explain(*[x.to(dtype)] * 3, mask=Causal()).reason
+    monkeypatch.setattr(native, "reason_unavailable", lambda: "it was left at home")
+    cannot = ", and the native kernels, which keep them, cannot serve this call"
+    assert explain(x, x, x).reason == f"PyTorch's own fused kernels{note}{cannot}"
+    assert explain(x, x, x, normalize=None).reason == f"{product}{note}{cannot}"
+    assert note not in explain(*[x.double()] * 3).reason
+
+
 def test_explain_says_what_ragged_calls_cost_without_a_kernel() -> None:
     batch = Ragged.from_list([torch.zeros(n, 2, 8) for n in (30, 100)])
-    assert explain(batch, batch, batch, impl="torch").reason == "named by the caller; one sequence after another"
+    other_bits = 'a row may have other bits in another batch: impl="cpu" keeps them'
+    assert explain(batch, batch, batch, impl="torch").reason == (
+        f"named by the caller; one sequence after another; {other_bits}"
+    )
     assert explain(batch, batch, batch, impl="reference").reason == (
-        "named by the caller; it stores all scores, one sequence after another, (1, 2, 100, 100) in float32: 80000 bytes and more"
+        "named by the caller; it stores all scores, one sequence after another, (1, 2, 100, 100) in float32: 80000 bytes and more; "
+        f"{other_bits}"
     )
     double = batch.with_values(batch.values.double())
     assert explain(double, double, double).reason == (

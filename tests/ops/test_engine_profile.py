@@ -1,16 +1,18 @@
 """The engine profile: what is written is read back, what does not apply is refused, and the choice obeys what applies."""
 
+import dataclasses
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from processors import GENOA, forget
 
 from uwaga import explain
-from uwaga._base import native
+from uwaga._base import native, processor
 from uwaga.ops import engine_profile, engine_table
 from uwaga.ops.attention import fast_path
 from uwaga.ops.engine_profile import ProfileError, read, write
@@ -25,17 +27,13 @@ MEASURED = {
 
 
 @pytest.fixture
-def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where the profile of this process is; nothing is there yet."""
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on: Callable[[processor.Processor], None]) -> Iterator[Path]:
+    """Where the profile of this process, on a Zen 4, is; nothing is there yet."""
+    on(dataclasses.replace(GENOA, name="Zen 4"))
 
     def clear() -> None:
-        for function in (
-            engine_profile.active,
-            engine_table._preference,
-            fast_path._plan,
-            fast_path._dense_layout,
-        ):
-            function.cache_clear()
+        engine_profile.active.cache_clear()
+        forget()
 
     monkeypatch.setenv("UWAGA_PROFILE", "1")
     monkeypatch.setenv("UWAGA_DATA", str(tmp_path / "data"))
@@ -70,6 +68,14 @@ def test_what_was_written_is_read_back(path: Path) -> None:
     assert table["attention"]["float32"]["ratios"] == MEASURED["attention"]["float32"]
 
 
+@pytest.mark.parametrize(("native_ratio", "first"), [(1.2, "cpu"), (0.91, "cpu"), (0.89, "torch")])
+def test_the_native_kernels_come_first_where_they_are_within_a_tenth_of_the_fastest(
+    native_ratio: float, first: str
+) -> None:
+    ratios = {"torch": {"384": 1.0}, "onednn": {"384": 0.95}, "cpu": {"384": native_ratio}}
+    assert engine_profile.order(ratios)[0] == first
+
+
 def test_writing_replaces_a_profile_and_leaves_no_other_file(path: Path) -> None:
     path.parent.mkdir()
     path.write_text("garbled")
@@ -99,7 +105,8 @@ def test_explain_and_attention_obey_it(path: Path) -> None:
     x = torch.randn(1, 2, 9, 8)
     found = explain(x, x, x)
     assert found.engine == "torch"
-    assert found.reason.endswith(f" ({path})")
+    keeps = 'a row may have other bits in another batch: impl="cpu" keeps them, and UWAGA_PROFILE=0 in all calls'
+    assert found.reason.endswith(f" ({path}); {keeps}")
     assert fast_path._dense_layout(
         x.dtype, *(x.shape,) * 3, *(x.stride(),) * 3, None, (None, "softmax", None, None)
     ) == (pytest.approx(8**-0.5),)

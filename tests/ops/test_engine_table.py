@@ -1,39 +1,31 @@
 """The order of engines of every kind of processor, and that calls of attention obey it."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 import torch
+from processors import GENOA, M2, MILAN, SAPPHIRE_RAPIDS, TURIN, x86
 from torch import Tensor
 
 from uwaga import Causal, Ragged, attention, explain
-from uwaga._base import native, processor
+from uwaga._base import native
 from uwaga._base.processor import Processor
 from uwaga.ops import attention_and_lse, engine_profile, engine_table
 from uwaga.ops.attention import api, fast_path
+from uwaga.ops.linear.api import explain as explain_linear
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
-
-def _x86(vendor: str, family: int, model: int, *flags: str) -> Processor:
-    return Processor(architecture="x86", vendor=vendor, family=family, model=model, flags=frozenset(flags))
-
-
-MILAN = _x86("AMD", 25, 1, "avx2")
-GENOA = _x86("AMD", 25, 17, "avx2", "avx512f", "avx512_bf16")
-TURIN = _x86("AMD", 26, 2, "avx2", "avx512f", "avx512_bf16")
-SAPPHIRE_RAPIDS = _x86("Intel", 6, 143, "avx2", "avx512f", "avx512_bf16", "amx_tile", "amx_bf16")
-M2 = Processor(architecture="arm", vendor="Apple", name="Apple M2")
 
 ROWS = {
     "AMD Zen 3 (AVX2)": MILAN,
     "AMD Zen 4 (AVX-512 with bf16)": GENOA,
     "AMD Zen 5 (AVX-512 with bf16)": TURIN,
-    "AMD processors with AVX-512 that were not measured": _x86("AMD", 26, 0x50, "avx2", "avx512f"),
-    "AMD processors with AVX2 that were not measured": _x86("AMD", 23, 49, "avx2"),
+    "AMD processors with AVX-512 that were not measured": x86("AMD", 26, 0x50, "avx2", "avx512f"),
+    "AMD processors with AVX2 that were not measured": x86("AMD", 23, 49, "avx2"),
     "Intel processors with AMX": SAPPHIRE_RAPIDS,
-    "Intel processors with AVX2 or AVX-512, without AMX": _x86("Intel", 6, 106, "avx2", "avx512f"),
+    "Intel processors with AVX2 or AVX-512, without AMX": x86("Intel", 6, 106, "avx2", "avx512f"),
     "Apple processors": M2,
     "ARM processors": Processor(architecture="arm", vendor="Arm", model=0xD40),
     "processors that are not known here": Processor(architecture="riscv64"),
@@ -41,19 +33,11 @@ ROWS = {
 
 
 @pytest.fixture
-def on(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Processor], None]]:
-    """Pretend that this machine has the processor."""
-
-    def clear() -> None:
-        for function in (engine_table._preference, fast_path._plan, fast_path._dense_layout):
-            function.cache_clear()
-
-    def pretend(here: Processor) -> None:
-        monkeypatch.setattr(processor, "detect", lambda: here)
-        clear()
-
-    yield pretend
-    clear()
+def foreign_first(monkeypatch: pytest.MonkeyPatch, on: Callable[[Processor], None]) -> None:
+    """A processor whose row prefers PyTorch's kernels for every dtype, of which there is none."""
+    rules = [dict.fromkeys(DTYPES, engine_table.Rule(x)) for x in (("torch", "cpu"), ("torch", "onednn", "cpu"))]
+    monkeypatch.setattr(engine_table, "ROWS", (engine_table.Row("pretended ones", lambda _: True, *rules),))
+    on(Processor(architecture="pretended"))
 
 
 def test_every_row_is_found() -> None:
@@ -62,12 +46,12 @@ def test_every_row_is_found() -> None:
 
 
 @pytest.mark.parametrize(
-    "here", [_x86("Hygon", 24, 0, "avx2"), _x86("AMD", 25, 33), _x86("Intel", 6, 60), Processor(architecture="")]
+    "here", [x86("Hygon", 24, 0, "avx2"), x86("AMD", 25, 33), x86("Intel", 6, 60), Processor(architecture="")]
 )
 def test_processors_beside_those_of_the_table_have_a_row(here: Processor) -> None:
     assert engine_table.row(here).name in {
-        _x86("Hygon", 24, 0, "avx2"): "AMD processors with AVX2 that were not measured",
-        _x86("AMD", 25, 33): "AMD Zen 3 (AVX2)",
+        x86("Hygon", 24, 0, "avx2"): "AMD processors with AVX2 that were not measured",
+        x86("AMD", 25, 33): "AMD Zen 3 (AVX2)",
     }.get(here, "processors that are not known here")
 
 
@@ -86,10 +70,11 @@ def test_every_rule_names_every_engine_once_and_a_report_that_exists(row: engine
         (MILAN, "cpu cpu cpu", "cpu cpu cpu"),
         (GENOA, "cpu cpu cpu", "cpu cpu cpu"),
         (TURIN, "cpu cpu cpu", "cpu cpu cpu"),
-        (SAPPHIRE_RAPIDS, "cpu torch torch", "torch torch torch"),
-        (ROWS["Intel processors with AVX2 or AVX-512, without AMX"], "cpu cpu cpu", "torch torch cpu"),
-        (M2, "torch torch torch", "torch torch torch"),
-        (ROWS["ARM processors"], "torch torch torch", "torch torch torch"),
+        (SAPPHIRE_RAPIDS, "cpu torch cpu", "cpu torch cpu"),
+        (ROWS["Intel processors with AVX2 or AVX-512, without AMX"], "cpu cpu cpu", "cpu cpu cpu"),
+        (M2, "cpu cpu cpu", "cpu cpu cpu"),
+        (ROWS["ARM processors"], "cpu cpu cpu", "cpu cpu cpu"),
+        (ROWS["processors that are not known here"], "cpu cpu cpu", "cpu cpu cpu"),
     ],
 )
 def test_the_first_engine_of_each_processor_and_dtype(
@@ -107,7 +92,7 @@ def test_no_engine_but_pytorch_computes_in_float64() -> None:
 def test_what_is_assumed_says_so(on: Callable[[Processor], None]) -> None:
     on(M2)
     assert engine_table.linear(torch.float32) == (
-        ("torch", "onednn", "cpu"),
+        ("cpu", "torch", "onednn"),
         "assumed for Apple processors, not measured: `uwaga bench --save` measures it",
         False,
     )
@@ -154,24 +139,34 @@ needs_native = pytest.mark.skipif(native.reason_unavailable() is not None, reaso
 
 @needs_native
 def test_dense_calls_without_gradients_obey_the_table(on: Callable[[Processor], None]) -> None:
-    on(M2)
-    query, key, value = _operands()
-    found = explain(query, key, value)
-    assert found[:2] == (
-        "torch",
-        "PyTorch's own fused kernels; assumed for Apple processors, not measured: `uwaga bench --save` measures it",
-    )
     on(SAPPHIRE_RAPIDS)
-    assert explain(*_operands(torch.bfloat16)).engine == "torch"
-    assert explain(query, key, value)[:2] == (
-        "cpu",
-        "native kernels on the CPU; assumed for Intel processors with AMX, not measured: `uwaga bench --save` measures it",
+    assumed = "assumed for Intel processors with AMX, not measured: `uwaga bench --save` measures it"
+    assert explain(*_operands())[:2] == ("cpu", f"native kernels on the CPU; {assumed}")
+    assert explain(*_operands(torch.bfloat16))[:2] == (
+        "torch",
+        f"PyTorch's own fused kernels; {assumed}; a row may have other bits in another batch: "
+        'impl="cpu" keeps them, and "cpu" first in the engine profile of `uwaga bench --save` in all calls',
     )
 
 
 @needs_native
-def test_all_other_calls_are_ours_on_every_processor(on: Callable[[Processor], None]) -> None:
-    on(M2)
+def test_linear_maps_obey_the_table_and_say_what_that_costs(on: Callable[[Processor], None]) -> None:
+    on(SAPPHIRE_RAPIDS)
+    x = torch.ones(3, 6)
+    measured = "measured on Intel processors with AMX: docs/log.md"
+    assert explain_linear(x, x)[:2] == ("cpu", f"native kernels on the CPU; {measured}")
+    half = x.bfloat16()
+    found = explain_linear(half, half)
+    assert found[:2] == (
+        "torch",
+        "torch.nn.functional.linear; assumed for Intel processors with AMX, not measured: `uwaga bench --save` measures it; "
+        "a row may have other bits in another batch: UWAGA_LINEAR=cpu keeps them",
+    )
+
+
+@needs_native
+@pytest.mark.usefixtures("foreign_first")
+def test_all_other_calls_are_ours_on_every_processor() -> None:
     query, key, value = _operands()
     for options in ({"mask": Causal()}, {"bias": torch.zeros(9, 9)}, {"dropout": 0.1}, {"softcap": 2.0}):
         assert explain(query, key, value, **options)[:2] == ("cpu", "native kernels on the CPU")
@@ -185,9 +180,9 @@ def test_all_other_calls_are_ours_on_every_processor(on: Callable[[Processor], N
 
 
 @needs_native
-def test_both_paths_take_the_same_engine(on: Callable[[Processor], None], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("foreign_first")
+def test_both_paths_take_the_same_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Outputs of the two engines differ in their last bits, so that equal bits show the same engine."""
-    on(M2)
     operands = _operands()
     rows = [Ragged(x[0].transpose(0, 1), torch.tensor([0, 4, 9])) for x in operands]
 
@@ -215,10 +210,8 @@ def test_both_paths_take_the_same_engine(on: Callable[[Processor], None], monkey
 
 
 @needs_native
-def test_a_warm_call_of_pytorchs_kernel_skips_the_validation(
-    on: Callable[[Processor], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    on(M2)
+@pytest.mark.usefixtures("foreign_first")
+def test_a_warm_call_of_pytorchs_kernel_skips_the_validation(monkeypatch: pytest.MonkeyPatch) -> None:
     operands = _operands()
     expected = attention(*operands)
     monkeypatch.setattr(api, "make_call", None)
@@ -227,8 +220,8 @@ def test_a_warm_call_of_pytorchs_kernel_skips_the_validation(
 
 
 @needs_native
-def test_autocast_does_not_change_the_dtype(on: Callable[[Processor], None]) -> None:
-    on(M2)
+@pytest.mark.usefixtures("foreign_first")
+def test_autocast_does_not_change_the_dtype() -> None:
     operands = _operands()
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.equal(attention(*operands), attention(*operands, impl="torch"))
@@ -236,8 +229,8 @@ def test_autocast_does_not_change_the_dtype(on: Callable[[Processor], None]) -> 
 
 
 @needs_native
-def test_empty_operands_are_zeros(on: Callable[[Processor], None]) -> None:
-    on(M2)
+@pytest.mark.usefixtures("foreign_first")
+def test_empty_operands_are_zeros() -> None:
     query, key, value = _operands()
     assert torch.equal(attention(query, key[:, :, :0], value[:, :, :0]), torch.zeros(2, 3, 9, 8))
     assert attention(query[:, :, :0], key, value).shape == (2, 3, 0, 8)
@@ -246,9 +239,9 @@ def test_empty_operands_are_zeros(on: Callable[[Processor], None]) -> None:
 @pytest.mark.slow
 @needs_native
 def test_compiled_calls_obey_the_table(on: Callable[[Processor], None]) -> None:
-    operands = _operands()
-    for here in (GENOA, M2):
+    for here, dtype in ((GENOA, torch.float32), (SAPPHIRE_RAPIDS, torch.bfloat16)):
         on(here)
+        operands = _operands(dtype)
         torch._dynamo.reset()
         compiled = torch.compile(lambda *x: attention(*x), fullgraph=True, backend="aot_eager")
         assert torch.equal(compiled(*operands), attention(*operands))

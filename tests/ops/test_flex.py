@@ -10,9 +10,11 @@ from torch import Tensor
 from torch._subclasses import FakeTensorMode
 
 from uwaga import AlibiBias, Causal, Documents, KeyLengths, Ragged, Window, attention, explain
+from uwaga._base import native
 from uwaga.ops.attention.arguments import make_call
 from uwaga.ops.attention.call import Call
 from uwaga.ops.attention.engines import flex
+from uwaga.ops.engine_table import other_bits
 from uwaga.ops.mask_program import Block, visible
 from uwaga.ops.masks import Mask
 
@@ -235,8 +237,10 @@ def test_what_it_refuses(why: str, options: dict) -> None:
 
 def test_on_the_cpu_it_serves_who_names_it_and_says_what_it_stores() -> None:
     x = torch.zeros(1, 2, 9, 8)
+    keeps = None if native.reason_unavailable() else 'impl="cpu" keeps them'
     assert explain(x, x, x, softcap=2.0, impl="flex").reason == (
         "named by the caller; on the CPU FlexAttention is not fused: it stores all scores, (1, 2, 9, 9) in float32, several times"
+        f"{other_bits(keeps)}"
     )
 
 

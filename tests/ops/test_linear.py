@@ -4,9 +4,13 @@ import copy
 import io
 import os
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import NamedTuple
 
+import foreign
 import linear_engines
+import processors
 import pytest
 import torch
 from torch import Tensor, nn
@@ -14,6 +18,7 @@ from torch.nn import functional
 
 import uwaga
 from uwaga import Ragged, ShapeError
+from uwaga._base.processor import Processor
 from uwaga.ops.activations import ACTIVATIONS
 from uwaga.ops.linear import choose
 from uwaga.ops.linear.api import explain, linear_map
@@ -41,13 +46,17 @@ def test_values_are_as_exact_as_those_of_pytorch(
     activation: str | None,
     is_added: bool,
     has_bias: bool,
-    assert_as_exact: Callable[[Tensor, Tensor, Tensor], None],
+    assert_as_exact: Callable[[Tensor, Tensor, Callable[[], Tensor]], None],
 ) -> None:
     torch.manual_seed(0)
     x, weight = torch.randn(3, 7, 70).to(dtype), torch.randn(50, 70).to(dtype)
     bias = torch.randn(50).to(dtype) if has_bias else None
     residual = torch.randn(3, 7, 50).to(dtype) if is_added else None
-    exact = separately(*(None if each is None else each.double() for each in (x, weight, bias)), activation, None if residual is None else residual.double())  # fmt: skip
+    doubles = [None if each is None else each.double() for each in (x, weight, bias, residual)]
+
+    def exact() -> Tensor:
+        return separately(*doubles[:3], activation, doubles[3])
+
     found = uwaga.linear(x, weight, bias, activation=activation, residual=residual, impl=impl)
     assert_as_exact(found, separately(x, weight, bias, activation, residual), exact)
 
@@ -113,28 +122,174 @@ def test_a_ragged_batch_is_mapped_token_by_token() -> None:
     assert str(raised.value) == "linear: residual is Ragged, and x is not"
 
 
-# A row has the same bits among any others.
+# A row has the same bits among any others: by the native kernels always, by other engines where they promise it.
 
 COUNTS = [*range(1, 71), 255, 256, 257, 258]
+FEW_COUNTS = (1, 2, 3, 5, 17, 70, 257)
+
+
+class Mapped(NamedTuple):
+    """300 rows, their map, and the arguments of it."""
+
+    x: Tensor
+    residual: Tensor
+    weight: Tensor
+    bias: Tensor
+    whole: Tensor
+    impl: str | None
+
+    @classmethod
+    def of(cls, width: int, outputs: int, dtype: torch.dtype, impl: str | None) -> "Mapped":
+        torch.manual_seed(0)
+        x, weight, bias = (torch.randn(shape).to(dtype) for shape in ((300, width), (outputs, width), (outputs,)))
+        residual = torch.randn(300, outputs).to(dtype)
+        whole = uwaga.linear(x, weight, bias, activation="gelu", residual=residual, impl=impl)
+        return cls(x, residual, weight, bias, whole, impl)
+
+    def parts_with_other_bits(self, counts: Iterable[int]) -> list[tuple[slice, Tensor]]:
+        """Of the first and last rows, of these numbers, those that have other bits than among all, with what they have."""
+        found = []
+        for rows in counts:
+            for part in (slice(0, rows), slice(300 - rows, 300)):
+                alone = uwaga.linear(
+                    self.x[part],
+                    self.weight,
+                    self.bias,
+                    activation="gelu",
+                    residual=self.residual[part],
+                    impl=self.impl,
+                )
+                if not torch.equal(alone, self.whole[part]):
+                    found.append((part, alone))
+        return found
+
+    def exact(self, part: slice) -> Tensor:
+        doubles = (each.double() for each in (self.x[part], self.weight, self.bias))
+        return separately(*doubles, "gelu", self.residual[part].double())
 
 
 @cases
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(("width", "outputs"), [(24, 40), (1536, 384)])
 def test_a_row_has_the_same_bits_among_any_others(
-    impl: str, dtype: torch.dtype, threads: int, width: int, outputs: int
+    impl: str,
+    dtype: torch.dtype,
+    threads: int,
+    width: int,
+    outputs: int,
+    assert_as_exact: Callable[[Tensor, Tensor, Callable[[], Tensor]], None],
 ) -> None:
-    if impl == "torch" and dtype == torch.float16:
-        pytest.skip("PyTorch's float16 product on the CPU is none that this project padded")
-    torch.manual_seed(0)
-    x, weight, bias = (torch.randn(shape).to(dtype) for shape in ((300, width), (outputs, width), (outputs,)))
-    residual = torch.randn(300, outputs).to(dtype)
+    """Of engines that do not promise it on this processor: within the rounding of the dtype."""
     torch.set_num_threads(threads)
-    whole = uwaga.linear(x, weight, bias, activation="gelu", residual=residual, impl=impl)
-    for rows in COUNTS if width < 100 else (1, 2, 3, 5, 17, 70, 257):
-        for part in (slice(0, rows), slice(300 - rows, 300)):
-            found = uwaga.linear(x[part], weight, bias, activation="gelu", residual=residual[part], impl=impl)
-            assert torch.equal(found, whole[part]), (rows, part)
+    mapped = Mapped.of(width, outputs, dtype, impl)
+    others = mapped.parts_with_other_bits(COUNTS if width < 100 else FEW_COUNTS)
+    if impl == "cpu" or choose.has_batch_invariant_rows(impl, dtype):
+        assert [part for part, _ in others] == []
+    for part, found in others:
+        assert_as_exact(found, mapped.whole[part], partial(mapped.exact, part))
+
+
+def test_the_native_kernels_promise_it_on_every_processor_and_others_where_it_was_shown(
+    on: Callable[[Processor], None],
+) -> None:
+    promised = {}
+    for here in (processors.MILAN, processors.SAPPHIRE_RAPIDS, processors.M2):
+        on(here)
+        promised[here.vendor] = {
+            name: [choose.has_batch_invariant_rows(name, dtype) for dtype in linear_engines.DTYPES]
+            for name in choose.NAMES
+        }
+    native, shown, nothing = [True] * 3, [True, True, False], [False] * 3
+    assert promised == {
+        "AMD": {"cpu": native, "onednn": shown, "torch": shown},
+        "Intel": {"cpu": native, "onednn": nothing, "torch": nothing},
+        "Apple": {"cpu": native, "onednn": nothing, "torch": nothing},
+    }
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_check_finds_an_engine_whose_rows_depend_on_their_number(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(choose.NATIVE, "cpu", foreign.Drifting())
+    assert Mapped.of(24, 40, dtype, "cpu").parts_with_other_bits(FEW_COUNTS)
+
+
+needs_native = pytest.mark.skipif("cpu" not in linear_engines.NATIVE, reason="no native library here")
+
+
+@needs_native
+def test_by_default_no_row_depends_on_a_foreign_engine(
+    on: Callable[[Processor], None], named: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pretended Sapphire Rapids, whose foreign products drift with the number of rows: float32 and float16 are never theirs;
+    bfloat16 is, and says so; UWAGA_LINEAR=cpu keeps the bits."""
+    engine = foreign.Drifting()
+    monkeypatch.setitem(choose.NATIVE, "onednn", engine)
+    on(processors.SAPPHIRE_RAPIDS)
+    note = "; a row may have other bits in another batch: UWAGA_LINEAR=cpu keeps them"
+    with foreign.ForeignKernels() as kernels:
+        for dtype in (torch.float32, torch.float16):
+            mapped = Mapped.of(1536, 384, dtype, None)
+            assert mapped.parts_with_other_bits(FEW_COUNTS) == []
+            assert note not in explain(mapped.x, mapped.weight).reason
+        assert (kernels.called, engine.calls) == ([], 0)
+        mapped = Mapped.of(1536, 384, torch.bfloat16, None)
+        assert mapped.parts_with_other_bits(FEW_COUNTS)
+        assert set(kernels.called) == {"linear"}
+        assert explain(mapped.x, mapped.weight).reason.endswith(note)
+        named("cpu")
+        assert Mapped.of(1536, 384, torch.bfloat16, None).parts_with_other_bits(FEW_COUNTS) == []
+        named("onednn")
+        assert Mapped.of(24, 40, torch.float32, None).parts_with_other_bits(FEW_COUNTS)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "given", "computed"),
+    [
+        (torch.float32, [1, 3, 4, 5, 255, 256, 257], [4, 4, 4, 8, 256, 256, 257]),
+        (torch.bfloat16, [1, 3, 5], [1, 3, 5]),
+        (torch.float16, [1, 3, 5], [1, 3, 5]),
+    ],
+)
+def test_rows_of_zeros_fill_the_last_block_of_pytorchs_product(
+    dtype: torch.dtype, given: list[int], computed: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen, own = [], functional.linear
+    monkeypatch.setattr(functional, "linear", lambda x, *more: seen.append(x.shape[:-1].numel()) or own(x, *more))
+    for rows in given:
+        uwaga.linear(torch.ones(rows, 6, dtype=dtype), torch.ones(5, 6, dtype=dtype), impl="torch")
+    assert seen == computed
+    seen.clear()
+    linear_map(torch.ones(3, 6, dtype=dtype), torch.ones(5, 6, dtype=dtype), impl="torch", batch_invariant=False)
+    assert seen == [3]
+
+
+@pytest.mark.skipif("onednn" not in linear_engines.NATIVE, reason="no oneDNN here")
+def test_onednn_computes_one_row_as_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, own = [], onednn._operator
+
+    def operator(overload: str) -> Callable:
+        return lambda a, *more: seen.append(len(a)) or own(overload)(a, *more)
+
+    monkeypatch.setattr(onednn, "_operator", operator)
+    for rows in (1, 2, 3):
+        assert uwaga.linear(torch.ones(rows, 6), torch.ones(5, 6), impl="onednn").shape == (rows, 5)
+    assert seen == [2, 2, 3]
+
+
+@pytest.mark.parametrize("computes", [True, False])
+def test_onednn_refuses_bfloat16_where_the_processor_has_no_instruction_that_it_needs(
+    computes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(onednn, "reason_unavailable", lambda: None)
+    monkeypatch.setattr(onednn, "computes_bfloat16", lambda: computes)
+    x = torch.ones(3, 6)
+    assert "onednn" not in explain(x, x).refused
+    refused = explain(x.bfloat16(), x.bfloat16()).refused.get("onednn")
+    assert refused == (
+        None if computes else "oneDNN computes bfloat16 on processors with AVX-512 or AVX-NE-CONVERT only"
+    )
 
 
 def test_without_batch_invariance_nothing_is_padded() -> None:
@@ -264,30 +419,32 @@ def test_a_named_engine_runs_or_raises() -> None:
             uwaga.linear(x, x, impl=unknown)  # type: ignore[arg-type]
         assert str(raised.value) == f"linear: impl must be one of 'cpu', 'onednn', 'torch', not {unknown!r}"
     assert explain(x, x, impl="torch").reason == "named by the caller"
+    found = explain(x.float(), x.float(), impl="torch").reason
+    if "cpu" in linear_engines.NATIVE:
+        assert found == 'named by the caller; a row may have other bits in another batch: impl="cpu" keeps them'
 
 
 @pytest.fixture
 def named(monkeypatch: pytest.MonkeyPatch):
     """Sets UWAGA_LINEAR as if the process had started with it."""
 
-    def clear() -> None:
-        for cached in (choose.named_by_environment, choose._order, choose.eager_engine):
-            cached.cache_clear()
-
     def name(engine: str) -> None:
         monkeypatch.setenv("UWAGA_LINEAR", engine)
-        clear()
+        processors.forget()
 
     yield name
     monkeypatch.delenv("UWAGA_LINEAR", raising=False)
-    clear()
+    processors.forget()
 
 
 @engines
 def test_uwaga_linear_names_the_engine_of_all_calls(impl: str, named: Callable[[str], None]) -> None:
     named(impl)
     x, weight = torch.randn(3, 6), torch.randn(5, 6)
-    assert explain(x, weight)[:2] == (impl, "named by UWAGA_LINEAR")
+    note = "" if impl == "cpu" else "; a row may have other bits in another batch: UWAGA_LINEAR=cpu keeps them"
+    if "cpu" not in linear_engines.NATIVE:
+        note = "; a row may have other bits in another batch, and the native kernels, which keep them, cannot serve this call"
+    assert explain(x, weight)[:2] == (impl, f"named by UWAGA_LINEAR{note}")
     assert torch.equal(uwaga.linear(x, weight), uwaga.linear(x, weight, impl=impl))
     assert explain(x.double(), weight.double()).engine == "torch"  # where it cannot serve, the next does
 

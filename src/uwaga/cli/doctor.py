@@ -184,7 +184,7 @@ def _engines() -> Iterator[Finding]:
         x = torch.zeros(1, 1, 8, 8, dtype=getattr(torch, name))
         found = uwaga.explain(x, x, x)
         is_measured = engine_table.dense_attention(x.dtype).is_measured
-        status: Status = "ok" if is_measured else "note"
+        status: Status = "ok" if is_measured and found.engine == "cpu" else "note"
         yield Finding(topic="engines", name=f"attention {name}", value=found.engine, status=status, why=found.reason)
     yield from _linear()
 
@@ -196,6 +196,7 @@ def _linear() -> Iterator[Finding]:
     from uwaga._base import native
     from uwaga.cli import engines
     from uwaga.ops import engine_profile, engine_table
+    from uwaga.ops.linear import choose
 
     for name in engine_profile.DTYPES:
         dtype: torch.dtype = getattr(torch, name)
@@ -207,7 +208,8 @@ def _linear() -> Iterator[Finding]:
         except ValueError as error:  # UWAGA_LINEAR or UWAGA_THREADS
             yield Finding(topic="engines", name=f"linear {name}", value="none", status="missing", why=str(error))
             return
-        status: Status = "ok" if engine_table.linear(dtype).is_measured else "note"
+        keeps_bits = choose.has_batch_invariant_rows(speed.engine, dtype)
+        status: Status = "ok" if engine_table.linear(dtype).is_measured and keeps_bits else "note"
         value = f"{speed.engine}, {speed.gflops:.0f} GFLOP/s{peak}"
         yield Finding(topic="engines", name=f"linear {name}", value=value, status=status, why=speed.why)
 

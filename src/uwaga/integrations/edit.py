@@ -21,6 +21,7 @@ from uwaga.nn import MultiHeadAttention
 from uwaga.nn.attention import Attend, Editor, editing
 from uwaga.nn.edits import Ablation, Edits, HeadKey, Links, Patch, WeightChange, Where
 from uwaga.nn.operand import values_of
+from uwaga.ops.linear.api import linear_map
 from uwaga.ops.masks import Both, DenseMask, Documents, Either, KeyLengths, Mask, as_mask
 from uwaga.ops.ragged import Operand, Ragged
 
@@ -482,11 +483,22 @@ def _with_matrix(where: Where, matrix: Tensor, output: Operand, value: Operand, 
     rows = matrix[..., first : first + queries, :keys].to(value)
     each = range(_heads_of(output)) if where.head is None else (where.head,)
     for head in each:
-        own = rows @ value[..., head * _heads_of(value) // _heads_of(output), :, :]
+        own = _weighted(rows, value[..., head * _heads_of(value) // _heads_of(output), :, :])
         replaced = _put(output, _of_heads(Where("", 0, head), _heads_of(output), output), own[..., None, :, :])
         assert isinstance(replaced, Tensor)
         output = replaced
     return output
+
+
+def _weighted(rows: Tensor, value: Tensor) -> Tensor:
+    """rows @ value, (..., Q, E), of (..., Q, K) and (..., K, E), by `uwaga.linear` for each text, so that its bits do not depend on
+    the batch."""
+    if value.dim() == 2:
+        return linear_map(rows, value.mT)
+    found = value.new_empty((len(value), rows.shape[-2], value.shape[-1]))
+    for b, (weights, text) in enumerate(zip(rows.expand(len(value), -1, -1), value, strict=True)):
+        found[b] = linear_map(weights, text.mT)
+    return found
 
 
 def _with_heads(

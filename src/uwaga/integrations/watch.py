@@ -16,6 +16,7 @@ from uwaga.integrations.watching.attention_layers import AttentionLayers, token_
 from uwaga.integrations.watching.huggingface import SpeculativeRecording, detect_speculative_decoding
 from uwaga.maps.recordings.copies import MapOptions
 from uwaga.maps.recordings.recording import Recording, TokenLists, TokenStrings
+from uwaga.nn.operand import values_of
 from uwaga.ops.ragged import Operand
 
 
@@ -98,7 +99,7 @@ def watch(
 
     def on_embedding(_: nn.Module, given: tuple[Any, ...]) -> None:
         if threading.get_ident() == thread:
-            embedded_ids.append(given[0])
+            embedded_ids.append(values_of(given[0]))
 
     with ExitStack() as stack:
         for embedding in token_embeddings(model):

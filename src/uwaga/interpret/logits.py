@@ -20,6 +20,7 @@ from uwaga.models.gpt2.model import GPT2Model
 from uwaga.models.t5.model import T5Model
 from uwaga.models.transformer.model import Transformer
 from uwaga.nn import MultiHeadAttention
+from uwaga.ops.linear.api import linear_map
 
 _SUPPORTED = (
     "GPT2Model, the decoder of T5Model, a pre-norm Transformer, and of transformers GPT-2 and Llama-like models"
@@ -59,8 +60,7 @@ class ResidualStream(NamedTuple):
 
     def logits(self, x: Tensor) -> Tensor:
         """(..., V) from the residual stream (..., M), through the final norm."""
-        found = nn.functional.linear(self.norm(x) * self.scale, self.weight_VM, self.bias_V)
-        return found
+        return linear_map(self.norm(x) * self.scale, self.weight_VM, self.bias_V)
 
     def share(self, x_BQM: Tensor, direction_BM: Tensor) -> tuple[Tensor, Tensor]:
         """The linear map from a part of x to its share of <direction, norm(x)>, (B, Q, M), and what no part has, (B, Q)."""

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from uwaga.maps.recordings.passes import rows
 from uwaga.maps.recordings.recording import Recording
+from uwaga.ops.linear.api import linear_map
 
 KINDS = ("encoder", "decoder", "cross")
 OPERANDS = ("query", "key", "value", "output")
@@ -144,7 +145,9 @@ class Patch:
         if operand == "output":
             key_head = head * texts[0].shape[1] // heads
             found = [
-                torch.stack([weights.select(b, head).row(i).to(text.dtype) @ text[:, key_head] for i in chosen])
+                torch.stack(
+                    [linear_map(weights.select(b, head).row(i).to(text.dtype), text[:, key_head].mT) for i in chosen]
+                )
                 for b, text in enumerate(texts)
             ]
         else:

@@ -4,6 +4,13 @@ Dense attention is softmax attention in which every query sees every key, withou
 nothing in vain, and which is faster depends on the processor. So it does for the linear map x W^T + b. All other calls of
 attention do not come here: PyTorch would compute what a mask hides, or pad a ragged batch.
 
+The native kernels come first, also where nothing was measured: a row has the same bits alone and in any batch by them alone. MKL
+and oneDNN choose a kernel by the number of rows on some processors (`has_batch_invariant_rows` in ops/linear/choose.py), and other
+libraries may. So on a processor that was never measured the promise is kept, and the speed is unknown: Apple's own library reaches
+matrix units that the native kernels do not, and below AVX2 these are scalar; `uwaga bench --save` measures it there. The one
+exception is bfloat16 on Intel's processors with AMX, which multiplies tiles at several times the speed of AVX-512, and which the
+native kernels do not use: PyTorch's kernels come first there, and `explain` and `uwaga doctor` say in words what that costs.
+
 The order is a function of processor and dtype, so that two runs have the same bits. It is no function of the number of rows: a
 token's result must not depend on how many others are in its batch. An engine profile of this machine (`engine_profile`)
 comes before this table.
@@ -55,7 +62,6 @@ class Preference(NamedTuple):
 _LOG = "docs/log.md"
 _AVX2 = "benchmarks/results/2026-11-22-avx2.md"
 _ZEN_4 = "benchmarks/results/2026-11-22-zen4-engines.md"
-_HALF = ("bfloat16", "float16")
 
 
 def _all(*engines: str) -> dict[str, Rule]:
@@ -109,38 +115,37 @@ ROWS: tuple[Row, ...] = (
         attention=_all("cpu", "torch"),
         linear=_all("cpu", "torch", "onednn"),
     ),
-    # AMX multiplies tiles of bfloat16 at several times the speed of AVX-512, and PyTorch's kernels use it; MKL is tuned for Intel.
+    # MKL is tuned for Intel: where the native library is missing, PyTorch's linear map comes before oneDNN's.
     Row(
         "Intel processors with AMX",
         lambda here: here.vendor == "Intel" and _has_amx(here),
-        attention=_all("cpu", "torch") | dict.fromkeys(_HALF, Rule(("torch", "cpu"))),
-        linear=_all("torch", "onednn", "cpu"),
+        attention=_all("cpu", "torch") | {"bfloat16": Rule(("torch", "cpu"))},
+        linear=_all("cpu", "torch", "onednn")
+        | {"float32": Rule(("cpu", "torch", "onednn"), _LOG), "bfloat16": Rule(("torch", "onednn", "cpu"))},
     ),
-    # PyTorch multiplies float16 by conversion here.
     Row(
         "Intel processors with AVX2 or AVX-512, without AMX",
         lambda here: here.vendor == "Intel" and "avx2" in here.flags,
         attention=_all("cpu", "torch"),
-        linear=_all("torch", "cpu", "onednn") | {"float16": Rule(("cpu", "torch", "onednn"))},
+        linear=_all("cpu", "torch", "onednn"),
     ),
-    # Matrix units that only Apple's own library reaches.
     Row(
         "Apple processors",
         lambda here: here.architecture == "arm" and here.vendor == "Apple",
-        attention=_all("torch", "cpu"),
-        linear=_all("torch", "onednn", "cpu"),
+        attention=_all("cpu", "torch"),
+        linear=_all("cpu", "torch", "onednn"),
     ),
     Row(
         "ARM processors",
         lambda here: here.architecture == "arm",
-        attention=_all("torch", "cpu"),
-        linear=_all("torch", "onednn", "cpu"),
+        attention=_all("cpu", "torch"),
+        linear=_all("cpu", "torch", "onednn"),
     ),
     Row(
         "processors that are not known here",
         lambda here: True,
-        attention=_all("torch", "cpu"),
-        linear=_all("torch", "onednn", "cpu"),
+        attention=_all("cpu", "torch"),
+        linear=_all("cpu", "torch", "onednn"),
     ),
 )
 
@@ -173,6 +178,30 @@ def dense_attention_engines(dtype: torch.dtype) -> tuple[str, ...]:
 def linear_engines(dtype: torch.dtype) -> tuple[str, ...]:
     """`linear(dtype).engines`, a constant for torch.compile."""
     return _preference("linear", dtype).engines
+
+
+def other_bits(keeps: str | None) -> str:
+    """What `explain` adds to the reason where another engine than the native kernels serves a call on the CPU, to be appended.
+
+    keeps: what makes the native kernels serve it; None: they cannot.
+
+    >>> other_bits("UWAGA_LINEAR=cpu keeps them")
+    '; a row may have other bits in another batch: UWAGA_LINEAR=cpu keeps them'
+    """
+    note = "; a row may have other bits in another batch"
+    return (
+        f"{note}, and the native kernels, which keep them, cannot serve this call"
+        if keeps is None
+        else f"{note}: {keeps}"
+    )
+
+
+def native_attention(dtype: torch.dtype) -> str:
+    """What makes the native kernels serve dense attention, where `dense_attention` prefers another engine: for `other_bits`."""
+    name, profile = str(dtype).removeprefix("torch."), engine_profile.active().profile
+    if profile is not None and name in profile.orders["attention"] and row().attention[name].engines[0] == "cpu":
+        return 'impl="cpu" keeps them, and UWAGA_PROFILE=0 in all calls'
+    return 'impl="cpu" keeps them, and "cpu" first in the engine profile of `uwaga bench --save` in all calls'
 
 
 # As torch.compiler.assume_constant_result (see ops/attention/choose.py): torch.compile does not trace into the reading of a file.

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from uwaga.maps.recordings.recording import describe_layers
 from uwaga.maps.recordings.stack import AttentionId
+from uwaga.models.bert.model import BertEmbeddings
 
 KINDS = ("encoder", "decoder", "cross")
 
@@ -66,18 +67,27 @@ class AttentionLayers:
         }
 
 
-def token_embeddings(model: nn.Module) -> list[nn.Embedding]:
-    """Embeddings of token ids: those called token_embedding in this package, and get_input_embeddings() of transformers."""
+def token_embeddings(model: nn.Module) -> list[nn.Module]:
+    """The modules that are called with token ids as their first argument: embeddings called token_embedding in this package, and
+    get_input_embeddings() of transformers.
+
+    In place of BERT's token embedding its BertEmbeddings: with a hook on the embedding itself, it would no longer be computed in one
+    operation with positions and norm, and a watched model would have other bits.
+    """
     weights: set[int] = set()
+    whole: list[BertEmbeddings] = []
     for path, module in model.named_modules():
-        if isinstance(module, nn.Embedding) and path.split(".")[-1].endswith("token_embedding"):
+        if isinstance(module, BertEmbeddings):
+            whole.append(module)
+        elif isinstance(module, nn.Embedding) and path.split(".")[-1].endswith("token_embedding"):
             weights.add(id(module.weight))
     library = sys.modules.get("transformers")
     if library is not None:
         huggingface_models = [module for module in model.modules() if isinstance(module, library.PreTrainedModel)]
         weights |= {id(weight) for module in huggingface_models if (weight := _input_weight(module)) is not None}
+    inside = {id(each.token_embedding.weight) for each in whole}
     found = [module for module in model.modules() if isinstance(module, nn.Embedding)]
-    return [module for module in found if id(module.weight) in weights]
+    return [*whole, *(module for module in found if id(module.weight) in weights - inside)]
 
 
 def _input_weight(model: Any) -> Tensor | None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from uwaga._base import native
 from uwaga._base.tracing import is_in_forward_mode, is_transformed
 from uwaga.ops import engine_table
-from uwaga.ops.attention import reference
+from uwaga.ops.attention import native_structs, reference
 from uwaga.ops.attention.call import Call, Gradients
 from uwaga.ops.attention.engines import cpu, flex, linear, torch_fused
 from uwaga.ops.engine_table import Preference
@@ -165,7 +165,22 @@ def choice(call: Call, impl: str | None) -> Choice:
         elsewhere=_elsewhere(call),
     )
     cost = _COSTS[found.engine](call) if found.engine in _COSTS else None
-    return found if cost is None else found._replace(reason=f"{found.reason}; {cost}")
+    reason = found.reason if cost is None else f"{found.reason}; {cost}"
+    return found._replace(reason=reason + _other_bits(call, found, impl))
+
+
+def _other_bits(call: Call, found: Choice, impl: str | None) -> str:
+    """What the reason says beside the engine where not the native kernels compute a call on the CPU that they have dtypes for."""
+    if found.engine == "cpu" or call.query.device.type != "cpu" or call.query.dtype not in native_structs.DTYPES:
+        return ""
+    if found.engine == "linear" and linear.has_batch_invariant_rows(call):
+        return ""
+    if "cpu" in found.refused:
+        return engine_table.other_bits(None)
+    by_processor = impl is None and _is_by_processor(call)
+    return engine_table.other_bits(
+        engine_table.native_attention(call.query.dtype) if by_processor else 'impl="cpu" keeps them'
+    )
 
 
 def engine_name(call: Call, impl: str | None) -> str:

@@ -7,6 +7,8 @@ An engine of native code ("cpu", "onednn") is a module with
 
     refusal(*tensors) -> str | None
         why it cannot read these operands (None: an absent operand); it looks at dtypes and at the machine only.
+    has_batch_invariant_rows(dtype) -> bool
+        whether a row of `product` has the same bits among any others, on this processor.
     product(a, b, *, bias=None, activation=None, residual=None) -> Tensor
         residual + f(a b^T + bias), (..., N), of a (..., K) and b (N, K) with any strides and at least one element. The result is
         no view: autograd forbids changing a view of a function's result in place.
@@ -14,6 +16,9 @@ An engine of native code ("cpu", "onednn") is a module with
         residual + f(h) and h = a b^T + bias.
 
 PyTorch can neither trace nor differentiate these. "torch" is PyTorch's own operator; it serves every call.
+
+The native kernels promise the same bits of a row in any batch on every processor. Of the other engines only that is promised which
+was shown, on AMD's processors: see `has_batch_invariant_rows` of each.
 """
 
 from collections.abc import Mapping
@@ -27,13 +32,14 @@ from uwaga._base import env
 from uwaga._base.tracing import is_in_forward_mode, is_intercepted, is_plain_tensor, is_transformed
 from uwaga.ops import engine_table
 from uwaga.ops.attention.choose import Choice
-from uwaga.ops.linear.engines import cpu, onednn
+from uwaga.ops.linear.engines import cpu, onednn, torch_linear
 
 
 class Engine(Protocol):
     """A module of native products; the docstring of this file specifies its functions."""
 
     def refusal(self, *tensors: Tensor | None) -> str | None: ...
+    def has_batch_invariant_rows(self, dtype: torch.dtype) -> bool: ...
     def product(
         self,
         a: Tensor,
@@ -74,15 +80,26 @@ def choice(operands: Operands, impl: str | None) -> Choice:
         ValueError: no engine of the name `impl` or UWAGA_LINEAR, or the engine named by `impl` refuses.
     """
     refused = {name: why for name in NAMES if (why := refusal(name, operands)) is not None}
-    if impl is not None:
-        return Choice(_required(impl, operands), "named by the caller", refused)
     dtype = operands.x.dtype
-    name = next(name for name in order(dtype) if name not in refused)
-    if name == named_by_environment():
-        return Choice(name, "named by UWAGA_LINEAR", refused)
-    # The processor decided, where it had a choice.
-    why = f"; {engine_table.linear(dtype).why}" if len(refused) < len(NATIVE) else ""
-    return Choice(name, _WHY[name] + why, refused)
+    if impl is not None:
+        name, why, keeps = _required(impl, operands), "named by the caller", 'impl="cpu" keeps them'
+    else:
+        name, keeps = next(name for name in order(dtype) if name not in refused), "UWAGA_LINEAR=cpu keeps them"
+        if name == named_by_environment():
+            why = "named by UWAGA_LINEAR"
+        else:
+            why = _WHY[name]
+            if len(refused) < len(NATIVE):  # the processor decided, where it had a choice
+                why += f"; {engine_table.linear(dtype).why}"
+    if name != "cpu" and operands.x.is_cpu and dtype in cpu.DTYPES:
+        why += engine_table.other_bits(None if "cpu" in refused else keeps)
+    return Choice(name, why, refused)
+
+
+def has_batch_invariant_rows(name: str, dtype: torch.dtype) -> bool:
+    """Whether the engine of this name gives a row the same bits among any others, in eager calls on this processor's CPU."""
+    engine = torch_linear if name == "torch" else NATIVE[name]
+    return engine.has_batch_invariant_rows(dtype)
 
 
 def engine_name(operands: Operands, impl: str | None) -> str:
@@ -182,5 +199,5 @@ def is_compiled() -> bool:
 
 
 # torch.compile takes the answers as constants, see ops/attention/choose.py.
-for _function in (order, onednn.reason_unavailable):
+for _function in (order, onednn.reason_unavailable, onednn.computes_bfloat16):
     vars(_function)["_dynamo_marked_constant"] = True

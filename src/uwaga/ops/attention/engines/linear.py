@@ -37,6 +37,20 @@ def refusal(call: Call) -> str | None:
     return None
 
 
+def has_batch_invariant_rows(call: Call) -> bool:
+    """Whether a row of an eager call that is not refused has the same bits in any batch: documents of a ragged batch are computed one by
+    one, and others by the native kernels but for keys that all queries see in float32, whose products are PyTorch's."""
+    if call.query_offsets is not None:
+        return True
+    if not _runs_natively(call.query, call.key, call.value):
+        return False
+    parsed = _parse(call.options.mask_program)
+    assert parsed is not None
+    band, _ = parsed
+    sees_all = band is None or _keys_before_first(band, call.query.shape[2], call.key.shape[2]) > 1
+    return call.query.dtype != torch.float32 or not sees_all
+
+
 def attend(call: Call) -> tuple[Tensor, Tensor | None]:
     """The output (B, H, Q, E); there is no lse without softmax."""
     if call.query_offsets is None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from uwaga._base import native
 from uwaga._base.native_layout import struct_of
 
-_DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}  # UWAGA_FLOAT32, ...
+DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}  # UWAGA_FLOAT32, ...
 _ACTIVATIONS = {None: 0, "gelu": 1, "gelu_tanh": 2, "relu": 3, "silu": 4}  # UWAGA_IDENTITY, ...
 _ARGUMENTS = struct_of("uwaga_matmul_args")
 _NO_MATRIX = (0, 0, 0, 0, 0, 0, 0, 0)
@@ -27,9 +27,14 @@ def refusal(*tensors: Tensor | None) -> str | None:
             continue
         if not tensor.is_cpu:
             return f"an operand is on {tensor.device}, not on the CPU"
-        if tensor.dtype not in _DTYPES:
+        if tensor.dtype not in DTYPES:
             return f"the kernels read float32, bfloat16 and float16, not {tensor.dtype}"
     return None
+
+
+def has_batch_invariant_rows(dtype: torch.dtype) -> bool:
+    """On every processor: sums associate by the depth alone (docs/kernels.md, "The same bits")."""
+    return dtype in DTYPES
 
 
 def product(
@@ -97,7 +102,7 @@ def _matrix(x: Tensor) -> tuple[int, ...]:
         0,
         0,
         *x.stride(),
-        _DTYPES[x.dtype],
+        DTYPES[x.dtype],
         0,
     )
 
@@ -112,6 +117,6 @@ def _vector(x: Tensor) -> tuple[int, ...]:
         0,
         0,
         x.stride(0),
-        _DTYPES[x.dtype],
+        DTYPES[x.dtype],
         0,
     )

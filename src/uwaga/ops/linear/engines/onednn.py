@@ -12,6 +12,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from uwaga._base import processor
 from uwaga.ops.activations import ACTIVATIONS
 
 _SCHEMAS = {
@@ -34,12 +35,32 @@ def refusal(*tensors: Tensor | None) -> str | None:
     for tensor in tensors:
         if tensor is not None and tensor.dtype not in _DTYPES:
             return f"oneDNN's operator is used for float32 and bfloat16, not {str(tensor.dtype).removeprefix('torch.')}"
-    return reason_unavailable()
+    if (why := reason_unavailable()) is not None:
+        return why
+    if any(tensor is not None and tensor.dtype == torch.bfloat16 for tensor in tensors) and not computes_bfloat16():
+        return "oneDNN computes bfloat16 on processors with AVX-512 or AVX-NE-CONVERT only"
+    return None
+
+
+def has_batch_invariant_rows(dtype: torch.dtype) -> bool:
+    """On AMD's processors (Zen 3 and 4, where the tests ran), since one row is computed as two. On Intel's with AMX float32 rows of
+    1536 -> 384 have other bits among other numbers of rows; bfloat16 there, and other processors, were not shown."""
+    return dtype in _DTYPES and processor.detect().vendor == "AMD"
 
 
 def reason_unavailable() -> str | None:
     """Why this PyTorch does not have the operators that this file was written for, or None. A constant for torch.compile."""
     return _reason_unavailable()
+
+
+def computes_bfloat16() -> bool:
+    """Whether the operators compute bfloat16 on this processor. A constant for torch.compile."""
+    return _computes_bfloat16()
+
+
+@cache
+def _computes_bfloat16() -> bool:
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 @cache

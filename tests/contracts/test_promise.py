@@ -1,0 +1,230 @@
+"""The promise of DESIGN.md, "What a call means", through whole models: a row has the same bits alone, in any batch, watched or not, by
+the default engines of the processor that is there, and of a pretended Intel processor with AMX, whose foreign products depend on the
+number of rows (tests/foreign.py).
+
+bfloat16 is under it where the native kernels come first; elsewhere `explain` says in words that it is not.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import foreign
+import numpy as np
+import processors
+import pytest
+import torch
+from torch import Tensor, nn
+
+import uwaga
+from uwaga import Links, Ragged, TextEncoder
+from uwaga._base import native
+from uwaga._base.processor import Processor
+from uwaga.models import BertModel, GPT2Config, GPT2Model, T5Config, T5Model, load, save
+from uwaga.models.bert.config import BertConfig
+from uwaga.ops import engine_table
+from uwaga.ops.linear import explain
+
+pytestmark = [
+    pytest.mark.skipif(native.reason_unavailable() is not None, reason="no native library here"),
+    pytest.mark.usefixtures("one_thread"),
+]
+
+# As MiniLM: MKL on an Intel processor with AMX has other bits for other numbers of rows in 1536 -> 384.
+_WIDE = {"d_model": 384, "num_heads": 12, "d_ff": 1536, "num_layers": 1}
+_SMALL = {"d_model": 64, "num_heads": 4, "d_ff": 128, "num_layers": 2}
+LENGTHS = (1, 2, 3, 7, 1, 33, 70)
+ANSWERS = (3, 1, 2, 5, 7, 1, 9)
+
+
+def _bert() -> BertModel:
+    outputs = ("pooled", "masked_lm", "next_sentence")
+    return BertModel(BertConfig(vocab_size=60, type_vocab_size=2, max_position_embeddings=80, outputs=outputs, **_WIDE))
+
+
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "bert": _bert,
+    "gpt2": lambda: GPT2Model(GPT2Config(vocab_size=60, max_position_embeddings=80, **_SMALL)),
+    "t5": lambda: T5Model(T5Config(vocab_size=60, num_decoder_layers=2, d_kv=16, **_SMALL)),
+    "t5 gated": lambda: T5Model(
+        T5Config(vocab_size=60, num_decoder_layers=1, d_kv=16, gated=True, activation="gelu_tanh", **_SMALL)
+    ),
+}
+models = pytest.mark.parametrize("name", MODELS)
+
+
+@pytest.fixture(params=["this processor", "an Intel processor with AMX"])
+def here(request: pytest.FixtureRequest, on: Callable[[Processor], None]) -> Iterator[str]:
+    if request.param == "this processor":
+        yield request.param
+        return
+    on(processors.SAPPHIRE_RAPIDS)
+    with foreign.ForeignKernels():
+        yield request.param
+
+
+both = pytest.mark.usefixtures("here")
+
+
+def _model(name: str, dtype: torch.dtype = torch.float32) -> nn.Module:
+    torch.manual_seed(0)
+    model = MODELS[name]().to(dtype).eval()
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+        if parameter.dim() == 1:  # biases that are not 0, and norms that are not 1
+            parameter.add_(torch.randn(parameter.shape).to(dtype) * 0.1)
+    return model
+
+
+def _documents(model: nn.Module) -> list[list[Tensor]]:
+    """The texts, and where the model has a decoder their answers."""
+    torch.manual_seed(1)
+    return [
+        [torch.randint(3, 60, (length,)) for length in lengths]
+        for lengths in (LENGTHS, ANSWERS)[: 2 if hasattr(model, "decode") else 1]
+    ]
+
+
+def _tensors(output: Sequence, row: int | None = None) -> list[Tensor]:
+    """What is in an output, of all rows or of one."""
+    found: list[Tensor] = []
+    for field in output:
+        if isinstance(field, tuple):
+            found += _tensors(field, row)
+        elif isinstance(field, Ragged):
+            found.append(field.values if row is None else field.to_list()[row])
+        elif field is not None:
+            found.append(field if row is None else field[row])
+    return found
+
+
+def _assert_equal(found: Sequence[Tensor], expected: Sequence[Tensor]) -> None:
+    assert found
+    for ours, theirs in zip(found, expected, strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def _assert_alone_as_in_the_batch(model: nn.Module) -> None:
+    documents = _documents(model)
+    together = model(*map(Ragged.from_list, documents))
+    for row in range(len(LENGTHS)):
+        alone = model(*(Ragged.from_list(texts[row : row + 1]) for texts in documents))
+        _assert_equal(_tensors(alone, 0), _tensors(together, row))
+
+
+@both
+@models
+def test_a_packed_batch_has_the_bits_of_its_texts(name: str) -> None:
+    _assert_alone_as_in_the_batch(_model(name))
+
+
+@both
+@models
+def test_rows_of_one_length_have_the_bits_of_each_alone(name: str) -> None:
+    """Dense attention, as of a batch without padding."""
+    model = _model(name)
+    torch.manual_seed(1)
+    ids = [torch.randint(3, 60, (5, 12))] + ([torch.randint(3, 60, (5, 4))] if hasattr(model, "decode") else [])
+    together = model(*ids)
+    for row in range(5):
+        _assert_equal(_tensors(model(*(each[row : row + 1] for each in ids)), 0), _tensors(together, row))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@models
+def test_the_16_bit_types_keep_the_promise_or_say_that_they_do_not(name: str, dtype: torch.dtype) -> None:
+    x = torch.zeros(3, 8, dtype=dtype)
+    reason = explain(x, x).reason
+    if engine_table.linear_engines(dtype)[0] == engine_table.dense_attention_engines(dtype)[0] == "cpu":
+        assert "other bits" not in reason
+        _assert_alone_as_in_the_batch(_model(name, dtype))
+    else:
+        assert reason.endswith("; a row may have other bits in another batch: UWAGA_LINEAR=cpu keeps them")
+
+
+def _encoder(folder: Path, write_model: Callable[..., Path]) -> TextEncoder:
+    """A text encoder of the widths of MiniLM, with the vocabulary of the models of tests."""
+    written = write_model(folder / "small")
+    torch.manual_seed(0)
+    vocabulary = load(written).config.vocab_size
+    wide = BertModel(BertConfig(vocab_size=vocabulary, max_position_embeddings=12, outputs=(), **_WIDE))
+    save(wide, folder / "wide")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (folder / "wide" / name).write_bytes((written / name).read_bytes())
+    return TextEncoder.load(folder / "wide")
+
+
+@both
+def test_a_text_has_the_same_vectors_alone_and_in_a_batch(tmp_path: Path, write_model: Callable[..., Path]) -> None:
+    encoder = _encoder(tmp_path, write_model)
+    texts = ["the cat sat on the mat.", "a", "then it ran away from the house", "un", "the dog, and the cat", "it sat"]
+    together, tokens = encoder.encode(texts), encoder.encode_tokens(texts).to_list()
+    for row, text in enumerate(texts):
+        assert np.array_equal(encoder.encode([text])[0], together[row])
+        assert torch.equal(encoder.encode_tokens([text]).values, tokens[row])
+    assert np.array_equal(encoder.encode(texts, tokens_per_batch=8), together)
+
+
+@both
+@models
+def test_a_watched_model_has_the_bits_of_one_that_nobody_watches(name: str) -> None:
+    model = _model(name)
+    documents = _documents(model)
+    padded = [torch.stack([text[:1].expand(6) for text in texts]) for texts in documents]
+    for given in ([Ragged.from_list(texts) for texts in documents], padded):
+        expected = _tensors(model(*given))
+        with uwaga.watch(model, values=True) as recording:
+            found = _tensors(model(*given))
+        _assert_equal(found, expected)
+        assert recording.maps
+
+
+def _kind(name: str) -> str:
+    return "decoder" if name == "gpt2" else "encoder"
+
+
+@both
+@models
+def test_an_edit_that_changes_nothing_changes_no_bit(name: str) -> None:
+    model = _model(name)
+    given = [Ragged.from_list(texts) for texts in _documents(model)]
+    expected = _tensors(model(*given))
+    where = (_kind(name), 0, 1)
+    for edits in ({"heads": {where: 1.0}}, {"weights": {where: Links((0,), (0,), factor=1.0)}}):
+        with uwaga.edit(model, **edits):
+            _assert_equal(_tensors(model(*given)), expected)
+    _assert_equal(_tensors(model(*given)), expected)
+
+
+@both
+@models
+def test_an_edited_batch_has_the_bits_of_its_edited_texts(name: str) -> None:
+    model = _model(name)
+    kind = _kind(name)
+    with uwaga.edit(
+        model,
+        heads={(kind, 0, 1): 0.0, (kind, 0, 2): 0.5},
+        scores={(kind, 0, 0): Links(None, (0,)) if kind == "encoder" else Links((0,), ())},
+        weights={(kind, 0, 3): Links((0,), (0,), factor=0.5)},
+    ):
+        _assert_alone_as_in_the_batch(model)
+
+
+@both
+def test_a_matrix_of_weights_has_the_same_bits_for_a_text_alone(here: str) -> None:
+    model = _model("bert")
+    torch.manual_seed(1)
+    ids, matrix = torch.randint(3, 60, (5, 12)), torch.rand(12, 12).softmax(-1)
+    with uwaga.edit(model, weights={("encoder", 0, 3): matrix}):
+        together = model(ids)
+        for row in range(5):
+            _assert_equal(_tensors(model(ids[row : row + 1]), 0), _tensors(together, row))
+
+
+def test_the_pretended_processor_would_show_a_foreign_product(on: Callable[[Processor], None]) -> None:
+    """Also where its rows are padded."""
+    on(processors.SAPPHIRE_RAPIDS)
+    weight, x = torch.randn(384, 1536), torch.randn(7, 1536)
+    with foreign.ForeignKernels():
+        whole = uwaga.linear(x, weight, impl="torch")
+        assert not torch.equal(uwaga.linear(x[:3], weight, impl="torch"), whole[:3])
+        assert torch.equal(uwaga.linear(x[:3], weight), uwaga.linear(x, weight)[:3])

@@ -1,0 +1,30 @@
+"""Processors that tests pretend, and the caches that remember which one it was."""
+
+from uwaga._base.processor import Processor
+from uwaga.ops import engine_table
+from uwaga.ops.attention import fast_path
+from uwaga.ops.linear import choose
+
+
+def x86(vendor: str, family: int, model: int, *flags: str) -> Processor:
+    return Processor(architecture="x86", vendor=vendor, family=family, model=model, flags=frozenset(flags))
+
+
+MILAN = x86("AMD", 25, 1, "avx2")
+GENOA = x86("AMD", 25, 17, "avx2", "avx512f", "avx512_bf16")
+TURIN = x86("AMD", 26, 2, "avx2", "avx512f", "avx512_bf16")
+SAPPHIRE_RAPIDS = x86("Intel", 6, 143, "avx2", "avx512f", "avx512_bf16", "amx_tile", "amx_bf16")
+M2 = Processor(architecture="arm", vendor="Apple", name="Apple M2")
+
+
+def forget() -> None:
+    """What was chosen for the processor before."""
+    for function in (
+        engine_table._preference,
+        fast_path._plan,
+        fast_path._dense_layout,
+        choose.named_by_environment,
+        choose._order,
+        choose.eager_engine,
+    ):
+        function.cache_clear()
