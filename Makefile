@@ -14,7 +14,7 @@ export PIP_BUILD_CONSTRAINT ?= $(PIP_CONSTRAINT)
 FRONT := src/uwaga/viewer/front
 CXX_FILES := $(shell find native -name '*.cc' -o -name '*.h')
 
-.PHONY: run messages test fast slow stress attacks smoke timing nightly newest lock bench lint format setup interpret native-test \
+.PHONY: run messages test python-test fast stress attacks smoke timing nightly newest lock bench lint format setup interpret native-test \
 	front-test front-types pictures sanitize sanitize-python fuzz fuzz-coverage levels emulate wheels wheel-test wheel-pythons site \
 	notebooks workflows gpu clean
 
@@ -29,16 +29,17 @@ run: setup
 # Processes of one thread each: tensors of tests are small. The bytecode of tests with rewritten assertions is kept, though the machine
 # may say otherwise: it is half of the time of collecting.
 PYTEST = OMP_NUM_THREADS=1 python -m pytest -q --no-missing
-test fast slow stress attacks smoke timing: export PYTHONDONTWRITEBYTECODE =
-test: native-test front-test fast slow
+GATE = --timeout 120  # seconds for each test, which only a hang takes
+test python-test fast stress attacks smoke timing: export PYTHONDONTWRITEBYTECODE =
+test: native-test front-test python-test
+
+# Three processes, because many tests wait.
+python-test: setup
+	$(PYTEST) $(GATE) -n 3 --dist loadfile --no-loadscope-reorder -m "not stress and not timing"
 
 # What needs no browser, process, training or compiler.
 fast: setup
-	$(PYTEST) -n 2 --dist worksteal --fast
-
-# Three processes, because many of these wait.
-slow: setup
-	$(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder -m "slow and not stress and not timing"
+	$(PYTEST) $(GATE) -n 2 --dist worksteal --fast
 
 # What `make test` shows on a few cases, on many.
 stress: setup
@@ -68,7 +69,7 @@ WITH_NEWEST = $(MAKE) --no-print-directory VENV=build/newest PIP_CONSTRAINT=$(NE
 newest:
 	$(WITH_NEWEST) setup
 	build/newest/bin/python .ci/changed_versions.py constraints.txt
-	$(WITH_NEWEST) fast slow
+	$(WITH_NEWEST) python-test
 
 # constraints.txt anew, from pyproject.toml's extras and .ci/requirements.in, for every platform and Python.
 lock:
