@@ -92,7 +92,7 @@ def one_thread():
 
 
 @pytest.fixture
-def assert_as_exact() -> Callable[[Tensor, Tensor, Tensor], None]:
+def assert_as_exact() -> Callable[[Tensor, Tensor, Callable[[], Tensor]], None]:
     """tolerance.assert_as_exact(found, peer, exact)."""
     return tolerance.assert_as_exact
 

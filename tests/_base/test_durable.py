@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from waiting import HANG
 
 import uwaga
 from uwaga._base import durable
@@ -150,9 +151,9 @@ def test_a_lock_that_was_removed_while_one_waited_holds_nobody(tmp_path: Path, m
         monkeypatch.setattr(fcntl, "flock", tell)
         other = threading.Thread(target=wait)
         other.start()
-        assert opened.wait(20)
+        assert opened.wait(HANG)
         path.unlink()
-    other.join(20)
+    other.join(HANG)
     assert found == [True]
 
 

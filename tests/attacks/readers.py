@@ -1,7 +1,8 @@
 """Every file that the package reads, spoiled in every way: one table, run in full; see test_readers.py.
 
 A program: `python readers.py FOLDER [KIND ...]` makes the files in the folder, and writes what became of each cell of the table to
-FOLDER/results.json. A cell runs in a fork of its own, which ends after some seconds and cannot take all memory.
+FOLDER/results.json. A cell runs in a fork of its own, which ends after some seconds of the processor's time, so that waiting for a
+processor counts for nothing, and which cannot take all memory.
 
 A new reader of files gets a row in KINDS.
 """
@@ -14,7 +15,6 @@ import resource
 import shutil
 import signal
 import sys
-import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -57,7 +57,10 @@ from uwaga.train.metrics.logger import JsonlWriter, read_losses
 from uwaga.train.optimizer import Moment
 from uwaga.train.tokenizer import TextTokenizer
 
-SECONDS, MEGABYTES = 10, 500
+SECONDS = 10  # of the processor, for a file
+_WAITING_SECONDS = (
+    300  # of the clock: a file that is waited for, such as a pipe that nobody writes to, and not a busy machine
+)
 # Beyond what the program has: a cell that asks for more is stopped, before the machine is.
 _HARD_LIMIT = 3 * 2**30
 _CPU_SECONDS = 60
@@ -789,8 +792,7 @@ def _outcome(kind: Kind, folder: Path, file: Path, fault: Fault) -> str:
 
 
 def _forked(work: Callable[[Callable[[str], object]], object]) -> tuple[str, float, float]:
-    """What the work says, in how many seconds and megabytes. What it said last is what it was ended at."""
-    begun = time.monotonic()
+    """What the work says, in how many seconds of the processor and megabytes. What it said last is what it was ended at."""
     receive, send = os.pipe()
     child = os.fork()
     if not child:
@@ -813,14 +815,16 @@ def _forked(work: Callable[[Callable[[str], object]], object]) -> tuple[str, flo
     _, status, usage = os.wait4(child, 0)
     before, _, found = said.decode().partition("\n")
     ended = f"ended by status {status}" if status else ""
-    return found.strip() + ended, time.monotonic() - begun, (usage.ru_maxrss - int(before or 0)) / 1024
+    return found.strip() + ended, usage.ru_utime + usage.ru_stime, (usage.ru_maxrss - int(before or 0)) / 1024
 
 
 def _try(kind: Kind, template: Path, cell: Path, file: Path, faults: dict[str, Fault]) -> Callable:
     def work(say: Callable[[str], object]) -> None:
         for name, spoil in faults.items():
-            signal.signal(signal.SIGALRM, lambda *_, name=name: (say(f"{name}: takes too long"), os._exit(1)))
-            signal.alarm(SECONDS)
+            for number, what in ((signal.SIGPROF, "takes too long"), (signal.SIGALRM, "waits for ever")):
+                signal.signal(number, lambda *_, name=name, what=what: (say(f"{name}: {what}"), os._exit(1)))
+            signal.setitimer(signal.ITIMER_PROF, SECONDS)  # user and system time of this process
+            signal.alarm(_WAITING_SECONDS)
             shutil.rmtree(cell, ignore_errors=True)
             shutil.copytree(template, cell)
             if said := _outcome(kind, cell, file, spoil):

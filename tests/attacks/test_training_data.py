@@ -68,6 +68,7 @@ def test_a_line_of_ten_megabytes_is_cut_into_rows(file: str, kind: str, tokens: 
 
 
 @pytest.mark.slow
+@pytest.mark.timing
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux says how much memory a process has had")
 def test_the_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     # One process for each file, forked after PyTorch is loaded.

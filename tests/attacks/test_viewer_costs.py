@@ -7,14 +7,15 @@ import io
 import json
 import threading
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from waiting import HANG
 
 import uwaga
 from uwaga.viewer.messages import Reply, RequestError
-from uwaga.viewer.queries.heads import HeadView
 from uwaga.viewer.service import ViewService
 from uwaga.viewer.view_model import ViewModel
 
@@ -143,28 +144,24 @@ def test_nesting_that_json_reads_and_messages_repeat(depth: int) -> None:
 
 
 def test_a_block_in_steps_leaves_others_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While a block takes ten steps of a tenth of a second, another asker waits for one of them."""
+    """Of a block of ten steps, another thread is answered in the pause after each."""
     monkeypatch.setattr("uwaga.viewer.queries.heads._STEP", 1)
     monkeypatch.setattr("uwaga.viewer.queries.service._TIME_BUDGET", 0.0)
-    service, read = service_of(["a"] * 10), HeadView.read
+    service = service_of(["a"] * 10)
+    answered: list[Reply] = []
 
-    def slow(self: HeadView, rows: slice, columns: slice) -> torch.Tensor:
-        time.sleep(0.1)
-        return read(self, rows, columns)
+    def pause(seconds: float) -> None:
+        other = threading.Thread(target=lambda: answered.append(service.answer({"ask": "about"})), daemon=True)
+        other.start()
+        other.join(HANG)
+        assert not other.is_alive()
 
-    monkeypatch.setattr(HeadView, "read", slow)
-    found: list[np.ndarray] = []
+    clock = SimpleNamespace(monotonic=time.monotonic, sleep=pause)
+    monkeypatch.setattr("uwaga.viewer.queries.service.time", clock)
     request = {"ask": "weights", **WHERE, "rows": [0, 10], "columns": [0, 10]}
-    thread = threading.Thread(target=lambda: found.append(service.answer(request).arrays[0]))
-    thread.start()
-    answered = 0
-    while thread.is_alive():
-        service.answer({"ask": "about"})
-        answered += 1
-        time.sleep(0.01)
-    thread.join()
-    assert answered >= 4
-    np.testing.assert_allclose(found[0].sum(1), 1, rtol=1e-5)
+    found = service.answer(request).arrays[0]
+    assert len(answered) == 10
+    np.testing.assert_allclose(found.sum(1), 1, rtol=1e-5)
     service.close()
     with pytest.raises(RequestError, match=r"^the view is closed$"):
         service.answer(request)

@@ -7,8 +7,10 @@ Letters: B sequences, H query heads, Q queries, K keys.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 import oracle
+import tolerance
 import torch
 from torch import Tensor
 
@@ -169,15 +171,38 @@ def lowered(query, key, *, mask=None, bias=None, scale=None, softcap=None, sinks
     return make_call(query, key, None, mask, bias, scale, "softmax", softcap, sinks, 0.0, True)
 
 
-def denses(options: dict) -> list[Dense]:
-    """The matrix in the ways that one writes it down; see oracle.usual."""
-    ways = [False, True] if options["query"].dtype == torch.float32 else [False]
-    return [Dense.of(lowered(**options), by_logarithm) for by_logarithm in ways]
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Case:
+    """What the statistics of one map are compared with."""
+
+    exact: Dense
+    plains: list[Dense]  # in the ways that one writes the matrix down; see oracle.usual
+    options: dict  # in float64
+
+    @staticmethod
+    def of(options: dict, in_float64: dict) -> "Case":
+        """From the arguments of a map, and the same in float64."""
+        ways = [False, True] if options["query"].dtype == torch.float32 else [False]
+        plains = [Dense.of(lowered(**options), by_logarithm) for by_logarithm in ways]
+        return Case(exact=Dense.of(lowered(**in_float64)), plains=plains, options=in_float64)
 
 
-def assert_as_exact(name: str, found: Tensor, exact: Dense, plains: list[Dense], *, factor: float = 2.0) -> None:
-    """A statistic of a map is at most twice as far from exact as one makes it from the plain matrices."""
-    statistic = STATISTICS[name]
-    expected = statistic.of_dense(exact)
-    ways = [[statistic.of_dense(plain)] for plain in plains]
-    oracle.assert_near(name, [found.cpu()], [expected], ways, factor)
+@cache
+def _derived(case: Case, seed: int) -> Dense:
+    with tolerance.roundings(torch.float32, seed):
+        return Dense.of(lowered(**case.options), by_logarithm=True)
+
+
+def assert_as_exact(name: str, found: Tensor, case: Case, *, factor: float = 2.0) -> None:
+    """A statistic of a map is at most twice as far from exact as one makes it from the plain matrices, or as that arithmetic is by
+    itself."""
+    of_dense = STATISTICS[name].of_dense
+
+    def derive(seed: int) -> list[Tensor]:
+        dense = _derived(case, seed)
+        with tolerance.roundings(torch.float32, seed):
+            made = of_dense(dense)
+        return [made.to(found.dtype).double()]
+
+    ways = [[of_dense(plain)] for plain in case.plains]
+    oracle.assert_near(name, [found.cpu()], [of_dense(case.exact)], ways, derive, factor)

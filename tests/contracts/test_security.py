@@ -36,7 +36,8 @@ def test_the_limits_of_reading_are_those_of_the_code() -> None:
 def test_the_limits_of_the_server_are_those_of_the_code() -> None:
     timeouts = limits.ConnectionTimeouts()
     assert _row("connections, and no more than half") == [limits.MAX_CONNECTIONS]
-    assert _row("connections that wait") == [limits.MAX_WAITING]
+    crowded = f"connections that wait for their peer longer than {timeouts.crowded:g} seconds"
+    assert _row(crowded) == [limits.MAX_WAITING]
     assert _row("bytes of replies that all connections") == [limits.MAX_UNSENT_BYTES]
     assert _row("bytes of a request's URL") == [app.MAX_HEADER_BYTES]
     assert _row("bytes of a request's body") == [app.MAX_BODY_BYTES]

@@ -126,14 +126,23 @@ def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return python
 
 
-def test_the_first_minutes_without_a_compiler(python: Path, root: Path, tmp_path: Path, record_property) -> None:
-    begun = time.perf_counter()
+def first_minutes(python: Path, root: Path, folder: Path) -> str:
     done = subprocess.run(
         [str(python), str(root / "tests" / "contracts" / "first_minutes.py")],
-        env={"PATH": str(python.parent), "HOME": str(tmp_path)}, cwd=tmp_path, capture_output=True, text=True, check=False,
+        env={"PATH": str(python.parent), "HOME": str(folder)}, cwd=folder, capture_output=True, text=True, check=False,
     )  # fmt: skip
-    took = time.perf_counter() - begun
     assert done.returncode == 0, done.stderr
-    record_property("first minutes", done.stdout.strip())
-    assert done.stdout.startswith("engine cpu;")
-    assert took < 60
+    return done.stdout.strip()
+
+
+def test_the_first_minutes_without_a_compiler(python: Path, root: Path, tmp_path: Path, record_property) -> None:
+    said = first_minutes(python, root, tmp_path)
+    record_property("first minutes", said)
+    assert said.startswith("engine cpu;")
+
+
+@pytest.mark.timing
+def test_the_first_minutes_are_less_than_one(python: Path, root: Path, tmp_path: Path) -> None:
+    begun = time.perf_counter()
+    first_minutes(python, root, tmp_path)
+    assert time.perf_counter() - begun < 60

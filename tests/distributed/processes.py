@@ -24,7 +24,8 @@ from sequence_cases import CASES, gradients_of, layer_and_input, parts
 import uwaga
 from uwaga.ops import attention_and_lse
 
-TIMEOUT = 5  # seconds that a process waits for another, where one is stopped
+# Seconds that a process waits for another: one that is stopped, and any other, which a busy machine may keep waiting.
+TIMEOUT, PATIENCE = 5, 600
 
 
 def cases(rank: int, size: int) -> Any:
@@ -154,18 +155,19 @@ def _another_call(rank: int, x: Any) -> None:
     output.sum().backward()
 
 
-def _fault(fail: Callable[[], object], rank: int, size: int) -> Any:
+def _fault(fail: Callable[[], object], timeout: int, rank: int, size: int) -> Any:
     """What the others are told, and after how many seconds, where the last process fails between forward and backward."""
     x = torch.randn(1, 2, 500, 16, requires_grad=True)
-    output = uwaga.distributed.attention(x, x, x, mask=uwaga.Causal())
+    group = dist.new_group(timeout=datetime.timedelta(seconds=timeout))  # which all are there to make
+    output = uwaga.distributed.attention(x, x, x, mask=uwaga.Causal(), group=group)
     if rank == size - 1:
         fail()
     began = time.monotonic()
     return [message(lambda: output.sum().backward()), time.monotonic() - began]
 
 
-killed = partial(_fault, lambda: os.kill(os.getpid(), signal.SIGKILL))
-stopped = partial(_fault, lambda: os.kill(os.getpid(), signal.SIGSTOP))
+killed = partial(_fault, lambda: os.kill(os.getpid(), signal.SIGKILL), PATIENCE)
+stopped = partial(_fault, lambda: os.kill(os.getpid(), signal.SIGSTOP), TIMEOUT)
 
 JOBS = {
     "cases": cases, "maps": maps, "doctor": doctor, "levels": levels,
@@ -191,7 +193,7 @@ def start(folder: Path, job: str, name: str, rank: int, size: int) -> int:
         return child
     code = 1
     try:
-        timeout = datetime.timedelta(seconds=TIMEOUT if name == "stopped" else 60)
+        timeout = datetime.timedelta(seconds=PATIENCE)
         store = f"file://{folder / job}.store"
         dist.init_process_group("gloo", init_method=store, rank=rank, world_size=size, timeout=timeout)
         torch.save(JOBS[name](rank, size), folder / f"{job}.{rank}.pt")

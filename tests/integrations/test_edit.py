@@ -6,12 +6,14 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 
 import pytest
 import torch
 from test_watch import PROMPTS, WRITERS, bert, gpt2, ragged
 from tolerance import assert_as_exact
 from torch import Tensor, nn
+from waiting import HANG
 
 import uwaga
 from uwaga import interpret
@@ -217,9 +219,9 @@ def test_links_that_are_weakened_after_softmax_leave_the_rest_of_the_row(name: s
     for where in kinds_of(model):
         with uwaga.edit(model, weights={(*where, HEAD): links}):
             found = run(model)
-        expected, right = (with_dense_weights(each, where, change) for each in (model, exact))
+        expected = with_dense_weights(model, where, change)
         assert not torch.equal(found, run(model))
-        assert_as_exact(found, expected, right)
+        assert_as_exact(found, expected, partial(with_dense_weights, exact, where, change))
 
 
 @torch.no_grad()
@@ -249,7 +251,8 @@ def test_a_matrix_takes_the_place_of_the_weights() -> None:
 
     with uwaga.edit(model, weights={("decoder", 1, HEAD): weights}):
         found = run(model)
-    assert_as_exact(found, *(with_dense_weights(each, ("decoder", 1), change) for each in (model, exact)))
+    where = ("decoder", 1)
+    assert_as_exact(found, with_dense_weights(model, where, change), partial(with_dense_weights, exact, where, change))
     # One text after another through a cache reads the rows of the matrix in turn.
     with uwaga.edit(model, weights={("decoder", 1, HEAD): weights}):
         cache = model.new_cache()
@@ -420,7 +423,7 @@ def test_two_models_and_two_threads_keep_their_own_changes() -> None:
 
     def elsewhere() -> None:
         with torch.no_grad():
-            inside.wait(20)
+            assert inside.wait(HANG)
             found["unedited"] = run(model)
             with uwaga.edit(model, heads={("decoder", 1, 0): 0.0}):
                 found["its own"] = run(model)
@@ -430,7 +433,7 @@ def test_two_models_and_two_threads_keep_their_own_changes() -> None:
     thread.start()
     with uwaga.edit(model, heads={("decoder", 0, 0): 0.0}), uwaga.edit(other, heads={("decoder", 0, 1): 0.0}):
         inside.set()
-        assert done.wait(20)
+        assert done.wait(HANG)
         found["first"], found["second"] = run(model), run(other)
     thread.join()
     with uwaga.edit(model, heads={("decoder", 1, 0): 0.0}):

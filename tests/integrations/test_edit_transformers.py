@@ -9,6 +9,7 @@ import torch
 import transformers
 from tiny_models import DECODERS, ENCODERS, PAIRS, VOCABULARY, make
 from torch import Tensor, nn
+from waiting import HANG
 
 import uwaga
 from uwaga.integrations import register_with_transformers
@@ -388,7 +389,7 @@ def test_two_threads_edit_one_model_each_by_itself() -> None:
     for head in (0, 1):
         with uwaga.edit(model, heads={("decoder", 1, head): 0.0}):
             right[head] = run(model, given)
-    both, first_left = threading.Barrier(2, timeout=30), threading.Event()
+    both, first_left = threading.Barrier(2, timeout=HANG), threading.Event()
 
     def edited(head: int) -> None:
         with torch.no_grad():
@@ -397,7 +398,7 @@ def test_two_threads_edit_one_model_each_by_itself() -> None:
                 found[head] = run(model, given)
                 both.wait()
                 if head == 1:
-                    assert first_left.wait(30)
+                    assert first_left.wait(HANG)
                     found["after the other left"] = run(model, given)
             first_left.set()
 

@@ -44,7 +44,7 @@ def agree(model: nn.Module, run: Callable[[nn.Module], Tensor]) -> None:
     """As tiny.agrees; the oracle is eager too, since no other gives weights."""
     exact = tiny.oracle(model)
     exact.set_attn_implementation("eager")
-    tiny.agrees(model, run, run(exact))
+    tiny.agrees(model, run, lambda: run(exact))
 
 
 @pytest.mark.parametrize("side", MASKS)
@@ -61,16 +61,20 @@ def test_the_weights_of_every_layer(family: str, side: str) -> None:
         agree(model, run)
         return
     # Rows that see nothing make nan of float64, so what is right comes from each sequence alone.
-    exact = torch.zeros(model.config.num_hidden_layers, int(mask.sum()), 4, LENGTH, dtype=torch.float64)
-    oracle, first = tiny.oracle(model), 0
+    oracle = tiny.oracle(model)
     oracle.set_attn_implementation("eager")
-    for row, ids in enumerate(tiny.alone(IDS, mask)):
-        ones = torch.ones_like(ids)
-        rows = torch.arange(first, first := first + ids.shape[1])
-        columns = mask[row].nonzero().squeeze(1)
-        exact[:, rows[:, None, None], torch.arange(4)[None, :, None], columns] = weights(
-            asked(oracle, input_ids=ids).attentions, ones
-        )
+
+    def exact() -> Tensor:
+        of_all, first = torch.zeros(model.config.num_hidden_layers, int(mask.sum()), 4, LENGTH, dtype=torch.float64), 0
+        for row, ids in enumerate(tiny.alone(IDS, mask)):
+            ones = torch.ones_like(ids)
+            rows = torch.arange(first, first := first + ids.shape[1])
+            columns = mask[row].nonzero().squeeze(1)
+            of_all[:, rows[:, None, None], torch.arange(4)[None, :, None], columns] = weights(
+                asked(oracle, input_ids=ids).attentions, ones
+            )
+        return of_all
+
     tiny.agrees(model, run, exact)
 
 

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from tolerance import assert_as_exact
+from tolerance import assert_as_exact, once
 from torch import Tensor, nn
+from waiting import HANG
 
 import uwaga
 from uwaga.models import (
@@ -101,11 +102,13 @@ def test_maps_are_those_that_transformers_gives(name: str, tmp_path: Path) -> No
         ours(ids, answer) if is_pair else ours(ids)
     one_kind = {"BertModel": "encoder"}.get(name, "decoder")
     names = {kind: f"{kind}_attentions" for kind in KINDS} if is_pair else {one_kind: "attentions"}
-    float32, float64 = (model(**theirs, output_attentions=True) for model in (peer, exact))
+    float32 = peer(**theirs, output_attentions=True)
+    float64 = once(lambda: exact(**theirs, output_attentions=True))
     assert {kind for kind, _ in recording.maps} == set(names)
     for kind, field in names.items():
         for layer, weights in enumerate(float32[field]):
-            assert_as_exact(recording.maps[(kind, layer)].to_dense(), weights, float64[field][layer])
+            found = recording.maps[(kind, layer)].to_dense()
+            assert_as_exact(found, weights, lambda field=field, layer=layer: float64()[field][layer])
 
 
 @pytest.mark.parametrize(
@@ -128,14 +131,24 @@ def test_the_maps_of_a_generation_are_those_of_one_pass_over_its_text(name: str,
         recording = recording.of(texts)
     with uwaga.watch(model) as whole:
         model(*inputs)
-    with uwaga.watch(exact) as right:
-        exact(*inputs)
     assert set(recording.maps) == set(whole.maps)
     assert recording.tokens == whole.tokens
+
+    def weights(of: uwaga.Recording) -> list[Tensor]:
+        return [x for where in whole.maps for x in matrices(of.maps[where])]
+
+    def right() -> Tensor:
+        with uwaga.watch(exact) as watched:
+            exact(*inputs)
+        return flat(weights(watched))
+
+    def flat(matrices: list[Tensor]) -> Tensor:
+        return torch.cat([x.flatten() for x in matrices])
+
     # Together: where the texts end early, the map of one layer holds few weights (tolerance.py).
-    three = [[x for where in whole.maps for x in matrices(of.maps[where])] for of in (recording, whole, right)]
-    assert [x.shape for x in three[0]] == [x.shape for x in three[1]]
-    assert_as_exact(*(torch.cat([x.flatten() for x in of]) for of in three))
+    found, peer = weights(recording), weights(whole)
+    assert [x.shape for x in found] == [x.shape for x in peer]
+    assert_as_exact(flat(found), flat(peer), right)
 
 
 @torch.no_grad()
@@ -271,20 +284,20 @@ def test_what_other_threads_compute_is_not_recorded() -> None:
     def second() -> None:
         with uwaga.watch(model) as recording:
             began.set()
-            assert first_ran.wait(20)
+            assert first_ran.wait(HANG)
             model(others[:, :2])
             second_ran.set()
-            assert first_ended.wait(20)
+            assert first_ended.wait(HANG)
             model(others)
         found.append(recording)
 
     thread = threading.Thread(target=second)
     with uwaga.watch(model) as recording:
         thread.start()
-        assert began.wait(20)
+        assert began.wait(HANG)
         model(ids)
         first_ran.set()
-        assert second_ran.wait(20)
+        assert second_ran.wait(HANG)
     first_ended.set()
     thread.join()
     assert recording.tokens == {"encoder": [["4", "5", "6"]]}

@@ -1,7 +1,9 @@
-"""Kills a writer of a soft database at random moments, again and again, and compares what is left with what it had been told.
+"""Kills a writer of a soft database again and again, at random moments or at its steps, and compares what is left with what it had
+been told.
 
-A program: `python killing.py FOLDER KILLS SEED`. It forks, so that PyTorch is loaded once; with one thread, whose absence in a fork
-is no loss. The writer says each call before it begins and after it has returned; what had returned must be there, and the one call
+A program: `python killing.py FOLDER KILLS SEED moments|steps`. A step is a call that makes something durable; a writer that is killed
+at one is killed in a call, whatever else the machine does. It forks, so that PyTorch is loaded once; with one thread, whose absence
+in a fork is no loss. The writer says each call before it begins and after it has returned; what had returned must be there, and the one call
 that had not must be there as a whole or not at all. Its last line is a JSON object of counts.
 """
 
@@ -11,11 +13,13 @@ import random
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
 from uwaga import SoftDatabase
+from uwaga._base import durable
 
 WIDTH = 6
 
@@ -62,33 +66,59 @@ def next_id(db: SoftDatabase, following: int) -> int:
     return max(following, int(db._catalog.setting("next_id") or 0))
 
 
-def killed(path: Path, seed: int, seconds: float) -> list[list]:
-    """What a writer said until it was killed."""
+def killed(path: Path, seed: int, *, seconds: float = 0.0, steps: int | None = None) -> list[list]:
+    """What a writer said until it was killed: after some seconds, or at a step."""
     receive, send = os.pipe()
     child = os.fork()
     if not child:
         os.close(receive)
         try:
+            if steps is not None:
+                kill_at(steps)
             write(path, seed, send)
         finally:
             os._exit(1)
     os.close(send)
     said = b""
-    os.set_blocking(receive, False)
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        try:
-            said += os.read(receive, 2**20)
-        except BlockingIOError:
-            time.sleep(0.0005)
-    os.kill(child, signal.SIGKILL)
-    _, status = os.waitpid(child, 0)
-    assert os.WIFSIGNALED(status), "the writer ended by itself"
+    if steps is None:
+        os.set_blocking(receive, False)
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            try:
+                said += os.read(receive, 2**20)
+            except BlockingIOError:
+                time.sleep(0.0005)
+        os.kill(child, signal.SIGKILL)
     os.set_blocking(receive, True)
     while piece := os.read(receive, 2**20):
         said += piece
     os.close(receive)
+    _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status), "the writer ended by itself"
     return [json.loads(line) for line in said.split(b"\n")[:-1]]
+
+
+def kill_at(steps: int) -> None:
+    """This process kills itself before its step number `steps / 2`, from 0, or after it where there is a half."""
+    left = steps
+
+    def deadly(step: Callable) -> Callable:
+        def count() -> None:
+            nonlocal left
+            if left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            left -= 1
+
+        def taken(*arguments: object, **options: object) -> object:
+            count()
+            result = step(*arguments, **options)
+            count()
+            return result
+
+        return taken
+
+    for owner, name in ((durable, "fsync"), (os, "link"), (Path, "unlink")):
+        setattr(owner, name, deadly(getattr(owner, name)))
 
 
 def compare(path: Path, alive: set[int], said: list[list], counts: dict[str, int]) -> set[int]:
@@ -122,14 +152,15 @@ def compare(path: Path, alive: set[int], said: list[list], counts: dict[str, int
     return found
 
 
-def main(folder: Path, kills: int, seed: int) -> dict[str, int]:
+def main(folder: Path, kills: int, seed: int, how: str) -> dict[str, int]:
     torch.set_num_threads(1)
     chance, alive = random.Random(seed), set[int]()
     counts = {"kills": 0, "whole appends that had not returned": 0, "whole deletions that had not returned": 0}
     path = folder / "db"
     SoftDatabase.create(path, key_width=WIDTH).close()
     for number in range(kills):
-        said = killed(path, chance.randrange(2**30), chance.random() ** 2 * 0.25)
+        when = {"steps": chance.randrange(60)} if how == "steps" else {"seconds": chance.random() ** 2 * 0.25}
+        said = killed(path, chance.randrange(2**30), **when)
         alive = compare(path, alive, said, counts)
         counts["kills"] += 1
         if len(alive) > 8000:  # the comparison takes time
@@ -140,4 +171,4 @@ def main(folder: Path, kills: int, seed: int) -> dict[str, int]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))))  # noqa: T201
+    print(json.dumps(main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])))  # noqa: T201

@@ -16,8 +16,9 @@ from uwaga._base import durable
 
 
 @pytest.mark.slow
-def test_a_killed_writer_loses_nothing_and_leaves_no_half(tmp_path: Path) -> None:
-    program = [sys.executable, str(Path(__file__).with_name("killing.py")), str(tmp_path), "6", "3"]
+@pytest.mark.parametrize("how", ["steps", pytest.param("moments", marks=pytest.mark.stress)])
+def test_a_killed_writer_loses_nothing_and_leaves_no_half(tmp_path: Path, how: str) -> None:
+    program = [sys.executable, str(Path(__file__).with_name("killing.py")), str(tmp_path), "6", "3", how]
     done = subprocess.run(program, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     counts = json.loads(done.stdout.splitlines()[-1])

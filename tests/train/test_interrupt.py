@@ -2,7 +2,7 @@
 
 import re
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,15 @@ from uwaga.train.step import StepRunner
 pytestmark = pytest.mark.slow
 
 SHORT = ("schedule.steps=6", "run.eval_every=4", "run.threads=1", "data.document=line")
+
+
+@pytest.fixture(autouse=True)
+def _ctrl_c() -> Iterator[None]:
+    """Python's own handler of SIGINT. What a shell starts in the background ignores SIGINT (POSIX, "Asynchronous Lists"), Python then
+    installs no handler, and a training leaves it so."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture

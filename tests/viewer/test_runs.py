@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from waiting import HANG
 
 import uwaga
 from uwaga.viewer import runs
@@ -120,9 +121,9 @@ def test_a_new_text_ends_the_one_before(service: ViewService, runner: Runner) ->
 
     waiting = threading.Thread(target=wait)
     waiting.start()
-    assert runner.begun.wait(20)
+    assert runner.begun.wait(HANG)
     assert about(service, run(service, "abc"))["title"] == "abc"
-    waiting.join(20)
+    waiting.join(HANG)
     assert said == ["another text was run instead"]
 
 
@@ -139,12 +140,12 @@ def test_a_run_ends_when_it_is_stopped(
 
     waiting = threading.Thread(target=wait)
     waiting.start()
-    assert runner.begun.wait(20)
+    assert runner.begun.wait(HANG)
     if how == "stop":
         service.answer({"ask": "stop"})
     if how == "close":
         service.close()
-    waiting.join(20)
+    waiting.join(HANG)
     longer = "it takes longer than the 0.05 seconds that a page may ask for"
     assert said == [longer if how == "time" else "it was stopped"]
 

@@ -6,6 +6,7 @@ Letters: R rows, H query heads, G key/value heads, T tokens, D query/key width, 
 import dataclasses
 import json
 import pickle
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -199,6 +200,22 @@ def test_the_file_is_as_large_as_the_recording(tmp_path: Path) -> None:
     assert_same(recording, found)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux says what is mapped where")
+def test_operands_are_mapped(tmp_path: Path) -> None:
+    recorded(*operands()).save(tmp_path / "a.safetensors")
+    found = uwaga.Recording.load(tmp_path / "a.safetensors")
+    mapped = [line.split(None, 5) for line in Path("/proc/self/maps").read_text().splitlines()]
+    ends = [
+        [int(end, 16) for end in words[0].split("-")]
+        for words in mapped
+        if words[5:] == [str(tmp_path / "a.safetensors")]
+    ]
+    m = found.maps[ENCODER]
+    for x in (m.query, m.key):
+        assert any(first <= x.data_ptr() < last for first, last in ends)
+
+
+@pytest.mark.timing
 def test_operands_are_mapped_and_not_read(tmp_path: Path) -> None:
     size = 2**26  # bytes of queries and of keys
     x = torch.zeros(1, 4, size // 4 // 4 // 64, 64)

@@ -7,11 +7,14 @@ Letters: B batch, H query heads, G key heads, Q queries, K keys, D query/key wid
 
 import resource
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from uwaga import AlibiBias, AttentionMap, Causal, KeyLengths, Ragged, RelativeBias, Window, attend, attention
 from uwaga._base import native
@@ -326,8 +329,30 @@ def test_entries_under_torch_func_say_so() -> None:
         torch.func.grad(lambda q: AttentionMap(q, key)[0, 0, 0, 0])(query)
 
 
-def test_backward_of_a_row_takes_no_matrix() -> None:
+class Largest(TorchDispatchMode):
+    """The largest storage that an operator returned, in bytes."""
+
+    bytes = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        for x in tree_leaves(found):
+            if isinstance(x, Tensor):
+                self.bytes = max(self.bytes, x.untyped_storage().nbytes())
+        return found
+
+
+def test_backward_of_a_row_makes_no_matrix() -> None:
     """Of 20,000 keys: a tile of rows, and not the 1.6 GB of the matrix."""
+    query, key = (torch.randn(1, 20_000, 8).requires_grad_() for _ in range(2))
+    weight = AttentionMap(query, key, mask=Causal())[0, 19_000, 5]
+    with Largest() as largest:
+        weight.backward()
+    assert 20_000 * 4 <= largest.bytes < 200 * 2**20
+
+
+@pytest.mark.timing
+def test_backward_of_a_row_takes_no_matrix() -> None:
     query, key = (torch.randn(1, 20_000, 8).requires_grad_() for _ in range(2))
     weight = AttentionMap(query, key, mask=Causal())[0, 19_000, 5]
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

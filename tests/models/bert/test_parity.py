@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tolerance import once
 from torch import Tensor
 
 import uwaga
@@ -89,13 +90,15 @@ def compare(
 ) -> None:
     """Every state and every logit, where there is a token."""
     with torch.no_grad():
-        peer, exact = (model(**inputs, output_hidden_states=True) for model in (twins.peer, twins.exact))
-    for found, *theirs in zip(ours.hidden_states, peer.hidden_states, exact.hidden_states, strict=True):
-        check(*(x[is_token] for x in (found, *theirs)))
+        peer = twins.peer(**inputs, output_hidden_states=True)
+    exact = once(torch.no_grad()(lambda: twins.exact(**inputs, output_hidden_states=True)))
+    assert len(ours.hidden_states) == len(peer.hidden_states)
+    for n, found in enumerate(ours.hidden_states):
+        check(found[is_token], peer.hidden_states[n][is_token], lambda n=n: exact().hidden_states[n][is_token])
     for field, theirs in twins.logits.items():
         found = getattr(ours, field)
-        select = (lambda x: x[is_token]) if found.dim() == 3 else (lambda x: x)
-        check(select(found), select(peer[theirs]), select(exact[theirs]))
+        where = is_token if found.dim() == 3 else slice(None)
+        check(found[where], peer[theirs][where], lambda theirs=theirs, where=where: exact()[theirs][where])
 
 
 def random_ids(config: uwaga.models.BertConfig, *shape: int) -> Tensor:
@@ -148,14 +151,19 @@ def test_packed_documents_are_those_that_transformers_pads(twins: Twins, assert_
     # RoBERTa counts no place for a padding token, wherever it stands.
     groups[2][:, 3] = twins.ours.config.pad_token_id
     output = twins.ours(uwaga.Ragged.from_list([row for ids in groups for row in ids]), output_hidden_states=True)
-    theirs = [[model(ids, output_hidden_states=True) for ids in groups] for model in (twins.peer, twins.exact)]
+
+    def theirs(model: torch.nn.Module) -> list:
+        return [model(ids, output_hidden_states=True) for ids in groups]
+
+    peer, exact = theirs(twins.peer), once(lambda: theirs(twins.exact))
 
     def check(found: uwaga.Ragged | Tensor, field: Callable) -> None:
-        if isinstance(found, uwaga.Ragged):
-            pair = [torch.cat([field(of).flatten(0, 1) for of in each]) for each in theirs]
-            assert_as_exact(found.values, *pair)
-        else:
-            assert_as_exact(found, *(torch.cat([field(of) for of in each]) for each in theirs))
+        def packed(outputs: list) -> Tensor:
+            parts = [field(of) for of in outputs]
+            return torch.cat([x.flatten(0, 1) for x in parts] if isinstance(found, uwaga.Ragged) else parts)
+
+        values = found.values if isinstance(found, uwaga.Ragged) else found
+        assert_as_exact(values, packed(peer), lambda: packed(exact()))
 
     for layer, states in enumerate(output.hidden_states):
         check(states, lambda of, layer=layer: of.hidden_states[layer])
@@ -176,15 +184,18 @@ def test_attention_maps_are_those_of_transformers(twins: Twins, assert_as_exact:
             ),
         )
     twins.ours(ids, lengths=lengths)
-    weights = []
-    for model in (twins.peer, twins.exact):
+
+    def weights(model: torch.nn.Module) -> list[Tensor]:
         model.set_attn_implementation("eager")
-        weights.append(model(input_ids=ids, attention_mask=is_token.long(), output_attentions=True).attentions)
+        found = model(input_ids=ids, attention_mask=is_token.long(), output_attentions=True).attentions
         model.set_attn_implementation("sdpa")
+        return [x.transpose(1, 2)[is_token] for x in found]
+
     for layer in twins.ours.encoder.layers:
         layer.attention.watchers = ()
-    for found, *theirs in zip(seen, *weights, strict=True):
-        assert_as_exact(*(x.transpose(1, 2)[is_token] for x in (found.to_dense(), *theirs)))
+    exact = once(lambda: weights(twins.exact))
+    for n, (found, peer) in enumerate(zip(seen, weights(twins.peer), strict=True)):
+        assert_as_exact(found.to_dense().transpose(1, 2)[is_token], peer, lambda n=n: exact()[n])
 
 
 def test_what_is_saved_here_loads_there_with_nothing_missing(twins: Twins) -> None:

@@ -27,6 +27,7 @@ print(before, asked())
 
 
 @pytest.mark.slow
+@pytest.mark.timing
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="is about glibc's malloc")
 def test_blocks_of_a_dozen_megabytes_are_used_again() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)

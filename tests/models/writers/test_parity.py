@@ -4,9 +4,11 @@ Letters: B batch, Q tokens, H heads.
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
+from tolerance import once
 from torch import Tensor, nn
 
 import uwaga
@@ -19,39 +21,45 @@ def _whole(length: int) -> Tensor:
     return torch.ones(1, length).bool()
 
 
-def _theirs(twins, ids: Tensor, decoder_ids: Tensor | None, mask: Tensor | None, **more) -> list:
-    """What transformers gives, and what it gives in float64."""
+def _theirs(twins, ids: Tensor, decoder_ids: Tensor | None, mask: Tensor | None, **more) -> tuple[Any, Callable]:
+    """What transformers gives, and what computes it in float64."""
     given = {"input_ids": ids, **more}
     if mask is not None:
         given["attention_mask"] = mask.long()
     if decoder_ids is not None:
         given["decoder_input_ids"] = decoder_ids
-    return [model(**given) for model in (twins.peer, twins.exact)]
+    return twins.peer(**given), once(lambda: twins.exact(**given))
 
 
-def _compare(twins, found, theirs: list, check: Callable, is_token: Tensor) -> None:
+def _compare(twins, found, theirs: tuple[Any, Callable], check: Callable, is_token: Tensor) -> None:
     """Every state and every logit, where there is a token."""
+    peer, exact = theirs
 
-    def same(ours: Tensor, theirs: list[Tensor], is_token: Tensor | None = None) -> None:
-        check(*(x if is_token is None else x[is_token] for x in (ours, *theirs)))
+    def same(ours: Tensor, part: Callable[[Any], Tensor], is_token: Tensor | None = None) -> None:
+        where = slice(None) if is_token is None else is_token
+        check(ours[where], part(peer)[where], lambda: part(exact())[where])
 
-    def states(ours: tuple, last: Tensor, theirs: list[tuple], is_token: Tensor | None = None) -> None:
-        for state, *pair in zip((*ours[:-1], last), *theirs, strict=True):
-            same(state, pair, is_token)
+    def states(ours: tuple, last: Tensor, key: str, is_token: Tensor | None = None) -> None:
+        assert len(ours) == len(peer[key])
+        for n, state in enumerate((*ours[:-1], last)):
+            same(state, lambda output, n=n: output[key][n], is_token)
+
+    def logits(output: Any) -> Tensor:
+        return output.logits
 
     if twins.ours.config.model_type == "gpt2":
-        states(found.hidden_states, found.last_hidden_state, [x.hidden_states for x in theirs], is_token)
+        states(found.hidden_states, found.last_hidden_state, "hidden_states", is_token)
         # A bare checkpoint whose words are the head's has all that logits need: ours gives them.
         assert (found.logits is None) == (not twins.ours.config.has_lm_head)
-        if "logits" in theirs[0]:
-            same(found.logits, [x.logits for x in theirs], is_token)
+        if "logits" in peer:
+            same(found.logits, logits, is_token)
         return
-    key = "encoder_hidden_states" if "encoder_hidden_states" in theirs[0] else "hidden_states"
-    states(found.encoder_hidden_states, found.memory, [x[key] for x in theirs], is_token)
-    if "decoder_hidden_states" in theirs[0]:
-        states(found.hidden_states, found.last_hidden_state, [x.decoder_hidden_states for x in theirs])
-    if "logits" in theirs[0]:
-        same(found.logits, [x.logits for x in theirs])
+    key = "encoder_hidden_states" if "encoder_hidden_states" in peer else "hidden_states"
+    states(found.encoder_hidden_states, found.memory, key, is_token)
+    if "decoder_hidden_states" in peer:
+        states(found.hidden_states, found.last_hidden_state, "decoder_hidden_states")
+    if "logits" in peer:
+        same(found.logits, logits)
 
 
 def _has_decoder_ids(twins) -> bool:
@@ -101,15 +109,20 @@ def test_packed_rows_are_those_that_transformers_takes_alone(
     decoder_rows = [draw_ids(length, seed=length) for length in (2, 7, 1)] if _has_decoder_ids(twins) else None
     given = [rows] if decoder_rows is None else [rows, decoder_rows]
     found = twins.ours(*map(uwaga.Ragged.from_list, given), output_hidden_states=True)
-    compared: list[list[tuple[Tensor, ...]]] = []  # by row: found, peer and exact of every state and logit
+    compared: list[list[tuple]] = []  # by row: found, peer, and what computes the exact, of every state and logit
     for row, ids in enumerate(rows):
         decoder_ids = None if decoder_rows is None else decoder_rows[row][None]
         theirs = _theirs(twins, ids[None], decoder_ids, None, output_hidden_states=True)
         compared.append([])
         alone = type(found)(*(_alone(x, row) for x in found))
         _compare(twins, alone, theirs, lambda *three: compared[-1].append(three), _whole(len(ids)))
+
+    def flat(parts: Iterable[Tensor]) -> Tensor:
+        return torch.cat([x.flatten() for x in parts])
+
     for of_rows in zip(*compared, strict=True):
-        assert_as_exact(*(torch.cat([x.flatten() for x in of]) for of in zip(*of_rows, strict=True)))
+        alone, peers, exacts = zip(*of_rows, strict=True)
+        assert_as_exact(flat(alone), flat(peers), lambda exacts=exacts: flat(exact() for exact in exacts))
 
 
 def _alone(field, row: int):
@@ -128,12 +141,18 @@ def test_attention_maps_are_those_of_transformers(twins, draw_ids: Callable, ass
     twins.ours(*([ids] if decoder_ids is None else [ids, decoder_ids]), lengths=lengths)
     for model in (twins.peer, twins.exact):
         model.set_attn_implementation("eager")
-    theirs = _theirs(twins, ids, decoder_ids, is_token, output_attentions=True)
+    peer, exact = _theirs(twins, ids, decoder_ids, is_token, output_attentions=True)
     for field, maps in seen.items():
         rows = is_token if field in ("attentions", "encoder_attentions") else torch.ones(2, 6).bool()
-        key = field if field in theirs[0] else "attentions"
-        for found, *pair in zip(maps, *(x[key] for x in theirs), strict=True):
-            assert_as_exact(*(x.transpose(1, 2)[rows] for x in (found.to_dense(), *pair)))
+        key = field if field in peer else "attentions"
+
+        def of_layer(output: Any, n: int, key: str = key, rows: Tensor = rows) -> Tensor:
+            return output[key][n].transpose(1, 2)[rows]
+
+        assert len(maps) == len(peer[key])
+        for n, found in enumerate(maps):
+            right = lambda n=n, of_layer=of_layer: of_layer(exact(), n)  # noqa: E731
+            assert_as_exact(found.to_dense().transpose(1, 2)[rows], of_layer(peer, n), right)
     _unwatch(twins.ours)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from waiting import HANG
 
 from uwaga.train.config import Config
 from uwaga.train.data import Corpus
@@ -123,7 +124,7 @@ def test_two_processes_prepare_the_data_once(tmp_path: Path, words: str, make_co
     (tmp_path / "config.toml").write_text(config.text())
     run = [sys.executable, "-c", _PROGRAM, str(tmp_path / "config.toml"), str(tmp_path / "run"), "-1"]
     processes = [subprocess.Popen(run, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    said = [process.communicate(timeout=120)[0].split() for process in processes]
+    said = [process.communicate(timeout=HANG)[0].split() for process in processes]
     assert said[0][0] == said[1][0]
     assert sorted(calls == "0" for _, calls in said) == [False, True]
 

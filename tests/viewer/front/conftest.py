@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 import torch
+from waiting import HANG
 
 import uwaga
 from uwaga.viewer.api import View, view
@@ -47,7 +48,7 @@ def open_page(browser: Any) -> Iterator[Callable[..., Page]]:
         context = browser.new_context(viewport={"width": width, "height": height}, **options)
         contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(20_000)
+        page.set_default_timeout(1000 * HANG)
 
         def read(message: Any) -> None:
             # The software GL warns about screenshots, since they read its pixels.

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from waiting import HANG
 
 pytestmark = pytest.mark.slow
 
@@ -178,7 +179,7 @@ def test_the_file_that_is_opened_in_a_browser_redirects_to_the_page(
     monkeypatch.setattr(webbrowser, "get", lambda: SimpleNamespace(open=open_it, basename="firefox"))
     view = serve(make_maps(6), tokens=list("abcdef"))
     assert view.browse()
-    assert began.wait(20)
+    assert began.wait(HANG)
     assert "code=" not in opened[0]
     context = browser.new_context()
     page = context.new_page()

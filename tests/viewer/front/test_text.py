@@ -79,7 +79,8 @@ def drag(page: Any, first: str, last: str) -> None:
     page.mouse.move(start["x"] + 3, start["y"] + 8)
     page.mouse.down()
     page.mouse.move(stop["x"] + 3, stop["y"] + 8, steps=5)
-    page.wait_for_timeout(60)  # the drag is handled once per animation frame
+    # The drag is handled once per animation frame.
+    page.evaluate("() => new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn)))")
     page.mouse.up()
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from waiting import HANG
 
 import uwaga
 from uwaga.integrations import run_text
@@ -70,7 +71,7 @@ def keep() -> Callable[..., np.ndarray]:
 def settled_screenshot(page: Any) -> Image.Image:
     """A screenshot once every reply has arrived and two screenshots a quarter of a second apart are equal."""
     before, image = None, None
-    for _ in range(40):
+    for _ in range(4 * HANG):
         page.wait_for_function("() => !document.querySelector('.uwaga-activity').textContent")
         image = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
         shot = image.tobytes()

@@ -3,13 +3,15 @@
 import http.client
 import json
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
 pytest.importorskip("uvicorn", reason="the server's packages are not installed: pip install 'uwaga[view]'")
+
+from waiting import HANG
 
 from uwaga.viewer.messages import Reply, RequestError
 from uwaga.viewer.server.server import Server
@@ -50,7 +52,7 @@ class FakeService:
             self.started += 1
             self._waiting += 1
             self.most_at_once = max(self.most_at_once, self._waiting)
-        self.advance.wait(20)
+        self.advance.wait(HANG)
         with self._lock:
             self._waiting -= 1
 
@@ -77,7 +79,7 @@ class Client:
 
     def send(self, method: str, path: str, body: bytes | None = None, **headers: str) -> Response:
         """Headers are keywords with _ for -; Host is that of the server by default."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=HANG)
         connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
         sent = {"Host": self.host, **{name.replace("_", "-"): value for name, value in headers.items()}}
         if body is not None:
@@ -120,18 +122,3 @@ def server(service: FakeService) -> Iterator[Server]:
 @pytest.fixture
 def client(server: Server) -> Client:
     return Client(server)
-
-
-@pytest.fixture
-def until() -> Callable[[Callable[[], bool]], None]:
-    """Waits until a condition holds, for at most 20 seconds."""
-
-    def wait(condition: Callable[[], bool]) -> None:
-        import time
-
-        end = time.monotonic() + 20
-        while not condition():
-            assert time.monotonic() < end
-            time.sleep(0.005)
-
-    return wait

@@ -4,6 +4,7 @@ import json
 import socket
 
 import pytest
+from waiting import HANG, until
 
 from uwaga.viewer.messages import Reply
 from uwaga.viewer.server.app import MAX_BODY_BYTES
@@ -160,7 +161,7 @@ def test_a_client_with_a_session_does_not_use_a_code(client, server) -> None:
     assert server.address.endswith(code)
 
 
-def test_an_internal_error_is_logged_and_the_server_continues(client, until, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_internal_error_is_logged_and_the_server_continues(client, caplog: pytest.LogCaptureFixture) -> None:
     answer = client.ask({"ask": "fail"})
     assert (answer.status, answer.error) == (500, "internal error; the program's log has the traceback")
     assert b"a defect" not in answer.body
@@ -169,7 +170,7 @@ def test_an_internal_error_is_logged_and_the_server_continues(client, until, cap
 
 
 def test_a_body_in_several_parts(client) -> None:
-    with socket.create_connection(("127.0.0.1", client.port), timeout=20) as connection:
+    with socket.create_connection(("127.0.0.1", client.port), timeout=HANG) as connection:
         for byte in client.raw({"ask": "echo"}):
             connection.send(bytes([byte]))
         assert connection.recv(100).startswith(b"HTTP/1.1 200")

@@ -3,14 +3,14 @@
 import asyncio
 import socket
 import threading
-import time
 from collections.abc import Callable, Coroutine
 from contextlib import ExitStack
 from typing import Any
 
 import pytest
+from waiting import HANG, ServerClock, until
 
-from uwaga.viewer.server.limits import BusyError, ConcurrencyLimiter, ConnectionTimeouts
+from uwaga.viewer.server.limits import BusyError, ConcurrencyLimiter, ConnectionTimeouts, IdleConnectionReaper
 from uwaga.viewer.server.server import Server
 
 
@@ -24,33 +24,28 @@ def is_open(connection: socket.socket) -> bool:
         return False
 
 
-def test_an_idle_connection_is_closed(
-    server, client, until: Callable[[Callable[[], bool]], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("uwaga.viewer.server.server._TIMEOUTS", ConnectionTimeouts(idle=0.5))
-    silent = socket.create_connection(("127.0.0.1", server.port))
-    dripping = socket.create_connection(("127.0.0.1", server.port))
-    end = time.monotonic() + 20
-    while is_open(silent) or is_open(dripping):
-        assert time.monotonic() < end
-        time.sleep(0.1)
-        dripping.setblocking(True)
-        try:
-            dripping.send(b"GET / HT")
-        except OSError:
-            break
-    until(lambda: not is_open(silent))
+def test_an_idle_connection_is_closed(server, client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever it sends meanwhile, if that is no whole request."""
+    clock = ServerClock(server, monkeypatch)
+    silent, dripping = (socket.create_connection(("127.0.0.1", server.port)) for _ in range(2))
+    until(lambda: len(server._server.server_state.connections) == 2)
+    idle = ConnectionTimeouts().idle
+    for _ in range(3):
+        clock.advance(0.3 * idle)
+        dripping.send(b"GET / HT")
+        assert is_open(silent)
+        assert is_open(dripping)
+    clock.advance(0.2 * idle)
+    until(lambda: not is_open(silent) and not is_open(dripping))
     assert client.ask({"ask": "echo"}).status == 200
     silent.close()
     dripping.close()
 
 
-def test_the_longest_idle_of_too_many_connections_are_closed(
-    service, until: Callable[[Callable[[], bool]], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_longest_idle_of_too_many_connections_are_closed(service, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("uwaga.viewer.server.limits.MAX_WAITING", 8)
-    monkeypatch.setattr("uwaga.viewer.server.limits._GRACE", 0.2)
-    with Server(service, title="a text") as server, ExitStack() as stack:
+    timeouts = ConnectionTimeouts(idle=float("inf"), crowded=0.2)
+    with Server(service, title="a text", timeouts=timeouts) as server, ExitStack() as stack:
         address = ("127.0.0.1", server.port)
         early = [stack.enter_context(socket.create_connection(address)) for _ in range(10)]
         until(lambda: sum(map(is_open, early)) <= 8)
@@ -59,12 +54,57 @@ def test_the_longest_idle_of_too_many_connections_are_closed(
         until(lambda: sum(map(is_open, late)) == 8)
 
 
+def test_connections_of_a_crowd_have_their_time(server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("uwaga.viewer.server.limits.MAX_WAITING", 8)
+    clock = ServerClock(server, monkeypatch)
+    crowded = ConnectionTimeouts().crowded
+    with ExitStack() as stack:
+        address = ("127.0.0.1", server.port)
+        made = [stack.enter_context(socket.create_connection(address)) for _ in range(10)]
+        until(lambda: len(server._server.server_state.connections) == 10)
+        clock.advance(0.9 * crowded)
+        assert all(map(is_open, made))
+        clock.advance(0.2 * crowded)
+        until(lambda: sum(map(is_open, made)) == 8)
+
+
+class Connection:
+    """As uvicorn has them: it has sent nothing yet."""
+
+    cycle = None
+
+    def __init__(self, number: int) -> None:
+        self.number, self.client, self.transport, self.is_aborted = number, ("127.0.0.1", number), self, False
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def is_closing(self) -> bool:
+        return self.is_aborted
+
+    def abort(self) -> None:
+        self.is_aborted = True
+
+
+def test_of_those_accepted_at_once_the_first_are_closed() -> None:
+    """A client that comes after a flood is the last that it can drive out."""
+    reaper = IdleConnectionReaper(ConnectionTimeouts(), 40)
+    made = [Connection(number) for number in range(60)]
+    for each in made:
+        reaper.record_accepted(each)
+    connections = set(made)
+    reaper.make_room(connections)
+    assert [each.number for each in made if each.is_aborted] == [0]
+    reaper.reap(connections)
+    assert [each.number for each in made if each.is_aborted] == list(range(20))
+
+
 async def stays() -> None:
     await asyncio.Event().wait()
 
 
-async def until(condition: Any) -> None:
-    async with asyncio.timeout(20):
+async def until_async(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(HANG):
         while not condition():
             await asyncio.sleep(0.001)
 
@@ -102,12 +142,12 @@ def test_the_number_of_concurrent_computations_is_limited() -> None:
             with lock:
                 running += 1
                 most = max(most, running)
-            advance.wait(20)
+            advance.wait(HANG)
             with lock:
                 running -= 1
 
         asked = [asyncio.ensure_future(limiter.compute(work, stays())) for _ in range(6)]
-        await until(lambda: running == 2)
+        await until_async(lambda: running == 2)
         await asyncio.sleep(0.05)
         advance.set()
         await asyncio.gather(*asked)
@@ -121,7 +161,7 @@ def test_long_work_delays_only_other_long_work() -> None:
     async def ask() -> None:
         limiter, advance = ConcurrencyLimiter(at_once=1, waiting=10), threading.Event()
         long = [
-            asyncio.ensure_future(limiter.compute(lambda: advance.wait(20), stays(), kind="long")) for _ in range(3)
+            asyncio.ensure_future(limiter.compute(lambda: advance.wait(HANG), stays(), kind="long")) for _ in range(3)
         ]
         await asyncio.sleep(0.01)
         assert await limiter.compute(lambda: "short", stays()) == "short"
@@ -140,7 +180,7 @@ def test_queued_work_of_a_disconnected_client_is_dropped() -> None:
 
         def first() -> None:
             began.set()
-            advance.wait(20)
+            advance.wait(HANG)
             done.append("first")
 
         def leaving(leave: asyncio.Event) -> Coroutine[Any, Any, None]:
@@ -153,7 +193,7 @@ def test_queued_work_of_a_disconnected_client_is_dropped() -> None:
         running = asyncio.ensure_future(limiter.compute(first, leaving(leave)))
         waiting = asyncio.ensure_future(limiter.compute(lambda: done.append("second"), leaving(leave)))
         staying = asyncio.ensure_future(limiter.compute(lambda: done.append("third"), stays()))
-        await until(began.is_set)
+        await until_async(began.is_set)
         leave.set()
         # Both get their error at once, although the first still runs and occupies the only thread.
         assert await running is None

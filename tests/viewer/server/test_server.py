@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 import pytest
+from waiting import HANG
 
 from uwaga.viewer.server.server import PortError, Server
 
@@ -107,7 +108,7 @@ def test_signals_stop_the_server_at_once(number: signal.Signals, enter: Callable
         time.sleep(0.2)
         began = time.monotonic()
         running.send_signal(number)
-        said, complaints = running.communicate(timeout=20)
+        said, complaints = running.communicate(timeout=HANG)
         assert time.monotonic() - began < 4
         assert running.returncode == 0
         assert said == "service closed\nclosed\n"
@@ -132,7 +133,7 @@ def test_it_opens_a_graphical_browser(
     browser = Browser()
     monkeypatch.setattr(webbrowser, "get", lambda: browser)
     assert server.browse()
-    assert browser.opened.wait(20)
+    assert browser.opened.wait(HANG)
     # Other accounts can read the browser's command line: it names a file that they cannot read.
     file = Path(url2pathname(urlsplit(browser.address).path))
     assert urlsplit(browser.address).scheme == "file"

@@ -13,12 +13,11 @@ from collections.abc import Callable, Collection, Coroutine, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any, Literal, NamedTuple, TypeVar
+from weakref import WeakKeyDictionary
 
 MAX_WAITING = 512  # connections that wait for their peer
 MAX_UNSENT_BYTES = 16 << 20  # of all connections together
 MAX_CONNECTIONS = 1024  # and no more than half of the files that the process may open
-# Seconds before one of too many waiting connections is closed: enough for a thousand clients of a busy machine to send requests.
-_GRACE = 5.0
 
 Address = tuple[str, int]  # of a peer
 Kind = Literal["short", "long", "run"]  # of work
@@ -100,6 +99,10 @@ class ConnectionTimeouts(NamedTuple):
     """Seconds after which a connection is closed."""
 
     idle: float = 20.0  # from the connection, or from the last response, to the end of a request's headers
+    # Waiting as one of more than MAX_WAITING. A browser of this machine sends its request as soon as it is connected, has at most six
+    # connections to a server, and opens one again that was closed while it was idle; so whatever waits longer beside 512 others is no
+    # reader's. gunicorn keeps idle connections for 2 s, uvicorn for 5 s, of any number; nginx, once it runs short, for no time.
+    crowded: float = 2.0
     stalled: float = 10.0  # in which a peer reads nothing of what is to be sent
     response: float = 60.0  # from a response's first byte to its last
 
@@ -110,15 +113,20 @@ class IdleConnectionReaper:
     A connection whose request is being computed is never closed; only authorized requests are computed.
 
     Args:
-        timeouts: gives the timeouts.
+        timeouts: of its connections.
         max_connections: connections at a time; further ones are accepted by closing those that have waited longest.
     """
 
-    def __init__(self, timeouts: Callable[[], ConnectionTimeouts], max_connections: int) -> None:
-        self._timeouts, self._max_connections = timeouts, max_connections
+    def __init__(self, timeouts: ConnectionTimeouts, max_connections: int) -> None:
+        self.timeouts, self._max_connections = timeouts, max_connections
         self._since: dict[Any, float] = {}  # since when each connection waits, the longest waiting first
+        self._accepted: WeakKeyDictionary[Any, float] = WeakKeyDictionary()  # when, of those that `reap` has not seen
         self._progressed: dict[Address, float] = {}  # when the last chunk of a response was sent
         self._begun: dict[Address, float] = {}  # when a response began that is not complete
+
+    def record_accepted(self, connection: Any) -> None:
+        """Record that a connection was accepted. Without it, those accepted since the last `reap` would be closed in any order."""
+        self._accepted[connection] = time.monotonic()
 
     def record_progress(self, client: Address, *, complete: bool) -> None:
         """Record that a chunk of a response was sent to a client. complete: whether it was the last one."""
@@ -134,11 +142,12 @@ class IdleConnectionReaper:
         if len(connections) >= self._max_connections:
             waiting = [each for each in connections if _is_waiting(each) and not each.transport.is_closing()]
             if waiting:
-                self._abort(min(waiting, key=lambda each: self._since.get(each, float("inf"))))
+                now = time.monotonic()
+                self._abort(min(waiting, key=lambda each: self._since.get(each, self._accepted.get(each, now))))
 
     def reap(self, connections: Collection[Any]) -> None:
         """Close those that have waited too long, and the longest waiting ones of too many. To be called periodically."""
-        now, timeouts = time.monotonic(), self._timeouts()
+        now, timeouts = time.monotonic(), self.timeouts
         self._update(connections, now)
         for each, since in list(self._since.items()):
             is_stalled = _unsent_bytes(each) > 0 or each.transport.is_closing()
@@ -150,7 +159,7 @@ class IdleConnectionReaper:
         for each in list(self._since)[: max(len(connections) - self._max_connections, 0)]:
             self._abort(each)
         for each, since in list(self._since.items())[: max(len(self._since) - MAX_WAITING, 0)]:
-            if now - since >= _GRACE:
+            if now - since >= timeouts.crowded:
                 self._abort(each)
         excess = sum(map(_unsent_bytes, self._since)) - MAX_UNSENT_BYTES
         for each in list(self._since):
@@ -160,8 +169,11 @@ class IdleConnectionReaper:
 
     def _update(self, connections: Collection[Any], now: float) -> None:
         """Record which connections wait, the longest waiting first, and forget those that are closed."""
+        accepted = {each: self._accepted.pop(each, now) for each in connections}
         waiting = [each for each in connections if _is_waiting(each)]
-        since = {each: max(self._since.get(each, now), self._progressed.get(each.client, 0.0)) for each in waiting}
+        since = {
+            each: max(self._since.get(each, accepted[each]), self._progressed.get(each.client, 0.0)) for each in waiting
+        }
         self._since = dict(sorted(since.items(), key=lambda item: item[1]))
         clients = {each.client for each in connections}
         for times in (self._progressed, self._begun):

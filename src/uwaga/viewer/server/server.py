@@ -26,7 +26,6 @@ _LOOPBACK = "127.0.0.1"
 # Browsers that run in the terminal. Without a display, the module webbrowser finds only these.
 _TEXT_BROWSERS = {"www-browser", "elinks", "links", "links2", "lynx", "w3m"}
 _SHUTDOWN_SECONDS = 1  # for replies that are being computed
-_TIMEOUTS = ConnectionTimeouts()
 _BACKLOG = 128  # connections that are accepted at once
 # Kernel buffer of a connection in each direction; the default grows to megabytes. With less than two packets of the loopback
 # interface, of 64 KiB each, delayed acknowledgements would cost 40 ms per packet.
@@ -54,6 +53,8 @@ class Server:
         port: on 127.0.0.1; 0: any free one.
         fragment: state that the page opens with, such as "tab=lesson".
         announce: called with a new URL when one with a used code is opened, unless a URL with an unused code was announced.
+        language: of the page; None: what the browser prefers.
+        timeouts: of connections that wait for their peer.
 
     Raises:
         PortError: the port is not available.
@@ -68,6 +69,7 @@ class Server:
         fragment: str = "",
         announce: Callable[[str], object] = lambda address: None,
         language: str | None = None,
+        timeouts: ConnectionTimeouts = ConnectionTimeouts(),  # noqa: B008  # a tuple
     ) -> None:
         listening = _listen(port)
         self.port: int = listening.getsockname()[1]
@@ -77,7 +79,7 @@ class Server:
         self._access = AccessControl(self.port, self._code_used)
         self._announced = self.address
         self._service, self._limiter = service, ConcurrencyLimiter()
-        self._reaper = IdleConnectionReaper(lambda: _TIMEOUTS, max_connections())
+        self._reaper = IdleConnectionReaper(timeouts, max_connections())
         app = application(
             service,
             title=title,
@@ -190,7 +192,9 @@ class Server:
     def _accept(self, **options: Any) -> H11Protocol:
         """The protocol of a new connection."""
         self._reaper.make_room(self._server.server_state.connections)
-        return H11Protocol(**options)
+        connection = H11Protocol(**options)
+        self._reaper.record_accepted(connection)
+        return connection
 
     def _serve(self, listening: socket.socket) -> None:
         try:

@@ -10,20 +10,30 @@ import { wholeMapScale } from "../../map/viewport.js";
 
 const where = { side: "0", kind: "encoder", layer: 0, head: 0, merge: "tokens", specials: "show" };
 const request = (level, row, column, priority = 50) => ({ level, row, column, priority });
-const settled = (ms = 30) => new Promise((resolve) => setTimeout(resolve, ms));
+const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
 function open(options, more = {}) {
-  const host = fakeHost({ layers: 1, heads: 2, tokens: 600, ...options });
+  const host = fakeHost({ layers: 1, heads: 2, tokens: 600, ...options }), ask = host.ask;
+  let pending = 0;
+  host.ask = (...given) => {
+    pending++;
+    return ask(...given).finally(() => pending--);
+  };
+  const settled = async () => {
+    do await pause(1); while (pending);
+    await pause(1);  // for what follows from the last reply
+    if (pending) await settled();
+  };
   const events = { tiles: [], forgotten: [], failed: [] };
   const tiles = makeMapTiles({
     client: makeClient(host), onTile: (tile) => events.tiles.push(tile), onForget: (tile) => events.forgotten.push(tile),
     onFail: (layer) => events.failed.push(layer.failed), ...more,
   });
-  return { host, tiles, events, layer: tiles.layer(where, "mass") };
+  return { host, tiles, events, settled, layer: tiles.layer(where, "mass") };
 }
 
 test("a tile is requested once", async () => {
-  const { host, tiles, events, layer } = open();
+  const { host, tiles, events, layer, settled } = open();
   tiles.request(layer, [request(0, 1, 2)]);
   await settled();
   const tile = mapTileAt(layer, 0, 1, 2);
@@ -36,17 +46,17 @@ test("a tile is requested once", async () => {
 });
 
 test("at level 0 tiles are requested as mass, at coarser levels as mass or max", async () => {
-  const { host, tiles } = open();
+  const { host, tiles, settled } = open();
   tiles.request(tiles.layer(where, "max"), [request(0, 0, 0), request(1, 0, 0)]);
   await settled();
   assert.deepEqual(host.asked.map(({ level, how }) => [level, how]), [[0, "mass"], [1, "max"]]);
 });
 
 test("a tile is refined until it is complete, after every tile in view has a first reply", async () => {
-  const { host, tiles, layer } = open({ steps: 3, delay: 1 });
+  const { host, tiles, layer, settled } = open({ steps: 3, delay: 1 });
   const requests = Array.from({ length: 9 }, (_, i) => request(0, Math.floor(i / 3), i % 3, 90 - i));
   tiles.request(layer, requests);
-  while (host.asked.length < 27 || mapTileAt(layer, 0, 2, 2)?.complete !== 1) await settled();
+  await settled();
   const names = host.asked.map(({ row, column }) => `${row}/${column}`);
   assert.equal(host.asked.length, 27);
   assert.equal(new Set(names.slice(0, 9)).size, 9);
@@ -55,11 +65,11 @@ test("a tile is refined until it is complete, after every tile in view has a fir
 });
 
 test("tiles scrolled out of view are aborted; tiles that stay in view are not requested twice", async () => {
-  const { host, tiles, layer } = open({ delay: 20 });
+  const { host, tiles, layer, settled } = open({ delay: 20 });
   tiles.request(layer, [request(0, 0, 0), request(0, 0, 1), request(0, 0, 2), request(0, 1, 0), request(0, 1, 1), request(0, 1, 2)]);
-  await settled(5);
+  await pause(5);
   tiles.request(layer, [request(0, 1, 2), request(0, 2, 2)]);
-  await settled(90);
+  await settled();
   const names = host.asked.map(({ row, column }) => `${row}/${column}`);
   assert.equal(names.filter((name) => name === "1/2").length, 1);
   assert.ok(!names.includes("1/1"));
@@ -67,7 +77,7 @@ test("tiles scrolled out of view are aborted; tiles that stay in view are not re
 });
 
 test("memory is bounded: the least recently drawn tiles are evicted, those in view are not", async () => {
-  const { tiles, events, layer } = open({}, { maxBytes: 3 * 256 * 256 * 8 });
+  const { tiles, events, layer, settled } = open({}, { maxBytes: 3 * 256 * 256 * 8 });
   for (const [frame, column] of [[1, 0], [2, 1]]) {
     tiles.request(layer, [request(0, 0, column), request(0, 1, column)]);
     await settled();
@@ -80,7 +90,7 @@ test("memory is bounded: the least recently drawn tiles are evicted, those in vi
 });
 
 test("the end of the colour scale is kept after its tile is evicted, with and without sinks", async () => {
-  const { tiles, layer } = open({}, { maxBytes: 1 });
+  const { tiles, layer, settled } = open({}, { maxBytes: 1 });
   tiles.request(layer, [request(0, 0, 0)]);
   await settled();
   tiles.setSinks(layer, new Set([0, 2]));
@@ -96,7 +106,7 @@ test("the end of the colour scale is kept after its tile is evicted, with and wi
 
 test("errors of the host are reported, and the tile is requested again when it is needed again", async () => {
   let refuse = true;
-  const { host, tiles, events, layer } = open({ refuse: () => (refuse ? new HostError("refused", "No such head.") : null) });
+  const { host, tiles, events, layer, settled } = open({ refuse: () => (refuse ? new HostError("refused", "No such head.") : null) });
   tiles.request(layer, [request(0, 0, 0)]);
   await settled();
   assert.deepEqual(events.failed, ["No such head."]);

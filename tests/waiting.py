@@ -1,0 +1,45 @@
+"""Waiting for a state. Its deadline is one that a hang alone reaches: a busy machine is slow, and is no failure."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+HANG = 120  # seconds
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Returns once the condition holds."""
+    end = time.monotonic() + HANG
+    while not condition():
+        assert time.monotonic() < end, "this does not come to an end"
+        time.sleep(0.005)
+
+
+class ServerClock:
+    """The clock by which a view's server counts how long its connections wait; it stands still but for `advance`."""
+
+    def __init__(self, server: Any, patch: pytest.MonkeyPatch) -> None:
+        self._now, self._rounds = time.monotonic(), 0
+        reap = server._reaper.reap
+
+        def counted(connections: object) -> None:
+            reap(connections)
+            self._rounds += 1
+
+        patch.setattr(server._reaper, "reap", counted)
+        patch.setattr("uwaga.viewer.server.limits.time", self)
+
+    def monotonic(self) -> float:
+        return self._now
+
+    def advance(self, seconds: float) -> None:
+        """To the server so many seconds are gone: it has looked at its connections before and after them."""
+        self._look()
+        self._now += seconds
+        self._look()
+
+    def _look(self) -> None:
+        rounds = self._rounds
+        until(lambda: self._rounds >= rounds + 2)  # the first one may have begun before
