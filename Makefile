@@ -34,8 +34,8 @@ test python-test fast stress attacks smoke timing: export PYTHONDONTWRITEBYTECOD
 test: native-test front-test python-test
 
 # Three processes, because many tests wait.
-python-test: setup
-	$(PYTEST) $(GATE) -n 3 --dist loadfile --no-loadscope-reorder -m "not stress and not timing"
+python-test: wheels
+	UWAGA_WHEELS=$(CURDIR)/dist $(PYTEST) $(GATE) -n 3 --dist loadfile --no-loadscope-reorder -m "not stress and not timing"
 
 # What needs no browser, process, training or compiler.
 fast: setup
@@ -55,12 +55,12 @@ smoke: setup
 	$(PYTEST) -n 2 -m "stress and not timing" $(SMOKE)
 
 # What measures time or memory, or floods: one by one, on a machine that does nothing else.
-timing: setup
-	python -m pytest -q --no-missing -m timing
+timing: wheels
+	UWAGA_WHEELS=$(CURDIR)/dist python -m pytest -q --no-missing -m timing
 
 # Everything that `make test` leaves out, one target after another, to the end, whatever fails; then a table.
 nightly: setup
-	python .ci/nightly.py stress attacks smoke front-types workflows sanitize-python fuzz levels emulate wheel-test site notebooks interpret timing
+	python .ci/nightly.py stress attacks smoke front-types workflows sanitize-python fuzz levels emulate site notebooks interpret timing
 
 # The same tests with the newest of everything that the package's own bounds allow, or that those of NEWEST do, and what is other than
 # in constraints.txt.
@@ -203,9 +203,9 @@ wheels: setup
 	if [ "$$(uname)" = Linux ]; then auditwheel repair -z 9 --only-plat --plat manylinux_2_28_$$(uname -m) --wheel-dir dist build/wheels/*.whl; \
 	else cp build/wheels/*.whl dist; fi
 
-# What is in them, and the first minutes of a new user in a fresh environment without a compiler.
+# What is in them, and the first minutes of a new user in a fresh environment without a compiler: a part of `make test`.
 wheel-test: wheels
-	UWAGA_WHEELS=$(CURDIR)/dist python -m pytest -q tests/contracts/test_wheel.py
+	UWAGA_WHEELS=$(CURDIR)/dist python -m pytest -q -m "not timing" tests/contracts/test_wheel.py
 
 # The same first minutes on other Pythons, by uvx from the wheel alone. It downloads PyTorch for each, gigabytes on Linux.
 wheel-pythons: wheels

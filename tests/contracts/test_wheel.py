@@ -1,6 +1,6 @@
 """What `make wheels` has built, and what a new user does with it: an environment without a compiler, an exact map, a page.
 
-`make wheel-test` names the folder in UWAGA_WHEELS; other runs skip this file.
+The Makefile names the folder in UWAGA_WHEELS; without it these tests are skipped, or with --no-missing fail.
 """
 
 import os

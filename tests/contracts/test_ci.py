@@ -1,0 +1,103 @@
+"""The programs of .ci, and that constraints.txt locks what pyproject.toml asks for."""
+
+import importlib.util
+import tomllib
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+
+def program(root: Path, name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, root / ".ci" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+CLOSING_LINES = {
+    "== 2 failed, 3 passed, 1 skipped, 1 error in 1.25s ==": (3, 3),
+    "12 passed in 83.20s (0:01:23)": (12, 0),
+    "a\n4 passed, 2 deselected in 1.20s\nlevel avx2\n1 failed, 5 passed in 2.00s\n": (9, 1),
+    "88% tests passed, 1 tests failed out of 8": (7, 1),
+    "# pass 4\n# fail 1": (4, 1),
+    "\u2139 pass 4\n\u2139 fail 0": (4, 0),
+    "nothing ran": (0, 0),
+}
+
+
+@pytest.mark.parametrize("text", CLOSING_LINES)
+def test_tests_are_counted_by_the_closing_lines_of_their_runners(root: Path, text: str) -> None:
+    assert program(root, "nightly").counts(text) == CLOSING_LINES[text]
+
+
+@pytest.mark.slow
+def test_the_nightly_run_goes_on_after_a_failure_and_ends_with_a_table(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "Makefile").write_text(
+        "bad:\n\t@echo why; echo '1 failed, 2 passed in 0.10s'; exit 1\ngood:\n\t@echo '5 passed in 0.10s'\n"
+        "hangs:\n\t@sleep 100\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    nightly = program(root, "nightly")
+    monkeypatch.setattr(nightly, "LOGS", tmp_path / "logs")
+    monkeypatch.setattr(nightly, "SECONDS", 5)
+    assert nightly.main(["bad", "hangs", "good"]) == 1
+    said = capsys.readouterr().out
+    assert "  why\n" in said
+    table = [line.split() for line in said.splitlines()[-4:]]
+    assert [[*line[:1], *line[2:]] for line in table] == [
+        ["target", "passed", "failed"],
+        ["bad", "2", "1", "RED"],
+        ["hangs", "0", "0", "RED"],
+        ["good", "5", "0"],
+    ]
+    assert nightly.main(["good"]) == 0
+
+
+@pytest.fixture
+def locked(root: Path) -> dict[str, str]:
+    lines = (root / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    return program(root, "changed_versions").locked(lines)
+
+
+def test_constraints_txt_locks_everything_that_is_asked_for(root: Path, locked: dict[str, str]) -> None:
+    """`make lock` makes it."""
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
+    lists = [project["project"]["dependencies"], *project["project"]["optional-dependencies"].values()]
+    lists += [project["build-system"]["requires"]]
+    tools = (root / ".ci" / "requirements.in").read_text(encoding="utf-8").splitlines()
+    lists += [[line for line in tools if not line.startswith("#")]]
+    for requirement in (Requirement(line) for each in lists for line in each):
+        if requirement.name != "uwaga" and (requirement.marker is None or requirement.marker.evaluate()):
+            version = locked[canonicalize_name(requirement.name)]
+            assert requirement.specifier.contains(version, prereleases=True), requirement
+
+
+def test_the_packages_own_bounds_stay_wide(root: Path) -> None:
+    """Users have other versions; `make newest` tries the newest ones."""
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    lists = [
+        project["dependencies"],
+        *(project["optional-dependencies"][name] for name in ("encode", "plots", "train", "view")),
+    ]
+    for requirement in (Requirement(line) for each in lists for line in each):
+        assert {each.operator for each in requirement.specifier} <= {">="}, requirement
+
+
+def test_another_version_than_the_locked_one_is_named(
+    root: Path, locked: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "constraints.txt").write_text(
+        "# a comment\n"
+        + "".join(f"{name}=={'0.0.1' if name == 'numpy' else version}\n" for name, version in locked.items())
+    )
+    program(root, "changed_versions").main(str(tmp_path / "constraints.txt"))
+    said = capsys.readouterr().out.splitlines()
+    assert said[0].split() == ["package", "locked", "here"]
+    assert next(line for line in said if line.startswith("numpy ")).split()[1] == "0.0.1"
