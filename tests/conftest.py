@@ -1,8 +1,11 @@
 """What several folders share: one thread, the derived tolerance (tolerance.py), a front end and a model made in a test."""
 
+import atexit
 import json
 import os
+import shutil
 import sys
+import tempfile
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,6 +23,9 @@ from uwaga._base.processor import Processor
 
 # No engine profile of this machine changes what tests expect, in this process or those that they start.
 os.environ["UWAGA_PROFILE"] = "0"
+# What torch.compile has compiled is kept by content for all processes of a user: a process that was killed may have left half a file.
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = _COMPILED = tempfile.mkdtemp(prefix="uwaga-inductor-")
+atexit.register(shutil.rmtree, _COMPILED, ignore_errors=True)
 # Triton, where it is installed and there is no GPU, runs kernels in its interpreter; it looks at this once, when it is imported.
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"

@@ -44,7 +44,7 @@ _PEERS = 0.0 if os.environ.get("UWAGA_WITHOUT_PEERS") else 1.0
 _draw: ContextVar[tuple[torch.dtype, int] | None] = ContextVar("draw", default=None)
 
 _aten = torch.ops.aten
-_PRODUCTS = {_aten.mm, _aten.bmm, _aten.addmm, _aten.baddbmm, _aten.mv, _aten.dot}
+_PRODUCTS = {_aten.mm, _aten.bmm, _aten.addmm, _aten.baddbmm, _aten.convolution, _aten.mv, _aten.dot}
 _SUMS = {
     _aten.sum,
     torch.ops.prims.sum,
@@ -52,6 +52,7 @@ _SUMS = {
     _aten.index_add,
     _aten.index_put,
     _aten.index_put_,
+    _aten.index_add_,
     _aten._index_put_impl_,
     _aten.scatter_add,
     _aten.embedding_dense_backward,
@@ -59,7 +60,7 @@ _SUMS = {
 # Several operations in one, by PyTorch's own definition of each.
 _COMPOSED = {
     _aten._softmax, _aten._softmax_backward_data, _aten._log_softmax, _aten._log_softmax_backward_data, _aten._safe_softmax,
-    _aten.logsumexp, _aten.var_mean, _aten.native_layer_norm, _aten.native_layer_norm_backward,
+    _aten.logsumexp, _aten.var_mean, _aten.native_layer_norm, _aten.native_group_norm, _aten.native_layer_norm_backward,
     _aten._fused_rms_norm, _aten.gelu, _aten.gelu_backward, _aten.silu, _aten.silu_backward, _aten.special_entr,
     _aten.linalg_vector_norm,  _aten._scaled_dot_product_flash_attention_for_cpu,
 }  # fmt: skip
@@ -132,7 +133,8 @@ class _Rounding(TorchDispatchMode):
         if noise is not None:
             result += noise
         else:
-            is_known = torch.Tag.pointwise in func.tags or packet in _MOVES
+            # The parts of _COMPOSED that are of `prims` and no sums are elementwise.
+            is_known = torch.Tag.pointwise in func.tags or packet in _MOVES or func.namespace == "prims"
             assert is_known, f"tolerance.py has no rule for the roundings of {func}"
         for x in results:
             x.copy_(_rounded(x, torch.float32))

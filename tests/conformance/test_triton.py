@@ -164,8 +164,10 @@ def test_entries_have_their_bits_in_whatever_rectangle_and_gradients_of_their_de
     query, key = _randn(1, 4, 20, 4), _randn(1, 2, 30, 4, seed=1)
     read, dense = (AttentionMap(query, key, mask=Causal(), impl="triton") for _ in range(2))
     whole = dense.to_dense()
-    assert torch.equal(read[0, 3, 5:9, 2:29:3], whole[0, 3, 5:9, 2:29:3])  # of rows whose normalizer is not known yet
-    assert torch.equal(read[0, 1, 7], whole[0, 1, 7])
+    # Triton's interpreter multiplies by NumPy, whose BLAS has other bits for other shapes on some processors.
+    unit = 0.0 if query.is_cuda else 4 * torch.finfo(torch.float32).eps
+    for where in ((0, 3, slice(5, 9), slice(2, 29, 3)), (0, 1, 7)):  # of rows whose normalizer is not known yet
+        torch.testing.assert_close(read[where], whole[where], rtol=unit, atol=unit)
     grads = []
     for impl in ("triton", "reference"):
         q, k = query.clone().requires_grad_(), key.clone().requires_grad_()

@@ -291,11 +291,11 @@ def test_a_recording_in_the_block_shows_the_edited_computation(implementation: s
     assert model.config._attn_implementation == implementation
 
 
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize(
+    "implementation", [each for each in IMPLEMENTATIONS if each != "sdpa"]
+)  # which returns no weights
 @torch.no_grad()
 def test_attentions_that_the_model_returns_are_edited(implementation: str) -> None:
-    if implementation == "sdpa":
-        pytest.skip("sdpa returns no weights")
     model, given = model_of("bert", implementation), inputs_of("bert")
     with uwaga.edit(model, scores={("encoder", 1, 0): uwaga.Links(2, [0, 1])}):
         returned = model(**given, output_attentions=True).attentions[1]

@@ -118,8 +118,13 @@ def check_passes(found: uwaga.Recording, model: nn.Module, kinds: tuple[str, ...
 
     assert found.tokens == whole.tokens
     for where in [where for where in whole.maps if where[0] in kinds]:
-        ours, peer = (recording.maps[where].to_dense() for recording in (found, whole))
-        assert_as_exact(ours, peer, lambda where=where: right().maps[where].to_dense())
+
+        def weights(recording: uwaga.Recording, where: tuple[str, int] = where) -> Tensor:
+            dense = recording.maps[where].to_dense()
+            # What an encoder computes at padding is undefined, and another number in float64.
+            return dense.transpose(1, 2)[inputs["attention_mask"].bool()] if where[0] == "encoder" else dense
+
+        assert_as_exact(weights(found), weights(whole), lambda weights=weights: weights(right()))
 
 
 @pytest.mark.parametrize("how", ["greedy", "drawn", "left padding", "static cache", "beams"])

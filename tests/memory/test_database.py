@@ -390,6 +390,7 @@ with uwaga.SoftDatabase.open(sys.argv[1]) as db:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root can become another user")
 def test_another_user_reads_a_folder_that_he_cannot_write(db: SoftDatabase) -> None:
     db.close()
