@@ -11,8 +11,8 @@ square of what that changes. The roundings:
   largest is u = 2^-24 of the number. The square of a partial sum is at most sum t^2 where signs are random, and at most
   (sum t)^2 where they are equal: the larger of both is taken. The last of them, the result, is rounded as of every operation. Sums in
   blocks, lanes or pairs err less. A term of a sum of products has a rounding of its own: sum t^2 more. Zeros are no terms.
-- In half precision: of results, to nearest, and of the operands of products of matrices (the weights before they meet the values, and
-  the gradients of scores: FlashAttention does so, and matrix units ask for it), by a random number of at most half a unit, so that
+- In half precision: of results, and of the operands of products of matrices (the weights before they meet the values, and the
+  gradients of scores: FlashAttention does so, and matrix units ask for it), by a random number of at most half a unit, so that
   each run is a draw. All sums are in float32.
 
 Overflow is not imitated.
@@ -44,38 +44,40 @@ _PEERS = 0.0 if os.environ.get("UWAGA_WITHOUT_PEERS") else 1.0
 _draw: ContextVar[tuple[torch.dtype, int] | None] = ContextVar("draw", default=None)
 
 _aten = torch.ops.aten
-_PRODUCTS = {_aten.mm, _aten.bmm, _aten.addmm, _aten.baddbmm, _aten.convolution, _aten.mv, _aten.dot}
-_SUMS = {
-    _aten.sum,
-    torch.ops.prims.sum,
-    _aten.cumsum,
-    _aten.index_add,
-    _aten.index_put,
-    _aten.index_put_,
-    _aten.index_add_,
-    _aten._index_put_impl_,
-    _aten.scatter_add,
-    _aten.embedding_dense_backward,
+_PRODUCTS = {
+    _aten.mm,
+    _aten.bmm,
+    _aten.addmm,
+    _aten.baddbmm,
+    _aten.convolution,
+    _aten.convolution_backward,
+    _aten.mv,
+    _aten.dot,
 }
+_SUMS = {
+    _aten.sum, torch.ops.prims.sum, _aten.cumsum, _aten.index_add, _aten.index_add_, _aten.index_put, _aten.index_put_,
+    _aten._index_put_impl_, _aten.scatter_add, _aten.embedding_dense_backward,
+}  # fmt: skip
 # Several operations in one, by PyTorch's own definition of each.
 _COMPOSED = {
     _aten._softmax, _aten._softmax_backward_data, _aten._log_softmax, _aten._log_softmax_backward_data, _aten._safe_softmax,
-    _aten.logsumexp, _aten.var_mean, _aten.native_layer_norm, _aten.native_group_norm, _aten.native_layer_norm_backward,
+    _aten.logsumexp, _aten.var_mean, _aten.native_layer_norm, _aten.native_group_norm, _aten.native_group_norm_backward, _aten.native_layer_norm_backward,
     _aten._fused_rms_norm, _aten.gelu, _aten.gelu_backward, _aten.silu, _aten.silu_backward, _aten.special_entr,
-    _aten.linalg_vector_norm,  _aten._scaled_dot_product_flash_attention_for_cpu,
+    _aten.linalg_vector_norm, _aten._weight_norm_interface, _aten._scaled_dot_product_flash_attention_for_cpu,
 }  # fmt: skip
 # No arithmetic: numbers are moved or selected.
 _MOVES = {
     _aten._local_scalar_dense, _aten._to_copy, _aten._unsafe_view, _aten.amax, _aten.amin, _aten.arange, _aten.cat,
     _aten.clamp_, _aten.clone, _aten.constant_pad_nd, _aten.copy_, _aten.detach, _aten.detach_, _aten.embedding,
     _aten.empty, _aten.empty_like, _aten.empty_strided, _aten.eye, _aten.fill_, _aten.flip, _aten.full, _aten.full_like,
-    _aten.gather, _aten.index, _aten.index_select, _aten.lift_fresh, _aten.lift_fresh_copy, _aten.linspace,
+    _aten.gather, _aten.index, _aten.index_copy, _aten.index_copy_, _aten.index_select, _aten.lift_fresh, _aten.lift_fresh_copy, _aten.linspace,
     _aten.masked_fill, _aten.masked_fill_, _aten.max, _aten.min, _aten.new_empty, _aten.new_empty_strided, _aten.new_full,
     _aten.new_ones, _aten.new_zeros, _aten.ones, _aten.ones_like, _aten.repeat, _aten.roll, _aten.scalar_tensor,
     _aten.scatter, _aten.select_backward, _aten.slice_backward, _aten.sort, _aten.stack, _aten.topk, _aten.tril,
     _aten.triu, _aten.value_selecting_reduction_backward, _aten.zero_, _aten.zeros, _aten.zeros_like,
 }  # fmt: skip
 
+# The kernels of the package's operators: in float64 they are the reference's operations.
 _KERNELS = {
     torch.ops.uwaga.forward.default: operators._forward,
     torch.ops.uwaga.backward.default: operators._backward,
@@ -97,7 +99,17 @@ def _variance(
     return total / (x.numel() / max(total.numel(), 1) - (1 if correction is None else correction))
 
 
-_OWN = {_aten.mean: _mean, torch.ops.prims.var: _variance}
+def _weight_norm_backward(grad: Tensor, v: Tensor, g: Tensor, norm: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    """Of w = v * g / norm, where the norm is over all dimensions but `dim`."""
+    along = (grad * v).sum([d for d in range(v.dim()) if d != dim], keepdim=True) / norm
+    return g / norm * (grad - v * (along / norm)), along
+
+
+_OWN = {
+    _aten.mean: _mean,
+    torch.ops.prims.var: _variance,
+    _aten._weight_norm_interface_backward: _weight_norm_backward,
+}
 
 
 class _Rounding(TorchDispatchMode):
@@ -110,7 +122,7 @@ class _Rounding(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         args, kwargs, packet = [_rounded_number(x) for x in args], kwargs or {}, func.overloadpacket
-        if func.namespace == "uwaga":  # what its kernel does, in float64 the reference's operations
+        if func.namespace == "uwaga":
             with self:
                 return _KERNELS[func](*args, **kwargs)
         if packet in _COMPOSED:
@@ -127,11 +139,12 @@ class _Rounding(TorchDispatchMode):
             args = [self._store(x) if _is_double(x) else x for x in args]
         noise = self._noise(func, args, kwargs) if packet in _PRODUCTS | _SUMS and any(map(_is_double, args)) else None
         result = func(*args, **kwargs)
-        results = [x for x in (result if isinstance(result, (tuple, list)) else [result]) if _is_double(x)]
+        results = _doubles(result)
         if func.is_view or not results:
             return result
         if noise is not None:
-            result += noise
+            for x, each in zip(results, noise, strict=True):
+                x += each
         else:
             # The parts of _COMPOSED that are of `prims` and no sums are elementwise.
             is_known = torch.Tag.pointwise in func.tags or packet in _MOVES or func.namespace == "prims"
@@ -152,19 +165,26 @@ class _Rounding(TorchDispatchMode):
         draw = torch.rand(x.shape, generator=self._generator, dtype=torch.float64) - 0.5
         return torch.where(x == x.to(self._stored).double(), x, x + unit * draw)
 
-    def _noise(self, func, args: list, kwargs: dict) -> Tensor:
-        """What the partial sums' roundings add up to."""
+    def _noise(self, func, args: list, kwargs: dict) -> list[Tensor]:
+        """What the partial sums' roundings add up to, in each result."""
 
-        def summed(of: Callable[[Tensor], Tensor]) -> Tensor:
-            return func(*(of(x) if _is_double(x) else x for x in args), **kwargs)
+        def summed(of: Callable[[Tensor], Tensor]) -> list[Tensor]:
+            return _doubles(func(*(of(x) if _is_double(x) else x for x in args), **kwargs))
 
-        total, squares, n = summed(torch.clone), summed(torch.square), summed(lambda x: (x != 0).double())
-        variance = (n - 2).clamp(min=0) * torch.maximum(squares, total.square())
-        if func.overloadpacket in _PRODUCTS:
-            variance += (n > 1) * squares  # a product that is alone is the result
-        u = torch.finfo(torch.float32).eps / 2
-        draw = torch.randn(total.shape, generator=self._generator, dtype=torch.float64)
-        return u / 3**0.5 * variance.sqrt() * draw
+        u, noise = torch.finfo(torch.float32).eps / 2, []
+        for total, squares, n in zip(
+            summed(torch.clone), summed(torch.square), summed(lambda x: (x != 0).double()), strict=True
+        ):
+            variance = (n - 2).clamp(min=0) * torch.maximum(squares, total.square())
+            if func.overloadpacket in _PRODUCTS:
+                variance += (n > 1) * squares  # a product that is alone is the result
+            draw = torch.randn(total.shape, generator=self._generator, dtype=torch.float64)
+            noise.append(u / 3**0.5 * variance.sqrt() * draw)
+        return noise
+
+
+def _doubles(result: object) -> list[Tensor]:
+    return [x for x in (result if isinstance(result, (tuple, list)) else [result]) if _is_double(x)]
 
 
 def _is_double(x: object) -> bool:
@@ -185,9 +205,11 @@ def _rounded_number(x: object) -> object:
 def roundings(stored: torch.dtype, seed: int) -> Iterator[_Rounding]:
     """What is computed in float64 in this context has the roundings above; operands are stored in that dtype."""
     token = _draw.set((stored, seed))
-    with sdpa_kernel(SDPBackend.MATH), _Rounding(stored, seed) as arithmetic:
-        yield arithmetic
-    _draw.reset(token)
+    try:
+        with sdpa_kernel(SDPBackend.MATH), _Rounding(stored, seed) as arithmetic:
+            yield arithmetic
+    finally:
+        _draw.reset(token)
 
 
 T = TypeVar("T")
@@ -219,7 +241,9 @@ def assert_within(what: str, error: float, peer: float, derived: Iterable[float]
     assert error <= allowed, f"{what}: error {error:.3g}, allowed {allowed:.3g}, of values of {size:.3g}"
 
 
-def assert_as_exact(found: Tensor, peer: Tensor, exact: Callable[[], Tensor]) -> None:
+def assert_as_exact(
+    found: Tensor, peer: Tensor, exact: Callable[[], Tensor], *, stored: torch.dtype | None = None
+) -> None:
     """`found` is at most twice as far from the float64 result as the peer's own is, or as float32 arithmetic is by itself, by
     their root mean square.
 
@@ -227,6 +251,7 @@ def assert_as_exact(found: Tensor, peer: Tensor, exact: Callable[[], Tensor]) ->
         found, peer: of one dtype.
         exact: computes the result in float64, of the same shape; at least 40 numbers, of as many draws as there are. Called
             again, with roundings, where the peer's error does not decide.
+        stored: of the operands of products, if they are not of the dtype of `found`: that of autocast.
     """
     right = exact().detach()
     assert found.shape == right.shape
@@ -236,9 +261,9 @@ def assert_as_exact(found: Tensor, peer: Tensor, exact: Callable[[], Tensor]) ->
 
     def derived() -> Iterator[float]:
         for seed in range(DRAWS):
-            with roundings(found.dtype, seed):
+            with roundings(stored or found.dtype, seed) as arithmetic:
                 again = exact().detach()
-            yield rms(again.to(found.dtype).double() - right)
+            yield rms((again if stored else arithmetic.stored(again)) - right)
 
     errors = (rms(x.detach().double() - right) for x in (found, peer))
     assert_within("result", *errors, derived(), 2.0, rms(right))

@@ -183,8 +183,8 @@ def derived(operands: dict[str, Tensor], build, seed: int, *, with_lse: bool = T
     with tolerance.roundings(dtype, seed) as arithmetic:
         run = partial(run_plain, by_logarithm=True)
         made = measure(run, to_float64(operands), build, with_lse=with_lse, stored=arithmetic.stored)
-    gradients = {name: x.to(operands[name].dtype).double() for name, x in made.gradients.items()}
-    return Result(output=made.output.to(dtype).double(), lse=made.lse, gradients=gradients)
+    gradients = {name: arithmetic.stored(x) for name, x in made.gradients.items()}
+    return Result(output=arithmetic.stored(made.output), lse=made.lse, gradients=gradients)
 
 
 def assert_as_exact(

@@ -179,6 +179,9 @@ def test_pictures_and_speech(family: str) -> None:
 
     def run(model: nn.Module) -> Tensor:
         cast = {name: x.to(model.dtype) if x.is_floating_point() else x for name, x in given.items()}
-        return gradients(model, [model(**cast)[0].square().mean()])
+        states = model(**cast)[0]
+        if family == "wav2vec2":  # what it computes at padding is undefined
+            states = states[model._get_feature_vector_attention_mask(states.shape[1], given["attention_mask"])]
+        return gradients(model, [states.square().mean()])
 
     tiny.agrees(model, run)

@@ -140,14 +140,18 @@ def alone(ids_BN: Tensor, mask_BN: Tensor) -> list[Tensor]:
 
 
 def agrees(
-    model: torch.nn.Module, run: Callable[[torch.nn.Module], Tensor], exact: Callable[[], Tensor] | None = None
+    model: torch.nn.Module,
+    run: Callable[[torch.nn.Module], Tensor],
+    exact: Callable[[], Tensor] | None = None,
+    *,
+    stored: torch.dtype | None = None,
 ) -> None:
     """What `run` gives with "uwaga" lies no farther from float64 than twice what it gives with "eager" does, and a unit
-    in the last place. The oracle runs the same, unless `exact` computes what is right."""
+    in the last place. The oracle runs the same, unless `exact` computes what is right. `stored`: tolerance.assert_as_exact."""
     in_float64 = oracle(model)
     eager = run(model)
     model.set_attn_implementation("uwaga")
     ours = run(model)
     model.set_attn_implementation("eager")
     assert type(ours) is Tensor
-    assert_as_exact(ours, eager, exact or (lambda: run(in_float64)))
+    assert_as_exact(ours, eager, exact or (lambda: run(in_float64)), stored=stored)
