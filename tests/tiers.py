@@ -11,6 +11,7 @@ What a test needs and does not find is a failure with `--no-missing`, which the 
 """
 
 import multiprocessing.process
+import os
 import re
 import subprocess
 from collections import defaultdict
@@ -131,7 +132,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Files whose tests are mostly slow come first, so that of several processes none gets a long one at the end."""
-    _mark_stress(items, is_whole=not any("::" in each for each in config.args))
+    narrowed = any("::" in each for each in config.args) or bool(
+        {"UWAGA_LEVEL", "UWAGA_CONFORMANCE_DEVICE"} & os.environ.keys()
+    )
+    _mark_stress(items, is_whole=not narrowed)
     slow_of_file: dict[object, list[bool]] = defaultdict(list)
     for item in items:
         slow_of_file[item.path].append(item.get_closest_marker("slow") is not None)
@@ -145,8 +149,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _mark_stress(items: Sequence[pytest.Item], *, is_whole: bool) -> None:
-    """Mark what STRESS leaves out. Raises UsageError: an entry keeps cases that are not there; where single tests were asked for
-    (not `is_whole`), they may be others."""
+    """Mark what STRESS leaves out. Raises UsageError: an entry keeps cases that are not there; where single tests, a level or a device
+    were asked for (not `is_whole`), they may be others."""
     met: dict[str, set[str]] = {}
     for item in items:
         file, _, test = item.nodeid.removeprefix("tests/").partition("::")

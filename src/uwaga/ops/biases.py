@@ -106,7 +106,9 @@ class RelativeBias(DistanceBias):
         return self.table
 
     def vector(self, distance_L: Tensor) -> Tensor:
-        return self.table[self.bucket(distance_L)].T
+        # Widened first: the gradient of a table adds up over all distances that share a bucket, in the dtype that is indexed.
+        table = self.table.to(torch.promote_types(self.table.dtype, torch.float32))
+        return table[self.bucket(distance_L)].T
 
     def bucket(self, distance: Tensor) -> Tensor:
         """T5's bucket of each distance j - p, as in transformers' T5Attention._relative_position_bucket."""
