@@ -17,7 +17,9 @@ from uwaga._base import env
 from uwaga.cli import app
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = sorted(ROOT.glob("*.md")) + sorted((ROOT / "docs").glob("*.md"))
+DOCUMENTS = (
+    sorted(ROOT.glob("*.md")) + sorted((ROOT / "docs").glob("*.md")) + sorted((ROOT / "docs" / "log").glob("*.md"))
+)
 TRANSLATED = sorted((ROOT / "docs").glob("??/*.md"))
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 

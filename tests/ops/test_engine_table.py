@@ -153,7 +153,7 @@ def test_dense_calls_without_gradients_obey_the_table(on: Callable[[Processor], 
 def test_linear_maps_obey_the_table_and_say_what_that_costs(on: Callable[[Processor], None]) -> None:
     on(SAPPHIRE_RAPIDS)
     x = torch.ones(3, 6)
-    measured = "measured on Intel processors with AMX: docs/log.md"
+    measured = "measured on Intel processors with AMX: docs/log/2026-11-25.md"
     assert explain_linear(x, x)[:2] == ("cpu", f"native kernels on the CPU; {measured}")
     half = x.bfloat16()
     found = explain_linear(half, half)

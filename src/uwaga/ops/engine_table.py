@@ -59,7 +59,7 @@ class Preference(NamedTuple):
     is_measured: bool
 
 
-_LOG = "docs/log.md"
+_LOG = "docs/log/2026-11-22.md"
 _AVX2 = "benchmarks/results/2026-11-22-avx2.md"
 _ZEN_4 = "benchmarks/results/2026-11-22-zen4-engines.md"
 
@@ -121,7 +121,10 @@ ROWS: tuple[Row, ...] = (
         lambda here: here.vendor == "Intel" and _has_amx(here),
         attention=_all("cpu", "torch") | {"bfloat16": Rule(("torch", "cpu"))},
         linear=_all("cpu", "torch", "onednn")
-        | {"float32": Rule(("cpu", "torch", "onednn"), _LOG), "bfloat16": Rule(("torch", "onednn", "cpu"))},
+        | {
+            "float32": Rule(("cpu", "torch", "onednn"), "docs/log/2026-11-25.md"),
+            "bfloat16": Rule(("torch", "onednn", "cpu")),
+        },
     ),
     Row(
         "Intel processors with AVX2 or AVX-512, without AMX",
