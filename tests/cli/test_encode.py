@@ -242,26 +242,6 @@ def test_two_models_or_ways_never_meet_in_one_file(
     assert not begun.with_name("out.parquet.parts").exists()
 
 
-def test_vectors_of_an_earlier_version_are_refused(begun: Path, corpus: Path, model: Path) -> None:
-    folder = begun.with_name("out.parquet.parts")
-    settings = folder / "settings.json"
-    described = json.loads(settings.read_text())
-    described["long"], described["budget"] = described.pop("overflow"), described.pop("tokens_per_batch")
-    settings.write_text(json.dumps(described))
-    assert refusal(corpus, begun, model) == (
-        f"{folder} was written by an earlier version of uwaga, with other names of options (long is now called overflow, "
-        "budget is now called tokens_per_batch); move it away and encode again"
-    )
-
-
-@pytest.mark.parametrize(("old", "new"), [("--long", "--overflow"), ("--budget", "--tokens-per-batch")])
-def test_former_names_of_options_are_refused(corpus: Path, model: Path, tmp_path: Path, old: str, new: str) -> None:
-    arguments = ["encode", str(corpus), "-o", str(tmp_path / "o.parquet"), "--model", str(model), old, "mean"]
-    result = CliRunner().invoke(app, arguments)
-    assert result.exit_code == 2
-    assert result.stderr == f"uwaga encode: {old} is now called {new}\n"
-
-
 def test_a_document_that_cannot_be_encoded_is_named_and_can_be_mended_later(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -137,9 +137,3 @@ def test_what_cannot_be_drawn_says_why(weights, arguments: dict, message: str) -
     with pytest.raises(ValueError) as caught:
         plots.arcs(weights, **{"tokens": TOKENS} | arguments)
     assert str(caught.value) == message
-
-
-def test_the_former_name_of_threshold_is_refused() -> None:
-    with pytest.raises(TypeError) as caught:
-        plots.arcs(WEIGHTS, TOKENS, least=0.05)
-    assert str(caught.value) == "arcs: least is now called threshold"

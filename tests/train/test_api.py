@@ -469,22 +469,3 @@ def test_idle_processes_are_reported(make: Make) -> None:
         display, make("batch.tokens_per_batch=96", "batch.tokens_per_step=384"), model, Path("run/last"), world
     )
     assert lines == ["6 weights, 6 steps, from run/last"]
-
-
-@pytest.mark.slow
-def test_a_run_with_former_keys_is_refused_with_the_present_one(train: Callable[..., Result], tmp_path: Path) -> None:
-    path = train().checkpoint / "config.toml"
-    path.write_text(path.read_text().replace("output_dir = ", "out = "))
-    with pytest.raises(ConfigError) as caught:
-        train(resume=True)
-    assert str(caught.value) == f"{path}: run: out is now called output_dir"
-
-
-def test_the_former_name_of_the_validation_losses_is_refused(tmp_path: Path) -> None:
-    given = {"steps": 1, "losses": {}, "checkpoint": tmp_path, "best": tmp_path}
-    with pytest.raises(TypeError) as caught:
-        Result(**given, valid={})  # type: ignore[call-arg]
-    assert str(caught.value) == "Result: valid is now called validation_losses"
-    with pytest.raises(AttributeError) as missing:
-        Result(**given, validation_losses={}).valid  # type: ignore[attr-defined]  # noqa: B018
-    assert str(missing.value) == "'Result' object has no attribute 'valid'; it is now called validation_losses"

@@ -7,8 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from uwaga._base import renamed
-from uwaga.train import config as sections
 from uwaga.train.config import Config, to_toml
 from uwaga.train.errors import ConfigError
 
@@ -102,43 +100,6 @@ def test_an_override_can_create_a_table() -> None:
 )
 def test_an_unknown_key_names_the_nearest(override: str, message: str) -> None:
     assert _message(override) == message
-
-
-@pytest.mark.parametrize(
-    ("section", "former", "present"),
-    [
-        ("tokenizer", "vocabulary=9", "vocab_size"),
-        ("tokenizer.target", "vocabulary=9", "vocab_size"),
-        ("data", "valid=['b.txt']", "validation"),
-        ("data", "valid_share=0.1", "validation_fraction"),
-        ("data", "valid_target_files=['b.txt']", "validation_target_files"),
-        ("data", "field=body", "text_field"),
-        ("data", "layout=cmudict", "pair_format"),
-        ("data", "without='012'", "remove_characters"),
-        ("data", "context=64", "context_length"),
-        ("data", "mask_share=0.15", "mlm_probability"),
-        ("data.sources.x", "address='https://example.org'", "url"),
-        ("data.sources.x", "made='by hand'", "instructions"),
-        ("batch", "tokens=64", "tokens_per_batch"),
-        ("batch", "global_tokens=128", "tokens_per_step"),
-        ("optimizer", "clip=1.0", "max_grad_norm"),
-        ("schedule", "warmup=1", "warmup_steps"),
-        ("schedule", "final=0.1", "final_lr_ratio"),
-        ("run", "out=elsewhere", "output_dir"),
-        ("run", "samples=['a']", "sample_prompts"),
-    ],
-)
-def test_a_former_key_is_refused_with_the_present_one(section: str, former: str, present: str) -> None:
-    assert _message(f"{section}.{former}") == f"{section}: {former.partition('=')[0]} is now called {present}"
-
-
-@pytest.mark.parametrize("each", [each for each in renamed.PARAMETERS if each.owner.startswith("uwaga.train.config.")])
-def test_former_names_of_a_section_in_python(each: renamed.RenamedParameter) -> None:
-    name = each.owner.rpartition(".")[2]
-    section = getattr(sections, name)
-    with pytest.raises(TypeError) as raised:
-        section(**{each.old: 1})
-    assert str(raised.value) == f"{name}: {each.old} is now called {each.new}"
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from importlib import import_module
 
 
 def names(
-    package: str, home: Mapping[str, str], packages: tuple[str, ...] = (), renamed: Mapping[str, str] | None = None
+    package: str, home: Mapping[str, str], packages: tuple[str, ...] = ()
 ) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
     """The `__getattr__` and `__dir__` of a package.
 
@@ -14,15 +14,13 @@ def names(
         package: its `__name__`.
         home: for each public name the module that defines it.
         packages: packages and modules inside it that are reached in the same way.
-        renamed: names that it had before, and what they are called now; asking for one raises an AttributeError that says so.
     """
 
     def get(name: str) -> object:
         if name in packages:
             return import_module(f"{package}.{name}")
         if name not in home:
-            now = f"; it is now called {renamed[name]}" if renamed and name in renamed else ""
-            raise AttributeError(f"module {package!r} has no attribute {name!r}{now}")
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
         # Set as an attribute of the package, so that __getattr__ is called once per name.
         value = getattr(import_module(home[name]), name)
         setattr(sys.modules[package], name, value)

@@ -37,10 +37,6 @@ _LOCK, _SETTINGS, _WHOLE = "lock", "settings.json", "whole.parquet"
 _NAMES = re.compile(rf"{re.escape(_LOCK)}|{re.escape(_SETTINGS)}|{re.escape(_WHOLE)}|[0-9]{{8}}\.arrow")
 
 
-# Settings that had other names in files of earlier versions.
-_RENAMED = {"long": "overflow", "budget": "tokens_per_batch"}
-
-
 class VectorsError(ValueError):
     """Existing vectors were made with other options or from other documents, or vectors cannot be written."""
 
@@ -230,12 +226,6 @@ class Vectors:
 
     def _compare(self, theirs: Mapping[str, object], place: Path, what: str, way_out: str) -> None:
         """Raises VectorsError, which lists the settings that differ, and says what can be done."""
-        renamed = [f"{old} is now called {new}" for old, new in _RENAMED.items() if old in theirs]
-        if renamed:
-            raise VectorsError(
-                f"{place} was written by an earlier version of uwaga, with other names of options ({', '.join(renamed)}); "
-                "move it away and encode again"
-            )
         differing = [name for name in {**self._settings, **theirs} if theirs.get(name) != self._settings.get(name)]
         if differing:
             lines = (f"\n  {name}: {theirs.get(name)!r} there, {self._settings.get(name)!r} now" for name in differing)

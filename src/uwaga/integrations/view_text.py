@@ -3,7 +3,6 @@
 import os
 from typing import TYPE_CHECKING
 
-from uwaga._base import renamed
 from uwaga.integrations.run_text import RecordError, default_model, load
 from uwaga.integrations.text_runner import TextRunner
 from uwaga.viewer import api
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
     from uwaga.viewer.notebook import Widget
 
 
-@renamed.parameters(shown="maps")
 def view(
     maps: MapsLike | str,
     *,

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 from torch.types import Device
 
-from uwaga._base import renamed
 from uwaga._base.errors import ShapeError
 from uwaga.nn.batch_invariant import apply_linear
 from uwaga.nn.fused_qkv import fused_linears, is_worthwhile
@@ -67,17 +66,6 @@ class QKV(NamedTuple):
     value: Operand  # (..., G, K, E); Ragged (N, G, E)
 
 
-@renamed.parameters(
-    width="d_model",
-    heads="num_heads",
-    key_heads="num_kv_heads",
-    key_width="d_k",
-    value_width="d_v",
-    query_input="query_dim",
-    key_input="key_dim",
-    value_input="value_dim",
-    output_width="output_dim",
-)
 class MultiHeadAttention(nn.Module):
     """Multi-head attention (Vaswani et al., "Attention Is All You Need", 2017, section 3.2.2); fewer key heads than query
     heads after Ainslie et al., "GQA" (2023). H D and H E need not equal M.

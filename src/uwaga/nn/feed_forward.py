@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 from torch.types import Device
 
-from uwaga._base import renamed
 from uwaga.nn.batch_invariant import apply_linear
 from uwaga.nn.operand import check_width, map_values
 from uwaga.nn.plain_modules import apply_dropout
@@ -15,7 +14,6 @@ from uwaga.ops.activations import ACTIVATIONS
 from uwaga.ops.ragged import Operand
 
 
-@renamed.parameters(width="d_model", hidden="d_ff")
 class FeedForward(nn.Module):
     """down(f(up x)) (Vaswani et al. 2017, section 3.3); gated: down(f(gate x) * up x) (Shazeer, "GLU Variants Improve
     Transformer", 2020). Each token is mapped by itself, so a packed batch needs no padding.
@@ -57,7 +55,6 @@ class FeedForward(nn.Module):
         self.down = nn.Linear(d_ff, d_model, bias, **factory)
         self.dropout = nn.Dropout(dropout)
 
-    @renamed.parameters(steadily="batch_invariant")
     def forward(self, x: Operand, *, batch_invariant: bool = True) -> Operand:
         """(..., Q, M), or Ragged with values (N, M), as x is.
 

@@ -11,7 +11,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from uwaga._base import renamed
 from uwaga._base.shapes import NamedShape, bind, shape_error
 from uwaga._base.tracing import is_readable
 from uwaga.nn.operand import values_of
@@ -21,7 +20,6 @@ from uwaga.ops.masks import Both, Causal, Documents, Either, KeyLengths, Mask, W
 from uwaga.ops.ragged import Operand, Ragged
 
 
-@renamed.parameters(layers="num_layers")
 class KeyValueCache:
     """The keys and values of every layer (after Shazeer, "Fast Transformer Decoding", 2019, section 2.4).
 

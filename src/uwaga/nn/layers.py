@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, nn
 from torch.types import Device
 
-from uwaga._base import renamed
 from uwaga.nn.attention import MultiHeadAttention
 from uwaga.nn.feed_forward import FeedForward
 from uwaga.nn.kv_cache import KeyValueCache, LayerCache
@@ -29,18 +28,6 @@ from uwaga.ops.masks import Mask
 from uwaga.ops.ragged import Operand, Ragged
 
 
-@renamed.parameters(
-    width="d_model",
-    heads="num_heads",
-    hidden="d_ff",
-    key_heads="num_kv_heads",
-    key_width="d_k",
-    value_width="d_v",
-    memory_width="memory_dim",
-    norm_kind="norm_type",
-    eps="norm_eps",
-    hidden_dropout="activation_dropout",
-)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerSpec:
     """The options of a layer; the argument of EncoderLayer, DecoderLayer, Encoder and Decoder.
@@ -250,7 +237,6 @@ def _add_and_norm(
     return (x.with_values(pair[0]), x.with_values(pair[1])) if isinstance(x, Ragged) else pair
 
 
-@renamed.parameters(layers="num_layers")
 class Encoder(nn.Module):
     """A stack of encoder layers (Vaswani et al. 2017, section 3.1); with a causal mask a decoder-only model.
 
@@ -290,7 +276,6 @@ class Encoder(nn.Module):
         return x if self.norm is None else map_values(self.norm, x)
 
 
-@renamed.parameters(layers="num_layers")
 class Decoder(nn.Module):
     """A stack of decoder layers with one memory (Vaswani et al. 2017, section 3.1).
 

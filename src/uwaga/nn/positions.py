@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch.types import Device
 
-from uwaga._base import renamed
 from uwaga._base.shapes import NamedShape, shape_error
 from uwaga._base.tracing import is_readable
 from uwaga.nn.operand import check_width, map_values, values_of
@@ -68,7 +67,6 @@ class Repeat(NamedTuple):
     distance: float
 
 
-@renamed.parameters(width="d_model")
 class SinusoidalPositions(nn.Module):
     """x + PE (Vaswani et al. 2017, section 3.5), without parameters and for any length:
 
@@ -186,7 +184,6 @@ def _squared_distances(first: int, frequency_I: Tensor) -> Tensor:
     return 2.0 - 2.0 / len(frequency_I) * cosines_SS.flatten()
 
 
-@renamed.parameters(width="d_model")
 class LearnedPositions(nn.Module):
     """x + weight[position] (Gehring et al., "Convolutional Sequence to Sequence Learning", 2017; BERT, GPT-2).
 
@@ -268,7 +265,6 @@ class Rotation(NamedTuple):
         return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
 
 
-@renamed.parameters(width="rotary_dim")
 class RotaryPositions(nn.Module):
     """Rotates queries and keys by their positions, so that scores depend on distances (Su et al., "RoFormer", 2021, section
     3.2.2): the pair i of a head at position p, as a complex number, is multiplied by exp(1j * p * base ** (-2 i / W)).
@@ -316,7 +312,6 @@ class RotaryPositions(nn.Module):
         return f"rotary_dim={self.rotary_dim}, base={self.base}, layout={self.layout!r}"
 
 
-@renamed.parameters(heads="num_heads")
 class AlibiPositions(nn.Module):
     """The attention bias -slopes[h] * |j - p| (Press, Smith and Lewis, "Train Short, Test Long", 2022, section 3).
 
@@ -337,7 +332,6 @@ class AlibiPositions(nn.Module):
         return AlibiBias(self.slopes, start=start)
 
 
-@renamed.parameters(heads="num_heads", buckets="num_buckets")
 class RelativePositions(nn.Module):
     """The learned attention bias weight[bucket(j - p), h] (Raffel et al., "T5", 2020, section 2.1): the first half of the
     buckets has one distance each, the others are logarithmically wider, up to `max_distance`. Shared by the layers of a stack.

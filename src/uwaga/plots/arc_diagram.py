@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from uwaga._base import renamed
 from uwaga.plots import figures, labels
 from uwaga.plots.matrices import Weights, matrix_data, select_matrix
 
@@ -27,7 +26,6 @@ class Line(NamedTuple):
     strength: float  # the absolute weight over the largest one, 0 to 1
 
 
-@renamed.parameters(least="threshold")
 def arcs(
     weights: Weights,
     tokens: Sequence[str],

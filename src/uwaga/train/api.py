@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from uwaga._base import durable, renamed
+from uwaga._base import durable
 from uwaga.models import directories
 from uwaga.train import checkpoint as checkpoint_files
 from uwaga.train import families, run_folder, seeds
@@ -36,7 +36,6 @@ from uwaga.train.step import TrainableModel
 _LOCK = ".lock"
 
 
-@renamed.parameters(valid="validation_losses")
 @dataclass(frozen=True, kw_only=True)
 class Result:
     """A finished training run.

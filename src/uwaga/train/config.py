@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from uwaga._base import renamed, untrusted
+from uwaga._base import untrusted
 from uwaga._base.options import POSITIVE, SWITCH, Kind, number, one_of
 from uwaga.train import families, settings
 from uwaga.train.errors import ConfigError
@@ -25,7 +25,6 @@ _SHA256 = Kind(
 )
 
 
-@renamed.parameters(vocabulary="vocab_size")
 @dataclass(frozen=True, kw_only=True)
 class TargetConfig:
     """The tokenizer of targets, where the data is pairs."""
@@ -42,7 +41,6 @@ class TargetConfig:
     SECTIONS: ClassVar[Mapping[str, Any]] = {}
 
 
-@renamed.parameters(vocabulary="vocab_size")
 @dataclass(frozen=True, kw_only=True)
 class TokenizerConfig:
     """How texts become tokens. "words" are separated by spaces."""
@@ -59,7 +57,6 @@ class TokenizerConfig:
     SECTIONS: ClassVar[Mapping[str, Any]] = {"target": TargetConfig}
 
 
-@renamed.parameters(address="url", made="instructions")
 @dataclass(frozen=True, kw_only=True)
 class SourceConfig:
     """The official source of a data file. Its name may be used in data.train in place of a path."""
@@ -76,10 +73,6 @@ class SourceConfig:
     SECTIONS: ClassVar[Mapping[str, Any]] = {}
 
 
-@renamed.parameters(
-    valid="validation", valid_share="validation_fraction", valid_target_files="validation_target_files", field="text_field",
-    layout="pair_format", without="remove_characters", context="context_length", mask_share="mlm_probability",
-)  # fmt: skip
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
     """Which data is read, how it is split, and how it is cut into rows."""
@@ -116,7 +109,6 @@ class DataConfig:
     SECTIONS: ClassVar[Mapping[str, Any]] = {"sources": Named(SourceConfig)}
 
 
-@renamed.parameters(tokens="tokens_per_batch", global_tokens="tokens_per_step")
 @dataclass(frozen=True, kw_only=True)
 class BatchConfig:
     """Sizes in tokens that the model reads, sources and targets together."""
@@ -133,7 +125,6 @@ class BatchConfig:
         return 1 if self.tokens_per_step is None else self.tokens_per_step // self.tokens_per_batch
 
 
-@renamed.parameters(clip="max_grad_norm")
 @dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
     """AdamW (Loshchilov and Hutter 2019) and the loss."""
@@ -153,7 +144,6 @@ class OptimizerConfig:
     SECTIONS: ClassVar[Mapping[str, Any]] = {}
 
 
-@renamed.parameters(warmup="warmup_steps", final="final_lr_ratio")
 @dataclass(frozen=True, kw_only=True)
 class ScheduleConfig:
     """The learning rate over the steps: it rises to optimizer.lr, then falls (unless "constant")."""
@@ -169,7 +159,6 @@ class ScheduleConfig:
     SECTIONS: ClassVar[Mapping[str, Any]] = {}
 
 
-@renamed.parameters(out="output_dir", samples="sample_prompts")
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
     """Where a run is stored, and what it logs."""

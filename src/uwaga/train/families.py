@@ -5,9 +5,8 @@ from dataclasses import dataclass, fields
 from importlib import import_module
 from typing import Any
 
-from uwaga._base import renamed
 from uwaga.train.errors import ConfigError
-from uwaga.train.settings import former_names, unknown
+from uwaga.train.settings import unknown
 
 # A limit, since each layer is several modules, which take time and memory even without weights. 1,000 have been trained
 # (Wang et al. 2022, DeepNet).
@@ -86,7 +85,6 @@ def model_config(model: Mapping[str, Any], objective: str, tokens: Mapping[str, 
     fixed = family.fixed.get(objective, {})
     free = frozenset(each.name for each in fields(family.config_class)) - family.given - set(fixed)
     known = frozenset(f"model.{name}" for name in (*free, "family"))
-    renamed.refuse("model", model, former_names(family.config_class), ConfigError)
     for name, value in model.items():
         if name in fixed and name not in family.given:
             if value != fixed[name]:

@@ -9,7 +9,6 @@ from dataclasses import MISSING, Field, fields
 from difflib import SequenceMatcher
 from typing import Any, ClassVar, Protocol, TypeVar
 
-from uwaga._base import renamed
 from uwaga._base.options import FRACTION_BELOW_1, Kind, is_number, number, whole
 from uwaga.train.errors import ConfigError
 
@@ -29,7 +28,6 @@ def read(section: type[_T], table: object, path: str, known: frozenset[str]) -> 
     """A section from a table. `path` is where it stands, "" for the whole; `known` are all keys. Raises ConfigError."""
     if not isinstance(table, Mapping):
         raise ConfigError(f"{path} must be a table, not {said(table)}")
-    renamed.refuse(path, table, former_names(section), ConfigError)
     names = {each.name for each in fields(section)}  # type: ignore[arg-type]
     for name in table:
         if name not in names:
@@ -39,12 +37,6 @@ def read(section: type[_T], table: object, path: str, known: frozenset[str]) -> 
         if each.name not in values and each.default is MISSING and each.default_factory is MISSING:
             raise ConfigError(f"{_join(path, each.name)} is missing: it must be {_words(section, each.name)}")
     return section(**values)
-
-
-def former_names(section: type) -> dict[str, str]:
-    """Former names of a class's fields, as `renamed.parameters` has them -> the present ones."""
-    owner = f"{section.__module__}.{section.__qualname__}"
-    return {each.old: each.new for each in renamed.PARAMETERS if each.owner == owner}
 
 
 def unknown(path: str, known: frozenset[str]) -> ConfigError:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from uwaga._base import renamed
 from uwaga.viewer.languages import LANGUAGES
 from uwaga.viewer.page.bundle import bundle
 from uwaga.viewer.page.snapshot import Exact, save_snapshot
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 __all__ = ["View", "view"]
 
 
-@renamed.parameters(desk="service")
 class View:
     """A view that is served to a browser on this machine; as a context manager it closes at the end of the block.
 
@@ -87,7 +85,6 @@ class View:
         return f"View({self.address}{', closed' if self._server.closed else ''})"
 
 
-@renamed.parameters(shown="maps")
 def view(
     maps: MapsLike,
     *,

@@ -124,12 +124,6 @@ def test_an_unknown_column_is_named(ask) -> None:
     assert str(caught.value) == "HeadTable: there is no column 'entropie': choose one of layer, head, sink"
 
 
-def test_the_former_name_of_descending_is_refused() -> None:
-    with pytest.raises(TypeError) as caught:
-        HeadTable(columns={"layer": [0], "head": [0], "sink": [0.5]}).sorted("sink", falling=True)
-    assert str(caught.value) == "sorted: falling is now called descending"
-
-
 def recording(*, seed: int = 0, cross: bool = True) -> uwaga.Recording:
     """Two encoder layers, and one of cross-attention."""
     torch.manual_seed(seed)

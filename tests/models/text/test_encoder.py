@@ -247,21 +247,6 @@ def test_options_that_mean_nothing_are_said(encoder: TextEncoder, options: dict,
     assert str(caught.value) == f"TextEncoder: {message}"
 
 
-@pytest.mark.parametrize("method", ["encode", "encode_stream", "encode_groups", "encode_tokens"])
-@pytest.mark.parametrize(("old", "new"), [("long", "overflow"), ("budget", "tokens_per_batch")])
-def test_former_names_of_options_are_refused(encoder: TextEncoder, method: str, old: str, new: str) -> None:
-    with pytest.raises(TypeError) as caught:
-        getattr(encoder, method)(TEXTS, **{old: 1})
-    assert str(caught.value) == f"{method}: {old} is now called {new}"
-
-
-@pytest.mark.parametrize(("old", "new"), [("recipe", "config"), ("room", "max_tokens"), ("width", "embedding_dim")])
-def test_former_names_of_attributes_are_refused(encoder: TextEncoder, old: str, new: str) -> None:
-    with pytest.raises(AttributeError) as caught:
-        getattr(encoder, old)
-    assert str(caught.value) == f"'TextEncoder' object has no attribute {old!r}; it is now called {new}"
-
-
 def test_a_model_in_training_reads_without_dropout_and_goes_on_training(encoder: TextEncoder) -> None:
     expected = encoder.encode(TEXTS)
     frozen = next(part for part in encoder.model.modules() if isinstance(part, EncoderLayer))

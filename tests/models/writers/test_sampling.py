@@ -237,10 +237,3 @@ def test_int32_prompts_are_those_of_int64() -> None:
     expected = generate(model, packed, max_new_tokens=3)
     found = generate(model, packed.with_values(packed.values.int()), max_new_tokens=3)
     assert torch.equal(found.values, expected.values)
-
-
-@pytest.mark.parametrize(("old", "new"), [("eos", "eos_token_ids"), ("pad", "pad_token_id")])
-def test_former_names_of_options_are_refused(model: GPT2Model, old: str, new: str) -> None:
-    with pytest.raises(TypeError) as caught:
-        generate(model, [[3]], **{old: 1})
-    assert str(caught.value) == f"generate: {old} is now called {new}"

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from uwaga._base import renamed
 from uwaga.maps.derived import DifferenceMap
 from uwaga.maps.interpretability import head_scores
 from uwaga.maps.interpretability.head_scores import PerQuery, per_head
@@ -59,7 +58,6 @@ class HeadTable:
             matrix[row_of[layer], head] = value
         return matrix
 
-    @renamed.parameters(falling="descending")
     def sorted(self, statistic: str, *, descending: bool = False) -> "HeadTable":
         """The rows sorted by one column, ascending or descending; NaN last. Raises ValueError for an unknown column."""
         values = self._column(statistic)

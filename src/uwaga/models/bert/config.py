@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from uwaga._base import renamed
 from uwaga._base.options import POSITIVE, SWITCH, check, one_of
 from uwaga.models.config_json import COUNT, OPTIONAL_COUNT, PROBABILITY, SIZE
 
@@ -34,18 +33,6 @@ _KINDS = {
 }
 
 
-@renamed.parameters(
-    vocabulary="vocab_size",
-    width="d_model",
-    hidden="d_ff",
-    layers="num_layers",
-    heads="num_heads",
-    eps="norm_eps",
-    padding="pad_token_id",
-    positions="max_position_embeddings",
-    token_types="type_vocab_size",
-    tied="tie_word_embeddings",
-)
 @dataclass(frozen=True, kw_only=True)
 class BertConfig:
     """The configuration of a BertModel; the defaults are those of bert-base-uncased.

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from uwaga._base import renamed
 from uwaga._base.tracing import is_plain_eager, is_readable
 from uwaga.models import token_ids
 from uwaga.models.bert.config import BertConfig
@@ -29,7 +28,6 @@ from uwaga.ops.ragged import Operand, Ragged
 _NAME = "BertModel"
 
 
-@renamed.attributes(hidden="last_hidden_state", states="hidden_states")
 class BertOutput(NamedTuple):
     """The outputs of a BertModel: Ragged where the ids are, None where the model has no such head or it was not requested."""
 
@@ -69,7 +67,6 @@ class BertModel(nn.Module):
         self.sequence = SequenceHead(config) if has("sequence") else None
         self.tokens = TokenHead(config) if has("tokens") else None
 
-    @renamed.parameters(states="output_hidden_states")
     def forward(
         self,
         ids: Operand,

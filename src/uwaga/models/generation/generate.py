@@ -10,7 +10,6 @@ from typing import Any, TypeGuard, cast
 import torch
 from torch import Tensor
 
-from uwaga._base import renamed
 from uwaga.models import token_ids
 from uwaga.models.generation.beam_search import beam_search
 from uwaga.models.generation.decoding import Generator
@@ -23,7 +22,6 @@ Ids = Sequence[Sequence[int]] | Ragged | Tensor
 Prompts = Sequence[str] | Ids
 
 
-@renamed.parameters(eos="eos_token_ids", pad="pad_token_id")
 @torch.no_grad()
 def generate(
     model: Generator,
@@ -128,7 +126,7 @@ def _generate_texts(model: Generator, texts: Sequence[str], **options: Any) -> l
     own, decoder = (tokenizers.of_model(cast(torch.nn.Module, model), decoder=which) for which in (False, True))
     for number, text in enumerate(texts):
         if unknown := own.unknown_characters(text):
-            warnings.warn(f"generate: prompt {number}: {unknown_text(unknown)}", stacklevel=5)
+            warnings.warn(f"generate: prompt {number}: {unknown_text(unknown)}", stacklevel=4)
     written = generate(model, own.with_special_tokens(texts), **options)
     return [decoder.decode(ids) for ids in cast("list[list[int]]", written)]
 

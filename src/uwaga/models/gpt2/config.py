@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from uwaga._base import renamed
 from uwaga._base.options import POSITIVE, SWITCH, check, one_of
 from uwaga.models.config_json import IDS, OPTIONAL_COUNT, OPTIONAL_SIZE, PROBABILITY, SIZE
 
@@ -32,20 +31,6 @@ _KINDS = {
 }
 
 
-@renamed.parameters(
-    vocabulary="vocab_size",
-    width="d_model",
-    hidden="d_ff",
-    layers="num_layers",
-    heads="num_heads",
-    eps="norm_eps",
-    padding="pad_token_id",
-    ends="eos_token_ids",
-    head="tie_word_embeddings",
-    positions="max_position_embeddings",
-    scaled="scale_attn_weights",
-    scaled_by_layer="scale_attn_by_inverse_layer_idx",
-)
 @dataclass(frozen=True, kw_only=True)
 class GPT2Config:
     """The configuration of a GPT2Model; the defaults are those of gpt2, the smallest.

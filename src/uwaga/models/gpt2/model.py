@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
-from uwaga._base import renamed
 from uwaga.models import token_ids
 from uwaga.models.generation.decoding import Decoding
 from uwaga.models.gpt2.config import GPT2Config
@@ -23,7 +22,6 @@ from uwaga.ops.ragged import Operand, Ragged
 _NAME = "GPT2Model"
 
 
-@renamed.attributes(hidden="last_hidden_state", states="hidden_states")
 class GPT2Output(NamedTuple):
     """The outputs of a GPT2Model: Ragged where the ids are."""
 
@@ -61,7 +59,6 @@ class GPT2Model(nn.Module):
         has_own_head = config.has_lm_head and not config.tie_word_embeddings
         self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=False) if has_own_head else None
 
-    @renamed.parameters(states="output_hidden_states")
     def forward(
         self,
         ids: Operand,

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from uwaga._base import renamed
 from uwaga._base.options import POSITIVE, SWITCH, check, one_of
 from uwaga.models.config_json import COUNT, IDS, OPTIONAL_COUNT, PROBABILITY, SIZE
 
@@ -33,22 +32,6 @@ _KINDS = {
 }
 
 
-@renamed.parameters(
-    vocabulary="vocab_size",
-    width="d_model",
-    hidden="d_ff",
-    layers="num_layers",
-    heads="num_heads",
-    eps="norm_eps",
-    padding="pad_token_id",
-    ends="eos_token_ids",
-    head="tie_word_embeddings",
-    decoder_layers="num_decoder_layers",
-    key_width="d_kv",
-    start="decoder_start_token_id",
-    scaled="scale_decoder_outputs",
-    buckets="num_buckets",
-)
 @dataclass(frozen=True, kw_only=True)
 class T5Config:
     """The configuration of a T5Model; the defaults are those of t5-small.

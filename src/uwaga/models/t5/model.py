@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
-from uwaga._base import renamed
 from uwaga.models import token_ids
 from uwaga.models.generation.decoding import Decoding
 from uwaga.models.layer_stack import LayerCall, StackOutput, require_decoder, run_layers
@@ -23,7 +22,6 @@ from uwaga.ops.ragged import Operand, Ragged
 _NAME = "T5Model"
 
 
-@renamed.attributes(hidden="last_hidden_state", states="hidden_states", memory_states="encoder_hidden_states")
 class T5Output(NamedTuple):
     """The outputs of a T5Model: Ragged where the ids are; those of the decoder are None without decoder_ids."""
 
@@ -69,7 +67,6 @@ class T5Model(nn.Module):
         has_head = has_decoder and not config.tie_word_embeddings
         self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=False) if has_head else None
 
-    @renamed.parameters(states="output_hidden_states")
     def forward(
         self,
         ids: Operand,

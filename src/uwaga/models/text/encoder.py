@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 import torch
 
-from uwaga._base import renamed
 from uwaga._base.errors import CheckpointError
 from uwaga.models import checkpoints, directories
 from uwaga.models.bert.model import BertModel
@@ -25,10 +24,7 @@ from uwaga.ops.ragged import Ragged
 # Activations of so many tokens stay in the cache of the processor, and matrix products are large enough to be fast.
 TOKENS_PER_BATCH = 2048
 
-_renamed = renamed.parameters(long="overflow", budget="tokens_per_batch")
 
-
-@renamed.parameters(recipe="config", room="max_tokens", width="embedding_dim")
 class TextEncoder:
     """Texts to vectors, by an encoder such as those of sentence-transformers. Not safe to call from two threads at once.
 
@@ -85,7 +81,6 @@ class TextEncoder:
         """The length of a vector: M times the number of pooling modes."""
         return self.model.config.d_model * len(self.config.pooling)
 
-    @_renamed
     def encode(
         self,
         texts: Iterable[str],
@@ -122,7 +117,6 @@ class TextEncoder:
         self.report = Report.join(part.report for part in parts)
         return np.concatenate([np.zeros((0, self.embedding_dim), np.float32), *(part.vectors for part in parts)])
 
-    @_renamed
     def encode_stream(
         self,
         texts: Iterable[str],
@@ -142,7 +136,6 @@ class TextEncoder:
         inference = self._inference(overflow, overlap, tokens_per_batch, normalize, prompt)
         return self._stream(inference, groups(_iterable_of_texts(texts), _num_characters), progress)
 
-    @_renamed
     def encode_groups(
         self,
         parts: Iterable[Sequence[str]],
@@ -163,7 +156,6 @@ class TextEncoder:
         inference = self._inference(overflow, overlap, tokens_per_batch, normalize, prompt, skip_invalid=skip_invalid)
         return inference.vectors(parts, Meter(progress))
 
-    @_renamed
     def encode_tokens(
         self,
         texts: Iterable[str],

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Set
 from dataclasses import fields
 from typing import Any
 
-from uwaga._base import renamed
 from uwaga._base.errors import CheckpointError
 from uwaga._base.options import SWITCH
 from uwaga.models import config_json
@@ -26,7 +25,7 @@ from uwaga.models.config_json import (
     write_eos_token_id,
 )
 from uwaga.models.tables import Family, Layout, Row, Table, pair
-from uwaga.models.transformer.config import KINDS, RENAMED, TransformerConfig
+from uwaga.models.transformer.config import KINDS, TransformerConfig
 from uwaga.models.transformer.model import Transformer
 
 _KEYS = {
@@ -103,7 +102,6 @@ def _read_marian(found: Mapping[str, Any], where: str) -> TransformerConfig:
 
 
 def _read_own(found: Mapping[str, Any], where: str) -> TransformerConfig:
-    renamed.refuse(where, found, RENAMED, CheckpointError)
     defaults = {each.name: each.default for each in fields(TransformerConfig)}
     keys = {name: key._replace(default=defaults[name]) for name, key in _OWN.items()}
     if isinstance(found.get("alibi_slopes"), list):  # JSON has no tuples

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from uwaga._base import renamed
 from uwaga._base.options import POSITIVE, SWITCH, Kind, check, is_number, one_of, optional
 from uwaga.models.config_json import COUNT, IDS, OPTIONAL_COUNT, OPTIONAL_SIZE, PROBABILITY, SIZE
 
@@ -43,31 +42,6 @@ KINDS = {
 }
 
 
-# Former names of the fields, which were the keys of config.json as well.
-RENAMED = {
-    "vocabulary": "vocab_size",
-    "width": "d_model",
-    "hidden": "d_ff",
-    "layers": "num_layers",
-    "heads": "num_heads",
-    "eps": "norm_eps",
-    "padding": "pad_token_id",
-    "ends": "eos_token_ids",
-    "head": "tie_word_embeddings",
-    "target_vocabulary": "decoder_vocab_size",
-    "decoder_hidden": "decoder_d_ff",
-    "decoder_layers": "num_decoder_layers",
-    "decoder_heads": "num_decoder_heads",
-    "positions": "position_encoding",
-    "layout": "sinusoid_layout",
-    "start": "decoder_start_token_id",
-    "head_bias": "lm_head_bias",
-    "scaled_words": "scale_embedding",
-    "hidden_dropout": "activation_dropout",
-}
-
-
-@renamed.parameters(**RENAMED)
 @dataclass(frozen=True, kw_only=True)
 class TransformerConfig:
     """The configuration of a Transformer; the defaults are those of the paper's base model (Vaswani et al. 2017, table 3).

@@ -10,7 +10,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from uwaga._base import renamed
 from uwaga.models import token_ids
 from uwaga.models.generation.decoding import Decoding
 from uwaga.models.layer_stack import StackOutput, require_decoder, run_layers
@@ -27,7 +26,6 @@ from uwaga.ops.ragged import Operand, Ragged
 _NAME = "Transformer"
 
 
-@renamed.attributes(hidden="last_hidden_state", states="hidden_states", memory_states="encoder_hidden_states")
 class TransformerOutput(NamedTuple):
     """The outputs of a Transformer: Ragged where the ids are; None for a stack that the model lacks, or that had no input."""
 
@@ -78,7 +76,6 @@ class Transformer(nn.Module):
         # With this deviation, initial logits of a tied head are near 1.
         nn.init.normal_(self.token_embedding.weight, std=config.d_model**-0.5)
 
-    @renamed.parameters(states="output_hidden_states")
     def forward(
         self,
         ids: Operand,

@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from uwaga._base import renamed
 from uwaga._base.durable import atomic_replace
 from uwaga.viewer.api import check_language, in_notebook, show
 from uwaga.viewer.languages import using
@@ -37,7 +36,6 @@ Inputs = str | Sequence[str] | ArrayLike
 FRAGMENT = "tab=lesson"  # opens a page at the lesson
 
 
-@renamed.parameters(question="request")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lesson:
     """The numbers of a lesson, and where it is shown.
@@ -110,7 +108,6 @@ class Lesson:
         return {"text/plain": repr(self)} if shown is None else shown(**options)
 
 
-@renamed.parameters(given="inputs")
 def work_through(
     inputs: Inputs | None = None,
     *,
@@ -129,7 +126,6 @@ def work_through(
         return Lesson(request=example.request(), steps=build_steps(example), language=language or "en")
 
 
-@renamed.parameters(given="inputs")
 def lesson(
     inputs: Inputs | None = None,
     *,
