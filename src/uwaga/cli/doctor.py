@@ -224,15 +224,10 @@ def _devices() -> Iterator[Finding]:
             found = torch.cuda.get_device_properties(index)
             capability = f"compute capability {found.major}.{found.minor}"
             value = f"{found.name}, {found.total_memory / 2**30:.0f} GiB, {capability}"
-            computes_bfloat16 = found.major >= 8  # older GPUs emulate it
-            why = "" if computes_bfloat16 else "it has no arithmetic in bfloat16; float16 is fast"
-            yield Finding(
-                topic="devices",
-                name=f"cuda:{index}",
-                value=value,
-                status="ok" if computes_bfloat16 else "note",
-                why=why,
-            )
+            why = "experimental: uwaga was not run on a GPU yet (docs/gpu.md)"
+            if found.major < 8:  # they emulate it
+                why += "; it has no arithmetic in bfloat16, float16 is fast"
+            yield Finding(topic="devices", name=f"cuda:{index}", value=value, status="note", why=why)
         missing = flex.why_not_on_cuda()
         if missing is None:
             yield Finding(topic="devices", name="FlexAttention", value="compiled by Triton")
