@@ -4,6 +4,7 @@ import ast
 import fcntl
 import os
 import re
+import socket
 import stat
 import threading
 from collections.abc import Callable, Iterator
@@ -33,6 +34,16 @@ def write(path: Path, text: bytes, how: Callable = durable.atomic_replace) -> No
         file.write(text)
 
 
+def interrupt(path: Path, how: Callable = durable.atomic_replace) -> None:
+    def write_half() -> None:
+        with how(path) as file:
+            file.write(b"half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_half()
+
+
 def lock(path: Path) -> None:
     with durable.file_lock(path, wait=False):
         pass
@@ -57,15 +68,71 @@ def test_a_file_replaces_what_has_its_name_and_nothing_else(tmp_path: Path) -> N
     assert names(tmp_path) == ["mine", "page.html", "page.html.unfinished"]
 
 
+def test_a_device_is_written_into_and_stays(tmp_path: Path) -> None:
+    """Another name of /dev/null, which only root may make; of others, a link to it."""
+    path = tmp_path / "null"
+    if os.geteuid() == 0:
+        os.mknod(path, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+    else:
+        path.symlink_to("/dev/null")
+    before = path.lstat()
+    write(path, b"x")
+    assert path.lstat() == before
+    assert path.is_char_device()
+    assert names(tmp_path) == ["null"]
+
+
+@pytest.mark.parametrize("is_link", [False, True])
+def test_a_pipe_gets_what_is_complete(tmp_path: Path, is_link: bool) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    path = tmp_path / "link" if is_link else pipe
+    if is_link:
+        path.symlink_to(pipe)
+    unread = (str(path), "cannot be used: it is a pipe that no program reads; start the reader first")
+    assert refusal(lambda: write(path, b"x")) == unread
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        interrupt(path)
+        with durable.atomic_replace(path) as file:
+            file.write(b"xx")
+            file.seek(0)  # as formats do that begin with a size
+            file.write(b"y")
+        assert os.read(reader, 9) == b"yx"
+    finally:
+        os.close(reader)
+    assert pipe.is_fifo()
+    assert path.is_symlink() == is_link
+    assert set(names(tmp_path)) == {"pipe", path.name}
+
+
+def test_a_socket_and_a_disk_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "s"))
+        (tmp_path / "link").symlink_to(tmp_path / "s")
+        for path in (tmp_path / "s", tmp_path / "link"):
+            assert refusal(lambda path=path: write(path, b"x")) == (
+                str(path), "cannot be used: it is a socket, not a file",
+            )  # fmt: skip
+        assert (tmp_path / "s").is_socket()
+    if os.geteuid() == 0:
+        os.mknod(tmp_path / "disk", 0o600 | stat.S_IFBLK, os.makedev(259, 1023))  # none has this number
+        said = "cannot be used: it is a block device, not a file"
+        assert refusal(lambda: write(tmp_path / "disk", b"x")) == (str(tmp_path / "disk"), said)
+        assert (tmp_path / "disk").is_block_device()
+
+
+def test_in_the_folders_of_devices_and_open_files_nothing_is_made(tmp_path: Path) -> None:
+    said = "cannot be used: there are devices and open files in its folder, which are not replaced; name a file"
+    with (tmp_path / "open").open("wb") as file:
+        for path in (Path(f"/proc/self/fd/{file.fileno()}"), Path("/dev/uwaga-does-not-exist")):
+            assert refusal(lambda path=path: write(path, b"x")) == (str(path), said)
+    assert names(tmp_path) == ["open"]
+
+
 @pytest.mark.parametrize("how", [durable.atomic_replace, durable.atomic_create])
 def test_a_failure_leaves_nothing(tmp_path: Path, how: Callable) -> None:
-    def fail() -> None:
-        with how(tmp_path / "page.html") as file:
-            file.write(b"half")
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        fail()
+    interrupt(tmp_path / "page.html", how)
     assert names(tmp_path) == []
 
 

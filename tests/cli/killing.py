@@ -69,7 +69,7 @@ def deadly(step: Callable, left: dict[str, int]) -> Callable:
 def end(child: int, output: str) -> tuple[int, int | None]:
     """The exit code, and how many shards are finished; None once they are one file."""
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    return code, None if Path(output).exists() else len(list(Path(f"{output}.parts").glob("*.arrow")))
+    return code, None if Path(output).exists() else len(list(Path(f"{output}.parts").glob("*.sha256")))
 
 
 def at_random(asked: dict, seconds: float) -> list[tuple[int, int | None]]:

@@ -6,7 +6,7 @@ import itertools
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -192,12 +192,13 @@ def begun(corpus: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
     """An output that the disk was too small for: the settings and two of three shards are finished."""
     output = tmp_path / "out.parquet"
     with monkeypatch.context() as patch:
-        interrupt(patch, FULL, after=8)
+        interrupt(patch, FULL, after=12)
         assert refusal(corpus, output, model) == (
             f"{output}: No space left on device. Finished shards are kept; the same command resumes"
         )
     parts = sorted(path.name for path in (tmp_path / "out.parquet.parts").iterdir())
-    assert parts == [".uwaga", "00000000.arrow", "00000001.arrow", "lock", "settings.json"]
+    shards = [f"{shard:08d}.{suffix}" for shard in range(2) for suffix in ("arrow", "sha256")]
+    assert parts == [".uwaga", *shards, "lock", "settings.json"]
     return output
 
 
@@ -286,6 +287,56 @@ def test_a_damaged_shard(begun: Path, corpus: Path, model: Path) -> None:
     assert said.endswith("; remove it and the shards after it, and run the command again")
     shard.unlink()
     run(corpus, begun, model)
+
+
+def _flip(path: Path) -> None:
+    """One bit of the vectors, which no format checks."""
+    content = bytearray(path.read_bytes())
+    found = pa.ipc.open_file(pa.memory_map(str(path))).read_all()["vector"].combine_chunks().flatten().to_numpy()
+    content[bytes(content).index(found.tobytes())] ^= 1
+    path.write_bytes(content)
+
+
+def test_a_flipped_bit_of_a_finished_shard_is_told_and_not_joined(
+    begun: Path, corpus: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = begun.with_name("out.parquet.parts")
+    shard = parts / "00000000.arrow"
+    content = shard.read_bytes()
+    said = (
+        f"{shard} is damaged: its SHA-256 is another than when it was written; "
+        "remove it and the shards after it, and run the command again"
+    )
+    _flip(shard)
+    assert refusal(corpus, begun, model) == said
+    shard.write_bytes(content)
+    real = Vectors.finish
+
+    def flip_and_finish(self: Vectors) -> Iterator[pa.Table]:
+        _flip(shard)
+        return real(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Vectors, "finish", flip_and_finish)
+        assert refusal(corpus, begun, model) == said
+    assert not begun.exists()
+    shard.write_bytes(content)
+    checksum = shard.with_suffix(".sha256")
+    checksum.write_text("0\n")
+    assert "00000000.sha256 has no size and SHA-256" in refusal(corpus, begun, model)
+
+
+def test_shards_without_a_checksum_are_encoded_again(
+    begun: Path, corpus: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a version that wrote none, or of a command that was killed between the two files."""
+    (begun.with_name("out.parquet.parts") / "00000001.sha256").unlink()
+    read: list[list[str]] = []
+    spy_on_groups(monkeypatch, read)
+    run(corpus, begun, model)
+    assert read == [TEXTS[3:6], TEXTS[6:]]
+    run(corpus, tmp_path / "again.parquet", model)
+    assert (tmp_path / "again.parquet").read_bytes() == begun.read_bytes()
 
 
 def test_one_command_at_a_time(begun: Path, corpus: Path, model: Path) -> None:

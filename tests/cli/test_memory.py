@@ -86,6 +86,114 @@ def test_an_interrupted_add_is_resumed(
         assert len(opened.stats()["fields"]) == 5
 
 
+def test_many_small_files_are_read_once_and_share_transactions(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The work for each file does not grow with their number: it was a query over all rows, and a segment, for each."""
+    folder, called = tmp_path / "texts", []
+    folder.mkdir()
+    for number in range(40):
+        (folder / f"{number:02d}.txt").write_text(f"{TEXTS[number % 6]} {'cat ' * number}")
+    (folder / "again.txt").write_text((folder / "00.txt").read_text())
+    for name in ("counts", "append"):
+        real = getattr(SoftDatabase, name)
+        monkeypatch.setattr(
+            SoftDatabase, name, lambda *a, name=name, real=real, **b: (called.append(name), real(*a, **b))[1]
+        )
+    db = tmp_path / "db"
+    assert run("add", db, folder, "--model", model) == f"{db}: 40 passages added, 1 were there already\n"
+    assert called == ["counts", "append"]
+    assert run("add", db, folder, "--model", model) == f"{db}: 0 passages added, 41 were there already\n"
+    assert called == ["counts", "append", "counts"]
+
+
+def test_a_command_that_adds_nothing_joins_what_a_killed_one_left(
+    model: Path, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    db = tmp_path / "db"
+    monkeypatch.setattr("uwaga.cli.memory._AT_ONCE", 2)
+
+    def killed(self: SoftDatabase) -> int:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SoftDatabase, "compact", killed)
+        assert run("add", db, files, "--model", model, code=130) == "add: interrupted"
+    assert json.loads(run("stats", db, "--json"))["segments"] == 3
+    assert run("add", db, files, "--model", model) == f"{db}: 0 passages added, 6 were there already\n"
+    assert json.loads(run("stats", db, "--json"))["segments"] == 1
+
+
+def test_invalid_documents_are_told_or_left_out(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    db, folder = tmp_path / "db", tmp_path / "texts"
+    folder.mkdir()
+    rows = [{"text": TEXTS[0]}, {"other": 1}, {"text": "\u0007"}, {"text": TEXTS[1]}]
+    (folder / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "b.txt").write_bytes(TEXTS[2].encode() + b"\n\n\xff")
+    (folder / "c.txt").write_bytes(b"")
+    (folder / "d.txt").write_text(TEXTS[3])
+    way_out = "\n--skip-invalid leaves out such documents and lists them"
+    assert run("add", db, folder, "--model", model, code=1) == (
+        f"add: {folder}/a.jsonl:2: there is no field 'text'; the fields are 'other'{way_out}"
+    )
+    monkeypatch.setattr("uwaga.cli.memory._AT_ONCE", 2)
+    with monkeypatch.context() as patch:
+        append = SoftDatabase.append
+
+        def interrupted(self: SoftDatabase, *arguments: object, **options: object) -> object:
+            if len(self) == 1:
+                raise KeyboardInterrupt
+            return append(self, *arguments, **options)
+
+        patch.setattr(SoftDatabase, "append", interrupted)
+        run("add", db, folder, "--model", model, "--skip-invalid", code=130)
+    for added in (3, 0):
+        result = CliRunner().invoke(
+            app, ["memory", "add", str(db), str(folder), "--model", str(model), "--skip-invalid"]
+        )
+        assert result.exit_code == 0, result.output
+        assert result.stdout.startswith(f"{db}: {added} passages added, {4 - added} were there already, ")
+        told = [line.removeprefix("uwaga memory add: left out ") for line in result.stderr.splitlines()]
+        assert f"{folder}/a.jsonl:2: there is no field 'text'; the fields are 'other'" in told
+        assert any(line.startswith(f"{folder}/b.txt:3: is not UTF-8") for line in told)
+        assert f"{folder}/c.txt: is empty" in told
+    with SoftDatabase.open(db) as opened:
+        assert [record["text"] for record in opened.records(range(4))] == TEXTS[:4]
+    alone = tmp_path / "alone.jsonl"
+    alone.write_text(json.dumps(rows[2]) + "\n")
+    assert run("add", db, alone, "--model", model, code=1) == (
+        f"add: {alone}: passage 1: is empty: it has no tokens{way_out}"
+    )
+
+
+def test_a_database_follows_its_model(
+    model: Path, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write_model: Callable[..., Path]
+) -> None:
+    """The fingerprint says which model it is; the spelling of its path does not."""
+    db = tmp_path / "db"
+    monkeypatch.chdir(tmp_path)
+    run("add", db, files / "a.md", "--model", "model")
+    monkeypatch.chdir(model)
+    for spelling in (".", "../model", model):
+        run("ask", db, "the cat", "--model", spelling)
+    model.rename(tmp_path / "moved")
+    monkeypatch.chdir(tmp_path)
+    assert run("add", db, files, "--model", "moved") == f"{db}: 3 passages added, 3 were there already\n"
+    other = write_model(tmp_path / "other", seed=1)
+    assert "its keys were made by model@" in run("ask", db, "the cat", "--model", other, code=1)
+
+
+def test_no_more_is_asked_for_than_there_is(
+    model: Path, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory and time are those of the rows, not of --top."""
+    db, asked, read = tmp_path / "db", [], SoftDatabase.read
+    run("add", db, files, "--model", model)
+    monkeypatch.setattr(SoftDatabase, "read", lambda *a, top, **b: (asked.append(top), read(*a, top=top, **b))[1])
+    assert len(json.loads(run("ask", db, "cat", "--model", model, "--top", 10**8, "--json"))["passages"]) == 6
+    assert asked == [6]
+
+
 def test_what_cannot_be_done_is_said(
     model: Path, files: Path, tmp_path: Path, write_model: Callable[..., Path]
 ) -> None:

@@ -93,6 +93,39 @@ def test_shards_are_one_model(model: BertModel, folder: Path, write: Callable, s
     assert same(model, load(folder))
 
 
+@pytest.mark.parametrize(("write", "suffix"), [(save_file, "safetensors"), (torch.save, "bin")])
+def test_one_file_beside_an_index_of_others_is_refused(
+    model: BertModel, folder: Path, write: Callable, suffix: str
+) -> None:
+    """Whichever is meant: transformers loads the one file, and a download or a copy may have left either."""
+    weights = load_file(folder / "model.safetensors")
+    index = shard(folder, write, suffix)
+    single = index.name.removesuffix(".index.json")
+    write(weights, folder / single)
+    assert message(folder) == (
+        f"{folder} has both {single} and {index.name}, which lists other files: "
+        "they may be of two models; remove the one that is not meant"
+    )
+    listed = json.loads(index.read_text())
+    index.write_text(json.dumps(listed | {"weight_map": dict.fromkeys(listed["weight_map"], single)}))
+    assert same(model, load(folder))
+    listed["weight_map"].popitem()
+    index.write_text(json.dumps(listed | {"weight_map": dict.fromkeys(listed["weight_map"], single)}))
+    assert "does not match its files" in message(folder)
+
+
+def test_a_model_is_not_saved_beside_the_shards_of_another(model: BertModel, folder: Path) -> None:
+    shard(folder, save_file, "safetensors")
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    with pytest.raises(CheckpointError) as caught:
+        save(model, folder)
+    assert str(caught.value) == (
+        f"{folder} has model.safetensors.index.json of a model in several files; remove it and these files, or give another "
+        "directory"
+    )
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
 @pytest.mark.parametrize("is_zip", [True, False], ids=["zip", "before-1.6"])
 def test_a_pickle_is_read_by_weights_only(model: BertModel, folder: Path, is_zip: bool) -> None:
     weights = load_file(folder / "model.safetensors")

@@ -2,13 +2,15 @@
 
 Everything that uwaga writes or removes goes through here; nothing else in the package writes or removes files (a test checks
 it). Files are created under new names, so that no link is followed and no file of another program is truncated. Only folders
-with a mark file and files with a temporary name are removed.
+with a mark file and files with a temporary name are removed. Only regular files and links to them are replaced: a character device
+or a pipe that a user names, such as /dev/null, is written into, and a socket or a block device refused.
 """
 
 import errno
 import os
 import re
 import secrets
+import shutil
 import stat
 import tempfile
 from collections.abc import Callable, Collection, Iterator
@@ -35,7 +37,20 @@ class PathConflictError(FileExistsError):
 @contextmanager
 def atomic_replace(path: Path) -> Iterator[IO[bytes]]:
     """Opens a temporary file to write, and renames it to `path` when it is complete and on the disk; a file or link of that name
-    is replaced. The temporary file, whose path is the `name` of what is yielded, is removed where an exception is raised."""
+    is replaced. The temporary file, whose path is the `name` of what is yielded, is removed where an exception is raised.
+
+    Where `path` is a character device or a pipe, or a link to one, the complete file is copied into it instead. Raises
+    PathConflictError where it is a socket, a block device or anything else that is not replaced, or a pipe that no program reads.
+    """
+    if _is_stream(path):
+        with (
+            tempfile.TemporaryDirectory(prefix="uwaga-") as folder,
+            _temporary_file(Path(folder) / path.name) as (file, temporary),
+        ):
+            yield file
+            file.close()
+            _copy_into(temporary, path)
+        return
     with _temporary_file(path) as (file, temporary):
         yield file
         _finish(file, temporary)
@@ -247,6 +262,38 @@ class PrivateFolder:
     def close(self) -> None:
         """Removes the folder; calling it again has no effect."""
         self._folder.cleanup()
+
+
+def _is_stream(path: Path) -> bool:
+    """Whether a path leads to a character device or a pipe. Raises PathConflictError where it leads to what is never replaced."""
+    try:
+        mode = path.stat().st_mode
+    except OSError:  # nothing, or a broken link
+        mode = 0
+    if stat.S_ISCHR(mode) or stat.S_ISFIFO(mode):
+        return True
+    if stat.S_ISSOCK(mode) or stat.S_ISBLK(mode):
+        raise PathConflictError(path, f"it is a {'socket' if stat.S_ISSOCK(mode) else 'block device'}, not a file")
+    folder = os.path.realpath(path.parent)
+    if folder == "/dev" or f"{folder}/".startswith("/proc/"):  # /dev/stdout is a link, whatever standard output is
+        raise PathConflictError(
+            path, "there are devices and open files in its folder, which are not replaced; name a file"
+        )
+    return False
+
+
+def _copy_into(file: Path, path: Path) -> None:
+    """Copies a file into a device or a pipe. Raises PathConflictError, OSError."""
+    try:
+        # O_NONBLOCK: opening a named pipe would wait for a reader, perhaps for ever.
+        opened = os.open(path, os.O_WRONLY | _NONBLOCK | getattr(os, "O_NOCTTY", 0))
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            raise PathConflictError(path, "it is a pipe that no program reads; start the reader first") from error
+        raise
+    with os.fdopen(opened, "wb") as out, file.open("rb") as whole:
+        os.set_blocking(opened, True)
+        shutil.copyfileobj(whole, out)
 
 
 @contextmanager

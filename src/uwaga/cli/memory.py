@@ -17,6 +17,7 @@ import typer
 from uwaga._base import untrusted
 from uwaga._base.errors import CheckpointError, DataError, SoftDatabaseError
 from uwaga.cli.terminal import echo, echo_json, fail, progress_bar
+from uwaga.models.text.corpus import InvalidDocumentError
 
 if TYPE_CHECKING:
     from uwaga.memory import Answer, SoftDatabase
@@ -49,11 +50,20 @@ def add(
     by: Annotated[Unit, typer.Option(help="What a passage is.")] = "paragraph",
     dtype: Annotated[Storage, typer.Option(help="Of what a new database stores.")] = "float32",
     text: Annotated[str | None, typer.Option(help="The field of the text; else text.")] = None,
+    skip_invalid: Annotated[
+        bool, typer.Option("--skip-invalid", help="Leave out what cannot be read or encoded, and list it on stderr.")
+    ] = False,
 ) -> None:
     """Add the passages of files. If it is interrupted, the same command resumes it; a file that is there already adds nothing."""
     with _errors("memory add"):
-        added, known = _add(database, list(_found(files)), model, by, dtype, text)
-    echo(f"{database}: {added:,} passages added, {known:,} were there already")
+        try:
+            done = _add(database, list(_found(files)), model, by, dtype, text, skip_invalid)
+        except InvalidDocumentError as error:
+            fail("memory add", f"{error}\n--skip-invalid leaves out such documents and lists them")
+    for reason in done.skipped:
+        echo(f"uwaga memory add: left out {reason}", err=True)
+    skipped = f", {len(done.skipped):,} left out" if done.skipped else ""
+    echo(f"{database}: {done.added:,} passages added, {done.known:,} were there already{skipped}")
 
 
 def ask(
@@ -70,7 +80,7 @@ def ask(
         from uwaga.memory import SoftDatabase
 
         with SoftDatabase.open(database) as db:
-            answer = db.read(_asked(db, question, model), scale=scale, where=where, top=top)
+            answer = db.read(_asked(db, question, model), scale=scale, where=where, top=min(top, len(db)))
             _show(answer, as_json=as_json)
 
 
@@ -161,10 +171,22 @@ def _found(files: list[Path]) -> Iterator[Path]:
         yield from inside
 
 
+class _Done(NamedTuple):
+    added: int  # passages
+    known: int  # passages that were in the database already
+    skipped: list[str]  # the place of each document or passage that was left out, and why
+
+
 def _add(
-    database: Path, files: list[Path], model: str | None, by: Unit, dtype: str, field: str | None
-) -> tuple[int, int]:
-    """How many passages were added, and how many were in the database already."""
+    database: Path,
+    files: list[Path],
+    model: str | None,
+    by: Unit,
+    dtype: str,
+    field: str | None,
+    skip_invalid: bool = False,
+) -> _Done:
+    """Add the passages of files that are not in the database. Passages of several files share a transaction."""
     from uwaga.memory import SoftDatabase
 
     if database.exists():
@@ -172,22 +194,39 @@ def _add(
     else:
         db = _created(database, model, dtype)
     with db:
-        encoder, name = _encoder(model, db)
-        known = db.counts("file")
-        added = before = 0
-        with progress_bar("passages") as progress:
+        encoder = _encoder(model, db)
+        known, before, added = db.counts("file"), 0, 0
+        skipped: list[str] | None = [] if skip_invalid else None
+
+        def passages(progress: Callable[[float], None]) -> Iterator[_Passage]:
+            nonlocal before
             for number, path in enumerate(files):
                 key = f"{_digest(path)}:{by}:{field or 'text'}"
                 listener = lambda share, number=number: progress((number + share) / len(files))  # noqa: E731
-                done = int(known.get(key, 0))
-                for part in _encoded(encoder, _passages(path, key, by, field, listener), done):
-                    db.append(part.keys, records=part.records, model=name)
-                    added += len(part.records)
-                before += done
-                known = db.counts("file")
-        if added:
+                left, count = int(known.get(key, 0)), 0
+                for passage in _passages(path, key, by, field, listener, skipped):
+                    count += 1
+                    if not left:
+                        yield passage
+                    elif not skip_invalid or _has_tokens(encoder, passage.text):
+                        left, before = left - 1, before + 1
+                known[key] = count  # another file may have the same content
+                listener(1.0)
+
+        with progress_bar("passages") as progress:
+            for part in _encoded(encoder, passages(progress), skipped):
+                db.append(part.keys, records=part.records, model=db.model)
+                added += len(part.records)
+        # One that was killed has left small segments, though nothing is added now.
+        if added or int(str(db.stats()["segments"])) > 1:
             db.compact()
-        return added, before
+        return _Done(added, before, skipped or [])
+
+
+def _has_tokens(encoder: "TextEncoder", text: str) -> bool:
+    """Whether a passage can be encoded, and so is in the database."""
+    (tokens,) = encoder.tokenizer.encode([(encoder.config.prompt or "") + text], with_offsets=False)
+    return len(tokens) > 0
 
 
 def _digest(path: Path) -> str:
@@ -210,18 +249,18 @@ def _created(database: Path, model: str | None, dtype: str) -> "SoftDatabase":
     return SoftDatabase.create(database, key_width=encoder.embedding_dim, dtype=getattr(torch, dtype), model=name)
 
 
-def _encoder(model: str | None, db: "SoftDatabase") -> tuple["TextEncoder", str]:
-    """The model that made the keys of a database. Raises DataError."""
+def _encoder(model: str | None, db: "SoftDatabase") -> "TextEncoder":
+    """The model that made the keys of a database: the one with its fingerprint, wherever it lies now. Raises DataError."""
     from uwaga.models.directories import BUNDLED
 
-    made = (db.model or "").rpartition("@")[0]
+    made, _, fingerprint = (db.model or "").rpartition("@")
     if model is None and made not in BUNDLED:
         # A name in a database of a stranger shall load nothing.
         raise DataError(f"{db.path}: was made with {made or 'no known model'}; name it by --model to load it")
     encoder, name = _loaded(model or made)
-    if name != db.model:
+    if name.rpartition("@")[2] != fingerprint:
         raise DataError(f"{db.path}: its keys were made by {db.model}, not by {name}")
-    return encoder, name
+    return encoder
 
 
 def _loaded(model: str) -> tuple["TextEncoder", str]:
@@ -235,23 +274,37 @@ def _loaded(model: str) -> tuple["TextEncoder", str]:
 
 
 def _passages(
-    path: Path, key: str, by: Unit, field: str | None, listener: Callable[[float], None]
+    path: Path,
+    key: str,
+    by: Unit,
+    field: str | None,
+    listener: Callable[[float], None],
+    skipped: list[str] | None,
 ) -> Iterator[_Passage]:
-    """The passages of a file. Raises DataError."""
+    """The passages of a file. What cannot be read is added to `skipped`; None: it is an error. Raises DataError."""
     from uwaga.models.text.corpus import DocumentFile
 
     part = 0
-    documents = DocumentFile(path, unit=_UNITS[by], text_field=field)
-    for document in documents:
-        if document.length() > untrusted.LINE_BYTES:
-            raise DataError(
-                f"{document.place}: is longer than {untrusted.LINE_BYTES:,} characters; --by paragraph divides it"
-            )
-        for text in split(document.text, by):
-            record = {"text": text, "source": str(path), "document": document.id, "part": part, "file": key}
-            yield _Passage(text, record)
-            part += 1
-        listener(document.position)
+    documents = DocumentFile(path, unit=_UNITS[by], text_field=field, keep_invalid=skipped is not None)
+    try:
+        for document in documents:
+            error = document.error
+            if error is None and document.length() > untrusted.LINE_BYTES:
+                error = f"is longer than {untrusted.LINE_BYTES:,} characters; --by paragraph divides it"
+            if error is not None:
+                if skipped is None:
+                    raise InvalidDocumentError(f"{document.place}: {error}")
+                skipped.append(f"{document.place}: {error}")
+                continue
+            for text in split(document.text, by):
+                record = {"text": text, "source": str(path), "document": document.id, "part": part, "file": key}
+                yield _Passage(text, record)
+                part += 1
+            listener(document.position)
+    except DataError as error:  # of plain text, and of what is not divided into documents: all from there on
+        if skipped is None:
+            raise
+        skipped.append(str(error))
 
 
 def split(text: str, by: Unit) -> Iterator[str]:
@@ -278,35 +331,35 @@ class _Encoded(NamedTuple):
     records: list[dict[str, Any]]
 
 
-def _encoded(encoder: "TextEncoder", passages: Iterator[_Passage], done: int) -> Iterator[_Encoded]:
-    """The passages after the first `done`, in groups. A group of the model is tokenised while another is computed."""
+def _encoded(encoder: "TextEncoder", passages: Iterator[_Passage], skipped: list[str] | None) -> Iterator[_Encoded]:
+    """The passages in groups. A group of the model is tokenised while another is computed. What cannot be encoded is added to
+    `skipped`; None: it is an error. Raises DataError."""
     from uwaga.models.text.report import DocumentError
 
     waiting: deque[list[_Passage]] = deque()
     finished = 0  # passages
 
     def texts() -> Iterator[list[str]]:
-        group: list[_Passage] = []
-        for number, passage in enumerate(passages):
-            if number >= done:
-                group.append(passage)
-            if len(group) == _AT_ONCE:
-                waiting.append(group)
-                yield [each.text for each in group]
-                group = []
-        if group:
+        while group := list(itertools.islice(passages, _AT_ONCE)):
             waiting.append(group)
             yield [each.text for each in group]
 
+    def reason(record: dict[str, Any], error: DocumentError) -> str:
+        return f"{record['source']}: passage {record['part'] + 1}: {error.reason}"
+
     try:
-        for encoded in encoder.encode_groups(texts(), overflow="mean"):
-            records = [passage.record for passage in waiting.popleft()]
-            finished += len(records)
-            yield _Encoded(_tensor(encoded.vectors), records)
+        for encoded in encoder.encode_groups(texts(), overflow="mean", skip_invalid=skipped is not None):
+            group = waiting.popleft()
+            invalid = {error.document - finished: error for error in encoded.invalid}
+            if skipped is not None:
+                skipped += [reason(group[number].record, error) for number, error in invalid.items()]
+            records = [passage.record for number, passage in enumerate(group) if number not in invalid]
+            finished += len(group)
+            if records:
+                yield _Encoded(_tensor(encoded.vectors), records)
     except DocumentError as error:
         # Results come in order: the error is in the first group that has none.
-        record = waiting[0][error.document - finished].record
-        raise DataError(f"{record['source']}: passage {record['part'] + 1}: {error.reason}") from error
+        raise InvalidDocumentError(reason(waiting[0][error.document - finished].record, error)) from error
 
 
 def _tensor(vectors: Any) -> Any:
@@ -344,7 +397,7 @@ def view_model(database: Path, question: str, model: str | None) -> "ViewModel":
 
 def _asked(db: "SoftDatabase", question: str, model: str | None) -> Any:
     """The vector (D,) of a question. Raises DataError."""
-    encoder, _ = _encoder(model, db)
+    encoder = _encoder(model, db)
     return _tensor(encoder.encode([question], overflow="mean")[0])
 
 

@@ -3,12 +3,15 @@
     vectors.parquet.parts/.uwaga              marks the folder as made by uwaga, so that it may be removed
     vectors.parquet.parts/lock                held while a command writes here
     vectors.parquet.parts/settings.json       what the vectors depend on besides the documents
-    vectors.parquet.parts/00000000.arrow      a finished shard, and in its metadata the digest of its documents
+    vectors.parquet.parts/00000000.arrow      a shard, and in its metadata the digest of its documents
+    vectors.parquet.parts/00000000.sha256     its size in bytes and its SHA-256, written after it: the shard is finished
     vectors.parquet                           all shards, when all are finished; the folder is removed then
     vectors.parquet.skipped.jsonl             documents that were left out: a line of place and reason for each
 
 Each of these files is written atomically. A shard depends on its documents and the settings alone, so that the file has the
-same bytes however often the work was interrupted.
+same bytes however often the work was interrupted. Whenever a shard is read, to resume or to join, its bytes are compared with its
+SHA-256. One without a SHA-256 is not finished: it and those after it are encoded again. So are those of folders from before there were
+any.
 """
 
 import hashlib
@@ -34,7 +37,7 @@ _OTHER_OUTPUT = "give the same options, or another --output, or move the file aw
 _NOT_OURS = "exists already and was not made by uwaga encode; give another --output, or move it away"
 _NUMPY = b"\x93NUMPY"
 _LOCK, _SETTINGS, _WHOLE = "lock", "settings.json", "whole.parquet"
-_NAMES = re.compile(rf"{re.escape(_LOCK)}|{re.escape(_SETTINGS)}|{re.escape(_WHOLE)}|[0-9]{{8}}\.arrow")
+_NAMES = re.compile(rf"{re.escape(_LOCK)}|{re.escape(_SETTINGS)}|{re.escape(_WHOLE)}|[0-9]{{8}}\.(arrow|sha256)")
 
 
 class VectorsError(ValueError):
@@ -114,7 +117,7 @@ class Vectors:
                 raise VectorsError(f"{self.skipped_path} exists already: move it away, or give another --output")
             with atomic_replace(settings) as file:
                 file.write(json.dumps(self._settings, sort_keys=True, indent=2).encode())
-        while (path := self._shard(len(self.finished))).exists():
+        while (path := self._shard(len(self.finished))).exists() and os.path.lexists(_checksum_path(path)):
             match _metadata(self._read(path).schema):
                 case {"digest": str(digest), "documents": int(documents)} if documents > 0:
                     self.finished.append(Shard(digest, documents))
@@ -131,8 +134,14 @@ class Vectors:
         table = pa.table({**columns, "vector": pa.FixedSizeListArray.from_arrays(flat, vectors.shape[1])})
         described = shard._asdict() | ({"skipped": skipped} if skipped else {})
         table = table.replace_schema_metadata({_KEY: json.dumps(described)})
-        with atomic_replace(self._shard(len(self.finished))) as file, pa.ipc.new_file(file, table.schema) as writer:
+        path, content = self._shard(len(self.finished)), pa.BufferOutputStream()
+        with pa.ipc.new_file(content, table.schema) as writer:
             writer.write_table(table)
+        written = content.getvalue()
+        with atomic_replace(path) as file:
+            file.write(written)
+        with atomic_replace(_checksum_path(path)) as file:
+            file.write(f"{len(written)} {hashlib.sha256(written).hexdigest()}\n".encode())
         self.finished.append(shard)
 
     def finish(self) -> Iterator["pyarrow.Table"]:
@@ -213,10 +222,9 @@ class Vectors:
         import pyarrow as pa
 
         try:
-            untrusted.stat_regular(path)
-            with pa.OSFile(str(path)) as file:
-                return pa.ipc.open_file(file).read_all()
-        except (pa.ArrowException, OSError) as error:
+            with pa.ipc.open_file(_checked(path)) as reader:
+                return reader.read_all()
+        except (pa.ArrowException, OSError, ValueError) as error:
             raise VectorsError(
                 f"{path} is damaged: {error}; remove it and the shards after it, and run the command again"
             ) from error
@@ -230,6 +238,21 @@ class Vectors:
         if differing:
             lines = (f"\n  {name}: {theirs.get(name)!r} there, {self._settings.get(name)!r} now" for name in differing)
             raise VectorsError(f"{place} {what}:" + "".join(lines) + f"\n{way_out}")
+
+
+def _checksum_path(shard: Path) -> Path:
+    return shard.with_suffix(".sha256")
+
+
+def _checked(shard: Path) -> bytes:
+    """The bytes of a shard. Raises OSError, and ValueError where they are not those of its SHA-256."""
+    found = re.fullmatch(rb"([0-9]{1,15}) ([0-9a-f]{64})\n", untrusted.read_file(_checksum_path(shard), 81))
+    if found is None:
+        raise ValueError(f"{_checksum_path(shard).name} has no size and SHA-256")
+    content = untrusted.read_file(shard, int(found[1]))
+    if hashlib.sha256(content).hexdigest().encode() != found[2]:
+        raise ValueError("its SHA-256 is another than when it was written")
+    return content
 
 
 def check_numpy(path: Path) -> None:

@@ -101,7 +101,7 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
     """Write config.json and model.safetensors, which transformers loads, into a directory, which is created if needed.
 
     Each file is replaced atomically, and may be one that the model was loaded from. Raises OSError: the directory cannot be
-    written; CheckpointError: transformers has no such model.
+    written; CheckpointError: transformers has no such model, or the directory has the index of a model in several files.
     """
     from safetensors.torch import save_file
 
@@ -111,6 +111,7 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
     tensors = state_dict_check.write(family.table(config), model.state_dict())
     described["dtype"] = str(next(iter(tensors.values())).dtype).removeprefix("torch.")
     folder = Path(path)
+    weight_files.need_no_shards(folder)
     durable.make_folder(folder)
     with (
         durable.atomic_replace(folder / weight_files.SINGLE) as weights,

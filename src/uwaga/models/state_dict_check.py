@@ -50,7 +50,11 @@ def match(table: Table, weights: Weights, ours: Mapping[str, Tensor]) -> Matched
     return Matched(
         weights=weights,
         rows=tuple((found[row.theirs], row) for row in rows),
-        tied=tuple((found[second], found[first]) for second, first in table.tied.items() if second in found),
+        tied=tuple(
+            (found[second], found[first])
+            for second, first in table.tied.items()
+            if second in found and found[second] != found[first]
+        ),
     )
 
 
@@ -86,7 +90,8 @@ def write(table: Table, ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _canonical(table: Table, weights: Weights) -> tuple[dict[str, str], Lines]:
-    """The file's names by the table's names, and a line for every weight with two names."""
+    """The file's names by the table's names, and a line for every weight with two names. A tied weight may have any one of its names, as
+    in transformers, which reads whichever is there."""
     found: dict[str, str] = {}
     lines: Lines = []
     for name in weights.stored:
@@ -94,6 +99,9 @@ def _canonical(table: Table, weights: Weights) -> tuple[dict[str, str], Lines]:
         if bare in found:
             lines.append(("duplicate", f"{_described(weights, name)} is also {printable(found[bare])}"))
         found.setdefault(bare, name)
+    for second, first in table.tied.items():
+        if second in found:
+            found.setdefault(first, found[second])
     return found, lines
 
 

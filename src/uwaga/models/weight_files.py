@@ -1,7 +1,8 @@
 """Finding and opening the files of a model's weights; weights are then read one at a time.
 
-The files are model.safetensors, or shards listed in model.safetensors.index.json; else pytorch_model.bin, or its shards. All
-are untrusted: opening checks the sizes that a file declares before memory of such a size is allocated.
+The files are model.safetensors, or shards listed in model.safetensors.index.json; else pytorch_model.bin, or its shards. One file
+beside an index that lists others is an error: one of the two is left from another model, and nothing says which. All are
+untrusted: opening checks the sizes that a file declares before memory of such a size is allocated.
 """
 
 import os
@@ -38,10 +39,11 @@ class Weights:
 def find(folder: Path) -> Weights:
     """The weights in a folder; files are tried in the order of transformers. Raises CheckpointError."""
     for name, open_one in ((SINGLE, safetensors_files.read), (PICKLED, _read_pickled)):
+        index = folder / f"{name}.index.json"
+        if _is_there(index):
+            return _sharded(index, name, open_one)
         if _is_there(folder / name):
             return _of(folder / name, [open_one(folder / name)])
-        if _is_there(folder / f"{name}.index.json"):
-            return _sharded(folder / f"{name}.index.json", Path(name).suffix, open_one)
     names = f"{SINGLE}, {SHARDED}, {PICKLED} or {PICKLED_SHARDED}"
     raise CheckpointError(f"{folder} has no weights: there is no {names}")
 
@@ -66,13 +68,34 @@ def _of(path: Path, files: list[Opened]) -> Weights:
     return Weights(path=path, stored=stored, read=lambda name: readers[name](name))
 
 
-def _sharded(index: Path, suffix: str, open_one: Callable[[Path], Opened]) -> Weights:
+def need_no_shards(folder: Path) -> None:
+    """Raises CheckpointError where model.safetensors would stand beside an index that lists other files."""
+    index = folder / SHARDED
+    if _is_there(index) and set(_listed(index).values()) != {SINGLE}:
+        raise CheckpointError(
+            f"{folder} has {SHARDED} of a model in several files; remove it and these files, or give another directory"
+        )
+
+
+def _listed(index: Path) -> dict[str, str]:
+    """The files of weights by name. Raises CheckpointError."""
     listed = json_files.read(index).get("weight_map")
     if not isinstance(listed, dict) or not all(isinstance(file, str) for file in listed.values()):
         raise CheckpointError(f"{index} has no weight_map of weights to files")
+    return listed
+
+
+def _sharded(index: Path, single: str, open_one: Callable[[Path], Opened]) -> Weights:
+    """The weights that an index lists; `single` is the name of the file where all are in one."""
+    listed = _listed(index)
     files = sorted(set(listed.values()))
+    if files != [single] and _is_there(index.parent / single):
+        raise CheckpointError(
+            f"{index.parent} has both {single} and {index.name}, which lists other files: "
+            "they may be of two models; remove the one that is not meant"
+        )
     for file in files:
-        _need_plain_name(index, file, suffix)
+        _need_plain_name(index, file, Path(single).suffix)
     weights = _of(index, [open_one(index.parent / file) for file in files])
     absent = sorted(listed.keys() - weights.stored.keys())
     unlisted = sorted(weights.stored.keys() - listed.keys())

@@ -1,5 +1,6 @@
 """Prepared data: reused, prepared again where its input changed, and written atomically."""
 
+import dataclasses
 import os
 import signal
 import subprocess
@@ -11,9 +12,9 @@ import numpy as np
 import pytest
 from waiting import HANG
 
-from uwaga.train.config import Config
+from uwaga.train.config import Config, TokenizerConfig
 from uwaga.train.data import Corpus
-from uwaga.train.data.prepare import Progress
+from uwaga.train.data.prepare import Progress, prepare
 from uwaga.train.errors import DataError
 
 Make = Callable[..., Config]
@@ -22,7 +23,7 @@ _LINES = "data.document=line"
 _PROGRAM = """
 import os, signal, sys
 from pathlib import Path
-from uwaga.train.config import Config
+from uwaga.train.config import Config, TokenizerConfig
 from uwaga.train.data import Corpus
 
 calls = 0
@@ -62,6 +63,22 @@ def test_prepared_data_is_reused(tmp_path: Path, verses: str, make_config: Make)
     assert seen[0].doing == "reading"
     assert seen[-1].doing == "writing tokens"
     assert nothing == []
+
+
+def test_data_of_a_given_tokenizer_is_reused_however_its_path_is_written(
+    tmp_path: Path, verses: str, make_config: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = make_config("language-model", [verses], _LINES)
+    made = prepare(config, tmp_path / "run").folder
+    (tmp_path / "given").mkdir()
+    for file in made.glob("tokenizer*.json"):
+        (tmp_path / "given" / file.name).write_bytes(file.read_bytes())
+    found = set()
+    for path in ("given", "./given", str(tmp_path / "given")):
+        given = dataclasses.replace(config, tokenizer=TokenizerConfig(kind="given", path=path))
+        found.add(prepare(given, tmp_path / "run").folder)
+    assert len(found) == 1
 
 
 def test_a_changed_text_is_prepared_again(tmp_path: Path, verses: str, make_config: Make) -> None:

@@ -68,6 +68,7 @@ _ONLY: dict[str, tuple[object, ...]] = {
 _HARMLESS = ("dense_act_fn", "is_gated_act", "is_encoder_decoder", "classifier_dropout", "n_positions")
 
 _HEAD, _WORDS = "lm_head.weight", "shared.weight"
+_EMBEDDINGS = {stack: f"{stack}.embed_tokens.weight" for stack in ("encoder", "decoder")}
 _DECODER_POSITIONS = "decoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
 _UNREAD = {
     "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight": "cross-attention has no position bias; "
@@ -90,7 +91,10 @@ def read_config(found: Mapping[str, Any], where: str, names: Set[str]) -> T5Conf
     is_tied = given["tie_word_embeddings"]
     if given["scale_decoder_outputs"] is None:
         given["scale_decoder_outputs"] = is_tied and model_type == "t5"
-    given["tie_word_embeddings"] = _HEAD not in names or (is_tied and given["scale_decoder_outputs"])
+    has_embedding = bool(names & {_WORDS, *_EMBEDDINGS.values()})
+    given["tie_word_embeddings"] = (
+        _HEAD not in names or not has_embedding or (is_tied and given["scale_decoder_outputs"])
+    )
     try:
         return T5Config(model_type=model_type, kept=read.kept, **given)
     except ValueError as error:
@@ -163,9 +167,9 @@ def _decoder(config: T5Config) -> tuple[Row, ...]:
 
 def _table(config: T5Config) -> Table:
     has_decoder = config.num_decoder_layers > 0
-    tied = {"encoder.embed_tokens.weight": _WORDS}
+    tied = {_EMBEDDINGS["encoder"]: _WORDS}
     if has_decoder:
-        tied["decoder.embed_tokens.weight"] = _WORDS
+        tied[_EMBEDDINGS["decoder"]] = _WORDS
     if has_decoder and config.tie_word_embeddings:
         tied[_HEAD] = _WORDS
     return Table(

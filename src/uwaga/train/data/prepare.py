@@ -124,11 +124,21 @@ def fingerprint(config: Config, files: SplitFiles) -> str:
         "format": _FORMAT,
         "objective": config.objective,
         "data": data,
-        "tokenizer": asdict(config.tokenizer),
+        "tokenizer": _resolved(asdict(config.tokenizer)),
         "given": [_tokenizer_states(Path(path)) for path in paths],
         "files": {split: [_file_state(path) for path in each] for split, each in files.items()},
     }
     return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _resolved(tokenizer: dict[str, Any]) -> dict[str, Any]:
+    """Settings of a tokenizer and of its targets, with whole paths: ./a and a are one file."""
+    found = dict(tokenizer)
+    if found["path"] is not None:
+        found["path"] = str(Path(found["path"]).resolve())
+    if found.get("target") is not None:
+        found["target"] = _resolved(found["target"])
+    return found
 
 
 def _file_state(path: Path) -> tuple[str, int, int]:

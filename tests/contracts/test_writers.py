@@ -1,0 +1,123 @@
+"""What writes a file that its user names replaces no pipe and no socket: a pipe gets the content, and a socket is refused."""
+
+import os
+import select
+import socket
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from pyarrow import parquet
+
+import uwaga
+from uwaga import plots
+from uwaga._base.durable import PathConflictError
+from uwaga._base.errors import SoftDatabaseError
+from uwaga.cli.vectors import VectorsError, check_numpy, write_numpy
+from uwaga.maps.recordings.recording import AttentionId
+from uwaga.models import GPT2Config, GPT2Model, save
+from uwaga.ops import engine_profile
+from uwaga.viewer.lesson import work_through
+from uwaga.viewer.page.snapshot import save_snapshot
+from uwaga.viewer.service import ViewService
+from uwaga.viewer.view_model import ViewModel
+
+
+def _map() -> uwaga.AttentionMap:
+    x = torch.arange(12.0).view(1, 3, 4) / 12
+    return uwaga.AttentionMap(x, x)
+
+
+def _export(path: Path) -> None:
+    with uwaga.SoftDatabase.create(path.with_name("db"), key_width=2) as db:
+        db.append(torch.eye(2))
+        db.export(path)
+
+
+def _numpy(path: Path) -> None:
+    whole = path.with_name("vectors.parquet")
+    column = pa.FixedSizeListArray.from_arrays(pa.array(np.ones(4, np.float32)), 2)
+    parquet.write_table(pa.table({"vector": column}), whole, compression="none")
+    write_numpy(whole, path)
+
+
+def _recording(path: Path) -> None:
+    recording = uwaga.Recording()
+    where = AttentionId("encoder", 0)
+    x, given = torch.ones(1, 2, 3, 4), dict.fromkeys(("mask", "bias", "scale", "softcap", "sinks"))
+    recording.record(where, x, x, given, None)
+    recording.store(where, x, x, given, None)
+    recording.save(path)
+
+
+def _model(path: Path) -> None:
+    """The weights; the directory is the one that the path is in."""
+    sizes = {"d_model": 4, "num_layers": 1, "num_heads": 1, "d_ff": 4, "max_position_embeddings": 4}
+    path.with_name("model.safetensors").symlink_to(path)
+    save(GPT2Model(GPT2Config(vocab_size=4, **sizes)), path.parent)
+
+
+# By name: what writes to a path, and the first bytes of the file.
+WRITERS: dict[str, tuple[Callable[[Path], object], bytes]] = {
+    "plots.save": (lambda path: plots.save(plots.heatmap(_map()[0].detach()), path), b"\x89PNG"),
+    "plots.animate": (lambda path: plots.animate(_map(), path, over="queries"), b"GIF8"),
+    "a view": (lambda path: save_snapshot(ViewService(ViewModel.create({("encoder", 0): _map()})), path), b"<!doctype"),
+    "a lesson": (lambda path: work_through("my pen .").save(path), b"<!doctype"),
+    "a worksheet": (lambda path: work_through("my pen .").save_worksheet(path), b"<!doctype"),
+    "SoftDatabase.export": (_export, b"PAR1"),
+    "encode --numpy": (_numpy, b"\x93NUMPY"),
+    "Recording.save": (_recording, b""),
+    "models.save": (_model, b""),
+    "an engine profile": (lambda path: engine_profile.write(path, {}, 1), b"{"),
+}
+
+
+def _read(pipe: int) -> bytes:
+    """All that is written into a pipe by the program that opens it first."""
+    found, events = [], select.poll()
+    events.register(pipe, select.POLLIN)
+    while events.poll() and (part := os.read(pipe, 2**16)):
+        found.append(part)
+    return b"".join(found)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("small_front")
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_pipe_is_written_into_and_a_socket_refused(name: str, tmp_path: Path) -> None:
+    write, first = WRITERS[name]
+    suffix = {"plots.animate": ".gif", "encode --numpy": ".npy", "a view": ".html"}.get(name, ".png")
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    path = tmp_path / "a" / f"pipe{suffix}"
+    os.mkfifo(path)
+    pipe = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    with ThreadPoolExecutor(1) as pool:
+        read = pool.submit(_read, pipe)
+        try:
+            write(path)
+        except BaseException:
+            os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))  # ends the reader
+            raise
+        content = read.result()
+    os.close(pipe)
+    assert path.is_fifo()
+    assert content.startswith(first)
+    assert len(content) > 50
+    refused = tmp_path / "b" / f"socket{suffix}"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(refused))
+        with pytest.raises((PathConflictError, SoftDatabaseError, VectorsError), match="it is a socket, not a file"):
+            write(refused)
+        assert refused.is_socket()
+
+
+def test_an_array_of_vectors_is_no_pipe(tmp_path: Path) -> None:
+    """`uwaga encode --numpy` refuses it before it encodes."""
+    os.mkfifo(tmp_path / "x.npy")
+    with pytest.raises(VectorsError, match="not a regular file"):
+        check_numpy(tmp_path / "x.npy")
