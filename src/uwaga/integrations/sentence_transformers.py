@@ -3,13 +3,19 @@
 Letters: B texts, N tokens of a text, T tokens of all texts, M width.
 """
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from uwaga.integrations.transformers.register import NAME, register_with_transformers
+from uwaga.models.bert.model import roberta_positions
+from uwaga.nn.operand import values_of
+from uwaga.ops.ragged import Ragged
 
 if TYPE_CHECKING:
     from sentence_transformers.base.modules.transformer import Transformer
@@ -28,7 +34,8 @@ def unpad(model: Model) -> Model:
 
     Its transformers compute attention by attn_implementation="uwaga". Where sentence-transformers can pack the texts of a
     batch into one row, as it does itself for FlashAttention on a GPU, it does so from now on; where it cannot (pairs for
-    a cross-encoder, images), padding is left out between the attentions. Vectors are the same up to rounding. Token
+    a cross-encoder, images, a batch with a text of no tokens, layers that mix tokens outside of attention, which two short
+    texts show here), padding is left out between the attentions. Vectors are the same up to rounding. Token
     embeddings, of encode(output_value="token_embeddings") and forward(), are padded after the last module. A second call
     has no effect; `model[0].unpad_inputs = False` turns the packing off.
 
@@ -91,16 +98,74 @@ def _can_pack(transformer: "Transformer") -> bool:
 
 
 def _pack(transformer: "Transformer") -> None:
-    """What `Transformer._can_flatten_inputs` sets up where it finds FlashAttention."""
+    """What `Transformer._can_flatten_inputs` sets up where it finds FlashAttention, with the positions that the model itself
+    would count; nothing where texts of one row would change one another."""
     from transformers import DataCollatorWithFlattening
 
-    transformer.data_collator = DataCollatorWithFlattening(
-        return_seq_idx=True, return_flash_attn_kwargs=True, return_position_ids=True
-    )
-    if transformer.model_forward_params is not None:
-        transformer.model_forward_params |= _PACKED_KEYS
-    transformer._flatten_position_offset = transformer._infer_flatten_position_offset()
+    collator = DataCollatorWithFlattening(return_seq_idx=True, return_flash_attn_kwargs=True, return_position_ids=True)
+    first_position = transformer._infer_flatten_position_offset()
+    collate: Any = partial(_collate, collator, transformer.tokenizer, first_position - 1 if first_position else None)
+    forward_params = transformer.model_forward_params
+    if forward_params is not None:
+        transformer.model_forward_params = forward_params | _PACKED_KEYS
+    if not _keeps_apart(transformer, collate):
+        transformer.model_forward_params = forward_params
+        return
+    transformer.data_collator = collate
+    transformer._flatten_position_offset = 0  # `collate` has counted it
     transformer.can_flatten_inputs = True
+
+
+def _collate(collator: Any, tokenizer: Any, padding: int | None, texts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The texts in one row, or padded where one has no tokens: the collator would drop it. padding: RoBERTa's, whose positions are
+    counted without the padding tokens that a text itself may have; None: positions are counted from 0."""
+    if not all(len(text["input_ids"]) for text in texts):
+        padded: dict[str, Any] = tokenizer.pad(texts, return_tensors="pt")
+        return padded
+    row: dict[str, Any] = collator(texts)
+    if padding is not None:
+        ids = Ragged(row["input_ids"][0], row["cu_seq_lens_q"].long())
+        row["position_ids"] = values_of(roberta_positions(ids, padding))[None]
+    return row
+
+
+# Ids of the two texts of `_keeps_apart`, above those that most vocabularies have for padding and the like.
+_SHORT_TEXTS = ([5, 6, 7], [8, 9, 10, 11])
+
+
+def _keeps_apart(transformer: "Transformer", collate: Any) -> bool:
+    """Whether two texts in one row have the states that they have alone. They do not where a layer mixes tokens outside of
+    attention, as a convolution or a recurrence, or counts positions by itself."""
+    device = transformer.model.device
+    name = transformer.module_output_name
+    texts = [{"input_ids": ids} for ids in _SHORT_TEXTS]
+
+    def states(features: dict[str, Any]) -> Tensor:
+        moved = {key: x.to(device) if isinstance(x, Tensor) else x for key, x in features.items()}
+        found: Tensor = transformer(moved | {"modality": "text"})[name][0].double()
+        return found
+
+    with torch.no_grad(), _evaluating(transformer):
+        alone = [torch.tensor([ids]) for ids in _SHORT_TEXTS]
+        expected = torch.cat([states({"input_ids": ids, "attention_mask": torch.ones_like(ids)}) for ids in alone])
+        try:
+            found = states(collate(texts))
+        except (ValueError, NotImplementedError):  # a layer that says so itself
+            return False
+    # Far above what rounding and its amplification make in bfloat16, and far below what a neighbour does.
+    return bool(((found - expected).norm(dim=-1) <= 0.1 * expected.norm(dim=-1)).all())
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """A context without dropout, after which each module is in its own mode again."""
+    before = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in before.items():
+            module.training = mode
 
 
 def _give_tokens(model: nn.Module) -> None:
