@@ -14,7 +14,7 @@ from torch import Tensor
 
 from uwaga import AttentionMap, Causal, Ragged, attend
 from uwaga._base import native
-from uwaga.maps import DifferenceMap, KeptMap, rollout
+from uwaga.maps import DifferenceMap, SubsetMap, rollout
 
 
 def _x(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -207,20 +207,20 @@ VALUES: dict[str, tuple[Callable[[], object], str]] = {
         "AttentionMap.diagonal: start must be an integer, not 'first'",
     ),
     "half an offset of any map": (
-        lambda: KeptMap(_map(), [1, 2]).diagonal(0.5),
-        "KeptMap.diagonal: offset must be an integer, not 0.5",
+        lambda: SubsetMap(_map(), [1, 2]).diagonal(0.5),
+        "SubsetMap.diagonal: offset must be an integer, not 0.5",
     ),
     "half a start of any map": (
-        lambda: KeptMap(_map(), [1, 2]).diagonal(start=0.5),
-        "KeptMap.diagonal: start must be an integer, not 0.5",
+        lambda: SubsetMap(_map(), [1, 2]).diagonal(start=0.5),
+        "SubsetMap.diagonal: start must be an integer, not 0.5",
     ),
     "half starts of any map": (
-        lambda: KeptMap(_map(), [1, 2]).diagonal(start=torch.tensor([0.5, 1.0])),
-        "KeptMap.diagonal: start must be integers, not torch.float32",
+        lambda: SubsetMap(_map(), [1, 2]).diagonal(start=torch.tensor([0.5, 1.0])),
+        "SubsetMap.diagonal: start must be integers, not torch.float32",
     ),
     "starts of other sequences": (
-        lambda: KeptMap(_map(), [1, 2]).diagonal(start=torch.tensor([0, 1, 2])),
-        "KeptMap.diagonal: start must broadcast to the batch dimensions (2,), not be (3,)",
+        lambda: SubsetMap(_map(), [1, 2]).diagonal(start=torch.tensor([0, 1, 2])),
+        "SubsetMap.diagonal: start must broadcast to the batch dimensions (2,), not be (3,)",
     ),
     "starts of other ragged sequences": (
         lambda: DifferenceMap(*[AttentionMap(RAGGED, RAGGED)] * 2).diagonal(start=torch.tensor([0, 1, 2])),

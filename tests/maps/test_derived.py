@@ -7,7 +7,7 @@ import torch
 
 import uwaga
 from uwaga.maps import derived
-from uwaga.maps.derived import DifferenceMap, KeptMap, WordMap, word_labels, word_spans
+from uwaga.maps.derived import DifferenceMap, SubsetMap, WordMap, word_labels, word_spans
 from uwaga.maps.map import AttentionMap
 
 
@@ -145,18 +145,18 @@ def kept_operand(*batch: int, queries: int = 7) -> AttentionMap:
 def test_kept_rows_are_normalised_again(batch: tuple[int, ...]) -> None:
     m = kept_operand(*batch)
     dense = m.to_dense()[..., KEPT, :][..., KEPT]
-    torch.testing.assert_close(KeptMap(m, KEPT).to_dense(), dense / dense.sum(-1, keepdim=True))
+    torch.testing.assert_close(SubsetMap(m, KEPT).to_dense(), dense / dense.sum(-1, keepdim=True))
 
 
 def test_kept_an_entry_has_the_same_bits_alone_and_among_others() -> None:
     q = torch.randn(2, 40, 8)
-    m, again = (KeptMap(AttentionMap(q, q, mask=uwaga.Causal()), range(3, 40, 2)) for _ in range(2))
+    m, again = (SubsetMap(AttentionMap(q, q, mask=uwaga.Causal()), range(3, 40, 2)) for _ in range(2))
     assert again[1, 4, 2] == m.to_dense()[1, 4, 2]
 
 
 def test_kept_queries_and_keys_may_be_other_ones() -> None:
     m = kept_operand(queries=3)
-    found = KeptMap(m, [0, 2], KEPT)
+    found = SubsetMap(m, [0, 2], KEPT)
     assert found.shape == (2, 2, 4)
     torch.testing.assert_close(found.to_dense().sum(-1), torch.ones(2, 2).double())
 
@@ -164,25 +164,25 @@ def test_kept_queries_and_keys_may_be_other_ones() -> None:
 def test_kept_a_row_without_weight_on_what_is_kept_is_zero() -> None:
     x = torch.randn(4, 3)
     m = AttentionMap(x, x, mask=uwaga.Causal())
-    assert KeptMap(m, [1, 2, 3], [3]).to_dense().tolist() == [[0.0], [0.0], [1.0]]
+    assert SubsetMap(m, [1, 2, 3], [3]).to_dense().tolist() == [[0.0], [0.0], [1.0]]
 
 
 def test_kept_words_may_be_merged_on_top() -> None:
-    merged = WordMap(KeptMap(kept_operand(), KEPT), [(0, 1), (1, 3), (3, 4)])
+    merged = WordMap(SubsetMap(kept_operand(), KEPT), [(0, 1), (1, 3), (3, 4)])
     torch.testing.assert_close(merged.to_dense().sum(-1), torch.ones(2, 3).double())
 
 
 def test_kept_a_ragged_map_is_refused() -> None:
     x = uwaga.Ragged.from_list([torch.randn(3, 2, 4), torch.randn(5, 2, 4)])
     with pytest.raises(ValueError) as caught:
-        KeptMap(AttentionMap(x, x), [0])
-    assert str(caught.value) == "KeptMap: a ragged map has other tokens in each sequence; use KeptMap(m[r], ...)"
+        SubsetMap(AttentionMap(x, x), [0])
+    assert str(caught.value) == "SubsetMap: a ragged map has other tokens in each sequence; use SubsetMap(m[r], ...)"
 
 
 def test_kept_a_position_out_of_range_is_refused() -> None:
     with pytest.raises(IndexError) as caught:
-        KeptMap(kept_operand(), [0, 7])
-    assert str(caught.value) == "KeptMap: index 7 is out of range for axis 0 (queries) of size 7"
+        SubsetMap(kept_operand(), [0, 7])
+    assert str(caught.value) == "SubsetMap: index 7 is out of range for axis 0 (queries) of size 7"
 
 
 WORD_IDS = [None, 0, 1, 1, 1, 2, None]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from uwaga import AttentionMap, Causal, Ragged, attend
-from uwaga.maps import DifferenceMap, KeptMap, ScaledMap, WeightMap, WordMap
+from uwaga.maps import DifferenceMap, ScaledMap, SubsetMap, WeightMap, WordMap
 from uwaga.maps.engines import available
 
 
@@ -40,7 +40,7 @@ MAPS: dict[str, Callable[[], WeightMap]] = {
     "reference": lambda: AttentionMap(QUERY, KEY, impl="reference"),
     "ragged": lambda: AttentionMap(BATCH, BATCH, mask=Causal()),
     "scores": lambda: _map().scores,
-    "kept": lambda: KeptMap(_map(), [0, 2]),
+    "kept": lambda: SubsetMap(_map(), [0, 2]),
     "words": lambda: WordMap(_map(), [0, 0, 1, 2, 2]),
     "difference": lambda: DifferenceMap(_map(), _map()),
     "scaled": lambda: ScaledMap(_map(), torch.ones(2, 4, 5)),

@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from uwaga import AlibiBias, AttentionMap, Causal, KeyLengths, Ragged, attend, attention
 from uwaga._base import native
-from uwaga.maps import KeptMap, WordMap, head_table, induction, previous_token, rollout, value_norms
+from uwaga.maps import SubsetMap, WordMap, head_table, induction, previous_token, rollout, value_norms
 
 needs_native = pytest.mark.skipif(native.reason_unavailable() is not None, reason=str(native.reason_unavailable()))
 READINGS: dict[str, Callable[[AttentionMap], object]] = {
@@ -26,7 +26,7 @@ READINGS: dict[str, Callable[[AttentionMap], object]] = {
     "scores": lambda m: m.scores[0, 1, 2:],
     "select": lambda m: m.select(1, 0).to_dense(),
     "diagonal": lambda m: m.diagonal(-1),
-    "diagonal of every map": lambda m: KeptMap(m, [0, 2, 3]).diagonal(-1, start=torch.tensor([0, 1], device="cpu")),
+    "diagonal of every map": lambda m: SubsetMap(m, [0, 2, 3]).diagonal(-1, start=torch.tensor([0, 1], device="cpu")),
     "lse": lambda m: m.lse,
     "entropy": lambda m: m.entropy(),
     "normalized entropy": lambda m: m.entropy(normalize=True),

@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from uwaga.models import tables
-from uwaga.models.tables import AS_IS, TRANSPOSED, Row, Table, pair
+from uwaga.models.tables import AS_IS, TRANSPOSED, Table, WeightMapping, pair
 
 
 def test_a_row_is_there_once_for_every_layer() -> None:
-    expanded = list(Row("h.{n}.a", "layers.{n}.a", "layers.{n}.b", layout=tables.stacked(2)).expand({"n": 2}))
+    expanded = list(WeightMapping("h.{n}.a", "layers.{n}.a", "layers.{n}.b", layout=tables.stacked(2)).expand({"n": 2}))
     assert [(row.theirs, row.ours) for row in expanded] == [
         ("h.0.a", ("layers.0.a", "layers.0.b")),
         ("h.1.a", ("layers.1.a", "layers.1.b")),
@@ -16,7 +16,10 @@ def test_a_row_is_there_once_for_every_layer() -> None:
 
 
 def test_letters_count_apart() -> None:
-    table = Table(body=(Row("e.{e}", "e.{e}"), Row("d.{d}", "d.{d}"), Row("w", "w")), counts={"e": 1, "d": 2})
+    table = Table(
+        body=(WeightMapping("e.{e}", "e.{e}"), WeightMapping("d.{d}", "d.{d}"), WeightMapping("w", "w")),
+        counts={"e": 1, "d": 2},
+    )
     assert [row.theirs for row in table.rows()] == ["e.0", "d.0", "d.1", "w"]
 
 
@@ -31,7 +34,7 @@ def test_a_pair_is_a_weight_and_a_bias() -> None:
 def test_names_of_the_body_are_read_with_a_prefix_and_without(is_prefixed: bool) -> None:
     table = Table(
         body=pair("e.LayerNorm", "norm"),
-        heads=(Row("head.weight", "head"),),
+        heads=(WeightMapping("head.weight", "head"),),
         prefix="bert.",
         is_prefixed=is_prefixed,
         legacy={".LayerNorm.gamma": ".LayerNorm.weight"},
@@ -53,7 +56,7 @@ def test_names_of_the_body_are_read_with_a_prefix_and_without(is_prefixed: bool)
         (tables.stacked_transposed(3), (2, 9)),
     ],
 )
-def test_a_layout_gives_back_what_it_read(layout: tables.Layout, shape: tuple[int, ...]) -> None:
+def test_a_layout_gives_back_what_it_read(layout: tables.WeightLayout, shape: tuple[int, ...]) -> None:
     stored = torch.randn(shape)
     assert torch.equal(layout.write(layout.read(stored)), stored)
 

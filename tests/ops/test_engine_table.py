@@ -35,8 +35,10 @@ ROWS = {
 @pytest.fixture
 def foreign_first(monkeypatch: pytest.MonkeyPatch, on: Callable[[Processor], None]) -> None:
     """A processor whose row prefers PyTorch's kernels for every dtype, of which there is none."""
-    rules = [dict.fromkeys(DTYPES, engine_table.Rule(x)) for x in (("torch", "cpu"), ("torch", "onednn", "cpu"))]
-    monkeypatch.setattr(engine_table, "ROWS", (engine_table.Row("pretended ones", lambda _: True, *rules),))
+    rules = [
+        dict.fromkeys(DTYPES, engine_table.EnginePreference(x)) for x in (("torch", "cpu"), ("torch", "onednn", "cpu"))
+    ]
+    monkeypatch.setattr(engine_table, "ROWS", (engine_table.ProcessorEntry("pretended ones", lambda _: True, *rules),))
     on(Processor(architecture="pretended"))
 
 
@@ -56,7 +58,7 @@ def test_processors_beside_those_of_the_table_have_a_row(here: Processor) -> Non
 
 
 @pytest.mark.parametrize("row", engine_table.ROWS, ids=lambda row: row.name)
-def test_every_rule_names_every_engine_once_and_a_report_that_exists(row: engine_table.Row) -> None:
+def test_every_rule_names_every_engine_once_and_a_report_that_exists(row: engine_table.ProcessorEntry) -> None:
     for operation, rules in {"attention": row.attention, "linear": row.linear}.items():
         assert rules.keys() == DTYPES.keys()
         for engines, source in rules.values():
@@ -107,7 +109,7 @@ def test_what_is_assumed_says_so(on: Callable[[Processor], None]) -> None:
 _WORDS = {"cpu": "native kernels", "onednn": "oneDNN", "torch": "PyTorch"}
 
 
-def _described(rules: Mapping[str, engine_table.Rule]) -> str:
+def _described(rules: Mapping[str, engine_table.EnginePreference]) -> str:
     """The first engine by dtype, and for which it is assumed, as docs/speed.md has it."""
     engines: dict[str, list[str]] = {}
     for dtype, rule in rules.items():

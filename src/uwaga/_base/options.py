@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 
-class Kind(NamedTuple):
+class OptionValidator(NamedTuple):
     """What an option may be: in words that follow "must be", and as a predicate."""
 
     words: str
@@ -22,31 +22,31 @@ def is_number(x: Any) -> bool:
     return isinstance(x, int | float) and not isinstance(x, bool) and abs(x) <= sys.float_info.max
 
 
-def number(words: str, accepts: Callable[[float], bool]) -> Kind:
-    return Kind(words, lambda x: is_number(x) and accepts(x), is_real=True)
+def number(words: str, accepts: Callable[[float], bool]) -> OptionValidator:
+    return OptionValidator(words, lambda x: is_number(x) and accepts(x), is_real=True)
 
 
-def whole(least: int, most: int | None = None) -> Kind:
+def whole(least: int, most: int | None = None) -> OptionValidator:
     """An integer of at least `least`; of at most 2**62 - 1 where `most` is None, so that it fits into 64 bits."""
     if most is None:
-        return Kind(f"a whole number of at least {least}", lambda x: type(x) is int and least <= x < 2**62)
-    return Kind(f"a whole number from {least} to {most}", lambda x: type(x) is int and least <= x <= most)
+        return OptionValidator(f"a whole number of at least {least}", lambda x: type(x) is int and least <= x < 2**62)
+    return OptionValidator(f"a whole number from {least} to {most}", lambda x: type(x) is int and least <= x <= most)
 
 
-def one_of(*values: str) -> Kind:
-    return Kind(f"one of {', '.join(map(repr, values))}", lambda x: isinstance(x, str) and x in values)
+def one_of(*values: str) -> OptionValidator:
+    return OptionValidator(f"one of {', '.join(map(repr, values))}", lambda x: isinstance(x, str) and x in values)
 
 
-def optional(kind: Kind) -> Kind:
-    return Kind(f"None or {kind.words}", lambda x: x is None or kind.accepts(x))
+def optional(kind: OptionValidator) -> OptionValidator:
+    return OptionValidator(f"None or {kind.words}", lambda x: x is None or kind.accepts(x))
 
 
-SWITCH = Kind("true or false", lambda x: isinstance(x, bool))
+SWITCH = OptionValidator("true or false", lambda x: isinstance(x, bool))
 POSITIVE = number("a positive number", lambda x: x > 0)
 FRACTION_BELOW_1 = number("a number from 0 to less than 1", lambda x: 0 <= x < 1)
 
 
-def check(owner: str, options: object, kinds: Mapping[str, Kind]) -> None:
+def check(owner: str, options: object, kinds: Mapping[str, OptionValidator]) -> None:
     """ValueError "OWNER: NAME must be KIND, not VALUE" for the first attribute of `options` that is not of its kind."""
     for name, kind in kinds.items():
         value = getattr(options, name)

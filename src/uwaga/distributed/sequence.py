@@ -118,7 +118,7 @@ def sequence_parallel(group: dist.ProcessGroup | None = None) -> Iterator[None]:
     def serve(*arguments: Any) -> AttendedLse:
         return _attend(found, *arguments)
 
-    with api.served_by(serve):
+    with api.override_attention(serve):
         yield
 
 

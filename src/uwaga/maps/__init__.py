@@ -10,7 +10,7 @@ from uwaga._base.lazy import names
 if TYPE_CHECKING:
     from uwaga.maps.attended import Attended, attend
     from uwaga.maps.base import WeightMap
-    from uwaga.maps.derived import DifferenceMap, KeptMap, WordMap, word_labels, word_spans
+    from uwaga.maps.derived import DifferenceMap, SubsetMap, WordMap, word_labels, word_spans
     from uwaga.maps.interpretability.gradients import GradientMap, cross_gradient_rollout, gradient_rollout
     from uwaga.maps.interpretability.head_labels import head_labels
     from uwaga.maps.interpretability.head_scores import duplicate_token, induction, previous_token
@@ -25,12 +25,12 @@ __all__ = [
     "DifferenceMap",
     "GradientMap",
     "HeadTable",
-    "KeptMap",
     "Peak",
     "Pooled",
     "ScaledMap",
     "ScoreMap",
     "Sink",
+    "SubsetMap",
     "TopK",
     "WeightMap",
     "WordMap",
@@ -55,7 +55,7 @@ _HOME = {
     "DifferenceMap": "uwaga.maps.derived",
     "GradientMap": "uwaga.maps.interpretability.gradients",
     "HeadTable": "uwaga.maps.interpretability.head_table",
-    "KeptMap": "uwaga.maps.derived",
+    "SubsetMap": "uwaga.maps.derived",
     "Peak": "uwaga.maps.map",
     "Pooled": "uwaga.maps.map",
     "ScaledMap": "uwaga.maps.interpretability.norms",

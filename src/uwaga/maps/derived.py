@@ -233,7 +233,7 @@ def _first_of(sizes_HK: Tensor, at_HK: Tensor, found_HC: Tensor, column_K: Tenso
     return torch.where(has_key, place_HC // keys, -1), torch.where(has_key, place_HC % keys, -1)
 
 
-class KeptMap(DerivedMap):
+class SubsetMap(DerivedMap):
     """The weights between some of the tokens, with every row divided by its sum, as if there were no other keys.
 
     It shows what a head does with the words of a text where most of its weight is on [SEP], or on the first token (Xiao et
@@ -254,9 +254,9 @@ class KeptMap(DerivedMap):
 
     def __init__(self, map: WeightMap, queries: Sequence[int], keys: Sequence[int] | None = None) -> None:
         if map.parts() is not None:
-            raise ValueError("KeptMap: a ragged map has other tokens in each sequence; use KeptMap(m[r], ...)")
+            raise ValueError("SubsetMap: a ragged map has other tokens in each sequence; use SubsetMap(m[r], ...)")
         wanted = [list(queries), list(queries if keys is None else keys)]
-        rows, columns = expand(tuple(wanted), map.shape[-2:], ["queries", "keys"], "KeptMap")
+        rows, columns = expand(tuple(wanted), map.shape[-2:], ["queries", "keys"], "SubsetMap")
         self.map = map
         self._queries, self._keys = (x.unique.to(map.device) for x in (rows, columns))
         sizes = (torch.Size(map.shape[:-3]).numel(), map.shape[-3] if len(map.shape) > 2 else 1, len(self._queries))

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from uwaga._base.errors import CheckpointError
-from uwaga._base.options import FRACTION_BELOW_1, Kind, one_of, optional, whole
+from uwaga._base.options import FRACTION_BELOW_1, OptionValidator, one_of, optional, whole
 from uwaga._base.terminal import printable
 
 # The product of two sizes, in bytes, must stay far below 2**63.
@@ -20,9 +20,9 @@ SIZE, COUNT = whole(1, _LARGEST_SIZE), whole(0, _LARGEST_SIZE)
 OPTIONAL_SIZE, OPTIONAL_COUNT = optional(SIZE), optional(COUNT)
 PROBABILITY = FRACTION_BELOW_1
 OPTIONAL_PROBABILITY = optional(PROBABILITY)
-IDS = Kind("a tuple of ids", lambda x: isinstance(x, tuple) and all(map(COUNT.accepts, x)))
+IDS = OptionValidator("a tuple of ids", lambda x: isinstance(x, tuple) and all(map(COUNT.accepts, x)))
 # eos_token_id in a config.json of transformers.
-EOS_TOKEN_ID = Kind(
+EOS_TOKEN_ID = OptionValidator(
     "an id, a list of ids or None",
     lambda x: x is None or COUNT.accepts(x) or (isinstance(x, list) and all(map(COUNT.accepts, x))),
 )
@@ -42,7 +42,7 @@ class Key(NamedTuple):
     """A key of config.json: our name of the setting, the kind of its value, and the default of transformers."""
 
     ours: str
-    kind: Kind
+    kind: OptionValidator
     default: object
 
 

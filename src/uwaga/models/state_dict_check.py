@@ -11,7 +11,7 @@ from torch import Tensor
 
 from uwaga._base.errors import CheckpointError
 from uwaga._base.terminal import printable
-from uwaga.models.tables import Row, Table
+from uwaga.models.tables import Table, WeightMapping
 from uwaga.models.weight_files import Weights
 
 FLOATING = ("float64", "float32", "float16", "bfloat16")
@@ -28,7 +28,7 @@ class Matched:
     """The rows of a table, each with its weight's name in the file."""
 
     weights: Weights
-    rows: tuple[tuple[str, Row], ...]
+    rows: tuple[tuple[str, WeightMapping], ...]
     tied: tuple[tuple[str, str], ...]  # (second name, first name) in the file of a tied weight
 
 
@@ -105,7 +105,7 @@ def _canonical(table: Table, weights: Weights) -> tuple[dict[str, str], Lines]:
     return found, lines
 
 
-def _shape(row: Row, ours: Mapping[str, Tensor]) -> tuple[int, ...]:
+def _shape(row: WeightMapping, ours: Mapping[str, Tensor]) -> tuple[int, ...]:
     """The shape that a row's weight has in a file."""
     return tuple(row.layout.write(tuple(ours[name].detach().to("meta") for name in row.ours)).shape)
 

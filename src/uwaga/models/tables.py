@@ -1,6 +1,6 @@
 """Tables of weight names: which weight of a checkpoint is which weight of our model, used for loading and saving.
 
-    Row("encoder.layer.{n}.attention.self.query.weight", "layers.{n}.attention.query.weight")
+    WeightMapping("encoder.layer.{n}.attention.self.query.weight", "layers.{n}.attention.query.weight")
 
 A letter in braces is the index of a layer. A row may have a layout: a transposed weight, or several of our weights in one of
 theirs. A weight that is not in the table is an error, so a table also declares tied weights (a second name for the same
@@ -19,39 +19,39 @@ _COUNTER = re.compile(r"\{(\w)\}")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layout:
+class WeightLayout:
     """How one stored weight is split into one or more of ours (read), and how they are joined (write)."""
 
     read: Callable[[Tensor], tuple[Tensor, ...]]
     write: Callable[[tuple[Tensor, ...]], Tensor]
 
 
-AS_IS = Layout(read=lambda x: (x,), write=lambda parts: parts[0])
-TRANSPOSED = Layout(read=lambda x: (x.T,), write=lambda parts: parts[0].T)
+AS_IS = WeightLayout(read=lambda x: (x,), write=lambda parts: parts[0])
+TRANSPOSED = WeightLayout(read=lambda x: (x.T,), write=lambda parts: parts[0].T)
 
 
-def stacked(parts: int, dimension: int = 0) -> Layout:
+def stacked(parts: int, dimension: int = 0) -> WeightLayout:
     """Several weights of equal shape in one, such as fused QKV."""
-    return Layout(read=lambda x: x.chunk(parts, dimension), write=lambda ours: torch.cat(ours, dimension))
+    return WeightLayout(read=lambda x: x.chunk(parts, dimension), write=lambda ours: torch.cat(ours, dimension))
 
 
-def stacked_transposed(parts: int) -> Layout:
+def stacked_transposed(parts: int) -> WeightLayout:
     """As `stacked`, for weights that are stored transposed, as in GPT-2: (in, parts * out)."""
-    return Layout(
+    return WeightLayout(
         read=lambda x: tuple(part.T for part in x.chunk(parts, 1)),
         write=lambda ours: torch.cat([part.T for part in ours], 1),
     )
 
 
-class Row:
+class WeightMapping:
     """One name of theirs, and our name or names of the same weight."""
 
     __slots__ = ("layout", "ours", "theirs")
 
-    def __init__(self, theirs: str, *ours: str, layout: Layout = AS_IS) -> None:
+    def __init__(self, theirs: str, *ours: str, layout: WeightLayout = AS_IS) -> None:
         self.theirs, self.ours, self.layout = theirs, ours, layout
 
-    def expand(self, counts: Mapping[str, int]) -> Iterator["Row"]:
+    def expand(self, counts: Mapping[str, int]) -> Iterator["WeightMapping"]:
         """This row for every layer, or once where it has no letter in braces."""
         counter = _COUNTER.search(self.theirs)
         if counter is None:
@@ -59,12 +59,12 @@ class Row:
             return
         for n in range(counts[counter[1]]):
             names = (name.replace(counter[0], str(n)) for name in (self.theirs, *self.ours))
-            yield Row(*names, layout=self.layout)
+            yield WeightMapping(*names, layout=self.layout)
 
 
-def pair(theirs: str, ours: str) -> tuple[Row, Row]:
+def pair(theirs: str, ours: str) -> tuple[WeightMapping, WeightMapping]:
     """The rows of a module's weight and bias."""
-    return Row(f"{theirs}.weight", f"{ours}.weight"), Row(f"{theirs}.bias", f"{ours}.bias")
+    return WeightMapping(f"{theirs}.weight", f"{ours}.weight"), WeightMapping(f"{theirs}.bias", f"{ours}.bias")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,8 +75,8 @@ class Table:
     the body are without the prefix; files with and without it are read.
     """
 
-    body: tuple[Row, ...]
-    heads: tuple[Row, ...] = ()
+    body: tuple[WeightMapping, ...]
+    heads: tuple[WeightMapping, ...] = ()
     prefix: str = ""
     is_prefixed: bool = False  # whether saved names of the body have the prefix
     counts: Mapping[str, int] = field(default_factory=dict)  # the number of layers, by letter
@@ -84,11 +84,11 @@ class Table:
     unread: Mapping[str, str] = field(default_factory=dict)  # a name of theirs that is not read -> why
     legacy: Mapping[str, str] = field(default_factory=dict)  # the end of a name in old files -> its current end
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[WeightMapping]:
         """All rows, those of layers for every layer."""
         return [row for _, row in self.saved()]
 
-    def saved(self) -> list[tuple[str, Row]]:
+    def saved(self) -> list[tuple[str, WeightMapping]]:
         """All rows, each with its name in a saved file."""
         prefix = self.prefix if self.is_prefixed else ""
         body = [(prefix + row.theirs, row) for pattern in self.body for row in pattern.expand(self.counts)]

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from uwaga.maps.recordings.passes import rows
 from uwaga.maps.recordings.recording import Recording
+from uwaga.maps.recordings.stack import KINDS
 from uwaga.ops.linear.api import linear_map
 
-KINDS = ("encoder", "decoder", "cross")
 OPERANDS = ("query", "key", "value", "output")
 MAX_CHANGES = 10_000  # of one description read from JSON
 MAX_POSITION = 2**31 - 1

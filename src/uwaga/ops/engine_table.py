@@ -29,20 +29,20 @@ from uwaga._base.processor import Processor
 from uwaga.ops import engine_profile
 
 
-class Rule(NamedTuple):
+class EnginePreference(NamedTuple):
     """An order of engines, and the report or log entry that shows it; None: it is assumed."""
 
     engines: tuple[str, ...]
     source: str | None = None
 
 
-class Row(NamedTuple):
+class ProcessorEntry(NamedTuple):
     """The rules of one kind of processor, by dtype."""
 
     name: str
     matches: Callable[[Processor], bool]
-    attention: Mapping[str, Rule]
-    linear: Mapping[str, Rule]
+    attention: Mapping[str, EnginePreference]
+    linear: Mapping[str, EnginePreference]
 
 
 class Preference(NamedTuple):
@@ -64,9 +64,9 @@ _AVX2 = "benchmarks/results/2026-11-22-avx2.md"
 _ZEN_4 = "benchmarks/results/2026-11-22-zen4-engines.md"
 
 
-def _all(*engines: str) -> dict[str, Rule]:
+def _all(*engines: str) -> dict[str, EnginePreference]:
     """The same order for every dtype, assumed."""
-    return dict.fromkeys(engine_profile.DTYPES, Rule(engines))
+    return dict.fromkeys(engine_profile.DTYPES, EnginePreference(engines))
 
 
 def _is_amd(here: Processor) -> bool:
@@ -83,68 +83,70 @@ def _is_zen_5(here: Processor) -> bool:
 
 
 # The first row that matches applies.
-ROWS: tuple[Row, ...] = (
-    Row(
+ROWS: tuple[ProcessorEntry, ...] = (
+    ProcessorEntry(
         "AMD Zen 3 (AVX2)",
         lambda here: here.vendor == "AMD" and here.family == 25 and "avx512f" not in here.flags,
-        attention=_all("cpu", "torch") | dict.fromkeys(("float32", "bfloat16"), Rule(("cpu", "torch"), _AVX2)),
+        attention=_all("cpu", "torch")
+        | dict.fromkeys(("float32", "bfloat16"), EnginePreference(("cpu", "torch"), _AVX2)),
         linear=_all("cpu", "torch", "onednn"),
     ),
-    Row(
+    ProcessorEntry(
         "AMD Zen 4 (AVX-512 with bf16)",
         lambda here: here.vendor == "AMD" and here.family == 25,
-        attention=dict.fromkeys(engine_profile.DTYPES, Rule(("cpu", "torch"), _ZEN_4)),
-        linear=dict.fromkeys(engine_profile.DTYPES, Rule(("cpu", "onednn", "torch"), _LOG)),
+        attention=dict.fromkeys(engine_profile.DTYPES, EnginePreference(("cpu", "torch"), _ZEN_4)),
+        linear=dict.fromkeys(engine_profile.DTYPES, EnginePreference(("cpu", "onednn", "torch"), _LOG)),
     ),
-    Row(
+    ProcessorEntry(
         "AMD Zen 5 (AVX-512 with bf16)",
         _is_zen_5,
-        attention=_all("cpu", "torch") | dict.fromkeys(("float32", "bfloat16"), Rule(("cpu", "torch"), _LOG)),
+        attention=_all("cpu", "torch")
+        | dict.fromkeys(("float32", "bfloat16"), EnginePreference(("cpu", "torch"), _LOG)),
         linear=_all("cpu", "onednn", "torch"),
     ),
     # Older and newer ones, taken for the nearest that was measured.
-    Row(
+    ProcessorEntry(
         "AMD processors with AVX-512 that were not measured",
         lambda here: _is_amd(here) and "avx512f" in here.flags,
         attention=_all("cpu", "torch"),
         linear=_all("cpu", "onednn", "torch"),
     ),
-    Row(
+    ProcessorEntry(
         "AMD processors with AVX2 that were not measured",
         lambda here: _is_amd(here) and "avx2" in here.flags,
         attention=_all("cpu", "torch"),
         linear=_all("cpu", "torch", "onednn"),
     ),
     # MKL is tuned for Intel: where the native library is missing, PyTorch's linear map comes before oneDNN's.
-    Row(
+    ProcessorEntry(
         "Intel processors with AMX",
         lambda here: here.vendor == "Intel" and _has_amx(here),
-        attention=_all("cpu", "torch") | {"bfloat16": Rule(("torch", "cpu"))},
+        attention=_all("cpu", "torch") | {"bfloat16": EnginePreference(("torch", "cpu"))},
         linear=_all("cpu", "torch", "onednn")
         | {
-            "float32": Rule(("cpu", "torch", "onednn"), "docs/log/2026-11-25.md"),
-            "bfloat16": Rule(("torch", "onednn", "cpu")),
+            "float32": EnginePreference(("cpu", "torch", "onednn"), "docs/log/2026-11-25.md"),
+            "bfloat16": EnginePreference(("torch", "onednn", "cpu")),
         },
     ),
-    Row(
+    ProcessorEntry(
         "Intel processors with AVX2 or AVX-512, without AMX",
         lambda here: here.vendor == "Intel" and "avx2" in here.flags,
         attention=_all("cpu", "torch"),
         linear=_all("cpu", "torch", "onednn"),
     ),
-    Row(
+    ProcessorEntry(
         "Apple processors",
         lambda here: here.architecture == "arm" and here.vendor == "Apple",
         attention=_all("cpu", "torch"),
         linear=_all("cpu", "torch", "onednn"),
     ),
-    Row(
+    ProcessorEntry(
         "ARM processors",
         lambda here: here.architecture == "arm",
         attention=_all("cpu", "torch"),
         linear=_all("cpu", "torch", "onednn"),
     ),
-    Row(
+    ProcessorEntry(
         "processors that are not known here",
         lambda here: True,
         attention=_all("cpu", "torch"),
@@ -153,7 +155,7 @@ ROWS: tuple[Row, ...] = (
 )
 
 
-def row(here: Processor | None = None) -> Row:
+def row(here: Processor | None = None) -> ProcessorEntry:
     """The row of a processor; None: of this machine's.
 
     >>> row(Processor(architecture="arm", vendor="Apple")).name

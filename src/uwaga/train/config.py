@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from uwaga._base import untrusted
-from uwaga._base.options import POSITIVE, SWITCH, Kind, number, one_of
+from uwaga._base.options import POSITIVE, SWITCH, OptionValidator, number, one_of
 from uwaga.train import families, settings
 from uwaga.train.errors import ConfigError
 from uwaga.train.families import OBJECTIVES
@@ -20,7 +20,7 @@ from uwaga.train.settings import BETAS, COUNT, NAME, NAMES, NOT_NEGATIVE, PART, 
 TOKENIZERS = ("characters", "words", "byte-pair", "given")
 DATA = ("text", "jsonl", "parquet", "pairs")
 PAIR_FORMATS = ("tsv", "cmudict", "jsonl", "parquet", "parallel")
-_SHA256 = Kind(
+_SHA256 = OptionValidator(
     "64 hexadecimal digits", lambda x: isinstance(x, str) and len(x) == 64 and not set(x) - set("0123456789abcdef")
 )
 
@@ -35,7 +35,7 @@ class TargetConfig:
     path: str | None = None
     lowercase: bool = False
 
-    KINDS: ClassVar[Mapping[str, Kind]] = {
+    KINDS: ClassVar[Mapping[str, OptionValidator]] = {
         "kind": one_of(*TOKENIZERS), "shared": SWITCH, "vocab_size": SIZE, "path": NAME, "lowercase": SWITCH,
     }  # fmt: skip
     SECTIONS: ClassVar[Mapping[str, Any]] = {}
@@ -51,7 +51,7 @@ class TokenizerConfig:
     lowercase: bool = False
     target: TargetConfig | None = None  # of the targets of pairs; None: the same
 
-    KINDS: ClassVar[Mapping[str, Kind]] = {
+    KINDS: ClassVar[Mapping[str, OptionValidator]] = {
         "kind": one_of(*TOKENIZERS), "vocab_size": SIZE, "path": NAME, "lowercase": SWITCH,
     }  # fmt: skip
     SECTIONS: ClassVar[Mapping[str, Any]] = {"target": TargetConfig}
@@ -67,7 +67,7 @@ class SourceConfig:
     files: tuple[str, ...] = ()  # names under UWAGA_DATA; a download is stored under the first
     instructions: str = ""  # how to make the file, where it cannot be downloaded from the URL
 
-    KINDS: ClassVar[Mapping[str, Kind]] = {
+    KINDS: ClassVar[Mapping[str, OptionValidator]] = {
         "sha256": _SHA256, "url": NAME, "member": TEXT, "files": NAMES, "instructions": TEXT,
     }  # fmt: skip
     SECTIONS: ClassVar[Mapping[str, Any]] = {}
@@ -99,7 +99,7 @@ class DataConfig:
     download: bool = False  # download sources that are not under UWAGA_DATA
     sources: Mapping[str, SourceConfig] = dataclasses.field(default_factory=dict)
 
-    KINDS: ClassVar[Mapping[str, Kind]] = {
+    KINDS: ClassVar[Mapping[str, OptionValidator]] = {
         "kind": one_of(*DATA), "train": NAMES, "validation": NAMES, "validation_fraction": PART,
         "document": one_of("file", "line", "paragraph"), "text_field": NAME, "pair_format": one_of(*PAIR_FORMATS),
         "source_field": NAME, "target_field": NAME, "target_files": NAMES, "validation_target_files": NAMES, "remove_characters": TEXT,
@@ -116,7 +116,7 @@ class BatchConfig:
     tokens_per_batch: int = 4096  # of a micro-batch, at most
     tokens_per_step: int | None = None  # of an optimizer step, a multiple of tokens_per_batch; None: one micro-batch
 
-    KINDS: ClassVar[Mapping[str, Kind]] = {"tokens_per_batch": SIZE, "tokens_per_step": SIZE}
+    KINDS: ClassVar[Mapping[str, OptionValidator]] = {"tokens_per_batch": SIZE, "tokens_per_step": SIZE}
     SECTIONS: ClassVar[Mapping[str, Any]] = {}
 
     @property
@@ -137,7 +137,7 @@ class OptimizerConfig:
     label_smoothing: float = 0.0
     dtype: str = "float32"  # of the computation; "bfloat16" is autocast over float32 weights
 
-    KINDS: ClassVar[Mapping[str, Kind]] = {
+    KINDS: ClassVar[Mapping[str, OptionValidator]] = {
         "lr": POSITIVE, "betas": BETAS, "eps": POSITIVE, "weight_decay": NOT_NEGATIVE, "max_grad_norm": NOT_NEGATIVE,
         "label_smoothing": PART, "dtype": one_of("float32", "bfloat16"),
     }  # fmt: skip
@@ -153,7 +153,7 @@ class ScheduleConfig:
     warmup_steps: int = 0  # steps until the full rate
     final_lr_ratio: float = 0.1  # learning rate of the last step, divided by optimizer.lr
 
-    KINDS: ClassVar[Mapping[str, Kind]] = {
+    KINDS: ClassVar[Mapping[str, OptionValidator]] = {
         "kind": one_of("cosine", "linear", "constant"), "steps": SIZE, "warmup_steps": COUNT, "final_lr_ratio": SHARE,
     }  # fmt: skip
     SECTIONS: ClassVar[Mapping[str, Any]] = {}
@@ -180,7 +180,7 @@ class RunConfig:
     compile: bool = False
     device: str = "auto"  # "auto": CUDA where it is available
 
-    KINDS: ClassVar[Mapping[str, Kind]] = {
+    KINDS: ClassVar[Mapping[str, OptionValidator]] = {
         "output_dir": NAME, "init_from": NAME, "seed": COUNT, "log_every": SIZE, "eval_every": SIZE, "eval_tokens": SIZE, "save_every": SIZE,
         "keep_last": SIZE, "sample_every": COUNT, "sample_prompts": NAMES, "sample_tokens": SIZE, "attention_every": COUNT,
         "tensorboard": SWITCH, "threads": SIZE, "compile": SWITCH, "device": one_of("auto", "cpu", "cuda"),
@@ -188,7 +188,7 @@ class RunConfig:
     SECTIONS: ClassVar[Mapping[str, Any]] = {}
 
 
-_TABLE = Kind("a table", lambda x: isinstance(x, Mapping))
+_TABLE = OptionValidator("a table", lambda x: isinstance(x, Mapping))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,7 +208,7 @@ class Config:
     schedule: ScheduleConfig
     run: RunConfig
 
-    KINDS: ClassVar[Mapping[str, Kind]] = {"objective": one_of(*OBJECTIVES), "model": _TABLE}
+    KINDS: ClassVar[Mapping[str, OptionValidator]] = {"objective": one_of(*OBJECTIVES), "model": _TABLE}
     SECTIONS: ClassVar[Mapping[str, Any]] = {
         "tokenizer": TokenizerConfig, "data": DataConfig, "batch": BatchConfig, "optimizer": OptimizerConfig,
         "schedule": ScheduleConfig, "run": RunConfig,

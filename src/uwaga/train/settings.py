@@ -9,7 +9,7 @@ from dataclasses import MISSING, Field, fields
 from difflib import SequenceMatcher
 from typing import Any, ClassVar, Protocol, TypeVar
 
-from uwaga._base.options import FRACTION_BELOW_1, Kind, is_number, number, whole
+from uwaga._base.options import FRACTION_BELOW_1, OptionValidator, is_number, number, whole
 from uwaga.train.errors import ConfigError
 
 
@@ -17,7 +17,7 @@ class Section(Protocol):
     """What a section's class offers."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
-    KINDS: ClassVar[Mapping[str, Kind]]
+    KINDS: ClassVar[Mapping[str, OptionValidator]]
     SECTIONS: ClassVar[Mapping[str, Any]]
 
 
@@ -122,10 +122,12 @@ NOT_NEGATIVE = number("a number of at least 0", lambda x: x >= 0)
 SHARE = number("a number from 0 to 1", lambda x: 0 <= x <= 1)
 PART = FRACTION_BELOW_1
 COUNT, SIZE = whole(0), whole(1)
-TEXT = Kind("a string", lambda x: isinstance(x, str))
-NAME = Kind("a string that is not empty", lambda x: isinstance(x, str) and x != "")
-NAMES = Kind("a list of strings", lambda x: isinstance(x, tuple) and all(isinstance(each, str) and each for each in x))
-BETAS = Kind(
+TEXT = OptionValidator("a string", lambda x: isinstance(x, str))
+NAME = OptionValidator("a string that is not empty", lambda x: isinstance(x, str) and x != "")
+NAMES = OptionValidator(
+    "a list of strings", lambda x: isinstance(x, tuple) and all(isinstance(each, str) and each for each in x)
+)
+BETAS = OptionValidator(
     "a list of two numbers from 0 to less than 1",
     lambda x: isinstance(x, tuple) and len(x) == 2 and all(map(PART.accepts, x)),
 )

@@ -11,9 +11,9 @@ from uwaga.maps.base import WeightMap
 from uwaga.maps.interpretability.head_table import HeadTable
 from uwaga.maps.map import AttentionMap
 from uwaga.maps.recordings.recording import Recording
+from uwaga.maps.recordings.stack import KINDS
 from uwaga.viewer.token_text import TokenText, Written, join_tokens, token_text
 
-KINDS = ("encoder", "decoder", "cross")
 _OF_KIND = {"encoder": ("encoder", "encoder"), "decoder": ("decoder", "decoder"), "cross": ("decoder", "encoder")}
 
 MapName = tuple[str, int]  # kind ("encoder", "decoder", "cross") and layer

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from uwaga.train.data import Corpus, MicroBatch, Question
+from uwaga.train.data import Corpus, MicroBatch, ReferencePair
 
 Make = Callable[..., Corpus]
 _VERSES = (
@@ -73,7 +73,7 @@ def test_questions_have_every_target_of_the_held_out_words(words: str, make_corp
     assert sum(len(question.targets) for question in questions) == len(corpus.validation)
     assert any(len(question.targets) == 2 for question in questions)
     assert all(target.startswith("K A") and "1" not in target[:5] for _, targets in questions for target in targets)
-    assert isinstance(questions[0], Question)
+    assert isinstance(questions[0], ReferencePair)
 
 
 def test_all_tensors_of_a_batch_move_to_a_device(words: str, make_corpus: Make) -> None:

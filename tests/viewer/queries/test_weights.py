@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import uwaga
-from uwaga.maps import KeptMap, WordMap
+from uwaga.maps import SubsetMap, WordMap
 from uwaga.viewer.messages import Reply
 from uwaga.viewer.service import ViewService
 from uwaga.viewer.view_model import ViewModel
@@ -41,7 +41,7 @@ def test_merged_words_and_hidden_special_tokens(service: ViewService, maps, wher
     expected = maps["encoder", 0].select(0, 1)
     words = WORDS
     if specials == "hide":
-        expected = KeptMap(expected, range(1, 10))
+        expected = SubsetMap(expected, range(1, 10))
         words = [(start - 1, stop - 1) for start, stop in WORDS[1:-1]]
     if merge == "words":
         expected = WordMap(expected, words)

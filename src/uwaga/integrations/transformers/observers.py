@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import NamedTuple, TypedDict
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,18 +19,7 @@ from uwaga.integrations.transformers.layer_call import LayerArguments, plain_ten
 from uwaga.integrations.transformers.packed_states import plain
 from uwaga.maps.base import MAX_BYTES, format_bytes
 from uwaga.maps.map import AttentionMap
-from uwaga.ops.masks import Mask
-
-
-class MapOptions(TypedDict):
-    """Options of AttentionMap and of uwaga.attention alike."""
-
-    mask: Mask | None
-    bias: Tensor | None
-    scale: float | None
-    softcap: float | None
-    sinks: Tensor | None
-
+from uwaga.maps.recordings.copies import MapOptions
 
 Observer = Callable[[nn.Module, Tensor, Tensor, Tensor, MapOptions], None]
 

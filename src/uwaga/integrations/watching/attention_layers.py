@@ -11,8 +11,6 @@ from uwaga.maps.recordings.recording import describe_layers
 from uwaga.maps.recordings.stack import AttentionId
 from uwaga.models.bert.model import BertEmbeddings
 
-KINDS = ("encoder", "decoder", "cross")
-
 
 class AttentionLayer(NamedTuple):
     """An attention layer of a model."""

@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 
 from uwaga.integrations.watching.attention_layers import AttentionLayer
-from uwaga.maps.recordings.passes import Segment
+from uwaga.maps.recordings.passes import PassSlice
 from uwaga.maps.recordings.recording import Recording
 from uwaga.maps.recordings.stack import AttentionId
 from uwaga.nn.attention import Editor
@@ -165,7 +165,7 @@ class SpeculativeRecording(Recording):
 
     has_candidates = False  # whether candidate tokens may have been read
 
-    def _paths(self, kind: str) -> list[list[Segment]] | None:
+    def _paths(self, kind: str) -> list[list[PassSlice]] | None:
         if kind == "decoder" and self.has_candidates and self._chosen is None:
             raise ValueError(
                 "Recording: speculative decoding (assisted generation) read candidate tokens that may have been rejected; use "

@@ -29,8 +29,8 @@ from uwaga._base import durable, json_files, safetensors_files, untrusted
 from uwaga._base.errors import CheckpointError, DataError
 from uwaga._base.terminal import printable
 from uwaga.maps.recordings.copies import HeadSelection, MapOptions, VectorBias
-from uwaga.maps.recordings.passes import Segment, lengths
-from uwaga.maps.recordings.stack import AttentionId, RecordedAttention, Stack
+from uwaga.maps.recordings.passes import PassSlice, lengths
+from uwaga.maps.recordings.stack import KINDS, AttentionId, RecordedAttention, Stack
 from uwaga.ops.biases import AlibiBias, DistanceBias, RelativeBias
 from uwaga.ops.masks import Both, Causal, DenseMask, Documents, Either, KeyLengths, Mask, Window
 from uwaga.ops.ragged import Operand, Ragged
@@ -38,7 +38,6 @@ from uwaga.ops.ragged import Operand, Ragged
 _KEY = "uwaga"  # of the file's metadata
 _VERSION = 1
 _STACKS = ("encoder", "decoder")
-_KINDS = ("encoder", "decoder", "cross")
 _MASKS: tuple[type, ...] = (Causal, Window, KeyLengths, Documents, DenseMask, Both, Either)
 _BIASES: tuple[type, ...] = (AlibiBias, RelativeBias, VectorBias)
 _MAX_INTEGER = 1 << 59
@@ -59,7 +58,7 @@ class Texts(NamedTuple):
     """The attentions of one stack over its texts."""
 
     stack: Stack
-    paths: list[list[Segment]] | None = None  # of its rows; None if there is one pass
+    paths: list[list[PassSlice]] | None = None  # of its rows; None if there is one pass
     tokens: list[list[str]] | None = None  # per row a string per token
     written: list[Source] | None = None  # per row what was written
 
@@ -170,7 +169,7 @@ class _Writer:
         return {"texts": [text for text, _ in rows], "offsets": self._tensor(offsets, f"{kind}.offsets")}
 
     def _attention(
-        self, where: AttentionId, attention: RecordedAttention, paths: list[list[Segment]] | None, old: list[int]
+        self, where: AttentionId, attention: RecordedAttention, paths: list[list[PassSlice]] | None, old: list[int]
     ) -> dict[str, object]:
         query, key, value, options = attention.joined(paths, old)
         name = f"{where.kind}.{where.layer}"
@@ -267,7 +266,7 @@ class _Reader:
         for each in self._list(self._described, "attentions"):
             if not isinstance(each, dict):
                 raise self._bad("an attention is not an object")
-            where = AttentionId(self._one_of(each, "kind", _KINDS), self._integer(each, "layer"))
+            where = AttentionId(self._one_of(each, "kind", KINDS), self._integer(each, "layer"))
             kind = "encoder" if where.kind == "encoder" else "decoder"
             if kind not in of_stack or where in of_stack[kind]:
                 raise self._bad(f"{where} is there twice, or without its stack")

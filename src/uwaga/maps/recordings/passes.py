@@ -31,7 +31,7 @@ class Step:
     kept: list[int]  # per row, the number of tokens of that row's text before the new ones
 
 
-class Segment(NamedTuple):
+class PassSlice(NamedTuple):
     """The first `tokens` of the tokens that a row of a pass added."""
 
     step: int
@@ -88,17 +88,17 @@ class SequenceTree:
                 step.parents[row], step.kept[row] = found
         self._memory = memory
 
-    def path(self, step: int, row: int) -> list[Segment]:
+    def path(self, step: int, row: int) -> list[PassSlice]:
         """The segments of the text that ends with a row of a pass."""
         nodes = [(step, row)]
         while step > 0:
             row, step = self.steps[step].parents[row], step - 1
             nodes.append((step, row))
-        pieces: list[Segment] = []
+        pieces: list[PassSlice] = []
         for step, row in reversed(nodes):
             pieces = [
                 *first_tokens(pieces, self.steps[step].kept[row]),
-                Segment(step, row, self.steps[step].added[row]),
+                PassSlice(step, row, self.steps[step].added[row]),
             ]
         return pieces
 
@@ -137,7 +137,7 @@ def _find_parent(
     return None
 
 
-def first_tokens(pieces: list[Segment], tokens: int) -> list[Segment]:
+def first_tokens(pieces: list[PassSlice], tokens: int) -> list[PassSlice]:
     """The first `tokens` tokens of a path."""
     found = []
     for piece in pieces:
@@ -207,20 +207,20 @@ def new_tokens(key: Operand, this: Pass) -> Operand:
     return torch.stack([row[:, start : start + count] for row, start in zip(key, this.starts, strict=True)])
 
 
-def join(passes: Sequence[Operand], paths: Sequence[Sequence[Segment]]) -> list[Tensor]:
+def join(passes: Sequence[Operand], paths: Sequence[Sequence[PassSlice]]) -> list[Tensor]:
     """The operands of all passes joined along each path, (T, H, D) each."""
     listed = [rows(x) for x in passes]
     return [torch.cat([listed[p.step][p.row][: p.tokens] for p in path]) for path in paths]
 
 
-def join_ids(passes: Sequence[Tensor | None], path: Sequence[Segment], device: torch.device) -> Tensor:
+def join_ids(passes: Sequence[Tensor | None], path: Sequence[PassSlice], device: torch.device) -> Tensor:
     """(T,) along a path, from the ids (R, T) of each pass; None stands for ones."""
     ones = torch.ones((), dtype=torch.int64, device=device)
     parts = [(passes[p.step], p) for p in path]
     return torch.cat([ones.expand(p.tokens) if ids is None else ids[p.row, : p.tokens] for ids, p in parts])
 
 
-def of_queries(path: Sequence[Segment], old: list[int]) -> list[Segment]:
+def of_queries(path: Sequence[PassSlice], old: list[int]) -> list[PassSlice]:
     """The path without the first `old` keys of each row, which precede the queries of the first pass."""
     first, *others = path
     return [first._replace(tokens=max(first.tokens - old[first.row], 0)), *others]

@@ -15,7 +15,7 @@ from uwaga.maps.base import format_bytes
 from uwaga.maps.map import AttentionMap
 from uwaga.maps.recordings import files
 from uwaga.maps.recordings.copies import Budget, HeadSelection, MapOptions, tensors
-from uwaga.maps.recordings.passes import Segment
+from uwaga.maps.recordings.passes import PassSlice
 from uwaga.maps.recordings.stack import AttentionId, RecordedAttention, Stack
 from uwaga.ops.ragged import Operand, Ragged
 
@@ -129,7 +129,7 @@ class Recording:
         budget = Budget(max_bytes)
         place = None if device is None else _device(device)
         self._stacks = {kind: Stack(dtype, budget, place) for kind in ("encoder", "decoder")}
-        self._chosen: list[list[Segment]] | None = None  # of the decoder
+        self._chosen: list[list[PassSlice]] | None = None  # of the decoder
         self.model = model
         self.written: dict[str, list[tuple[str, Sequence[tuple[int, int]]]]] = {}
         self.maps: Mapping[tuple[str, int], AttentionMap] = Maps(self)
@@ -256,11 +256,11 @@ class Recording:
         row, each = text * rows // texts, first_rows // rows
         return range(row * each, (row + 1) * each)
 
-    def _texts(self, where: AttentionId) -> tuple[list[list[Segment]] | None, list[int]]:
+    def _texts(self, where: AttentionId) -> tuple[list[list[PassSlice]] | None, list[int]]:
         """The paths and the old lengths, with which an attention's passes are joined."""
         return self._paths("encoder" if where.kind == "encoder" else "decoder"), self._stack(where).old_lengths()
 
-    def _paths(self, kind: str) -> list[list[Segment]] | None:
+    def _paths(self, kind: str) -> list[list[PassSlice]] | None:
         """The segments of each row's text; None if there is one pass."""
         stack = self._stacks[kind]
         if kind == "decoder" and self._chosen is not None:

@@ -14,7 +14,7 @@ from uwaga.maps.map import AttentionMap
 from uwaga.maps.recordings.copies import Budget, Copier, HeadSelection, MapOptions, Storage, VectorBias
 from uwaga.maps.recordings.passes import (
     Pass,
-    Segment,
+    PassSlice,
     SequenceTree,
     first_tokens,
     join,
@@ -30,6 +30,8 @@ from uwaga.ops.masks import Both, Causal, Documents, Either, KeyLengths, Mask, W
 from uwaga.ops.ragged import Operand, Ragged
 
 _NO_BIAS = "a bias is not a function of the distance between tokens alone"
+
+KINDS = ("encoder", "decoder", "cross")  # of attentions
 
 
 class AttentionId(NamedTuple):
@@ -179,7 +181,7 @@ class RecordedAttention:
         """All stored objects."""
         return [self.queries, self.keys, self.values, self.options, self.bias, self.seen]
 
-    def joined(self, paths: Sequence[Sequence[Segment]] | None, old: list[int]) -> Joined:
+    def joined(self, paths: Sequence[Sequence[PassSlice]] | None, old: list[int]) -> Joined:
         """The operands of all rows, ragged where their lengths differ.
 
         Args:
@@ -198,7 +200,7 @@ class RecordedAttention:
         asked = join(self.queries, query_paths)
         if self.is_cross:
             first_pass_keys = rows(self.keys[0])
-            key_paths = [[Segment(0, path[0].row, len(first_pass_keys[path[0].row]))] for path in paths]
+            key_paths = [[PassSlice(0, path[0].row, len(first_pass_keys[path[0].row]))] for path in paths]
         else:
             key_paths = [list(path) for path in paths]
         keys = join(self.keys, key_paths)
@@ -215,12 +217,12 @@ class RecordedAttention:
         assert key is not None
         return Joined(query, key, value, MapOptions(**self.options | {"mask": mask, "bias": self.bias}))
 
-    def map(self, paths: Sequence[Sequence[Segment]] | None, old: list[int]) -> AttentionMap:
+    def map(self, paths: Sequence[Sequence[PassSlice]] | None, old: list[int]) -> AttentionMap:
         """The map (R, H, Q, K) of all rows, or a ragged one where their lengths differ; arguments and errors as of `joined`."""
         query, key, _, options = self.joined(paths, old)
         return AttentionMap(query, self._of_pairs(key), **options)
 
-    def value(self, paths: Sequence[Sequence[Segment]] | None, old: list[int]) -> Operand | None:
+    def value(self, paths: Sequence[Sequence[PassSlice]] | None, old: list[int]) -> Operand | None:
         """The values (R, G, K, E), or Ragged (N, G, E), with the G of the map's keys; None where none were kept."""
         value = self.joined(paths, old).value
         return None if value is None else self._of_pairs(value)
@@ -235,8 +237,8 @@ class RecordedAttention:
 
     def _mask(
         self,
-        query_paths: Sequence[Sequence[Segment]],
-        key_paths: Sequence[Sequence[Segment]],
+        query_paths: Sequence[Sequence[PassSlice]],
+        key_paths: Sequence[Sequence[PassSlice]],
         is_padded: bool,
         device: torch.device,
     ) -> Mask | None:
@@ -388,7 +390,7 @@ class Stack:
         )
         attention.store(query, key, options, self._copier, value)
 
-    def starts_and_lengths(self, paths: list[list[Segment]] | None) -> tuple[list[int], list[int]]:
+    def starts_and_lengths(self, paths: list[list[PassSlice]] | None) -> tuple[list[int], list[int]]:
         """Per row of `tokens(paths)`, the number of keys from before the first pass, and of tokens."""
         old = self.old_lengths()
         return old if paths is None else [old[path[0].row] for path in paths], self.tokens(paths)
@@ -404,7 +406,7 @@ class Stack:
         made.ids = [None]
         return made
 
-    def ends(self) -> list[list[Segment]] | None:
+    def ends(self) -> list[list[PassSlice]] | None:
         """Per row of the first pass, the segments of its text; None if several rows continue one, as in beam search."""
         assert self.tree is not None
         ends = self.tree.ends()
@@ -414,7 +416,7 @@ class Stack:
         """Per row, the number of keys from before the first pass."""
         return self.passes[0].starts
 
-    def ids_of_paths(self, paths: list[list[Segment]] | None) -> list[list[int]] | None:
+    def ids_of_paths(self, paths: list[list[PassSlice]] | None) -> list[list[int]] | None:
         """The token ids of each path, or for None of each row of the one pass; None if they are unknown."""
         if any(ids is None for ids in self.ids) or any(self.old_lengths()):
             return None
@@ -423,7 +425,7 @@ class Stack:
             return listed[0]
         return [[x for p in path for x in listed[p.step][p.row][: p.tokens]] for path in paths]
 
-    def tokens(self, paths: list[list[Segment]] | None) -> list[int]:
+    def tokens(self, paths: list[list[PassSlice]] | None) -> list[int]:
         """The number of tokens of each path, or for None of each row of the one pass."""
         if paths is not None:
             return [sum(p.tokens for p in path) for path in paths]
@@ -433,7 +435,7 @@ class Stack:
         """A value that changes when something is recorded."""
         return (id(self.tree), len(self.passes), len(self._called))
 
-    def follow(self, text: list[int], first_rows: range) -> tuple[list[Segment], int]:
+    def follow(self, text: list[int], first_rows: range) -> tuple[list[PassSlice], int]:
         """The path from one of these rows of the first pass with the longest common prefix with a text, and its length."""
         assert self.tree is not None
         best, where, before = 0, (0, 0), [0 if row in first_rows else -1 for row in range(len(self.old_lengths()))]

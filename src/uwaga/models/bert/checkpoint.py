@@ -24,7 +24,7 @@ from uwaga.models.config_json import (
     read_activation,
     write_activation,
 )
-from uwaga.models.tables import Family, Row, Table, pair
+from uwaga.models.tables import Family, Table, WeightMapping, pair
 
 # Bounded, since labels are made for all classes before the shape of the classifier is known.
 _CLASSES = whole(1, 2**16)
@@ -84,13 +84,13 @@ _HARMLESS = ("sinusoidal_pos_embds", "qa_dropout", "tie_weights_")
 _WORDS = "embeddings.word_embeddings.weight"
 
 _EMBEDDING_ROWS = (
-    Row(_WORDS, "embeddings.token_embedding.weight"),
-    Row("embeddings.position_embeddings.weight", "embeddings.positions.weight"),
+    WeightMapping(_WORDS, "embeddings.token_embedding.weight"),
+    WeightMapping("embeddings.position_embeddings.weight", "embeddings.positions.weight"),
     *pair("embeddings.LayerNorm", "embeddings.norm"),
 )
 _BERT_ROWS = (
     *_EMBEDDING_ROWS,
-    Row("embeddings.token_type_embeddings.weight", "embeddings.token_types.weight"),
+    WeightMapping("embeddings.token_type_embeddings.weight", "embeddings.token_types.weight"),
     *pair("encoder.layer.{n}.attention.self.query", "encoder.layers.{n}.attention.query"),
     *pair("encoder.layer.{n}.attention.self.key", "encoder.layers.{n}.attention.key"),
     *pair("encoder.layer.{n}.attention.self.value", "encoder.layers.{n}.attention.value"),
@@ -127,8 +127,8 @@ class Names:
 
     stem: str  # the start of its architectures' names: Bert of BertForMaskedLM
     prefix: str
-    body: tuple[Row, ...]
-    heads: dict[str, tuple[Row, ...]]  # by output; for masked_lm without the output projection
+    body: tuple[WeightMapping, ...]
+    heads: dict[str, tuple[WeightMapping, ...]]  # by output; for masked_lm without the output projection
     decoder: str  # the output projection of the masked-LM head
     decoder_bias: str  # the name of its bias where the projection is tied
     architectures: dict[str, tuple[str, ...]] = field(repr=False)  # end of the architecture's name -> its outputs
@@ -139,12 +139,12 @@ class Names:
         tied: dict[str, str] = {}
         unread = dict(_UNREAD)
         if "masked_lm" in config.outputs and config.tie_word_embeddings:
-            heads.append(Row(self.decoder_bias, "masked_lm.bias"))
+            heads.append(WeightMapping(self.decoder_bias, "masked_lm.bias"))
             tied = {f"{self.decoder}.weight": _WORDS, f"{self.decoder}.bias": self.decoder_bias}
             tied.pop(self.decoder_bias, None)
         elif "masked_lm" in config.outputs:
-            heads.append(Row(f"{self.decoder}.weight", "masked_lm.decoder.weight"))
-            heads.append(Row(f"{self.decoder}.bias", "masked_lm.bias"))
+            heads.append(WeightMapping(f"{self.decoder}.weight", "masked_lm.decoder.weight"))
+            heads.append(WeightMapping(f"{self.decoder}.bias", "masked_lm.bias"))
             if self.decoder_bias != f"{self.decoder}.bias":
                 unread[self.decoder_bias] = _UNREAD_BIAS
         return Table(

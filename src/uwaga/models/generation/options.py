@@ -2,23 +2,23 @@
 
 from dataclasses import dataclass
 
-from uwaga._base.options import POSITIVE, Kind, check, is_number, number, whole
+from uwaga._base.options import POSITIVE, OptionValidator, check, is_number, number, whole
 
 _ALWAYS = {
     "max_new_tokens": whole(1),
-    "do_sample": Kind("True or False", lambda x: isinstance(x, bool)),
+    "do_sample": OptionValidator("True or False", lambda x: isinstance(x, bool)),
     "num_beams": whole(1),
 }
 # By the options that they need.
 _SAMPLING = {
     "temperature": POSITIVE,
-    "top_k": Kind(f"{whole(1).words}, or None for all", whole(1).accepts),
+    "top_k": OptionValidator(f"{whole(1).words}, or None for all", whole(1).accepts),
     "top_p": number("greater than 0 and at most 1", lambda x: 0.0 < x <= 1.0),
-    "seed": Kind("a whole number from 0 to 2**64 - 1", whole(0, 2**64 - 1).accepts),
+    "seed": OptionValidator("a whole number from 0 to 2**64 - 1", whole(0, 2**64 - 1).accepts),
 }
 _BEAM_SEARCH = {
-    "length_penalty": Kind("a finite number", is_number),
-    "early_stopping": Kind("True, False or 'never'", lambda x: isinstance(x, bool) or x == "never"),
+    "length_penalty": OptionValidator("a finite number", is_number),
+    "early_stopping": OptionValidator("True, False or 'never'", lambda x: isinstance(x, bool) or x == "never"),
 }
 
 

@@ -24,7 +24,7 @@ from uwaga.models.config_json import (
 )
 from uwaga.models.gpt2.config import GPT2Config
 from uwaga.models.gpt2.model import GPT2Model
-from uwaga.models.tables import TRANSPOSED, Family, Row, Table, pair, stacked, stacked_transposed
+from uwaga.models.tables import TRANSPOSED, Family, Table, WeightMapping, pair, stacked, stacked_transposed
 
 _KEYS = {
     "vocab_size": Key("vocab_size", SIZE, 50257),
@@ -65,26 +65,26 @@ _HARMLESS = (
 
 _HEAD, _WORDS = "lm_head.weight", "wte.weight"
 _BODY = (
-    Row(_WORDS, "token_embedding.weight"),
-    Row("wpe.weight", "positions.weight"),
+    WeightMapping(_WORDS, "token_embedding.weight"),
+    WeightMapping("wpe.weight", "positions.weight"),
     *pair("h.{n}.ln_1", "layers.{n}.attention_norm"),
-    Row(
+    WeightMapping(
         "h.{n}.attn.c_attn.weight",
         *(f"layers.{{n}}.attention.{part}.weight" for part in ("query", "key", "value")),
         layout=stacked_transposed(3),
     ),
-    Row(
+    WeightMapping(
         "h.{n}.attn.c_attn.bias",
         *(f"layers.{{n}}.attention.{part}.bias" for part in ("query", "key", "value")),
         layout=stacked(3),
     ),
-    Row("h.{n}.attn.c_proj.weight", "layers.{n}.attention.output.weight", layout=TRANSPOSED),
-    Row("h.{n}.attn.c_proj.bias", "layers.{n}.attention.output.bias"),
+    WeightMapping("h.{n}.attn.c_proj.weight", "layers.{n}.attention.output.weight", layout=TRANSPOSED),
+    WeightMapping("h.{n}.attn.c_proj.bias", "layers.{n}.attention.output.bias"),
     *pair("h.{n}.ln_2", "layers.{n}.feed_forward_norm"),
-    Row("h.{n}.mlp.c_fc.weight", "layers.{n}.feed_forward.up.weight", layout=TRANSPOSED),
-    Row("h.{n}.mlp.c_fc.bias", "layers.{n}.feed_forward.up.bias"),
-    Row("h.{n}.mlp.c_proj.weight", "layers.{n}.feed_forward.down.weight", layout=TRANSPOSED),
-    Row("h.{n}.mlp.c_proj.bias", "layers.{n}.feed_forward.down.bias"),
+    WeightMapping("h.{n}.mlp.c_fc.weight", "layers.{n}.feed_forward.up.weight", layout=TRANSPOSED),
+    WeightMapping("h.{n}.mlp.c_fc.bias", "layers.{n}.feed_forward.up.bias"),
+    WeightMapping("h.{n}.mlp.c_proj.weight", "layers.{n}.feed_forward.down.weight", layout=TRANSPOSED),
+    WeightMapping("h.{n}.mlp.c_proj.bias", "layers.{n}.feed_forward.down.bias"),
     *pair("ln_f", "norm"),
 )
 # Names in old files that are not read, and why.
@@ -129,7 +129,9 @@ def write_config(config: GPT2Config) -> dict[str, object]:
 def _table(config: GPT2Config) -> Table:
     return Table(
         body=_BODY,
-        heads=(Row(_HEAD, "lm_head.weight"),) if config.has_lm_head and not config.tie_word_embeddings else (),
+        heads=(WeightMapping(_HEAD, "lm_head.weight"),)
+        if config.has_lm_head and not config.tie_word_embeddings
+        else (),
         prefix="transformer.",
         is_prefixed=config.has_lm_head,
         counts={"n": config.num_layers},

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Set
 from typing import Any
 
 from uwaga._base.errors import CheckpointError
-from uwaga._base.options import POSITIVE, SWITCH, Kind, one_of
+from uwaga._base.options import POSITIVE, SWITCH, OptionValidator, one_of
 from uwaga.models import config_json
 from uwaga.models.config_json import (
     EOS_TOKEN_ID,
@@ -23,7 +23,7 @@ from uwaga.models.config_json import (
 )
 from uwaga.models.t5.config import ACTIVATIONS, T5Config
 from uwaga.models.t5.model import T5Model
-from uwaga.models.tables import Family, Row, Table
+from uwaga.models.tables import Family, Table, WeightMapping
 
 # feed_forward_proj -> activation, gated. "gated-gelu" is the tanh approximation in transformers, as in version 1.1. Of two
 # names with one meaning the first is written.
@@ -46,7 +46,7 @@ _KEYS = {
     "dropout_rate": Key("dropout", PROBABILITY, 0.1),
     "tie_word_embeddings": Key("tie_word_embeddings", SWITCH, True),
     "scale_decoder_outputs": Key(
-        "scale_decoder_outputs", Kind("true, false or null", lambda x: x in (True, False, None)), None
+        "scale_decoder_outputs", OptionValidator("true, false or null", lambda x: x in (True, False, None)), None
     ),
     "eos_token_id": Key("eos_token_ids", EOS_TOKEN_ID, 1),
     "pad_token_id": Key("pad_token_id", OPTIONAL_COUNT, 0),
@@ -125,43 +125,43 @@ def _projection(config: T5Config) -> str:
     raise CheckpointError(f"transformers has no T5 with the gated activation {config.activation}")
 
 
-def _attention(theirs: str, ours: str) -> tuple[Row, ...]:
+def _attention(theirs: str, ours: str) -> tuple[WeightMapping, ...]:
     parts = {"q": "query", "k": "key", "v": "value", "o": "output"}
-    return tuple(Row(f"{theirs}.{short}.weight", f"{ours}.{part}.weight") for short, part in parts.items())
+    return tuple(WeightMapping(f"{theirs}.{short}.weight", f"{ours}.{part}.weight") for short, part in parts.items())
 
 
-def _layer(theirs: str, ours: str, feed_forward: int, config: T5Config) -> tuple[Row, ...]:
+def _layer(theirs: str, ours: str, feed_forward: int, config: T5Config) -> tuple[WeightMapping, ...]:
     """The rows of a layer; feed_forward: the index of the feed-forward sublayer in it."""
     dense = f"{theirs}.{feed_forward}.DenseReluDense"
-    gate = (Row(f"{dense}.wi_0.weight", f"{ours}.feed_forward.gate.weight"),) if config.gated else ()
+    gate = (WeightMapping(f"{dense}.wi_0.weight", f"{ours}.feed_forward.gate.weight"),) if config.gated else ()
     return (
         *_attention(f"{theirs}.0.SelfAttention", f"{ours}.attention"),
-        Row(f"{theirs}.0.layer_norm.weight", f"{ours}.attention_norm.weight"),
+        WeightMapping(f"{theirs}.0.layer_norm.weight", f"{ours}.attention_norm.weight"),
         *gate,
-        Row(f"{dense}.{'wi_1' if config.gated else 'wi'}.weight", f"{ours}.feed_forward.up.weight"),
-        Row(f"{dense}.wo.weight", f"{ours}.feed_forward.down.weight"),
-        Row(f"{theirs}.{feed_forward}.layer_norm.weight", f"{ours}.feed_forward_norm.weight"),
+        WeightMapping(f"{dense}.{'wi_1' if config.gated else 'wi'}.weight", f"{ours}.feed_forward.up.weight"),
+        WeightMapping(f"{dense}.wo.weight", f"{ours}.feed_forward.down.weight"),
+        WeightMapping(f"{theirs}.{feed_forward}.layer_norm.weight", f"{ours}.feed_forward_norm.weight"),
     )
 
 
-def _encoder(config: T5Config) -> tuple[Row, ...]:
+def _encoder(config: T5Config) -> tuple[WeightMapping, ...]:
     return (
-        Row(_WORDS, "token_embedding.weight"),
-        Row(_DECODER_POSITIONS.replace("decoder", "encoder"), "encoder_positions.weight"),
+        WeightMapping(_WORDS, "token_embedding.weight"),
+        WeightMapping(_DECODER_POSITIONS.replace("decoder", "encoder"), "encoder_positions.weight"),
         *_layer("encoder.block.{n}.layer", "encoder.layers.{n}", 1, config),
-        Row("encoder.final_layer_norm.weight", "encoder.norm.weight"),
+        WeightMapping("encoder.final_layer_norm.weight", "encoder.norm.weight"),
     )
 
 
-def _decoder(config: T5Config) -> tuple[Row, ...]:
+def _decoder(config: T5Config) -> tuple[WeightMapping, ...]:
     theirs, ours = "decoder.block.{m}.layer", "decoder.layers.{m}"
     return (
-        Row(_DECODER_POSITIONS, "decoder_positions.weight"),
+        WeightMapping(_DECODER_POSITIONS, "decoder_positions.weight"),
         *_layer(theirs, ours, 2, config),
         *_attention(f"{theirs}.1.EncDecAttention", f"{ours}.cross_attention"),
-        Row(f"{theirs}.1.layer_norm.weight", f"{ours}.cross_attention_norm.weight"),
-        Row("decoder.final_layer_norm.weight", "decoder.norm.weight"),
-        *((Row(_HEAD, "lm_head.weight"),) if not config.tie_word_embeddings else ()),
+        WeightMapping(f"{theirs}.1.layer_norm.weight", f"{ours}.cross_attention_norm.weight"),
+        WeightMapping("decoder.final_layer_norm.weight", "decoder.norm.weight"),
+        *((WeightMapping(_HEAD, "lm_head.weight"),) if not config.tie_word_embeddings else ()),
     )
 
 

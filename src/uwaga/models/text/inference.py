@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from uwaga._base.options import SWITCH, Kind, check
+from uwaga._base.options import SWITCH, OptionValidator, check
 from uwaga.models.text.pooling import mean_rows, pool
 from uwaga.models.text.preprocessing import Preprocessor, TokenizedGroup, batches
 from uwaga.models.text.progress import Meter
@@ -23,8 +23,8 @@ _MMAP_THRESHOLD_MAX = 32 << 20
 _PAGE_BYTES = 4096
 
 _KINDS = {
-    "tokens_per_batch": Kind("at least 1 token", lambda x: is_integer(x) and x >= 1),
-    "normalize": Kind("True, False or None", SWITCH.accepts),  # None is replaced by the model's own before
+    "tokens_per_batch": OptionValidator("at least 1 token", lambda x: is_integer(x) and x >= 1),
+    "normalize": OptionValidator("True, False or None", SWITCH.accepts),  # None is replaced by the model's own before
 }
 
 

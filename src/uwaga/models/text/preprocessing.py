@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from tokenizers import Encoding
 
-from uwaga._base.options import Kind, check, one_of
+from uwaga._base.options import OptionValidator, check, one_of
 from uwaga.models.text.report import DocumentError, Report
 from uwaga.models.text.tokenizer import Tokenizer, encode_prefixes
 from uwaga.ops.validation import is_integer
@@ -100,7 +100,7 @@ class OverflowPolicy:
             raise ValueError(f"TextEncoder: overlap needs overflow='mean' or 'windows', not {self.overflow!r}")
         allowed = "at least 0" if self.max_tokens is None else f"from 0 to {self.max_tokens - 1}"
         most = inf if self.max_tokens is None else self.max_tokens - 1
-        check("TextEncoder", self, {"overlap": Kind(allowed, lambda x: is_integer(x) and 0 <= x <= most)})
+        check("TextEncoder", self, {"overlap": OptionValidator(allowed, lambda x: is_integer(x) and 0 <= x <= most)})
 
     def is_too_long(self, tokens: int) -> bool:
         return self.max_tokens is not None and tokens > self.max_tokens

@@ -24,7 +24,7 @@ from uwaga.models.config_json import (
     write_activation,
     write_eos_token_id,
 )
-from uwaga.models.tables import Family, Layout, Row, Table, pair
+from uwaga.models.tables import Family, Table, WeightLayout, WeightMapping, pair
 from uwaga.models.transformer.config import KINDS, TransformerConfig
 from uwaga.models.transformer.model import Transformer
 
@@ -80,7 +80,7 @@ _OWN = {name: Key(name, kind, None) for name, kind in KINDS.items() if name != "
 _HEAD, _SHARED = "lm_head.weight", "model.shared.weight"
 _WORDS = {stack: f"model.{stack}.embed_tokens.weight" for stack in ("encoder", "decoder")}
 _UNREAD = {f"model.{stack}.embed_positions.weight": "sinusoidal positions are computed" for stack in _WORDS}
-_ROW = Layout(read=lambda x: (x[0],), write=lambda parts: parts[0][None])
+_ROW = WeightLayout(read=lambda x: (x[0],), write=lambda parts: parts[0][None])
 
 
 def read_config(found: Mapping[str, Any], where: str, names: Set[str]) -> TransformerConfig:
@@ -137,12 +137,12 @@ def write_config(config: TransformerConfig) -> dict[str, object]:
     }
 
 
-def _attention(theirs: str, ours: str) -> tuple[Row, ...]:
+def _attention(theirs: str, ours: str) -> tuple[WeightMapping, ...]:
     parts = {"q_proj": "query", "k_proj": "key", "v_proj": "value", "out_proj": "output"}
     return tuple(row for part, name in parts.items() for row in pair(f"{theirs}.{part}", f"{ours}.{name}"))
 
 
-def _stack(stack: str, counter: str, *, crosses: bool, has_norm: bool) -> tuple[Row, ...]:
+def _stack(stack: str, counter: str, *, crosses: bool, has_norm: bool) -> tuple[WeightMapping, ...]:
     theirs, ours = f"model.{stack}.layers.{{{counter}}}", f"{stack}.layers.{{{counter}}}"
     cross = (
         *_attention(f"{theirs}.encoder_attn", f"{ours}.cross_attention"),
@@ -166,16 +166,18 @@ def _table(config: TransformerConfig) -> Table:
         config.num_decoder_layers > 0,
     )
     is_pre = config.norm == "pre"
-    words: tuple[Row, ...] = (Row(_SHARED if is_shared else _WORDS["encoder"], "token_embedding.weight"),)
+    words: tuple[WeightMapping, ...] = (
+        WeightMapping(_SHARED if is_shared else _WORDS["encoder"], "token_embedding.weight"),
+    )
     if not is_shared:
-        words += (Row(_WORDS["decoder"], "decoder_token_embedding.weight"),)
+        words += (WeightMapping(_WORDS["decoder"], "decoder_token_embedding.weight"),)
     body = words + (_stack("encoder", "n", crosses=False, has_norm=is_pre) if has_encoder else ())
     tied = dict.fromkeys(_WORDS.values(), _SHARED) if is_shared else {}
     if has_decoder:
         body += _stack("decoder", "m", crosses=has_encoder, has_norm=is_pre)
-        body += (Row("final_logits_bias", "lm_head_bias", layout=_ROW),) if config.lm_head_bias else ()
+        body += (WeightMapping("final_logits_bias", "lm_head_bias", layout=_ROW),) if config.lm_head_bias else ()
         if not config.tie_word_embeddings:
-            body += (Row(_HEAD, "lm_head.weight"),)
+            body += (WeightMapping(_HEAD, "lm_head.weight"),)
         else:
             tied[_HEAD] = _SHARED if is_shared else _WORDS["decoder"]
     counts = {"n": config.num_layers, "m": config.num_decoder_layers}

@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from uwaga._base.options import POSITIVE, SWITCH, Kind, check, is_number, one_of, optional
+from uwaga._base.options import POSITIVE, SWITCH, OptionValidator, check, is_number, one_of, optional
 from uwaga.models.config_json import COUNT, IDS, OPTIONAL_COUNT, OPTIONAL_SIZE, PROBABILITY, SIZE
 
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu")
 MODEL_TYPES = ("marian", "uwaga-transformer")
 
-_SLOPES = Kind(
+_SLOPES = OptionValidator(
     "a tuple of numbers from 0 to 1024",
     lambda x: isinstance(x, tuple) and all(is_number(each) and 0 <= each <= 1024 for each in x),
 )

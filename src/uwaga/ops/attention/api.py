@@ -27,24 +27,24 @@ class AttendedLse(NamedTuple):
     lse: Operand
 
 
-# What serves every call in place of the engines: see `served_by`.
-_serve: Callable[..., AttendedLse] | None = None
+# What serves every call in place of the engines: see `override_attention`.
+_override: Callable[..., AttendedLse] | None = None
 
 
 @contextmanager
-def served_by(serve: Callable[..., AttendedLse]) -> Iterator[None]:
+def override_attention(serve: Callable[..., AttendedLse]) -> Iterator[None]:
     """Inside it `attention` and `attention_and_lse` call `serve`, with the arguments of `attention` in order, in all threads."""
-    global _serve
-    before, _serve = _serve, serve
+    global _override
+    before, _override = _override, serve
     try:
         yield
     finally:
-        _serve = before
+        _override = before
 
 
 def is_served() -> bool:
-    """Whether a `served_by` is active."""
-    return _serve is not None
+    """Whether a `override_attention` is active."""
+    return _override is not None
 
 
 def attention(
@@ -98,8 +98,8 @@ def attention(
             [0., 1., 0.],
             [0., 0., 1.]])
     """
-    if _serve is not None:
-        return _serve(query, key, value, mask, bias, scale, normalize, softcap, sinks, dropout, impl).output
+    if _override is not None:
+        return _override(query, key, value, mask, bias, scale, normalize, softcap, sinks, dropout, impl).output
     if bias is None and sinks is None:
         done = fast_path.attend(query, key, value, mask, scale, normalize, softcap, dropout, impl, False)
         if done is not None:
@@ -138,8 +138,8 @@ def attention_and_lse(
     """
     if normalize != "softmax":
         raise ValueError("attention: the log-sum-exp needs normalize='softmax'")
-    if _serve is not None:
-        return _serve(query, key, value, mask, bias, scale, normalize, softcap, sinks, dropout, impl)
+    if _override is not None:
+        return _override(query, key, value, mask, bias, scale, normalize, softcap, sinks, dropout, impl)
     if bias is None and sinks is None:
         done = fast_path.attend(query, key, value, mask, scale, normalize, softcap, dropout, impl, True)
         if done is not None:

@@ -23,7 +23,7 @@ from uwaga.ops.attention import autograd, choose, native_structs
 from uwaga.ops.attention.arguments import make_call, packed, to_4d
 from uwaga.ops.attention.call import Call, Options, output_strides
 from uwaga.ops.attention.mask_cache import cached, keep
-from uwaga.ops.attention.native_structs import MAX_WIDTH, ProblemTemplate, ResultTemplate, Rule, rule
+from uwaga.ops.attention.native_structs import MAX_WIDTH, PackedOptions, ProblemTemplate, ResultTemplate, packed_options
 from uwaga.ops.masks import Causal, Mask, Window
 from uwaga.ops.ragged import Operand, Ragged
 
@@ -78,7 +78,7 @@ def attend(
         return None
     records = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
     options = (scale, normalize, softcap, impl)
-    layout: Layout | TorchCall | None
+    layout: PreparedCall | TorchCall | None
     try:
         if mask is not None and (not (type(mask) is Causal or type(mask) is Window) or isinstance(mask.start, Tensor)):
             if records or not isinstance(mask, Mask):  # autograd would have to save its tensors
@@ -90,7 +90,7 @@ def attend(
             layout = _dense_layout(dtype, q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride(), mask, options)
         if not 0.0 <= dropout < 1.0:
             return None
-        if not isinstance(layout, Layout):
+        if not isinstance(layout, PreparedCall):
             if layout is None or is_autocast("cpu"):
                 return None
             if not (records or dropout or wants_lse):
@@ -98,7 +98,7 @@ def attend(
             # PyTorch's kernel cannot serve, so the next in order does.
             options = (scale, normalize, softcap, "cpu")
             layout = _dense_layout(dtype, q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride(), mask, options)
-            if not isinstance(layout, Layout):
+            if not isinstance(layout, PreparedCall):
                 return None
     except TypeError:  # an option that cannot be hashed or compared: the general path raises the message
         return None
@@ -119,7 +119,7 @@ def attend(
 class Plan(NamedTuple):
     """The options of a call as the native library and the general path take them."""
 
-    rule: Rule
+    packed_options: PackedOptions
     options: Options  # sizes and dropout are not set
 
 
@@ -129,7 +129,7 @@ class TorchCall(NamedTuple):
     scale: float
 
 
-class Layout(NamedTuple):
+class PreparedCall(NamedTuple):
     """A call prepared from its options and sizes: all of it but its tensors and its dropout."""
 
     plan: Plan
@@ -155,7 +155,7 @@ def _dense_layout(
     value_strides: Shape,
     mask: Mask | None,
     options: PlainOptions,
-) -> Layout | TorchCall | None:
+) -> PreparedCall | TorchCall | None:
     """The layout of a dense call, from shapes and strides; None where they do not fit or another engine is chosen."""
     if not len(query) == len(key) == len(value) == 4:
         return None
@@ -171,7 +171,9 @@ def _dense_layout(
     return _make_dense_layout(plan, dtype, (query, key, value), (query_strides, key_strides, value_strides))
 
 
-def _ragged_layout(query: Ragged, key: Ragged, v: Tensor, mask: Mask | None, options: PlainOptions) -> Layout | None:
+def _ragged_layout(
+    query: Ragged, key: Ragged, v: Tensor, mask: Mask | None, options: PlainOptions
+) -> PreparedCall | None:
     """The layout of a ragged call. It is not cached: few calls have the same number of tokens."""
     q, k = query.values, key.values
     if not q.dim() == k.dim() == v.dim() == 3 or query.offsets.shape != key.offsets.shape:
@@ -186,7 +188,9 @@ def _ragged_layout(query: Ragged, key: Ragged, v: Tensor, mask: Mask | None, opt
     return _make_ragged_layout(plan, query, key, v)
 
 
-def _layout_of_mask(query: Operand, key: Operand, value: Operand, mask: Mask, options: PlainOptions) -> Layout | None:
+def _layout_of_mask(
+    query: Operand, key: Operand, value: Operand, mask: Mask, options: PlainOptions
+) -> PreparedCall | None:
     """The layout of a call whose mask has tensors. It is cached in the mask, which a model passes to all its layers."""
     offsets: Tensor | None = None
     longest: tuple[int, ...] = ()
@@ -205,7 +209,7 @@ def _layout_of_mask(query: Operand, key: Operand, value: Operand, mask: Mask, op
     asked = (q.dtype, shapes, strides, longest, options)
     found = cached(mask, asked, offsets)
     if found is not None:
-        return cast(Layout, found)
+        return cast(PreparedCall, found)
     scale, normalize, softcap, impl = options
     try:
         call = make_call(query, key, value, mask, None, scale, normalize, softcap, None, 0.0, False)
@@ -213,7 +217,7 @@ def _layout_of_mask(query: Operand, key: Operand, value: Operand, mask: Mask, op
             return None
     except ValueError:
         return None
-    plan = Plan(rule(call), call.options)
+    plan = Plan(packed_options(call), call.options)
     if isinstance(query, Ragged):
         layout = _make_ragged_layout(plan, query, cast(Ragged, key), v)
     else:
@@ -248,10 +252,12 @@ def _plan(
         return None
     if engine == "torch" and impl is None and mask is None and heads == groups:
         return TorchCall(call.options.scale)
-    return Plan(rule(call), call.options) if engine == "cpu" else None
+    return Plan(packed_options(call), call.options) if engine == "cpu" else None
 
 
-def _make_dense_layout(plan: Plan, dtype: torch.dtype, shapes: ShapesOfOperands, strides: ShapesOfOperands) -> Layout:
+def _make_dense_layout(
+    plan: Plan, dtype: torch.dtype, shapes: ShapesOfOperands, strides: ShapesOfOperands
+) -> PreparedCall:
     """The layout of a dense call from the shapes and strides of operands that fit together."""
     (batch, heads, queries, width), (_, groups, keys, _), (*_, value_width) = shapes
     heads_inside = strides[0][1] < strides[0][2]
@@ -268,7 +274,7 @@ def _make_dense_layout(plan: Plan, dtype: torch.dtype, shapes: ShapesOfOperands,
     )
 
 
-def _make_ragged_layout(plan: Plan, query: Ragged, key: Ragged, v: Tensor) -> Layout:
+def _make_ragged_layout(plan: Plan, query: Ragged, key: Ragged, v: Tensor) -> PreparedCall:
     """The layout of a ragged call from operands that fit together."""
     q, k = query.values, key.values
     tokens, heads, width = q.shape
@@ -296,16 +302,18 @@ def _make_layout(
     strides: ShapesOfOperands,
     output: tuple[Shape, Shape],
     lse: tuple[Shape, Shape],
-) -> Layout:
-    problem = ProblemTemplate.of(plan.rule, sizes, tokens, offsets, dtype, strides)
-    return Layout(plan, problem, ResultTemplate.of(dtype, output, lse), sizes, tokens, shapes, strides, output, lse)
+) -> PreparedCall:
+    problem = ProblemTemplate.of(plan.packed_options, sizes, tokens, offsets, dtype, strides)
+    return PreparedCall(
+        plan, problem, ResultTemplate.of(dtype, output, lse), sizes, tokens, shapes, strides, output, lse
+    )
 
 
 # Running a call of a known layout.
 
 
 def _forward(
-    layout: Layout, dropout: float, seed: int, wants_lse: bool, q: Tensor, k: Tensor, v: Tensor
+    layout: PreparedCall, dropout: float, seed: int, wants_lse: bool, q: Tensor, k: Tensor, v: Tensor
 ) -> tuple[Tensor, Tensor | None]:
     output = q.new_empty_strided(*layout.output)
     lse = q.new_empty_strided(*layout.lse, dtype=torch.float32) if wants_lse else None
@@ -314,7 +322,7 @@ def _forward(
 
 
 def _record(
-    layout: Layout, dropout: float, seed: int, wants_lse: bool, q: Tensor, k: Tensor, v: Tensor, *offsets: Tensor
+    layout: PreparedCall, dropout: float, seed: int, wants_lse: bool, q: Tensor, k: Tensor, v: Tensor, *offsets: Tensor
 ) -> tuple[Tensor, Tensor | None]:
     """`_forward`, recorded for autograd."""
     found = _apply(layout, dropout, seed, wants_lse, q, k, v, *offsets)
@@ -327,7 +335,7 @@ class PlainAttention(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        layout: Layout,
+        layout: PreparedCall,
         dropout: float,
         seed: int,
         gives_lse: bool,
@@ -363,7 +371,9 @@ class PlainAttention(torch.autograd.Function):
         problem, strides = layout.problem, (q.stride(), k.stride(), v.stride())
         if offsets or strides != layout.strides:  # saved-tensor hooks may return other strides
             both = (offsets[0], offsets[1]) if offsets else (None, None)
-            problem = ProblemTemplate.of(layout.plan.rule, layout.sizes, layout.tokens, both, problem.dtype, strides)
+            problem = ProblemTemplate.of(
+                layout.plan.packed_options, layout.sizes, layout.tokens, both, problem.dtype, strides
+            )
         if (q.shape, k.shape, v.shape) != layout.shapes:  # saved-tensor hooks or `x.data = y` replaced them
             shapes = ", ".join(str(tuple(x.shape)) for x in (q, k, v))
             raise ValueError(
@@ -384,7 +394,7 @@ _apply = cast(Any, super(torch.autograd.Function, PlainAttention)).apply
 
 
 def _general_call(
-    layout: Layout, dropout: float, seed: int, q: Tensor, k: Tensor, v: Tensor, offsets: Sequence[Tensor]
+    layout: PreparedCall, dropout: float, seed: int, q: Tensor, k: Tensor, v: Tensor, offsets: Sequence[Tensor]
 ) -> Call:
     """The Call of the general path."""
     canonical = packed if offsets else to_4d

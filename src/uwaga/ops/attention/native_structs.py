@@ -125,14 +125,14 @@ def numbers_fields(tensor: Tensor | None, dtype: torch.dtype = torch.int64) -> t
     return _address(tensor), count
 
 
-class Rule(NamedTuple):
+class PackedOptions(NamedTuple):
     """How a problem turns products into weights: all of it but sizes, operands, threads and dropout."""
 
     packed: bytes
     mask: ctypes.Array[ctypes.c_char] | None  # memory that `packed` points into, beside the call's own tensors
 
 
-def rule(call: Call) -> Rule:
+def packed_options(call: Call) -> PackedOptions:
     options, relative = call.options, call.relative
     mask = mask_operations(options.mask_program, call.mask_tensors)
     packed = _RULE.pack(
@@ -148,7 +148,7 @@ def rule(call: Call) -> Rule:
         *numbers_fields(call.sinks, torch.float32),
         options.softmax,
     )
-    return Rule(packed, mask)
+    return PackedOptions(packed, mask)
 
 
 def problem(call: Call) -> tuple[bytes, ctypes.Array[ctypes.c_char] | None]:
@@ -156,7 +156,7 @@ def problem(call: Call) -> tuple[bytes, ctypes.Array[ctypes.c_char] | None]:
     query, key, value, options = call.query, call.key, call.value, call.options
     _check_sizes(call)
     heads, widths = (query.shape[1], key.shape[1]), (query.shape[3], value.shape[3])
-    found = rule(call)
+    found = packed_options(call)
     template = ProblemTemplate.of(
         found,
         (call.sequences, *heads, options.max_queries, options.max_keys, *widths),
@@ -197,13 +197,13 @@ class ProblemTemplate(NamedTuple):
     query: bytes
     key: bytes
     value: bytes
-    rule: bytes
+    options: bytes
     dtype: torch.dtype  # of query, key and value
     item: int  # bytes of a number of them
 
     @staticmethod
     def of(
-        rule: Rule,
+        options: PackedOptions,
         sizes: tuple[int, ...],
         tokens: tuple[int, int],
         offsets: tuple[Tensor | None, Tensor | None],
@@ -218,7 +218,7 @@ class ProblemTemplate(NamedTuple):
             packed = _SIZES.pack(*sizes, *tokens, *query_offsets, *key_offsets)
         except struct.error as error:  # Ragged.max_length was replaced
             raise ValueError(f"attention: sizes must be integers of 64 bits, not {sizes}") from error
-        return ProblemTemplate(packed, query, key, value, rule.packed, dtype, dtype.itemsize)
+        return ProblemTemplate(packed, query, key, value, options.packed, dtype, dtype.itemsize)
 
     def check_dtypes(self, *operands: Tensor) -> None:
         """ValueError where one has another dtype than the kernels would read: `x.data = y` can change it between forward and backward."""
@@ -238,7 +238,7 @@ class ProblemTemplate(NamedTuple):
             value.data_ptr(),
             value.untyped_storage().nbytes() - value.storage_offset() * self.item,
             self.value,
-            self.rule,
+            self.options,
             native.threads(),
             dropout,
             0,

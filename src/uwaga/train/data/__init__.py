@@ -14,13 +14,13 @@ step.
 
 from uwaga._base.lazy import names
 
-__all__ = ["Batch", "Corpus", "MicroBatch", "Question", "Split"]
+__all__ = ["Batch", "Corpus", "MicroBatch", "ReferencePair", "Split"]
 
 _HOME = {
     "Batch": "uwaga.train.data.batch",
     "Corpus": "uwaga.train.data.corpus",
     "MicroBatch": "uwaga.train.data.batch",
-    "Question": "uwaga.train.data.store",
+    "ReferencePair": "uwaga.train.data.store",
     "Split": "uwaga.train.data.corpus",
 }
 

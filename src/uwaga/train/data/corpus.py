@@ -14,7 +14,7 @@ from uwaga.train.data.batch import Batch, MicroBatch
 from uwaga.train.data.prepare import ANSWERS, METADATA, Listener, Prepared, prepare
 from uwaga.train.data.rows import DocumentRows, EpochOrder, MaskedRows, Masking, PairRows, Rows, WindowRows
 from uwaga.train.data.splits import SPLITS, TRAIN, VALIDATION
-from uwaga.train.data.store import Question, TokenStore, questions, remake_hint
+from uwaga.train.data.store import ReferencePair, TokenStore, questions, remake_hint
 from uwaga.train.data.tokenizers import load_tokenizers
 from uwaga.train.errors import DataError
 from uwaga.train.tokenizer import TextTokenizer
@@ -140,7 +140,7 @@ class Corpus:
         """tokenizer.json and its settings; target_tokenizer.json where targets are tokenized another way."""
         self._tokenizers.save(folder)
 
-    def questions(self) -> Iterator[Question]:
+    def questions(self) -> Iterator[ReferencePair]:
         """Of pairs: each source of the validation split once, with all its targets."""
         assert self._config.data.kind == "pairs"
         return questions(self._folder / ANSWERS)

@@ -153,7 +153,7 @@ def _mapped(path: Path, kind: str, count: int) -> np.ndarray:
 # answers.jsonl, of pairs.
 
 
-class Question(NamedTuple):
+class ReferencePair(NamedTuple):
     """A source of the validation split, and all targets that the data lists for it, each once."""
 
     source: str
@@ -175,10 +175,10 @@ class Answers:
             file.write((json.dumps({"source": source, "targets": list(targets)}, ensure_ascii=False) + "\n").encode())
 
 
-def questions(path: Path) -> Iterator[Question]:
+def questions(path: Path) -> Iterator[ReferencePair]:
     """Read what `Answers.write` wrote. Raises DataError."""
     for place, found, _ in json_objects(path):
         source, targets = found.get("source"), found.get("targets")
         if not isinstance(source, str) or not isinstance(targets, list) or not all(isinstance(x, str) for x in targets):
             raise DataError(f"{place}: must have a source and a list of targets; {remake_hint(path.parent)}")
-        yield Question(source, tuple(targets))
+        yield ReferencePair(source, tuple(targets))

@@ -18,7 +18,7 @@ from uwaga.ops.ragged import Ragged
 from uwaga.train.config import Config
 from uwaga.train.data.batch import Batch
 from uwaga.train.data.corpus import Corpus, Split
-from uwaga.train.data.store import Question
+from uwaga.train.data.store import ReferencePair
 from uwaga.train.distributed import World
 from uwaga.train.step import objective_inputs, without_labels
 
@@ -112,7 +112,7 @@ class ErrorRateEvaluator:
         references = [[self._target.normalized(target) for target in question.targets] for question in asked]
         return ErrorRateResult(error_rates(predictions, references), len(asked))
 
-    def _answers(self, model: nn.Module, asked: list[Question]) -> Iterator[str]:
+    def _answers(self, model: nn.Module, asked: list[ReferencePair]) -> Iterator[str]:
         tokenizer, ends = self._corpus.tokenizer, {self._target.special.eos, self._target.special.pad}
         device = next(model.parameters()).device
         sources = tokenizer.encode([question.source for question in asked])

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from uwaga._base.options import SWITCH, Kind, number, one_of, whole
+from uwaga._base.options import SWITCH, OptionValidator, number, one_of, whole
 from uwaga.viewer import languages
 from uwaga.viewer.languages import tr
 from uwaga.viewer.messages import RequestError
@@ -206,7 +206,7 @@ class ExampleParser:
 
     def integer(self, name: str, low: int, high: int, default: int) -> int:
         """An integer with low <= value <= high."""
-        kind = Kind(f"an integer from {low} to {high}", whole(low, high).accepts)
+        kind = OptionValidator(f"an integer from {low} to {high}", whole(low, high).accepts)
         return int(self._checked(name, self._values.get(name, default), kind))
 
     def number(self, name: str, default: float) -> float:
@@ -317,7 +317,7 @@ class ExampleParser:
             raise self._error(f"{name} must be a list of 1 to {max_count} numbers, not {found}")
         return [float(self._checked(f"{name}[{place}]", each, _NUMBER)) for place, each in enumerate(value)]
 
-    def _checked(self, name: str, value: object, kind: Kind) -> Any:
+    def _checked(self, name: str, value: object, kind: OptionValidator) -> Any:
         if not kind.accepts(value):
             raise self._wrong(name, kind.words, value)
         return value

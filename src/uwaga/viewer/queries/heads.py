@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from uwaga.maps.base import WeightMap
-from uwaga.maps.derived import DifferenceMap, KeptMap, WordMap
+from uwaga.maps.derived import DifferenceMap, SubsetMap, WordMap
 from uwaga.maps.map import AttentionMap
 from uwaga.viewer.messages import RequestError, RequestParser
 from uwaga.viewer.queries.lru_cache import LRUCache
@@ -270,7 +270,7 @@ def _side_view(side: Side, name: MapName, head: int, query_axis: Axis, key_axis:
     index = () if len(m.shape) == 2 else (head,)
     if query_axis.kept is not None or key_axis.kept is not None:
         queries, keys = m.shape[-2:]
-        m = KeptMap(m, query_axis.kept or range(queries), key_axis.kept or range(keys))
+        m = SubsetMap(m, query_axis.kept or range(queries), key_axis.kept or range(keys))
     if query_axis.words is not None and key_axis.words is not None:
         m = WordMap(m, query_axis.words, key_axis.words)
     return HeadView(map=m, index=index)
@@ -281,7 +281,7 @@ def _row_costs(m: WeightMap) -> NDArray[np.int64]:
     queries, keys = (int(size or 0) for size in m.shape[-2:])
     if isinstance(m, DifferenceMap):
         return _row_costs(m.left) + _row_costs(m.right)
-    if isinstance(m, KeptMap):
+    if isinstance(m, SubsetMap):
         return np.full(queries, _KEPT_COST * int(_row_costs(m.map).max(initial=0)), np.int64)
     if isinstance(m, WordMap) and m.spans is not None:
         before = np.concatenate([[0], np.cumsum(_row_costs(m.map))])
