@@ -17,9 +17,9 @@ from uwaga._base import env
 from uwaga.cli import app
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = (
-    sorted(ROOT.glob("*.md")) + sorted((ROOT / "docs").glob("*.md")) + sorted((ROOT / "docs" / "log").glob("*.md"))
-)
+DOCUMENTS = [
+    path for folder in (".", "docs", "docs/formats", "docs/log") for path in sorted((ROOT / folder).glob("*.md"))
+]
 TRANSLATED = sorted((ROOT / "docs").glob("??/*.md"))
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
