@@ -31,12 +31,12 @@ def test_values_are_typed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (env.level(), env.library(), env.data(), env.threads()) == ("avx2", Path("/x/y.so"), Path.home() / "z", 3)
 
 
-@pytest.mark.parametrize("text", ["0", "-1", "two", "1.5"])
+@pytest.mark.parametrize("text", ["0", "-1", "two", "1.5", "4097", "9" * 5000])
 def test_a_wrong_number_of_threads_is_an_error(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv("UWAGA_THREADS", text)
     with pytest.raises(ValueError) as error:
         env.threads()
-    assert str(error.value) == f"UWAGA_THREADS must be a whole number of at least 1, not {text!r}"
+    assert str(error.value) == f"UWAGA_THREADS must be a whole number from 1 to 4096, not {text!r}"
 
 
 @pytest.mark.parametrize("text", ["0", "1"])

@@ -81,7 +81,7 @@ def test_tells_of_a_gpu(is_new: bool, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_tells_a_variable_that_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UWAGA_THREADS", "many")
     found = findings()
-    assert found["threads/uwaga"]["why"] == "UWAGA_THREADS must be a whole number of at least 1, not 'many'"
+    assert found["threads/uwaga"]["why"] == "UWAGA_THREADS must be a whole number from 1 to 4096, not 'many'"
     assert found["environment/UWAGA_THREADS"]["value"] == "many"
 
 

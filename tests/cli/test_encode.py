@@ -601,7 +601,7 @@ def test_the_first_documents_alone(corpus: Path, model: Path, tmp_path: Path) ->
     assert "documents: 4;" in said
     assert parquet.read_table(output)["id"].to_pylist() == ["d0", "d1", "d2", "d3"]
     assert refusal(corpus, output, model).splitlines()[1] == "  limit: 4 there, None now"
-    run(corpus, tmp_path / "all.parquet", model, "--limit", "400")
+    run(corpus, tmp_path / "all.parquet", model, "--limit", str(10**30))
     assert parquet.read_metadata(tmp_path / "all.parquet").num_rows == len(TEXTS)
 
 

@@ -114,6 +114,8 @@ def test_an_unknown_key_names_the_nearest(override: str, message: str) -> None:
         ("optimizer.dtype=float16", "optimizer.dtype must be one of 'float32', 'bfloat16', not 'float16'"),
         ("schedule.final_lr_ratio=1.5", "schedule.final_lr_ratio must be a number from 0 to 1, not 1.5"),
         ("schedule.steps=0", "schedule.steps must be a whole number of at least 1, not 0"),
+        ("run.threads=4097", "run.threads must be a whole number from 1 to 4096, not 4097"),
+        ("tokenizer.vocab_size=4194305", "tokenizer.vocab_size must be a whole number from 1 to 4194304, not 4194305"),
         ("run.seed=true", "run.seed must be a whole number of at least 0, not True"),
         ("run.output_dir=7", "run.output_dir must be a string that is not empty, not 7"),
         ("run.sample_prompts=[1]", "run.sample_prompts must be a list of strings, not [1]"),

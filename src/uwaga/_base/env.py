@@ -15,6 +15,8 @@ class Variable:
     meaning: str
 
 
+MAX_THREADS = 4096  # kMaxThreads of the native library
+
 VARIABLES = {
     variable.name: variable
     for variable in (
@@ -53,12 +55,12 @@ def data() -> Path:
 
 
 def threads() -> int | None:
-    """UWAGA_THREADS, a whole number of at least 1."""
+    """UWAGA_THREADS, a whole number from 1 to MAX_THREADS."""
     text = _text("UWAGA_THREADS")
     if text is None:
         return None
-    if not (text.isascii() and text.isdigit() and int(text) >= 1):
-        raise ValueError(f"UWAGA_THREADS must be a whole number of at least 1, not {text!r}")
+    if not (text.isascii() and text.isdigit() and len(text) < 20 and 1 <= int(text) <= MAX_THREADS):
+        raise ValueError(f"UWAGA_THREADS must be a whole number from 1 to {MAX_THREADS}, not {text!r}")
     return int(text)
 
 

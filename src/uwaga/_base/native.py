@@ -6,6 +6,8 @@ where it cannot be loaded the reason is stored for `uwaga doctor` and `uwaga.exp
 
 import ctypes
 import functools
+import os
+import struct
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,6 +53,8 @@ def _load() -> Library | str:
     path = env.library() or default_path()
     if not path.is_file():
         return f"there is no native library at {path}"
+    if (missing := _missing_bytes(path)) is not None:
+        return f"the native library at {path} is incomplete, {missing}: install the package again"
     try:
         functions = ctypes.CDLL(str(path))
         _declare(functions)
@@ -63,6 +67,31 @@ def _load() -> Library | str:
     if (name := env.level()) is not None and functions.uwaga_set_level(name.encode()) != STATUS_OK:
         return f"UWAGA_LEVEL is {name!r}, and this machine can run {', '.join(_levels(functions, supported_only=True))}"
     return Library(path=path, functions=functions, thread_pool=_share_thread_pool(functions))
+
+
+def _missing_bytes(path: Path) -> str | None:
+    """Says that an ELF file is shorter than its headers need; None: it is not, or is no 64-bit ELF file. Of such a file the loader maps
+    pages that are not there, and the process ends by SIGBUS."""
+    # Elf64_Ehdr: e_phoff, e_shoff, e_phentsize, e_phnum, e_shentsize, e_shnum after the magic, class and byte order
+    header, programs = struct.Struct("<4s2B26xQQ6x4H2x"), struct.Struct("<8xQ16xQ16x")  # Elf64_Phdr: p_offset, p_filesz
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(0)
+            head = file.read(header.size)
+            if not head.startswith(b"\x7fELF\x02\x01"):
+                return None
+            *_, program_at, section_at, program_size, count, section_size, sections = header.unpack(
+                head.ljust(64, b"\0")
+            )
+            file.seek(program_at)
+            table = file.read(programs.size * count)
+    except OSError:
+        return None  # the loader says why
+    ends = [header.size, program_at + program_size * count, section_at + section_size * sections]
+    if len(table) == programs.size * count:
+        ends += [start + length for start, length in programs.iter_unpack(table)]
+    return f"with {size:,} bytes in place of at least {max(ends):,}" if max(ends) > size else None
 
 
 def _declare(functions: ctypes.CDLL) -> None:

@@ -9,6 +9,7 @@ before memory or time is spent. The limits:
     JSON_DEPTH          its nesting of objects and lists
     TOKENIZER_BYTES     tokenizer.json; the largest ones in use have about 35 million
     TOKENIZER_CONTAINERS, TOKENIZER_VALUES      of it, as of other JSON
+    TOKENIZER_IDS       its ids, since tables with an entry for each are allocated; the largest vocabularies in use have 262,144
     TOML_BYTES          a configuration of training
     TOML_KEY_PARTS      parts of a dotted key; tomllib's time is quadratic in their number
     LINE_BYTES          a line of text, or a whole text
@@ -41,6 +42,7 @@ JSON_CONTAINERS = 500_000
 JSON_VALUES = 2_000_000
 JSON_DEPTH = 100
 TOKENIZER_BYTES = 64 * 2**20
+TOKENIZER_IDS = 2**22
 TOKENIZER_CONTAINERS = 2_000_000
 TOKENIZER_VALUES = 8_000_000
 TOML_BYTES = 2**18

@@ -2,6 +2,7 @@
 
 import hashlib
 import itertools
+import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
@@ -99,7 +100,7 @@ class _Corpus:
         self.path, self.limit, self._file = file.path, limit, file
 
     def __iter__(self) -> Iterator[Document]:
-        return itertools.islice(self._file, self.limit)
+        return itertools.islice(self._file, None if self.limit is None else min(self.limit, sys.maxsize))
 
     def fraction(self, documents: int, position: float) -> float:
         """How much of it `documents` are, the last of which ends at `position` of the file."""

@@ -15,7 +15,20 @@ from uwaga._base.options import POSITIVE, SWITCH, OptionValidator, number, one_o
 from uwaga.train import families, settings
 from uwaga.train.errors import ConfigError
 from uwaga.train.families import OBJECTIVES
-from uwaga.train.settings import BETAS, COUNT, NAME, NAMES, NOT_NEGATIVE, PART, SHARE, SIZE, TEXT, Named
+from uwaga.train.settings import (
+    BETAS,
+    COUNT,
+    NAME,
+    NAMES,
+    NOT_NEGATIVE,
+    PART,
+    SHARE,
+    SIZE,
+    TEXT,
+    THREADS,
+    VOCABULARY,
+    Named,
+)
 
 TOKENIZERS = ("characters", "words", "byte-pair", "given")
 DATA = ("text", "jsonl", "parquet", "pairs")
@@ -36,7 +49,7 @@ class TargetConfig:
     lowercase: bool = False
 
     KINDS: ClassVar[Mapping[str, OptionValidator]] = {
-        "kind": one_of(*TOKENIZERS), "shared": SWITCH, "vocab_size": SIZE, "path": NAME, "lowercase": SWITCH,
+        "kind": one_of(*TOKENIZERS), "shared": SWITCH, "vocab_size": VOCABULARY, "path": NAME, "lowercase": SWITCH,
     }  # fmt: skip
     SECTIONS: ClassVar[Mapping[str, Any]] = {}
 
@@ -52,7 +65,7 @@ class TokenizerConfig:
     target: TargetConfig | None = None  # of the targets of pairs; None: the same
 
     KINDS: ClassVar[Mapping[str, OptionValidator]] = {
-        "kind": one_of(*TOKENIZERS), "vocab_size": SIZE, "path": NAME, "lowercase": SWITCH,
+        "kind": one_of(*TOKENIZERS), "vocab_size": VOCABULARY, "path": NAME, "lowercase": SWITCH,
     }  # fmt: skip
     SECTIONS: ClassVar[Mapping[str, Any]] = {"target": TargetConfig}
 
@@ -183,7 +196,7 @@ class RunConfig:
     KINDS: ClassVar[Mapping[str, OptionValidator]] = {
         "output_dir": NAME, "init_from": NAME, "seed": COUNT, "log_every": SIZE, "eval_every": SIZE, "eval_tokens": SIZE, "save_every": SIZE,
         "keep_last": SIZE, "sample_every": COUNT, "sample_prompts": NAMES, "sample_tokens": SIZE, "attention_every": COUNT,
-        "tensorboard": SWITCH, "threads": SIZE, "compile": SWITCH, "device": one_of("auto", "cpu", "cuda"),
+        "tensorboard": SWITCH, "threads": THREADS, "compile": SWITCH, "device": one_of("auto", "cpu", "cuda"),
     }  # fmt: skip
     SECTIONS: ClassVar[Mapping[str, Any]] = {}
 

@@ -9,6 +9,7 @@ from dataclasses import MISSING, Field, fields
 from difflib import SequenceMatcher
 from typing import Any, ClassVar, Protocol, TypeVar
 
+from uwaga._base import env, untrusted
 from uwaga._base.options import FRACTION_BELOW_1, OptionValidator, is_number, number, whole
 from uwaga.train.errors import ConfigError
 
@@ -122,6 +123,8 @@ NOT_NEGATIVE = number("a number of at least 0", lambda x: x >= 0)
 SHARE = number("a number from 0 to 1", lambda x: 0 <= x <= 1)
 PART = FRACTION_BELOW_1
 COUNT, SIZE = whole(0), whole(1)
+# The tokenizers library allocates as many entries as a vocabulary may get, and PyTorch as many threads.
+VOCABULARY, THREADS = whole(1, untrusted.TOKENIZER_IDS), whole(1, env.MAX_THREADS)
 TEXT = OptionValidator("a string", lambda x: isinstance(x, str))
 NAME = OptionValidator("a string that is not empty", lambda x: isinstance(x, str) and x != "")
 NAMES = OptionValidator(

@@ -22,8 +22,6 @@ from uwaga.models import directories
 
 _FILE = "tokenizer.json"
 TARGET_FILE = f"target_{_FILE}"
-# More ids are refused, since tables with an entry per id are allocated. The largest vocabularies in use have 262,144.
-_MAX_TOKENS = 2**22
 # The factor by which a normalizer, pre-tokenizer or decoder may lengthen a text.
 _MAX_GROWTH = 64
 # Characters of a prefix per token that is needed from it, at first, and the factor for the next attempt. English has four to
@@ -52,9 +50,9 @@ class Tokenizer:
         backend.no_truncation()
         backend.no_padding()
         self.vocab_size = max(backend.get_vocab().values(), default=-1) + 1
-        if self.vocab_size > _MAX_TOKENS:
+        if self.vocab_size > untrusted.TOKENIZER_IDS:
             raise CheckpointError(
-                f"{path}: it has the token id {self.vocab_size - 1}, beyond the limit of {_MAX_TOKENS} ids"
+                f"{path}: it has the token id {self.vocab_size - 1}, beyond the limit of {untrusted.TOKENIZER_IDS} ids"
             )
         self.prefix_ids, self.suffix_ids = _special_ids_around(backend, path)
         described = json.loads(backend.to_str())
