@@ -101,6 +101,9 @@ def disagreements(rank: int, size: int) -> Any:
     other_width, other_heads = x(width=is_second(4, 8)), x(heads=is_second(2, 4))
     key = x()
     wants = x().requires_grad_(rank == 1)
+    bits = torch.ones(12, 12, dtype=torch.bool).tril()
+    other_bits = bits.clone()
+    other_bits[11, 0] = False  # of a row that the first process does not have
     calls = {
         "dtype": partial(attention, other_dtype, other_dtype, other_dtype),
         "width": partial(attention, other_width, other_width, other_width),
@@ -108,6 +111,15 @@ def disagreements(rank: int, size: int) -> Any:
         "key width": partial(attention, x(), x(width=is_second(4, 8)), key),
         "mask": partial(attention, key, key, key, mask=is_second(uwaga.Causal(), uwaga.Window(3, 0))),
         "ids": partial(attention, key, key, key, mask=uwaga.Documents(torch.arange(12) // is_second(3, 4))),
+        "bits": partial(attention, key, key, key, mask=is_second(bits, other_bits)),
+        "bits beside ids": partial(
+            attention, key, key, key, mask=uwaga.Documents(torch.arange(12) // 3) | is_second(bits, other_bits)
+        ),
+        "bits of a head": partial(attention, key, key, key, mask=torch.stack([bits, is_second(bits, other_bits)])),
+        "bits of other strides": partial(
+            attention, key, key, key, mask=is_second(bits.expand(2, 12, 12), bits.T.clone().T.repeat(2, 1, 1))
+        ),
+        "bits of a map": partial(uwaga.distributed.attention_map, key, key, mask=is_second(bits, other_bits)),
         "length of ids": partial(attention, key, key, key, mask=uwaga.Documents(torch.arange(is_second(12, 6)))),
         "scale": partial(attention, key, key, key, scale=is_second(1.0, 2.0)),
         "records": partial(attention, wants, key, key),

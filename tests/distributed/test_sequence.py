@@ -168,7 +168,8 @@ def test_every_process_is_told_what_its_parts_disagree_on(found: Callable[[str],
     for name, begins in SECOND.items():
         assert first[name] == REFUSED
         assert second[name].startswith(begins)
-    for name in ("mask", "ids", "scale"):
+    assert (first["bits of other strides"], second["bits of other strides"]) == ("no error", "no error")
+    for name in ("mask", "ids", "scale", "bits", "bits beside ids", "bits of a head", "bits of a map"):
         assert re.fullmatch(re.escape(DISAGREE) + CHECKSUMS, first[name])
         assert second[name] == first[name]
 

@@ -31,7 +31,7 @@ from uwaga.ops.attention.call import Call, Gradients, Options
 from uwaga.ops.attention.engines import cpu
 from uwaga.ops.attention.native_structs import DTYPES
 from uwaga.ops.biases import DistanceBias
-from uwaga.ops.mask_program import START_LAST, START_PER_ROW, START_VALUE, Dense, Interval
+from uwaga.ops.mask_program import START_LAST, START_PER_ROW, START_VALUE, Interval
 from uwaga.ops.masks import Mask
 from uwaga.ops.ragged import Ragged
 
@@ -251,15 +251,25 @@ def need_equal(name: str, by_rank: Sequence[object]) -> None:
 
 
 def _checksum(call: Call) -> int:
-    """Of what must be the same in all processes: the mask, from which each finds what to send, and options. Bits of dense masks are
-    left out: they take Q x K bytes, and nothing that is sent depends on them."""
+    """Of what must be the same in all processes: the mask, from which each finds what to send and which keys its queries see, and
+    options."""
     options = replace(call.options, max_queries=0, max_keys=0)
-    dense = {x.bits for x in options.mask_program if isinstance(x, Dense)}
     found = zlib.crc32(repr(options).encode())
-    masks = [x for n, x in enumerate(call.mask_tensors) if n not in dense]
-    for tensor in (call.relative, call.relative_starts, call.sinks, *masks):
+    for tensor in (call.relative, call.relative_starts, call.sinks, *call.mask_tensors):
         if tensor is not None:
-            found = zlib.crc32(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().data, found)
+            found = _checksum_of(tensor.detach(), found)
+    return found
+
+
+def _checksum_of(tensor: Tensor, found: int) -> int:
+    """`found` continued by the values of a tensor, whatever its strides; a matrix that is shared by heads is read once."""
+    if tensor.dim() <= 2:
+        return zlib.crc32(tensor.contiguous().view(-1).view(torch.uint8).numpy().data, found)
+    known: dict[int, int] = {}
+    for part in tensor:
+        if part.data_ptr() not in known:
+            known[part.data_ptr()] = _checksum_of(part, 0)
+        found = zlib.crc32(known[part.data_ptr()].to_bytes(4, "little"), found)
     return found
 
 

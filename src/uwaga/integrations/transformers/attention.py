@@ -17,6 +17,7 @@ from uwaga.integrations.transformers.layer_call import (
     LayerArguments,
     QueryKeyValue,
     attention_call,
+    check_documents,
     is_output_collected,
     plain_tensors,
     plan_of,
@@ -91,6 +92,7 @@ def uwaga_attention(
         key_offsets=cu_seq_lens_k,
     )
     _check_packed(layer, query)
+    check_documents(layer, others.get("position_ids"))
     wants_map = _wants("attentions", others)
     if editors := editors_of(module):
         return _edited(

@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from uwaga._base.tracing import is_intercepted
 from uwaga.integrations.torch_patch import autocast, is_supported
-from uwaga.integrations.transformers.mask_functions import reach
+from uwaga.integrations.transformers.mask_functions import has_documents, reach
 from uwaga.integrations.transformers.mask_plan import InvalidPlan, LazyMask, MaskPlan, Segments
 from uwaga.integrations.transformers.packed_states import PackedStates, Packing, plain
 from uwaga.ops.masks import Causal, Documents, Mask, Window, as_mask
@@ -151,6 +152,28 @@ def _warn_of_padding(layer: type) -> None:
         f"attn_implementation='uwaga': it cannot be told whether {layer.__name__} attends to its own input, since its forward was "
         "called without the module's __call__ or without states; the padding of a batch is masked there, and computed in the "
         "layers around it",
+        stacklevel=1,
+    )
+
+
+def check_documents(layer: LayerArguments, position_ids: object) -> None:
+    """Warn once where documents of a packed batch are not kept apart: their positions say where they begin, but the mask does not."""
+    module, plan = layer.module, layer.plan
+    if getattr(module, "layer_idx", None) != 0 or not isinstance(plan, MaskPlan) or plan.is_packed or is_intercepted():
+        return
+    if layer.query_offsets is None and isinstance(position_ids, Tensor) and position_ids.dim() == 2:
+        kind: Any = type(module)
+        if getattr(module, "is_causal", False) and position_ids.shape[1] > 1 and has_documents(position_ids):
+            _warn_of_documents(kind)
+
+
+@cache
+def _warn_of_documents(layer: type) -> None:
+    """Once for each class of layers."""
+    warnings.warn(
+        f"attn_implementation='uwaga': position_ids start again at 0 within a row, but the documents of {layer.__name__} see each other: "
+        "with padding, with a cache that is not empty or has a fixed size, or where the model gives its mask no positions, only "
+        "cu_seq_lens_q and cu_seq_lens_k keep them apart",
         stacklevel=1,
     )
 

@@ -85,6 +85,20 @@ def packed_documents(function: Callable) -> tuple[Tensor, Callable] | None:
     return parts[_PACKED]["packed_sequence_mask"], parts[_REMAPPED]["mask_function"]
 
 
+def documents_of_positions(position_ids: Tensor) -> Tensor | None:
+    """The document of each token, (B, N), where positions (B, N) count up by 1 and start again at 0; None where they jump otherwise, or
+    each row is one document."""
+    begins = position_ids[:, 1:] != position_ids[:, :-1] + 1
+    if not bool(begins.any()) or bool((begins & (position_ids[:, 1:] != 0)).any()):
+        return None
+    return torch.nn.functional.pad(begins, (1, 0)).cumsum(-1)
+
+
+def has_documents(position_ids: Tensor) -> bool:
+    """Whether a row of positions (B, N) counts from 0 more than once; positions of padding do not count up."""
+    return bool((((position_ids[:, :-1] == 0) & (position_ids[:, 1:] == 1)).sum(-1) > 1).any())
+
+
 def depends_on_distance_alone(mask: Mask | None) -> bool:
     """Whether the mask depends on the distance of query and key alone, so that it is the same in any segment of a sequence."""
     if isinstance(mask, Both):

@@ -68,6 +68,7 @@ class MaskPlan:
     )
     tokens: Tensor | None = None  # (B, N) bool, False in padding that is not computed, where there is some
     last: LastQueries | None = None  # computed by a separate call, where there are segments
+    is_packed: bool = False  # it keeps documents of a packed batch apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +278,7 @@ def build_plan(function: Callable, region: MaskRegion, padding: Tensor | None) -
     if packed is not None:  # transformers detects packed sequences only where there is no padding mask
         inner = read(packed[1], replace(region, relative=True))
         segments = packed_segments(packed[0], inner) if depends_on_distance_alone(inner) else None
-        return MaskPlan(mask=mask, segments=segments, is_self_attention=True)
+        return MaskPlan(mask=mask, segments=segments, is_self_attention=True, is_packed=True)
     is_causal = _is_causal(mask)
     seen_BK = visible_keys(padding, region.key_offset, region.keys)
     if padding is None or seen_BK is None:

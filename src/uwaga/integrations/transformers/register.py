@@ -1,7 +1,13 @@
 """register_with_transformers(): attn_implementation="uwaga" for models of transformers."""
 
+import inspect
 from functools import wraps
 from typing import Any
+
+from torch import Tensor
+
+from uwaga._base.tracing import is_intercepted
+from uwaga.integrations.transformers.mask_functions import documents_of_positions
 
 NAME = "uwaga"
 
@@ -12,8 +18,8 @@ def register_with_transformers() -> None:
         register_with_transformers()
         model = AutoModel.from_pretrained(path, attn_implementation="uwaga")    # or model.set_attn_implementation("uwaga")
 
-    Padding, windows and the borders of packed documents (cu_seq_lens_q, or position_ids that start again) are skipped and
-    not masked. Queries that are padding give zeros where they can be recognised. A model that computes attention
+    Padding, windows and the borders of packed documents (cu_seq_lens_q, or position_ids that start again at 0 where nothing is
+    padding and the cache is empty) are skipped and not masked. Queries that are padding give zeros where they can be recognised. A model that computes attention
     by itself, as MPNet and DeBERTa do, raises ValueError when the implementation is set.
 
     A second call has no effect.
@@ -22,7 +28,7 @@ def register_with_transformers() -> None:
         ImportError: transformers is not installed, or older than 5.
     """
     try:
-        from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+        from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel, masking_utils
     except ImportError as error:
         raise ImportError("register_with_transformers: needs the package 'transformers', version 5 or newer") from error
     from uwaga.integrations.transformers.attention import uwaga_attention
@@ -33,6 +39,7 @@ def register_with_transformers() -> None:
     AttentionMaskInterface.register(NAME, lazy_mask)
     if not hasattr(PreTrainedModel.get_correct_attn_implementation, "_uwaga"):
         _check_when_chosen(PreTrainedModel)
+        _find_documents(masking_utils)
         from transformers.generation.continuous_batching.continuous_api import ContinuousBatchingManager
 
         _allow_continuous_batching(ContinuousBatchingManager)
@@ -58,6 +65,31 @@ def _check_when_chosen(base: Any) -> None:
     get_correct_attn_implementation._uwaga = True  # type: ignore[attr-defined]
     base.get_correct_attn_implementation = get_correct_attn_implementation
     base.set_attn_implementation = set_attn_implementation
+
+
+def _find_documents(masks: Any) -> None:
+    """Let causal masks of this attention separate the documents of a packed row with a mask of ones, or an empty cache, too. transformers
+    looks for them only without either, except in FlashAttention, which finds them by itself."""
+    own = masks._preprocess_mask_arguments
+    names = list(inspect.signature(own).parameters)
+
+    @wraps(own)
+    def _preprocess_mask_arguments(*args: Any, **kwargs: Any) -> tuple:
+        found: tuple = own(*args, **kwargs)
+        given = dict(zip(names, args, strict=False)) | kwargs
+        is_done, padding, documents, queries, keys, query_offset, key_offset = found
+        position_ids = given.get("position_ids")
+        if is_intercepted() or is_done or documents is not None or not isinstance(position_ids, Tensor):
+            return found
+        if not (given["config"]._attn_implementation or "").startswith(NAME) or position_ids.dim() != 2:
+            return found
+        is_whole = queries == keys == position_ids.shape[1] and int(query_offset) == key_offset == 0
+        if not is_whole or not (padding is None or bool(padding.all())):
+            return found
+        documents = documents_of_positions(position_ids.expand(given["inputs_embeds"].shape[0], -1))
+        return found if documents is None else (is_done, None, documents, queries, keys, query_offset, key_offset)
+
+    masks._preprocess_mask_arguments = _preprocess_mask_arguments
 
 
 def _allow_continuous_batching(manager: Any) -> None:
