@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from uwaga import AttentionMap, SoftDatabase
 from uwaga._base import safetensors_files
 from uwaga._base.errors import DataError, ShapeError, SoftDatabaseError
 from uwaga.memory import reading, segments
+from uwaga.memory.catalog import Catalog
 from uwaga.memory.reading import LiveRows, Wanted
 
 
@@ -298,6 +300,83 @@ def test_what_cannot_be_stored_is_refused_and_nothing_is_added(db: SoftDatabase)
     db.append(key, value, hostile)
     assert db.records([5000, 5001]) == hostile
     assert db.check() == []
+
+
+# Files of others: a database removes what its own catalog has named, and nothing else.
+
+
+@pytest.fixture
+def linked(db: SoftDatabase, tmp_path: Path) -> SoftDatabase:
+    """A writer whose folder of segments became a link to that of `db`."""
+    other = SoftDatabase.create(tmp_path / "other", key_width=8, value_width=3)
+    other.append(keys(torch.arange(10)), values(torch.arange(10)))
+    (other.path / "segments").rename(tmp_path / "moved")
+    (other.path / "segments").symlink_to(db.path / "segments")
+    return other
+
+
+def test_a_folder_of_segments_that_is_a_link_is_refused(db: SoftDatabase, linked: SoftDatabase) -> None:
+    before = segment_files(db)
+    said = f"{linked.path}/segments: is a symbolic link, which no folder of segments is"
+    for what in (
+        lambda: linked.append(keys(torch.arange(10)), values(torch.arange(10))),
+        lambda: linked.delete([0]),
+        linked.compact,
+        linked.refresh,
+        linked.check,
+        lambda: SoftDatabase.open(linked.path),
+    ):
+        assert refused(what, SoftDatabaseError) == said
+    linked.close()
+    assert segment_files(db) == before
+    assert db.check() == []
+
+
+def test_a_link_in_the_place_of_the_folder_loses_nothing_of_what_it_refers_to(
+    db: SoftDatabase, linked: SoftDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even where it was put there behind the check."""
+    before = segment_files(db)
+    monkeypatch.setattr(SoftDatabase, "_segment_folder", lambda self: self.path / "segments")
+    linked.append(keys(torch.arange(10)), values(torch.arange(10)))
+    with suppress(SoftDatabaseError):
+        linked.compact()
+    linked.close()
+    assert set(before) <= set(segment_files(db))
+    assert db.check() == []
+
+
+def test_a_file_that_looks_like_a_segment_is_not_removed(db: SoftDatabase) -> None:
+    db.close()
+    folder = db.path / "segments"
+    strange = [folder / segments.new_name(7), folder / f".{segments.new_name(7)[:40]}.uwaga-{'0' * 16}"]
+    for path in strange:
+        path.write_bytes(b"of somebody else")
+    with SoftDatabase.open(db.path) as again:
+        again.append(keys(torch.arange(9)), values(torch.arange(9)))
+        again.delete([1])
+        again.compact()
+        assert len(segment_files(db)) == again.stats()["segments"] + 2
+    assert [path.read_bytes() for path in strange] == [b"of somebody else"] * 2
+
+
+def test_what_a_killed_writer_left_is_removed_by_the_next_one(
+    db: SoftDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = segment_files(db)
+    with monkeypatch.context() as patch:  # as a process that ends before its transaction
+        patch.setattr(Catalog, "add_segment", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(SoftDatabase, "_remove_unlisted", lambda _: None)
+        with pytest.raises(KeyboardInterrupt):
+            db.append(keys(torch.arange(9)), values(torch.arange(9)))
+    (left,) = set(segment_files(db)) - set(before)
+    half = left.with_name(f".{left.name[:40]}.uwaga-{'0' * 16}")
+    half.write_bytes(b"half")
+    db.close()
+    with SoftDatabase.open(db.path) as again:
+        again.delete([1])
+        assert segment_files(db) == before
+        assert again.append(keys(torch.arange(9)), values(torch.arange(9))) == range(5000, 5009)
 
 
 # Damage: what somebody else, or a failing disk, has done to the files.

@@ -1,15 +1,16 @@
 """The catalog of a soft database: one SQLite file in WAL mode, which says which segments live, and holds the records.
 
-    settings(name, value)                               layout, model, next_id, writer
+    settings(name, value)                               layout, model, next_id, writer, unlisted
     segments(first_id, last_id, rows, file, checksums)  the rows, in ascending order of their ids
     deleted(id)                                         rows that are in a segment and no longer in the database
     records(id, ...)                                    one column for each field that a record has had
 
-A row is in the database from the moment at which the transaction that lists its segment is on the disk. A file of a stranger is
+A row is in the database from the moment at which the transaction that lists its segment is on the disk. `unlisted` has the names of the
+files that a writer is about to write, and of those that it is about to remove: of a killed writer's files these can be removed, and
+nothing else can, whatever its name. A file of a stranger is
 refused where its tables are not exactly these: there may be no trigger, view or computed column that would run with our statements.
 """
 
-import re
 import sqlite3
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -40,7 +41,6 @@ _TABLES = {
     ),
     "deleted": "CREATE TABLE deleted(id INTEGER PRIMARY KEY)",
 }
-_SEGMENT = re.compile(NAMES)
 _AT_ONCE = 500  # parameters of one statement
 
 
@@ -131,10 +131,7 @@ class Catalog:
                 last < entry.first_id <= entry.last_id < 2**62 and 1 <= entry.rows <= entry.last_id - entry.first_id + 1
             ):
                 raise SoftDatabaseError(f"{self.path}: is damaged: its segments overlap at row {entry.first_id}")
-            if not _SEGMENT.fullmatch(entry.file):
-                raise SoftDatabaseError(
-                    f"{self.path}: is damaged: {printable(entry.file)} is not the name of a segment"
-                )
+            self._check_name(entry.file)
             entries.append(entry)
             last = entry.last_id
         return entries
@@ -142,6 +139,13 @@ class Catalog:
     def deleted(self) -> np.ndarray:
         """The ids of deleted rows that segments still have, int64, rising."""
         return self._ids("SELECT id FROM deleted ORDER BY id", ())
+
+    def unlisted(self) -> list[str]:
+        """The names of the files that were announced, or that were those of removed segments, and that no segment has."""
+        found = (self.setting("unlisted") or "").split()
+        for name in found:
+            self._check_name(name)
+        return found
 
     def counts(self, field: str) -> dict[Value, int]:
         """How many records have each value of a field."""
@@ -213,11 +217,18 @@ class Catalog:
     def set(self, name: str, value: str) -> None:
         self._connection.execute("INSERT OR REPLACE INTO settings VALUES (?, ?)", (name, value))
 
+    def set_unlisted(self, names: Iterable[str]) -> None:
+        self.set("unlisted", " ".join(names))
+
     def add_segment(self, entry: Entry) -> None:
         self._connection.execute("INSERT INTO segments VALUES (?, ?, ?, ?, ?)", entry)
+        self.set_unlisted(name for name in self.unlisted() if name != entry.file)
 
     def remove_segment(self, entry: Entry) -> None:
+        """Removes a segment and the deletions of its rows; its file is unlisted from now on."""
         self._connection.execute("DELETE FROM segments WHERE first_id = ?", (entry.first_id,))
+        self._connection.execute("DELETE FROM deleted WHERE id BETWEEN ? AND ?", (entry.first_id, entry.last_id))
+        self.set_unlisted([*self.unlisted(), entry.file])
 
     def add_records(self, first: int, records: Sequence[Mapping[str, Value | None]]) -> None:
         """Adds records with ids from `first` on. They were checked by `check_record`."""
@@ -233,10 +244,6 @@ class Catalog:
         pairs = [(number,) for number in ids]
         self._connection.executemany("INSERT INTO deleted VALUES (?)", pairs)
         self._connection.executemany("DELETE FROM records WHERE id = ?", pairs)
-
-    def forget_deleted(self, first: int, last: int) -> None:
-        """The segments no longer have the deleted rows with these ids."""
-        self._connection.execute("DELETE FROM deleted WHERE id BETWEEN ? AND ?", (first, last))
 
     def check_fields(self, records: Iterable[Mapping[str, object]]) -> None:
         """Raises ValueError for a record that cannot be stored, with its number."""
@@ -254,6 +261,10 @@ class Catalog:
                 _check_value(value, place)
 
     # Statements.
+
+    def _check_name(self, file: str) -> None:
+        if not NAMES.fullmatch(file):
+            raise SoftDatabaseError(f"{self.path}: is damaged: {printable(file)} is not the name of a segment")
 
     def _columns(self) -> str:
         return ", ".join(["id", *map(_quoted, self.fields)])

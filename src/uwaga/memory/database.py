@@ -5,7 +5,6 @@ Letters: Q queries, H heads, n rows, D key width, E value width, k listed rows.
 
 import math
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
@@ -29,7 +28,6 @@ from uwaga.memory.segments import DTYPES, Damage, Entry, Layout, Row, Segment
 _SEGMENTS, _LOCK = "segments", "lock"
 _WRITTEN_AT_ONCE = 2  # segments of an append
 _SEGMENT_BYTES = 2**28  # of keys and values; what compact() holds in memory at a time
-_NAMES = re.compile(segments.NAMES)
 _MAP_BYTES = 2**32
 
 
@@ -193,14 +191,22 @@ class SoftDatabase:
             self._catalog.refresh()
         self._live = None
 
+    def _segment_folder(self) -> Path:
+        """Raises SoftDatabaseError where it is a link, whose files are those of another database."""
+        folder = self.path / _SEGMENTS
+        if folder.is_symlink():
+            raise SoftDatabaseError(f"{folder}: is a symbolic link, which no folder of segments is")
+        return folder
+
     def _map(self) -> None:
         """Maps the segments; `_broken` says which cannot be."""
+        folder = self._segment_folder()
         kept = {entry.file: self._segments[entry.file] for entry in self._entries if entry.file in self._segments}
         self._segments, self._broken = kept, {}
         for entry in self._entries:
             if entry.file not in kept:
                 try:
-                    kept[entry.file] = segments.open_segment(self.path / _SEGMENTS, entry, self.layout)
+                    kept[entry.file] = segments.open_segment(folder, entry, self.layout)
                 except SoftDatabaseError as error:
                     self._broken[entry.file] = str(error)
 
@@ -540,7 +546,7 @@ class SoftDatabase:
         self._need_open()
         found = [Damage(catalog.FILE, None, None, text) for text in self._catalog.problems()]
         for entry in self._entries:
-            found += segments.check(self.path / _SEGMENTS, entry, self.layout)
+            found += segments.check(self._segment_folder(), entry, self.layout)
         if not found:
             for table, ids in self._catalog.strays().items():
                 found += [Damage(catalog.FILE, n, n, f"the row is in {table} and in no segment") for n in ids]
@@ -595,6 +601,7 @@ class SoftDatabase:
     def _begin_writing(self) -> None:
         """Makes this the writer. Raises SoftDatabaseError where another one is."""
         self._need_open()
+        self._segment_folder()
         if self._is_writer:
             return
         try:
@@ -618,9 +625,14 @@ class SoftDatabase:
         self._remove_unlisted()
 
     def _remove_unlisted(self) -> None:
-        """Removes segments that are not listed: what a killed writer left, or a reader may still have mapped."""
-        with suppress(OSError):
-            durable.remove_files(self.path / _SEGMENTS, _NAMES, keep={entry.file for entry in self._catalog.segments()})
+        """Removes the files that the catalog names and that are of no segment: those of a writer that failed or was killed, and of
+        segments that were replaced, which a reader may still have mapped. What cannot be removed now is when the next writer comes."""
+        names = set(self._catalog.unlisted()) - {entry.file for entry in self._catalog.segments()}
+        if names:
+            with suppress(OSError, SoftDatabaseError):
+                durable.remove_files(self._segment_folder(), names)
+                with self._catalog.transaction():
+                    self._catalog.set_unlisted(())
 
     def _add(
         self,
@@ -630,22 +642,25 @@ class SoftDatabase:
         replaced: Sequence[Entry],
         records: Sequence[Mapping[str, Value | None]] | None = None,
     ) -> None:
-        """Writes segments, then the transaction that makes them true and the replaced ones untrue."""
-        folder, entries = self.path / _SEGMENTS, list[Entry]()
+        """Announces the files of segments, writes them, then the transaction that makes them true and the replaced ones untrue."""
+        folder, entries = self._segment_folder(), list[Entry]()
         at_once = self._rows_per_segment()
+        parts = [slice(start, start + at_once) for start in range(0, len(ids), at_once)]
+        names = [segments.new_name(int(ids[part.start])) for part in parts]
         try:
-            parts = [slice(start, start + at_once) for start in range(0, len(ids), at_once)]
+            with self._catalog.transaction():
+                self._catalog.set_unlisted([*self._catalog.unlisted(), *names])
             with ThreadPoolExecutor(_WRITTEN_AT_ONCE) as pool:  # the disk writes one while the next one is computed
                 entries += pool.map(
-                    lambda part: segments.write(
-                        folder, ids[part], keys[part], None if values is None else values[part]
+                    lambda name, part: segments.write(
+                        folder / name, ids[part], keys[part], None if values is None else values[part]
                     ),
+                    names,
                     parts,
                 )
             with self._catalog.transaction():
                 for entry in replaced:
                     self._catalog.remove_segment(entry)
-                    self._catalog.forget_deleted(entry.first_id, entry.last_id)
                 for entry in entries:
                     self._catalog.add_segment(entry)
                 if not replaced:
@@ -695,7 +710,6 @@ class SoftDatabase:
             with self._catalog.transaction():
                 for entry in group:
                     self._catalog.remove_segment(entry)
-                    self._catalog.forget_deleted(entry.first_id, entry.last_id)
         self.refresh()
         self._remove_unlisted()
 
