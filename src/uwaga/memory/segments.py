@@ -56,6 +56,10 @@ class Entry(NamedTuple):
     file: str
     checksums: bytes
 
+    def among(self, ids: np.ndarray) -> np.ndarray:
+        """Those of these ids that are between its first and last."""
+        return ids[(ids >= self.first_id) & (ids <= self.last_id)]
+
     @property
     def place(self) -> str:
         return f"rows {self.first_id} to {self.last_id}"
@@ -93,7 +97,7 @@ class Segment(NamedTuple):
 
     def row_of(self, ids: np.ndarray) -> np.ndarray:
         """The rows of these ids, of those that are here; `ids` is rising."""
-        ids = ids[(ids >= self.entry.first_id) & (ids <= self.entry.last_id)]
+        ids = self.entry.among(ids)
         if self.ids is None:
             return ids - self.entry.first_id
         rows = np.searchsorted(self.ids, ids)
