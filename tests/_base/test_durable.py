@@ -330,6 +330,19 @@ def test_a_folder_is_renamed_to_a_free_name_alone(tmp_path: Path) -> None:
     assert names(tmp_path / "two") == []
 
 
+def test_files_are_removed_by_their_names_and_not_through_a_link(tmp_path: Path) -> None:
+    folder = tmp_path / "parts"
+    folder.mkdir()
+    for name in ("data", "other", ".data.uwaga-0123456789abcdef", ".other.uwaga-0123456789abcdef"):
+        (folder / name).write_bytes(b"x")
+    (folder / "link").symlink_to(folder / "other")
+    (tmp_path / "alias").symlink_to(folder)
+    said = (str(tmp_path / "alias"), "cannot be used: it is a link or a file, not a folder")
+    assert refusal(lambda: durable.remove_files(tmp_path / "alias", ["data"])) == said
+    durable.remove_files(folder, ["data", "link", "absent"])
+    assert names(folder) == [".other.uwaga-0123456789abcdef", "link", "other"]
+
+
 def test_a_private_folder_is_for_this_account_alone() -> None:
     folder = durable.PrivateFolder()
     path = folder.write("open.html", b"x")

@@ -8,8 +8,10 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from tolerance import assert_as_exact
@@ -20,6 +22,7 @@ from uwaga import AttentionMap, SoftDatabase
 from uwaga._base import safetensors_files
 from uwaga._base.errors import DataError, ShapeError, SoftDatabaseError
 from uwaga.memory import reading, segments
+from uwaga.memory.catalog import Catalog
 from uwaga.memory.reading import LiveRows, Wanted
 
 
@@ -114,16 +117,126 @@ def test_a_condition_selects_rows_by_bound_parameters_and_can_do_nothing_else(db
     torch.testing.assert_close(answer.value, exact.float(), atol=1e-2, rtol=1e-5)
     assert db.read(QUERY, where="text = ?", parameters=["row 1' OR 1=1 --"]).lse.isneginf()
     for where, why in (
-        ("1) UNION SELECT value FROM settings WHERE (1", "access to settings.value is prohibited"),
+        ("1) UNION SELECT value FROM settings WHERE (1", 'near ")": syntax error'),
         ("(SELECT count(*) FROM segments)", "not authorized"),
         ("load_extension('x')", "not authorized to use function: load_extension"),
         ("colour = 1", "no such column: colour"),
-        ("1); DELETE FROM records; --", "You can only execute one statement at a time."),
+        ("1); DELETE FROM records; --", 'near ")": syntax error'),
         ("part = ?", "Incorrect number of bindings supplied. The current statement uses 1, and there are 0 supplied."),
     ):
         said = refused(lambda where=where: db.read(QUERY, where=where))
         assert said == f"SoftDatabase: the condition {where} cannot be used: {why}"
     assert len(db) == 5000
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> Iterator[SoftDatabase]:
+    """Rows 0 to 2, of which 0 is deleted."""
+    with SoftDatabase.create(tmp_path / "three", key_width=3) as made:
+        made.append(torch.eye(3), records=[{"n": n, "t": f"row {n}"} for n in range(3)])
+        made.delete([0])
+        yield made
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "1) UNION SELECT 0 WHERE (1", "1) UNION ALL SELECT id FROM records WHERE (1", "1) EXCEPT SELECT 1 WHERE (1",
+        "0) OR (1", "1)) OR ((1", "1) ORDER BY (1", "1) LIMIT (1", "1) GROUP BY (n", "1) HAVING (1",
+        "1) WINDOW w AS (PARTITION BY n", "1) --", "1) /*", "1 /*", "1; SELECT 0", "1;", "", "-- 1", "1, 2", "1 AS x", "'", "1 ORDER BY 1",
+        "1) THEN 1 END UNION SELECT 0 WHERE CASE WHEN (1", "1 THEN 1 END UNION SELECT 0 WHERE CASE WHEN 1", "1 THEN 1 WHEN 1",
+        "SELECT 0", "(SELECT 0)", "EXISTS (SELECT 1)", "n IN (SELECT n FROM records)", "n IN (VALUES (1))", "n IN records",
+        "WITH x AS (SELECT 1) SELECT 1", "count(*)", "max(n)", "row_number() OVER ()", "raise(ABORT, 'x')", "1\0",
+    ],
+)  # fmt: skip
+def test_a_condition_is_one_expression_over_the_fields_of_a_row(three: SoftDatabase, where: str) -> None:
+    said = refused(lambda: three.read(torch.ones(3), where=where))
+    assert said.startswith("SoftDatabase: the condition ")
+    assert " cannot be used: " in said
+
+
+@pytest.mark.parametrize(
+    ("where", "ids"),
+    [
+        ("1", [1, 2]), ("n > 1 -- ) of no effect", [2]), ("/* ) */ n = 1", [1]), ("t = ')' OR n = 1", [1]),
+        ("n BETWEEN 0 AND 1", [1]), ("n IN (0, 2)", [2]), ("(n, t) = (1, 'row 1')", [1]), ("t LIKE 'ROW%' AND n % 2 = 0", [2]),
+        ("CASE WHEN n THEN n - 1 ELSE 1 END", [2]), ("length(t) + max(n, 1) = 6", [1]), ("id = 2", [2]), ("id IN (0, 1)", [1]),
+        ("t GLOB '*[2-9]' COLLATE NOCASE", [2]), ("n IS NULL", []),
+    ],
+)  # fmt: skip
+def test_what_a_condition_may_be(three: SoftDatabase, where: str, ids: list[int]) -> None:
+    answer = three.read(torch.ones(3), where=where)
+    assert answer.rows == len(ids)
+    assert answer.top.ids[answer.top.ids >= 0].tolist() == ids
+
+
+def test_a_record_of_a_deleted_row_brings_it_not_back(three: SoftDatabase) -> None:
+    """As a damaged catalog may have it."""
+    with three._catalog.transaction():
+        three._catalog.add_records(0, [{"n": 0, "t": "row 0"}])
+    assert three.read(torch.ones(3), where="n < 2").top.ids.tolist()[:2] == [1, -1]
+
+
+@pytest.mark.parametrize(
+    "zero", [0, False, 0.0, *(kind(0) for kind in (np.int64, np.int32, np.uint8, np.float32, np.float64, np.bool_)),
+             np.array(0), torch.tensor(0), torch.tensor(0.0)],
+)  # fmt: skip
+def test_a_number_of_numpy_is_a_number(three: SoftDatabase, zero: object) -> None:
+    assert three.read(torch.ones(3), where="n > ?", parameters=[zero]).rows == 2
+    assert three.read(torch.ones(3), where="n > :least", parameters={"least": zero}).rows == 2
+    assert three.search(torch.ones(3), 1, where="t = ?", parameters=(np.str_("row 1"),)).ids.tolist() == [1]
+
+
+def test_parameters_of_other_types_are_refused_by_their_place(three: SoftDatabase) -> None:
+    for value, said in (
+        (b"a", "must be a string, an integer, a float or None, not bytes"),
+        (bytearray(b"a"), "must be a string, an integer, a float or None, not bytearray"),
+        (memoryview(b"a"), "must be a string, an integer, a float or None, not memoryview"),
+        (np.timedelta64(1), "must be a string, an integer, a float or None, not timedelta64"),
+        (np.ones(2), "must be a string, an integer, a float or None, not ndarray"),
+        (1j, "must be a string, an integer, a float or None, not complex"),
+        (2**63, "9223372036854775808 has more than 64 bits"),
+        (np.float32("nan"), "is NaN, which no record has"),
+    ):
+        refused(lambda: three.read(torch.ones(3), where="nope = 1"))  # what it says is of that call alone
+        text = refused(lambda value=value: three.read(torch.ones(3), where="n > ?", parameters=[value]))
+        assert text == f"SoftDatabase: parameter 0: {said}"
+    for parameters, kind in (("a", "str"), ({0}, "set"), (np.ones(1), "ndarray"), (5, "int")):
+        assert refused(lambda p=parameters: three.read(torch.ones(3), where="n > ?", parameters=p)) == (
+            f"SoftDatabase: parameters must be a list, a tuple or a dictionary, not {kind}"
+        )
+    assert refused(lambda: three.read(torch.ones(3), where=1)) == "SoftDatabase: a condition must be a string, not int"
+
+
+def test_ids_and_options_are_numbers_of_their_kind(three: SoftDatabase) -> None:
+    for ids, said in (
+        ([1.9], "ids must be integers, not 1.9"),
+        (["1"], "ids must be integers, not '1'"),
+        ([True], "ids must be integers, not True"),
+        (torch.tensor([False, True]), "ids must be integers, not False"),
+        (1, "ids must be a list of integers, not int"),
+    ):
+        assert refused(lambda ids=ids: three.delete(ids)) == f"SoftDatabase.delete: {said}"
+        assert refused(lambda ids=ids: three.records(ids)) == f"SoftDatabase.records: {said}"
+    for number in (-1, 2**70):
+        assert refused(lambda number=number: three.delete([1, number])) == (
+            f"SoftDatabase.delete: row {number} is not in {three.path}"
+        )
+    assert three.records([2**70, -1, 2]) == [{}, {}, {"n": 2, "t": "row 2"}]
+    query = torch.ones(3)
+    for what, said in (
+        (lambda: three.read(query, scale="1"), "read: scale must be finite, not '1'"),
+        (lambda: three.read(query, scale=10**400), f"read: scale must be finite, not {10**400}"),
+        (lambda: three.read(query, tolerance="0"), "read: tolerance must be at least 0 and below 1, not '0'"),
+        (lambda: three.read(query, top=1.0), "read: top must be an integer of at least 0, not 1.0"),
+        (lambda: three.search(query, True), "search: k must be an integer of at least 1, not True"),
+        (lambda: three.map(query[None], max_bytes=None), "map: max_bytes must be an integer of at least 0, not None"),
+    ):
+        assert refused(what) == f"SoftDatabase.{said}"
+    assert three.read(query, top=np.int64(1), scale=np.float32(1), tolerance=np.float32(0)).top.ids.shape == (1,)
+    three.delete(torch.tensor([1]))
+    three.delete(np.array([2]))
+    assert len(three) == 0
 
 
 def clusters(rows: int) -> LiveRows:
@@ -300,6 +413,83 @@ def test_what_cannot_be_stored_is_refused_and_nothing_is_added(db: SoftDatabase)
     assert db.check() == []
 
 
+# Files of others: a database removes what its own catalog has named, and nothing else.
+
+
+@pytest.fixture
+def linked(db: SoftDatabase, tmp_path: Path) -> SoftDatabase:
+    """A writer whose folder of segments became a link to that of `db`."""
+    other = SoftDatabase.create(tmp_path / "other", key_width=8, value_width=3)
+    other.append(keys(torch.arange(10)), values(torch.arange(10)))
+    (other.path / "segments").rename(tmp_path / "moved")
+    (other.path / "segments").symlink_to(db.path / "segments")
+    return other
+
+
+def test_a_folder_of_segments_that_is_a_link_is_refused(db: SoftDatabase, linked: SoftDatabase) -> None:
+    before = segment_files(db)
+    said = f"{linked.path}/segments: is a symbolic link, which no folder of segments is"
+    for what in (
+        lambda: linked.append(keys(torch.arange(10)), values(torch.arange(10))),
+        lambda: linked.delete([0]),
+        linked.compact,
+        linked.refresh,
+        linked.check,
+        lambda: SoftDatabase.open(linked.path),
+    ):
+        assert refused(what, SoftDatabaseError) == said
+    linked.close()
+    assert segment_files(db) == before
+    assert db.check() == []
+
+
+def test_a_link_in_the_place_of_the_folder_loses_nothing_of_what_it_refers_to(
+    db: SoftDatabase, linked: SoftDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even where it was put there behind the check."""
+    before = segment_files(db)
+    monkeypatch.setattr(SoftDatabase, "_segment_folder", lambda self: self.path / "segments")
+    linked.append(keys(torch.arange(10)), values(torch.arange(10)))
+    with suppress(SoftDatabaseError):
+        linked.compact()
+    linked.close()
+    assert set(before) <= set(segment_files(db))
+    assert db.check() == []
+
+
+def test_a_file_that_looks_like_a_segment_is_not_removed(db: SoftDatabase) -> None:
+    db.close()
+    folder = db.path / "segments"
+    strange = [folder / segments.new_name(7), folder / f".{segments.new_name(7)[:40]}.uwaga-{'0' * 16}"]
+    for path in strange:
+        path.write_bytes(b"of somebody else")
+    with SoftDatabase.open(db.path) as again:
+        again.append(keys(torch.arange(9)), values(torch.arange(9)))
+        again.delete([1])
+        again.compact()
+        assert len(segment_files(db)) == again.stats()["segments"] + 2
+    assert [path.read_bytes() for path in strange] == [b"of somebody else"] * 2
+
+
+def test_what_a_killed_writer_left_is_removed_by_the_next_one(
+    db: SoftDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = segment_files(db)
+    with monkeypatch.context() as patch:  # as a process that ends before its transaction
+        patch.setattr(Catalog, "add_segment", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(SoftDatabase, "_remove_unlisted", lambda _: None)
+        with pytest.raises(KeyboardInterrupt):
+            db.append(keys(torch.arange(9)), values(torch.arange(9)))
+    (left,) = set(segment_files(db)) - set(before)
+    half = left.with_name(f".{left.name[:40]}.uwaga-{'0' * 16}")
+    half.write_bytes(b"half")
+    db.close()
+    with SoftDatabase.open(db.path) as again:
+        again.delete([1])
+        assert segment_files(db) == before
+        assert again.append(keys(torch.arange(9)), values(torch.arange(9))) == range(5000, 5009)
+
+
 # Damage: what somebody else, or a failing disk, has done to the files.
 
 
@@ -350,6 +540,68 @@ def test_damage_is_found_by_file_and_rows_and_the_rest_is_read(db: SoftDatabase,
         numbers = torch.cat([torch.arange(100), torch.arange(3000, 5000)])
         exact = uwaga.attention(QUERY[None].double(), keys(numbers).double(), values(numbers).double())[0]
         torch.testing.assert_close(again.read(QUERY).value, exact.float(), atol=1e-2, rtol=1e-5)
+
+
+def _flip_key(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-20] ^= 4
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("spoil", [lambda path: os.truncate(path, 100), Path.unlink, _flip_key])
+@pytest.mark.parametrize("is_only", [True, False])
+@pytest.mark.parametrize("is_open", [True, False])
+@pytest.mark.parametrize("gone", [[], [1, 5]])
+@pytest.mark.parametrize("has_gaps", [True, False])
+def test_what_check_reports_can_be_removed(
+    tmp_path: Path, spoil: Callable[[Path], None], is_only: bool, is_open: bool, gone: list[int], has_gaps: bool
+) -> None:
+    """Whether the segment says itself which rows it has or not, and with rows of it deleted before or not."""
+    db = SoftDatabase.create(tmp_path / "db", key_width=3)
+    db.append(torch.ones(10, 3), records=[{"n": n} for n in range(10)])
+    if has_gaps:
+        db.delete([3, 4])
+        db.compact()
+    if not is_only:
+        db.append(torch.ones(5, 3), records=[{"n": n} for n in range(10, 15)])
+    db.delete(gone)
+    (path,) = (path for path in segment_files(db) if path.name.startswith("0" * 12))
+    spoil(path)
+    if not is_open:
+        db.close()
+        db = SoftDatabase.open(tmp_path / "db")
+    with db:
+        (damage,) = db.check()
+        assert (damage.first_id, damage.last_id) == (0, 9)
+        if has_gaps and db.damaged:
+            said = refused(lambda: db.delete([0, 2]), SoftDatabaseError)
+            assert said.endswith(". Which rows it had is not known: delete all of range(0, 10)")
+        db.delete(range(damage.first_id, damage.last_id + 1), missing_ok=True)
+        left = [] if is_only else list(range(10, 15))
+        for _ in range(2):
+            assert len(db) == len(left)
+            assert db.ids().tolist() == left
+            assert db.damaged == []
+            assert [row.record for row in db] == [{"n": n} for n in left]
+            assert db.read(torch.ones(3), where="n >= 0").rows == len(left)
+            db.compact()
+        assert db.check() == []
+        assert len(segment_files(db)) == len(left) // 5
+        assert db.append(torch.ones(1, 3)) == range(10 + len(left), 11 + len(left))
+
+
+def test_a_segment_that_was_restored_is_not_removed_as_a_whole(db: SoftDatabase) -> None:
+    db.delete([0])
+    db.compact()
+    path = segment_files(db)[0]
+    path.rename(db.path / "away")
+    with SoftDatabase.open(db.path) as reader:
+        assert len(reader.damaged) == 1
+        db.close()
+        (db.path / "away").rename(path)
+        reader.delete([1])
+        assert len(reader) == 4998
+        assert reader.damaged == []
 
 
 def test_a_file_that_is_truncated_while_it_is_open_is_told_before_it_is_read(db: SoftDatabase) -> None:

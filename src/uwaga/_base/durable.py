@@ -234,11 +234,18 @@ def remove_temporary(folder: Path, *names: str) -> None:
             path.unlink()
 
 
-def remove_files(folder: Path, names: re.Pattern[str], keep: Collection[str]) -> None:
-    """Removes the regular files of a folder that have a temporary name or match `names`, except those to keep. Raises OSError."""
+def remove_files(folder: Path, names: Collection[str]) -> None:
+    """Removes the regular files of these names from a folder, and their temporary files; they are gone from the disk when this returns.
+
+    Raises PathConflictError where the folder is a link: what it refers to is another one's. Raises OSError."""
+    if not stat.S_ISDIR(folder.lstat().st_mode):
+        raise PathConflictError(folder, "it is a link or a file, not a folder")
+    listed = set(names)
     for path in list(folder.iterdir()):
-        if path.name not in keep and _is_one_of(path, names):
+        if path.name in listed and _is_file(path):
             path.unlink(missing_ok=True)
+    remove_temporary(folder, *listed)
+    fsync(folder)
 
 
 class PrivateFolder:

@@ -1,15 +1,16 @@
 """The catalog of a soft database: one SQLite file in WAL mode, which says which segments live, and holds the records.
 
-    settings(name, value)                               layout, model, next_id, writer
+    settings(name, value)                               layout, model, next_id, writer, unlisted
     segments(first_id, last_id, rows, file, checksums)  the rows, in ascending order of their ids
     deleted(id)                                         rows that are in a segment and no longer in the database
     records(id, ...)                                    one column for each field that a record has had
 
-A row is in the database from the moment at which the transaction that lists its segment is on the disk. A file of a stranger is
+A row is in the database from the moment at which the transaction that lists its segment is on the disk. `unlisted` has the names of the
+files that a writer is about to write, and of those that it is about to remove: of a killed writer's files these can be removed, and
+nothing else can, whatever its name. A file of a stranger is
 refused where its tables are not exactly these: there may be no trigger, view or computed column that would run with our statements.
 """
 
-import re
 import sqlite3
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,6 +19,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 import numpy as np
+from torch import Tensor
 
 from uwaga._base import untrusted
 from uwaga._base.errors import SoftDatabaseError
@@ -40,7 +42,6 @@ _TABLES = {
     ),
     "deleted": "CREATE TABLE deleted(id INTEGER PRIMARY KEY)",
 }
-_SEGMENT = re.compile(NAMES)
 _AT_ONCE = 500  # parameters of one statement
 
 
@@ -131,10 +132,7 @@ class Catalog:
                 last < entry.first_id <= entry.last_id < 2**62 and 1 <= entry.rows <= entry.last_id - entry.first_id + 1
             ):
                 raise SoftDatabaseError(f"{self.path}: is damaged: its segments overlap at row {entry.first_id}")
-            if not _SEGMENT.fullmatch(entry.file):
-                raise SoftDatabaseError(
-                    f"{self.path}: is damaged: {printable(entry.file)} is not the name of a segment"
-                )
+            self._check_name(entry.file)
             entries.append(entry)
             last = entry.last_id
         return entries
@@ -142,6 +140,13 @@ class Catalog:
     def deleted(self) -> np.ndarray:
         """The ids of deleted rows that segments still have, int64, rising."""
         return self._ids("SELECT id FROM deleted ORDER BY id", ())
+
+    def unlisted(self) -> list[str]:
+        """The names of the files that were announced, or that were those of removed segments, and that no segment has."""
+        found = (self.setting("unlisted") or "").split()
+        for name in found:
+            self._check_name(name)
+        return found
 
     def counts(self, field: str) -> dict[Value, int]:
         """How many records have each value of a field."""
@@ -176,19 +181,30 @@ class Catalog:
         return int(row[0])
 
     def select(self, where: str, parameters: Parameters) -> np.ndarray:
-        """The ids of the records that meet an SQL condition, int64, rising.
+        """The ids of the records that meet an SQL condition, int64, rising, without deleted ones.
 
         Raises:
-            ValueError: the condition is not valid, or does more than reading the columns of records.
+            ValueError: the condition is not one expression over the columns of records, or a parameter is of another type.
         """
-        sql = f"SELECT id FROM records WHERE (\n{where}\n) ORDER BY id"
-        self._connection.set_authorizer(_authorize)
+        if not isinstance(where, str):
+            raise ValueError(f"SoftDatabase: a condition must be a string, not {type(where).__name__}")
+        bound = _bound(parameters)
+        # What is not one expression compiles in one of these at most: what closes the parenthesis of the second, as
+        # "1) UNION SELECT 0 WHERE (1", has none to close in the first; and what ends the first by THEN, which goes on after no
+        # expression elsewhere, cannot be in a parenthesis. A newline ends a comment, and one that is not ended hides the THEN.
+        statements = (
+            f"EXPLAIN SELECT CASE WHEN\n{where}\nTHEN 1 END FROM records",
+            f"SELECT id FROM records WHERE (\n{where}\n)",
+        )
         try:
-            return np.fromiter((row[0] for row in self._connection.execute(sql, parameters)), np.int64)
-        except (sqlite3.Error, sqlite3.Warning, OverflowError, UnicodeError, TypeError) as error:
+            for sql in statements:
+                self._connection.set_authorizer(_Authorizer())
+                rows = self._connection.execute(sql, bound).fetchall()
+        except (sqlite3.Error, sqlite3.Warning, ValueError) as error:
             raise ValueError(f"SoftDatabase: the condition {printable(where)} cannot be used: {error}") from error
         finally:
             self._connection.set_authorizer(None)
+        return np.setdiff1d(np.array([row[0] for row in rows], np.int64), self.deleted())
 
     def problems(self) -> list[str]:
         """What SQLite's own check of the whole file finds."""
@@ -213,11 +229,18 @@ class Catalog:
     def set(self, name: str, value: str) -> None:
         self._connection.execute("INSERT OR REPLACE INTO settings VALUES (?, ?)", (name, value))
 
+    def set_unlisted(self, names: Iterable[str]) -> None:
+        self.set("unlisted", " ".join(names))
+
     def add_segment(self, entry: Entry) -> None:
         self._connection.execute("INSERT INTO segments VALUES (?, ?, ?, ?, ?)", entry)
+        self.set_unlisted(name for name in self.unlisted() if name != entry.file)
 
     def remove_segment(self, entry: Entry) -> None:
+        """Removes a segment and the deletions of its rows; its file is unlisted from now on."""
         self._connection.execute("DELETE FROM segments WHERE first_id = ?", (entry.first_id,))
+        self._connection.execute("DELETE FROM deleted WHERE id BETWEEN ? AND ?", (entry.first_id, entry.last_id))
+        self.set_unlisted([*self.unlisted(), entry.file])
 
     def add_records(self, first: int, records: Sequence[Mapping[str, Value | None]]) -> None:
         """Adds records with ids from `first` on. They were checked by `check_record`."""
@@ -229,14 +252,19 @@ class Catalog:
         rows = ([first + n, *map(record.get, self.fields)] for n, record in enumerate(records))
         self._connection.executemany(f"INSERT INTO records({self._columns()}) VALUES ({marks})", rows)
 
+    def remove_records(self, first: int, last: int) -> None:
+        self._connection.execute("DELETE FROM records WHERE id BETWEEN ? AND ?", (first, last))
+
+    def remove_strays(self, ids: Sequence[int]) -> None:
+        """Removes what is said of rows that are in no segment."""
+        pairs = [(number,) for number in ids]
+        for table in ("records", "deleted"):
+            self._connection.executemany(f"DELETE FROM {table} WHERE id = ?", pairs)
+
     def delete(self, ids: Sequence[int]) -> None:
         pairs = [(number,) for number in ids]
         self._connection.executemany("INSERT INTO deleted VALUES (?)", pairs)
         self._connection.executemany("DELETE FROM records WHERE id = ?", pairs)
-
-    def forget_deleted(self, first: int, last: int) -> None:
-        """The segments no longer have the deleted rows with these ids."""
-        self._connection.execute("DELETE FROM deleted WHERE id BETWEEN ? AND ?", (first, last))
 
     def check_fields(self, records: Iterable[Mapping[str, object]]) -> None:
         """Raises ValueError for a record that cannot be stored, with its number."""
@@ -254,6 +282,10 @@ class Catalog:
                 _check_value(value, place)
 
     # Statements.
+
+    def _check_name(self, file: str) -> None:
+        if not NAMES.fullmatch(file):
+            raise SoftDatabaseError(f"{self.path}: is damaged: {printable(file)} is not the name of a segment")
 
     def _columns(self) -> str:
         return ", ".join(["id", *map(_quoted, self.fields)])
@@ -288,15 +320,46 @@ class Catalog:
             raise SoftDatabaseError(f"{self.path}: is not a catalog of a soft database: it has other tables")
 
 
-def _authorize(action: int, first: str | None, second: str | None, *_: str | None) -> int:
-    """Lets a statement read the columns of records, and call functions that have no effect."""
-    if action == sqlite3.SQLITE_READ:
-        is_allowed = first == "records"
-    elif action == sqlite3.SQLITE_FUNCTION:
-        is_allowed = second not in ("load_extension", "fts3_tokenizer")
-    else:
-        is_allowed = action == sqlite3.SQLITE_SELECT
-    return sqlite3.SQLITE_OK if is_allowed else sqlite3.SQLITE_DENY
+class _Authorizer:
+    """Lets a statement of one SELECT read the columns of records, and call functions that have no effect."""
+
+    def __init__(self) -> None:
+        self._selects = 0
+
+    def __call__(self, action: int, first: str | None, second: str | None, *_: str | None) -> int:
+        if action == sqlite3.SQLITE_READ:
+            is_allowed = first == "records"
+        elif action == sqlite3.SQLITE_FUNCTION:
+            is_allowed = second not in ("load_extension", "fts3_tokenizer")
+        else:
+            self._selects += 1
+            is_allowed = action == sqlite3.SQLITE_SELECT and self._selects == 1
+        return sqlite3.SQLITE_OK if is_allowed else sqlite3.SQLITE_DENY
+
+
+def _bound(parameters: Parameters) -> Parameters:
+    """Parameters as SQLite compares them with what records have: sqlite3 would take NumPy's scalars for blobs. Raises ValueError."""
+    if isinstance(parameters, Mapping):
+        return {name: _plain(value, f"SoftDatabase: parameter {name}") for name, value in parameters.items()}
+    if isinstance(parameters, str | bytes | bytearray | memoryview) or not isinstance(parameters, Sequence):
+        raise ValueError(
+            f"SoftDatabase: parameters must be a list, a tuple or a dictionary, not {type(parameters).__name__}"
+        )
+    return [_plain(value, f"SoftDatabase: parameter {n}") for n, value in enumerate(parameters)]
+
+
+def _plain(value: object, place: str) -> Value | None:
+    """A value of Python's own types; scalars of NumPy and tensors of one number are converted."""
+    is_number = isinstance(value, np.generic | np.ndarray) and value.dtype.kind in "biufU"
+    if (is_number or isinstance(value, Tensor)) and value.ndim == 0:  # type: ignore[attr-defined]
+        value = value.item()  # type: ignore[attr-defined]
+    for kind in (int, float, str):
+        if isinstance(value, kind):
+            value = str.__str__(value) if isinstance(value, str) else kind(value)
+    if isinstance(value, float) and value != value:
+        raise ValueError(f"{place}: is NaN, which no record has")
+    _check_value(value, place)
+    return value  # type: ignore[return-value]
 
 
 def _connect(path: Path, *, write: bool) -> sqlite3.Connection:

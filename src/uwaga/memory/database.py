@@ -4,8 +4,8 @@ Letters: Q queries, H heads, n rows, D key width, E value width, k listed rows.
 """
 
 import math
+import operator
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
@@ -24,12 +24,11 @@ from uwaga.maps.map import AttentionMap
 from uwaga.memory import catalog, parquet, reading, segments
 from uwaga.memory.catalog import Catalog, Parameters, Record, Value
 from uwaga.memory.reading import BLOCK, LiveRows, Wanted
-from uwaga.memory.segments import DTYPES, Damage, Entry, Layout, Row, Segment
+from uwaga.memory.segments import DTYPES, MOST_IDS, Damage, Entry, Layout, Row, Segment
 
 _SEGMENTS, _LOCK = "segments", "lock"
 _WRITTEN_AT_ONCE = 2  # segments of an append
 _SEGMENT_BYTES = 2**28  # of keys and values; what compact() holds in memory at a time
-_NAMES = re.compile(segments.NAMES)
 _MAP_BYTES = 2**32
 
 
@@ -193,14 +192,22 @@ class SoftDatabase:
             self._catalog.refresh()
         self._live = None
 
+    def _segment_folder(self) -> Path:
+        """Raises SoftDatabaseError where it is a link, whose files are those of another database."""
+        folder = self.path / _SEGMENTS
+        if folder.is_symlink():
+            raise SoftDatabaseError(f"{folder}: is a symbolic link, which no folder of segments is")
+        return folder
+
     def _map(self) -> None:
         """Maps the segments; `_broken` says which cannot be."""
+        folder = self._segment_folder()
         kept = {entry.file: self._segments[entry.file] for entry in self._entries if entry.file in self._segments}
         self._segments, self._broken = kept, {}
         for entry in self._entries:
             if entry.file not in kept:
                 try:
-                    kept[entry.file] = segments.open_segment(self.path / _SEGMENTS, entry, self.layout)
+                    kept[entry.file] = segments.open_segment(folder, entry, self.layout)
                 except SoftDatabaseError as error:
                     self._broken[entry.file] = str(error)
 
@@ -240,8 +247,8 @@ class SoftDatabase:
     def records(self, ids: Iterable[int]) -> list[Record]:
         """The records of rows, in the order of `ids`; empty for a row without one, or that is not in the database."""
         self._need_open()
-        listed = [int(number) for number in ids]
-        found = self._catalog.records(listed)
+        listed = _integers(ids, "records")
+        found = self._catalog.records(number for number in listed if 0 <= number < MOST_IDS)
         return [found.get(number, {}) for number in listed]
 
     def counts(self, field: str) -> dict[Value, int]:
@@ -296,11 +303,11 @@ class SoftDatabase:
             ShapeError, ValueError: a query of another width or dtype, or not finite; options that are not valid.
             SoftDatabaseError: rows that cannot be read.
         """
-        if isinstance(top, bool) or not isinstance(top, int) or top < 0:
-            raise ValueError(f"SoftDatabase.read: top must be an integer of at least 0, not {top!r}")
-        if not 0.0 <= tolerance < 1.0:
+        top = _integer(top, 0, "read: top")
+        share = _real(tolerance)
+        if not 0.0 <= share < 1.0:
             raise ValueError(f"SoftDatabase.read: tolerance must be at least 0 and below 1, not {tolerance!r}")
-        wanted = Wanted(self._scale(scale, "read"), top, True, float(tolerance))
+        wanted = Wanted(self._scale(scale, "read"), top, True, share)
         queries, live = self._queries(query, "read"), self._rows(where, parameters)
         answer = self._answer(queries, wanted, live)
         if not (torch.is_grad_enabled() and isinstance(query, Tensor) and query.requires_grad):
@@ -314,9 +321,7 @@ class SoftDatabase:
 
         Arguments and errors as `read`.
         """
-        if isinstance(k, bool) or not isinstance(k, int) or k < 1:
-            raise ValueError(f"SoftDatabase.search: k must be an integer of at least 1, not {k!r}")
-        wanted = Wanted(self._scale(scale, "search"), k, False)
+        wanted = Wanted(self._scale(scale, "search"), _integer(k, 1, "search: k"), False)
         return self._answer(self._queries(query, "search"), wanted, self._rows(where, parameters)).top
 
     def map(self, query: Tensor, *, scale: float | None = None, max_bytes: int = _MAP_BYTES) -> AttentionMap:
@@ -334,6 +339,7 @@ class SoftDatabase:
         """
         queries = self._queries(query, "map")
         live = self._all()
+        max_bytes = _integer(max_bytes, 0, "map: max_bytes")
         size = 4 * len(live) * self.layout.heads * self.layout.key_width
         if size > max_bytes:
             raise ValueError(
@@ -377,7 +383,7 @@ class SoftDatabase:
             deleted = self._catalog.deleted()
             rows: list[np.ndarray | None] = []
             for entry in self._entries:
-                of_it = deleted[(deleted >= entry.first_id) & (deleted <= entry.last_id)]
+                of_it = entry.among(deleted)
                 self._need_readable(entry, len(of_it) < entry.rows)
                 if entry.file not in self._segments:
                     rows.append(np.empty(0, np.int64))
@@ -396,7 +402,7 @@ class SoftDatabase:
         ids = self._catalog.select(where, parameters)
         rows: list[np.ndarray | None] = []
         for entry in self._entries:
-            self._need_readable(entry, bool(((ids >= entry.first_id) & (ids <= entry.last_id)).any()))
+            self._need_readable(entry, bool(entry.among(ids).size))
             segment = self._segments.get(entry.file)
             rows.append(np.empty(0, np.int64) if segment is None else segment.row_of(ids))
         return self._live_rows(self._entries, rows)
@@ -425,7 +431,7 @@ class SoftDatabase:
         return tensor[:, 0] if self.layout.heads == 1 else tensor
 
     def _scale(self, scale: float | None, method: str) -> float:
-        found = 1 / math.sqrt(self.layout.key_width) if scale is None else float(scale)
+        found = 1 / math.sqrt(self.layout.key_width) if scale is None else _real(scale)
         if not math.isfinite(found):
             raise ValueError(f"SoftDatabase.{method}: scale must be finite, not {scale!r}")
         return found
@@ -497,27 +503,66 @@ class SoftDatabase:
             self._add(np.arange(first, first + len(key)), key, value, (), records)
         return range(first, first + len(key))
 
-    def delete(self, ids: Iterable[int]) -> None:
+    def delete(self, ids: Iterable[int], *, missing_ok: bool = False) -> None:
         """Removes rows. Their keys stay in the files until `compact`; no answer has them any more.
 
+        A segment that cannot be read goes as a whole, with its file, where every id from its first to its last is listed or was
+        deleted before: which of them it had cannot be known. So this removes what `check` reports:
+
+            for damage in db.check():
+                if damage.first_id is not None:
+                    db.delete(range(damage.first_id, damage.last_id + 1), missing_ok=True)
+
+        Args:
+            ids: integers.
+            missing_ok: pass over ids that are of no row.
+
         Raises:
-            ValueError: a row that is not in the database; nothing is removed.
-            SoftDatabaseError: another process writes, or the catalog cannot be written; nothing is removed.
+            ValueError: an id that is no integer, or, without `missing_ok`, of no row; nothing is removed.
+            SoftDatabaseError: another process writes, the catalog cannot be written, or some rows of a segment are listed that
+                cannot be read and says itself which it has; nothing is removed.
         """
-        listed = np.unique(np.array([int(number) for number in ids], np.int64))
+        numbers = _integers(ids, "delete")
         self._begin_writing()
-        is_known = np.zeros(len(listed), bool)
+        self._drop_truncated()
+        if self._broken:  # it may have been restored
+            self._map()
+            self._live = None
+        listed = np.unique(np.array([number for number in numbers if 0 <= number < MOST_IDS], np.int64))
+        deleted = self._catalog.deleted()
+        is_there, is_anywhere, is_lost = (np.zeros(len(listed), bool) for _ in range(3))
+        lost = []
         for entry in self._entries:
-            segment = self._segments.get(entry.file)
             inside = (listed >= entry.first_id) & (listed <= entry.last_id)
-            if segment is not None and segment.ids is not None:
-                inside = np.isin(listed, segment.ids)
-            is_known |= inside
-        is_known &= ~np.isin(listed, self._catalog.deleted())
-        if not is_known.all():
-            raise ValueError(f"SoftDatabase.delete: row {listed[~is_known][0]} is not in {self.path}")
+            is_anywhere |= inside
+            if not inside.any():
+                continue
+            segment, is_consecutive = self._segments.get(entry.file), entry.last_id - entry.first_id + 1 == entry.rows
+            if segment is not None:
+                is_there |= inside if segment.ids is None else np.isin(listed, segment.ids)
+            elif np.union1d(listed[inside], entry.among(deleted)).size == entry.last_id - entry.first_id + 1:
+                lost.append(entry)
+                is_lost |= inside
+            elif is_consecutive:
+                is_there |= inside
+            else:
+                raise SoftDatabaseError(
+                    f"{self._broken[entry.file]}. Which rows it had is not known: delete all of "
+                    f"range({entry.first_id}, {entry.last_id + 1})"
+                )
+        is_there &= ~np.isin(listed, deleted)
+        missing = [number for number in numbers if not 0 <= number < MOST_IDS] + listed[~(is_there | is_lost)].tolist()
+        if missing and not missing_ok:
+            raise ValueError(f"SoftDatabase.delete: row {min(missing)} is not in {self.path}")
         with self._catalog.transaction():
-            self._catalog.delete(listed.tolist())
+            for entry in lost:
+                self._catalog.remove_segment(entry)
+                self._catalog.remove_records(entry.first_id, entry.last_id)
+            self._catalog.delete(listed[is_there].tolist())
+            self._catalog.remove_strays(listed[~is_anywhere].tolist())
+        if lost:
+            self.refresh()
+            self._remove_unlisted()
         self._live = None
 
     def compact(self) -> int:
@@ -540,7 +585,7 @@ class SoftDatabase:
         self._need_open()
         found = [Damage(catalog.FILE, None, None, text) for text in self._catalog.problems()]
         for entry in self._entries:
-            found += segments.check(self.path / _SEGMENTS, entry, self.layout)
+            found += segments.check(self._segment_folder(), entry, self.layout)
         if not found:
             for table, ids in self._catalog.strays().items():
                 found += [Damage(catalog.FILE, n, n, f"the row is in {table} and in no segment") for n in ids]
@@ -595,6 +640,7 @@ class SoftDatabase:
     def _begin_writing(self) -> None:
         """Makes this the writer. Raises SoftDatabaseError where another one is."""
         self._need_open()
+        self._segment_folder()
         if self._is_writer:
             return
         try:
@@ -618,9 +664,14 @@ class SoftDatabase:
         self._remove_unlisted()
 
     def _remove_unlisted(self) -> None:
-        """Removes segments that are not listed: what a killed writer left, or a reader may still have mapped."""
-        with suppress(OSError):
-            durable.remove_files(self.path / _SEGMENTS, _NAMES, keep={entry.file for entry in self._catalog.segments()})
+        """Removes the files that the catalog names and that are of no segment: those of a writer that failed or was killed, and of
+        segments that were replaced, which a reader may still have mapped. What cannot be removed now is when the next writer comes."""
+        names = set(self._catalog.unlisted()) - {entry.file for entry in self._catalog.segments()}
+        if names:
+            with suppress(OSError, SoftDatabaseError):
+                durable.remove_files(self._segment_folder(), names)
+                with self._catalog.transaction():
+                    self._catalog.set_unlisted(())
 
     def _add(
         self,
@@ -630,22 +681,25 @@ class SoftDatabase:
         replaced: Sequence[Entry],
         records: Sequence[Mapping[str, Value | None]] | None = None,
     ) -> None:
-        """Writes segments, then the transaction that makes them true and the replaced ones untrue."""
-        folder, entries = self.path / _SEGMENTS, list[Entry]()
+        """Announces the files of segments, writes them, then the transaction that makes them true and the replaced ones untrue."""
+        folder, entries = self._segment_folder(), list[Entry]()
         at_once = self._rows_per_segment()
+        parts = [slice(start, start + at_once) for start in range(0, len(ids), at_once)]
+        names = [segments.new_name(int(ids[part.start])) for part in parts]
         try:
-            parts = [slice(start, start + at_once) for start in range(0, len(ids), at_once)]
+            with self._catalog.transaction():
+                self._catalog.set_unlisted([*self._catalog.unlisted(), *names])
             with ThreadPoolExecutor(_WRITTEN_AT_ONCE) as pool:  # the disk writes one while the next one is computed
                 entries += pool.map(
-                    lambda part: segments.write(
-                        folder, ids[part], keys[part], None if values is None else values[part]
+                    lambda name, part: segments.write(
+                        folder / name, ids[part], keys[part], None if values is None else values[part]
                     ),
+                    names,
                     parts,
                 )
             with self._catalog.transaction():
                 for entry in replaced:
                     self._catalog.remove_segment(entry)
-                    self._catalog.forget_deleted(entry.first_id, entry.last_id)
                 for entry in entries:
                     self._catalog.add_segment(entry)
                 if not replaced:
@@ -695,7 +749,6 @@ class SoftDatabase:
             with self._catalog.transaction():
                 for entry in group:
                     self._catalog.remove_segment(entry)
-                    self._catalog.forget_deleted(entry.first_id, entry.last_id)
         self.refresh()
         self._remove_unlisted()
 
@@ -743,6 +796,42 @@ def _checked(layout: Layout) -> Layout:
     if layout.dtype not in DTYPES:
         raise ValueError(f"SoftDatabase.create: dtype must be {', '.join(DTYPES)}, not {layout.dtype}")
     return layout
+
+
+def _integer(value: object, least: int, name: str) -> int:
+    try:
+        found = None if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        found = None
+    if found is None or found < least:
+        raise ValueError(f"SoftDatabase.{name} must be an integer of at least {least}, not {value!r}")
+    return found
+
+
+def _real(value: object) -> float:
+    """NaN for what is no real number."""
+    try:
+        return math.nan if isinstance(value, str | bytes | bytearray) else float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        return math.nan
+
+
+def _integers(ids: Iterable[int], method: str) -> list[int]:
+    """Ids as integers of Python. Raises ValueError."""
+    if isinstance(ids, Tensor | np.ndarray):
+        ids = ids.tolist()
+    if not isinstance(ids, Iterable):
+        raise ValueError(f"SoftDatabase.{method}: ids must be a list of integers, not {type(ids).__name__}")
+    found = []
+    for number in ids:
+        try:
+            is_integer, value = not isinstance(number, bool | np.bool_), operator.index(number)
+        except TypeError:
+            is_integer = False
+        if not is_integer:
+            raise ValueError(f"SoftDatabase.{method}: ids must be integers, not {number!r}")
+        found.append(value)
+    return found
 
 
 def _nested(ids: Any, records: Mapping[int, Record]) -> Any:

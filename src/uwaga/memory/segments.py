@@ -15,6 +15,7 @@ Letters: n rows, c chunks, H heads, D key width, E value width.
 import hashlib
 import json
 import os
+import re
 import secrets
 import stat
 from collections.abc import Iterator, Mapping
@@ -31,7 +32,8 @@ from uwaga._base.errors import CheckpointError, SoftDatabaseError
 
 CHUNK = 1024  # rows of a checksum and a bound
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-NAMES = r"[0-9]{12}-[0-9a-f]{16}\.safetensors"
+NAMES = re.compile(r"[0-9]{12}-[0-9a-f]{16}\.safetensors")
+MOST_IDS = 10**12  # ids are below: a name has 12 digits for one
 _DIGEST = 32
 _THREADS = 2
 
@@ -53,6 +55,10 @@ class Entry(NamedTuple):
     rows: int
     file: str
     checksums: bytes
+
+    def among(self, ids: np.ndarray) -> np.ndarray:
+        """Those of these ids that are between its first and last."""
+        return ids[(ids >= self.first_id) & (ids <= self.last_id)]
 
     @property
     def place(self) -> str:
@@ -91,7 +97,7 @@ class Segment(NamedTuple):
 
     def row_of(self, ids: np.ndarray) -> np.ndarray:
         """The rows of these ids, of those that are here; `ids` is rising."""
-        ids = ids[(ids >= self.entry.first_id) & (ids <= self.entry.last_id)]
+        ids = self.entry.among(ids)
         if self.ids is None:
             return ids - self.entry.first_id
         rows = np.searchsorted(self.ids, ids)
@@ -120,7 +126,12 @@ class Damage(NamedTuple):
         return f"{self.file}{rows}: {self.reason}"
 
 
-def write(folder: Path, ids: np.ndarray, keys: Tensor, values: Tensor | None) -> Entry:
+def new_name(first_id: int) -> str:
+    """A name that no segment has had."""
+    return f"{first_id:012d}-{secrets.token_hex(8)}.safetensors"
+
+
+def write(path: Path, ids: np.ndarray, keys: Tensor, values: Tensor | None) -> Entry:
     """Writes a segment: complete, under its name and on the disk when this returns. Raises OSError."""
     first, last = int(ids[0]), int(ids[-1])
     rows = {"keys": keys.contiguous()}
@@ -133,7 +144,6 @@ def write(folder: Path, ids: np.ndarray, keys: Tensor, values: Tensor | None) ->
     header, places = safetensors_files.layout(
         {name: (tuple(x.shape), x.dtype) for name, x in (rows | bounds).items()}, {"format": "uwaga.memory 1"}
     )
-    path = folder / f"{first:012d}-{secrets.token_hex(8)}.safetensors"
 
     def write_chunk(number: int) -> bytes:
         """Each row is read from memory once, for its bound, its checksum and the disk."""
