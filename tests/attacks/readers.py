@@ -15,7 +15,6 @@ import random
 import resource
 import shutil
 import signal
-import stat
 import sys
 import warnings
 from collections import deque
@@ -272,7 +271,7 @@ def _begun(folder: Path) -> None:
 def _resumed_with_checksum(folder: Path) -> None:
     """By someone who knows the bytes: the SHA-256 is that of the spoiled shard."""
     shard = folder / "v.parquet.parts" / "00000000.arrow"
-    if stat.S_ISREG(shard.lstat().st_mode) and shard.stat().st_size < 2**20:
+    if shard.is_file() and not shard.is_symlink() and shard.stat().st_size < 2**20:
         content = shard.read_bytes()
         shard.with_suffix(".sha256").write_text(f"{len(content)} {hashlib.sha256(content).hexdigest()}\n")
     _resumed(folder)
@@ -518,7 +517,7 @@ KINDS = {
         read=_resumed, names=("v.parquet.parts was begun with other options",),
     ),
     "shard of vectors": Kind(
-        covers=("uwaga.cli.vectors:_read", "uwaga.cli.vectors:_metadata"), file="v.parquet.parts/00000000.arrow",
+        covers=("uwaga.cli.vectors:_checked", "uwaga.cli.vectors:_metadata"), file="v.parquet.parts/00000000.arrow",
         faults="binary", make=_begun, read=_resumed_with_checksum,
     ),
     "checksum of a shard of vectors": Kind(

@@ -36,9 +36,10 @@ OPENERS = {
 OTHER_OPENERS = {
     "uwaga._base.untrusted": "the one place",
     "uwaga._base.durable": "writes, and syncs what was written",
+    "uwaga._base.native": "the headers of the library that it loads",
     "uwaga._base.processor": "/proc of the machine",
     "uwaga.cli.machine": "/proc of the machine",
-    "uwaga.cli.vectors": "writes; shards and finished vectors after untrusted.stat_regular",
+    "uwaga.cli.vectors": "writes; finished vectors after untrusted.stat_regular",
     "uwaga.cli.memory": "opens databases; their files are opened by uwaga.memory",
     "uwaga.memory.catalog": "SQLite, after its header was read by untrusted.open_regular",
     "uwaga.memory.database": "opens itself; its files are opened by its catalog and segments",

@@ -1,5 +1,8 @@
 """`uwaga lesson`: tables in the terminal; served, it is tested in the browser."""
 
+import fcntl
+import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -73,6 +76,23 @@ def test_save_writes_one_file_and_opens_nothing(tmp_path: Path) -> None:
     status, _, err = run("--save", str(tmp_path / "none" / "lesson.html"))
     assert status != 0
     assert f"the directory {tmp_path / 'none'} does not exist" in err
+
+
+def test_a_worksheet_into_a_pipe_is_that_alone_and_a_socket_is_told(tmp_path: Path) -> None:
+    pipe, path = tmp_path / "pipe", tmp_path / "socket"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDWR)  # both ends, and room for more than the page has
+    fcntl.fcntl(reader, fcntl.F_SETPIPE_SZ, 2**20)
+    try:
+        assert run("a pen .", "--worksheet", str(pipe)) == (0, "", "")
+        assert os.read(reader, 9) == b"<!doctype"
+    finally:
+        os.close(reader)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        status, out, err = run("a pen .", "--worksheet", str(path))
+    assert (status, out) == (1, "")
+    assert err == f"uwaga lesson: {path}: cannot be used: it is a socket, not a file\n"
 
 
 def test_a_worksheet_is_written_beside_a_saved_lesson(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ SURFACE = {
         "sentence", "--plain", "--all", "--query", "--heads", "--unscaled", "--save", "--worksheet", "--language", "--no-model", "--port", "--no-browser",
     },
     "memory": {
-        "add": {"database", "files", "--model", "--by", "--dtype", "--text"},
+        "add": {"database", "files", "--model", "--by", "--dtype", "--text", "--skip-invalid"},
         "ask": {"database", "question", "--top", "--scale", "--where", "--model", "--json"},
         "check": {"database", "--json"},
         "stats": {"database", "--json"},

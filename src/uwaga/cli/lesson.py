@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from uwaga.cli.tables import one_line, table
-from uwaga.cli.terminal import echo, fail, in_language
+from uwaga.cli.terminal import echo, error_text, fail, in_language
 from uwaga.viewer.languages import tr
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def _lesson(
             is_default = sentence is None and heads is None and not unscaled
             _serve(worked, port, language, is_default=is_default, opens=not no_browser, has_model=not no_model)
     except (ValueError, ImportError, OSError) as error:
-        fail("lesson", str(error).removeprefix("lesson: "))
+        fail("lesson", error_text(error).removeprefix("lesson: "))
     except KeyboardInterrupt:
         echo("\nuwaga lesson: " + tr("stopped"), err=True)
         raise typer.Exit(130) from None
@@ -96,11 +96,13 @@ def _write(worked: "Lesson", save: Path | None, worksheet: Path | None) -> None:
             raise ValueError(f"{name} {path}: the directory {path.parent} does not exist")
     if save is not None:
         worked.save(save)
-        size = f"{save.stat().st_size / 1e6:.1f}"
-        echo(tr("{path}: {size} MB, self-contained HTML", path=save, size=size))
+        if save.is_file():  # else it went into a device or a pipe, perhaps that of this message
+            size = f"{save.stat().st_size / 1e6:.1f}"
+            echo(tr("{path}: {size} MB, self-contained HTML", path=save, size=size))
     if worksheet is not None:
         worked.save_worksheet(worksheet)
-        echo(tr("{path}: a worksheet for paper, with its solutions", path=worksheet))
+        if worksheet.is_file():
+            echo(tr("{path}: a worksheet for paper, with its solutions", path=worksheet))
 
 
 def _serve(

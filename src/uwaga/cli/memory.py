@@ -16,7 +16,7 @@ import typer
 
 from uwaga._base import untrusted
 from uwaga._base.errors import CheckpointError, DataError, SoftDatabaseError
-from uwaga.cli.terminal import echo, echo_json, fail, progress_bar
+from uwaga.cli.terminal import echo, echo_json, error_text, fail, progress_bar
 from uwaga.models.text.corpus import InvalidDocumentError
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ def _errors(command: str) -> Iterator[None]:
     except (SoftDatabaseError, DataError, CheckpointError, ValueError) as error:
         fail(command, str(error))
     except OSError as error:
-        fail(command, f"{error.filename}: {error.strerror}" if error.filename else str(error))
+        fail(command, error_text(error))
     except KeyboardInterrupt:
         echo(f"uwaga {command}: interrupted", err=True)
         raise typer.Exit(130) from None

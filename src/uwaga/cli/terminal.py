@@ -34,6 +34,13 @@ def fail(verb: str, message: str) -> NoReturn:
     raise typer.Exit(1)
 
 
+def error_text(error: Exception) -> str:
+    """The message of an error; of the system's errors the file and the reason, without a number."""
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
+
+
 def in_option_names(message: str, names: Iterable[str]) -> str:
     """A message of the Python interface about these parameters, in the words of the command line.
 

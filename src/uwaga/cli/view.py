@@ -10,7 +10,7 @@ import typer
 
 from uwaga._base import untrusted
 from uwaga._base.errors import CheckpointError, DataError
-from uwaga.cli.terminal import echo, fail, in_language, progress_bar
+from uwaga.cli.terminal import echo, error_text, fail, in_language, progress_bar
 from uwaga.integrations.run_text import (
     DEFAULT_MODEL,
     LoadedModel,
@@ -116,7 +116,7 @@ def view(
                     service, port, language, opens=not no_browser, fragment="" if ask is None else "tab=text&query=0"
                 )
         except (CheckpointError, RecordError, ModuleNotFoundError, OSError) as error:
-            fail("view", _message(error))
+            fail("view", error_text(error))
         except KeyboardInterrupt:
             echo("\nuwaga view: " + tr("stopped"), err=True)
             raise typer.Exit(130) from None
@@ -126,12 +126,6 @@ def _example(model: str) -> str:
     from uwaga.integrations.text_runner import EXAMPLES
 
     return EXAMPLES.get(model, EXAMPLES[DEFAULT_MODEL])[0]
-
-
-def _message(error: Exception) -> str:
-    if isinstance(error, OSError) and error.strerror and error.filename:
-        return f"{error.filename}: {error.strerror}"
-    return str(error)
 
 
 def _load(name: str | None, options: _Options) -> LoadedModel:
@@ -339,8 +333,9 @@ def _save(service: "ViewService", path: Path, exact: list["Exact"]) -> None:
     with progress_bar("saving") as progress, reporting_errors():
         save_snapshot(service, path, exact=exact, progress=progress, language=current())
     _print_heads(service)
-    size = f"{path.stat().st_size / 1e6:.1f}"
-    echo(tr("{path}: {size} MB, self-contained HTML", path=path, size=size))
+    if path.is_file():  # else it went into a device or a pipe, perhaps that of this message
+        size = f"{path.stat().st_size / 1e6:.1f}"
+        echo(tr("{path}: {size} MB, self-contained HTML", path=path, size=size))
 
 
 def _print_heads(service: "Service") -> None:
