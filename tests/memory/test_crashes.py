@@ -28,6 +28,17 @@ def test_a_killed_writer_loses_nothing_and_leaves_no_half(tmp_path: Path, how: s
     )
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("loops", [40, pytest.param(2000, marks=pytest.mark.stress)])
+def test_readers_see_no_damage_while_a_writer_compacts(tmp_path: Path, loops: int) -> None:
+    program = [sys.executable, str(Path(__file__).with_name("compacting.py")), str(tmp_path), str(loops)]
+    done = subprocess.run(program, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    counts = json.loads(done.stdout.splitlines()[-1])
+    assert counts["loops"] == loops
+    assert counts["checks"] > 0
+
+
 class Disk:
     """What a power loss at each step would leave of a folder: files whose bytes were not synced have half of them, and names that were
     given or taken since their folder was synced are as they were before. SQLite syncs its own files, which are as they are."""

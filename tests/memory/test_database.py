@@ -331,6 +331,42 @@ def test_a_reader_opens_while_the_writer_compacts(db: SoftDatabase, monkeypatch:
         assert torch.equal(reader.read(QUERY).value, answer.value)
 
 
+def test_what_a_writer_has_replaced_is_no_damage(db: SoftDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whenever the files go: before the check, between their listing and their opening, or between that and their being mapped."""
+    header, due = safetensors_files._header, []
+
+    def removed_after(path: Path) -> dict:
+        found = header(path)
+        if due:
+            due.clear()
+            db.compact()
+        return found
+
+    monkeypatch.setattr(safetensors_files, "_header", removed_after)
+    with SoftDatabase.open(db.path) as reader:
+        db.compact()
+        assert reader.check() == []
+        for what in (reader.refresh, lambda: reader.check() == [] or pytest.fail("damage")):
+            db.append(keys(torch.arange(9)), values(torch.arange(9)))
+            due.append(True)
+            what()
+            assert not due
+            assert reader.damaged == []
+            assert reader.check() == []
+        reader.refresh()
+        assert torch.equal(reader.read(QUERY).value, db.read(QUERY).value)
+        # What is still listed and cannot be read is damaged, and so are mapped rows that differ.
+        reader._segments[segment_files(db)[0].name].keys[0, 0, 0] = 7.0
+        db.delete([0])
+        db.compact()
+        (found,) = reader.check()
+        assert str(found).endswith("the rows differ from their checksum")
+        reader.refresh()
+        segment_files(db)[0].unlink()
+        (found,) = reader.check()
+        assert found.reason == "there is no such file"
+
+
 @pytest.mark.slow
 def test_there_is_one_writer_and_a_second_one_hears_its_process_id(db: SoftDatabase) -> None:
     program = (
@@ -673,9 +709,48 @@ def _trigger(path: Path) -> None:
     other.close()
 
 
+def _sql(*statements: str) -> Callable[[Path], None]:
+    def change(path: Path) -> None:
+        with sqlite3.connect(path) as other:
+            for sql in statements:
+                other.execute(sql)
+        other.close()
+
+    return change
+
+
 CATALOGS = {
     "foreign": (_foreign, "is not a catalog of a soft database"),
-    "trigger": (_trigger, "is not a catalog of a soft database: it has other tables"),
+    "trigger": (_trigger, "the trigger t is not as a soft database of version 1 has it"),
+    "table": (_sql("CREATE TABLE songs(name)"), "the table songs is not as a soft database of version 1 has it"),
+    "missing table": (_sql("DROP TABLE deleted"), "the table deleted is not as a soft database of version 1 has it"),
+    "newer": (
+        _sql("PRAGMA user_version = 2", "CREATE TABLE songs(name)", "INSERT INTO settings VALUES ('metric', 'l2')"),
+        "was written by a newer uwaga: version 2, this one reads 1",
+    ),
+    "setting": (
+        _sql("INSERT INTO settings VALUES ('metric', 'l2')"),
+        "a soft database of version 1 has no setting metric",
+    ),
+    "layout": (
+        _sql("UPDATE settings SET value = '{\"metric\": \"l2\", ' || substr(value, 2) WHERE name = 'layout'"),
+        "is damaged: its layout has metric, which version 1 has not",
+    ),
+    **{
+        f"next id {value}": (
+            _sql(f"UPDATE settings SET value = '{value}' WHERE name = 'next_id'"),
+            f"is damaged: its next id is {value}, and must be from 0 to 1,000,000,000,000",
+        )
+        for value in ("-5", "abc", str(2**62 - 1), "1e3", "9" * 20)
+    },
+    "no next id": (
+        _sql("DELETE FROM settings WHERE name = 'next_id'"),
+        "is damaged: its next id is missing, and must be from 0 to 1,000,000,000,000",
+    ),
+    "low next id": (
+        _sql("UPDATE settings SET value = '4999' WHERE name = 'next_id'"),
+        "is damaged: its next id is 4999, and it has a row 4999",
+    ),
     "text": (lambda path: path.write_text("hello"), "is not a catalog of a soft database"),
     "missing": (Path.unlink, "cannot be read: No such file or directory"),
     "symlink": (_link, "is a symbolic link or not a regular file"),
@@ -693,6 +768,64 @@ def test_a_catalog_that_is_none_is_refused(db: SoftDatabase, name: str) -> None:
     path = db.path / "catalog.sqlite"
     spoil(path)
     assert refused(lambda: SoftDatabase.open(db.path), SoftDatabaseError) == f"{path}: {said}"
+
+
+def test_the_names_of_files_to_remove_are_those_of_segments(db: SoftDatabase) -> None:
+    db.append(keys(torch.arange(1)), values(torch.arange(1)))
+    db.close()
+    path = db.path / "catalog.sqlite"
+    _sql("INSERT OR REPLACE INTO settings VALUES ('unlisted', '../lock')")(path)
+    with SoftDatabase.open(db.path) as again:
+        said = refused(lambda: again.delete([0]), SoftDatabaseError)
+        assert said == f"{path}: is damaged: ../lock is not the name of a segment"
+    _sql(f"UPDATE settings SET value = '{segment_files(db)[0].name}' WHERE name = 'unlisted'")(path)
+    with SoftDatabase.open(db.path) as again:
+        again.delete([0])
+        assert again.check() == []
+
+
+def test_a_database_without_a_version_is_of_the_first(db: SoftDatabase) -> None:
+    db.close()
+    _sql("PRAGMA user_version = 0", "DELETE FROM settings WHERE name = 'unlisted'")(db.path / "catalog.sqlite")
+    with SoftDatabase.open(db.path) as again:
+        again.append(keys(torch.arange(9)), values(torch.arange(9)))
+        again.delete([0])
+        again.compact()
+        assert len(again) == 5008
+        assert again.check() == []
+
+
+def test_a_segment_of_another_format_is_refused(db: SoftDatabase) -> None:
+    path = segment_files(db)[1]
+    content = path.read_bytes()
+    db.close()
+    for text, said in (
+        (b"uwaga.memory 2", "was written by a newer uwaga: version 2, this one reads 1"),
+        (b"uwaga.memorx 1", "is no segment: its format is uwaga.memorx 1"),
+    ):
+        path.write_bytes(content.replace(b"uwaga.memory 1", text))
+        with SoftDatabase.open(db.path) as again:
+            assert again.damaged == [f"{path} (rows 100 to 2999): {said}"]
+
+
+def test_ids_have_a_bound_that_is_checked_before_anything_is_written(tmp_path: Path) -> None:
+    with SoftDatabase.create(tmp_path / "db", key_width=2) as db:
+        db.append(torch.ones(1, 2))
+    _sql(f"UPDATE settings SET value = '{10**12 - 3}' WHERE name = 'next_id'")(tmp_path / "db" / "catalog.sqlite")
+    with SoftDatabase.open(tmp_path / "db") as db:
+        said = refused(lambda: db.append(torch.ones(4, 2)))
+        assert said == (
+            f"SoftDatabase.append: 4 rows from id 999999999997 on, and the ids of {db.path} are below 1,000,000,000,000; "
+            "export its rows and append them to a new database"
+        )
+        assert len(segment_files(db)) == 1
+        assert db.append(torch.ones(3, 2)) == range(10**12 - 3, 10**12)
+        assert db.append(torch.ones(0, 2)) == range(10**12, 10**12)
+    with SoftDatabase.open(tmp_path / "db") as db:
+        assert db.ids().tolist() == [0, 10**12 - 3, 10**12 - 2, 10**12 - 1]
+        db.compact()
+        assert db.check() == []
+        refused(lambda: db.append(torch.ones(1, 2)))
 
 
 def test_a_flipped_bit_of_the_catalog_is_found(db: SoftDatabase) -> None:

@@ -52,7 +52,7 @@ def open_file(path: Path) -> SafetensorsFile:
     header = _header(path)
     try:
         file = safe_open(path, framework="pt").__enter__()
-    except (SafetensorError, OSError, MemoryError) as error:
+    except (SafetensorError, OSError, MemoryError, RuntimeError) as error:  # RuntimeError: PyTorch cannot map the file
         raise CheckpointError(f"{path} is not a valid safetensors file: {error}") from error
     metadata = header.pop(_METADATA, None) or {}
     stored = {

@@ -5,7 +5,7 @@
     deleted(id)                                         rows that are in a segment and no longer in the database
     records(id, ...)                                    one column for each field that a record has had
 
-A row is in the database from the moment at which the transaction that lists its segment is on the disk. `unlisted` has the names of the
+The version of the files is SQLite's user_version, which was 0 until there was one. A row is in the database from the moment at which the transaction that lists its segment is on the disk. `unlisted` has the names of the
 files that a writer is about to write, and of those that it is about to remove: of a killed writer's files these can be removed, and
 nothing else can, whatever its name. A file of a stranger is
 refused where its tables are not exactly these: there may be no trigger, view or computed column that would run with our statements.
@@ -24,7 +24,7 @@ from torch import Tensor
 from uwaga._base import untrusted
 from uwaga._base.errors import SoftDatabaseError
 from uwaga._base.terminal import printable
-from uwaga.memory.segments import NAMES, Entry
+from uwaga.memory.segments import MOST_IDS, NAMES, VERSION, Entry, newer
 
 FILE = "catalog.sqlite"
 Value = str | int | float
@@ -32,6 +32,7 @@ Record = dict[str, Value]
 Parameters = Sequence[Value | None] | Mapping[str, Value | None]
 
 _APPLICATION_ID = 0x75776167  # "uwag"
+_SETTINGS = {"layout", "model", "next_id", "writer", "unlisted"}
 _MOST_FIELDS, _MOST_NAME = 200, 200
 _RESERVED = {"id", "rowid", "oid", "_rowid_"}
 _TABLES = {
@@ -78,6 +79,7 @@ class Catalog:
         """Writes a new catalog; `path` does not exist. Raises SoftDatabaseError."""
         with _errors(path), closing(sqlite3.connect(path, isolation_level=None)) as connection:
             connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
+            connection.execute(f"PRAGMA user_version = {VERSION}")
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute("BEGIN IMMEDIATE")
             for sql in [*_TABLES.values(), _records_sql([])]:
@@ -128,14 +130,26 @@ class Catalog:
             if not (all(isinstance(x, int) for x in row[:3]) and isinstance(row[3], str) and isinstance(row[4], bytes)):
                 raise SoftDatabaseError(f"{self.path}: is damaged: a segment is described by values of other types")
             entry = Entry(*row)
-            if not (
-                last < entry.first_id <= entry.last_id < 2**62 and 1 <= entry.rows <= entry.last_id - entry.first_id + 1
-            ):
+            is_below = last < entry.first_id <= entry.last_id < MOST_IDS
+            if not (is_below and 1 <= entry.rows <= entry.last_id - entry.first_id + 1):
                 raise SoftDatabaseError(f"{self.path}: is damaged: its segments overlap at row {entry.first_id}")
             self._check_name(entry.file)
             entries.append(entry)
             last = entry.last_id
+        if self.next_id() <= last:
+            raise SoftDatabaseError(
+                f"{self.path}: is damaged: its next id is {self.next_id()}, and it has a row {last}"
+            )
         return entries
+
+    def next_id(self) -> int:
+        """The id of the row that is added next. Raises SoftDatabaseError."""
+        text = self.setting("next_id") or "missing"
+        if not (text.isascii() and text.isdigit() and len(text) <= len(str(MOST_IDS)) and int(text) <= MOST_IDS):
+            raise SoftDatabaseError(
+                f"{self.path}: is damaged: its next id is {printable(text[:40])}, and must be from 0 to {MOST_IDS:,}"
+            )
+        return int(text)
 
     def deleted(self) -> np.ndarray:
         """The ids of deleted rows that segments still have, int64, rising."""
@@ -307,7 +321,13 @@ class Catalog:
             yield from self._connection.execute(sql, parameters)
 
     def _check_tables(self) -> None:
-        """Raises SoftDatabaseError where the tables are not those of a catalog."""
+        """Raises SoftDatabaseError where the tables and settings are not those of a catalog of this version."""
+        (number,) = self._connection.execute("PRAGMA application_id").fetchone()
+        if number != _APPLICATION_ID:
+            raise SoftDatabaseError(f"{self.path}: is not a catalog of a soft database")
+        (version,) = self._connection.execute("PRAGMA user_version").fetchone()
+        if version > VERSION:
+            raise SoftDatabaseError(newer(self.path, version))
         found = {
             name: (kind, sql)
             for kind, name, sql in self._connection.execute("SELECT type, name, sql FROM sqlite_master")
@@ -315,9 +335,16 @@ class Catalog:
         }
         expected = {name: ("table", sql) for name, sql in _TABLES.items()}
         expected["records"] = ("table", _records_sql(self._fields()))
-        (number,) = self._connection.execute("PRAGMA application_id").fetchone()
-        if number != _APPLICATION_ID or found != expected:
-            raise SoftDatabaseError(f"{self.path}: is not a catalog of a soft database: it has other tables")
+        for name in sorted(found.keys() | expected.keys()):
+            if found.get(name) != expected.get(name):
+                kind = (found.get(name) or expected[name])[0]
+                raise SoftDatabaseError(
+                    f"{self.path}: the {kind} {printable(name)} is not as a soft database of version {VERSION} has it"
+                )
+        if unknown := {str(name) for (name,) in self._connection.execute("SELECT name FROM settings")} - _SETTINGS:
+            raise SoftDatabaseError(
+                f"{self.path}: a soft database of version {VERSION} has no setting {printable(min(unknown)[:40])}"
+            )
 
 
 class _Authorizer:

@@ -8,7 +8,7 @@ import operator
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, cast
@@ -479,7 +479,8 @@ class SoftDatabase:
             model: what made the keys; refused where the database was created for another one.
 
         Raises:
-            ShapeError, ValueError: sizes, dtypes or records that do not fit, numbers that are NaN or infinite; nothing is added.
+            ShapeError, ValueError: sizes, dtypes or records that do not fit, numbers that are NaN or infinite, more rows than there
+                are ids below 10^12; nothing is added.
             SoftDatabaseError: another process writes, or the rows cannot be written; nothing is added.
         """
         self._need_open()
@@ -498,7 +499,12 @@ class SoftDatabase:
             raise ShapeError(f"SoftDatabase.append: {len(key)} keys and {len(records)} records")
         self._begin_writing()
         self._catalog.check_fields(records or ())
-        first = int(self._catalog.setting("next_id") or 0)
+        first = self._catalog.next_id()
+        if first + len(key) > MOST_IDS:
+            raise ValueError(
+                f"SoftDatabase.append: {len(key)} rows from id {first} on, and the ids of {self.path} are below {MOST_IDS:,}; "
+                "export its rows and append them to a new database"
+            )
         if len(key):
             self._add(np.arange(first, first + len(key)), key, value, (), records)
         return range(first, first + len(key))
@@ -581,15 +587,27 @@ class SoftDatabase:
         return before - self._bytes()
 
     def check(self) -> list[Damage]:
-        """Everything that is wrong: every byte of every segment is compared with its checksum, and the catalog checked by SQLite."""
+        """Everything that is wrong: every byte of every segment is compared with its checksum, and the catalog checked by SQLite.
+
+        Of a segment that a writer has replaced since the moment that is shown, the bytes that are still mapped are compared."""
         self._need_open()
         found = [Damage(catalog.FILE, None, None, text) for text in self._catalog.problems()]
         for entry in self._entries:
-            found += segments.check(self._segment_folder(), entry, self.layout)
+            damages = list(segments.check(self._segment_folder(), entry, self.layout))
+            if damages and entry.file in self._segments and not self._is_listed_now(entry):
+                damages = list(segments.check_mapped(self._segments[entry.file]))
+            found += damages
         if not found:
             for table, ids in self._catalog.strays().items():
                 found += [Damage(catalog.FILE, n, n, f"the row is in {table} and in no segment") for n in ids]
         return found
+
+    def _is_listed_now(self, entry: Entry) -> bool:
+        """Whether a segment is in the database still, and not only at the moment that this shows."""
+        if self._is_writer:
+            return True
+        with closing(Catalog(self.path / catalog.FILE, write=False)) as now:
+            return entry in now.segments()
 
     def export(self, path: str | os.PathLike[str]) -> None:
         """Writes all rows to a Parquet file: id, key, value (where it is not the key) and record, as JSON. See `uwaga.memory.parquet`."""

@@ -29,10 +29,13 @@ from torch import Tensor
 
 from uwaga._base import durable, safetensors_files, untrusted
 from uwaga._base.errors import CheckpointError, SoftDatabaseError
+from uwaga._base.terminal import printable
 
 CHUNK = 1024  # rows of a checksum and a bound
+_FORMAT = "uwaga.memory "  # and the version
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 NAMES = re.compile(r"[0-9]{12}-[0-9a-f]{16}\.safetensors")
+VERSION = 1  # of the files of a database: catalog and segments
 MOST_IDS = 10**12  # ids are below: a name has 12 digits for one
 _DIGEST = 32
 _THREADS = 2
@@ -142,7 +145,7 @@ def write(path: Path, ids: np.ndarray, keys: Tensor, values: Tensor | None) -> E
     chunks = _chunks(len(ids))
     bounds = {"centres": torch.empty(chunks, *keys.shape[1:]), "radii": torch.empty(chunks, keys.shape[1])}
     header, places = safetensors_files.layout(
-        {name: (tuple(x.shape), x.dtype) for name, x in (rows | bounds).items()}, {"format": "uwaga.memory 1"}
+        {name: (tuple(x.shape), x.dtype) for name, x in (rows | bounds).items()}, {"format": f"{_FORMAT}{VERSION}"}
     )
 
     def write_chunk(number: int) -> bytes:
@@ -196,6 +199,12 @@ def open_segment(folder: Path, entry: Entry, layout: Layout) -> Segment:
         raise SoftDatabaseError(f"{place}: cannot be read: {error.strerror or error}") from error
     except CheckpointError as error:
         raise SoftDatabaseError(f"{place}: is damaged: {error}") from error
+    written = file.metadata.get("format", "")
+    version = written.removeprefix(_FORMAT)
+    if version.isascii() and version.isdigit() and written != version and len(version) < 10 and int(version) > VERSION:
+        raise SoftDatabaseError(newer(place, int(version)))
+    if written != f"{_FORMAT}{VERSION}":
+        raise SoftDatabaseError(f"{place}: is no segment: its format is {printable(written[:40]) or 'not said'}")
     found = {name: (stored.shape, stored.dtype) for name, stored in file.stored.items()}
     expected = _expected(entry, layout)
     if found != expected:
@@ -219,9 +228,15 @@ def check(folder: Path, entry: Entry, layout: Layout) -> Iterator[Damage]:
         reason = str(error).partition("): ")[2] or str(error)
         yield Damage(entry.file, entry.first_id, entry.last_id, reason)
         return
-    parts = [entry.checksums[n : n + _DIGEST] for n in range(0, len(entry.checksums), _DIGEST)]
-    if header != parts[0]:
+    if header != entry.checksums[:_DIGEST]:
         yield Damage(entry.file, entry.first_id, entry.last_id, "the header differs from its checksum")
+    yield from check_mapped(segment)
+
+
+def check_mapped(segment: Segment) -> Iterator[Damage]:
+    """As `check`, of what is mapped, which is there after its file was removed."""
+    entry = segment.entry
+    parts = [entry.checksums[n : n + _DIGEST] for n in range(0, len(entry.checksums), _DIGEST)]
     if _digest(segment.centres, segment.radii) != parts[1]:
         yield Damage(entry.file, entry.first_id, entry.last_id, "the bounds differ from their checksum")
     tensors = {"keys": segment.keys}
@@ -280,6 +295,11 @@ def _bytes(tensor: Tensor) -> memoryview:
     return tensor.contiguous().view(-1).view(torch.uint8).numpy().data
 
 
+def newer(place: object, version: int) -> str:
+    """Why a file of a later version is refused."""
+    return f"{place}: was written by a newer uwaga: version {version}, this one reads {VERSION}"
+
+
 def settings_of(layout: Layout) -> str:
     """A layout as it is stored."""
     return json.dumps(layout._asdict(), sort_keys=True)
@@ -287,7 +307,10 @@ def settings_of(layout: Layout) -> str:
 
 def layout_of(text: str) -> Layout:
     """A stored layout. Raises ValueError for one that no database has."""
-    match untrusted.parse_json(text):
+    layout = untrusted.parse_json(text)
+    if isinstance(layout, dict) and (unknown := layout.keys() - set(Layout._fields)):
+        raise ValueError(f"its layout has {printable(min(unknown)[:40])}, which version {VERSION} has not")
+    match layout:
         case {"heads": int(heads), "key_width": int(key), "value_width": int() | None as value, "dtype": str(dtype)}:
             sizes = [heads, key, *([] if value is None else [value])]
             if all(1 <= size <= 2**20 for size in sizes) and dtype in DTYPES:
