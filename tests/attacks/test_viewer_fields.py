@@ -224,6 +224,13 @@ def test_the_valid_requests_are_all_there_are_and_valid(ask_all: Ask) -> None:
     assert dict(zip(VALID, ask_all(bodies), strict=True)) == dict.fromkeys(VALID, (200, ""))
 
 
+def test_thousands_of_links_are_cut(ask_all: Ask) -> None:
+    """More than Python has frames for, one within another."""
+    links = [{**LINKS, "queries": [n % 60], "keys": [n * 7 % 60]} for n in range(2500)]
+    request = {"ask": "run", "text": "a" * 60, "second": None, "target": "K", "edits": {"scores": links}}
+    assert ask_all([json.dumps(request).encode()]) == [(200, "")]
+
+
 def try_values(ask_all: Ask, ask: str, examples: int, each: int) -> None:
     @settings(
         max_examples=examples, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
