@@ -17,9 +17,11 @@ from waiting import HANG
 
 import uwaga
 from uwaga import interpret
+from uwaga.integrations import edit
 from uwaga.models import generate
 from uwaga.nn import MultiHeadAttention
-from uwaga.ops.masks import as_mask
+from uwaga.ops.masks import DenseMask, as_mask
+from uwaga.ops.score_shape import ScoreShape
 
 IDS = torch.tensor([[4, 5, 6, 7, 8], [9, 10, 11, 12, 13]])
 ALL = {"bert": bert, **WRITERS}
@@ -160,6 +162,66 @@ def test_several_links_of_several_heads_block_each_their_own() -> None:
     hidden = torch.zeros(2, 5, 5, dtype=torch.bool)
     hidden[0, 0, 1:3] = hidden[0, 3:, 0] = hidden[1, :, 2] = True
     assert torch.equal(weights == 0, hidden)
+
+
+def scattered(tokens: int, count: int, **factor: float) -> list[uwaga.Links]:
+    """Links of one query and one key each, no query to itself."""
+    return [uwaga.Links(n % tokens, (n + 1 + n // tokens % (tokens - 1)) % tokens, **factor) for n in range(count)]
+
+
+@pytest.mark.parametrize("kind", ["scores", "weights"])
+@torch.no_grad()
+def test_a_thousand_links_are_the_same_as_few_that_cover_them(kind: str) -> None:
+    """More than Python has frames for, one within another."""
+    model, where = bert(), ("encoder", 1, None)
+    keep = {} if kind == "scores" else {"factor": 1.0}
+    many = [*scattered(5, 1000, **keep), uwaga.Links([0, 1], [2], **({} if kind == "scores" else {"factor": 0.5}))]
+    few = (
+        [uwaga.Links(n, [each for each in range(5) if each != n]) for n in range(5)] if kind == "scores" else many[-1:]
+    )
+    with uwaga.edit(model, **{kind: {where: few}}):
+        expected = run(model)
+    with uwaga.edit(model, **{kind: {where: many}}), uwaga.watch(model) as recording:
+        found = run(model)
+    assert torch.equal(found, expected)
+    if kind == "scores":
+        assert torch.equal(recording.maps["encoder", 1].to_dense(), torch.eye(5).expand(2, 2, 5, 5))
+
+
+@pytest.mark.parametrize("form", ["dense", "apart"])
+@torch.no_grad()
+def test_masks_of_many_links_have_the_same_pairs_in_both_forms(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(edit, "MANY_LINKS", 0)
+    monkeypatch.setattr(edit, "SMALL_MASK_BYTES", 0 if form == "apart" else 1 << 24)
+    links = scattered(60, 29)
+    x = torch.randn(1, 2, 60, 8)
+    where = edit.Where("encoder", 0, 1)
+    mask = edit._links_mask([(where, each) for each in links], edit._Tokens(x, x, 0))
+    assert isinstance(mask, DenseMask) == (form == "dense")
+    assert mask.nesting <= 6
+    visible = mask.dense(ScoreShape(queries=60, keys=60, batch=(1,), heads=2))[0]
+    expected = torch.ones(2, 60, 60, dtype=torch.bool)
+    for each in links:
+        expected[1, each.queries[0], each.keys[0]] = False
+    assert torch.equal(visible.expand(2, 60, 60), expected)
+
+
+@torch.no_grad()
+def test_masks_of_links_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(edit, "MANY_LINKS", 0)
+    monkeypatch.setattr(edit, "MAX_MASK_BYTES", 49)
+    model = bert()
+    with (
+        pytest.raises(
+            ValueError,
+            match=re.escape(
+                "edit: 5 links that differ in queries and keys, in 2 heads over 5 queries and 5 keys, need 50 bytes of masks; "
+                "the limit is 49"
+            ),
+        ),
+        uwaga.edit(model, scores={("encoder", 1, None): scattered(5, 5)}),
+    ):
+        run(model)
 
 
 @torch.no_grad()

@@ -1,5 +1,6 @@
 """Maps computed from other maps: differences, some tokens alone, tokens merged into words."""
 
+from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
@@ -7,7 +8,9 @@ import torch
 
 import uwaga
 from uwaga.maps import derived
+from uwaga.maps.base import MAX_NESTING, WeightMap
 from uwaga.maps.derived import DifferenceMap, SubsetMap, WordMap, word_labels, word_spans
+from uwaga.maps.interpretability.norms import ScaledMap
 from uwaga.maps.map import AttentionMap
 
 
@@ -299,3 +302,29 @@ def test_words_a_ragged_map_needs_words_for_every_sequence() -> None:
 def test_words_it_says_what_it_is() -> None:
     shown = repr(WordMap(token_map(), WORD_IDS))
     assert shown == "WordMap(shape=(2, 5, 5), mask=None, merged into words, float64, 400 bytes as a dense matrix)"
+
+
+@pytest.mark.parametrize(
+    "nest",
+    [
+        lambda m: DifferenceMap(m, m0()),
+        lambda m: DifferenceMap(m0(), m),
+        lambda m: SubsetMap(m, range(4)),
+        lambda m: WordMap(m, range(4)),
+        lambda m: ScaledMap(m, torch.ones(2, 4)),
+    ],
+    ids=["difference of a nested one", "difference from a nested one", "kept", "words", "scaled"],
+)
+def test_maps_are_nested_up_to_a_limit(nest: Callable[[WeightMap], WeightMap]) -> None:
+    m = m0()
+    for _ in range(MAX_NESTING):
+        m = nest(m)
+    assert m[:, 1, 2].shape == (2,)
+    assert repr(m)
+    with pytest.raises(ValueError, match="Map: more than 100 maps are computed one from another"):
+        nest(m)
+
+
+def m0() -> AttentionMap:
+    torch.manual_seed(0)
+    return AttentionMap(*torch.randn(2, 2, 4, 8))

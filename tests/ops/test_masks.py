@@ -28,7 +28,7 @@ from uwaga.ops.mask_program import (
     unpack,
     visible,
 )
-from uwaga.ops.masks import Both, DenseMask, Either, Mask
+from uwaga.ops.masks import MAX_NESTING, Both, DenseMask, Either, Mask
 from uwaga.ops.score_shape import ScoreShape
 
 Q, K = 7, 11
@@ -193,3 +193,28 @@ def test_no_mask_shows_everything() -> None:
     assert keys_seen((), (), (Q, K), (2, 3)) == (0, K)
     assert queries_that_see((), (), (Q, K), (2, 3)) == (0, Q)
     assert queries_that_see((), (), (Q, K), (3, 3)) == (0, 0)
+
+
+@pytest.mark.parametrize("how", ["and", "or"])
+def test_masks_are_nested_up_to_a_limit(how: str) -> None:
+    """A message in place of a RecursionError, which depends on who calls."""
+
+    def combined(count: int) -> Mask:
+        mask: Mask = Causal()
+        for _ in range(count):
+            mask = mask & Window(2, 0) if how == "and" else mask | Window(2, 0)
+        return mask
+
+    deepest = combined(MAX_NESTING)
+    shape = ScoreShape(queries=6, keys=6)
+    flat = Causal() & Window(2, 0) if how == "and" else Causal()
+    assert torch.equal(deepest.dense(shape), flat.dense(shape))
+    x = torch.randn(1, 6, 4)
+    assert attention(x, x, x, mask=deepest).shape == (1, 6, 4)
+    assert deepest == combined(MAX_NESTING)
+    assert hash(deepest) == hash(combined(MAX_NESTING))
+    assert repr(deepest).count("left=") > MAX_NESTING
+    with pytest.raises(ValueError) as caught:
+        combined(MAX_NESTING + 1)
+    expected = "mask: & and | are nested deeper than 200; combine many masks in pairs, or into one bool tensor"
+    assert str(caught.value) == expected

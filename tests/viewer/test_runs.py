@@ -160,6 +160,16 @@ def test_a_run_ends_when_it_is_stopped(
         ({"second": 7}, "run: second must be a string or null, not 7"),
         ({"target": True}, "run: target must be a string or null, not True"),
         ({"edits": "off"}, "run: edits must be an object or null, not 'off'"),
+        ({"edits": {"patch": []}}, "run: edits: Edits: a description has an unknown entry 'patch'"),
+        ({"edits": {"scores": [{"kind": []}]}}, r"run: edits: Edits: scores\[0\] has no 'layer'"),
+        (
+            {"edits": {"heads": [{"kind": "encoder", "layer": 0, "head": 0, "value": 10**400}]}},
+            r"run: edits: Edits: heads\[0\].value must be a finite number, not an integer of more than 20 digits",
+        ),
+        (
+            {"edits": {"heads": [{"kind": "encoder", "layer": 0, "head": 0, "value": "x" * 60_000}]}},
+            r"run: edits: Edits: heads\[0\].value must be a finite number, not 'x{56}\.\.\.",
+        ),
         ({"edits": {}, "second": "b"}, "run: edits are shown beside the text: leave out the second text"),
         ({"model": "/etc/passwd"}, "run: unknown argument 'model'"),
     ],

@@ -6,7 +6,7 @@ to version, and pydantic as much import time as the rest of this package without
 
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 
 class OptionValidator(NamedTuple):
@@ -17,7 +17,7 @@ class OptionValidator(NamedTuple):
     is_real: bool = False  # an integer is accepted, and means the same as the float
 
 
-def is_number(x: Any) -> bool:
+def is_number(x: Any) -> TypeGuard[float]:
     """A number that fits into float64 and is not NaN or infinite; no bool."""
     return isinstance(x, int | float) and not isinstance(x, bool) and abs(x) <= sys.float_info.max
 

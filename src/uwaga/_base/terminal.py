@@ -1,5 +1,6 @@
 """Escaping of untrusted text for terminals and messages: control characters and invisible ones never reach them."""
 
+import reprlib
 import unicodedata
 
 # Unicode categories: control, format (invisible, reordering), unassigned, private use, surrogate, line, paragraph.
@@ -24,3 +25,21 @@ def printable(name: str) -> str:
     """A string from an untrusted file, for a message: ASCII, on one line, at most 200 characters."""
     text = name if name.isprintable() and name.isascii() else ascii(name[:201])
     return text if len(text) <= 200 else text[:200] + "..."
+
+
+class _Repr(reprlib.Repr):
+    """Bounded in depth and length."""
+
+    def repr_int(self, x: int, level: int) -> str:
+        # repr raises for an integer of thousands of digits.
+        return repr(x) if abs(x) <= 10**20 else "an integer of more than 20 digits"
+
+
+_REPR = _Repr()
+_REPR.maxstring = _REPR.maxother = 200
+
+
+def short(value: object) -> str:
+    """The repr of a value of any size and depth, for a message: at most 60 characters."""
+    text = _REPR.repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

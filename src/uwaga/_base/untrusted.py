@@ -175,6 +175,11 @@ def check_json_size(text: bytes, containers: int, values: int) -> None:
         raise ValueError(f"more than {values:,} keys and values")
 
 
+def check_json_depth(value: object) -> None:
+    """Raises RecursionError where a parsed JSON value is nested deeper than JSON_DEPTH."""
+    _check(value, strict=False)
+
+
 def _without_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
     found = dict(pairs)
     if len(found) < len(pairs):

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
@@ -24,6 +25,10 @@ from uwaga.nn.operand import values_of
 from uwaga.ops.linear.api import linear_map
 from uwaga.ops.masks import Both, DenseMask, Documents, Either, KeyLengths, Mask, as_mask
 from uwaga.ops.ragged import Operand, Ragged
+
+MANY_LINKS = 256  # of a head, from which on they are joined
+# Of the masks of one layer's blocked links, and of a dense mask that is taken in place of many links: it takes one step to read.
+MAX_MASK_BYTES, SMALL_MASK_BYTES = 1 << 30, 1 << 24
 
 
 @contextmanager
@@ -375,18 +380,57 @@ def _put(x: Operand, at: Tensor, source: Tensor) -> Operand:
 
 
 def _links_mask(links: Sequence[tuple[Where, Links]], tokens: _Tokens) -> Mask:
-    """All pairs but these links, in O(H (Q + K)) memory: a pair is visible if its query or its key is not of the link."""
+    """All pairs but these links: a pair is visible if its query or its key is not of the link, in O(H (Q + K)) memory for each link; or
+    of many links a dense mask, where that is smaller or small."""
     queries, keys = tokens.grids()
     by_head = [[each for where, each in links if where.head in (None, head)] for head in range(tokens.heads)]
-    found: Mask | None = None
-    for n in range(max(map(len, by_head))):
+    is_many = max(map(len, by_head)) > MANY_LINKS
+    if is_many:
+        by_head = [_joined(each) for each in by_head]
+    count = max(map(len, by_head))
+    dense, apart = (
+        tokens.heads * size for size in (queries.numel() * keys.shape[-1], count * (queries.numel() + keys.shape[-1]))
+    )
+    is_dense = is_many and dense <= max(apart, SMALL_MASK_BYTES)
+    if is_many and (size := dense if is_dense else apart) > MAX_MASK_BYTES:
+        raise ValueError(
+            f"edit: {count} links that differ in queries and keys, in {tokens.heads} heads over {queries.shape[-1]} queries and "
+            f"{keys.shape[-1]} keys, need {size:,} bytes of masks; the limit is {MAX_MASK_BYTES:,}"
+        )
+    masks: list[Mask] = []
+    bits: Tensor | None = None
+    for n in range(count):
         nth = [each[n] if n < len(each) else Links((), ()) for each in by_head]
         rows = torch.stack([~_inside(queries, each.queries) for each in nth], -2)[..., None]  # (..., H, Q, 1)
         columns = torch.stack([~_inside(keys, each.keys) for each in nth])[:, None]  # (H, 1, K)
-        one = Either(left=DenseMask(bits=rows), right=DenseMask(bits=columns))
-        found = one if found is None else found & one
-    assert found is not None
-    return found
+        if not is_dense:
+            masks.append(Either(left=DenseMask(bits=rows), right=DenseMask(bits=columns)))
+        elif bits is None:
+            bits = rows | columns
+        else:
+            bits &= rows | columns
+    return _all_of(masks) if bits is None else DenseMask(bits=bits)
+
+
+def _joined(links: list[Links]) -> list[Links]:
+    """The same links, with those of equal queries in one, and then those of equal keys."""
+    for same, other in (("queries", "keys"), ("keys", "queries")):
+        groups: dict[Any, list[Any]] = {}
+        for each in links:
+            groups.setdefault(getattr(each, same), []).append(getattr(each, other))
+        links = [
+            Links(**{same: positions, other: None if None in parts else tuple(dict.fromkeys(chain(*parts)))})
+            for positions, parts in groups.items()
+        ]
+    return links
+
+
+def _all_of(masks: Sequence[Mask]) -> Mask:
+    """The masks combined by &, in a tree of logarithmic depth: masks are read by recursion."""
+    if len(masks) == 1:
+        return masks[0]
+    half = len(masks) // 2
+    return _all_of(masks[:half]) & _all_of(masks[half:])
 
 
 def _patched(where: Where, patch: Patch, x: Operand, positions: Tensor) -> Operand:

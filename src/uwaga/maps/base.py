@@ -20,6 +20,7 @@ from uwaga.ops.ragged import Ragged
 # The default limit of to_dense and of one index: the matrix of 12 heads over 4729 tokens in float32.
 MAX_BYTES = 2**30
 Shape = tuple[Any, ...]  # ints; None where the sequences of a ragged batch differ
+MAX_NESTING = 100  # of maps of maps: they are read by recursion, and Python has a thousand frames
 _HOW_TO_READ = "read parts of it by m[..., i, j], or all of it by to_dense(max_bytes=...)"
 _DIAGONAL_BLOCK = 64  # a diagonal is read in square blocks of so many rows
 
@@ -28,6 +29,11 @@ class WeightMap(ABC):
     """Attention weights (..., H, Q, K), or (Q, K); of a ragged batch one such matrix per sequence. Computed when read."""
 
     __slots__ = ()
+
+    @property
+    def nesting(self) -> int:
+        """How many maps it is computed from, one from another."""
+        return 0
 
     @property
     @abstractmethod
@@ -172,6 +178,13 @@ class WeightMap(ABC):
         """Raise TypeError for a ragged map."""
         if self.parts() is not None:
             raise TypeError(f"{self.kind}.{name}: a ragged map has one per sequence; use m[r].{name}(...)")
+
+
+def shallow(name: str, m: WeightMap) -> WeightMap:
+    """The map that another one, called `name`, is computed from. Raises ValueError: too many are nested."""
+    if m.nesting >= MAX_NESTING:
+        raise ValueError(f"{name}: more than {MAX_NESTING} maps are computed one from another")
+    return m
 
 
 def map_of_sequence(m: WeightMap, index: object) -> WeightMap:

@@ -11,7 +11,7 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor
 
-from uwaga.maps.base import Shape, WeightMap
+from uwaga.maps.base import Shape, WeightMap, shallow
 from uwaga.maps.indexing import expand, integer
 from uwaga.maps.map import Pooled, TopK
 from uwaga.maps.spec import Selection
@@ -29,6 +29,10 @@ class DerivedMap(WeightMap):
     __slots__ = ("map",)
 
     map: WeightMap
+
+    @property
+    def nesting(self) -> int:
+        return 1 + self.map.nesting
 
     @property
     def dtype(self) -> torch.dtype:
@@ -53,12 +57,17 @@ class DifferenceMap(WeightMap):
     __slots__ = ("left", "right")
 
     def __init__(self, left: WeightMap, right: WeightMap) -> None:
+        left, right = (shallow("DifferenceMap", each) for each in (left, right))
         if left.shapes != right.shapes:
             shapes = (left.shape, right.shape) if left.shape != right.shape else (left.shapes, right.shapes)
             raise ValueError(f"DifferenceMap: the maps differ in shape: {shapes[0]} and {shapes[1]}")
         if left.device != right.device:
             raise ValueError(f"DifferenceMap: the maps are on different devices: {left.device} and {right.device}")
         self.left, self.right = left, right
+
+    @property
+    def nesting(self) -> int:
+        return 1 + max(self.left.nesting, self.right.nesting)
 
     @property
     def shape(self) -> Shape:
@@ -257,7 +266,7 @@ class SubsetMap(DerivedMap):
             raise ValueError("SubsetMap: a ragged map has other tokens in each sequence; use SubsetMap(m[r], ...)")
         wanted = [list(queries), list(queries if keys is None else keys)]
         rows, columns = expand(tuple(wanted), map.shape[-2:], ["queries", "keys"], "SubsetMap")
-        self.map = map
+        self.map = shallow(type(self).__name__, map)
         self._queries, self._keys = (x.unique.to(map.device) for x in (rows, columns))
         sizes = (torch.Size(map.shape[:-3]).numel(), map.shape[-3] if len(map.shape) > 2 else 1, len(self._queries))
         self._sums = torch.zeros(sizes, dtype=torch.float64, device=map.device)
@@ -330,7 +339,7 @@ class WordMap(DerivedMap):
     def __init__(
         self, map: WeightMap, words: Words | Sequence[Words], key_words: Words | Sequence[Words] | None = None
     ) -> None:
-        self.map = map
+        self.map = shallow(type(self).__name__, map)
         self._spans: list[tuple[int, int]] | None = None
         self._key_spans: list[tuple[int, int]] | None = None
         self._parts: list[WordMap] | None = None

@@ -8,12 +8,13 @@ Letters: B batch, H query heads, Q queries, K keys, P positions, D query/key wid
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import isfinite
 from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
+from uwaga._base.options import is_number
+from uwaga._base.terminal import short
 from uwaga.maps.recordings.passes import rows
 from uwaga.maps.recordings.recording import Recording
 from uwaga.maps.recordings.stack import KINDS
@@ -319,7 +320,7 @@ def _where(name: str, key: object) -> Where:
     is_triple = isinstance(key, tuple) and len(key) == 3
     if not is_triple or key[0] not in KINDS or not _is_count(key[1]) or not (key[2] is None or _is_count(key[2])):  # type: ignore[index]
         rule = '(kind, layer, head) with kind "encoder", "decoder" or "cross", numbers from 0, and head None for all'
-        raise ValueError(f"edit: a key of {name} must be {rule}, not {key!r}")
+        raise ValueError(f"edit: a key of {name} must be {rule}, not {short(key)}")
     return Where(*key)  # type: ignore[misc]
 
 
@@ -334,10 +335,10 @@ def _ablation(key: object, value: object) -> Ablation:
     elif isinstance(value, str):
         if value == "mean":
             return value
-    elif isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value):
+    elif is_number(value):
         return float(value)
-    shown = f"a tensor {tuple(value.shape)} of {value.dtype}" if isinstance(value, Tensor) else repr(value)
-    raise ValueError(f'edit: heads {key!r} must be a finite number, "mean" or a floating tensor (E,), not {shown}')
+    shown = f"a tensor {tuple(value.shape)} of {value.dtype}" if isinstance(value, Tensor) else short(value)
+    raise ValueError(f'edit: heads {short(key)} must be a finite number, "mean" or a floating tensor (E,), not {shown}')
 
 
 def _changes(name: str, key: object, value: Any, types: tuple[type[_Change], ...], wanted: str) -> tuple[_Change, ...]:
@@ -345,7 +346,7 @@ def _changes(name: str, key: object, value: Any, types: tuple[type[_Change], ...
     wrong = [each for each in listed if not isinstance(each, types)]
     if wrong or not listed:
         found = type(wrong[0]).__name__ if wrong else "an empty list"
-        raise ValueError(f"edit: {name} {key!r} must be {wanted}, or a list of them, not {found}")
+        raise ValueError(f"edit: {name} {short(key)} must be {wanted}, or a list of them, not {found}")
     return listed
 
 
@@ -361,11 +362,11 @@ def _positions(name: str, given: object) -> tuple[int, ...] | None:
         given = given.tolist()
     listed = (given,) if isinstance(given, int) else given
     if isinstance(listed, str | bytes | Mapping) or not isinstance(listed, Iterable):
-        raise ValueError(f"{name} must be integers from 0, or None for all, not {given!r}")
+        raise ValueError(f"{name} must be integers from 0, or None for all, not {short(given)}")
     found = tuple(listed)
     wrong = [each for each in found if not _is_count(each)]
     if wrong:
-        raise ValueError(f"{name} must be integers from 0, not {wrong[0]!r}")
+        raise ValueError(f"{name} must be integers from 0, not {short(wrong[0])}")
     if len(set(found)) < len(found):
         repeated = next(each for each, count in Counter(found).items() if count > 1)
         raise ValueError(f"{name} must be different integers, and {repeated} is there twice")
@@ -373,15 +374,17 @@ def _positions(name: str, given: object) -> tuple[int, ...] | None:
 
 
 def _number(name: str, given: object) -> float:
-    if isinstance(given, bool) or not isinstance(given, int | float) or not isfinite(given):
-        raise ValueError(f"{name} must be a finite number, not {given!r}")
+    if not is_number(given):
+        raise ValueError(f"{name} must be a finite number, not {short(given)}")
     return float(given)
 
 
 def _check_names(what: str, given: Mapping[str, Any], needed: Sequence[str], more: Sequence[str] = ()) -> None:
     for name in given:
         if name not in (*needed, *more):
-            raise ValueError(f"Edits: {what} has an unknown entry {name!r}; known are {', '.join((*needed, *more))}")
+            raise ValueError(
+                f"Edits: {what} has an unknown entry {short(name)}; known are {', '.join((*needed, *more))}"
+            )
     for name in needed:
         if name not in given:
             raise ValueError(f"Edits: {what} has no {name!r}")

@@ -18,11 +18,15 @@ from uwaga.ops.mask_program import And, Block, Interval, MaskProgramBuilder, Or,
 from uwaga.ops.score_shape import ScoreShape
 from uwaga.ops.validation import invalid, is_integer, need_bool, need_distance, need_start, need_tensor, plain_integer
 
+MAX_NESTING = 200  # of & and |: masks are read by recursion, and Python has a thousand frames
+
 
 class Mask(ABC):
     """The base class of masks. A subclass implements `encode`. Masks combine by & and |, also with bool tensors."""
 
     __slots__ = ("cached_layout",)  # see attention/mask_cache.py; not compared by ==
+
+    nesting = 0  # how deep & and | are nested in it
 
     @abstractmethod
     def encode(self, builder: MaskProgramBuilder) -> None:
@@ -155,10 +159,14 @@ class DenseMask(Mask):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Both(Mask):
-    """Keys that are visible in both masks: left & right."""
+    """Keys that are visible in both masks: left & right. Raises ValueError: nested deeper than MAX_NESTING."""
 
     left: Mask
     right: Mask
+    nesting: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "nesting", _nesting(self.left, self.right))
 
     def encode(self, builder: MaskProgramBuilder) -> None:
         self.left.encode(builder)
@@ -168,15 +176,29 @@ class Both(Mask):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Either(Mask):
-    """Keys that are visible in at least one of the masks: left | right."""
+    """Keys that are visible in at least one of the masks: left | right. Raises ValueError: nested deeper than MAX_NESTING."""
 
     left: Mask
     right: Mask
+    nesting: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "nesting", _nesting(self.left, self.right))
 
     def encode(self, builder: MaskProgramBuilder) -> None:
         self.left.encode(builder)
         self.right.encode(builder)
         builder.combine(Or())
+
+
+def _nesting(left: Mask, right: Mask) -> int:
+    """How deep the combination of two masks is nested."""
+    found = 1 + max(left.nesting, right.nesting)
+    if found > MAX_NESTING:
+        raise ValueError(
+            f"mask: & and | are nested deeper than {MAX_NESTING}; combine many masks in pairs, or into one bool tensor"
+        )
+    return found
 
 
 def as_mask(mask: object) -> Mask:

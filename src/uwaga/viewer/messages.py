@@ -1,5 +1,8 @@
 """The messages between a page and Python: requests (JSON objects), their validation, and replies as bytes.
 
+REQUESTS declares the arguments of each request; RequestParser checks them all before anything is computed. What is inside "edits" is
+checked by `uwaga.nn.edits.Edits.from_dict`, and the numbers of a lesson by `uwaga.viewer.lesson.example`.
+
 The key "ask" of a request holds its name, as in {"ask": "row", "side": "0", ...}. The bytes of a reply are the size n of
 its header (4 bytes, little-endian), n bytes of JSON {"meta": ..., "arrays": [{"type", "shape"}, ...]} padded with spaces, and
 then the arrays in order: little-endian, C-contiguous, each padded with zeros. Every part begins at a multiple of 8 bytes, so
@@ -8,13 +11,18 @@ that a browser reads the arrays in place, without a copy.
 
 import json
 import math
-import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from uwaga._base.options import Kind
+from uwaga._base.terminal import short
+from uwaga._base.untrusted import check_json_depth
+from uwaga.viewer.languages import LANGUAGES
+from uwaga.viewer.view_model import KINDS
 
 Request = Mapping[str, object]
 
@@ -85,53 +93,113 @@ class Service(Protocol):
         ...
 
 
+MAX_SPANS = 64  # of each axis of "between"
+MAX_EXACT = 512  # requests, such as for tiles, whose exact replies a page adds to its snapshot
+MERGES = ("tokens", "words")
+SPECIALS = ("show", "hide")
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_pair(value: object) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(map(_is_integer, value))
+
+
+def _one_of(*names: str) -> Kind:
+    return Kind(f"one of {', '.join(names)}", lambda value: isinstance(value, str) and value in names)
+
+
+_TEXT = Kind("a string", lambda value: isinstance(value, str))
+_TEXT_OR_NULL = Kind("a string or null", lambda value: value is None or isinstance(value, str))
+_OBJECT_OR_NULL = Kind("an object or null", lambda value: value is None or isinstance(value, dict))
+_INTEGER = Kind("an integer", _is_integer)
+_PAIR = Kind("a pair [a, b] of integers", _is_pair)
+_PAIRS = Kind(
+    f"a list of 1 to {MAX_SPANS} pairs [a, b]",
+    lambda value: isinstance(value, list) and 1 <= len(value) <= MAX_SPANS and all(map(_is_pair, value)),
+)
+_REQUESTS = Kind(
+    f"a list of at most {MAX_EXACT} requests",
+    lambda value: isinstance(value, list) and len(value) <= MAX_EXACT and all(isinstance(each, dict) for each in value),
+)
+_RUN = Kind("the number of a text that was run", lambda value: value is None or _is_integer(value))
+_LANGUAGE = _one_of(*LANGUAGES)
+_EXAMPLE = Kind("a part of an example", lambda value: True)  # uwaga.viewer.lesson.example declares and checks these
+
+_LAYER = {"side": _TEXT, "kind": _one_of(*KINDS), "layer": _INTEGER}
+_SHOWN = {"merge": _one_of(*MERGES), "specials": _one_of(*SPECIALS)}
+_HEAD = {**_LAYER, "head": _INTEGER, **_SHOWN}
+_HOW = {"how": _one_of("mass", "max")}
+_BLOCK = {**_HEAD, "rows": _PAIR, "columns": _PAIR}
+
+# What each request says, beside its name and, where it is not about what the view opened with, the number "run" of its text.
+# Which sides, heads and tokens there are depends on the text; the handlers check it.
+REQUESTS: Mapping[str, Mapping[str, Kind]] = {
+    "about": {},
+    "items": {"side": _TEXT, "stack": _TEXT, **_SHOWN, "first": _INTEGER, "count": _INTEGER},
+    "overview": {**_LAYER, **_SHOWN, **_HOW},
+    "tile": {**_HEAD, **_HOW, "level": _INTEGER, "row": _INTEGER, "column": _INTEGER},
+    "entry": {**_HEAD, "query": _INTEGER, "key": _INTEGER},
+    "row": {**_HEAD, "query": _INTEGER},
+    "column": {**_HEAD, "key": _INTEGER},
+    "between": {**_HEAD, "spans": _PAIRS, "key_spans": _PAIRS},
+    "statistics": _LAYER,
+    "labels": {**_LAYER, **_SHOWN},
+    "weights": _BLOCK,
+    "npz": _BLOCK,
+    "predictions": {"side": _TEXT, "first": _INTEGER, "count": _INTEGER},
+    "run": {"text": _TEXT, "second": _TEXT_OR_NULL, "target": _TEXT_OR_NULL, "edits": _OBJECT_OR_NULL},
+    "stop": {},
+    "page": {"exact": _REQUESTS, "language": _LANGUAGE},
+    "lesson": {"language": _LANGUAGE, "text": _EXAMPLE, "tokens": _EXAMPLE, "x": _EXAMPLE, "settings": _EXAMPLE},
+}
+_MAY_BE_MISSING = {"page": ("language",), "lesson": tuple(REQUESTS["lesson"])}
+
+
 class RequestParser:
-    """Validates the arguments of a request one by one, since a page's input is untrusted; `done` refuses unknown arguments.
+    """The arguments of a request, which is untrusted: all are of the kinds that REQUESTS declares once it is made.
 
     Attributes:
         ask: the name of the request.
 
     Raises:
-        RequestError: from every method: an argument that is missing, of the wrong type or out of range, or unknown.
+        RequestError: an unknown request; an argument that is missing, unknown, of another kind or nested too deeply; from the
+            methods one that is out of range.
     """
 
     def __init__(self, request: Request) -> None:
         self._request = request
-        self._read: set[str] = set()
-        self.ask = self.text("ask")
+        if "ask" not in request:
+            raise RequestError("request: ask is missing")
+        self.ask: str = self._checked("ask", _TEXT)
+        if self.ask not in REQUESTS:
+            raise self.invalid("ask", f"one of {', '.join(REQUESTS)}", self.ask)
+        kinds = REQUESTS[self.ask]
+        for name in request:
+            if name not in ("ask", "run", *kinds):
+                raise RequestError(f"{self.ask}: unknown argument {short(name)}")
+        for name, kind in (("run", _RUN), *kinds.items()):
+            if name in request:
+                self._checked(name, kind)
+            elif name != "run" and name not in _MAY_BE_MISSING.get(self.ask, ()):
+                raise RequestError(f"{self.ask}: {name} is missing")
 
-    def text(self, name: str, choices: Sequence[str] | None = None) -> str:
-        """A string; one of the choices where these are given."""
-        value = self._value(name)
-        if not isinstance(value, str):
-            raise self.invalid(name, "a string", value)
-        if choices is not None and value not in choices:
+    def value(self, name: str) -> Any:
+        """An argument as it is; None where it is missing."""
+        return self._request.get(name)
+
+    def text(self, name: str, choices: Sequence[str]) -> str:
+        """One of the choices."""
+        value: str = self._request[name]  # type: ignore[assignment]
+        if value not in choices:
             raise self.invalid(name, f"one of {', '.join(choices)}", value)
         return value
 
-    def optional_text(self, name: str) -> str | None:
-        """A string, or None where it is null."""
-        value = self._value(name)
-        if value is not None and not isinstance(value, str):
-            raise self.invalid(name, "a string or null", value)
-        return value
-
-    def optional_object(self, name: str) -> dict[str, object] | None:
-        """A JSON object, or None where it is null."""
-        value = self._value(name)
-        if value is not None and not isinstance(value, dict):
-            raise self.invalid(name, "an object or null", value)
-        return value
-
-    def one_of(self, name: str, default: str, choices: Sequence[str]) -> str:
-        """One of the choices; the default where it is missing."""
-        return self.text(name, choices) if name in self._request else default
-
     def integer(self, name: str, low: int, high: int) -> int:
         """An integer with low <= value < high."""
-        value = self._value(name)
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise self.invalid(name, "an integer", value)
+        value: int = self._request[name]  # type: ignore[assignment]
         if not low <= value < high:
             rule = f"from {low} to {high - 1}" if low < high else f"in range({low}, {high}), which is empty"
             raise self.invalid(name, rule, value)
@@ -139,31 +207,15 @@ class RequestParser:
 
     def range(self, name: str, size: int) -> tuple[int, int]:
         """[a, b] with 0 <= a <= b <= size."""
-        return self._pair(name, self._value(name), size)
+        return self._pair(name, self.value(name), size)
 
-    def ranges(self, name: str, size: int, max_count: int) -> list[tuple[int, int]]:
-        """From 1 to `max_count` pairs [a, b], as `range`."""
-        value = self._value(name)
-        if not isinstance(value, list) or not 1 <= len(value) <= max_count:
-            raise self.invalid(name, f"a list of 1 to {max_count} pairs [a, b]", value)
-        return [self._pair(name, pair, size) for pair in value]
-
-    def requests(self, name: str, max_count: int) -> list[dict[str, object]]:
-        """A list of at most `max_count` requests."""
-        value = self._value(name)
-        if not isinstance(value, list) or len(value) > max_count or not all(isinstance(each, dict) for each in value):
-            raise self.invalid(name, f"a list of at most {max_count} requests", value)
-        return value
-
-    def done(self) -> None:
-        """Refuse arguments that no method has read."""
-        for name in self._request:
-            if name not in self._read:
-                raise RequestError(f"{self.ask}: unknown argument {_short(name)}")
+    def ranges(self, name: str, size: int) -> list[tuple[int, int]]:
+        """Pairs [a, b], as `range`."""
+        return [self._pair(name, pair, size) for pair in self.value(name)]
 
     def invalid(self, name: str, rule: str, value: object) -> RequestError:
         """The error for an argument that breaks a rule."""
-        return RequestError(f"{self._title}: {name} must be {rule}, not {_short(value)}")
+        return RequestError(f"{self._title}: {name} must be {rule}, not {short(value)}")
 
     @property
     def _title(self) -> str:
@@ -171,30 +223,22 @@ class RequestParser:
         ask = self._request.get("ask")
         return ask if isinstance(ask, str) and len(ask) <= 20 else "request"
 
-    def _value(self, name: str) -> object:
-        if name not in self._request:
-            raise RequestError(f"{self._title}: {name} is missing")
-        self._read.add(name)
-        return self._request[name]
+    def _checked(self, name: str, kind: Kind) -> Any:
+        value = self._request[name]
+        if not kind.accepts(value):
+            raise self.invalid(name, kind.words, value)
+        try:
+            check_json_depth(value)
+        except RecursionError as error:
+            raise RequestError(f"{self._title}: {name} is {error}") from error
+        return value
 
-    def _pair(self, name: str, value: object, size: int) -> tuple[int, int]:
-        rule = f"[a, b] with 0 <= a <= b <= {size}"
-        if not isinstance(value, list) or len(value) != 2:
-            raise self.invalid(name, rule, value)
-        first, last = value
-        if not all(isinstance(x, int) and not isinstance(x, bool) for x in value) or not 0 <= first <= last <= size:
-            raise self.invalid(name, rule, value)
+    def _pair(self, name: str, pair: Sequence[int], size: int) -> tuple[int, int]:
+        first, last = pair
+        if not 0 <= first <= last <= size:
+            raise self.invalid(name, f"[a, b] with 0 <= a <= b <= {size}", pair)
         return first, last
 
 
 def _padded(data: bytes, filler: bytes) -> bytes:
     return data + filler * (-len(data) % _ALIGN)
-
-
-_REPR = reprlib.Repr()  # bounded in depth and length
-_REPR.maxstring = _REPR.maxother = _REPR.maxlong = 200
-
-
-def _short(value: object) -> str:
-    text = _REPR.repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."

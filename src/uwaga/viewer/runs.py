@@ -120,11 +120,11 @@ class Runs:
         self._latest: object = None
         self._closed = False
 
-    def queries(self, number: object) -> QueryService:
+    def queries(self, number: int | None) -> QueryService:
         """The query service of a result. Raises RequestError: it was freed, or there was none."""
         return self._result(number).queries
 
-    def about(self, number: object) -> dict[str, Any]:
+    def about(self, number: int | None) -> dict[str, Any]:
         """What the page is told of a result beside its maps.
 
         run: its number.
@@ -179,17 +179,16 @@ class Runs:
                 known = self._keep(typed, found)
         return Reply(meta={"run": known})
 
-    def stop(self, parser: RequestParser) -> Reply:
+    def stop(self) -> Reply:
         """End the text that is run."""
-        parser.done()
         with self._guard:
             self._latest = None
         return Reply(meta={})
 
-    def predictions(self, parser: RequestParser, number: object) -> Reply:
+    def predictions(self, parser: RequestParser, number: int | None) -> Reply:
         """The most probable tokens at positions of a side: {"words": [[text, ...], ...]} and their probabilities."""
         by_side = self._result(number).run.predictions
-        side = parser.text("side")
+        side = parser.value("side")
         if side not in by_side:
             raise parser.invalid(
                 "side", f"one of {', '.join(by_side) or 'those with predictions: there are none'}", side
@@ -197,7 +196,6 @@ class Runs:
         found = by_side[side]
         first = parser.integer("first", 0, len(found))
         count = parser.integer("count", 1, MAX_PREDICTED + 1)
-        parser.done()
         words, probabilities = found.top(first, min(first + count, len(found)), _WORDS)
         return Reply(meta={"words": words}, arrays=(probabilities,))
 
@@ -209,14 +207,11 @@ class Runs:
         for each in kept:
             each.queries.close()
 
-    def _result(self, number: object) -> _Kept:
-        number = 0 if number is None else number
-        if isinstance(number, bool) or not isinstance(number, int):
-            raise RequestError("run must be the number of a text that was run")
+    def _result(self, number: int | None) -> _Kept:
         with self._guard:
-            found = self._kept.get(number)
+            found = self._kept.get(0 if number is None else number)
         if found is None:
-            raise RequestError("this text is no longer kept: run it again")
+            raise RequestError("run: this text is no longer kept: run it again")
         return found
 
     def _keep(self, typed: Typed, run: Run) -> int:
@@ -258,15 +253,19 @@ class Runs:
 
 
 def _typed(parser: RequestParser) -> Typed:
-    texts: dict[str, str | None] = {}
-    for name in ("text", "second", "target"):
-        texts[name] = text = parser.text(name) if name == "text" else parser.optional_text(name)
+    from uwaga.nn.edits import Edits
+
+    typed = Typed(*map(parser.value, Typed._fields))
+    for name, text in (("text", typed.text), ("second", typed.second), ("target", typed.target)):
         if text is not None and len(text) > MAX_CHARACTERS:
             raise RequestError(
                 f"run: the {name} has {len(text):,} characters; at most {MAX_CHARACTERS:,} are run from a page"
             )
-    edits = parser.optional_object("edits")
-    parser.done()
-    if edits is not None and texts["second"] is not None:
-        raise RequestError("run: edits are shown beside the text: leave out the second text")
-    return Typed(texts["text"] or "", texts["second"], texts["target"], edits)
+    if typed.edits is not None:
+        if typed.second is not None:
+            raise RequestError("run: edits are shown beside the text: leave out the second text")
+        try:
+            Edits.from_dict(typed.edits)
+        except ValueError as error:
+            raise RequestError(f"run: edits: {error}") from error
+    return typed

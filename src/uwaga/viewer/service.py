@@ -4,18 +4,15 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from uwaga.viewer.languages import LANGUAGES
 from uwaga.viewer.lesson.build import answer as answer_lesson
 from uwaga.viewer.messages import Reply, Request, RequestError, RequestParser
 from uwaga.viewer.page.snapshot import snapshot_html
 from uwaga.viewer.runs import Run, Runner, Runs, Typed
 from uwaga.viewer.view_model import ViewModel
 
-_MAX_EXACT_IN_SNAPSHOT = 512  # requests, such as for tiles, whose exact replies a page adds to its snapshot
 _IN_SNAPSHOT = (
     "tile", "overview", "entry", "row", "column", "between", "statistics", "items", "lesson", "predictions", "labels",
 )  # fmt: skip
-_OWN = ("predictions", "run", "stop", "page", "lesson")
 
 
 class ViewService:
@@ -55,9 +52,9 @@ class ViewService:
             RequestError: an unknown request; an argument that is missing, invalid or unknown; a side, layer or head that does
                 not exist; a text that cannot be run, or is no longer kept; a view that was closed.
         """
-        number = request.get("run")
-        request = {name: value for name, value in request.items() if name != "run"}
         parser = RequestParser(request)
+        number = parser.value("run")
+        request = {name: value for name, value in request.items() if name != "run"}
         if self._closed:
             raise RequestError("the view is closed")
         if parser.ask == "lesson":
@@ -68,15 +65,13 @@ class ViewService:
         if parser.ask == "run":
             return self._runs.run(parser)
         if parser.ask == "stop":
-            return self._runs.stop(parser)
+            return self._runs.stop()
         if parser.ask == "predictions":
             return self._runs.predictions(parser, number)
         if parser.ask == "page":
             return self._snapshot(parser, number)
         queries = self._runs.queries(number)
-        if parser.ask not in queries.names:
-            raise parser.invalid("ask", f"one of {', '.join([*queries.names, *_OWN])}", parser.ask)
-        reply = queries.answer(request)
+        reply = queries.answer(parser)
         if parser.ask == "about":
             return Reply(meta={**reply.meta, **self._runs.about(number)}, arrays=reply.arrays)
         return reply
@@ -86,11 +81,12 @@ class ViewService:
         self._closed = True
         self._runs.close()
 
-    def _snapshot(self, parser: RequestParser, number: object) -> Reply:
-        exact = parser.requests("exact", _MAX_EXACT_IN_SNAPSHOT)
-        language = parser.one_of("language", "en", tuple(LANGUAGES))
-        parser.done()
-        for request in exact:
-            RequestParser(request).text("ask", _IN_SNAPSHOT)
+    def _snapshot(self, parser: RequestParser, number: int | None) -> Reply:
+        exact, language = parser.value("exact"), parser.value("language") or "en"
+        for at, request in enumerate(exact):
+            try:
+                RequestParser(request).text("ask", _IN_SNAPSHOT)
+            except RequestError as error:
+                raise RequestError(f"page: exact[{at}]: {error}") from error
         html = snapshot_html(lambda request: self.answer({**request, "run": number}), exact=exact, language=language)
         return Reply(meta={"name": "attention.html"}, arrays=(np.frombuffer(html, np.uint8),))

@@ -17,6 +17,10 @@ RANGE = "a number from -1000 to 1000"
 
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"token": ["a"]}, "unknown argument 'token'"),
+    ({"language": []}, "language must be one of en, pl, pt, ja, zh, not []"),
+    ({"language": {"en": 1}}, "language must be one of en, pl, pt, ja, zh, not {'en': 1}"),
+    ({"language": None}, "language must be one of en, pl, pt, ja, zh, not None"),
+    ({"x": [[[[]] * 9] * 9] * 9}, "x must be a list of 5 rows, not 9 rows"),
     ({"settings": []}, "settings must be an object, not []"),
     ({"settings": {"head": 2}}, "unknown argument 'head'"),
     ({"tokens": "a b"}, "tokens must be a list of 1 to 12 words, not 'a b'"),

@@ -72,5 +72,5 @@ def test_a_step_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_difference_has_none() -> None:
     service = ViewService(ViewModel.create(previous_head(6), second=previous_head(6)))
-    with pytest.raises(RequestError, match="labels: heads are labelled in one text, not in a difference"):
+    with pytest.raises(RequestError, match="labels: side: heads are labelled in one text, not in a difference"):
         ask(service, side="difference")

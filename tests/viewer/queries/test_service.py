@@ -43,6 +43,14 @@ def test_a_reply_is_the_same_after_serialization(service: ViewService) -> None:
     assert all(np.array_equal(a, b) and a.dtype == b.dtype for a, b in zip(back.arrays, reply.arrays, strict=True))
 
 
+def nested(depth: int) -> list[object]:
+    """A list in `depth` lists."""
+    found: list[object] = []
+    for _ in range(depth):
+        found = [found]
+    return found
+
+
 HEAD = {"side": "0", "kind": "encoder", "layer": 0, "head": 0, "merge": "tokens", "specials": "show"}
 WRONG = [
     ({}, "request: ask is missing"),
@@ -53,6 +61,22 @@ WRONG = [
         "predictions, run, stop, page, lesson, not 'nothing'",
     ),
     ({"ask": "about", "more": 1}, "about: unknown argument 'more'"),
+    ({"ask": "about", "run": []}, "about: run must be the number of a text that was run, not []"),
+    ({"ask": "stop", "run": "0"}, "stop: run must be the number of a text that was run, not '0'"),
+    ({"ask": "row", **HEAD, "kind": [], "query": 0}, "row: kind must be one of encoder, decoder, cross, not []"),
+    ({"ask": "row", **HEAD, "side": {}, "query": 0}, "row: side must be a string, not {}"),
+    (
+        {"ask": "weights", **HEAD, "rows": 3, "columns": [0, 1]},
+        "weights: rows must be a pair [a, b] of integers, not 3",
+    ),
+    ({"ask": "lesson", "x": nested(100)}, "lesson: x is nested deeper than 100"),
+    (
+        {"ask": "page", "exact": [{"ask": "about"}]},
+        "page: exact[0]: about: ask must be one of tile, overview, entry, row, column, between, statistics, items, lesson, "
+        "predictions, labels, not 'about'",
+    ),
+    ({"ask": "page", "exact": [{"ask": "row", **HEAD}]}, "page: exact[0]: row: query is missing"),
+    ({"ask": "page", "exact": [], "language": []}, "page: language must be one of en, pl, pt, ja, zh, not []"),
     ({"ask": "row", **HEAD}, "row: query is missing"),
     ({"ask": "row", **HEAD, "side": "1", "query": 0}, "row: side must be one of 0, not '1'"),
     ({"ask": "row", **HEAD, "side": "difference", "query": 0}, "row: side must be one of 0, not 'difference'"),

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from uwaga._base.shapes import NamedShape, shape_error
 from uwaga._base.tracing import without_autocast
-from uwaga.maps.base import Shape, WeightMap
+from uwaga.maps.base import Shape, WeightMap, shallow
 from uwaga.maps.derived import DerivedMap
 from uwaga.maps.spec import Selection
 from uwaga.ops.attention.call import compute_dtype
@@ -93,7 +93,7 @@ class ScaledMap(DerivedMap):
         device = scale.values.device if isinstance(scale, Ragged) else scale.device
         if device != map.device:
             raise ValueError(f"ScaledMap: the scale is on {device}, the map on {map.device}")
-        self.map, self.scale = map, scale
+        self.map, self.scale = shallow("ScaledMap", map), scale
 
     @property
     def shape(self) -> Shape:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from uwaga.viewer.languages import LANGUAGES, tr, using
+from uwaga.viewer.languages import tr, using
 from uwaga.viewer.lesson.compute import one_head
 from uwaga.viewer.lesson.document import Matrix, Step, matrices
 from uwaga.viewer.lesson.example import (
@@ -19,7 +19,6 @@ from uwaga.viewer.lesson.example import (
     MAX_WIDTH,
     Example,
     parse_example,
-    short,
 )
 from uwaga.viewer.lesson.questions import with_questions
 from uwaga.viewer.lesson.steps import (
@@ -35,7 +34,7 @@ from uwaga.viewer.lesson.steps import (
     scaling,
     unnormalised,
 )
-from uwaga.viewer.messages import Reply, RequestError
+from uwaga.viewer.messages import Reply, RequestParser
 
 # The page checks these before it sends a request.
 _LIMITS = {
@@ -63,10 +62,8 @@ def answer(request: Mapping[str, object]) -> Reply:
     Raises:
         RequestError: an argument that is unknown, invalid or too large.
     """
-    language = request.get("language", "en")
-    if language not in LANGUAGES:
-        raise RequestError(f"lesson: language must be one of {', '.join(LANGUAGES)}, not {short(language)}")
-    with using(str(language)):
+    language = RequestParser(request).value("language") or "en"
+    with using(language):
         return _reply(parse_example({name: value for name, value in request.items() if name != "language"}))
 
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from uwaga._base.options import SWITCH, OptionValidator, number, one_of, whole
+from uwaga._base.terminal import short
 from uwaga.viewer import languages
 from uwaga.viewer.languages import tr
 from uwaga.viewer.messages import RequestError
@@ -410,13 +411,6 @@ def _payload(tokens: Sequence[str]) -> Tensor:
 
 def _counted(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
-def short(value: object) -> str:
-    if isinstance(value, int) and not isinstance(value, bool) and abs(value) > 10**20:
-        return "an integer of more than 20 digits"  # repr would raise for one of thousands
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def vector(word: str, width: int) -> tuple[float, ...]:

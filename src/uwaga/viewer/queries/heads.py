@@ -20,11 +20,9 @@ from uwaga.maps.map import AttentionMap
 from uwaga.viewer.messages import RequestError, RequestParser
 from uwaga.viewer.queries.lru_cache import LRUCache
 from uwaga.viewer.token_text import TokenText, join_tokens, word_ranges
-from uwaga.viewer.view_model import KINDS, MapName, Side, ViewModel, axes_of
+from uwaga.viewer.view_model import MapName, Side, ViewModel, axes_of
 
 DIFFERENCE = "difference"  # the id of the side that shows the first side minus the second
-MERGES = ("tokens", "words")
-SPECIALS = ("show", "hide")
 WRITTEN = (
     "written"  # the decoder's axis in cross-attention, each row named by the token that is written there, the next one
 )
@@ -197,12 +195,12 @@ class HeadResolver:
     def selection(self, parser: RequestParser) -> LayerSelection:
         """The layer and the axes that a request names. Raises RequestError: there is no such layer."""
         side, name = self.layer(parser)
-        return LayerSelection(side, name, parser.text("merge", MERGES), parser.text("specials", SPECIALS))
+        return LayerSelection(side, name, parser.value("merge"), parser.value("specials"))
 
     def layer(self, parser: RequestParser) -> tuple[str, MapName]:
         """A side's id and the name of one of its maps. Raises RequestError: there is no such layer."""
         side = parser.text("side", self._sides())
-        name = parser.text("kind", KINDS), parser.integer("layer", 0, _MAX_LAYERS)
+        name = parser.value("kind"), parser.integer("layer", 0, _MAX_LAYERS)
         if name not in self.maps(side):
             raise RequestError(f"{parser.ask}: there is no {name[0]} layer {name[1]} on side {side}")
         return side, name

@@ -18,9 +18,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from uwaga.viewer.messages import Reply, Request, RequestError, RequestParser
+from uwaga.viewer.messages import Reply, RequestError, RequestParser
 from uwaga.viewer.queries import labels, statistics, weights
-from uwaga.viewer.queries.heads import DIFFERENCE, MERGES, SPECIALS, WRITTEN, HeadResolver, HeadView, LayerSelection
+from uwaga.viewer.queries.heads import DIFFERENCE, WRITTEN, HeadResolver, HeadView, LayerSelection
 from uwaga.viewer.queries.lru_cache import LRUCache
 from uwaga.viewer.queries.raster import OVERVIEW, TILE, Block, Overview, Tile
 from uwaga.viewer.view_model import ViewModel, axes_of
@@ -74,21 +74,16 @@ class QueryService:
             "weights": self._weights,
             "npz": self._npz,
         }
-        self.names = (*self._handlers, *self._long_handlers)
 
-    def answer(self, request: Request) -> Reply:
-        """The reply to a request.
+    def answer(self, parser: RequestParser) -> Reply:
+        """The reply to a request for maps.
 
         Raises:
-            RequestError: an unknown request; an argument that is missing, invalid or unknown; a side, layer or head that does
-                not exist; a service that was closed.
+            RequestError: an argument out of range; a side, layer or head that does not exist; a service that was closed.
         """
-        parser = RequestParser(request)
         self._check_open()
         if parser.ask in self._long_handlers:
             return self._long_handlers[parser.ask](parser)
-        if parser.ask not in self._handlers:
-            raise parser.invalid("ask", f"one of {', '.join(self.names)}", parser.ask)
         with self._lock:
             return self._handlers[parser.ask](parser)
 
@@ -101,16 +96,14 @@ class QueryService:
             raise RequestError("the view is closed")
 
     def _about(self, parser: RequestParser) -> Reply:
-        parser.done()
         return _about(self._resolver)
 
     def _items(self, parser: RequestParser) -> Reply:
         side = parser.text("side", self._resolver.ids)
         stack = parser.text("stack", self._resolver.stacks(side))
-        axis = self._resolver.axis(side, stack, parser.text("merge", MERGES), parser.text("specials", SPECIALS))
+        axis = self._resolver.axis(side, stack, parser.value("merge"), parser.value("specials"))
         first = parser.integer("first", 0, len(axis) + 1)
         last = min(first + parser.integer("count", 0, _MAX_ITEMS + 1), len(axis))
-        parser.done()
         meta = {
             "labels": axis.labels[first:last],
             "glued": [int(glued) for glued in axis.glued[first:last]],
@@ -122,19 +115,17 @@ class QueryService:
 
     def _overview(self, parser: RequestParser) -> Reply:
         selection = self._resolver.selection(parser)
-        how = parser.text("how", ("mass", "max"))
-        parser.done()
+        how = parser.value("how")
         return self._resume(("overview", selection, how), lambda: Overview(self._resolver, selection, how))
 
     def _tile(self, parser: RequestParser) -> Reply:
         selection, head_view, head = self._head(parser)
-        how = parser.text("how", ("mass", "max"))
+        how = parser.value("how")
         queries, keys = head_view.sizes
         level = parser.integer("level", 0, max(max(queries, keys) - 1, 1).bit_length() + 1)
         size = TILE << level
         row = parser.integer("row", 0, -(-queries // size))
         column = parser.integer("column", 0, -(-keys // size))
-        parser.done()
         key = ("tile", selection, head, how if level else "weights", level, row, column)
         return self._resume(key, lambda: Tile(head_view, how, level, row * size, column * size))
 
@@ -142,39 +133,33 @@ class QueryService:
         _, head_view, _ = self._head(parser)
         queries, keys = head_view.sizes
         query, key = parser.integer("query", 0, queries), parser.integer("key", 0, keys)
-        parser.done()
         return weights.entry(head_view, query, key)
 
     def _row(self, parser: RequestParser) -> Reply:
         _, head_view, _ = self._head(parser)
         query = parser.integer("query", 0, head_view.sizes[0])
-        parser.done()
         return weights.row(head_view, query)
 
     def _column(self, parser: RequestParser) -> Reply:
         selection, head_view, head = self._head(parser)
         key = parser.integer("key", 0, head_view.sizes[1])
-        parser.done()
         return self._resume(("column", selection, head, key), lambda: weights.Column(head_view, key))
 
     def _between(self, parser: RequestParser) -> Reply:
         selection, head_view, head = self._head(parser)
-        spans = parser.ranges("spans", head_view.sizes[0], weights.MAX_SPANS)
-        key_spans = parser.ranges("key_spans", head_view.sizes[1], weights.MAX_SPANS)
-        parser.done()
+        spans = parser.ranges("spans", head_view.sizes[0])
+        key_spans = parser.ranges("key_spans", head_view.sizes[1])
         key = ("between", selection, head, tuple(spans), tuple(key_spans))
         return self._resume(key, lambda: weights.Between(head_view, spans, key_spans))
 
     def _statistics(self, parser: RequestParser) -> Reply:
         side, name = self._resolver.layer(parser)
-        parser.done()
         return self._resume(("statistics", side, name), lambda: statistics.of_layer(self._resolver, side, name))
 
     def _labels(self, parser: RequestParser) -> Reply:
         selection = self._resolver.selection(parser)
-        parser.done()
         if selection.side == DIFFERENCE:
-            raise RequestError("labels: heads are labelled in one text, not in a difference")
+            raise RequestError("labels: side: heads are labelled in one text, not in a difference")
         return self._resume(("labels", selection), lambda: labels.Labels(self._resolver, selection))
 
     def _weights(self, parser: RequestParser) -> Reply:
@@ -200,7 +185,6 @@ class QueryService:
             rows, columns = (
                 parser.range(name, n) for name, n in zip(("rows", "columns"), head_view.sizes, strict=True)
             )
-            parser.done()
             block = Block(head_view, rows, columns)
         while block.complete < 1:
             self._check_open()

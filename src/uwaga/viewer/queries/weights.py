@@ -18,7 +18,6 @@ from uwaga.viewer.messages import Reply
 from uwaga.viewer.queries.heads import Axis, HeadView
 from uwaga.viewer.queries.raster import ProgressiveRaster
 
-MAX_SPANS = 64
 _TOKEN_BYTES = 1 << 26  # of an array of token strings in an .npz file, where each takes as much as the longest
 
 Pairs = list[tuple[int, int]]
