@@ -24,9 +24,15 @@ MAX_NESTING = 200  # of & and |: masks are read by recursion, and Python has a t
 class Mask(ABC):
     """The base class of masks. A subclass implements `encode`. Masks combine by & and |, also with bool tensors."""
 
-    __slots__ = ("cached_layout",)  # see attention/mask_cache.py; not compared by ==
+    __slots__ = (
+        "_nesting",
+        "cached_layout",
+    )  # no fields: neither compared by == nor stored; see attention/mask_cache.py
 
-    nesting = 0  # how deep & and | are nested in it
+    @property
+    def nesting(self) -> int:
+        """How deep & and | are nested in it."""
+        return getattr(self, "_nesting", 0)
 
     @abstractmethod
     def encode(self, builder: MaskProgramBuilder) -> None:
@@ -163,10 +169,9 @@ class Both(Mask):
 
     left: Mask
     right: Mask
-    nesting: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "nesting", _nesting(self.left, self.right))
+        object.__setattr__(self, "_nesting", _nesting(self.left, self.right))
 
     def encode(self, builder: MaskProgramBuilder) -> None:
         self.left.encode(builder)
@@ -180,10 +185,9 @@ class Either(Mask):
 
     left: Mask
     right: Mask
-    nesting: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "nesting", _nesting(self.left, self.right))
+        object.__setattr__(self, "_nesting", _nesting(self.left, self.right))
 
     def encode(self, builder: MaskProgramBuilder) -> None:
         self.left.encode(builder)

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from uwaga._base.options import Kind
+from uwaga._base.options import OptionValidator
 from uwaga._base.terminal import short
 from uwaga._base.untrusted import check_json_depth
 from uwaga.viewer.languages import LANGUAGES
@@ -107,26 +107,28 @@ def _is_pair(value: object) -> bool:
     return isinstance(value, list) and len(value) == 2 and all(map(_is_integer, value))
 
 
-def _one_of(*names: str) -> Kind:
-    return Kind(f"one of {', '.join(names)}", lambda value: isinstance(value, str) and value in names)
+def _one_of(*names: str) -> OptionValidator:
+    return OptionValidator(f"one of {', '.join(names)}", lambda value: isinstance(value, str) and value in names)
 
 
-_TEXT = Kind("a string", lambda value: isinstance(value, str))
-_TEXT_OR_NULL = Kind("a string or null", lambda value: value is None or isinstance(value, str))
-_OBJECT_OR_NULL = Kind("an object or null", lambda value: value is None or isinstance(value, dict))
-_INTEGER = Kind("an integer", _is_integer)
-_PAIR = Kind("a pair [a, b] of integers", _is_pair)
-_PAIRS = Kind(
+_TEXT = OptionValidator("a string", lambda value: isinstance(value, str))
+_TEXT_OR_NULL = OptionValidator("a string or null", lambda value: value is None or isinstance(value, str))
+_OBJECT_OR_NULL = OptionValidator("an object or null", lambda value: value is None or isinstance(value, dict))
+_INTEGER = OptionValidator("an integer", _is_integer)
+_PAIR = OptionValidator("a pair [a, b] of integers", _is_pair)
+_PAIRS = OptionValidator(
     f"a list of 1 to {MAX_SPANS} pairs [a, b]",
     lambda value: isinstance(value, list) and 1 <= len(value) <= MAX_SPANS and all(map(_is_pair, value)),
 )
-_REQUESTS = Kind(
+_REQUESTS = OptionValidator(
     f"a list of at most {MAX_EXACT} requests",
     lambda value: isinstance(value, list) and len(value) <= MAX_EXACT and all(isinstance(each, dict) for each in value),
 )
-_RUN = Kind("the number of a text that was run", lambda value: value is None or _is_integer(value))
+_RUN = OptionValidator("the number of a text that was run", lambda value: value is None or _is_integer(value))
 _LANGUAGE = _one_of(*LANGUAGES)
-_EXAMPLE = Kind("a part of an example", lambda value: True)  # uwaga.viewer.lesson.example declares and checks these
+_EXAMPLE = OptionValidator(
+    "a part of an example", lambda value: True
+)  # uwaga.viewer.lesson.example declares and checks these
 
 _LAYER = {"side": _TEXT, "kind": _one_of(*KINDS), "layer": _INTEGER}
 _SHOWN = {"merge": _one_of(*MERGES), "specials": _one_of(*SPECIALS)}
@@ -136,7 +138,7 @@ _BLOCK = {**_HEAD, "rows": _PAIR, "columns": _PAIR}
 
 # What each request says, beside its name and, where it is not about what the view opened with, the number "run" of its text.
 # Which sides, heads and tokens there are depends on the text; the handlers check it.
-REQUESTS: Mapping[str, Mapping[str, Kind]] = {
+REQUESTS: Mapping[str, Mapping[str, OptionValidator]] = {
     "about": {},
     "items": {"side": _TEXT, "stack": _TEXT, **_SHOWN, "first": _INTEGER, "count": _INTEGER},
     "overview": {**_LAYER, **_SHOWN, **_HOW},
@@ -223,7 +225,7 @@ class RequestParser:
         ask = self._request.get("ask")
         return ask if isinstance(ask, str) and len(ask) <= 20 else "request"
 
-    def _checked(self, name: str, kind: Kind) -> Any:
+    def _checked(self, name: str, kind: OptionValidator) -> Any:
         value = self._request[name]
         if not kind.accepts(value):
             raise self.invalid(name, kind.words, value)
