@@ -1,6 +1,7 @@
 """Texts that are typed into a page: their maps and predictions are the model's, changed or not."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 import torch
 
 import uwaga
+from uwaga.integrations import run_text as run_text_module
 from uwaga.integrations.run_text import RecordError, TextTooLongError, load, run_text
 from uwaga.integrations.text_runner import TextRunner
 from uwaga.viewer.runs import Run, Typed
@@ -145,6 +147,21 @@ def test_a_page_may_run_less_than_the_command_line(bard: TextRunner) -> None:
     with pytest.raises(TextTooLongError, match="the text has 20 tokens, special ones included; a page may run 10"):
         bard.run(Typed("x" * 20), max_tokens=10)
     assert bard.run(Typed("x" * 20), max_tokens=None).view_model.sides[0].sizes == {"decoder": 20}
+
+
+def test_what_an_encoder_decoder_generates_from_is_bounded(
+    speller: TextRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(TextTooLongError) as caught:
+        speller.run(Typed("a" * 100_000), max_tokens=None)
+    rule = "the text has 100,001 tokens, special ones included, and speller generates from 20,000 at most: with a target it takes more"
+    assert str(caught.value) == rule
+    monkeypatch.setattr(run_text_module, "MAX_GENERATED_FROM", 5)
+    with pytest.raises(TextTooLongError, match="and speller generates from 5 at most"):
+        speller.run(Typed("cat", "attention"))
+    assert speller.run(Typed("attention", target="K")).view_model.sides[0].sizes["encoder"] == 10
+    shortened = replace(speller, truncate=True).run(Typed("attention"))
+    assert shortened.view_model.sides[0].sizes["encoder"] == 5
 
 
 def test_a_run_ends_between_two_layers(bard: TextRunner, speller: TextRunner) -> None:
