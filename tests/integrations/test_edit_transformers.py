@@ -1,8 +1,10 @@
 """Changes of attention in models of transformers. Letters: B batch, H query heads, Q queries, K keys, E value width."""
 
+import itertools
 import re
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
 
 import pytest
 import torch
@@ -13,6 +15,7 @@ from waiting import HANG
 
 import uwaga
 from uwaga.integrations import register_with_transformers
+from uwaga.integrations.transformers import editors
 from uwaga.integrations.watching.huggingface import find_attentions
 
 register_with_transformers()
@@ -456,3 +459,69 @@ def test_a_compiled_model_is_edited_too(implementation: str) -> None:
     assert not torch.equal(found, before)
     assert torch.equal(run(compiled, given), before)
     torch.compiler.reset()
+
+
+def _orders(contexts: int) -> list[tuple[int, ...]]:
+    """All orders in which contexts begin and end: each number twice, the first time where it begins."""
+    return sorted(set(itertools.permutations([*range(contexts), *range(contexts)])))
+
+
+_CONTEXTS = [
+    *itertools.product([("edit", "watch")], IMPLEMENTATIONS, [False, True]),
+    (("edit", "edit"), "eager", False),
+    (("watch", "watch"), "sdpa", False),
+    (("edit", "edit", "watch"), "sdpa", False),
+]
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize(("kinds", "implementation", "may_be_compiled"), _CONTEXTS)
+@torch.no_grad()
+def test_contexts_begin_and_end_in_any_order(
+    kinds: tuple[str, ...], implementation: str, may_be_compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At every moment those are in effect that have begun and not ended, and nothing remains."""
+    monkeypatch.setattr(editors, "_may_be_compiled", lambda: may_be_compiled)
+    monkeypatch.setattr(torch.compiler, "disable", lambda function: function)  # its import takes seconds
+    model, given = model_of("gpt2", implementation), inputs_of("gpt2")
+    of_edits = {n for n, kind in enumerate(kinds) if kind == "edit"}
+
+    def edit(*heads: int) -> AbstractContextManager[object]:
+        return uwaga.edit(model, heads={("decoder", 0, head): 0.0 for head in heads})
+
+    before = run(model, given)
+    expected = {(): before}
+    for heads in [*((n,) for n in of_edits), (0, 1)]:
+        with edit(*heads):
+            expected[heads] = run(model, given)
+    for order in _orders(len(kinds))[:: 7 if len(kinds) > 2 else 1]:
+        begun: dict[int, ExitStack] = {}
+        for n in order:
+            if n in begun:
+                begun.pop(n).close()
+            else:
+                begun[n] = ExitStack()
+                begun[n].enter_context(edit(n) if n in of_edits else uwaga.watch(model))
+            found = run(model, given)
+            torch.testing.assert_close(found, expected[tuple(sorted(of_edits & begun.keys()))], atol=1e-5, rtol=1e-4)
+            is_watched = bool(begun.keys() - of_edits)
+            assert (model.config._attn_implementation.split("+")[0] == "uwaga") == (
+                is_watched or implementation == "uwaga"
+            )
+        assert model.config._attn_implementation == implementation
+    assert torch.equal(run(model, given), before)
+    assert not editors._SWITCHED
+
+
+@torch.no_grad()
+def test_the_users_choice_inside_stays_whichever_context_ends_last() -> None:
+    for order in ("watch", "edit"):
+        model, given = model_of("gpt2", "sdpa"), inputs_of("gpt2")
+        watch, edit = ExitStack(), ExitStack()
+        watch.enter_context(uwaga.watch(model))
+        edit.enter_context(uwaga.edit(model, heads={("decoder", 0, 0): 0.0}))
+        run(model, given)
+        model.set_attn_implementation("eager")
+        for stack in (watch, edit) if order == "edit" else (edit, watch):
+            stack.close()
+        assert model.config._attn_implementation == "eager"

@@ -1,6 +1,7 @@
 """Editors of the attention calls of transformers' models, with attn_implementation="uwaga", "eager" or "sdpa".
 
-An eager or sdpa model gets the name of an implementation that calls the former one with changed operands, mask and result.
+An eager or sdpa model gets the name of an implementation that calls the former one with changed operands, mask and result. Watching gives
+it another name too, so one registry has both.
 
 Letters: B batch, H query heads, G key/value heads, Q queries, K keys, D query/key width, E value width.
 """
@@ -10,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -27,9 +29,6 @@ _EDITABLE = ("eager", "sdpa")
 
 _HERE = threading.local()  # .editors: of this thread, the outermost first
 _LOCK = threading.Lock()
-_SWITCHED: dict[
-    int, tuple[Any, str, int]
-] = {}  # by id: a config, its former name, and how many contexts need the new one
 
 
 def editors_of(module: nn.Module) -> tuple[Editor, ...]:
@@ -48,15 +47,12 @@ def editing(configs: Iterable[Any], editors: Mapping[nn.Module, Editor]) -> Iter
     configs = list(configs)
     for config in configs:
         _check(config)
-    before = getattr(_HERE, "editors", ())
-    switched = [config for config in configs if _switch(config)]
-    _HERE.editors = (*before, editors)
-    try:
-        yield
-    finally:
-        _HERE.editors = before
-        for config in switched:
-            _switch_back(config)
+    with switched(configs):
+        _HERE.editors = (*getattr(_HERE, "editors", ()), editors)
+        try:
+            yield
+        finally:  # others of this thread may have begun, and not ended, since
+            _HERE.editors = tuple(each for each in _HERE.editors if each is not editors)
 
 
 def around(editors: Iterable[Editor], attend: Attend, start: Tensor | int | None) -> Callable[..., Operand]:
@@ -100,30 +96,82 @@ def _check(config: Any) -> None:
         )
 
 
-def _switch(config: Any) -> bool:
-    """Give a config the edited implementation of its own. Returns whether `_switch_back` must follow."""
-    with _LOCK:
-        name = config._attn_implementation_internal or "eager"
-        if name == UWAGA and not _may_be_compiled():
-            return False
-        _, former, count = _SWITCHED.get(id(config), (config, name, 0))
-        _SWITCHED[id(config)] = (config, former, count + 1)
-        if not name.endswith(_SUFFIX):
-            _register(name)
-            config._attn_implementation_internal = name + _SUFFIX
-        return True
+@dataclass(slots=True, kw_only=True)
+class _Switched:
+    """A config whose model is watched or edited."""
+
+    config: Any
+    own: str | None  # the user's name
+    given: str | None  # the one that the contexts put there; another one was chosen by the user since, and stays
+    watched: str | None = None  # the one while it is watched
+    watches: int = 0
+    edits: int = 0
+
+    def count(self, by: int, *, is_watch: bool) -> None:
+        if is_watch:
+            self.watches += by
+        else:
+            self.edits += by
+
+    def switch(self) -> None:
+        """Put the name there that the contexts need."""
+        name = self.watched if self.watches else self.own
+        if self.edits:
+            base = name or "eager"
+            if base not in (*_EDITABLE, UWAGA):  # it was edited only since it was watched
+                base = name = UWAGA
+            if base != UWAGA or _may_be_compiled():
+                _register(base)
+                name = base + _SUFFIX
+        self.given = self.config._attn_implementation_internal = name
 
 
-def _switch_back(config: Any) -> None:
+_SWITCHED: dict[int, _Switched] = {}  # by the id of the config
+
+
+@contextmanager
+def switched(configs: Iterable[Any], choose: Callable[[], None] | None = None) -> Iterator[None]:
+    """A context in which configs have the names that watching or editing needs. Contexts may end in any order; after the last one a
+    config has the user's name again.
+
+    Args:
+        choose: chooses the implementation of models that are watched; None: they are edited.
+    """
+    configs, is_watch, is_chosen = list(configs), choose is not None, False
     with _LOCK:
-        _, former, count = _SWITCHED[id(config)]
-        if count > 1:
-            _SWITCHED[id(config)] = (config, former, count - 1)
-            return
-        del _SWITCHED[id(config)]
-        # Another name was chosen in the meantime: then it is the user's.
-        if (config._attn_implementation_internal or "").endswith(_SUFFIX):
-            config._attn_implementation_internal = former
+        for config in configs:
+            name = config._attn_implementation_internal
+            found = _SWITCHED.setdefault(id(config), _Switched(config=config, own=name, given=name))
+            if name != found.given:
+                found.own = found.given = name
+            found.count(1, is_watch=is_watch)
+        try:
+            if choose is not None:
+                choose()
+                for config in configs:
+                    _SWITCHED[id(config)].watched = config._attn_implementation_internal
+            for config in configs:
+                _SWITCHED[id(config)].switch()
+            is_chosen = True
+        finally:
+            if not is_chosen:
+                _switch_back(configs, is_watch=is_watch, always=True)
+    try:
+        yield
+    finally:
+        with _LOCK:
+            _switch_back(configs, is_watch=is_watch)
+
+
+def _switch_back(configs: Iterable[Any], *, is_watch: bool, always: bool = False) -> None:
+    """always: also where the name is not that which was given."""
+    for config in configs:
+        found = _SWITCHED[id(config)]
+        found.count(-1, is_watch=is_watch)
+        if always or config._attn_implementation_internal == found.given:
+            found.switch()
+        if not (found.watches or found.edits):
+            del _SWITCHED[id(config)]
 
 
 def _may_be_compiled() -> bool:

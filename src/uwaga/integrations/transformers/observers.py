@@ -23,7 +23,8 @@ from uwaga.maps.recordings.copies import MapOptions
 
 Observer = Callable[[nn.Module, Tensor, Tensor, Tensor, MapOptions], None]
 
-_HERE = threading.local()  # .observers: of this thread, the outermost first
+# .observers: of this thread, the outermost first; each in a list of its own, since one may be there twice.
+_HERE = threading.local()
 
 
 @contextmanager
@@ -37,17 +38,17 @@ def observing(observer: Observer) -> Iterator[None]:
     detached nor copied (a static cache overwrites its keys later). Observers may be nested: all are called. Under
     torch.compile none is.
     """
-    before = observers()
-    _HERE.observers = (*before, observer)
+    added = [observer]
+    _HERE.observers = (*getattr(_HERE, "observers", ()), added)
     try:
         yield
-    finally:
-        _HERE.observers = before
+    finally:  # others of this thread may have begun, and not ended, since
+        _HERE.observers = tuple(each for each in _HERE.observers if each is not added)
 
 
 def observers() -> tuple[Observer, ...]:
     """The observers of this thread."""
-    return getattr(_HERE, "observers", ())
+    return tuple(each for (each,) in getattr(_HERE, "observers", ()))
 
 
 class ObservedCall(NamedTuple):

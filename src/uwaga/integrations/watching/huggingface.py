@@ -2,10 +2,8 @@
 
 import re
 import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import wraps
 from typing import Any
 
 from torch import nn
@@ -16,9 +14,6 @@ from uwaga.maps.recordings.recording import Recording
 from uwaga.maps.recordings.stack import AttentionId
 from uwaga.nn.attention import Editor
 
-_SWITCHING = threading.Lock()
-# By id: a config, its former implementation, and how many contexts watch its model.
-_SWITCHED: dict[int, tuple[Any, str, int]] = {}
 _CROSS = re.compile(r"cross|encdec|encoder_attn", re.IGNORECASE)
 
 
@@ -67,30 +62,21 @@ def watching(model: nn.Module, on_call: Callable) -> Iterator[None]:
     if not models:
         yield
         return
+    from uwaga.integrations.transformers.editors import switched
     from uwaga.integrations.transformers.observers import observing
     from uwaga.integrations.transformers.register import NAME, register_with_transformers
 
     register_with_transformers()
-    configs = configs_of(models)
-    with _SWITCHING:
-        for config in configs:
-            _, former, count = _SWITCHED.get(id(config), (config, config._attn_implementation_internal, 0))
-            _SWITCHED[id(config)] = (config, former, count + 1)
-    try:
+    for each in models:
+        if not each._can_set_attn_implementation():
+            raise own_attention_error(each)
+
+    def choose() -> None:
         for each in models:
-            if not each._can_set_attn_implementation():
-                raise own_attention_error(each)
             each.set_attn_implementation(NAME)
-        with observing(on_call):
-            yield
-    finally:
-        with _SWITCHING:
-            for config in configs:
-                _, former, count = _SWITCHED.pop(id(config))
-                if count > 1:  # another thread still watches the model
-                    _SWITCHED[id(config)] = (config, former, count - 1)
-                else:
-                    config._attn_implementation_internal = former
+
+    with switched(configs_of(models), choose), observing(on_call):
+        yield
 
 
 @contextmanager
@@ -178,22 +164,30 @@ class SpeculativeRecording(Recording):
 def detect_speculative_decoding(model: nn.Module, recording: SpeculativeRecording) -> Iterator[None]:
     """A context in which the recording is marked when a transformers model of this one begins speculative decoding."""
     models = [module for module in model.modules() if hasattr(module, _HOOK)]
-    before = [vars(module).get(_HOOK) for module in models]
     for module in models:
-        setattr(module, _HOOK, _marking(getattr(module, _HOOK), recording))
+        if not isinstance(vars(module).get(_HOOK), _Marking):
+            setattr(module, _HOOK, _Marking(getattr(module, _HOOK), vars(module).get(_HOOK)))
+        getattr(module, _HOOK).recordings.append(recording)
     try:
         yield
-    finally:
-        for module, other in zip(models, before, strict=True):
-            delattr(module, _HOOK)
-            if other is not None:
-                setattr(module, _HOOK, other)
+    finally:  # others may have begun, and not ended, since
+        for module in models:
+            hook = getattr(module, _HOOK)
+            hook.recordings = [each for each in hook.recordings if each is not recording]
+            if not hook.recordings:
+                delattr(module, _HOOK)
+                if hook.before is not None:
+                    setattr(module, _HOOK, hook.before)
 
 
-def _marking(original: Callable, recording: SpeculativeRecording) -> Callable:
-    @wraps(original)
-    def get_candidate_generator(*args: Any, **kwargs: Any) -> object:
-        recording.has_candidates = True
-        return original(*args, **kwargs)
+class _Marking:
+    """A model's `_get_candidate_generator`, which marks recordings when it is called."""
 
-    return get_candidate_generator
+    def __init__(self, original: Callable, before: Callable | None) -> None:
+        self.original, self.before = original, before  # before: what the model itself had, beside its class
+        self.recordings: list[SpeculativeRecording] = []
+
+    def __call__(self, *args: Any, **kwargs: Any) -> object:
+        for recording in self.recordings:
+            recording.has_candidates = True
+        return self.original(*args, **kwargs)
