@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ import tiny_models as tiny  # noqa: E402
 from transformers import masking_utils  # noqa: E402
 
 from uwaga.integrations import register_with_transformers  # noqa: E402
+from uwaga.integrations.transformers import register  # noqa: E402
 from uwaga.integrations.transformers.attention import uwaga_attention  # noqa: E402
 from uwaga.integrations.transformers.mask_plan import lazy_mask  # noqa: E402
 
@@ -152,3 +154,9 @@ def test_attentions_of_a_whole_model_are_asked_for_call_by_call() -> None:
     model.set_attn_implementation("uwaga")
     with pytest.raises(ValueError, match="output_attentions"):
         model.config.output_attentions = True
+
+
+def test_a_transformers_without_the_place_where_documents_are_found_is_a_warning() -> None:
+    with pytest.warns(UserWarning, match="documents that position_ids alone separate see each other") as found:
+        register._find_documents(SimpleNamespace())
+    assert len(found) == 1

@@ -1,6 +1,7 @@
 """register_with_transformers(): attn_implementation="uwaga" for models of transformers."""
 
 import inspect
+import warnings
 from functools import wraps
 from typing import Any
 
@@ -70,7 +71,14 @@ def _check_when_chosen(base: Any) -> None:
 def _find_documents(masks: Any) -> None:
     """Let causal masks of this attention separate the documents of a packed row with a mask of ones, or an empty cache, too. transformers
     looks for them only without either, except in FlashAttention, which finds them by itself."""
-    own = masks._preprocess_mask_arguments
+    own = getattr(masks, "_preprocess_mask_arguments", None)
+    if own is None:
+        warnings.warn(
+            "register_with_transformers: this version of transformers makes masks in another way, so documents that position_ids alone "
+            "separate see each other where there is a mask or a cache; give cu_seq_lens_q, or no attention_mask",
+            stacklevel=3,
+        )
+        return
     names = list(inspect.signature(own).parameters)
 
     @wraps(own)
