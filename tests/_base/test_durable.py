@@ -343,6 +343,30 @@ def test_files_are_removed_by_their_names_and_not_through_a_link(tmp_path: Path)
     assert names(folder) == [".other.uwaga-0123456789abcdef", "link", "other"]
 
 
+def test_a_folder_is_there_with_all_that_is_in_it_or_not_at_all(tmp_path: Path) -> None:
+    with durable.atomic_folder(tmp_path / "new" / "folder") as made:
+        (made / "data").write_bytes(b"x")
+        assert not (tmp_path / "new" / "folder").exists()
+    assert names(tmp_path / "new") == ["folder"]
+
+    def interrupted() -> None:
+        with durable.atomic_folder(tmp_path / "other") as made:
+            (made / "data").symlink_to(tmp_path / "new")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    said = (str(tmp_path / "new"), "cannot be used: it already exists; move it away")
+
+    def existing() -> None:
+        with durable.atomic_folder(tmp_path / "new"):
+            pass
+
+    assert refusal(existing) == said
+    assert names(tmp_path) == ["new"]
+    assert names(tmp_path / "new" / "folder") == ["data"]
+
+
 def test_a_private_folder_is_for_this_account_alone() -> None:
     folder = durable.PrivateFolder()
     path = folder.write("open.html", b"x")

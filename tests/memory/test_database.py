@@ -19,7 +19,7 @@ from torch import Tensor
 
 import uwaga
 from uwaga import AttentionMap, SoftDatabase
-from uwaga._base import safetensors_files
+from uwaga._base import durable, safetensors_files
 from uwaga._base.errors import DataError, ShapeError, SoftDatabaseError
 from uwaga.memory import reading, segments
 from uwaga.memory.catalog import Catalog
@@ -225,8 +225,8 @@ def test_ids_and_options_are_numbers_of_their_kind(three: SoftDatabase) -> None:
     assert three.records([2**70, -1, 2]) == [{}, {}, {"n": 2, "t": "row 2"}]
     query = torch.ones(3)
     for what, said in (
-        (lambda: three.read(query, scale="1"), "read: scale must be finite, not '1'"),
-        (lambda: three.read(query, scale=10**400), f"read: scale must be finite, not {10**400}"),
+        (lambda: three.read(query, scale="1"), "read: scale must be finite in float32, not '1'"),
+        (lambda: three.read(query, scale=10**400), f"read: scale must be finite in float32, not {10**400}"),
         (lambda: three.read(query, tolerance="0"), "read: tolerance must be at least 0 and below 1, not '0'"),
         (lambda: three.read(query, top=1.0), "read: top must be an integer of at least 0, not 1.0"),
         (lambda: three.search(query, True), "search: k must be an integer of at least 1, not True"),
@@ -237,6 +237,77 @@ def test_ids_and_options_are_numbers_of_their_kind(three: SoftDatabase) -> None:
     three.delete(torch.tensor([1]))
     three.delete(np.array([2]))
     assert len(three) == 0
+
+
+@pytest.mark.parametrize("width", [None, 5])
+def test_the_value_of_no_rows_has_the_width_of_values(tmp_path: Path, width: int | None) -> None:
+    """Empty, with every row deleted, and compacted after it."""
+    with SoftDatabase.create(tmp_path / "db", key_width=3, value_width=width, heads=2) as db:
+        steps = (
+            lambda: None,
+            lambda: db.append(torch.ones(4, 2, 3), None if width is None else torch.ones(4, 2, 5)),
+            lambda: db.delete(range(4)),
+            db.compact,
+        )
+        for step in steps:
+            step()
+            query = torch.ones(7, 2, 3, requires_grad=True)
+            answer = db.read(query)
+            assert answer.value.shape == (7, 2, width or 3)
+            answer.value.sum().backward()
+            assert query.grad.shape == query.shape
+            if not len(db):
+                assert not answer.value.any()
+                assert not query.grad.any()
+                assert answer.lse.isneginf().all()
+                assert db.search(query, 2).records == [[[None] * answer.top.ids.shape[2]] * 2] * 7 or len(db._entries)
+
+
+def test_listed_rows_are_at_most_those_of_the_database(three: SoftDatabase, tmp_path: Path) -> None:
+    answer = three.read(torch.ones(2, 3), top=10**12)
+    assert answer.top.ids.tolist() == [[1, 2, -1]] * 2
+    assert answer.top.weights.tolist() == [[0.5, 0.5, 0.0]] * 2
+    assert three.search(torch.ones(3), 10**12, where="n = 2").ids.tolist() == [2, -1, -1]
+    assert three.read(torch.ones(3), top=0).top.ids.shape == (0,)
+    with SoftDatabase.create(tmp_path / "empty", key_width=3) as empty:
+        assert empty.read(torch.ones(2, 3), top=10**12).top.ids.tolist() == [[-1]] * 2
+
+
+@pytest.mark.parametrize("size", [1e15, 1e19, 1e25, 1e37, -1e19, -1e25, -1e37])
+@pytest.mark.parametrize("tolerance", [0.0, 1e-3])
+def test_scores_of_any_size_that_float32_has_are_told_apart(tmp_path: Path, size: float, tolerance: float) -> None:
+    with SoftDatabase.create(tmp_path / "db", key_width=2) as db:
+        db.append(torch.tensor([[1.0, 0.0], [2.0, 1.0], [3.0, 0.0]]).repeat(2000, 1)[:5999])
+        best = 2 if size > 0 else 0
+        query = torch.tensor([size, 0.0])
+        answer = db.read(query, scale=1.0, top=1, tolerance=tolerance)
+        assert answer.value.tolist() == [best + 1.0, 0.0]
+        assert answer.top.ids.tolist() == [best]
+        assert answer.lse.item() == pytest.approx((best + 1) * float(query[0]), rel=2.0**-23)
+        assert db.search(query, 1).ids.tolist() == [best]
+
+
+def test_a_score_beyond_float32_is_an_error_with_its_row(tmp_path: Path) -> None:
+    with SoftDatabase.create(tmp_path / "db", key_width=3) as db:
+        db.append(torch.ones(3000, 3))
+        db.append(torch.tensor([[1e30, 0.0, 0.0]]))
+        db.delete([7])
+        queries = torch.tensor([[0.0, 1.0, 0.0], [1e30, 0.0, 0.0]])
+        advice = "or a sum on the way to it is beyond float32; give a smaller scale or query, or store smaller keys"
+        for ask in (lambda s: db.read(queries, scale=s), lambda s: db.read(queries, scale=s, tolerance=0.1)):
+            assert refused(lambda ask=ask: ask(1.0)) == (
+                f"SoftDatabase: the score of row 3000 for query 1 is 1e+60, {advice}"
+            )
+        said = refused(lambda: db.search(queries, 1, scale=-1e38))
+        assert re.match(r"SoftDatabase: the score of row (0|3000) for query 1 is -1e\+", said)
+        assert refused(lambda: db.read(queries, scale=1e39)) == (
+            "SoftDatabase.read: scale must be finite in float32, not 1e+39"
+        )
+    with SoftDatabase.create(tmp_path / "small", key_width=3) as db:
+        db.append(torch.full((2, 3), 1e-30))
+        assert refused(lambda: db.read(queries, scale=1e20)) == (
+            "SoftDatabase: scale times query 1 is beyond float32; give a smaller scale or query"
+        )
 
 
 def clusters(rows: int) -> LiveRows:
@@ -837,6 +908,21 @@ def test_a_flipped_bit_of_the_catalog_is_found(db: SoftDatabase) -> None:
     path.write_bytes(content)
     with SoftDatabase.open(db.path) as again:
         assert [damage.file for damage in again.check()][:1] == ["catalog.sqlite"]
+
+
+@pytest.mark.parametrize("fails", ["fsync", "rename_folder", "catalog"])
+def test_a_creation_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(*(Catalog, "create") if fails == "catalog" else (durable, fails), full)
+    said = refused(lambda: SoftDatabase.create(tmp_path / "db", key_width=3), SoftDatabaseError)
+    assert said == f"{tmp_path}/db: cannot be created: No space left on device"
+    for model in (5, "\ud800"):
+        assert refused(lambda model=model: SoftDatabase.create(tmp_path / "db", key_width=3, model=model)) == (
+            f"SoftDatabase.create: model must be a string that UTF-8 can write, not {model!r}"
+        )
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_write_that_fails_leaves_the_database_as_it_was(db: SoftDatabase, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -190,7 +190,7 @@ def assert_same_bits(answer: Answer, found: reading.Found) -> None:
     for mine, other in ((answer.value, found.value), (answer.lse, found.lse), (answer.entropy, found.entropy)):
         assert torch.equal(mine, as_answer(other).reshape(mine.shape))
     for mine, other in zip(answer.top[:3], (found.top_ids, found.top_weights, found.top_scores), strict=True):
-        assert torch.equal(mine, as_answer(other).reshape(mine.shape))
+        assert torch.equal(mine, as_answer(other)[..., : mine.shape[-1]].reshape(mine.shape))
 
 
 @pytest.mark.slow

@@ -99,6 +99,38 @@ def test_it_learns_to_ask(tmp_path: Path) -> None:
     assert layer.gate.item() > 2
 
 
+def test_a_database_without_rows_says_zeros(tmp_path: Path) -> None:
+    with SoftDatabase.create(tmp_path / "db", key_width=WIDTH, value_width=3) as db:
+        local = torch.ones(1, 1, 5, 3)
+        found = MemoryAttention(db, gate=0.0)(torch.ones(1, 1, 5, WIDTH), local)
+        assert torch.equal(found, 0.5 * local)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings(
+    "ignore:The .grad attribute of a Tensor:UserWarning"
+)  # torch.compile's own, where a graph ends
+def test_a_layer_and_a_function_that_reads_can_be_compiled(database: SoftDatabase) -> None:
+    """After a call that is not; every part of the answer is the same, and so are gradients."""
+    layer = MemoryAttention(database)
+    heads = len(layer.gate)
+    query, local = torch.randn(2, heads, 5, WIDTH).requires_grad_(), torch.randn(2, heads, 5, 3)
+
+    def ask(x: Tensor) -> Tensor:
+        x = (2 * x).transpose(1, 2)
+        x = x if heads > 1 else x[:, :, 0]
+        return database.read(x, top=3).value.sin().sum() + database.search(x.detach(), 2).scores.sum()
+
+    for function in (lambda x: layer(x, local).sin().sum(), ask):
+        plain = function(query)
+        compiled = torch.compile(function, backend="eager")
+        for _ in range(2):
+            found = compiled(query)
+            assert torch.equal(found, plain)
+            parts = [torch.autograd.grad(each, query, retain_graph=True)[0] for each in (found, plain)]
+            assert torch.equal(*parts)
+
+
 def test_what_does_not_fit_is_named(database: SoftDatabase) -> None:
     layer = MemoryAttention(database)
     heads = len(layer.gate)

@@ -70,6 +70,23 @@ def atomic_create(path: Path) -> Iterator[IO[bytes]]:
     fsync(path.parent)
 
 
+@contextmanager
+def atomic_folder(path: Path) -> Iterator[Path]:
+    """Creates a folder under a temporary name to fill, with its parents, and renames it to `path` when that is done; it is removed with what
+    is in it where an exception is raised. Raises PathConflictError where the path exists."""
+    temporary = path.with_name(f".{path.name[:40]}.uwaga-{secrets.token_hex(8)}")
+    make_folder(path.parent)
+    temporary.mkdir()
+    try:
+        yield temporary
+        fsync(temporary)
+        rename_folder(temporary, path)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    fsync(path.parent)
+
+
 def rename_noreplace(path: Path, new: Path) -> None:
     """Renames a file to a new path, atomically. Raises PathConflictError where that exists."""
     try:

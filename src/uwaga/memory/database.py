@@ -3,15 +3,16 @@
 Letters: Q queries, H heads, n rows, D key width, E value width, k listed rows.
 """
 
+import functools
 import math
 import operator
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
 
 import numpy as np
 import torch
@@ -30,12 +31,14 @@ _SEGMENTS, _LOCK = "segments", "lock"
 _WRITTEN_AT_ONCE = 2  # segments of an append
 _SEGMENT_BYTES = 2**28  # of keys and values; what compact() holds in memory at a time
 _MAP_BYTES = 2**32
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
 
 
 class Top(NamedTuple):
     """The rows with the largest scores for each query, in descending order, equal ones by id."""
 
-    ids: Tensor  # (..., k) int64; -1 where there are fewer rows
+    ids: Tensor  # (..., k) int64; -1 where there are fewer rows; k as asked, at most the number of rows that the files have, and 1
     weights: Tensor  # (..., k) float64; NaN for `search`, which does not compute them
     scores: Tensor  # (..., k) float64: scale q.k; -inf where there are fewer rows
     records: Any  # lists in the shape of `ids`, of the rows' records; None where there are fewer rows
@@ -53,6 +56,19 @@ class Answer(NamedTuple):
     skipped: int  # rows that were not read, since their bounds say that they cannot matter; of the last 256 queries
     left_out: Tensor  # (...) float64: the most weight that skipped rows may have; 0 without `tolerance`
     rows: int  # how many rows the answer is about: all, or those that meet the condition
+
+
+def _uncompiled(method: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
+    """The method, which torch.compile calls and does not look into. Decorated by torch.compiler.disable at once, it would import
+    torch._dynamo, which takes 2 s, in every program."""
+
+    @functools.wraps(method)
+    def call(*arguments: _Arguments.args, **options: _Arguments.kwargs) -> _Result:
+        if torch.compiler.is_dynamo_compiling():
+            return torch.compiler.disable(method)(*arguments, **options)
+        return method(*arguments, **options)
+
+    return call
 
 
 class SoftDatabase:
@@ -122,20 +138,19 @@ class SoftDatabase:
             ValueError: a size below 1, or another dtype.
             SoftDatabaseError: the folder exists or cannot be written.
         """
+        if model is not None and not _is_text(model):
+            raise ValueError(f"SoftDatabase.create: model must be a string that UTF-8 can write, not {model!r}")
         layout = Layout(heads, key_width, value_width, str(dtype).removeprefix("torch."))
         settings = {"layout": segments.settings_of(_checked(layout)), "next_id": "0", "writer": ""}
         if model is not None:
             settings["model"] = model
         path = Path(path)
-        made = path.with_name(f".{path.name[:40]}.uwaga-{os.urandom(8).hex()}")
+        if os.path.lexists(path):
+            raise SoftDatabaseError(f"{path}: already exists; SoftDatabase.open opens a database")
         try:
-            if os.path.lexists(path):
-                raise SoftDatabaseError(f"{path}: already exists; SoftDatabase.open opens a database")
-            durable.make_folder(made / _SEGMENTS)
-            Catalog.create(made / catalog.FILE, settings)
-            durable.fsync(made)
-            durable.rename_folder(made, path)
-            durable.fsync(path.parent)
+            with durable.atomic_folder(path) as made:
+                durable.make_folder(made / _SEGMENTS)
+                Catalog.create(made / catalog.FILE, settings)
         except OSError as error:
             raise SoftDatabaseError(f"{path}: cannot be created: {error.strerror or error}") from error
         return cls.open(path)
@@ -270,6 +285,7 @@ class SoftDatabase:
 
     # Reading.
 
+    @_uncompiled
     def read(
         self,
         query: Tensor,
@@ -292,7 +308,7 @@ class SoftDatabase:
             where: an SQL condition over the fields of the records, such as "source = ? AND year > ?": attention over the rows that
                 meet it. A row without a record meets none.
             parameters: the values of its question marks, or a dictionary for names such as :year.
-            top: how many rows to list for each query.
+            top: how many rows to list for each query; at most as many as the segments of the database have, or 1 where they have none.
             tolerance: the weight that may be left out: blocks of rows are skipped whose bounds say that they have no more together.
                 `left_out` says how much it was at most. Which rows share a block then matters.
 
@@ -300,7 +316,8 @@ class SoftDatabase:
         are detached.
 
         Raises:
-            ShapeError, ValueError: a query of another width or dtype, or not finite; options that are not valid.
+            ShapeError, ValueError: a query of another width or dtype, or not finite; options that are not valid; a score that is beyond
+                float32, with its row.
             SoftDatabaseError: rows that cannot be read.
         """
         top = _integer(top, 0, "read: top")
@@ -314,16 +331,18 @@ class SoftDatabase:
             return answer
         return answer._replace(value=cast("Tensor", _Value.apply(query, answer, live, queries.flat, wanted.scale)))
 
+    @_uncompiled
     def search(
         self, query: Tensor, k: int, *, scale: float = 1.0, where: str | None = None, parameters: Parameters = ()
     ) -> Top:
         """The k rows with the largest scores scale q.k, exactly: every row is compared, or its bound says that it is not among them.
 
-        Arguments and errors as `read`.
+        Columns as `top` of `read`. Arguments and errors as `read`.
         """
         wanted = Wanted(self._scale(scale, "search"), _integer(k, 1, "search: k"), False)
         return self._answer(self._queries(query, "search"), wanted, self._rows(where, parameters)).top
 
+    @_uncompiled
     def map(self, query: Tensor, *, scale: float | None = None, max_bytes: int = _MAP_BYTES) -> AttentionMap:
         """The attention map of queries over all rows, (Q, n) or (H, Q, n): its keys are the rows in the order of `ids()`.
 
@@ -353,6 +372,8 @@ class SoftDatabase:
         return AttentionMap(query_HQD, key_HKD, scale=self._scale(scale, "map"))
 
     def _answer(self, queries: "_Queries", wanted: Wanted, live: LiveRows) -> Answer:
+        # Larger results would have nothing but what stands for no row.
+        wanted = wanted._replace(top=min(wanted.top, max(sum(entry.rows for entry in self._entries), 1)))
         parts = [reading.read(live, part, wanted) for part in queries.flat.split(reading.QUERIES)]
         shape, layout = queries.shape, self.layout
 
@@ -373,6 +394,8 @@ class SoftDatabase:
         remaining = torch.where(lse.isinf(), 0.0, (1.0 - weights.sum(-1)).clamp(min=0.0))
         effective = torch.where(lse.isinf(), 0.0, entropy.exp())
         value = joined("value")
+        if not live.segments:  # none of them says how wide values are
+            value = torch.zeros(*shape, layout.value_width or layout.key_width)
         return Answer(value, lse, top, remaining, entropy, effective, parts[-1].skipped, joined("left_out"), len(live))
 
     def _all(self) -> LiveRows:
@@ -432,8 +455,8 @@ class SoftDatabase:
 
     def _scale(self, scale: float | None, method: str) -> float:
         found = 1 / math.sqrt(self.layout.key_width) if scale is None else _real(scale)
-        if not math.isfinite(found):
-            raise ValueError(f"SoftDatabase.{method}: scale must be finite, not {scale!r}")
+        if not abs(found) <= torch.finfo(torch.float32).max:
+            raise ValueError(f"SoftDatabase.{method}: scale must be finite in float32, not {scale!r}")
         return found
 
     def _queries(self, query: Tensor, method: str) -> "_Queries":
@@ -814,6 +837,13 @@ def _checked(layout: Layout) -> Layout:
     if layout.dtype not in DTYPES:
         raise ValueError(f"SoftDatabase.create: dtype must be {', '.join(DTYPES)}, not {layout.dtype}")
     return layout
+
+
+def _is_text(value: object) -> bool:
+    try:
+        return isinstance(value, str) and value.encode() is not None
+    except UnicodeEncodeError:
+        return False
 
 
 def _integer(value: object, least: int, name: str) -> int:

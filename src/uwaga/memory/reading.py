@@ -44,7 +44,8 @@ _CALL_FLOATS = 2**22  # of their outputs together
 _SMALL = 2**13  # floats of an output that are added by one operation; more would leave the cache
 # Rounding of a float32 score of width D, relative to |scale| |q| |k|: each of D + 2 operations by 2^-24, doubled.
 _ROUNDING = 2.0**-23
-_LARGEST = 1e15  # a score of more is not told from it: its band is still an exact integer
+_LARGEST = 1e300  # of bounds that are not known
+_FLOAT32 = float(torch.finfo(torch.float32).max)
 _UNDERFLOW = -80.0  # a weight of zero in float32 is below exp of this
 
 
@@ -197,13 +198,16 @@ class _Pass:
         width = live.segments[0].values.shape[2] if live.segments else 0
         self._width = width if wanted.attention else 0
         # Bands by band modulo BANDS: their numbers, and the sums over their blocks relative to exp(their upper end).
-        self._held = np.full((BANDS, self._rows), -(2**40))
+        self._held = np.full((BANDS, self._rows), -np.inf)
         self._outputs = torch.zeros(BANDS, self._rows, self._width, dtype=torch.float64)
         self._sums = np.zeros((BANDS, self._rows))
         self._entropies = np.zeros((BANDS, self._rows))
-        self._highest = np.full(self._rows, -(2**40))
+        self._highest = np.full(self._rows, -np.inf)
         self._top = _Top(live, query_HQD, wanted.scale, wanted.top)
         self._bounds: _Bounds | None = None
+        largest_query = float(query_HQD.double().square().sum(-1).max().sqrt()) if self._rows else 0.0
+        self._factor = max(1.0, abs(wanted.scale))
+        self._may_overflow = self._factor * largest_query * max(1.0, live.largest_norm) > _FLOAT32 / 2
         self._left_out = np.zeros(self._rows)
 
     def run(self) -> int:
@@ -211,7 +215,7 @@ class _Pass:
         live, wanted = self._live, self._wanted
         if wanted.skip and live.blocks > 1:
             self._bounds = bounds = _bounds(live, self._query, wanted.scale)
-            self._highest = np.maximum(self._highest, np.floor(bounds.score_lower.max(1) / BAND).astype(np.int64))
+            self._highest = np.maximum(self._highest, np.floor(bounds.score_lower.max(1) / BAND))
             self._top.expect(bounds.score_lower, live.count(np.arange(live.blocks)))
             if wanted.tolerance:
                 return self._by_bound(bounds)
@@ -240,7 +244,7 @@ class _Pass:
             return needed
         needed &= False
         if self._wanted.attention:
-            needed |= (np.floor(self._bounds.lse_upper[:, blocks] / BAND) > self._highest[:, None] - BANDS).any(0)
+            needed |= (self._highest[:, None] - np.floor(self._bounds.lse_upper[:, blocks] / BAND) < BANDS).any(0)
         if self._wanted.top:
             needed |= (self._bounds.score_upper[:, blocks] >= self._top.lowest()[:, None]).any(0)
         return needed
@@ -277,6 +281,9 @@ class _Pass:
         start = first * BLOCK
         keys = live.keys(start, start + count * rows)
         key_nHKD = keys.unflatten(0, (count, rows)).transpose(1, 2)
+        if self._may_overflow:
+            for n in range(count):
+                self._check_scores(keys[n * rows : (n + 1) * rows], start + n * rows)
         value_nHKE: Tensor | None = None
         if wanted.attention:
             values = live.values(start, start + count * rows) if live.has_values() else keys
@@ -298,16 +305,35 @@ class _Pass:
             weights, positions = found.top_weights.flatten(1, 2).numpy(), found.top_positions.flatten(1, 2).numpy()
             self._top.merge(first, maximum_nR, lse_nR, weights, positions, keys, rows)
 
+    def _check_scores(self, keys: Tensor, start: int) -> None:
+        """Raises ValueError where a score of these rows, or a sum on the way to it, is beyond float32."""
+        query, key_HDn = self._query.double(), keys.double().permute(1, 2, 0)
+        scores = (query.abs() * self._factor) @ key_HDn.abs()
+        beyond = scores > _FLOAT32
+        if beyond.any():
+            head, number, row = beyond.nonzero()[0].tolist()
+            score = self._wanted.scale * float(query[head, number] @ key_HDn[head, :, row])
+            raise ValueError(
+                f"SoftDatabase: the score of row {self._live.ids(np.array([start + row]))[0]} for query {number} is "
+                f"{score:.3g}, or a sum on the way to it is beyond float32; give a smaller scale or query, or store smaller keys"
+            )
+
+        is_large = (query.abs() * self._factor).amax(2) > _FLOAT32  # kernels may multiply it before the keys
+        if is_large.any():
+            raise ValueError(
+                f"SoftDatabase: scale times query {is_large.nonzero()[0, 1]} is beyond float32; give a smaller scale or query"
+            )
+
     def _merge(self, lse_nR: np.ndarray, output_nRE: Tensor, entropy_nR: np.ndarray) -> None:
-        band_nR = np.floor(lse_nR / BAND).astype(np.int64)
+        band_nR = np.floor(lse_nR / BAND)  # an integer, of any size that a float may have
         self._highest = np.maximum(self._highest, band_nR.max(0))
         output = output_nRE.double()
         for slot in range(BANDS):
-            is_in = (band_nR % BANDS == slot) & (band_nR > self._highest - BANDS)
+            is_in = (band_nR % BANDS == slot) & (self._highest - band_nR < BANDS)
             if not is_in.any():
                 continue
             # All blocks of a query that are in this slot are of one band: others are BANDS below it.
-            band_R = np.where(is_in, band_nR, -(2**40)).max(0)
+            band_R = np.where(is_in, band_nR, -np.inf).max(0)
             fresh = is_in.any(0) & (band_R != self._held[slot])
             if fresh.any():
                 self._held[slot][fresh] = band_R[fresh]
@@ -326,8 +352,10 @@ class _Pass:
     def _bands(self) -> tuple[np.ndarray, np.ndarray]:
         """exp(the upper end of each band - that of the highest), (BANDS, R), 0 for those that are left out; the latter (R,)."""
         top_R = BAND * (self._held.max(0) + 1)
-        is_kept = self._held > self._held.max(0) - BANDS
-        factor = np.where(is_kept & (self._sums > 0), np.exp(np.maximum(BAND * (self._held + 1) - top_R, -745.0)), 0.0)
+        with np.errstate(invalid="ignore"):  # where a query has no band yet
+            is_kept = self._held.max(0) - self._held < BANDS
+            relative = np.exp(np.maximum(BAND * (self._held + 1) - top_R, -745.0))
+        factor = np.where(is_kept & (self._sums > 0), relative, 0.0)
         return factor, top_R
 
     def _lse(self) -> np.ndarray:
@@ -347,7 +375,7 @@ class _Pass:
             share = np.ascontiguousarray(factor / total)
             spread = self._entropies + np.log(total) * self._sums
             # The bands' terms are relative to their own upper ends.
-            offset = np.where(factor > 0, top_R - BAND * (self._held + 1), 0.0)
+            offset = np.where(factor > 0, top_R - BAND * (np.where(factor > 0, self._held, 0.0) + 1), 0.0)
             entropy = np.maximum(_added(share * (spread + offset * self._sums)), 0.0)
             output = torch.zeros(self._rows, self._width, dtype=torch.float64)
             for slot in range(BANDS):
@@ -367,7 +395,8 @@ class _Top:
         heads, queries, _ = query_HQD.shape
         self._queries, rows = queries, heads * queries
         norm = np.sqrt(np.square(self._query).sum(-1)).reshape(-1)
-        self._rounding = abs(scale) * norm * live.largest_norm * (query_HQD.shape[2] + 2) * _ROUNDING
+        with np.errstate(over="ignore"):  # then nothing is told apart by a rounding
+            self._rounding = abs(scale) * norm * live.largest_norm * (query_HQD.shape[2] + 2) * _ROUNDING
         self._expected = np.full(rows, -np.inf)
         self._scores = np.full((rows, top), -np.inf)
         self._at = np.full((rows, top), 2**62)  # positions among the live rows
