@@ -5,7 +5,7 @@ import json
 import re
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 
 import pytest
@@ -204,6 +204,21 @@ def test_masks_of_many_links_have_the_same_pairs_in_both_forms(form: str, monkey
     for each in links:
         expected[1, each.queries[0], each.keys[0]] = False
     assert torch.equal(visible.expand(2, 60, 60), expected)
+
+
+@torch.no_grad()
+def test_edits_are_nested_up_to_a_limit() -> None:
+    model, where = bert(), ("encoder", 1, 0)
+    before = run(model)
+    with ExitStack() as nested:
+        for _ in range(edit.MAX_NESTED):
+            nested.enter_context(uwaga.edit(model, heads={where: 0.5}, scores={where: uwaga.Links(3, 0)}))
+        run(model)
+        with pytest.raises(ValueError, match="edit: more than 128 edits are nested; make the changes by one Edits"):
+            nested.enter_context(uwaga.edit(model, heads={where: 0.5}))
+    assert torch.equal(run(model), before)
+    with uwaga.edit(model, heads={where: 0.5}):
+        run(model)
 
 
 @torch.no_grad()

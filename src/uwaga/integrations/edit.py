@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -26,6 +27,8 @@ from uwaga.ops.linear.api import linear_map
 from uwaga.ops.masks import Both, DenseMask, Documents, Either, KeyLengths, Mask, as_mask
 from uwaga.ops.ragged import Operand, Ragged
 
+MAX_NESTED = 128  # contexts of this thread: each calls the next one, and Python has a thousand frames
+_nested: ContextVar[int] = ContextVar("nested", default=0)
 MANY_LINKS = 256  # of a head, from which on they are joined
 # Of the masks of one layer's blocked links, and of a dense mask that is taken in place of many links: it takes one step to read.
 MAX_MASK_BYTES, SMALL_MASK_BYTES = 1 << 30, 1 << 24
@@ -55,11 +58,11 @@ def edit(
     "sdpa" with links as a dense mask. Any other is an error.
 
     Positions are those of the whole text in a generation with a KV cache too; in a padded batch of transformers columns of the batch.
-    Contexts may be nested: the inner one changes operands first and results last. Other threads compute as before.
+    Contexts may be nested, up to 128: the inner one changes operands first and results last. Other threads compute as before.
 
     Raises:
         ValueError: as `Edits`; a layer or head that the model does not have; a patch or matrix that does not fit; a position that
-            no pass had; no attention was computed in the block.
+            no pass had; no attention was computed in the block; more than 128 nested contexts.
     """
     given = {"heads": heads, "scores": scores, "weights": weights, "patch": patch}
     named = {name: value for name, value in given.items() if value is not None}
@@ -84,9 +87,19 @@ def edit(
 
 @contextmanager
 def editing_layers(model: nn.Module, editors: Mapping[nn.Module, Editor]) -> Iterator[None]:
-    """A context in which attention layers of a model, of this package or of transformers, have these editors."""
-    with _editing(editors), huggingface.editing(model, editors):
-        yield
+    """A context in which attention layers of a model, of this package or of transformers, have these editors.
+
+    Raises:
+        ValueError: more than MAX_NESTED contexts, one within another.
+    """
+    if _nested.get() >= MAX_NESTED:
+        raise ValueError(f"edit: more than {MAX_NESTED} edits are nested; make the changes by one Edits")
+    _nested.set(_nested.get() + 1)
+    try:
+        with _editing(editors), huggingface.editing(model, editors):
+            yield
+    finally:
+        _nested.set(_nested.get() - 1)
 
 
 def _check_heads(model: nn.Module, edits: Edits, found: AttentionLayers) -> None:
