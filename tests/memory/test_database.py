@@ -170,6 +170,18 @@ def test_what_a_condition_may_be(three: SoftDatabase, where: str, ids: list[int]
     assert answer.top.ids[answer.top.ids >= 0].tolist() == ids
 
 
+def test_parameters_of_patterns_and_of_a_condition_that_is_used_again(three: SoftDatabase) -> None:
+    """SQLite compiles a statement again for the value of a pattern."""
+    for _ in range(2):
+        for where, parameters, ids in (
+            ("t LIKE ? AND n > ?", ("row %", 1), [2]),
+            ("t LIKE :a OR t LIKE :b OR t GLOB :c", {"a": "x%", "b": "%2", "c": "*1"}, [1, 2]),
+            ("t LIKE ? AND n > ?", ("row 1%", 0), [1]),
+        ):
+            found = three.read(torch.ones(3), where=where, parameters=parameters).top.ids
+            assert found[found >= 0].tolist() == ids
+
+
 def test_a_record_of_a_deleted_row_brings_it_not_back(three: SoftDatabase) -> None:
     """As a damaged catalog may have it."""
     with three._catalog.transaction():

@@ -206,13 +206,14 @@ class Catalog:
         # What is not one expression compiles in one of these at most: what closes the parenthesis of the second, as
         # "1) UNION SELECT 0 WHERE (1", has none to close in the first; and what ends the first by THEN, which goes on after no
         # expression elsewhere, cannot be in a parenthesis. A newline ends a comment, and one that is not ended hides the THEN.
+        # A SELECT within is refused in the first: SQLite may compile the second again for the values of its parameters.
         statements = (
-            f"EXPLAIN SELECT CASE WHEN\n{where}\nTHEN 1 END FROM records",
-            f"SELECT id FROM records WHERE (\n{where}\n)",
+            (f"EXPLAIN SELECT CASE WHEN\n{where}\nTHEN 1 END FROM records", _Authorizer(1)),
+            (f"SELECT id FROM records WHERE (\n{where}\n)", _Authorizer(50)),  # SQLITE_MAX_SCHEMA_RETRY
         )
         try:
-            for sql in statements:
-                self._connection.set_authorizer(_Authorizer())
+            for sql, authorizer in statements:
+                self._connection.set_authorizer(authorizer)
                 rows = self._connection.execute(sql, bound).fetchall()
         except (sqlite3.Error, sqlite3.Warning, ValueError) as error:
             raise ValueError(f"SoftDatabase: the condition {printable(where)} cannot be used: {error}") from error
@@ -348,10 +349,10 @@ class Catalog:
 
 
 class _Authorizer:
-    """Lets a statement of one SELECT read the columns of records, and call functions that have no effect."""
+    """Lets a statement of so many SELECTs read the columns of records, and call functions that have no effect."""
 
-    def __init__(self) -> None:
-        self._selects = 0
+    def __init__(self, selects: int) -> None:
+        self._selects = selects
 
     def __call__(self, action: int, first: str | None, second: str | None, *_: str | None) -> int:
         if action == sqlite3.SQLITE_READ:
@@ -359,8 +360,8 @@ class _Authorizer:
         elif action == sqlite3.SQLITE_FUNCTION:
             is_allowed = second not in ("load_extension", "fts3_tokenizer")
         else:
-            self._selects += 1
-            is_allowed = action == sqlite3.SQLITE_SELECT and self._selects == 1
+            self._selects -= 1
+            is_allowed = action == sqlite3.SQLITE_SELECT and self._selects >= 0
         return sqlite3.SQLITE_OK if is_allowed else sqlite3.SQLITE_DENY
 
 
