@@ -25,6 +25,7 @@ from uwaga.viewer.server.access import AccessControl
 from uwaga.viewer.server.app import application
 from uwaga.viewer.server.limits import ConcurrencyLimiter, ConnectionTimeouts, IdleConnectionReaper
 from uwaga.viewer.service import ViewService
+from uwaga.viewer.view_model import ViewModel
 
 Answer = tuple[int, str]  # status, and the error's message
 Ask = Callable[[list[bytes]], list[Answer]]
@@ -144,19 +145,26 @@ def ask_all() -> Iterator[Ask]:
     service.close()
 
 
+@pytest.fixture(scope="module")
+def enter() -> Iterator[Ask]:
+    """Sends bodies, without a cookie, to where a code is exchanged for one."""
+    with application_of(ViewService(ViewModel.empty()), "/ask/enter") as ask:
+        yield ask
+
+
 @contextmanager
-def application_of(service: ViewService) -> Iterator[Ask]:
+def application_of(service: ViewService, path: str = "/ask") -> Iterator[Ask]:
     access, limiter = AccessControl(PORT), ConcurrencyLimiter()
     reaper = IdleConnectionReaper(ConnectionTimeouts(), 8)
     app = application(service, title="a text", access=access, limiter=limiter, reaper=reaper, renew=lambda: None)
     sent = {
         "host": f"127.0.0.1:{PORT}",
         "x-uwaga-token": access.token,
-        "cookie": f"{access.cookie_name}={access.cookie}",
+        "cookie": f"{access.cookie_name}={access.cookie}" if path == "/ask" else "",
         "content-type": "application/json",
     }
     scope = {
-        "type": "http", "method": "POST", "path": "/ask", "raw_path": b"/ask", "query_string": b"", "client": ("", 1),
+        "type": "http", "method": "POST", "path": path, "raw_path": path.encode(), "query_string": b"", "client": ("", 1),
         "headers": [(name.encode(), value.encode()) for name, value in sent.items()],
     }  # fmt: skip
 
@@ -218,6 +226,15 @@ def names(path: tuple[Any, ...]) -> set[str]:
     return found
 
 
+@settings(max_examples=60, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+@given(VALUES)
+def test_any_value_as_the_code_of_a_url(enter: Ask, value: Any) -> None:
+    ((status, message),) = enter([json.dumps({"code": value}).encode()])
+    assert status in (400, 403, 413), (value, message)
+    assert message.startswith(("the code is missing or wrong", "the request is not valid", "the JSON", "the body"))
+
+
+@pytest.mark.slow
 def test_the_valid_requests_are_all_there_are_and_valid(ask_all: Ask) -> None:
     assert {ask: set(fields) for ask, fields in VALID.items()} == {ask: set(kinds) for ask, kinds in REQUESTS.items()}
     bodies = [json.dumps({"ask": ask, **fields}).encode() for ask, fields in VALID.items()]

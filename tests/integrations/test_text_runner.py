@@ -149,6 +149,18 @@ def test_a_page_may_run_less_than_the_command_line(bard: TextRunner) -> None:
     assert bard.run(Typed("x" * 20), max_tokens=None).view_model.sides[0].sizes == {"decoder": 20}
 
 
+def test_a_run_ends_within_a_layer_of_many_changes(speller: TextRunner) -> None:
+    where = {"kind": "encoder", "layer": 0, "head": 0}
+    links = [{**where, "queries": [n], "keys": [0], "factor": 0.5} for n in range(40)]
+    calls: list[int] = []
+    speller.run(Typed("a" * 40, target="K", edits={"weights": links}), lambda: calls.append(0))
+    layers, attentions = 2 * 8, 12  # with and without the changes; of encoder and decoder
+    assert len(calls) == layers + attentions + 40
+    with pytest.raises(RecordError, match="there is no head 9"):
+        speller.run(Typed("a", target="K", edits={"weights": [{**links[0], "head": 9}]}))
+    assert not any(getattr(module, "editors", ()) for module in speller.reader.model.modules())
+
+
 def test_what_an_encoder_decoder_generates_from_is_bounded(
     speller: TextRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:

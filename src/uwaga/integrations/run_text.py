@@ -121,7 +121,7 @@ def run_text(
         layers: record only these; None: all.
         edits: change the model's attention by these.
         progress: a context manager of a function that is called with the completed fraction after each layer, from 0 to 1, and
-            after each layer of a generation with 0; what it raises ends the run.
+            after each layer of a generation, and before each call of attention with edits, with 0; what it raises ends the run.
 
     Raises:
         TextTooLongError: more tokens than the model's maximum, or than MAX_GENERATED_FROM where an encoder-decoder generates.
@@ -141,7 +141,6 @@ def run_text(
     ids = _ids(reader, reader.tokenizer, text, "the text", truncate, max_tokens, generates=generates)
     own, target_own = reader.tokenizer.backend, reader.target_tokenizer.backend
     called = {"encoder": own, "decoder": target_own if has_both else own}
-    editing = nullcontext() if edits is None else edit(model, edits)
     with nullcontext(_ignore) if progress is None else progress as report, reporting_errors(), torch.no_grad():
         inputs: list[Tensor] = [torch.tensor([ids])]
         written_ids: list[int] | None = None
@@ -154,8 +153,12 @@ def run_text(
             else:
                 decoder_ids = [model.config.decoder_start_token_id, *(target or written_ids or [])][:-1]
             inputs.append(torch.tensor([decoder_ids]))
-        with editing, watch(model, layers=layers, tokenizer=called) as recording, _after_each_layer(model, report):
-            output = model(*inputs)
+        with ExitStack() as editing:
+            if edits is not None:
+                editing.enter_context(_before_each_attention(model, lambda: report(0.0)))
+                editing.enter_context(edit(model, edits))
+            with watch(model, layers=layers, tokenizer=called) as recording, _after_each_layer(model, report):
+                output = model(*inputs)
     recording.model = reader.title
     recording.written = _written(reader, recording, text, target if isinstance(target, str) else None)
     states = output.memory if output.last_hidden_state is None else output.last_hidden_state
@@ -212,6 +215,23 @@ def _after_each_layer(model: "nn.Module", report: Callable[[float], object]) -> 
                     report(done)
 
             hooks.callback(layer.register_forward_hook(after).remove)
+        yield
+
+
+@contextmanager
+def _before_each_attention(model: "nn.Module", report: Callable[[], object]) -> Iterator[None]:
+    """Report each call of attention in this thread: an edited layer has one for each set of queries whose links are weakened."""
+    from uwaga.nn import MultiHeadAttention
+    from uwaga.nn.attention import Attend, editing
+
+    thread = threading.get_ident()
+
+    def before(attend: Attend, query: Any, key: Any, value: Any, options: dict[str, Any], start: Any) -> Any:
+        if threading.get_ident() == thread:
+            report()
+        return attend(query, key, value, options)
+
+    with editing({module: before for module in model.modules() if isinstance(module, MultiHeadAttention)}):
         yield
 
 
