@@ -950,3 +950,21 @@ def test_a_write_that_fails_leaves_the_database_as_it_was(db: SoftDatabase, monk
     assert segment_files(db) == files
     assert torch.equal(db.read(QUERY).value, before.value)
     assert db.append(keys(torch.arange(9)), values(torch.arange(9))) == range(5000, 5009)
+
+
+def test_damaged_rows_are_not_written_anew(tmp_path: Path) -> None:
+    """They would get a checksum of their own, and nothing would say that they were damaged."""
+    with SoftDatabase.create(tmp_path / "db", key_width=3) as db:
+        db.append(torch.ones(3000, 3))
+        db.delete([0])
+        (path,) = segment_files(db)
+        _flip_key(path)  # of the last chunk, rows 2048 to 2999
+        said = refused(db.compact, SoftDatabaseError)
+        assert said == (
+            f"{path} (rows 2048 to 2999): the rows differ from their checksum. Restore the file, or delete these rows"
+        )
+        assert len(db) == 2999
+        db.delete(range(2048, 3000))
+        db.compact()
+        assert db.check() == []
+        assert len(db) == 2047

@@ -600,7 +600,8 @@ class SoftDatabase:
         Returns how many bytes of keys and values that has freed.
 
         Raises:
-            SoftDatabaseError: another process writes, or something cannot be read or written.
+            SoftDatabaseError: another process writes, something cannot be read or written, or rows to write anew differ from their
+                checksum, which would be lost.
         """
         self._begin_writing()
         before = self._bytes()
@@ -780,6 +781,8 @@ class SoftDatabase:
     def _rewrite(self, group: list[Entry]) -> None:
         live = self._all()
         kept = [n for n, segment in enumerate(live.segments) if segment.entry in group]
+        for n in kept:
+            _need_undamaged(live.segments[n], live.rows[n])
         part = LiveRows([live.segments[n] for n in kept], [live.rows[n] for n in kept])
         dtype = DTYPES[self.layout.dtype]
         if len(part):
@@ -827,6 +830,16 @@ class _Value(torch.autograd.Function):
 class _Queries(NamedTuple):
     flat: Tensor  # (Q, H, D) float32
     shape: tuple[int, ...]  # of the result for each query and head
+
+
+def _need_undamaged(segment: Segment, rows: np.ndarray | None) -> None:
+    """Raises SoftDatabaseError where rows of a segment (None: all) differ from their checksum."""
+    ids = None if rows is None else segment.id_of(rows)
+    for first, last in segments.damaged_rows(segment):
+        if ids is None or bool(((ids >= first) & (ids <= last)).any()):
+            raise SoftDatabaseError(
+                f"{segment.path} (rows {first} to {last}): the rows differ from their checksum. Restore the file, or delete these rows"
+            )
 
 
 def _checked(layout: Layout) -> Layout:

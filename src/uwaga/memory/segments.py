@@ -239,16 +239,24 @@ def check_mapped(segment: Segment) -> Iterator[Damage]:
     parts = [entry.checksums[n : n + _DIGEST] for n in range(0, len(entry.checksums), _DIGEST)]
     if _digest(segment.centres, segment.radii) != parts[1]:
         yield Damage(entry.file, entry.first_id, entry.last_id, "the bounds differ from their checksum")
+    for first, last in damaged_rows(segment):
+        yield Damage(entry.file, first, last, "the rows differ from their checksum")
+
+
+def damaged_rows(segment: Segment) -> Iterator[tuple[int, int]]:
+    """The first and last id of each chunk whose ids, keys or values differ from their checksum."""
+    checksums, rows = segment.entry.checksums, segment.entry.rows
     tensors = {"keys": segment.keys}
     if segment.values is not segment.keys:
         tensors["values"] = segment.values
     if segment.ids is not None:
         tensors["ids"] = torch.from_numpy(segment.ids)
-    for number, expected in enumerate(parts[2:]):
-        rows = np.array([number * CHUNK, min((number + 1) * CHUNK, entry.rows) - 1])
-        if _chunk_digest(tensors, number) != expected:
-            first, last = segment.id_of(rows).tolist()
-            yield Damage(entry.file, first, last, "the rows differ from their checksum")
+    for number in range(_chunks(rows)):
+        at = _DIGEST * (2 + number)
+        if _chunk_digest(tensors, number) != checksums[at : at + _DIGEST]:
+            ends = np.array([number * CHUNK, min((number + 1) * CHUNK, rows) - 1])
+            first, last = segment.id_of(ends).tolist()
+            yield first, last
 
 
 def _chunks(rows: int) -> int:
