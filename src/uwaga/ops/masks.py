@@ -24,9 +24,8 @@ MAX_NESTING = 200  # of & and |: masks are read by recursion, and Python has a t
 class Mask(ABC):
     """The base class of masks. A subclass implements `encode`. Masks combine by & and |, also with bool tensors."""
 
-    __slots__ = ("cached_layout",)  # see attention/mask_cache.py; not compared by ==
-
-    nesting = 0  # how deep & and | are nested in it
+    # See attention/mask_cache.py; how deep & and | are nested. Neither is compared by ==, copied or saved.
+    __slots__ = ("cached_layout", "nesting")
 
     @abstractmethod
     def encode(self, builder: MaskProgramBuilder) -> None:
@@ -163,7 +162,6 @@ class Both(Mask):
 
     left: Mask
     right: Mask
-    nesting: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "nesting", _nesting(self.left, self.right))
@@ -180,7 +178,6 @@ class Either(Mask):
 
     left: Mask
     right: Mask
-    nesting: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "nesting", _nesting(self.left, self.right))
@@ -193,7 +190,7 @@ class Either(Mask):
 
 def _nesting(left: Mask, right: Mask) -> int:
     """How deep the combination of two masks is nested."""
-    found = 1 + max(left.nesting, right.nesting)
+    found = 1 + max(getattr(each, "nesting", 0) for each in (left, right))
     if found > MAX_NESTING:
         raise ValueError(
             f"mask: & and | are nested deeper than {MAX_NESTING}; combine many masks in pairs, or into one bool tensor"
