@@ -750,7 +750,7 @@ def run_at_once(server: Server, texts: int) -> list[int]:
             "text": f"{number} \u202e<script>",
             "second": None,
             "target": None,
-            "edits": {"heads": [[]]},
+            "edits": {"heads": [{"kind": "encoder", "layer": 0, "head": 0, "value": 0.5}]},
         }
         stream, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(request(server, json.dumps(body).encode()))
