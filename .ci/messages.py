@@ -53,19 +53,16 @@ def write(catalog: Catalog, path: Path) -> None:
 
 
 def compiled(tables: dict[str, Catalog]) -> dict[str, object]:
-    """What the package reads: for each message whether the front end has it, and its forms in each language; [] where there is none."""
-    fresh = template()
-    messages = {}
-    for message in fresh:
-        if message.id:
-            english = message.id[0] if message.pluralizable else message.id
-            found = [table.get(message.id) for table in tables.values()]
-            in_page = any(name.endswith(".js") for name, _ in message.locations)
-            messages[english] = [int(in_page), *map(_forms, found)]
+    """What the package reads: the messages, for each whether the front end has it, and for each language the forms of all; [] where
+    there is none. A language's texts stand together, which compresses by an eighth better than a message's."""
+    messages = {message.id[0] if message.pluralizable else message.id: message for message in template() if message.id}
+    listed = [messages[english] for english in sorted(messages)]
     return {
         "languages": list(tables),
         "plural": [table.plural_expr for table in tables.values()],
-        "messages": messages,
+        "messages": sorted(messages),
+        "in_page": [int(any(name.endswith(".js") for name, _ in each.locations)) for each in listed],
+        "forms": [[_forms(table.get(each.id)) for each in listed] for table in tables.values()],
     }
 
 
@@ -110,16 +107,9 @@ def main() -> None:
         )
         tables[language] = table
         sys.stdout.write(f"{path.name}: {len(table)} messages, {missing} without a translation\n")
-    whole = compiled(tables)
-    messages = whole.pop("messages")
-    assert isinstance(messages, dict)
-    lines = (f"{_compact(english)}:{_compact(forms)}" for english, forms in sorted(messages.items()))
-    text = f'{_compact(whole)[:-1]},"messages":{{\n' + ",\n".join(lines) + "\n}}\n"
-    (TABLES / "messages.json").write_text(text, encoding="utf-8")
-
-
-def _compact(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    (TABLES / "messages.json").write_text(
+        json.dumps(compiled(tables), ensure_ascii=False, indent=0) + "\n", encoding="utf-8"
+    )
 
 
 if __name__ == "__main__":

@@ -51,10 +51,11 @@ class SlowService:
 
     def __init__(self) -> None:
         self.answered = 0
-        self.advance = threading.Event()
+        self.advance, self.waits = threading.Event(), threading.Event()
 
     def answer(self, question: Mapping[str, object]) -> Reply:
         if question.get("ask") == "wait":
+            self.waits.set()
             self.advance.wait(HANG)
         time.sleep(0.002)
         self.answered += 1
@@ -398,6 +399,7 @@ def test_no_more_connections_than_the_process_may_hold(server: Server, monkeypat
     with ExitStack() as stack:
         asking = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=HANG))
         asking.sendall(request(server, b'{"ask": "wait"}'))
+        assert server._service.waits.wait(HANG)  # type: ignore[attr-defined]
         for _ in range(10):
             flood(server, stack, b"GET / HT", 40)
             lives(server)

@@ -163,7 +163,11 @@ def check_documents(layer: LayerArguments, position_ids: object) -> None:
         return
     if layer.query_offsets is None and isinstance(position_ids, Tensor) and position_ids.dim() == 2:
         kind: Any = type(module)
-        if getattr(module, "is_causal", False) and position_ids.shape[1] > 1 and has_documents(position_ids):
+        if (
+            getattr(module, "is_causal", False)
+            and position_ids.shape[1] > 1
+            and has_documents(position_ids, plan.tokens)
+        ):
             _warn_of_documents(kind)
 
 

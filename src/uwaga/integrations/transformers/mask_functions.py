@@ -94,9 +94,13 @@ def documents_of_positions(position_ids: Tensor) -> Tensor | None:
     return torch.nn.functional.pad(begins, (1, 0)).cumsum(-1)
 
 
-def has_documents(position_ids: Tensor) -> bool:
-    """Whether a row of positions (B, N) counts from 0 more than once; positions of padding do not count up."""
-    return bool((((position_ids[:, :-1] == 0) & (position_ids[:, 1:] == 1)).sum(-1) > 1).any())
+def has_documents(position_ids: Tensor, tokens: Tensor | None) -> bool:
+    """Whether a row of positions (B, N) counts from 0 more than once, among tokens (B, N; None: all) that are no padding: `generate` goes
+    on behind padding on the right, with a padding token as position 0."""
+    begins = (position_ids[:, :-1] == 0) & (position_ids[:, 1:] == 1)
+    if tokens is not None and tokens.shape == position_ids.shape:
+        begins = begins & tokens[:, :-1]
+    return bool((begins.sum(-1) > 1).any())
 
 
 def depends_on_distance_alone(mask: Mask | None) -> bool:

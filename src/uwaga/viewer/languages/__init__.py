@@ -7,6 +7,7 @@ translators, *.po, and writes what is in them to messages.json, which is read he
 
 import functools
 import gettext
+import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -129,8 +130,8 @@ def _table(language: str) -> _Table:
         return _Table({}, frozenset(), lambda count: int(count != 1))
     whole = _tables()
     number = whole["languages"].index(language)
-    forms = {message: found for message, (_, *of_each) in whole["messages"].items() if (found := of_each[number])}
-    in_page = frozenset(message for message, (is_in_page, *_) in whole["messages"].items() if is_in_page)
+    forms = {message: found for message, found in zip(whole["messages"], whole["forms"][number], strict=True) if found}
+    in_page = frozenset(itertools.compress(whole["messages"], whole["in_page"]))
     return _Table(forms, in_page, gettext.c2py(whole["plural"][number]))
 
 
