@@ -16,7 +16,7 @@ CXX_FILES := $(shell find native -name '*.cc' -o -name '*.h')
 
 .PHONY: run messages test python-test fast stress attacks smoke timing nightly newest lock bench lint format setup interpret native-test \
 	front-test front-types pictures sanitize sanitize-python fuzz fuzz-coverage levels emulate wheels wheel-test wheel-pythons site \
-	notebooks workflows gpu clean
+	notebooks workflows gpu transformers-suite clean
 
 # What `make run` shows: make run TEXT="another text, or a file"
 TEXT ?= The animal did not cross the street because it was too tired, and the street was too wide for it anyway.
@@ -185,6 +185,10 @@ emulate: setup
 	print(*(level for level in ('avx512', 'avx512_bf16') if level not in native.supported_levels()))")} && \
 	export UWAGA_LIBRARY=$(CURDIR)/build/emulate/libuwaga_native.so && \
 	$(call at_levels,tests/conformance tests/ops tests/maps)
+
+# transformers' own tests of models, from its source distribution, with sdpa and with this attention in place of it: which differ.
+transformers-suite: setup
+	python tests/integrations/transformers_suite.py build/transformers
 
 # On a GPU, with a PyTorch that is built for it: the conformance suite of the operation with operands on the GPU, then all its
 # benchmarks, into a dated report of benchmarks/results/. Without one both end with the reason.

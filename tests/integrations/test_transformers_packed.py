@@ -148,7 +148,7 @@ def _without_positions(model: nn.Module) -> None:
     ids=["padding", "a cache of fixed size", "a cache with tokens", "no positions for the mask"],
 )
 def test_where_it_cannot_be_told_a_warning_says_so_once(family: str, run: Callable[[nn.Module], None]) -> None:
-    layer_call._warn_of_documents.cache_clear()
+    layer_call._warn_once.cache_clear()
     model = tiny.make(family, tiny.DECODERS[family], transformers.AutoModel)
     model.set_attn_implementation("uwaga")
     with torch.no_grad(), warnings.catch_warnings(record=True) as warned:
@@ -165,7 +165,7 @@ def test_where_it_cannot_be_told_a_warning_says_so_once(family: str, run: Callab
 
 def test_positions_of_padding_are_no_documents() -> None:
     """As a padded batch has them: a warning would be an error here."""
-    layer_call._warn_of_documents.cache_clear()
+    layer_call._warn_once.cache_clear()
     model = tiny.make("llama", tiny.DECODERS["llama"], transformers.AutoModel)
     model.set_attn_implementation("uwaga")
     mask = torch.ones(2, 14, dtype=torch.int64)

@@ -18,7 +18,7 @@ from transformers.masking_utils import bidirectional_mask_function  # noqa: E402
 from uwaga._base import native  # noqa: E402
 from uwaga.integrations import register_with_transformers  # noqa: E402
 from uwaga.integrations.transformers.attention import uwaga_attention  # noqa: E402
-from uwaga.integrations.transformers.layer_call import _warn_of_padding, attends_to_itself  # noqa: E402
+from uwaga.integrations.transformers.layer_call import _warn_once, attends_to_itself  # noqa: E402
 from uwaga.integrations.transformers.mask_plan import lazy_mask  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -283,7 +283,7 @@ def test_whether_a_layer_attends_to_itself_is_told_by_what_it_is_given(given: st
 
 
 def test_where_it_cannot_be_told_a_warning_says_so_once() -> None:
-    _warn_of_padding.cache_clear()
+    _warn_once.cache_clear()
     query, key, value = torch.randn(3, BATCH, 2, LENGTH, 4, generator=torch.Generator().manual_seed(0))
     padding = mask_of("right").bool()
     mask = lazy_mask(BATCH, LENGTH, LENGTH, mask_function=bidirectional_mask_function, attention_mask=padding)

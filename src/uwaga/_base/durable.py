@@ -74,7 +74,7 @@ def atomic_create(path: Path) -> Iterator[IO[bytes]]:
 def atomic_folder(path: Path) -> Iterator[Path]:
     """Creates a folder under a temporary name to fill, with its parents, and renames it to `path` when that is done; it is removed with what
     is in it where an exception is raised. Raises PathConflictError where the path exists."""
-    temporary = path.with_name(f".{path.name[:40]}.uwaga-{secrets.token_hex(8)}")
+    temporary = _temporary_path(path)
     make_folder(path.parent)
     temporary.mkdir()
     try:
@@ -320,10 +320,15 @@ def _copy_into(file: Path, path: Path) -> None:
         shutil.copyfileobj(whole, out)
 
 
+def _temporary_path(path: Path) -> Path:
+    """A new path beside `path`, which `_TEMPORARY` matches."""
+    return path.with_name(f".{path.name[:40]}.uwaga-{secrets.token_hex(8)}")
+
+
 @contextmanager
 def _temporary_file(path: Path) -> Iterator[tuple[IO[bytes], Path]]:
     """Opens a temporary file in the folder of `path`; it is removed where an exception is raised."""
-    temporary = path.with_name(f".{path.name[:40]}.uwaga-{secrets.token_hex(8)}")
+    temporary = _temporary_path(path)
     try:
         file = temporary.open("xb")
     except OSError as error:

@@ -3,8 +3,7 @@
 Letters: B texts, N tokens of a text, T tokens of all texts, M width.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,6 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from uwaga.integrations.transformers.register import NAME, register_with_transformers
 from uwaga.models.bert.model import roberta_positions
+from uwaga.nn.evaluation_mode import evaluation_mode
 from uwaga.nn.operand import values_of
 from uwaga.ops.ragged import Ragged
 
@@ -145,7 +145,7 @@ def _keeps_apart(transformer: "Transformer", collate: Any) -> bool:
         found: Tensor = transformer(moved | {"modality": "text"})[name][0].double()
         return found
 
-    with torch.no_grad(), _evaluating(transformer):
+    with evaluation_mode(transformer):
         alone = [torch.tensor([ids]) for ids in _SHORT_TEXTS]
         expected = torch.cat([states({"input_ids": ids, "attention_mask": torch.ones_like(ids)}) for ids in alone])
         try:
@@ -154,18 +154,6 @@ def _keeps_apart(transformer: "Transformer", collate: Any) -> bool:
             return False
     # Far above what rounding and its amplification make in bfloat16, and far below what a neighbour does.
     return bool(((found - expected).norm(dim=-1) <= 0.1 * expected.norm(dim=-1)).all())
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """A context without dropout, after which each module is in its own mode again."""
-    before = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, mode in before.items():
-            module.training = mode
 
 
 def _give_tokens(model: nn.Module) -> None:

@@ -5,10 +5,11 @@
     deleted(id)                                         rows that are in a segment and no longer in the database
     records(id, ...)                                    one column for each field that a record has had
 
-The version of the files is SQLite's user_version, which was 0 until there was one. A row is in the database from the moment at which the transaction that lists its segment is on the disk. `unlisted` has the names of the
+A row is in the database from the moment at which the transaction that lists its segment is on the disk. `unlisted` has the names of the
 files that a writer is about to write, and of those that it is about to remove: of a killed writer's files these can be removed, and
-nothing else can, whatever its name. A file of a stranger is
-refused where its tables are not exactly these: there may be no trigger, view or computed column that would run with our statements.
+nothing else can, whatever its name. The version of the files is SQLite's user_version, which was 0 until there was one. A file of a
+stranger is refused where its tables are not exactly these: there may be no trigger, view or computed column that would run with our
+statements.
 """
 
 import sqlite3

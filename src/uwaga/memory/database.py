@@ -853,10 +853,8 @@ def _checked(layout: Layout) -> Layout:
 
 
 def _is_text(value: object) -> bool:
-    try:
-        return isinstance(value, str) and value.encode() is not None
-    except UnicodeEncodeError:
-        return False
+    """Whether it is a string that UTF-8 can write: one without lone surrogates."""
+    return isinstance(value, str) and not any("\ud800" <= character <= "\udfff" for character in value)
 
 
 def _integer(value: object, least: int, name: str) -> int:

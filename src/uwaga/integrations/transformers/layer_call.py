@@ -146,14 +146,19 @@ _MODULE_CALL = nn.Module._call_impl.__code__  # (self, *args, **kwargs)
 
 
 @cache
-def _warn_of_padding(layer: type) -> None:
+def _warn_once(layer: type, message: str) -> None:
     """Once for each class of layers."""
-    warnings.warn(
-        f"attn_implementation='uwaga': it cannot be told whether {layer.__name__} attends to its own input, since its forward was "
-        "called without the module's __call__ or without states; the padding of a batch is masked there, and computed in the "
-        "layers around it",
-        stacklevel=1,
-    )
+    warnings.warn(f"attn_implementation='uwaga': {message.format(layer.__name__)}", stacklevel=1)
+
+
+_UNKNOWN_PADDING = (
+    "it cannot be told whether {} attends to its own input, since its forward was called without the module's __call__ or without "
+    "states; the padding of a batch is masked there, and computed in the layers around it"
+)
+_MIXED_DOCUMENTS = (
+    "position_ids start again at 0 within a row, but the documents of {} see each other: with padding, with a cache that is not empty or "
+    "has a fixed size, or where the model gives its mask no positions, only cu_seq_lens_q and cu_seq_lens_k keep them apart"
+)
 
 
 def check_documents(layer: LayerArguments, position_ids: object) -> None:
@@ -168,18 +173,7 @@ def check_documents(layer: LayerArguments, position_ids: object) -> None:
             and position_ids.shape[1] > 1
             and has_documents(position_ids, plan.tokens)
         ):
-            _warn_of_documents(kind)
-
-
-@cache
-def _warn_of_documents(layer: type) -> None:
-    """Once for each class of layers."""
-    warnings.warn(
-        f"attn_implementation='uwaga': position_ids start again at 0 within a row, but the documents of {layer.__name__} see each other: "
-        "with padding, with a cache that is not empty or has a fixed size, or where the model gives its mask no positions, only "
-        "cu_seq_lens_q and cu_seq_lens_k keep them apart",
-        stacklevel=1,
-    )
+            _warn_once(kind, _MIXED_DOCUMENTS)
 
 
 def remaining_layers(module: nn.Module) -> int | None:
@@ -307,7 +301,7 @@ def _segments(layer: LayerArguments) -> Segments | None:
     of_itself = attends_to_itself(layer.module)
     if of_itself is None:
         kind: Any = type(layer.module)  # a class may be hashed, whatever its modules say
-        _warn_of_padding(kind)
+        _warn_once(kind, _UNKNOWN_PADDING)
     return plan.segments if of_itself else None
 
 
