@@ -8,6 +8,10 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent))  # for `import tiny_models`: the tests are no package
 
+collect_ignore = [
+    "transformers_suite_cases.py"
+]  # run by transformers_suite.py, which says where transformers' tests are
+
 
 @pytest.fixture
 def one_thread():
