@@ -1,6 +1,6 @@
-"""Extracts the messages of the pages and of the lesson, and merges them into the tables of all languages (src/uwaga/viewer/languages).
+"""Extracts the messages of the pages and of the lesson, and merges them into the tables of all languages (src/uwaga/_base/languages).
 
-`make messages` writes the template and the tables; a test compares the template with what `template` gives.
+`make messages` writes the tables; a test compares them with what `template` gives.
 """
 
 import json
@@ -12,11 +12,11 @@ from babel.messages import Catalog, Message
 from babel.messages.extract import extract_from_file
 from babel.messages.pofile import read_po, write_po
 
-from uwaga.viewer.languages import LANGUAGES
+from uwaga._base.languages import LANGUAGES
 from uwaga.viewer.queries import statistics
 
-VIEWER = Path(__file__).parents[1] / "src" / "uwaga" / "viewer"
-TABLES = VIEWER / "languages"
+PACKAGE = Path(__file__).parents[1] / "src" / "uwaga"
+TABLES = PACKAGE / "_base" / "languages"
 MADE = datetime(2026, 11, 23)  # not the time of the run, which would change the tables
 HEADER = "# Messages of uwaga's pages and lesson. `make messages` keeps the ids as the sources have them."
 KEYWORDS = {"tr": None, "tr_n": (1, 2), "trN": (1, 2), "trParts": None, "trNParts": (1, 2)}
@@ -27,10 +27,10 @@ def template() -> Catalog:
     catalog = Catalog(
         project="uwaga", version="1", copyright_holder="The uwaga authors", header_comment=HEADER, fuzzy=False
     )
-    commands = (VIEWER.parent / "cli" / f"{name}.py" for name in ("lesson", "view"))
-    for path in (*sorted(VIEWER.rglob("*")), *commands):
-        parts = path.relative_to(VIEWER.parent).parts
-        if path.suffix not in (".py", ".js") or {"tests", "node_modules", "languages"} & set(parts):
+    commands = (PACKAGE / "cli" / f"{name}.py" for name in ("lesson", "view"))
+    for path in (*sorted((PACKAGE / "viewer").rglob("*")), *sorted((PACKAGE / "lessons").rglob("*")), *commands):
+        parts = path.relative_to(PACKAGE).parts
+        if path.suffix not in (".py", ".js") or {"tests", "node_modules"} & set(parts):
             continue
         method = "python" if path.suffix == ".py" else "javascript"
         options = {"parse_template_string": True} if method == "javascript" else {}
@@ -77,7 +77,6 @@ def main() -> None:
     fresh = template()
     fresh.creation_date = fresh.revision_date = MADE
     fresh.last_translator = fresh.language_team = fresh.msgid_bugs_address = "the uwaga authors"
-    write(fresh, TABLES / "messages.pot")
     tables: dict[str, Catalog] = {}
     for language in LANGUAGES:
         path = TABLES / f"{language}.po"

@@ -1,6 +1,6 @@
 """How long does attention over processes take, and what does it send, beside gathering all keys and values?
 
-Processes of one thread over gloo on this machine, B = 1, equal parts. Beside uwaga.distributed.attention stands what one would
+Processes of one thread over gloo on this machine, B = 1, equal parts. Beside uwaga.sequence_parallel.attention stands what one would
 write without it: all_gather of the keys and values, uwaga.attention of this process's rows with a `start`, and in the backward pass
 all_reduce of the gradients of all keys and values. "speed of one" is the time of one process divided by P times that of P: 1 is
 linear. Bytes are those that all processes send for forward and backward; those of all_gather and all_reduce are what a
@@ -81,7 +81,7 @@ def run_rank(rank: int, size: int, folder: Path, tokens: int, name: str, chosen:
 
     dist.isend = counted
     sides: dict[str, Callable[..., Tensor]] = {
-        "ours": lambda q, k, v: uwaga.distributed.attention(q, k, v, mask=mask(0)),
+        "ours": lambda q, k, v: uwaga.sequence_parallel.attention(q, k, v, mask=mask(0)),
         "gathered": lambda q, k, v: gathered(q, k, v, mask=mask, sent=sent["gathered"]),
     }
     times: dict[str, list[float]] = {f"{side} {what}": [] for side in sides for what in ("forward", "backward")}

@@ -15,8 +15,7 @@ import torch
 from harness import Report, in_a_process, options, parse, peak
 
 import uwaga
-from uwaga.interpret import activation_patching
-from uwaga.maps import GradientMap
+from uwaga.inspect import GradientMap, activation_patching
 from uwaga.models import GPT2Config, GPT2Model
 
 HEADINGS = ("work", "H", "N", "D", "CPU s", "of backward", "beyond MiB", "whole process MiB")

@@ -2,7 +2,7 @@
 
 By the distance of the two occurrences: the mean loss in nats of a token of the first and of the second, and for the head that looks
 back best its mean weight on the token that followed the earlier occurrence, and its induction score on the whole text
-(`uwaga.maps.induction`, which counts every token that occurred before). Passages have 64 tokens: verses of the last tenth of
+(`uwaga.inspect.induction`, which counts every token that occurred before). Passages have 64 tokens: verses of the last tenth of
 the plays, which copyist has not learned from, or words in random order. Between them are the plays from their beginning.
 UWAGA_DATA is the folder of tinyshakespeare.txt.
 """
@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.nn import functional
 
 import uwaga
-from uwaga.integrations.run_text import load
-from uwaga.maps import induction
+from uwaga.inspect import induction
+from uwaga.inspect.run_text import load
 from uwaga.train import Config
 from uwaga.train.data import sources
 

@@ -1,4 +1,4 @@
-"""How often is the label of a head right? Precision and recall of `uwaga.maps.head_labels` on heads whose pattern is known.
+"""How often is the label of a head right? Precision and recall of `uwaga.inspect.head_labels` on heads whose pattern is known.
 
 Texts of 64 words, drawn from 30 by Zipf's law, between two special tokens that hold a random part of each row's weight. For each label heads
 with its pattern, of which a fraction, the noise, is random weight (the softmax of normal scores of deviation 2); and as many heads with random
@@ -13,7 +13,7 @@ import torch
 from harness import Report, options, parse
 from torch import Tensor
 
-from uwaga.maps.interpretability.head_labels import LEAST, LabelShares
+from uwaga.inspect.heads.labels import LEAST, LabelShares
 
 TOKENS = 64
 WORDS = 30

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 import uwaga
-from uwaga.integrations.run_text import load
+from uwaga.inspect.run_text import load
 from uwaga.train import Config
 from uwaga.train.data import sources
 

@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from uwaga import Ragged, SoftDatabase
-from uwaga.integrations.run_text import load
+from uwaga.inspect.run_text import load
 from uwaga.train import Config
 from uwaga.train.data import sources
 

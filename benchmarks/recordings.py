@@ -16,8 +16,8 @@ import torch
 from harness import Report, options, parse
 
 import uwaga
-from uwaga.maps.recordings.recording import TokenStrings
-from uwaga.maps.recordings.stack import AttentionId
+from uwaga.inspect.recordings.recording import TokenStrings
+from uwaga.inspect.recordings.stack import AttentionId
 from uwaga.viewer.service import ViewService
 from uwaga.viewer.view_model import ViewModel
 

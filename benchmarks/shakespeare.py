@@ -19,10 +19,10 @@ from training import PlainTraining, Size, text
 from uwaga.train import Config, families
 from uwaga.train.data import Corpus, sources
 from uwaga.train.data.corpus import Split
-from uwaga.train.distributed import World
 from uwaga.train.metrics.evaluation import validation_loss
 from uwaga.train.model import new_model
 from uwaga.train.optimizer import lr_ratio
+from uwaga.train.parallel import World
 from uwaga.train.step import StepRunner, TrainableModel
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "shakespeare-cpu.toml"

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from uwaga.cli.timing import compare
 from uwaga.train import Config, families
 from uwaga.train.data import Corpus
-from uwaga.train.distributed import World
 from uwaga.train.model import new_model
+from uwaga.train.parallel import World
 from uwaga.train.step import StepRunner, TrainableModel
 
 

@@ -27,7 +27,7 @@ DOCUMENTS = (
     "recipes/README.md", "notebooks/README.md",
     "benchmarks/results/*.md", "src/uwaga/models/shipped/*/README.md",
 )  # fmt: skip
-PACKAGES = ("", "maps", "plots", "nn", "models", "memory", "distributed", "integrations", "interpret", "train")
+PACKAGES = ("", "maps", "plots", "nn", "models", "store", "sequence_parallel", "integrations", "inspect", "train")
 LINK = re.compile(r"\]\(([^)#\s]+)(#[^)\s]*)?\)")
 # Name, picture, what it shows, arguments of `uwaga view`.
 GALLERY = (

@@ -9,21 +9,21 @@ from uwaga._base.lazy import names
 
 if TYPE_CHECKING:
     from uwaga._base.errors import ShapeError
-    from uwaga.integrations.edit import edit
-    from uwaga.integrations.view_text import view
-    from uwaga.integrations.watch import watch
+    from uwaga.inspect.editing import edit
+    from uwaga.inspect.edits import Edits, Links, Patch
+    from uwaga.inspect.recordings.recording import Recording
+    from uwaga.inspect.watching import watch
     from uwaga.maps.attended import attend
     from uwaga.maps.map import AttentionMap
-    from uwaga.maps.recordings.recording import Recording
-    from uwaga.memory.database import SoftDatabase
     from uwaga.models.text.encoder import TextEncoder
-    from uwaga.nn.edits import Edits, Links, Patch
     from uwaga.ops.attention.api import attention, explain
     from uwaga.ops.biases import AlibiBias, RelativeBias
     from uwaga.ops.linear.api import linear
     from uwaga.ops.masks import Causal, Documents, KeyLengths, Window
     from uwaga.ops.ragged import Ragged
-    from uwaga.viewer.lesson.api import lesson
+    from uwaga.store.database import SoftDatabase
+    from uwaga.viewer.lesson import lesson
+    from uwaga.viewer.view_text import view
 
 __version__ = "0.1.0"
 
@@ -59,31 +59,43 @@ _HOME = {
     "AttentionMap": "uwaga.maps.map",
     "Causal": "uwaga.ops.masks",
     "Documents": "uwaga.ops.masks",
-    "Edits": "uwaga.nn.edits",
+    "Edits": "uwaga.inspect.edits",
     "KeyLengths": "uwaga.ops.masks",
-    "Links": "uwaga.nn.edits",
-    "Patch": "uwaga.nn.edits",
+    "Links": "uwaga.inspect.edits",
+    "Patch": "uwaga.inspect.edits",
     "Ragged": "uwaga.ops.ragged",
-    "Recording": "uwaga.maps.recordings.recording",
+    "Recording": "uwaga.inspect.recordings.recording",
     "RelativeBias": "uwaga.ops.biases",
     "ShapeError": "uwaga._base.errors",
-    "SoftDatabase": "uwaga.memory.database",
+    "SoftDatabase": "uwaga.store.database",
     "TextEncoder": "uwaga.models.text.encoder",
     "Window": "uwaga.ops.masks",
     "attend": "uwaga.maps.attended",
     "attention": "uwaga.ops.attention.api",
-    "edit": "uwaga.integrations.edit",
+    "edit": "uwaga.inspect.editing",
     "explain": "uwaga.ops.attention.api",
-    "lesson": "uwaga.viewer.lesson.api",
+    "lesson": "uwaga.viewer.lesson",
     "linear": "uwaga.ops.linear.api",
-    "view": "uwaga.integrations.view_text",
-    "watch": "uwaga.integrations.watch",
+    "view": "uwaga.viewer.view_text",
+    "watch": "uwaga.inspect.watching",
 }
 
 __getattr__, _names = names(
     __name__,
     _HOME,
-    ("distributed", "integrations", "interpret", "maps", "memory", "models", "nn", "plots", "train", "viewer"),
+    (
+        "inspect",
+        "integrations",
+        "lessons",
+        "maps",
+        "models",
+        "nn",
+        "plots",
+        "sequence_parallel",
+        "store",
+        "train",
+        "viewer",
+    ),
 )
 
 

@@ -34,12 +34,11 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import models, normalizers, pre_tokenizers, processors
 
 from uwaga._base import untrusted
-from uwaga.cli import memory, vectors
+from uwaga.cli import store, vectors
 from uwaga.cli import view as view_command
-from uwaga.integrations.watch import watch
-from uwaga.maps.recordings.recording import Recording
-from uwaga.maps.recordings.stack import AttentionId
-from uwaga.memory import SoftDatabase
+from uwaga.inspect.recordings.recording import Recording
+from uwaga.inspect.recordings.stack import AttentionId
+from uwaga.inspect.watching import watch
 from uwaga.models import BertConfig, BertModel, load, save
 from uwaga.models.text.corpus import DocumentFile
 from uwaga.models.text.encoder import TextEncoder
@@ -49,6 +48,7 @@ from uwaga.ops import engine_profile
 from uwaga.ops.biases import AlibiBias
 from uwaga.ops.masks import Causal, Documents
 from uwaga.ops.ragged import Ragged
+from uwaga.store import SoftDatabase
 from uwaga.train import checkpoint, run_folder
 from uwaga.train.checkpoint import TrainingState
 from uwaga.train.config import Config
@@ -475,7 +475,7 @@ KINDS = {
         faults="binary",
     ),
     "recording of view": Kind(
-        covers=("uwaga._base.safetensors_files:_header", "uwaga.maps.recordings.files:is_recording"), file="a.safetensors",
+        covers=("uwaga._base.safetensors_files:_header", "uwaga.inspect.recordings.files:is_recording"), file="a.safetensors",
         make=_recording, read=_view_recording, faults="binary",
     ),
     "text of view": Kind(
@@ -497,20 +497,20 @@ KINDS = {
         read=lambda folder: vectors.check_numpy(folder / "a.npy"),
     ),
     "catalog of a soft database": Kind(
-        covers=("uwaga.memory.catalog:_check_file", "uwaga.memory.segments:layout_of"), file="db/catalog.sqlite", faults="binary",
+        covers=("uwaga.store.catalog:_check_file", "uwaga.store.segments:layout_of"), file="db/catalog.sqlite", faults="binary",
         make=_database, read=_read_database, names=("db",),
     ),
     "segment of a soft database": Kind(
-        covers=("uwaga.memory.segments:open_segment", "uwaga.memory.segments:_header_digest"), file=f"db/segments/{_SEGMENT}",
+        covers=("uwaga.store.segments:open_segment", "uwaga.store.segments:_header_digest"), file=f"db/segments/{_SEGMENT}",
         faults="binary", make=_database, read=_read_database,
     ),
     "rows of a soft database": Kind(
-        covers=("uwaga.memory.parquet:read", "uwaga.memory.parquet:_record"), file="rows.parquet", faults="parquet",
+        covers=("uwaga.store.parquet:read", "uwaga.store.parquet:_record"), file="rows.parquet", faults="parquet",
         make=_database, read=_import_rows,
     ),
     "file of passages": Kind(
-        covers=("uwaga.cli.memory:_digest",), file="passages.txt", faults="lines", make=_passages,
-        read=lambda folder: memory._add(folder / "db", [folder / "passages.txt"], str(folder / "m"), "sentence", "float32", None),
+        covers=("uwaga.cli.store:_digest",), file="passages.txt", faults="lines", make=_passages,
+        read=lambda folder: store._add(folder / "db", [folder / "passages.txt"], str(folder / "m"), "sentence", "float32", None),
     ),
     "settings of vectors": Kind(
         covers=("uwaga.cli.vectors:_settings",), file="v.parquet.parts/settings.json", faults="json", make=_begun,

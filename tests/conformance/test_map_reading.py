@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from uwaga import AttentionMap, Causal, Ragged, Window
-from uwaga.maps import DifferenceMap, ScaledMap, WordMap
+from uwaga.inspect import ScaledMap
+from uwaga.maps import DifferenceMap, WordMap
 from uwaga.maps.base import WeightMap
 
 SHAPE = (2, 4, 9, 13)

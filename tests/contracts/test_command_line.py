@@ -21,7 +21,7 @@ SURFACE = {
     "lesson": {
         "sentence", "--plain", "--all", "--query", "--heads", "--unscaled", "--save", "--worksheet", "--language", "--no-model", "--port", "--no-browser",
     },
-    "memory": {
+    "store": {
         "add": {"database", "files", "--model", "--by", "--dtype", "--text", "--skip-invalid"},
         "ask": {"database", "question", "--top", "--scale", "--where", "--model", "--json"},
         "check": {"database", "--json"},

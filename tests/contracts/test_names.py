@@ -53,10 +53,11 @@ def test_every_public_name_is_there_and_listed() -> None:
 
 
 @pytest.mark.parametrize(
-    "floor", ["distributed", "integrations", "interpret", "maps", "memory", "models", "nn", "plots", "train", "viewer"]
+    "package_name",
+    ["inspect", "integrations", "maps", "models", "nn", "plots", "sequence_parallel", "store", "train", "viewer"],
 )
-def test_packages_with_names_of_their_own_need_no_import(floor: str) -> None:
-    package = getattr(uwaga, floor)
+def test_packages_with_names_of_their_own_need_no_import(package_name: str) -> None:
+    package = getattr(uwaga, package_name)
     for name in package.__all__:
         assert getattr(package, name) is not None
 

@@ -4,10 +4,10 @@ import re
 from pathlib import Path
 
 from uwaga._base import untrusted
+from uwaga.inspect import edits
 from uwaga.integrations import edit, run_text
 from uwaga.models import weight_files
 from uwaga.models.text import tokenizer as tokenizer_file
-from uwaga.nn import edits
 from uwaga.ops import engine_profile
 from uwaga.viewer import runs
 from uwaga.viewer.server import app, limits

@@ -59,9 +59,9 @@ def test_dead_links_are_found(root: Path, tmp_path: Path) -> None:
 
 def test_the_pages_from_the_code_have_every_name_and_option(root: Path) -> None:
     build = load(root, "build")
-    page = build.api_page("uwaga.interpret")
-    assert ".. autofunction:: uwaga.interpret.logit_lens" in page
-    assert ".. autoclass:: uwaga.interpret.PatchingResult" in page
+    page = build.api_page("uwaga.inspect")
+    assert ".. autofunction:: uwaga.inspect.logit_lens" in page
+    assert ".. autoclass:: uwaga.inspect.PatchingResult" in page
     commands = build.commands_page()
     assert "## uwaga encode" in commands
     assert "| `--tokens-per-batch` |" in commands

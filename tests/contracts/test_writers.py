@@ -18,7 +18,7 @@ from uwaga import plots
 from uwaga._base.durable import PathConflictError
 from uwaga._base.errors import SoftDatabaseError
 from uwaga.cli.vectors import VectorsError, check_numpy, write_numpy
-from uwaga.maps.recordings.recording import AttentionId
+from uwaga.inspect.recordings.recording import AttentionId
 from uwaga.models import GPT2Config, GPT2Model, save
 from uwaga.ops import engine_profile
 from uwaga.viewer.lesson import work_through

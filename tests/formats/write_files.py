@@ -18,8 +18,8 @@ import uwaga
 from uwaga import SoftDatabase
 from uwaga.cli import app
 from uwaga.cli.vectors import Vectors
-from uwaga.maps.recordings.recording import TokenStrings
-from uwaga.maps.recordings.stack import AttentionId
+from uwaga.inspect.recordings.recording import TokenStrings
+from uwaga.inspect.recordings.stack import AttentionId
 from uwaga.models import GPT2Config, GPT2Model, T5Config, T5Model, Transformer, TransformerConfig, generate, save
 from uwaga.models.bert.config import BertConfig
 from uwaga.models.bert.model import BertModel

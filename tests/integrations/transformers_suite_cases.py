@@ -10,7 +10,7 @@ import unittest
 from pathlib import Path
 
 _HERE = Path(__file__).parent
-sys.path[:0] = [os.environ["UWAGA_SUITE"], str(_HERE), str(_HERE.parent)]
+sys.path[:0] = [os.environ["UWAGA_SUITE"], str(_HERE.parent)]
 
 import tiny_models as tiny  # noqa: E402
 import torch  # noqa: E402

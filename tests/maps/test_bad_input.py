@@ -14,7 +14,8 @@ from torch import Tensor
 
 from uwaga import AttentionMap, Causal, Ragged, attend
 from uwaga._base import native
-from uwaga.maps import DifferenceMap, SubsetMap, rollout
+from uwaga.inspect import rollout
+from uwaga.maps import DifferenceMap, SubsetMap
 
 
 def _x(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:

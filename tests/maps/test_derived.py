@@ -7,10 +7,10 @@ import pytest
 import torch
 
 import uwaga
+from uwaga.inspect.heads.norms import ScaledMap
 from uwaga.maps import derived
 from uwaga.maps.base import MAX_NESTING, WeightMap
 from uwaga.maps.derived import DifferenceMap, SubsetMap, WordMap, word_labels, word_spans
-from uwaga.maps.interpretability.norms import ScaledMap
 from uwaga.maps.map import AttentionMap
 
 

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from uwaga import AttentionMap, Causal, Ragged, attend
-from uwaga.maps import DifferenceMap, ScaledMap, SubsetMap, WeightMap, WordMap
+from uwaga.inspect import ScaledMap
+from uwaga.maps import DifferenceMap, SubsetMap, WeightMap, WordMap
 from uwaga.maps.engines import available
 
 

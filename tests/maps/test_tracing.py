@@ -15,7 +15,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from uwaga import AlibiBias, AttentionMap, Causal, KeyLengths, Ragged, attend, attention
 from uwaga._base import native
-from uwaga.maps import SubsetMap, WordMap, head_table, induction, previous_token, rollout, value_norms
+from uwaga.inspect import head_table, induction, previous_token, rollout, value_norms
+from uwaga.maps import SubsetMap, WordMap
 
 needs_native = pytest.mark.skipif(native.reason_unavailable() is not None, reason=str(native.reason_unavailable()))
 READINGS: dict[str, Callable[[AttentionMap], object]] = {

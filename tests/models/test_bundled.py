@@ -13,7 +13,7 @@ import torch
 import uwaga
 from uwaga._base.errors import CheckpointError
 from uwaga.cli import main
-from uwaga.maps import induction
+from uwaga.inspect import induction
 from uwaga.models import Transformer, directories, load
 from uwaga.models.text.tokenizer import Tokenizer
 

@@ -9,11 +9,11 @@ from matplotlib.figure import Figure
 
 import uwaga
 from uwaga import plots
+from uwaga.inspect.heads.table import HeadTable
+from uwaga.inspect.recordings.recording import TokenStrings
+from uwaga.inspect.recordings.stack import AttentionId
 from uwaga.maps.derived import DifferenceMap
-from uwaga.maps.interpretability.head_table import HeadTable
 from uwaga.maps.map import AttentionMap
-from uwaga.maps.recordings.recording import TokenStrings
-from uwaga.maps.recordings.stack import AttentionId
 
 TOKENS = ["[CLS]", "Ġthe", "$5", "cost$", "\n"]
 

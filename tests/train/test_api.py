@@ -15,8 +15,8 @@ import uwaga
 from uwaga._base.errors import CheckpointError
 from uwaga.models import load
 from uwaga.train import Config, ConfigError, Result, TrainingError, api, fit
-from uwaga.train.distributed import World
 from uwaga.train.objective import Objective
+from uwaga.train.parallel import World
 
 SHORT = ("schedule.steps=6", "run.eval_every=2", "run.log_every=1", "run.threads=1", "run.keep_last=2")
 
@@ -118,7 +118,7 @@ def test_an_existing_run_is_not_overwritten(train: Callable[..., Result], tmp_pa
 
 def test_a_run_folder_in_use_is_refused(train: Callable[..., Result], make: Make, tmp_path: Path) -> None:
     from uwaga.train.api import _locked
-    from uwaga.train.distributed import World
+    from uwaga.train.parallel import World
 
     world = World(rank=0, size=1, device=torch.device("cpu"))
     with _locked(tmp_path / "run", world), pytest.raises(TrainingError) as caught:

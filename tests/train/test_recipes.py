@@ -17,9 +17,9 @@ from uwaga.models import BertModel, GPT2Model, Transformer, directories, load
 from uwaga.train import families
 from uwaga.train.config import Config
 from uwaga.train.data import Corpus, sources
-from uwaga.train.distributed import World
 from uwaga.train.metrics.evaluation import ErrorRateEvaluator, validation_loss
 from uwaga.train.objective import Objective
+from uwaga.train.parallel import World
 
 _FOLDER = Path(__file__).parents[2] / "recipes"
 _RECIPES = sorted(path.name for path in _FOLDER.glob("*.toml"))

@@ -7,8 +7,8 @@ from tokenizers import Tokenizer, models
 from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer, ByteLevel
 
+from uwaga.models.text.token_text import join_tokens, split_words, token_text, word_ranges, written
 from uwaga.viewer.queries.heads import Axis
-from uwaga.viewer.token_text import join_tokens, split_words, token_text, word_ranges, written
 
 
 @pytest.mark.parametrize(

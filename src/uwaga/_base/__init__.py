@@ -1,1 +1,1 @@
-"""Floor 0: errors, shapes, environment and the native library. Imports nothing of the floors above."""
+"""Errors, shapes, environment, languages and the native library. Imports no other package of uwaga."""

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from uwaga.cli import bench, demo, doctor, encode, generate, lesson, memory, train, view
+from uwaga.cli import bench, demo, doctor, encode, generate, lesson, store, train, view
 from uwaga.cli.terminal import echo, escape_library_output
 
 # At the end of each verb's help.
@@ -22,9 +22,9 @@ EXAMPLES: Mapping[str, tuple[str, str]] = {
         'uwaga generate "Once more unto" --max-new-tokens 200 --do-sample --temperature 0.8 --seed 1',
     ),
     "lesson": ("uwaga lesson", 'uwaga lesson "the cat sat on the mat" --plain'),
-    "memory": (
-        "uwaga memory add notes.db docs",
-        'uwaga memory ask notes.db "what decides the order of the rows?"',
+    "store": (
+        "uwaga store add notes.db docs",
+        'uwaga store ask notes.db "what decides the order of the rows?"',
     ),
     "train": (
         "uwaga train config.toml",
@@ -55,14 +55,14 @@ for verb in (
     bench.bench, demo.demo, doctor.doctor, encode.encode, generate.generate, lesson.lesson, train.train, view.view,
 ):  # fmt: skip
     app.command(epilog=_examples(verb.__name__))(verb)
-_memory = typer.Typer(
+_store = typer.Typer(
     help="Passages of texts in a soft database, and what they say to a question.",
-    epilog=_examples("memory"),
+    epilog=_examples("store"),
     no_args_is_help=True,
 )
-for command in memory.COMMANDS:
-    _memory.command()(command)
-app.add_typer(_memory, name="memory")
+for command in store.COMMANDS:
+    _store.command()(command)
+app.add_typer(_store, name="store")
 
 
 @app.callback()

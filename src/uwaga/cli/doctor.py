@@ -23,7 +23,7 @@ _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OMP_PROC_BIND", "OMP_WAIT_POLICY", "GOM
 
 # What is not installed with uwaga alone: the importable package, the extra that brings it, and what needs it. By distribution.
 OPTIONAL = {
-    "pyarrow": ("pyarrow", "encode", "uwaga encode and uwaga memory with Parquet"),
+    "pyarrow": ("pyarrow", "encode", "uwaga encode and uwaga store with Parquet"),
     "tensorboard": ("tensorboard", "train", "uwaga train with run.tensorboard"),
     "anywidget": ("anywidget", "view", "uwaga.view in notebooks"),
     "matplotlib": ("matplotlib", "plots", "uwaga.plots"),
@@ -79,7 +79,7 @@ def _processes() -> Iterator[Finding]:
 
     import torch.distributed as dist
 
-    from uwaga import distributed
+    from uwaga import sequence_parallel
 
     if "RANK" not in os.environ:
         fail(
@@ -88,7 +88,7 @@ def _processes() -> Iterator[Finding]:
         )
     try:
         dist.init_process_group("gloo", timeout=datetime.timedelta(minutes=1))
-        found = distributed.doctor()
+        found = sequence_parallel.doctor()
     except (RuntimeError, ValueError) as error:  # the store of torchrun is out of reach, or a process has ended
         fail("doctor", str(error))
     for each in found:

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from uwaga._base.languages import tr
 from uwaga.cli.tables import one_line, table
 from uwaga.cli.terminal import echo, error_text, fail, in_language
-from uwaga.viewer.languages import tr
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from uwaga.viewer.lesson.api import Lesson
-    from uwaga.viewer.lesson.document import Section, Step
+    from uwaga.lessons.document import Section, Step
+    from uwaga.viewer.lesson import Lesson
     from uwaga.viewer.view_model import ViewModel
 
 
@@ -70,8 +70,8 @@ def _lesson(
     port: int,
     no_browser: bool,
 ) -> None:
-    from uwaga.viewer.languages import current
-    from uwaga.viewer.lesson.api import work_through
+    from uwaga._base.languages import current
+    from uwaga.viewer.lesson import work_through
 
     settings: dict[str, Any] = {"scaled": not unscaled} | ({} if heads is None else {"heads": heads})
     try:
@@ -109,7 +109,7 @@ def _serve(
     worked: "Lesson", port: int, language: str | None, *, is_default: bool, opens: bool, has_model: bool
 ) -> None:
     from uwaga.viewer.api import serve
-    from uwaga.viewer.lesson.api import FRAGMENT
+    from uwaga.viewer.lesson import FRAGMENT
     from uwaga.viewer.service import ViewService
     from uwaga.viewer.view_model import ViewModel
 
@@ -133,7 +133,7 @@ def _serve(
 def _trained(sentence: str) -> "ViewModel | None":
     """The sentence in the bundled model; None, with a message, where the model cannot be loaded."""
     from uwaga._base.errors import CheckpointError
-    from uwaga.integrations import run_text
+    from uwaga.inspect import run_text
     from uwaga.viewer.view_model import ViewModel
 
     try:

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from uwaga.viewer.lesson.document import Matrix
+    from uwaga.lessons.document import Matrix
 
 
 def table(matrix: "Matrix", tokens: Sequence[str], query: int) -> "Table":
@@ -44,7 +44,7 @@ def _digits(matrix: "Matrix", column: Sequence[float]) -> int:
 def _cell(number: float, largest: float, matrix: "Matrix", digits: int) -> "Text":
     from rich.text import Text
 
-    from uwaga.viewer.lesson.document import rounded
+    from uwaga.lessons.document import rounded
 
     if number != number:
         return Text("-", style="dim")

@@ -98,7 +98,7 @@ def escape_library_output() -> None:
 def in_language(command: str, language: str | None) -> Iterator[None]:
     """A context in which messages are in the language of an option; None: by LC_ALL, LC_MESSAGES or LANG, the first that is set.
     Ends the program where there is no such language."""
-    from uwaga.viewer.languages import LANGUAGES, preferred, using
+    from uwaga._base.languages import LANGUAGES, preferred, using
 
     if language is not None and language not in LANGUAGES:
         fail(command, f"--language must be one of {', '.join(LANGUAGES)}, not {language!r}")

@@ -10,8 +10,9 @@ import typer
 
 from uwaga._base import untrusted
 from uwaga._base.errors import CheckpointError, DataError
+from uwaga._base.languages import current, tr
 from uwaga.cli.terminal import echo, error_text, fail, in_language, progress_bar
-from uwaga.integrations.run_text import (
+from uwaga.inspect.run_text import (
     DEFAULT_MODEL,
     LoadedModel,
     RecordError,
@@ -22,10 +23,9 @@ from uwaga.integrations.run_text import (
     record_text,
     reporting_errors,
 )
-from uwaga.viewer.languages import current, tr
 
 if TYPE_CHECKING:
-    from uwaga.maps.recordings.recording import Recording
+    from uwaga.inspect.recordings.recording import Recording
     from uwaga.viewer.messages import Service
     from uwaga.viewer.page.snapshot import Exact
     from uwaga.viewer.service import ViewService
@@ -102,7 +102,7 @@ def view(
             if save is not None and not save.parent.is_dir():
                 raise RecordError(f"--save {save}: the directory {save.parent} does not exist")
             if text is None and ask is not None:
-                raise RecordError("--ask needs a soft database before it, as uwaga memory add makes")
+                raise RecordError("--ask needs a soft database before it, as uwaga store add makes")
             if text is None:
                 text = _example(model or default_model())
             if ask is not None:
@@ -123,7 +123,7 @@ def view(
 
 
 def _example(model: str) -> str:
-    from uwaga.integrations.text_runner import EXAMPLES
+    from uwaga.viewer.text_runner import EXAMPLES
 
     return EXAMPLES.get(model, EXAMPLES[DEFAULT_MODEL])[0]
 
@@ -186,8 +186,8 @@ def _service(
 def _of_database(
     database: str, question: str, model: str | None, second: str | None, second_model: str | None, options: _Options
 ) -> "ViewService":
-    from uwaga.cli import memory
-    from uwaga.memory import SoftDatabaseError
+    from uwaga.cli import store
+    from uwaga.store import SoftDatabaseError
     from uwaga.viewer.service import ViewService
 
     unused = {
@@ -200,7 +200,7 @@ def _of_database(
         if value is not None:
             raise RecordError(f"{name} does not go with --ask, which has one question to a soft database")
     try:
-        return ViewService(memory.view_model(Path(database), question, model))
+        return ViewService(store.view_model(Path(database), question, model))
     except (SoftDatabaseError, DataError, ValueError) as error:
         raise RecordError(str(error)) from error
 
@@ -208,9 +208,9 @@ def _of_database(
 def _of_texts(
     text: str, model: str | None, second: str | None, second_model: str | None, options: _Options
 ) -> "ViewService":
-    from uwaga.integrations.text_runner import TextRunner
     from uwaga.viewer.runs import Typed
     from uwaga.viewer.service import ViewService
+    from uwaga.viewer.text_runner import TextRunner
 
     typed = Typed(read_prompt_text(text), None if second is None else read_prompt_text(second), options.target)
     reader = _load(model, options)
@@ -229,8 +229,8 @@ def _of_texts(
 
 def _saved(argument: str, options: _Options) -> "Recording | None":
     """The recording in a file of that name; None for a text. Raises RecordError."""
-    from uwaga.maps.recordings import files
-    from uwaga.maps.recordings.recording import Recording
+    from uwaga.inspect.recordings import files
+    from uwaga.inspect.recordings.recording import Recording
 
     try:
         if not Path(argument).is_file() or not files.is_recording(Path(argument)):

@@ -75,7 +75,7 @@ def attend(
     """
     if is_served():
         raise NotImplementedError(
-            "attend: inside uwaga.distributed.sequence_parallel the weights lie with several processes; call it outside"
+            "attend: inside uwaga.sequence_parallel.sequence_parallel the weights lie with several processes; call it outside"
         )
     if normalize is None:
         raise ValueError("attend: a map needs softmax weights, which normalize=None does not have")

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from types import ModuleType
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict
 
 import torch
 from torch import Tensor
@@ -105,6 +105,16 @@ class ScoreMap(WeightMap):
 
     def parts(self) -> "Sequence[WeightMap] | None":
         return self._parts
+
+
+class MapOptions(TypedDict):
+    """The options of an AttentionMap."""
+
+    mask: Mask | Tensor | None
+    bias: DistanceBias | Tensor | None
+    scale: float | None
+    softcap: float | None
+    sinks: Tensor | None
 
 
 class AttentionMap(WeightMap):

@@ -1,4 +1,4 @@
-"""Floor 4: whole Transformers, from files that Hugging Face's transformers wrote, and back.
+"""Whole Transformers, from files that Hugging Face's transformers wrote, and back.
 
 A family of models is a folder: config.py (the settings), model.py (the module), checkpoint.py (the table of weight names, and
 the `Family` that loading and saving use). checkpoints.py lists the families, and loads and saves their models.

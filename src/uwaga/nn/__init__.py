@@ -1,4 +1,4 @@
-"""Floor 3: the layers of a Transformer, over padded tensors (..., Q, M) and Ragged batches (N, M) alike.
+"""The layers of a Transformer, over padded tensors (..., Q, M) and Ragged batches (N, M) alike.
 
     layer = uwaga.nn.EncoderLayer(uwaga.nn.LayerSpec(d_model=512, num_heads=8, d_ff=2048))
     layer(batch)                                   # a Ragged batch: no padding is ever computed

@@ -1,4 +1,4 @@
-"""Floor 1: the operation. Start with attention/reference.py, which says what attention means."""
+"""The operation. Start with attention/reference.py, which says what attention means."""
 
 from importlib import import_module
 

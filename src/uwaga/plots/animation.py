@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from uwaga._base.durable import atomic_replace
+from uwaga.inspect.recordings.recording import Recording
 from uwaga.maps.base import WeightMap
-from uwaga.maps.recordings.recording import Recording
 from uwaga.plots import figures, labels
 from uwaga.plots.heatmaps import MAX_HEATMAP_SIZE, heatmap
 from uwaga.plots.matrices import matrix_data, select_matrix

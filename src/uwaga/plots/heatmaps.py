@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from torch import Tensor
 
+from uwaga.inspect.heads.table import head_changes
+from uwaga.inspect.recordings.recording import Recording
 from uwaga.maps.base import WeightMap
 from uwaga.maps.derived import DifferenceMap
-from uwaga.maps.interpretability.head_table import head_changes
-from uwaga.maps.recordings.recording import Recording
 from uwaga.plots import figures, labels
 from uwaga.plots.matrices import MatrixData, Weights, matrix_data, select_matrix
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from matplotlib.image import AxesImage
     from numpy import ndarray
 
-    from uwaga.maps.interpretability.head_table import HeadTable
+    from uwaga.inspect.heads.table import HeadTable
     from uwaga.maps.map import AttentionMap
 
 MAX_HEATMAP_SIZE = 256  # queries or keys of a heat map: more cannot be told apart in print
@@ -237,7 +237,7 @@ def head_matrix(table: HeadTable, statistics: str | Sequence[str], *, ax: Axes |
     """Draw statistics of a head table, each as a matrix: a row per layer, a column per head, darker for larger values.
 
     Args:
-        table: what `uwaga.maps.head_table` returned.
+        table: what `uwaga.inspect.head_table` returned.
         statistics: names of columns of the table; one, or several, drawn side by side. NaN, as for a head that a layer
             does not have, is drawn grey.
         ax: axes to draw into, for one statistic; None makes a figure.
@@ -269,7 +269,7 @@ def changed_heads(
 ) -> Figure:
     """Draw the heads that changed most: a row per head with its map before, after, and after minus before.
 
-    The order is that of `uwaga.maps.head_changes`, whose total variation is in the titles. The tokens of a recording label the maps;
+    The order is that of `uwaga.inspect.head_changes`, whose total variation is in the titles. The tokens of a recording label the maps;
     where two recordings have different tokens, each its own.
 
     Args:

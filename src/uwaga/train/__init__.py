@@ -1,4 +1,4 @@
-"""Floor 5, training: from text files to a Transformer; resumable, in one process or several.
+"""Training: from text files to a Transformer; resumable, in one process or several.
 
     result = uwaga.train.fit(uwaga.train.Config.read(Path("config.toml")))
     model = uwaga.models.load(result.best)

@@ -15,7 +15,6 @@ from uwaga.train import families, run_folder, seeds
 from uwaga.train.checkpoint import TrainingState
 from uwaga.train.config import Config
 from uwaga.train.data.corpus import Corpus
-from uwaga.train.distributed import World, process_group
 from uwaga.train.errors import ConfigError, TrainingError
 from uwaga.train.loop import Loop, last_checkpoint_text
 from uwaga.train.metrics.evaluation import ErrorRateEvaluator
@@ -31,6 +30,7 @@ from uwaga.train.metrics.logger import (
 )
 from uwaga.train.metrics.samples import SampleGenerator
 from uwaga.train.model import new_model
+from uwaga.train.parallel import World, process_group
 from uwaga.train.step import TrainableModel
 
 _LOCK = ".lock"

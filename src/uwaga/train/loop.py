@@ -14,10 +14,10 @@ from uwaga.train.checkpoint import BestEvaluation, CheckpointParts, TrainingStat
 from uwaga.train.config import Config
 from uwaga.train.data.batch import MicroBatch
 from uwaga.train.data.corpus import Corpus
-from uwaga.train.distributed import World
 from uwaga.train.errors import TrainingError, TrainingInterrupted
 from uwaga.train.metrics.evaluation import validation_loss
 from uwaga.train.metrics.logger import MetricsLogger
+from uwaga.train.parallel import World
 from uwaga.train.step import StepResult, StepRunner, TrainableModel
 
 _MOST_ROWS = 12  # in a message

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.optim.adamw import adamw
 
 from uwaga.train.config import OptimizerConfig, ScheduleConfig
-from uwaga.train.distributed import distribute_like, full_tensor, local_tensor
+from uwaga.train.parallel import distribute_like, full_tensor, local_tensor
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")  # PyTorch's names of the two moving averages
 

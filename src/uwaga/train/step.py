@@ -9,14 +9,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from uwaga.train import checkpoint, distributed, seeds
+from uwaga.train import checkpoint, parallel, seeds
 from uwaga.train.config import Config
 from uwaga.train.data.batch import IGNORED, Batch, MicroBatch, moved
 from uwaga.train.data.corpus import Split
-from uwaga.train.distributed import World
 from uwaga.train.model import empty_model
 from uwaga.train.objective import Objective
 from uwaga.train.optimizer import Optimizer, lr_ratio
+from uwaga.train.parallel import World
 
 
 class TrainableModel:
@@ -39,7 +39,7 @@ class TrainableModel:
         self.objective = Objective(self._model, config.optimizer.label_smoothing)
         if config.run.compile:
             _compile(self.objective, by_layer=fsdp)
-        wrap = distributed.shard if fsdp else distributed.replicate
+        wrap = parallel.shard if fsdp else parallel.replicate
         self.module = wrap(self.objective, world)
         self.optimizer = Optimizer(self._model, config.optimizer)
 
@@ -48,7 +48,7 @@ class TrainableModel:
         if not self._is_sharded:
             return self._model if self._world.is_first else None
         gathered = {
-            name: distributed.full_tensor(weight).detach().cpu() for name, weight in self._model.state_dict().items()
+            name: parallel.full_tensor(weight).detach().cpu() for name, weight in self._model.state_dict().items()
         }
         if not self._world.is_first:
             return None

@@ -1,4 +1,4 @@
-"""Floor 4: the attention explorer: one front end, served to a browser, shown in a notebook, or saved as one HTML file.
+"""The attention explorer: one front end, served to a browser, shown in a notebook, or saved as one HTML file.
 
 The public names; each is imported when first used.
 """
@@ -16,5 +16,4 @@ _HOME = {
     "view": "uwaga.viewer.api",
 }
 
-# `uwaga.viewer.lesson` is a subpackage; the public function is `uwaga.lesson`.
 __getattr__, __dir__ = names(__name__, _HOME, ("lesson",))

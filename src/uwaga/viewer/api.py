@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from uwaga.viewer.languages import LANGUAGES
+from uwaga._base.languages import LANGUAGES
 from uwaga.viewer.page.bundle import bundle
 from uwaga.viewer.page.snapshot import Exact, save_snapshot
 from uwaga.viewer.service import ViewService
@@ -200,7 +200,7 @@ def serve(
 
     Args:
         name: "view" or "lesson", for the message about a missing package.
-        language: of the page, a code of uwaga.viewer.languages; None: what the browser prefers.
+        language: of the page, a code of uwaga._base.languages; None: what the browser prefers.
 
     Raises:
         ImportError: the extra `uwaga[view]` is not installed.

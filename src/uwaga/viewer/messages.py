@@ -1,7 +1,7 @@
 """The messages between a page and Python: requests (JSON objects), their validation, and replies as bytes.
 
 REQUESTS declares the arguments of each request; RequestParser checks them all before anything is computed. What is inside "edits" is
-checked by `uwaga.nn.edits.Edits.from_dict`, and the numbers of a lesson by `uwaga.viewer.lesson.example`.
+checked by `uwaga.inspect.edits.Edits.from_dict`, and the numbers of a lesson by `uwaga.lessons.example`.
 
 The key "ask" of a request holds its name, as in {"ask": "row", "side": "0", ...}. The bytes of a reply are the size n of
 its header (4 bytes, little-endian), n bytes of JSON {"meta": ..., "arrays": [{"type", "shape"}, ...]} padded with spaces, and
@@ -18,10 +18,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from uwaga._base.languages import LANGUAGES
 from uwaga._base.options import OptionValidator
 from uwaga._base.terminal import short
 from uwaga._base.untrusted import check_json_depth
-from uwaga.viewer.languages import LANGUAGES
 from uwaga.viewer.view_model import KINDS
 
 Request = Mapping[str, object]
@@ -128,7 +128,7 @@ _RUN = OptionValidator("the number of a text that was run", lambda value: value 
 _LANGUAGE = _one_of(*LANGUAGES)
 _EXAMPLE = OptionValidator(
     "a part of an example", lambda value: True
-)  # uwaga.viewer.lesson.example declares and checks these
+)  # uwaga.lessons.example declares and checks these
 
 _LAYER = {"side": _TEXT, "kind": _one_of(*KINDS), "layer": _INTEGER}
 _SHOWN = {"merge": _one_of(*MERGES), "specials": _one_of(*SPECIALS)}

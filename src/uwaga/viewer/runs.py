@@ -29,7 +29,7 @@ class Typed(NamedTuple):
     text: the text.
     second: another, which is shown beside it.
     target: what the decoder of an encoder-decoder reads; None: it generates.
-    edits: a change of the model as `uwaga.nn.edits.Edits.to_dict` describes it: the text is shown as it is, and beside it as it is with the
+    edits: a change of the model as `uwaga.inspect.edits.Edits.to_dict` describes it: the text is shown as it is, and beside it as it is with the
         changes.
     """
 
@@ -253,7 +253,7 @@ class Runs:
 
 
 def _typed(parser: RequestParser) -> Typed:
-    from uwaga.nn.edits import Edits
+    from uwaga.inspect.edits import Edits
 
     typed = Typed(*map(parser.value, Typed._fields))
     for name, text in (("text", typed.text), ("second", typed.second), ("target", typed.target)):

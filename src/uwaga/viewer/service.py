@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from uwaga.viewer.lesson.build import answer as answer_lesson
 from uwaga.viewer.messages import Reply, Request, RequestError, RequestParser
 from uwaga.viewer.page.snapshot import snapshot_html
+from uwaga.viewer.queries.lesson import answer_lesson
 from uwaga.viewer.runs import Run, Runner, Runs, Typed
 from uwaga.viewer.view_model import ViewModel
 

@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from uwaga.inspect.heads.table import HeadTable
+from uwaga.inspect.recordings.recording import Recording
+from uwaga.inspect.recordings.stack import KINDS
 from uwaga.maps.base import WeightMap
-from uwaga.maps.interpretability.head_table import HeadTable
 from uwaga.maps.map import AttentionMap
-from uwaga.maps.recordings.recording import Recording
-from uwaga.maps.recordings.stack import KINDS
-from uwaga.viewer.token_text import TokenText, Written, join_tokens, token_text
+from uwaga.models.text.token_text import TokenText, Written, join_tokens, token_text
 
 _OF_KIND = {"encoder": ("encoder", "encoder"), "decoder": ("decoder", "decoder"), "cross": ("decoder", "encoder")}
 
@@ -29,7 +29,7 @@ class Side:
     sizes: tokens per stack, "encoder" and "decoder".
     tokens: a string per token, by stack; the tokens of a stack that is missing are shown as numbers.
     sources: what was written, by stack, where it is known.
-    coreference: computes which of the model's heads follow what a pronoun means, as `uwaga.interpret.coreference_heads` describes them; it is
+    coreference: computes which of the model's heads follow what a pronoun means, as `uwaga.inspect.coreference_heads` describes them; it is
         asked again and again. None where nothing is known of the model.
     """
 

@@ -36,6 +36,6 @@ def parts(
 
 @pytest.fixture
 def alone() -> object:
-    from uwaga.train.distributed import World
+    from uwaga.train.parallel import World
 
     return World(rank=0, size=1, device=torch.device("cpu"))

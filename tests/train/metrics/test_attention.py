@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import uwaga
-from uwaga.maps import head_table
+from uwaga.inspect import head_table
 from uwaga.train.metrics import attention
 
 KINDS = {

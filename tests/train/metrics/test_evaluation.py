@@ -9,10 +9,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from uwaga.train.distributed import World
 from uwaga.train.metrics import evaluation
 from uwaga.train.metrics.evaluation import _batches_of_rank, edit_distances, error_rates, validation_loss
 from uwaga.train.objective import Objective
+from uwaga.train.parallel import World
 from uwaga.train.step import objective_inputs
 
 OBJECTIVES = ["language-model", "encoder-decoder", "masked-language-model"]

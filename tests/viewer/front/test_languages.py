@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from waiting import until
 
-from uwaga.viewer import languages
-from uwaga.viewer.languages import LANGUAGES, _Table
+from uwaga._base import languages
+from uwaga._base.languages import LANGUAGES, _Table
 from uwaga.viewer.lesson import lesson, work_through
 
 Page = Any

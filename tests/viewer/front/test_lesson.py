@@ -486,7 +486,7 @@ def test_the_head_that_a_step_suggests_opens_in_the_map(
     scores = {
         (layer, head): float(value)
         for (_, layer), m in maps.items()
-        for head, value in enumerate(uwaga.maps.previous_token(m))
+        for head, value in enumerate(uwaga.inspect.previous_token(m))
     }
     layer, head = max(scores, key=scores.__getitem__)
     assert (

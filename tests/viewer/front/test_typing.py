@@ -10,10 +10,10 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 import uwaga
-from uwaga.integrations.run_text import load
-from uwaga.integrations.text_runner import TextRunner
+from uwaga.inspect.run_text import load
 from uwaga.viewer.api import View
 from uwaga.viewer.runs import Typed
+from uwaga.viewer.text_runner import TextRunner
 
 pytestmark = pytest.mark.slow
 

@@ -19,8 +19,7 @@ from PIL import Image
 from waiting import HANG
 
 import uwaga
-from uwaga.integrations import run_text
-from uwaga.maps import head_table
+from uwaga.inspect import head_table, run_text
 from uwaga.models import directories, load
 from uwaga.models.text.tokenizer import Tokenizer
 from uwaga.viewer.api import View

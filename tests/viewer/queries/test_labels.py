@@ -1,10 +1,10 @@
-"""Labels of heads on the page: those of `uwaga.maps.head_labels`, for words too, from a sample where a text is long."""
+"""Labels of heads on the page: those of `uwaga.inspect.head_labels`, for words too, from a sample where a text is long."""
 
 import pytest
 import torch
 
 import uwaga
-from uwaga.integrations.run_text import load, record_text
+from uwaga.inspect.run_text import load, record_text
 from uwaga.viewer.messages import Reply, RequestError
 from uwaga.viewer.queries import labels
 from uwaga.viewer.service import ViewService
@@ -31,7 +31,7 @@ def previous_head(size: int, heads: int = 1) -> uwaga.AttentionMap:
 def test_they_are_those_of_python() -> None:
     recording = record_text(load("minilm", "float32"), "The animal didn't cross the street because it was too tired.")
     service = ViewService(ViewModel.create(recording))
-    table = uwaga.maps.head_labels(recording)
+    table = uwaga.inspect.head_labels(recording)
     found = [each for layer in range(6) for each in ask(service, layer=layer).meta["labels"]]
     common = {"broad"}  # what most heads are names none in the table; the page leaves it out when it knows all layers
     assert ["" if each["label"] in common else each["label"] for each in found] == [

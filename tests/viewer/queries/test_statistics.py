@@ -1,11 +1,11 @@
-"""The statistics table: equal to `uwaga.maps.head_table`, and close to it where a long text is sampled."""
+"""The statistics table: equal to `uwaga.inspect.head_table`, and close to it where a long text is sampled."""
 
 import numpy as np
 import pytest
 import torch
 
 import uwaga
-from uwaga.maps import head_table
+from uwaga.inspect import head_table
 from uwaga.viewer.queries.statistics import of_rows
 from uwaga.viewer.service import ViewService
 from uwaga.viewer.view_model import ViewModel

@@ -18,8 +18,7 @@ from torch.autograd.graph import Node
 from uwaga.integrations.transformers.layer_call import LayerArguments, plain_tensors, whole_mask
 from uwaga.integrations.transformers.packed_states import plain
 from uwaga.maps.base import MAX_BYTES, format_bytes
-from uwaga.maps.map import AttentionMap
-from uwaga.maps.recordings.copies import MapOptions
+from uwaga.maps.map import AttentionMap, MapOptions
 
 Observer = Callable[[nn.Module, Tensor, Tensor, Tensor, MapOptions], None]
 

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from uwaga.maps.interpretability.head_scores import has_visible_key, per_head
 from uwaga.maps.map import AttentionMap
+from uwaga.maps.per_head import has_visible_key, per_head
 from uwaga.nn import MultiHeadAttention
 from uwaga.nn.attention import watching
 from uwaga.nn.evaluation_mode import evaluation_mode

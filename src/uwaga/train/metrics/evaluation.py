@@ -19,7 +19,7 @@ from uwaga.train.config import Config
 from uwaga.train.data.batch import Batch
 from uwaga.train.data.corpus import Corpus, Split
 from uwaga.train.data.store import ReferencePair
-from uwaga.train.distributed import World
+from uwaga.train.parallel import World
 from uwaga.train.step import objective_inputs, without_labels
 
 # During training, error rates are of so many sources; those of the last step are of all.

@@ -61,7 +61,7 @@
 /** @typedef {{text: string, second: string | null, target: string | null, edits: Edits | null}} Typed */
 
 /**
- * @typedef {object} Edits  changes of a model, as uwaga.nn.edits.Edits describes them
+ * @typedef {object} Edits  changes of a model, as uwaga.inspect.edits.Edits describes them
  * @property {{kind: string, layer: number, head: number, value: number | "mean"}[]} heads
  * @property {{kind: string, layer: number, head: number, queries: number[] | null, keys: number[] | null}[]} scores
  * @property {any[]} weights

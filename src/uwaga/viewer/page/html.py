@@ -5,7 +5,7 @@ import hashlib
 import json
 from html import escape
 
-from uwaga.viewer import languages
+from uwaga._base import languages
 
 # The empty icon keeps the browser from requesting /favicon.ico.
 _HTML = """<!doctype html>

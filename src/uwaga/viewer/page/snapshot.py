@@ -84,7 +84,7 @@ def snapshot_html(
         max_bytes: size that the page aims at.
         progress: called with the completed fraction, from 0 to 1.
         stop: called before each request; True ends the snapshot with StoppedError.
-        language: of the page, a code of uwaga.viewer.languages.
+        language: of the page, a code of uwaga._base.languages.
 
     Raises:
         RequestError: from `exact`.

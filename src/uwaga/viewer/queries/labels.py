@@ -1,4 +1,4 @@
-"""Labels of every head of a layer, as `uwaga.maps.head_labels` gives them, over the items that are shown; for long texts from a sample of
+"""Labels of every head of a layer, as `uwaga.inspect.head_labels` gives them, over the items that are shown; for long texts from a sample of
 the queries. Beside them what other sentences tell of the model's heads.
 """
 
@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import torch
 
-from uwaga.maps.interpretability.head_labels import LEAST, HeadLabel, LabelShares, sampled_rows
+from uwaga.inspect.heads.labels import LEAST, HeadLabel, LabelShares, sampled_rows
 from uwaga.viewer.messages import Reply
 from uwaga.viewer.queries.heads import DIFFERENCE, Axis, HeadResolver, LayerSelection
 

@@ -217,7 +217,7 @@ def _about(resolver: HeadResolver) -> Reply:
     """Sides, layers, heads and axes, and where a page opens: the first request of every page."""
     sides = [_side(resolver, side) for side in resolver.ids]
     meta = {
-        # Not imported: the package's top-level module names modules of higher floors.
+        # Not imported: the package's top-level module names modules of higher layers.
         "version": sys.modules["uwaga"].__version__,
         "title": resolver.view_model.title,
         "tile": TILE,

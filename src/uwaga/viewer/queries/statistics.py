@@ -1,4 +1,4 @@
-"""Statistics of every head of a layer, as `uwaga.maps.head_table` defines them; for long texts from a sample of the queries.
+"""Statistics of every head of a layer, as `uwaga.inspect.head_table` defines them; for long texts from a sample of the queries.
 
 Letters: H heads, n sampled queries, K keys.
 """
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from uwaga.maps.interpretability.head_table import head_table
+from uwaga.inspect.heads.table import head_table
 from uwaga.maps.map import AttentionMap
 from uwaga.viewer.messages import Reply
 from uwaga.viewer.queries.heads import DIFFERENCE, HeadResolver, HeadView, LayerSelection

@@ -13,7 +13,7 @@ from starlette.requests import Request, cookie_parser
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from uwaga.viewer.languages import LANGUAGES, of_header
+from uwaga._base.languages import LANGUAGES, of_header
 from uwaga.viewer.messages import RequestError, Service
 from uwaga.viewer.page.bundle import bundle
 from uwaga.viewer.page.html import served_html

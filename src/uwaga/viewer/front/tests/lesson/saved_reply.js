@@ -1,4 +1,4 @@
-// A reply that Python computed; tests/viewer/lesson/test_kept_reply.py compares it with the present one.
+// A reply that Python computed; tests/lessons/test_kept_reply.py compares it with the present one.
 
 import { readFileSync } from "node:fs";
 import { readLesson } from "../../lesson/reply.js";

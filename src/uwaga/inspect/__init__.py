@@ -1,0 +1,102 @@
+"""What can be asked of a model: which weights it gives, what its heads do, what changes when it is changed.
+
+watching     uwaga.watch: record the attention of every layer while the model runs
+recordings   what is recorded, pass by pass; its maps and files
+editing      uwaga.edit: run a model with changed attention
+edits        the changes: which heads, which weights, whose values
+layers       the attention layers of a model of this package or of transformers
+heads        of each head: activations, gradients, scores, labels, rollouts, the pronouns that it follows
+logits       logit lens and direct logit attribution
+patching     activation patching
+run_text     a text through a model from a directory, recorded
+
+The public names; each is imported when first used.
+"""
+
+from typing import TYPE_CHECKING
+
+from uwaga._base.lazy import names
+
+if TYPE_CHECKING:
+    from uwaga.inspect.editing import edit
+    from uwaga.inspect.edits import Edits, Links, Patch
+    from uwaga.inspect.heads.activations import Activations, HeadActivations, activations
+    from uwaga.inspect.heads.coreference import WinogradPair, coreference_heads
+    from uwaga.inspect.heads.gradients import GradientMap, cross_gradient_rollout, gradient_rollout
+    from uwaga.inspect.heads.labels import head_labels
+    from uwaga.inspect.heads.norms import ScaledMap, value_norms
+    from uwaga.inspect.heads.rollout import rollout
+    from uwaga.inspect.heads.scores import duplicate_token, induction, previous_token
+    from uwaga.inspect.heads.table import HeadTable, head_changes, head_table
+    from uwaga.inspect.logits import LogitAttribution, LogitLens, logit_attribution, logit_lens
+    from uwaga.inspect.patching import PatchingResult, activation_patching
+    from uwaga.inspect.recordings.recording import Recording
+    from uwaga.inspect.watching import watch
+
+_HOME = {
+    "Activations": "uwaga.inspect.heads.activations",
+    "Edits": "uwaga.inspect.edits",
+    "GradientMap": "uwaga.inspect.heads.gradients",
+    "HeadActivations": "uwaga.inspect.heads.activations",
+    "HeadTable": "uwaga.inspect.heads.table",
+    "Links": "uwaga.inspect.edits",
+    "LogitAttribution": "uwaga.inspect.logits",
+    "LogitLens": "uwaga.inspect.logits",
+    "Patch": "uwaga.inspect.edits",
+    "PatchingResult": "uwaga.inspect.patching",
+    "Recording": "uwaga.inspect.recordings.recording",
+    "ScaledMap": "uwaga.inspect.heads.norms",
+    "WinogradPair": "uwaga.inspect.heads.coreference",
+    "activation_patching": "uwaga.inspect.patching",
+    "activations": "uwaga.inspect.heads.activations",
+    "coreference_heads": "uwaga.inspect.heads.coreference",
+    "cross_gradient_rollout": "uwaga.inspect.heads.gradients",
+    "duplicate_token": "uwaga.inspect.heads.scores",
+    "edit": "uwaga.inspect.editing",
+    "gradient_rollout": "uwaga.inspect.heads.gradients",
+    "head_changes": "uwaga.inspect.heads.table",
+    "head_labels": "uwaga.inspect.heads.labels",
+    "head_table": "uwaga.inspect.heads.table",
+    "induction": "uwaga.inspect.heads.scores",
+    "logit_attribution": "uwaga.inspect.logits",
+    "logit_lens": "uwaga.inspect.logits",
+    "previous_token": "uwaga.inspect.heads.scores",
+    "rollout": "uwaga.inspect.heads.rollout",
+    "value_norms": "uwaga.inspect.heads.norms",
+    "watch": "uwaga.inspect.watching",
+}
+
+__all__ = [
+    "Activations",
+    "Edits",
+    "GradientMap",
+    "HeadActivations",
+    "HeadTable",
+    "Links",
+    "LogitAttribution",
+    "LogitLens",
+    "Patch",
+    "PatchingResult",
+    "Recording",
+    "ScaledMap",
+    "WinogradPair",
+    "activation_patching",
+    "activations",
+    "coreference_heads",
+    "cross_gradient_rollout",
+    "duplicate_token",
+    "edit",
+    "gradient_rollout",
+    "head_changes",
+    "head_labels",
+    "head_table",
+    "induction",
+    "logit_attribution",
+    "logit_lens",
+    "previous_token",
+    "rollout",
+    "value_norms",
+    "watch",
+]
+
+__getattr__, __dir__ = names(__name__, _HOME)

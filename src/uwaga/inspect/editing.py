@@ -1,0 +1,626 @@
+"""Change what a model's attention computes, inside a `with`: heads, links, weights, queries, keys, values and outputs.
+
+Letters: B batch, H query heads, G key/value heads, Q queries, K keys, P positions, D query/key width, E value width, N packed
+tokens, R ragged rows.
+"""
+
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from itertools import chain
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from uwaga.inspect.edits import Ablation, Edits, HeadKey, Links, Patch, WeightChange, Where
+from uwaga.inspect.layers import builtin, huggingface
+from uwaga.inspect.layers.attention_layers import AttentionLayers
+from uwaga.inspect.recordings.recording import describe_layers
+from uwaga.inspect.recordings.stack import AttentionId, start_of
+from uwaga.nn import MultiHeadAttention
+from uwaga.nn.attention import Attend, Editor, editing
+from uwaga.nn.operand import values_of
+from uwaga.ops.linear.api import linear_map
+from uwaga.ops.masks import Both, DenseMask, Documents, Either, KeyLengths, Mask, as_mask
+from uwaga.ops.ragged import Operand, Ragged
+
+MAX_NESTED = 128  # contexts of this thread: each calls the next one, and Python has a thousand frames
+_nested: ContextVar[int] = ContextVar("nested", default=0)
+MANY_LINKS = 256  # of a head, from which on they are joined
+# Of the masks of one layer's blocked links, and of a dense mask that is taken in place of many links: it takes one step to read.
+MAX_MASK_BYTES, SMALL_MASK_BYTES = 1 << 30, 1 << 24
+
+
+@contextmanager
+def edit(
+    model: nn.Module,
+    edits: Edits | None = None,
+    *,
+    heads: Mapping[HeadKey, Ablation] | None = None,
+    scores: Mapping[HeadKey, Links | Sequence[Links]] | None = None,
+    weights: Mapping[HeadKey, WeightChange | Sequence[WeightChange]] | None = None,
+    patch: Mapping[HeadKey, Patch | Sequence[Patch]] | None = None,
+) -> Iterator[Edits]:
+    """A context manager inside which the model's attention is changed; nothing remains of it afterwards, also after an exception.
+
+        with uwaga.edit(model, heads={("decoder", 4, 5): 0.0}):
+            model(ids)                                          # as if that head gave zeros
+
+    Changes are those of `Edits`. Layers and heads count as in `uwaga.watch`, which shows the changed queries, keys and links where
+    it is used in the same block; changes of weights after softmax are in no map, but in all later layers.
+
+    A model of this package keeps its fast path: scaling a head multiplies its output before W_O, blocked links are masks of O(Q + K)
+    memory, and links that are weakened after softmax take one more pass of the layer's attention for each set of queries; a
+    matrix is made only where one is given. A model of transformers keeps its attn_implementation: "uwaga" as above; "eager" and
+    "sdpa" with links as a dense mask. Any other is an error.
+
+    Positions are those of the whole text in a generation with a KV cache too; in a padded batch of transformers columns of the batch.
+    Contexts may be nested, up to 128: the inner one changes operands first and results last. Other threads compute as before.
+
+    Raises:
+        ValueError: as `Edits`; a layer or head that the model does not have; a patch or matrix that does not fit; a position that
+            no pass had; no attention was computed in the block; more than 128 nested contexts.
+    """
+    given = {"heads": heads, "scores": scores, "weights": weights, "patch": patch}
+    named = {name: value for name, value in given.items() if value is not None}
+    if edits is not None and named:
+        raise ValueError(f"edit: give an Edits or {', '.join(named)}, not both")
+    edits = Edits(**named) if edits is None else edits  # type: ignore[arg-type]
+    found = AttentionLayers.of(
+        [*builtin.find_attentions(model), *huggingface.find_attentions(model, "edit")], operation="edit"
+    )
+    _check_heads(model, edits, found)
+    session = _Session()
+    editors: dict[nn.Module, Editor] = {}
+    follows_decoder = any(where.kind == "cross" for where in edits.wheres())  # for the positions of its queries
+    for module, where in found.ids.items():
+        changes = _LayerChanges.of(edits, where)
+        if changes is not None or (follows_decoder and where.kind == "decoder"):
+            editors[module] = session.layer_editor(where, changes)
+    with editing_layers(model, editors):
+        yield edits
+    session.check(type(model).__name__)
+
+
+@contextmanager
+def editing_layers(model: nn.Module, editors: Mapping[nn.Module, Editor]) -> Iterator[None]:
+    """A context in which attention layers of a model, of this package or of transformers, have these editors.
+
+    Raises:
+        ValueError: more than MAX_NESTED contexts, one within another.
+    """
+    if _nested.get() >= MAX_NESTED:
+        raise ValueError(f"edit: more than {MAX_NESTED} edits are nested; make the changes by one Edits")
+    _nested.set(_nested.get() + 1)
+    try:
+        with _editing(editors), huggingface.editing(model, editors):
+            yield
+    finally:
+        _nested.set(_nested.get() - 1)
+
+
+def _check_heads(model: nn.Module, edits: Edits, found: AttentionLayers) -> None:
+    name, modules = type(model).__name__, {where: module for module, where in found.ids.items()}
+    if not modules:
+        raise ValueError(
+            f"edit: {name} has no attention that can be edited: neither uwaga.nn.MultiHeadAttention nor a model of "
+            "transformers that offers attn_implementation"
+        )
+    for where in edits.wheres():
+        module = modules.get(AttentionId(where.kind, where.layer))
+        if module is None:
+            raise ValueError(
+                f"edit: {name} has no layer {where.kind!r} {where.layer}; there are {describe_layers(modules)}"
+            )
+        if isinstance(module, MultiHeadAttention):
+            _check_head(where, module.num_heads)
+
+
+def _check_head(where: Where, heads: int, of: str = "") -> None:
+    if where.head is not None and where.head >= heads:
+        raise ValueError(
+            f"edit: there is no {of}head {where.head} in {where.kind} {where.layer}, whose {of}heads are 0 to {heads - 1}"
+        )
+
+
+@contextmanager
+def _editing(editors: Mapping[nn.Module, Editor]) -> Iterator[None]:
+    """A context in which layers of this package have these editors, around those that they had."""
+    layers = [
+        (module, _untraced(editor)) for module, editor in editors.items() if isinstance(module, MultiHeadAttention)
+    ]
+    with editing(dict(layers)):
+        yield
+
+
+def _untraced(editor: Editor) -> Editor:
+    """The editor as torch.compile calls it, between two graphs; importing its compiler takes seconds where nothing is compiled."""
+    return torch.compiler.disable(editor) if "torch._dynamo" in sys.modules else editor
+
+
+class _LayerChanges(NamedTuple):
+    """What changes in one layer; heads None are all of it."""
+
+    heads: list[tuple[Where, Ablation]]
+    scores: list[tuple[Where, Links]]
+    weights: list[tuple[Where, WeightChange]]
+    patch: list[tuple[Where, Patch]]
+
+    @staticmethod
+    def of(edits: Edits, layer: AttentionId) -> "_LayerChanges | None":
+        """None where nothing changes."""
+        listed: list[list[tuple[Where, Any]]] = []
+        for changes in (edits.heads, edits.scores, edits.weights, edits.patch):
+            listed.append(
+                [
+                    (Where(*where), each)
+                    for where, value in changes.items()
+                    if where[:2] == layer
+                    for each in (value if isinstance(value, tuple) else (value,))
+                ]
+            )
+        return _LayerChanges(*listed) if any(listed) else None
+
+    @property
+    def needs_operands(self) -> bool:
+        """Whether more than the output changes, or positions or padding matter."""
+        return bool(self.scores or self.weights or self.patch) or any(
+            value == "mean" for _, value in self.heads if isinstance(value, str)
+        )
+
+
+class _Session:
+    """The state of one `with`: its thread, and what was computed in it."""
+
+    def __init__(self) -> None:
+        self.thread = threading.get_ident()
+        self.layers: list[LayerEditor] = []
+        self.decoder_start: Tensor | int = 0  # the position of the first query in the last self-attention of a decoder
+
+    def layer_editor(self, where: AttentionId, changes: _LayerChanges | None) -> "LayerEditor":
+        self.layers.append(LayerEditor(self, where, changes))
+        return self.layers[-1]
+
+    def check(self, model: str) -> None:
+        """Raises ValueError: a changed layer computed nothing, or a position was in no pass."""
+        changed = [layer for layer in self.layers if layer.changes is not None]
+        if changed and not any(layer.queries for layer in changed):
+            raise ValueError(
+                f"edit: nothing was changed: {model} computed none of the edited attentions in this thread while they were edited"
+            )
+        for layer in changed:
+            layer.check()
+
+
+class LayerEditor:
+    """The changes of one attention layer, as an `uwaga.nn.attention.Editor`."""
+
+    def __init__(self, session: _Session, layer: AttentionId, changes: _LayerChanges | None) -> None:
+        self.session, self.layer, self.changes = session, layer, changes
+        self.needs_operands = changes is None or changes.needs_operands
+        self.queries = self.keys = 0  # the number of positions that any pass had
+
+    def __call__(
+        self,
+        attend: Attend,
+        query: Operand,
+        key: Operand,
+        value: Operand,
+        options: dict[str, Any],
+        start: Tensor | int | None,
+    ) -> Operand:
+        """See `Editor`."""
+        if threading.get_ident() != self.session.thread:
+            return attend(query, key, value, options)
+        first = self._start(query, key, options["mask"], start) if self.needs_operands else 0
+        if self.layer.kind == "decoder":
+            self.session.decoder_start = first
+        if self.changes is None:
+            return attend(query, key, value, options)
+        tokens = _Tokens(query, key, first)
+        self._note(tokens)
+        for changes in (self.changes.heads, self.changes.scores, self.changes.weights):
+            for where, _ in changes:
+                _check_head(where, tokens.heads)
+        for where, patch in self.changes.patch:
+            if patch.operand == "query":
+                query = _patched(where, patch, query, tokens.query_positions)
+            elif patch.operand == "key":
+                key = _patched(where, patch, key, tokens.key_positions)
+            elif patch.operand == "value":
+                value = _patched(where, patch, value, tokens.key_positions)
+        if self.changes.scores:
+            links = _links_mask(self.changes.scores, tokens)
+            mask = options["mask"]
+            options = options | {"mask": links if mask is None else as_mask(mask) & links}
+        output = attend(query, key, value, options)
+        output = self._with_weights(output, attend, query, key, value, options, tokens)
+        for where, patch in self.changes.patch:
+            if patch.operand == "output":
+                output = _patched(where, patch, output, tokens.query_positions)
+        return _with_heads(self.changes.heads, output, tokens, options["mask"])
+
+    def check(self) -> None:
+        """Raises ValueError: a position was in no pass."""
+        assert self.changes is not None
+        if not self.queries:
+            return
+        for where, each in (*self.changes.scores, *self.changes.weights):
+            if isinstance(each, Links):
+                self._check_reached(where, "queries", each.queries, self.queries)
+                self._check_reached(where, "keys", each.keys, self.keys)
+        for where, patch in self.changes.patch:
+            of_queries = patch.operand in ("query", "output")
+            self._check_reached(
+                where, f"a patched {patch.operand}", patch.positions, self.queries if of_queries else self.keys
+            )
+
+    def _check_reached(self, where: Where, name: str, positions: Any, tokens: int) -> None:
+        if positions and max(positions) >= tokens:
+            raise ValueError(
+                f"edit: {where}: there was no position {max(positions)} of {name}; the longest text had {tokens} tokens"
+            )
+
+    def _start(
+        self, query: Operand, key: Operand, mask: Mask | Tensor | None, start: Tensor | int | None
+    ) -> Tensor | int:
+        """The position of the first query of each row: a number, or (B,)."""
+        if self.layer.kind == "cross":
+            return self.session.decoder_start
+        if start is None:
+            start = start_of(mask)
+        if start is not None:
+            return start
+        if isinstance(query, Ragged) and isinstance(key, Ragged):
+            return 0 if query.offsets is key.offsets else key.lengths - query.lengths
+        assert isinstance(query, Tensor)
+        assert isinstance(key, Tensor)
+        return key.shape[-2] - query.shape[-2]
+
+    def _note(self, tokens: "_Tokens") -> None:
+        """Count the positions of this pass."""
+        if self.needs_operands:
+            self.queries, self.keys = max(self.queries, tokens.most_queries), max(self.keys, tokens.most_keys)
+        else:
+            self.queries = self.keys = 1
+
+    def _with_weights(
+        self,
+        output: Operand,
+        attend: Attend,
+        query: Operand,
+        key: Operand,
+        value: Operand,
+        options: dict[str, Any],
+        tokens: "_Tokens",
+    ) -> Operand:
+        assert self.changes is not None
+        matrices = [(where, each) for where, each in self.changes.weights if isinstance(each, Tensor)]
+        links = [(where, each) for where, each in self.changes.weights if isinstance(each, Links)]
+        if links and options["dropout"]:
+            raise ValueError("edit: weights cannot be changed with dropout of the attention weights; use model.eval()")
+        if links:
+
+            def again(scaled: Operand) -> Operand:
+                return attend(query, key, scaled, options, is_first=False)
+
+            output = _with_factors(links, output, value, again, tokens)
+        for where, matrix in matrices:
+            output = _with_matrix(where, matrix, output, value, tokens)
+        return output
+
+
+class _Tokens:
+    """The positions of the queries and keys of one call.
+
+    Positions of a dense operand are (Q,), or (B, Q) where rows start differently; of a ragged one (N,).
+    """
+
+    def __init__(self, query: Operand, key: Operand, start: Tensor | int) -> None:
+        self.query, self.key, self.start = query, key, start
+        self.heads = query.values.shape[1] if isinstance(query, Ragged) else query.shape[-3]
+        self.device = values_of(query).device
+
+    @property
+    def most_queries(self) -> int:
+        start = int(self.start.max()) if isinstance(self.start, Tensor) and self.start.numel() else self.start
+        return (self.query.max_length if isinstance(self.query, Ragged) else self.query.shape[-2]) + int(start)
+
+    @property
+    def most_keys(self) -> int:
+        return self.key.max_length if isinstance(self.key, Ragged) else self.key.shape[-2]
+
+    @property
+    def query_positions(self) -> Tensor:
+        return _positions(self.query, self.start)
+
+    @property
+    def key_positions(self) -> Tensor:
+        return _positions(self.key, 0)
+
+    def grids(self) -> tuple[Tensor, Tensor]:
+        """Positions as dense masks need them: queries (Q,), (B, Q) or (R, longest Q); keys (K,)."""
+        if not isinstance(self.query, Ragged):
+            return self.query_positions, self.key_positions
+        longest = torch.arange(self.query.max_length, device=self.device)
+        queries = longest + self.start[:, None] if isinstance(self.start, Tensor) else longest + self.start
+        return queries, torch.arange(self.most_keys, device=self.device)
+
+
+def _positions(x: Operand, start: Tensor | int) -> Tensor:
+    device = values_of(x).device
+    if not isinstance(x, Ragged):
+        count = torch.arange(x.shape[-2], device=device)
+        return count + (start[:, None] if isinstance(start, Tensor) else start)
+    before = x.offsets[:-1] - start
+    return torch.arange(x.values.shape[0], device=device) - before[_rows(x)]
+
+
+def _rows(x: Ragged) -> Tensor:
+    """(N,) the row of each token."""
+    return torch.repeat_interleave(x.lengths, output_size=x.values.shape[0])
+
+
+def _inside(positions: Tensor, listed: Any) -> Tensor:
+    """Bool, of the shape of positions; listed None: all."""
+    if listed is None:
+        return torch.ones_like(positions, dtype=torch.bool)
+    return torch.isin(positions, torch.tensor(listed, dtype=positions.dtype, device=positions.device))
+
+
+def _for_output(inside: Tensor, x: Operand) -> Tensor:
+    """Positions' bools, (Q,), (B, Q) or (N,), as they broadcast to (..., H, Q, E) or (N, H, E)."""
+    return inside[:, None, None] if isinstance(x, Ragged) else inside[..., None, :, None]
+
+
+def _of_heads(where: Where, heads: int, x: Operand) -> Tensor:
+    """Bool: the heads meant, as they broadcast to (..., H, Q, E) or (N, H, E)."""
+    numbers = torch.arange(heads, device=values_of(x).device)
+    meant = torch.ones_like(numbers, dtype=torch.bool) if where.head is None else numbers == where.head
+    return meant[:, None] if isinstance(x, Ragged) else meant[:, None, None]
+
+
+def _heads_of(x: Operand) -> int:
+    return x.values.shape[1] if isinstance(x, Ragged) else x.shape[-3]
+
+
+def _put(x: Operand, at: Tensor, source: Tensor) -> Operand:
+    values = torch.where(at, source, values_of(x))
+    return x.with_values(values) if isinstance(x, Ragged) else values
+
+
+def _links_mask(links: Sequence[tuple[Where, Links]], tokens: _Tokens) -> Mask:
+    """All pairs but these links: a pair is visible if its query or its key is not of the link, in O(H (Q + K)) memory for each link; or
+    of many links a dense mask, where that is smaller or small."""
+    queries, keys = tokens.grids()
+    by_head = [[each for where, each in links if where.head in (None, head)] for head in range(tokens.heads)]
+    is_many = max(map(len, by_head)) > MANY_LINKS
+    if is_many:
+        by_head = [_joined(each) for each in by_head]
+    count = max(map(len, by_head))
+    dense, apart = (
+        tokens.heads * size for size in (queries.numel() * keys.shape[-1], count * (queries.numel() + keys.shape[-1]))
+    )
+    is_dense = is_many and dense <= max(apart, SMALL_MASK_BYTES)
+    if is_many and (size := dense if is_dense else apart) > MAX_MASK_BYTES:
+        raise ValueError(
+            f"edit: {count} links that differ in queries and keys, in {tokens.heads} heads over {queries.shape[-1]} queries and "
+            f"{keys.shape[-1]} keys, need {size:,} bytes of masks; the limit is {MAX_MASK_BYTES:,}"
+        )
+    masks: list[Mask] = []
+    bits: Tensor | None = None
+    for n in range(count):
+        nth = [each[n] if n < len(each) else Links((), ()) for each in by_head]
+        rows = torch.stack([~_inside(queries, each.queries) for each in nth], -2)[..., None]  # (..., H, Q, 1)
+        columns = torch.stack([~_inside(keys, each.keys) for each in nth])[:, None]  # (H, 1, K)
+        if not is_dense:
+            masks.append(Either(left=DenseMask(bits=rows), right=DenseMask(bits=columns)))
+        elif bits is None:
+            bits = rows | columns
+        else:
+            bits &= rows | columns
+    return _all_of(masks) if bits is None else DenseMask(bits=bits)
+
+
+def _joined(links: list[Links]) -> list[Links]:
+    """The same links, with those of equal queries in one, and then those of equal keys."""
+    for same, other in (("queries", "keys"), ("keys", "queries")):
+        groups: dict[Any, list[Any]] = {}
+        for each in links:
+            groups.setdefault(getattr(each, same), []).append(getattr(each, other))
+        links = [
+            Links(**{same: positions, other: None if None in parts else tuple(dict.fromkeys(chain(*parts)))})
+            for positions, parts in groups.items()
+        ]
+    return links
+
+
+def _all_of(masks: Sequence[Mask]) -> Mask:
+    """The masks combined by &, in a tree of logarithmic depth: masks are read by recursion."""
+    if len(masks) == 1:
+        return masks[0]
+    half = len(masks) // 2
+    return _all_of(masks[:half]) & _all_of(masks[half:])
+
+
+def _patched(where: Where, patch: Patch, x: Operand, positions: Tensor) -> Operand:
+    """The operand with the patch's vectors at its positions."""
+    _check_head(where, _heads_of(x), "key " if patch.operand in ("key", "value") else "")
+    values, source = values_of(x), patch.source
+    if source.shape[-1] != values.shape[-1]:
+        raise ValueError(
+            f"edit: patch {where}: the {patch.operand} is {values.shape[-1]} wide, and the source {tuple(source.shape)}"
+        )
+    rows = len(x) if isinstance(x, Ragged) else (x.shape[0] if x.dim() == 4 else None)
+    if source.dim() == 3 and source.shape[0] != rows:
+        raise ValueError(
+            f"edit: patch {where}: the source {tuple(source.shape)} is of {source.shape[0]} texts, the batch of {rows}"
+        )
+    listed = torch.tensor(patch.positions, dtype=torch.int64, device=values.device)
+    source = source.to(values)
+    if not len(listed):
+        return x
+    order = listed.argsort()
+    ascending = listed[order]
+    at = torch.searchsorted(ascending, positions).clamp(max=len(listed) - 1)
+    inside, index = ascending[at] == positions, order[at]
+    if isinstance(x, Ragged):
+        vectors = source[index] if source.dim() == 2 else source[_rows(x), index]
+        vectors = vectors[:, None]  # (N, 1, D)
+    elif source.dim() == 2:
+        vectors = source[index][..., None, :, :]  # (1, Q, D) or (B, 1, Q, D)
+    else:
+        index = index.expand(source.shape[0], -1)
+        vectors = source.gather(1, index[..., None].expand(-1, -1, source.shape[-1]))[:, None]
+    return _put(x, _of_heads(where, _heads_of(x), x) & _for_output(inside, x), vectors)
+
+
+def _with_factors(
+    links: Sequence[tuple[Where, Links]],
+    output: Operand,
+    value: Operand,
+    again: Callable[[Operand], Operand],
+    tokens: _Tokens,
+) -> Operand:
+    """The output with the weights of links multiplied: sum_j a_ij (f_j v_j) for the queries of the links, where f_j is the factor.
+
+    Queries that are in the same links share a call of attention, and so do heads with different keys and values.
+    """
+    queries, keys = tokens.query_positions, tokens.key_positions
+    sets = list(dict.fromkeys(each.queries for _, each in links))
+    member = torch.stack([_inside(queries, listed) for listed in sets], -1)  # (..., sets)
+    group = _heads_of(output) // _heads_of(value)
+    for signature in member.reshape(-1, len(sets)).unique(dim=0):
+        active = [(where, each) for where, each in links if bool(signature[sets.index(each.queries)])]
+        if not active:
+            continue
+        at = _for_output((member == signature).all(-1), output)
+        for slot in range(group):
+            factors, meant = [], []
+            for head in range(slot, _heads_of(output), group):
+                of_head = [each for where, each in active if where.head in (None, head)]
+                factor = torch.ones(keys.shape, dtype=values_of(value).dtype, device=keys.device)
+                for each in of_head:
+                    factor = torch.where(_inside(keys, each.keys), factor * each.factor, factor)
+                factors.append(factor)
+                meant += [head] if of_head else []
+            if not meant:
+                continue
+            factor_G = torch.stack(factors, -1 if isinstance(value, Ragged) else 0)[..., None]
+            # Not a product where the factor is 0: a value may be infinite or NaN.
+            scaled = values_of(value) * factor_G
+            scaled = scaled.masked_fill(factor_G == 0, 0.0)
+            changed = again(value.with_values(scaled) if isinstance(value, Ragged) else scaled)
+            for head in meant:
+                one = _of_heads(Where("", 0, head), _heads_of(output), output)
+                output = _put(output, at & one, values_of(changed))
+    return output
+
+
+def _with_matrix(where: Where, matrix: Tensor, output: Operand, value: Operand, tokens: _Tokens) -> Operand:
+    """The output with a head's weights replaced by a matrix."""
+    if isinstance(output, Ragged) or isinstance(value, Ragged) or isinstance(tokens.start, Tensor):
+        raise ValueError(
+            f"edit: weights {where}: a matrix takes the place of the weights of padded rows of one length, not of ragged ones"
+        )
+    first, queries, keys = tokens.start, output.shape[-2], value.shape[-2]
+    batch = output.shape[0] if output.dim() == 4 else None
+    if (
+        matrix.shape[-2] < first + queries
+        or matrix.shape[-1] < keys
+        or (matrix.dim() == 3 and matrix.shape[0] != batch)
+    ):
+        raise ValueError(
+            f"edit: weights {where}: a matrix {tuple(matrix.shape)} does not cover queries {first} to {first + queries - 1} and "
+            f"{keys} keys of {batch} texts"
+        )
+    rows = matrix[..., first : first + queries, :keys].to(value)
+    each = range(_heads_of(output)) if where.head is None else (where.head,)
+    for head in each:
+        own = _weighted(rows, value[..., head * _heads_of(value) // _heads_of(output), :, :])
+        replaced = _put(output, _of_heads(Where("", 0, head), _heads_of(output), output), own[..., None, :, :])
+        assert isinstance(replaced, Tensor)
+        output = replaced
+    return output
+
+
+def _weighted(rows: Tensor, value: Tensor) -> Tensor:
+    """rows @ value, (..., Q, E), of (..., Q, K) and (..., K, E), by `uwaga.linear` for each text, so that its bits do not depend on
+    the batch."""
+    if value.dim() == 2:
+        return linear_map(rows, value.mT)
+    found = value.new_empty((len(value), rows.shape[-2], value.shape[-1]))
+    for b, (weights, text) in enumerate(zip(rows.expand(len(value), -1, -1), value, strict=True)):
+        found[b] = linear_map(weights, text.mT)
+    return found
+
+
+def _with_heads(
+    heads: Sequence[tuple[Where, Ablation]], output: Operand, tokens: _Tokens, mask: Mask | Tensor | None
+) -> Operand:
+    """The output with heads scaled or replaced; those of other heads keep their bits."""
+    values = values_of(output)
+    count, is_ragged = _heads_of(output), isinstance(output, Ragged)
+    scale = [1.0] * count
+    for where, value in heads:
+        each = range(count) if where.head is None else (where.head,)
+        if isinstance(value, float):
+            for head in each:
+                scale[head] *= value
+            continue
+        if isinstance(value, Tensor):
+            if value.shape[0] != values.shape[-1]:
+                raise ValueError(
+                    f"edit: heads {where}: the output is {values.shape[-1]} wide, and the vector {tuple(value.shape)}"
+                )
+            vector = value.to(values)
+        else:
+            vector = _mean(where, output, tokens, mask)
+            vector = vector if is_ragged else vector[:, None]
+        values = torch.where(_of_heads(where, count, output), vector, values)
+    factors = torch.tensor(scale, dtype=values.dtype, device=values.device)
+    factors = factors[:, None] if is_ragged else factors[:, None, None]
+    if any(each != 1.0 for each in scale):
+        values = values * factors
+    if 0.0 in scale:
+        values = values.masked_fill(factors == 0, 0.0)
+    return output.with_values(values) if isinstance(output, Ragged) else values
+
+
+def _mean(where: Where, output: Operand, tokens: _Tokens, mask: Mask | Tensor | None) -> Tensor:
+    """(H, E): the mean output of each head over all tokens of the batch that are not padding."""
+    if isinstance(output, Ragged):
+        return output.values.mean(0)
+    real = _real_tokens(where, mask, tokens)
+    flat = output.reshape(-1, *output.shape[-3:])
+    if real is None:
+        return flat.mean((0, 2))
+    real = real.expand(flat.shape[0], -1)[:, -flat.shape[2] :]
+    kept = torch.where(real[:, None, :, None], flat, 0.0)
+    return kept.sum((0, 2)) / real.sum()
+
+
+def _real_tokens(where: Where, mask: Mask | Tensor | None, tokens: _Tokens) -> Tensor | None:
+    """(B, K) bool: the keys that the mask does not hide from every query; None: all. Of self-attention these are its tokens."""
+    if where.kind == "cross":
+        raise ValueError(
+            f'edit: heads {where}: "mean" cannot tell padding of the decoder in cross-attention; give the vector'
+        )
+    if mask is None:
+        return None
+    mask = as_mask(mask)
+    if isinstance(mask, Both):
+        parts = [part for each in (mask.left, mask.right) if (part := _real_tokens(where, each, tokens)) is not None]
+        return None if not parts else parts[0] & parts[-1]
+    if isinstance(mask, KeyLengths):
+        return tokens.key_positions < mask.lengths.reshape(-1, 1)
+    if isinstance(mask, DenseMask):
+        bits = mask.bits.expand(*mask.bits.shape[:-1], tokens.most_keys)
+        bits = bits.reshape(-1, *bits.shape[-3:]) if bits.dim() > 2 else bits.expand(1, 1, -1, -1)
+        return bits.flatten(1, 2).any(1)
+    if isinstance(mask, Documents):
+        raise ValueError(f'edit: heads {where}: "mean" cannot tell padding in a mask of documents; give the vector')
+    return None

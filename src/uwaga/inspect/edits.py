@@ -1,0 +1,400 @@
+"""Changes of a model's attention as plain data: heads scaled, links cut, weights replaced, operands patched.
+
+`uwaga.edit` applies them. They can be checked, compared, written as JSON and printed as Python.
+
+Letters: B batch, H query heads, Q queries, K keys, P positions, D query/key width, E value width.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from uwaga._base.options import is_number
+from uwaga._base.terminal import short
+from uwaga.inspect.recordings.passes import rows
+from uwaga.inspect.recordings.recording import Recording
+from uwaga.inspect.recordings.stack import KINDS
+from uwaga.ops.linear.api import linear_map
+
+OPERANDS = ("query", "key", "value", "output")
+MAX_CHANGES = 10_000  # of one description read from JSON
+MAX_POSITION = 2**31 - 1
+
+HeadKey = tuple[str, int, int | None]  # kind, layer, head; None: all heads of the layer
+Positions = Sequence[int] | int | None
+
+
+class Where(NamedTuple):
+    """One head of one attention layer, or with head=None all heads of it."""
+
+    kind: str  # "encoder", "decoder" or "cross"
+    layer: int
+    head: int | None
+
+    def __str__(self) -> str:
+        return f"({self.kind!r}, {self.layer}, {self.head})"
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """The links from some queries to some keys: which positions may see which.
+
+    In `scores` they are blocked before softmax: their weights become 0 and the rest of the row grows, so that it still sums to 1 (the
+    attention knockout of Geva et al., "Dissecting Recall of Factual Associations in Auto-Regressive Language Models", 2023,
+    section 5). A row without any other key gives zeros. In `weights` their weights are multiplied by `factor` after softmax:
+    the rest of the row stays as it is, and it no longer sums to 1.
+
+    Args:
+        queries: positions of the text, from 0, a list or one; None: all.
+        keys: the same; of cross-attention positions of the encoder's text.
+        factor: of the weights, after softmax; before it there is only 0.
+
+    Raises:
+        ValueError: positions that are not integers from 0, or a factor that is not finite.
+    """
+
+    queries: Positions = None
+    keys: Positions = None
+    factor: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("queries", "keys"):
+            object.__setattr__(self, name, _positions(f"Links: {name}", getattr(self, name)))
+        object.__setattr__(self, "factor", _number("Links: factor", self.factor))
+
+    def __repr__(self) -> str:
+        last = "" if self.factor == 0 else f", factor={self.factor!r}"
+        return f"uwaga.Links(queries={_listed(self.queries)}, keys={_listed(self.keys)}{last})"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Patch:
+    """Vectors that take the place of a head's own: activation patching (Vig et al., "Investigating Gender Bias in Language Models
+    Using Causal Mediation Analysis", 2020; Meng et al., "Locating and Editing Factual Associations in GPT", 2022).
+
+    Args:
+        operand: "query" or "key", as they meet each other: after rotary positions; "value"; or "output", the head's result before W_O.
+        source: (P, D) for all texts of a batch, or (B, P, D) with those of each; E wide for "value" and "output".
+        positions: P positions of the text, from 0; of "key" and "value" in cross-attention positions of the encoder's text. None: the
+            first P.
+
+    Where query heads share keys, the head of a "key" or "value" is a key head.
+
+    Raises:
+        ValueError: another operand, a source of another shape, positions that are not P different integers from 0.
+    """
+
+    operand: str
+    source: Tensor
+    positions: Positions = None
+
+    def __post_init__(self) -> None:
+        if self.operand not in OPERANDS:
+            raise ValueError(f"Patch: operand must be one of {', '.join(OPERANDS)}, not {self.operand!r}")
+        if not isinstance(self.source, Tensor) or self.source.dim() not in (2, 3):
+            found = tuple(self.source.shape) if isinstance(self.source, Tensor) else type(self.source).__name__
+            raise ValueError(f"Patch: source must be a tensor (P, D) or (B, P, D), not {found}")
+        listed = _positions("Patch: positions", self.positions)
+        listed = tuple(range(self.source.shape[-2])) if listed is None else listed
+        if len(listed) != self.source.shape[-2]:
+            raise ValueError(
+                f"Patch: there are {len(listed)} positions for {self.source.shape[-2]} vectors of the source"
+            )
+        object.__setattr__(self, "positions", listed)
+
+    @classmethod
+    def of(
+        cls, recording: Recording, operand: str, where: tuple[str, int, int], positions: Positions = None
+    ) -> "Patch":
+        """The vectors that a head had in a recorded pass, to be put in their place in another pass.
+
+        Args:
+            recording: of `uwaga.watch`; of "value" and "output" one that has kept its values.
+            operand: as of `Patch`. An output is computed again from the recorded weights and values.
+            where: kind, layer and head of the recording's maps; of a "key" or "value" the head of the keys.
+            positions: of the recorded text, and of the text that is patched; None: all of a recorded text. Of several recorded
+                texts the vectors of each are taken, (B, P, D).
+
+        Raises:
+            KeyError: the recording has no such layer, or no values.
+            ValueError: another operand, a head or a position that is not there, or texts of several lengths without positions.
+        """
+        if operand not in OPERANDS:
+            raise ValueError(f"Patch.of: operand must be one of {', '.join(OPERANDS)}, not {operand!r}")
+        kind, layer, head = where
+        chosen = _positions("Patch.of: positions", positions)
+        weights = recording.maps[kind, layer]
+        operands = {"query": weights.query, "key": weights.key}
+        texts = rows(operands[operand] if operand in operands else recording.values[kind, layer])
+        heads = rows(weights.query)[0].shape[1] if operand == "output" else texts[0].shape[1]
+        if not 0 <= head < heads:
+            raise ValueError(f"Patch.of: there is no head {head} in {kind} {layer}, whose heads are 0 to {heads - 1}")
+        lengths = {len(text) for text in (rows(weights.query) if operand == "output" else texts)}
+        if chosen is None and len(lengths) > 1:
+            raise ValueError(
+                f"Patch.of: the recorded texts have {min(lengths)} to {max(lengths)} tokens: name positions"
+            )
+        chosen = tuple(range(min(lengths))) if chosen is None else chosen
+        if chosen and max(chosen) >= min(lengths):
+            raise ValueError(
+                f"Patch.of: there is no position {max(chosen)} in a recorded text of {min(lengths)} tokens"
+            )
+        if operand == "output":
+            key_head = head * texts[0].shape[1] // heads
+            found = [
+                torch.stack(
+                    [linear_map(weights.select(b, head).row(i).to(text.dtype), text[:, key_head].mT) for i in chosen]
+                )
+                for b, text in enumerate(texts)
+            ]
+        else:
+            found = [text[list(chosen), head] for text in texts]
+        return cls(operand, found[0] if len(found) == 1 else torch.stack(found), chosen)
+
+    def __repr__(self) -> str:
+        return f"uwaga.Patch({self.operand!r}, <tensor {tuple(self.source.shape)}>, {_listed(self.positions)})"
+
+
+Ablation = float | str | Tensor
+WeightChange = Links | Tensor
+_Change = TypeVar("_Change")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Edits:
+    """Changes of a model's attention, applied by `uwaga.edit(model, edits)` or by `uwaga.edit` with the same arguments.
+
+    Every key is (kind, layer, head) as in the maps of a recording, kind "encoder", "decoder" or "cross", and head None for all.
+
+    Args:
+        heads: what becomes of a head's output, before W_O: a number multiplies it, 0.0 ablates the head; "mean" replaces it by the
+            mean over all tokens of the batch in the same pass, padding excluded; a tensor (E,) by that vector.
+        scores: `Links` that are blocked before softmax, one or a list.
+        weights: `Links` whose weights are multiplied after softmax, one or a list; or a matrix (Q, K), or (B, Q, K), that takes the
+            place of the weights.
+        patch: `Patch`, one or a list.
+
+    Within one layer queries, keys and values are patched first, then scores, then weights, then outputs are patched, and heads
+    come last.
+
+    Raises:
+        ValueError: a key or a value of another form; the message names it.
+    """
+
+    heads: Mapping[HeadKey, Ablation] = field(default_factory=dict)
+    scores: Mapping[HeadKey, Links | Sequence[Links]] = field(default_factory=dict)
+    weights: Mapping[HeadKey, WeightChange | Sequence[WeightChange]] = field(default_factory=dict)
+    patch: Mapping[HeadKey, Patch | Sequence[Patch]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        heads = {_where("heads", key): _ablation(key, value) for key, value in _pairs("heads", self.heads)}
+        object.__setattr__(self, "heads", heads)
+        for name, types, wanted in (
+            ("scores", (Links,), "uwaga.Links"),
+            ("weights", (Links, Tensor), "uwaga.Links or a matrix"),
+            ("patch", (Patch,), "uwaga.Patch"),
+        ):
+            found = {}
+            for key, value in _pairs(name, getattr(self, name)):
+                found[_where(name, key)] = _changes(name, key, value, types, wanted)
+            object.__setattr__(self, name, found)
+        for where, links in self.scores.items():
+            if any(each.factor != 0 for each in links):  # type: ignore[union-attr]
+                raise ValueError(
+                    f"edit: scores {where}: Links with a factor belong to weights: before softmax links are only blocked"
+                )
+        for where, changes in self.weights.items():
+            for each in changes:  # type: ignore[union-attr]
+                if isinstance(each, Tensor) and each.dim() not in (2, 3):
+                    raise ValueError(
+                        f"edit: weights {where}: a matrix must be (Q, K) or (B, Q, K), not {tuple(each.shape)}"
+                    )
+
+    def wheres(self) -> list[Where]:
+        """All heads that are changed, each once."""
+        named = [where for each in (self.heads, self.scores, self.weights, self.patch) for where in each]
+        return list(dict.fromkeys(named))  # type: ignore[arg-type]
+
+    def __bool__(self) -> bool:
+        return bool(self.wheres())
+
+    def __repr__(self) -> str:
+        return f"Edits({', '.join(self._arguments())})"
+
+    def to_dict(self) -> dict[str, list[dict[str, Any]]]:
+        """A description that json can write and `from_dict` reads; changes that hold tensors have none.
+
+        Raises:
+            ValueError: a change holds a tensor.
+
+        >>> Edits(heads={("encoder", 0, 1): 0.0}).to_dict()
+        {'heads': [{'kind': 'encoder', 'layer': 0, 'head': 1, 'value': 0.0}], 'scores': [], 'weights': []}
+        """
+        self._check_plain("to_dict")
+        found: dict[str, list[dict[str, Any]]] = {"heads": [], "scores": [], "weights": []}
+        for where, value in self.heads.items():
+            found["heads"].append(Where(*where)._asdict() | {"value": value})
+        for name, changes in (("scores", self.scores), ("weights", self.weights)):
+            for where, listed in changes.items():
+                for links in listed:  # type: ignore[union-attr]
+                    entry = Where(*where)._asdict()
+                    for side in ("queries", "keys"):
+                        positions = getattr(links, side)
+                        entry[side] = None if positions is None else list(positions)
+                    found[name].append(entry | ({"factor": links.factor} if name == "weights" else {}))  # type: ignore[union-attr]
+        return found
+
+    @staticmethod
+    def from_dict(described: object) -> "Edits":
+        """The edits of a description as `to_dict` makes it. It may come from outside: everything is checked.
+
+        Raises:
+            ValueError: a description of another form; the message names the entry.
+        """
+        if not isinstance(described, Mapping):
+            raise ValueError(f"Edits: a description must be a dict, not {type(described).__name__}")
+        _check_names("a description", described, (), ("heads", "scores", "weights"))
+        entries = {name: described.get(name, []) for name in ("heads", "scores", "weights")}
+        for name, listed in entries.items():
+            if not isinstance(listed, list) or not all(isinstance(entry, Mapping) for entry in listed):
+                raise ValueError(f"Edits: {name} must be a list of dicts")
+        if (count := sum(map(len, entries.values()))) > MAX_CHANGES:
+            raise ValueError(f"Edits: a description has {count} changes, more than {MAX_CHANGES}")
+        heads: dict[HeadKey, Ablation] = {}
+        scores: dict[HeadKey, list[Links]] = {}
+        weights: dict[HeadKey, list[Links]] = {}
+        for number, entry in enumerate(entries["heads"]):
+            _check_names(f"heads[{number}]", entry, ("kind", "layer", "head", "value"))
+            key = (entry["kind"], entry["layer"], entry["head"])
+            _where("heads", key)
+            if key in heads:
+                raise ValueError(f"Edits: heads[{number}] changes {Where(*key)} a second time")
+            if entry["value"] != "mean":
+                _number(f"Edits: heads[{number}].value", entry["value"])
+            heads[key] = entry["value"]
+        for name, into in (("scores", scores), ("weights", weights)):
+            more = ("factor",) if name == "weights" else ()
+            for number, entry in enumerate(entries[name]):
+                _check_names(f"{name}[{number}]", entry, ("kind", "layer", "head", "queries", "keys"), more)
+                key = (entry["kind"], entry["layer"], entry["head"])
+                _where(name, key)
+                into.setdefault(key, []).append(Links(entry["queries"], entry["keys"], entry.get("factor", 0.0)))
+        return Edits(heads=heads, scores=scores, weights=weights)
+
+    def as_python(self, model: str = "model") -> str:
+        """The line of Python that makes these edits. Raises ValueError: a change holds a tensor.
+
+        >>> print(Edits(heads={("decoder", 4, 5): 0.0}).as_python())
+        with uwaga.edit(model, heads={('decoder', 4, 5): 0.0}) as edits:
+        """
+        self._check_plain("as_python")
+        return f"with uwaga.edit({', '.join([model, *self._arguments()])}) as edits:"
+
+    def _arguments(self) -> list[str]:
+        found = []
+        for name in ("heads", "scores", "weights", "patch"):
+            pairs = [f"{where}: {_shown(value)}" for where, value in getattr(self, name).items()]
+            if pairs:
+                found.append(f"{name}={{{', '.join(pairs)}}}")
+        return found
+
+    def _check_plain(self, method: str) -> None:
+        for name in ("heads", "weights", "patch"):
+            for where, value in getattr(self, name).items():
+                listed = value if isinstance(value, tuple) else (value,)
+                if any(isinstance(each, Tensor | Patch) for each in listed):
+                    raise ValueError(f"Edits.{method}: {name} {where} holds a tensor, which has no description")
+
+
+def _pairs(name: str, given: object) -> Iterable[tuple[Any, Any]]:
+    if not isinstance(given, Mapping):
+        raise ValueError(f"edit: {name} must be a dict from (kind, layer, head), not {type(given).__name__}")
+    return given.items()
+
+
+def _where(name: str, key: object) -> Where:
+    is_triple = isinstance(key, tuple) and len(key) == 3
+    if not is_triple or key[0] not in KINDS or not _is_count(key[1]) or not (key[2] is None or _is_count(key[2])):  # type: ignore[index]
+        rule = '(kind, layer, head) with kind "encoder", "decoder" or "cross", numbers from 0, and head None for all'
+        raise ValueError(f"edit: a key of {name} must be {rule}, not {short(key)}")
+    return Where(*key)  # type: ignore[misc]
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_POSITION
+
+
+def _ablation(key: object, value: object) -> Ablation:
+    if isinstance(value, Tensor):
+        if value.dim() == 1 and value.is_floating_point():
+            return value
+    elif isinstance(value, str):
+        if value == "mean":
+            return value
+    elif is_number(value):
+        return float(value)
+    shown = f"a tensor {tuple(value.shape)} of {value.dtype}" if isinstance(value, Tensor) else short(value)
+    raise ValueError(f'edit: heads {short(key)} must be a finite number, "mean" or a floating tensor (E,), not {shown}')
+
+
+def _changes(name: str, key: object, value: Any, types: tuple[type[_Change], ...], wanted: str) -> tuple[_Change, ...]:
+    listed = tuple(value) if isinstance(value, list | tuple) else (value,)
+    wrong = [each for each in listed if not isinstance(each, types)]
+    if wrong or not listed:
+        found = type(wrong[0]).__name__ if wrong else "an empty list"
+        raise ValueError(f"edit: {name} {short(key)} must be {wanted}, or a list of them, not {found}")
+    return listed
+
+
+def _positions(name: str, given: object) -> tuple[int, ...] | None:
+    if given is None:
+        return None
+    if (
+        isinstance(given, Tensor)
+        and not given.dtype.is_floating_point
+        and given.dtype != torch.bool
+        and given.dim() <= 1
+    ):
+        given = given.tolist()
+    listed = (given,) if isinstance(given, int) else given
+    if isinstance(listed, str | bytes | Mapping) or not isinstance(listed, Iterable):
+        raise ValueError(f"{name} must be integers from 0, or None for all, not {short(given)}")
+    found = tuple(listed)
+    wrong = [each for each in found if not _is_count(each)]
+    if wrong:
+        raise ValueError(f"{name} must be integers from 0, not {short(wrong[0])}")
+    if len(set(found)) < len(found):
+        repeated = next(each for each, count in Counter(found).items() if count > 1)
+        raise ValueError(f"{name} must be different integers, and {repeated} is there twice")
+    return found
+
+
+def _number(name: str, given: object) -> float:
+    if not is_number(given):
+        raise ValueError(f"{name} must be a finite number, not {short(given)}")
+    return float(given)
+
+
+def _check_names(what: str, given: Mapping[str, Any], needed: Sequence[str], more: Sequence[str] = ()) -> None:
+    for name in given:
+        if name not in (*needed, *more):
+            raise ValueError(
+                f"Edits: {what} has an unknown entry {short(name)}; known are {', '.join((*needed, *more))}"
+            )
+    for name in needed:
+        if name not in given:
+            raise ValueError(f"Edits: {what} has no {name!r}")
+
+
+def _listed(positions: Positions) -> str:
+    return "None" if positions is None else repr(list(positions))  # type: ignore[arg-type]
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(_shown, value))}]"
+    return f"<tensor {tuple(value.shape)}>" if isinstance(value, Tensor) else repr(value)

@@ -1,0 +1,154 @@
+"""What goes into and comes out of the heads of a model, with the gradients of a result.
+
+Letters: B batch, H query heads, G key/value heads, Q queries, K keys, D query/key width, E value width, N packed tokens.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, nn
+
+from uwaga.inspect.editing import editing_layers
+from uwaga.inspect.heads.gradients import GradientMap, cross_gradient_rollout, gradient_rollout
+from uwaga.inspect.heads.rollout import PerToken
+from uwaga.inspect.layers import builtin, huggingface
+from uwaga.inspect.layers.attention_layers import AttentionLayers
+from uwaga.inspect.recordings.recording import describe_layers
+from uwaga.inspect.recordings.stack import AttentionId
+from uwaga.maps.map import AttentionMap
+from uwaga.nn.attention import Attend
+from uwaga.nn.operand import values_of
+from uwaga.ops.ragged import Operand
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HeadActivations:
+    """The operands and the result of the attention of one layer in one pass; the model's own tensors, not copies."""
+
+    query: Operand  # (..., H, Q, D), or Ragged (N, H, D)
+    key: Operand  # (..., G, K, D)
+    value: Operand  # (..., G, K, E)
+    output: Operand  # (..., H, Q, E): the heads before W_O; its `grad` is there after a backward pass, where it was asked for
+    options: Mapping[str, Any]  # mask, bias, scale, softcap and sinks
+
+    def map(self) -> AttentionMap:
+        """The weights of the layer."""
+        names = ("mask", "bias", "scale", "softcap", "sinks")
+        detached: dict[str, Any] = {
+            name: x.detach() if isinstance(x := self.options[name], Tensor) else x for name in names
+        }
+        return AttentionMap(_detached(self.query), _detached(self.key), **detached)
+
+    def gradient_map(self, *, positive: bool = True) -> GradientMap:
+        """The weights times their gradients. Raises ValueError: there was no backward pass through the layer."""
+        gradient = values_of(self.output).grad
+        if gradient is None:
+            raise ValueError(
+                "Activations: the heads have no gradient: use activations(model, gradients=True), and call backward() on a result in it"
+            )
+        of_output = gradient if isinstance(self.output, Tensor) else self.output.with_values(gradient)
+        return GradientMap(self.map(), self.value, of_output, positive=positive)
+
+
+@dataclass(eq=False)
+class Activations(Mapping[tuple[str, int], HeadActivations]):
+    """The activations of all layers by (kind, layer), those of the last pass through each."""
+
+    layers: dict[AttentionId, HeadActivations] = field(default_factory=dict)
+
+    def __getitem__(self, name: tuple[str, int]) -> HeadActivations:
+        found = self.layers.get(AttentionId(*name))
+        if found is None:
+            raise KeyError(f"Activations: there are none of {name!r}; there are {describe_layers(self)}")
+        return found
+
+    def __iter__(self) -> Iterator[tuple[str, int]]:
+        return iter(sorted((where.kind, where.layer) for where in self.layers))
+
+    def __len__(self) -> int:
+        return len(self.layers)
+
+    def __repr__(self) -> str:
+        return f"Activations({describe_layers(self)})"
+
+    def gradient_maps(self, kind: str, *, positive: bool = True) -> dict[int, GradientMap]:
+        """The gradient maps of all layers of a kind, by layer. Raises ValueError: no such layers, or no backward pass."""
+        found = {layer: self[name, layer].gradient_map(positive=positive) for name, layer in self if name == kind}
+        if not found:
+            raise ValueError(f"Activations: there are none of kind {kind!r}; there are {describe_layers(self)}")
+        return found
+
+    def gradient_rollout(self, kind: str, token: int | Tensor = -1) -> PerToken:
+        """`uwaga.inspect.gradient_rollout` of the self-attention of an encoder or decoder."""
+        return gradient_rollout(self.gradient_maps(kind), token)
+
+    def cross_gradient_rollout(self, token: int | Tensor = -1) -> PerToken:
+        """`uwaga.inspect.cross_gradient_rollout` of an encoder-decoder: of the tokens that its encoder has read."""
+        encoder, decoder, cross = (self.gradient_maps(kind) for kind in ("encoder", "decoder", "cross"))
+        return cross_gradient_rollout(encoder, decoder, cross, token)
+
+
+@contextmanager
+def activations(
+    model: nn.Module,
+    *,
+    layers: Collection[int] | None = None,
+    kinds: Collection[str] | None = None,
+    gradients: bool = False,
+) -> Iterator[Activations]:
+    """A context manager that keeps queries, keys, values and outputs of all heads of a pass, and the gradients of the outputs.
+
+        with activations(model, gradients=True) as found:
+            (model(ids).logits[0, -1, answer]).backward()
+        found.gradient_rollout("decoder")                  # Chefer et al. 2021
+
+    Nothing is copied and nothing of size Q x K is made. As in `uwaga.watch`, a model of transformers computes with
+    attn_implementation="uwaga" in the block. Edits around the block are part of what is kept.
+
+    Args:
+        model, layers, kinds: as in `uwaga.watch`.
+        gradients: keep the gradient of each layer's heads in a backward pass inside the block.
+
+    Raises:
+        ValueError: as `uwaga.watch`.
+    """
+    found = AttentionLayers.of([*builtin.find_attentions(model), *huggingface.find_attentions(model)])
+    wanted = found.select(type(model).__name__, layers, kinds)
+    kept = Activations()
+    keepers = {module: _Keeper(kept, where, gradients) for module, where in found.ids.items() if where in wanted}
+    with ExitStack() as stack:
+        stack.enter_context(huggingface.watching(model, lambda *_: None))
+        stack.enter_context(editing_layers(model, keepers))
+        yield kept
+    if not kept:
+        raise ValueError(f"activations: nothing was kept: {type(model).__name__} computed no attention in this thread")
+
+
+class _Keeper:
+    """An editor that changes nothing and keeps the operands and the result of a layer."""
+
+    needs_operands = True
+
+    def __init__(self, kept: Activations, where: AttentionId, gradients: bool) -> None:
+        self.kept, self.where, self.gradients = kept, where, gradients
+
+    def __call__(
+        self,
+        attend: Attend,
+        query: Operand,
+        key: Operand,
+        value: Operand,
+        options: dict[str, Any],
+        start: Tensor | int | None,
+    ) -> Operand:
+        output = attend(query, key, value, options)
+        if self.gradients and values_of(output).requires_grad:
+            values_of(output).retain_grad()
+        self.kept.layers[self.where] = HeadActivations(query, key, value, output, options)
+        return output
+
+
+def _detached(x: Operand) -> Operand:
+    return x.detach() if isinstance(x, Tensor) else x.with_values(x.values.detach())

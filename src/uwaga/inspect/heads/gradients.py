@@ -1,0 +1,409 @@
+"""Gradient x attention and its rollout: which weights a result rests on, computed block by block from Q, K, V and the output's gradient.
+
+    A_bar = E_h (grad_A * A)^+            Chefer, Gur and Wolf, "Generic Attention-model Explainability for Interpreting Bi-Modal
+    R <- R + A_bar R,   R = I at first    and Encoder-Decoder Transformers", 2021, equations 5 to 10
+
+With o_i = sum_j a_ij v_j the gradient of a result with respect to a weight is grad_a_ij = grad_o_i . v_j, so that nothing of size
+Q x K is stored.
+
+Letters: B sequences, H query heads, G key/value heads, Q queries, K keys, C queries of a block, E value width, N packed tokens,
+R ragged rows.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import product
+
+import torch
+from torch import Tensor
+
+from uwaga._base.tracing import without_autocast
+from uwaga.inspect.heads.rollout import PerToken, check_layers, one_hot
+from uwaga.maps.base import Shape
+from uwaga.maps.derived import DerivedMap
+from uwaga.maps.engines import tiles
+from uwaga.maps.map import AttentionMap
+from uwaga.maps.spec import Selection
+from uwaga.ops.attention.call import compute_dtype
+from uwaga.ops.mask_program import Block, block
+from uwaga.ops.ragged import Operand, Ragged
+from uwaga.ops.score_shape import ScoreShape
+
+# Products of single entries are computed on this grid, so that an entry has the same bits whatever is read with it.
+_GRID_ROWS, _GRID_KEYS = 32, 512
+# Of sums over whole maps: queries at a time, whose weights on all keys are read at once, and keys of one product.
+_ROWS, _KEYS = 512, 4096
+_MASK_KEYS = 512  # of the blocks that the mask may empty
+
+
+class GradientMap(DerivedMap):
+    """a_ij * grad_a_ij of a map, computed when read; with positive=True its positive part (Chefer et al. 2021, equation 5).
+
+    Args:
+        map: an AttentionMap (..., H, Q, K), or a ragged one.
+        value: (..., G, K, E), or Ragged (N, G, E): what was passed to attention.
+        grad_output: the gradient of a result with respect to the heads' outputs before W_O, (..., H, Q, E) or Ragged (N, H, E).
+        positive: replace negative products by 0, as the paper does.
+
+    Raises:
+        ValueError: a value or gradient of another shape, or on another device.
+
+    >>> x = torch.eye(2)
+    >>> m = GradientMap(AttentionMap(x, x, scale=1.0), x, torch.tensor([[1.0, -1.0], [0.0, 1.0]]))
+    >>> m.to_dense()
+    tensor([[0.7311, 0.0000],
+            [0.0000, 0.7311]])
+    """
+
+    __slots__ = ("grad_output", "positive", "value")
+
+    def __init__(self, map: AttentionMap, value: Operand, grad_output: Operand, *, positive: bool = True) -> None:
+        self.map, self.positive = map, positive
+        self.value, self.grad_output = _detached(value), _detached(grad_output)
+        _check(map, self.value, self.grad_output)
+
+    @property
+    def shape(self) -> Shape:
+        return self.map.shape
+
+    def describe(self) -> str:
+        return f"{self.map.describe()}, times its gradient{', positive part' if self.positive else ''}"
+
+    def read(self, selection: Selection, keys: Tensor) -> Tensor:
+        weights_BHQK = self.map.read(selection, keys)
+        if not weights_BHQK.numel():
+            return weights_BHQK
+        return self._times_gradient(weights_BHQK, self._products(selection, keys))
+
+    def parts(self) -> "Sequence[GradientMap] | None":
+        parts = self.map.parts()
+        if parts is None:
+            return None
+        assert isinstance(self.value, Ragged)
+        assert isinstance(self.grad_output, Ragged)
+        per_sequence = zip(parts, self.value.to_list(), self.grad_output.to_list(), strict=True)
+        return [
+            GradientMap(part, value.movedim(0, -2), grad.movedim(0, -2), positive=self.positive)  # type: ignore[arg-type]
+            for part, value, grad in per_sequence
+        ]
+
+    def received(self, weights: Operand | None = None) -> Operand:
+        """sum_i w_i m_ij, (..., H, K) or Ragged (N, H): the product of row weights and the matrix. Exact, O(Q + K) memory; rows of
+        weight 0 are not computed.
+
+        Args:
+            weights: one per query, (..., H, Q) or broadcasting to it, or Ragged (N, H) or (N,); None: ones.
+        """
+        parts = self.parts()
+        if parts is None:
+            assert weights is None or isinstance(weights, Tensor)
+            return self._received(weights)
+        assert isinstance(self.value, Ragged)
+        assert weights is None or isinstance(weights, Ragged)
+        rows = [None] * len(parts) if weights is None else [w.movedim(0, -1) for w in weights.to_list()]
+        found = [part._received(row).movedim(-1, 0) for part, row in zip(parts, rows, strict=True)]
+        return Ragged(torch.cat(found), self.value.offsets)
+
+    def row_sums(self, weights: Operand | None = None) -> Operand:
+        """sum_j m_ij w_j, (..., H, Q) or Ragged (N, H): the product of the matrix and key weights; with ones, what a result rests on
+        through each query. Exact, O(Q + K) memory.
+
+        Args:
+            weights: one per key, (..., H, K) or broadcasting to it, or Ragged (N, H) or (N,); None: ones.
+        """
+        parts = self.parts()
+        if parts is None:
+            assert weights is None or isinstance(weights, Tensor)
+            return self._row_sums(weights)
+        assert isinstance(self.grad_output, Ragged)
+        assert weights is None or isinstance(weights, Ragged)
+        columns = [None] * len(parts) if weights is None else [w.movedim(0, -1) for w in weights.to_list()]
+        found = [part._row_sums(column).movedim(-1, 0) for part, column in zip(parts, columns, strict=True)]
+        return self.grad_output.with_values(torch.cat(found))
+
+    def _received(self, weights: Tensor | None) -> Tensor:
+        sequences, heads, queries, keys = self._sizes()
+        found_BHK = torch.zeros((sequences, heads, keys), dtype=self.dtype, device=self.device)
+        row_BHQ = None
+        if weights is not None:
+            row_BHQ = weights.to(self.dtype).expand(*self.shape[:-1]).reshape(sequences, heads, queries)
+        with torch.no_grad():
+            for b, h in product(range(sequences), range(heads)):
+                chosen = None if row_BHQ is None else row_BHQ[b, h].nonzero().squeeze(-1)
+                for rows, columns, part_CK in self._blocks(b, h, chosen):
+                    row_C = part_CK.new_ones(len(rows)) if row_BHQ is None else row_BHQ[b, h, rows]
+                    found_BHK[b, h, columns] += row_C @ part_CK
+        return found_BHK.reshape(*self.shape[:-2], keys)
+
+    def _row_sums(self, weights: Tensor | None) -> Tensor:
+        sequences, heads, queries, keys = self._sizes()
+        found_BHQ = torch.zeros((sequences, heads, queries), dtype=self.dtype, device=self.device)
+        column_BHK = None
+        if weights is not None:
+            column_BHK = weights.to(self.dtype).expand(*self.shape[:-2], keys).reshape(sequences, heads, keys)
+        with torch.no_grad():
+            for b, h in product(range(sequences), range(heads)):
+                for rows, columns, part_CK in self._blocks(b, h, None):
+                    found_BHQ[b, h, rows] += (
+                        part_CK.sum(-1) if column_BHK is None else part_CK @ column_BHK[b, h, columns]
+                    )
+        return found_BHQ.reshape(self.shape[:-1])
+
+    def _blocks(self, b: int, h: int, chosen: Tensor | None) -> Iterator[tuple[Tensor, slice, Tensor]]:
+        """Queries (C,), a slice of keys and the entries of one head there, without blocks that the mask empties.
+
+        chosen: (n,) the queries that are wanted, ascending; None: all.
+        """
+        _, _, queries, keys = self._sizes()
+        value_KE, grad_QE = self._value(b, h), self._grad(b, h)
+        every = torch.arange(queries, device=self.device) if chosen is None else chosen
+        is_finite = bool(value_KE.isfinite().all() & grad_QE.isfinite().all())
+        for rows in every.split(_ROWS):
+            if not len(rows):
+                continue
+            first, last = self._visible(b, h, int(rows[0]), int(rows[-1]) + 1, keys)
+            if first == last:
+                continue
+            at = torch.arange(first, last, device=self.device)
+            weights_CK = self.map.read(Selection((b,), (h,), rows), at)[0, 0]
+            grad_CE = grad_QE.index_select(0, rows)
+            for low in range(first, last, _KEYS):
+                columns = slice(low, min(low + _KEYS, last))
+                with without_autocast(self.device):
+                    products_CK = grad_CE @ value_KE[columns].mT
+                part_CK = weights_CK[:, low - first : low - first + _KEYS]
+                yield rows, columns, self._times_gradient(part_CK, products_CK, is_finite=is_finite)
+
+    def _visible(self, b: int, h: int, low: int, high: int, keys: int) -> tuple[int, int]:
+        """The first key and the end of the blocks of keys that queries low to high - 1 may see."""
+        assert isinstance(self.map, AttentionMap)
+        call = self.map._call
+        shape = ScoreShape(queries=call.query.shape[2], keys=keys)
+        seen = [
+            start
+            for start in range(0, keys, _MASK_KEYS)
+            if not call.options.mask_program
+            or block(
+                call.options.mask_program,
+                call.mask_tensors,
+                shape,
+                (low, high),
+                (start, min(start + _MASK_KEYS, keys)),
+                b,
+                h,
+            )
+            is not Block.EMPTY
+        ]
+        return (seen[0], min(seen[-1] + _MASK_KEYS, keys)) if seen else (0, 0)
+
+    def _times_gradient(self, weights: Tensor, products: Tensor, *, is_finite: bool = False) -> Tensor:
+        """The product, 0 where a weight is 0; `products` is overwritten. is_finite: no value or gradient is NaN or infinite."""
+        if self.positive:
+            products.relu_()
+        products.mul_(weights)
+        return products if is_finite else products.masked_fill_(weights == 0, 0.0)
+
+    def _products(self, selection: Selection, keys: Tensor) -> Tensor:
+        """grad_o_i . v_j of a rectangle."""
+        _, _, queries, count = self._sizes()
+        rows_n, columns_n = tiles.blocks(selection.queries, _GRID_ROWS, queries), tiles.blocks(keys, _GRID_KEYS, count)
+        found = []
+        for b, h in product(selection.sequences, selection.heads):
+            grad, value = self._grad(b, h).index_select(0, rows_n), self._value(b, h).index_select(0, columns_n)
+            with without_autocast(self.device):
+                grid = torch.cat(
+                    [
+                        torch.cat([one @ other.mT for other in value.split(_GRID_KEYS)], -1)
+                        for one in grad.split(_GRID_ROWS)
+                    ]
+                )
+            at, on = torch.searchsorted(rows_n, selection.queries), torch.searchsorted(columns_n, keys)
+            found.append(grid.index_select(0, at).index_select(1, on))
+        return torch.stack(found).unflatten(0, (len(selection.sequences), len(selection.heads)))
+
+    def _sizes(self) -> tuple[int, int, int, int]:
+        """B, H, Q and K."""
+        *leading, queries, keys = self.shape
+        heads = leading.pop() if leading else 1
+        return torch.Size(leading).numel(), heads, queries, keys
+
+    def _value(self, b: int, h: int) -> Tensor:
+        """(K, E) of one query head."""
+        assert isinstance(self.value, Tensor)
+        sequences, heads, _, _ = self._sizes()
+        groups = self.value.shape[-3] if self.value.dim() > 2 else 1
+        values = self.value.reshape(sequences, groups, *self.value.shape[-2:])
+        return values[b, h * groups // heads].to(compute_dtype(self.value.dtype))
+
+    def _grad(self, b: int, h: int) -> Tensor:
+        """(Q, E) of one head."""
+        assert isinstance(self.grad_output, Tensor)
+        grads = self.grad_output.reshape(*self._sizes()[:3], self.grad_output.shape[-1])
+        return grads[b, h].to(compute_dtype(grads.dtype))
+
+
+def gradient_rollout(maps: Mapping[int, GradientMap] | Sequence[GradientMap], token: int | Tensor = -1) -> PerToken:
+    """The relevance of every input token for a result at one token, through all layers: the row of R = (I + A_bar_L) ... (I + A_bar_1)
+    (Chefer et al. 2021, equations 5 and 6), computed as L products of a vector and a matrix: O(N) memory.
+
+    Args:
+        maps: the gradient maps of self-attention of all layers, from the first to the last, of one result.
+        token: the token whose representation the result was computed from, from the end where negative; or one for each sequence.
+
+    Returns:
+        (..., N), or Ragged (N,). The token's own residual path is part of it: subtract 1 there for what came by attention.
+
+    Raises:
+        ValueError: no maps, or maps that are not square or of different tokens.
+        IndexError: a token that a sequence does not have.
+    """
+    layers = _layers(maps)
+    check_layers("gradient_rollout", layers)
+    row = one_hot("gradient_rollout", layers[-1], token)
+    return _map(torch.add, row, _times_relevance(row, layers))
+
+
+def cross_gradient_rollout(
+    encoder: Mapping[int, GradientMap] | Sequence[GradientMap],
+    decoder: Mapping[int, GradientMap] | Sequence[GradientMap],
+    cross: Mapping[int, GradientMap] | Sequence[GradientMap],
+    token: int | Tensor = -1,
+) -> PerToken:
+    """The relevance of every token that an encoder has read for a result at one token of a decoder (Chefer et al. 2021, equations 5 to 10).
+
+        R_qq <- R_qq + A_bar_qq R_qq,  R_qk <- R_qk + A_bar_qq R_qk            in each layer of the decoder: self-attention,
+        R_qk <- R_qk + norm(R_qq)^T A_bar_qk norm(R_kk)                        then cross-attention; R_kk is that of the encoder
+        norm(R) = (R - I) / its row sums + I
+
+    One row of R_qk is asked for, so that every product is one of a vector and a map, and memory is O(N); a decoder of L layers takes
+    L products with its cross maps and some L^2 / 2 with its self-attention. Rows of R - I that are 0 stay 0 in norm.
+
+    Args:
+        encoder, decoder, cross: the gradient maps of all layers of each kind, from the first to the last, of one result; as many
+            of `cross` as of `decoder`.
+        token: the decoder's token whose representation the result was computed from, as in `gradient_rollout`.
+
+    Returns:
+        (..., K), or Ragged (K,): for each token of the encoder.
+
+    Raises:
+        ValueError: no maps, or maps that do not fit each other.
+        IndexError: a token that a sequence does not have.
+    """
+    name = "cross_gradient_rollout"
+    encoder, decoder, cross = _layers(encoder), _layers(decoder), _layers(cross)
+    check_layers(f"{name}: encoder", encoder)
+    check_layers(f"{name}: decoder", decoder)
+    _check_cross(name, encoder[0], decoder[0], cross, len(decoder))
+    row = one_hot(name, decoder[-1], token)
+    found: PerToken | None = None
+    for layer in reversed(range(len(decoder))):
+        added = _left(_normalized_times(decoder[: layer + 1], row), cross[layer])
+        found = added if found is None else _map(torch.add, found, added)
+        row = _map(torch.add, row, _left(row, decoder[layer]))
+    assert found is not None
+    return _times_normalized(found, encoder)
+
+
+def _check_cross(name: str, encoder: GradientMap, decoder: GradientMap, cross: list[GradientMap], count: int) -> None:
+    wanted = [(q[-1], k[-1]) for q, k in zip(decoder.shapes, encoder.shapes, strict=False)]
+    fits = len(encoder.shapes) == len(decoder.shapes) and all([s[-2:] for s in m.shapes] == wanted for m in cross)
+    if len(cross) != count or not fits:
+        shapes = ", ".join(str(m.shape) for m in cross) or "none"
+        raise ValueError(
+            f"{name}: cross must be {count} maps from the decoder's tokens {decoder.shape} to the encoder's {encoder.shape}, not {shapes}"
+        )
+
+
+def _normalized_times(layers: list[GradientMap], column: PerToken) -> PerToken:
+    """norm(R) c, with R of these layers."""
+    ones = _map(torch.ones_like, column)
+    return _map(
+        lambda c, rc, r1: _divided(rc, r1) + c, column, _relevance_times(layers, column), _relevance_times(layers, ones)
+    )
+
+
+def _times_normalized(row: PerToken, layers: list[GradientMap]) -> PerToken:
+    """r norm(R)."""
+    sums = _relevance_times(layers, _map(torch.ones_like, row))
+    return _map(torch.add, row, _times_relevance(_map(_divided, row, sums), layers))
+
+
+def _divided(x: Tensor, by: Tensor) -> Tensor:
+    """x / by, and 0 where a row has no relevance to divide."""
+    return torch.where(by == 0, 0.0, x / by)
+
+
+def _times_relevance(row: PerToken, layers: list[GradientMap]) -> PerToken:
+    """row (R - I), with R = (I + A_bar_L) ... (I + A_bar_1). Without I, beside which small relevances would be rounded away."""
+    found = _map(torch.zeros_like, row)
+    for m in reversed(layers):
+        found = _map(torch.add, found, _left(_map(torch.add, row, found), m))
+    return found
+
+
+def _relevance_times(layers: list[GradientMap], column: PerToken) -> PerToken:
+    """(R - I) column."""
+    found = _map(torch.zeros_like, column)
+    for m in layers:
+        found = _map(torch.add, found, _mean(m, m.row_sums(_per_head(m, _map(torch.add, column, found)))))
+    return found
+
+
+def _left(row: PerToken, m: GradientMap) -> PerToken:
+    """row A_bar, where A_bar is the mean over the heads."""
+    return _mean(m, m.received(_per_head(m, row)))
+
+
+def _per_head(m: GradientMap, x: PerToken) -> Operand:
+    """The same numbers for every head."""
+    if isinstance(x, Ragged):
+        return x.with_values(x.values[:, None].expand(-1, m.shape[1])) if len(m.shape) > 3 else x
+    return x[..., None, :] if len(m.shape) > 2 else x
+
+
+def _mean(m: GradientMap, found: Operand) -> PerToken:
+    """Over heads: (..., N), or Ragged (N,)."""
+    if isinstance(found, Ragged):
+        return found.with_values(found.values.mean(1)) if found.values.dim() == 2 else found
+    return found.mean(-2) if len(m.shape) > 2 else found
+
+
+def _map(f: Callable[..., Tensor], *operands: PerToken) -> PerToken:
+    """A function of the numbers of each token."""
+    first = operands[0]
+    values = f(*(x.values if isinstance(x, Ragged) else x for x in operands))
+    return first.with_values(values) if isinstance(first, Ragged) else values
+
+
+def _layers(maps: Mapping[int, GradientMap] | Sequence[GradientMap]) -> list[GradientMap]:
+    return list(maps.values()) if isinstance(maps, Mapping) else list(maps)
+
+
+def _detached(x: Operand) -> Operand:
+    return x.with_values(x.values.detach()) if isinstance(x, Ragged) else x.detach()
+
+
+def _check(m: AttentionMap, value: Operand, grad_output: Operand) -> None:
+    if m.parts() is not None:
+        if not isinstance(value, Ragged) or not isinstance(grad_output, Ragged):
+            raise ValueError("GradientMap: a ragged map needs a ragged value and a ragged gradient")
+        found = (value.lengths.tolist(), grad_output.lengths.tolist())
+        wanted = ([shape[-1] for shape in m.shapes], [shape[-2] for shape in m.shapes])
+        heads = (value.values.shape[1:-1], grad_output.values.shape[1:-1], m.shape[1:-2])
+        fits = found == wanted and heads[1] == heads[2]
+    elif isinstance(value, Ragged) or isinstance(grad_output, Ragged):
+        raise ValueError("GradientMap: a dense map needs a dense value and a dense gradient")
+    else:
+        fits = tuple(grad_output.shape[:-1]) == m.shape[:-1] and tuple(value.shape[:-3]) == m.shape[:-3]
+        fits = fits and value.dim() == grad_output.dim() and value.shape[-2] == m.shape[-1]
+        fits = fits and (value.dim() < 3 or m.shape[-3] % value.shape[-3] == 0)
+    values, grads = (x.values if isinstance(x, Ragged) else x for x in (value, grad_output))
+    if not fits or values.shape[-1] != grads.shape[-1]:
+        shapes = f"{tuple(values.shape)} and {tuple(grads.shape)}"
+        raise ValueError(
+            f"GradientMap: value and gradient of the output must be (..., G, K, E) and (..., H, Q, E) for the map {m.shape}, not {shapes}"
+        )
+    if values.device != m.device or grads.device != m.device:
+        raise ValueError(
+            f"GradientMap: the map is on {m.device}, value and gradient on {values.device} and {grads.device}"
+        )

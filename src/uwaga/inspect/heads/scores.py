@@ -1,0 +1,152 @@
+"""Scores of heads for three attention patterns: previous token, duplicate token, induction.
+
+The patterns are those of Olsson et al., "In-context Learning and Induction Heads" (2022), and of the head detector of
+TransformerLens. For all three:
+
+- the score of a query is the sum of its weights on the keys of the pattern: 1 if it reads no other keys;
+- the score of a head is the mean over the queries that see a key and whose pattern has one, over all sequences at once, in
+  float64; NaN without such a query. (The detector of TransformerLens divides by all queries, so that its score is low for
+  texts without repetitions);
+- the first token is included, and nothing is normalised: a head whose weight is mostly on the first token has low scores;
+- the share of a learned sink is not weight on the pattern.
+
+Queries are the last Q of K positions. The cost is one pass over Q and K (a band, for the previous token), O(N) memory.
+
+Letters: B batch, H heads, Q queries, K keys, N packed tokens of all sequences.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from uwaga.maps.base import WeightMap
+from uwaga.maps.map import AttentionMap
+from uwaga.maps.per_head import has_visible_key, per_head
+from uwaga.ops.masks import Causal, Documents
+from uwaga.ops.ragged import Ragged
+
+
+def previous_token(m: AttentionMap) -> Tensor:
+    """(H,) float64, 0 to 1: the mean weight of query i on key i - 1, over the queries that have such a key."""
+    places = [torch.arange(k - q, k, device=m.device) >= 1 for q, k in (shape[-2:] for shape in m.shapes)]
+    has_previous = torch.cat([*places, torch.ones(0, dtype=torch.bool, device=m.device)])
+    if m.parts() is not None and len(m.shape) > 3:
+        has_previous = has_previous[:, None]
+    return per_head(m.diagonal(-1), has_visible_key(m, has_previous))
+
+
+def duplicate_token(m: AttentionMap, tokens: Tensor | Ragged) -> Tensor:
+    """(H,) float64, 0 to 1: the mean weight on earlier keys with the same token, over the queries that have one.
+
+    Args:
+        m: the map of one layer.
+        tokens: token ids, (K,) or (batch..., K); of a ragged map (N,) or Ragged, one per packed key. A token is not a
+            duplicate of itself.
+
+    Raises:
+        ValueError: tokens that are not integers, one per key, or more queries than keys.
+    """
+    known = KeyTokens.of(m, tokens)
+    mask = Documents(known.of_keys(), query_ids=known.of_queries()) & Causal(include_self=False)
+    return per_head(m.mass(mask), has_visible_key(m, known.occurred()))
+
+
+def induction(m: AttentionMap, tokens: Tensor | Ragged) -> Tensor:
+    """(H,) float64, 0 to 1: the mean weight on keys right after an earlier occurrence of the query's token (A B ... A: on B).
+
+    Olsson et al. (2022) call it the prefix-matching score. The mean is over the queries whose token occurred before. Where a
+    token occurs twice in a row, the second follows the first, so that its own position belongs to its pattern, as in
+    TransformerLens.
+
+    Args:
+        m: the map of one layer.
+        tokens: as for `duplicate_token`.
+
+    Raises:
+        ValueError: as `duplicate_token`.
+    """
+    known = KeyTokens.of(m, tokens)
+    mask = Documents(known.before(), query_ids=known.of_queries()) & Causal()
+    return per_head(m.mass(mask), has_visible_key(m, known.occurred()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyTokens:
+    """The tokens of a map's keys and queries, where queries are the last Q of K positions of each sequence."""
+
+    packed: Tensor  # (N,) int64 from 0, equal for equal tokens; one sequence after the other, also of a dense map
+    sequence: Tensor  # (N,) int64: the sequence of each token
+    queries: Tensor  # int64: the positions of the queries in `packed`
+    batch: tuple[int, ...] | None  # the dimensions before K of the tokens of a dense map; None of a ragged one
+    has_heads: bool  # whether the map has a dimension of heads
+
+    @staticmethod
+    def of(m: WeightMap, tokens: Tensor | Ragged) -> "KeyTokens":
+        """The tokens of a map, checked against its shape.
+
+        Raises:
+            ValueError: tokens that are not integers, one per key, or more queries than keys.
+        """
+        lengths = [(shape[-2], shape[-1]) for shape in m.shapes]
+        _check(m, tokens, lengths)
+        is_ragged = m.parts() is not None
+        ids = tokens.values if isinstance(tokens, Ragged) else tokens
+        batch = None if is_ragged else tuple(ids.shape[:-1])
+        if batch is not None:
+            lengths = lengths * ids.shape[:-1].numel()
+        queries, keys = torch.tensor(lengths, device=ids.device, dtype=torch.int64).reshape(-1, 2).unbind(1)
+        sequence = torch.repeat_interleave(torch.arange(len(keys), device=ids.device), keys)
+        from_end = keys.cumsum(0)[sequence] - torch.arange(len(sequence), device=ids.device)
+        return KeyTokens(
+            packed=ids.flatten().unique(return_inverse=True)[1],
+            sequence=sequence,
+            queries=(from_end <= queries[sequence]).nonzero().squeeze(-1),
+            batch=batch,
+            has_heads=len(m.shape) > (3 if is_ragged else 2),
+        )
+
+    def of_keys(self) -> Tensor:
+        """(K,), (batch..., K) or (N,), as masks take ids."""
+        return self._unpack(self.packed)
+
+    def of_queries(self) -> Tensor:
+        """(Q,), (batch..., Q) or (N,)."""
+        return self._unpack(self.packed[self.queries])
+
+    def before(self) -> Tensor:
+        """The token before each key, in the shape of `of_keys`; -1, which equals no token, before the first of a sequence."""
+        is_first = self.sequence.diff(prepend=self.sequence.new_full((1,), -1)) != 0
+        return self._unpack(torch.where(is_first, -1, self.packed.roll(1)))
+
+    def occurred(self) -> Tensor:
+        """bool: whether the token of each query occurs at an earlier key of its sequence. Broadcastable to queries and heads:
+        (Q,), (batch..., 1, Q), or (N, 1) and (N,) of a ragged map."""
+        # One id per token and sequence, so that one pass finds the first position of each.
+        _, kind = torch.stack((self.sequence, self.packed)).unique(dim=1, return_inverse=True)
+        place = torch.arange(len(kind), device=kind.device)
+        first = place.new_full((len(kind),), len(kind)).scatter_reduce(0, kind, place, "amin")
+        found = self._unpack((first[kind] < place)[self.queries])
+        if not self.has_heads or self.batch == ():
+            return found
+        return found[..., None] if self.batch is None else found[..., None, :]
+
+    def _unpack(self, packed: Tensor) -> Tensor:
+        return packed if self.batch is None else packed.reshape(*self.batch, -1)
+
+
+def _check(m: WeightMap, tokens: Tensor | Ragged, lengths: list[tuple[int, int]]) -> None:
+    ids = tokens.values if isinstance(tokens, Ragged) else tokens
+    if ids.dtype.is_floating_point or ids.dtype == torch.bool:
+        raise ValueError(f"head scores: tokens must be integers, not {ids.dtype}")
+    keys = sum(k for _, k in lengths)
+    fits = [(keys,)] if m.parts() is not None else [(keys,), (*m.shape[:-3], keys)]
+    if tuple(ids.shape) not in fits:
+        raise ValueError(f"head scores: tokens must be one per key, {fits[-1]}, not {tuple(ids.shape)}")
+    if isinstance(tokens, Ragged) and tokens.lengths.tolist() != [k for _, k in lengths]:
+        found = f"{[k for _, k in lengths]}, not {tokens.lengths.tolist()}"
+        raise ValueError(f"head scores: tokens must have the lengths of the map's keys, {found}")
+    for q, k in lengths:
+        if q > k:
+            rule = f"queries must be the last of the keys' positions, but there are {q} queries and {k} keys"
+            raise ValueError(f"head scores: {rule}")

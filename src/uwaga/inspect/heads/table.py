@@ -1,0 +1,266 @@
+"""Statistics of every head as one table. Letters: H heads, Q queries, K keys, N packed tokens."""
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from uwaga.inspect.heads import scores
+from uwaga.inspect.recordings.recording import Recording
+from uwaga.maps.derived import DifferenceMap
+from uwaga.maps.map import AttentionMap
+from uwaga.maps.per_head import PerQuery, by_head, has_visible_key, per_head
+from uwaga.ops.ragged import Ragged
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+_NAMES_OF_HEADS = ("kind", "layer", "head")
+_OF_ONE_TEXT = ("distance", "previous_token", "duplicate_token", "induction")  # not of cross-attention
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadTable:
+    """Statistics of heads, with a row per layer and head, or per kind, layer and head of a recording.
+
+    >>> table = HeadTable(columns={"layer": [0, 0], "head": [0, 1], "entropy": [1.25, 0.5]})
+    >>> print(table)
+    layer  head  entropy
+        0     0   1.2500
+        0     1   0.5000
+    >>> table.sorted("entropy").rows[0]
+    {'layer': 0, 'head': 1, 'entropy': 0.5}
+    """
+
+    columns: dict[str, list]  # of equal lengths: "kind" of a recording, "layer", "head", then the statistics
+
+    @property
+    def rows(self) -> list[dict[str, object]]:
+        """One dict per head."""
+        return [dict(zip(self.columns, row, strict=True)) for row in zip(*self.columns.values(), strict=True)]
+
+    @property
+    def layers(self) -> list[Hashable]:
+        """The layers, in the order of the table; of a recording (kind, layer)."""
+        return list(dict.fromkeys(self._layer_of_rows()))
+
+    def matrix(self, statistic: str) -> Tensor:
+        """(layers, heads) float64; NaN where a layer has no such head. Raises ValueError for an unknown column."""
+        values = self._column(statistic)
+        sizes = (len(self.layers), max(self.columns["head"], default=-1) + 1)
+        matrix = torch.full(sizes, torch.nan, dtype=torch.float64, device="cpu")
+        row_of = {layer: row for row, layer in enumerate(self.layers)}
+        for layer, head, value in zip(self._layer_of_rows(), self.columns["head"], values, strict=True):
+            matrix[row_of[layer], head] = value
+        return matrix
+
+    def sorted(self, statistic: str, *, descending: bool = False) -> "HeadTable":
+        """The rows sorted by one column, ascending or descending; NaN last. Raises ValueError for an unknown column."""
+        values = self._column(statistic)
+        missing = [row for row, value in enumerate(values) if value != value]
+        order = sorted(set(range(len(values))) - set(missing), key=values.__getitem__, reverse=descending) + missing
+        return HeadTable(columns={name: [column[row] for row in order] for name, column in self.columns.items()})
+
+    def to_pandas(self) -> "DataFrame":
+        """The table as a data frame of pandas, with the same columns. Raises ModuleNotFoundError without pandas."""
+        try:
+            import pandas
+        except ModuleNotFoundError as error:
+            if error.name != "pandas":
+                raise
+            rule = "HeadTable.to_pandas needs pandas, which is not installed: pip install pandas"
+            raise ModuleNotFoundError(rule, name="pandas") from error
+        return pandas.DataFrame(self.columns)
+
+    def _layer_of_rows(self) -> list[Hashable]:
+        layers = self.columns["layer"]
+        return list(zip(self.columns["kind"], layers, strict=True)) if "kind" in self.columns else layers
+
+    def __len__(self) -> int:
+        return len(self.columns["layer"])
+
+    def __str__(self) -> str:
+        cells = self._text()
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        return "\n".join("  ".join(f"{cell:>{n}}" for cell, n in zip(row, widths, strict=True)) for row in cells)
+
+    def _repr_html_(self) -> str:
+        head, *body = ([escape(cell) for cell in row] for row in self._text())
+        lines = ["<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in body]
+        top = "".join(f"<th>{cell}</th>" for cell in head)
+        return f"<table><thead><tr>{top}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
+
+    def _text(self) -> list[list[str]]:
+        """The column names, then the cells of the rows."""
+        return [list(self.columns), *([_cell(value) for value in row.values()] for row in self.rows)]
+
+    def _column(self, name: str) -> list:
+        if name not in self.columns:
+            raise ValueError(f"HeadTable: there is no column {name!r}: choose one of {', '.join(self.columns)}")
+        return self.columns[name]
+
+
+def _cell(value: object) -> str:
+    return f"{value:.4f}" if isinstance(value, float) else str(value)
+
+
+@torch.no_grad()
+def head_table(
+    maps: AttentionMap | Sequence[AttentionMap] | Mapping[Hashable, AttentionMap] | Recording,
+    tokens: Tensor | Ragged | None = None,
+) -> HeadTable:
+    """Statistics of every head of one or several layers, or of all layers of a recording, a row per head.
+
+    Each value is the mean over all queries, of all sequences, that see a key. Padding counts as queries if a mask hides its
+    keys only: use Ragged instead of a padded batch. The columns:
+
+        entropy             -sum_j a_ij log a_ij, in nats
+        normalized_entropy  entropy over the log of the number of visible keys: 0 for one key, 1 for equal weights
+        peak                the largest weight
+        distance            sum_j a_ij |j - p|, in tokens, where p is the query's position among the keys
+        support             1 / sum_j a_ij^2, the effective number of keys (Hill number of order 2)
+        sink                the weight on the first key (Xiao et al., "Efficient Streaming Language Models with Attention
+                            Sinks", 2023)
+        learned_sink        the share of a learned sink, 0 without one
+        previous_token      see the function; the mean is over the queries that have such a key
+        duplicate_token     likewise; only with tokens
+        induction           likewise; only with tokens
+
+    Args:
+        maps: one map; or several, as a sequence (layers 0, 1, ...) or as a mapping from layer to map; or a recording, whose table has
+            a column for the kind. Cross-attention has no distance and no earlier tokens: NaN.
+        tokens: token ids, as for `duplicate_token`; the same for all layers. Of a recording: None for its own tokens, of which two
+            are the same if their strings are.
+
+    Returns:
+        The table. A mean over no queries is NaN.
+    """
+    columns: dict[str, list] = {}
+    layers = _layers(maps, tokens, "head_table")
+    for number, (layer, (m, tokens_of_layer)) in enumerate(layers.items()):
+        found = _statistics(m, tokens_of_layer)
+        if isinstance(maps, Recording) and isinstance(layer, tuple) and layer[0] == "cross":
+            found = {name: values for name, values in found.items() if name not in _OF_ONE_TEXT}
+        _append(columns, layer, found, isinstance(maps, Recording), is_first=number == 0)
+    return HeadTable(columns=columns or {"layer": [], "head": []})
+
+
+@torch.no_grad()
+def head_changes(
+    before: Recording | Mapping[Hashable, AttentionMap], after: Recording | Mapping[Hashable, AttentionMap]
+) -> HeadTable:
+    """Which heads changed between two recordings, or maps, of the same number of tokens: of two checkpoints over one text, of two texts
+    of one model, with and without an edit. Sorted, the largest change first.
+
+    total_variation is the mean over the queries of half of sum_j |after_ij - before_ij|: 0 where all weights are equal, 1 where no
+    query has weight on a key that it had weight on before. The mean is over queries that see a key before or after. The other columns are those of
+    `head_table`, after minus before.
+
+    Raises:
+        ValueError: other layers, heads or numbers of tokens in one than in the other.
+    """
+    first, second = (_layers(maps, None, "head_changes") for maps in (before, after))
+    if first.keys() != second.keys():
+        only = next(iter(first.keys() ^ second.keys()))
+        raise ValueError(f"head_changes: {_name(only)} is in one of the two only")
+    tables = head_table(before), head_table(after)
+    shared = [name for name in tables[0].columns if name in tables[1].columns]
+    columns = {name: tables[0].columns[name] for name in shared if name in _NAMES_OF_HEADS}
+    columns["total_variation"] = []
+    for layer, (left, _) in first.items():
+        right = second[layer][0]
+        if left.shapes != right.shapes:
+            sizes = f"{left.shape} before and {right.shape} after"
+            raise ValueError(
+                f"head_changes: {_name(layer)} has the shape {sizes}; compare the same number of tokens and heads"
+            )
+        seen = [by_head(has_visible_key(m)) for m in (left, right)]
+        change_HN = by_head(DifferenceMap(right, left).total_variation())
+        columns["total_variation"] += per_head(change_HN, seen[0] | seen[1]).tolist()
+    for name in shared:
+        if name not in _NAMES_OF_HEADS:
+            pairs = zip(tables[0].columns[name], tables[1].columns[name], strict=True)
+            columns[name] = [later - earlier for earlier, later in pairs]
+    return HeadTable(columns=columns).sorted("total_variation", descending=True)
+
+
+def _layers(
+    maps: AttentionMap | Sequence[AttentionMap] | Mapping[Hashable, AttentionMap] | Recording,
+    tokens: Tensor | Ragged | None,
+    operation: str,
+) -> dict[Hashable, tuple[AttentionMap, Tensor | Ragged | None]]:
+    """The maps by layer, with the ids of their keys' tokens."""
+    if not isinstance(maps, Recording):
+        named = (
+            dict(maps)
+            if isinstance(maps, Mapping)
+            else dict(enumerate([maps] if isinstance(maps, AttentionMap) else maps))
+        )
+        return {layer: (m, tokens) for layer, m in named.items()}
+    if tokens is not None:
+        raise ValueError(f"{operation}: a recording has tokens of its own; tokens= is for maps")
+    strings = maps.tokens
+    found: dict[Hashable, tuple[AttentionMap, Tensor | Ragged | None]] = {}
+    for (kind, layer), m in maps.maps.items():
+        found[kind, layer] = (m, None if kind == "cross" else _ids(strings.get(kind), m))
+    return found
+
+
+def _ids(rows: list[list[str]] | None, m: AttentionMap) -> Tensor | Ragged | None:
+    """A number for each token, equal for equal strings; None where there is not one per key of the map, or more queries than keys."""
+    if rows is None or any(q > k for q, k in (shape[-2:] for shape in m.shapes)):
+        return None
+    numbers: dict[str, int] = {}
+    listed = [torch.tensor([numbers.setdefault(token, len(numbers)) for token in row], device=m.device) for row in rows]
+    if m.parts() is not None:
+        fits = [len(row) for row in rows] == [shape[-1] for shape in m.shapes]
+        return Ragged.from_list(listed) if fits else None
+    if len(m.shape) > 4 or {len(row) for row in rows} != {m.shape[-1]}:
+        return None
+    return torch.stack(listed) if len(m.shape) == 4 else listed[0]
+
+
+def _append(
+    columns: dict[str, list], layer: object, found: dict[str, Tensor], has_kind: bool, *, is_first: bool
+) -> None:
+    """Add the rows of a layer; a statistic that another layer lacks is NaN there."""
+    heads = len(next(iter(found.values())))
+    kind = list(layer) if has_kind and isinstance(layer, tuple) else [None, layer]
+    names = {"kind": [kind[0]] * heads} if has_kind else {}
+    rows: dict[str, list] = {**names, "layer": [kind[1]] * heads, "head": list(range(heads))}
+    rows |= {name: values_H.tolist() for name, values_H in found.items()}
+    before = 0 if is_first else len(columns["head"])
+    for name in [*columns, *(name for name in rows if name not in columns)]:
+        columns.setdefault(name, [math.nan] * before).extend(rows.get(name, [math.nan] * heads))
+
+
+def _name(layer: object) -> str:
+    return " ".join(map(str, layer)) if isinstance(layer, tuple) else f"layer {layer}"
+
+
+def _statistics(m: AttentionMap, tokens: Tensor | Ragged | None) -> dict[str, Tensor]:
+    """(H,) each."""
+    m.prepare(entropy=True, support=True, distance=True, topk=1)  # one pass for all statistics of rows
+    sink = m.sink()
+    per_query: dict[str, PerQuery] = {
+        "entropy": m.entropy(),
+        "normalized_entropy": m.entropy(normalize=True),
+        "peak": m.peak().weight,
+        "distance": m.distance(),
+        "support": m.support(order=2),
+        "sink": sink.first_key,
+        "learned_sink": sink.learned,
+    }
+    counted = has_visible_key(m)
+    found = {name: per_head(values, counted) for name, values in per_query.items()}
+    found["previous_token"] = scores.previous_token(m)
+    if tokens is not None:
+        found |= {
+            "duplicate_token": scores.duplicate_token(m, tokens),
+            "induction": scores.induction(m, tokens),
+        }
+    return found

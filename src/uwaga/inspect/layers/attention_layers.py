@@ -1,0 +1,97 @@
+"""The attention layers of a model by kind and number, and its token embeddings."""
+
+import sys
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+
+from uwaga.inspect.recordings.recording import describe_layers
+from uwaga.inspect.recordings.stack import AttentionId
+from uwaga.models.bert.model import BertEmbeddings
+
+
+class AttentionLayer(NamedTuple):
+    """An attention layer of a model."""
+
+    path: str
+    module: nn.Module
+    id: AttentionId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionLayers:
+    """All attention layers of a model."""
+
+    ids: dict[nn.Module, AttentionId]
+
+    @staticmethod
+    def of(found: Iterable[AttentionLayer], operation: str = "watch") -> "AttentionLayers":
+        """operation: "watch" or "edit", for messages. Raises ValueError: two layers have the same kind and number."""
+        first: dict[AttentionId, str] = {}
+        for path, _, where in found:
+            if where in first:
+                raise ValueError(
+                    f"{operation}: two attentions of this model are {where}, {first[where]} and {path}; {operation} a part of it that "
+                    "has one of them"
+                )
+            first[where] = path
+        return AttentionLayers(ids={module: where for _, module, where in found})
+
+    def select(self, model: str, layers: Collection[int] | None, kinds: Collection[str] | None) -> set[AttentionId]:
+        """The layers of these numbers and kinds; None for all.
+
+        Raises:
+            ValueError: the model has no attention layers, or none of a given number or kind.
+        """
+        available = set(self.ids.values())
+        if not available:
+            raise ValueError(
+                f"watch: {model} has no attention that can be watched: neither uwaga.nn.MultiHeadAttention nor a model of "
+                "transformers that offers attn_implementation"
+            )
+        for name, wanted, existing in (
+            ("kind", kinds, {where.kind for where in available}),
+            ("layer", layers, {where.layer for where in available if kinds is None or where.kind in kinds}),
+        ):
+            missing = [] if wanted is None else [each for each in wanted if each not in existing]
+            if missing:
+                raise ValueError(f"watch: {model} has no {name} {missing[0]!r}; there are {describe_layers(available)}")
+        return {
+            where
+            for where in available
+            if (kinds is None or where.kind in kinds) and (layers is None or where.layer in layers)
+        }
+
+
+def token_embeddings(model: nn.Module) -> list[nn.Module]:
+    """The modules that are called with token ids as their first argument: embeddings called token_embedding in this package, and
+    get_input_embeddings() of transformers.
+
+    In place of BERT's token embedding its BertEmbeddings: with a hook on the embedding itself, it would no longer be computed in one
+    operation with positions and norm, and a watched model would have other bits.
+    """
+    weights: set[int] = set()
+    whole: list[BertEmbeddings] = []
+    for path, module in model.named_modules():
+        if isinstance(module, BertEmbeddings):
+            whole.append(module)
+        elif isinstance(module, nn.Embedding) and path.split(".")[-1].endswith("token_embedding"):
+            weights.add(id(module.weight))
+    library = sys.modules.get("transformers")
+    if library is not None:
+        huggingface_models = [module for module in model.modules() if isinstance(module, library.PreTrainedModel)]
+        weights |= {id(weight) for module in huggingface_models if (weight := _input_weight(module)) is not None}
+    inside = {id(each.token_embedding.weight) for each in whole}
+    found = [module for module in model.modules() if isinstance(module, nn.Embedding)]
+    return [*whole, *(module for module in found if id(module.weight) in weights - inside)]
+
+
+def _input_weight(model: Any) -> Tensor | None:
+    """The weight of the token embedding, which encoder and decoder may share."""
+    try:
+        found = model.get_input_embeddings()
+    except NotImplementedError:  # a model of images or audio
+        return None
+    return found.weight if isinstance(found, nn.Embedding) else None

@@ -1,0 +1,52 @@
+"""Attention layers of this package, which call `watcher` on every forward pass."""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from torch import nn
+
+from uwaga.inspect.layers.attention_layers import AttentionLayer
+from uwaga.inspect.recordings.stack import AttentionId
+from uwaga.nn import MultiHeadAttention, attention
+from uwaga.nn.layers import DecoderLayer
+from uwaga.ops.ragged import Operand
+
+OnCall = Callable[[nn.Module, Operand, Operand, Operand, dict[str, Any]], None]
+
+
+def find_attentions(model: nn.Module) -> list[AttentionLayer]:
+    """All MultiHeadAttention of a model, numbered within their kind."""
+    cross_attentions = {id(layer.cross_attention) for layer in model.modules() if isinstance(layer, DecoderLayer)}
+    decoder_attentions = {id(layer.attention) for layer in model.modules() if isinstance(layer, DecoderLayer)}
+    generator_modules = {
+        id(layer)
+        for module in model.modules()
+        # A model that continues its prompt is a decoder, whatever its layers are called.
+        if getattr(module, "prompt_counts", False) is True
+        for layer in module.modules()
+    }
+    counts = dict.fromkeys(("encoder", "decoder", "cross"), 0)
+    found = []
+    for path, module in model.named_modules():
+        if not isinstance(module, MultiHeadAttention):
+            continue
+        if id(module) in cross_attentions:
+            kind = "cross"
+        elif id(module) in decoder_attentions | generator_modules or "decoder" in path.split("."):
+            kind = "decoder"
+        else:
+            kind = "encoder"
+        found.append(AttentionLayer(path, module, AttentionId(kind, counts[kind])))
+        counts[kind] += 1
+    return found
+
+
+@contextmanager
+def watching(modules: Iterable[nn.Module], on_call: OnCall) -> Iterator[None]:
+    """A context in which MultiHeadAttention among the modules call `on_call` for what this thread computes, after the watchers
+    that they had before."""
+    layers = [module for module in modules if isinstance(module, MultiHeadAttention)]
+    with attention.watching({layer: partial(on_call, layer) for layer in layers}):
+        yield

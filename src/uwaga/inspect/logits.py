@@ -1,0 +1,310 @@
+"""Where a language model's prediction comes from: the logit lens, and the share of each head in a logit.
+
+A pre-norm model writes into a residual stream: x = embedding + sum over layers of (heads W_O + b_O) + feed-forward. With its norm
+taken as the linear map that it is at the final x, a logit is the sum of the shares of these parts (Elhage et al., "A Mathematical
+Framework for Transformer Circuits", 2021; Wang et al., "Interpretability in the Wild", 2022, section 3.1).
+
+Letters: B batch, H query heads, Q tokens, E value width, L layers, M model width, V vocabulary, T most likely tokens.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from uwaga.inspect.heads.activations import activations
+from uwaga.models.gpt2.model import GPT2Model
+from uwaga.models.t5.model import T5Model
+from uwaga.models.transformer.model import Transformer
+from uwaga.nn import MultiHeadAttention
+from uwaga.ops.linear.api import linear_map
+
+_SUPPORTED = (
+    "GPT2Model, the decoder of T5Model, a pre-norm Transformer, and of transformers GPT-2 and Llama-like models"
+)
+
+
+class Block(NamedTuple):
+    """A layer of a residual stream."""
+
+    module: nn.Module
+    attentions: list[tuple[tuple[str, int], nn.Module, nn.Module]]  # ((kind, layer), the attention, its output map)
+    feed_forward: nn.Module
+
+
+class ResidualStream(NamedTuple):
+    """The parts of a pre-norm language model."""
+
+    blocks: list[Block]
+    norm: nn.Module  # the final one
+    weight_VM: Tensor  # of the logits
+    bias_V: Tensor | None
+    scale: float  # of the final hidden state before the logits
+
+    @staticmethod
+    def of(model: nn.Module) -> "ResidualStream":
+        """Raises ValueError: a model of another architecture."""
+        if isinstance(model, GPT2Model | T5Model | Transformer):
+            found = _of_this_package(model)
+        else:
+            found = _of_transformers(model)
+        if found is None:
+            raise ValueError(
+                f"interpret: {type(model).__name__} has no residual stream that is known here, with one final norm before its logits; "
+                f"supported are {_SUPPORTED}"
+            )
+        return found
+
+    def logits(self, x: Tensor) -> Tensor:
+        """(..., V) from the residual stream (..., M), through the final norm."""
+        return linear_map(self.norm(x) * self.scale, self.weight_VM, self.bias_V)
+
+    def share(self, x_BQM: Tensor, direction_BM: Tensor) -> tuple[Tensor, Tensor]:
+        """The linear map from a part of x to its share of <direction, norm(x)>, (B, Q, M), and what no part has, (B, Q)."""
+        weight = getattr(self.norm, "weight", None)
+        scaled_BQM = direction_BM[:, None] * self.scale * (1.0 if weight is None else weight)
+        eps = getattr(self.norm, "eps", getattr(self.norm, "variance_epsilon", None))
+        eps = torch.finfo(x_BQM.dtype).eps if eps is None else eps
+        if isinstance(self.norm, nn.LayerNorm):
+            centred = x_BQM - x_BQM.mean(-1, keepdim=True)
+            factor = (centred.square().mean(-1, keepdim=True) + eps).rsqrt()
+            bias = self.norm.bias
+            rest = 0.0 if bias is None else (direction_BM * self.scale * bias).sum(-1)[:, None]
+            return (scaled_BQM - scaled_BQM.mean(-1, keepdim=True)) * factor, torch.zeros_like(x_BQM[..., 0]) + rest
+        return scaled_BQM * (x_BQM.square().mean(-1, keepdim=True) + eps).rsqrt(), torch.zeros_like(x_BQM[..., 0])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LogitLens:
+    """What the logits would be if the model ended after each layer (nostalgebraist, "interpreting GPT: the logit lens", 2020).
+
+    The first entry is that of the embedding, the last one is the model's own prediction.
+    """
+
+    tokens: Tensor  # (L+1, B, Q, T) int64: the most likely ids
+    probabilities: Tensor  # (L+1, B, Q, T)
+    chosen: Tensor | None  # (L+1, B, Q): the probability of the ids that were asked for
+    entropy: Tensor  # (L+1, B, Q), of the whole distribution, in nats
+
+
+@torch.no_grad()
+def logit_lens(model: nn.Module, *inputs: Any, top: int = 5, ids: Tensor | None = None, **options: Any) -> LogitLens:
+    """The most likely next tokens after every layer, through the model's final norm and its logits.
+
+    One pass through the model, and one product with the vocabulary for each layer: O(B Q (V + L M)) memory.
+
+    Args:
+        model: see the message of the error.
+        inputs, options: of the model: `model(*inputs, **options)`, a padded batch.
+        top: T, how many tokens.
+        ids: (B, Q) whose probabilities are wanted at each position; None for none.
+
+    Raises:
+        ValueError: a model of another architecture, or top outside 1 to V.
+    """
+    stream = ResidualStream.of(model)
+    if not 1 <= top <= stream.weight_VM.shape[0]:
+        raise ValueError(f"logit_lens: top must be between 1 and the {stream.weight_VM.shape[0]} tokens, not {top}")
+    with _residuals(stream) as states:
+        model(*inputs, **options)
+    found = []
+    for x in states.blocks:
+        log = stream.logits(x).float().log_softmax(-1)
+        most = log.topk(top)
+        entropy = -(log.exp() * log).nan_to_num(0.0).sum(-1)
+        chosen = None if ids is None else log.gather(-1, ids[..., None]).squeeze(-1).exp()
+        found.append((most.indices, most.values.exp(), entropy, chosen))
+    tokens, probabilities, entropies, of_ids = zip(*found, strict=True)
+    return LogitLens(
+        tokens=torch.stack(tokens),
+        probabilities=torch.stack(probabilities),
+        entropy=torch.stack(entropies),
+        chosen=None if ids is None else torch.stack(of_ids),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LogitAttribution:
+    """The shares of all parts of a model in a logit, or in the difference of two; they sum to it."""
+
+    heads: dict[tuple[str, int], Tensor]  # by (kind, layer), (B, H, Q)
+    feed_forward: dict[int, Tensor]  # by layer, (B, Q)
+    embedding: Tensor  # (B, Q)
+    bias: Tensor  # (B, Q): of output maps of attention, of the final norm and of the logits
+    logits: Tensor  # (B, Q): the logit or the difference, as the model computes it
+
+    def total(self) -> Tensor:
+        """(B, Q): the sum of all shares; equal to `logits` up to rounding."""
+        parts = [x.sum(1) for x in self.heads.values()] + list(self.feed_forward.values())
+        return torch.stack([*parts, self.embedding, self.bias]).sum(0)
+
+    def of_heads(self, kind: str, row: int = 0, position: int = -1) -> Tensor:
+        """(L, H): the shares of all heads of a kind in one row at one position, for `uwaga.plots.heatmap`."""
+        found = [x[row, :, position] for (name, _), x in sorted(self.heads.items()) if name == kind]
+        if not found:
+            kinds = ", ".join(sorted({repr(name) for name, _ in self.heads}))
+            raise ValueError(f"LogitAttribution: there are no heads of kind {kind!r}; there are {kinds}")
+        return torch.stack(found)
+
+
+@torch.no_grad()
+def logit_attribution(
+    model: nn.Module, *inputs: Any, answer: int | Tensor, other: int | Tensor | None = None, **options: Any
+) -> LogitAttribution:
+    """Direct logit attribution: the share of each head, feed-forward layer and the embedding in the logit of `answer`, or in its
+    difference from that of `other`, at every position.
+
+    Exact: the final norm is taken as the linear map that it is at the model's own hidden state, and all shares sum to the logit.
+
+    Args:
+        model, inputs, options: as in `logit_lens`; of an encoder-decoder the shares are those of the decoder's parts.
+        answer, other: token ids, one for all rows or (B,).
+
+    Raises:
+        ValueError: a model of another architecture, or ids that are not one for each row or not of the vocabulary.
+    """
+    stream = ResidualStream.of(model)
+    kinds = {kind for block in stream.blocks for (kind, _), _, _ in block.attentions}
+    with _residuals(stream) as states, activations(model, kinds=kinds) as heads:
+        model(*inputs, **options)
+    last = states.blocks[-1]
+    if last.dim() != 3:
+        raise ValueError("logit_attribution: the model must be given a padded batch (B, Q), not a ragged one")
+    direction, bias = _direction(stream, "answer", answer, len(last))
+    if other is not None:
+        less, less_bias = _direction(stream, "other", other, len(last))
+        direction, bias = direction - less, bias - less_bias
+    share_BQM, rest = stream.share(last, direction)
+    found, feed_forward = {}, {}
+    rest = rest + bias[:, None]
+    for n, block in enumerate(stream.blocks):
+        for where, _, output in block.attentions:
+            z_BHQE = heads[where].output
+            assert isinstance(z_BHQE, Tensor)
+            weight_HEM = _weight(output).unflatten(0, (z_BHQE.shape[1], -1))
+            # <z W_O^h, share> as <z, W_O^h share>: nothing of size H x M is made for each token.
+            found[where] = torch.einsum("bhqe,hem,bqm->bhq", z_BHQE, weight_HEM, share_BQM)
+            output_bias = getattr(output, "bias", None)
+            if output_bias is not None:
+                rest = rest + share_BQM @ output_bias
+        feed_forward[n] = (states.feed_forward[n] * share_BQM).sum(-1)
+    logits = (stream.norm(last) * direction[:, None] * stream.scale).sum(-1) + bias[:, None]
+    return LogitAttribution(
+        heads=found,
+        feed_forward=feed_forward,
+        embedding=(states.blocks[0] * share_BQM).sum(-1),
+        bias=rest,
+        logits=logits,
+    )
+
+
+def _direction(stream: ResidualStream, name: str, ids: int | Tensor, rows: int) -> tuple[Tensor, Tensor]:
+    """(B, M) and (B,): the rows of the vocabulary, and their biases."""
+    vocabulary = stream.weight_VM.shape[0]
+    listed = torch.as_tensor(ids, device=stream.weight_VM.device)
+    if listed.dtype.is_floating_point or listed.dtype == torch.bool or listed.shape not in ((), (rows,)):
+        raise ValueError(f"logit_attribution: {name} must be a token id or one for each of {rows} rows, not {ids!r}")
+    if bool(((listed < 0) | (listed >= vocabulary)).any()):
+        raise ValueError(f"logit_attribution: {name} must be ids of the {vocabulary} tokens, not {ids!r}")
+    listed = listed.long().expand(rows)
+    bias = stream.weight_VM.new_zeros(rows) if stream.bias_V is None else stream.bias_V[listed]
+    return stream.weight_VM[listed], bias
+
+
+class _States(NamedTuple):
+    """What hooks have seen: the residual stream before every layer and before the final norm, and the feed-forward outputs."""
+
+    blocks: list[Tensor]  # L + 1 of (B, Q, M)
+    feed_forward: dict[int, Tensor]
+
+
+@contextmanager
+def _residuals(stream: ResidualStream) -> Iterator[_States]:
+    states = _States([], {})
+
+    def before(_: nn.Module, given: tuple[Any, ...], options: dict[str, Any]) -> None:
+        states.blocks.append(_plain(given[0] if given else options["hidden_states"]))
+
+    with ExitStack() as stack:
+        for n, block in enumerate(stream.blocks):
+            stack.callback(block.module.register_forward_pre_hook(before, with_kwargs=True).remove)
+            hook: Callable = lambda _, __, output, n=n: states.feed_forward.__setitem__(n, _plain(output))  # noqa: E731
+            stack.callback(block.feed_forward.register_forward_hook(hook).remove)
+        stack.callback(stream.norm.register_forward_pre_hook(before, with_kwargs=True).remove)
+        yield states
+    if len(states.blocks) != len(stream.blocks) + 1:
+        raise ValueError(
+            f"interpret: one pass over {len(stream.blocks)} layers was expected, and {len(states.blocks)} states were seen"
+        )
+
+
+def _plain(x: Any) -> Tensor:
+    if not isinstance(x, Tensor):
+        raise ValueError("interpret: the model must be given a padded batch (B, Q), not a ragged one")
+    return x
+
+
+def _weight(output: nn.Module) -> Tensor:
+    """(H E, M) of the output map: of torch.nn.Linear transposed, of transformers' Conv1D as it is."""
+    weight: Any = output.weight
+    return weight.T if isinstance(output, nn.Linear) else weight
+
+
+def _of_this_package(model: GPT2Model | T5Model | Transformer) -> ResidualStream | None:
+    if isinstance(model, GPT2Model):
+        layers: Any = model.layers
+        norm: nn.Module = model.norm
+        if not model.config.has_lm_head:
+            return None
+    else:
+        if model.decoder is None or model.decoder.norm is None:
+            return None
+        layers, norm = model.decoder.layers, model.decoder.norm
+    blocks = []
+    for n, layer in enumerate(layers):
+        attentions: list[tuple[tuple[str, int], nn.Module, nn.Module]] = []
+        for name in ("attention", "cross_attention"):
+            module = getattr(layer, name, None)
+            if isinstance(module, MultiHeadAttention):
+                where = ("cross" if name == "cross_attention" else "decoder", n)
+                attentions.append((where, module, module.output))
+        feed_forward: Any = layer.feed_forward
+        blocks.append(Block(layer, attentions, feed_forward))
+    words: nn.Module = model.token_embedding
+    if isinstance(model, Transformer) and model.decoder_token_embedding is not None:
+        words = model.decoder_token_embedding
+    head: Any = words if model.lm_head is None else model.lm_head
+    scale = model.config.d_model**-0.5 if isinstance(model, T5Model) and model.config.scale_decoder_outputs else 1.0
+    bias = model.lm_head_bias if isinstance(model, Transformer) else None
+    return ResidualStream(blocks, norm, head.weight, bias, scale)
+
+
+def _of_transformers(model: Any) -> ResidualStream | None:
+    head = getattr(model, "lm_head", None)
+    if not isinstance(head, nn.Linear):
+        return None
+    inner: Any = getattr(model, "transformer", None)
+    if inner is not None and type(model).__name__ == "GPT2LMHeadModel":
+        if getattr(model.config, "add_cross_attention", False):
+            return None
+        blocks = [
+            Block(layer, [(("decoder", n), layer.attn, layer.attn.c_proj)], layer.mlp)
+            for n, layer in enumerate(inner.h)
+        ]
+        return ResidualStream(blocks, inner.ln_f, head.weight, head.bias, 1.0)
+    inner = getattr(model, "model", None)
+    names = ("self_attn", "mlp", "input_layernorm", "post_attention_layernorm")
+    layers = list(getattr(inner, "layers", []))
+    # Of a Llama-like layer these four are all parts: one with further norms or factors is another architecture.
+    if not layers or any([name for name, _ in layer.named_children()] != list(names) for layer in layers):
+        return None
+    if not hasattr(inner.norm, "variance_epsilon") or hasattr(model.config, "logits_scaling"):
+        return None
+    blocks = [
+        Block(layer, [(("decoder", n), layer.self_attn, layer.self_attn.o_proj)], layer.mlp)
+        for n, layer in enumerate(layers)
+    ]
+    return ResidualStream(blocks, inner.norm, head.weight, head.bias, 1.0)

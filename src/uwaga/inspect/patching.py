@@ -1,0 +1,216 @@
+"""Activation patching: which heads, at which positions, carry what makes two texts differ.
+
+Letters: B batch, H query heads, Q tokens, E value width, L layers, P positions or spans of these.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite, nan
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from uwaga.inspect.editing import edit
+from uwaga.inspect.edits import Patch
+from uwaga.inspect.heads.activations import activations
+from uwaga.ops.ragged import Ragged
+
+Span = int | Sequence[int]  # one position, or several that are patched together
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class PatchingResult:
+    """The metric of the corrupted text with one activation at a time from the clean one; NaN where it was not computed yet.
+
+    Give it to `activation_patching(..., resume=result)` to go on where it stopped.
+    """
+
+    kind: str
+    layers: list[int]
+    heads: list[int] | None  # None: all heads of a layer together
+    spans: list[list[int]] | None  # None: all positions together
+    clean: float  # the metric of the clean text
+    corrupted: float
+    values: Tensor  # (L, H or 1, P or 1) float64
+
+    @property
+    def is_complete(self) -> bool:
+        return not bool(self.values.isnan().any())
+
+    def effects(self) -> Tensor:
+        """(L, H or 1, P or 1): 0 where the patch changed nothing, 1 where it restored the clean metric; NaN where unknown.
+
+        Raises:
+            ValueError: the metrics of both texts are equal, so that there is nothing to restore.
+        """
+        if self.clean == self.corrupted:
+            raise ValueError(f"PatchingResult: the metric of both texts is {self.clean}: there is nothing to restore")
+        return (self.values - self.corrupted) / (self.clean - self.corrupted)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data that json can write; `from_dict` reads it."""
+        values = [[[None if x != x else x for x in row] for row in rows] for rows in self.values.tolist()]
+        names = ("kind", "layers", "heads", "spans", "clean", "corrupted")
+        return {name: getattr(self, name) for name in names} | {"values": values}
+
+    @staticmethod
+    def from_dict(described: object) -> "PatchingResult":
+        """A result as `to_dict` gives it. Raises ValueError: a description of another form."""
+        names = {"kind", "layers", "heads", "spans", "clean", "corrupted", "values"}
+        if not isinstance(described, Mapping) or set(described) != names:
+            raise ValueError(f"PatchingResult: a description must be a dict of {', '.join(sorted(names))}")
+        kind, layers, heads, spans = (described[name] for name in ("kind", "layers", "heads", "spans"))
+        lists = [layers, [] if heads is None else heads, *([] if spans is None else spans)]
+        if kind not in ("encoder", "decoder", "cross") or not all(_is_counts(each) for each in lists):
+            raise ValueError("PatchingResult: kind, layers, heads or spans of the description are not of this form")
+        shape = (len(layers), 1 if heads is None else len(heads), 1 if spans is None else len(spans))
+        flat = _numbers(described["values"], shape)
+        metrics = _numbers([[[described["clean"], described["corrupted"]]]], (1, 1, 2))
+        if any(x != x for x in metrics):
+            raise ValueError("PatchingResult: clean and corrupted must be numbers")
+        values = torch.tensor(flat, dtype=torch.float64).reshape(shape)
+        return PatchingResult(
+            kind=kind, layers=list(layers), heads=heads, spans=spans, clean=metrics[0], corrupted=metrics[1], values=values
+        )  # fmt: skip
+
+    def __repr__(self) -> str:
+        done = int((~self.values.isnan()).sum())
+        return f"PatchingResult({self.kind}, {tuple(self.values.shape)}, {done} of {self.values.numel()} patched)"
+
+
+@torch.no_grad()
+def activation_patching(
+    model: nn.Module,
+    clean: Mapping[str, Any] | Tensor | Ragged,
+    corrupted: Mapping[str, Any] | Tensor | Ragged,
+    metric: Callable[[Any], Tensor | float],
+    *,
+    kind: str,
+    heads: bool | Collection[int] = True,
+    positions: Iterable[Span] | None = None,
+    layers: Collection[int] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    resume: PatchingResult | None = None,
+    limit: int | None = None,
+) -> PatchingResult:
+    """Run the corrupted text once for every head, or layer, and position, with the clean text's output of that head there (Meng et
+    al. 2022; Wang et al. 2022; Heimersheim and Nanda, "How to Use and Interpret Activation Patching", 2024).
+
+    The heads' outputs of the clean text are kept, L tensors (B, H, Q, E); no run keeps more than a forward pass does.
+
+    Args:
+        model: of this package or of transformers, in evaluation mode.
+        clean, corrupted: what the model is called with: a dict of arguments, or ids; both with texts of the same lengths.
+        metric: from what the model returns to a number, such as the difference of two logits.
+        kind: "encoder", "decoder" or "cross".
+        heads: True patches every head by itself, False all heads of a layer together; or a list of heads.
+        positions: patched one at a time, each a position of the query or a list of positions; None: all positions together.
+        layers: which; None for all.
+        progress: called as progress(done, total) after every run.
+        resume: a result whose runs are not done again; it is completed in place and returned.
+        limit: stop after so many runs; None: when all are done.
+
+    Raises:
+        ValueError: texts of different shapes; a metric that is no finite number; a `resume` of other patches or metrics.
+        ValueError: as `uwaga.edit` and `uwaga.watch`: unknown layers, heads and positions.
+    """
+    if model.training:
+        raise ValueError("activation_patching: the model is in training mode, where runs may differ; call model.eval()")
+    with activations(model, kinds=[kind], layers=layers) as kept:
+        clean_value = _number(metric(_run(model, clean)), "clean")
+    outputs = {layer: kept[kind, layer].output for _, layer in kept}
+    corrupted_value = _number(metric(_run(model, corrupted)), "corrupted")
+    count = _head_count(next(iter(outputs.values())))
+    head_list = list(range(count)) if heads is True else None if heads is False else list(heads)
+    spans = None if positions is None else [[each] if isinstance(each, int) else list(each) for each in positions]
+    result = _new_result(kind, list(outputs), head_list, spans, clean_value, corrupted_value)
+    if resume is not None:
+        result = _resumed(resume, result)
+    todo = result.values.isnan().nonzero().tolist()
+    total, done = result.values.numel(), result.values.numel() - len(todo)
+    for n, h, p in todo[:limit]:
+        layer = result.layers[n]
+        patch = _patches(
+            outputs[layer],
+            kind,
+            layer,
+            None if head_list is None else head_list[h],
+            None if spans is None else spans[p],
+        )
+        with edit(model, patch=patch):
+            result.values[n, h, p] = _number(metric(_run(model, corrupted)), "patched")
+        done += 1
+        if progress is not None:
+            progress(done, total)
+    return result
+
+
+def _run(model: nn.Module, given: Mapping[str, Any] | Tensor | Ragged) -> Any:
+    return model(**given) if isinstance(given, Mapping) else model(given)
+
+
+def _head_count(output: Tensor | Ragged) -> int:
+    return output.values.shape[1] if isinstance(output, Ragged) else output.shape[-3]
+
+
+def _patches(
+    output: Tensor | Ragged, kind: str, layer: int, head: int | None, span: list[int] | None
+) -> dict[tuple[str, int, int | None], Patch]:
+    """The patch of one run, of one head or of each of a layer."""
+    if isinstance(output, Ragged):
+        raise ValueError("activation_patching: texts must be a padded batch of one length, not ragged")
+    each = range(output.shape[-3]) if head is None else (head,)
+    if head is not None and head >= output.shape[-3]:
+        raise ValueError(f"activation_patching: there is no head {head}; heads are 0 to {output.shape[-3] - 1}")
+    if span is not None and (wrong := [x for x in span if not 0 <= x < output.shape[-2]]):
+        raise ValueError(
+            f"activation_patching: there is no position {wrong[0]}; the text has {output.shape[-2]} tokens"
+        )
+    chosen = output if span is None else output[..., span, :]
+    return {(kind, layer, h): Patch("output", chosen[..., h, :, :], span) for h in each}
+
+
+def _number(value: Tensor | float, name: str) -> float:
+    if isinstance(value, Tensor) and value.numel() != 1:
+        raise ValueError(f"activation_patching: the metric must be one number, not a tensor {tuple(value.shape)}")
+    found = float(value)
+    if not isfinite(found):
+        raise ValueError(f"activation_patching: the metric of the {name} run is {found}")
+    return found
+
+
+def _new_result(
+    kind: str, layers: list[int], heads: list[int] | None, spans: list[list[int]] | None, clean: float, corrupted: float
+) -> PatchingResult:
+    shape = (len(layers), 1 if heads is None else len(heads), 1 if spans is None else len(spans))
+    values = torch.full(shape, nan, dtype=torch.float64)
+    return PatchingResult(
+        kind=kind, layers=layers, heads=heads, spans=spans, clean=clean, corrupted=corrupted, values=values
+    )  # fmt: skip
+
+
+def _resumed(resume: PatchingResult, wanted: PatchingResult) -> PatchingResult:
+    """The result to be completed. Raises ValueError: it is one of other patches, or of other texts."""
+    for name in ("kind", "layers", "heads", "spans", "clean", "corrupted"):
+        before, now = getattr(resume, name), getattr(wanted, name)
+        if before != now:
+            raise ValueError(f"activation_patching: resume has {name} {before!r}, and this call {now!r}")
+    return resume
+
+
+def _is_counts(listed: object) -> bool:
+    return isinstance(listed, list) and all(isinstance(x, int) and not isinstance(x, bool) and x >= 0 for x in listed)
+
+
+def _numbers(values: object, shape: tuple[int, int, int]) -> list[float]:
+    """The numbers of nested lists of a shape, NaN for None. Raises ValueError."""
+    level: list[Any] = [values]
+    for size in shape:
+        if not all(isinstance(each, list) and len(each) == size for each in level):
+            raise ValueError(f"PatchingResult: values must be lists of the shape {shape}")
+        level = [x for each in level for x in each]
+    for x in level:
+        if x is not None and (isinstance(x, bool) or not isinstance(x, int | float) or not isfinite(x)):
+            raise ValueError(f"PatchingResult: a value must be a finite number or None, not {x!r}")
+    return [nan if x is None else float(x) for x in level]

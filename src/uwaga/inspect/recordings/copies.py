@@ -1,0 +1,300 @@
+"""Copies of the operands of attention: the heads that are wanted, in the dtype that is wanted, each tensor once.
+
+Letters: B batch, H query heads, G key/value heads, Q queries, K keys, D query/key width, L distances, N packed tokens.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import KW_ONLY, dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from uwaga.maps.base import format_bytes
+from uwaga.maps.map import MapOptions
+from uwaga.ops.biases import AlibiBias, DistanceBias, RelativeBias
+from uwaga.ops.mask_program import Start
+from uwaga.ops.masks import Mask
+from uwaga.ops.ragged import Operand, Ragged
+
+_ROWS = 64  # compared at a time, so that the comparison takes less memory than the bias
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class VectorBias(DistanceBias):
+    """A bias values[h, j - p - lowest] for the distances j - p of a pass; a visible key is at no other distance."""
+
+    values: Tensor  # (H, L)
+    lowest: int  # the distance of values[:, 0]
+    _: KW_ONLY
+    start: Start = None
+
+    def heads(self) -> int:
+        return self.values.shape[0]
+
+    def parameter(self) -> Tensor:
+        return self.values
+
+    def vector(self, distance_L: Tensor) -> Tensor:
+        return self.values[:, (distance_L - self.lowest).clamp(0, self.values.shape[1] - 1)]
+
+    @property
+    def highest(self) -> int:
+        return self.lowest + self.values.shape[1] - 1
+
+    def joined(self, other: "VectorBias") -> "VectorBias | None":
+        """Both as one bias; None if they differ at a distance, or leave out distances between them."""
+        low, high = max(self.lowest, other.lowest), min(self.highest, other.highest)
+        if high < low - 1 or not torch.equal(self._between(low, high), other._between(low, high)):
+            return None
+        first, last = (self, other) if self.lowest <= other.lowest else (other, self)
+        longest = first if first.highest >= last.highest else last
+        tail = longest._between(first.highest + 1, longest.highest)
+        return replace(first, values=torch.cat((first.values, tail), 1))
+
+    def _between(self, low: int, high: int) -> Tensor:
+        return self.values[:, low - self.lowest : max(high + 1 - self.lowest, low - self.lowest)]
+
+
+def by_distance(bias: Tensor, heads: int) -> VectorBias | None:
+    """The vector of a dense bias (1, H, Q, K) whose last query is at the last key; None if it is not a function of the distance.
+
+    Args:
+        heads: H; a bias (1, 1, Q, K) that all heads share gives None.
+    """
+    if bias.dim() != 4 or bias.shape[:2] != (1, heads) or 0 in bias.shape:
+        return None
+    bias_HQK = bias[0]
+    queries, keys = bias_HQK.shape[1:]
+    # The last row, then the last column upwards: from the lowest distance to the highest.
+    vector_HL = torch.cat((bias_HQK[:, -1], bias_HQK[:, :-1, -1].flip(-1)), -1)
+    windows_HQK = vector_HL.unfold(-1, keys, 1)  # the last query's first
+    for low in range(0, queries, _ROWS):
+        rows = bias_HQK.narrow(1, low, min(_ROWS, queries - low)).flip(1)
+        if not torch.equal(windows_HQK.narrow(1, queries - low - rows.shape[1], rows.shape[1]), rows):
+            return None
+    return VectorBias(vector_HL, 1 - keys)
+
+
+class HeadSelection(NamedTuple):
+    """Which heads of one attention are recorded."""
+
+    query: list[int] | None  # None: all
+    key: list[int] | None
+    pairs: list[int] | None  # the index into `key` for each query head, if these are not equal groups in order
+
+    @staticmethod
+    def of(name: str, picked: tuple[int, ...] | None, query_heads: int, key_heads: int) -> "HeadSelection":
+        """The given query heads and the key heads that they read. Raises ValueError for a head that does not exist."""
+        if picked is None:
+            return HeadSelection(None, None, None)
+        absent = [head for head in picked if not 0 <= head < query_heads]
+        if absent:
+            raise ValueError(f"watch: there is no head {absent[0]} in {name}, whose heads are 0 to {query_heads - 1}")
+        read = [head * key_heads // query_heads for head in picked]
+        key = sorted(set(read))
+        pairs, size = [key.index(head) for head in read], len(picked) / len(key)
+        in_groups = pairs == [int(i // size) for i in range(len(picked))] and size == int(size)
+        return HeadSelection(list(picked), key, None if in_groups else pairs)
+
+
+class Budget:
+    """How many bytes a recording keeps, and may keep.
+
+    Raises:
+        ValueError: max_bytes is neither None nor an integer of at least 1.
+    """
+
+    def __init__(self, max_bytes: int | None) -> None:
+        if max_bytes is not None and (isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or max_bytes < 1):
+            raise ValueError(f"watch: max_bytes must be an integer of at least 1 or None, not {max_bytes!r}")
+        self.max_bytes, self.used = max_bytes, 0
+
+    def take(self, size: int) -> None:
+        """Count bytes that are about to be kept. Raises ValueError, and counts nothing, if they are too many."""
+        if self.max_bytes is not None and self.used + size > self.max_bytes:
+            raise ValueError(
+                f"watch: the recording would keep {self.used + size} bytes ({format_bytes(self.used + size)}), more than "
+                f"max_bytes={self.max_bytes}; record fewer layers, kinds or heads, or with dtype=torch.bfloat16"
+            )
+        self.used += size
+
+
+class Storage:
+    """Where the copies of operands are kept: on their own device, or on another.
+
+    From a GPU to the host they are copied while the model goes on computing: into pinned memory, on a stream of their own. Until `wait`
+    they may be incomplete.
+
+    Args:
+        device: None for that of each operand.
+    """
+
+    def __init__(self, device: torch.device | None) -> None:
+        self.device = device
+        self._streams: dict[torch.device, torch.cuda.Stream] = {}
+        self._running: list[torch.cuda.Event] = []
+
+    def operand(self, x: Tensor) -> Tensor:
+        """A tensor that nothing else writes into, moved."""
+        if self.device is None or self.device.type != "cpu" or not x.is_cuda:
+            return x if self.device is None else x.to(self.device)
+        if x.device not in self._streams:
+            self._streams[x.device] = torch.cuda.Stream(x.device)
+        stream = self._streams[x.device]
+        host = torch.empty(x.shape, dtype=x.dtype, pin_memory=True)
+        stream.wait_stream(torch.cuda.current_stream(x.device))
+        with torch.cuda.stream(stream):
+            host.copy_(x, non_blocking=True)
+            done = torch.cuda.Event()
+            done.record(stream)
+        x.record_stream(stream)  # its memory is not given to others before the copy is complete
+        self._running.append(done)
+        return host
+
+    def other(self, x: Any) -> Any:
+        """A mask, a bias, or a tensor of one, moved: complete at once."""
+        if self.device is None:
+            return x
+        if isinstance(x, Tensor):
+            return x.to(self.device)
+        if not dataclasses.is_dataclass(x):
+            return x
+        parts = {field.name: getattr(x, field.name) for field in dataclasses.fields(x)}
+        return dataclasses.replace(x, **{name: self.other(y) for name, y in parts.items() if isinstance(y, Tensor)})  # type: ignore[type-var]
+
+    def wait(self) -> None:
+        """Return when all copies are complete."""
+        for done in self._running:
+            done.synchronize()
+        self._running.clear()
+
+
+class Copier:
+    """Copies tensors of one forward pass; a tensor that several layers share is copied once.
+
+    Args:
+        dtype: of the copies of operands; None for their own.
+        storage: where the copies are kept.
+        take: called with a number of bytes before an operand is copied, and with those of other kept tensors.
+    """
+
+    def __init__(self, dtype: torch.dtype | None, storage: Storage, take: Callable[[int], None]) -> None:
+        self.dtype, self._storage, self._take = dtype, storage, take
+        self._made: dict[tuple[int, tuple[int, ...] | None], tuple[object, object]] = {}
+        self._counted: dict[int, Tensor] = {}  # by address; the tensors are held, so that no other gets their addresses
+
+    def operand(self, x: Operand, heads: list[int] | None) -> Operand:
+        """A copy (..., H, Q, D), or Ragged (N, H, D), of the given heads.
+
+        Raises:
+            ValueError: it would be too large.
+        """
+        values, axis = (x.values, 1) if isinstance(x, Ragged) else (x, -3)
+        numbers = values.numel() if heads is None else values.numel() // max(values.shape[axis], 1) * len(heads)
+        self._take(numbers * (self.dtype or values.dtype).itemsize)
+        if not isinstance(x, Ragged):
+            return self._storage.operand(_copied(x, -3, heads, self.dtype))
+        offsets = self._once(x.offsets, None, lambda: x.offsets.clone())
+        self.count(offsets)
+        return Ragged(self._storage.operand(_copied(x.values, 1, heads, self.dtype)), offsets, max_length=x.max_length)
+
+    def count(self, kept: object) -> None:
+        """Count the tensors of a copied object that is kept; one that several layers share counts once. Raises ValueError."""
+        for x in tensors(kept):
+            storage = x.untyped_storage()
+            if storage.data_ptr() not in self._counted:
+                self._counted[storage.data_ptr()] = x
+                self._take(storage.nbytes())
+
+    def options(self, options: MapOptions, heads: list[int] | None, count: int) -> MapOptions:
+        """A copy of the options, of the given heads out of `count`."""
+        mask, bias, sinks = options["mask"], options["bias"], options["sinks"]
+        return MapOptions(
+            mask=self._mask(mask, heads),
+            bias=self._bias(bias, heads, count),
+            scale=options["scale"],
+            softcap=options["softcap"],
+            sinks=None if sinks is None else self._storage.other(_copied(sinks, -1, heads, None)),
+        )
+
+    def _mask(self, mask: Mask | Tensor | None, heads: list[int] | None) -> Mask | Tensor | None:
+        if isinstance(mask, Tensor):
+            return self._once(mask, heads, lambda: _of_scores(mask, heads))
+        if mask is None or not dataclasses.is_dataclass(mask):
+            return mask
+        parts = {field.name: getattr(mask, field.name) for field in dataclasses.fields(mask)}
+        kept = {name: self._mask(x, heads) for name, x in parts.items() if isinstance(x, Mask | Tensor)}
+        return dataclasses.replace(mask, **kept) if kept else mask
+
+    def _bias(
+        self, bias: DistanceBias | Tensor | None, heads: list[int] | None, count: int
+    ) -> DistanceBias | Tensor | None:
+        if isinstance(bias, Tensor):
+            # Attention takes a bias in the dtype of the query or in float32.
+            dtype = None if self.dtype is None else torch.float32
+            return self._once(bias, heads, lambda: _dense_bias(bias, heads, count, dtype))
+        if bias is None:
+            return None
+        return self._once(bias, heads, lambda: _distance_bias(bias, heads))
+
+    def _once(self, x: object, heads: list[int] | None, make: Callable[[], Any]) -> Any:
+        # The original is stored beside its copy during the pass, so that no other object gets its id.
+        name = (id(x), None if heads is None else tuple(heads))
+        if name not in self._made:
+            self._made[name] = (x, self._storage.other(make()))
+        return self._made[name][1]
+
+
+def _copied(x: Tensor, axis: int, heads: list[int] | None, dtype: torch.dtype | None) -> Tensor:
+    x = x.detach()
+    if heads is None:
+        return x.to(dtype or x.dtype, copy=True)
+    return x.index_select(axis, torch.tensor(heads, device=x.device)).to(dtype or x.dtype)
+
+
+def _of_scores(x: Tensor, heads: list[int] | None) -> Tensor:
+    """A copy of a tensor that broadcasts to the scores (..., H, Q, K), of the given heads."""
+    return _copied(x, -3, heads if x.dim() > 2 and x.shape[-3] > 1 else None, None)
+
+
+def _dense_bias(
+    bias: Tensor, heads: list[int] | None, count: int, dtype: torch.dtype | None
+) -> DistanceBias | Tensor | None:
+    """A copy of a dense bias: None if it is zero, a vector if it depends on the distance only."""
+    bias = bias.detach()
+    if not bool(bias.any()):
+        return None
+    found = by_distance(bias, count)
+    if found is not None:
+        return _of_heads(found, heads, dtype)
+    return _of_scores(bias, heads).to(dtype or bias.dtype)
+
+
+def _of_heads(bias: VectorBias, heads: list[int] | None, dtype: torch.dtype | None) -> VectorBias:
+    """The bias of the given heads."""
+    return dataclasses.replace(bias, values=_copied(bias.values, 0, heads, dtype))
+
+
+def _distance_bias(bias: DistanceBias, heads: list[int] | None) -> DistanceBias:
+    """A copy of the given heads."""
+    if isinstance(bias, AlibiBias):
+        return dataclasses.replace(bias, slopes=_copied(bias.slopes, 0, heads, None))
+    assert isinstance(bias, RelativeBias)
+    return dataclasses.replace(bias, table=_copied(bias.table, 1, heads, None))
+
+
+def tensors(kept: object) -> Iterator[Tensor]:
+    """All tensors in operands, masks, biases, and lists and dicts of these."""
+    if isinstance(kept, Tensor):
+        yield kept
+    elif isinstance(kept, Ragged):
+        yield from (kept.values, kept.offsets)
+    elif dataclasses.is_dataclass(kept):
+        yield from tensors([getattr(kept, field.name) for field in dataclasses.fields(kept)])
+    elif isinstance(kept, dict):
+        yield from tensors(kept.values())
+    elif isinstance(kept, Iterable) and not isinstance(kept, str):
+        for each in kept:
+            yield from tensors(each)

@@ -1,0 +1,285 @@
+"""Texts in place of recordings: a bundled model, or one in a directory or of the hub, is run once over a text and recorded."""
+
+import re
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from uwaga.inspect.edits import Edits
+    from uwaga.inspect.recordings.recording import Recording
+    from uwaga.models.text.tokenizer import Tokenizer
+
+DEFAULT_MODEL = "minilm"
+NEW_TOKENS = 40  # of an encoder-decoder, which generates where no target is given
+# Tokens that it generates from. Its encoder, where every token sees all, reads them twice, for the generation and for the maps: with the
+# bundled speller 40 seconds on two busy cores, and 25 times as long for 100,000.
+MAX_GENERATED_FROM = 20_000
+Progress = AbstractContextManager[Callable[[float], object]]
+
+
+class RecordError(ValueError):
+    """The text cannot be read, or not by this model."""
+
+
+class TextTooLongError(RecordError):
+    """The text has more tokens than the model takes."""
+
+
+class LoadedModel(NamedTuple):
+    """A model with its name and title, its tokenizer, the tokenizer of its decoder, which may be another one, and its directory."""
+
+    name: str
+    title: str
+    model: "nn.Module"
+    tokenizer: "Tokenizer"
+    target_tokenizer: "Tokenizer"
+    folder: Path
+
+    @property
+    def has_both(self) -> bool:
+        """Whether it has an encoder and a decoder of its own."""
+        model = cast("Any", self.model)
+        return not getattr(model, "prompt_counts", True) and model.decoder is not None
+
+
+class Reading(NamedTuple):
+    """What came of a text.
+
+    Attributes:
+        recording: of its attention.
+        ids: (T,) token ids that the last stack has read.
+        states: (T, M) hidden states of the last stack after its last layer.
+        written: ids that an encoder-decoder generated; None where it read a target, and for other models.
+    """
+
+    recording: "Recording"
+    ids: "Tensor"
+    states: "Tensor"
+    written: list[int] | None
+
+
+@contextmanager
+def reporting_errors() -> Iterator[None]:
+    """Turn the ValueErrors of functions of the package into RecordError, without the function's name in the message."""
+    try:
+        yield
+    except ValueError as error:
+        raise RecordError(re.sub(r"^(?:view|generate|watch|\w+Model|Transformer): ", "", str(error))) from error
+
+
+def default_model() -> str:
+    """The bundled model that reads a text where none is named: minilm where it is installed, else copyist, which always is."""
+    from uwaga.models import directories
+
+    return DEFAULT_MODEL if directories.is_installed(DEFAULT_MODEL) else "copyist"
+
+
+def load(name: str, dtype: str) -> LoadedModel:
+    """A bundled model, one in a directory, or one from the hub. Raises CheckpointError."""
+    import torch
+
+    from uwaga._base import json_files
+    from uwaga.models import checkpoints, directories
+    from uwaga.models.text.tokenizer import Tokenizer
+
+    found = directories.find(name, None)
+    folder = directories.transformer(found)
+    settings = json_files.optional(folder / "sentence_bert_config.json") or {}
+    lowercase = settings.get("do_lower_case") is True
+    tokenizer = Tokenizer.load(folder, lowercase=lowercase)
+    title = directories.BUNDLED[name].title if name in directories.BUNDLED else Path(name).name or name
+    model = checkpoints.load(folder, dtype=getattr(torch, dtype))
+    return LoadedModel(name, title, model, tokenizer, Tokenizer.load_target(folder) or tokenizer, found)
+
+
+def run_text(
+    reader: LoadedModel,
+    text: str,
+    *,
+    target: str | Sequence[int] | None = None,
+    new_tokens: int = NEW_TOKENS,
+    truncate: bool = False,
+    max_tokens: int | None = None,
+    layers: Sequence[int] | None = None,
+    edits: "Edits | None" = None,
+    progress: Progress | None = None,
+) -> Reading:
+    """Run the model once over a text; an encoder-decoder generates its output, or reads the target in its place.
+
+    Args:
+        reader: the model, as `load` returns it.
+        text: what the model reads, or its encoder.
+        target: the text that the decoder of an encoder-decoder reads, or its token ids without the start token.
+        new_tokens: the maximum number of tokens that it generates without a target.
+        truncate: shorten a text that exceeds the model's maximum, or what it generates from.
+        max_tokens: of each text, beside the model's maximum.
+        layers: record only these; None: all.
+        edits: change the model's attention by these.
+        progress: a context manager of a function that is called with the completed fraction after each layer, from 0 to 1, and
+            after each layer of a generation, and before each call of attention with edits, with 0; what it raises ends the run.
+
+    Raises:
+        TextTooLongError: more tokens than the model's maximum, or than MAX_GENERATED_FROM where an encoder-decoder generates.
+        RecordError: a text without tokens, or with lone surrogates; a target for a model without a decoder of its own; edits of layers
+            or heads that the model does not have.
+    """
+    import torch
+
+    from uwaga.inspect.editing import edit
+    from uwaga.inspect.watching import watch
+    from uwaga.models.generation.generate import generate
+
+    model, has_both = cast("Any", reader.model), reader.has_both
+    if target is not None and not has_both:
+        raise RecordError(f"{reader.title} reads one text; a target is for models with an encoder and a decoder")
+    generates = has_both and target is None
+    ids = _ids(reader, reader.tokenizer, text, "the text", truncate, max_tokens, generates=generates)
+    own, target_own = reader.tokenizer.backend, reader.target_tokenizer.backend
+    called = {"encoder": own, "decoder": target_own if has_both else own}
+    with nullcontext(_ignore) if progress is None else progress as report, reporting_errors(), torch.no_grad():
+        inputs: list[Tensor] = [torch.tensor([ids])]
+        written_ids: list[int] | None = None
+        if generates:
+            with _after_each_layer(model, lambda _: report(0.0)):
+                written_ids = cast("list[list[int]]", generate(model, [ids], max_new_tokens=new_tokens))[0]
+        if has_both:
+            if isinstance(target, str):
+                decoder_ids = _target(reader, target, truncate, max_tokens)
+            else:
+                decoder_ids = [model.config.decoder_start_token_id, *(target or written_ids or [])][:-1]
+            inputs.append(torch.tensor([decoder_ids]))
+        with ExitStack() as editing:
+            if edits is not None:
+                editing.enter_context(_before_each_attention(model, lambda: report(0.0)))
+                editing.enter_context(edit(model, edits))
+            with watch(model, layers=layers, tokenizer=called) as recording, _after_each_layer(model, report):
+                output = model(*inputs)
+    recording.model = reader.title
+    recording.written = _written(reader, recording, text, target if isinstance(target, str) else None)
+    states = output.memory if output.last_hidden_state is None else output.last_hidden_state
+    return Reading(recording, inputs[-1][0], states[0], written_ids)
+
+
+def record_text(
+    reader: LoadedModel,
+    text: str,
+    *,
+    target: str | None = None,
+    new_tokens: int = NEW_TOKENS,
+    truncate: bool = False,
+    layers: Sequence[int] | None = None,
+    progress: Progress | None = None,
+) -> "Recording":
+    """The recording of `run_text`, whose arguments and errors it has."""
+    return run_text(
+        reader, text, target=target, new_tokens=new_tokens, truncate=truncate, layers=layers, progress=progress
+    ).recording
+
+
+def _written(
+    reader: LoadedModel, recording: "Recording", text: str, target: str | None
+) -> dict[str, list[tuple[str, Sequence[tuple[int, int]]]]]:
+    """What was written for each stack, as far as its tokens are those of the text: one that was cut short has others."""
+    from uwaga.models.text.token_text import written
+
+    tokens = recording.tokens
+    read = {"encoder" if "encoder" in tokens else "decoder": (text, reader.tokenizer)}
+    if target is not None:
+        read["decoder"] = (target, reader.target_tokenizer)
+    found = {
+        stack: written(source, tokenizer.backend, tokens[stack][0])
+        for stack, (source, tokenizer) in read.items()
+        if stack in tokens
+    }
+    return {stack: [source] for stack, source in found.items() if source is not None}
+
+
+@contextmanager
+def _after_each_layer(model: "nn.Module", report: Callable[[float], object]) -> Iterator[None]:
+    """Report each layer that this thread computes: 100,000 tokens take minutes."""
+    from uwaga.nn import DecoderLayer, EncoderLayer
+
+    layers = [module for module in model.modules() if isinstance(module, EncoderLayer | DecoderLayer)]
+    thread = threading.get_ident()
+    with ExitStack() as hooks:
+        for number, layer in enumerate(layers, start=1):
+            done = number / len(layers)
+
+            def after(*_: object, done: float = done) -> None:
+                if threading.get_ident() == thread:
+                    report(done)
+
+            hooks.callback(layer.register_forward_hook(after).remove)
+        yield
+
+
+@contextmanager
+def _before_each_attention(model: "nn.Module", report: Callable[[], object]) -> Iterator[None]:
+    """Report each call of attention in this thread: an edited layer has one for each set of queries whose links are weakened."""
+    from uwaga.nn import MultiHeadAttention
+    from uwaga.nn.attention import Attend, editing
+
+    thread = threading.get_ident()
+
+    def before(attend: Attend, query: Any, key: Any, value: Any, options: dict[str, Any], start: Any) -> Any:
+        if threading.get_ident() == thread:
+            report()
+        return attend(query, key, value, options)
+
+    with editing({module: before for module in model.modules() if isinstance(module, MultiHeadAttention)}):
+        yield
+
+
+def _ignore(fraction: float) -> None:
+    """No progress is shown."""
+
+
+def _target(reader: LoadedModel, target: str, truncate: bool, max_tokens: int | None) -> list[int]:
+    """The decoder's input ids for the target: the start token first, without the end-of-sequence token."""
+    config = cast("Any", reader.model).config
+    ids = _ids(reader, reader.target_tokenizer, target, "the target", truncate, max_tokens)
+    return [config.decoder_start_token_id, *(ids[:-1] if ids[-1] in config.eos_token_ids else ids)]
+
+
+def _ids(
+    reader: LoadedModel,
+    tokenizer: "Tokenizer",
+    text: str,
+    name: str,
+    truncate: bool,
+    max_tokens: int | None,
+    *,
+    generates: bool = False,
+) -> list[int]:
+    """Token ids with special tokens. Raises RecordError for no tokens, or more than the model takes or generates from."""
+    room, rule = cast("Any", reader.model).config.max_tokens, "takes {:,}"
+    if generates and (room is None or room > MAX_GENERATED_FROM):
+        room, rule = MAX_GENERATED_FROM, "generates from {:,} at most: with a target it takes more"
+    try:
+        text.encode()
+    except UnicodeError as error:
+        raise RecordError(f"{name} has a lone surrogate, which no text in UTF-8 has") from error
+    own = tokenizer.encode([text], with_offsets=False)[0].ids
+    if not own:
+        raise RecordError(f"{name} is empty: it has no tokens")
+    total = len(own) + tokenizer.num_special_tokens
+    if max_tokens is not None and total > max_tokens and (room is None or room > max_tokens):
+        raise TextTooLongError(f"{name} has {total:,} tokens, special ones included; a page may run {max_tokens:,}")
+    if room is not None and total > room:
+        if not truncate:
+            raise TextTooLongError(
+                f"{name} has {total:,} tokens, special ones included, and {reader.title} {rule.format(room)}"
+            )
+        own = own[: room - tokenizer.num_special_tokens]
+    return [*tokenizer.prefix_ids, *own, *tokenizer.suffix_ids]
+
+
+def first_line(text: str) -> str:
+    """The first line of a text as it was given: a tokenizer may lower its case."""
+    line = " ".join(text.strip().partition("\n")[0].split())
+    return line if len(line) <= 60 else f"{line[:59]}…"

@@ -1,0 +1,122 @@
+"""Record queries and keys of a model's attention, and values on request, while the model keeps its fast path.
+
+Letters: Q queries, K keys, N packed tokens.
+"""
+
+import threading
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from uwaga.inspect.layers import builtin, huggingface
+from uwaga.inspect.layers.attention_layers import AttentionLayers, token_embeddings
+from uwaga.inspect.layers.huggingface import SpeculativeRecording, detect_speculative_decoding
+from uwaga.inspect.recordings.recording import Recording, TokenLists, TokenStrings
+from uwaga.maps.map import MapOptions
+from uwaga.nn.operand import values_of
+from uwaga.ops.ragged import Operand
+
+
+@contextmanager
+def watch(
+    model: nn.Module,
+    *,
+    layers: Collection[int] | None = None,
+    kinds: Collection[str] | None = None,
+    heads: Sequence[int] | None = None,
+    dtype: torch.dtype | None = None,
+    values: bool = False,
+    max_bytes: int | None = None,
+    device: torch.device | str | int | None = None,
+    tokenizer: object = None,
+    tokens: TokenLists | Mapping[str, TokenLists] | None = None,
+) -> Iterator[Recording]:
+    """A context manager that records queries and keys of the model's attention, from which all weights can be computed later.
+
+        with uwaga.watch(model) as recording:
+            model(ids)
+        recording.maps[("encoder", 0)][..., 3, :]       # what token 3 looks at, in every sequence and head
+
+    A model of this package is not changed. A model of transformers, or one that is a part of another model, is switched to
+    attn_implementation="uwaga" inside the context, and back afterwards, also after an exception.
+
+    What is recorded is the last pass through the model, or the last generation: its passes are joined, and each map is that
+    of one pass over the whole text. See `Recording`. Copies are kept, without gradients: Q and K of the selected layers
+    and heads. Nothing of size Q x K is stored, except dense masks and biases of the model that are no function of the distance.
+    Contexts may be nested; each records separately. Other threads and code compiled by torch.compile are not recorded.
+
+    Args:
+        model: with attention of `uwaga.nn`, or of transformers, anywhere inside.
+        layers: which, from 0; None for all.
+        kinds: of "encoder", "decoder" (self-attention that continues a text) and "cross"; None for all.
+        heads: which query heads, in every layer; None for all. Of grouped heads, the keys that these read.
+        dtype: of the stored queries and keys; None for their own. torch.bfloat16 takes half the memory of float32.
+        values: whether the values are kept too, as `recording.values`.
+        max_bytes: how many bytes the recording may keep, `recording.nbytes`; None for any number. Queries, keys and values are
+            counted before they are copied.
+        device: where they are kept, and the maps computed: None for where the model computes; "cpu" for the host's memory, into
+            which a GPU copies them while it goes on computing (`torch.cuda`: pinned memory, a stream of its own).
+        tokenizer, tokens: the strings of tokens: a tokenizer (of transformers or tokenizers, or a function from a list of
+            ids to strings), or as strings: a list for one row, or a list of lists. A dict by "encoder" and "decoder" of
+            either, where these have different ones.
+
+    Raises:
+        ValueError: a model without attention that can be watched, a layer, kind or head that does not exist, a device that is none, or
+            attention that ran without being recorded; in the forward pass, more to keep than max_bytes; a model of transformers that computes attention by itself.
+    """
+    found = AttentionLayers.of([*builtin.find_attentions(model), *huggingface.find_attentions(model)])
+    wanted = found.select(type(model).__name__, layers, kinds)
+    recording = SpeculativeRecording(
+        heads=heads,
+        dtype=dtype,
+        max_bytes=max_bytes,
+        device=device,
+        strings=TokenStrings(tokenizer, tokens),
+        model=_model_name(model),
+    )
+    embedded_ids: list[Tensor] = []  # the last ids that the model has embedded, until a pass begins with them
+
+    def on_call(module: nn.Module, query: Operand, key: Operand, value: Operand, options: Mapping) -> None:
+        where = found.ids.get(module)
+        if where is None:
+            return
+        map_options = MapOptions(
+            mask=options["mask"],
+            bias=options["bias"],
+            scale=options["scale"],
+            softcap=options["softcap"],
+            sinks=options["sinks"],
+        )
+        if recording.record(where, query, key, map_options, embedded_ids[-1] if embedded_ids else None):
+            embedded_ids.clear()
+        if where in wanted:
+            recording.store(where, query, key, map_options, value if values else None)
+
+    thread = threading.get_ident()
+
+    def on_embedding(_: nn.Module, given: tuple[Any, ...]) -> None:
+        if threading.get_ident() == thread:
+            embedded_ids.append(values_of(given[0]))
+
+    with ExitStack() as stack:
+        for embedding in token_embeddings(model):
+            stack.callback(embedding.register_forward_pre_hook(on_embedding).remove)
+        stack.enter_context(builtin.watching(found.ids, on_call))
+        stack.enter_context(huggingface.watching(model, on_call))
+        stack.enter_context(detect_speculative_decoding(model, recording))
+        stack.callback(recording.close)
+        yield recording
+    if not recording.maps:
+        raise ValueError(
+            f"watch: nothing was recorded: {type(model).__name__} computed no attention in this thread, outside "
+            "torch.compile, while it was watched"
+        )
+
+
+def _model_name(model: nn.Module) -> str:
+    """The directory or hub id that a model of transformers was loaded from, else the name of its class."""
+    name = getattr(getattr(model, "config", None), "name_or_path", "")
+    return name if isinstance(name, str) and name else type(model).__name__

@@ -1,0 +1,117 @@
+"""Computes the lesson's numbers with `uwaga.attention`, `uwaga.attend` and `uwaga.nn`, as the models do.
+
+Letters: N tokens, M width of a token's vector, D width of queries and keys, E of values, H heads.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from uwaga.lessons.example import Example
+from uwaga.maps.attended import attend
+from uwaga.maps.map import AttentionMap
+from uwaga.nn import MultiHeadAttention
+from uwaga.nn.attention import watching
+from uwaga.ops.attention.api import attention
+from uwaga.ops.masks import Mask
+
+
+class OneHead(NamedTuple):
+    """Attention with one head, in float32."""
+
+    q_ND: Tensor
+    k_ND: Tensor
+    v_NE: Tensor
+    scale: float  # factor of the scores
+    scores_NN: Tensor  # Q K^T, not scaled
+    weights_NN: Tensor
+    output_NE: Tensor
+
+
+class LayerTrace(NamedTuple):
+    """The operands of `uwaga.attention` inside a layer, and the layer's output."""
+
+    query_HND: Tensor
+    key_HND: Tensor
+    value_HNE: Tensor
+    output_NM: Tensor
+
+
+def one_head(example: Example) -> OneHead:
+    """The example's attention with a single head."""
+    layer = layer_of(example, heads=1)
+    trace = trace_layer(layer, example.x_NM)
+    q_ND, k_ND, v_NE = trace.query_HND[0], trace.key_HND[0], trace.value_HNE[0]
+    output_NE, _, weights = attend(q_ND, k_ND, v_NE, scale=layer.scale)
+    assert isinstance(output_NE, Tensor)
+    scale = scale_of(layer)
+    return OneHead(q_ND, k_ND, v_NE, scale, scores(q_ND, k_ND), dense(weights), output_NE)
+
+
+def layer_of(example: Example, heads: int) -> MultiHeadAttention:
+    """The layer with the example's weights, which torch.nn.Linear stores transposed."""
+    width, inner = example.wq_MD.shape
+    values = example.wv_ME.shape[1]
+    layer = MultiHeadAttention(
+        width,
+        heads,
+        d_k=inner // heads,
+        d_v=values // heads,
+        bias=False,
+        scale=None if example.scaled else 1.0,
+    )
+    for linear, weight in (
+        (layer.query, example.wq_MD),
+        (layer.key, example.wk_MD),
+        (layer.value, example.wv_ME),
+        (layer.output, example.wo_EM),
+    ):
+        linear.weight.data = weight.T.contiguous()
+    return layer.eval()
+
+
+def trace_layer(
+    layer: MultiHeadAttention, x_NM: Tensor, memory_KM: Tensor | None = None, mask: Mask | None = None
+) -> LayerTrace:
+    """Run a layer and record the operands of its attention; with a memory, its cross-attention."""
+    seen: list[Tensor] = []
+
+    def watch(query: object, key: object, value: object, options: object) -> None:
+        seen.extend(each for each in (query, key, value) if isinstance(each, Tensor))
+
+    with watching({layer: watch}):
+        output_NM = layer(x_NM, memory_KM, mask=mask)
+    assert isinstance(output_NM, Tensor)
+    query_HND, key_HND, value_HNE = (each.contiguous() for each in seen)
+    return LayerTrace(query_HND, key_HND, value_HNE, output_NM)
+
+
+def dense(weights: AttentionMap) -> Tensor:
+    """(..., Q, K) all weights of a small map."""
+    found = weights.to_dense()
+    assert isinstance(found, Tensor)
+    return found
+
+
+def scale_of(layer: MultiHeadAttention) -> float:
+    """The factor of a layer's scores."""
+    return 1.0 / math.sqrt(layer.d_k) if layer.scale is None else layer.scale
+
+
+def scores(q_ND: Tensor, k_ND: Tensor) -> Tensor:
+    """(N, N) Q K^T, by the operation without scale and softmax: with the identity as values its output is the scores."""
+    return unnormalised(q_ND, k_ND, torch.eye(len(k_ND)))
+
+
+def unnormalised(q_ND: Tensor, k_ND: Tensor, v_NE: Tensor) -> Tensor:
+    """(N, E) (Q K^T) V, without scale and softmax."""
+    found = attention(q_ND, k_ND, v_NE, scale=1.0, normalize=None)
+    assert isinstance(found, Tensor)
+    return found
+
+
+def matmul(left_NM: Tensor, right_MD: Tensor) -> Tensor:
+    """(N, D) the product of two matrices: the scores of the left one's rows against the right one's columns."""
+    return scores(left_NM, right_MD.T.contiguous())

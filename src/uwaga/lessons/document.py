@@ -1,0 +1,247 @@
+"""The lesson as a document: steps, sections, matrices, charts and findings; and their JSON.
+
+Letters: S slices (one per query), R rows, C columns.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from decimal import ROUND_HALF_UP, Decimal
+from typing import Any
+
+from torch import Tensor
+
+from uwaga.lessons.provenance import Rule
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Matrix:
+    """A matrix of numbers, and the rule that each of them was computed by.
+
+    numbers: (R, C) float32, or (S, R, C) with a slice per query; NaN is a masked number.
+    field: the argument of the request that sets the matrix, if the user can edit it.
+    shade: the colours of the cells: "none"; "signed", negative and positive; "share", 0 to 1; "bits", 0 or 1.
+    """
+
+    id: str
+    title: str
+    formula: str
+    rows: Sequence[str]
+    columns: Sequence[str]
+    numbers: Tensor
+    source: Rule
+    field: str | None = None
+    shade: str = "signed"
+    digits: int = 2
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        assert self.numbers.shape[-2:] == (len(self.rows), len(self.columns)), self.id
+
+    def to_json(self, array: int) -> dict[str, Any]:
+        """All but the numbers; `array` is their index in the reply."""
+        return {
+            "id": self.id,
+            "title": self.title,
+            "formula": self.formula,
+            "rows": list(self.rows),
+            "columns": list(self.columns),
+            "array": array,
+            "sliced": self.numbers.dim() == 3,
+            "source": self.source,
+            "field": self.field,
+            "shade": self.shade,
+            "digits": self.digits,
+            "note": self.note,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chart:
+    """A line chart: columns of a matrix over its first column."""
+
+    title: str
+    matrix: str
+    lines: Sequence[int]
+    description: str
+    x_title: str
+    y_title: str
+    log_x: bool = False
+    log_y: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: _listed(getattr(self, name)) for name in self.__slots__}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """A sentence about the numbers, and the cells that it is about: (matrix, row, column)."""
+
+    text: str
+    cells: Sequence[tuple[str, int, int]] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return {"text": self.text, "cells": [list(cell) for cell in self.cells]}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """Matrices that are shown together.
+
+    form: "matrix" and "token" are two sections side by side, the same calculation in both forms; "" for all others.
+    controls: settings that the user can change here.
+    folded: whether the page shows the section only when it is opened.
+    """
+
+    title: str
+    matrices: Sequence[Matrix] = ()
+    text: Sequence[str] = ()
+    form: str = ""
+    charts: Sequence[Chart] = ()
+    findings: Sequence[Finding] = ()
+    controls: Sequence[str] = ()
+    folded: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "title": self.title,
+            "folded": self.folded,
+            "text": list(self.text),
+            "form": self.form,
+            "matrices": [matrix.id for matrix in self.matrices],
+            "charts": [chart.to_json() for chart in self.charts],
+            "findings": [finding.to_json() for finding in self.findings],
+            "controls": list(self.controls),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A box of a drawing, in its own units from the upper left. step: the id of the step that it opens; "" for none."""
+
+    id: str
+    label: str
+    step: str
+    x: int
+    y: int
+    width: int
+    height: int = 34
+    shape: str = ""  # of what leaves it
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawing:
+    """Boxes that data goes through, in the order of `parts`, and arrows between them.
+
+    models: name, parts that the model leaves out, and a text.
+    """
+
+    title: str
+    parts: Sequence[Part]
+    arrows: Sequence[tuple[str, str]]
+    models: Sequence[tuple[str, Sequence[str], str]]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "title": self.title,
+            "parts": [part.to_json() for part in self.parts],
+            "arrows": [list(arrow) for arrow in self.arrows],
+            "models": [{"name": name, "without": list(without), "text": text} for name, without, text in self.models],
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """A question about a step's numbers, with choices; it can be answered before they are shown.
+
+    answers: places of the right choices, more than one where numbers are equal.
+    covers: ids of the matrices that would tell the answer.
+    cells: those that the answer is about.
+    """
+
+    text: str
+    choices: Sequence[str]
+    answers: Sequence[int]
+    why: str
+    covers: Sequence[str]
+    cells: Sequence[tuple[str, int, int]]
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: _listed(getattr(self, name)) for name in self.__slots__} | {
+            "cells": [list(at) for at in self.cells]
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One page of the lesson.
+
+    number: "2 of 6" for the steps of the calculation itself, "" for all others.
+    code: the same in Python.
+    head: which head of a real model shows this: statistic, sense ("largest"), why.
+    """
+
+    id: str
+    title: str
+    text: Sequence[str]
+    sections: Sequence[Section]
+    number: str = ""
+    code: str = ""
+    head: dict[str, str] = field(default_factory=dict)
+    drawing: Drawing | None = None
+    question: Question | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "title": self.title,
+            "number": self.number,
+            "text": list(self.text),
+            "code": self.code,
+            "head": dict(self.head) or None,
+            "drawing": None if self.drawing is None else self.drawing.to_json(),
+            "question": None if self.question is None else self.question.to_json(),
+            "sections": [section.to_json() for section in self.sections],
+        }
+
+
+def difference_shade(difference: Tensor, of: Tensor) -> str:
+    """The shade of a matrix of differences: no colours where they are rounding errors of what was subtracted."""
+    return "none" if float(difference.abs().max()) <= 1e-5 * float(of.abs().max()) else "signed"
+
+
+def matrices(steps: Iterable[Step]) -> dict[str, Matrix]:
+    """All matrices by id; a later step may show one of an earlier step again."""
+    found: dict[str, Matrix] = {}
+    for step in steps:
+        for section in step.sections:
+            for matrix in section.matrices:
+                assert found.setdefault(matrix.id, matrix) is matrix, matrix.id
+    return found
+
+
+def shown(number: float) -> str:
+    """A number as it is written inside a sentence.
+
+    >>> shown(0.125), shown(-0.001), shown(123456.0), shown(2.0)
+    ('0.13', '-0.001', '1.23e+05', '2.00')
+    """
+    if number == 0 or 0.005 <= abs(number) < 10_000:
+        return rounded(number, 2)
+    return f"{number:.3g}"
+
+
+def rounded(number: float, digits: int) -> str:
+    """With a number of decimals, halves away from zero as in the page; Python rounds halves to even.
+
+    >>> rounded(0.625, 2), rounded(-0.001, 2)
+    ('0.63', '0.00')
+    """
+    text = str(Decimal(number).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP))
+    return text.removeprefix("-") if not float(text) else text
+
+
+def _listed(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple | list) else value

@@ -1,0 +1,444 @@
+"""The example of a lesson: the numbers it computes from, their defaults, and the validation of a request for them.
+
+The default is a sentence with a vector per word and weights that can be followed by hand. No weight is trained. Requests come
+from a page, a notebook or a terminal, and are untrusted.
+
+Letters: N tokens, M width of a token's vector, D total width of queries and keys over all heads, E of values, P of the payload.
+"""
+
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from uwaga._base import languages
+from uwaga._base.languages import tr
+from uwaga._base.options import SWITCH, OptionValidator, number, one_of, whole
+from uwaga._base.terminal import short
+from uwaga.models.text.token_text import split_words
+
+MAX_TOKENS, MAX_WIDTH, MAX_HEADS, MAX_SENTENCES = 12, 8, 4, 6
+# Beyond this, sums of products of these numbers could leave the range of float32.
+MAX_NUMBER = 1000.0
+_MAX_WORD_LENGTH = 64
+_MAX_TEXT_LENGTH = MAX_TOKENS * (_MAX_WORD_LENGTH + 1)
+_NUMBER = number(f"a number from -{MAX_NUMBER:.0f} to {MAX_NUMBER:.0f}", lambda x: abs(x) <= MAX_NUMBER)
+SETTINGS = (
+    *("wq", "wk", "wv", "wo", "heads", "scaled", "window", "length", "sharpness", "payload", "sentences", "limit"),
+    *("order", "seed", "w1", "w2", "norm", "written", "steps", "rate"),
+)
+
+START = "<start>"
+NORMS = ("post", "pre")
+MAX_STEPS, MAX_RATE = 240, 4.0
+WIDTH = 4  # of the vectors made by hand
+
+# What points at a thing, acts, says which thing, is the thing, and ends. The vector of the thing is the longest: in the unnormalised
+# form it dominates.
+_BY_ROLE = {
+    "pointing": (1.0, 0.0, 0.5, 0.0),
+    "acting": (0.0, 1.0, 0.0, 0.0),
+    "describing": (0.5, 0.0, 1.0, 0.0),
+    "thing": (0.0, 0.0, 2.0, 0.5),
+    "ending": (0.0, 0.0, 0.0, 1.0),
+}
+
+
+class ExampleError(ValueError):
+    """An example that cannot be calculated; the message is shown to the user."""
+
+
+class _Words(NamedTuple):
+    """The words of a language's own example, in their order, with their roles; what the decoder has written; a short third sentence."""
+
+    roles: dict[str, str]
+    written: tuple[str, str]
+    third: str
+
+
+_WORDS = {
+    "en": _Words({"this": "pointing", "is": "acting", "a": "describing", "pen": "thing", ".": "ending"}, ("a", "pen"), "yes"),
+    "pl": _Words({"to": "pointing", "jest": "acting", "moje": "describing", "pióro": "thing", ".": "ending"}, ("moje", "pióro"), "tak"),
+    "pt": _Words({"isto": "pointing", "é": "acting", "uma": "describing", "caneta": "thing", ".": "ending"}, ("uma", "caneta"), "sim"),
+    "ja": _Words({"これ": "pointing", "は": "describing", "ペン": "thing", "です": "acting", "。": "ending"}, ("ペン", "です"), "はい"),
+    "zh": _Words({"这": "pointing", "是": "acting", "一支": "describing", "笔": "thing", "。": "ending"}, ("一支", "笔"), "是的"),
+}  # fmt: skip
+
+
+def _words() -> _Words:
+    return _WORDS[languages.current()]
+
+
+def default_sentences() -> tuple[tuple[str, ...], ...]:
+    """The batch of the step "batches"."""
+    words = _words()
+    return tuple(words.roles), (*words.written, tuple(words.roles)[-1]), (words.third,)
+
+
+def by_hand(word: str) -> tuple[float, ...] | None:
+    """(M,) the vector of a word of the language's own example; None for any other word."""
+    role = _words().roles.get(word)
+    return None if role is None else _BY_ROLE[role]
+
+
+# Columns 1 and 2 are head 1: a pointing word looks for a thing. Columns 3 and 4 are head 2: an acting word looks for what it
+# acts on, and every word a little for the end.
+_W_Q = ((2.0, 0.0, 0.0, 0.5), (0.0, 1.0, 2.0, 0.0), (0.0, 0.5, 0.5, 0.0), (0.0, 0.0, 0.0, 1.0))
+_W_K = ((0.0, 1.0, 1.5, 0.0), (0.0, 0.0, 0.0, 1.0), (2.0, 0.0, 0.5, 0.0), (0.0, 0.5, 0.0, 1.0))
+_W_V = ((1.0, 0.0, 0.0, 0.0), (0.0, 1.0, 0.5, 0.0), (0.0, 0.0, 1.0, 0.5), (0.0, 0.0, 0.0, 1.0))
+_W_O = ((1.0, 0.0, 0.0, 0.0), (0.0, 1.0, 0.0, 0.0), (0.5, 0.0, 1.0, 0.0), (0.0, 0.0, 0.0, 1.0))
+_BY_HAND = {"wq": _W_Q, "wk": _W_K, "wv": _W_V, "wo": _W_O}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Example:
+    """The numbers that the lesson computes from. `heads` to `seed` are settings of single steps."""
+
+    text: str | None  # the sentence that the tokens are the words of; None where the tokens were given
+    tokens: tuple[str, ...]
+    x_NM: Tensor
+    wq_MD: Tensor
+    wk_MD: Tensor
+    wv_ME: Tensor
+    wo_EM: Tensor
+    heads: int
+    scaled: bool
+    window: int  # visible keys before the query's own
+    length: int  # keys that are not padding
+    sharpness: float  # factor of the scores in the soft database: an inverse temperature
+    payload_NP: Tensor  # values of the soft database
+    sentences: tuple[tuple[str, ...], ...]
+    limit: int  # context length of a model
+    order: tuple[int, ...]  # the permutation that shuffles the tokens
+    seed: int  # of the random vectors of the step "scaling"
+    w1_MF: Tensor  # of the feed-forward layer
+    w2_FM: Tensor
+    norm: str  # "post" or "pre"
+    written: tuple[str, ...]  # what the decoder has written after its start sign
+    steps: int  # gradient steps of the step "learning"
+    rate: float  # their learning rate
+
+    @property
+    def width_names(self) -> tuple[str, ...]:
+        """Names of the components of the tokens' vectors: words where the vectors were made by hand, else numbers."""
+        width = self.x_NM.shape[1]
+        if width == WIDTH and all(by_hand(token) is not None for token in self.tokens):
+            return tr("pointing"), tr("acting"), tr("thing"), tr("ending")
+        return numbered("x", width)
+
+    @property
+    def scale_argument(self) -> str:
+        """What a call of `uwaga.attention` needs for this example's scaling."""
+        return "" if self.scaled else ", scale=1.0"
+
+    def request(self) -> dict[str, Any]:
+        """The request that gives this example, with all arguments."""
+        settings = {
+            "wq": self.wq_MD.tolist(),
+            "wk": self.wk_MD.tolist(),
+            "wv": self.wv_ME.tolist(),
+            "wo": self.wo_EM.tolist(),
+            "heads": self.heads,
+            "scaled": self.scaled,
+            "window": self.window,
+            "length": self.length,
+            "sharpness": self.sharpness,
+            "payload": self.payload_NP.tolist(),
+            "sentences": [list(sentence) for sentence in self.sentences],
+            "limit": self.limit,
+            "order": list(self.order),
+            "seed": self.seed,
+            "w1": self.w1_MF.tolist(),
+            "w2": self.w2_FM.tolist(),
+            "norm": self.norm,
+            "written": list(self.written),
+            "steps": self.steps,
+            "rate": self.rate,
+        }
+        text = {} if self.text is None else {"text": self.text}
+        return {"ask": "lesson"} | text | {"tokens": list(self.tokens), "x": self.x_NM.tolist(), "settings": settings}
+
+
+class ExampleParser:
+    """Validates the values of one JSON object; missing ones get their defaults.
+
+    Raises:
+        ExampleError: from every method for an invalid value, and from the constructor for an unknown name.
+    """
+
+    def __init__(self, subject: str, values: Mapping[str, object], known: Sequence[str]) -> None:
+        self._subject, self._values = subject, values
+        for name in values:
+            if name not in known:
+                raise self._error(f"unknown argument {short(name)}")
+
+    def mapping(self, name: str) -> Mapping[str, object]:
+        value = self._values.get(name)
+        if value is None:
+            return {}
+        if not isinstance(value, Mapping):
+            raise self._wrong(name, "an object", value)
+        return value
+
+    def text(self, name: str, max_count: int) -> tuple[str | None, tuple[str, ...]]:
+        """A text of at most `max_count` words, and its words; None if it is missing."""
+        value = self._values.get(name)
+        return (None, ()) if value is None else (str(value), self._split(name, value, max_count))
+
+    def words(self, name: str, max_count: int, default: Sequence[str]) -> tuple[str, ...]:
+        value = self._values.get(name)
+        return tuple(default) if value is None else self._words(name, value, max_count)
+
+    def sentences(
+        self, name: str, max_count: int, max_words: int, default: Sequence[tuple[str, ...]]
+    ) -> tuple[tuple[str, ...], ...]:
+        value = self._values.get(name)
+        if value is None:
+            return tuple(default)
+        if not isinstance(value, list) or not 1 <= len(value) <= max_count:
+            raise self._wrong(name, f"a list of 1 to {max_count} sentences", value)
+        return tuple(
+            (self._split if isinstance(each, str) else self._words)(f"{name}[{place}]", each, max_words)
+            for place, each in enumerate(value)
+        )
+
+    def boolean(self, name: str, default: bool) -> bool:
+        return bool(self._checked(name, self._values.get(name, default), SWITCH))
+
+    def integer(self, name: str, low: int, high: int, default: int) -> int:
+        """An integer with low <= value <= high."""
+        kind = OptionValidator(f"an integer from {low} to {high}", whole(low, high).accepts)
+        return int(self._checked(name, self._values.get(name, default), kind))
+
+    def number(self, name: str, default: float) -> float:
+        return float(self._checked(name, self._values.get(name, default), _NUMBER))
+
+    def positive(self, name: str, high: float, default: float) -> float:
+        """A number with 0 < value <= high."""
+        kind = number(f"a number above 0 and at most {high:g}", lambda x: 0 < x <= high)
+        return float(self._checked(name, self._values.get(name, default), kind))
+
+    def choice(self, name: str, choices: Sequence[str]) -> str:
+        """One of the choices; by default the first."""
+        return str(self._checked(name, self._values.get(name, choices[0]), one_of(*choices)))
+
+    def sentence(self, name: str, max_count: int, default: Sequence[str]) -> tuple[str, ...]:
+        """A text, or a list of words."""
+        value = self._values.get(name)
+        if isinstance(value, str):
+            return self._split(name, value, max_count)
+        return tuple(default) if value is None else self._words(name, value, max_count)
+
+    def heads(self, name: str, max_count: int, *widths: int) -> int:
+        """A number of heads that divides all widths; by default 2 if it does, else 1."""
+        fitting = [n for n in range(1, max_count + 1) if all(width % n == 0 for width in widths)]
+        value = self._values.get(name, 2 if 2 in fitting else 1)
+        if isinstance(value, bool) or value not in fitting:
+            inner = " and ".join(map(str, dict.fromkeys(widths)))
+            choices = ", ".join(map(str, fitting))
+            raise self._wrong(name, f"one of {choices}, which divide the inner width {inner}", value)
+        return int(str(value))
+
+    def order(self, name: str, count: int) -> tuple[int, ...]:
+        """A permutation of 0 to count - 1; by default the reverse order."""
+        value = self._values.get(name)
+        if value is None:
+            return tuple(range(count - 1, -1, -1))
+        if (
+            not isinstance(value, list)
+            or any(isinstance(place, bool) or not isinstance(place, int) for place in value)
+            or sorted(value) != list(range(count))
+        ):
+            raise self._wrong(name, f"a permutation of 0 to {count - 1}", value)
+        return tuple(value)
+
+    def rows(self, name: str, count: int, max_count: int) -> tuple[int | None, list[list[float] | None] | None]:
+        """The common width of the rows, None if all are missing, and the rows, each None if missing; None if `name` is missing."""
+        value = self._values.get(name)
+        if value is None:
+            return None, None
+        if not isinstance(value, list) or len(value) != count:
+            found = _counted(len(value), "row") if isinstance(value, list) else short(value)
+            raise self._error(f"{name} must be a list of {_counted(count, 'row')}, not {found}")
+        rows = [None if row is None else self._row(f"{name}[{n}]", row, max_count) for n, row in enumerate(value)]
+        widths = sorted({len(row) for row in rows if row is not None})
+        if len(widths) > 1:
+            raise self._error(f"{name} must have rows of equal width, not of {' and '.join(map(str, widths))}")
+        return (widths[0] if widths else None), rows
+
+    def height(self, name: str, max_count: int) -> int | None:
+        """The number of rows; None if `name` is missing, or invalid, which `matrix` reports."""
+        value = self._values.get(name)
+        return len(value) if isinstance(value, list) and 1 <= len(value) <= max_count else None
+
+    def matrix(
+        self, name: str, shape: tuple[int, int | None], max_count: int, default: Callable[[int | None], Tensor]
+    ) -> Tensor:
+        """A float32 matrix of a shape, in which None allows any width."""
+        height, width = shape
+        found, rows = self.rows(name, height, max_count)
+        if rows is None or found is None:
+            return default(width)
+        if None in rows:
+            raise self._error(f"{name}[{rows.index(None)}] is missing")
+        if width is not None and found != width:
+            raise self._error(f"{name} must have {_counted(width, 'column')}, not {found}")
+        return torch.tensor(rows, dtype=torch.float32)
+
+    def _words(self, name: str, value: object, max_count: int) -> tuple[str, ...]:
+        if not isinstance(value, list) or not 1 <= len(value) <= max_count:
+            found = f"of {len(value)}" if isinstance(value, list) else short(value)
+            raise self._error(f"{name} must be a list of 1 to {max_count} words, not {found}")
+        for place, word in enumerate(value):
+            if not isinstance(word, str) or not 1 <= len(word) <= _MAX_WORD_LENGTH:
+                raise self._wrong(f"{name}[{place}]", f"a word of 1 to {_MAX_WORD_LENGTH} characters", word)
+            self._check_characters(f"{name}[{place}]", word)
+        return tuple(value)
+
+    def _split(self, name: str, value: object, max_count: int) -> tuple[str, ...]:
+        """The words of a text."""
+        if not isinstance(value, str) or len(value) > _MAX_TEXT_LENGTH:
+            raise self._wrong(name, f"a text of at most {_MAX_TEXT_LENGTH} characters", value)
+        self._check_characters(name, value)
+        words = split_words(value)
+        if not 1 <= len(words) <= max_count:
+            raise self._error(f"{name} must have 1 to {max_count} words and punctuation marks, not {len(words)}")
+        for word in words:
+            if len(word) > _MAX_WORD_LENGTH:
+                raise self._error(f"{name} has a word of more than {_MAX_WORD_LENGTH} characters: {short(word)}")
+        return tuple(words)
+
+    def _check_characters(self, name: str, text: str) -> None:
+        if any("\ud800" <= letter <= "\udfff" for letter in text):
+            raise self._error(f"{name} has a lone surrogate, which is not a character")
+
+    def _row(self, name: str, value: object, max_count: int) -> list[float]:
+        if not isinstance(value, list) or not 1 <= len(value) <= max_count:
+            found = f"of {len(value)}" if isinstance(value, list) else short(value)
+            raise self._error(f"{name} must be a list of 1 to {max_count} numbers, not {found}")
+        return [float(self._checked(f"{name}[{place}]", each, _NUMBER)) for place, each in enumerate(value)]
+
+    def _checked(self, name: str, value: object, kind: OptionValidator) -> Any:
+        if not kind.accepts(value):
+            raise self._wrong(name, kind.words, value)
+        return value
+
+    def _wrong(self, name: str, rule: str, value: object) -> ExampleError:
+        return self._error(f"{name} must be {rule}, not {short(value)}")
+
+    def _error(self, text: str) -> ExampleError:
+        return ExampleError(f"{self._subject}: {text}")
+
+
+def parse_example(request: Mapping[str, object]) -> Example:
+    """The example that a request describes; missing arguments get their defaults.
+
+    Args:
+        request: {"ask": "lesson"} and any of
+            tokens: 1 to 12 strings.
+            x: a row of 1 to 8 numbers per token; null for the word's default vector.
+            text: a sentence, whose words replace the tokens. Words that are among `tokens` keep their rows of `x`; without
+                `tokens`, the rows are those of the new words.
+            settings: any of those of `Example.request()`.
+
+    Raises:
+        ExampleError: an argument that is unknown, invalid or too large.
+    """
+    parser = ExampleParser("lesson", request, ("ask", "text", "tokens", "x", "settings"))
+    text, words = parser.text("text", MAX_TOKENS)
+    before = parser.words("tokens", MAX_TOKENS, words or tuple(_words().roles))
+    settings = ExampleParser("lesson", parser.mapping("settings"), SETTINGS)
+    tokens = words or before
+    return _example(text, tokens, _vectors(parser, before, tokens, settings), settings)
+
+
+def _example(text: str | None, tokens: tuple[str, ...], x_NM: Tensor, settings: ExampleParser) -> Example:
+    count, width = x_NM.shape
+    wq_MD = settings.matrix("wq", (width, None), MAX_WIDTH, lambda n: weight("wq", width, n or width))
+    inner = wq_MD.shape[1]
+    wk_MD = settings.matrix("wk", (width, inner), MAX_WIDTH, lambda n: weight("wk", width, inner))
+    wv_ME = settings.matrix("wv", (width, None), MAX_WIDTH, lambda n: weight("wv", width, n or inner))
+    values = wv_ME.shape[1]
+    wo_EM = settings.matrix("wo", (values, width), MAX_WIDTH, lambda n: weight("wo", values, width))
+    w1_MF = settings.matrix("w1", (width, None), MAX_WIDTH, lambda n: weight("w1", width, min(2 * width, MAX_WIDTH)))
+    hidden = w1_MF.shape[1]
+    return Example(
+        text=text,
+        tokens=tokens,
+        x_NM=x_NM,
+        wq_MD=wq_MD,
+        wk_MD=wk_MD,
+        wv_ME=wv_ME,
+        wo_EM=wo_EM,
+        heads=settings.heads("heads", MAX_HEADS, inner, values),
+        scaled=settings.boolean("scaled", True),
+        window=settings.integer("window", 0, MAX_TOKENS, 1),
+        length=settings.integer("length", 0, count, max(1, count - 2)),
+        sharpness=settings.number("sharpness", 8.0),
+        payload_NP=settings.matrix("payload", (count, None), MAX_WIDTH, lambda n: _payload(tokens)),
+        sentences=settings.sentences("sentences", MAX_SENTENCES, MAX_TOKENS, default_sentences()),
+        limit=settings.integer("limit", 1, MAX_TOKENS, 4),
+        order=settings.order("order", count),
+        seed=settings.integer("seed", 0, 2**31 - 1, 0),
+        w1_MF=w1_MF,
+        w2_FM=settings.matrix("w2", (hidden, width), MAX_WIDTH, lambda n: weight("w2", hidden, width)),
+        norm=settings.choice("norm", NORMS),
+        written=settings.sentence("written", MAX_TOKENS - 1, _words().written),
+        steps=settings.integer("steps", 0, MAX_STEPS, 0),
+        rate=settings.positive("rate", MAX_RATE, 2.0),
+    )
+
+
+def _vectors(parser: ExampleParser, before: Sequence[str], tokens: Sequence[str], settings: ExampleParser) -> Tensor:
+    """(N, M) the rows of `tokens`, where those of the request are the rows of `before`."""
+    width, rows = parser.rows("x", len(before), MAX_WIDTH)
+    if width is None:  # no row is given; W_Q may be
+        width = settings.height("wq", MAX_WIDTH) or WIDTH
+    rows_of: dict[str, list[list[float]]] = {}
+    for token, row in zip(before, rows or [None] * len(before), strict=True):
+        rows_of.setdefault(token, []).append(list(vector(token, width)) if row is None else row)
+    filled = []
+    for token in tokens:
+        known = rows_of.get(token, [list(vector(token, width))])
+        filled.append(known.pop(0) if len(known) > 1 else known[0])
+    return torch.tensor(filled, dtype=torch.float32)
+
+
+def _payload(tokens: Sequence[str]) -> Tensor:
+    """(N, 2): the place of each token, from 1, and its number of letters."""
+    return torch.tensor([[place + 1.0, float(len(token))] for place, token in enumerate(tokens)])
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def vector(word: str, width: int) -> tuple[float, ...]:
+    """(M,) the vector of a word, the same in every sentence: by hand for the words of the language's own example, else random, seeded by the word."""
+    if width == WIDTH and (found := by_hand(word)) is not None:
+        return found
+    drawn = torch.randint(-4, 5, (width,), generator=_seeded(f"word {word}")) / 4.0
+    return tuple(drawn.tolist())
+
+
+def weight(name: str, rows: int, columns: int) -> Tensor:
+    """(rows, columns) float32, "wq", "wk", of one of the lesson's matrices: by hand for the default widths, else random with a fixed seed."""
+    if rows == columns == WIDTH and name in _BY_HAND:
+        return torch.tensor(_BY_HAND[name])
+    return torch.randint(-4, 5, (rows, columns), generator=_seeded(f"weight {name}")) / 4.0
+
+
+def numbered(letter: str, count: int) -> tuple[str, ...]:
+    """
+    >>> numbered("q", 3)
+    ('q1', 'q2', 'q3')
+    """
+    return tuple(f"{letter}{n + 1}" for n in range(count))
+
+
+def _seeded(text: str) -> torch.Generator:
+    # crc32 and not hash(), which differs from process to process. A lone surrogate has no UTF-8.
+    return torch.Generator().manual_seed(zlib.crc32(text.encode("utf-8", "surrogatepass")))

@@ -1,0 +1,499 @@
+"""A question for each step, answered from the example's own numbers, to be guessed before the numbers are shown.
+
+Letters: N tokens, M width of a token's vector, D width of queries and keys, E of values.
+"""
+
+import random
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from torch import Tensor
+
+from uwaga._base.languages import tr, tr_n
+from uwaga.lessons.document import Matrix, Question, Step, matrices, shown
+from uwaga.lessons.example import START, Example
+
+_Found = Mapping[str, Matrix]
+_CLOSE = 1e-5  # numbers that differ by less, relative to the largest, are equal answers
+
+
+def with_questions(example: Example, steps: Iterable[Step]) -> tuple[Step, ...]:
+    """The steps, each with its question where the example allows one: a single token cannot be chosen among."""
+    steps = tuple(steps)
+    found = matrices(steps)
+    return tuple(
+        replace(step, question=question)
+        if step.id in _QUESTIONS and (question := _QUESTIONS[step.id](example, found)) is not None
+        else step
+        for step in steps
+    )
+
+
+def _made(
+    text: str,
+    choices: Sequence[str],
+    right: Iterable[int],
+    why: str,
+    covers: Sequence[str],
+    cells: Sequence[tuple[str, int, int]] = (),
+    *,
+    ordered: bool = False,
+) -> Question | None:
+    """A question with its choices in an order that gives nothing away, or as they are where ordered; None where there is nothing to choose."""
+    distinct = list(dict.fromkeys(choices))
+    answers = {choices[place] for place in right}
+    if len(distinct) < 2:
+        return None
+    if not ordered:
+        random.Random(zlib.crc32("".join((text, *distinct)).encode("utf-8", "surrogatepass"))).shuffle(distinct)
+    places = tuple(place for place, choice in enumerate(distinct) if choice in answers)
+    return Question(text=text, choices=distinct, answers=places, why=why, covers=covers, cells=cells)
+
+
+def _largest(row: Tensor) -> list[int]:
+    """The places of the largest number and of those that equal it up to rounding."""
+    most = float(row.max())
+    slack = _CLOSE * max(1.0, abs(most))
+    return [place for place, value in enumerate(row.tolist()) if value >= most - slack]
+
+
+def _names(tokens: Sequence[str]) -> list[str]:
+    """The tokens; with their place where a token is there twice."""
+    return [
+        tr("“{token}”, token {place}", token=token, place=place + 1)
+        if tokens.count(token) > 1
+        else tr("“{token}”", token=token)
+        for place, token in enumerate(tokens)
+    ]
+
+
+def _which_token(
+    example: Example, matrix: Matrix, i: int, text: str, why: str, covers: Sequence[str]
+) -> Question | None:
+    """Which token has the largest number of row i; at most four to choose among, the largest and the smallest."""
+    names, row = _names(example.tokens), matrix.numbers[i]
+    order = sorted(range(len(names)), key=lambda place: -float(row[place]))
+    some = order if len(order) <= 4 else [*order[:3], order[-1]]
+    right = [some.index(place) for place in _largest(row) if place in some]
+    j = order[0]
+    return _made(
+        text,
+        [names[place] for place in some],
+        right,
+        f"{names[j]}: {shown(float(row[j]))}. {why}",
+        covers,
+        ((matrix.id, i, j),),
+    )
+
+
+def _bucket(value: float, low: float, high: float, shape: Callable[[float], str]) -> tuple[list[str], int]:
+    ends = {"low": shape(low), "high": shape(high)}
+    choices = [tr("under {low}", **ends), tr("from {low} to {high}", **ends), tr("over {high}", **ends)]
+    return choices, 0 if value < low else 1 if value <= high else 2
+
+
+def _crude(example: Example, found: _Found) -> Question | None:
+    scores = found["crude_scores"]
+    # A token that scores another higher than itself is the more surprising one.
+    excess_NN = scores.numbers - scores.numbers.diagonal()[:, None]
+    i = int(excess_NN.amax(-1).argmax())
+    return _which_token(
+        example,
+        scores,
+        i,
+        tr("With which token has “{tokens}” the highest score?", tokens=example.tokens[i]),
+        tr("The score is the sum of the products of their numbers, so a long vector scores high with many."),
+        ("crude_scores", "crude_sums", "crude", "crude_shuffled"),
+    )
+
+
+def _alike(example: Example, found: _Found) -> Question | None:
+    n, m = example.x_NM.shape
+    return _made(
+        tr("X has {n} rows and {m} columns. How many numbers has Xᵀ X?", n=n, m=m),
+        [str(m * m), str(n * n), str(n * m)],
+        [0],
+        tr(
+            "One for each pair of features: {m} · {m} = {m2}. X Xᵀ has one for each pair of tokens: {n} · {n} = {n2}.",
+            m=m,
+            m2=m * m,
+            n=n,
+            n2=n * n,
+        ),
+        ("feature_products",),
+        (("feature_products", 0, 0),),
+    )
+
+
+def _vectors(example: Example, found: _Found) -> Question | None:
+    first = example.tokens[0]
+    return _made(
+        tr("If all numbers in the row of “{first}” in X double, what becomes of its query?", first=first),
+        (tr("It doubles."), tr("It grows fourfold."), tr("It stays.")),
+        [0],
+        tr(
+            "Each number of the query is a sum of the row's numbers, each times a weight: all of them double, and so does"
+            " the sum."
+        ),
+        ("q", "q_products"),
+        (("q", 0, 0),),
+    )
+
+
+def _scores(example: Example, found: _Found) -> Question | None:
+    scores = found["scores"]
+    i = int(scores.numbers.amax(-1).argmax())
+    return _which_token(
+        example,
+        scores,
+        i,
+        tr("Which token's key fits the query of “{tokens}” best?", tokens=example.tokens[i]),
+        tr("The score is the sum of the products of the query's and the key's numbers."),
+        ("scores", "score_products", "score_sums", "x_form", "form_scores"),
+    )
+
+
+def _scale(example: Example, found: _Found) -> Question | None:
+    scores, scaled = found["scores"].numbers, found["scaled"].numbers
+    d = example.wq_MD.shape[1]
+    i, j = divmod(int(scores.abs().argmax()), len(scores))
+    value, after = float(scores[i, j]), float(scaled[i, j])
+    shown_after = shown(after)
+    return _made(
+        tr(
+            "The score of “{tokens}” with “{tokens2}” is {value}, and d_k is {d}. What is it after this step?",
+            tokens=example.tokens[i],
+            tokens2=example.tokens[j],
+            value=shown(value),
+            d=d,
+        ),
+        [shown(after), shown(value), shown(value / d), shown(value / d**0.5)],
+        [0],
+        tr("It is divided by √{d}: {after}.", d=d, after=shown_after)
+        if example.scaled
+        else tr("It is not scaled: {after}.", after=shown_after),
+        ("scaled",),
+        (("scaled", i, j),),
+    )
+
+
+def _softmax(example: Example, found: _Found) -> Question | None:
+    weights = found["weights"].numbers
+    i = int(weights.amax(-1).argmax())
+    j = int(weights[i].argmax())
+    choices, right = _bucket(float(weights[i, j]), 0.4, 0.7, "{:.1f}".format)
+    return _made(
+        tr(
+            "Of all shares, the largest is that of “{tokens}” in the row of “{tokens2}”. How large is it?",
+            tokens=example.tokens[j],
+            tokens2=example.tokens[i],
+        ),
+        choices,
+        [right],
+        tr("It is {weights}: its exponential, divided by the sum of its row's.", weights=shown(float(weights[i, j]))),
+        ("exponentials", "weights"),
+        (("weights", i, j),),
+        ordered=True,
+    )
+
+
+def _weighted(example: Example, found: _Found) -> Question | None:
+    return _which_token(
+        example,
+        found["weights"],
+        0,
+        tr("Whose value counts most in the output of “{tokens}”?", tokens=example.tokens[0]),
+        tr("That of the token with the largest weight in its row."),
+        ("weights", "weighted"),
+    )
+
+
+def _sum(example: Example, found: _Found) -> Question | None:
+    return _made(
+        tr("Compare one column of the output with the same column of V. Where do its numbers lie?"),
+        (
+            tr("Between the smallest and the largest value."),
+            tr("Some above the largest value."),
+            tr("Some below the smallest value."),
+        ),
+        [0],
+        tr(
+            "Each output is a mean of the values, weighted by shares that sum to 1: a mean lies among what it is the mean of."
+        ),
+        ("output", "output_token"),
+        (("output", 0, 0),),
+    )
+
+
+def _linear(example: Example, found: _Found) -> Question | None:
+    counts = found["multiplications"].numbers[0].tolist()
+    n = len(example.tokens)
+    orders = ("(Q Kᵀ) V", "Q (Kᵀ V)", tr("Both need the same."))
+    right = 2 if counts[1] == counts[2] else int(counts[2] < counts[1])
+    return _made(
+        tr_n(
+            "Which order needs fewer multiplications for {count} token?",
+            "Which order needs fewer multiplications for {count} tokens?",
+            n,
+        ),
+        orders,
+        [right],
+        tr(
+            "{counts} for {orders} and {counts2} for {orders2}. The more tokens, the more the second order saves.",
+            counts=f"{counts[1]:,.0f}",
+            orders=orders[0],
+            counts2=f"{counts[2]:,.0f}",
+            orders2=orders[1],
+        ),
+        ("multiplications",),
+        (("multiplications", 0, 1), ("multiplications", 0, 2)),
+    )
+
+
+def _root(example: Example, found: _Found) -> Question | None:
+    measured = found["saturation"].numbers
+    last = len(measured) - 1
+    choices, right = _bucket(float(measured[last, 3]), 0.2, 0.6, "{:.1f}".format)
+    return _made(
+        tr(
+            "32 random keys, d_k = {measured}, scores not scaled: how large is the largest weight on average?",
+            measured=f"{measured[last, 0]:.0f}",
+        ),
+        choices,
+        [right],
+        tr(
+            "It is {measured}: the scores differ by tens, and exp makes almost all of that one of them.",
+            measured=shown(float(measured[last, 3])),
+        ),
+        ("saturation",),
+        (("saturation", last, 3),),
+        ordered=True,
+    )
+
+
+def _masks(example: Example, found: _Found) -> Question | None:
+    return _made(
+        tr("Strictly past: “{tokens}” has no token before it. What is its output?", tokens=example.tokens[0]),
+        (tr("Zeros."), tr("Its own value."), tr("The mean of all values.")),
+        [0],
+        tr("It sees no key, so there is nothing to sum: zeros, and no division by zero."),
+        ("past_weights", "past_output"),
+        (("past_output", 0, 0),),
+    )
+
+
+def _database(example: Example, found: _Found) -> Question | None:
+    weights, sharp = found["weights"].numbers, found["sharp_weights"].numbers
+    i = int(weights.amax(-1).argmax())
+    j = int(weights[i].argmax())
+    before, after = float(weights[i, j]), float(sharp[i, j])
+    right = 2 if abs(after - before) <= _CLOSE else int(after < before)
+    return _made(
+        tr(
+            "All scores are multiplied by {sharpness}. What becomes of the largest weight of “{tokens}”, now {before}?",
+            sharpness=shown(example.sharpness),
+            tokens=example.tokens[i],
+            before=shown(before),
+        ),
+        (tr("It grows."), tr("It shrinks."), tr("It stays.")),
+        [right],
+        f"It is {shown(after)} then.",
+        ("sharp_scores", "sharp_weights", "sharp_output"),
+        (("sharp_weights", i, j),),
+    )
+
+
+def _past(example: Example, found: _Found) -> Question | None:
+    if len(example.tokens) == 1:
+        return None
+    first, second = example.tokens[:2]
+    return _made(
+        tr(
+            "“{second}” asks its past, which is “{first}” alone. How much weight does “{first}” get?",
+            second=second,
+            first=first,
+        ),
+        ("1", tr("It depends on their score."), "0.5"),
+        [0],
+        tr("Softmax over a single score gives 1, whatever the score is."),
+        ("own_weights", "own_keys", "own_payload"),
+        (("own_weights", 1, 0),),
+    )
+
+
+def _learning(example: Example, found: _Found) -> Question | None:
+    matrix = [each for name, each in found.items() if name.startswith("learn_weights_")][-1]
+    i = len(example.tokens) - 1
+    return _which_token(
+        example,
+        matrix,
+        i,
+        tr_n(
+            "The task is to name the word before. After {count} step, which token will “{token}” look at most?",
+            "The task is to name the word before. After {count} steps, which token will “{token}” look at most?",
+            int(matrix.id.rpartition("_")[2]),
+            token=example.tokens[i],
+        ),
+        tr("Where it looks was never said; the gradient of the loss found it."),
+        (matrix.id, "learn_progress"),
+    )
+
+
+def _heads(example: Example, found: _Found) -> Question | None:
+    if example.heads < 2 or len(example.tokens) == 1:
+        return None
+    first, second = (found[f"head{h}_weights"].numbers for h in (1, 2))
+    apart_N = (first - second).abs().amax(-1)
+    i = int(apart_N.argmax())
+    ones, others = _largest(first[i]), _largest(second[i])
+    names = _names(example.tokens)
+    same = bool(set(ones) & set(others))
+    return _made(
+        tr("Do heads 1 and 2 give their largest weight of “{tokens}” to the same token?", tokens=example.tokens[i]),
+        (tr("Yes."), tr("No.")),
+        [0 if same else 1],
+        tr(
+            "Head 1 gives {first} to {names}, head 2 {second} to {names2}.",
+            first=shown(float(first[i, ones[0]])),
+            names=names[ones[0]],
+            second=shown(float(second[i, others[0]])),
+            names2=names[others[0]],
+        ),
+        tuple(f"head{h + 1}_{name}" for h in range(example.heads) for name in ("raw", "scores", "weights", "output")),
+        (("head1_weights", i, ones[0]), ("head2_weights", i, others[0])),
+    )
+
+
+def _batches(example: Example, found: _Found) -> Question | None:
+    wasted = float(found["work_total"].numbers[0, 4])
+    choices, right = _bucket(wasted, 0.25, 0.5, "{:.0%}".format)
+    return _made(
+        tr("How much of the work is wasted, if all sentences are padded to the longest?"),
+        choices,
+        [right],
+        tr(
+            "{wasted}: pairs grow with the square of the length, so that padding costs more than its share of the tokens.",
+            wasted=f"{wasted:.0%}",
+        ),
+        ("work", "work_total"),
+        (("work_total", 0, 4),),
+        ordered=True,
+    )
+
+
+def _positions(example: Example, found: _Found) -> Question | None:
+    return _made(
+        tr("The tokens are shuffled, and there are no position codes. What happens to the output of each token?"),
+        (tr("It stays."), tr("It changes."), tr("It becomes zeros.")),
+        [0],
+        tr("Its weights go with the keys, wherever these are: the same numbers are summed in another order."),
+        ("without_shuffled", "without_apart"),
+        (("without_apart", 0, 0),),
+    )
+
+
+def _encoder(example: Example, found: _Found) -> Question | None:
+    normed = next(name for name in found if name.startswith("block1_") and name.endswith("_norm"))
+    return _made(
+        tr("LayerNorm is applied to a row. What is the sum of its numbers then?"),
+        ("0", "1", tr("It depends on the row.")),
+        [0],
+        tr("The mean is subtracted from each number, so that their sum is 0; the division only changes their size."),
+        (normed,),
+        ((normed, 0, 0),),
+    )
+
+
+def _stack(example: Example, found: _Found) -> Question | None:
+    m = example.x_NM.shape[1]
+    return _made(
+        tr_n(
+            "A token enters with {count} number. How many leave the second block?",
+            "A token enters with {count} numbers. How many leave the second block?",
+            m,
+        ),
+        (str(m), str(2 * m), str(4 * m)),
+        [0],
+        tr("Every block adds to the row that it gets, so that the row keeps its width."),
+        ("block2_sum", "block2_ff", "block2_ff_sum"),
+        (("block2_ff_sum", 0, 0),),
+    )
+
+
+def _decoder(example: Example, found: _Found) -> Question | None:
+    t, n = len(example.written) + 1, len(example.tokens)
+    rows = tr("{t} rows, {n} columns", t=t, n=n)
+    return _made(
+        tr(
+            "“{start}” and the words written are {t}, and the words read {n}. How large is a table of cross-attention's"
+            " weights?",
+            start=START,
+            t=t,
+            n=n,
+        ),
+        (
+            rows,
+            tr("{n} rows, {t} columns", n=n, t=t),
+            tr("{t} rows, {t} columns", t=t),
+            tr("{n} rows, {n} columns", n=n),
+        ),
+        [0],
+        tr(
+            "A row for each query, which comes from what is written, and a column for each key, which comes from what was"
+            " read: {rows}.",
+            rows=rows,
+        ),
+        tuple(f"decoder_cross_head{h + 1}_weights" for h in range(example.heads)),
+        (("decoder_cross_head1_weights", 0, 0),),
+    )
+
+
+def _architecture(example: Example, found: _Found) -> Question | None:
+    return _made(
+        tr("GPT only continues texts. What does it leave out?"),
+        (tr("The encoder."), tr("The decoder."), tr("The causal mask.")),
+        [0],
+        tr("What it reads and what it writes are one text, so the decoder's self-attention sees both."),
+        ("models",),
+        (("models", 0, 2),),
+    )
+
+
+def _length(example: Example, found: _Found) -> Question | None:
+    return _made(
+        tr(
+            "The sentence is written twice in a row, with the same keys. What becomes of the weight on each copy of a token?"
+        ),
+        (tr("It halves."), tr("It stays."), tr("It doubles.")),
+        [0],
+        tr("Both copies have the same score, and all weights together still sum to 1."),
+        ("twice_weights", "twice_output"),
+        (("twice_weights", 0, 0),),
+    )
+
+
+_QUESTIONS: Mapping[str, Callable[[Example, _Found], Question | None]] = {
+    "crude": _crude,
+    "alike": _alike,
+    "vectors": _vectors,
+    "scores": _scores,
+    "scale": _scale,
+    "softmax": _softmax,
+    "weighted": _weighted,
+    "sum": _sum,
+    "linear": _linear,
+    "root": _root,
+    "masks": _masks,
+    "database": _database,
+    "past": _past,
+    "learning": _learning,
+    "heads": _heads,
+    "batches": _batches,
+    "positions": _positions,
+    "encoder": _encoder,
+    "stack": _stack,
+    "decoder": _decoder,
+    "architecture": _architecture,
+    "length": _length,
+}

@@ -1,0 +1,456 @@
+"""Heads: splitting, attention, concatenation, W_O; heads as wide as the model; and the same numbers for any layer.
+
+Letters: N tokens, M width, H heads, D width of a head's queries and keys, E of values.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from uwaga._base.languages import tr, tr_n
+from uwaga.lessons import provenance
+from uwaga.lessons.compute import LayerTrace, dense, layer_of, scale_of, scores, trace_layer
+from uwaga.lessons.document import Finding, Matrix, Section, Step, shown
+from uwaga.lessons.example import Example, numbered, weight
+from uwaga.lessons.provenance import cell
+from uwaga.lessons.steps.calculation import Projected
+from uwaga.maps.attended import attend
+from uwaga.nn import MultiHeadAttention
+from uwaga.ops.masks import Mask
+
+
+def step(example: Example, x: Matrix, projected: Projected, output_weight: Matrix) -> Step:
+    layer = layer_of(example, example.heads)
+    trace = trace_layer(layer, example.x_NM)
+    heads = [list(_head(example, trace, h, scale_of(layer))) for h in range(example.heads)]
+    joined = _joined(example, heads)
+    return Step(
+        id="heads",
+        title=tr("Heads: several queries at once"),
+        text=(
+            tr(
+                "With one softmax, a token looks for one thing at a time. So Q, K and V are split into heads of a few columns"
+                " each; each head computes attention by itself, with its own weights. The outputs are concatenated and multiplied"
+                " by W_O."
+            ),
+        ),
+        sections=(
+            Section(title=tr("Q, K and V"), matrices=(projected.q, projected.k, projected.v), controls=("heads",)),
+            *(
+                Section(
+                    title=tr("Head {h}: columns {trace} of Q and K", h=h + 1, trace=_columns(trace, h)),
+                    matrices=matrices,
+                )
+                for h, matrices in enumerate(heads)
+            ),
+            Section(
+                title=tr("Concatenated, times W_O"),
+                matrices=(joined, output_weight, _output(example, trace)),
+                findings=_findings(example, heads),
+            ),
+            *_wide(example, x),
+        ),
+        code=f"layer(X)     # {_constructor(example)} with these weights",
+        head={
+            "statistic": "normalized_entropy",
+            "sense": "largest",
+            "why": tr("the head with the most uniform weights: nearly the same on all tokens"),
+        },
+    )
+
+
+def _constructor(example: Example) -> str:
+    (width, inner), values = example.wq_MD.shape, example.wv_ME.shape[1]
+    widths = "" if inner == values == width else f", d_k={inner // example.heads}, d_v={values // example.heads}"
+    return (
+        f"uwaga.nn.MultiHeadAttention({width}, num_heads={example.heads}{widths}, bias=False{example.scale_argument})"
+    )
+
+
+def _head(example: Example, trace: LayerTrace, h: int, scale: float) -> Iterator[Matrix]:
+    """The q, k, v, scores, weights and output of one head."""
+    tokens, n, name = example.tokens, len(example.tokens), f"head{h + 1}"
+    operands = (("q", trace.query_HND[h]), ("k", trace.key_HND[h]), ("v", trace.value_HNE[h]))
+    for letter, numbers in operands:
+        first, width = h * numbers.shape[1], numbers.shape[1]
+        yield Matrix(
+            id=f"{name}_{letter}",
+            title=tr("{upper} of head {h}", upper=letter.upper(), h=h + 1),
+            formula=tr(
+                "columns {first} to {first2} of {upper}", first=first + 1, first2=first + width, upper=letter.upper()
+            ),
+            rows=tokens,
+            columns=[f"{letter}{first + c + 1}" for c in range(width)],
+            numbers=numbers,
+            source=provenance.copy(cell(letter, "i", provenance.shifted(first, "j"))),
+        )
+    (_, q_ND), (_, k_ND), (_, v_NE) = operands
+    output_NE, _, weights = attend(q_ND, k_ND, v_NE, scale=scale)
+    assert isinstance(output_NE, Tensor)
+    say = f"1/√{q_ND.shape[1]}" if example.scaled else "1"
+    yield Matrix(
+        id=f"{name}_raw",
+        title=tr("Scores"),
+        formula="qᵢ · kⱼ",
+        rows=tokens,
+        columns=tokens,
+        numbers=scores(q_ND, k_ND),
+        source=provenance.dot(cell(f"{name}_q", "i", "m"), cell(f"{name}_k", "j", "m"), q_ND.shape[1]),
+    )
+    yield Matrix(
+        id=f"{name}_scores",
+        title=tr("Scores, scaled"),
+        formula=f"· {say}",
+        rows=tokens,
+        columns=tokens,
+        numbers=scores(q_ND, k_ND) * scale,
+        source=provenance.scaled(cell(f"{name}_raw", "i", "j"), scale, say),
+    )
+    yield Matrix(
+        id=f"{name}_weights",
+        title=tr("Weights of head {h}", h=h + 1),
+        formula=tr("softmax of each row"),
+        rows=tokens,
+        columns=tokens,
+        numbers=dense(weights),
+        source=provenance.softmax(cell(f"{name}_scores", "i", "j"), cell(f"{name}_scores", "i", "m"), n),
+        shade="share",
+    )
+    yield Matrix(
+        id=f"{name}_output",
+        title=tr("Output of head {h}", h=h + 1),
+        formula="Σⱼ a(i, j) vⱼ",
+        rows=tokens,
+        columns=[f"v{h * v_NE.shape[1] + e + 1}" for e in range(v_NE.shape[1])],
+        numbers=output_NE,
+        source=provenance.dot(cell(f"{name}_weights", "i", "m"), cell(f"{name}_v", "m", "j"), n),
+    )
+
+
+def _joined(example: Example, heads: list[list[Matrix]]) -> Matrix:
+    outputs = [matrices[-1] for matrices in heads]
+    rules = [provenance.copy(cell(each.id, "i", e)) for each in outputs for e in range(len(each.columns))]
+    return Matrix(
+        id="joined",
+        title=tr("All heads side by side"),
+        formula=tr("[head 1 | head 2 | …]"),
+        rows=example.tokens,
+        columns=[name for each in outputs for name in each.columns],
+        numbers=torch.cat([each.numbers for each in outputs], dim=-1),
+        source=provenance.by_column(rules),
+    )
+
+
+def output_weight_of(example: Example) -> Matrix:
+    """W_O."""
+    return Matrix(
+        id="wo",
+        title="W_O",
+        formula=tr("learned"),
+        rows=numbered("v", example.wo_EM.shape[0]),
+        columns=example.width_names,
+        numbers=example.wo_EM,
+        source=provenance.typed(),
+        field="wo",
+    )
+
+
+def _output(example: Example, trace: LayerTrace) -> Matrix:
+    """The output of the layer itself."""
+    return Matrix(
+        id="layer_output",
+        title=tr("Output of the layer"),
+        formula=tr("[heads] W_O"),
+        rows=example.tokens,
+        columns=example.width_names,
+        numbers=trace.output_NM,
+        source=provenance.dot(cell("joined", "i", "m"), cell("wo", "m", "j"), example.wo_EM.shape[0]),
+    )
+
+
+def _findings(example: Example, heads: list[list[Matrix]]) -> list[Finding]:
+    """The weight in which the first two heads differ most."""
+    if len(heads) < 2:
+        return [
+            Finding(
+                text=tr("With one head this is the calculation of the steps from “Three roles” to “Sum”, and then W_O.")
+            )
+        ]
+    first, second = heads[0][-2], heads[1][-2]
+    apart_NN = (first.numbers - second.numbers).abs()
+    i, j = divmod(int(apart_NN.argmax()), len(example.tokens))
+    if float(apart_NN[i, j]) < 0.005:
+        return [
+            Finding(text=tr("With these numbers heads 1 and 2 have the same weights: they look for the same thing."))
+        ]
+    text = tr(
+        "The heads look for different things: the weight of “{tokens}” on “{tokens2}” is {numbers} in head 1 and"
+        " {numbers2} in head 2.",
+        tokens=example.tokens[i],
+        tokens2=example.tokens[j],
+        numbers=shown(float(first.numbers[i, j])),
+        numbers2=shown(float(second.numbers[i, j])),
+    )
+    return [Finding(text=text, cells=[(first.id, i, j), (second.id, i, j)])]
+
+
+def _columns(trace: LayerTrace, h: int) -> str:
+    width = trace.query_HND.shape[-1]
+    return f"{h * width + 1} to {(h + 1) * width}" if width > 1 else str(h + 1)
+
+
+class Weights(NamedTuple):
+    """The ids of the matrices that a layer's projections multiply by."""
+
+    query: str
+    key: str
+    value: str
+    output: str
+
+
+class Traced(NamedTuple):
+    """Attention of a layer, from its input to its output."""
+
+    operands: tuple[Matrix, ...]  # queries, keys and values of all heads
+    heads: tuple[Matrix, ...]  # scores, weights and output of each head
+    output: tuple[Matrix, ...]  # the heads side by side, and the layer's output
+
+    def sections(self, title: str) -> tuple[Section, Section]:
+        """Two folded sections: queries, keys and values; the heads and the output."""
+        return (
+            Section(
+                title=tr("{title}: queries, keys and values of each head", title=title),
+                matrices=self.operands,
+                folded=True,
+            ),
+            Section(
+                title=tr("{title}: scores, weights and outputs", title=title),
+                matrices=(*self.heads, self.output[0]),
+                folded=True,
+            ),
+        )
+
+
+def traced_attention(
+    prefix: str,
+    layer: MultiHeadAttention,
+    x: Matrix,
+    weights: Weights,
+    *,
+    memory: Matrix | None = None,
+    mask: Mask | None = None,
+    bits: Matrix | None = None,
+    title: str = "",
+) -> Traced:
+    """The numbers of a layer's attention for a matrix of tokens.
+
+    Args:
+        prefix: of the ids of the matrices.
+        layer: with the weights of the matrices that `weights` names.
+        x: (N, M); with a memory the input of the queries alone.
+        memory: (K, M) the input of keys and values; x by default.
+        mask, bits: the mask, and the matrix (N, K) that shows it.
+        title: of the output; by default “Attention”.
+    """
+    asked = x if memory is None else memory
+    trace = trace_layer(layer, x.numbers, None if memory is None else memory.numbers, mask)
+    scale, m = scale_of(layer), x.numbers.shape[1]
+    say = f"1/√{layer.d_k}" if layer.scale is None else shown(scale)
+    operands: list[Matrix] = []
+    heads: list[Matrix] = []
+    outputs: list[Matrix] = []
+    for h in range(layer.num_heads):
+        name, of_head = f"{prefix}_head{h + 1}", h + 1 if layer.num_heads > 1 else 0
+        for letter, id, source, numbers in (
+            ("q", weights.query, x, trace.query_HND[h]),
+            ("k", weights.key, asked, trace.key_HND[h]),
+            ("v", weights.value, asked, trace.value_HNE[h]),
+        ):
+            width = numbers.shape[1]
+            operands.append(
+                Matrix(
+                    id=f"{name}_{letter}",
+                    title=_of_head(letter.upper(), of_head),
+                    formula=tr(
+                        "times columns {h} to {h2} of W_{upper}",
+                        h=h * width + 1,
+                        h2=(h + 1) * width,
+                        upper=letter.upper(),
+                    ),
+                    rows=source.rows,
+                    columns=[f"{letter}{h * width + c + 1}" for c in range(width)],
+                    numbers=numbers,
+                    source=provenance.dot(
+                        cell(source.id, "i", "m"), cell(id, "m", provenance.shifted(h * width, "j")), m
+                    ),
+                )
+            )
+        q_ND, k_KD, v_KE = trace.query_HND[h], trace.key_HND[h], trace.value_HNE[h]
+        made = list(_one_head(name, of_head, x.rows, asked.rows, (q_ND, k_KD, v_KE), scale, say, mask, bits))
+        heads += made
+        outputs.append(made[-1])
+    joined = Matrix(
+        id=f"{prefix}_joined",
+        title=tr("Heads side by side"),
+        formula=tr("[head 1 | head 2 | …]"),
+        rows=x.rows,
+        columns=[name for each in outputs for name in each.columns],
+        numbers=torch.cat([each.numbers for each in outputs], dim=-1),
+        source=provenance.by_column(
+            [provenance.copy(cell(each.id, "i", e)) for each in outputs for e in range(len(each.columns))]
+        ),
+    )
+    output = Matrix(
+        id=f"{prefix}_attended",
+        title=title or tr("Attention"),
+        formula=tr("[heads] W_O"),
+        rows=x.rows,
+        columns=x.columns,
+        numbers=trace.output_NM,
+        source=provenance.dot(cell(joined.id, "i", "m"), cell(weights.output, "m", "j"), layer.output.in_features),
+    )
+    return Traced(tuple(operands), tuple(heads), (joined, output))
+
+
+def _of_head(title: str, head: int) -> str:
+    """The title with the number of the head; 0: there is one."""
+    return tr("{title}, head {head}", title=title, head=head) if head else title
+
+
+def _one_head(
+    name: str,
+    of_head: int,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    operands: tuple[Tensor, Tensor, Tensor],
+    scale: float,
+    say: str,
+    mask: Mask | None,
+    bits: Matrix | None,
+) -> Iterator[Matrix]:
+    """Scores, scaled and masked scores, weights and output of one head."""
+    q_ND, k_KD, v_KE = operands
+    output_NE, _, found = attend(q_ND, k_KD, v_KE, mask=mask, scale=scale)
+    assert isinstance(output_NE, Tensor)
+    raw_NK = scores(q_ND, k_KD)
+
+    def square(id: str, title: str, formula: str, numbers: Tensor, source: provenance.Rule, shade: str) -> Matrix:
+        return Matrix(
+            id=f"{name}_{id}",
+            title=_of_head(title, of_head),
+            formula=formula,
+            rows=rows,
+            columns=columns,
+            numbers=numbers,
+            source=source,
+            shade=shade,
+        )
+
+    dot = provenance.dot(cell(f"{name}_q", "i", "m"), cell(f"{name}_k", "j", "m"), q_ND.shape[1])
+    times = provenance.scaled(cell(f"{name}_raw", "i", "j"), scale, say)
+    yield square("raw", tr("Scores"), "qᵢ · kⱼ", raw_NK, dot, "signed")
+    yield square("scaled", tr("Scores, scaled"), f"· {say}", raw_NK * scale, times, "signed")
+    last = f"{name}_scaled"
+    if bits is not None:
+        hidden_NK = torch.where(bits.numbers > 0, raw_NK * scale, torch.nan)
+        rule = provenance.masked(cell(last, "i", "j"), cell(bits.id, "i", "j"))
+        yield square("visible", tr("Scores that count"), tr("where visible"), hidden_NK, rule, "signed")
+        last = f"{name}_visible"
+    rule = provenance.softmax(cell(last, "i", "j"), cell(last, "i", "m"), len(columns))
+    yield square("weights", tr("Weights"), tr("softmax of each row"), dense(found), rule, "share")
+    yield Matrix(
+        id=f"{name}_output",
+        title=_of_head(tr("Output"), of_head),
+        formula="Σⱼ a(i, j) vⱼ",
+        rows=rows,
+        columns=[f"v{e + 1}" for e in range(v_KE.shape[1])],
+        numbers=output_NE,
+        source=provenance.dot(cell(f"{name}_weights", "i", "m"), cell(f"{name}_v", "m", "j"), len(columns)),
+    )
+
+
+def _wide(example: Example, x: Matrix) -> tuple[Section, ...]:
+    """Heads as wide as one head of the lesson's whole W_Q; the first has the lesson's own matrices."""
+    (m, d), e, count = example.wq_MD.shape, example.wv_ME.shape[1], example.heads
+    layer = wide_layer(example)
+    numbers = [linear.weight.T.contiguous() for linear in (layer.query, layer.key, layer.value, layer.output)]
+    names = ("wide_wq", "wide_wk", "wide_wv", "wide_wo")
+    matrices = []
+    for name, of, found in zip(names, ("wq", "wk", "wv", "wo"), numbers, strict=True):
+        of_output = of == "wo"
+        width = found.shape[0 if of_output else 1] // count
+        letter = {"wq": "q", "wk": "k"}.get(of, "v")
+        axis = [f"{letter}{c + 1}" for c in range(width * count)]
+        own = provenance.copy(cell(of, "i", "j"))
+        drawn = provenance.given(tr("A random number with a fixed seed: every further head has matrices of its own."))
+        rules = [own if c < width else drawn for c in range(width * count)]
+        matrices.append(
+            Matrix(
+                id=name,
+                title=tr_n(
+                    "{matrix} of {count} wide head",
+                    "{matrix} of {count} wide heads",
+                    count,
+                    matrix=f"W_{of[1].upper()}",
+                ),
+                formula=tr("learned"),
+                rows=axis if of_output else example.width_names,
+                columns=example.width_names if of_output else axis,
+                numbers=found,
+                source=provenance.given(
+                    tr("The rows of head 1 are W_O of the lesson; those of further heads are random.")
+                )
+                if of_output
+                else provenance.by_column(rules),
+            )
+        )
+    traced = traced_attention("wide", layer, x, Weights(*names), title=tr("Output of the wide layer"))
+    cut_numbers = m * d * 2 + m * e + e * m
+    text = tr(
+        "Heads need not divide the width. Here every head has queries and keys of width {d} and values of width {e} for"
+        " itself, and W_O has {count} · {e} = {count2} rows, which bring the outputs back to width {m}.",
+        d=d,
+        e=e,
+        count=count,
+        count2=count * e,
+        m=m,
+    )
+    finding = Finding(
+        text=tr("With one head both forms are the same layer, of {cut_numbers} weights.", cut_numbers=cut_numbers)
+        if count == 1
+        else tr(
+            "Cut into heads, the layer has {cut_numbers} weights, whatever the number of heads; with wide heads it has"
+            " {count} times as many: {count2}.",
+            cut_numbers=cut_numbers,
+            count=count,
+            count2=count * cut_numbers,
+        )
+    )
+    first = Finding(
+        text=tr(
+            "Head 1 has the matrices W_Q, W_K and W_V of the lesson, so its weights are those of the step “Softmax”."
+        ),
+        cells=[("wide_head1_weights", i, j) for i in range(len(x.rows)) for j in range(len(x.rows))],
+    )
+    return (
+        Section(title=tr("The other form: wide heads"), text=(text,), matrices=matrices, findings=(finding, first)),
+        *traced.sections(tr("Wide heads")),
+        Section(title=tr("The wide heads side by side, times W_O"), matrices=(traced.output[1],)),
+    )
+
+
+def wide_layer(example: Example) -> MultiHeadAttention:
+    """A layer whose heads all have the widths of the example's matrices; those of head 1 are the example's."""
+    (m, d), e, count = example.wq_MD.shape, example.wv_ME.shape[1], example.heads
+    layer = MultiHeadAttention(m, count, d_k=d, d_v=e, bias=False, scale=None if example.scaled else 1.0)
+    for linear, name, own, dim in (
+        (layer.query, "wq", example.wq_MD, 1),
+        (layer.key, "wk", example.wk_MD, 1),
+        (layer.value, "wv", example.wv_ME, 1),
+        (layer.output, "wo", example.wo_EM, 0),
+    ):
+        others = [weight(f"{name} of head {h + 1}", *own.shape) for h in range(1, count)]
+        linear.weight.data = torch.cat((own, *others), dim=dim).T.contiguous()
+    return layer.eval()

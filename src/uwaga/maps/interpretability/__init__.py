@@ -1,1 +1,0 @@
-"""Scores of heads from the interpretability literature, each with its paper."""

@@ -1,0 +1,207 @@
+"""Tokens as text to display: without the marks that tokenizers put for continuations, spaces and bytes.
+
+Letters: T tokens.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+_MAX_LABEL = 1000  # characters of a token that are shown
+_MAX_WORD = 32  # tokens of a word: a text without spaces is cut there
+SPECIAL_TOKEN = re.compile(
+    r"\[(PAD|CLS|SEP|MASK|BOS|EOS|unused\d+)\]|<(/?s|pad|mask|cls|sep|bos|eos|extra_id_\d+)>|<\|[^<>|\s]*\|>"
+)
+_BYTE_LEVEL = "ĠĊ"  # how GPT-2's byte-level BPE writes a space and a newline
+
+
+class TokenText(NamedTuple):
+    """The T tokens of one text, column by column."""
+
+    labels: list[str]
+    glued: list[bool]  # no space before it
+    special: list[bool]  # a special token such as [CLS] or </s>, not part of the text
+    starts: list[bool]  # first token of a word
+    breaks: Mapping[int, int] = {}  # newlines before it that no token stands for, where there are any
+
+    def select(self, kept: Sequence[int]) -> "TokenText":
+        """The tokens at the given positions."""
+        labels = [self.labels[at] for at in kept]
+        glued, special, starts = ([column[at] for at in kept] for column in (self.glued, self.special, self.starts))
+        breaks = {new: self.breaks[old] for new, old in enumerate(kept) if old in self.breaks} if self.breaks else {}
+        return TokenText(labels, glued, special, starts, breaks)
+
+
+class Written(NamedTuple):
+    """What was written: a text, and which characters [start, end) of it each of T tokens stands for."""
+
+    text: str
+    offsets: Sequence[tuple[int, int]]
+
+
+def written(text: str, tokenizer: Any, tokens: Sequence[str]) -> Written | None:
+    """The offsets of tokens in the text that they were read from; None where the tokenizer does not give these tokens for it, as
+    after a text was cut short. A decoder reads a start token before them and not the last of them.
+
+    Args:
+        text: as it was given to the tokenizer.
+        tokenizer: a `tokenizers.Tokenizer`.
+        tokens: T strings.
+    """
+    encoding = tokenizer.encode(text)
+    if encoding.tokens == list(tokens):
+        return Written(text, encoding.offsets)
+    if list(tokens[1:]) == encoding.tokens[:-1]:
+        return Written(text, [(0, 0), *encoding.offsets[:-1]])
+    return None
+
+
+def token_text(tokens: Sequence[str], source: Written | None = None) -> TokenText:
+    """The text of tokens from any tokenizer: WordPiece, byte-level BPE, SentencePiece or single characters.
+
+    With its source, a token is what was written: capital letters that the tokenizer lowers, letters that it does not know, spaces
+    where they were. Of several tokens of one character the first has it, and the others are their bytes.
+
+    >>> token_text(["[CLS]", "un", "##seen", "."]).labels
+    ['[CLS]', 'un', 'seen', '.']
+    >>> token_text(["This", "Ġis", "Ġcaf", "Ã©"])[:2]
+    (['This', 'is', 'caf', 'é'], [True, False, False, True])
+    >>> token_text(["didn", "'", "t", "[UNK]"], Written("Didn't 🦉", [(0, 4), (4, 5), (5, 6), (7, 8)]))[:2]
+    (['Didn', "'", 't', '🦉'], [True, True, True, False])
+    """
+    special = [SPECIAL_TOKEN.fullmatch(token) is not None for token in tokens]
+    decode = _decoder(tokens)
+    found = [(token, False) if is_special else decode(token) for token, is_special in zip(tokens, special, strict=True)]
+    if source is not None:
+        rows = zip(tokens, found, special, _from_source(source), strict=True)
+        found = [
+            own if is_special else read or (_decode_bytes(token)[0], True) for token, own, is_special, read in rows
+        ]
+    glued = [is_glued or at == 0 for at, (_, is_glued) in enumerate(found)]
+    labels = [label if len(label) <= _MAX_LABEL else f"{label[: _MAX_LABEL - 1]}…" for label, _ in found]
+    starts = _starts(labels, glued, special)
+    if source is None:
+        return TokenText(labels, glued, special, starts)
+    return TokenText(labels, glued, special, _starts_of_words(source, starts), _breaks(source))
+
+
+def _from_source(source: Written) -> list[tuple[str, bool] | None]:
+    """For each token its characters and whether no space precedes them; None where an earlier token has them."""
+    found: list[tuple[str, bool] | None] = []
+    done = 0  # characters that tokens so far stand for
+    for start, end in source.offsets:
+        begin = max(start, done)
+        letters = source.text[begin:end]
+        if not letters:
+            found.append(None)
+            continue
+        is_glued = begin == done and not letters[0].isspace()
+        # A space belongs to the gap; what is nothing but space, such as a newline, is itself.
+        found.append((letters.lstrip(" ") or letters, is_glued or not letters.strip(" ")))
+        done = max(done, end)
+    return found
+
+
+def word_boundaries(text: str) -> list[int]:
+    """The word boundaries of a text by the rules of Unicode (UAX 29): ascending, with its start and its end."""
+    import regex
+
+    return [found.start() for found in regex.finditer(r"(?w)\b", text)]
+
+
+def split_words(text: str) -> list[str]:
+    """The words and punctuation marks of a text, by the word boundaries of Unicode (UAX 29). No dictionary is used: Chinese
+    characters, hiragana and Thai letters are a word each; katakana and Hangul are one up to the next other character.
+
+    >>> split_words("Don't: it's 3.14!")
+    ["Don't", ':', "it's", '3.14', '!']
+    >>> split_words("これはペンです。")
+    ['こ', 'れ', 'は', 'ペン', 'で', 'す', '。']
+    """
+    boundaries = word_boundaries(text)
+    # A space takes up the marks of direction that follow it.
+    pieces = (text[start:end].strip() for start, end in pairwise(boundaries))
+    return [piece for piece in pieces if piece]
+
+
+def _breaks(source: Written) -> dict[int, int]:
+    """The newlines between tokens, by the token after them."""
+    found = {}
+    done = 0
+    for at, (start, end) in enumerate(source.offsets):
+        lines = source.text.count("\n", done, max(start, done))
+        if lines and done:
+            found[at] = lines
+        done = max(done, end)
+    return found
+
+
+def word_ranges(tokens: TokenText) -> list[tuple[int, int]]:
+    """The token range [start, stop) of every word, and of every special token."""
+    starts = [at for at, begins in enumerate(tokens.starts) if begins]
+    ends = [*starts, len(tokens.labels)][1:]
+    cut = [range(start, end, _MAX_WORD) for start, end in zip(starts, ends, strict=True)]
+    return [(at, min(at + _MAX_WORD, each.stop)) for each in cut for at in each]
+
+
+def join_tokens(tokens: TokenText, start: int, stop: int) -> str:
+    """The text of the tokens [start, stop)."""
+    shown = zip(tokens.labels[start:stop], tokens.glued[start:stop], strict=True)
+    text = "".join(label if at == 0 or is_glued else f" {label}" for at, (label, is_glued) in enumerate(shown))
+    return text.strip(" ") or text[:1]
+
+
+def _starts(labels: list[str], glued: list[bool], special: list[bool]) -> list[bool]:
+    """Whether each token begins a word: at the start of the text, after a space, at a newline, at or after a special token.
+    A token that ends in a space ends its word."""
+    begins = []
+    for at, label in enumerate(labels):
+        after = at == 0 or not glued[at] or special[at - 1] or labels[at - 1][-1:].isspace()
+        begins.append(after or special[at] or label.startswith("\n"))
+    return begins
+
+
+def _starts_of_words(source: Written, starts: list[bool]) -> list[bool]:
+    """Whether each token begins a word by the word boundaries of Unicode (UAX 29): "didn't" is one word, a comma is one of its own.
+    Tokens without characters keep what `starts` says."""
+    boundaries = set(word_boundaries(source.text))
+    begins = []
+    done = 0
+    for (start, end), own in zip(source.offsets, starts, strict=True):
+        begin = max(start, done)
+        while begin < end and source.text[begin].isspace():
+            begin += 1
+        begins.append(begin in boundaries or source.text[begin - 1 : begin].isspace() if begin < end else own)
+        done = max(done, end)
+    return [begins_word or at == 0 for at, begins_word in enumerate(begins)]
+
+
+def _decoder(tokens: Sequence[str]) -> Callable[[str], tuple[str, bool]]:
+    """For the tokenizer that the tokens look like: a function from a token to its text and whether no space precedes it."""
+    if any(token.startswith(tuple(_BYTE_LEVEL)) for token in tokens):
+        return _decode_bytes
+    if any(token.startswith("▁") for token in tokens):
+        return lambda token: (token[1:], False) if token.startswith("▁") else (token, True)
+    if all(len(token) <= 1 for token in tokens) and any(token in (" ", "\n") for token in tokens):
+        return lambda token: (token, True)
+    return lambda token: (token[2:], True) if token.startswith("##") and len(token) > 2 else (token, False)
+
+
+def _decode_bytes(token: str) -> tuple[str, bool]:
+    table = _byte_of()
+    if any(letter not in table for letter in token):
+        return token, True
+    text = bytes(table[letter] for letter in token).decode(errors="surrogateescape")
+    # Bytes that are no whole character are written as bytes.
+    text = re.sub("[\udc80-\udcff]", lambda lone: f"<0x{ord(lone[0]) - 0xDC00:02X}>", text)
+    return (text[1:], False) if text.startswith(" ") and len(text) > 1 else (text, True)
+
+
+@cache
+def _byte_of() -> dict[str, int]:
+    """GPT-2's characters for bytes: printable bytes stand for themselves, the others are numbered from U+0100 on."""
+    kept = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in kept]
+    return {chr(byte): byte for byte in kept} | {chr(256 + n): byte for n, byte in enumerate(others)}

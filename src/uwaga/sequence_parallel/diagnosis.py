@@ -1,0 +1,100 @@
+"""Who is in a process group, how fast rank 0 reaches the others, and whether all compute the same bits."""
+
+import os
+import socket
+import time
+import zlib
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from uwaga._base import native
+from uwaga.ops.attention.api import attention as attention_in_one_process
+from uwaga.ops.masks import Causal
+from uwaga.sequence_parallel.exchange import Group
+from uwaga.sequence_parallel.sequence import attention
+
+# Rows are sent there and back this many times; the fastest counts.
+_MEGABYTES, _ROUNDS = 8, 3
+
+
+class Process(NamedTuple):
+    """One process of a group."""
+
+    rank: int
+    host: str
+    pid: int
+    backend: str
+    level: str  # instruction set of its native kernels
+    threads: int
+    megabytes_per_second: float  # between rank 0 and this one, of 8 MB there and back; 0 for rank 0
+    has_same_bits: (
+        bool  # whether its part of a small call, forward and backward, has the bits that rank 0 computes alone
+    )
+
+
+def doctor(group: dist.ProcessGroup | None = None) -> list[Process]:
+    """What each process of a group is, by rank, in all processes, which call this together. `uwaga doctor --distributed` shows it.
+
+    Args:
+        group: as in `attention`.
+
+    Raises:
+        ValueError: no process group.
+        ProcessGroupError: a process ended, or did not answer within the group's timeout.
+    """
+    found = Group.of(group)
+    found.headers("who is there", [])
+    rates = [_rate(found, rank) for rank in range(found.size)]
+    own = {
+        "rank": found.rank,
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "backend": str(dist.get_backend(found.group)),
+        "level": native.level(),
+        "threads": native.threads(),
+    }
+    is_part_of_whole, checksum = _small_call(found)
+    gathered: list[Any] = [None] * found.size
+    dist.all_gather_object(gathered, (own, rates, is_part_of_whole, checksum), group=found.group)
+    _, rates, _, checksum = gathered[0]
+    return [
+        Process(**each, megabytes_per_second=rate, has_same_bits=is_part and its_checksum == checksum)
+        for (each, _, is_part, its_checksum), rate in zip(gathered, rates, strict=True)
+    ]
+
+
+def _rate(group: Group, other: int) -> float:
+    """Megabytes a second between rank 0 and another one; measured by rank 0 only."""
+    if other == 0:
+        return 0.0
+    rows = torch.zeros(int(_MEGABYTES * 1e6) // 4)  # float32
+    there, back = [0, *[rows.numel()] * group.size], [0] * (other + 1) + [rows.numel()] * (group.size - other)
+    fastest = float("inf")
+    for _ in range(_ROUNDS if group.rank in (0, other) else 0):
+        began = time.perf_counter()
+        for owner, starts, receiver in ((0, there, other), (other, back, 0)):
+            wanted = [(0, rows.numel() if rank == receiver else 0) for rank in range(group.size)]
+            group.rows("bandwidth", rows if group.rank == owner else rows[:0], starts, wanted)
+        fastest = min(fastest, time.perf_counter() - began)
+    return 2 * rows.nbytes / 1e6 / fastest
+
+
+def _small_call(group: Group) -> tuple[bool, int]:
+    """Whether this process's part of a causal call of 2,500 tokens, and of its gradients, is that of the whole computed here; and the
+    checksum of that, which the instruction set decides."""
+    generator = torch.Generator().manual_seed(0)
+    tokens = 2500
+    whole = [torch.randn(1, 2, tokens, 32, generator=generator) for _ in range(4)]
+    first, last = (tokens * rank // group.size for rank in (group.rank, group.rank + 1))
+    parts = [x[:, :, first:last] for x in whole]
+    with torch.enable_grad():
+        own, all_of_it = ([x.clone().requires_grad_() for x in each[:3]] for each in (parts, whole))
+        output = attention(own[0], own[1], own[2], mask=Causal(), group=group.group)
+        exact = attention_in_one_process(*all_of_it, mask=Causal(), impl="cpu")
+        assert isinstance(exact, torch.Tensor)
+        found = [output, *torch.autograd.grad(output, own, parts[3])]
+        expected = [exact, *torch.autograd.grad(exact, all_of_it, whole[3])]
+    checksum = zlib.crc32(torch.cat([x.detach().flatten() for x in expected]).view(torch.uint8).numpy().data)
+    return all(torch.equal(x, y[:, :, first:last]) for x, y in zip(found, expected, strict=True)), checksum

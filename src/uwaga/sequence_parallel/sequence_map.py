@@ -1,0 +1,147 @@
+"""Statistics of the weights of a sequence whose parts lie with several processes: each has those of its own queries and keys.
+
+Letters as in sequence.py.
+"""
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from uwaga.maps.engines import cpu, tiles
+from uwaga.maps.map import TopK
+from uwaga.maps.spec import Normalizer, Selection
+from uwaga.maps.statistics.row_cache import RowCache
+from uwaga.ops.attention.arguments import restore, restore_lse
+from uwaga.ops.attention.call import Call
+from uwaga.ops.biases import DistanceBias
+from uwaga.ops.masks import Mask
+from uwaga.sequence_parallel.exchange import Group
+from uwaga.sequence_parallel.sequence import RECEIVED, ROW, Division, agree, divide, need_equal
+
+# Rows that a column is summed over in float32 before their sum is added in float64: kRowsAtOnce of native/drivers/head_weights.h.
+_ROWS_AT_ONCE = 96
+
+
+class SequenceMap:
+    """The weights of `uwaga.sequence_parallel.attention(query, key, ...)`, as `attention_map` returns it.
+
+    Results have the bits of `uwaga.AttentionMap(..., impl="cpu")` on the whole sequence, and are detached. Statistics of this
+    process's queries need no other process; `received` and `row` are called by all processes together. It keeps the keys that this
+    process's queries see.
+
+    Attributes:
+        first_query, first_key: where this process's part begins in the whole sequence.
+    """
+
+    def __init__(self, query: Tensor, key: Tensor, call: Call, division: Division) -> None:
+        rank = division.group.rank
+        self._query, self._key, self._call, self._division = query, key, call, division
+        self.first_query, self.first_key = division.query_starts[rank], division.key_starts[rank]
+        self._first_visible = division.visible.keys[rank][0]
+        self._rows = RowCache(division.of_own_queries(call, division.visible.keys), cpu)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(..., H, Q, K) of the whole sequence."""
+        return (*self._query.shape[:-2], self._division.query_starts[-1], self._division.key_starts[-1])
+
+    @property
+    def lse(self) -> Tensor:
+        """(..., H, n), of this process's queries: see `AttentionMap.lse`."""
+        return self._per_query(tiles.log_sum_exp(self._rows.normalizer()))
+
+    def entropy(self) -> Tensor:
+        """(..., H, n), of this process's queries, in nats: see `AttentionMap.entropy`."""
+        return self._per_query(self._rows.entropy())
+
+    def topk(self, k: int) -> TopK:
+        """The k largest weights of each of this process's queries, and their keys by their positions in the whole sequence,
+        (..., H, n, k). Raises ValueError for k below 1."""
+        if isinstance(k, bool) or not isinstance(k, int) or k < 1:
+            raise ValueError(f"uwaga.sequence_parallel.attention_map: topk needs a k of at least 1, not {k!r}")
+        weights, positions = self._rows.top(k)
+        positions = torch.where(positions < 0, positions, positions + self._first_visible)
+        return TopK(restore(self._query, weights), restore(self._query, positions))
+
+    def received(self) -> Tensor:
+        """(..., H, m): the weight that each of this process's keys receives from all queries of the sequence.
+
+        All processes call it together: queries, and two numbers for each query and head, are sent to where they are needed.
+        """
+        division, call = self._division, self._call
+        agree(division.group, RECEIVED, division.number, [], None)
+        rows = [(first // _ROWS_AT_ONCE * _ROWS_AT_ONCE, last) for first, last in division.visible.queries]
+        starts, known = division.query_starts, self._rows.normalizer()
+        query = division.fetch("query", call.query, starts, rows)
+        maximum, total = (
+            division.fetch(x, y[..., None], starts, rows)[..., 0] for x, y in zip(known._fields, known, strict=True)
+        )
+        own = division.own(division.key_starts)
+        part = division.part(call, query, call.key, call.key[..., :0], rows[division.group.rank], own)
+        with torch.no_grad():
+            found = cpu.received(part, Normalizer(maximum, total), None)
+        restored = restore_lse(self._key, found)
+        assert isinstance(restored, Tensor)
+        return restored
+
+    def row(self, query: int) -> Tensor:
+        """(..., H, K): the weights of one query, by its position in the whole sequence, in every process.
+
+        All processes call it together, with the same query.
+
+        Raises:
+            IndexError: no such query.
+        """
+        division, queries = self._division, self._division.query_starts[-1]
+        found = agree(division.group, ROW, division.number, [query], None)
+        need_equal("the query of a row", [x[0] for x in found])
+        if not 0 <= query < queries:
+            raise IndexError(f"uwaga.sequence_parallel.attention_map: row {query} is not one of the {queries} queries")
+        owner = max(rank for rank in range(division.group.size) if division.query_starts[rank] <= query)
+        batch, heads = self._call.query.shape[:2]
+        row_1BHK = torch.zeros(int(division.group.rank == owner), batch, heads, division.key_starts[-1])
+        if division.group.rank == owner:
+            part, first = self._rows.call, self._first_visible
+            chosen = Selection(tuple(range(batch)), tuple(range(heads)), torch.tensor([query - self.first_query]))
+            keys = torch.arange(part.key.shape[2])
+            with torch.no_grad():
+                weights = cpu.weights(part, self._rows.normalizer_of_rows(chosen), chosen, keys)
+            row_1BHK[0, :, :, first : first + len(keys)] = weights[:, :, 0]
+        starts = [int(rank > owner) for rank in range(division.group.size + 1)]
+        row = division.group.rows("row", row_1BHK, starts, [(0, 1)] * division.group.size)[0]
+        return self._per_query(row)
+
+    def _per_query(self, statistic_BHn: Tensor) -> Tensor:
+        found = restore_lse(self._query, statistic_BHn)
+        assert isinstance(found, Tensor)
+        return found
+
+
+def attention_map(
+    query: Tensor,
+    key: Tensor,
+    *,
+    group: dist.ProcessGroup | None = None,
+    mask: Mask | Tensor | None = None,
+    bias: DistanceBias | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+) -> SequenceMap:
+    """The attention weights of one sequence, of which each process holds a contiguous part: their statistics, never the matrix.
+
+    All processes of the group call this together.
+
+    Args:
+        query: (..., H, n, D), this process's part, or (n, D).
+        key: (..., G, m, D), its part of the keys.
+        group, mask, bias, scale, softcap, sinks: as in `uwaga.sequence_parallel.attention`.
+
+    Raises:
+        ShapeError, ValueError, ProcessGroupError, NotImplementedError: as `uwaga.sequence_parallel.attention`.
+    """
+    with torch.no_grad():
+        call, division, _ = divide(
+            Group.of(group), query, key, None, mask, bias, scale, "softmax", softcap, sinks, 0.0, None
+        )
+        return SequenceMap(query, key, call, division)

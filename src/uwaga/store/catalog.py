@@ -1,0 +1,489 @@
+"""The catalog of a soft database: one SQLite file in WAL mode, which says which segments live, and holds the records.
+
+    settings(name, value)                               layout, model, next_id, writer, unlisted
+    segments(first_id, last_id, rows, file, checksums)  the rows, in ascending order of their ids
+    deleted(id)                                         rows that are in a segment and no longer in the database
+    records(id, ...)                                    one column for each field that a record has had
+
+A row is in the database from the moment at which the transaction that lists its segment is on the disk. `unlisted` has the names of the
+files that a writer is about to write, and of those that it is about to remove: of a killed writer's files these can be removed, and
+nothing else can, whatever its name. The version of the files is SQLite's user_version, which was 0 until there was one. A file of a
+stranger is refused where its tables are not exactly these: there may be no trigger, view or computed column that would run with our
+statements.
+"""
+
+import sqlite3
+import stat
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from urllib.parse import quote
+
+import numpy as np
+from torch import Tensor
+
+from uwaga._base import untrusted
+from uwaga._base.errors import SoftDatabaseError
+from uwaga._base.terminal import printable
+from uwaga.store.segments import MOST_IDS, NAMES, VERSION, Entry, newer
+
+FILE = "catalog.sqlite"
+Value = str | int | float
+Record = dict[str, Value]
+Parameters = Sequence[Value | None] | Mapping[str, Value | None]
+
+_APPLICATION_ID = 0x75776167  # "uwag"
+_SETTINGS = {"layout", "model", "next_id", "writer", "unlisted"}
+_MOST_FIELDS, _MOST_NAME = 200, 200
+_RESERVED = {"id", "rowid", "oid", "_rowid_"}
+_TABLES = {
+    "settings": "CREATE TABLE settings(name TEXT PRIMARY KEY, value TEXT NOT NULL)",
+    "segments": (
+        "CREATE TABLE segments(first_id INTEGER PRIMARY KEY, last_id INTEGER NOT NULL, rows INTEGER NOT NULL, "
+        "file TEXT NOT NULL UNIQUE, checksums BLOB NOT NULL)"
+    ),
+    "deleted": "CREATE TABLE deleted(id INTEGER PRIMARY KEY)",
+}
+_AT_ONCE = 500  # parameters of one statement
+
+
+class Catalog:
+    """An open catalog.
+
+    Args:
+        path: of the SQLite file.
+        write: whether it is changed. Without, it shows one moment of the database until `refresh` is called.
+
+    Raises:
+        SoftDatabaseError: it is no such file, is damaged, or cannot be opened.
+
+    Attributes:
+        fields: the names of the fields that records have had, in the order of their first use.
+    """
+
+    def __init__(self, path: Path, *, write: bool) -> None:
+        self.path, self._write = path, write
+        self.fields: list[str] = []
+        _check_file(path)
+        with _errors(path):
+            self._connection = _connect(path, write=write)
+        try:
+            with _errors(path):
+                self._check_tables()
+                self.refresh()
+        except BaseException:
+            self.close()
+            raise
+
+    @classmethod
+    def create(cls, path: Path, settings: Mapping[str, str]) -> None:
+        """Writes a new catalog; `path` does not exist. Raises SoftDatabaseError."""
+        with _errors(path), closing(sqlite3.connect(path, isolation_level=None)) as connection:
+            connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
+            connection.execute(f"PRAGMA user_version = {VERSION}")
+            connection.execute("PRAGMA synchronous = FULL")
+            connection.execute("BEGIN IMMEDIATE")
+            for sql in [*_TABLES.values(), _records_sql([])]:
+                connection.execute(sql)
+            connection.executemany("INSERT INTO settings VALUES (?, ?)", settings.items())
+            connection.execute("COMMIT")
+            connection.execute("PRAGMA journal_mode = WAL")
+
+    def close(self) -> None:
+        """Calling it again has no effect."""
+        with suppress(sqlite3.Error):
+            self._connection.close()
+
+    def refresh(self) -> None:
+        """Shows the database as it is now. Raises SoftDatabaseError."""
+        with _errors(self.path):
+            if not self._write:
+                if self._connection.in_transaction:
+                    self._connection.execute("COMMIT")
+                self._connection.execute("BEGIN")
+            self.fields = self._fields()
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """All changes inside are made together, and are on the disk when it ends; none where an exception is raised."""
+        with _errors(self.path):
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._connection.execute("COMMIT")
+            except BaseException:
+                with suppress(sqlite3.Error):
+                    self._connection.execute("ROLLBACK")
+                self.fields = self._fields()
+                raise
+
+    # What it says.
+
+    def setting(self, name: str) -> str | None:
+        """A setting; None where it is not there."""
+        row = self._one("SELECT value FROM settings WHERE name = ?", (name,))
+        return None if row is None else str(row[0])
+
+    def segments(self) -> list[Entry]:
+        """All segments, in ascending order of their ids. Raises SoftDatabaseError for descriptions that contradict each other."""
+        entries, last = [], -1
+        for row in self._rows("SELECT first_id, last_id, rows, file, checksums FROM segments ORDER BY first_id"):
+            if not (all(isinstance(x, int) for x in row[:3]) and isinstance(row[3], str) and isinstance(row[4], bytes)):
+                raise SoftDatabaseError(f"{self.path}: is damaged: a segment is described by values of other types")
+            entry = Entry(*row)
+            is_below = last < entry.first_id <= entry.last_id < MOST_IDS
+            if not (is_below and 1 <= entry.rows <= entry.last_id - entry.first_id + 1):
+                raise SoftDatabaseError(f"{self.path}: is damaged: its segments overlap at row {entry.first_id}")
+            self._check_name(entry.file)
+            entries.append(entry)
+            last = entry.last_id
+        if self.next_id() <= last:
+            raise SoftDatabaseError(
+                f"{self.path}: is damaged: its next id is {self.next_id()}, and it has a row {last}"
+            )
+        return entries
+
+    def next_id(self) -> int:
+        """The id of the row that is added next. Raises SoftDatabaseError."""
+        text = self.setting("next_id") or "missing"
+        if not (text.isascii() and text.isdigit() and len(text) <= len(str(MOST_IDS)) and int(text) <= MOST_IDS):
+            raise SoftDatabaseError(
+                f"{self.path}: is damaged: its next id is {printable(text[:40])}, and must be from 0 to {MOST_IDS:,}"
+            )
+        return int(text)
+
+    def deleted(self) -> np.ndarray:
+        """The ids of deleted rows that segments still have, int64, rising."""
+        return self._ids("SELECT id FROM deleted ORDER BY id", ())
+
+    def unlisted(self) -> list[str]:
+        """The names of the files that were announced, or that were those of removed segments, and that no segment has."""
+        found = (self.setting("unlisted") or "").split()
+        for name in found:
+            self._check_name(name)
+        return found
+
+    def counts(self, field: str) -> dict[Value, int]:
+        """How many records have each value of a field."""
+        if field not in self.fields:
+            return {}
+        name = _quoted(field)
+        sql = f"SELECT {name}, count(*) FROM records WHERE {name} IS NOT NULL GROUP BY {name}"
+        return {row[0]: row[1] for row in self._rows(sql)}
+
+    def records(self, ids: Iterable[int]) -> dict[int, Record]:
+        """The records of these ids, of those that have one."""
+        found: dict[int, Record] = {}
+        wanted = sorted(set(ids))
+        for start in range(0, len(wanted), _AT_ONCE):
+            part = wanted[start : start + _AT_ONCE]
+            marks = ", ".join("?" * len(part))
+            for row in self._rows(f"SELECT {self._columns()} FROM records WHERE id IN ({marks})", part):
+                found[row[0]] = self._record(row)
+        return found
+
+    def all_records(self, first: int, last: int) -> Iterator[tuple[int, Record]]:
+        """The records with ids from `first` to `last`, in ascending order."""
+        for row in self._rows(
+            f"SELECT {self._columns()} FROM records WHERE id BETWEEN ? AND ? ORDER BY id", (first, last)
+        ):
+            yield row[0], self._record(row)
+
+    def count(self) -> int:
+        """The number of records."""
+        row = self._one("SELECT count(*) FROM records", ())
+        assert row is not None
+        return int(row[0])
+
+    def select(self, where: str, parameters: Parameters) -> np.ndarray:
+        """The ids of the records that meet an SQL condition, int64, rising, without deleted ones.
+
+        Raises:
+            ValueError: the condition is not one expression over the columns of records, or a parameter is of another type.
+        """
+        if not isinstance(where, str):
+            raise ValueError(f"SoftDatabase: a condition must be a string, not {type(where).__name__}")
+        bound = _bound(parameters)
+        # What is not one expression compiles in one of these at most: what closes the parenthesis of the second, as
+        # "1) UNION SELECT 0 WHERE (1", has none to close in the first; and what ends the first by THEN, which goes on after no
+        # expression elsewhere, cannot be in a parenthesis. A newline ends a comment, and one that is not ended hides the THEN.
+        # A SELECT within is refused in the first: SQLite may compile the second again for the values of its parameters.
+        statements = (
+            (f"EXPLAIN SELECT CASE WHEN\n{where}\nTHEN 1 END FROM records", _Authorizer(1)),
+            (f"SELECT id FROM records WHERE (\n{where}\n)", _Authorizer(50)),  # SQLITE_MAX_SCHEMA_RETRY
+        )
+        try:
+            for sql, authorizer in statements:
+                self._connection.set_authorizer(authorizer)
+                rows = self._connection.execute(sql, bound).fetchall()
+        except (sqlite3.Error, sqlite3.Warning, ValueError) as error:
+            raise ValueError(f"SoftDatabase: the condition {printable(where)} cannot be used: {error}") from error
+        finally:
+            self._connection.set_authorizer(None)
+        return np.setdiff1d(np.array([row[0] for row in rows], np.int64), self.deleted())
+
+    def problems(self) -> list[str]:
+        """What SQLite's own check of the whole file finds."""
+        try:
+            found = [str(row[0]) for row in self._connection.execute("PRAGMA integrity_check(100)")]
+        except sqlite3.Error as error:
+            return [str(error)]
+        return [] if found == ["ok"] else found
+
+    def strays(self) -> dict[str, list[int]]:
+        """Ids of records and deletions whose row is in no segment, by table."""
+        inside = "EXISTS (SELECT 1 FROM segments WHERE t.id BETWEEN first_id AND last_id)"
+        return {
+            table: [
+                row[0] for row in self._rows(f"SELECT id FROM {table} AS t WHERE NOT {inside} ORDER BY id LIMIT 100")
+            ]
+            for table in ("records", "deleted")
+        }
+
+    # What changes it, in a transaction.
+
+    def set(self, name: str, value: str) -> None:
+        self._connection.execute("INSERT OR REPLACE INTO settings VALUES (?, ?)", (name, value))
+
+    def set_unlisted(self, names: Iterable[str]) -> None:
+        self.set("unlisted", " ".join(names))
+
+    def add_segment(self, entry: Entry) -> None:
+        self._connection.execute("INSERT INTO segments VALUES (?, ?, ?, ?, ?)", entry)
+        self.set_unlisted(name for name in self.unlisted() if name != entry.file)
+
+    def remove_segment(self, entry: Entry) -> None:
+        """Removes a segment and the deletions of its rows; its file is unlisted from now on."""
+        self._connection.execute("DELETE FROM segments WHERE first_id = ?", (entry.first_id,))
+        self._connection.execute("DELETE FROM deleted WHERE id BETWEEN ? AND ?", (entry.first_id, entry.last_id))
+        self.set_unlisted([*self.unlisted(), entry.file])
+
+    def add_records(self, first: int, records: Sequence[Mapping[str, Value | None]]) -> None:
+        """Adds records with ids from `first` on. They were checked by `check_record`."""
+        for name in dict.fromkeys(name for record in records for name in record):
+            if name not in self.fields:
+                self._connection.execute(f"ALTER TABLE records ADD COLUMN {_quoted(name)}")
+                self.fields.append(name)
+        marks = ", ".join("?" * (1 + len(self.fields)))
+        rows = ([first + n, *map(record.get, self.fields)] for n, record in enumerate(records))
+        self._connection.executemany(f"INSERT INTO records({self._columns()}) VALUES ({marks})", rows)
+
+    def remove_records(self, first: int, last: int) -> None:
+        self._connection.execute("DELETE FROM records WHERE id BETWEEN ? AND ?", (first, last))
+
+    def remove_strays(self, ids: Sequence[int]) -> None:
+        """Removes what is said of rows that are in no segment."""
+        pairs = [(number,) for number in ids]
+        for table in ("records", "deleted"):
+            self._connection.executemany(f"DELETE FROM {table} WHERE id = ?", pairs)
+
+    def delete(self, ids: Sequence[int]) -> None:
+        pairs = [(number,) for number in ids]
+        self._connection.executemany("INSERT INTO deleted VALUES (?)", pairs)
+        self._connection.executemany("DELETE FROM records WHERE id = ?", pairs)
+
+    def check_fields(self, records: Iterable[Mapping[str, object]]) -> None:
+        """Raises ValueError for a record that cannot be stored, with its number."""
+        folded = {name.lower(): name for name in self.fields}
+        known = set(self.fields)
+        for number, record in enumerate(records):
+            if not isinstance(record, Mapping):
+                raise ValueError(f"SoftDatabase: record {number} must be a dictionary, not {type(record).__name__}")
+            for name, value in record.items():
+                place = f"SoftDatabase: record {number}, field {printable(str(name))}"
+                if name not in known:
+                    _check_name(name, folded, place)
+                    known.add(name)
+                    folded[name.lower()] = name
+                _check_value(value, place)
+
+    # Statements.
+
+    def _check_name(self, file: str) -> None:
+        if not NAMES.fullmatch(file):
+            raise SoftDatabaseError(f"{self.path}: is damaged: {printable(file)} is not the name of a segment")
+
+    def _columns(self) -> str:
+        return ", ".join(["id", *map(_quoted, self.fields)])
+
+    def _record(self, row: Sequence) -> Record:
+        return {name: value for name, value in zip(self.fields, row[1:], strict=True) if value is not None}
+
+    def _fields(self) -> list[str]:
+        return [row[1] for row in self._connection.execute("PRAGMA table_info(records)")][1:]
+
+    def _ids(self, sql: str, parameters: Parameters) -> np.ndarray:
+        return np.fromiter((row[0] for row in self._rows(sql, parameters)), np.int64)
+
+    def _one(self, sql: str, parameters: Parameters) -> Sequence | None:
+        return next(self._rows(sql, parameters), None)
+
+    def _rows(self, sql: str, parameters: Parameters = ()) -> Iterator[Sequence]:
+        with _errors(self.path):
+            yield from self._connection.execute(sql, parameters)
+
+    def _check_tables(self) -> None:
+        """Raises SoftDatabaseError where the tables and settings are not those of a catalog of this version."""
+        (number,) = self._connection.execute("PRAGMA application_id").fetchone()
+        if number != _APPLICATION_ID:
+            raise SoftDatabaseError(f"{self.path}: is not a catalog of a soft database")
+        (version,) = self._connection.execute("PRAGMA user_version").fetchone()
+        if version > VERSION:
+            raise SoftDatabaseError(newer(self.path, version))
+        found = {
+            name: (kind, sql)
+            for kind, name, sql in self._connection.execute("SELECT type, name, sql FROM sqlite_master")
+            if not (kind == "index" and sql is None)  # those of UNIQUE and PRIMARY KEY
+        }
+        expected = {name: ("table", sql) for name, sql in _TABLES.items()}
+        expected["records"] = ("table", _records_sql(self._fields()))
+        for name in sorted(found.keys() | expected.keys()):
+            if found.get(name) != expected.get(name):
+                kind = (found.get(name) or expected[name])[0]
+                raise SoftDatabaseError(
+                    f"{self.path}: the {kind} {printable(name)} is not as a soft database of version {VERSION} has it"
+                )
+        if unknown := {str(name) for (name,) in self._connection.execute("SELECT name FROM settings")} - _SETTINGS:
+            raise SoftDatabaseError(
+                f"{self.path}: a soft database of version {VERSION} has no setting {printable(min(unknown)[:40])}"
+            )
+
+
+class _Authorizer:
+    """Lets a statement of so many SELECTs read the columns of records, and call functions that have no effect."""
+
+    def __init__(self, selects: int) -> None:
+        self._selects = selects
+
+    def __call__(self, action: int, first: str | None, second: str | None, *_: str | None) -> int:
+        if action == sqlite3.SQLITE_READ:
+            is_allowed = first == "records"
+        elif action == sqlite3.SQLITE_FUNCTION:
+            is_allowed = second not in ("load_extension", "fts3_tokenizer")
+        else:
+            self._selects -= 1
+            is_allowed = action == sqlite3.SQLITE_SELECT and self._selects >= 0
+        return sqlite3.SQLITE_OK if is_allowed else sqlite3.SQLITE_DENY
+
+
+def _bound(parameters: Parameters) -> Parameters:
+    """Parameters as SQLite compares them with what records have: sqlite3 would take NumPy's scalars for blobs. Raises ValueError."""
+    if isinstance(parameters, Mapping):
+        return {name: _plain(value, f"SoftDatabase: parameter {name}") for name, value in parameters.items()}
+    if isinstance(parameters, str | bytes | bytearray | memoryview) or not isinstance(parameters, Sequence):
+        raise ValueError(
+            f"SoftDatabase: parameters must be a list, a tuple or a dictionary, not {type(parameters).__name__}"
+        )
+    return [_plain(value, f"SoftDatabase: parameter {n}") for n, value in enumerate(parameters)]
+
+
+def _plain(value: object, place: str) -> Value | None:
+    """A value of Python's own types; scalars of NumPy and tensors of one number are converted."""
+    is_number = isinstance(value, np.generic | np.ndarray) and value.dtype.kind in "biufU"
+    if (is_number or isinstance(value, Tensor)) and value.ndim == 0:  # type: ignore[attr-defined]
+        value = value.item()  # type: ignore[attr-defined]
+    for kind in (int, float, str):
+        if isinstance(value, kind):
+            value = str.__str__(value) if isinstance(value, str) else kind(value)
+    if isinstance(value, float) and value != value:
+        raise ValueError(f"{place}: is NaN, which no record has")
+    _check_value(value, place)
+    return value  # type: ignore[return-value]
+
+
+def _connect(path: Path, *, write: bool) -> sqlite3.Connection:
+    mode = "rw" if write else "ro"
+    address = f"file:{quote(str(path.absolute()))}?mode={mode}"
+    try:
+        connection = _configured(address, write=write)
+    except sqlite3.OperationalError:
+        log = path.with_name(path.name + "-wal")
+        if write or (log.exists() and log.stat().st_size):
+            raise
+        # A folder that cannot be written has no place for SQLite's shared memory; nobody can be writing there either.
+        connection = _configured(address + "&immutable=1", write=False)
+    return connection
+
+
+def _configured(address: str, *, write: bool) -> sqlite3.Connection:
+    connection = sqlite3.connect(address, uri=True, isolation_level=None, check_same_thread=False, timeout=30.0)
+    try:
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, untrusted.LINE_BYTES)
+        connection.execute("PRAGMA trusted_schema = OFF")
+        connection.execute("PRAGMA cell_size_check = ON")
+        connection.execute("PRAGMA mmap_size = 0")
+        connection.execute("PRAGMA synchronous = FULL")
+        if not write:
+            connection.execute("PRAGMA query_only = ON")
+        connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _check_file(path: Path) -> None:
+    """Raises SoftDatabaseError where it, or a file that SQLite opens beside it, is not a regular file, or it is no catalog."""
+    for name in (path.name, path.name + "-wal", path.name + "-shm", path.name + "-journal"):
+        each = path.with_name(name)
+        with suppress(FileNotFoundError):
+            mode = each.lstat().st_mode
+            if not stat.S_ISREG(mode):
+                raise SoftDatabaseError(f"{each}: is a symbolic link or not a regular file")
+    try:
+        with untrusted.open_regular(path) as file:
+            header = file.read(100)
+    except OSError as error:
+        raise SoftDatabaseError(f"{path}: cannot be read: {error.strerror or error}") from error
+    if not header.startswith(b"SQLite format 3\0") or int.from_bytes(header[68:72], "big") != _APPLICATION_ID:
+        raise SoftDatabaseError(f"{path}: is not a catalog of a soft database")
+
+
+@contextmanager
+def _errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (sqlite3.Error, OverflowError) as error:
+        raise SoftDatabaseError(f"{path}: {error}") from error
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _records_sql(fields: Sequence[str]) -> str:
+    return f"CREATE TABLE records({', '.join(['id INTEGER PRIMARY KEY', *map(_quoted, fields)])})"
+
+
+def _check_name(name: object, folded: Mapping[str, str], place: str) -> None:
+    if not isinstance(name, str):
+        raise ValueError(f"{place}: the name of a field must be a string, not {type(name).__name__}")
+    if not 1 <= len(name) <= _MOST_NAME or not name.isprintable():
+        raise ValueError(f"{place}: the name of a field must have 1 to {_MOST_NAME} printable characters")
+    if name.lower() in _RESERVED:
+        raise ValueError(f"{place}: this name is the database's own")
+    if name.lower() in folded:
+        raise ValueError(
+            f"{place}: there is a field {printable(folded[name.lower()])}, and SQL does not tell them apart"
+        )
+    if len(folded) >= _MOST_FIELDS:
+        raise ValueError(f"{place}: records have at most {_MOST_FIELDS} fields")
+
+
+def _check_value(value: object, place: str) -> None:
+    if value is None or (type(value) is int and -(2**63) <= value < 2**63):
+        return
+    if type(value) is float:
+        if value != value:
+            raise ValueError(f"{place}: NaN cannot be stored")
+        return
+    if type(value) is int:
+        raise ValueError(f"{place}: {printable(str(value)[:40])} has more than 64 bits")
+    if type(value) is not str:
+        raise ValueError(f"{place}: must be a string, an integer, a float or None, not {type(value).__name__}")
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{place}: has a lone surrogate, which UTF-8 cannot write") from error
+    if size > untrusted.LINE_BYTES // 2:
+        raise ValueError(f"{place}: is longer than {untrusted.LINE_BYTES // 2:,} bytes")

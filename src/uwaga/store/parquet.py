@@ -1,0 +1,113 @@
+"""Rows of a soft database to and from Parquet.
+
+id        int64
+key       a list of H D float32, which holds every number of the database exactly
+value     a list of H E float32, where the values are not the keys
+record    the record as a JSON object
+"""
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from uwaga._base import durable, untrusted
+from uwaga._base.errors import DataError, SoftDatabaseError
+from uwaga._base.terminal import printable
+from uwaga.store.segments import Layout, Row
+
+_AT_ONCE = 4096  # rows of a row group
+_RECORD = "record"
+
+
+def export(path: Path, rows: Iterable[Row], layout: Layout) -> None:
+    """See `SoftDatabase.export`. Raises SoftDatabaseError."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    columns = [("id", pa.int64()), ("key", pa.list_(pa.float32(), layout.heads * layout.key_width))]
+    if layout.value_width is not None:
+        columns.append(("value", pa.list_(pa.float32(), layout.heads * layout.value_width)))
+    schema = pa.schema([*columns, (_RECORD, pa.string())])
+    try:
+        with durable.atomic_replace(path) as file, parquet.ParquetWriter(file, schema) as writer:
+            left = iter(rows)
+            while part := list(islice(left, _AT_ONCE)):
+                writer.write_table(_table(part, schema))
+    except (OSError, pa.ArrowException) as error:
+        raise SoftDatabaseError(f"{path}: cannot be written: {getattr(error, 'strerror', None) or error}") from error
+
+
+def read(
+    path: Path, layout: Layout, key: str, value: str
+) -> Iterator[tuple[Tensor, Tensor | None, list[dict[str, Any]]]]:
+    """Keys, values and records of each 4,096 rows. See `SoftDatabase.append_parquet`. Raises DataError."""
+    names = untrusted.ParquetRows(path, ()).names
+    vectors = {key: layout.key_width} | ({} if layout.value_width is None else {value: layout.value_width})
+    for name in vectors:
+        if name not in names:
+            raise DataError(f"{path}: there is no column {printable(name)}")
+    others = [name for name in names if name not in {*vectors, "id", "value", _RECORD}]
+    wanted = [*vectors, *others, *([_RECORD] if _RECORD in names else [])]
+    rows = _checked(untrusted.ParquetRows(path, wanted).rows(_AT_ONCE), vectors, layout.heads, others)
+    while part := list(islice(rows, _AT_ONCE)):
+        parts = {name: torch.from_numpy(np.stack([vector[name] for vector, _ in part])) for name in vectors}
+        tensors = {name: _rows(parts[name], layout.heads) for name in vectors}
+        yield tensors[key], tensors.get(value), [record for _, record in part]
+
+
+def _rows(vectors: Tensor, heads: int) -> Tensor:
+    return vectors if heads == 1 else vectors.unflatten(1, (heads, -1))
+
+
+def _checked(
+    rows: Iterator[tuple[str, dict[str, object]]], vectors: Mapping[str, int], heads: int, others: list[str]
+) -> Iterator[tuple[dict[str, np.ndarray], dict[str, Any]]]:
+    """The vectors and the record of each row. Raises DataError."""
+    for place, row in rows:
+        found = {}
+        for name, width in vectors.items():
+            numbers = row[name]
+            if not _is_vector(numbers, heads * width):
+                raise DataError(f"{place}: {printable(name)} must be a list of {heads * width} numbers")
+            with np.errstate(over="ignore"):
+                found[name] = np.array(numbers, np.float64).astype(np.float32)
+            if not np.isfinite(found[name]).all():
+                raise DataError(f"{place}: {printable(name)} has a number that is NaN or infinite as float32")
+        record = {name: row[name] for name in others}
+        yield found, record | _record(place, row.get(_RECORD))
+
+
+def _is_vector(found: object, width: int) -> bool:
+    return isinstance(found, list) and len(found) == width and all(isinstance(x, int | float) for x in found)
+
+
+def _record(place: str, text: object) -> dict[str, Any]:
+    if text is None:
+        return {}
+    try:
+        found = untrusted.parse_json(text, strict=False) if isinstance(text, str) else None
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{place}: {_RECORD} is not valid JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise DataError(f"{place}: {_RECORD} must hold a JSON object")
+    if any(isinstance(value, float) and math.isnan(value) for value in found.values()):
+        raise DataError(f"{place}: {_RECORD} has NaN")
+    return found
+
+
+def _table(rows: list[Row], schema: Any) -> Any:
+    import pyarrow as pa
+
+    columns = {"id": pa.array([row.id for row in rows]), _RECORD: [json.dumps(row.record) for row in rows]}
+    for name in ("key", "value"):
+        if name in schema.names:
+            flat = torch.stack([getattr(row, name) for row in rows]).float().flatten()
+            columns[name] = pa.FixedSizeListArray.from_arrays(pa.array(flat.numpy()), schema.field(name).type.list_size)
+    return pa.table([columns[name] for name in schema.names], schema=schema)

@@ -1,0 +1,523 @@
+"""One pass over the rows of a soft database: attention over all of them, and the largest scores.
+
+The live rows in ascending order of their ids are cut into blocks of BLOCK rows. A block is one sequence for the engines of
+`uwaga.attend`, which give a row the same bits in any batch and on any number of threads, and blocks are merged one after another in
+that order. So an answer has the same bits however the rows are spread over segments, and whether deleted rows still lie between them.
+
+Merging in float64, with z_b the output, l_b the lse and H_b the entropy of block b:
+
+    L = log sum_b exp(l_b)    z = sum_b exp(l_b - L) z_b    H = sum_b exp(l_b - L) (H_b + L - l_b)
+
+Blocks are summed in bands of l_b of BAND nats; a band that lies BANDS bands or more below the highest is left out, whether its
+blocks were read or skipped. Each row in it has less than exp(-(BANDS - 1) BAND) = 1.4e-21 of the largest weight, less than float64
+can hold beside it. What is left out depends on the blocks alone, so that skipping a block whose bound says that it will be left out
+changes no bit.
+
+The bound: a chunk of keys lies in a ball with centre c and radius r, so that scale q.c + |scale| |q| r is the most that a score can
+be, and with a minus the least.
+
+Letters: Q queries, H heads, R = H Q rows of the result, n blocks of one call, b blocks, D key width, E value width, k listed.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from uwaga.maps.engines import available
+from uwaga.maps.spec import RowsWanted
+from uwaga.ops.attention.arguments import make_call
+from uwaga.store.segments import CHUNK, Segment
+
+BLOCK = 2048  # rows; the engines' own unit of keys, with a softmax of its own
+QUERIES = (
+    256  # that share a pass: enough to be bound by arithmetic, and the memory of a pass does not grow with their number
+)
+BAND, BANDS = 16.0, 4
+_CALL_ROWS = 64  # most blocks of one call
+_FIRST = 4  # blocks that a search visits for a first idea of the largest scores
+_COPIED = 8  # most of those that are copied first
+_CALL_FLOATS = 2**22  # of their outputs together
+_SMALL = 2**13  # floats of an output that are added by one operation; more would leave the cache
+# Rounding of a float32 score of width D, relative to |scale| |q| |k|: each of D + 2 operations by 2^-24, doubled.
+_ROUNDING = 2.0**-23
+_LARGEST = 1e300  # of bounds that are not known
+_FLOAT32 = float(torch.finfo(torch.float32).max)
+_UNDERFLOW = -80.0  # a weight of zero in float32 is below exp of this
+
+
+class LiveRows:
+    """The rows that a pass visits, in ascending order of their ids.
+
+    Args:
+        segments: in that order.
+        rows: of each segment, the rows (int64, rising), or None for all of them.
+    """
+
+    def __init__(self, segments: Sequence[Segment], rows: Sequence[np.ndarray | None]) -> None:
+        self.segments, self.rows = segments, rows
+        counts = [s.entry.rows if r is None else len(r) for s, r in zip(segments, rows, strict=True)]
+        self.ends = np.cumsum([0, *counts])
+        self.blocks = -(-len(self) // BLOCK)
+
+    def __len__(self) -> int:
+        return int(self.ends[-1])
+
+    def pieces(self, start: int, stop: int) -> Iterator[tuple[int, slice | np.ndarray]]:
+        """The numbers of the segments, and their rows, of the live rows from `start` up to `stop`."""
+        n = int(np.searchsorted(self.ends, start, "right")) - 1
+        while start < stop:
+            end = min(stop, int(self.ends[n + 1]))
+            first, last = start - int(self.ends[n]), end - int(self.ends[n])
+            if last > first:
+                listed = self.rows[n]
+                yield n, slice(first, last) if listed is None else listed[first:last]
+            start, n = end, n + 1
+
+    def ids(self, positions: np.ndarray) -> np.ndarray:
+        """The ids of the live rows at these positions, int64, in their shape."""
+        found = np.empty(positions.shape, np.int64)
+        numbers = np.searchsorted(self.ends, positions, "right") - 1
+        for n in np.unique(numbers).tolist():
+            is_here, listed = numbers == n, self.rows[n]
+            rows = positions[is_here] - self.ends[n]
+            found[is_here] = self.segments[n].id_of(rows if listed is None else listed[rows])
+        return found
+
+    def keys(self, start: int, stop: int) -> Tensor:
+        """The keys of the live rows from `start` up to `stop`, (rows, H, D) float32; a view where they lie together as float32."""
+        return _gathered([(self.segments[n].keys, rows) for n, rows in self.pieces(start, stop)])
+
+    def values(self, start: int, stop: int) -> Tensor:
+        """As `keys`, the values, (rows, H, E)."""
+        return _gathered([(self.segments[n].values, rows) for n, rows in self.pieces(start, stop)])
+
+    def has_values(self) -> bool:
+        """Whether the values are others than the keys."""
+        return any(segment.values is not segment.keys for segment in self.segments)
+
+    @cached_property
+    def chunks(self) -> tuple[np.ndarray, np.ndarray]:
+        """For each block the chunks that its rows are in, counted over all segments; and where each block begins in that list."""
+        firsts = np.cumsum([0, *(len(segment.radii) for segment in self.segments)])
+        listed: list[np.ndarray] = []
+        starts: list[int] = []
+        for block in range(self.blocks):
+            starts.append(sum(map(len, listed[-1:])) + (starts[-1] if starts else 0))
+            parts = []
+            for n, rows in self.pieces(block * BLOCK, min((block + 1) * BLOCK, len(self))):
+                if isinstance(rows, slice):
+                    parts.append(firsts[n] + np.arange(rows.start // CHUNK, (rows.stop - 1) // CHUNK + 1))
+                else:
+                    parts.append(firsts[n] + np.unique(rows // CHUNK))
+            listed.append(np.concatenate(parts))
+        return np.concatenate(listed), np.array(starts)
+
+    @cached_property
+    def places(self) -> np.ndarray:
+        """For each block the number of the segment that it can be read from without a copy; -1 where there is none."""
+        starts = np.arange(self.blocks) * BLOCK
+        ends = starts + self.count(np.arange(self.blocks))
+        n = np.searchsorted(self.ends, starts, "right") - 1
+        plain = [r is None and s.keys.dtype == torch.float32 for s, r in zip(self.segments, self.rows, strict=True)]
+        return np.where((ends <= self.ends[n + 1]) & np.array(plain, bool)[n], n, -1)
+
+    @cached_property
+    def largest_norm(self) -> float:
+        """No key of these segments has a larger norm."""
+        norms = [float((s.centres.double().square().sum(-1).sqrt() + s.radii.double()).amax()) for s in self.segments]
+        return min(max([0.0, *(norm if norm == norm else _LARGEST for norm in norms)]) * (1 + 1e-5), 1e300)
+
+    def count(self, blocks: np.ndarray) -> np.ndarray:
+        """The number of rows of each of these blocks."""
+        return np.minimum((blocks + 1) * BLOCK, len(self)) - blocks * BLOCK
+
+
+class Wanted(NamedTuple):
+    """What a pass computes."""
+
+    scale: float
+    top: int  # how many of the largest scores
+    attention: bool  # whether value, lse and entropy too
+    tolerance: float = 0.0  # the weight that may be left out
+    skip: bool = True  # by bounds; False reads everything
+
+
+class Found(NamedTuple):
+    """The result of a pass for R = H Q rows, heads first."""
+
+    value: Tensor  # (R, E) float32
+    lse: np.ndarray  # (R,) float64
+    entropy: np.ndarray  # (R,)
+    top_ids: np.ndarray  # (R, k) int64; -1 where there are fewer rows
+    top_weights: np.ndarray  # (R, k)
+    top_scores: np.ndarray  # (R, k)
+    left_out: np.ndarray  # (R,) the most weight that skipped rows may have
+    skipped: int  # rows that were not read
+
+
+def read(live: LiveRows, query_QHD: Tensor, wanted: Wanted) -> Found:
+    """One pass for at most QUERIES queries, float32."""
+    query_HQD = query_QHD.transpose(0, 1).contiguous()
+    one_pass = _Pass(live, query_HQD, wanted)
+    skipped = one_pass.run()
+    return one_pass.result(skipped)
+
+
+def query_gradient(
+    live: LiveRows, query_QHD: Tensor, scale: float, value_QHE: Tensor, lse_QH: Tensor, grad_QHE: Tensor
+) -> Tensor:
+    """The gradient (Q, H, D) of sum(value * grad) with respect to the queries, in one more pass: with the weights
+    a_j = exp(scale q.k_j - lse), value z and its gradient g,
+
+        dq = scale sum_j a_j (g.v_j - g.z) k_j
+
+    Raises as `read` of rows that cannot be read."""
+    query_HQD, grad_HQE, value_HQE = (x.float().transpose(0, 1) for x in (query_QHD, grad_QHE, value_QHE))
+    lse_HQ1 = lse_QH.transpose(0, 1)[..., None]
+    offset_HQ1 = (grad_HQE.double() * value_HQE.double()).sum(-1, keepdim=True)
+    found_HQD = torch.zeros(query_HQD.shape, dtype=torch.float64)
+    for start in range(0, len(live), BLOCK):
+        keys = live.keys(start, min(start + BLOCK, len(live)))
+        values = live.values(start, min(start + BLOCK, len(live))) if live.has_values() else keys
+        key_HnD, value_HnE = keys.transpose(0, 1), values.transpose(0, 1)
+        weights_HQn = (scale * (query_HQD @ key_HnD.mT).double() - lse_HQ1).exp()
+        change_HQn = weights_HQn * ((grad_HQE @ value_HnE.mT).double() - offset_HQ1)
+        found_HQD += (change_HQn.float() @ key_HnD).double()
+    return (scale * found_HQD).float().transpose(0, 1)
+
+
+class _Pass:
+    def __init__(self, live: LiveRows, query_HQD: Tensor, wanted: Wanted) -> None:
+        self._live, self._query, self._wanted = live, query_HQD, wanted
+        heads, queries, _ = query_HQD.shape
+        self._rows = heads * queries
+        width = live.segments[0].values.shape[2] if live.segments else 0
+        self._width = width if wanted.attention else 0
+        # Bands by band modulo BANDS: their numbers, and the sums over their blocks relative to exp(their upper end).
+        self._held = np.full((BANDS, self._rows), -np.inf)
+        self._outputs = torch.zeros(BANDS, self._rows, self._width, dtype=torch.float64)
+        self._sums = np.zeros((BANDS, self._rows))
+        self._entropies = np.zeros((BANDS, self._rows))
+        self._highest = np.full(self._rows, -np.inf)
+        self._top = _Top(live, query_HQD, wanted.scale, wanted.top)
+        self._bounds: _Bounds | None = None
+        largest_query = float(query_HQD.double().square().sum(-1).max().sqrt()) if self._rows else 0.0
+        self._factor = max(1.0, abs(wanted.scale))
+        self._may_overflow = self._factor * largest_query * max(1.0, live.largest_norm) > _FLOAT32 / 2
+        self._left_out = np.zeros(self._rows)
+
+    def run(self) -> int:
+        """Visits the blocks; returns how many rows were skipped."""
+        live, wanted = self._live, self._wanted
+        if wanted.skip and live.blocks > 1:
+            self._bounds = bounds = _bounds(live, self._query, wanted.scale)
+            self._highest = np.maximum(self._highest, np.floor(bounds.score_lower.max(1) / BAND))
+            self._top.expect(bounds.score_lower, live.count(np.arange(live.blocks)))
+            if wanted.tolerance:
+                return self._by_bound(bounds)
+        skipped, left = 0, np.arange(live.blocks)
+        if self._bounds is not None and not wanted.attention:
+            # The largest scores are the same in any order, and are found early in that of the bounds.
+            upper = self._bounds.score_upper
+            left = np.argsort(-(upper - upper.max(1, keepdims=True)).max(0), kind="stable")
+            self._visit(np.sort(left[:_FIRST]))
+            left = np.sort(left[_FIRST:])
+        at_once = self._blocks_at_once()
+        for n in range(0, len(left), at_once):
+            blocks = left[n : n + at_once]
+            needed = blocks[self._is_needed(blocks)]
+            self._visit(needed)
+            skipped += int(live.count(blocks).sum() - live.count(needed).sum())
+        return skipped
+
+    def _blocks_at_once(self) -> int:
+        return max(1, min(_CALL_ROWS, _CALL_FLOATS // max(self._rows * self._width, 1)))
+
+    def _is_needed(self, blocks: np.ndarray) -> np.ndarray:
+        """Whether some query needs each of the blocks."""
+        needed = np.ones(len(blocks), bool)
+        if self._bounds is None:
+            return needed
+        needed &= False
+        if self._wanted.attention:
+            needed |= (self._highest[:, None] - np.floor(self._bounds.lse_upper[:, blocks] / BAND) < BANDS).any(0)
+        if self._wanted.top:
+            needed |= (self._bounds.score_upper[:, blocks] >= self._top.lowest()[:, None]).any(0)
+        return needed
+
+    def _by_bound(self, bounds: "_Bounds") -> int:
+        """Visits blocks from the highest bound to the lowest, until the rest has no more than the tolerated weight."""
+        upper = bounds.lse_upper
+        order = np.argsort(-(upper - upper.max(1, keepdims=True)).max(0), kind="stable")
+        # Of the blocks from the n-th on, the logarithm of the largest sum of weights that they may have: rest[:, n].
+        rest = np.logaddexp.accumulate(upper[:, order][:, ::-1], axis=1)[:, ::-1]
+        for n in range(len(order)):
+            if n:
+                share = (1 + 1e-5) / (1 + np.exp(np.minimum(self._lse() - rest[:, n], 700.0)))
+                if (share <= self._wanted.tolerance).all():
+                    self._left_out = share
+                    return int(self._live.count(order[n:]).sum())
+            self._visit(order[n : n + 1])
+        return 0
+
+    def _visit(self, blocks: np.ndarray) -> None:
+        """Attention within each of the blocks, and their place in the sums; neighbours in one segment have one call."""
+        places, whole = self._live.places[blocks], len(self._live) // BLOCK
+        ends = np.flatnonzero((np.diff(blocks) > 1) | (np.diff(places) != 0) | (blocks[1:] == whole)) + 1
+        for run, place in zip(
+            np.split(blocks, ends), places[np.concatenate([[0], ends])] if len(blocks) else (), strict=False
+        ):
+            most = len(run) if place >= 0 else _COPIED
+            for n in range(0, len(run), most):
+                first, stop = int(run[n]), int(run[n : n + most][-1]) + 1
+                self._call(first, stop, BLOCK if first < whole else len(self._live) - first * BLOCK)
+
+    def _call(self, first: int, stop: int, rows: int) -> None:
+        live, wanted, count = self._live, self._wanted, stop - first
+        start = first * BLOCK
+        keys = live.keys(start, start + count * rows)
+        key_nHKD = keys.unflatten(0, (count, rows)).transpose(1, 2)
+        if self._may_overflow:
+            for n in range(count):
+                self._check_scores(keys[n * rows : (n + 1) * rows], start + n * rows)
+        value_nHKE: Tensor | None = None
+        if wanted.attention:
+            values = live.values(start, start + count * rows) if live.has_values() else keys
+            value_nHKE = values.unflatten(0, (count, rows)).transpose(1, 2)
+        query_nHQD = self._query.expand(count, *self._query.shape)
+        call = make_call(query_nHQD, key_nHKD, value_nHKE, None, None, wanted.scale, "softmax", None, None, 0.0, True)
+        top = min(wanted.top, rows)
+        wants = RowsWanted(output=wanted.attention, entropy=wanted.attention, top=top)
+        found = available.choose(call, None).rows(call, wants)
+        maximum_nR = found.normalizer.maximum.flatten(1).numpy().astype(np.float64)
+        lse_nR = maximum_nR + np.log(found.normalizer.sum.flatten(1).numpy().astype(np.float64))
+        if wanted.attention:
+            assert found.output is not None
+            assert found.entropy is not None
+            self._merge(lse_nR, found.output.flatten(1, 2), found.entropy.flatten(1).numpy().astype(np.float64))
+        if top:
+            assert found.top_weights is not None
+            assert found.top_positions is not None
+            weights, positions = found.top_weights.flatten(1, 2).numpy(), found.top_positions.flatten(1, 2).numpy()
+            self._top.merge(first, maximum_nR, lse_nR, weights, positions, keys, rows)
+
+    def _check_scores(self, keys: Tensor, start: int) -> None:
+        """Raises ValueError where a score of these rows, or a sum on the way to it, is beyond float32."""
+        query, key_HDn = self._query.double(), keys.double().permute(1, 2, 0)
+        scores = (query.abs() * self._factor) @ key_HDn.abs()
+        beyond = scores > _FLOAT32
+        if beyond.any():
+            head, number, row = beyond.nonzero()[0].tolist()
+            score = self._wanted.scale * float(query[head, number] @ key_HDn[head, :, row])
+            raise ValueError(
+                f"SoftDatabase: the score of row {self._live.ids(np.array([start + row]))[0]} for query {number} is "
+                f"{score:.3g}, or a sum on the way to it is beyond float32; give a smaller scale or query, or store smaller keys"
+            )
+
+        is_large = (query.abs() * self._factor).amax(2) > _FLOAT32  # kernels may multiply it before the keys
+        if is_large.any():
+            raise ValueError(
+                f"SoftDatabase: scale times query {is_large.nonzero()[0, 1]} is beyond float32; give a smaller scale or query"
+            )
+
+    def _merge(self, lse_nR: np.ndarray, output_nRE: Tensor, entropy_nR: np.ndarray) -> None:
+        band_nR = np.floor(lse_nR / BAND)  # an integer, of any size that a float may have
+        self._highest = np.maximum(self._highest, band_nR.max(0))
+        output = output_nRE.double()
+        for slot in range(BANDS):
+            is_in = (band_nR % BANDS == slot) & (self._highest - band_nR < BANDS)
+            if not is_in.any():
+                continue
+            # All blocks of a query that are in this slot are of one band: others are BANDS below it.
+            band_R = np.where(is_in, band_nR, -np.inf).max(0)
+            fresh = is_in.any(0) & (band_R != self._held[slot])
+            if fresh.any():
+                self._held[slot][fresh] = band_R[fresh]
+                self._outputs[slot][torch.from_numpy(fresh)] = 0.0
+                self._sums[slot][fresh] = self._entropies[slot][fresh] = 0.0
+            below_nR = np.where(is_in, lse_nR - BAND * (band_R + 1), -np.inf)
+            weight_nR = np.exp(below_nR)
+            below_nR = np.where(is_in, below_nR, 0.0)
+            weighted = output * torch.from_numpy(weight_nR)[:, :, None]
+            listed = np.flatnonzero(is_in.any(1))
+            self._outputs[slot] = _added_to(self._outputs[slot], weighted, listed)
+            self._sums[slot] = _added(np.concatenate([self._sums[slot][None], weight_nR[listed]]))
+            terms = (weight_nR * (entropy_nR - below_nR))[listed]
+            self._entropies[slot] = _added(np.concatenate([self._entropies[slot][None], terms]))
+
+    def _bands(self) -> tuple[np.ndarray, np.ndarray]:
+        """exp(the upper end of each band - that of the highest), (BANDS, R), 0 for those that are left out; the latter (R,)."""
+        top_R = BAND * (self._held.max(0) + 1)
+        with np.errstate(invalid="ignore"):  # where a query has no band yet
+            is_kept = self._held.max(0) - self._held < BANDS
+            relative = np.exp(np.maximum(BAND * (self._held + 1) - top_R, -745.0))
+        factor = np.where(is_kept & (self._sums > 0), relative, 0.0)
+        return factor, top_R
+
+    def _lse(self) -> np.ndarray:
+        """Of the blocks so far, (R,)."""
+        factor, top_R = self._bands()
+        with np.errstate(divide="ignore"):  # all of a query's blocks were left out
+            return top_R + np.log(_added(factor * self._sums))
+
+    def result(self, skipped: int) -> Found:
+        value = torch.zeros(self._rows, self._width)
+        entropy = np.zeros(self._rows)
+        lse = np.full(self._rows, -np.inf)
+        if len(self._live) and self._wanted.attention:
+            factor, top_R = self._bands()
+            total = _added(factor * self._sums)
+            lse = top_R + np.log(total)
+            share = np.ascontiguousarray(factor / total)
+            spread = self._entropies + np.log(total) * self._sums
+            # The bands' terms are relative to their own upper ends.
+            offset = np.where(factor > 0, top_R - BAND * (np.where(factor > 0, self._held, 0.0) + 1), 0.0)
+            entropy = np.maximum(_added(share * (spread + offset * self._sums)), 0.0)
+            output = torch.zeros(self._rows, self._width, dtype=torch.float64)
+            for slot in range(BANDS):
+                output += self._outputs[slot] * torch.from_numpy(share[slot])[:, None]
+            value = output.float()
+        ids, weights, scores = self._top.listed(lse)
+        return Found(value, lse, entropy, ids, weights, scores, self._left_out, skipped)
+
+
+class _Top:
+    """The largest scores of every row, with their weights. Scores of candidates are computed in float64, so that keys of different
+    blocks are compared without the rounding of these blocks' own sums; of equal ones the smaller id comes first."""
+
+    def __init__(self, live: LiveRows, query_HQD: Tensor, scale: float, top: int) -> None:
+        self._live, self._scale, self.top = live, scale, top
+        self._query = query_HQD.double().numpy()
+        heads, queries, _ = query_HQD.shape
+        self._queries, rows = queries, heads * queries
+        norm = np.sqrt(np.square(self._query).sum(-1)).reshape(-1)
+        with np.errstate(over="ignore"):  # then nothing is told apart by a rounding
+            self._rounding = abs(scale) * norm * live.largest_norm * (query_HQD.shape[2] + 2) * _ROUNDING
+        self._expected = np.full(rows, -np.inf)
+        self._scores = np.full((rows, top), -np.inf)
+        self._at = np.full((rows, top), 2**62)  # positions among the live rows
+        self._weights = np.zeros((rows, top))  # within their blocks
+        self._lse = np.full((rows, top), -np.inf)  # of these
+
+    def expect(self, lower_Rb: np.ndarray, count_b: np.ndarray) -> None:
+        """Blocks of so many rows have no lower scores than these."""
+        if self.top and (enough := count_b >= self.top).any():
+            self._expected = lower_Rb[:, enough].max(1)
+
+    def lowest(self) -> np.ndarray:
+        """(R,): no smaller score will be listed."""
+        return np.maximum(self._scores[:, -1], self._expected) if self.top else self._expected
+
+    def merge(
+        self, first: int, maximum_nR: np.ndarray, lse_nR: np.ndarray, weights: np.ndarray, positions: np.ndarray,
+        keys: Tensor, rows: int,
+    ) -> None:  # fmt: skip
+        """Takes the candidates (n, R, k) of `n` blocks of `rows` rows, of which `first` is the first; their keys are (n rows, H, D)."""
+        lowest = self.lowest()
+        r = np.flatnonzero((maximum_nR + self._rounding >= lowest).any(0))
+        if not len(r):
+            return
+        # Scores as the engine's weights give them; where a weight is zero, only that the score is not above this one.
+        lse = np.broadcast_to(lse_nR[:, r, None], (*lse_nR[:, r].shape, weights.shape[2]))
+        weight, at = (x[:, r].transpose(1, 0, 2).reshape(len(r), -1).astype(x.dtype) for x in (weights, positions))
+        lse = lse.transpose(1, 0, 2).reshape(len(r), -1)
+        at = at + np.repeat((first + np.arange(len(lse_nR))) * BLOCK, weights.shape[2])
+        is_known = weight > 0
+        score = lse + np.where(is_known, np.log(np.where(is_known, weight, 1.0), dtype=np.float64), _UNDERFLOW)
+        slack = (2 * self._rounding[r] + 1e-5)[:, None]
+        known = np.concatenate([self._scores[r], np.where(is_known, score, -np.inf)], axis=1)
+        enough = np.partition(known, -self.top, axis=1)[:, -self.top]
+        is_near = score + slack >= np.maximum(enough, lowest[r])[:, None]
+        counts = is_near.sum(1)
+        row, column = np.nonzero(is_near)
+        if not len(row):
+            return
+        # Row by row, with as many places as the row with the most candidates needs.
+        place = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
+        shape = (len(r), int(counts.max()))
+        block_row = torch.from_numpy(at[row, column] - first * BLOCK)
+        offset = torch.from_numpy(r[row] // self._queries)
+        found = keys[block_row // BLOCK * rows + block_row % BLOCK, offset].double().numpy()
+        query = self._query.reshape(len(lowest), -1)[r[row]]
+        new = [np.full(shape, -np.inf), np.full(shape, 2**62), np.zeros(shape), np.full(shape, -np.inf)]
+        for each, candidates in zip(
+            new,
+            ((found * query).sum(-1) * self._scale, at[row, column], weight[row, column], lse[row, column]),
+            strict=True,
+        ):
+            each[row, place] = candidates
+        olds = (self._scores, self._at, self._weights, self._lse)
+        joined = [np.concatenate([old[r], each], axis=1) for old, each in zip(olds, new, strict=True)]
+        order = np.lexsort((joined[1], -joined[0]), axis=-1)[:, : self.top]
+        for old, each in zip(olds, joined, strict=True):
+            old[r] = np.take_along_axis(each, order, axis=1)
+
+    def listed(self, lse: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Ids, weights and scores, (R, k)."""
+        is_there = self._at < 2**62
+        with np.errstate(invalid="ignore"):
+            weights = np.where(is_there, self._weights * np.exp(self._lse - lse[:, None]), 0.0)
+        ids = np.full(self._at.shape, -1, np.int64)
+        ids[is_there] = self._live.ids(self._at[is_there])
+        return ids, weights, self._scores
+
+
+class _Bounds(NamedTuple):
+    """Of each block, for each query, (R, b)."""
+
+    score_upper: np.ndarray  # no row has a larger score
+    score_lower: np.ndarray  # no row has a smaller score
+    lse_upper: np.ndarray  # the lse of its rows is not larger
+
+
+def _bounds(live: LiveRows, query_HQD: Tensor, scale: float) -> _Bounds:
+    query = query_HQD.double()
+    rows = query.shape[0] * query.shape[1]
+    norm = query.square().sum(-1).sqrt()[:, :, None] * abs(scale)  # (H, Q, 1)
+    uppers, lowers = [], []
+    for segment in live.segments:
+        centres, radii = (
+            segment.centres.double().transpose(0, 1),
+            segment.radii.double().T[:, None],
+        )  # (H, c, D), (H, 1, c)
+        middle = scale * (query @ centres.transpose(-1, -2))  # (H, Q, c)
+        largest = centres.square().sum(-1).sqrt()[:, None] + radii
+        reach = norm * (radii + largest * ((query.shape[2] + 2) * _ROUNDING))
+        uppers.append((middle + reach).reshape(rows, -1).numpy())
+        lowers.append((middle - reach).reshape(rows, -1).numpy())
+    listed, starts = live.chunks
+    # Squares of very large keys overflow: then a bound says nothing.
+    high = np.nan_to_num(np.concatenate(uppers, axis=1), nan=_LARGEST, posinf=_LARGEST, neginf=-_LARGEST)
+    low = np.nan_to_num(np.concatenate(lowers, axis=1), nan=-_LARGEST, posinf=_LARGEST, neginf=-_LARGEST)
+    upper = np.maximum.reduceat(high[:, listed], starts, axis=1)
+    lower = np.minimum.reduceat(low[:, listed], starts, axis=1)
+    count = np.log(live.count(np.arange(live.blocks)))
+    return _Bounds(upper, lower, upper + count + 1e-6 * (1 + np.abs(upper)))
+
+
+def _gathered(parts: Sequence[tuple[Tensor, slice | np.ndarray]]) -> Tensor:
+    if len(parts) == 1 and isinstance(parts[0][1], slice) and parts[0][0].dtype == torch.float32:
+        return parts[0][0][parts[0][1]]
+    counts = [rows.stop - rows.start if isinstance(rows, slice) else len(rows) for _, rows in parts]
+    whole = torch.empty(sum(counts), *parts[0][0].shape[1:], dtype=torch.float32)
+    for (tensor, rows), part in zip(parts, whole.split(counts), strict=True):
+        part.copy_(tensor[rows] if isinstance(rows, slice) else tensor[torch.from_numpy(rows)])
+    return whole
+
+
+def _added(terms: np.ndarray) -> np.ndarray:
+    """The sum over the first axis, one after another: `sum` would associate by shape."""
+    return np.add.accumulate(terms, axis=0)[-1]
+
+
+def _added_to(whole: Tensor, terms_nRE: Tensor, listed: np.ndarray) -> Tensor:
+    """`whole` and the listed terms, one after another; the bits are the same either way."""
+    if whole.numel() <= _SMALL:
+        return torch.from_numpy(_added(np.concatenate([whole[None].numpy(), terms_nRE.numpy()[listed]])))
+    for n in listed.tolist():
+        whole += terms_nRE[n]
+    return whole

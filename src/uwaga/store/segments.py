@@ -1,0 +1,326 @@
+"""Segments of a soft database: immutable safetensors files of rows, mapped into memory.
+
+    keys      (n, H, D)
+    values    (n, H, E), absent where the values are the keys
+    ids       (n,) int64, strictly rising, absent where they are consecutive
+    centres   (c, H, D) float32: of every CHUNK rows a point, for bounds of their scores
+    radii     (c, H) float32: no key of the chunk is farther from its centre
+
+A checksum is the SHA-256 of one part of a file: the header, the bounds, and each chunk of rows (ids, keys, values), in this order,
+so that damage can be told by rows.
+
+Letters: n rows, c chunks, H heads, D key width, E value width.
+"""
+
+import hashlib
+import json
+import os
+import re
+import secrets
+import stat
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import IO, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from uwaga._base import durable, safetensors_files, untrusted
+from uwaga._base.errors import CheckpointError, SoftDatabaseError
+from uwaga._base.terminal import printable
+
+CHUNK = 1024  # rows of a checksum and a bound
+_FORMAT = "uwaga.store "  # and the version
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+NAMES = re.compile(r"[0-9]{12}-[0-9a-f]{16}\.safetensors")
+VERSION = 1  # of the files of a database: catalog and segments
+MOST_IDS = 10**12  # ids are below: a name has 12 digits for one
+_DIGEST = 32
+_THREADS = 2
+
+
+class Layout(NamedTuple):
+    """What every row of a database has."""
+
+    heads: int
+    key_width: int
+    value_width: int | None  # None: the values are the keys
+    dtype: str
+
+
+class Entry(NamedTuple):
+    """The description of a segment in the database."""
+
+    first_id: int
+    last_id: int
+    rows: int
+    file: str
+    checksums: bytes
+
+    def among(self, ids: np.ndarray) -> np.ndarray:
+        """Those of these ids that are between its first and last."""
+        return ids[(ids >= self.first_id) & (ids <= self.last_id)]
+
+    @property
+    def place(self) -> str:
+        return f"rows {self.first_id} to {self.last_id}"
+
+
+class Segment(NamedTuple):
+    """A segment that is mapped into memory."""
+
+    entry: Entry
+    keys: Tensor  # (n, H, D)
+    values: Tensor  # (n, H, E); the keys where they are the values
+    ids: np.ndarray | None  # (n,) int64; None: consecutive
+    centres: Tensor  # (c, H, D) float32
+    radii: Tensor  # (c, H) float32
+    path: Path = Path()
+    size: int = 0  # bytes of the file when it was opened
+
+    def truncation(self) -> str | None:
+        """What is wrong where the file has become shorter since it was opened: reading what is gone would end the process (SIGBUS).
+
+        A file that was removed meanwhile, as `compact` removes it, can be read until it is closed."""
+        try:
+            size = self.path.stat().st_size
+        except OSError:
+            return None
+        if size >= self.size:
+            return None
+        return (
+            f"{self.path} ({self.entry.place}): was truncated while it was open, from {self.size:,} to {size:,} bytes"
+        )
+
+    def id_of(self, rows: np.ndarray) -> np.ndarray:
+        """The ids of these rows."""
+        return rows + self.entry.first_id if self.ids is None else self.ids[rows]
+
+    def row_of(self, ids: np.ndarray) -> np.ndarray:
+        """The rows of these ids, of those that are here; `ids` is rising."""
+        ids = self.entry.among(ids)
+        if self.ids is None:
+            return ids - self.entry.first_id
+        rows = np.searchsorted(self.ids, ids)
+        return rows[self.ids[rows] == ids]
+
+
+class Row(NamedTuple):
+    """A stored row."""
+
+    id: int
+    key: Tensor  # (D,), or (H, D) with several heads, in the dtype of the database
+    value: Tensor  # (E,), or (H, E)
+    record: Mapping[str, str | int | float]
+
+
+class Damage(NamedTuple):
+    """Something wrong in a database."""
+
+    file: str  # its name in the folder of the database
+    first_id: int | None  # the rows that it concerns; None: all that the database describes
+    last_id: int | None
+    reason: str
+
+    def __str__(self) -> str:
+        rows = "" if self.first_id is None else f": rows {self.first_id} to {self.last_id}"
+        return f"{self.file}{rows}: {self.reason}"
+
+
+def new_name(first_id: int) -> str:
+    """A name that no segment has had."""
+    return f"{first_id:012d}-{secrets.token_hex(8)}.safetensors"
+
+
+def write(path: Path, ids: np.ndarray, keys: Tensor, values: Tensor | None) -> Entry:
+    """Writes a segment: complete, under its name and on the disk when this returns. Raises OSError."""
+    first, last = int(ids[0]), int(ids[-1])
+    rows = {"keys": keys.contiguous()}
+    if values is not None:
+        rows["values"] = values.contiguous()
+    if last - first + 1 != len(ids):
+        rows["ids"] = torch.from_numpy(np.ascontiguousarray(ids))
+    chunks = _chunks(len(ids))
+    bounds = {"centres": torch.empty(chunks, *keys.shape[1:]), "radii": torch.empty(chunks, keys.shape[1])}
+    header, places = safetensors_files.layout(
+        {name: (tuple(x.shape), x.dtype) for name, x in (rows | bounds).items()}, {"format": f"{_FORMAT}{VERSION}"}
+    )
+
+    def write_chunk(number: int) -> bytes:
+        """Each row is read from memory once, for its bound, its checksum and the disk."""
+        part = slice(number * CHUNK, (number + 1) * CHUNK)
+        bounds["centres"][number], bounds["radii"][number] = bound(keys[part])
+        for name, x in rows.items():
+            _write_at(file, places[name] + part.start * x[0].nbytes, x[part])
+        return _chunk_digest(rows, number)
+
+    with durable.atomic_create(path) as file, ThreadPoolExecutor(_THREADS) as pool:
+        file.write(header)
+        file.flush()
+        digests = list(pool.map(write_chunk, range(chunks)))
+        for name, x in bounds.items():
+            _write_at(file, places[name], x)
+    parts = [hashlib.sha256(header).digest(), _digest(bounds["centres"], bounds["radii"]), *digests]
+    return Entry(first, last, len(ids), path.name, b"".join(parts))
+
+
+def _write_at(file: IO[bytes], offset: int, tensor: Tensor) -> None:
+    data = _bytes(tensor)
+    while data:
+        written = os.pwrite(file.fileno(), data, offset)
+        data, offset = data[written:], offset + written
+
+
+def bound(chunk: Tensor) -> tuple[Tensor, Tensor]:
+    """The centre (H, D) and radius (H,) of keys (n, H, D); the radius is rounded up."""
+    # A square of a difference is wrong by a few roundings, and the sum of D by at most D more.
+    above = np.float32(1 + (chunk.shape[2] + 8) * 2.0**-23)
+    exact = chunk.float().numpy()  # NumPy's operations are single-threaded: the threads here wait for one another once
+    centre = exact.mean(0)
+    difference = exact - centre
+    radius = np.sqrt(np.einsum("nhd,nhd->nh", difference, difference).max(0)) * above
+    return torch.from_numpy(centre), torch.from_numpy(radius)
+
+
+def open_segment(folder: Path, entry: Entry, layout: Layout) -> Segment:
+    """Maps a segment into memory. Raises SoftDatabaseError, which names the file and its rows."""
+    path = folder / entry.file
+    place = f"{path} ({entry.place})"
+    try:
+        if stat.S_ISLNK(path.lstat().st_mode):
+            raise SoftDatabaseError(f"{place}: is a symbolic link, which no segment is")
+        size = untrusted.stat_regular(path).st_size
+        file = safetensors_files.open_file(path)
+    except FileNotFoundError as error:
+        raise SoftDatabaseError(f"{place}: there is no such file") from error
+    except OSError as error:
+        raise SoftDatabaseError(f"{place}: cannot be read: {error.strerror or error}") from error
+    except CheckpointError as error:
+        raise SoftDatabaseError(f"{place}: is damaged: {error}") from error
+    written = file.metadata.get("format", "")
+    version = written.removeprefix(_FORMAT)
+    if version.isascii() and version.isdigit() and written != version and len(version) < 10 and int(version) > VERSION:
+        raise SoftDatabaseError(newer(place, int(version)))
+    if written != f"{_FORMAT}{VERSION}":
+        raise SoftDatabaseError(f"{place}: is no segment: its format is {printable(written[:40]) or 'not said'}")
+    found = {name: (stored.shape, stored.dtype) for name, stored in file.stored.items()}
+    expected = _expected(entry, layout)
+    if found != expected:
+        raise SoftDatabaseError(f"{place}: has {_described(found)}, and the database describes {_described(expected)}")
+    if len(entry.checksums) != _DIGEST * (2 + _chunks(entry.rows)):
+        raise SoftDatabaseError(f"{place}: the database has not one checksum for each part of the file")
+    keys = file.get("keys")
+    ids = file.get("ids").numpy() if "ids" in expected else None
+    if ids is not None and not (ids[0] == entry.first_id and ids[-1] == entry.last_id and (np.diff(ids) > 0).all()):
+        raise SoftDatabaseError(f"{place}: is damaged: its ids do not rise from the first to the last")
+    values = file.get("values") if "values" in expected else keys
+    return Segment(entry, keys, values, ids, file.get("centres"), file.get("radii"), path, size)
+
+
+def check(folder: Path, entry: Entry, layout: Layout) -> Iterator[Damage]:
+    """Everything that is wrong with a segment: every byte is read and compared with its checksum."""
+    try:
+        segment = open_segment(folder, entry, layout)
+        header = _header_digest(folder / entry.file)
+    except (SoftDatabaseError, OSError) as error:
+        reason = str(error).partition("): ")[2] or str(error)
+        yield Damage(entry.file, entry.first_id, entry.last_id, reason)
+        return
+    if header != entry.checksums[:_DIGEST]:
+        yield Damage(entry.file, entry.first_id, entry.last_id, "the header differs from its checksum")
+    yield from check_mapped(segment)
+
+
+def check_mapped(segment: Segment) -> Iterator[Damage]:
+    """As `check`, of what is mapped, which is there after its file was removed."""
+    entry = segment.entry
+    parts = [entry.checksums[n : n + _DIGEST] for n in range(0, len(entry.checksums), _DIGEST)]
+    if _digest(segment.centres, segment.radii) != parts[1]:
+        yield Damage(entry.file, entry.first_id, entry.last_id, "the bounds differ from their checksum")
+    for first, last in damaged_rows(segment):
+        yield Damage(entry.file, first, last, "the rows differ from their checksum")
+
+
+def damaged_rows(segment: Segment) -> Iterator[tuple[int, int]]:
+    """The first and last id of each chunk whose ids, keys or values differ from their checksum."""
+    checksums, rows = segment.entry.checksums, segment.entry.rows
+    tensors = {"keys": segment.keys}
+    if segment.values is not segment.keys:
+        tensors["values"] = segment.values
+    if segment.ids is not None:
+        tensors["ids"] = torch.from_numpy(segment.ids)
+    for number in range(_chunks(rows)):
+        at = _DIGEST * (2 + number)
+        if _chunk_digest(tensors, number) != checksums[at : at + _DIGEST]:
+            ends = np.array([number * CHUNK, min((number + 1) * CHUNK, rows) - 1])
+            first, last = segment.id_of(ends).tolist()
+            yield first, last
+
+
+def _chunks(rows: int) -> int:
+    return -(-rows // CHUNK)
+
+
+def _expected(entry: Entry, layout: Layout) -> dict[str, tuple[tuple[int, ...], str]]:
+    chunks = _chunks(entry.rows)
+    expected = {
+        "keys": ((entry.rows, layout.heads, layout.key_width), layout.dtype),
+        "centres": ((chunks, layout.heads, layout.key_width), "float32"),
+        "radii": ((chunks, layout.heads), "float32"),
+    }
+    if layout.value_width is not None:
+        expected["values"] = ((entry.rows, layout.heads, layout.value_width), layout.dtype)
+    if entry.last_id - entry.first_id + 1 != entry.rows:
+        expected["ids"] = ((entry.rows,), "I64")
+    return expected
+
+
+def _described(tensors: dict[str, tuple[tuple[int, ...], str]]) -> str:
+    return ", ".join(f"{name} {shape} {dtype}" for name, (shape, dtype) in sorted(tensors.items())) or "nothing"
+
+
+def _header_digest(path: Path) -> bytes:
+    with untrusted.open_regular(path) as file:
+        length = file.read(8)
+        return hashlib.sha256(length + file.read(min(int.from_bytes(length, "little"), untrusted.JSON_BYTES))).digest()
+
+
+def _chunk_digest(tensors: dict[str, Tensor], number: int) -> bytes:
+    rows = slice(number * CHUNK, (number + 1) * CHUNK)
+    return _digest(*(tensors[name][rows] for name in ("ids", "keys", "values") if name in tensors))
+
+
+def _digest(*tensors: Tensor) -> bytes:
+    whole = hashlib.sha256()
+    for tensor in tensors:
+        whole.update(_bytes(tensor))
+    return whole.digest()
+
+
+def _bytes(tensor: Tensor) -> memoryview:
+    return tensor.contiguous().view(-1).view(torch.uint8).numpy().data
+
+
+def newer(place: object, version: int) -> str:
+    """Why a file of a later version is refused."""
+    return f"{place}: was written by a newer uwaga: version {version}, this one reads {VERSION}"
+
+
+def settings_of(layout: Layout) -> str:
+    """A layout as it is stored."""
+    return json.dumps(layout._asdict(), sort_keys=True)
+
+
+def layout_of(text: str) -> Layout:
+    """A stored layout. Raises ValueError for one that no database has."""
+    layout = untrusted.parse_json(text)
+    if isinstance(layout, dict) and (unknown := layout.keys() - set(Layout._fields)):
+        raise ValueError(f"its layout has {printable(min(unknown)[:40])}, which version {VERSION} has not")
+    match layout:
+        case {"heads": int(heads), "key_width": int(key), "value_width": int() | None as value, "dtype": str(dtype)}:
+            sizes = [heads, key, *([] if value is None else [value])]
+            if all(1 <= size <= 2**20 for size in sizes) and dtype in DTYPES:
+                return Layout(heads, key, value, dtype)
+    raise ValueError("its layout is not one of uwaga's")

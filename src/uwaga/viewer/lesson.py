@@ -1,0 +1,235 @@
+"""uwaga.lesson: the calculation of attention on a small example, in a browser or a notebook, and its numbers.
+
+Letters: N tokens, M width of a token's vector, D width of queries and keys, E of values.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+
+from uwaga._base.durable import atomic_replace
+from uwaga._base.languages import using
+from uwaga.lessons.build import build_steps
+from uwaga.lessons.document import Matrix, Step, matrices
+from uwaga.lessons.example import parse_example
+from uwaga.lessons.worksheet import worksheet_html
+from uwaga.models.text.token_text import split_words
+from uwaga.viewer.api import check_language, in_notebook, show
+from uwaga.viewer.page.snapshot import save_snapshot
+from uwaga.viewer.service import ViewService
+from uwaga.viewer.view_model import ViewModel
+
+if TYPE_CHECKING:
+    from uwaga.viewer.api import View
+    from uwaga.viewer.notebook import Widget
+
+__all__ = ["Lesson", "lesson", "work_through"]
+
+Inputs = str | Sequence[str] | ArrayLike
+FRAGMENT = "tab=lesson"  # opens a page at the lesson
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lesson:
+    """The numbers of a lesson, and where it is shown.
+
+    request: the request for the example, with all arguments; it gives the same numbers again.
+    language: of the texts of the steps.
+    steps: the pages, in order.
+    view: the served page, or the notebook's widget; None where nothing is shown.
+
+    >>> from uwaga.viewer.lesson import work_through
+    >>> worked = work_through("a pen .")
+    >>> worked
+    Lesson('a pen .', 23 steps, 272 matrices)
+    >>> worked["weights"].sum(axis=1).round(5)
+    array([1., 1., 1.], dtype=float32)
+    """
+
+    request: Mapping[str, Any]
+    steps: tuple[Step, ...]
+    language: str = "en"
+    view: "View | Widget | None" = None
+
+    @property
+    def matrices(self) -> dict[str, Matrix]:
+        """All matrices by name, with titles, names of rows and columns, and how each number was computed."""
+        return matrices(self.steps)
+
+    def __getitem__(self, name: str) -> NDArray[np.float32]:
+        """A copy of one matrix: (rows, columns), or (queries, rows, columns). Raises KeyError, with the known names."""
+        known = self.matrices
+        if name not in known:
+            raise KeyError(f"unknown matrix {name!r}: choose one of {', '.join(known)}")
+        return known[name].numbers.numpy().copy()
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the lesson as one HTML file that needs no server and no network; its numbers can be followed, but not changed.
+
+        `path#tab=lesson&step=softmax` opens it at a step, by the step's id. Raises OSError.
+        """
+        save_snapshot(ViewService(ViewModel.empty(), lesson=self.request), path, language=self.language)
+
+    def save_worksheet(self, path: str | os.PathLike[str]) -> None:
+        """Write the six steps as an HTML page for paper: X and the weights, blank matrices to fill in, the questions; and from a new
+        page on the solutions, rounded to two decimals. Raises OSError."""
+        with using(self.language), atomic_replace(Path(path)) as file:
+            file.write(worksheet_html(self.steps, tuple(self.request["tokens"])).encode())
+
+    def close(self) -> None:
+        """Close the view, if there is one."""
+        if self.view is not None:
+            self.view.close()
+
+    def __enter__(self) -> "Lesson":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        sentence = " ".join(self.request["tokens"])
+        address = getattr(self.view, "address", None)
+        where = "" if address is None else f", {address}"
+        return f"Lesson({sentence!r}, {len(self.steps)} steps, {len(self.matrices)} matrices{where})"
+
+    def _repr_mimebundle_(self, **options: Any) -> Any:
+        """In a notebook, the widget."""
+        shown = getattr(self.view, "_repr_mimebundle_", None)
+        return {"text/plain": repr(self)} if shown is None else shown(**options)
+
+
+def work_through(
+    inputs: Inputs | None = None,
+    *,
+    tokens: str | Sequence[str] | None = None,
+    wq: ArrayLike | None = None,
+    wk: ArrayLike | None = None,
+    wv: ArrayLike | None = None,
+    wo: ArrayLike | None = None,
+    language: str | None = None,
+    **settings: object,
+) -> Lesson:
+    """The numbers of the lesson, without showing them; arguments and errors as in `lesson`."""
+    check_language("lesson", language)
+    with using(language or "en"):
+        example = parse_example(_request(inputs, tokens, {"wq": wq, "wk": wk, "wv": wv, "wo": wo}, settings))
+        return Lesson(request=example.request(), steps=build_steps(example), language=language or "en")
+
+
+def lesson(
+    inputs: Inputs | None = None,
+    *,
+    tokens: str | Sequence[str] | None = None,
+    wq: ArrayLike | None = None,
+    wk: ArrayLike | None = None,
+    wv: ArrayLike | None = None,
+    wo: ArrayLike | None = None,
+    port: int = 0,
+    browser: bool | None = None,
+    block: bool | None = None,
+    language: str | None = None,
+    **settings: object,
+) -> Lesson:
+    """Show the calculation of attention step by step, on numbers that can be edited, in a browser or a notebook.
+
+        worked = uwaga.lesson("the pen is mine .")
+        worked["weights"]
+
+    Args:
+        inputs: a sentence, a list of words, or a matrix X (N, M), with N at most 12 and M at most 8; None: "this is a pen .".
+            A sentence is split into words and punctuation marks by the word boundaries of Unicode (UAX 29).
+        tokens: the words of X, as a list or a sentence.
+        wq, wk: (M, D), D at most 8.
+        wv: (M, E), E at most 8.
+        wo: (E, M).
+        port, browser, block, language: as in `uwaga.view`. The language's own sentence is the default.
+        settings: heads (at most 4, a divisor of D and E); scaled (whether scores are scaled by 1/sqrt(d_k)); and settings of
+            single steps: window (visible keys before the query's own), length (keys that are not padding), sharpness (factor of
+            the scores in the soft database), payload (its values, N rows), sentences (a batch, lists of words), limit (context
+            length of a model), order (a permutation of the tokens), seed (of random vectors), w1 and w2 (the feed-forward layer's, (M, F) and (F, M)),
+            norm ("post" or "pre"), written (what the decoder has written, a sentence or words), steps and rate (of gradient
+            descent, at most 240 and 4).
+
+    Returns:
+        The numbers of the given example; edits on the page do not change them. In a notebook it is displayed as a widget.
+
+    Raises:
+        ValueError: an unknown language, too many tokens, NaN or infinite numbers, shapes that do not fit, an unknown setting.
+        ImportError: the extra `uwaga[view]` is not installed.
+        OSError: the port is not available.
+    """
+    worked = work_through(inputs, tokens=tokens, wq=wq, wk=wk, wv=wv, wo=wo, language=language, **settings)
+    # The page's own example is that of the language that the page is in.
+    is_default = inputs is None and all(each is None for each in (tokens, wq, wk, wv, wo)) and not settings
+    service = ViewService(ViewModel.empty(), lesson=None if is_default else worked.request)
+    view: View | Widget
+    if in_notebook():
+        from uwaga.viewer.notebook import widget
+
+        view = widget(service, language or "en")
+    else:
+        view = show(
+            service, "lesson", "lesson", fragment=FRAGMENT, port=port, browser=browser, block=block, language=language
+        )
+    return Lesson(request=worked.request, steps=worked.steps, language=worked.language, view=view)
+
+
+def _request(
+    inputs: Inputs | None,
+    tokens: str | Sequence[str] | None,
+    weights: Mapping[str, ArrayLike | None],
+    settings: Mapping[str, object],
+) -> dict[str, object]:
+    """The request for an example. Raises ValueError: tokens that are given twice."""
+    request: dict[str, object] = {"ask": "lesson"}
+    written = inputs if isinstance(inputs, str) or _are_words(inputs) else tokens
+    if written is inputs and inputs is not None and tokens is not None:
+        raise ValueError("lesson: the words are given twice: tokens= is only for a matrix X")
+    if written is not inputs and inputs is not None:
+        x = _rows("inputs", inputs)
+        request["x"] = x
+        request["tokens"] = [f"x{place + 1}" for place in range(len(x))]
+        written = split_words(tokens) if isinstance(tokens, str) else tokens
+    if isinstance(written, str):
+        request["text"] = written
+    elif written is not None:
+        request["tokens"] = _to_lists(written)
+    given = {name: _rows(name, each) for name, each in weights.items() if each is not None}
+    request["settings"] = given | {name: _to_lists(each) for name, each in settings.items()}
+    return request
+
+
+def _are_words(inputs: object) -> bool:
+    return isinstance(inputs, Sequence) and bool(inputs) and all(isinstance(word, str) for word in inputs)
+
+
+def _rows(name: str, numbers: object) -> list[list[float]]:
+    """A matrix as lists. Raises ValueError for anything else."""
+    try:
+        found = numbers.detach().cpu().numpy() if isinstance(numbers, torch.Tensor) else np.asarray(numbers)
+        matrix = found.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"lesson: {name} must be a matrix of numbers: {error}") from error
+    if matrix.ndim != 2:
+        raise ValueError(f"lesson: {name} must be a matrix, but has shape {matrix.shape}")
+    rows: list[list[float]] = matrix.tolist()
+    return rows
+
+
+def _to_lists(value: object) -> object:
+    """Tuples, tensors and arrays as lists."""
+    if isinstance(value, torch.Tensor | np.ndarray | np.generic):
+        return value.tolist()
+    if isinstance(value, tuple | list):
+        return [_to_lists(each) for each in value]
+    return value

@@ -1,0 +1,291 @@
+"""Runs the texts that are typed into a page, and those that it opens with: their maps, and what the model predicts of them.
+
+Letters: T tokens, M model width, V vocabulary.
+"""
+
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from uwaga.inspect.heads.coreference import coreference_heads
+from uwaga.inspect.heads.table import HeadTable
+from uwaga.inspect.run_text import (
+    NEW_TOKENS,
+    LoadedModel,
+    Progress,
+    Reading,
+    RecordError,
+    first_line,
+    reporting_errors,
+    run_text,
+)
+from uwaga.models.text.token_text import token_text
+from uwaga.viewer.runs import MAX_TOKENS, Check, Run, Typed
+from uwaga.viewer.view_model import ViewModel
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+EXAMPLES = {
+    "minilm": (
+        "The animal didn't cross the street because it was too tired.",
+        "Freedom is freedom only where everyone's freedom is the same.",
+        "The trophy doesn't fit into the suitcase because it is too small.",
+    ),
+    "bard": ("ROMEO:\nWhat light is", "To be, or not to", "KING:\nMy lord, I"),
+    "copyist": (
+        "seven green birds sing at dawn ; the old clock stopped ; seven green birds sing",
+        "Mr and Mrs Dursley of Privet Drive were proud . Mr and Mrs Durs",
+    ),
+    "speller": ("attention", "transformer", "onomatopoeia"),
+}
+_OTHERS = EXAMPLES["minilm"]
+_MOST_PARAMETERS = 200_000_000  # of a model whose heads are tried on other sentences
+_CONTEXT = 1000  # tokens of a text from which the form of its tokenizer is seen
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextRunner:
+    """Runs texts through the model of a view, or through two models side by side: a `uwaga.viewer.runs.Runner`.
+
+    Attributes:
+        reader: the model.
+        second: the model of the second text, which reads the first one where there is no second; None: the same model.
+        new_tokens, layers, truncate: as in `run_text`.
+    """
+
+    reader: LoadedModel
+    second: LoadedModel | None = None
+    new_tokens: int = NEW_TOKENS
+    layers: Sequence[int] | None = None
+    truncate: bool = False
+    _known: dict[str, HeadTable] = field(default_factory=dict, repr=False)  # by the name of the model
+    _lock: Lock = field(default_factory=Lock, repr=False)
+
+    def about(self) -> dict[str, Any]:
+        """What a page needs to offer a text box, as JSON; see `Runs.about`."""
+        # A saved page holds the command: it must not tell where the directories of this machine are.
+        readers = [self.reader, *([] if self.second is None else [self.second])]
+        models = [each.title if Path(each.name).is_dir() else each.name for each in readers]
+        options = " ".join(
+            f"--{option} {shlex.quote(name)}" for option, name in zip(("model", "second-model"), models, strict=False)
+        )
+        return {
+            "boxes": ["text", "second", *(["target"] if self.reader.has_both else [])],
+            "examples": list(EXAMPLES.get(self.reader.name, _OTHERS)),
+            "model": self.reader.title,
+            "command": f"uwaga view TEXT {options}",
+            "max_tokens": min(cast("Any", self.reader.model).config.max_tokens or MAX_TOKENS, MAX_TOKENS),
+            "editable": self.second is None,
+        }
+
+    def run(
+        self,
+        typed: Typed,
+        check: Check = lambda: None,
+        *,
+        max_tokens: int | None = MAX_TOKENS,
+        title: str | None = None,
+        second_title: str | None = None,
+        progress: Callable[[], Progress] | None = None,
+    ) -> Run:
+        """Read the texts.
+
+        Args:
+            typed: the texts.
+            check: called after each layer; what it raises ends the run.
+            max_tokens: of each text, beside what the model takes; None: no limit.
+            title, second_title: of the sides; None: the first line of each text.
+            progress: makes the progress of one reading, as in `run_text`.
+
+        Raises:
+            Exception: from `check`.
+            RecordError: a text that the model cannot read, or edits that do not fit it.
+        """
+        edits = None
+        if typed.edits is not None:
+            from uwaga.inspect.edits import Edits
+
+            with reporting_errors():
+                edits = Edits.from_dict(typed.edits)
+
+        def read(reader: LoadedModel, text: str, **options: Any) -> Reading:
+            return run_text(
+                reader,
+                text,
+                new_tokens=self.new_tokens,
+                layers=self.layers,
+                truncate=self.truncate,
+                max_tokens=max_tokens,
+                progress=_checked(check, nullcontext(_ignore) if progress is None else progress()),
+                **options,
+            )
+
+        first = read(self.reader, typed.text, target=typed.target)
+        readers, readings, titles = [self.reader], [first], [title or first_line(typed.text)]
+        again = self.reader if self.second is None else self.second
+        if edits:
+            # What it generated is read again, so that the tokens are the same.
+            target = typed.target if first.written is None else first.written
+            readers, readings = [self.reader] * 2, [first, read(self.reader, typed.text, target=target, edits=edits)]
+            titles.append("with the changes")
+        elif typed.second is not None or self.second is not None:
+            text = typed.text if typed.second is None else typed.second
+            readers.append(again)
+            readings.append(read(again, text, target=typed.target if again.has_both else None))
+            titles.append(second_title or first_line(text))
+        with reporting_errors():
+            view_model = _view_model(readings, titles)
+        view_model = replace(
+            view_model,
+            sides=tuple(
+                side if edits and number else replace(side, coreference=self._coreference_of(reader))
+                for number, (side, reader) in enumerate(zip(view_model.sides, readers, strict=True))
+            ),
+        )
+        predicted = {
+            str(side): found
+            for side, (reader, reading) in enumerate(zip(readers, readings, strict=True))
+            if (found := _Predictions.of(reader, reading)) is not None
+        }
+        vectors = [_vector(reader, reading) for reader, reading in zip(readers, readings, strict=True)]
+        known = [each for each in vectors if each is not None]
+        comparable = len(known) == len(vectors) and len({each.shape for each in known}) == 1
+        python = edits.as_python() if edits else ""
+        return Run(view_model=view_model, predictions=predicted, vectors=known if comparable else (), python=python)
+
+    def _coreference_of(self, reader: LoadedModel) -> Callable[[], HeadTable] | None:
+        """What 80 short sentences tell of the heads of an encoder; None for a model that would take long over them, and for decoders,
+        whose pronouns do not see the words after them."""
+        if reader.has_both or not hasattr(reader.model, "encoder"):
+            return None
+        if sum(parameter.numel() for parameter in reader.model.parameters()) > _MOST_PARAMETERS:
+            return None
+
+        def found() -> HeadTable:
+            with self._lock:
+                if reader.name not in self._known:
+                    try:
+                        self._known[reader.name] = coreference_heads(reader)
+                    except RecordError:  # a model of few tokens, or a tokenizer that does not know English letters
+                        self._known[reader.name] = HeadTable(columns={})
+                return self._known[reader.name]
+
+        return found
+
+
+def _view_model(readings: Sequence[Reading], titles: Sequence[str]) -> ViewModel:
+    first, *more = readings
+    if not more:
+        return ViewModel.create(first.recording, title=titles[0], model=first.recording.model)
+    return ViewModel.create(
+        first.recording,
+        title=titles[0],
+        model=first.recording.model,
+        second=more[0].recording,
+        second_title=titles[1],
+        second_model=more[0].recording.model,
+    )
+
+
+@contextmanager
+def _checked(check: Check, progress: Progress) -> Iterator[Callable[[float], object]]:
+    """Progress that checks first whether the run must end."""
+    with progress as report:
+
+        def both(fraction: float) -> None:
+            check()
+            report(fraction)
+
+        yield both
+
+
+def _ignore(fraction: float) -> None:
+    """No progress is shown."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Predictions:
+    """What a model predicts at each token of its last stack, computed for the tokens that are asked for."""
+
+    kind: str
+    stack: str
+    states: "Tensor"  # (T, M)
+    logits: "Callable[[Tensor], Tensor]"  # (n, V) from (n, M)
+    reader: LoadedModel
+    tokens: Sequence[str]
+
+    @staticmethod
+    def of(reader: LoadedModel, reading: Reading) -> "_Predictions | None":
+        """None for a model that predicts no tokens."""
+        from uwaga.models.bert.model import BertModel
+
+        model = cast("Any", reader.model)
+        stack = "decoder" if "decoder" in reading.recording.tokens else "encoder"
+        if isinstance(model, BertModel):
+            head, words = model.masked_lm, model.embeddings.token_embedding.weight
+            if head is None:
+                return None
+            kind, logits = "masked", lambda states: head(states, words)
+        elif stack == "decoder":
+            kind, logits = "next", model.logits
+        else:
+            return None
+        return _Predictions(
+            kind=kind,
+            stack=stack,
+            states=reading.states,
+            logits=logits,
+            reader=reader,
+            tokens=reading.recording.tokens[stack][0][:_CONTEXT],
+        )
+
+    def __len__(self) -> int:
+        return len(self.states)
+
+    def top(self, first: int, last: int, count: int) -> tuple[list[list[str]], NDArray[np.float32]]:
+        """As in `uwaga.viewer.runs.Predictions`."""
+        import torch
+
+        with torch.no_grad():
+            found = self.logits(self.states[first:last]).float().softmax(-1).topk(count)
+        return [self._labels(ids) for ids in found.indices.tolist()], found.values.numpy().astype(np.float32)
+
+    def _labels(self, ids: list[int]) -> list[str]:
+        """The tokens as text; one that continues a word begins with a hyphen, where others do not."""
+        backend = self.reader.target_tokenizer.backend if self.reader.has_both else self.reader.tokenizer.backend
+        names = [backend.id_to_token(number) or f"<{number}>" for number in ids]
+        shown = token_text([*self.tokens, *names])
+        start = len(self.tokens)
+        has_words = not all(shown.glued[:start])
+        return [
+            f"-{label}" if has_words and glued and not special and label[:1].isalnum() else label
+            for label, glued, special in zip(
+                shown.labels[start:], shown.glued[start:], shown.special[start:], strict=True
+            )
+        ]
+
+
+def _vector(reader: LoadedModel, reading: Reading) -> NDArray[np.float32] | None:
+    """The text's vector of length 1, pooled as the model's directory says; None for a model that predicts tokens, or cannot pool."""
+    from uwaga._base.errors import CheckpointError
+    from uwaga.models.bert.model import BertModel
+    from uwaga.models.text import sentence_config
+    from uwaga.models.text.pooling import pool
+    from uwaga.ops.ragged import Ragged
+
+    if not isinstance(reader.model, BertModel) or reader.model.masked_lm is not None:
+        return None
+    try:
+        modes = sentence_config.read(reader.folder).pooling
+    except CheckpointError:
+        return None
+    vector = pool(Ragged.from_list([reading.states]), modes)[0]
+    return (vector / vector.norm().clamp_min(1e-12)).numpy().astype(np.float32)

@@ -1,0 +1,275 @@
+"""`uwaga store`: what it adds, that it resumes and adds nothing twice, and what it says."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from uwaga import SoftDatabase, TextEncoder
+from uwaga.cli import app, store
+from uwaga.viewer.service import ViewService
+
+TEXTS = [
+    "the cat sat on the mat .",
+    "a dog ran away",
+    "it sat on the house",
+    "un believ able",
+    "then it ran",
+    "the mat",
+]
+
+
+@pytest.fixture
+def model(write_model: Callable[..., Path], tmp_path: Path) -> Path:
+    return write_model(tmp_path / "model")
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    folder = tmp_path / "texts"
+    (folder / "below").mkdir(parents=True)
+    (folder / "a.md").write_text("\n\n".join(TEXTS[:3]))
+    rows = [{"id": "d1", "text": f"{TEXTS[3]}\n \n{TEXTS[4]}"}, {"id": "d2", "text": TEXTS[5]}]
+    (folder / "below" / "b.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "notes.rtf").write_text("is no text file")
+    return folder
+
+
+def run(*arguments: object, code: int = 0) -> str:
+    result = CliRunner().invoke(app, ["store", *map(str, arguments)])
+    assert result.exit_code == code, result.output
+    return result.stderr.split("uwaga store ")[-1].strip() if code else result.stdout
+
+
+def test_passages_are_added_once_and_asked(model: Path, files: Path, tmp_path: Path) -> None:
+    db = tmp_path / "db"
+    assert run("add", db, files, "--model", model) == f"{db}: 6 passages added, 0 were there already\n"
+    assert run("add", db, files, "--model", model) == f"{db}: 0 passages added, 6 were there already\n"
+    with SoftDatabase.open(db) as opened:
+        records = opened.records(range(6))
+        assert [record["text"] for record in records] == TEXTS
+        assert records[4]["document"] == "d1"
+        assert records[4]["source"] == str(files / "below" / "b.jsonl")
+        vectors = TextEncoder.load(model).encode(TEXTS)
+        assert torch.equal(torch.stack([row.key for row in opened]), torch.from_numpy(vectors))
+        answer = opened.read(torch.from_numpy(vectors[1]), scale=20.0, top=2)
+    found = json.loads(run("ask", db, TEXTS[1], "--model", model, "--top", 2, "--json"))
+    assert [passage["share"] for passage in found["passages"]] == answer.top.weights.tolist()
+    assert found["passages"][0]["record"]["text"] == TEXTS[1]
+    assert found["remaining"] == answer.remaining.item()
+    said = run("ask", db, TEXTS[1], "--model", model, "--top", 1, "--where", "document = 'd2'").splitlines()
+    assert said[0].split()[0] == "100.0%"
+    assert said[1].strip() == TEXTS[5]
+    assert said[2] == "  0.0%  on 0 other passages; 1.0 speak effectively"
+
+
+def test_an_interrupted_add_is_resumed(
+    model: Path, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    db, append = tmp_path / "db", SoftDatabase.append
+    monkeypatch.setattr("uwaga.cli.store._AT_ONCE", 2)
+
+    def interrupted(self: SoftDatabase, *arguments: object, **options: object) -> object:
+        if len(self) == 2:
+            raise KeyboardInterrupt
+        return append(self, *arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SoftDatabase, "append", interrupted)
+        assert run("add", db, files, "--model", model, code=130) == "add: interrupted"
+    assert run("add", db, files, "--model", model) == f"{db}: 4 passages added, 2 were there already\n"
+    with SoftDatabase.open(db) as opened:
+        assert [record["text"] for record in opened.records(range(6))] == TEXTS
+        assert len(opened.stats()["fields"]) == 5
+
+
+def test_many_small_files_are_read_once_and_share_transactions(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The work for each file does not grow with their number: it was a query over all rows, and a segment, for each."""
+    folder, called = tmp_path / "texts", []
+    folder.mkdir()
+    for number in range(40):
+        (folder / f"{number:02d}.txt").write_text(f"{TEXTS[number % 6]} {'cat ' * number}")
+    (folder / "again.txt").write_text((folder / "00.txt").read_text())
+    for name in ("counts", "append"):
+        real = getattr(SoftDatabase, name)
+        monkeypatch.setattr(
+            SoftDatabase, name, lambda *a, name=name, real=real, **b: (called.append(name), real(*a, **b))[1]
+        )
+    db = tmp_path / "db"
+    assert run("add", db, folder, "--model", model) == f"{db}: 40 passages added, 1 were there already\n"
+    assert called == ["counts", "append"]
+    assert run("add", db, folder, "--model", model) == f"{db}: 0 passages added, 41 were there already\n"
+    assert called == ["counts", "append", "counts"]
+
+
+def test_a_command_that_adds_nothing_joins_what_a_killed_one_left(
+    model: Path, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    db = tmp_path / "db"
+    monkeypatch.setattr("uwaga.cli.store._AT_ONCE", 2)
+
+    def killed(self: SoftDatabase) -> int:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SoftDatabase, "compact", killed)
+        assert run("add", db, files, "--model", model, code=130) == "add: interrupted"
+    assert json.loads(run("stats", db, "--json"))["segments"] == 3
+    assert run("add", db, files, "--model", model) == f"{db}: 0 passages added, 6 were there already\n"
+    assert json.loads(run("stats", db, "--json"))["segments"] == 1
+
+
+def test_invalid_documents_are_told_or_left_out(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    db, folder = tmp_path / "db", tmp_path / "texts"
+    folder.mkdir()
+    rows = [{"text": TEXTS[0]}, {"other": 1}, {"text": "\u0007"}, {"text": TEXTS[1]}]
+    (folder / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "b.txt").write_bytes(TEXTS[2].encode() + b"\n\n\xff")
+    (folder / "c.txt").write_bytes(b"")
+    (folder / "d.txt").write_text(TEXTS[3])
+    way_out = "\n--skip-invalid leaves out such documents and lists them"
+    assert run("add", db, folder, "--model", model, code=1) == (
+        f"add: {folder}/a.jsonl:2: there is no field 'text'; the fields are 'other'{way_out}"
+    )
+    monkeypatch.setattr("uwaga.cli.store._AT_ONCE", 2)
+    with monkeypatch.context() as patch:
+        append = SoftDatabase.append
+
+        def interrupted(self: SoftDatabase, *arguments: object, **options: object) -> object:
+            if len(self) == 1:
+                raise KeyboardInterrupt
+            return append(self, *arguments, **options)
+
+        patch.setattr(SoftDatabase, "append", interrupted)
+        run("add", db, folder, "--model", model, "--skip-invalid", code=130)
+    for added in (3, 0):
+        result = CliRunner().invoke(
+            app, ["store", "add", str(db), str(folder), "--model", str(model), "--skip-invalid"]
+        )
+        assert result.exit_code == 0, result.output
+        assert result.stdout.startswith(f"{db}: {added} passages added, {4 - added} were there already, ")
+        told = [line.removeprefix("uwaga store add: left out ") for line in result.stderr.splitlines()]
+        assert f"{folder}/a.jsonl:2: there is no field 'text'; the fields are 'other'" in told
+        assert any(line.startswith(f"{folder}/b.txt:3: is not UTF-8") for line in told)
+        assert f"{folder}/c.txt: is empty" in told
+    with SoftDatabase.open(db) as opened:
+        assert [record["text"] for record in opened.records(range(4))] == TEXTS[:4]
+    alone = tmp_path / "alone.jsonl"
+    alone.write_text(json.dumps(rows[2]) + "\n")
+    assert run("add", db, alone, "--model", model, code=1) == (
+        f"add: {alone}: passage 1: is empty: it has no tokens{way_out}"
+    )
+
+
+def test_a_database_follows_its_model(
+    model: Path, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write_model: Callable[..., Path]
+) -> None:
+    """The fingerprint says which model it is; the spelling of its path does not."""
+    db = tmp_path / "db"
+    monkeypatch.chdir(tmp_path)
+    run("add", db, files / "a.md", "--model", "model")
+    monkeypatch.chdir(model)
+    for spelling in (".", "../model", model):
+        run("ask", db, "the cat", "--model", spelling)
+    model.rename(tmp_path / "moved")
+    monkeypatch.chdir(tmp_path)
+    assert run("add", db, files, "--model", "moved") == f"{db}: 3 passages added, 3 were there already\n"
+    other = write_model(tmp_path / "other", seed=1)
+    assert "its keys were made by model@" in run("ask", db, "the cat", "--model", other, code=1)
+
+
+def test_no_more_is_asked_for_than_there_is(
+    model: Path, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory and time are those of the rows, not of --top."""
+    db, asked, read = tmp_path / "db", [], SoftDatabase.read
+    run("add", db, files, "--model", model)
+    monkeypatch.setattr(SoftDatabase, "read", lambda *a, top, **b: (asked.append(top), read(*a, top=top, **b))[1])
+    assert len(json.loads(run("ask", db, "cat", "--model", model, "--top", 10**8, "--json"))["passages"]) == 6
+    assert asked == [6]
+
+
+def test_what_cannot_be_done_is_said(
+    model: Path, files: Path, tmp_path: Path, write_model: Callable[..., Path]
+) -> None:
+    db = tmp_path / "db"
+    assert run("add", db, files, code=1) == (
+        f"add: {db}: there is no database yet; --model says which model makes its keys, such as minilm"
+    )
+    run("add", db, files / "a.md", "--model", model, "--by", "sentence")
+    with SoftDatabase.open(db) as opened:
+        assert len(opened) == 3
+        made = opened.model
+    assert run("ask", db, "the cat", code=1) == f"ask: {db}: was made with {model}; name it by --model to load it"
+    other = write_model(tmp_path / "other")
+    (other / "config.json").write_text((other / "config.json").read_text() + " ")
+    said = run("ask", db, "the cat", "--model", other, code=1)
+    assert said.startswith(f"ask: {db}: its keys were made by {made}, not by {other}@")
+    said = run("ask", db, "the cat", "--model", model, "--where", "nothing = 1", code=1)
+    assert said.startswith("ask: SoftDatabase: the condition nothing = 1 cannot be used: ")
+    assert run("stats", tmp_path / "nowhere", code=1) == f"stats: {tmp_path}/nowhere: there is no such folder"
+    assert run("add", db, files / "below" / "none.txt", "--model", model, code=1).endswith(
+        "none.txt: cannot be read: No such file or directory"
+    )
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert run("add", db, empty, "--model", model, code=1) == (
+        f"add: {empty}: the folder has no file whose name ends in .jsonl, .jsonl.gz, .csv, .csv.gz, .txt, .txt.gz, .md, .md.gz, .parquet"
+    )
+
+
+def test_check_stats_compact_and_export(model: Path, files: Path, tmp_path: Path) -> None:
+    db = tmp_path / "db"
+    run("add", db, files, "--model", model, "--dtype", "bfloat16")
+    assert json.loads(run("stats", db, "--json"))["dtype"] == "bfloat16"
+    assert "rows         6\n" in run("stats", db)
+    assert run("compact", db) == f"{db}: 0 bytes freed\n"
+    assert run("export", db, tmp_path / "out.parquet") == f"{tmp_path}/out.parquet: 6 rows\n"
+    assert run("check", db) == "6 rows: no damage\n"
+    (segment,) = (db / "segments").iterdir()
+    content = bytearray(segment.read_bytes())
+    content[-2] ^= 1
+    segment.write_bytes(content)
+    result = CliRunner().invoke(app, ["store", "check", str(db)])
+    assert result.exit_code == 1
+    assert result.stdout.startswith(f"{db}/{segment.name}: rows 0 to 5: ")
+    assert json.loads(CliRunner().invoke(app, ["store", "check", str(db), "--json"]).stdout)[0]["file"] == segment.name
+
+
+def test_a_question_is_viewed(model: Path, files: Path, tmp_path: Path) -> None:
+    """The map that the page shows has the shares that `ask` says, each by its whole passage."""
+    db, page = tmp_path / "db", tmp_path / "page.html"
+    run("add", db, files, "--model", model)
+    shown = store.view_model(db, TEXTS[1], str(model))
+    (side,) = shown.sides
+    weights = side.maps["cross", 0].to_dense()[0]
+    found = json.loads(run("ask", db, TEXTS[1], "--model", model, "--top", 6, "--json"))
+    for passage in found["passages"]:
+        assert weights[passage["id"]].item() == pytest.approx(passage["share"], abs=1e-6)
+    assert side.token_text("encoder").labels == TEXTS
+    assert side.token_text("encoder").breaks == dict.fromkeys(range(1, 6), 2)
+    about = ViewService(shown).answer({"ask": "about"}).meta["sides"][0]
+    assert about["kinds"] == {"cross": {"queries": "decoder", "keys": "encoder"}}
+    result = CliRunner().invoke(app, ["view", str(db), "--ask", TEXTS[1], "--model", str(model), "--save", str(page)])
+    assert result.exit_code == 0, result.output
+    assert page.stat().st_size > 100_000
+
+
+def test_what_cannot_be_viewed_is_said(model: Path, files: Path, tmp_path: Path) -> None:
+    db = tmp_path / "db"
+
+    def said(*arguments: object) -> str:
+        result = CliRunner().invoke(app, ["view", *map(str, arguments)])
+        assert result.exit_code == 1, result.output
+        return result.stderr.strip().removeprefix("uwaga view: ")
+
+    assert said("--ask", "the cat") == "--ask needs a soft database before it, as uwaga store add makes"
+    assert said(tmp_path / "none", "--ask", "the cat") == f"{tmp_path}/none: there is no such folder"
+    SoftDatabase.create(db, key_width=16).close()
+    assert said(db, "--ask", "the cat") == f"{db}: has no passages yet; uwaga store add adds them"
+    assert said(db, "--ask", "the cat", "--second", "a dog").startswith("--second does not go with --ask")

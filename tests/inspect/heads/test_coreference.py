@@ -1,0 +1,84 @@
+"""Heads that follow what a pronoun refers to: the shift by its definition, the real head, and none in random models."""
+
+import pytest
+import torch
+
+from uwaga.inspect import WinogradPair, coreference_heads
+from uwaga.inspect.heads import coreference
+from uwaga.inspect.run_text import load, record_text
+from uwaga.models import BertModel
+from uwaga.viewer.runs import Typed
+from uwaga.viewer.service import ViewService
+from uwaga.viewer.text_runner import TextRunner
+
+PAIR = WinogradPair("The cat left the box because it was {}.", ("hungry", "empty"), "it", ("cat", "box"))
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "label"), [(16, 0, "coreference"), (16, 1, "coreference"), (5, 0, ""), (16, 8, "")]
+)
+def test_the_shift_is_that_of_its_definition(
+    right: int, wrong: int, label: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 24 pairs so many move by 0.2 the right way, so many the wrong way, in one of two heads."""
+    signs = torch.tensor([1.0] * right + [-1.0] * wrong + [0.0] * (24 - right - wrong))
+    found = {("encoder", 0): torch.stack((0.2 * signs, torch.zeros(24)), -1)}
+    monkeypatch.setattr(coreference, "_shifts", lambda *_: found)
+    table = coreference_heads(load("minilm", "float32"), [PAIR] * 24)
+    assert table.columns["label"] == [label, ""]
+    assert table.columns["shift"] == pytest.approx([0.2 * (right - wrong) / 24, 0.0])
+    assert (table.columns["right"], table.columns["wrong"]) == ([right, 0], [wrong, 0])
+
+
+def test_a_shift_is_read_off_the_maps_of_both_sentences() -> None:
+    reader = load("minilm", "float32")
+    leans = []
+    for word in PAIR.words:
+        recording = record_text(reader, PAIR.text.format(word))
+        it, cat, box = (recording.tokens["encoder"][0].index(name) for name in ("it", "cat", "box"))
+        leans.append(recording.maps["encoder", 3][0, :, it, cat] - recording.maps["encoder", 3][0, :, it, box])
+    rows = [row for row in coreference_heads(reader, [PAIR]).rows if row["layer"] == 3]
+    found = torch.tensor([row["shift"] for row in rows])
+    torch.testing.assert_close(found, (leans[0] - leans[1]) / 2, rtol=0, atol=1e-5)
+
+
+def test_one_head_of_minilm_follows_pronouns() -> None:
+    labelled = [row for row in coreference_heads("minilm").rows if row["label"]]
+    assert [(row["kind"], row["layer"], row["head"]) for row in labelled] == [("encoder", 3, 1)]
+    assert labelled[0]["right"] > 5 * labelled[0]["wrong"]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_head_of_a_random_model_does(seed: int) -> None:
+    reader = load("minilm", "float32")
+    torch.manual_seed(seed)
+    model = BertModel(reader.model.config).eval()
+    for layer in model.encoder.layers:
+        torch.nn.init.normal_(layer.attention.query.weight, std=0.2)  # weights that are far from equal
+        torch.nn.init.normal_(layer.attention.key.weight, std=0.2)
+    assert not any(coreference_heads(reader._replace(model=model)).columns["label"])
+
+
+def test_in_a_decoder_nothing_moves_before_the_word_is_read() -> None:
+    assert set(coreference_heads("bard", [PAIR]).columns["shift"]) == {0.0}
+
+
+def test_what_is_wrong_is_named() -> None:
+    with pytest.raises(ValueError, match="there are no pairs"):
+        coreference_heads("minilm", [])
+    with pytest.raises(ValueError, match="there is no word 'dog' in"):
+        WinogradPair("The cat left because it was {}.", ("a", "b"), "it", ("cat", "dog"))
+    with pytest.raises(ValueError, match=r"must have one \{\}, not 0"):
+        WinogradPair("The cat left the box.", ("a", "b"), "cat", ("cat", "box"))
+
+
+def test_a_page_names_the_head_except_where_the_model_is_changed() -> None:
+    runner = TextRunner(reader=load("minilm", "float32"))
+    edits = {"heads": [{"kind": "encoder", "layer": 0, "head": 0, "value": 0.0}], "scores": [], "weights": []}
+    service = ViewService(runner.run(Typed("It rained.", edits=edits)).view_model)
+    for side, follows in (("0", [1]), ("1", [])):
+        where = {"ask": "labels", "side": side, "kind": "encoder", "layer": 3, "merge": "tokens", "specials": "show"}
+        while (reply := service.answer(where)).meta["complete"] < 1:
+            pass
+        labels = reply.meta["labels"]
+        assert [head for head, each in enumerate(labels) if each["coreference"]] == follows

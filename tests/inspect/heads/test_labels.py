@@ -1,0 +1,168 @@
+"""Labels of heads: heads made by construction, heads of real models, and random ones, which have none."""
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+import uwaga
+from uwaga.inspect.heads.labels import (
+    LEAST,
+    MIN_QUERIES,
+    HeadLabel,
+    LabelShares,
+    common_labels,
+    sampled_rows,
+)
+from uwaga.inspect.run_text import load, record_text
+from uwaga.nn import MultiHeadAttention
+
+WORDS = ["a", "b", "c", "d", "e", "f", "g", "a", "b", "c", "d", "e", "f", "g"]
+Weight = Callable[[int, int], float]
+
+
+def labels_of(
+    weights_HQK: Tensor, kind: str = "encoder", words: list[str] = WORDS, sink: float = 0.5
+) -> list[HeadLabel]:
+    """Of words between [CLS] and [SEP], with `sink` of each row on [CLS]."""
+    heads, size = weights_HQK.shape[0], len(words) + 2
+    tokens = ["[CLS]", *words, "[SEP]"]
+    whole = torch.zeros(heads, size, size, dtype=torch.float64)
+    whole[:, 1:-1, 1:-1] = (1 - sink) * weights_HQK / weights_HQK.sum(-1, keepdim=True).clamp_min(1e-300)
+    whole[:, :, 0] = 1 - whole.sum(-1)
+    ids = torch.tensor([sorted(set(tokens)).index(token) for token in tokens])
+    special = torch.tensor([token.startswith("[") for token in tokens])
+    found = LabelShares(heads, kind, ids, ids, special, special)
+    found.add(range(size), whole)
+    return found.labels()
+
+
+def label(weight: Weight, kind: str = "encoder", words: list[str] = WORDS) -> HeadLabel:
+    size = len(words)
+    return labels_of(torch.tensor([[[float(weight(i, j)) for j in range(size)] for i in range(size)]]), kind, words)[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "weight"),
+    [
+        ("previous", lambda i, j: j == i - 1),
+        ("next", lambda i, j: j == i + 1),
+        ("self", lambda i, j: j == i),
+        ("duplicate", lambda i, j: i != j and WORDS[i] == WORDS[j]),
+        ("induction", lambda i, j: (0 < j < i and WORDS[i] == WORDS[j - 1]) or 0.01),
+        ("broad", lambda i, j: 1),
+        ("ahead", lambda i, j: (j == i + 2) + (j == i + 4) or 1e-4),
+        ("back", lambda i, j: (j == i - 2) + (j == i - 4) or 1e-4),
+        ("gathers", lambda i, j: j == 4),
+    ],
+)
+def test_heads_made_by_construction(name: str, weight: Weight) -> None:
+    found = label(weight)
+    assert found.label == name
+    assert found.share >= LEAST[name]
+    assert found.queries >= MIN_QUERIES
+    assert found.sink > 0.5
+
+
+def test_an_induction_head_of_two_layers() -> None:
+    """Queries that are a token's code, and keys that are the code of the token before: what the second layer of an induction circuit
+    computes from the first."""
+    torch.manual_seed(0)
+    ids = torch.randint(0, 12, (40,))
+    code = torch.nn.functional.one_hot(ids, 13).double()
+    before = torch.nn.functional.one_hot(torch.cat((torch.tensor([12]), ids[:-1])), 13).double()
+    m = uwaga.AttentionMap(code[None] * 100, before[None], mask=uwaga.Causal(), scale=1.0)
+    shares = LabelShares(1, "decoder", ids, ids, torch.zeros(40, dtype=torch.bool), torch.zeros(40, dtype=torch.bool))
+    weights = m[:, :, :]
+    assert isinstance(weights, Tensor)
+    shares.add(range(40), weights)
+    (found,) = shares.labels()
+    assert (found.label, found.share > 0.9, found.by_position < 0.2) == ("induction", True, True)
+
+
+def test_random_heads_have_no_label() -> None:
+    torch.manual_seed(0)
+    for kind in ("encoder", "decoder"):
+        scores = 4 * torch.randn(300, 14, 14, dtype=torch.float64)
+        if kind == "decoder":
+            scores = scores.masked_fill(torch.ones(14, 14).triu(1).bool(), -math.inf)
+        assert {each.label for each in labels_of(scores.softmax(-1), kind)} == {""}
+
+
+def test_a_model_with_random_weights_has_no_label() -> None:
+    torch.manual_seed(0)
+    layer = MultiHeadAttention(32, 4).eval()
+    with uwaga.watch(layer, tokens=[*WORDS, *WORDS]) as recording, torch.no_grad():
+        layer(torch.randn(1, 28, 32))
+    assert set(uwaga.inspect.head_labels(recording).columns["label"]) == {""}
+
+
+def test_what_rests_on_fewer_than_five_queries_names_nothing() -> None:
+    rare = ["a", "b", "c", "a", "b", "c", "d", "e", "f"]  # six queries have a copy
+    assert label(lambda i, j: (i != j and rare[i] == rare[j]) or 0.2, words=rare).label == "duplicate"
+    rarer = ["a", "b", "c", "a", "b", "g", "d", "e", "f"]  # four
+    assert label(lambda i, j: (i != j and rarer[i] == rarer[j]) or 0.2, words=rarer).label != "duplicate"
+
+
+def test_distance_explains_heads_of_positions_and_not_those_of_content() -> None:
+    torch.manual_seed(0)
+    assert label(lambda i, j: j == i - 1).by_position > 0.99
+    by_content = torch.rand(14).tolist()
+    assert label(lambda i, j: by_content[j] ** 4).by_position < 0.2
+    assert math.isnan(labels_of(torch.rand(1, 14, 14), "cross")[0].by_position)
+
+
+def test_a_label_that_most_heads_have_names_none() -> None:
+    assert common_labels(["broad"] * 5 + ["self"] * 2 + [""]) == {"broad"}
+    assert common_labels(["broad"] * 4 + [""] * 4) == set()
+    assert common_labels(["broad"] * 3) == set()  # too few heads to speak of most
+
+
+def test_long_texts_are_sampled_evenly() -> None:
+    assert sampled_rows(5) == [0, 1, 2, 3, 4]
+    rows = sampled_rows(100_000)
+    assert (len(rows), rows[0], rows[-1]) == (512, 97, 99_902)
+
+
+@pytest.fixture(scope="module")
+def minilm() -> uwaga.Recording:
+    text = "The animal didn't cross the street because it was too tired, and the street was too wide for it anyway."
+    return record_text(load("minilm", "float32"), text)
+
+
+def test_heads_of_minilm(minilm: uwaga.Recording) -> None:
+    found = {(row["layer"], row["head"]): row for row in uwaga.inspect.head_labels(minilm).rows}
+    assert len(found) == 72
+    assert found[0, 2]["label"] == "previous"
+    assert found[1, 8]["label"] == "next"
+    assert found[2, 9]["label"] == "duplicate"
+    dense = minilm.maps["encoder", 0].to_dense()
+    assert isinstance(dense, Tensor)
+    weights = dense[0, 2].double()
+    off = weights[1:-1, 1:-1]
+    share = off.diagonal(-1) / off.sum(1)[1:]
+    # [CLS] is no word: the first word has nothing before it, and counts as a query without it.
+    expected = torch.cat((torch.zeros(1), share)).mean()
+    assert found[0, 2]["share"] == pytest.approx(float(expected), rel=1e-6)
+
+
+def test_the_induction_head_of_copyist() -> None:
+    text = "seven green birds sing at dawn ; the old clock stopped ; seven green birds sing at dawn ; the old"
+    rows = uwaga.inspect.head_labels(record_text(load("copyist", "float32"), text)).rows
+    assert [(row["layer"], row["head"]) for row in rows if row["label"] == "induction"] == [(1, 2)]
+
+
+@pytest.mark.parametrize("row", [-1, 1])
+def test_rows_that_are_not_there(minilm: uwaga.Recording, row: int) -> None:
+    with pytest.raises(ValueError, match=f"head_labels: there is no row {row}; the recording has 1"):
+        uwaga.inspect.head_labels(minilm, row=row)
+
+
+def test_a_recording_without_tokens_is_refused() -> None:
+    layer = MultiHeadAttention(8, 2).eval()
+    with uwaga.watch(layer) as recording, torch.no_grad():
+        layer(torch.randn(1, 4, 8))
+    with pytest.raises(ValueError, match="head_labels: the recording has no tokens of the encoder"):
+        uwaga.inspect.head_labels(recording)

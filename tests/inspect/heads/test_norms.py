@@ -1,0 +1,90 @@
+"""Norm-weighted attention against the vectors themselves."""
+
+import pytest
+import torch
+
+import uwaga
+from uwaga import ShapeError
+from uwaga.inspect.heads.norms import ScaledMap, value_norms
+from uwaga.maps.map import AttentionMap
+
+HEADS, GROUPS, WIDTH, MODEL = 4, 2, 3, 10
+
+
+def transformed(v_GKE: torch.Tensor, w_o: torch.Tensor) -> torch.Tensor:
+    """(..., H, K, M): v_j W_O^h."""
+    heads = w_o.shape[0] // v_GKE.shape[-1]
+    v_HKE = v_GKE.repeat_interleave(heads // v_GKE.shape[-3], dim=-3)
+    return v_HKE @ w_o.unflatten(0, (heads, -1))
+
+
+@pytest.mark.parametrize("model", [MODEL, 2], ids=["wide", "narrow"])
+def test_norms_are_those_of_the_transformed_values(model: int) -> None:
+    value, w_o = torch.randn(2, GROUPS, 5, WIDTH).double(), torch.randn(HEADS * WIDTH, model).double()
+    torch.testing.assert_close(value_norms(value, w_o), transformed(value, w_o).norm(dim=-1))
+
+
+def test_rows_are_the_lengths_of_what_each_key_adds_to_the_output() -> None:
+    """|a_ij v_j W_O^h|, entry by entry, and together they are what attention and its projection give."""
+    q, k = torch.randn(HEADS, 6, WIDTH).double(), torch.randn(GROUPS, 5, WIDTH).double()
+    v, w_o = torch.randn(GROUPS, 5, WIDTH).double(), torch.randn(HEADS * WIDTH, MODEL).double()
+    m = AttentionMap(q, k)
+    parts_HQKM = m.to_dense()[..., None] * transformed(v, w_o)[:, None]
+    torch.testing.assert_close(ScaledMap(m, value_norms(v, w_o)).to_dense(), parts_HQKM.norm(dim=-1))
+    output = uwaga.attention(q, k, v).transpose(0, 1).flatten(1) @ w_o
+    torch.testing.assert_close(parts_HQKM.sum((0, 2)), output)
+
+
+def test_a_plain_matrix() -> None:
+    x, v, w_o = torch.randn(5, 3).double(), torch.randn(5, 2).double(), torch.randn(2, MODEL).double()
+    m = ScaledMap(AttentionMap(x, x), value_norms(v, w_o))
+    torch.testing.assert_close(m[2], AttentionMap(x, x)[2] * (v @ w_o).norm(dim=-1))
+
+
+def test_a_ragged_batch() -> None:
+    lengths, w_o = [2, 4], torch.randn(HEADS * WIDTH, MODEL).double()
+    q, k, v = (uwaga.Ragged.from_list([torch.randn(n, HEADS, WIDTH).double() for n in lengths]) for _ in range(3))
+    m = AttentionMap(q, k)
+    scaled = ScaledMap(m, value_norms(v, w_o))
+    assert scaled.shape == m.shape
+    for r in range(2):
+        norms = transformed(v.to_list()[r].transpose(0, 1), w_o).norm(dim=-1)
+        torch.testing.assert_close(scaled[r].to_dense(), m[r].to_dense() * norms[:, None])
+
+
+def test_half_precision_values_are_measured_in_float32() -> None:
+    value, w_o = torch.randn(GROUPS, 5, WIDTH).bfloat16(), torch.randn(HEADS * WIDTH, MODEL).bfloat16()
+    found = value_norms(value, w_o)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, transformed(value.float(), w_o.float()).norm(dim=-1))
+
+
+def test_what_a_mask_hides_stays_hidden() -> None:
+    x, scale = torch.randn(1, 4, 3), torch.ones(1, 4)
+    scale[0, 3] = torch.nan
+    m = ScaledMap(AttentionMap(x, x, mask=uwaga.Causal()), scale)
+    assert m[0, :3].isfinite().all()
+    assert m[0, 3, 3].isnan()
+
+
+def test_it_says_what_it_is() -> None:
+    x = torch.randn(1, 4, 3)
+    m = ScaledMap(AttentionMap(x, x), torch.ones(1, 4))
+    assert repr(m) == "ScaledMap(shape=(1, 4, 4), mask=None, scaled per key, float32, 64 bytes as a dense matrix)"
+
+
+def test_a_projection_that_does_not_fit() -> None:
+    with pytest.raises(ShapeError) as caught:
+        value_norms(torch.zeros(2, GROUPS, 5, WIDTH), torch.zeros(MODEL, HEADS * WIDTH))
+    assert str(caught.value) == (
+        "value_norms: output_projection must be (H*E, M), with H a multiple of the value's heads G\n"
+        "  value              (2, 2, 5, 3)   G=2  K=5  E=3\n"
+        "  output_projection  (10, 12)                       <- is not (H * 3, M)"
+    )
+
+
+def test_a_scale_that_does_not_fit() -> None:
+    x = torch.randn(2, 4, 3)
+    with pytest.raises(ValueError) as caught:
+        ScaledMap(AttentionMap(x, x), torch.ones(4))
+    assert str(caught.value) == "ScaledMap: scale must have one factor per head and key, shape [(2, 4)], not [(4,)]"

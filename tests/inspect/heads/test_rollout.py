@@ -1,0 +1,97 @@
+"""Rollout of one token against the product of dense matrices of Abnar & Zuidema."""
+
+from functools import reduce
+
+import pytest
+import torch
+
+import uwaga
+from uwaga.inspect.heads.rollout import rollout
+from uwaga.maps.map import AttentionMap
+
+
+def layer(*batch: int, tokens: int = 7, dtype: torch.dtype = torch.float64, **options) -> AttentionMap:
+    query, key = (torch.randn(*batch, 3, tokens, 4).to(dtype) for _ in range(2))
+    return AttentionMap(query, key, **{"mask": uwaga.Causal()} | options)
+
+
+def dense_product(matrices_HNN: list[torch.Tensor], residual: float = 0.5) -> torch.Tensor:
+    """(N, N): A_L ... A_1."""
+    tokens = matrices_HNN[0].shape[-1]
+    layers = [residual * torch.eye(tokens).double() + (1 - residual) * a.mean(0) for a in matrices_HNN]
+    return reduce(lambda above, below: above @ below, reversed(layers))
+
+
+@pytest.mark.parametrize("residual", [0.0, 0.5, 0.9])
+@pytest.mark.parametrize("token", [0, 3, -1])
+def test_it_is_a_row_of_the_product(token: int, residual: float) -> None:
+    maps = [layer() for _ in range(3)]
+    found = rollout(maps, token, residual=residual)
+    torch.testing.assert_close(found, dense_product([m.to_dense() for m in maps], residual)[token])
+
+
+def test_it_sums_to_one() -> None:
+    found = rollout({"first": layer(dtype=torch.float32), "second": layer(dtype=torch.float32)})
+    assert float(found.sum()) == pytest.approx(1.0, abs=1e-6)
+
+
+def test_what_a_sink_takes_is_missing() -> None:
+    maps = [layer(), layer(sinks=torch.full((3,), 3.0).double())]
+    found = rollout(maps)
+    assert float(found.sum()) < 0.95
+    torch.testing.assert_close(found, dense_product([m.to_dense() for m in maps])[-1])
+
+
+def test_every_sequence_of_a_batch_may_have_its_own_token() -> None:
+    maps = [layer(2), layer(2)]
+    found = rollout(maps, torch.tensor([1, -2]))
+    for b, token in enumerate((1, -2)):
+        torch.testing.assert_close(found[b], dense_product([m[b] for m in maps])[token])
+
+
+def test_a_ragged_batch_gives_each_sequence_its_own() -> None:
+    lengths = [2, 5, 1]
+
+    def ragged() -> uwaga.Ragged:
+        return uwaga.Ragged.from_list([torch.randn(n, 3, 4).double() for n in lengths])
+
+    maps = [AttentionMap(ragged(), ragged(), mask=uwaga.Causal()) for _ in range(3)]
+    found = rollout(maps, -1).to_list()
+    for r in range(len(lengths)):
+        torch.testing.assert_close(found[r], dense_product([m[r].to_dense() for m in maps])[-1])
+
+
+def test_a_plain_matrix_is_one_head() -> None:
+    x = torch.randn(5, 4).double()
+    m = AttentionMap(x, x)
+    torch.testing.assert_close(rollout([m, m], 2), dense_product([m.to_dense()[None]] * 2)[2])
+
+
+def test_rows_that_the_token_cannot_reach_are_not_read() -> None:
+    """A causal token does not depend on what comes after it, nan included."""
+    query, key = torch.randn(2, 3, 7, 4).double()
+    query[:, 5:] = torch.nan
+    m = AttentionMap(query, key, mask=uwaga.Causal())
+    assert rollout([m, m], 4).isfinite().all()
+
+
+def refused(maps, *arguments, error=ValueError, **options) -> str:
+    with pytest.raises(error) as caught:
+        rollout(maps, *arguments, **options)
+    return str(caught.value)
+
+
+def test_what_cannot_be_rolled_out_says_why() -> None:
+    assert refused([]) == "rollout: there are no maps"
+    assert refused([layer()], residual=1.5) == "rollout: residual must be between 0 and 1, not 1.5"
+    assert refused([layer(), layer(tokens=6)]) == (
+        "rollout: layers must be square maps of the same tokens, and layer 1 is (3, 6, 6), where layer 0 is (3, 7, 7)"
+    )
+    cross = AttentionMap(torch.randn(3, 2, 4), torch.randn(3, 7, 4))
+    assert refused([cross]) == (
+        "rollout: layers must be square maps of the same tokens, and layer 0 is (3, 2, 7), where layer 0 is (3, 2, 7)"
+    )
+    assert refused([layer()], 7, error=IndexError) == "rollout: token 7 is out of range for 7 tokens"
+    assert refused([layer(2)], torch.tensor([0, -8]), error=IndexError) == (
+        "rollout: token -8 is out of range for 7 tokens"
+    )

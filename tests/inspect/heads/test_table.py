@@ -1,0 +1,216 @@
+"""Head tables: every number is the mean over queries of the statistic of the dense matrix."""
+
+import sys
+
+import pandas
+import pytest
+import torch
+
+import uwaga
+from uwaga.inspect.heads.scores import induction, previous_token
+from uwaga.inspect.heads.table import HeadTable, head_changes, head_table
+from uwaga.inspect.recordings.recording import TokenStrings
+from uwaga.inspect.recordings.stack import AttentionId
+from uwaga.maps.map import AttentionMap
+
+TOKENS = torch.tensor([3, 5, 3, 3, 7, 5])
+
+
+def layer(*batch: int, **options) -> AttentionMap:
+    query, key = (torch.randn(*batch, 2, 6, 4).double() for _ in range(2))
+    return AttentionMap(query, key, **{"mask": uwaga.Causal()} | options)
+
+
+def statistics(dense_HQK: torch.Tensor) -> dict[str, torch.Tensor]:
+    """(H, Q) each, of a causal map."""
+    safe = dense_HQK.where(dense_HQK > 0, 1.0)
+    i, j = torch.arange(dense_HQK.shape[-2])[:, None], torch.arange(dense_HQK.shape[-1])
+    entropy = -(dense_HQK * safe.log()).sum(-1)
+    return {
+        "entropy": entropy,
+        "normalized_entropy": torch.cat((entropy[..., :1] * 0, entropy[..., 1:] / (i[1:, 0] + 1).log()), -1),
+        "peak": dense_HQK.amax(-1),
+        "distance": (dense_HQK * (j - i).abs()).sum(-1),
+        "support": 1 / dense_HQK.square().sum(-1),
+        "sink": dense_HQK[..., 0],
+        "learned_sink": 1 - dense_HQK.sum(-1),
+    }
+
+
+def test_every_column_is_the_mean_of_its_statistic() -> None:
+    maps = [layer(), layer(sinks=torch.randn(2).double())]
+    table = head_table(maps, TOKENS)
+    assert table.columns["layer"] == [0, 0, 1, 1]
+    assert table.columns["head"] == [0, 1, 0, 1]
+    for at, m in enumerate(maps):
+        found = {name: values.mean(-1) for name, values in statistics(m.to_dense()).items()}
+        found |= {"previous_token": previous_token(m), "induction": induction(m, TOKENS)}
+        for name, values in found.items():
+            got = torch.tensor(table.columns[name][2 * at : 2 * at + 2]).double()
+            torch.testing.assert_close(got, values, msg=name)
+
+
+def test_columns_are_these_and_those_of_tokens_come_with_tokens() -> None:
+    names = ["layer", "head", "entropy", "normalized_entropy", "peak", "distance", "support", "sink", "learned_sink"]
+    assert list(head_table(layer()).columns) == [*names, "previous_token"]
+    assert list(head_table(layer(), TOKENS).columns) == [*names, "previous_token", "duplicate_token", "induction"]
+
+
+def test_a_batch_counts_every_query_once() -> None:
+    m = layer(3)
+    found = statistics(m.to_dense())["entropy"].mean((0, 2))
+    torch.testing.assert_close(torch.tensor(head_table(m).columns["entropy"]).double(), found)
+
+
+def test_a_ragged_batch_counts_every_query_once() -> None:
+    x = uwaga.Ragged.from_list([torch.randn(n, 2, 4).double() for n in (1, 4, 2)])
+    m = AttentionMap(x, x, mask=uwaga.Causal())
+    found = torch.cat([statistics(part.to_dense())["entropy"] for part in m], dim=1).mean(1)
+    torch.testing.assert_close(torch.tensor(head_table(m).columns["entropy"]).double(), found)
+
+
+def test_queries_that_see_nothing_do_not_count() -> None:
+    m = layer(mask=uwaga.Causal(include_self=False), sinks=torch.zeros(2).double())
+    found = m.to_dense()[:, 1:, 0].mean(-1)
+    torch.testing.assert_close(torch.tensor(head_table(m).columns["sink"]).double(), found)
+
+
+def test_a_model_in_training_gives_the_same_table() -> None:
+    query, key = torch.randn(2, 2, 6, 4)
+    plain = head_table(AttentionMap(query, key), TOKENS)
+    assert head_table(AttentionMap(query.clone().requires_grad_(), key), TOKENS) == plain
+
+
+def test_layers_keep_the_names_of_a_mapping() -> None:
+    maps = {("decoder", 0): layer(), ("cross", 0): layer()}
+    table = head_table(maps)
+    assert table.layers == [("decoder", 0), ("cross", 0)]
+    assert table.columns["layer"][0] == ("decoder", 0)
+
+
+def test_pandas_reads_it() -> None:
+    table = head_table([layer(), layer()], TOKENS)
+    frame = pandas.DataFrame(table.columns)
+    assert frame.shape == (4, len(table.columns))
+    assert frame.groupby("layer")["entropy"].mean()[1] == pytest.approx(sum(table.columns["entropy"][2:]) / 2)
+
+
+def test_it_prints_and_shows_itself_in_a_notebook() -> None:
+    table = HeadTable(columns={"layer": ["<enc>", 1], "head": [0, 1], "entropy": [0.125, float("nan")]})
+    assert str(table) == "layer  head  entropy\n<enc>     0   0.1250\n    1     1      nan"
+    assert table._repr_html_() == (
+        "<table><thead><tr><th>layer</th><th>head</th><th>entropy</th></tr></thead><tbody>"
+        "<tr><td>&lt;enc&gt;</td><td>0</td><td>0.1250</td></tr><tr><td>1</td><td>1</td><td>nan</td></tr></tbody></table>"
+    )
+    assert len(table) == 2
+
+
+def test_sorting_puts_nan_last_both_ways() -> None:
+    table = HeadTable(columns={"layer": [0] * 4, "head": [0, 1, 2, 3], "sink": [0.5, float("nan"), 0.1, 0.9]})
+    assert table.sorted("sink").columns["head"] == [2, 0, 3, 1]
+    assert table.sorted("sink", descending=True).columns["head"] == [3, 0, 2, 1]
+
+
+def test_the_matrix_of_a_statistic_is_nan_where_a_layer_has_no_such_head() -> None:
+    table = HeadTable(columns={"layer": ["a", "a", "b"], "head": [0, 1, 0], "sink": [0.1, 0.2, 0.3]})
+    expected = torch.tensor([[0.1, 0.2], [0.3, float("nan")]]).double()
+    torch.testing.assert_close(table.matrix("sink"), expected, equal_nan=True, rtol=1e-7, atol=0)
+
+
+@pytest.mark.parametrize("ask", [HeadTable.matrix, HeadTable.sorted])
+def test_an_unknown_column_is_named(ask) -> None:
+    with pytest.raises(ValueError) as caught:
+        ask(HeadTable(columns={"layer": [0], "head": [0], "sink": [0.1]}), "entropie")
+    assert str(caught.value) == "HeadTable: there is no column 'entropie': choose one of layer, head, sink"
+
+
+def recording(*, seed: int = 0, cross: bool = True) -> uwaga.Recording:
+    """Two encoder layers, and one of cross-attention."""
+    torch.manual_seed(seed)
+    found = uwaga.Recording(strings=TokenStrings(None, {"encoder": [list("abaacb")], "decoder": [list("xyz")]}))
+    for where, (q, k) in {("encoder", 0): (6, 6), ("encoder", 1): (6, 6), ("cross", 0): (3, 6)}.items():
+        if where[0] == "encoder" or cross:
+            options = dict.fromkeys(("bias", "scale", "softcap", "sinks", "mask"))
+            operands = torch.randn(1, 2, q, 4).double(), torch.randn(1, 2, k, 4).double()
+            found.record(AttentionId(*where), *operands, options, None)
+            found.store(AttentionId(*where), *operands, options)
+    return found
+
+
+def test_the_table_of_a_recording() -> None:
+    made = recording()
+    table = head_table(made)
+    assert table.columns["kind"] == ["encoder"] * 4 + ["cross"] * 2
+    assert table.columns["layer"] == [0, 0, 1, 1, 0, 0]
+    assert table.layers == [("encoder", 0), ("encoder", 1), ("cross", 0)]
+    tokens = torch.tensor([[0, 1, 0, 0, 2, 1]])
+    for layer in (0, 1):
+        one = head_table(made.maps["encoder", layer], tokens)
+        for name, column in one.columns.items():
+            if name != "layer":
+                assert table.columns[name][2 * layer : 2 * layer + 2] == column, name
+    assert all(value != value for value in table.columns["induction"][4:] + table.columns["distance"][4:])
+    assert table.columns["entropy"][4:] == head_table(made.maps["cross", 0]).columns["entropy"]
+    assert table.matrix("entropy").shape == (3, 2)
+    with pytest.raises(ValueError) as caught:
+        head_table(made, tokens)
+    assert str(caught.value) == "head_table: a recording has tokens of its own; tokens= is for maps"
+
+
+def test_the_data_frame_is_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = head_table(recording())
+    pandas.testing.assert_frame_equal(table.to_pandas(), pandas.DataFrame(table.columns))
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ModuleNotFoundError) as caught:
+        table.to_pandas()
+    assert str(caught.value) == "HeadTable.to_pandas needs pandas, which is not installed: pip install pandas"
+
+
+def test_changes_are_total_variation_and_differences_of_the_statistics() -> None:
+    before, after = recording(), recording(seed=1)
+    found, tables = head_changes(before, after), (head_table(before), head_table(after))
+    assert list(found.columns)[:4] == ["kind", "layer", "head", "total_variation"]
+    change = found.columns["total_variation"]
+    assert change == sorted(change, reverse=True)
+    for row in found.rows:
+        name, head = (row["kind"], row["layer"]), row["head"]
+        pair = [x.maps[name].to_dense()[0, head] for x in (before, after)]
+        assert row["total_variation"] == pytest.approx(float((pair[1] - pair[0]).abs().sum(-1).mean() / 2), rel=1e-12)
+        values = [next(x for x in t.rows if (x["kind"], x["layer"], x["head"]) == (*name, head)) for t in tables]
+        assert row["entropy"] == values[1]["entropy"] - values[0]["entropy"]
+
+
+def test_nothing_changes_between_a_recording_and_itself() -> None:
+    made = recording(cross=False)
+    table = head_changes(made, made)
+    assert table.columns["total_variation"] == [0.0] * 4
+    assert table.columns["support"] == [0.0] * 4
+
+
+def test_one_head_that_changed_comes_first() -> None:
+    query, key = torch.randn(1, 4, 6, 4), torch.randn(1, 4, 6, 4)
+    other = query.clone()
+    other[0, 2] *= 3
+    maps = [{"a": AttentionMap(x, key, mask=uwaga.Causal())} for x in (query, other)]
+    table = head_changes(*maps)
+    assert table.columns["head"][0] == 2
+    assert table.columns["total_variation"][1:] == [0.0] * 3
+    ragged = [
+        {0: AttentionMap(*(uwaga.Ragged.from_list(list(x.transpose(1, 2))) for x in (q, key)))} for q in (query, other)
+    ]
+    dense = [{0: AttentionMap(q, key)} for q in (query, other)]
+    assert head_changes(*ragged).columns["total_variation"] == pytest.approx(
+        head_changes(*dense).columns["total_variation"], abs=1e-6
+    )
+
+
+def test_what_cannot_be_compared() -> None:
+    whole = recording()
+    with pytest.raises(ValueError) as caught:
+        head_changes(whole, recording(cross=False))
+    assert str(caught.value) == "head_changes: cross 0 is in one of the two only"
+    with pytest.raises(ValueError) as caught:
+        head_changes({0: layer()}, {0: AttentionMap(torch.randn(2, 5, 4), torch.randn(2, 5, 4))})
+    assert str(caught.value) == (
+        "head_changes: layer 0 has the shape (2, 6, 6) before and (2, 5, 5) after; compare the same number of tokens and heads"
+    )

@@ -1,0 +1,395 @@
+"""Recordings that are saved and loaded: the same bits, mapped into memory, with tokens, masks and biases.
+
+Letters: R rows, H query heads, G key/value heads, T tokens, D query/key width, E value width, N packed tokens.
+"""
+
+import dataclasses
+import json
+import pickle
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+import uwaga
+from uwaga._base.errors import DataError
+from uwaga.inspect.recordings.copies import tensors
+from uwaga.inspect.recordings.recording import TokenStrings
+from uwaga.inspect.recordings.stack import AttentionId
+from uwaga.models import GPT2Config, GPT2Model, T5Config, T5Model, generate
+from uwaga.ops.mask_program import MaskProgramBuilder
+from uwaga.ops.masks import Mask
+
+ENCODER, CROSS = AttentionId("encoder", 0), AttentionId("cross", 0)
+H, G, T, D, E = 6, 2, 9, 8, 5
+
+
+def decoder(vocab_size: int = 40) -> GPT2Model:
+    torch.manual_seed(0)
+    config = GPT2Config(
+        vocab_size=vocab_size, d_model=16, num_layers=2, num_heads=4, d_ff=32, max_position_embeddings=64
+    )
+    return GPT2Model(config).eval()
+
+
+def recorded(query, key, value=None, **options) -> uwaga.Recording:
+    recording = uwaga.Recording()
+    given = dict.fromkeys(("mask", "bias", "scale", "softcap", "sinks")) | options
+    recording.record(ENCODER, query, key, given, None)
+    recording.store(ENCODER, query, key, given, value)
+    return recording
+
+
+def again(recording: uwaga.Recording, folder: Path) -> uwaga.Recording:
+    recording.save(folder / "a.safetensors")
+    return uwaga.Recording.load(folder / "a.safetensors")
+
+
+def dense(recording: uwaga.Recording) -> Iterator[tuple[tuple[str, int], list[Tensor]]]:
+    for name, m in recording.maps.items():
+        found = m.to_dense()
+        yield name, found if isinstance(found, list) else [found]
+
+
+def assert_same(one: uwaga.Recording, other: uwaga.Recording) -> None:
+    assert one.tokens == other.tokens
+    assert one.written == other.written
+    assert one.model == other.model
+    for (name, weights), (other_name, more) in zip(dense(one), dense(other), strict=True):
+        assert name == other_name
+        assert repr(one.maps[name]) == repr(other.maps[name])
+        assert len(weights) == len(more)
+        assert all(torch.equal(x, y) for x, y in zip(weights, more, strict=True))
+    assert list(one.values) == list(other.values)
+    for name, value in one.values.items():
+        assert all(torch.equal(x, y) for x, y in zip(tensors(value), tensors(other.values[name]), strict=True))
+
+
+def operands(dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return tuple(torch.randn(2, n, T, w, generator=generator).to(dtype) for n, w in ((H, D), (G, D), (G, E)))
+
+
+MASKS = {
+    "none": None,
+    "causal": uwaga.Causal(),
+    "strict, with a start": uwaga.Causal(include_self=False, start=1),
+    "starts": uwaga.Causal(start=torch.tensor([0, 0])),
+    "window": uwaga.Window(3, None),
+    "lengths": uwaga.KeyLengths(torch.tensor([4, 9])),
+    "documents": uwaga.Documents(torch.arange(T) // 4),
+    "asked": uwaga.Documents(torch.arange(T) // 4, query_ids=torch.arange(T) // 5),
+    "dense": torch.rand(2, 1, T, T, generator=torch.Generator().manual_seed(1)) > 0.4,
+    "combined": (uwaga.Causal() & uwaga.Window(5, 0)) | uwaga.KeyLengths(torch.tensor([1, 2])),
+}
+BIASES = {
+    "alibi": uwaga.AlibiBias(torch.rand(H)),
+    "relative": uwaga.RelativeBias(torch.randn(8, H), bidirectional=False, max_distance=16),
+    "by distance": torch.randn(1, H, 2 * T - 1)[:, :, T - 1 + torch.arange(T) - torch.arange(T)[:, None]],
+    "dense": torch.randn(2, H, T, T),
+}
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_masks_are_described_as_data(name: str, tmp_path: Path) -> None:
+    recording = recorded(*operands(), mask=MASKS[name])
+    assert_same(recording, again(recording, tmp_path))
+
+
+@pytest.mark.parametrize("name", BIASES)
+def test_biases_are_described_as_data(name: str, tmp_path: Path) -> None:
+    recording = recorded(*operands(), bias=BIASES[name], scale=0.3, softcap=2.5, sinks=torch.randn(H))
+    assert_same(recording, again(recording, tmp_path))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_each_dtype_keeps_its_bits(dtype: torch.dtype, tmp_path: Path) -> None:
+    query, key, value = operands(dtype)
+    recording = recorded(query, key, value, mask=uwaga.Causal())
+    found = again(recording, tmp_path)
+    assert_same(recording, found)
+    assert torch.equal(found.values[ENCODER], value)
+    assert found.values[ENCODER].dtype == dtype
+
+
+def test_a_generation_of_rows_of_other_lengths(tmp_path: Path) -> None:
+    model = decoder()
+    with uwaga.watch(model, values=True) as recording:
+        generate(model, [[5, 6, 7], [8]], max_new_tokens=4)
+    found = again(recording, tmp_path)
+    assert_same(recording, found)
+    assert found.model == "GPT2Model"
+    assert [x.shape[1] for x in found.maps["decoder", 1].to_dense()] == [6, 4]
+
+
+def test_an_encoder_and_a_decoder_with_biases_by_distance(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    config = T5Config(vocab_size=40, d_model=16, num_layers=2, num_decoder_layers=1, num_heads=4, d_kv=4, d_ff=32)
+    model = T5Model(config).eval()
+    names = {"encoder": lambda ids: [f"e{x}" for x in ids], "decoder": lambda ids: [f"d{x}" for x in ids]}
+    with uwaga.watch(model, tokenizer=names, values=True) as recording:
+        generate(model, [[5, 6, 7, 1]], max_new_tokens=4)
+    assert_same(recording, again(recording, tmp_path))
+    # The layers share a table, which is in the file once.
+    stored = load_file(tmp_path / "a.safetensors")
+    assert sum("bias" in name for name in stored) == 2
+
+
+def test_values_of_a_whole_pass_are_those_of_the_layer(tmp_path: Path) -> None:
+    model = decoder()
+    seen: list[Tensor] = []
+    layer = next(module for module in model.modules() if isinstance(module, uwaga.nn.MultiHeadAttention))
+    layer.watchers = (lambda query, key, value, options: seen.append(value.clone()),)
+    ids = torch.arange(12)[None]
+    with torch.no_grad(), uwaga.watch(model, values=True) as recording:
+        model(ids)
+    assert torch.equal(recording.values["decoder", 0], seen[0])
+    assert torch.equal(again(recording, tmp_path).values["decoder", 0], seen[0])
+
+
+def test_values_of_a_generation_are_those_of_one_pass() -> None:
+    model = decoder()
+    with uwaga.watch(model, values=True) as recording:
+        (answer,) = generate(model, [[5, 6, 7]], max_new_tokens=5)
+    with torch.no_grad(), uwaga.watch(model, values=True) as whole:
+        model(torch.tensor([[5, 6, 7, *answer[:-1]]]))
+    for name, value in whole.values.items():
+        torch.testing.assert_close(recording.values[name].values.transpose(0, 1)[None], value)
+
+
+def test_without_values_there_are_none() -> None:
+    recording = recorded(*operands()[:2])
+    assert dict(recording.values) == {}
+    with pytest.raises(KeyError) as raised:
+        recording.values["encoder", 0]
+    assert raised.value.args == (
+        "Recording: there are no values of ('encoder', 0); there are none; uwaga.watch(model, values=True) keeps them",
+    )
+
+
+@pytest.mark.parametrize("heads", [[0], [5, 0, 3], [2, 2]])
+def test_selected_heads(heads: list[int], tmp_path: Path) -> None:
+    query, key, value = operands()
+    recording = uwaga.Recording(heads=heads, model="m", strings=TokenStrings(None, [["a"] * T, ["b"] * T]))
+    options = dict.fromkeys(("mask", "bias", "scale", "softcap", "sinks"))
+    recording.record(ENCODER, query, key, options, None)
+    recording.store(ENCODER, query, key, options, value)
+    found = again(recording, tmp_path)
+    assert_same(recording, found)
+    used = found.values[ENCODER]
+    for place, head in enumerate(heads):
+        assert torch.equal(used[:, place * used.shape[1] // len(heads)], value[:, head * G // H])
+
+
+def test_the_file_is_as_large_as_the_recording(tmp_path: Path) -> None:
+    query, key = torch.randn(1, 4, 4096, 16), torch.randn(1, 4, 4096, 16)
+    recording = uwaga.Recording(strings=TokenStrings(None, [f"token {n % 99}" for n in range(4096)]))
+    options = dict.fromkeys(("mask", "bias", "scale", "softcap", "sinks"))
+    recording.record(ENCODER, query, key, options, None)
+    recording.store(ENCODER, query, key, options)
+    found = again(recording, tmp_path)
+    # A number of four bytes per token, and the header.
+    assert (
+        recording.nbytes + 4 * 4096 < (tmp_path / "a.safetensors").stat().st_size < recording.nbytes + 4 * 4096 + 8192
+    )
+    assert_same(recording, found)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux says what is mapped where")
+def test_operands_are_mapped(tmp_path: Path) -> None:
+    recorded(*operands()).save(tmp_path / "a.safetensors")
+    found = uwaga.Recording.load(tmp_path / "a.safetensors")
+    mapped = [line.split(None, 5) for line in Path("/proc/self/maps").read_text().splitlines()]
+    ends = [
+        [int(end, 16) for end in words[0].split("-")]
+        for words in mapped
+        if words[5:] == [str(tmp_path / "a.safetensors")]
+    ]
+    m = found.maps[ENCODER]
+    for x in (m.query, m.key):
+        assert any(first <= x.data_ptr() < last for first, last in ends)
+
+
+@pytest.mark.timing
+def test_operands_are_mapped_and_not_read(tmp_path: Path) -> None:
+    size = 2**26  # bytes of queries and of keys
+    x = torch.zeros(1, 4, size // 4 // 4 // 64, 64)
+    recorded(x, x.clone()).save(tmp_path / "a")
+    before = _resident()
+    found = uwaga.Recording.load(tmp_path / "a")
+    assert found.maps[ENCODER].shape[-1] == x.shape[2]
+    assert _resident() - before < size // 4
+
+
+def _resident() -> int:
+    """The bytes of this process that are in memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+def test_a_loaded_recording_is_saved_over_its_own_file(tmp_path: Path) -> None:
+    recording = recorded(*operands(), mask=uwaga.Causal())
+    found = again(recording, tmp_path)
+    found.save(tmp_path / "a.safetensors")
+    assert_same(recording, uwaga.Recording.load(tmp_path / "a.safetensors"))
+    assert_same(recording, found)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Odd(Mask):
+    """Odd keys."""
+
+    def encode(self, builder: MaskProgramBuilder) -> None:
+        builder.dense(torch.arange(T) % 2 == 1)
+
+
+def test_what_cannot_be_described_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    recording = recorded(*operands(), mask=uwaga.Causal() & Odd())
+    with pytest.raises(ValueError) as raised:
+        recording.save(tmp_path / "a")
+    assert str(raised.value) == (
+        "Recording.save: encoder 0: a mask of the type Odd cannot be written; Causal, Window, KeyLengths, Documents, "
+        "DenseMask, Both, Either and tensors can"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_other_refusals_of_saving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError) as raised:
+        uwaga.Recording().save(tmp_path / "a")
+    assert str(raised.value) == "Recording.save: nothing was recorded"
+    model = decoder()
+    with uwaga.watch(model) as recording:
+        generate(model, [[5, 6, 7]], max_new_tokens=4, num_beams=3)
+    with pytest.raises(ValueError, match="a beam search continued one text in several ways"):
+        recording.save(tmp_path / "a")
+    bad = recorded(*operands()[:2])
+    bad.model = "\ud800"
+    with pytest.raises(ValueError) as raised:
+        bad.save(tmp_path / "a")
+    assert str(raised.value) == "Recording.save: a token or a name is not valid Unicode: it has a lone surrogate"
+    monkeypatch.setattr("uwaga._base.untrusted.JSON_BYTES", 100)
+    with pytest.raises(ValueError) as raised:
+        recorded(*operands()[:2]).save(tmp_path / "a")
+    assert str(raised.value) == (
+        "Recording.save: masks, rows and token strings take too long a description: more than 100 bytes; record fewer "
+        "rows, or without a tokenizer"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_texts_of_a_loaded_recording_were_chosen(tmp_path: Path) -> None:
+    model = decoder()
+    with uwaga.watch(model) as recording:
+        generate(model, [[5, 6, 7]], max_new_tokens=4)
+    with pytest.raises(ValueError) as raised:
+        again(recording, tmp_path).of([[5, 6, 7]])
+    assert str(raised.value) == "Recording.of: the token ids of the decoder are unknown"
+
+
+def spoiled(path: Path, change) -> Path:
+    """The file with another description."""
+    with safe_open(path, framework="pt") as file:
+        described = json.loads(file.metadata()["uwaga"])
+    stored = load_file(path)
+    described = change(described) or described
+    other = path.with_name("b.safetensors")
+    save_file(stored, other, metadata={"uwaga": json.dumps(described)})
+    return other
+
+
+REFUSED = {
+    "a recording in version 2 of the format; this uwaga reads version 1": lambda x: x.update(version=2),
+    "there is no tensor 'x'": lambda x: x["attentions"][0].update(query={"tensor": "x"}),
+    "the queries of encoder 0 are not those of its texts": lambda x: x["stacks"]["encoder"].update(lengths=[9, 8]),
+    "encoder 0 is there twice, or without its stack": lambda x: x["attentions"].append(x["attentions"][0]),
+    "'Odd' is no mask or bias with these fields": lambda x: x["attentions"][0].update(mask={"type": "Odd"}),
+    "the values of encoder 0 do not fit its keys": lambda x: x["attentions"][0].update(
+        value=x["attentions"][0]["query"]
+    ),
+    "pairs of encoder 0 are out of range": lambda x: x["attentions"][0].update(pairs=[2] * H),
+    "it has no attentions": lambda x: x.update(attentions=[]),
+}
+
+
+@pytest.mark.parametrize("said", REFUSED)
+def test_a_description_that_contradicts_itself_is_refused(said: str, tmp_path: Path) -> None:
+    recorded(*operands(), mask=uwaga.Causal()).save(tmp_path / "a.safetensors")
+    path = spoiled(tmp_path / "a.safetensors", REFUSED[said])
+    with pytest.raises(DataError) as raised:
+        uwaga.Recording.load(path)
+    begins = "" if said.startswith("a recording") else "not a recording that can be read: "
+    assert str(raised.value) == f"{path}: {begins}{said}"
+
+
+def test_other_files_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "weights.safetensors"
+    save_file({"a": torch.zeros(3)}, path)
+    with pytest.raises(DataError) as raised:
+        uwaga.Recording.load(path)
+    assert str(raised.value) == f"{path}: a safetensors file, but no recording of uwaga"
+    path.write_text("once upon a time")
+    with pytest.raises(DataError, match="is not a valid safetensors file"):
+        uwaga.Recording.load(path)
+
+
+def test_a_recording_can_be_pickled() -> None:
+    model = decoder()
+    with torch.no_grad(), uwaga.watch(model) as recording:
+        model(torch.tensor([[5, 6, 7, 8]]))
+    assert_same(recording, pickle.loads(pickle.dumps(recording)))
+
+
+def places(inside: object, path: tuple = ()) -> Iterator[tuple]:
+    """Every place in a JSON value, from the outside in."""
+    items = inside.items() if isinstance(inside, dict) else enumerate(inside) if isinstance(inside, list) else ()
+    for key, each in items:
+        yield (*path, key)
+        yield from places(each, (*path, key))
+
+
+OTHERS = [
+    None, True, -1, 0, 1, 2**31, 2**61, 10**400, 1e300, 0.5, "", "x", "a\0b", "\x1b[2J", [], ["x"], [0], {}, {"a": [1]},
+    {"tensor": "encoder.0.query"}, {"tensor": "encoder.tokens"}, {"type": "Causal", "include_self": True, "start": None},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["padded", "ragged"])
+def test_whatever_a_description_says_is_read_or_refused_by_name(kind: str, tmp_path: Path) -> None:
+    query, key, value = operands()
+    mask: Mask = (uwaga.Causal(start=0) & uwaga.Window(4, None)) | uwaga.KeyLengths(torch.tensor([4, 9]))
+    if kind == "ragged":
+        query, key, value = (uwaga.Ragged.from_list([row.transpose(0, 1) for row in x]) for x in (query, key, value))
+        mask = uwaga.Causal() & uwaga.Documents(torch.arange(2 * T) // 4)
+    bias = uwaga.AlibiBias(torch.ones(H)) if kind == "ragged" else uwaga.RelativeBias(torch.ones(8, H), max_distance=16)
+    recording = uwaga.Recording(heads=[4, 1, 5], strings=TokenStrings(None, [["a"] * T, ["b"] * T]))
+    options = dict.fromkeys(("scale", "softcap")) | {"mask": mask, "bias": bias, "sinks": torch.ones(H)}
+    recording.record(ENCODER, query, key, options, None)
+    recording.store(ENCODER, query, key, options, value)
+    recording.save(tmp_path / "a")
+    with safe_open(tmp_path / "a", framework="pt") as file:
+        described = json.loads(file.metadata()["uwaga"])
+    stored, path, refused = load_file(tmp_path / "a"), tmp_path / "b", []
+    for place in list(places(described)):
+        for other in OTHERS:
+            changed = json.loads(json.dumps(described))
+            inside = changed
+            for step in place[:-1]:
+                inside = inside[step]
+            inside[place[-1]] = other
+            save_file(stored, path, metadata={"uwaga": json.dumps(changed)})
+            try:
+                found = uwaga.Recording.load(path)
+                assert found.tokens.keys() <= {"encoder", "decoder"}
+                for m in found.maps.values():
+                    m.entropy()
+                for each in found.values.values():
+                    assert list(tensors(each))
+            except DataError as error:
+                refused.append(str(error))
+    assert len(refused) > 300
+    assert [said for said in refused if not said.startswith(f"{path}: ")] == []

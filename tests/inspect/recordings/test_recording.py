@@ -1,0 +1,448 @@
+"""Recordings of calls of attention, without a model.
+
+Letters: R rows, H query heads, G key/value heads, Q queries, K keys, D query/key width.
+"""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import Tensor
+
+import uwaga
+from uwaga.inspect.recordings import copies
+from uwaga.inspect.recordings.recording import TokenStrings
+from uwaga.inspect.recordings.stack import AttentionId
+
+ENCODER, DECODER, CROSS = AttentionId("encoder", 0), AttentionId("decoder", 0), AttentionId("cross", 0)
+
+
+def ask(
+    recording: uwaga.Recording, where: AttentionId, query, key, ids: Tensor | None = None, **options: object
+) -> None:
+    """As a model's attention would be seen."""
+    none = dict.fromkeys(("mask", "bias", "scale", "softcap", "sinks"))
+    recording.record(where, query, key, none | options, ids)
+    recording.store(where, query, key, none | options)
+
+
+def operands(length: int = 7, heads: int = 6, key_heads: int = 2) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return tuple(torch.randn(2, n, length, 8, generator=generator) for n in (heads, key_heads))
+
+
+@pytest.mark.parametrize("heads", [[0], [5], [1, 4], [0, 1, 2], [5, 0, 3], [0, 1, 5], [2, 2]])
+@pytest.mark.parametrize("kind", ["padded", "ragged"])
+def test_picked_heads_are_those_of_the_whole_map(heads: list[int], kind: str) -> None:
+    query, key = operands()
+    options = {
+        "mask": uwaga.Causal() & (torch.rand(6, 7, 7) > 0.3) if kind == "padded" else uwaga.Causal(),
+        "bias": uwaga.AlibiBias(torch.rand(6)),
+        "sinks": torch.randn(6),
+        "softcap": 3.0,
+        "scale": 0.7,
+    }
+    if kind == "ragged":
+        query, key = (uwaga.Ragged.from_list(list(x.transpose(1, 2))) for x in (query, key))
+    recording = uwaga.Recording(heads=heads)
+    ask(recording, ENCODER, query, key, **options)
+    found, whole = recording.maps[ENCODER].to_dense(), uwaga.AttentionMap(query, key, **options).to_dense()
+    for part, dense in zip(found, whole, strict=True):
+        torch.testing.assert_close(part, dense[heads])
+
+
+@pytest.mark.parametrize("bias", ["dense", "by distance", "for all heads", "table"])
+def test_a_bias_is_kept_of_the_picked_heads(bias: str) -> None:
+    query, key = operands()
+    by_distance = torch.randn(1, 6, 13)[:, :, 6 + torch.arange(7) - torch.arange(7)[:, None]]
+    of_kind = {
+        "dense": torch.randn(2, 6, 7, 7),
+        "by distance": by_distance,
+        "for all heads": by_distance[:, :1],
+        "table": uwaga.RelativeBias(torch.randn(8, 6), max_distance=16),
+    }[bias]
+    recording = uwaga.Recording(heads=[4, 1])
+    ask(recording, ENCODER, query, key, bias=of_kind)
+    whole = uwaga.AttentionMap(query, key, bias=of_kind).to_dense()
+    torch.testing.assert_close(recording.maps[ENCODER].to_dense(), whole[:, [4, 1]])
+
+
+def test_picked_heads_take_the_memory_of_these_heads_and_of_the_keys_that_they_read() -> None:
+    query, key = operands(length=50)
+    size = 2 * 50 * 8  # of one head
+    for heads, kept in ((None, 6 + 2), ([3], 1 + 1), ([0, 1, 2], 3 + 1), ([0, 1, 5], 3 + 2)):
+        recording = uwaga.Recording(heads=heads)
+        ask(recording, ENCODER, query, key)
+        assert recording.nbytes == 4 * size * kept
+    half = uwaga.Recording(dtype=torch.bfloat16)
+    ask(half, ENCODER, query, key)
+    assert half.nbytes == 2 * size * 8
+    assert half.maps[ENCODER].shape == (2, 6, 50, 50)
+
+
+def test_memory_grows_with_the_tokens_and_not_with_their_square() -> None:
+    sizes = []
+    for length in (100, 200, 400):
+        recording = uwaga.Recording()
+        mask = uwaga.Causal() & uwaga.KeyLengths(torch.tensor([length, 5]))
+        query, key = operands(length)
+        for layer in range(3):
+            ask(recording, AttentionId("decoder", layer), query, key, mask=mask)
+        sizes.append(recording.nbytes)
+    assert sizes[2] - sizes[1] == 2 * (sizes[1] - sizes[0])
+
+
+def test_a_mask_that_layers_share_is_kept_once() -> None:
+    query, key = operands(heads=2)
+    mask = torch.rand(7, 7) > 0.5
+    recording = uwaga.Recording()
+    for layer in range(3):
+        ask(recording, AttentionId("encoder", layer), query, key, mask=mask)
+    assert recording.nbytes == 3 * 4 * (query.numel() + key.numel()) + mask.numel()
+
+
+def test_what_is_written_into_the_model_s_tensors_later_changes_nothing() -> None:
+    query, key = operands(heads=2)
+    mask, bias, sinks = torch.rand(7, 7) > 0.3, torch.randn(2, 2, 7, 7), torch.randn(2)
+    before = uwaga.AttentionMap(query, key, mask=mask, bias=bias, sinks=sinks).to_dense()
+    recording = uwaga.Recording()
+    ask(recording, ENCODER, query, key, mask=mask, bias=bias, sinks=sinks)
+    for x in (query, key, mask, bias, sinks):
+        x.zero_()
+    assert torch.equal(recording.maps[ENCODER].to_dense(), before)
+
+
+def test_steps_keep_their_own_keys_alone() -> None:
+    query, key = operands(length=60, heads=2)
+    recording = uwaga.Recording()
+    for start, stop in ((0, 40), *((n, n + 1) for n in range(40, 60))):
+        ask(recording, DECODER, query[:, :, start:stop], key[:, :, :stop], mask=uwaga.Causal())
+    assert recording.nbytes == 4 * (query.numel() + key.numel())
+    whole = uwaga.AttentionMap(query, key, mask=uwaga.Causal()).to_dense()
+    assert torch.equal(recording.maps[DECODER].to_dense(), whole)
+
+
+def test_rows_may_change_places_split_and_end() -> None:
+    query, key = operands(length=6, heads=2)
+    ids = torch.arange(12).reshape(2, 6)
+    recording = uwaga.Recording()
+    ask(recording, DECODER, query[:, :, :4], key[:, :, :4], ids[:, :4], mask=uwaga.Causal())
+    # Row 1 becomes two, around row 0, which ends.
+    for at, rows in ((4, [1, 0, 1]), (5, [1, 1])):
+        asked, looked_at = query[rows][:, :, at : at + 1], key[rows][:, :, : at + 1]
+        ask(recording, DECODER, asked, looked_at, ids[rows][:, at : at + 1], mask=uwaga.Causal())
+    with pytest.raises(ValueError) as caught:
+        recording.maps[DECODER]
+    assert str(caught.value) == (
+        "Recording: a beam search continued one text in several ways; recording.of(texts) gives the recording of the texts "
+        "that you pass, with all token ids of the decoder"
+    )
+    m = recording.of([[6, 7, 8, 9, 10, 11], [0, 1, 2, 3, 4]]).maps[DECODER]
+    whole = uwaga.AttentionMap(query, key, mask=uwaga.Causal()).to_dense()
+    assert torch.equal(m[0].to_dense(), whole[1])
+    assert torch.equal(m[1].to_dense(), whole[0, :, :5, :5])
+
+
+def test_rows_that_were_written_alike_are_told_apart_by_what_they_look_at() -> None:
+    """In the first layer of a decoder, keys of equal texts are equal; what the rows look at is not."""
+    query, memory = operands(length=3, heads=2)
+    alike = operands(length=3, heads=2)[1][:1].expand(2, -1, -1, -1)
+    recording = uwaga.Recording()
+    for stop, rows in ((1, [0, 1]), (2, [0, 1]), (3, [1])):
+        last = slice(stop - 1, stop)
+        ask(recording, DECODER, query[rows][:, :, last], alike[rows][:, :, :stop], mask=uwaga.Causal())
+        ask(recording, CROSS, query[rows][:, :, last], memory[rows])
+    whole = uwaga.AttentionMap(query, memory).to_dense()
+    m = recording.maps[CROSS]
+    assert torch.equal(m[0].to_dense(), whole[0, :, :2])
+    assert torch.equal(m[1].to_dense(), whole[1])
+
+
+def test_texts_that_were_not_followed_are_refused() -> None:
+    query, key = operands(length=4, heads=2)
+    recording = uwaga.Recording()
+    with pytest.raises(ValueError) as caught:
+        recording.of([[1]])
+    assert str(caught.value) == "Recording.of: the token ids of the decoder are unknown"
+    ask(recording, DECODER, query, key, torch.arange(8).reshape(2, 4), mask=uwaga.Causal())
+    with pytest.raises(ValueError) as caught:
+        recording.of([[0, 1, 2, 3, 9], [4, 5, 9, 9]])
+    assert str(caught.value) == "Recording.of: text 1 was recorded for 2 of its 4 tokens"
+
+
+def test_texts_beside_an_encoder_are_as_many_for_each_of_its_rows() -> None:
+    query, key = operands(length=4, heads=2)
+    recording = uwaga.Recording()
+    ask(recording, ENCODER, query, key)
+    ask(recording, DECODER, query, key, torch.zeros(2, 4, dtype=torch.int64), mask=uwaga.Causal())
+    with pytest.raises(ValueError) as caught:
+        recording.of([[0, 0, 0, 0]])
+    assert (
+        str(caught.value)
+        == "Recording.of: 1 texts of the decoder cannot belong to 2 rows of the encoder, the same number to each"
+    )
+
+
+_ENDS = "; watch one forward pass over the whole text instead"
+_APART = "watch: decoder 0: the passes of a text cannot be joined into one map: "
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "why"),
+    [
+        (
+            {"mask": torch.ones(4, 4, dtype=torch.bool)},
+            {},
+            "a mask is not made of Causal, Window, KeyLengths and Documents combined by &",
+        ),
+        ({"mask": uwaga.Causal()}, {"mask": uwaga.Window(2, 0)}, "their masks differ"),
+        (
+            {"bias": torch.randn(2, 2, 4, 4)},
+            {"bias": torch.randn(2, 2, 1, 5)},
+            "a bias is not a function of the distance between tokens alone",
+        ),
+    ],
+    ids=["mask", "masks", "bias"],
+)
+def test_passes_that_cannot_be_joined_are_refused(first: dict, second: dict, why: str) -> None:
+    query, key = operands(length=5, heads=2)
+    recording = uwaga.Recording()
+    ask(recording, DECODER, query[:, :, :4], key[:, :, :4], **first)
+    with pytest.raises(ValueError) as caught:
+        ask(recording, DECODER, query[:, :, 4:], key, **second)
+    assert str(caught.value) == _APART + why + _ENDS
+
+
+def test_layers_that_remember_different_pasts_cannot_be_joined() -> None:
+    query, key = operands(length=9, heads=2)
+    recording = uwaga.Recording()
+    for stop in (8, 9):
+        last = query[:, :, stop - 1 : stop]
+        ask(recording, DECODER, last, key[:, :, stop - 3 : stop], mask=uwaga.Causal())
+        ask(recording, AttentionId("decoder", 1), last, key[:, :, :stop], mask=uwaga.Causal())
+    with pytest.raises(ValueError) as caught:
+        recording.maps[("decoder", 1)]
+    why = "layers have different numbers of keys from before the first pass"
+    assert str(caught.value) == _APART.replace("0", "1") + why + _ENDS
+
+
+def test_a_map_that_there_is_not_is_named() -> None:
+    recording = uwaga.Recording()
+    query, key = operands()
+    ask(recording, CROSS, query, key)
+    ask(recording, AttentionId("cross", 1), query, key)
+    with pytest.raises(KeyError) as caught:
+        recording.maps[("encoder", 0)]
+    assert caught.value.args == ("Recording: there is no map of ('encoder', 0); there are cross 0, 1",)
+    assert repr(recording) == "Recording(cross 0, 1; 7.2 kB)"
+    assert ("cross", 1) in recording.maps
+    assert repr(recording.maps) == "Maps(cross 0, 1)"
+    assert repr(uwaga.Recording()) == "Recording(none; 0 bytes)"
+
+
+@pytest.mark.parametrize(
+    "tokenizer",
+    [
+        SimpleNamespace(id_to_token=lambda each: None if each == 2 else f"w{each}"),
+        SimpleNamespace(convert_ids_to_tokens=lambda ids: [2 if each == 2 else f"w{each}" for each in ids]),
+        lambda ids: ["2" if each == 2 else f"w{each}" for each in ids],
+    ],
+    ids=["tokenizers", "transformers", "function"],
+)
+def test_tokens_are_called_as_the_tokenizer_says(tokenizer: object) -> None:
+    query, key = operands(length=2)
+    recording = uwaga.Recording(strings=TokenStrings(tokenizer, None))
+    ask(recording, ENCODER, query, key, torch.tensor([[1, 2], [3, 4]]))
+    assert recording.tokens == {"encoder": [["w1", "2"], ["w3", "w4"]]}
+
+
+def test_an_encoder_and_a_decoder_may_have_a_tokenizer_each() -> None:
+    query, key = operands(length=2)
+    tokenizers = {
+        "encoder": lambda ids: [f"e{each}" for each in ids],
+        "decoder": lambda ids: [f"d{each}" for each in ids],
+    }
+    recording = uwaga.Recording(strings=TokenStrings(tokenizers, None))
+    ask(recording, ENCODER, query, key, torch.tensor([[1, 2], [3, 4]]))
+    ask(recording, DECODER, query, key, torch.tensor([[1, 2], [3, 4]]))
+    assert recording.tokens == {"encoder": [["e1", "e2"], ["e3", "e4"]], "decoder": [["d1", "d2"], ["d3", "d4"]]}
+
+
+def test_tokens_may_be_given() -> None:
+    query, key = operands(length=2)
+    rows = [["a", "b"], ["c", "d"]]
+    for given in (rows, {"encoder": rows}):
+        recording = uwaga.Recording(strings=TokenStrings(None, given))
+        ask(recording, ENCODER, query, key)
+        assert recording.tokens == {"encoder": rows}
+
+
+def test_tokens_that_do_not_fit_are_refused() -> None:
+    query, key = operands(length=2)
+    recording = uwaga.Recording(strings=TokenStrings(None, ["a", "b"]))
+    ask(recording, ENCODER, query, key)
+    with pytest.raises(ValueError) as caught:
+        recording.tokens  # noqa: B018
+    expected = "watch: tokens must be one string per token of the encoder, but rows have [2], and [2, 2] were recorded"
+    assert str(caught.value) == expected
+    ask(recording, DECODER, query, key)
+    with pytest.raises(ValueError) as caught:
+        recording.tokens  # noqa: B018
+    assert str(caught.value) == (
+        'watch: an encoder and a decoder were recorded: pass tokens as {"encoder": ..., "decoder": ...}'
+    )
+    with pytest.raises(ValueError) as caught:
+        TokenStrings(str, ["a"])
+    assert str(caught.value) == "watch: tokenizer and tokens cannot be combined: pass one of them"
+    with pytest.raises(ValueError) as caught:
+        TokenStrings(5, None)
+    assert str(caught.value) == (
+        "watch: tokenizer must be a tokenizer of tokenizers or transformers, or a function from a list of ids to strings, "
+        "not int"
+    )
+
+
+def _kept(**options: object) -> uwaga.Recording:
+    """Two layers with one mask."""
+    recording = uwaga.Recording(**options)
+    query, key = operands()
+    mask = torch.rand(7, 7) > 0.3
+    for layer in (0, 1):
+        ask(recording, AttentionId("encoder", layer), query, key, mask=mask, sinks=torch.randn(6))
+    return recording
+
+
+@pytest.mark.parametrize("options", [{}, {"heads": [0, 5]}, {"dtype": torch.bfloat16}])
+def test_max_bytes_is_the_limit_of_nbytes(options: dict) -> None:
+    size = _kept(**options).nbytes
+    assert _kept(**options, max_bytes=size).nbytes == size
+    with pytest.raises(
+        ValueError, match=rf"^watch: the recording would keep {size} bytes \(.*\), more than max_bytes={size - 1}; "
+    ):
+        _kept(**options, max_bytes=size - 1)
+
+
+def test_max_bytes_counts_what_is_kept_of_both_stacks_and_not_what_was_dropped() -> None:
+    ragged = uwaga.Ragged.from_list([torch.randn(n, 2, 8) for n in (3, 5)])
+    query, key = operands(heads=2)
+    alone = uwaga.Recording()
+    ask(alone, ENCODER, ragged, ragged)
+    ask(alone, DECODER, query, key, mask=uwaga.Causal())
+    for first, start in ((query[:, :, :1], 7), (query[:, :, 1:2], 8)):  # two more passes of the text
+        longer = torch.cat((key, torch.zeros(2, 2, start - 6, 8)), dim=2)
+        ask(alone, DECODER, first, longer, mask=uwaga.Causal())
+    limited = uwaga.Recording(max_bytes=alone.nbytes)
+    for _ in range(3):  # new texts take the place of those before
+        ask(limited, ENCODER, ragged, ragged)
+        ask(limited, DECODER, query, key, mask=uwaga.Causal())
+        for first, start in ((query[:, :, :1], 7), (query[:, :, 1:2], 8)):
+            longer = torch.cat((key, torch.zeros(2, 2, start - 6, 8)), dim=2)
+            ask(limited, DECODER, first, longer, mask=uwaga.Causal())
+    assert limited.nbytes == alone.nbytes
+
+
+def test_a_recording_that_is_too_large_has_no_part_of_the_pass() -> None:
+    query, key = operands()
+    recording = uwaga.Recording(max_bytes=query.nbytes + key.nbytes + 100)
+    ask(recording, ENCODER, query, key)
+    with pytest.raises(ValueError, match=r"^watch: the recording would keep "):
+        ask(recording, AttentionId("encoder", 1), query, key)
+    assert (list(recording.maps), recording.nbytes) == ([], 0)
+    ask(recording, ENCODER, query, key)
+    torch.testing.assert_close(recording.maps[ENCODER].lse, uwaga.AttentionMap(query, key).lse)
+
+
+@pytest.mark.parametrize("max_bytes", [0, -1, 1.5, True, "1 GB"])
+def test_max_bytes_must_be_a_number_of_bytes(max_bytes: object) -> None:
+    with pytest.raises(
+        ValueError, match=rf"^watch: max_bytes must be an integer of at least 1 or None, not {max_bytes!r}$"
+    ):
+        uwaga.Recording(max_bytes=max_bytes)
+
+
+@pytest.mark.parametrize("kind", ["padded", "ragged"])
+def test_all_that_is_kept_is_on_the_device_that_was_named(kind: str) -> None:
+    query, key = operands(heads=2)
+    if kind == "ragged":
+        query, key = (uwaga.Ragged.from_list(list(x.transpose(1, 2))) for x in (query, key))
+    mask = uwaga.Causal() & uwaga.KeyLengths(torch.tensor([7, 5]))
+    recording = uwaga.Recording(device="meta", heads=[1])
+    ask(recording, ENCODER, query, key, mask=mask, bias=uwaga.AlibiBias(torch.ones(2)), sinks=torch.ones(2))
+    kept = list(copies.tensors(recording._stacks["encoder"].attentions[ENCODER].kept))
+    assert len(kept) == {"padded": 5, "ragged": 7}[kind]  # query, key, lengths, slopes, sinks; offsets
+    assert {x.device.type for x in kept} == {"meta"}
+
+
+def test_copies_from_a_gpu_go_on_in_the_background_until_they_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    streams: list[_Stream] = []
+    copy = torch.Tensor.copy_
+    empty = torch.empty
+
+    def copy_later(target: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
+        if not non_blocking:
+            return copy(target, source)
+        assert streams[-1].is_active
+        streams[-1].work.append(lambda: copy(target, source))
+        return target
+
+    def pinned(*size, pin_memory: bool = False, **options) -> Tensor:
+        return empty(*size, **options).fill_(torch.nan) if pin_memory else empty(*size, **options)
+
+    def made(device: torch.device) -> _Stream:
+        streams.append(_Stream())
+        return streams[-1]
+
+    query, key = operands(heads=2)
+    with monkeypatch.context() as gpu:
+        gpu.setattr(torch.Tensor, "is_cuda", property(lambda x: True))
+        gpu.setattr(torch.Tensor, "copy_", copy_later)
+        gpu.setattr(torch.Tensor, "record_stream", lambda x, stream: stream.sources.append(x))
+        gpu.setattr(torch, "empty", pinned)
+        gpu.setattr(torch.cuda, "Stream", made)
+        gpu.setattr(torch.cuda, "Event", _Event)
+        gpu.setattr(torch.cuda, "current_stream", lambda device: "the model's")
+        gpu.setattr(torch.cuda, "stream", lambda stream: stream)
+        recording = uwaga.Recording(device="cpu")
+        for layer in (0, 1):
+            ask(recording, AttentionId("encoder", layer), query, key, mask=uwaga.Causal())
+    (stream,) = streams
+    assert stream.waited == ["the model's"] * 4
+    assert len(stream.work) == len(stream.sources) == 4
+    stored = recording._stacks["encoder"].attentions[ENCODER].queries[0]
+    assert stored.isnan().all()
+    assert stream.sources[0].data_ptr() not in (query.data_ptr(), key.data_ptr())  # which the model may write into
+    found = recording.maps[ENCODER].lse
+    assert torch.equal(stored, query)
+    assert torch.equal(found, uwaga.AttentionMap(query, key, mask=uwaga.Causal()).lse)
+    assert not stream.work
+
+
+class _Stream:
+    """A stream of a GPU that works when it is waited for."""
+
+    def __init__(self) -> None:
+        self.work, self.waited, self.sources, self.is_active = [], [], [], False
+
+    def wait_stream(self, other: object) -> None:
+        self.waited.append(other)
+
+    def __enter__(self) -> None:
+        self.is_active = True
+
+    def __exit__(self, *error: object) -> None:
+        self.is_active = False
+
+
+class _Event:
+    def record(self, stream: _Stream) -> None:
+        self.stream, self.last = stream, stream.work[-1]
+
+    def synchronize(self) -> None:
+        while self.last in self.stream.work:
+            self.stream.work.pop(0)()
+
+
+def test_a_device_that_is_none_is_refused() -> None:
+    with pytest.raises(ValueError) as error:
+        uwaga.Recording(device="gpu")
+    assert str(error.value) == "watch: device must be a device of PyTorch's, such as 'cpu', or None, not 'gpu'"

@@ -1,0 +1,527 @@
+"""Changes of attention in models of transformers. Letters: B batch, H query heads, Q queries, K keys, E value width."""
+
+import itertools
+import re
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+
+import pytest
+import torch
+import transformers
+from tiny_models import DECODERS, ENCODERS, PAIRS, VOCABULARY, make
+from torch import Tensor, nn
+from waiting import HANG
+
+import uwaga
+from uwaga.inspect.layers.huggingface import find_attentions
+from uwaga.integrations import register_with_transformers
+from uwaga.integrations.transformers import editors
+
+register_with_transformers()
+IMPLEMENTATIONS = ("uwaga", "eager", "sdpa")
+FAMILIES = ("bert", "gpt2", "llama", "t5")
+HEAD = 2
+# The linear map after the heads, by the path of the attention layer.
+_OUTPUTS = {"bert": "output.dense", "gpt2": "c_proj", "llama": "o_proj", "t5": "o"}
+
+
+def model_of(family: str, implementation: str) -> nn.Module:
+    maker = {"bert": transformers.AutoModel, "t5": transformers.AutoModelForSeq2SeqLM}.get(
+        family, transformers.AutoModelForCausalLM
+    )
+    model = make(family, (ENCODERS | DECODERS | PAIRS)[family], maker)
+    model.set_attn_implementation(implementation)
+    return model
+
+
+def inputs_of(family: str, *, padded: bool = False) -> dict[str, Tensor]:
+    ids = torch.randint(3, VOCABULARY, (2, 7), generator=torch.Generator().manual_seed(3))
+    given = {"input_ids": ids}
+    if padded:
+        mask = torch.ones_like(ids)
+        mask[1, :3] = 0
+        given["attention_mask"] = mask if family in ("gpt2", "llama") else mask.flip(1)
+    return given | ({"decoder_input_ids": ids[:, :5]} if family == "t5" else {})
+
+
+def run(model: nn.Module, given: dict[str, Tensor]) -> Tensor:
+    found = model(**given)
+    return getattr(found, "logits", found[0])
+
+
+def last_layers(model: nn.Module) -> list[tuple[tuple[str, int], nn.Module, str]]:
+    """Of each kind: (kind, layer), the module and its path."""
+    found = {each.id.kind: ((each.id.kind, each.id.layer), each.module, each.path) for each in find_attentions(model)}
+    return list(found.values())
+
+
+def output_map(family: str, model: nn.Module, path: str) -> nn.Module:
+    base = path.rsplit(".", 1)[0] if family == "bert" else path
+    return model.get_submodule(f"{base}.{_OUTPUTS[family]}")
+
+
+@pytest.mark.parametrize("padded", [False, True], ids=["whole", "padded"])
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("family", FAMILIES)
+@torch.no_grad()
+def test_a_scaled_head_is_that_of_a_hook_bit_for_bit(family: str, implementation: str, padded: bool) -> None:
+    model, given = model_of(family, implementation), inputs_of(family, padded=padded)
+    for where, _, path in last_layers(model):
+        for factor in (0.0, -0.7):
+
+            def hook(_: nn.Module, into: tuple[Tensor], factor: float = factor) -> tuple[Tensor]:
+                heads = into[0].unflatten(-1, (4, -1)).clone()
+                heads[..., HEAD, :] *= factor
+                return (heads.flatten(-2),)
+
+            before, linear = run(model, given), output_map(family, model, path)
+            remove = linear.register_forward_pre_hook(hook).remove
+            expected = run(model, given)
+            remove()
+            # With a hook, a packed batch is unpacked before the map, whose product may have other last bits.
+            none = linear.register_forward_pre_hook(lambda _, into: (into[0].unflatten(-1, (4, -1)).flatten(-2),))
+            with uwaga.edit(model, heads={(*where, HEAD): factor}):
+                found = run(model, given)
+            none.remove()
+            assert torch.equal(found, expected)
+            assert not torch.equal(found, before)
+            assert torch.equal(run(model, given), before)
+            assert model.config._attn_implementation == implementation
+
+
+@pytest.mark.parametrize("cached", [True, False], ids=["cache", "no cache"])
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("family", ["gpt2", "llama", "t5"])
+@torch.no_grad()
+def test_a_generation_is_that_with_a_hook(family: str, implementation: str, cached: bool) -> None:
+    model, given = model_of(family, implementation), inputs_of(family, padded=True)
+    given.pop("decoder_input_ids", None)
+    options = {"max_new_tokens": 6, "do_sample": False, "use_cache": cached, "output_logits": True,
+               "return_dict_in_generate": True}  # fmt: skip
+    for where, _, path in last_layers(model):
+
+        def hook(_: nn.Module, into: tuple[Tensor]) -> tuple[Tensor]:
+            heads = into[0].unflatten(-1, (4, -1)).clone()
+            heads[..., HEAD, :] *= -3.0
+            return (heads.flatten(-2),)
+
+        linear = output_map(family, model, path)
+        before = model.generate(**given, **options)
+        remove = linear.register_forward_pre_hook(hook).remove
+        expected = model.generate(**given, **options)
+        beams = model.generate(**given, max_new_tokens=4, num_beams=3)
+        remove()
+        none = linear.register_forward_pre_hook(lambda _, into: (into[0].unflatten(-1, (4, -1)).flatten(-2),))
+        with uwaga.edit(model, heads={(*where, HEAD): -3.0}):
+            found = model.generate(**given, **options)
+            assert torch.equal(model.generate(**given, max_new_tokens=4, num_beams=3), beams)
+        none.remove()
+        assert torch.equal(found.sequences, expected.sequences)
+        assert all(torch.equal(one, other) for one, other in zip(found.logits, expected.logits, strict=True))
+        assert not torch.equal(found.logits[0], before.logits[0])
+
+
+def through_the_interface(
+    model: nn.Module, module: nn.Module, implementation: str, change: Callable[..., tuple]
+) -> Callable[[], None]:
+    """Register an attention function that calls the present one with what `change` makes of its arguments and of its result."""
+    name = f"test_{implementation}"
+    own = transformers.AttentionInterface().get(implementation)
+
+    def hooked(layer: nn.Module, *operands: Tensor, **options: object) -> tuple:
+        forward = own
+        if forward is None:
+            forward = __import__(type(layer).__module__, fromlist=["x"]).eager_attention_forward
+        if layer is not module:
+            return forward(layer, *operands, **options)
+        return change(forward, layer, *operands, **options)
+
+    transformers.AttentionInterface.register(name, hooked)
+    transformers.AttentionMaskInterface.register(name, transformers.AttentionMaskInterface()[implementation])
+    model.set_attn_implementation(name)
+    return lambda: model.set_attn_implementation(implementation)
+
+
+@pytest.mark.parametrize("head", [HEAD, None])
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+@pytest.mark.parametrize("family", FAMILIES)
+@torch.no_grad()
+def test_blocked_links_are_those_of_a_dense_mask_bit_for_bit(
+    family: str, implementation: str, head: int | None
+) -> None:
+    model = model_of(family, implementation)
+    given = inputs_of(family, padded=True)
+    for where, module, _ in last_layers(model):
+
+        def change(forward: Callable, layer: nn.Module, *operands: Tensor, **options: object) -> tuple:
+            query, key, value, mask = operands
+            hidden = torch.zeros(1, 4, query.shape[2], key.shape[2], dtype=torch.bool)
+            hidden[:, slice(None) if head is None else head, 3:5, [1, 2, 4]] = True
+            if mask is None:
+                causal = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool).tril()
+                seen = causal if layer.is_causal else torch.ones_like(causal)
+                mask = torch.where(seen, 0.0, torch.finfo(torch.float32).min)[None, None]
+            lowest = False if mask.dtype == torch.bool else torch.finfo(mask.dtype).min
+            return forward(layer, query, key, value, torch.where(hidden, lowest, mask), **options)
+
+        before = run(model, given)
+        back = through_the_interface(model, module, implementation, change)
+        expected = run(model, given)
+        back()
+        with uwaga.edit(model, scores={(*where, head): uwaga.Links([3, 4], [1, 2, 4])}):
+            found = run(model, given)
+        assert torch.equal(found, expected)
+        assert not torch.equal(found, before)
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+@pytest.mark.parametrize("family", FAMILIES)
+@torch.no_grad()
+def test_patches_are_those_of_other_operands_bit_for_bit(family: str, implementation: str) -> None:
+    model, given = model_of(family, implementation), inputs_of(family)
+    for where, module, _ in last_layers(model):
+        vectors = torch.randn(2, 2, 8)
+
+        def change(
+            forward: Callable, layer: nn.Module, *operands: Tensor, vectors: Tensor = vectors, **options: object
+        ) -> tuple:
+            query, key, value, mask = (None if x is None else x.clone() for x in operands)
+            query[:, 1, [3, 0]] = vectors
+            key[:, 0, 2] = vectors[0, 0]
+            value[:, 1, [1, 4]] = vectors
+            output, weights = forward(layer, query, key, value, mask, **options)
+            output = output.clone()
+            output[:, [2, 4], HEAD] = vectors
+            return output, weights
+
+        back = through_the_interface(model, module, implementation, change)
+        expected = run(model, given)
+        back()
+        patch = {
+            (*where, 0): uwaga.Patch("key", vectors[0, :1], 2),
+            (*where, 1): [uwaga.Patch("query", vectors, [3, 0]), uwaga.Patch("value", vectors, [1, 4])],
+            (*where, HEAD): uwaga.Patch("output", vectors, [2, 4]),
+        }
+        with uwaga.edit(model, patch=patch):
+            assert torch.equal(run(model, given), expected)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@torch.no_grad()
+def test_weights_after_softmax_are_those_of_eager_attention_bit_for_bit(family: str) -> None:
+    model, given = model_of(family, "eager"), inputs_of(family, padded=True)
+    for where, module, _ in last_layers(model):
+
+        def change(forward: Callable, layer: nn.Module, *operands: Tensor, **options: object) -> tuple:
+            _, weights = forward(layer, *operands, **options)
+            cut = weights.clone()
+            cut[:, HEAD, 3:5, [1, 2, 4]] = 0
+            value = operands[2].repeat_interleave(4 // operands[2].shape[1], 1)
+            return torch.matmul(cut, value).transpose(1, 2).contiguous(), weights
+
+        back = through_the_interface(model, module, "eager", change)
+        expected = run(model, given)
+        back()
+        with uwaga.edit(model, weights={(*where, HEAD): uwaga.Links([3, 4], [1, 2, 4])}):
+            found = run(model, given)
+        assert torch.equal(found, expected)
+        assert not torch.equal(found, run(model, given))
+
+
+def every(where: tuple[str, int], head: int, keys: int) -> dict:
+    """One change of each sort; `keys` is a number of key heads."""
+    place = (*where, head)
+    return {
+        "scores": {place: uwaga.Links([4, 8], [3, 5] if where[0] != "cross" else [3, 4])},
+        "weights": {place: uwaga.Links([5, 9], 4, factor=0.25)},
+        "patch": {
+            place: uwaga.Patch("output", torch.ones(1, 8), 9),
+            (*where, head * keys // 4): [uwaga.Patch("key", torch.ones(1, 8), 4)]
+            + ([uwaga.Patch("output", torch.ones(1, 8), 9)] if head * keys // 4 == head else []),
+        },
+        "heads": {place: -2.0},
+    }
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "t5"])
+@torch.no_grad()
+def test_all_implementations_edit_alike_with_and_without_caches(family: str) -> None:
+    """Positions are those of the text in every step, whatever the cache: the logits of generations agree to rounding."""
+    found = []
+    given = inputs_of(family, padded=True)
+    given.pop("decoder_input_ids", None)
+    for implementation in IMPLEMENTATIONS:
+        for cache in ({"use_cache": False}, {"use_cache": True}, {"cache_implementation": "static"}):
+            model = model_of(family, implementation)
+            with torch.no_grad():
+                for where, _, _ in last_layers(model):
+                    changes = every(where, HEAD, 2 if family == "llama" else 4)
+                    if where[0] == "encoder":
+                        changes = {"heads": changes["heads"], "scores": {(*where, HEAD): uwaga.Links([4], [3, 5])}}
+                    with uwaga.edit(model, **changes):
+                        out = model.generate(
+                            **given, max_new_tokens=12, min_new_tokens=12, do_sample=False, output_logits=True,
+                            return_dict_in_generate=True, disable_compile=True, **cache,
+                        )  # fmt: skip
+                    found.append((where, torch.stack(out.logits), out.sequences))
+    by_kind: dict[tuple, list] = {}
+    for where, logits, sequences in found:
+        by_kind.setdefault(where, []).append((logits, sequences))
+    for listed in by_kind.values():
+        for logits, sequences in listed[1:]:
+            assert torch.equal(sequences, listed[0][1])
+            torch.testing.assert_close(logits, listed[0][0], atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@torch.no_grad()
+def test_a_recording_in_the_block_shows_the_edited_computation(implementation: str) -> None:
+    model, given = model_of("gpt2", implementation), inputs_of("gpt2", padded=True)
+    with uwaga.edit(model, scores={("decoder", 1, HEAD): uwaga.Links([5, 6], 3)}, heads={("decoder", 0, 0): 0.0}):
+        with uwaga.watch(model) as recording:
+            inside = run(model, given)
+        plain = run(model, given)
+    weights = recording.maps[("decoder", 1)].to_dense()
+    assert torch.equal(weights[:, HEAD, 5:7, 3], torch.zeros(2, 2))
+    assert (weights[:, 0, 5:7, 3] > 0).all()
+    tokens = given["attention_mask"].bool()
+    torch.testing.assert_close(inside[tokens], plain[tokens], atol=1e-5, rtol=1e-5)
+    with uwaga.watch(model) as recording, uwaga.edit(model, heads={("decoder", 0, 0): 0.0}):
+        edited = run(model, given)
+    with uwaga.edit(model, heads={("decoder", 0, 0): 0.0}):
+        torch.testing.assert_close(run(model, given)[tokens], edited[tokens], atol=1e-5, rtol=1e-5)
+    assert model.config._attn_implementation == implementation
+
+
+@pytest.mark.parametrize(
+    "implementation", [each for each in IMPLEMENTATIONS if each != "sdpa"]
+)  # which returns no weights
+@torch.no_grad()
+def test_attentions_that_the_model_returns_are_edited(implementation: str) -> None:
+    model, given = model_of("bert", implementation), inputs_of("bert")
+    with uwaga.edit(model, scores={("encoder", 1, 0): uwaga.Links(2, [0, 1])}):
+        returned = model(**given, output_attentions=True).attentions[1]
+    weights = returned.to_dense() if isinstance(returned, uwaga.AttentionMap) else returned
+    assert torch.equal(weights[:, 0, 2, :2], torch.zeros(2, 2))
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@torch.no_grad()
+def test_a_query_that_sees_nothing_gives_zeros(implementation: str) -> None:
+    model, given = model_of("llama", implementation), inputs_of("llama")
+
+    def hook(_: nn.Module, into: tuple[Tensor]) -> tuple[Tensor]:
+        heads = into[0].unflatten(-1, (4, -1)).clone()
+        heads[:, 0, HEAD] = 0
+        return (heads.flatten(-2),)
+
+    with uwaga.edit(model, scores={("decoder", 2, HEAD): uwaga.Links(0, 0)}):
+        found = run(model, given)
+    remove = model.get_submodule("model.layers.2.self_attn.o_proj").register_forward_pre_hook(hook).remove
+    expected = run(model, given)
+    remove()
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
+
+
+@torch.no_grad()
+def test_nothing_remains_whatever_happens_inside() -> None:
+    model, given = model_of("gpt2", "sdpa"), inputs_of("gpt2")
+    before = run(model, given)
+    with pytest.raises(RuntimeError, match="inside"), uwaga.edit(model, heads={("decoder", 0, 0): 0.0}):
+        raise RuntimeError("inside")
+    assert model.config._attn_implementation == "sdpa"
+    with uwaga.edit(model, heads={("decoder", 0, 0): 0.0}):
+        once = run(model, given)
+        with uwaga.edit(model, heads={("decoder", 0, 1): 0.0}):
+            run(model, given)
+        assert torch.equal(run(model, given), once)
+        model.set_attn_implementation("eager")  # the choice of the user stays
+    assert model.config._attn_implementation == "eager"
+    model.set_attn_implementation("sdpa")
+    assert torch.equal(run(model, given), before)
+
+
+@torch.no_grad()
+def test_what_cannot_be_edited_says_so() -> None:
+    mpnet = transformers.MPNetModel(transformers.MPNetConfig(
+        vocab_size=32, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8))  # fmt: skip
+    rule = "edit: MPNetModel computes attention by itself, and cannot be edited"
+    with pytest.raises(ValueError, match=f"^{re.escape(rule)}$"), uwaga.edit(mpnet, heads={("encoder", 0, 0): 0.0}):
+        pass
+    gpt2 = transformers.GPT2LMHeadModel(transformers.GPT2Config(
+        vocab_size=32, n_embd=8, n_layer=1, n_head=2, reorder_and_upcast_attn=True, bos_token_id=1, eos_token_id=1,
+        attn_implementation="eager"))  # fmt: skip
+    rule = "edit: eager attention with reorder_and_upcast_attn=True is computed by the model itself; use "
+    with pytest.raises(ValueError, match=f"^{re.escape(rule)}"), uwaga.edit(gpt2, heads={("decoder", 0, 0): 0.0}):
+        pass
+    model = model_of("gpt2", "eager")
+    model.config._attn_implementation_internal = "flex_attention"
+    rule = "edit: attn_implementation='flex_attention' cannot be edited; use one of eager, sdpa, uwaga"
+    with pytest.raises(ValueError, match=f"^{re.escape(rule)}$"), uwaga.edit(model, heads={("decoder", 0, 0): 0.0}):
+        pass
+    model.config._attn_implementation_internal = "eager"
+    with (
+        pytest.raises(ValueError, match=re.escape("edit: there is no head 4 in decoder 0, whose heads are 0 to 3")),
+        uwaga.edit(model, heads={("decoder", 0, 4): 0.0}),
+    ):
+        run(model, inputs_of("gpt2"))
+    llama = model_of("llama", "uwaga")
+    with (
+        pytest.raises(
+            ValueError, match=re.escape("edit: there is no key head 2 in decoder 0, whose key heads are 0 to 1")
+        ),
+        uwaga.edit(llama, patch={("decoder", 0, 2): uwaga.Patch("key", torch.ones(1, 8))}),
+    ):
+        run(llama, inputs_of("llama"))
+    rule = "edit: a packed batch (cu_seq_lens_q) has no positions of texts; only outputs of heads can be edited in it"
+    offsets = torch.tensor([0, 3, 7], dtype=torch.int32)
+    packed = {"input_ids": torch.randint(3, VOCABULARY, (1, 7)), "cu_seq_lens_q": offsets, "cu_seq_lens_k": offsets}
+    with (
+        pytest.raises(ValueError, match=f"^{re.escape(rule)}$"),
+        uwaga.edit(llama, scores={("decoder", 0, 2): uwaga.Links(0, 0)}),
+    ):
+        llama(**packed)
+
+
+@torch.no_grad()
+def test_two_threads_edit_one_model_each_by_itself() -> None:
+    model, given = model_of("gpt2", "sdpa"), inputs_of("gpt2")
+    before, found = run(model, given), {}
+    right = {}
+    for head in (0, 1):
+        with uwaga.edit(model, heads={("decoder", 1, head): 0.0}):
+            right[head] = run(model, given)
+    both, first_left = threading.Barrier(2, timeout=HANG), threading.Event()
+
+    def edited(head: int) -> None:
+        with torch.no_grad():
+            with uwaga.edit(model, heads={("decoder", 1, head): 0.0}):
+                both.wait()
+                found[head] = run(model, given)
+                both.wait()
+                if head == 1:
+                    assert first_left.wait(HANG)
+                    found["after the other left"] = run(model, given)
+            first_left.set()
+
+    threads = [threading.Thread(target=edited, args=(head,)) for head in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert torch.equal(found[0], right[0])
+    assert torch.equal(found[1], right[1])
+    assert torch.equal(found["after the other left"], right[1])
+    assert torch.equal(run(model, given), before)
+    assert model.config._attn_implementation == "sdpa"
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("family", FAMILIES)
+@torch.no_grad()
+def test_the_mean_leaves_padding_out_or_says_that_it_cannot(family: str, implementation: str) -> None:
+    model, given = model_of(family, implementation), inputs_of(family, padded=True)
+    where, _, path = last_layers(model)[0]
+    seen: list[Tensor] = []
+    remove = (
+        output_map(family, model, path)
+        .register_forward_pre_hook(lambda _, into: seen.append(into[0].unflatten(-1, (4, -1))[:, :, HEAD]))
+        .remove
+    )
+    run(model, given)
+    remove()
+    assert where[0] == ("encoder" if family in ("bert", "t5") else "decoder")
+    if implementation == "uwaga" and where[0] == "decoder":  # padding on the left is a mask of documents there
+        with (
+            pytest.raises(ValueError, match=r'"mean" cannot tell padding in a mask of documents; give the vector$'),
+            uwaga.edit(model, heads={(*where, HEAD): "mean"}),
+        ):
+            run(model, given)
+        return
+    found = []
+    for value in ("mean", seen[0][given["attention_mask"].bool()].mean(0)):
+        with uwaga.edit(model, heads={(*where, HEAD): value}):
+            states = run(model, given)
+            found.append(states if family == "t5" else states[given["attention_mask"].bool()])
+    torch.testing.assert_close(*found, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@torch.no_grad()
+def test_a_compiled_model_is_edited_too(implementation: str) -> None:
+    model, given = model_of("bert", implementation), inputs_of("bert")
+    compiled = torch.compile(model, backend="eager")
+    before = run(compiled, given)
+    with uwaga.edit(model, heads={("encoder", 1, 0): 0.0}):
+        found, expected = run(compiled, given), run(model, given)
+    torch.testing.assert_close(found, expected)
+    assert not torch.equal(found, before)
+    assert torch.equal(run(compiled, given), before)
+    torch.compiler.reset()
+
+
+def _orders(contexts: int) -> list[tuple[int, ...]]:
+    """All orders in which contexts begin and end: each number twice, the first time where it begins."""
+    return sorted(set(itertools.permutations([*range(contexts), *range(contexts)])))
+
+
+_CONTEXTS = [
+    *itertools.product([("edit", "watch")], IMPLEMENTATIONS, [False, True]),
+    (("edit", "edit"), "eager", False),
+    (("watch", "watch"), "sdpa", False),
+    (("edit", "edit", "watch"), "sdpa", False),
+]
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize(("kinds", "implementation", "may_be_compiled"), _CONTEXTS)
+@torch.no_grad()
+def test_contexts_begin_and_end_in_any_order(
+    kinds: tuple[str, ...], implementation: str, may_be_compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At every moment those are in effect that have begun and not ended, and nothing remains."""
+    monkeypatch.setattr(editors, "_may_be_compiled", lambda: may_be_compiled)
+    monkeypatch.setattr(torch.compiler, "disable", lambda function: function)  # its import takes seconds
+    model, given = model_of("gpt2", implementation), inputs_of("gpt2")
+    of_edits = {n for n, kind in enumerate(kinds) if kind == "edit"}
+
+    def edit(*heads: int) -> AbstractContextManager[object]:
+        return uwaga.edit(model, heads={("decoder", 0, head): 0.0 for head in heads})
+
+    before = run(model, given)
+    expected = {(): before}
+    for heads in [*((n,) for n in of_edits), (0, 1)]:
+        with edit(*heads):
+            expected[heads] = run(model, given)
+    for order in _orders(len(kinds))[:: 7 if len(kinds) > 2 else 1]:
+        begun: dict[int, ExitStack] = {}
+        for n in order:
+            if n in begun:
+                begun.pop(n).close()
+            else:
+                begun[n] = ExitStack()
+                begun[n].enter_context(edit(n) if n in of_edits else uwaga.watch(model))
+            found = run(model, given)
+            torch.testing.assert_close(found, expected[tuple(sorted(of_edits & begun.keys()))], atol=1e-5, rtol=1e-4)
+            is_watched = bool(begun.keys() - of_edits)
+            assert (model.config._attn_implementation.split("+")[0] == "uwaga") == (
+                is_watched or implementation == "uwaga"
+            )
+        assert model.config._attn_implementation == implementation
+    assert torch.equal(run(model, given), before)
+    assert not editors._SWITCHED
+
+
+@torch.no_grad()
+def test_the_users_choice_inside_stays_whichever_context_ends_last() -> None:
+    for order in ("watch", "edit"):
+        model, given = model_of("gpt2", "sdpa"), inputs_of("gpt2")
+        watch, edit = ExitStack(), ExitStack()
+        watch.enter_context(uwaga.watch(model))
+        edit.enter_context(uwaga.edit(model, heads={("decoder", 0, 0): 0.0}))
+        run(model, given)
+        model.set_attn_implementation("eager")
+        for stack in (watch, edit) if order == "edit" else (edit, watch):
+            stack.close()
+        assert model.config._attn_implementation == "eager"

@@ -1,0 +1,291 @@
+"""Maps of transformers' models while they are watched, against their own eager attention.
+
+Letters: B batch, H heads, Q queries, K keys.
+"""
+
+import copy
+import threading
+
+import pytest
+import tiny_models as tiny
+import torch
+from tolerance import assert_as_exact, once
+from torch import Tensor, nn
+from waiting import HANG
+
+import uwaga
+
+transformers = pytest.importorskip("transformers", reason="transformers is not installed: the extra `test` brings it")
+
+
+ENCODERS, DECODERS, PAIRS = tiny.ENCODERS, tiny.DECODERS, tiny.PAIRS
+
+
+@pytest.fixture(autouse=True)
+def _exact_softmax(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eager attention casts its softmax to float32, also in the float64 copy that says what is right."""
+    softmax = torch.nn.functional.softmax
+
+    def of_its_own_dtype(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor:
+        return softmax(x, dim=dim, dtype=None if x.dtype == torch.float64 else dtype)
+
+    monkeypatch.setattr(torch.nn.functional, "softmax", of_its_own_dtype)
+
+
+def padded(ids: Tensor, *, left: bool) -> Tensor:
+    """A mask that hides three tokens of the second row."""
+    mask = torch.ones_like(ids)
+    mask[1, slice(None, 3) if left else slice(-3, None)] = 0
+    return mask
+
+
+@torch.no_grad()
+def check(model: nn.Module, kinds: dict[str, str], rows: dict[str, Tensor], **inputs: Tensor) -> None:
+    """Each map lies no farther from the float64 copy's eager weights than twice what the float32 ones do, and a unit.
+
+    Args:
+        kinds: from kind to the name of the eager weights in the output.
+        rows: by kind, (B, Q) the queries that are no padding.
+    """
+    eager = model(**inputs, output_attentions=True)
+    in_float64 = copy.deepcopy(model).double()
+    exact = once(lambda: in_float64(**inputs, output_attentions=True))
+    with uwaga.watch(model) as recording:
+        model(**inputs)
+    assert model.config._attn_implementation == "eager"
+    assert {kind for kind, _ in recording.maps} == set(kinds)
+    for kind, name in kinds.items():
+        assert len([other for other, _ in recording.maps if other == kind]) == len(eager[name])
+        for layer, peer in enumerate(eager[name]):
+            found = recording.maps[(kind, layer)].to_dense()
+            assert found.shape == peer.shape
+            is_token = rows[kind].bool()[:, None].expand(found.shape[:3])
+
+            def right(name: str = name, layer: int = layer, is_token: Tensor = is_token) -> Tensor:
+                return exact()[name][layer][is_token]
+
+            assert_as_exact(found[is_token], peer[is_token], right)
+
+
+@pytest.mark.parametrize("family", ENCODERS)
+def test_maps_of_encoders_are_eager_attention(family: str) -> None:
+    model = tiny.make(family, ENCODERS[family], transformers.AutoModel)
+    ids = tiny.tokens(2, 9)
+    mask = padded(ids, left=False)
+    check(model, {"encoder": "attentions"}, {"encoder": mask}, input_ids=ids, attention_mask=mask)
+
+
+@pytest.mark.parametrize("family", DECODERS)
+def test_maps_of_decoders_are_eager_attention(family: str) -> None:
+    model = tiny.make(family, DECODERS[family], transformers.AutoModel)
+    ids = tiny.tokens(2, 9)
+    mask = padded(ids, left=True)
+    check(model, {"decoder": "attentions"}, {"decoder": mask}, input_ids=ids, attention_mask=mask)
+
+
+@pytest.mark.parametrize("family", PAIRS)
+def test_maps_of_encoders_with_decoders_are_eager_attention(family: str) -> None:
+    model = tiny.make(family, PAIRS[family], transformers.AutoModelForSeq2SeqLM)
+    ids, answer = tiny.tokens(2, 9), tiny.tokens(2, 5, seed=1)
+    mask, all_of = padded(ids, left=False), torch.ones_like(answer)
+    kinds = {kind: f"{kind}_attentions" for kind in ("encoder", "decoder", "cross")}
+    rows = {"encoder": mask, "decoder": all_of, "cross": all_of}
+    check(model, kinds, rows, input_ids=ids, attention_mask=mask, decoder_input_ids=answer)
+
+
+@torch.no_grad()
+def check_passes(found: uwaga.Recording, model: nn.Module, kinds: tuple[str, ...], **inputs: Tensor) -> None:
+    """The maps of several passes lie no farther from one pass in float64 than twice what one in float32 does, and a unit."""
+    with uwaga.watch(model) as whole:
+        model(**inputs)
+    in_float64 = copy.deepcopy(model).double()
+
+    @once
+    def right() -> uwaga.Recording:
+        with uwaga.watch(in_float64) as watched:
+            in_float64(**inputs)
+        return watched
+
+    assert found.tokens == whole.tokens
+    for where in [where for where in whole.maps if where[0] in kinds]:
+
+        def weights(recording: uwaga.Recording, where: tuple[str, int] = where) -> Tensor:
+            dense = recording.maps[where].to_dense()
+            # What an encoder computes at padding is undefined, and another number in float64.
+            return dense.transpose(1, 2)[inputs["attention_mask"].bool()] if where[0] == "encoder" else dense
+
+        assert_as_exact(weights(found), weights(whole), lambda weights=weights: weights(right()))
+
+
+@pytest.mark.parametrize("how", ["greedy", "drawn", "left padding", "static cache", "beams"])
+@pytest.mark.parametrize("family", DECODERS)
+@torch.no_grad()
+def test_the_maps_of_a_generation_are_those_of_one_pass_over_its_text(family: str, how: str) -> None:
+    model = tiny.make(family, DECODERS[family], transformers.AutoModelForCausalLM)
+    ids = tiny.tokens(2, 5)
+    mask = padded(ids, left=True) if how == "left padding" else torch.ones_like(ids)
+    options = {
+        "drawn": {"do_sample": True},
+        "static cache": {"cache_implementation": "static"},
+        "beams": {"num_beams": 3},
+    }
+    with uwaga.watch(model) as recording:
+        texts = model.generate(ids, attention_mask=mask, max_new_tokens=6, **options.get(how, {}))
+    if how == "beams":
+        recording = recording.of(texts)
+    mask = torch.nn.functional.pad(mask, (0, 5), value=1)
+    # As `generate` counts them.
+    places = (mask.cumsum(-1) - 1).clamp(min=0)
+    check_passes(recording, model, ("decoder",), input_ids=texts[:, :-1], attention_mask=mask, position_ids=places)
+
+
+@pytest.mark.parametrize("how", ["greedy", "beams"])
+@pytest.mark.parametrize("family", PAIRS)
+@torch.no_grad()
+def test_the_maps_of_an_answer_are_those_of_one_pass_over_it(family: str, how: str) -> None:
+    model = tiny.make(family, PAIRS[family], transformers.AutoModelForSeq2SeqLM)
+    ids = tiny.tokens(3, 7)
+    mask = padded(ids, left=False)
+    with uwaga.watch(model) as recording:
+        texts = model.generate(ids, attention_mask=mask, max_new_tokens=6, num_beams=3 if how == "beams" else 1)
+    if how == "beams":
+        recording = recording.of(texts)
+    inputs = {"input_ids": ids, "attention_mask": mask, "decoder_input_ids": texts[:, :-1]}
+    check_passes(recording, model, ("encoder", "decoder", "cross"), **inputs)
+
+
+@torch.no_grad()
+def drafted(family: str) -> tuple[nn.Module, uwaga.Recording, Tensor]:
+    """A model, what was recorded of a generation that looks its drafts up in the prompt, and the text."""
+    model = tiny.make(family, DECODERS[family], transformers.AutoModelForCausalLM)
+    prompt = tiny.tokens(1, 10).repeat(1, 2)
+    with uwaga.watch(model) as recording:
+        text = model.generate(prompt, max_new_tokens=8, min_new_tokens=8, do_sample=False, prompt_lookup_num_tokens=3)
+    for read in (lambda: recording.maps[("decoder", 0)], lambda: recording.tokens):
+        with pytest.raises(ValueError) as raised:
+            read()
+        assert str(raised.value) == (
+            "Recording: speculative decoding (assisted generation) read candidate tokens that may have been rejected; use "
+            "recording.of(texts), with all ids that the decoder read and wrote"
+        )
+    assert "_get_candidate_generator" not in vars(model)
+    return model, recording, text
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_drafts_that_were_thrown_away_are_in_no_map(family: str) -> None:
+    model, recording, text = drafted(family)
+    found = recording.of(text)
+    assert found.tokens == {"decoder": [[str(each) for each in text[0, :-1].tolist()]]}
+    with torch.no_grad():
+        whole = model(text[:, :-1], output_attentions=True, use_cache=False).attentions
+    for layer, expected in enumerate(whole):
+        torch.testing.assert_close(found.maps[("decoder", layer)].to_dense(), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_drafts_in_a_window_are_refused() -> None:
+    _, recording, text = drafted("mistral")
+    with pytest.raises(ValueError, match=r"Recording\.of: "):
+        recording.of(text)
+
+
+def test_watches_of_one_generation_may_be_nested() -> None:
+    model = tiny.make("gpt2", DECODERS["gpt2"], transformers.AutoModelForCausalLM)
+    prompt = tiny.tokens(1, 10).repeat(1, 2)
+    with uwaga.watch(model) as outer, uwaga.watch(model) as inner:
+        text = model.generate(prompt, max_new_tokens=4, do_sample=False, prompt_lookup_num_tokens=3)
+    for recording in (outer, inner):
+        with pytest.raises(ValueError, match="candidate tokens"):
+            _ = recording.tokens
+        assert len(recording.of(text).tokens["decoder"][0]) == text.shape[1] - 1
+
+
+def test_a_bias_by_distance_is_kept_as_a_vector() -> None:
+    model = tiny.make("t5", PAIRS["t5"], transformers.AutoModelForSeq2SeqLM)
+    sizes = []
+    for length in (64, 128, 256):
+        with uwaga.watch(model, kinds=["encoder"]) as recording:
+            model.encoder(tiny.tokens(1, length))
+        sizes.append(recording.nbytes)
+    # A matrix would make the second step four times as large as the first.
+    assert sizes[2] - sizes[1] == 2 * (sizes[1] - sizes[0])
+
+
+@torch.no_grad()
+def test_a_model_attends_as_before_also_after_an_exception() -> None:
+    model = tiny.make("llama", DECODERS["llama"], transformers.AutoModel)
+    model.set_attn_implementation("sdpa")
+    with pytest.raises(IndexError), uwaga.watch(model):
+        model(torch.tensor([[tiny.VOCABULARY]]))
+    assert model.config._attn_implementation == "sdpa"
+
+
+@torch.no_grad()
+@torch.no_grad()
+def test_a_watch_of_another_thread_outlives_the_one_that_began_before_it() -> None:
+    model, ids = tiny.make("llama", DECODERS["llama"], transformers.AutoModel), tiny.tokens(1, 5)
+    began, first_ended = threading.Event(), threading.Event()
+    found: list[uwaga.Recording] = []
+
+    @torch.no_grad()
+    def second() -> None:
+        with uwaga.watch(model) as recording:
+            began.set()
+            assert first_ended.wait(HANG)
+            model(ids)
+        found.append(recording)
+
+    thread, before = threading.Thread(target=second), model.config._attn_implementation
+    with uwaga.watch(model):
+        thread.start()
+        assert began.wait(HANG)
+        model(ids)
+    first_ended.set()
+    thread.join()
+    assert found
+    assert model.config._attn_implementation == before
+
+
+def test_a_part_of_somebody_elses_model_is_watched_too() -> None:
+    class Mine(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.base = tiny.make("bert", ENCODERS["bert"], transformers.AutoModel)
+
+        def forward(self, ids: Tensor) -> Tensor:
+            return self.base(ids).last_hidden_state
+
+    mine = Mine()
+    ids = tiny.tokens(2, 5)
+    with uwaga.watch(mine) as outer, uwaga.watch(mine.base, layers=[1]) as inner:
+        mine(ids)
+    assert len(outer.maps) == 3
+    assert list(inner.maps) == [("encoder", 1)]
+    assert torch.equal(outer.maps[("encoder", 1)].to_dense(), inner.maps[("encoder", 1)].to_dense())
+
+
+def test_a_family_that_ignores_the_interface_is_refused() -> None:
+    config = transformers.MPNetConfig(vocab_size=20, hidden_size=8, num_hidden_layers=1, num_attention_heads=2)
+    model = transformers.MPNetModel(config)
+    with pytest.raises(ValueError) as caught, uwaga.watch(model):
+        pass
+    assert str(caught.value) == "watch: MPNetModel computes attention by itself, and cannot be watched"
+
+
+def test_layers_that_share_one_attention_are_refused() -> None:
+    sizes = {"hidden_size": 8, "embedding_size": 8, "intermediate_size": 8, "num_attention_heads": 2, "vocab_size": 20}
+    model = transformers.AlbertModel(transformers.AlbertConfig(num_hidden_layers=3, **sizes))
+    with pytest.raises(ValueError) as caught, uwaga.watch(model):
+        pass
+    expected = "watch: the 3 layers of AlbertModel share 1 attention, whose maps cannot be distinguished"
+    assert str(caught.value) == expected
+
+
+def test_two_attentions_of_one_name_are_refused() -> None:
+    make = lambda: tiny.make("bert", ENCODERS["bert"], transformers.AutoModel)  # noqa: E731
+    with pytest.raises(ValueError) as caught, uwaga.watch(nn.ModuleDict({"left": make(), "right": make()})):
+        pass
+    assert str(caught.value) == (
+        "watch: two attentions of this model are encoder 0, left.encoder.layer.0.attention.self and "
+        "right.encoder.layer.0.attention.self; watch a part of it that has one of them"
+    )

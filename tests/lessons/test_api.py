@@ -1,0 +1,100 @@
+"""uwaga.lesson, and work_through, which gives the numbers without a page."""
+
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+import pytest
+import torch
+
+import uwaga
+from uwaga.viewer.lesson import Lesson, work_through
+from uwaga.viewer.service import ViewService
+from uwaga.viewer.view_model import ViewModel
+
+
+def test_inputs_are_a_sentence_words_or_a_matrix() -> None:
+    assert work_through("a pen .")["x"].shape == (3, 4)
+    assert work_through(["a", "pen"])["x"].shape == (2, 4)
+    x = torch.randn(3, 5)
+    worked = work_through(x, heads=1)
+    np.testing.assert_array_equal(worked["x"], x.numpy())
+    assert worked.request["tokens"] == ["x1", "x2", "x3"]
+    assert work_through(x.tolist(), tokens="one two three", heads=1).request["tokens"] == ["one", "two", "three"]
+
+
+def test_a_sentence_is_split_into_words_and_punctuation() -> None:
+    assert work_through("this is a pen.").request["tokens"] == ["this", "is", "a", "pen", "."]
+    np.testing.assert_array_equal(work_through("this is a pen.")["x"], work_through("this is a pen .")["x"])
+    assert work_through(["a pen", "."]).request["tokens"] == ["a pen", "."]
+
+
+def test_given_weights_give_the_output_of_attention() -> None:
+    x, wq, wk, wv = (torch.randn(3, 3) for _ in range(4))
+    worked = work_through(x, wq=wq, wk=wk, wv=wv.numpy(), heads=1)
+    expected = uwaga.attention(x @ wq, x @ wk, x @ wv)
+    np.testing.assert_allclose(worked["output"], expected.numpy(), atol=1e-5)
+
+
+def test_matrices_are_copies() -> None:
+    worked = work_through()
+    worked["x"][:] = 7
+    assert worked["x"].max() == 2
+
+
+def test_an_unknown_matrix_is_refused() -> None:
+    with pytest.raises(KeyError) as caught:
+        work_through("a")["weight"]
+    assert str(caught.value.args[0]).startswith("unknown matrix 'weight': choose one of x, lengths, crude_scores, ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"inputs": "a b", "tokens": "c d"}, "lesson: the words are given twice: tokens= is only for a matrix X"),
+        ({"inputs": torch.zeros(3)}, "lesson: inputs must be a matrix, but has shape (3,)"),
+        ({"inputs": "a", "wq": [[1.0], [2.0, 3.0]]}, "lesson: wq must be a matrix of numbers: "),
+        ({"inputs": "a", "head": 2}, "lesson: unknown argument 'head'"),
+        ({"inputs": ""}, "lesson: text must have 1 to 12 words and punctuation marks, not 0"),
+        ({"inputs": []}, "lesson: inputs must be a matrix, but has shape (0,)"),
+        ({"inputs": torch.zeros(2, 2), "tokens": "a, b"}, "lesson: x must be a list of 3 rows, not 2 rows"),
+    ],
+)
+def test_invalid_inputs_are_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        work_through(**arguments)
+    assert str(caught.value).startswith(message)
+
+
+@pytest.fixture
+def served(capsys: pytest.CaptureFixture[str]) -> Iterator[Lesson]:
+    pytest.importorskip("uvicorn", reason="the extra `view` is not installed")
+    with uwaga.lesson("my pen .", browser=False, block=False) as worked:
+        assert capsys.readouterr().out == f"uwaga.lesson: {worked.view.address}\n"
+        yield worked
+
+
+def test_the_served_lesson_has_the_numbers_and_a_url_of_the_lesson(served: Lesson) -> None:
+    assert served["weights"].shape == (3, 3)
+    address = urlsplit(served.view.address)
+    assert address.hostname == "127.0.0.1"
+    assert address.fragment.endswith("&tab=lesson")
+    assert repr(served) == f"Lesson('my pen .', 23 steps, {len(served.matrices)} matrices, {served.view.address})"
+
+
+def test_in_a_notebook_the_lesson_is_a_widget(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("anywidget", reason="the extra `view` is not installed")
+    monkeypatch.setattr("uwaga.viewer.lesson.in_notebook", lambda: True)
+    with uwaga.lesson("my pen .") as worked:
+        shown = worked._repr_mimebundle_(include=None, exclude=None)
+        data = shown[0] if isinstance(shown, tuple) else shown
+        assert "application/vnd.jupyter.widget-view+json" in data
+        assert worked["x"].shape == (3, 4)
+
+
+def test_the_page_opens_with_the_given_inputs() -> None:
+    service = ViewService(ViewModel.empty(), lesson=work_through("my pen .").request)
+    assert service.answer({"ask": "lesson"}).meta["question"]["tokens"] == ["my", "pen", "."]
+    assert service.answer({"ask": "lesson", "tokens": ["a"]}).meta["question"]["tokens"] == ["a"]
+    assert service.answer({"ask": "about"}).meta["sides"] == []

@@ -1,0 +1,235 @@
+"""The line of Python beside each step, executed with the step's own numbers, gives the matrices of that step whatever the options; and the words about numbers are true of them."""
+
+import re
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import uwaga
+from uwaga import nn
+from uwaga.lessons.build import build_steps
+from uwaga.lessons.compute import layer_of
+from uwaga.lessons.document import Step
+from uwaga.lessons.example import Example, parse_example, vector
+from uwaga.lessons.steps.blocks import filled, spec_of
+from uwaga.nn import MultiHeadAttention, SinusoidalPositions
+
+SENTENCES = st.lists(st.sampled_from(["this", "is", "a", "pen", ".", "猫", "nobody", "é"]), min_size=1, max_size=6)
+
+
+@st.composite
+def examples(draw: st.DrawFn) -> Example:
+    tokens = draw(SENTENCES)
+    width = draw(st.integers(1, 6))
+    inner, values = draw(st.sampled_from([(width, width), (2, 4), (3, 1), (4, 4)]))
+    numbers = st.integers(-8, 8).map(lambda n: n / 4)
+
+    def matrix(rows: int, columns: int) -> list[list[float]]:
+        return draw(st.lists(st.lists(numbers, min_size=columns, max_size=columns), min_size=rows, max_size=rows))
+
+    settings = {"scaled": draw(st.booleans()), "norm": draw(st.sampled_from(["post", "pre"]))}
+    settings |= {"steps": draw(st.integers(0, 9)), "written": draw(SENTENCES)}
+    request: dict[str, Any] = {"tokens": tokens, "settings": settings}
+    if draw(st.booleans()):
+        request["x"] = matrix(len(tokens), width)
+        request["settings"] |= {"wq": matrix(width, inner), "wk": matrix(width, inner), "wv": matrix(width, values)}
+    return parse_example({"ask": "lesson", **request})
+
+
+def matrix(step: Step, name: str) -> torch.Tensor:
+    return next(m.numbers for section in step.sections for m in section.matrices if m.id == name)
+
+
+def run(code: str, names: dict[str, Any]) -> list[Any]:
+    """The values of the expressions, or of the names that are bound."""
+    bound, _, expression = code.partition("     #")[0].rpartition(" = ")
+    with torch.no_grad():
+        if bound:
+            exec(f"{bound} = {expression}", names)
+            return [names[name.strip()] for name in bound.split(",")]
+        return [eval(part, names) for part in expression.split("; ")]
+
+
+# What each line gives: matrices of its step.
+GIVES = {
+    "crude": ["crude"],
+    "vectors": ["q", "k", "v"],
+    "scores": ["scores"],
+    "scale": ["scaled"],
+    "softmax": ["weights"],
+    "sum": ["output"],
+    "alike": ["feature_products"],
+    "linear": ["linear_output"],
+    "past": ["own_payload"],
+    "length": ["twice_output"],
+    "masks": ["past_output"],
+    "database": ["keys_output", "payload_output"],
+    "heads": ["layer_output"],
+}
+
+
+@settings(max_examples=10, deadline=None)
+@given(examples())
+def test_every_line_gives_the_numbers_beside_it(example: Example) -> None:
+    steps = {step.id: step for step in build_steps(example)}
+    x = example.x_NM
+    with torch.no_grad():
+        single = layer_of(example, heads=1)
+        q, k, v = (each.squeeze(0) for each in single.project(x, x, x))
+    names = {"torch": torch, "uwaga": uwaga, "X": x, "payload": example.payload_NP, "q": q, "k": k, "v": v}
+    for name, wanted in GIVES.items():
+        step = steps[name]
+        layer = layer_of(example, heads=1 if name == "vectors" else example.heads)
+        found = run(step.code, names | {"layer": layer})
+        for each, id in zip(found, wanted, strict=True):
+            torch.testing.assert_close(each.reshape(matrix(step, id).shape), matrix(step, id))
+    weights = matrix(steps["softmax"], "weights")
+    for i in range(len(example.tokens)):
+        (found,) = run(steps["weighted"].code, names | {"weights": weights, "i": i})
+        assert torch.equal(found, matrix(steps["weighted"], "weighted")[i])
+    if x.shape[1] % 2 == 0:
+        (found,) = run(steps["positions"].code, names)
+        assert torch.equal(found, matrix(steps["positions"], "x_placed"))
+        assert isinstance(SinusoidalPositions(x.shape[1]), torch.nn.Module)
+    else:
+        assert steps["positions"].code == ""
+
+
+@settings(max_examples=12, deadline=None)
+@given(examples())
+def test_the_lines_of_the_encoder_and_the_decoder_give_the_numbers_beside_them(example: Example) -> None:
+    steps = {step.id: step for step in build_steps(example)}
+    inside = {"post": "block{}_ff_out_norm", "pre": "block{}_ff_sum"}[example.norm]
+    last = {"post": "block2_ff_out_norm", "pre": "encoder_final_norm"}[example.norm]
+    written = {"post": "decoder_ff_out_norm", "pre": "decoder_ff_sum"}[example.norm]
+    spec = spec_of(example)
+    memory = matrix(steps["stack"], last)
+    names = {
+        "uwaga": uwaga,
+        "source": steps["encoder"].sections[0].matrices[0].numbers,
+        "target": matrix(steps["decoder"], "written"),
+        "memory": memory,
+        "encoder_layer": filled(example, nn.EncoderLayer(spec)),
+        "encoder": filled(example, nn.Encoder(spec, 2)),
+        "decoder_layer": filled(example, nn.DecoderLayer(spec)),
+        "decoder": filled(example, nn.Decoder(spec, 1)),
+    }
+    close(run(steps["encoder"].code, names), matrix(steps["encoder"], inside.format(1)))
+    close(run(steps["stack"].code, names), memory)
+    close(run(steps["decoder"].code, names), matrix(steps["decoder"], written))
+    whole = (
+        matrix(steps["decoder"], "decoder_final_norm") if example.norm == "pre" else matrix(steps["decoder"], written)
+    )
+    close(run(steps["architecture"].code, names), whole)
+
+
+def close(found: list[torch.Tensor], expected: torch.Tensor) -> None:
+    """LayerNorm divides by as little as sqrt(1e-5), so rounding errors grow by up to 316."""
+    torch.testing.assert_close(found[0], expected, rtol=1e-4, atol=1e-3)
+
+
+@settings(max_examples=12, deadline=None)
+@given(examples())
+def test_the_line_of_the_learning_step_gives_its_gradients(example: Example) -> None:
+    step = next(step for step in build_steps(example) if step.id == "learning")
+    names: dict[str, Any] = {"torch": torch, "uwaga": uwaga, "before": matrix(step, "learn_wanted").argmax(-1)}
+    names |= {"P": matrix(step, "learn_codes"), "E": matrix(step, "learn_words")}
+    names |= {f"W_{letter.upper()}": matrix(step, f"learn_w{letter}").requires_grad_() for letter in "qkv"}
+    gradients = eval(step.code, names)
+    for letter, gradient in zip("qkv", gradients, strict=True):
+        torch.testing.assert_close(gradient, matrix(step, f"learn_dw{letter}"), rtol=1e-4, atol=1e-6)
+
+
+@settings(max_examples=10, deadline=None)
+@given(examples())
+def test_the_layer_that_is_named_is_the_layer(example: Example) -> None:
+    step = next(step for step in build_steps(example) if step.id == "heads")
+    constructor = re.search(r"# (uwaga\.nn\..*) with these weights", step.code)
+    assert constructor is not None
+    layer = eval(constructor[1], {"uwaga": uwaga})
+    assert isinstance(layer, MultiHeadAttention)
+    layer.load_state_dict(layer_of(example, example.heads).state_dict())
+    with torch.no_grad():
+        torch.testing.assert_close(layer(example.x_NM), matrix(step, "layer_output"))
+
+
+def test_the_packed_and_the_padded_batch() -> None:
+    example = parse_example({"ask": "lesson"})
+    step = next(step for step in build_steps(example) if step.id == "batches")
+    sentences = [torch.tensor([vector(word, 4) for word in sentence]) for sentence in example.sentences]
+    lengths = torch.tensor([len(sentence) for sentence in sentences])
+    padded = torch.nn.utils.rnn.pad_sequence(sentences, batch_first=True)
+    names = {"uwaga": uwaga, "layer": layer_of(example, example.heads), "sentences": sentences}
+    packed, rectangle = run(step.code, names | {"padded": padded, "lengths": lengths})
+    assert torch.equal(packed.values, matrix(step, "packed"))
+    rows = torch.cat([row[:length] for row, length in zip(rectangle, lengths.tolist(), strict=True)])
+    assert torch.equal(rows, matrix(step, "padded"))
+
+
+def test_the_entropy_of_the_scaling_step() -> None:
+    step = next(step for step in build_steps(parse_example({"ask": "lesson"})) if step.id == "root")
+    measured = matrix(step, "saturation")
+    generator = torch.Generator().manual_seed(0)
+    q, k = (torch.randn(n, int(measured[0, 0]), generator=generator) for n in (256, 32))
+    (found,) = run(step.code, {"uwaga": uwaga, "q": q, "k": k, "v": torch.zeros(len(k), 1)})
+    torch.testing.assert_close(found, measured[0, 1])
+
+
+@settings(max_examples=10, deadline=None)
+@given(examples())
+def test_scores_are_called_symmetric_only_where_they_are(example: Example) -> None:
+    step = next(step for step in build_steps(example) if step.id == "scores")
+    scores, says = matrix(step, "scores"), step.text[1]
+    quoted = re.search(r"“(.*?)” has a score of (\S+) with “(.*?)”, and “.*?” one of (\S+) with", says)
+    if quoted is None:
+        assert "with these numbers it is" in says
+        assert float((scores - scores.T).abs().max()) < 0.01
+    else:
+        assert "no longer symmetric" in says
+        assert quoted[2] != quoted[4]
+
+
+@settings(max_examples=10, deadline=None)
+@given(examples())
+def test_findings_about_sums_heads_and_learning_are_true(example: Example) -> None:
+    steps = {step.id: step for step in build_steps(example)}
+    said = {
+        name: " ".join(each.text for part in step.sections for each in part.findings) for name, step in steps.items()
+    }
+    sums = matrix(steps["crude"], "crude_sums")
+    assert ("happen to" in said["crude"]) == bool((sums - 1).abs().max() < 0.005)
+    if example.heads > 1:
+        apart = matrix(steps["heads"], "head1_weights") - matrix(steps["heads"], "head2_weights")
+        assert ("have the same weights" in said["heads"]) == bool(apart.abs().max() < 0.005)
+    before, after = re.search(
+        r"With one more step the loss \w+ (?:from|at) (\S+?)(?: to (\S+?))?[.:](?:\s|$)", said["learning"]
+    ).groups()  # type: ignore[union-attr]
+    progress = matrix(steps["learning"], "learn_progress")[example.steps : example.steps + 2, 1]
+    assert abs(float(before) - float(progress[0])) <= 0.0051
+    assert after is None or abs(float(after) - float(progress[1])) <= 0.0051
+    falls, rises = "falls from" in said["learning"], "rises from" in said["learning"]
+    assert falls == (after is not None and bool(progress[1] < progress[0]))
+    assert rises == (after is not None and bool(progress[1] > progress[0]))
+
+
+def test_a_difference_that_is_rounding_has_no_colours() -> None:
+    steps = {step.id: step for step in build_steps(parse_example({"ask": "lesson"}))}
+    shades = {each.id: each.shade for part in steps["positions"].sections for each in part.matrices}
+    assert (shades["without_apart"], shades["with_apart"]) == ("none", "signed")
+
+
+def test_columns_have_names_only_where_the_vectors_were_made_by_hand() -> None:
+    assert parse_example({"ask": "lesson"}).width_names == ("pointing", "acting", "thing", "ending")
+    assert parse_example({"ask": "lesson", "tokens": ["this", "nobody"]}).width_names == ("x1", "x2", "x3", "x4")
+
+
+@pytest.mark.parametrize("scaled", [True, False])
+def test_the_titles_say_whether_scores_are_scaled(scaled: bool) -> None:
+    steps = build_steps(parse_example({"ask": "lesson", "settings": {"scaled": scaled}}))
+    said = "\n".join(text for step in steps if step.number for text in (step.title, step.code, *step.text))
+    assert ("softmax(Q Kᵀ/√d_k) V" in said) == scaled
+    assert ("softmax(Q Kᵀ) V" in said) == (not scaled)
+    assert ("scale=1.0" in next(step.code for step in steps if step.number == "6 of 6")) == (not scaled)

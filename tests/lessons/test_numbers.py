@@ -1,0 +1,172 @@
+"""The lesson's numbers, compared with NumPy in float64, and the properties that its texts state."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from uwaga.viewer.lesson import work_through
+from uwaga.viewer.queries.lesson import answer_lesson as answer
+
+Numbers = Any
+
+
+@pytest.fixture(scope="module")
+def numbers(numbers_of: Callable[..., Numbers]) -> Numbers:
+    return numbers_of(answer({"ask": "lesson"}))
+
+
+def softmax(scores: NDArray[np.float64], visible: NDArray[np.bool_] | None = None) -> NDArray[np.float64]:
+    exponentials = np.exp(scores) * (1 if visible is None else visible)
+    sums = exponentials.sum(-1, keepdims=True)
+    return np.divide(exponentials, sums, out=np.zeros_like(exponentials), where=sums > 0)
+
+
+def near(found: NDArray[np.float64], expected: NDArray[np.float64]) -> None:
+    # float32 sums of a few products of numbers up to 10.
+    np.testing.assert_allclose(found, expected, atol=2e-5, rtol=1e-5)
+
+
+def test_the_six_steps(numbers: Numbers) -> None:
+    x = numbers["x"]
+    q, k, v = (x @ numbers[name] for name in ("wq", "wk", "wv"))
+    weights = softmax(q @ k.T / 2)
+    near(numbers["q"], q)
+    near(numbers["k"], k)
+    near(numbers["v"], v)
+    near(numbers["scores"], q @ k.T)
+    near(numbers["scaled"], q @ k.T / 2)
+    near(numbers["weights"], weights)
+    near(numbers["weighted"], weights[:, :, None] * v)
+    near(numbers["output"], weights @ v)
+
+
+def test_the_calculation_per_token_equals_the_matrix_form(numbers: Numbers) -> None:
+    np.testing.assert_allclose(numbers["score_sums"][:, :, 0], numbers["scores"], rtol=1e-6)
+    np.testing.assert_allclose(numbers["output_token"][:, 0], numbers["output"], rtol=1e-6)
+    near(numbers["q_products"].sum(1), numbers["q"])
+
+
+def test_unnormalised_attention_and_its_shortcomings(numbers: Numbers) -> None:
+    x, scores = numbers["x"], numbers["crude_scores"]
+    near(scores, x @ x.T)
+    near(numbers["crude"], x @ x.T @ x)
+    assert (scores == scores.T).all()
+    assert np.abs(numbers["crude_sums"] - 1).max() > 1
+    # "a" has a larger score with "pen" than with itself.
+    assert scores[2, 3] > scores[2, 2]
+    near(numbers["crude_shuffled"], numbers["crude"][::-1])
+
+
+def test_the_bilinear_form_gives_the_scores(numbers: Numbers) -> None:
+    near(numbers["form"], numbers["wq"] @ numbers["wk"].T)
+    near(numbers["form_scores"], numbers["scores"])
+    assert np.abs(numbers["scores"] - numbers["scores"].T).max() > 1
+
+
+def test_without_scaling_scores_are_unchanged(numbers_of: Callable[..., Numbers]) -> None:
+    unscaled = numbers_of(answer({"ask": "lesson", "settings": {"scaled": False}}))
+    assert (unscaled["scaled"] == unscaled["scores"]).all()
+    near(unscaled["weights"], softmax(unscaled["scores"]))
+
+
+@pytest.mark.parametrize(
+    ("name", "visible"),
+    [
+        ("causal", np.tri(5, dtype=bool)),
+        ("past", np.tri(5, k=-1, dtype=bool)),
+        ("window", np.tri(5, dtype=bool) & ~np.tri(5, k=-2, dtype=bool)),
+        ("lengths", np.arange(5)[None] < np.full((5, 1), 3)),
+    ],
+)
+def test_masks(numbers: Numbers, name: str, visible: NDArray[np.bool_]) -> None:
+    weights = softmax(numbers["scaled"], visible)
+    assert (numbers[f"{name}_bits"] == visible).all()
+    assert (np.isnan(numbers[f"{name}_scores"]) == ~visible).all()
+    near(numbers[f"{name}_weights"], weights)
+    near(numbers[f"{name}_output"], weights @ numbers["v"])
+
+
+def test_with_a_strictly_causal_mask_the_first_row_is_zero(numbers: Numbers) -> None:
+    assert (numbers["past_weights"][0] == 0).all()
+    assert (numbers["past_output"][0] == 0).all()
+
+
+def test_the_soft_database(numbers: Numbers) -> None:
+    near(numbers["keys_output"], numbers["weights"] @ numbers["k"])
+    near(numbers["payload_output"], numbers["weights"] @ numbers["payload"])
+    near(numbers["sharp_weights"], softmax(8 * numbers["scaled"]))
+    near(numbers["sharp_output"], numbers["sharp_weights"] @ numbers["payload"])
+
+
+@pytest.mark.parametrize("heads", [1, 2, 4])
+def test_heads(numbers_of: Callable[..., Numbers], heads: int) -> None:
+    numbers = numbers_of(answer({"ask": "lesson", "settings": {"heads": heads}}))
+    width, outputs = 4 // heads, []
+    for head in range(heads):
+        columns = slice(head * width, (head + 1) * width)
+        q, k, v = (numbers[name][:, columns] for name in "qkv")
+        weights = softmax(q @ k.T / np.sqrt(width))
+        near(numbers[f"head{head + 1}_weights"], weights)
+        outputs.append(weights @ v)
+    near(numbers["joined"], np.concatenate(outputs, axis=1))
+    near(numbers["layer_output"], np.concatenate(outputs, axis=1) @ numbers["wo"])
+
+
+def test_batches(numbers: Numbers) -> None:
+    """Sentences of 5, 3 and 1 tokens."""
+    assert numbers["work_total"][0].tolist() == pytest.approx([9, 15, 35, 75, 1 - 35 / 75])
+    assert numbers["places"].sum() == 9
+    near(numbers["packed"], numbers["padded"])
+    # The first sentence is the one of the other steps.
+    near(numbers["packed"][:5], numbers["layer_output"])
+    assert numbers["cut"].tolist() == [[5, 4, 1], [3, 3, 0], [1, 1, 0]]
+
+
+def test_without_positions_the_output_is_permutation_equivariant(numbers: Numbers) -> None:
+    near(numbers["without_apart"], np.zeros((5, 4)))
+    assert np.abs(numbers["with_apart"]).max() > 0.1
+    near(numbers["without_order"], numbers["layer_output"])
+
+
+def test_positions(numbers: Numbers) -> None:
+    place, pair = np.arange(5)[:, None], np.arange(2)[None]
+    angle = place / 10000 ** (2 * pair / 4)
+    near(numbers["codes"], np.stack((np.sin(angle), np.cos(angle)), -1).reshape(5, 4))
+    near(numbers["wavelengths"][:, 1], 2 * np.pi * 10000 ** (2 * np.arange(2) / 4))
+    frequency = 10000 ** (-2 * np.arange(32) / 64)
+    near(numbers["similarity"][:, 1], np.cos(np.arange(64)[:, None] * frequency).mean(-1))
+
+
+def test_the_distance_after_which_position_codes_repeat(numbers: Numbers) -> None:
+    """44 is about 7 * 2 pi; codes of width 64 do not repeat within a million positions."""
+    repeats = numbers["repeats"]
+    assert repeats[0, 0] == 44
+    assert np.isnan(repeats[-1]).all()
+
+
+def test_why_scores_are_scaled(numbers: Numbers) -> None:
+    variance, softmaxes = numbers["variance"], numbers["saturation"]
+    assert variance[:, 1] / variance[:, 0] == pytest.approx(1, abs=0.15)
+    assert variance[:, 2] == pytest.approx(1, abs=0.15)
+    _, entropy, entropy_scaled, largest, largest_scaled, gradient, gradient_scaled = softmaxes.T
+    assert entropy[-1] < 0.1 < 0.8 < entropy_scaled.min()
+    assert largest[-1] > 0.9 > 0.3 > largest_scaled.max()
+    assert gradient[-1] < gradient[0] / 1000
+    assert gradient_scaled.max() < 2 * gradient_scaled.min()
+
+
+def test_a_seed_determines_the_measurements(numbers: Numbers, numbers_of: Callable[..., Numbers]) -> None:
+    other, again = (numbers_of(answer({"ask": "lesson", "settings": {"seed": seed}})) for seed in (1, 0))
+    assert (other["variance"][:, 1] != numbers["variance"][:, 1]).any()
+    np.testing.assert_array_equal(again["variance"], numbers["variance"])
+
+
+def test_a_word_has_the_same_vector_in_every_sentence() -> None:
+    first, second = work_through("my pen is my pen"), work_through("pen my")
+    x = first["x"]
+    assert (x[0] == x[3]).all()
+    assert (x[1] == second["x"][0]).all()
+    assert (x[0] == second["x"][1]).all()

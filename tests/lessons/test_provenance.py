@@ -1,0 +1,141 @@
+"""Provenance: the rule of every number of the lesson gives that number from the cells that it names."""
+
+from collections.abc import Callable, Iterator
+from graphlib import TopologicalSorter
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from uwaga.viewer.queries.lesson import answer_lesson as answer
+
+# Rules without a formula: the user's own numbers, measurements, position codes, and the layer over other tokens.
+TEXT_RULES = {"typed", "given", "code"}
+
+
+def random_question(tokens: int, width: int, inner: int, values: int, heads: int, **settings: Any) -> dict[str, Any]:
+    """A request with random numbers, so that none is a special case."""
+    generator = torch.Generator().manual_seed(tokens * 100 + width)
+
+    def rows(*shape: int) -> list[list[float]]:
+        return torch.randn(shape, generator=generator).tolist()
+
+    weights = {"wq": rows(width, inner), "wk": rows(width, inner), "wv": rows(width, values), "wo": rows(values, width)}
+    words = [f"w{place}" for place in range(tokens)]
+    return {
+        "ask": "lesson",
+        "tokens": words,
+        "x": rows(tokens, width),
+        "settings": weights | {"heads": heads} | settings,
+    }
+
+
+QUESTIONS = {
+    "default": {"ask": "lesson"},
+    "unscaled": {"ask": "lesson", "settings": {"scaled": False, "heads": 4}},
+    "one token": random_question(1, 1, 1, 1, 1),
+    "largest": random_question(12, 8, 8, 8, 4, window=3, length=5, limit=2),
+    "odd": random_question(3, 5, 3, 6, 3, length=0, sharpness=-2.0, order=[1, 2, 0]),
+    "before": random_question(6, 4, 8, 4, 2, norm="pre", steps=7, written=["w0", "other", "w0"]),
+    "narrow": random_question(4, 2, 6, 2, 2, scaled=False, sharpness=0.0, payload=[[1.0], [2.0], [3.0], [-4.0]]),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("question", QUESTIONS.values(), ids=QUESTIONS.keys())
+def test_every_number_equals_what_its_rule_gives(question: dict[str, Any], numbers_of: Callable[..., Any]) -> None:
+    numbers = numbers_of(answer(question))
+    checked = 0
+    for name in numbers.facts:
+        checked += check(numbers, name, cells(numbers, name))
+    assert checked > 50
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.data())
+def test_numbers_of_random_lessons_equal_what_their_rules_give(
+    numbers_of: Callable[..., Any], data: st.DataObject
+) -> None:
+    """Over sentences, numbers and settings: a few numbers of every matrix of every step, recomputed in float64."""
+    draw = data.draw
+    width, heads = draw(st.integers(1, 6)), draw(st.integers(1, 3))
+    inner, values = (heads * draw(st.integers(1, 2)) for _ in range(2))
+    tokens = draw(st.lists(st.sampled_from(["this", "is", "a", "pen", ".", "猫"]), min_size=1, max_size=7))
+    question = random_question(len(tokens), width, inner, values, heads, seed=draw(st.integers(0, 3)))
+    question["tokens"] = tokens
+    question["settings"] |= {
+        "scaled": draw(st.booleans()),
+        "norm": draw(st.sampled_from(["post", "pre"])),
+        "steps": draw(st.integers(0, 20)),
+        "rate": draw(st.sampled_from([0.5, 2.0])),
+        "written": draw(st.lists(st.sampled_from(["a", "pen", "yes"]), min_size=1, max_size=4)),
+    }
+    numbers = numbers_of(answer(question))
+    chooser = np.random.default_rng(draw(st.integers(0, 2**16)))
+    for name in numbers.facts:
+        places = np.argwhere(np.ones(numbers.sliced(name).shape))
+        some = chooser.permutation(places)[:5]
+        check(numbers, name, (((name, *map(int, at)), float(numbers.sliced(name)[tuple(at)])) for at in some))
+
+
+def check(numbers: Any, name: str, some: Iterator[tuple[Any, float]]) -> int:
+    """Asserts that cells of a matrix have the numbers of its rule; the number of cells whose rule is not a text."""
+    allowed, checked = tolerance(numbers, name), 0
+    for cell, value in some:
+        expected = numbers.recomputed(cell)
+        if expected is None:
+            continue
+        checked += 1
+        assert np.isclose(value, expected, rtol=1e-5, atol=allowed, equal_nan=True), (cell, value, expected)
+    return checked
+
+
+def test_rules_name_existing_matrices(numbers_of: Callable[..., Any]) -> None:
+    numbers = numbers_of(answer({"ask": "lesson"}))
+    for name, facts in numbers.facts.items():
+        rules = facts["source"].get("rules", [facts["source"]])
+        assert all(reference["of"] in numbers.facts for rule in rules for reference in rule["from"]), name
+        assert all(rule["op"] not in TEXT_RULES or not rule["from"] for rule in rules), name
+        assert all(rule.get("say", "words") for rule in rules), name
+
+
+def test_rules_have_no_cycles(numbers_of: Callable[..., Any]) -> None:
+    """Following the rules from any number ends at an input or at a text."""
+    numbers = numbers_of(answer({"ask": "lesson"}))
+
+    sources = {}
+    for name, facts in numbers.facts.items():
+        rules = facts["source"].get("rules", [facts["source"]])
+        # A column of a matrix may be computed from another column of the same matrix.
+        sources[name] = {each["of"] for one in rules for each in one["from"]} - {name}
+    ordered = list(TopologicalSorter(sources).static_order())  # raises CycleError
+    depth: dict[str, int] = {}
+    for name in ordered:
+        depth[name] = 1 + max((depth[each] for each in sources[name]), default=0)
+    # From the probability of a word back through the decoder, two encoder blocks, their attention and norms, to X.
+    assert depth["next_word"] > 30
+
+
+def cells(numbers: Any, name: str) -> Iterator[tuple[tuple[str, int, int, int], float]]:
+    for (c, i, j), value in np.ndenumerate(numbers.sliced(name)):
+        yield (name, c, i, j), float(value)
+
+
+def tolerance(numbers: Any, name: str) -> float:
+    """Twice the float32 rounding error of a sum of at most 12 products of numbers of this size; exp of a score has the absolute
+    error of the score as its relative error."""
+    rule = numbers.facts[name]["source"]
+    if rule["op"] == "normalized":  # the mean's rounding error is divided by the standard deviation
+        x, stats = (numbers[each["of"]] for each in rule["from"][:2])
+        return (
+            24
+            * float(np.finfo(np.float32).eps)
+            * max(1.0, float(np.abs(x).max()) / float(np.sqrt(stats[:, 1].min() + rule["eps"])))
+        )
+    parts = [each["of"] for one in rule.get("rules", [rule]) for each in one["from"]]
+    largest = [float(np.nanmax(np.abs(numbers[part]), initial=0.0)) for part in parts]
+    scale = float(np.prod(largest)) if rule["op"] == "dot" else max(largest, default=1.0)
+    return 24 * float(np.finfo(np.float32).eps) * max(1.0, scale)

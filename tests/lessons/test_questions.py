@@ -1,0 +1,87 @@
+"""The questions of the lesson: their right answers are those of the numbers, whatever the example."""
+
+from typing import Any
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from uwaga.lessons.document import Question
+from uwaga.viewer.lesson import work_through
+
+WORDS = st.lists(st.sampled_from(["this", "is", "a", "pen", ".", "pen", "\u732b"]), min_size=1, max_size=6)
+
+
+def asked(tokens: list[str], **options: Any) -> tuple[dict[str, Question], Any]:
+    worked = work_through(tokens, **options)
+    return {step.id: step.question for step in worked.steps if step.question is not None}, worked
+
+
+def right(question: Question) -> list[str]:
+    return [question.choices[place] for place in question.answers]
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    WORDS,
+    st.booleans(),
+    st.sampled_from([1, 2, 4]),
+    st.sampled_from([0.0, 0.5, 8.0, -2.0]),
+    st.sampled_from(["post", "pre"]),
+)
+def test_the_right_answers_are_those_of_the_numbers(
+    tokens: list[str], scaled: bool, heads: int, sharpness: float, norm: str
+) -> None:
+    questions, worked = asked(tokens, scaled=scaled, heads=heads, sharpness=sharpness, norm=norm)
+    known = worked.matrices
+    for question in questions.values():
+        assert 2 <= len(question.choices) == len(set(question.choices))
+        assert 1 <= len(question.answers) < len(question.choices) or len(set(tokens)) < len(tokens)
+        assert all(name in known for name in question.covers)
+        for name, row, column in question.cells:
+            assert row < len(known[name].rows)
+            assert column < len(known[name].columns)
+    for name, of in (("scores", "scores"), ("weighted", "weights")):
+        if name in questions:
+            _, i, j = questions[name].cells[0]
+            row = worked[of][i]
+            assert row[j] == row.max()
+            label = f"\u201c{tokens[j]}\u201d"
+            assert any(each.startswith(label) for each in right(questions[name]))
+            best = {tokens[place] for place in np.flatnonzero(np.isclose(row, row.max(), rtol=1e-5, atol=1e-5))}
+            assert all(any(each.startswith(f"\u201c{word}\u201d") for word in best) for each in right(questions[name]))
+    largest = worked["weights"].max()
+    expected = "under 0.4" if largest < 0.4 else "from 0.4 to 0.7" if largest <= 0.7 else "over 0.7"
+    assert right(questions["softmax"]) == [expected]
+    _, i, j = questions["database"].cells[0]
+    change = worked["sharp_weights"][i, j] - worked["weights"][i, j]
+    assert right(questions["database"]) == [
+        "It stays." if abs(change) <= 1e-5 else "It grows." if change > 0 else "It shrinks."
+    ]
+    _, by_tokens, by_features = worked["multiplications"][0]
+    fewer = (
+        "Both need the same."
+        if by_tokens == by_features
+        else "Q (K\u1d40 V)"
+        if by_features < by_tokens
+        else "(Q K\u1d40) V"
+    )
+    assert right(questions["linear"]) == [fewer]
+    if "heads" in questions:
+        _, i, _ = questions["heads"].cells[0]
+        best = [
+            np.flatnonzero(np.isclose(worked[f"head{h}_weights"][i], worked[f"head{h}_weights"][i].max(), atol=1e-5))
+            for h in (1, 2)
+        ]
+        assert right(questions["heads"]) == ["Yes." if set(best[0]) & set(best[1]) else "No."]
+
+
+def test_a_single_token_is_not_asked_about_others() -> None:
+    questions, _ = asked(["pen"])
+    assert not {"crude", "scores", "weighted", "past", "learning", "heads"} & set(questions)
+    assert {"softmax", "masks", "encoder"} <= set(questions)
+
+
+def test_every_step_with_numbers_has_a_question() -> None:
+    questions, worked = asked(["this", "is", "a", "pen", "."])
+    assert {step.id for step in worked.steps} - set(questions) == {"model"}

@@ -1,0 +1,231 @@
+"""Runs calls by 1, 2, 3 and 4 processes over gloo, and faults of processes. A separate program, since it forks: PyTorch is imported
+once, and has started no threads before a fork.
+
+    python tests/sequence_parallel/processes.py FOLDER JOB ...       # a JOB is a name of JOBS and a number of processes: "cases:3"
+
+Each process writes what its job returned to FOLDER/JOB.RANK.pt.
+"""
+
+import datetime
+import gc
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from sequence_cases import CASES, gradients_of, layer_and_input, parts
+
+import uwaga
+from uwaga.ops import attention_and_lse
+
+# Seconds that a process waits for another: one that is stopped, and any other, which a busy machine may keep waiting.
+TIMEOUT, PATIENCE = 5, 600
+
+
+def cases(rank: int, size: int) -> Any:
+    found = {}
+    for name, make in CASES.items():
+        whole = make()
+        queries = parts(whole.query.shape[-2], size, f"{name} queries")
+        keys = parts(whole.key.shape[-2], size, f"{name} keys")
+        with uwaga.sequence_parallel.sequence_parallel():
+            found[name] = gradients_of(whole, attention_and_lse, *queries[rank : rank + 2], *keys[rank : rank + 2])
+    return found
+
+
+def maps(rank: int, size: int) -> Any:
+    """Statistics of maps: those of this process's queries, those of its keys, and two rows in every process."""
+    found = {}
+    for name, make in CASES.items():
+        whole = make()
+        length, keys_length = whole.query.shape[-2], whole.key.shape[-2]
+        first, last = parts(length, size, f"{name} queries")[rank : rank + 2]
+        first_key, last_key = parts(keys_length, size, f"{name} keys")[rank : rank + 2]
+        query, key = whole.query[..., first:last, :], whole.key[..., first_key:last_key, :]
+        m = uwaga.sequence_parallel.attention_map(query, key, **whole.options)
+        assert (m.first_query, m.first_key) == (first, first_key)
+        assert m.shape == (*whole.query.shape[:-1], keys_length)
+        rows = [m.row(i) for i in (0, length - 1)] if length else []
+        found[name] = [[m.lse, m.entropy(), *m.topk(5)], m.received(), rows]
+    return found
+
+
+def layer(rank: int, size: int) -> Any:
+    """A layer of a Transformer within sequence_parallel: the output, and the gradients of input and weights."""
+    model, x = layer_and_input()
+    cuts = parts(x.shape[1], size, "layer")
+    own = x[:, cuts[rank] : cuts[rank + 1]].clone().requires_grad_()
+    with uwaga.sequence_parallel.sequence_parallel():
+        output = model(own, mask=uwaga.Causal())
+    found = torch.autograd.grad(output.square().sum(), [own, *model.parameters()])
+    return [output.detach(), *found]
+
+
+def doctor(rank: int, size: int) -> Any:
+    """What every process learns of all of them, and its own id."""
+    return [[tuple(x) for x in uwaga.sequence_parallel.doctor()], os.getpid()]
+
+
+def levels(rank: int, size: int) -> Any:
+    """The same where the last process has another instruction set."""
+    if rank == size - 1:
+        os.environ["UWAGA_LEVEL"] = "scalar"
+    return doctor(rank, size)
+
+
+def message(call: Callable[[], Any]) -> str:
+    try:
+        call()
+    except (ValueError, RuntimeError, IndexError) as error:
+        return f"{type(error).__name__}: {error}"
+    return "no error"
+
+
+def disagreements(rank: int, size: int) -> Any:
+    """What each process is told where the second one's arguments are others than the first one's, or where a call is refused."""
+    attention = uwaga.sequence_parallel.attention
+
+    def x(heads: int = 2, width: int = 4, dtype: torch.dtype = torch.float32, batch: int = 1) -> Any:
+        return torch.randn(batch, heads, 6, width, dtype=dtype)
+
+    def is_second(one: Any, other: Any) -> Any:
+        return other if rank == 1 else one
+
+    other_dtype = x(dtype=is_second(torch.float32, torch.bfloat16))
+    other_width, other_heads = x(width=is_second(4, 8)), x(heads=is_second(2, 4))
+    key = x()
+    wants = x().requires_grad_(rank == 1)
+    bits = torch.ones(12, 12, dtype=torch.bool).tril()
+    other_bits = bits.clone()
+    other_bits[11, 0] = False  # of a row that the first process does not have
+    calls = {
+        "dtype": partial(attention, other_dtype, other_dtype, other_dtype),
+        "width": partial(attention, other_width, other_width, other_width),
+        "heads": partial(attention, other_heads, key, key),
+        "key width": partial(attention, x(), x(width=is_second(4, 8)), key),
+        "mask": partial(attention, key, key, key, mask=is_second(uwaga.Causal(), uwaga.Window(3, 0))),
+        "ids": partial(attention, key, key, key, mask=uwaga.Documents(torch.arange(12) // is_second(3, 4))),
+        "bits": partial(attention, key, key, key, mask=is_second(bits, other_bits)),
+        "bits beside ids": partial(
+            attention, key, key, key, mask=uwaga.Documents(torch.arange(12) // 3) | is_second(bits, other_bits)
+        ),
+        "bits of a head": partial(attention, key, key, key, mask=torch.stack([bits, is_second(bits, other_bits)])),
+        "bits of other strides": partial(
+            attention, key, key, key, mask=is_second(bits.expand(2, 12, 12), bits.T.clone().T.repeat(2, 1, 1))
+        ),
+        "bits of a map": partial(uwaga.sequence_parallel.attention_map, key, key, mask=is_second(bits, other_bits)),
+        "length of ids": partial(attention, key, key, key, mask=uwaga.Documents(torch.arange(is_second(12, 6)))),
+        "scale": partial(attention, key, key, key, scale=is_second(1.0, 2.0)),
+        "records": partial(attention, wants, key, key),
+        "ragged": partial(attention, *[uwaga.Ragged.from_list([torch.randn(3, 2, 4)])] * 3),
+        "bias": partial(attention, key, key, key, bias=torch.zeros(12, 12)),
+        "normalize": partial(attention, key, key, key, normalize=None),
+        "dropout": partial(attention, key, key, key, dropout=0.1),
+        "impl": partial(attention, key, key, key, impl="torch"),
+        "float64": partial(attention, *[x(dtype=torch.float64)] * 3),
+        "twice": partial(_twice, key),
+        "attend": partial(_attend, key),
+        "topk": partial(_topk, key),
+        "row": partial(_row, key, is_second(3, 4)),
+        "no such row": partial(_row, key, 12),
+        "another call": partial(_another_call, rank, key),
+    }
+    return {name: message(call) for name, call in calls.items()}
+
+
+def _twice(x: Any) -> None:
+    query = x.clone().requires_grad_()
+    output = uwaga.sequence_parallel.attention(query, x, x)
+    torch.autograd.grad(output.sum(), query, create_graph=True)
+
+
+def _attend(x: Any) -> None:
+    with uwaga.sequence_parallel.sequence_parallel():
+        uwaga.attend(x, x, x)
+
+
+def _topk(x: Any) -> None:
+    uwaga.sequence_parallel.attention_map(x, x).topk(0)
+
+
+def _row(x: Any, query: int) -> None:
+    uwaga.sequence_parallel.attention_map(x, x).row(query)
+
+
+def _another_call(rank: int, x: Any) -> None:
+    """The second process goes on to its next call where the first one is at the backward pass."""
+    query = x.clone().requires_grad_()
+    output = uwaga.sequence_parallel.attention(query, x, x)
+    if rank == 1:
+        uwaga.sequence_parallel.attention(query, x, x)
+    output.sum().backward()
+
+
+def _fault(fail: Callable[[], object], timeout: int, rank: int, size: int) -> Any:
+    """What the others are told, and after how many seconds, where the last process fails between forward and backward."""
+    x = torch.randn(1, 2, 500, 16, requires_grad=True)
+    group = dist.new_group(timeout=datetime.timedelta(seconds=timeout))  # which all are there to make
+    output = uwaga.sequence_parallel.attention(x, x, x, mask=uwaga.Causal(), group=group)
+    if rank == size - 1:
+        fail()
+    began = time.monotonic()
+    return [message(lambda: output.sum().backward()), time.monotonic() - began]
+
+
+killed = partial(_fault, lambda: os.kill(os.getpid(), signal.SIGKILL), PATIENCE)
+stopped = partial(_fault, lambda: os.kill(os.getpid(), signal.SIGSTOP), TIMEOUT)
+
+JOBS = {
+    "cases": cases, "maps": maps, "doctor": doctor, "levels": levels,
+    "layer": layer, "disagreements": disagreements, "killed": killed, "stopped": stopped
+}  # fmt: skip
+
+
+def run(folder: Path, job: str) -> None:
+    name, size = job.split(":")
+    children = [start(folder, job, name, rank, int(size)) for rank in range(int(size))]
+    failing = name in ("killed", "stopped")
+    codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in (children[:-1] if failing else children)]
+    if failing:
+        os.kill(children[-1], signal.SIGKILL)
+        os.waitpid(children[-1], 0)
+    if any(codes):
+        sys.exit(f"{job}: {codes}")
+
+
+def start(folder: Path, job: str, name: str, rank: int, size: int) -> int:
+    child = os.fork()
+    if child:
+        return child
+    code = 1
+    try:
+        timeout = datetime.timedelta(seconds=PATIENCE)
+        store = f"file://{folder / job}.store"
+        dist.init_process_group("gloo", init_method=store, rank=rank, world_size=size, timeout=timeout)
+        torch.save(JOBS[name](rank, size), folder / f"{job}.{rank}.pt")
+        if name not in ("killed", "stopped"):
+            dist.barrier()  # none closes its connections while another still uses them
+        code = 0
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        if code:
+            import traceback
+
+            traceback.print_exc()
+        os._exit(code)  # skips freeing PyTorch's modules, which takes a second
+    raise AssertionError("the process has ended")
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    uwaga.sequence_parallel.attention  # noqa: B018  # imports its modules before the forks
+    gc.freeze()  # garbage collection in a child skips the objects of PyTorch's modules
+    for each in sys.argv[2:]:
+        run(Path(sys.argv[1]), each)

@@ -1,0 +1,133 @@
+"""The calls that are divided over processes, made from their names: by the processes, and by the test on the whole sequence.
+
+Letters as in uwaga.sequence_parallel.sequence.
+"""
+
+import random
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+import uwaga
+from uwaga.nn import EncoderLayer, LayerSpec
+
+
+class Whole(NamedTuple):
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    options: dict[str, Any]
+    grad_output: Tensor
+    parameters: list[Tensor]  # that gradients flow to beside the operands
+
+
+def make(
+    queries: int,
+    keys: int | None = None,
+    *,
+    batch: tuple[int, ...] = (1,),
+    heads: int = 2,
+    groups: int = 2,
+    dtype: torch.dtype = torch.float32,
+    options: Callable[[], dict[str, Any]] = dict,
+) -> Callable[[], Whole]:
+    def made() -> Whole:
+        torch.manual_seed(queries + heads)
+        count = queries if keys is None else keys
+        query = torch.randn(*batch, heads, queries, 16).to(dtype)
+        key = torch.randn(*batch, groups, count, 16).to(dtype)
+        value = torch.randn(*batch, groups, count, 24).to(dtype)
+        grad_output = torch.randn(*batch, heads, queries, 24).to(dtype)
+        found = options()
+        bias = found.get("bias")
+        parameters = [x for x in (found.get("sinks"), None if bias is None else bias.parameter()) if x is not None]
+        return Whole(query, key, value, found, grad_output, parameters)
+
+    return made
+
+
+def ids(*lengths: int) -> Tensor:
+    return torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
+
+
+def _alibi() -> dict[str, Any]:
+    return {"mask": uwaga.Causal(), "bias": uwaga.AlibiBias(torch.tensor([0.5, 0.01], requires_grad=True))}
+
+
+def _relative() -> dict[str, Any]:
+    return {"bias": uwaga.RelativeBias(torch.randn(16, 2).requires_grad_())}
+
+
+def _sinks() -> dict[str, Any]:
+    return {"mask": uwaga.Causal(), "sinks": torch.randn(6).requires_grad_(), "softcap": 5.0, "scale": 0.3}
+
+
+def _starts() -> dict[str, Any]:
+    starts = torch.tensor([30, 150])
+    slopes = torch.tensor([0.5, 0.01], requires_grad=True)
+    return {"mask": uwaga.Causal(start=starts), "bias": uwaga.AlibiBias(slopes, start=starts)}
+
+
+def _dense() -> dict[str, Any]:
+    return {"mask": torch.rand(300, 300) < 0.3}
+
+
+CASES = {
+    "all": make(2300),
+    "causal": make(2300, options=lambda: {"mask": uwaga.Causal()}),
+    "strictly causal": make(300, options=lambda: {"mask": uwaga.Causal(include_self=False)}),
+    "window": make(5000, options=lambda: {"mask": uwaga.Window(130, 7)}),
+    "lengths": make(
+        400, batch=(3,), options=lambda: {"mask": uwaga.Causal() & uwaga.KeyLengths(torch.tensor([400, 0, 199]))}
+    ),
+    "documents": make(
+        2600, options=lambda: {"mask": uwaga.Documents(ids(7, 2, 90, 1800, 1, 300, 400)) & uwaga.Causal()}
+    ),
+    "documents of a batch": make(
+        200, batch=(2,), options=lambda: {"mask": uwaga.Documents(torch.stack([ids(150, 50), ids(20, 180)]))}
+    ),
+    "either": make(500, options=lambda: {"mask": uwaga.Window(20, 0) | uwaga.Documents(ids(300, 100, 100))}),
+    "alibi": make(2600, options=_alibi),
+    "relative": make(700, options=_relative),
+    "sinks, softcap, grouped heads": make(700, heads=6, options=_sinks),
+    "one key head": make(400, heads=5, groups=1, options=lambda: {"mask": uwaga.Causal()}),
+    "a start per sequence": make(200, 350, batch=(2,), options=_starts),
+    "cross": make(330, 2500, options=lambda: {"mask": uwaga.Causal()}),
+    "cross documents": make(60, 90, options=lambda: {"mask": uwaga.Documents(ids(20, 70), query_ids=ids(50, 10))}),
+    "dense": make(300, options=_dense),
+    "bfloat16": make(2300, dtype=torch.bfloat16, options=lambda: {"mask": uwaga.Causal()}),
+    "float16": make(500, dtype=torch.float16, options=lambda: {"mask": uwaga.Window(100, 100)}),
+    "fewer tokens than processes": make(2, options=lambda: {"mask": uwaga.Causal()}),
+    "no tokens": make(0),
+    "five dimensions": make(90, batch=(2, 3), options=lambda: {"mask": uwaga.Causal()}),
+    "no leading dimensions": make(90, batch=()),
+}
+
+
+def parts(length: int, size: int, seed: str) -> list[int]:
+    """Where each process's part begins, and the end: of random lengths; with more than two processes one has none."""
+    chosen = random.Random(f"{seed} {size}")
+    cuts = sorted(chosen.randint(0, length) for _ in range(size - 1))
+    if size > 2:
+        empty = chosen.randrange(size - 2)
+        cuts[empty + 1] = cuts[empty]
+    return [0, *cuts, length]
+
+
+def gradients_of(whole: Whole, attend: Callable[..., Any], first: int, last: int, first_key: int, last_key: int) -> Any:
+    """Output, lse, and the gradients of query, key, value and parameters, of a part of the whole."""
+    query = whole.query[..., first:last, :].clone().requires_grad_()
+    key, value = (x[..., first_key:last_key, :].clone().requires_grad_() for x in (whole.key, whole.value))
+    output, lse = attend(query, key, value, **whole.options)
+    # The lse has a gradient too; a row that sees no key has none.
+    loss = (output * whole.grad_output[..., first:last, :]).sum() + torch.where(lse.isfinite(), lse, 0.0).sum()
+    operands = [query, key, value, *whole.parameters]
+    found = torch.autograd.grad(loss, operands)
+    return [output.detach(), lse.detach(), *found]
+
+
+def layer_and_input() -> Any:
+    torch.manual_seed(0)
+    return EncoderLayer(LayerSpec(d_model=16, num_heads=2, d_ff=32)), torch.randn(2, 75, 16)

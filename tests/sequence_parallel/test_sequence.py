@@ -1,0 +1,245 @@
+"""Attention over 1 to 4 processes: the bits of one process; what each process is told where another one fails."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from sequence_cases import CASES, gradients_of, layer_and_input
+from torch import Tensor
+
+import uwaga
+from uwaga._base import native
+from uwaga.ops import attention_and_lse
+
+SIZES = (1, 2, 3, 4)
+JOBS = [f"cases:{n}" for n in SIZES]
+JOBS += ["maps:3", "layer:1", "layer:3", "doctor:2", "levels:2", "disagreements:2"]
+FAULTS = {"killed:3": 10.0, "stopped:3": 30.0}  # seconds within which it is told
+
+PATIENCE = 900  # seconds; a whole run takes some forty alone
+
+pytestmark = pytest.mark.slow
+
+
+def run(folder: Path, jobs: Iterable[str]) -> Callable[[str], list[Any]]:
+    """What each process of a job returned, by rank."""
+    program = Path(__file__).with_name("processes.py")
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    command = [sys.executable, str(program), str(folder), *jobs]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+    def read(job: str) -> list[Any]:
+        return [torch.load(path) for path in sorted(folder.glob(f"{job}.*.pt"))]
+
+    return read
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[Any]]:
+    return run(tmp_path_factory.mktemp("processes"), JOBS)
+
+
+@pytest.fixture(scope="module")
+def faults(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[Any]]:
+    return run(tmp_path_factory.mktemp("faults"), FAULTS)
+
+
+@pytest.fixture(scope="module")
+def whole() -> Callable[[str], list[Tensor]]:
+    """A case in one process, computed once."""
+    kept: dict[str, list[Tensor]] = {}
+
+    def get(name: str) -> list[Tensor]:
+        if name not in kept:
+            case = CASES[name]()
+            ends = 0, case.query.shape[-2], 0, case.key.shape[-2]
+            kept[name] = gradients_of(case, partial(attention_and_lse, impl="cpu"), *ends)
+        return kept[name]
+
+    return get
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", CASES)
+def test_parts_have_the_bits_of_one_process(
+    name: str, size: int, found: Callable[[str], list[Any]], whole: Callable[[str], list[Tensor]]
+) -> None:
+    by_rank = [of_rank[name] for of_rank in found(f"cases:{size}")]
+    assert len(by_rank) == size
+    parts = list(zip(*by_rank, strict=True))
+    expected = whole(name)
+    for what, pieces, exact in zip(("output", "lse", "query", "key", "value"), parts, expected, strict=False):
+        joined = torch.cat(pieces, dim=-1 if what == "lse" else -2)
+        assert torch.equal(joined, exact), what
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", [name for name, make in CASES.items() if make().parameters])
+def test_gradients_of_parameters_add_up(
+    name: str, size: int, found: Callable[[str], list[Any]], whole: Callable[[str], list[Tensor]]
+) -> None:
+    """Sums of n terms in another order: at most n units of rounding of the terms apart (Higham, "Accuracy and Stability of Numerical
+    Algorithms", 2002, section 4.2), of which the processes' sums are the largest that a test can see."""
+    case = CASES[name]()
+    terms = case.query.shape[-2] + case.key.shape[-2]
+    by_rank = [of_rank[name][5:] for of_rank in found(f"cases:{size}")]
+    for pieces, expected in zip(zip(*by_rank, strict=True), whole(name)[5:], strict=True):
+        by_process = torch.stack(pieces)
+        bound = terms * torch.finfo(torch.float32).eps / 2 * by_process.abs().sum(0)
+        assert ((by_process.sum(0) - expected).abs() <= bound).all()
+        assert size == 1 or not torch.equal(by_process[0], expected)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_maps_have_the_bits_of_one_process(name: str, found: Callable[[str], list[Any]]) -> None:
+    case = CASES[name]()
+    m = uwaga.AttentionMap(case.query, case.key, **case.options, impl="cpu")
+    by_rank = [of_rank[name] for of_rank in found("maps:3")]
+    queries = m.shape[-2]
+    with torch.no_grad():
+        top = m.topk(5)
+        expected = [m.lse, m.entropy(), top.weights, top.positions]
+        for pieces, exact, dimension in zip(
+            zip(*(x[0] for x in by_rank), strict=True), expected, (-1, -1, -2, -2), strict=True
+        ):
+            assert torch.equal(torch.cat(pieces, dim=dimension), exact)
+        assert torch.equal(torch.cat([x[1] for x in by_rank], dim=-1), m.received())
+        for of_rank in by_rank:
+            for row, i in zip(of_rank[2], (0, queries - 1), strict=False):
+                assert torch.equal(row, m[..., i, :])
+            assert len(of_rank[2]) == (2 if queries else 0)
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_a_layer_inside_sequence_parallel(size: int, found: Callable[[str], list[Any]]) -> None:
+    model, x = layer_and_input()
+    x.requires_grad_()
+    output = model(x, mask=uwaga.Causal())
+    gradients = torch.autograd.grad(output.square().sum(), [x, *model.parameters()])
+    parts = list(zip(*found(f"layer:{size}"), strict=True))
+    assert torch.equal(torch.cat(parts[0], dim=1), output)
+    assert torch.equal(torch.cat(parts[1], dim=1), gradients[0])
+    for pieces, exact in zip(parts[2:], gradients[1:], strict=True):
+        torch.testing.assert_close(torch.stack(pieces).sum(0), exact)
+
+
+AT = "ValueError: uwaga.sequence_parallel:"
+DISAGREE = f"{AT} the processes disagree on"
+REFUSED = "ProcessGroupError: uwaga.sequence_parallel: rank 1 refused its arguments; its own error says why"
+BOTH = {
+    "dtype": f"{DISAGREE} dtype: rank 0 has torch.float32, rank 1 has torch.bfloat16",
+    "width": f"{DISAGREE} head width D: rank 0 has 4, rank 1 has 8",
+    "heads": f"{DISAGREE} query heads H: rank 0 has 2, rank 1 has 4",
+    "records": f"{DISAGREE} gradients (1: query, key, value, bias or sinks require them): rank 0 has 0, rank 1 has 1",
+    "ragged": f"{AT} query, key and value must be tensors; Ragged batches are not divided over processes",
+    "bias": f"{AT} bias must be AlibiBias or RelativeBias, which know positions, not a tensor",
+    "normalize": f"{AT} normalize must be 'softmax'",
+    "dropout": f"{AT} dropout must be 0.0",
+    "impl": f"{AT} impl must be None or 'cpu', not 'torch'",
+    "float64": f"{AT} the native kernels cannot serve this call: it computes float32, bfloat16 and float16, not float64",
+    "twice": "NotImplementedError: uwaga.sequence_parallel.attention has no second derivative: the backward pass with create_graph=True",
+    "topk": "ValueError: uwaga.sequence_parallel.attention_map: topk needs a k of at least 1, not 0",
+    "row": f"{DISAGREE} the query of a row: rank 0 has 3, rank 1 has 4",
+    "no such row": "IndexError: uwaga.sequence_parallel.attention_map: row 12 is not one of the 12 queries",
+    "attend": "NotImplementedError: attend: inside uwaga.sequence_parallel.sequence_parallel the weights lie with several processes; "
+    "call it outside",
+}
+# Where the second process alone is wrong, it has its own error, and the first one learns who it was.
+SECOND = {
+    "key width": "ShapeError: attention: key and query disagree on head width D\n",
+    "length of ids": "ShapeError: attention: Documents ids must have the shape (12,) or (1, 12)\n",
+}
+CHECKSUMS = r" mask, bias, scale, softcap or sinks \(checksums\): rank 0 has \d+, rank 1 has \d+"
+ORDER = "all processes must make the same calls in the same order"
+
+
+def test_every_process_is_told_what_its_parts_disagree_on(found: Callable[[str], list[Any]]) -> None:
+    first, second = found("disagreements:2")
+    assert {name: first[name] for name in BOTH} == BOTH
+    assert {name: second[name] for name in BOTH} == BOTH
+    for name, begins in SECOND.items():
+        assert first[name] == REFUSED
+        assert second[name].startswith(begins)
+    assert (first["bits of other strides"], second["bits of other strides"]) == ("no error", "no error")
+    for name in ("mask", "ids", "scale", "bits", "bits beside ids", "bits of a head", "bits of a map"):
+        assert re.fullmatch(re.escape(DISAGREE) + CHECKSUMS, first[name])
+        assert second[name] == first[name]
+
+
+def test_a_process_at_another_call_is_named(found: Callable[[str], list[Any]]) -> None:
+    first, second = (of_rank["another call"] for of_rank in found("disagreements:2"))
+    backward = re.fullmatch(
+        rf"ProcessGroupError: uwaga.sequence_parallel: rank 1 is at its operands of call (\d+), and rank 0 at its backward pass of "
+        rf"call (\d+): {ORDER}",
+        first,
+    )
+    assert backward
+    later, earlier = map(int, backward.groups())
+    assert later == earlier + 1
+    assert second.startswith(
+        f"ProcessGroupError: uwaga.sequence_parallel: rank 0 is at its backward pass of call {earlier}, and rank 1 "
+    )
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_process_that_fails_is_named(fault: str, faults: Callable[[str], list[Any]]) -> None:
+    told = faults(fault)
+    assert len(told) == 2
+    for message, _ in told:
+        # One that was told, and has ended, may be named beside it.
+        expected = r"ranks? (\d, )?2 ended or did not answer within the group's timeout \(call 1, its backward pass\): "
+        assert re.match(f"ProcessGroupError: uwaga.sequence_parallel: {expected}", message), message
+
+
+@pytest.mark.timing
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_process_that_fails_is_named_within_the_timeout(fault: str, faults: Callable[[str], list[Any]]) -> None:
+    assert max(took for _, took in faults(fault)) < FAULTS[fault]
+
+
+def test_doctor_says_who_is_there(found: Callable[[str], list[Any]]) -> None:
+    told = found("doctor:2")
+    said, _ = told[0]
+    assert all(of_rank[0] == said for of_rank in told)
+    by_rank = [uwaga.sequence_parallel.Process(*x) for x in said]
+    assert [x.rank for x in by_rank] == [0, 1]
+    assert [x.pid for x in by_rank] == [of_rank[1] for of_rank in told]
+    assert {(x.backend, x.level, x.threads) for x in by_rank} == {("gloo", native.level(), 1)}
+    assert by_rank[0].megabytes_per_second == 0 < min(x.megabytes_per_second for x in by_rank[1:])
+    assert all(x.has_same_bits for x in by_rank)
+
+
+@pytest.mark.skipif(native.level() == "scalar", reason="this processor has one instruction set")
+def test_doctor_finds_another_instruction_set(found: Callable[[str], list[Any]]) -> None:
+    first, second = (uwaga.sequence_parallel.Process(*x) for x in found("levels:2")[0][0])
+    assert second.level == "scalar" != first.level
+    assert not second.has_same_bits
+
+
+def test_without_a_process_group() -> None:
+    x = torch.zeros(3, 4)
+    expected = "there is no process group: call torch.distributed.init_process_group('gloo') first"
+    with pytest.raises(ValueError, match=re.escape(f"uwaga.sequence_parallel: {expected}")):
+        uwaga.sequence_parallel.attention(x, x, x)
+    with pytest.raises(ValueError, match=re.escape(expected)), uwaga.sequence_parallel.sequence_parallel():
+        pass
+
+
+def test_only_what_is_seen_is_fetched() -> None:
+    """The intervals of three processes of a causal window: from a chunk of keys, and a block of rows, on."""
+    from uwaga.ops.attention.arguments import make_call
+    from uwaga.sequence_parallel.sequence import _visible
+
+    x = torch.zeros(9000, 4)
+    call = make_call(x, x, x, uwaga.Window(100, 0), None, None, "softmax", None, None, 0.0, True)
+    found = _visible(call, [0, 5000, 5000, 9000], [0, 5000, 5000, 9000])
+    assert found.keys == [(0, 5000), (0, 0), (4096, 9000)]
+    assert found.queries == [(0, 5100), (0, 0), (4992, 9000)]

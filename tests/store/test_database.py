@@ -1,0 +1,970 @@
+"""What a database says, keeps and refuses."""
+
+import os
+import re
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tolerance import assert_as_exact
+from torch import Tensor
+
+import uwaga
+from uwaga import AttentionMap, SoftDatabase
+from uwaga._base import durable, safetensors_files
+from uwaga._base.errors import DataError, ShapeError, SoftDatabaseError
+from uwaga.store import reading, segments
+from uwaga.store.catalog import Catalog
+from uwaga.store.reading import LiveRows, Wanted
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Iterator[SoftDatabase]:
+    """5,000 rows in three segments, with records."""
+    with SoftDatabase.create(tmp_path / "db", key_width=8, value_width=3, model="m1") as made:
+        for first, last in ((0, 100), (100, 3000), (3000, 5000)):
+            numbers = torch.arange(first, last)
+            records = [{"text": f"row {n}", "part": n % 7, "half": n / 2} for n in numbers.tolist()]
+            made.append(keys(numbers), values(numbers), records)
+        yield made
+
+
+def keys(numbers: Tensor) -> Tensor:
+    return (numbers[:, None] * torch.arange(1, 9) * 0.7).sin()
+
+
+def values(numbers: Tensor) -> Tensor:
+    return torch.stack([numbers.float(), -numbers.float(), torch.ones(len(numbers))], dim=1)
+
+
+def refused(what: Callable[[], object], kind: type[Exception] = ValueError) -> str:
+    with pytest.raises(kind) as caught:
+        what()
+    return str(caught.value)
+
+
+QUERY = torch.tensor([0.1, -0.5, 0.2, 0.9, 0.0, 0.3, -0.2, 1.0])
+
+
+def test_an_answer_is_attention_over_all_rows_and_says_who_gave_it(db: SoftDatabase) -> None:
+    queries, everything = torch.randn(20, 2, 8), torch.arange(5000)
+    answer = db.read(queries, scale=2.0, top=4)
+    flat, key, value = queries.view(40, 8), keys(everything), values(everything)
+
+    def exact() -> Tensor:
+        return uwaga.attention(flat.double(), key.double(), value.double(), scale=2.0)
+
+    plain = torch.softmax(2.0 * flat @ key.T, -1) @ value
+    assert answer.value.shape == (20, 2, 3)
+    assert_as_exact(answer.value.view(40, 3), plain, exact)
+    whole = AttentionMap(flat.double(), key.double(), scale=2.0)
+    torch.testing.assert_close(answer.lse.view(40), whole.lse, atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(answer.entropy.view(40), whole.entropy(), atol=1e-5, rtol=1e-6)
+    torch.testing.assert_close(answer.effective.view(40), whole.support(order=1), atol=0, rtol=1e-5)
+    best = whole.topk(4)
+    assert torch.equal(answer.top.ids.view(40, 4), best.positions)
+    torch.testing.assert_close(answer.top.weights.view(40, 4), best.weights, atol=0, rtol=1e-5)
+    torch.testing.assert_close(answer.remaining, 1 - answer.top.weights.sum(-1), atol=1e-12, rtol=0)
+    number = answer.top.ids[3, 1, 2].item()
+    assert answer.top.records[3][1][2] == {"text": f"row {number}", "part": number % 7, "half": number / 2}
+
+
+def test_bits_do_not_depend_on_threads(db: SoftDatabase) -> None:
+    threads = torch.get_num_threads()
+    found = []
+    try:
+        for count in (1, 2):
+            torch.set_num_threads(count)
+            found.append(db.read(QUERY.repeat(9, 1), scale=3.0))
+    finally:
+        torch.set_num_threads(threads)
+    assert torch.equal(found[0].value, found[1].value)
+    assert torch.equal(found[0].lse, found[1].lse)
+    assert torch.equal(found[0].top.weights, found[1].top.weights)
+
+
+def test_search_gives_the_largest_scores(db: SoftDatabase) -> None:
+    found = db.search(QUERY, 6)
+    scores = keys(torch.arange(5000)).double() @ QUERY.double()
+    assert torch.equal(found.ids, scores.topk(6).indices)
+    torch.testing.assert_close(found.scores, scores.topk(6).values, atol=1e-12, rtol=0)
+    assert found.records[0]["text"] == f"row {found.ids[0]}"
+    assert db.search(QUERY, 9, where="part = 3 AND half < 10").ids.tolist()[-6:] == [-1] * 6
+
+
+def test_equal_rows_are_listed_by_id(tmp_path: Path) -> None:
+    with SoftDatabase.create(tmp_path / "db", key_width=2) as db:
+        db.append(torch.ones(5000, 2))
+        answer = db.read(torch.ones(2), top=3)
+        assert answer.top.ids.tolist() == [0, 1, 2]
+        assert answer.top.records == [{}, {}, {}]
+        torch.testing.assert_close(answer.effective, torch.tensor(5000.0, dtype=torch.float64), rtol=1e-5, atol=0)
+
+
+def test_a_condition_selects_rows_by_bound_parameters_and_can_do_nothing_else(db: SoftDatabase) -> None:
+    numbers = torch.arange(5000)
+    kept = numbers[numbers % 7 == 2]
+    answer = db.read(QUERY, where="part = :part", parameters={"part": 2}, scale=1.0)
+    exact = uwaga.attention(QUERY[None].double(), keys(kept).double(), values(kept).double(), scale=1.0)[0]
+    torch.testing.assert_close(answer.value, exact.float(), atol=1e-2, rtol=1e-5)
+    assert db.read(QUERY, where="text = ?", parameters=["row 1' OR 1=1 --"]).lse.isneginf()
+    for where, why in (
+        ("1) UNION SELECT value FROM settings WHERE (1", 'near ")": syntax error'),
+        ("(SELECT count(*) FROM segments)", "not authorized"),
+        ("load_extension('x')", "not authorized to use function: load_extension"),
+        ("colour = 1", "no such column: colour"),
+        ("1); DELETE FROM records; --", 'near ")": syntax error'),
+        ("part = ?", "Incorrect number of bindings supplied. The current statement uses 1, and there are 0 supplied."),
+    ):
+        said = refused(lambda where=where: db.read(QUERY, where=where))
+        assert said == f"SoftDatabase: the condition {where} cannot be used: {why}"
+    assert len(db) == 5000
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> Iterator[SoftDatabase]:
+    """Rows 0 to 2, of which 0 is deleted."""
+    with SoftDatabase.create(tmp_path / "three", key_width=3) as made:
+        made.append(torch.eye(3), records=[{"n": n, "t": f"row {n}"} for n in range(3)])
+        made.delete([0])
+        yield made
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "1) UNION SELECT 0 WHERE (1", "1) UNION ALL SELECT id FROM records WHERE (1", "1) EXCEPT SELECT 1 WHERE (1",
+        "0) OR (1", "1)) OR ((1", "1) ORDER BY (1", "1) LIMIT (1", "1) GROUP BY (n", "1) HAVING (1",
+        "1) WINDOW w AS (PARTITION BY n", "1) --", "1) /*", "1 /*", "1; SELECT 0", "1;", "", "-- 1", "1, 2", "1 AS x", "'", "1 ORDER BY 1",
+        "1) THEN 1 END UNION SELECT 0 WHERE CASE WHEN (1", "1 THEN 1 END UNION SELECT 0 WHERE CASE WHEN 1", "1 THEN 1 WHEN 1",
+        "SELECT 0", "(SELECT 0)", "EXISTS (SELECT 1)", "n IN (SELECT n FROM records)", "n IN (VALUES (1))", "n IN records",
+        "WITH x AS (SELECT 1) SELECT 1", "count(*)", "max(n)", "row_number() OVER ()", "raise(ABORT, 'x')", "1\0",
+    ],
+)  # fmt: skip
+def test_a_condition_is_one_expression_over_the_fields_of_a_row(three: SoftDatabase, where: str) -> None:
+    said = refused(lambda: three.read(torch.ones(3), where=where))
+    assert said.startswith("SoftDatabase: the condition ")
+    assert " cannot be used: " in said
+
+
+@pytest.mark.parametrize(
+    ("where", "ids"),
+    [
+        ("1", [1, 2]), ("n > 1 -- ) of no effect", [2]), ("/* ) */ n = 1", [1]), ("t = ')' OR n = 1", [1]),
+        ("n BETWEEN 0 AND 1", [1]), ("n IN (0, 2)", [2]), ("(n, t) = (1, 'row 1')", [1]), ("t LIKE 'ROW%' AND n % 2 = 0", [2]),
+        ("CASE WHEN n THEN n - 1 ELSE 1 END", [2]), ("length(t) + max(n, 1) = 6", [1]), ("id = 2", [2]), ("id IN (0, 1)", [1]),
+        ("t GLOB '*[2-9]' COLLATE NOCASE", [2]), ("n IS NULL", []),
+    ],
+)  # fmt: skip
+def test_what_a_condition_may_be(three: SoftDatabase, where: str, ids: list[int]) -> None:
+    answer = three.read(torch.ones(3), where=where)
+    assert answer.rows == len(ids)
+    assert answer.top.ids[answer.top.ids >= 0].tolist() == ids
+
+
+def test_parameters_of_patterns_and_of_a_condition_that_is_used_again(three: SoftDatabase) -> None:
+    """SQLite compiles a statement again for the value of a pattern."""
+    for _ in range(2):
+        for where, parameters, ids in (
+            ("t LIKE ? AND n > ?", ("row %", 1), [2]),
+            ("t LIKE :a OR t LIKE :b OR t GLOB :c", {"a": "x%", "b": "%2", "c": "*1"}, [1, 2]),
+            ("t LIKE ? AND n > ?", ("row 1%", 0), [1]),
+        ):
+            found = three.read(torch.ones(3), where=where, parameters=parameters).top.ids
+            assert found[found >= 0].tolist() == ids
+
+
+def test_a_record_of_a_deleted_row_brings_it_not_back(three: SoftDatabase) -> None:
+    """As a damaged catalog may have it."""
+    with three._catalog.transaction():
+        three._catalog.add_records(0, [{"n": 0, "t": "row 0"}])
+    assert three.read(torch.ones(3), where="n < 2").top.ids.tolist()[:2] == [1, -1]
+
+
+@pytest.mark.parametrize(
+    "zero", [0, False, 0.0, *(kind(0) for kind in (np.int64, np.int32, np.uint8, np.float32, np.float64, np.bool_)),
+             np.array(0), torch.tensor(0), torch.tensor(0.0)],
+)  # fmt: skip
+def test_a_number_of_numpy_is_a_number(three: SoftDatabase, zero: object) -> None:
+    assert three.read(torch.ones(3), where="n > ?", parameters=[zero]).rows == 2
+    assert three.read(torch.ones(3), where="n > :least", parameters={"least": zero}).rows == 2
+    assert three.search(torch.ones(3), 1, where="t = ?", parameters=(np.str_("row 1"),)).ids.tolist() == [1]
+
+
+def test_parameters_of_other_types_are_refused_by_their_place(three: SoftDatabase) -> None:
+    for value, said in (
+        (b"a", "must be a string, an integer, a float or None, not bytes"),
+        (bytearray(b"a"), "must be a string, an integer, a float or None, not bytearray"),
+        (memoryview(b"a"), "must be a string, an integer, a float or None, not memoryview"),
+        (np.timedelta64(1), "must be a string, an integer, a float or None, not timedelta64"),
+        (np.ones(2), "must be a string, an integer, a float or None, not ndarray"),
+        (1j, "must be a string, an integer, a float or None, not complex"),
+        (2**63, "9223372036854775808 has more than 64 bits"),
+        (np.float32("nan"), "is NaN, which no record has"),
+    ):
+        refused(lambda: three.read(torch.ones(3), where="nope = 1"))  # what it says is of that call alone
+        text = refused(lambda value=value: three.read(torch.ones(3), where="n > ?", parameters=[value]))
+        assert text == f"SoftDatabase: parameter 0: {said}"
+    for parameters, kind in (("a", "str"), ({0}, "set"), (np.ones(1), "ndarray"), (5, "int")):
+        assert refused(lambda p=parameters: three.read(torch.ones(3), where="n > ?", parameters=p)) == (
+            f"SoftDatabase: parameters must be a list, a tuple or a dictionary, not {kind}"
+        )
+    assert refused(lambda: three.read(torch.ones(3), where=1)) == "SoftDatabase: a condition must be a string, not int"
+
+
+def test_ids_and_options_are_numbers_of_their_kind(three: SoftDatabase) -> None:
+    for ids, said in (
+        ([1.9], "ids must be integers, not 1.9"),
+        (["1"], "ids must be integers, not '1'"),
+        ([True], "ids must be integers, not True"),
+        (torch.tensor([False, True]), "ids must be integers, not False"),
+        (1, "ids must be a list of integers, not int"),
+    ):
+        assert refused(lambda ids=ids: three.delete(ids)) == f"SoftDatabase.delete: {said}"
+        assert refused(lambda ids=ids: three.records(ids)) == f"SoftDatabase.records: {said}"
+    for number in (-1, 2**70):
+        assert refused(lambda number=number: three.delete([1, number])) == (
+            f"SoftDatabase.delete: row {number} is not in {three.path}"
+        )
+    assert three.records([2**70, -1, 2]) == [{}, {}, {"n": 2, "t": "row 2"}]
+    query = torch.ones(3)
+    for what, said in (
+        (lambda: three.read(query, scale="1"), "read: scale must be finite in float32, not '1'"),
+        (lambda: three.read(query, scale=10**400), f"read: scale must be finite in float32, not {10**400}"),
+        (lambda: three.read(query, tolerance="0"), "read: tolerance must be at least 0 and below 1, not '0'"),
+        (lambda: three.read(query, top=1.0), "read: top must be an integer of at least 0, not 1.0"),
+        (lambda: three.search(query, True), "search: k must be an integer of at least 1, not True"),
+        (lambda: three.map(query[None], max_bytes=None), "map: max_bytes must be an integer of at least 0, not None"),
+    ):
+        assert refused(what) == f"SoftDatabase.{said}"
+    assert three.read(query, top=np.int64(1), scale=np.float32(1), tolerance=np.float32(0)).top.ids.shape == (1,)
+    three.delete(torch.tensor([1]))
+    three.delete(np.array([2]))
+    assert len(three) == 0
+
+
+@pytest.mark.parametrize("width", [None, 5])
+def test_the_value_of_no_rows_has_the_width_of_values(tmp_path: Path, width: int | None) -> None:
+    """Empty, with every row deleted, and compacted after it."""
+    with SoftDatabase.create(tmp_path / "db", key_width=3, value_width=width, heads=2) as db:
+        steps = (
+            lambda: None,
+            lambda: db.append(torch.ones(4, 2, 3), None if width is None else torch.ones(4, 2, 5)),
+            lambda: db.delete(range(4)),
+            db.compact,
+        )
+        for step in steps:
+            step()
+            query = torch.ones(7, 2, 3, requires_grad=True)
+            answer = db.read(query)
+            assert answer.value.shape == (7, 2, width or 3)
+            answer.value.sum().backward()
+            assert query.grad.shape == query.shape
+            if not len(db):
+                assert not answer.value.any()
+                assert not query.grad.any()
+                assert answer.lse.isneginf().all()
+                assert db.search(query, 2).records == [[[None] * answer.top.ids.shape[2]] * 2] * 7 or len(db._entries)
+
+
+def test_listed_rows_are_at_most_those_of_the_database(three: SoftDatabase, tmp_path: Path) -> None:
+    answer = three.read(torch.ones(2, 3), top=10**12)
+    assert answer.top.ids.tolist() == [[1, 2, -1]] * 2
+    assert answer.top.weights.tolist() == [[0.5, 0.5, 0.0]] * 2
+    assert three.search(torch.ones(3), 10**12, where="n = 2").ids.tolist() == [2, -1, -1]
+    assert three.read(torch.ones(3), top=0).top.ids.shape == (0,)
+    with SoftDatabase.create(tmp_path / "empty", key_width=3) as empty:
+        assert empty.read(torch.ones(2, 3), top=10**12).top.ids.tolist() == [[-1]] * 2
+
+
+@pytest.mark.parametrize("size", [1e15, 1e19, 1e25, 1e37, -1e19, -1e25, -1e37])
+@pytest.mark.parametrize("tolerance", [0.0, 1e-3])
+def test_scores_of_any_size_that_float32_has_are_told_apart(tmp_path: Path, size: float, tolerance: float) -> None:
+    with SoftDatabase.create(tmp_path / "db", key_width=2) as db:
+        db.append(torch.tensor([[1.0, 0.0], [2.0, 1.0], [3.0, 0.0]]).repeat(2000, 1)[:5999])
+        best = 2 if size > 0 else 0
+        query = torch.tensor([size, 0.0])
+        answer = db.read(query, scale=1.0, top=1, tolerance=tolerance)
+        assert answer.value.tolist() == [best + 1.0, 0.0]
+        assert answer.top.ids.tolist() == [best]
+        assert answer.lse.item() == pytest.approx((best + 1) * float(query[0]), rel=2.0**-23)
+        assert db.search(query, 1).ids.tolist() == [best]
+
+
+def test_a_score_beyond_float32_is_an_error_with_its_row(tmp_path: Path) -> None:
+    with SoftDatabase.create(tmp_path / "db", key_width=3) as db:
+        db.append(torch.ones(3000, 3))
+        db.append(torch.tensor([[1e30, 0.0, 0.0]]))
+        db.delete([7])
+        queries = torch.tensor([[0.0, 1.0, 0.0], [1e30, 0.0, 0.0]])
+        advice = "or a sum on the way to it is beyond float32; give a smaller scale or query, or store smaller keys"
+        for ask in (lambda s: db.read(queries, scale=s), lambda s: db.read(queries, scale=s, tolerance=0.1)):
+            assert refused(lambda ask=ask: ask(1.0)) == (
+                f"SoftDatabase: the score of row 3000 for query 1 is 1e+60, {advice}"
+            )
+        said = refused(lambda: db.search(queries, 1, scale=-1e38))
+        assert re.match(r"SoftDatabase: the score of row (0|3000) for query 1 is -1e\+", said)
+        assert refused(lambda: db.read(queries, scale=1e39)) == (
+            "SoftDatabase.read: scale must be finite in float32, not 1e+39"
+        )
+    with SoftDatabase.create(tmp_path / "small", key_width=3) as db:
+        db.append(torch.full((2, 3), 1e-30))
+        assert refused(lambda: db.read(queries, scale=1e20)) == (
+            "SoftDatabase: scale times query 1 is beyond float32; give a smaller scale or query"
+        )
+
+
+def clusters(rows: int) -> LiveRows:
+    """20 clusters far apart, each in neighbouring rows."""
+    torch.manual_seed(0)
+    centres = 10 * torch.randn(20, 8).repeat_interleave(rows // 20, 0)
+    key = (centres + 0.1 * torch.randn(rows, 8)).view(rows, 1, 8)
+    entry = segments.Entry(0, rows - 1, rows, "", b"")
+    bounds = zip(*map(segments.bound, key.split(segments.CHUNK)), strict=True)
+    return LiveRows([segments.Segment(entry, key, key, None, *(torch.stack(each) for each in bounds))], [None])
+
+
+@pytest.mark.parametrize("attention", [True, False])
+def test_rows_that_cannot_matter_are_skipped_and_no_bit_changes(attention: bool) -> None:
+    live, query = clusters(40960), torch.randn(3, 1, 8)
+    found, all_read = (reading.read(live, query, Wanted(5.0, 5, attention, skip=skip)) for skip in (True, False))
+    assert found.skipped > 20000
+    assert all_read.skipped == 0
+    assert torch.equal(found.value, all_read.value)
+    for name in ("lse", "entropy", "top_ids", "top_scores"):
+        assert getattr(found, name).tobytes() == getattr(all_read, name).tobytes()
+
+
+@pytest.mark.parametrize("size", [1e-30, 1e25])
+def test_keys_whose_squares_overflow_or_vanish_are_answered(tmp_path: Path, size: float) -> None:
+    key = torch.randn(5000, 4)
+    with SoftDatabase.create(tmp_path / "db", key_width=4) as db:
+        db.append(size * key)
+        for query in (torch.randn(3, 4) / size, torch.zeros(3, 4)):
+            answer, weights = db.read(query, scale=1.0), (query.double() @ (size * key).double().T).softmax(-1)
+            torch.testing.assert_close(answer.value / size, (weights @ key.double()).float(), atol=1e-5, rtol=1e-4)
+            best = (query.double() @ (size * key).double().T).topk(5)
+            torch.testing.assert_close(db.search(query, 5).scores, best.values, atol=1e-6, rtol=1e-6)
+
+
+def test_what_a_tolerance_leaves_out_is_certified() -> None:
+    live, query = clusters(40960), torch.randn(2, 1, 8)
+    found = reading.read(live, query, Wanted(0.5, 3, True, tolerance=1e-3))
+    key = live.segments[0].keys[:, 0].double()
+    weights = (0.5 * query[:, 0].double() @ key.T).softmax(-1)
+    left = 1 - torch.from_numpy(found.lse).exp() / (0.5 * query[:, 0].double() @ key.T).exp().sum(-1)
+    assert found.skipped > 10000
+    assert (torch.from_numpy(found.left_out) <= 1e-3).all()
+    assert (left <= torch.from_numpy(found.left_out) + 1e-5).all()
+    assert (found.value - weights @ key).abs().max() <= 2 * found.left_out.max() * key.abs().max() + 1e-4
+
+
+def test_deleted_rows_are_gone_and_ids_are_never_given_again(db: SoftDatabase) -> None:
+    before = db.read(QUERY, top=1)
+    best = int(before.top.ids[0])
+    db.delete([best, 4999])
+    after = db.read(QUERY, top=1)
+    assert int(after.top.ids[0]) != best
+    assert db.records([best, 0]) == [{}, {"text": "row 0", "part": 0, "half": 0.0}]
+    freed = db.compact()
+    assert freed == 2 * (8 + 3) * 4
+    assert torch.equal(db.read(QUERY, top=1).value, after.value)
+    assert db.append(keys(torch.arange(1)), values(torch.arange(1))) == range(5000, 5001)
+    assert refused(lambda: db.delete([1, best])) == f"SoftDatabase.delete: row {best} is not in {db.path}"
+    assert len(db) == 4999
+    assert len(list((db.path / "segments").iterdir())) == 2
+
+
+def test_a_reader_keeps_what_it_opened_until_it_refreshes(db: SoftDatabase) -> None:
+    with SoftDatabase.open(db.path) as reader:
+        before = reader.read(QUERY)
+        db.delete(before.top.ids.tolist())
+        db.compact()
+        again = reader.read(QUERY)
+        assert torch.equal(before.value, again.value)
+        assert again.top.records == before.top.records
+        assert len(reader) == 5000
+        reader.refresh()
+        assert len(reader) == 4990
+        assert torch.equal(reader.read(QUERY).value, db.read(QUERY).value)
+
+
+def test_a_reader_opens_while_the_writer_compacts(db: SoftDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer, calls, open_file = db.read(QUERY), [], safetensors_files.open_file
+
+    def compacted_before(path: Path) -> object:
+        """Between the reader's look at the catalog and its opening of the first file."""
+        calls.append(path)
+        if len(calls) == 1:
+            db.compact()
+        return open_file(path)
+
+    monkeypatch.setattr(safetensors_files, "open_file", compacted_before)
+    with SoftDatabase.open(db.path) as reader:
+        assert reader.damaged == []
+        assert reader.stats()["segments"] == 1
+        assert torch.equal(reader.read(QUERY).value, answer.value)
+
+
+def test_what_a_writer_has_replaced_is_no_damage(db: SoftDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whenever the files go: before the check, between their listing and their opening, or between that and their being mapped."""
+    header, due = safetensors_files._header, []
+
+    def removed_after(path: Path) -> dict:
+        found = header(path)
+        if due:
+            due.clear()
+            db.compact()
+        return found
+
+    monkeypatch.setattr(safetensors_files, "_header", removed_after)
+    with SoftDatabase.open(db.path) as reader:
+        db.compact()
+        assert reader.check() == []
+        for what in (reader.refresh, lambda: reader.check() == [] or pytest.fail("damage")):
+            db.append(keys(torch.arange(9)), values(torch.arange(9)))
+            due.append(True)
+            what()
+            assert not due
+            assert reader.damaged == []
+            assert reader.check() == []
+        reader.refresh()
+        assert torch.equal(reader.read(QUERY).value, db.read(QUERY).value)
+        # What is still listed and cannot be read is damaged, and so are mapped rows that differ.
+        reader._segments[segment_files(db)[0].name].keys[0, 0, 0] = 7.0
+        db.delete([0])
+        db.compact()
+        (found,) = reader.check()
+        assert str(found).endswith("the rows differ from their checksum")
+        reader.refresh()
+        segment_files(db)[0].unlink()
+        (found,) = reader.check()
+        assert found.reason == "there is no such file"
+
+
+@pytest.mark.slow
+def test_there_is_one_writer_and_a_second_one_hears_its_process_id(db: SoftDatabase) -> None:
+    program = (
+        "import sys, torch; from uwaga import SoftDatabase; db = SoftDatabase.open(sys.argv[1]); print(len(db))\n"
+        "db.delete([0])"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(db.path)], capture_output=True, text=True)
+    assert done.stdout == "5000\n"
+    assert done.stderr.splitlines()[-1].endswith(f"{db.path}: another writer has it open: process {os.getpid()}")
+
+
+def test_the_map_of_a_database_is_an_attention_map(db: SoftDatabase) -> None:
+    db.delete([7])
+    queries = torch.stack([QUERY, -QUERY])
+    m, answer = db.map(queries, scale=1.0), db.read(queries, scale=1.0, top=3)
+    assert m.shape == (2, 4999)
+    assert torch.equal(db.ids()[m.topk(3).positions], answer.top.ids)
+    torch.testing.assert_close(m.received().sum(), torch.tensor(2.0))
+    assert refused(lambda: db.map(queries, max_bytes=1000)) == (
+        "SoftDatabase.map: the keys are 159,968 bytes as float32, more than max_bytes=1,000; read() needs no copy of them"
+    )
+
+
+def test_parquet_brings_back_every_row(db: SoftDatabase, tmp_path: Path) -> None:
+    db.export(tmp_path / "rows.parquet")
+    with SoftDatabase.create(tmp_path / "copy", key_width=8, value_width=3) as copy:
+        assert copy.append_parquet(tmp_path / "rows.parquet") == range(5000)
+        assert torch.equal(copy.read(QUERY).value, db.read(QUERY).value)
+        assert [row.record for row in copy] == [row.record for row in db]
+    with SoftDatabase.create(tmp_path / "narrow", key_width=4, value_width=3) as narrow:
+        said = refused(lambda: narrow.append_parquet(tmp_path / "rows.parquet"), DataError)
+        assert said == f"{tmp_path}/rows.parquet: row 0: key must be a list of 4 numbers"
+
+
+def test_what_cannot_be_stored_is_refused_and_nothing_is_added(db: SoftDatabase) -> None:
+    key, value = keys(torch.arange(2)), values(torch.arange(2))
+    bad = key.clone()
+    bad[1, 3] = float("inf")
+    hostile = [{}, {'a"; DROP TABLE records; --': "\x00'); --"}]
+    for what, kind, said in (
+        (lambda: db.append(key[:, :5], value), ShapeError, f"SoftDatabase.append: keys must be (n, 8) for {db.path}, not (2, 5)"),
+        (lambda: db.append(key, value[:1]), ShapeError, "SoftDatabase.append: 2 keys and 1 values"),
+        (lambda: db.append(key, value, [{}]), ShapeError, "SoftDatabase.append: 2 keys and 1 records"),
+        (lambda: db.append(key), ValueError,
+         f"SoftDatabase.append: in {db.path} values of their own are needed, as it was created"),
+        (lambda: db.append(key.double(), value), ValueError,
+         "SoftDatabase.append: keys must be float32 or the database's float32, not float64"),
+        (lambda: db.append(bad, value), ValueError, "SoftDatabase.append: keys[1] has an entry that is NaN or infinite in float32"),
+        (lambda: db.append(key, value, model="m2"), ValueError,
+         f"SoftDatabase.append: the keys were made by 'm2', and {db.path} was created for 'm1'"),
+        (lambda: db.append(key, value, [{}, {"Text": 1}]), ValueError,
+         "SoftDatabase: record 1, field Text: there is a field text, and SQL does not tell them apart"),
+        (lambda: db.append(key, value, [{}, {"ID": 1}]), ValueError,
+         "SoftDatabase: record 1, field ID: this name is the database's own"),
+        (lambda: db.append(key, value, [{}, {"x": [1]}]), ValueError,
+         "SoftDatabase: record 1, field x: must be a string, an integer, a float or None, not list"),
+        (lambda: db.append(key, value, [{}, {"x": True}]), ValueError,
+         "SoftDatabase: record 1, field x: must be a string, an integer, a float or None, not bool"),
+        (lambda: db.append(key, value, [{}, {"x": 2**63}]), ValueError,
+         "SoftDatabase: record 1, field x: 9223372036854775808 has more than 64 bits"),
+        (lambda: db.append(key, value, [{}, {"x": "\ud800"}]), ValueError,
+         "SoftDatabase: record 1, field x: has a lone surrogate, which UTF-8 cannot write"),
+        (lambda: db.read(QUERY[:5]), ShapeError,
+         f"SoftDatabase.read: the query is (5,), and the keys of {db.path} are (8,): their last sizes must agree"),
+        (lambda: db.read(QUERY * float("nan")), ValueError, "SoftDatabase.read: the query has an entry that is NaN or infinite"),
+        (lambda: db.read(QUERY, top=-1), ValueError, "SoftDatabase.read: top must be an integer of at least 0, not -1"),
+        (lambda: db.search(QUERY, 0), ValueError, "SoftDatabase.search: k must be an integer of at least 1, not 0"),
+        (lambda: db.read(QUERY, tolerance=1.0), ValueError,
+         "SoftDatabase.read: tolerance must be at least 0 and below 1, not 1.0"),
+        (lambda: SoftDatabase.create(db.path, key_width=8), SoftDatabaseError,
+         f"{db.path}: already exists; SoftDatabase.open opens a database"),
+        (lambda: SoftDatabase.create(db.path / "x", key_width=0), ValueError,
+         "SoftDatabase.create: key_width must be an integer from 1 to 1,048,576, not 0"),
+        (lambda: SoftDatabase.open(db.path / "none"), SoftDatabaseError, f"{db.path}/none: there is no such folder"),
+    ):  # fmt: skip
+        assert refused(what, kind) == said
+    assert len(db) == 5000
+    db.append(key, value, hostile)
+    assert db.records([5000, 5001]) == hostile
+    assert db.check() == []
+
+
+# Files of others: a database removes what its own catalog has named, and nothing else.
+
+
+@pytest.fixture
+def linked(db: SoftDatabase, tmp_path: Path) -> SoftDatabase:
+    """A writer whose folder of segments became a link to that of `db`."""
+    other = SoftDatabase.create(tmp_path / "other", key_width=8, value_width=3)
+    other.append(keys(torch.arange(10)), values(torch.arange(10)))
+    (other.path / "segments").rename(tmp_path / "moved")
+    (other.path / "segments").symlink_to(db.path / "segments")
+    return other
+
+
+def test_a_folder_of_segments_that_is_a_link_is_refused(db: SoftDatabase, linked: SoftDatabase) -> None:
+    before = segment_files(db)
+    said = f"{linked.path}/segments: is a symbolic link, which no folder of segments is"
+    for what in (
+        lambda: linked.append(keys(torch.arange(10)), values(torch.arange(10))),
+        lambda: linked.delete([0]),
+        linked.compact,
+        linked.refresh,
+        linked.check,
+        lambda: SoftDatabase.open(linked.path),
+    ):
+        assert refused(what, SoftDatabaseError) == said
+    linked.close()
+    assert segment_files(db) == before
+    assert db.check() == []
+
+
+def test_a_link_in_the_place_of_the_folder_loses_nothing_of_what_it_refers_to(
+    db: SoftDatabase, linked: SoftDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even where it was put there behind the check."""
+    before = segment_files(db)
+    monkeypatch.setattr(SoftDatabase, "_segment_folder", lambda self: self.path / "segments")
+    linked.append(keys(torch.arange(10)), values(torch.arange(10)))
+    with suppress(SoftDatabaseError):
+        linked.compact()
+    linked.close()
+    assert set(before) <= set(segment_files(db))
+    assert db.check() == []
+
+
+def test_a_file_that_looks_like_a_segment_is_not_removed(db: SoftDatabase) -> None:
+    db.close()
+    folder = db.path / "segments"
+    strange = [folder / segments.new_name(7), folder / f".{segments.new_name(7)[:40]}.uwaga-{'0' * 16}"]
+    for path in strange:
+        path.write_bytes(b"of somebody else")
+    with SoftDatabase.open(db.path) as again:
+        again.append(keys(torch.arange(9)), values(torch.arange(9)))
+        again.delete([1])
+        again.compact()
+        assert len(segment_files(db)) == again.stats()["segments"] + 2
+    assert [path.read_bytes() for path in strange] == [b"of somebody else"] * 2
+
+
+def test_what_a_killed_writer_left_is_removed_by_the_next_one(
+    db: SoftDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = segment_files(db)
+    with monkeypatch.context() as patch:  # as a process that ends before its transaction
+        patch.setattr(Catalog, "add_segment", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(SoftDatabase, "_remove_unlisted", lambda _: None)
+        with pytest.raises(KeyboardInterrupt):
+            db.append(keys(torch.arange(9)), values(torch.arange(9)))
+    (left,) = set(segment_files(db)) - set(before)
+    half = left.with_name(f".{left.name[:40]}.uwaga-{'0' * 16}")
+    half.write_bytes(b"half")
+    db.close()
+    with SoftDatabase.open(db.path) as again:
+        again.delete([1])
+        assert segment_files(db) == before
+        assert again.append(keys(torch.arange(9)), values(torch.arange(9))) == range(5000, 5009)
+
+
+# Damage: what somebody else, or a failing disk, has done to the files.
+
+
+def segment_files(db: SoftDatabase) -> list[Path]:
+    return sorted((db.path / "segments").iterdir())
+
+
+def _flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-200] ^= 4
+    path.write_bytes(content)
+
+
+def _link(path: Path) -> None:
+    path.rename(path.with_name("elsewhere"))
+    path.symlink_to("elsewhere")
+
+
+DAMAGE = {
+    "flipped": (_flip, "rows 2100 to 2999: (.*: )?the rows differ from their checksum", False),
+    "truncated": (lambda path: os.truncate(path, 1000), "rows 100 to 2999: .*is not a valid safetensors file", True),
+    "missing": (Path.unlink, "rows 100 to 2999: there is no such file", True),
+    "symlink": (_link, "rows 100 to 2999: is a symbolic link, which no segment is", True),
+    "empty": (lambda path: path.write_bytes(b""), "rows 100 to 2999: .*its header claims 0 bytes", True),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_damage_is_found_by_file_and_rows_and_the_rest_is_read(db: SoftDatabase, name: str) -> None:
+    spoil, said, unreadable = DAMAGE[name]
+    path = segment_files(db)[1]
+    db.close()
+    spoil(path)
+    with SoftDatabase.open(db.path) as again:
+        (found,) = again.check()
+        assert re.search(said.replace("2100", r"2\d+"), str(found))
+        assert found.file == path.name
+        if not unreadable:
+            return
+        (damaged,) = again.damaged
+        assert refused(lambda: again.read(QUERY), SoftDatabaseError) == (
+            f"{damaged}. Restore the file, or delete these rows to read the others"
+        )
+        assert f"{path} (rows 100 to 2999): " in damaged
+        # Rows elsewhere that a condition selects, and all others once these are deleted.
+        assert again.read(QUERY, where="id < 100").lse.isfinite()
+        again.delete(range(100, 3000))
+        numbers = torch.cat([torch.arange(100), torch.arange(3000, 5000)])
+        exact = uwaga.attention(QUERY[None].double(), keys(numbers).double(), values(numbers).double())[0]
+        torch.testing.assert_close(again.read(QUERY).value, exact.float(), atol=1e-2, rtol=1e-5)
+
+
+def _flip_key(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-20] ^= 4
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("spoil", [lambda path: os.truncate(path, 100), Path.unlink, _flip_key])
+@pytest.mark.parametrize("is_only", [True, False])
+@pytest.mark.parametrize("is_open", [True, False])
+@pytest.mark.parametrize("gone", [[], [1, 5]])
+@pytest.mark.parametrize("has_gaps", [True, False])
+def test_what_check_reports_can_be_removed(
+    tmp_path: Path, spoil: Callable[[Path], None], is_only: bool, is_open: bool, gone: list[int], has_gaps: bool
+) -> None:
+    """Whether the segment says itself which rows it has or not, and with rows of it deleted before or not."""
+    db = SoftDatabase.create(tmp_path / "db", key_width=3)
+    db.append(torch.ones(10, 3), records=[{"n": n} for n in range(10)])
+    if has_gaps:
+        db.delete([3, 4])
+        db.compact()
+    if not is_only:
+        db.append(torch.ones(5, 3), records=[{"n": n} for n in range(10, 15)])
+    db.delete(gone)
+    (path,) = (path for path in segment_files(db) if path.name.startswith("0" * 12))
+    spoil(path)
+    if not is_open:
+        db.close()
+        db = SoftDatabase.open(tmp_path / "db")
+    with db:
+        (damage,) = db.check()
+        assert (damage.first_id, damage.last_id) == (0, 9)
+        if has_gaps and db.damaged:
+            said = refused(lambda: db.delete([0, 2]), SoftDatabaseError)
+            assert said.endswith(". Which rows it had is not known: delete all of range(0, 10)")
+        db.delete(range(damage.first_id, damage.last_id + 1), missing_ok=True)
+        left = [] if is_only else list(range(10, 15))
+        for _ in range(2):
+            assert len(db) == len(left)
+            assert db.ids().tolist() == left
+            assert db.damaged == []
+            assert [row.record for row in db] == [{"n": n} for n in left]
+            assert db.read(torch.ones(3), where="n >= 0").rows == len(left)
+            db.compact()
+        assert db.check() == []
+        assert len(segment_files(db)) == len(left) // 5
+        assert db.append(torch.ones(1, 3)) == range(10 + len(left), 11 + len(left))
+
+
+def test_a_segment_that_was_restored_is_not_removed_as_a_whole(db: SoftDatabase) -> None:
+    db.delete([0])
+    db.compact()
+    path = segment_files(db)[0]
+    path.rename(db.path / "away")
+    with SoftDatabase.open(db.path) as reader:
+        assert len(reader.damaged) == 1
+        db.close()
+        (db.path / "away").rename(path)
+        reader.delete([1])
+        assert len(reader) == 4998
+        assert reader.damaged == []
+
+
+def test_a_file_that_is_truncated_while_it_is_open_is_told_before_it_is_read(db: SoftDatabase) -> None:
+    """Reading what is gone would end the process by SIGBUS."""
+    with SoftDatabase.open(db.path) as reader:
+        before = len(reader.read(keys(torch.tensor([0]))).top.ids[0])
+        path = segment_files(db)[1]
+        size = path.stat().st_size
+        os.truncate(path, size // 2)
+        told = f"{path} (rows 100 to 2999): was truncated while it was open, from {size:,} to {size // 2:,} bytes"
+        for ask in (
+            lambda: reader.read(keys(torch.tensor([0]))),
+            lambda: reader.read(keys(torch.tensor([0])), where="part = 1"),
+            lambda: reader.search(keys(torch.tensor([0])), 3),
+            lambda: list(reader),
+            lambda: reader.map(keys(torch.tensor([0]))),
+        ):
+            message = refused(ask, SoftDatabaseError)
+            assert message == f"{told}. Restore the file, or delete these rows to read the others"
+        assert reader.damaged == [told]
+        assert [damage.first_id for damage in reader.check()] == [100]
+        assert len(reader.read(keys(torch.tensor([0])), where="text = 'row 7'").top.ids[0]) == before
+
+
+_ANOTHER_USER = """
+import os, sys, torch, uwaga
+from uwaga._base.errors import SoftDatabaseError
+with uwaga.SoftDatabase.create(sys.argv[1] + ".own", key_width=8, value_width=3) as own:  # what is needed is imported here
+    own.append(torch.ones(2, 8), torch.ones(2, 3), [{"text": "x"}] * 2)
+    own.read(torch.ones(8)), own.check()
+os.setgroups([]), os.setgid(65534), os.setuid(65534)
+with uwaga.SoftDatabase.open(sys.argv[1]) as db:
+    print(len(db), db.read(torch.ones(8), top=1).top.records[0]["text"], len(db.check()))
+    try:
+        db.append(torch.ones(1, 8), torch.ones(1, 3))
+    except SoftDatabaseError as error:
+        print(error)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root can become another user")
+def test_another_user_reads_a_folder_that_he_cannot_write(db: SoftDatabase) -> None:
+    db.close()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        shutil.copytree(db.path, folder / "db")
+        done = subprocess.run(
+            [sys.executable, "-c", _ANOTHER_USER, str(folder / "db")], capture_output=True, text=True, check=False
+        )
+    assert done.returncode == 0, done.stderr
+    said, refusal = done.stdout.splitlines()
+    assert said.startswith("5000 row ")
+    assert said.endswith(" 0")
+    assert refusal == f"{folder / 'db'}: cannot be written: Permission denied"
+
+
+def _foreign(path: Path) -> None:
+    path.unlink()
+    with sqlite3.connect(path) as other:
+        other.execute("CREATE TABLE songs(name)")
+    other.close()
+
+
+def _trigger(path: Path) -> None:
+    with sqlite3.connect(path) as other:
+        other.execute("CREATE TRIGGER t AFTER INSERT ON records BEGIN DELETE FROM records; END")
+    other.close()
+
+
+def _sql(*statements: str) -> Callable[[Path], None]:
+    def change(path: Path) -> None:
+        with sqlite3.connect(path) as other:
+            for sql in statements:
+                other.execute(sql)
+        other.close()
+
+    return change
+
+
+CATALOGS = {
+    "foreign": (_foreign, "is not a catalog of a soft database"),
+    "trigger": (_trigger, "the trigger t is not as a soft database of version 1 has it"),
+    "table": (_sql("CREATE TABLE songs(name)"), "the table songs is not as a soft database of version 1 has it"),
+    "missing table": (_sql("DROP TABLE deleted"), "the table deleted is not as a soft database of version 1 has it"),
+    "newer": (
+        _sql("PRAGMA user_version = 2", "CREATE TABLE songs(name)", "INSERT INTO settings VALUES ('metric', 'l2')"),
+        "was written by a newer uwaga: version 2, this one reads 1",
+    ),
+    "setting": (
+        _sql("INSERT INTO settings VALUES ('metric', 'l2')"),
+        "a soft database of version 1 has no setting metric",
+    ),
+    "layout": (
+        _sql("UPDATE settings SET value = '{\"metric\": \"l2\", ' || substr(value, 2) WHERE name = 'layout'"),
+        "is damaged: its layout has metric, which version 1 has not",
+    ),
+    **{
+        f"next id {value}": (
+            _sql(f"UPDATE settings SET value = '{value}' WHERE name = 'next_id'"),
+            f"is damaged: its next id is {value}, and must be from 0 to 1,000,000,000,000",
+        )
+        for value in ("-5", "abc", str(2**62 - 1), "1e3", "9" * 20)
+    },
+    "no next id": (
+        _sql("DELETE FROM settings WHERE name = 'next_id'"),
+        "is damaged: its next id is missing, and must be from 0 to 1,000,000,000,000",
+    ),
+    "low next id": (
+        _sql("UPDATE settings SET value = '4999' WHERE name = 'next_id'"),
+        "is damaged: its next id is 4999, and it has a row 4999",
+    ),
+    "text": (lambda path: path.write_text("hello"), "is not a catalog of a soft database"),
+    "missing": (Path.unlink, "cannot be read: No such file or directory"),
+    "symlink": (_link, "is a symbolic link or not a regular file"),
+    "pages": (
+        lambda path: path.write_bytes(path.read_bytes()[:4096] + bytes(len(path.read_bytes()) - 4096)),
+        "database disk image is malformed",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CATALOGS)
+def test_a_catalog_that_is_none_is_refused(db: SoftDatabase, name: str) -> None:
+    spoil, said = CATALOGS[name]
+    db.close()
+    path = db.path / "catalog.sqlite"
+    spoil(path)
+    assert refused(lambda: SoftDatabase.open(db.path), SoftDatabaseError) == f"{path}: {said}"
+
+
+def test_the_names_of_files_to_remove_are_those_of_segments(db: SoftDatabase) -> None:
+    db.append(keys(torch.arange(1)), values(torch.arange(1)))
+    db.close()
+    path = db.path / "catalog.sqlite"
+    _sql("INSERT OR REPLACE INTO settings VALUES ('unlisted', '../lock')")(path)
+    with SoftDatabase.open(db.path) as again:
+        said = refused(lambda: again.delete([0]), SoftDatabaseError)
+        assert said == f"{path}: is damaged: ../lock is not the name of a segment"
+    _sql(f"UPDATE settings SET value = '{segment_files(db)[0].name}' WHERE name = 'unlisted'")(path)
+    with SoftDatabase.open(db.path) as again:
+        again.delete([0])
+        assert again.check() == []
+
+
+def test_a_database_without_a_version_is_of_the_first(db: SoftDatabase) -> None:
+    db.close()
+    _sql("PRAGMA user_version = 0", "DELETE FROM settings WHERE name = 'unlisted'")(db.path / "catalog.sqlite")
+    with SoftDatabase.open(db.path) as again:
+        again.append(keys(torch.arange(9)), values(torch.arange(9)))
+        again.delete([0])
+        again.compact()
+        assert len(again) == 5008
+        assert again.check() == []
+
+
+def test_a_segment_of_another_format_is_refused(db: SoftDatabase) -> None:
+    path = segment_files(db)[1]
+    content = path.read_bytes()
+    db.close()
+    for text, said in (
+        (b"uwaga.store 2", "was written by a newer uwaga: version 2, this one reads 1"),
+        (b"uwaga.memorx 1", "is no segment: its format is uwaga.memorx 1"),
+    ):
+        path.write_bytes(content.replace(b"uwaga.store 1", text))
+        with SoftDatabase.open(db.path) as again:
+            assert again.damaged == [f"{path} (rows 100 to 2999): {said}"]
+
+
+def test_ids_have_a_bound_that_is_checked_before_anything_is_written(tmp_path: Path) -> None:
+    with SoftDatabase.create(tmp_path / "db", key_width=2) as db:
+        db.append(torch.ones(1, 2))
+    _sql(f"UPDATE settings SET value = '{10**12 - 3}' WHERE name = 'next_id'")(tmp_path / "db" / "catalog.sqlite")
+    with SoftDatabase.open(tmp_path / "db") as db:
+        said = refused(lambda: db.append(torch.ones(4, 2)))
+        assert said == (
+            f"SoftDatabase.append: 4 rows from id 999999999997 on, and the ids of {db.path} are below 1,000,000,000,000; "
+            "export its rows and append them to a new database"
+        )
+        assert len(segment_files(db)) == 1
+        assert db.append(torch.ones(3, 2)) == range(10**12 - 3, 10**12)
+        assert db.append(torch.ones(0, 2)) == range(10**12, 10**12)
+    with SoftDatabase.open(tmp_path / "db") as db:
+        assert db.ids().tolist() == [0, 10**12 - 3, 10**12 - 2, 10**12 - 1]
+        db.compact()
+        assert db.check() == []
+        refused(lambda: db.append(torch.ones(1, 2)))
+
+
+def test_a_flipped_bit_of_the_catalog_is_found(db: SoftDatabase) -> None:
+    db.close()
+    path = db.path / "catalog.sqlite"
+    content = bytearray(path.read_bytes())
+    at = content.rindex(b"row 4321")
+    content[at - 3] ^= 0x70  # a length of the record
+    path.write_bytes(content)
+    with SoftDatabase.open(db.path) as again:
+        assert [damage.file for damage in again.check()][:1] == ["catalog.sqlite"]
+
+
+@pytest.mark.parametrize("fails", ["fsync", "rename_folder", "catalog"])
+def test_a_creation_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(*(Catalog, "create") if fails == "catalog" else (durable, fails), full)
+    said = refused(lambda: SoftDatabase.create(tmp_path / "db", key_width=3), SoftDatabaseError)
+    assert said == f"{tmp_path}/db: cannot be created: No space left on device"
+    for model in (5, "\ud800"):
+        assert refused(lambda model=model: SoftDatabase.create(tmp_path / "db", key_width=3, model=model)) == (
+            f"SoftDatabase.create: model must be a string that UTF-8 can write, not {model!r}"
+        )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_write_that_fails_leaves_the_database_as_it_was(db: SoftDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, files = db.read(QUERY), segment_files(db)
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.pwrite", full)
+        said = refused(lambda: db.append(keys(torch.arange(9)), values(torch.arange(9))), SoftDatabaseError)
+    assert said == f"{db.path}/segments: cannot be written: No space left on device"
+    assert segment_files(db) == files
+    assert torch.equal(db.read(QUERY).value, before.value)
+    assert db.append(keys(torch.arange(9)), values(torch.arange(9))) == range(5000, 5009)
+
+
+def test_damaged_rows_are_not_written_anew(tmp_path: Path) -> None:
+    """They would get a checksum of their own, and nothing would say that they were damaged."""
+    with SoftDatabase.create(tmp_path / "db", key_width=3) as db:
+        db.append(torch.ones(3000, 3))
+        db.delete([0])
+        (path,) = segment_files(db)
+        _flip_key(path)  # of the last chunk, rows 2048 to 2999
+        said = refused(db.compact, SoftDatabaseError)
+        assert said == (
+            f"{path} (rows 2048 to 2999): the rows differ from their checksum. Restore the file, or delete these rows"
+        )
+        assert len(db) == 2999
+        db.delete(range(2048, 3000))
+        db.compact()
+        assert db.check() == []
+        assert len(db) == 2047

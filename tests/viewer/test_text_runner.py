@@ -1,0 +1,194 @@
+"""Texts that are typed into a page: their maps and predictions are the model's, changed or not."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import uwaga
+from uwaga.inspect import run_text as run_text_module
+from uwaga.inspect.run_text import RecordError, TextTooLongError, load, run_text
+from uwaga.viewer.runs import Run, Typed
+from uwaga.viewer.text_runner import TextRunner
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory, write_model: Callable[..., Path]) -> TextRunner:
+    return TextRunner(reader=load(str(write_model(tmp_path_factory.mktemp("bert"))), "float32"))
+
+
+@pytest.fixture(scope="module")
+def bard() -> TextRunner:
+    return TextRunner(reader=load("bard", "float32"))
+
+
+@pytest.fixture(scope="module")
+def speller() -> TextRunner:
+    return TextRunner(reader=load("speller", "float32"))
+
+
+def whole(run: Run, side: int, name: tuple[str, int]) -> torch.Tensor:
+    return torch.as_tensor(run.view_model.sides[side].maps[name][:, :, :])
+
+
+def test_a_writer_predicts_the_next_token(bard: TextRunner) -> None:
+    run = bard.run(Typed("To be, or not to"))
+    model: Any = bard.reader.model
+    ids = bard.reader.tokenizer.encode(["To be, or not to"], with_offsets=False)[0].ids
+    with torch.no_grad():
+        expected = model(torch.tensor([ids])).logits[0].softmax(-1)
+    predictions = run.predictions["0"]
+    assert (predictions.kind, predictions.stack, len(predictions)) == ("next", "decoder", len(ids))
+    words, probabilities = predictions.top(3, len(ids), 5)
+    values, best = expected[3:].topk(5)
+    torch.testing.assert_close(torch.from_numpy(probabilities), values)
+    backend = bard.reader.tokenizer.backend
+    assert words == [[backend.id_to_token(number) for number in row] for row in best.tolist()]
+
+
+def test_what_an_encoder_decoder_writes_is_read_again(speller: TextRunner) -> None:
+    run = speller.run(Typed("attention"))
+    reading = run_text(speller.reader, "attention")
+    assert reading.written is not None
+    words, _ = run.predictions["0"].top(0, len(reading.written), 1)
+    backend = speller.reader.target_tokenizer.backend
+    assert [word for (word,) in words] == [backend.id_to_token(number) for number in reading.written]
+    assert run.view_model.sides[0].sizes == {"encoder": 10, "decoder": len(reading.written)}
+
+
+def test_a_given_target(speller: TextRunner) -> None:
+    run = speller.run(Typed("attention", target="AH T"))
+    assert run.view_model.sides[0].sizes["decoder"] == len(run.predictions["0"])
+    assert (
+        run.view_model.sides[0].sizes["decoder"] < speller.run(Typed("attention")).view_model.sides[0].sizes["decoder"]
+    )
+
+
+def test_changes_are_those_of_edit(bert: TextRunner) -> None:
+    edits = {
+        "heads": [{"kind": "encoder", "layer": 0, "head": 1, "value": 0.0}],
+        "scores": [{"kind": "encoder", "layer": 0, "head": 0, "queries": [2], "keys": [1]}],
+        "weights": [],
+    }
+    run = bert.run(Typed("the cat sat", edits=edits))
+    reader = bert.reader
+    ids = torch.tensor([reader.tokenizer.backend.encode("the cat sat").ids])
+    changes = {"heads": {("encoder", 0, 1): 0.0}, "scores": {("encoder", 0, 0): uwaga.Links(2, 1)}}
+    with uwaga.edit(reader.model, **changes), uwaga.watch(reader.model) as recording, torch.no_grad():  # type: ignore[arg-type]
+        reader.model(ids)
+    for layer in (0, 1):
+        assert torch.equal(
+            whole(run, 1, ("encoder", layer)), torch.as_tensor(recording.maps["encoder", layer][0, :, :, :])
+        )
+    assert whole(run, 1, ("encoder", 0))[0, 2, 1] == 0
+    assert whole(run, 0, ("encoder", 0))[0, 2, 1] > 0
+    assert not torch.equal(whole(run, 0, ("encoder", 1)), whole(run, 1, ("encoder", 1)))
+    assert run.python.startswith("with uwaga.edit(model, heads={('encoder', 0, 1): 0.0}, scores=")
+    plain = bert.run(Typed("the cat sat"))
+    assert torch.equal(whole(plain, 0, ("encoder", 1)), whole(run, 0, ("encoder", 1)))  # nothing remains
+
+
+def test_changes_of_a_generation_keep_what_was_written(speller: TextRunner) -> None:
+    edits = {
+        "heads": [
+            {"kind": "cross", "layer": layer, "head": head, "value": 0.0} for layer in range(4) for head in range(2)
+        ]
+    }
+    run = speller.run(Typed("attention", edits=edits))
+    before, after = run.view_model.sides
+    assert before.sizes == after.sizes
+    assert list(before.tokens["decoder"]) == list(after.tokens["decoder"])
+    assert run.predictions["0"].top(0, 3, 1)[1].tolist() != run.predictions["1"].top(0, 3, 1)[1].tolist()
+
+
+def test_vectors_are_those_of_the_encoder(bert: TextRunner) -> None:
+    run = bert.run(Typed("the cat sat", second="the dog"))
+    expected = uwaga.TextEncoder.load(bert.reader.folder).encode(["the cat sat", "the dog"])
+    for vector, other in zip(run.vectors, torch.as_tensor(expected), strict=True):
+        torch.testing.assert_close(torch.from_numpy(vector), other.float() / other.norm())
+
+
+@pytest.mark.parametrize(
+    ("typed", "error", "message"),
+    [
+        (Typed(""), RecordError, "the text is empty: it has no tokens"),
+        (Typed("\ud800"), RecordError, "the text has a lone surrogate"),
+        (
+            Typed("the cat " * 20),
+            TextTooLongError,
+            "the text has 42 tokens, special ones included, and bert0? takes 12",
+        ),
+        (Typed("the", target="cat"), RecordError, "reads one text"),
+        (Typed("the", edits={"heads": 3}), RecordError, "Edits: heads must be a list of dicts"),
+        (Typed("the", edits={"patch": []}), RecordError, "Edits: a description has an unknown key 'patch'|patch"),
+        (
+            Typed("the", edits={"heads": [{"kind": "encoder", "layer": 9, "head": 0, "value": 0.0}]}),
+            RecordError,
+            "BertModel has no layer 'encoder' 9",
+        ),
+        (
+            Typed("the", edits={"scores": [{"kind": "encoder", "layer": 0, "head": 0, "queries": [99], "keys": None}]}),
+            RecordError,
+            "99",
+        ),
+    ],
+)
+def test_texts_that_cannot_be_read(bert: TextRunner, typed: Typed, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        bert.run(typed)
+
+
+def test_a_page_may_run_less_than_the_command_line(bard: TextRunner) -> None:
+    with pytest.raises(TextTooLongError, match="the text has 20 tokens, special ones included; a page may run 10"):
+        bard.run(Typed("x" * 20), max_tokens=10)
+    assert bard.run(Typed("x" * 20), max_tokens=None).view_model.sides[0].sizes == {"decoder": 20}
+
+
+def test_a_run_ends_within_a_layer_of_many_changes(speller: TextRunner) -> None:
+    where = {"kind": "encoder", "layer": 0, "head": 0}
+    links = [{**where, "queries": [n], "keys": [0], "factor": 0.5} for n in range(40)]
+    calls: list[int] = []
+    speller.run(Typed("a" * 40, target="K", edits={"weights": links}), lambda: calls.append(0))
+    layers, attentions = 2 * 8, 12  # with and without the changes; of encoder and decoder
+    assert len(calls) == layers + attentions + 40
+    with pytest.raises(RecordError, match="there is no head 9"):
+        speller.run(Typed("a", target="K", edits={"weights": [{**links[0], "head": 9}]}))
+    assert not any(getattr(module, "editors", ()) for module in speller.reader.model.modules())
+
+
+def test_what_an_encoder_decoder_generates_from_is_bounded(
+    speller: TextRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(TextTooLongError) as caught:
+        speller.run(Typed("a" * 100_000), max_tokens=None)
+    rule = "the text has 100,001 tokens, special ones included, and speller generates from 20,000 at most: with a target it takes more"
+    assert str(caught.value) == rule
+    monkeypatch.setattr(run_text_module, "MAX_GENERATED_FROM", 5)
+    with pytest.raises(TextTooLongError, match="and speller generates from 5 at most"):
+        speller.run(Typed("cat", "attention"))
+    assert speller.run(Typed("attention", target="K")).view_model.sides[0].sizes["encoder"] == 10
+    shortened = replace(speller, truncate=True).run(Typed("attention"))
+    assert shortened.view_model.sides[0].sizes["encoder"] == 5
+
+
+def test_a_run_ends_between_two_layers(bard: TextRunner, speller: TextRunner) -> None:
+    class StoppedError(Exception):
+        pass
+
+    for runner, text in ((bard, "To be"), (speller, "attention")):
+        calls: list[int] = []
+
+        def check(calls: list[int] = calls) -> None:
+            calls.append(0)
+            if len(calls) == 3:
+                raise StoppedError
+
+        with pytest.raises(StoppedError):
+            runner.run(Typed(text), check)
+        assert len(calls) == 3
+        assert not any(module._forward_hooks for module in runner.reader.model.modules())

@@ -1,0 +1,110 @@
+"""uwaga.view of texts: which model reads them, the answer of an encoder-decoder, pairs, and what it says of bad input."""
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import torch
+
+import uwaga
+from uwaga.inspect.run_text import load, record_text
+from uwaga.viewer.api import View
+
+pytest.importorskip("uvicorn", reason="the server's packages are not installed: pip install 'uwaga[view]'")
+pytestmark = pytest.mark.usefixtures("small_front", "one_thread")
+
+
+@pytest.fixture
+def bert(tmp_path: Path, write_model: Callable[..., Path]) -> Path:
+    return write_model(tmp_path / "bert")
+
+
+def served(*arguments: Any, **options: Any) -> View:
+    view = uwaga.view(*arguments, browser=False, block=False, **options)
+    assert isinstance(view, View)
+    return view
+
+
+def sides(*arguments: Any, **options: Any) -> list[dict[str, Any]]:
+    with served(*arguments, **options) as view:
+        return list(view.service.answer({"ask": "about"}).meta["sides"])
+
+
+def test_a_text_is_read_by_the_model_of_a_path(bert: Path) -> None:
+    (side,) = sides("the cat sat", model=bert)
+    assert (side["title"], side["model"]) == ("the cat sat", "bert")
+    assert side["stacks"]["encoder"]["tokens"] == 5  # [CLS] and [SEP] too
+
+
+def test_the_maps_are_those_of_the_model(bert: Path) -> None:
+    reader = load(str(bert), "float32")
+    ids = reader.tokenizer.encode(["the cat sat"], with_offsets=False)[0].ids
+    with uwaga.watch(reader.model) as expected, torch.no_grad():
+        reader.model(torch.tensor([[*reader.tokenizer.prefix_ids, *ids, *reader.tokenizer.suffix_ids]]))
+    with served("the cat sat", model=bert) as view:
+        (side,) = view.service.view_model.sides
+    assert list(side.maps) == list(expected.maps)
+    for name, found in side.maps.items():
+        same = torch.equal(cast("Any", found[:, :, :]), cast("Any", expected.maps[name][0, :, :, :]))
+        assert same, name
+
+
+def test_two_texts_and_two_models(bert: Path, tmp_path: Path, write_model: Callable[..., Path]) -> None:
+    first, second = sides("the cat sat", second="the dog", model=bert)
+    assert [first["title"], second["title"], second["model"]] == ["the cat sat", "the dog", "bert"]
+    assert second["stacks"]["encoder"]["tokens"] == 4
+    other = write_model(tmp_path / "other", seed=1)
+    first, second, *_ = sides("the cat sat", model=bert, second_model=other)
+    assert [first["model"], second["model"], second["title"]] == ["bert", "other", "the cat sat"]
+
+
+def test_an_encoder_decoder_generates_or_reads_the_target() -> None:
+    (written,) = sides("cat", model="speller")
+    (read,) = sides("cat", model="speller", target="k ae t")
+    assert {each["kind"] for each in written["maps"]} == {each["kind"] for each in read["maps"]}
+    assert {each["kind"] for each in read["maps"]} == {"encoder", "decoder", "cross"}
+    assert written["stacks"]["encoder"] == read["stacks"]["encoder"]
+
+
+def test_layers_are_reported(bert: Path) -> None:
+    told: list[float] = []
+    record_text(load(str(bert), "float32"), "the cat sat", progress=nullcontext(told.append))
+    assert told == sorted(told)
+    assert told[-1] == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "message"),
+    [
+        ("", {}, "view: the text is empty"),
+        ("the \ud800 cat", {}, "view: the text has a lone surrogate"),
+        ("cat " * 10_000, {}, r"view: the text has 10,002 tokens, special ones included, and bert takes \d+$"),
+        (
+            "the cat",
+            {"target": "dog"},
+            "view: bert reads one text; a target is for models with an encoder and a decoder",
+        ),
+        ("the cat", {"tokens": ["a"]}, "view: tokens are those of the text"),
+        ("the cat", {"second": "the dog", "second_tokens": ["a"]}, "view: second_tokens are those of the second text"),
+        ("the cat", {"second": ""}, "view: the text is empty"),
+        ("the cat", {"row": 1}, "view: row 1 is out of range"),
+    ],
+)
+def test_bad_input_is_named(bert: Path, text: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        uwaga.view(text, model=bert, browser=False, block=False, **options)
+
+
+def test_a_target_or_a_second_text_needs_a_text() -> None:
+    attention = uwaga.AttentionMap(*torch.randn(2, 2, 4, 8))
+    with pytest.raises(ValueError, match="target is read with a text"):
+        uwaga.view(attention, target="dog", browser=False, block=False)
+    with pytest.raises(ValueError, match="second is a text, and maps is none"):
+        uwaga.view(attention, second="dog", browser=False, block=False)
+
+
+def test_a_model_that_does_not_exist(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="missing"):
+        uwaga.view("the cat", model=tmp_path / "missing", browser=False, block=False)
