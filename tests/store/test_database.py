@@ -883,10 +883,10 @@ def test_a_segment_of_another_format_is_refused(db: SoftDatabase) -> None:
     content = path.read_bytes()
     db.close()
     for text, said in (
-        (b"uwaga.store 2", "was written by a newer uwaga: version 2, this one reads 1"),
+        (b"uwaga.memory 2", "was written by a newer uwaga: version 2, this one reads 1"),
         (b"uwaga.memorx 1", "is no segment: its format is uwaga.memorx 1"),
     ):
-        path.write_bytes(content.replace(b"uwaga.store 1", text))
+        path.write_bytes(content.replace(b"uwaga.memory 1", text))
         with SoftDatabase.open(db.path) as again:
             assert again.damaged == [f"{path} (rows 100 to 2999): {said}"]
 
