@@ -271,7 +271,7 @@ class SoftDatabase:
         self._need_open()
         return self._catalog.counts(field)
 
-    def stats(self) -> dict[str, object]:
+    def stats(self) -> dict[str, Any]:
         """Sizes and settings, as plain values."""
         self._need_open()
         rows = len(self)
