@@ -16,7 +16,7 @@ from torch import Tensor
 
 from uwaga import Causal, Window
 from uwaga.maps.map import AttentionMap
-from uwaga.ops.attention.arguments import make_call
+from uwaga.ops.attention.arguments import AttentionOptions, make_call
 from uwaga.ops.attention.call import Call
 
 
@@ -168,7 +168,7 @@ STATISTICS = {
 
 
 def lowered(query, key, *, mask=None, bias=None, scale=None, softcap=None, sinks=None) -> Call:
-    return make_call(query, key, None, mask, bias, scale, "softmax", softcap, sinks, 0.0, True)
+    return make_call(query, key, None, AttentionOptions(mask, bias, scale, "softmax", softcap, sinks), wants_lse=True)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -17,8 +17,8 @@ from uwaga.maps.spec import Rows, RowsWanted
 from uwaga.maps.statistics import arguments
 from uwaga.maps.tracing import may_branch_on
 from uwaga.ops.attention import choose
-from uwaga.ops.attention.api import is_served
-from uwaga.ops.attention.arguments import make_call, restore, restore_lse
+from uwaga.ops.attention.api import is_overridden
+from uwaga.ops.attention.arguments import AttentionOptions, make_call, unflatten_lse, unflatten_output
 from uwaga.ops.attention.autograd import run
 from uwaga.ops.attention.call import Call
 from uwaga.ops.biases import DistanceBias
@@ -73,7 +73,7 @@ def attend(
     >>> weights.peak().position
     tensor([0, 1, 2])
     """
-    if is_served():
+    if is_overridden():
         raise NotImplementedError(
             "attend: inside uwaga.sequence_parallel.sequence_parallel the weights lie with several processes; call it outside"
         )
@@ -81,18 +81,19 @@ def attend(
         raise ValueError("attend: a map needs softmax weights, which normalize=None does not have")
     if topk is not None and (isinstance(topk, bool) or not isinstance(topk, int) or topk < 1):
         raise ValueError(f"attend: topk must be at least 1 or None, not {topk!r}")
-    call = make_call(query, key, value, mask, bias, scale, normalize, softcap, sinks, dropout, True)
-    bare = replace(call, value=call.key[..., :0], seed=None, options=replace(call.options, dropout=0.0))
+    options = AttentionOptions(mask, bias, scale, normalize, softcap, sinks, dropout)
+    call = make_call(query, key, value, options, wants_lse=True)
+    qk_call = replace(call, value=call.key[..., :0], seed=None, options=replace(call.options, dropout=0.0))
     engine = map_engines.choose(call, impl)
     wanted = RowsWanted(entropy=entropy, top=topk or 0)
-    output, lse, rows = _run(call, bare, engine, impl, wanted)
-    m = AttentionMap._of(query, key, bare, describe_mask(mask), engine, rows.normalizer)
+    output, lse, rows = _run(call, qk_call, engine, impl, wanted)
+    m = AttentionMap._of(query, key, qk_call, describe_mask(mask), engine, rows.normalizer)
     m._rows.store(rows, wanted, from_scores=lse is None)
-    return Attended(restore(query, output), m.lse if lse is None else restore_lse(query, lse), m)
+    return Attended(unflatten_output(query, output), m.lse if lse is None else unflatten_lse(query, lse), m)
 
 
 def _run(
-    call: Call, bare: Call, engine: ModuleType, impl: str | None, wanted: RowsWanted
+    call: Call, qk_call: Call, engine: ModuleType, impl: str | None, wanted: RowsWanted
 ) -> tuple[Tensor, Tensor | None, Rows]:
     """The output, the lse if autograd computes it with the output, and the rows of the map."""
     if not _needs_operator(call):
@@ -104,12 +105,12 @@ def _run(
         output, lse = run(call, name)
         assert lse is not None
         known = arguments.of_lse(lse)
-        rows = _rows(bare, engine, wanted)._replace(normalizer=known) if wanted != RowsWanted() else Rows(known)
+        rows = _rows(qk_call, engine, wanted)._replace(normalizer=known) if wanted != RowsWanted() else Rows(known)
         return output, lse, rows
     # The other engines have no lse, or compute it from the whole matrix.
     call = replace(call, options=replace(call.options, wants_lse=False))
     output, _ = run(call, choose.engine_name(call, impl))
-    return output, None, _rows(bare, engine, wanted)
+    return output, None, _rows(qk_call, engine, wanted)
 
 
 def _needs_operator(call: Call) -> bool:
@@ -119,6 +120,6 @@ def _needs_operator(call: Call) -> bool:
     return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in call.operands)
 
 
-def _rows(bare: Call, engine: ModuleType, wanted: RowsWanted) -> Rows:
+def _rows(qk_call: Call, engine: ModuleType, wanted: RowsWanted) -> Rows:
     with torch.no_grad():
-        return engine.rows(bare, wanted)
+        return engine.rows(qk_call, wanted)

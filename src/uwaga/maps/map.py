@@ -23,7 +23,7 @@ from uwaga.maps.statistics import arguments, gradients, pooling
 from uwaga.maps.statistics.pooling import Bins, Spans
 from uwaga.maps.statistics.row_cache import RowCache
 from uwaga.maps.tracing import may_branch_on, need_lengths
-from uwaga.ops.attention.arguments import make_call, restore, restore_lse, score_shape
+from uwaga.ops.attention.arguments import AttentionOptions, make_call, score_shape, unflatten_lse, unflatten_output
 from uwaga.ops.attention.call import Call, compute_dtype
 from uwaga.ops.attention.choose import Choice
 from uwaga.ops.attention.sequences import split
@@ -162,7 +162,9 @@ class AttentionMap(WeightMap):
         lse: Operand | None = None,
         impl: str | None = None,
     ) -> None:
-        call = make_call(query, key, None, mask, bias, scale, "softmax", softcap, sinks, 0.0, True)
+        call = make_call(
+            query, key, None, AttentionOptions(mask, bias, scale, "softmax", softcap, sinks), wants_lse=True
+        )
         known = None if lse is None else arguments.normalizer(lse, query, call)
         self._set(query, key, call, describe_mask(mask), available.choose(call, impl), known)
 
@@ -302,7 +304,7 @@ class AttentionMap(WeightMap):
         """The k largest weights of every query and their keys, (..., H, Q, k). Raises ValueError for k below 1."""
         if (k := integer(k, "AttentionMap.topk: k")) < 1:
             raise ValueError(f"AttentionMap.topk: k must be at least 1, not {k}")
-        return TopK(*(restore(self._query, x) for x in self._rows.top(k)))
+        return TopK(*(unflatten_output(self._query, x) for x in self._rows.top(k)))
 
     def peak(self) -> Peak:
         """The largest weight of every query and its key, (..., H, Q)."""
@@ -389,7 +391,7 @@ class AttentionMap(WeightMap):
         normalizer = self._rows.normalizer()
         with torch.no_grad():
             value = self._engine.received(self._call, normalizer, row_weights)
-        return restore_lse(self._key, gradients.attach(gradients.RECEIVED, value, self._call, row_weights))
+        return unflatten_lse(self._key, gradients.attach(gradients.RECEIVED, value, self._call, row_weights))
 
     def pool(self, rows: Bins, cols: Bins, how: str = "mass") -> Pooled:
         """The map pooled into ranges of queries and keys, (..., H, rows, cols); of a ragged map (R, H, rows, cols).
@@ -464,7 +466,7 @@ class AttentionMap(WeightMap):
         return score_shape(self._query, self._key, self._call)
 
     def _per_query(self, x_BHQ: Tensor) -> Operand:
-        return restore_lse(self._query, x_BHQ)
+        return unflatten_lse(self._query, x_BHQ)
 
     def _per_head(self, x_SH: Tensor) -> Tensor:
         """(..., H) from (S, H), with S sequences."""

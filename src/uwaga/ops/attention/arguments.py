@@ -57,25 +57,33 @@ _OPERANDS = ("query", "key", "value")
 _Given = TypeVar("_Given")
 
 
+class AttentionOptions(NamedTuple):
+    """What `attention` takes beside query, key and value and the engine, as the user gave it: `attention` says what each means."""
+
+    mask: Mask | Tensor | None = None
+    bias: DistanceBias | Tensor | None = None
+    scale: float | None = None
+    normalize: str | None = "softmax"
+    softcap: float | None = None
+    sinks: Tensor | None = None
+    dropout: float = 0.0
+
+
 def make_call(
     query: Operand,
     key: Operand,
     value: Operand | None,
-    mask: Mask | Tensor | None,
-    bias: DistanceBias | Tensor | None,
-    scale: float | None,
-    normalize: str | None,
-    softcap: float | None,
-    sinks: Tensor | None,
-    dropout: float,
+    options: AttentionOptions,
+    *,
     wants_lse: bool,
-    whole: tuple[int, int] | None = None,
+    global_sizes: tuple[int, int] | None = None,
 ) -> Call:
-    """The validated call. Arguments are positional, for speed: every call comes here, with all of `attention`'s arguments.
+    """The validated call.
 
-    With value=None, as for a map of weights, the call's value has width E = 0. `whole` are Q and K of a longer dense sequence, of
+    With value=None, as for a map of weights, the call's value has width E = 0. `global_sizes` are Q and K of a longer dense sequence, of
     which query, key and value are parts: mask and bias are over all of it.
     """
+    mask, bias, scale, normalize, softcap, sinks, dropout = options
     if isinstance(query, Ragged) or isinstance(key, Ragged) or isinstance(value, Ragged):
         operands = _ragged_operands(query, key, value)
     else:
@@ -88,8 +96,8 @@ def make_call(
     extras = _NO_EXTRAS
     if mask is not None or bias is not None or sinks is not None:
         shape = _score_shape(query, key, value, operands)
-        if whole is not None:
-            shape = replace(shape, queries=whole[0], keys=whole[1])
+        if global_sizes is not None:
+            shape = replace(shape, queries=global_sizes[0], keys=global_sizes[1])
         extras = _extras(mask, bias, sinks, shape, q)
     return Call(
         query=q,
@@ -133,7 +141,7 @@ def _ragged_operands(query: Operand, key: Operand, value: Operand | None) -> _Op
     return _Operands(q, k, v, query.offsets, key.offsets, query.max_length, key.max_length)
 
 
-def restore(query: Operand, output_BHQE: Tensor) -> Operand:
+def unflatten_output(query: Operand, output_BHQE: Tensor) -> Operand:
     """The output with the query's own dimensions."""
     if isinstance(query, Ragged):
         values = output_BHQE[0].transpose(0, 1)
@@ -144,11 +152,11 @@ def restore(query: Operand, output_BHQE: Tensor) -> Operand:
     return output_BHQE[(0,) * (4 - rank)] if rank < 4 else output_BHQE.unflatten(0, query.shape[:-3])
 
 
-def restore_lse(query: Operand, lse_BHQ: Tensor) -> Operand:
+def unflatten_lse(query: Operand, lse_BHQ: Tensor) -> Operand:
     """The lse with the query's own dimensions, without the last one."""
     if isinstance(query, Ragged):
-        return restore(query, lse_BHQ)
-    restored = restore(query, lse_BHQ[..., None])
+        return unflatten_output(query, lse_BHQ)
+    restored = unflatten_output(query, lse_BHQ[..., None])
     assert isinstance(restored, Tensor)
     return restored.squeeze(-1)
 
