@@ -18,16 +18,16 @@ from torch import Tensor
 from uwaga.maps.base import Shape, WeightMap
 from uwaga.maps.engines import available, reference, tiles
 from uwaga.maps.indexing import integer, optional_integers
-from uwaga.maps.spec import Normalizer, RowsWanted, Selection
+from uwaga.maps.spec import Normalizer, RowStatisticsRequest, Selection
 from uwaga.maps.statistics import arguments, gradients, pooling
 from uwaga.maps.statistics.pooling import Bins, Spans
 from uwaga.maps.statistics.row_cache import RowCache
 from uwaga.maps.tracing import may_branch_on, need_lengths
 from uwaga.ops.attention.arguments import AttentionOptions, make_call, score_shape, unflatten_lse, unflatten_output
 from uwaga.ops.attention.call import Call, compute_dtype
-from uwaga.ops.attention.choose import Choice
 from uwaga.ops.attention.sequences import split
 from uwaga.ops.biases import DistanceBias
+from uwaga.ops.engine_choice import Choice
 from uwaga.ops.mask_program import Start, resolve_start
 from uwaga.ops.masks import Mask
 from uwaga.ops.ragged import Operand, Ragged
@@ -166,22 +166,17 @@ class AttentionMap(WeightMap):
             query, key, None, AttentionOptions(mask, bias, scale, "softmax", softcap, sinks), wants_lse=True
         )
         known = None if lse is None else arguments.normalizer(lse, query, call)
-        self._set(query, key, call, describe_mask(mask), available.choose(call, impl), known)
+        self._set(query, key, describe_mask(mask), RowCache(call, available.choose(call, impl), known))
 
     @classmethod
-    def _of(
-        cls, query: Operand, key: Operand, call: Call, mask: str, engine: ModuleType, known: Normalizer | None
-    ) -> "AttentionMap":
-        """The map of a call."""
+    def _of(cls, query: Operand, key: Operand, mask: str, rows: RowCache) -> "AttentionMap":
+        """The map of the call whose statistics `rows` has."""
         made = cls.__new__(cls)
-        made._set(query, key, call, mask, engine, known)
+        made._set(query, key, mask, rows)
         return made
 
-    def _set(
-        self, query: Operand, key: Operand, call: Call, mask: str, engine: ModuleType, known: Normalizer | None
-    ) -> None:
-        self._query, self._key, self._call, self._mask = query, key, call, mask
-        self._rows = RowCache(call, engine, known)
+    def _set(self, query: Operand, key: Operand, mask: str, rows: RowCache) -> None:
+        self._query, self._key, self._call, self._mask, self._rows = query, key, rows.call, mask, rows
         self._parts: list[AttentionMap] | None = None
         self._parts_have_graph = False
 
@@ -244,7 +239,7 @@ class AttentionMap(WeightMap):
             queries, keys = _sequences(self._query), _sequences(self._key)
             normalizers = _split_normalizer(self._rows.known, self._query)
             self._parts = [
-                self._of(query, key, call, self._mask, self._engine, known)
+                self._of(query, key, self._mask, RowCache(call, self._engine, known))
                 for query, key, call, known in zip(queries, keys, split(self._call), normalizers, strict=True)
             ]
         return self._parts
@@ -264,7 +259,7 @@ class AttentionMap(WeightMap):
         assert isinstance(self._query, Tensor)
         assert isinstance(self._key, Tensor)
         query, key, call, known = _part(self._query, self._key, self._call, self._rows.known, found)
-        return self._of(query, key, call, self._mask, self._engine, known)
+        return self._of(query, key, self._mask, RowCache(call, self._engine, known))
 
     @property
     def scores(self) -> ScoreMap:
@@ -343,7 +338,7 @@ class AttentionMap(WeightMap):
         """
         if order not in (1, 2):
             raise ValueError(f"AttentionMap.support: order must be 1 or 2, not {order!r}")
-        self._rows.compute(RowsWanted(squares=True, entropy=order == 1, top=self._top_of_support))
+        self._rows.compute(RowStatisticsRequest(squares=True, entropy=order == 1, top=self._top_of_support))
         squares = self._rows.squares()
         sees_none = self._rows.top(1)[1][..., 0] < 0 if self._top_of_support else squares == 0
         found = self._rows.entropy().exp() if order == 1 else 1.0 / squares
@@ -375,7 +370,7 @@ class AttentionMap(WeightMap):
             raise ValueError(f"AttentionMap.prepare: topk must be at least 0, not {topk}")
         start = resolve_start(self._score_shape(), None) if distance else None
         most = max(topk, self._top_of_support) if support else topk
-        self._rows.compute(RowsWanted(entropy=entropy, squares=support, distance=start, top=most))
+        self._rows.compute(RowStatisticsRequest(entropy=entropy, squares=support, distance=start, top=most))
 
     # Statistics per key, and pooling.
 

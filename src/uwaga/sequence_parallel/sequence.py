@@ -27,10 +27,10 @@ from uwaga.ops.attention import api, choose, gradients
 from uwaga.ops.attention.api import AttendedLse
 from uwaga.ops.attention.arguments import AttentionOptions, make_call, unflatten_lse, unflatten_output
 from uwaga.ops.attention.call import Call, Gradients, Options
-from uwaga.ops.attention.choose import Choice
 from uwaga.ops.attention.engines import cpu
 from uwaga.ops.attention.native_structs import DTYPES
 from uwaga.ops.biases import DistanceBias
+from uwaga.ops.engine_choice import Choice
 from uwaga.ops.mask_program import START_LAST, START_PER_ROW, START_VALUE, Interval
 from uwaga.ops.masks import Mask
 from uwaga.ops.ragged import Ragged

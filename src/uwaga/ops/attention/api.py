@@ -14,8 +14,8 @@ from torch import Tensor
 from uwaga.ops.attention import choose, fast_path
 from uwaga.ops.attention.arguments import AttentionOptions, make_call, unflatten_lse, unflatten_output
 from uwaga.ops.attention.autograd import run
-from uwaga.ops.attention.choose import Choice
 from uwaga.ops.biases import DistanceBias
+from uwaga.ops.engine_choice import Choice
 from uwaga.ops.masks import Mask
 from uwaga.ops.ragged import Operand
 
