@@ -85,7 +85,14 @@ def test_results_have_the_dimensions_of_the_query(form: str) -> None:
     assert m.shape == (*leading, queries, keys)
     assert m.shapes == [m.shape]
     assert m.dtype == torch.float32
-    for x in (m.lse, m.entropy(), m.entropy(normalize=True), m.distance(), m.support(), m.support(order=1)):
+    for x in (
+        m.lse,
+        m.entropy(),
+        m.entropy(normalize=True),
+        m.distance(),
+        m.effective_count(),
+        m.effective_count(order=1),
+    ):
         assert (tuple(x.shape), x.dtype) == (per_query, torch.float32)
     for x in (*m.sink(), m.mass(Causal()), m.diagonal(), m.peak().weight):
         assert (tuple(x.shape), x.dtype) == (per_query, torch.float32)
@@ -109,7 +116,7 @@ def test_ragged_results_are_ragged(heads: int | None, lengths: tuple[int, ...]) 
     m = AttentionMap(batch, batch, mask=Causal())
     assert m.shape == (rows, *width, None, None)
     assert m.shapes == [(*width, n, n) for n in lengths]
-    per_query = [m.lse, m.entropy(), m.entropy(normalize=True), m.distance(), m.support(), m.mass(Causal())]
+    per_query = [m.lse, m.entropy(), m.entropy(normalize=True), m.distance(), m.effective_count(), m.mass(Causal())]
     for x in (*per_query, m.diagonal(), m.received(), m.received(last=2), *m.sink(), *m.peak()):
         assert isinstance(x, Ragged)
         assert x.values.shape == (tokens, *width)
@@ -185,9 +192,17 @@ def test_reading_a_few_rows_computes_these_rows_once(spied) -> None:
 
 def test_statistics_are_computed_once_and_together_where_asked(spied) -> None:
     m, wanted = spied
-    m.prepare(entropy=True, support=True, distance=True, topk=8)
+    m.prepare(entropy=True, effective_count=True, distance=True, topk=8)
     assert wanted == [RowStatisticsRequest(entropy=True, squares=True, distance=(0, 0, None), top=8)]
-    for read in (m.entropy, m.support, lambda: m.support(order=1), m.distance, m.peak, lambda: m.topk(8), m.sink):
+    for read in (
+        m.entropy,
+        m.effective_count,
+        lambda: m.effective_count(order=1),
+        m.distance,
+        m.peak,
+        lambda: m.topk(8),
+        m.sink,
+    ):
         read()
     assert len(wanted) == 1
     m.topk(9)

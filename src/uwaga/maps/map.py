@@ -22,7 +22,7 @@ from uwaga.maps.spec import Normalizer, RowStatisticsRequest, Selection
 from uwaga.maps.statistics import arguments, gradients, pooling
 from uwaga.maps.statistics.pooling import Bins, Spans
 from uwaga.maps.statistics.row_cache import RowCache
-from uwaga.maps.tracing import may_branch_on, need_lengths
+from uwaga.maps.tracing import check_lengths, may_branch_on
 from uwaga.ops.attention.arguments import AttentionOptions, make_call, score_shape, unflatten_lse, unflatten_output
 from uwaga.ops.attention.call import Call, compute_dtype
 from uwaga.ops.attention.sequences import split
@@ -235,7 +235,7 @@ class AttentionMap(WeightMap):
         needs_graph = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in self._call.operands)
         if self._parts is None or (needs_graph and not self._parts_have_graph):
             self._parts_have_graph = torch.is_grad_enabled()
-            need_lengths()
+            check_lengths()
             queries, keys = _sequences(self._query), _sequences(self._key)
             normalizers = _split_normalizer(self._rows.known, self._query)
             self._parts = [
@@ -327,7 +327,7 @@ class AttentionMap(WeightMap):
         start = optional_integers(start, "AttentionMap.distance: start")
         return self._per_query(self._rows.distance(resolve_start(self._score_shape(), start)))
 
-    def support(self, order: int = 2) -> Operand:
+    def effective_count(self, order: int = 2) -> Operand:
         """(..., H, Q): the effective number of keys, a Hill number (Hill, "Diversity and Evenness", 1973).
 
         Order 2 is 1 / sum_j a_ij^2, order 1 is exp(entropy). Both are n for n keys of weight 1/n. A learned sink's share is
@@ -337,10 +337,10 @@ class AttentionMap(WeightMap):
             ValueError: another order.
         """
         if order not in (1, 2):
-            raise ValueError(f"AttentionMap.support: order must be 1 or 2, not {order!r}")
-        self._rows.compute(RowStatisticsRequest(squares=True, entropy=order == 1, top=self._top_of_support))
+            raise ValueError(f"AttentionMap.effective_count: order must be 1 or 2, not {order!r}")
+        self._rows.compute(RowStatisticsRequest(squares=True, entropy=order == 1, top=self._top_of_effective_count))
         squares = self._rows.squares()
-        sees_none = self._rows.top(1)[1][..., 0] < 0 if self._top_of_support else squares == 0
+        sees_none = self._rows.top(1)[1][..., 0] < 0 if self._top_of_effective_count else squares == 0
         found = self._rows.entropy().exp() if order == 1 else 1.0 / squares
         return self._per_query(torch.where(sees_none, 0.0, found))
 
@@ -360,7 +360,9 @@ class AttentionMap(WeightMap):
         """
         return self._per_query(self._mass(arguments.program(mask, self._score_shape(), self._call)))
 
-    def prepare(self, *, entropy: bool = False, support: bool = False, distance: bool = False, topk: int = 0) -> None:
+    def prepare(
+        self, *, entropy: bool = False, effective_count: bool = False, distance: bool = False, topk: int = 0
+    ) -> None:
         """Compute in one pass what later calls need: `lse` always, and the statistics named here.
 
         Raises:
@@ -369,8 +371,8 @@ class AttentionMap(WeightMap):
         if (topk := integer(topk, "AttentionMap.prepare: topk")) < 0:
             raise ValueError(f"AttentionMap.prepare: topk must be at least 0, not {topk}")
         start = resolve_start(self._score_shape(), None) if distance else None
-        most = max(topk, self._top_of_support) if support else topk
-        self._rows.compute(RowStatisticsRequest(entropy=entropy, squares=support, distance=start, top=most))
+        most = max(topk, self._top_of_effective_count) if effective_count else topk
+        self._rows.compute(RowStatisticsRequest(entropy=entropy, squares=effective_count, distance=start, top=most))
 
     # Statistics per key, and pooling.
 
@@ -453,7 +455,7 @@ class AttentionMap(WeightMap):
         return tiles.log_sum_exp(RowCache(_visible_keys_call(self._call), self._engine).normalizer())
 
     @property
-    def _top_of_support(self) -> int:
+    def _top_of_effective_count(self) -> int:
         """How many largest weights tell whether a query sees a key: with a learned sink all squares may underflow to 0."""
         return int(self._call.sinks is not None)
 

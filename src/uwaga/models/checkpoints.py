@@ -73,7 +73,7 @@ def load(
     weights = weight_files.find(folder)
     config = family.read_config(described, str(file), frozenset(weights.stored))
     table = family.table(config)
-    _need_as_many_weights_as_layers(table, weights, file)
+    _check_as_many_weights_as_layers(table, weights, file)
     with torch.device("meta"), _NoInitialisation():
         model = family.build(config)
     matched = state_dict_check.match(table, weights, model.state_dict())
@@ -111,7 +111,7 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
     tensors = state_dict_check.write(family.table(config), model.state_dict())
     described["dtype"] = str(next(iter(tensors.values())).dtype).removeprefix("torch.")
     folder = Path(path)
-    weight_files.need_no_shards(folder)
+    weight_files.check_no_shards(folder)
     durable.make_folder(folder)
     with (
         durable.atomic_replace(folder / weight_files.SINGLE) as weights,
@@ -122,7 +122,7 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
         file.write((json.dumps(described, indent=2, sort_keys=True) + "\n").encode())
 
 
-def _need_as_many_weights_as_layers(table: Table, weights: Weights, file: Path) -> None:
+def _check_as_many_weights_as_layers(table: Table, weights: Weights, file: Path) -> None:
     """Bound the number of layers in config.json before a model with that many is built. Raises CheckpointError."""
     most = max(table.counts.values(), default=0)
     if most > len(weights.stored):

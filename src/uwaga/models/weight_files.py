@@ -68,7 +68,7 @@ def _of(path: Path, files: list[Opened]) -> Weights:
     return Weights(path=path, stored=stored, read=lambda name: readers[name](name))
 
 
-def need_no_shards(folder: Path) -> None:
+def check_no_shards(folder: Path) -> None:
     """Raises CheckpointError where model.safetensors would stand beside an index that lists other files."""
     index = folder / SHARDED
     if _is_there(index) and set(_listed(index).values()) != {SINGLE}:
@@ -95,7 +95,7 @@ def _sharded(index: Path, single: str, open_one: Callable[[Path], Opened]) -> We
             "they may be of two models; remove the one that is not meant"
         )
     for file in files:
-        _need_plain_name(index, file, Path(single).suffix)
+        _check_plain_name(index, file, Path(single).suffix)
     weights = _of(index, [open_one(index.parent / file) for file in files])
     absent = sorted(listed.keys() - weights.stored.keys())
     unlisted = sorted(weights.stored.keys() - listed.keys())
@@ -106,7 +106,7 @@ def _sharded(index: Path, single: str, open_one: Callable[[Path], Opened]) -> We
     return weights
 
 
-def _need_plain_name(index: Path, file: str, suffix: str) -> None:
+def _check_plain_name(index: Path, file: str, suffix: str) -> None:
     """An index may only name files of its own folder. Raises CheckpointError."""
     is_plain = file.isprintable() and PurePosixPath(file).name == file and PureWindowsPath(file).name == file
     if not is_plain or not file.endswith(suffix):

@@ -22,7 +22,7 @@ from uwaga.ops.mask_program import START_LAST, MaskProgram
 from uwaga.ops.masks import Mask, as_mask
 from uwaga.ops.ragged import Operand, Ragged
 from uwaga.ops.score_shape import ScoreShape
-from uwaga.ops.validation import invalid, is_number, need_same_device, need_strided
+from uwaga.ops.validation import check_same_device, check_strided, invalid, is_number
 
 
 class Extras(NamedTuple):
@@ -221,7 +221,7 @@ def _extras(
     if mask is not None:
         made = as_mask(mask).over(shape)
         for tensor in made.tensors:
-            need_same_device("mask", tensor, q)
+            check_same_device("mask", tensor, q)
         extras = extras._replace(mask_program=made.program, mask_tensors=tuple(made.tensors))
     if bias is not None:
         _check_bias(bias, shape, q)
@@ -324,14 +324,14 @@ def _check_sinks(sinks: Tensor, shape: ScoreShape, query: Tensor) -> None:
     """ShapeError or ValueError unless sinks are (H,) floating numbers."""
     if not isinstance(sinks, Tensor):
         raise invalid("attention", "sinks", "a tensor (H,)", type(sinks).__name__)
-    need_strided("attention", "sinks", sinks)
+    check_strided("attention", "sinks", sinks)
     if sinks.shape != (shape.heads,):
         culprit = NamedShape(name="sinks", shape=tuple(sinks.shape), letters=("",) * sinks.dim())
         rule = f"sinks must be one per query head, ({shape.heads},)"
         raise shape_error("attention", rule, (*shape.operands(), culprit), "sinks", "is not (H,)")
     if not sinks.dtype.is_floating_point:
         raise invalid("attention", "sinks", "floating", sinks.dtype)
-    need_same_device("sinks", sinks, query)
+    check_same_device("sinks", sinks, query)
 
 
 def _check_bias(bias: DistanceBias | Tensor, shape: ScoreShape, query: Tensor) -> None:
@@ -342,7 +342,7 @@ def _check_bias(bias: DistanceBias | Tensor, shape: ScoreShape, query: Tensor) -
             hint = "; a bool tensor is a mask: mask=..." if bias.dtype == torch.bool else ""
             kinds = " or ".join(sorted(map(str, allowed)))
             raise invalid("attention", "bias", kinds, f"{bias.dtype}{hint}")
-        need_same_device("bias", bias, query)
+        check_same_device("bias", bias, query)
         return
     if not isinstance(bias, DistanceBias):
         raise invalid("attention", "bias", "a floating tensor or a bias", type(bias).__name__)
@@ -351,9 +351,9 @@ def _check_bias(bias: DistanceBias | Tensor, shape: ScoreShape, query: Tensor) -
         culprit = NamedShape(name="bias", shape=tuple(parameter.shape), letters=("",) * parameter.dim())
         rule = f"{type(bias).__name__} must be made for {shape.heads} query heads"
         raise shape_error("attention", rule, (*shape.operands(), culprit), "bias", f"is made for {bias.heads()}")
-    need_same_device("bias", parameter, query)
+    check_same_device("bias", parameter, query)
     if isinstance(bias.start, Tensor):
-        need_same_device("bias start", bias.start, query)
+        check_same_device("bias start", bias.start, query)
 
 
 def _named_shapes(query: Operand, key: Operand, value: Operand | None) -> tuple[NamedShape, ...]:
@@ -419,7 +419,7 @@ def _check_kinds(given: dict[str, Tensor]) -> None:
     if given["query"].dtype not in DTYPES:
         raise ValueError(f"attention: query must be float32, bfloat16, float16 or float64, not {given['query'].dtype}")
     for name, x in given.items():
-        need_strided("attention", name, x)
+        check_strided("attention", name, x)
     devices = [str(x.device) for x in given.values()]
     if len(set(devices)) > 1:
         raise ValueError(f"attention: {_listed(given)} must be on one device, not {', '.join(devices)}")
