@@ -19,12 +19,11 @@ from uwaga.inspect.run_text import load
 from uwaga.viewer import service as view_service
 from uwaga.viewer.messages import REQUESTS
 from uwaga.viewer.page.snapshot import SnapshotBuilder
-from uwaga.viewer.runs import Typed
 from uwaga.viewer.server.access import AccessControl
 from uwaga.viewer.server.app import application
 from uwaga.viewer.server.limits import ConcurrencyLimiter, ConnectionTimeouts, IdleConnectionReaper
 from uwaga.viewer.service import ViewService
-from uwaga.viewer.text_runner import TextRunner
+from uwaga.viewer.text_runner import RunRequest, TextRunner
 from uwaga.viewer.view_model import ViewModel
 
 Answer = tuple[int, str]  # status, and the error's message
@@ -138,7 +137,7 @@ def requests_of(draw: st.DrawFn, ask: str) -> tuple[tuple[Any, ...], bytes]:
 def ask_all() -> Iterator[Ask]:
     """Sends bodies to the application and returns its answers."""
     runner = TextRunner(reader=load("speller", "float32"), new_tokens=3)
-    typed = Typed("cat", "bat")
+    typed = RunRequest("cat", "bat")
     service = ViewService(runner.run(typed), runner=runner, typed=typed)
     with application_of(service) as ask:
         yield ask

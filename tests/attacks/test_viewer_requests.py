@@ -32,11 +32,11 @@ pytest.importorskip("uvicorn", reason="the server's packages are not installed: 
 
 import uwaga
 from uwaga.viewer.messages import Reply
-from uwaga.viewer.runs import Run, Typed
 from uwaga.viewer.server import app
 from uwaga.viewer.server.limits import MAX_UNSENT_BYTES, ConnectionTimeouts
 from uwaga.viewer.server.server import Server
 from uwaga.viewer.service import ViewService
+from uwaga.viewer.text_runner import RunRequest, RunResult
 from uwaga.viewer.view_model import ViewModel
 
 REPLY = 4 << 20  # bytes
@@ -729,7 +729,7 @@ class Reader:
     def about(self) -> Mapping[str, object]:
         return {"boxes": ["text"], "examples": [], "model": "m", "command": "uwaga view TEXT", "max_tokens": 9}
 
-    def run(self, typed: Typed, check: Callable[[], None]) -> Run:
+    def run(self, typed: RunRequest, check: Callable[[], None]) -> RunResult:
         self.running += 1
         self.most = max(self.most, self.running)
         try:
@@ -737,7 +737,7 @@ class Reader:
                 time.sleep(0.001)
                 check()
             query, key = torch.randn(2, 1, 64, 16)
-            return Run(view_model=ViewModel.create(uwaga.AttentionMap(query, key)))
+            return RunResult(view_model=ViewModel.create(uwaga.AttentionMap(query, key)))
         finally:
             self.running -= 1
             self.ended += 1

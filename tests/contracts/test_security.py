@@ -4,12 +4,11 @@ import re
 from pathlib import Path
 
 from uwaga._base import untrusted
-from uwaga.inspect import edits
-from uwaga.integrations import edit, run_text
+from uwaga.inspect import editing, edits, run_text
 from uwaga.models import weight_files
 from uwaga.models.text import tokenizer as tokenizer_file
 from uwaga.ops import engine_profile
-from uwaga.viewer import runs
+from uwaga.viewer import runs, text_runner
 from uwaga.viewer.server import app, limits
 
 ROOT = Path(__file__).parents[2]
@@ -45,8 +44,8 @@ def test_the_limits_of_the_server_are_those_of_the_code() -> None:
     assert _row("bytes of a request's URL") == [app.MAX_HEADER_BYTES]
     assert _row("bytes of a request's body") == [app.MAX_BODY_BYTES]
     assert _row("depth of nesting in each field") == [untrusted.JSON_DEPTH]
-    assert _row("changes of a model") == [edits.MAX_CHANGES, edit.MAX_MASK_BYTES]
-    assert _row("characters and tokens of a text") == [runs.MAX_CHARACTERS, runs.MAX_TOKENS, runs.MAX_SECONDS]
+    assert _row("changes of a model") == [edits.MAX_CHANGES, editing.MAX_MASK_BYTES]
+    assert _row("characters and tokens of a text") == [runs.MAX_CHARACTERS, text_runner.MAX_TOKENS, runs.MAX_SECONDS]
     assert _row("tokens of a text from which") == [run_text.MAX_GENERATED_FROM]
     assert _row("seconds without") == [timeouts.idle, timeouts.stalled, timeouts.response]
 

@@ -8,7 +8,6 @@ import pytest
 
 from uwaga.lessons.example import vector
 from uwaga.viewer.messages import Reply, RequestError
-from uwaga.viewer.queries.lesson import answer_lesson as answer
 from uwaga.viewer.service import ViewService
 from uwaga.viewer.view_model import ViewModel
 
@@ -77,6 +76,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"settings": {"order": [0, 1, 2, 3, "4"]}}, "order must be a permutation of 0 to 4, not [0, 1, 2, 3, '4']"),
     ({"settings": {"seed": 2**31}}, "seed must be an integer from 0 to 2147483647, not 2147483648"),
 ]
+
+answer = ViewService(ViewModel.empty()).answer
 
 
 @pytest.mark.parametrize(("arguments", "message"), WRONG, ids=[message[:50] for _, message in WRONG])

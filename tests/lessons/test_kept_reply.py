@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from uwaga.viewer.queries.lesson import answer_lesson as answer
+from uwaga.viewer.service import answer_lesson as answer
 
 KEPT = Path(__file__).parents[2] / "src/uwaga/viewer/front/tests/lesson/reply.json"
 QUESTION = {"ask": "lesson", "tokens": ["a", "pen", "."], "settings": {"sentences": [["a", "pen"], ["yes"]]}}

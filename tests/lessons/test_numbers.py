@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 from uwaga.viewer.lesson import work_through
-from uwaga.viewer.queries.lesson import answer_lesson as answer
+from uwaga.viewer.service import answer_lesson as answer
 
 Numbers = Any
 

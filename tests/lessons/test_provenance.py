@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from uwaga.viewer.queries.lesson import answer_lesson as answer
+from uwaga.viewer.service import answer_lesson as answer
 
 # Rules without a formula: the user's own numbers, measurements, position codes, and the layer over other tokens.
 TEXT_RULES = {"typed", "given", "code"}

@@ -13,8 +13,8 @@ from waiting import HANG
 import uwaga
 from uwaga.viewer import runs
 from uwaga.viewer.messages import RequestError
-from uwaga.viewer.runs import Run, Typed
 from uwaga.viewer.service import ViewService
+from uwaga.viewer.text_runner import RunRequest, RunResult
 from uwaga.viewer.view_model import ViewModel
 
 Answer = Callable[..., Any]
@@ -24,7 +24,7 @@ class Runner:
     """Maps of as many tokens as the text has letters; "wait" waits until it is told to end."""
 
     def __init__(self) -> None:
-        self.read: list[Typed] = []
+        self.read: list[RunRequest] = []
         self.begun = threading.Event()
 
     def about(self) -> Mapping[str, Any]:
@@ -36,7 +36,7 @@ class Runner:
             "max_tokens": 9,
         }
 
-    def run(self, typed: Typed, check: Callable[[], None]) -> Run:
+    def run(self, typed: RunRequest, check: Callable[[], None]) -> RunResult:
         self.read.append(typed)
         if typed.text == "wrong":
             raise ValueError("the text is wrong")
@@ -57,11 +57,11 @@ class Letters:
         return [["x"] * count for _ in range(first, last)], np.full((last - first, count), 0.2, np.float32)
 
 
-def a_run(text: str) -> Run:
+def a_run(text: str) -> RunResult:
     query, key = torch.randn(2, 1, len(text), 8)
     model = ViewModel.create(uwaga.AttentionMap(query, key), tokens=list(text), title=text)
     vector = np.array([1.0, 0.0], np.float32) if text == "abcd" else np.array([0.6, 0.8], np.float32)
-    return Run(view_model=model, predictions={"0": Letters()}, vectors=[vector])
+    return RunResult(view_model=model, predictions={"0": Letters()}, vectors=[vector])
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def runner() -> Runner:
 
 @pytest.fixture
 def service(runner: Runner) -> ViewService:
-    return ViewService(a_run("abcd"), runner=runner, typed=Typed("abcd"))
+    return ViewService(a_run("abcd"), runner=runner, typed=RunRequest("abcd"))
 
 
 def outcome(service: ViewService, text: str, **more: Any) -> Mapping[str, Any]:

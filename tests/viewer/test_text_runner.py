@@ -9,10 +9,10 @@ import pytest
 import torch
 
 import uwaga
+from uwaga.inspect import Edits
 from uwaga.inspect import run_text as run_text_module
 from uwaga.inspect.run_text import RecordError, TextTooLongError, load, run_text
-from uwaga.viewer.runs import Run, Typed
-from uwaga.viewer.text_runner import TextRunner
+from uwaga.viewer.text_runner import RunRequest, RunResult, TextRunner
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -32,12 +32,12 @@ def speller() -> TextRunner:
     return TextRunner(reader=load("speller", "float32"))
 
 
-def whole(run: Run, side: int, name: tuple[str, int]) -> torch.Tensor:
+def whole(run: RunResult, side: int, name: tuple[str, int]) -> torch.Tensor:
     return torch.as_tensor(run.view_model.sides[side].maps[name][:, :, :])
 
 
 def test_a_writer_predicts_the_next_token(bard: TextRunner) -> None:
-    run = bard.run(Typed("To be, or not to"))
+    run = bard.run(RunRequest("To be, or not to"))
     model: Any = bard.reader.model
     ids = bard.reader.tokenizer.encode(["To be, or not to"], with_offsets=False)[0].ids
     with torch.no_grad():
@@ -52,7 +52,7 @@ def test_a_writer_predicts_the_next_token(bard: TextRunner) -> None:
 
 
 def test_what_an_encoder_decoder_writes_is_read_again(speller: TextRunner) -> None:
-    run = speller.run(Typed("attention"))
+    run = speller.run(RunRequest("attention"))
     reading = run_text(speller.reader, "attention")
     assert reading.written is not None
     words, _ = run.predictions["0"].top(0, len(reading.written), 1)
@@ -62,10 +62,11 @@ def test_what_an_encoder_decoder_writes_is_read_again(speller: TextRunner) -> No
 
 
 def test_a_given_target(speller: TextRunner) -> None:
-    run = speller.run(Typed("attention", target="AH T"))
+    run = speller.run(RunRequest("attention", target="AH T"))
     assert run.view_model.sides[0].sizes["decoder"] == len(run.predictions["0"])
     assert (
-        run.view_model.sides[0].sizes["decoder"] < speller.run(Typed("attention")).view_model.sides[0].sizes["decoder"]
+        run.view_model.sides[0].sizes["decoder"]
+        < speller.run(RunRequest("attention")).view_model.sides[0].sizes["decoder"]
     )
 
 
@@ -75,7 +76,7 @@ def test_changes_are_those_of_edit(bert: TextRunner) -> None:
         "scores": [{"kind": "encoder", "layer": 0, "head": 0, "queries": [2], "keys": [1]}],
         "weights": [],
     }
-    run = bert.run(Typed("the cat sat", edits=edits))
+    run = bert.run(RunRequest("the cat sat", edits=Edits.from_dict(edits)))
     reader = bert.reader
     ids = torch.tensor([reader.tokenizer.backend.encode("the cat sat").ids])
     changes = {"heads": {("encoder", 0, 1): 0.0}, "scores": {("encoder", 0, 0): uwaga.Links(2, 1)}}
@@ -89,7 +90,7 @@ def test_changes_are_those_of_edit(bert: TextRunner) -> None:
     assert whole(run, 0, ("encoder", 0))[0, 2, 1] > 0
     assert not torch.equal(whole(run, 0, ("encoder", 1)), whole(run, 1, ("encoder", 1)))
     assert run.python.startswith("with uwaga.edit(model, heads={('encoder', 0, 1): 0.0}, scores=")
-    plain = bert.run(Typed("the cat sat"))
+    plain = bert.run(RunRequest("the cat sat"))
     assert torch.equal(whole(plain, 0, ("encoder", 1)), whole(run, 0, ("encoder", 1)))  # nothing remains
 
 
@@ -99,7 +100,7 @@ def test_changes_of_a_generation_keep_what_was_written(speller: TextRunner) -> N
             {"kind": "cross", "layer": layer, "head": head, "value": 0.0} for layer in range(4) for head in range(2)
         ]
     }
-    run = speller.run(Typed("attention", edits=edits))
+    run = speller.run(RunRequest("attention", edits=Edits.from_dict(edits)))
     before, after = run.view_model.sides
     assert before.sizes == after.sizes
     assert list(before.tokens["decoder"]) == list(after.tokens["decoder"])
@@ -107,7 +108,7 @@ def test_changes_of_a_generation_keep_what_was_written(speller: TextRunner) -> N
 
 
 def test_vectors_are_those_of_the_encoder(bert: TextRunner) -> None:
-    run = bert.run(Typed("the cat sat", second="the dog"))
+    run = bert.run(RunRequest("the cat sat", second="the dog"))
     expected = uwaga.TextEncoder.load(bert.reader.folder).encode(["the cat sat", "the dog"])
     for vector, other in zip(run.vectors, torch.as_tensor(expected), strict=True):
         torch.testing.assert_close(torch.from_numpy(vector), other.float() / other.norm())
@@ -116,48 +117,53 @@ def test_vectors_are_those_of_the_encoder(bert: TextRunner) -> None:
 @pytest.mark.parametrize(
     ("typed", "error", "message"),
     [
-        (Typed(""), RecordError, "the text is empty: it has no tokens"),
-        (Typed("\ud800"), RecordError, "the text has a lone surrogate"),
+        (RunRequest(""), RecordError, "the text is empty: it has no tokens"),
+        (RunRequest("\ud800"), RecordError, "the text has a lone surrogate"),
         (
-            Typed("the cat " * 20),
+            RunRequest("the cat " * 20),
             TextTooLongError,
             "the text has 42 tokens, special ones included, and bert0? takes 12",
         ),
-        (Typed("the", target="cat"), RecordError, "reads one text"),
-        (Typed("the", edits={"heads": 3}), RecordError, "Edits: heads must be a list of dicts"),
-        (Typed("the", edits={"patch": []}), RecordError, "Edits: a description has an unknown key 'patch'|patch"),
+        (RunRequest("the", target="cat"), RecordError, "reads one text"),
         (
-            Typed("the", edits={"heads": [{"kind": "encoder", "layer": 9, "head": 0, "value": 0.0}]}),
+            RunRequest(
+                "the", edits=Edits.from_dict({"heads": [{"kind": "encoder", "layer": 9, "head": 0, "value": 0.0}]})
+            ),
             RecordError,
             "BertModel has no layer 'encoder' 9",
         ),
         (
-            Typed("the", edits={"scores": [{"kind": "encoder", "layer": 0, "head": 0, "queries": [99], "keys": None}]}),
+            RunRequest(
+                "the",
+                edits=Edits.from_dict(
+                    {"scores": [{"kind": "encoder", "layer": 0, "head": 0, "queries": [99], "keys": None}]}
+                ),
+            ),
             RecordError,
             "99",
         ),
     ],
 )
-def test_texts_that_cannot_be_read(bert: TextRunner, typed: Typed, error: type[Exception], message: str) -> None:
+def test_texts_that_cannot_be_read(bert: TextRunner, typed: RunRequest, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         bert.run(typed)
 
 
 def test_a_page_may_run_less_than_the_command_line(bard: TextRunner) -> None:
     with pytest.raises(TextTooLongError, match="the text has 20 tokens, special ones included; a page may run 10"):
-        bard.run(Typed("x" * 20), max_tokens=10)
-    assert bard.run(Typed("x" * 20), max_tokens=None).view_model.sides[0].sizes == {"decoder": 20}
+        bard.run(RunRequest("x" * 20), max_tokens=10)
+    assert bard.run(RunRequest("x" * 20), max_tokens=None).view_model.sides[0].sizes == {"decoder": 20}
 
 
 def test_a_run_ends_within_a_layer_of_many_changes(speller: TextRunner) -> None:
     where = {"kind": "encoder", "layer": 0, "head": 0}
     links = [{**where, "queries": [n], "keys": [0], "factor": 0.5} for n in range(40)]
     calls: list[int] = []
-    speller.run(Typed("a" * 40, target="K", edits={"weights": links}), lambda: calls.append(0))
+    speller.run(RunRequest("a" * 40, target="K", edits=Edits.from_dict({"weights": links})), lambda: calls.append(0))
     layers, attentions = 2 * 8, 12  # with and without the changes; of encoder and decoder
     assert len(calls) == layers + attentions + 40
     with pytest.raises(RecordError, match="there is no head 9"):
-        speller.run(Typed("a", target="K", edits={"weights": [{**links[0], "head": 9}]}))
+        speller.run(RunRequest("a", target="K", edits=Edits.from_dict({"weights": [{**links[0], "head": 9}]})))
     assert not any(getattr(module, "editors", ()) for module in speller.reader.model.modules())
 
 
@@ -165,14 +171,14 @@ def test_what_an_encoder_decoder_generates_from_is_bounded(
     speller: TextRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(TextTooLongError) as caught:
-        speller.run(Typed("a" * 100_000), max_tokens=None)
+        speller.run(RunRequest("a" * 100_000), max_tokens=None)
     rule = "the text has 100,001 tokens, special ones included, and speller generates from 20,000 at most: with a target it takes more"
     assert str(caught.value) == rule
     monkeypatch.setattr(run_text_module, "MAX_GENERATED_FROM", 5)
     with pytest.raises(TextTooLongError, match="and speller generates from 5 at most"):
-        speller.run(Typed("cat", "attention"))
-    assert speller.run(Typed("attention", target="K")).view_model.sides[0].sizes["encoder"] == 10
-    shortened = replace(speller, truncate=True).run(Typed("attention"))
+        speller.run(RunRequest("cat", "attention"))
+    assert speller.run(RunRequest("attention", target="K")).view_model.sides[0].sizes["encoder"] == 10
+    shortened = replace(speller, truncate=True).run(RunRequest("attention"))
     assert shortened.view_model.sides[0].sizes["encoder"] == 5
 
 
@@ -189,6 +195,6 @@ def test_a_run_ends_between_two_layers(bard: TextRunner, speller: TextRunner) ->
                 raise StoppedError
 
         with pytest.raises(StoppedError):
-            runner.run(Typed(text), check)
+            runner.run(RunRequest(text), check)
         assert len(calls) == 3
         assert not any(module._forward_hooks for module in runner.reader.model.modules())

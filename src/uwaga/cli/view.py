@@ -209,11 +209,10 @@ def _of_database(
 def _of_texts(
     text: str, model: str | None, second: str | None, second_model: str | None, options: _Options
 ) -> "ViewService":
-    from uwaga.viewer.runs import Typed
     from uwaga.viewer.service import ViewService
-    from uwaga.viewer.text_runner import TextRunner
+    from uwaga.viewer.text_runner import RunRequest, TextRunner
 
-    typed = Typed(read_prompt_text(text), None if second is None else read_prompt_text(second), options.target)
+    typed = RunRequest(read_prompt_text(text), None if second is None else read_prompt_text(second), options.target)
     reader = _load(model, options)
     again = None if second_model in (None, model) else load(second_model, options.dtype)
     if second_model is not None and second_model == model and second is None:

@@ -192,6 +192,10 @@ class RequestParser:
         """An argument as it is; None where it is missing."""
         return self._request.get(name)
 
+    def values(self, *names: str) -> dict[str, Any]:
+        """Those of these arguments that are there."""
+        return {name: self._request[name] for name in names if name in self._request}
+
     def text(self, name: str, choices: Sequence[str]) -> str:
         """One of the choices."""
         value: str = self._request[name]  # type: ignore[assignment]

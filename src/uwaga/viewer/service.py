@@ -1,15 +1,42 @@
 """The service behind a page: answers queries about its maps, requests for the lesson, for a snapshot, and to run a text."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
+import torch
 
+from uwaga._base.languages import using
+from uwaga.lessons.build import build_steps
+from uwaga.lessons.document import matrices
+from uwaga.lessons.example import (
+    MAX_HEADS,
+    MAX_NUMBER,
+    MAX_RATE,
+    MAX_SENTENCES,
+    MAX_STEPS,
+    MAX_TOKENS,
+    MAX_WIDTH,
+    Example,
+    ExampleError,
+    parse_example,
+)
 from uwaga.viewer.messages import Reply, Request, RequestError, RequestParser
 from uwaga.viewer.page.snapshot import snapshot_html
-from uwaga.viewer.queries.lesson import answer_lesson
-from uwaga.viewer.runs import Run, Runner, Runs, Typed
+from uwaga.viewer.runs import RunCache
+from uwaga.viewer.text_runner import RunRequest, RunResult, TextRunner
 from uwaga.viewer.view_model import ViewModel
 
+# The page checks these before it sends a request.
+_LIMITS = {
+    "tokens": MAX_TOKENS,
+    "width": MAX_WIDTH,
+    "heads": MAX_HEADS,
+    "sentences": MAX_SENTENCES,
+    "number": MAX_NUMBER,
+    "steps": MAX_STEPS,
+    "rate": MAX_RATE,
+}
 _IN_SNAPSHOT = (
     "tile", "overview", "entry", "row", "column", "between", "statistics", "items", "lesson", "predictions", "labels",
 )  # fmt: skip
@@ -29,16 +56,25 @@ class ViewService:
 
     def __init__(
         self,
-        first: ViewModel | Run,
+        first: ViewModel | RunResult,
         *,
         lesson: Mapping[str, object] | None = None,
-        runner: Runner | None = None,
-        typed: Typed | None = None,
+        runner: TextRunner | None = None,
+        typed: RunRequest | None = None,
     ) -> None:
-        run = first if isinstance(first, Run) else Run(view_model=first)
-        self._runs = Runs(run, typed, runner)
+        run = first if isinstance(first, RunResult) else RunResult(view_model=first)
+        self._runs = RunCache(run, typed, runner)
         self._lesson = {"ask": "lesson"} if lesson is None else dict(lesson)
         self._closed = False
+        # Each with the number of the text that the request is about; what is not here is about its maps.
+        self._handlers: Mapping[str, Callable[[RequestParser, int | None], Reply]] = {
+            "about": self._about,
+            "lesson": self._answer_lesson,
+            "page": self._snapshot,
+            "predictions": self._runs.predictions,
+            "run": lambda parser, _: self._runs.run(parser),
+            "stop": lambda parser, _: self._runs.stop(),
+        }
 
     @property
     def view_model(self) -> ViewModel:
@@ -53,33 +89,27 @@ class ViewService:
                 not exist; a text that cannot be run, or is no longer kept; a view that was closed.
         """
         parser = RequestParser(request)
-        number = parser.value("run")
-        request = {name: value for name, value in request.items() if name != "run"}
         if self._closed:
             raise RequestError("the view is closed")
-        if parser.ask == "lesson":
-            chosen = {name: value for name, value in request.items() if name == "language"}
-            return answer_lesson(
-                {**self._lesson, **chosen} if {**request, **chosen} == {"ask": "lesson", **chosen} else request
-            )
-        if parser.ask == "run":
-            return self._runs.run(parser)
-        if parser.ask == "stop":
-            return self._runs.stop()
-        if parser.ask == "predictions":
-            return self._runs.predictions(parser, number)
-        if parser.ask == "page":
-            return self._snapshot(parser, number)
-        queries = self._runs.queries(number)
-        reply = queries.answer(parser)
-        if parser.ask == "about":
-            return Reply(meta={**reply.meta, **self._runs.about(number)}, arrays=reply.arrays)
-        return reply
+        return self._handlers.get(parser.ask, self._query)(parser, parser.value("run"))
 
     def close(self) -> None:
         """Refuse all further requests; a text that is run and a snapshot that is being made end at their next step."""
         self._closed = True
         self._runs.close()
+
+    def _query(self, parser: RequestParser, number: int | None) -> Reply:
+        return self._runs.queries(number).answer(parser)
+
+    def _about(self, parser: RequestParser, number: int | None) -> Reply:
+        reply = self._query(parser, number)
+        return Reply(meta={**reply.meta, **self._runs.about(number)}, arrays=reply.arrays)
+
+    def _answer_lesson(self, parser: RequestParser, number: int | None) -> Reply:
+        example = parser.values("text", "tokens", "x", "settings")
+        return answer_lesson(
+            {"ask": "lesson", **example} if example else self._lesson, parser.value("language") or "en"
+        )
 
     def _snapshot(self, parser: RequestParser, number: int | None) -> Reply:
         exact, language = parser.value("exact"), parser.value("language") or "en"
@@ -90,3 +120,39 @@ class ViewService:
                 raise RequestError(f"page: exact[{at}]: {error}") from error
         html = snapshot_html(lambda request: self.answer({**request, "run": number}), exact=exact, language=language)
         return Reply(meta={"name": "attention.html"}, arrays=(np.frombuffer(html, np.uint8),))
+
+
+def answer_lesson(request: Mapping[str, object], language: str = "en") -> Reply:
+    """The reply to a request for the lesson.
+
+    Args:
+        request: {"ask": "lesson"} and the arguments of `uwaga.lessons.example.parse_example`.
+        language: of the texts.
+
+    Returns:
+        meta: {"question": the request with all defaults filled in, "limits": {...}, "steps": [...], "matrices": {id: {...}}},
+            as `to_json` of document.py gives them; arrays: float32, one per matrix.
+
+    Raises:
+        RequestError: an argument that is unknown, invalid or too large.
+    """
+    with using(language):
+        try:
+            return _lesson_reply(parse_example(request))
+        except ExampleError as error:
+            raise RequestError(str(error)) from error
+
+
+def _lesson_reply(example: Example) -> Reply:
+    steps = build_steps(example)
+    shown = matrices(steps)
+    meta: dict[str, Any] = {
+        "question": example.request(),
+        "limits": _LIMITS,
+        "steps": [step.to_json() for step in steps],
+        "matrices": {id: matrix.to_json(index) for index, (id, matrix) in enumerate(shown.items())},
+    }
+    arrays = tuple(
+        np.ascontiguousarray(each.numbers.detach().to(torch.float32).numpy(), dtype="<f4") for each in shown.values()
+    )
+    return Reply(meta=meta, arrays=arrays)

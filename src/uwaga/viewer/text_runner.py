@@ -4,12 +4,12 @@ Letters: T tokens, M model width, V vocabulary.
 """
 
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,11 +27,15 @@ from uwaga.inspect.run_text import (
     run_text,
 )
 from uwaga.models.text.token_text import token_text
-from uwaga.viewer.runs import MAX_TOKENS, Check, Run, Typed
 from uwaga.viewer.view_model import ViewModel
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from uwaga.inspect.edits import Edits
+
+MAX_TOKENS = 50_000  # of each text, where the model takes more: a few seconds a layer, after which a run can be stopped
+Check = Callable[[], None]
 
 EXAMPLES = {
     "minilm": (
@@ -51,9 +55,45 @@ _MOST_PARAMETERS = 200_000_000  # of a model whose heads are tried on other sent
 _CONTEXT = 1000  # tokens of a text from which the form of its tokenizer is seen
 
 
+class RunRequest(NamedTuple):
+    """What a page, or who opens it, asks to run.
+
+    text: the text.
+    second: another, which is shown beside it.
+    target: what the decoder of an encoder-decoder reads; None: it generates.
+    edits: changes of the model: the text is shown as it is, and beside it as it is with the changes.
+    """
+
+    text: str
+    second: str | None = None
+    target: str | None = None
+    edits: "Edits | None" = None
+
+    def as_json(self) -> dict[str, Any]:
+        """As a page sends it."""
+        return self._asdict() | {"edits": None if self.edits is None else self.edits.to_dict()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult:
+    """One or two texts that a model has read.
+
+    Attributes:
+        view_model: their maps.
+        predictions: by side, "0" or "1"; none where the model predicts no tokens.
+        vectors: one of unit length per side, by which texts are compared; none where the model has none.
+        python: the line of Python that makes the changes; "" without changes.
+    """
+
+    view_model: ViewModel
+    predictions: "Mapping[str, Predictions]" = field(default_factory=dict)
+    vectors: Sequence[NDArray[np.float32]] = ()
+    python: str = ""
+
+
 @dataclass(frozen=True, kw_only=True)
 class TextRunner:
-    """Runs texts through the model of a view, or through two models side by side: a `uwaga.viewer.runs.Runner`.
+    """Runs texts through the model of a view, or through two models side by side, one call at a time.
 
     Attributes:
         reader: the model.
@@ -70,7 +110,7 @@ class TextRunner:
     _lock: Lock = field(default_factory=Lock, repr=False)
 
     def about(self) -> dict[str, Any]:
-        """What a page needs to offer a text box, as JSON; see `Runs.about`."""
+        """What a page needs to offer a text box, as JSON; see `RunCache.about`."""
         # A saved page holds the command: it must not tell where the directories of this machine are.
         readers = [self.reader, *([] if self.second is None else [self.second])]
         models = [each.title if Path(each.name).is_dir() else each.name for each in readers]
@@ -88,18 +128,18 @@ class TextRunner:
 
     def run(
         self,
-        typed: Typed,
+        request: RunRequest,
         check: Check = lambda: None,
         *,
         max_tokens: int | None = MAX_TOKENS,
         title: str | None = None,
         second_title: str | None = None,
         progress: Callable[[], Progress] | None = None,
-    ) -> Run:
+    ) -> RunResult:
         """Read the texts.
 
         Args:
-            typed: the texts.
+            request: the texts.
             check: called after each layer; what it raises ends the run.
             max_tokens: of each text, beside what the model takes; None: no limit.
             title, second_title: of the sides; None: the first line of each text.
@@ -109,12 +149,7 @@ class TextRunner:
             Exception: from `check`.
             RecordError: a text that the model cannot read, or edits that do not fit it.
         """
-        edits = None
-        if typed.edits is not None:
-            from uwaga.inspect.edits import Edits
-
-            with reporting_errors():
-                edits = Edits.from_dict(typed.edits)
+        edits = request.edits
 
         def read(reader: LoadedModel, text: str, **options: Any) -> Reading:
             return run_text(
@@ -128,18 +163,18 @@ class TextRunner:
                 **options,
             )
 
-        first = read(self.reader, typed.text, target=typed.target)
-        readers, readings, titles = [self.reader], [first], [title or first_line(typed.text)]
+        first = read(self.reader, request.text, target=request.target)
+        readers, readings, titles = [self.reader], [first], [title or first_line(request.text)]
         again = self.reader if self.second is None else self.second
         if edits:
             # What it generated is read again, so that the tokens are the same.
-            target = typed.target if first.written is None else first.written
-            readers, readings = [self.reader] * 2, [first, read(self.reader, typed.text, target=target, edits=edits)]
+            target = request.target if first.written is None else first.written
+            readers, readings = [self.reader] * 2, [first, read(self.reader, request.text, target=target, edits=edits)]
             titles.append("with the changes")
-        elif typed.second is not None or self.second is not None:
-            text = typed.text if typed.second is None else typed.second
+        elif request.second is not None or self.second is not None:
+            text = request.text if request.second is None else request.second
             readers.append(again)
-            readings.append(read(again, text, target=typed.target if again.has_both else None))
+            readings.append(read(again, text, target=request.target if again.has_both else None))
             titles.append(second_title or first_line(text))
         with reporting_errors():
             view_model = _view_model(readings, titles)
@@ -153,13 +188,15 @@ class TextRunner:
         predicted = {
             str(side): found
             for side, (reader, reading) in enumerate(zip(readers, readings, strict=True))
-            if (found := _Predictions.of(reader, reading)) is not None
+            if (found := Predictions.of(reader, reading)) is not None
         }
         vectors = [_vector(reader, reading) for reader, reading in zip(readers, readings, strict=True)]
         known = [each for each in vectors if each is not None]
         comparable = len(known) == len(vectors) and len({each.shape for each in known}) == 1
         python = edits.as_python() if edits else ""
-        return Run(view_model=view_model, predictions=predicted, vectors=known if comparable else (), python=python)
+        return RunResult(
+            view_model=view_model, predictions=predicted, vectors=known if comparable else (), python=python
+        )
 
     def _coreference_of(self, reader: LoadedModel) -> Callable[[], HeadTable] | None:
         """What 80 short sentences tell of the heads of an encoder; None for a model that would take long over them, and for decoders,
@@ -212,18 +249,18 @@ def _ignore(fraction: float) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Predictions:
-    """What a model predicts at each token of its last stack, computed for the tokens that are asked for."""
+class Predictions:
+    """What a model predicts at each of the T tokens of its last stack, computed for the tokens that are asked for."""
 
-    kind: str
-    stack: str
+    kind: str  # "next": the token after each; "masked": the token at its place
+    stack: str  # "encoder" or "decoder"
     states: "Tensor"  # (T, M)
     logits: "Callable[[Tensor], Tensor]"  # (n, V) from (n, M)
     reader: LoadedModel
     tokens: Sequence[str]
 
     @staticmethod
-    def of(reader: LoadedModel, reading: Reading) -> "_Predictions | None":
+    def of(reader: LoadedModel, reading: Reading) -> "Predictions | None":
         """None for a model that predicts no tokens."""
         from uwaga.models.bert.model import BertModel
 
@@ -238,7 +275,7 @@ class _Predictions:
             kind, logits = "next", model.logits
         else:
             return None
-        return _Predictions(
+        return Predictions(
             kind=kind,
             stack=stack,
             states=reading.states,
@@ -251,7 +288,7 @@ class _Predictions:
         return len(self.states)
 
     def top(self, first: int, last: int, count: int) -> tuple[list[list[str]], NDArray[np.float32]]:
-        """As in `uwaga.viewer.runs.Predictions`."""
+        """For each token from `first` to `last` the `count` most probable tokens, and their probabilities (last - first, count)."""
         import torch
 
         with torch.no_grad():

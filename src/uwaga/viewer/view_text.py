@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING
 
 from uwaga.inspect.run_text import RecordError, default_model, load
 from uwaga.viewer import api
-from uwaga.viewer.runs import Typed
 from uwaga.viewer.service import ViewService
-from uwaga.viewer.text_runner import TextRunner
+from uwaga.viewer.text_runner import RunRequest, TextRunner
 from uwaga.viewer.view_model import MapsLike, Tokens
 
 if TYPE_CHECKING:
@@ -105,7 +104,7 @@ def view(
         raise ValueError("view: second is maps, and the first is a text: give two texts, or maps for both")
     reader = load(name or default_model(), "float32")
     runner = TextRunner(reader=reader, second=None if second_name is None else load(second_name, "float32"))
-    typed = Typed(maps, second, target)
+    typed = RunRequest(maps, second, target)
     try:
         first = runner.run(typed, max_tokens=None, title=title, second_title=second_title)
     except RecordError as error:

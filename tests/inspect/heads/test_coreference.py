@@ -3,13 +3,12 @@
 import pytest
 import torch
 
-from uwaga.inspect import WinogradPair, coreference_heads
+from uwaga.inspect import Edits, WinogradPair, coreference_heads
 from uwaga.inspect.heads import coreference
 from uwaga.inspect.run_text import load, record_text
 from uwaga.models import BertModel
-from uwaga.viewer.runs import Typed
 from uwaga.viewer.service import ViewService
-from uwaga.viewer.text_runner import TextRunner
+from uwaga.viewer.text_runner import RunRequest, TextRunner
 
 PAIR = WinogradPair("The cat left the box because it was {}.", ("hungry", "empty"), "it", ("cat", "box"))
 
@@ -75,7 +74,7 @@ def test_what_is_wrong_is_named() -> None:
 def test_a_page_names_the_head_except_where_the_model_is_changed() -> None:
     runner = TextRunner(reader=load("minilm", "float32"))
     edits = {"heads": [{"kind": "encoder", "layer": 0, "head": 0, "value": 0.0}], "scores": [], "weights": []}
-    service = ViewService(runner.run(Typed("It rained.", edits=edits)).view_model)
+    service = ViewService(runner.run(RunRequest("It rained.", edits=Edits.from_dict(edits))).view_model)
     for side, follows in (("0", [1]), ("1", [])):
         where = {"ask": "labels", "side": side, "kind": "encoder", "layer": 3, "merge": "tokens", "specials": "show"}
         while (reply := service.answer(where)).meta["complete"] < 1:

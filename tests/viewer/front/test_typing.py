@@ -12,8 +12,7 @@ import pytest
 import uwaga
 from uwaga.inspect.run_text import load
 from uwaga.viewer.api import View
-from uwaga.viewer.runs import Typed
-from uwaga.viewer.text_runner import TextRunner
+from uwaga.viewer.text_runner import RunRequest, TextRunner
 
 pytestmark = pytest.mark.slow
 
@@ -53,7 +52,7 @@ def test_a_typed_text_is_shown_with_what_comes_next(bard: View, open_page: Calla
     type_text(page, "ROMEO:\nWhat light is")
     assert page.locator(".uwaga-prose").inner_text().replace("\n", "").startswith("ROMEO:What light")
     run = TextRunner(reader=load("bard", "float32"))
-    predictions = run.run(Typed("ROMEO:\nWhat light is")).predictions["0"]
+    predictions = run.run(RunRequest("ROMEO:\nWhat light is")).predictions["0"]
     words = predictions.top(len(predictions) - 1, len(predictions), 5)[0][0]
     assert bars(page, "What comes next") == [word.replace(" ", "\u2423").replace("\n", "\u240a") for word in words]
     page.go_back()
