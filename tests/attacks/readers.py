@@ -343,6 +343,18 @@ def _passages(folder: Path) -> None:
     (folder / "passages.txt").write_text("a b a. b a b.\n\na")
 
 
+def _digests(folder: Path) -> None:
+    os.environ["UWAGA_DATA"] = str(folder)
+    _model(folder / "m")
+    with mock.patch("uwaga._base.digests._SETTLED_NS", 0):
+        fingerprint(folder / "m")
+
+
+def _fingerprinted(folder: Path) -> None:
+    os.environ["UWAGA_DATA"] = str(folder)
+    fingerprint(folder / "m")
+
+
 def _add_passages(folder: Path) -> None:
     encoder = TextEncoder.load(folder / "m")
     with SoftDatabase.create(folder / "db", key_width=encoder.embedding_dim) as db:
@@ -376,8 +388,10 @@ KINDS = {
         read=lambda folder: TextTokenizer.load(folder, "masked-language-model"),
     ),
     "generation_config.json": Kind(
-        covers=("uwaga.models.text.sentence_config:fingerprint",), file="generation_config.json", make=_model, faults="json",
-        read=fingerprint,
+        covers=("uwaga._base.digests:sha256",), file="generation_config.json", make=_model, faults="json", read=fingerprint,
+    ),
+    "digests.json": Kind(
+        covers=("uwaga._base.digests:_read",), file="digests.json", make=_digests, read=_fingerprinted, faults="json"
     ),
     "model.safetensors": Kind(
         covers=("uwaga._base.safetensors_files:_header",), file="model.safetensors", make=_model, read=_encode,

@@ -56,7 +56,6 @@ OTHER_OPENERS = {
 }
 # Readers that no file of a stranger reaches, or that stdin alone does.
 NOT_IN_TABLE = {
-    "uwaga.models.directories:bundled_folder": "the weights of an installed package, compared with a digest",
     "uwaga._base.json_files:parse": "what was read already: the header of a safetensors file",
     "uwaga.cli.generate:_text": "standard input",
 }
