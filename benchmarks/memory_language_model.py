@@ -64,7 +64,7 @@ def remember(database: SoftDatabase, states: States, columns: int) -> None:
 def from_memory(database: SoftDatabase, hidden: Tensor, following: Tensor, temperature: float) -> Tensor:
     """(N,): the probability of what follows by the database alone."""
     query = torch.cat((2 * hidden, -torch.ones(len(hidden), 1)), -1)
-    parts = [database.read(part, scale=1 / temperature, top=0).value for part in query.split(256)]
+    parts = [database.attend(part, scale=1 / temperature, top=0).value for part in query.split(256)]
     return torch.cat(parts).gather(1, following[:, None])[:, 0]
 
 

@@ -330,9 +330,9 @@ def _database(folder: Path) -> None:
 def _read_database(folder: Path) -> None:
     with SoftDatabase.open(folder / "db") as db:
         db.check()
-        db.read(torch.ones(2), where="part > 7")
+        db.attend(torch.ones(2), where="part > 7")
         list(db)
-        db.read(torch.ones(2))
+        db.attend(torch.ones(2))
         db.delete([3])
         db.append(torch.ones(1, 2))
         db.compact()
@@ -517,7 +517,7 @@ KINDS = {
         read=lambda folder: vector_files.check_numpy(folder / "a.npy"),
     ),
     "catalog of a soft database": Kind(
-        covers=("uwaga.store.catalog:_check_file", "uwaga.store.segments:layout_of"), file="db/catalog.sqlite", faults="binary",
+        covers=("uwaga.store.catalog:_check_file", "uwaga.store.segments:schema_of"), file="db/catalog.sqlite", faults="binary",
         make=_database, read=_read_database, names=("db",),
     ),
     "segment of a soft database": Kind(
