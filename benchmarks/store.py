@@ -172,10 +172,15 @@ def questions(sides: Sides, queries: torch.Tensor, names: list[str]) -> list[tup
     """For each row its name, uwaga's side, the others, and for how many queries."""
     near = sides.keys[:1] + 0.1 * torch.randn(1, sides.width) / sides.width**0.5
     few = queries[:8]
-    skipped = sides.db.read(near[0], scale=100.0).skipped / sides.rows
+    skipped = sides.db.attend(near[0], scale=100.0).skipped / sides.rows
     return [
-        ("read, 1 query", lambda: sides.db.read(queries[0]), {"sum": sides.sum}, 1),
-        ("read, 256 queries", lambda: sides.db.read(queries), {"matmul": lambda: matmul(sides, queries)}, len(queries)),
+        ("read, 1 query", lambda: sides.db.attend(queries[0]), {"sum": sides.sum}, 1),
+        (
+            "read, 256 queries",
+            lambda: sides.db.attend(queries),
+            {"matmul": lambda: matmul(sides, queries)},
+            len(queries),
+        ),
         (
             "search, 256 queries",
             lambda: sides.db.search(queries, TOP),
@@ -187,7 +192,7 @@ def questions(sides: Sides, queries: torch.Tensor, names: list[str]) -> list[tup
         ("search, 1 query near a cluster", lambda: sides.db.search(near[0], TOP), {"sum": sides.sum}, 1),
         (
             f"read, 1 query near a cluster, scale 100: {skipped:.2f} skipped",
-            lambda: sides.db.read(near[0], scale=100.0),
+            lambda: sides.db.attend(near[0], scale=100.0),
             {"sum": sides.sum},
             1,
         ),
@@ -215,7 +220,7 @@ def memory(chosen: argparse.Namespace) -> None:
                 asked = torch.randn(queries, chosen.width)
                 with _Most() as most:
                     started = perf_counter()
-                    db.read(asked)
+                    db.attend(asked)
                     seconds = perf_counter() - started
                 size = rows * chosen.width * 4 / 1e9
                 report.row(

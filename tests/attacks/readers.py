@@ -34,12 +34,12 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import models, normalizers, pre_tokenizers, processors
 
 from uwaga._base import untrusted
-from uwaga.cli import vectors
 from uwaga.cli import view as view_command
 from uwaga.inspect.recordings.recording import Recording
 from uwaga.inspect.recordings.stack import AttentionId
 from uwaga.inspect.watching import watch
 from uwaga.models import BertConfig, BertModel, load, save
+from uwaga.models.text import vector_files
 from uwaga.models.text.corpus import DocumentFile
 from uwaga.models.text.encoder import TextEncoder
 from uwaga.models.text.sentence_config import fingerprint
@@ -251,9 +251,9 @@ def _source(folder: Path) -> None:
 
 def _vectors(folder: Path, *, is_whole: bool = True) -> None:
     folder.mkdir()
-    made = vectors.Vectors(folder / "v.parquet", {"model": "m"})
+    made = vector_files.VectorFile(folder / "v.parquet", {"model": "m"})
     made.begin()
-    made.add(vectors.Shard("d", 1), {"document": [0]}, np.zeros((1, 2), np.float32))
+    made.add(vector_files.Shard("d", 1), {"document": [0]}, np.zeros((1, 2), np.float32))
     if is_whole:
         list(made.finish())
     made.leave()
@@ -278,7 +278,7 @@ def _resumed_with_checksum(folder: Path) -> None:
 
 
 def _resumed(folder: Path) -> None:
-    made = vectors.Vectors(folder / "v.parquet", {"model": "m"})
+    made = vector_files.VectorFile(folder / "v.parquet", {"model": "m"})
     made.begin()
     list(made.finish())
 
@@ -330,9 +330,9 @@ def _database(folder: Path) -> None:
 def _read_database(folder: Path) -> None:
     with SoftDatabase.open(folder / "db") as db:
         db.check()
-        db.read(torch.ones(2), where="part > 7")
+        db.attend(torch.ones(2), where="part > 7")
         list(db)
-        db.read(torch.ones(2))
+        db.attend(torch.ones(2))
         db.delete([3])
         db.append(torch.ones(1, 2))
         db.compact()
@@ -341,6 +341,18 @@ def _read_database(folder: Path) -> None:
 def _passages(folder: Path) -> None:
     _model(folder / "m")
     (folder / "passages.txt").write_text("a b a. b a b.\n\na")
+
+
+def _digests(folder: Path) -> None:
+    os.environ["UWAGA_DATA"] = str(folder)
+    _model(folder / "m")
+    with mock.patch("uwaga._base.digests._SETTLED_NS", 0):
+        fingerprint(folder / "m")
+
+
+def _fingerprinted(folder: Path) -> None:
+    os.environ["UWAGA_DATA"] = str(folder)
+    fingerprint(folder / "m")
 
 
 def _add_passages(folder: Path) -> None:
@@ -376,8 +388,10 @@ KINDS = {
         read=lambda folder: TextTokenizer.load(folder, "masked-language-model"),
     ),
     "generation_config.json": Kind(
-        covers=("uwaga.models.text.sentence_config:fingerprint",), file="generation_config.json", make=_model, faults="json",
-        read=fingerprint,
+        covers=("uwaga._base.digests:sha256",), file="generation_config.json", make=_model, faults="json", read=fingerprint,
+    ),
+    "digests.json": Kind(
+        covers=("uwaga._base.digests:_read",), file="digests.json", make=_digests, read=_fingerprinted, faults="json"
     ),
     "model.safetensors": Kind(
         covers=("uwaga._base.safetensors_files:_header",), file="model.safetensors", make=_model, read=_encode,
@@ -490,20 +504,20 @@ KINDS = {
         read=lambda folder: view_command.read_prompt_text(str(folder / "a.txt")),
     ),
     "finished vectors": Kind(
-        covers=("uwaga.cli.vectors:finished_digest", "uwaga.cli.vectors:_metadata"), file="v.parquet", faults="parquet",
-        make=_vectors, read=lambda folder: vectors.Vectors(folder / "v.parquet", {"model": "m"}).finished_digest(),
+        covers=("uwaga.models.text.vector_files:finished_digest", "uwaga.models.text.vector_files:_metadata"), file="v.parquet", faults="parquet",
+        make=_vectors, read=lambda folder: vector_files.VectorFile(folder / "v.parquet", {"model": "m"}).finished_digest(),
     ),
     "finished vectors, as an array": Kind(
-        covers=("uwaga.cli.vectors:write_numpy",), file="v.parquet", faults="parquet", make=_vectors,
-        read=lambda folder: vectors.write_numpy(folder / "v.parquet", folder / "v.npy"),
+        covers=("uwaga.models.text.vector_files:write_numpy",), file="v.parquet", faults="parquet", make=_vectors,
+        read=lambda folder: vector_files.write_numpy(folder / "v.parquet", folder / "v.npy"),
     ),
     "array of vectors": Kind(
-        covers=("uwaga.cli.vectors:check_numpy",), file="a.npy", faults="binary",
+        covers=("uwaga.models.text.vector_files:check_numpy",), file="a.npy", faults="binary",
         make=_array,
-        read=lambda folder: vectors.check_numpy(folder / "a.npy"),
+        read=lambda folder: vector_files.check_numpy(folder / "a.npy"),
     ),
     "catalog of a soft database": Kind(
-        covers=("uwaga.store.catalog:_check_file", "uwaga.store.segments:layout_of"), file="db/catalog.sqlite", faults="binary",
+        covers=("uwaga.store.catalog:_check_file", "uwaga.store.segments:schema_of"), file="db/catalog.sqlite", faults="binary",
         make=_database, read=_read_database, names=("db",),
     ),
     "segment of a soft database": Kind(
@@ -518,15 +532,15 @@ KINDS = {
         covers=("uwaga.store.files:_digest",), file="passages.txt", faults="lines", make=_passages, read=_add_passages,
     ),
     "settings of vectors": Kind(
-        covers=("uwaga.cli.vectors:_settings",), file="v.parquet.parts/settings.json", faults="json", make=_begun,
+        covers=("uwaga.models.text.vector_files:_settings",), file="v.parquet.parts/settings.json", faults="json", make=_begun,
         read=_resumed, names=("v.parquet.parts was begun with other options",),
     ),
     "shard of vectors": Kind(
-        covers=("uwaga.cli.vectors:_checked", "uwaga.cli.vectors:_metadata"), file="v.parquet.parts/00000000.arrow",
+        covers=("uwaga.models.text.vector_files:_checked", "uwaga.models.text.vector_files:_metadata"), file="v.parquet.parts/00000000.arrow",
         faults="binary", make=_begun, read=_resumed_with_checksum,
     ),
     "checksum of a shard of vectors": Kind(
-        covers=("uwaga.cli.vectors:_checked",), file="v.parquet.parts/00000000.sha256", faults="binary", make=_begun, read=_resumed,
+        covers=("uwaga.models.text.vector_files:_checked",), file="v.parquet.parts/00000000.sha256", faults="binary", make=_begun, read=_resumed,
         names=("00000000",),
     ),
 }  # fmt: skip

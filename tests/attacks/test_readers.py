@@ -39,7 +39,7 @@ OTHER_OPENERS = {
     "uwaga._base.native": "the headers of the library that it loads",
     "uwaga._base.processor": "/proc of the machine",
     "uwaga.cli.machine": "/proc of the machine",
-    "uwaga.cli.vectors": "writes; finished vectors after untrusted.stat_regular",
+    "uwaga.models.text.vector_files": "writes; finished vectors after untrusted.stat_regular",
     "uwaga.cli.store": "opens databases; their files are opened by uwaga.store",
     "uwaga.cli.view": "as uwaga.cli.store",
     "uwaga.store.catalog": "SQLite, after its header was read by untrusted.open_regular",
@@ -56,7 +56,6 @@ OTHER_OPENERS = {
 }
 # Readers that no file of a stranger reaches, or that stdin alone does.
 NOT_IN_TABLE = {
-    "uwaga.models.directories:bundled_folder": "the weights of an installed package, compared with a digest",
     "uwaga._base.json_files:parse": "what was read already: the header of a safetensors file",
     "uwaga.cli.generate:_text": "standard input",
 }

@@ -20,12 +20,12 @@ from typer.testing import CliRunner
 from uwaga import TextEncoder
 from uwaga.cli import app
 from uwaga.cli.encode import digest
-from uwaga.cli.vectors import Vectors
 from uwaga.models.text.corpus import Document
+from uwaga.models.text.vector_files import VectorFile
 
 TEXTS = [f"{a} {b} on the mat ." for a in ("the cat", "a dog", "it") for b in ("sat", "ran away", "then sat")]
 SKIP = "--skip-invalid leaves out such documents and lists them"
-NOT_OURS = "exists already and was not made by uwaga encode; give another --output, or move it away"
+NOT_OURS = "exists already and was not made by uwaga encode; give another output file, or move it away"
 LONG = "the cat sat on the mat and then it ran away from the house"
 SHARDS = 3  # of TEXTS, by the fixture below
 
@@ -96,7 +96,7 @@ def test_the_vectors_are_an_array_of_numpy_too(corpus: Path, model: Path, tmp_pa
     assert np.array_equal(np.load(array), vectors)
     (tmp_path / "mine.npy").write_text("a diary")
     for name, why in (
-        ("mine.npy", " exists already and is no NumPy array; give another --numpy, or move it away"),
+        ("mine.npy", " exists already and is no NumPy array; give another file, or move it away"),
         ("out.txt", ": the name must end in .npy"),
         ("no/out.npy", f": there is no folder {tmp_path}/no"),
     ):
@@ -235,9 +235,9 @@ def test_two_models_or_ways_never_meet_in_one_file(
         assert [line.split(":")[0] for line in said[1:-1]] == ["  model", "  overflow"]
         assert said[2] == "  overflow: 'error' there, 'mean' now"
         assert said[3] == (
-            "give the same options, or another --output, or move the file away"
+            "give the same options, or another output file, or move the file away"
             if place == begun
-            else f"give the same options, another --output, or remove {place} to begin again"
+            else f"give the same options, another output file, or remove {place} to begin again"
         )
         run(corpus, begun, model)
     assert not begun.with_name("out.parquet.parts").exists()
@@ -310,14 +310,14 @@ def test_a_flipped_bit_of_a_finished_shard_is_told_and_not_joined(
     _flip(shard)
     assert refusal(corpus, begun, model) == said
     shard.write_bytes(content)
-    real = Vectors.finish
+    real = VectorFile.finish
 
-    def flip_and_finish(self: Vectors) -> Iterator[pa.Table]:
+    def flip_and_finish(self: VectorFile) -> Iterator[pa.Table]:
         _flip(shard)
         return real(self)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Vectors, "finish", flip_and_finish)
+        patch.setattr(VectorFile, "finish", flip_and_finish)
         assert refusal(corpus, begun, model) == said
     assert not begun.exists()
     shard.write_bytes(content)
@@ -409,13 +409,13 @@ def test_a_file_that_came_while_documents_were_read_is_not_replaced(
     corpus: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     output = tmp_path / "out.parquet"
-    begin = Vectors.begin
+    begin = VectorFile.begin
 
-    def begin_late(self: Vectors) -> None:
+    def begin_late(self: VectorFile) -> None:
         output.write_text("mine")
         begin(self)
 
-    monkeypatch.setattr(Vectors, "begin", begin_late)
+    monkeypatch.setattr(VectorFile, "begin", begin_late)
     assert refusal(corpus, output, model) == (
         f"{output}: cannot be used: it already exists. Finished shards are kept; the same command resumes"
     )
@@ -591,7 +591,7 @@ def test_a_list_of_somebody_else_is_left_alone(model: Path, tmp_path: Path) -> N
     write_with_invalid(corpus, TEXTS, every=2)
     mine.write_text("mine")
     said = refusal(corpus, tmp_path / "out.parquet", model, "--skip-invalid")
-    assert said == f"{mine} exists already: move it away, or give another --output"
+    assert said == f"{mine} exists already: move it away, or give another output file"
     assert mine.read_text() == "mine"
 
 

@@ -56,11 +56,11 @@ def test_passages_are_added_once_and_asked(model: Path, files: Path, tmp_path: P
         assert records[4]["source"] == str(files / "below" / "b.jsonl")
         vectors = TextEncoder.load(model).encode(TEXTS)
         assert torch.equal(torch.stack([row.key for row in opened]), torch.from_numpy(vectors))
-        answer = opened.read(torch.from_numpy(vectors[1]), scale=20.0, top=2)
+        answer = opened.attend(torch.from_numpy(vectors[1]), scale=20.0, top=2)
     found = json.loads(run("ask", db, TEXTS[1], "--model", model, "--top", 2, "--json"))
     assert [passage["share"] for passage in found["passages"]] == answer.top.weights.tolist()
     assert found["passages"][0]["record"]["text"] == TEXTS[1]
-    assert found["remaining"] == answer.remaining.item()
+    assert found["unlisted_weight"] == answer.unlisted_weight.item()
     assert len(json.loads(run("ask", db, "cat", "--model", model, "--top", 10**8, "--json"))["passages"]) == 6
     said = run("ask", db, TEXTS[1], "--model", model, "--top", 1, "--where", "document = 'd2'").splitlines()
     assert said[0].split()[0] == "100.0%"

@@ -72,7 +72,7 @@ def test_a_database_is_read(files: Path, name: str) -> None:
             assert rows[-1].record == {}
             query = keys[4].float()
             weights = (keys @ query.double()).div(6**0.5).softmax(0)
-            torch.testing.assert_close(db.read(query).value, (weights @ values).float())
+            torch.testing.assert_close(db.attend(query).value, (weights @ values).float())
             assert db.search(query, 3, where="number < ?", parameters=(6,)).ids.tolist() == _best(keys, query, 5, 3)
 
 

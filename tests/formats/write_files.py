@@ -17,13 +17,13 @@ from typer.testing import CliRunner
 import uwaga
 from uwaga import SoftDatabase
 from uwaga.cli import app
-from uwaga.cli.vectors import Vectors
 from uwaga.inspect.recordings.recording import TokenStrings
 from uwaga.inspect.recordings.stack import AttentionId
 from uwaga.models import GPT2Config, GPT2Model, T5Config, T5Model, Transformer, TransformerConfig, generate, save
 from uwaga.models.bert.config import BertConfig
 from uwaga.models.bert.model import BertModel
 from uwaga.models.text import preprocessing
+from uwaga.models.text.vector_files import VectorFile
 from uwaga.train import Config, fit
 
 HERE = Path(__file__).parent
@@ -152,14 +152,14 @@ def write_vectors(folder: Path) -> None:
     documents.write_text("".join(json.dumps({"id": f"d{n}", "text": text}) + "\n" for n, text in enumerate(DOCUMENTS)))
     encode(folder, "finished.parquet")
     preprocessing.groups.__kwdefaults__ |= SHARDS
-    finish = Vectors.finish
+    finish = VectorFile.finish
 
-    def interrupted(self: Vectors) -> None:
+    def interrupted(self: VectorFile) -> None:
         raise KeyboardInterrupt
 
-    Vectors.finish = interrupted
+    VectorFile.finish = interrupted
     encode(folder, "interrupted.parquet")
-    Vectors.finish = finish
+    VectorFile.finish = finish
     (folder / "interrupted.parquet.parts" / "00000002.arrow").unlink()
 
 

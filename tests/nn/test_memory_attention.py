@@ -68,11 +68,11 @@ def test_more_queries_than_share_a_pass_have_the_gradients_of_each_alone(tmp_pat
     with SoftDatabase.create(tmp_path / "db", key_width=WIDTH) as db:
         db.append(rows(1, WIDTH, 1)[:, 0])
         query = torch.randn(300, WIDTH, generator=torch.Generator().manual_seed(5)).requires_grad_()
-        (whole,) = torch.autograd.grad(db.read(query, top=0).value.square().sum(), query)
-        (last,) = torch.autograd.grad(db.read(query[299:], top=0).value.square().sum(), query)
+        (whole,) = torch.autograd.grad(db.attend(query, top=0).value.square().sum(), query)
+        (last,) = torch.autograd.grad(db.attend(query[299:], top=0).value.square().sum(), query)
         torch.testing.assert_close(whole[299], last[299], rtol=1e-5, atol=1e-7)
-        assert not db.read(query.detach()).value.requires_grad
-        assert db.read(query, top=2).lse.requires_grad is False
+        assert not db.attend(query.detach()).value.requires_grad
+        assert db.attend(query, top=2).lse.requires_grad is False
 
 
 def test_it_learns_to_ask(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_a_layer_and_a_function_that_reads_can_be_compiled(database: SoftDatabas
     def ask(x: Tensor) -> Tensor:
         x = (2 * x).transpose(1, 2)
         x = x if heads > 1 else x[:, :, 0]
-        return database.read(x, top=3).value.sin().sum() + database.search(x.detach(), 2).scores.sum()
+        return database.attend(x, top=3).value.sin().sum() + database.search(x.detach(), 2).scores.sum()
 
     for function in (lambda x: layer(x, local).sin().sum(), ask):
         plain = function(query)

@@ -107,7 +107,7 @@ CALLS: dict[str, Callable[[SoftDatabase], object]] = {
 def state(path: Path) -> tuple[list[int], list[dict], bytes]:
     with SoftDatabase.open(path) as db:
         assert db.check() == []
-        answer = db.read(torch.ones(4))
+        answer = db.attend(torch.ones(4))
         return db.ids().tolist(), [row.record for row in db], answer.value.numpy().tobytes()
 
 

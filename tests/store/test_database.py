@@ -56,7 +56,7 @@ QUERY = torch.tensor([0.1, -0.5, 0.2, 0.9, 0.0, 0.3, -0.2, 1.0])
 
 def test_an_answer_is_attention_over_all_rows_and_says_who_gave_it(db: SoftDatabase) -> None:
     queries, everything = torch.randn(20, 2, 8), torch.arange(5000)
-    answer = db.read(queries, scale=2.0, top=4)
+    answer = db.attend(queries, scale=2.0, top=4)
     flat, key, value = queries.view(40, 8), keys(everything), values(everything)
 
     def exact() -> Tensor:
@@ -68,11 +68,11 @@ def test_an_answer_is_attention_over_all_rows_and_says_who_gave_it(db: SoftDatab
     whole = AttentionMap(flat.double(), key.double(), scale=2.0)
     torch.testing.assert_close(answer.lse.view(40), whole.lse, atol=1e-6, rtol=1e-6)
     torch.testing.assert_close(answer.entropy.view(40), whole.entropy(), atol=1e-5, rtol=1e-6)
-    torch.testing.assert_close(answer.effective.view(40), whole.effective_count(order=1), atol=0, rtol=1e-5)
+    torch.testing.assert_close(answer.effective_count.view(40), whole.effective_count(order=1), atol=0, rtol=1e-5)
     best = whole.topk(4)
     assert torch.equal(answer.top.ids.view(40, 4), best.positions)
     torch.testing.assert_close(answer.top.weights.view(40, 4), best.weights, atol=0, rtol=1e-5)
-    torch.testing.assert_close(answer.remaining, 1 - answer.top.weights.sum(-1), atol=1e-12, rtol=0)
+    torch.testing.assert_close(answer.unlisted_weight, 1 - answer.top.weights.sum(-1), atol=1e-12, rtol=0)
     number = answer.top.ids[3, 1, 2].item()
     assert answer.top.records[3][1][2] == {"text": f"row {number}", "part": number % 7, "half": number / 2}
 
@@ -83,7 +83,7 @@ def test_bits_do_not_depend_on_threads(db: SoftDatabase) -> None:
     try:
         for count in (1, 2):
             torch.set_num_threads(count)
-            found.append(db.read(QUERY.repeat(9, 1), scale=3.0))
+            found.append(db.attend(QUERY.repeat(9, 1), scale=3.0))
     finally:
         torch.set_num_threads(threads)
     assert torch.equal(found[0].value, found[1].value)
@@ -103,19 +103,19 @@ def test_search_gives_the_largest_scores(db: SoftDatabase) -> None:
 def test_equal_rows_are_listed_by_id(tmp_path: Path) -> None:
     with SoftDatabase.create(tmp_path / "db", key_width=2) as db:
         db.append(torch.ones(5000, 2))
-        answer = db.read(torch.ones(2), top=3)
+        answer = db.attend(torch.ones(2), top=3)
         assert answer.top.ids.tolist() == [0, 1, 2]
         assert answer.top.records == [{}, {}, {}]
-        torch.testing.assert_close(answer.effective, torch.tensor(5000.0, dtype=torch.float64), rtol=1e-5, atol=0)
+        torch.testing.assert_close(answer.effective_count, torch.tensor(5000.0, dtype=torch.float64), rtol=1e-5, atol=0)
 
 
 def test_a_condition_selects_rows_by_bound_parameters_and_can_do_nothing_else(db: SoftDatabase) -> None:
     numbers = torch.arange(5000)
     kept = numbers[numbers % 7 == 2]
-    answer = db.read(QUERY, where="part = :part", parameters={"part": 2}, scale=1.0)
+    answer = db.attend(QUERY, where="part = :part", parameters={"part": 2}, scale=1.0)
     exact = uwaga.attention(QUERY[None].double(), keys(kept).double(), values(kept).double(), scale=1.0)[0]
     torch.testing.assert_close(answer.value, exact.float(), atol=1e-2, rtol=1e-5)
-    assert db.read(QUERY, where="text = ?", parameters=["row 1' OR 1=1 --"]).lse.isneginf()
+    assert db.attend(QUERY, where="text = ?", parameters=["row 1' OR 1=1 --"]).lse.isneginf()
     for where, why in (
         ("1) UNION SELECT value FROM settings WHERE (1", 'near ")": syntax error'),
         ("(SELECT count(*) FROM segments)", "not authorized"),
@@ -124,7 +124,7 @@ def test_a_condition_selects_rows_by_bound_parameters_and_can_do_nothing_else(db
         ("1); DELETE FROM records; --", 'near ")": syntax error'),
         ("part = ?", "Incorrect number of bindings supplied. The current statement uses 1, and there are 0 supplied."),
     ):
-        said = refused(lambda where=where: db.read(QUERY, where=where))
+        said = refused(lambda where=where: db.attend(QUERY, where=where))
         assert said == f"SoftDatabase: the condition {where} cannot be used: {why}"
     assert len(db) == 5000
 
@@ -150,7 +150,7 @@ def three(tmp_path: Path) -> Iterator[SoftDatabase]:
     ],
 )  # fmt: skip
 def test_a_condition_is_one_expression_over_the_fields_of_a_row(three: SoftDatabase, where: str) -> None:
-    said = refused(lambda: three.read(torch.ones(3), where=where))
+    said = refused(lambda: three.attend(torch.ones(3), where=where))
     assert said.startswith("SoftDatabase: the condition ")
     assert " cannot be used: " in said
 
@@ -165,7 +165,7 @@ def test_a_condition_is_one_expression_over_the_fields_of_a_row(three: SoftDatab
     ],
 )  # fmt: skip
 def test_what_a_condition_may_be(three: SoftDatabase, where: str, ids: list[int]) -> None:
-    answer = three.read(torch.ones(3), where=where)
+    answer = three.attend(torch.ones(3), where=where)
     assert answer.rows == len(ids)
     assert answer.top.ids[answer.top.ids >= 0].tolist() == ids
 
@@ -178,7 +178,7 @@ def test_parameters_of_patterns_and_of_a_condition_that_is_used_again(three: Sof
             ("t LIKE :a OR t LIKE :b OR t GLOB :c", {"a": "x%", "b": "%2", "c": "*1"}, [1, 2]),
             ("t LIKE ? AND n > ?", ("row 1%", 0), [1]),
         ):
-            found = three.read(torch.ones(3), where=where, parameters=parameters).top.ids
+            found = three.attend(torch.ones(3), where=where, parameters=parameters).top.ids
             assert found[found >= 0].tolist() == ids
 
 
@@ -186,7 +186,7 @@ def test_a_record_of_a_deleted_row_brings_it_not_back(three: SoftDatabase) -> No
     """As a damaged catalog may have it."""
     with three._catalog.transaction():
         three._catalog.add_records(0, [{"n": 0, "t": "row 0"}])
-    assert three.read(torch.ones(3), where="n < 2").top.ids.tolist()[:2] == [1, -1]
+    assert three.attend(torch.ones(3), where="n < 2").top.ids.tolist()[:2] == [1, -1]
 
 
 @pytest.mark.parametrize(
@@ -194,8 +194,8 @@ def test_a_record_of_a_deleted_row_brings_it_not_back(three: SoftDatabase) -> No
              np.array(0), torch.tensor(0), torch.tensor(0.0)],
 )  # fmt: skip
 def test_a_number_of_numpy_is_a_number(three: SoftDatabase, zero: object) -> None:
-    assert three.read(torch.ones(3), where="n > ?", parameters=[zero]).rows == 2
-    assert three.read(torch.ones(3), where="n > :least", parameters={"least": zero}).rows == 2
+    assert three.attend(torch.ones(3), where="n > ?", parameters=[zero]).rows == 2
+    assert three.attend(torch.ones(3), where="n > :least", parameters={"least": zero}).rows == 2
     assert three.search(torch.ones(3), 1, where="t = ?", parameters=(np.str_("row 1"),)).ids.tolist() == [1]
 
 
@@ -210,14 +210,16 @@ def test_parameters_of_other_types_are_refused_by_their_place(three: SoftDatabas
         (2**63, "9223372036854775808 has more than 64 bits"),
         (np.float32("nan"), "is NaN, which no record has"),
     ):
-        refused(lambda: three.read(torch.ones(3), where="nope = 1"))  # what it says is of that call alone
-        text = refused(lambda value=value: three.read(torch.ones(3), where="n > ?", parameters=[value]))
+        refused(lambda: three.attend(torch.ones(3), where="nope = 1"))  # what it says is of that call alone
+        text = refused(lambda value=value: three.attend(torch.ones(3), where="n > ?", parameters=[value]))
         assert text == f"SoftDatabase: parameter 0: {said}"
     for parameters, kind in (("a", "str"), ({0}, "set"), (np.ones(1), "ndarray"), (5, "int")):
-        assert refused(lambda p=parameters: three.read(torch.ones(3), where="n > ?", parameters=p)) == (
+        assert refused(lambda p=parameters: three.attend(torch.ones(3), where="n > ?", parameters=p)) == (
             f"SoftDatabase: parameters must be a list, a tuple or a dictionary, not {kind}"
         )
-    assert refused(lambda: three.read(torch.ones(3), where=1)) == "SoftDatabase: a condition must be a string, not int"
+    assert (
+        refused(lambda: three.attend(torch.ones(3), where=1)) == "SoftDatabase: a condition must be a string, not int"
+    )
 
 
 def test_ids_and_options_are_numbers_of_their_kind(three: SoftDatabase) -> None:
@@ -237,15 +239,15 @@ def test_ids_and_options_are_numbers_of_their_kind(three: SoftDatabase) -> None:
     assert three.records([2**70, -1, 2]) == [{}, {}, {"n": 2, "t": "row 2"}]
     query = torch.ones(3)
     for what, said in (
-        (lambda: three.read(query, scale="1"), "read: scale must be finite in float32, not '1'"),
-        (lambda: three.read(query, scale=10**400), f"read: scale must be finite in float32, not {10**400}"),
-        (lambda: three.read(query, tolerance="0"), "read: tolerance must be at least 0 and below 1, not '0'"),
-        (lambda: three.read(query, top=1.0), "read: top must be an integer of at least 0, not 1.0"),
+        (lambda: three.attend(query, scale="1"), "attend: scale must be finite in float32, not '1'"),
+        (lambda: three.attend(query, scale=10**400), f"attend: scale must be finite in float32, not {10**400}"),
+        (lambda: three.attend(query, tolerance="0"), "attend: tolerance must be at least 0 and below 1, not '0'"),
+        (lambda: three.attend(query, top=1.0), "attend: top must be an integer of at least 0, not 1.0"),
         (lambda: three.search(query, True), "search: k must be an integer of at least 1, not True"),
         (lambda: three.map(query[None], max_bytes=None), "map: max_bytes must be an integer of at least 0, not None"),
     ):
         assert refused(what) == f"SoftDatabase.{said}"
-    assert three.read(query, top=np.int64(1), scale=np.float32(1), tolerance=np.float32(0)).top.ids.shape == (1,)
+    assert three.attend(query, top=np.int64(1), scale=np.float32(1), tolerance=np.float32(0)).top.ids.shape == (1,)
     three.delete(torch.tensor([1]))
     three.delete(np.array([2]))
     assert len(three) == 0
@@ -264,7 +266,7 @@ def test_the_value_of_no_rows_has_the_width_of_values(tmp_path: Path, width: int
         for step in steps:
             step()
             query = torch.ones(7, 2, 3, requires_grad=True)
-            answer = db.read(query)
+            answer = db.attend(query)
             assert answer.value.shape == (7, 2, width or 3)
             answer.value.sum().backward()
             assert query.grad.shape == query.shape
@@ -276,13 +278,13 @@ def test_the_value_of_no_rows_has_the_width_of_values(tmp_path: Path, width: int
 
 
 def test_listed_rows_are_at_most_those_of_the_database(three: SoftDatabase, tmp_path: Path) -> None:
-    answer = three.read(torch.ones(2, 3), top=10**12)
+    answer = three.attend(torch.ones(2, 3), top=10**12)
     assert answer.top.ids.tolist() == [[1, 2, -1]] * 2
     assert answer.top.weights.tolist() == [[0.5, 0.5, 0.0]] * 2
     assert three.search(torch.ones(3), 10**12, where="n = 2").ids.tolist() == [2, -1, -1]
-    assert three.read(torch.ones(3), top=0).top.ids.shape == (0,)
+    assert three.attend(torch.ones(3), top=0).top.ids.shape == (0,)
     with SoftDatabase.create(tmp_path / "empty", key_width=3) as empty:
-        assert empty.read(torch.ones(2, 3), top=10**12).top.ids.tolist() == [[-1]] * 2
+        assert empty.attend(torch.ones(2, 3), top=10**12).top.ids.tolist() == [[-1]] * 2
 
 
 @pytest.mark.parametrize("size", [1e15, 1e19, 1e25, 1e37, -1e19, -1e25, -1e37])
@@ -292,7 +294,7 @@ def test_scores_of_any_size_that_float32_has_are_told_apart(tmp_path: Path, size
         db.append(torch.tensor([[1.0, 0.0], [2.0, 1.0], [3.0, 0.0]]).repeat(2000, 1)[:5999])
         best = 2 if size > 0 else 0
         query = torch.tensor([size, 0.0])
-        answer = db.read(query, scale=1.0, top=1, tolerance=tolerance)
+        answer = db.attend(query, scale=1.0, top=1, tolerance=tolerance)
         assert answer.value.tolist() == [best + 1.0, 0.0]
         assert answer.top.ids.tolist() == [best]
         assert answer.lse.item() == pytest.approx((best + 1) * float(query[0]), rel=2.0**-23)
@@ -306,18 +308,18 @@ def test_a_score_beyond_float32_is_an_error_with_its_row(tmp_path: Path) -> None
         db.delete([7])
         queries = torch.tensor([[0.0, 1.0, 0.0], [1e30, 0.0, 0.0]])
         advice = "or a sum on the way to it is beyond float32; give a smaller scale or query, or store smaller keys"
-        for ask in (lambda s: db.read(queries, scale=s), lambda s: db.read(queries, scale=s, tolerance=0.1)):
+        for ask in (lambda s: db.attend(queries, scale=s), lambda s: db.attend(queries, scale=s, tolerance=0.1)):
             assert refused(lambda ask=ask: ask(1.0)) == (
                 f"SoftDatabase: the score of row 3000 for query 1 is 1e+60, {advice}"
             )
         said = refused(lambda: db.search(queries, 1, scale=-1e38))
         assert re.match(r"SoftDatabase: the score of row (0|3000) for query 1 is -1e\+", said)
-        assert refused(lambda: db.read(queries, scale=1e39)) == (
-            "SoftDatabase.read: scale must be finite in float32, not 1e+39"
+        assert refused(lambda: db.attend(queries, scale=1e39)) == (
+            "SoftDatabase.attend: scale must be finite in float32, not 1e+39"
         )
     with SoftDatabase.create(tmp_path / "small", key_width=3) as db:
         db.append(torch.full((2, 3), 1e-30))
-        assert refused(lambda: db.read(queries, scale=1e20)) == (
+        assert refused(lambda: db.attend(queries, scale=1e20)) == (
             "SoftDatabase: scale times query 1 is beyond float32; give a smaller scale or query"
         )
 
@@ -329,7 +331,7 @@ def clusters(rows: int) -> LiveRows:
     key = (centres + 0.1 * torch.randn(rows, 8)).view(rows, 1, 8)
     entry = segments.Entry(0, rows - 1, rows, "", b"")
     bounds = zip(*map(segments.bound, key.split(segments.CHUNK)), strict=True)
-    return LiveRows([segments.Segment(entry, key, key, None, *(torch.stack(each) for each in bounds))], [None])
+    return LiveRows([segments.SegmentFile(entry, key, key, None, *(torch.stack(each) for each in bounds))], [None])
 
 
 @pytest.mark.parametrize("attention", [True, False])
@@ -349,7 +351,7 @@ def test_keys_whose_squares_overflow_or_vanish_are_answered(tmp_path: Path, size
     with SoftDatabase.create(tmp_path / "db", key_width=4) as db:
         db.append(size * key)
         for query in (torch.randn(3, 4) / size, torch.zeros(3, 4)):
-            answer, weights = db.read(query, scale=1.0), (query.double() @ (size * key).double().T).softmax(-1)
+            answer, weights = db.attend(query, scale=1.0), (query.double() @ (size * key).double().T).softmax(-1)
             torch.testing.assert_close(answer.value / size, (weights @ key.double()).float(), atol=1e-5, rtol=1e-4)
             best = (query.double() @ (size * key).double().T).topk(5)
             torch.testing.assert_close(db.search(query, 5).scores, best.values, atol=1e-6, rtol=1e-6)
@@ -362,21 +364,21 @@ def test_what_a_tolerance_leaves_out_is_certified() -> None:
     weights = (0.5 * query[:, 0].double() @ key.T).softmax(-1)
     left = 1 - torch.from_numpy(found.lse).exp() / (0.5 * query[:, 0].double() @ key.T).exp().sum(-1)
     assert found.skipped > 10000
-    assert (torch.from_numpy(found.left_out) <= 1e-3).all()
-    assert (left <= torch.from_numpy(found.left_out) + 1e-5).all()
-    assert (found.value - weights @ key).abs().max() <= 2 * found.left_out.max() * key.abs().max() + 1e-4
+    assert (torch.from_numpy(found.skipped_weight_bound) <= 1e-3).all()
+    assert (left <= torch.from_numpy(found.skipped_weight_bound) + 1e-5).all()
+    assert (found.value - weights @ key).abs().max() <= 2 * found.skipped_weight_bound.max() * key.abs().max() + 1e-4
 
 
 def test_deleted_rows_are_gone_and_ids_are_never_given_again(db: SoftDatabase) -> None:
-    before = db.read(QUERY, top=1)
+    before = db.attend(QUERY, top=1)
     best = int(before.top.ids[0])
     db.delete([best, 4999])
-    after = db.read(QUERY, top=1)
+    after = db.attend(QUERY, top=1)
     assert int(after.top.ids[0]) != best
     assert db.records([best, 0]) == [{}, {"text": "row 0", "part": 0, "half": 0.0}]
     freed = db.compact()
     assert freed == 2 * (8 + 3) * 4
-    assert torch.equal(db.read(QUERY, top=1).value, after.value)
+    assert torch.equal(db.attend(QUERY, top=1).value, after.value)
     assert db.append(keys(torch.arange(1)), values(torch.arange(1))) == range(5000, 5001)
     assert refused(lambda: db.delete([1, best])) == f"SoftDatabase.delete: row {best} is not in {db.path}"
     assert len(db) == 4999
@@ -385,20 +387,20 @@ def test_deleted_rows_are_gone_and_ids_are_never_given_again(db: SoftDatabase) -
 
 def test_a_reader_keeps_what_it_opened_until_it_refreshes(db: SoftDatabase) -> None:
     with SoftDatabase.open(db.path) as reader:
-        before = reader.read(QUERY)
+        before = reader.attend(QUERY)
         db.delete(before.top.ids.tolist())
         db.compact()
-        again = reader.read(QUERY)
+        again = reader.attend(QUERY)
         assert torch.equal(before.value, again.value)
         assert again.top.records == before.top.records
         assert len(reader) == 5000
         reader.refresh()
         assert len(reader) == 4990
-        assert torch.equal(reader.read(QUERY).value, db.read(QUERY).value)
+        assert torch.equal(reader.attend(QUERY).value, db.attend(QUERY).value)
 
 
 def test_a_reader_opens_while_the_writer_compacts(db: SoftDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
-    answer, calls, open_file = db.read(QUERY), [], safetensors_files.open_file
+    answer, calls, open_file = db.attend(QUERY), [], safetensors_files.open_file
 
     def compacted_before(path: Path) -> object:
         """Between the reader's look at the catalog and its opening of the first file."""
@@ -411,7 +413,7 @@ def test_a_reader_opens_while_the_writer_compacts(db: SoftDatabase, monkeypatch:
     with SoftDatabase.open(db.path) as reader:
         assert reader.damaged == []
         assert reader.stats()["segments"] == 1
-        assert torch.equal(reader.read(QUERY).value, answer.value)
+        assert torch.equal(reader.attend(QUERY).value, answer.value)
 
 
 def test_what_a_writer_has_replaced_is_no_damage(db: SoftDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -437,7 +439,7 @@ def test_what_a_writer_has_replaced_is_no_damage(db: SoftDatabase, monkeypatch: 
             assert reader.damaged == []
             assert reader.check() == []
         reader.refresh()
-        assert torch.equal(reader.read(QUERY).value, db.read(QUERY).value)
+        assert torch.equal(reader.attend(QUERY).value, db.attend(QUERY).value)
         # What is still listed and cannot be read is damaged, and so are mapped rows that differ.
         reader._segments[segment_files(db)[0].name].keys[0, 0, 0] = 7.0
         db.delete([0])
@@ -464,12 +466,12 @@ def test_there_is_one_writer_and_a_second_one_hears_its_process_id(db: SoftDatab
 def test_the_map_of_a_database_is_an_attention_map(db: SoftDatabase) -> None:
     db.delete([7])
     queries = torch.stack([QUERY, -QUERY])
-    m, answer = db.map(queries, scale=1.0), db.read(queries, scale=1.0, top=3)
+    m, answer = db.map(queries, scale=1.0), db.attend(queries, scale=1.0, top=3)
     assert m.shape == (2, 4999)
     assert torch.equal(db.ids()[m.topk(3).positions], answer.top.ids)
     torch.testing.assert_close(m.received().sum(), torch.tensor(2.0))
     assert refused(lambda: db.map(queries, max_bytes=1000)) == (
-        "SoftDatabase.map: the keys are 159,968 bytes as float32, more than max_bytes=1,000; read() needs no copy of them"
+        "SoftDatabase.map: the keys are 159,968 bytes as float32, more than max_bytes=1,000; attend() needs no copy of them"
     )
 
 
@@ -477,7 +479,7 @@ def test_parquet_brings_back_every_row(db: SoftDatabase, tmp_path: Path) -> None
     db.export(tmp_path / "rows.parquet")
     with SoftDatabase.create(tmp_path / "copy", key_width=8, value_width=3) as copy:
         assert copy.append_parquet(tmp_path / "rows.parquet") == range(5000)
-        assert torch.equal(copy.read(QUERY).value, db.read(QUERY).value)
+        assert torch.equal(copy.attend(QUERY).value, db.attend(QUERY).value)
         assert [row.record for row in copy] == [row.record for row in db]
     with SoftDatabase.create(tmp_path / "narrow", key_width=4, value_width=3) as narrow:
         said = refused(lambda: narrow.append_parquet(tmp_path / "rows.parquet"), DataError)
@@ -512,13 +514,13 @@ def test_what_cannot_be_stored_is_refused_and_nothing_is_added(db: SoftDatabase)
          "SoftDatabase: record 1, field x: 9223372036854775808 has more than 64 bits"),
         (lambda: db.append(key, value, [{}, {"x": "\ud800"}]), ValueError,
          "SoftDatabase: record 1, field x: has a lone surrogate, which UTF-8 cannot write"),
-        (lambda: db.read(QUERY[:5]), ShapeError,
-         f"SoftDatabase.read: the query is (5,), and the keys of {db.path} are (8,): their last sizes must agree"),
-        (lambda: db.read(QUERY * float("nan")), ValueError, "SoftDatabase.read: the query has an entry that is NaN or infinite"),
-        (lambda: db.read(QUERY, top=-1), ValueError, "SoftDatabase.read: top must be an integer of at least 0, not -1"),
+        (lambda: db.attend(QUERY[:5]), ShapeError,
+         f"SoftDatabase.attend: the query is (5,), and the keys of {db.path} are (8,): their last sizes must agree"),
+        (lambda: db.attend(QUERY * float("nan")), ValueError, "SoftDatabase.attend: the query has an entry that is NaN or infinite"),
+        (lambda: db.attend(QUERY, top=-1), ValueError, "SoftDatabase.attend: top must be an integer of at least 0, not -1"),
         (lambda: db.search(QUERY, 0), ValueError, "SoftDatabase.search: k must be an integer of at least 1, not 0"),
-        (lambda: db.read(QUERY, tolerance=1.0), ValueError,
-         "SoftDatabase.read: tolerance must be at least 0 and below 1, not 1.0"),
+        (lambda: db.attend(QUERY, tolerance=1.0), ValueError,
+         "SoftDatabase.attend: tolerance must be at least 0 and below 1, not 1.0"),
         (lambda: SoftDatabase.create(db.path, key_width=8), SoftDatabaseError,
          f"{db.path}: already exists; SoftDatabase.open opens a database"),
         (lambda: SoftDatabase.create(db.path / "x", key_width=0), ValueError,
@@ -649,16 +651,16 @@ def test_damage_is_found_by_file_and_rows_and_the_rest_is_read(db: SoftDatabase,
         if not unreadable:
             return
         (damaged,) = again.damaged
-        assert refused(lambda: again.read(QUERY), SoftDatabaseError) == (
+        assert refused(lambda: again.attend(QUERY), SoftDatabaseError) == (
             f"{damaged}. Restore the file, or delete these rows to read the others"
         )
         assert f"{path} (rows 100 to 2999): " in damaged
         # Rows elsewhere that a condition selects, and all others once these are deleted.
-        assert again.read(QUERY, where="id < 100").lse.isfinite()
+        assert again.attend(QUERY, where="id < 100").lse.isfinite()
         again.delete(range(100, 3000))
         numbers = torch.cat([torch.arange(100), torch.arange(3000, 5000)])
         exact = uwaga.attention(QUERY[None].double(), keys(numbers).double(), values(numbers).double())[0]
-        torch.testing.assert_close(again.read(QUERY).value, exact.float(), atol=1e-2, rtol=1e-5)
+        torch.testing.assert_close(again.attend(QUERY).value, exact.float(), atol=1e-2, rtol=1e-5)
 
 
 def _flip_key(path: Path) -> None:
@@ -702,7 +704,7 @@ def test_what_check_reports_can_be_removed(
             assert db.ids().tolist() == left
             assert db.damaged == []
             assert [row.record for row in db] == [{"n": n} for n in left]
-            assert db.read(torch.ones(3), where="n >= 0").rows == len(left)
+            assert db.attend(torch.ones(3), where="n >= 0").rows == len(left)
             db.compact()
         assert db.check() == []
         assert len(segment_files(db)) == len(left) // 5
@@ -726,14 +728,14 @@ def test_a_segment_that_was_restored_is_not_removed_as_a_whole(db: SoftDatabase)
 def test_a_file_that_is_truncated_while_it_is_open_is_told_before_it_is_read(db: SoftDatabase) -> None:
     """Reading what is gone would end the process by SIGBUS."""
     with SoftDatabase.open(db.path) as reader:
-        before = len(reader.read(keys(torch.tensor([0]))).top.ids[0])
+        before = len(reader.attend(keys(torch.tensor([0]))).top.ids[0])
         path = segment_files(db)[1]
         size = path.stat().st_size
         os.truncate(path, size // 2)
         told = f"{path} (rows 100 to 2999): was truncated while it was open, from {size:,} to {size // 2:,} bytes"
         for ask in (
-            lambda: reader.read(keys(torch.tensor([0]))),
-            lambda: reader.read(keys(torch.tensor([0])), where="part = 1"),
+            lambda: reader.attend(keys(torch.tensor([0]))),
+            lambda: reader.attend(keys(torch.tensor([0])), where="part = 1"),
             lambda: reader.search(keys(torch.tensor([0])), 3),
             lambda: list(reader),
             lambda: reader.map(keys(torch.tensor([0]))),
@@ -742,7 +744,7 @@ def test_a_file_that_is_truncated_while_it_is_open_is_told_before_it_is_read(db:
             assert message == f"{told}. Restore the file, or delete these rows to read the others"
         assert reader.damaged == [told]
         assert [damage.first_id for damage in reader.check()] == [100]
-        assert len(reader.read(keys(torch.tensor([0])), where="text = 'row 7'").top.ids[0]) == before
+        assert len(reader.attend(keys(torch.tensor([0])), where="text = 'row 7'").top.ids[0]) == before
 
 
 _ANOTHER_USER = """
@@ -750,10 +752,10 @@ import os, sys, torch, uwaga
 from uwaga._base.errors import SoftDatabaseError
 with uwaga.SoftDatabase.create(sys.argv[1] + ".own", key_width=8, value_width=3) as own:  # what is needed is imported here
     own.append(torch.ones(2, 8), torch.ones(2, 3), [{"text": "x"}] * 2)
-    own.read(torch.ones(8)), own.check()
+    own.attend(torch.ones(8)), own.check()
 os.setgroups([]), os.setgid(65534), os.setuid(65534)
 with uwaga.SoftDatabase.open(sys.argv[1]) as db:
-    print(len(db), db.read(torch.ones(8), top=1).top.records[0]["text"], len(db.check()))
+    print(len(db), db.attend(torch.ones(8), top=1).top.records[0]["text"], len(db.check()))
     try:
         db.append(torch.ones(1, 8), torch.ones(1, 3))
     except SoftDatabaseError as error:
@@ -938,7 +940,7 @@ def test_a_creation_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_write_that_fails_leaves_the_database_as_it_was(db: SoftDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
-    before, files = db.read(QUERY), segment_files(db)
+    before, files = db.attend(QUERY), segment_files(db)
 
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
@@ -948,7 +950,7 @@ def test_a_write_that_fails_leaves_the_database_as_it_was(db: SoftDatabase, monk
         said = refused(lambda: db.append(keys(torch.arange(9)), values(torch.arange(9))), SoftDatabaseError)
     assert said == f"{db.path}/segments: cannot be written: No space left on device"
     assert segment_files(db) == files
-    assert torch.equal(db.read(QUERY).value, before.value)
+    assert torch.equal(db.attend(QUERY).value, before.value)
     assert db.append(keys(torch.arange(9)), values(torch.arange(9))) == range(5000, 5009)
 
 

@@ -47,7 +47,7 @@ def test_files_are_added_and_asked(db: SoftDatabase, model: Path, tmp_path: Path
     assert add_files(db, [str(tmp_path / "a.txt")], encoder, split=split) == AddedFiles(0, len(texts), [])
     answer = ask(db, texts[-1], encoder, top=1)
     (vector,) = torch.from_numpy(encoder.encode([texts[-1]], overflow="mean"))
-    assert torch.equal(answer.value, db.read(vector, scale=20.0).value)
+    assert torch.equal(answer.value, db.attend(vector, scale=20.0).value)
     assert answer.top.records[0]["text"] == texts[-1]
     assert ask(db, texts[-1], encoder, where="part = ?", parameters=[99]).rows == 0
 

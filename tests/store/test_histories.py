@@ -104,18 +104,18 @@ class History(RuleBasedStateMachine):
         condition = {"where": "number >= ?", "parameters": [middle]} if where and "number" in self.db.fields else {}
         if where and not condition:
             return
-        answer = self.db.read(query, scale=scale, top=5, tolerance=tolerance, **condition)
+        answer = self.db.attend(query, scale=scale, top=5, tolerance=tolerance, **condition)
         self.compare(answer, query, kept, scale)
         if not tolerance and kept:
             assert_same_bits(answer, self.in_memory(query, kept, scale))
-            alone = self.db.read(query[1], scale=scale, top=5, **condition)
+            alone = self.db.attend(query[1], scale=scale, top=5, **condition)
             assert torch.equal(alone.value, answer.value[1])
             assert torch.equal(alone.lse, answer.lse[1])
             assert torch.equal(alone.top.ids, answer.top.ids[1])
 
     def compare(self, answer: Answer, query: Tensor, kept: dict, scale: float) -> None:
         """With attention over the rows in float64."""
-        total = answer.top.weights.sum(-1) + answer.remaining
+        total = answer.top.weights.sum(-1) + answer.unlisted_weight
         if not kept:
             assert not answer.value.any()
             assert answer.lse.isneginf().all()
@@ -129,10 +129,10 @@ class History(RuleBasedStateMachine):
         # A score in float32 is wrong by a few units of its last place, and a weight by as much relative to itself.
         unit = 2.0**-23 * (2 + 2 * float(scores.abs().max())) * 4
         exact = torch.einsum("qhn,nhe->qhe", weights, value_nHE).reshape(answer.value.shape)
-        left = answer.left_out.max().item()
+        left = answer.skipped_weight_bound.max().item()
         reach = float(value_nHE.abs().max())
         assert (answer.value - exact).abs().max() <= (unit + 2 * left) * reach
-        # What was left out makes the sum of the others smaller by 1 - left_out.
+        # What was left out makes the sum of the others smaller by 1 - skipped_weight_bound.
         assert (answer.lse.reshape(3, self.heads) - scores.logsumexp(-1)).abs().max() <= unit + left / (1 - left)
         if not left:
             entropy = -(weights * weights.clamp(min=1e-300).log()).sum(-1)
@@ -152,7 +152,7 @@ class History(RuleBasedStateMachine):
         values = torch.stack([row[1] for row in kept.values()]).reshape(len(kept), self.heads, -1).float()
         entry = segments.Entry(int(ids[0]), int(ids[-1]), len(ids), "", b"")
         bounds = (torch.stack(each) for each in zip(*map(segments.bound, keys.split(segments.CHUNK)), strict=True))
-        segment = segments.Segment(entry, keys, values if self.own_values else keys, ids, *bounds)
+        segment = segments.SegmentFile(entry, keys, values if self.own_values else keys, ids, *bounds)
         wanted = Wanted(scale, 5, True, skip=False)
         return reading.read(LiveRows([segment], [None]), query.reshape(3, self.heads, -1), wanted)
 

@@ -14,16 +14,16 @@ import typer
 from uwaga._base.errors import CheckpointError, DataError
 from uwaga._base.terminal import escape_controls
 from uwaga.cli.terminal import echo, fail, in_option_names
-from uwaga.cli.vectors import (
+from uwaga.models.text.corpus import Document, DocumentFile, InvalidDocumentError
+from uwaga.models.text.vector_files import (
     Shard,
     Skipped,
-    Vectors,
+    VectorFile,
     VectorsError,
     check_numpy,
     digest_of_shards,
     write_numpy,
 )
-from uwaga.models.text.corpus import Document, DocumentFile, InvalidDocumentError
 
 if TYPE_CHECKING:
     from uwaga.models.text.encoder import Encoded
@@ -113,7 +113,7 @@ def _encode(
     """The message at the end."""
     folder, fingerprint = _model(model)
     _check_output(output)
-    vectors = Vectors(output, {"model": fingerprint, "dtype": dtype, **options, **settings})
+    vectors = VectorFile(output, {"model": fingerprint, "dtype": dtype, **options, **settings})
     digest = vectors.finished_digest()
     if digest is not None:
         if digest_of_shards([group.shard for group in groups(corpus)]) != digest:
@@ -184,7 +184,9 @@ class _Run:
         options: of TextEncoder.encode_groups.
     """
 
-    def __init__(self, corpus: _Corpus, vectors: Vectors, folder: Path, dtype: str, options: Mapping[str, Any]) -> None:
+    def __init__(
+        self, corpus: _Corpus, vectors: VectorFile, folder: Path, dtype: str, options: Mapping[str, Any]
+    ) -> None:
         self._corpus, self._vectors = corpus, vectors
         self._folder, self._dtype, self._options = folder, dtype, options
         self._finished = list(vectors.finished)  # by earlier runs
@@ -271,7 +273,7 @@ class _Run:
         return found
 
 
-def _finish(vectors: Vectors) -> str:
+def _finish(vectors: VectorFile) -> str:
     """Write the file of all shards; its counts, for a message. Raises OSError, VectorsError."""
     from uwaga.models.text.report import Report, Summary
 

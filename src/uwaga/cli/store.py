@@ -176,7 +176,11 @@ def _show(answer: "Answer", *, as_json: bool) -> None:
     listed = [(n, w, r) for n, w, r in zip(answer.top.ids.tolist(), weights, records, strict=True) if n >= 0]
     if as_json:
         passages = [{"id": n, "share": w, "record": r} for n, w, r in listed]
-        found = {"passages": passages, "remaining": answer.remaining.item(), "effective": answer.effective.item()}
+        found = {
+            "passages": passages,
+            "unlisted_weight": answer.unlisted_weight.item(),
+            "effective_count": answer.effective_count.item(),
+        }
         echo_json(json.dumps(found | {"entropy": answer.entropy.item(), "rows": answer.rows}))
         return
     if not listed:
@@ -191,5 +195,5 @@ def _show(answer: "Answer", *, as_json: bool) -> None:
             echo(f"        {line}")
     others = answer.rows - len(listed)
     echo(
-        f"{answer.remaining.item():6.1%}  on {others:,} other passages; {answer.effective.item():,.1f} speak effectively"
+        f"{answer.unlisted_weight.item():6.1%}  on {others:,} other passages; {answer.effective_count.item():,.1f} speak effectively"
     )

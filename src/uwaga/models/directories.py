@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from uwaga._base import untrusted
+from uwaga._base.digests import cached_sha256
 from uwaga._base.errors import CheckpointError
 from uwaga.models import modules_json
 
@@ -139,7 +140,8 @@ def bundled_folder(name: str) -> Path:
     place = Path(found.origin).parent / model.folder
     weights = place / "model.safetensors"
     try:
-        digest = untrusted.sha256(weights)
+        with cached_sha256() as sha256:
+            digest = sha256(weights, None)
     except OSError as error:
         raise CheckpointError(f"{weights} cannot be read: {error.strerror}") from error
     if digest != model.sha256:

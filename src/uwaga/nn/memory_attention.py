@@ -15,9 +15,9 @@ from uwaga._base.errors import ShapeError
 class Database(Protocol):
     """What the layer needs of `uwaga.SoftDatabase`."""
 
-    layout: Any
+    schema: Any
 
-    def read(self, query: Tensor, *, scale: float | None = None, top: int = 10) -> Any:
+    def attend(self, query: Tensor, *, scale: float | None = None, top: int = 10) -> Any:
         """An answer with `value`."""
 
 
@@ -50,13 +50,13 @@ class MemoryAttention(nn.Module):
 
     def __init__(self, database: Database, *, scale: float | None = None, gate: float = -2.0) -> None:
         super().__init__()
-        layout = database.layout
-        scale = 1 / math.sqrt(layout.key_width) if scale is None else float(scale)
+        schema = database.schema
+        scale = 1 / math.sqrt(schema.key_width) if scale is None else float(scale)
         if not (math.isfinite(scale) and scale > 0):
             raise ValueError(f"MemoryAttention: scale must be finite and above 0, not {scale!r}")
         self.database = database
-        self.log_scale = nn.Parameter(torch.full((layout.heads,), math.log(scale)))
-        self.gate = nn.Parameter(torch.full((layout.heads,), float(gate)))
+        self.log_scale = nn.Parameter(torch.full((schema.heads,), math.log(scale)))
+        self.gate = nn.Parameter(torch.full((schema.heads,), float(gate)))
 
     def forward(self, query: Tensor, local: Tensor) -> Tensor:
         """
@@ -69,7 +69,7 @@ class MemoryAttention(nn.Module):
 
         Raises:
             ShapeError: sizes that do not fit the database or each other.
-            ValueError, SoftDatabaseError: as `SoftDatabase.read`.
+            ValueError, SoftDatabaseError: as `SoftDatabase.attend`.
         """
         found = self.read(query)
         if found.shape != local.shape:
@@ -81,11 +81,11 @@ class MemoryAttention(nn.Module):
 
     def read(self, query: Tensor) -> Tensor:
         """What the database says to queries (..., H, Q, D), without the gate: (..., H, Q, E), float32."""
-        heads = self.database.layout.heads
+        heads = self.database.schema.heads
         if query.dim() < 3 or query.shape[-3] != heads:
             raise ShapeError(f"MemoryAttention: the query is {tuple(query.shape)}, and must be (..., {heads}, Q, D)")
         scaled = (query.float() * self.log_scale.exp()[:, None, None]).transpose(-3, -2)
-        value: Tensor = self.database.read(scaled if heads > 1 else scaled[..., 0, :], scale=1.0, top=0).value
+        value: Tensor = self.database.attend(scaled if heads > 1 else scaled[..., 0, :], scale=1.0, top=0).value
         value = value if heads > 1 else value[..., None, :]
         return value.transpose(-3, -2).to(query.device)
 
@@ -96,5 +96,5 @@ class MemoryAttention(nn.Module):
 
     def extra_repr(self) -> str:
         """The number of rows and their sizes."""
-        layout = self.database.layout
-        return f"rows={len(self.database)}, heads={layout.heads}, key_width={layout.key_width}"  # type: ignore[arg-type]
+        schema = self.database.schema
+        return f"rows={len(self.database)}, heads={schema.heads}, key_width={schema.key_width}"  # type: ignore[arg-type]

@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from uwaga.store.database import Answer, SoftDatabase, Top
     from uwaga.store.encoders import ask, encoder_of, model_name
     from uwaga.store.files import AddedFiles, add_files
-    from uwaga.store.segments import Damage, Row
+    from uwaga.store.segments import Damage, StoredRow
 
 __all__ = [
     "AddedFiles",
     "Answer",
     "Damage",
-    "Row",
     "SoftDatabase",
     "SoftDatabaseError",
+    "StoredRow",
     "Top",
     "add_files",
     "ask",
@@ -40,7 +40,7 @@ _HOME = {
     "AddedFiles": "uwaga.store.files",
     "Answer": "uwaga.store.database",
     "Damage": "uwaga.store.segments",
-    "Row": "uwaga.store.segments",
+    "StoredRow": "uwaga.store.segments",
     "SoftDatabase": "uwaga.store.database",
     "SoftDatabaseError": "uwaga._base.errors",
     "Top": "uwaga.store.database",

@@ -25,7 +25,7 @@ from uwaga.maps.map import AttentionMap
 from uwaga.store import catalog, parquet, reading, segments
 from uwaga.store.catalog import Catalog, Parameters, Record, Value
 from uwaga.store.reading import BLOCK, LiveRows, Wanted
-from uwaga.store.segments import DTYPES, MOST_IDS, Damage, Entry, Layout, Row, Segment
+from uwaga.store.segments import DTYPES, MOST_IDS, Damage, Entry, SegmentFile, StoredRow, StoreSchema
 
 _SEGMENTS, _LOCK = "segments", "lock"
 _WRITTEN_AT_ONCE = 2  # segments of an append
@@ -50,11 +50,11 @@ class Answer(NamedTuple):
     value: Tensor  # (..., E) float32: the weighted mean of the values; zeros without a row
     lse: Tensor  # (...) float64: the log-sum-exp of the scores; -inf without a row
     top: Top
-    remaining: Tensor  # (...) float64: the weight on the rows that `top` does not list
+    unlisted_weight: Tensor  # (...) float64: the weight on the rows that `top` does not list
     entropy: Tensor  # (...) float64: of the weights, in nats
-    effective: Tensor  # (...) float64: exp(entropy), the effective number of rows (Hill number of order 1)
+    effective_count: Tensor  # (...) float64: exp(entropy), the effective number of rows (Hill number of order 1)
     skipped: int  # rows that were not read, since their bounds say that they cannot matter; of the last 256 queries
-    left_out: Tensor  # (...) float64: the most weight that skipped rows may have; 0 without `tolerance`
+    skipped_weight_bound: Tensor  # (...) float64: the most weight that skipped rows may have; 0 without `tolerance`
     rows: int  # how many rows the answer is about: all, or those that meet the condition
 
 
@@ -83,7 +83,7 @@ class SoftDatabase:
 
     Attributes:
         path: the folder.
-        layout: heads, key_width, value_width (None: the values are the keys) and dtype of all rows.
+        schema: heads, key_width, value_width (None: the values are the keys) and dtype of all rows.
         model: what made the keys, as `create` was told; None: nothing was said.
 
     >>> import tempfile
@@ -91,8 +91,8 @@ class SoftDatabase:
     >>> db = SoftDatabase.create(folder.name + "/db", key_width=2)
     >>> db.append(torch.eye(2) * 9.0, records=[{"text": "east"}, {"text": "north"}])
     range(0, 2)
-    >>> answer = db.read(torch.tensor([0.0, 1.0]), scale=1.0, top=1)
-    >>> answer.top.records, answer.remaining < 0.001
+    >>> answer = db.attend(torch.tensor([0.0, 1.0]), scale=1.0, top=1)
+    >>> answer.top.records, answer.unlisted_weight < 0.001
     ([{'text': 'north'}], tensor(True))
     >>> db.close()
     >>> folder.cleanup()
@@ -102,13 +102,13 @@ class SoftDatabase:
         self.path, self._catalog = path, open_catalog
         self._writer = ExitStack()
         self._is_writer = self._is_closed = False
-        self._segments: dict[str, Segment] = {}
+        self._segments: dict[str, SegmentFile] = {}
         self._entries: list[Entry] = []
         self._broken: dict[str, str] = {}  # file: what is wrong
         self._live: LiveRows | None = None
-        layout = open_catalog.setting("layout") or "null"
+        schema = open_catalog.setting("layout") or "null"
         try:
-            self.layout = segments.layout_of(layout)
+            self.schema = segments.schema_of(schema)
         except (ValueError, RecursionError) as error:
             raise SoftDatabaseError(f"{open_catalog.path}: is damaged: {error}") from error
         self.model = open_catalog.setting("model")
@@ -140,8 +140,8 @@ class SoftDatabase:
         """
         if model is not None and not _is_text(model):
             raise ValueError(f"SoftDatabase.create: model must be a string that UTF-8 can write, not {model!r}")
-        layout = Layout(heads, key_width, value_width, str(dtype).removeprefix("torch."))
-        settings = {"layout": segments.settings_of(_checked(layout)), "next_id": "0", "writer": ""}
+        schema = StoreSchema(heads, key_width, value_width, str(dtype).removeprefix("torch."))
+        settings = {"layout": segments.settings_of(_checked(schema)), "next_id": "0", "writer": ""}
         if model is not None:
             settings["model"] = model
         path = Path(path)
@@ -222,7 +222,7 @@ class SoftDatabase:
         for entry in self._entries:
             if entry.file not in kept:
                 try:
-                    kept[entry.file] = segments.open_segment(folder, entry, self.layout)
+                    kept[entry.file] = segments.open_segment(folder, entry, self.schema)
                 except SoftDatabaseError as error:
                     self._broken[entry.file] = str(error)
 
@@ -247,7 +247,7 @@ class SoftDatabase:
         live = self._all()
         return torch.from_numpy(live.ids(np.arange(len(live))))
 
-    def __iter__(self) -> Iterator[Row]:
+    def __iter__(self) -> Iterator[StoredRow]:
         """All rows, in ascending order of their ids."""
         live = self._all()
         for start in range(0, len(live), BLOCK):
@@ -257,7 +257,7 @@ class SoftDatabase:
             keys = self._stored(live.keys(start, stop))
             values = self._stored(live.values(start, stop)) if live.has_values() else keys
             for n, number in enumerate(ids):
-                yield Row(number, keys[n], values[n], records.get(number, {}))
+                yield StoredRow(number, keys[n], values[n], records.get(number, {}))
 
     def records(self, ids: Iterable[int]) -> list[Record]:
         """The records of rows, in the order of `ids`; empty for a row without one, or that is not in the database."""
@@ -279,14 +279,14 @@ class SoftDatabase:
                      for segment in self._segments.values())  # fmt: skip
         return {
             "rows": rows, "deleted": len(self._catalog.deleted()), "records": self._catalog.count(),
-            "segments": len(self._entries), "bytes": stored, **self.layout._asdict(), "model": self.model,
+            "segments": len(self._entries), "bytes": stored, **self.schema._asdict(), "model": self.model,
             "fields": self.fields, "damaged": self.damaged,
         }  # fmt: skip
 
     # Reading.
 
     @_uncompiled
-    def read(
+    def attend(
         self,
         query: Tensor,
         *,
@@ -310,7 +310,7 @@ class SoftDatabase:
             parameters: the values of its question marks, or a dictionary for names such as :year.
             top: how many rows to list for each query; at most as many as the segments of the database have, or 1 where they have none.
             tolerance: the weight that may be left out: blocks of rows are skipped whose bounds say that they have no more together.
-                `left_out` says how much it was at most. Which rows share a block then matters.
+                `skipped_weight_bound` says how much it was at most. Which rows share a block then matters.
 
         Where autograd records and the query needs a gradient, `value` has one, over all rows, by one more pass over them; other results
         are detached.
@@ -320,12 +320,12 @@ class SoftDatabase:
                 float32, with its row.
             SoftDatabaseError: rows that cannot be read.
         """
-        top = _integer(top, 0, "read: top")
+        top = _integer(top, 0, "attend: top")
         share = _real(tolerance)
         if not 0.0 <= share < 1.0:
-            raise ValueError(f"SoftDatabase.read: tolerance must be at least 0 and below 1, not {tolerance!r}")
-        wanted = Wanted(self._scale(scale, "read"), top, True, share)
-        queries, live = self._queries(query, "read"), self._rows(where, parameters)
+            raise ValueError(f"SoftDatabase.attend: tolerance must be at least 0 and below 1, not {tolerance!r}")
+        wanted = Wanted(self._scale(scale, "attend"), top, True, share)
+        queries, live = self._queries(query, "attend"), self._rows(where, parameters)
         answer = self._answer(queries, wanted, live)
         if not (torch.is_grad_enabled() and isinstance(query, Tensor) and query.requires_grad):
             return answer
@@ -337,7 +337,7 @@ class SoftDatabase:
     ) -> Top:
         """The k rows with the largest scores scale q.k, exactly: every row is compared, or its bound says that it is not among them.
 
-        Columns as `top` of `read`. Arguments and errors as `read`.
+        Columns as `top` of `attend`. Arguments and errors as `attend`.
         """
         wanted = Wanted(self._scale(scale, "search"), _integer(k, 1, "search: k"), False)
         return self._answer(self._queries(query, "search"), wanted, self._rows(where, parameters)).top
@@ -350,24 +350,24 @@ class SoftDatabase:
 
         Args:
             query: (Q, D), or (Q, H, D) with several heads.
-            scale: as in `read`.
+            scale: as in `attend`.
             max_bytes: of the copy.
 
         Raises:
-            ValueError: the copy would be larger than `max_bytes`; otherwise as `read`.
+            ValueError: the copy would be larger than `max_bytes`; otherwise as `attend`.
         """
         queries = self._queries(query, "map")
         live = self._all()
         max_bytes = _integer(max_bytes, 0, "map: max_bytes")
-        size = 4 * len(live) * self.layout.heads * self.layout.key_width
+        size = 4 * len(live) * self.schema.heads * self.schema.key_width
         if size > max_bytes:
             raise ValueError(
                 f"SoftDatabase.map: the keys are {size:,} bytes as float32, more than max_bytes={max_bytes:,}; "
-                "read() needs no copy of them"
+                "attend() needs no copy of them"
             )
-        keys = live.keys(0, len(live)) if len(live) else torch.zeros(0, self.layout.heads, self.layout.key_width)
+        keys = live.keys(0, len(live)) if len(live) else torch.zeros(0, self.schema.heads, self.schema.key_width)
         query_HQD, key_HKD = queries.flat.transpose(0, 1), keys.transpose(0, 1)
-        if self.layout.heads == 1:
+        if self.schema.heads == 1:
             query_HQD, key_HKD = query_HQD[0], key_HKD[0]
         return AttentionMap(query_HQD, key_HKD, scale=self._scale(scale, "map"))
 
@@ -375,11 +375,11 @@ class SoftDatabase:
         # Larger results would have nothing but what stands for no row.
         wanted = wanted._replace(top=min(wanted.top, max(sum(entry.rows for entry in self._entries), 1)))
         parts = [reading.read(live, part, wanted) for part in queries.flat.split(reading.QUERIES)]
-        shape, layout = queries.shape, self.layout
+        shape, schema = queries.shape, self.schema
 
         def joined(name: str) -> Tensor:
             arrays = [
-                torch.as_tensor(getattr(part, name)).unflatten(0, (layout.heads, -1)).transpose(0, 1) for part in parts
+                torch.as_tensor(getattr(part, name)).unflatten(0, (schema.heads, -1)).transpose(0, 1) for part in parts
             ]
             whole = torch.cat(arrays)
             return whole.reshape((*shape, *whole.shape[2:]))
@@ -391,12 +391,13 @@ class SoftDatabase:
         top = Top(ids, weights, joined("top_scores"), _nested(ids.tolist(), found))
         entropy = joined("entropy")
         lse = joined("lse")
-        remaining = torch.where(lse.isinf(), 0.0, (1.0 - weights.sum(-1)).clamp(min=0.0))
-        effective = torch.where(lse.isinf(), 0.0, entropy.exp())
+        unlisted_weight = torch.where(lse.isinf(), 0.0, (1.0 - weights.sum(-1)).clamp(min=0.0))
+        effective_count = torch.where(lse.isinf(), 0.0, entropy.exp())
         value = joined("value")
         if not live.segments:  # none of them says how wide values are
-            value = torch.zeros(*shape, layout.value_width or layout.key_width)
-        return Answer(value, lse, top, remaining, entropy, effective, parts[-1].skipped, joined("left_out"), len(live))
+            value = torch.zeros(*shape, schema.value_width or schema.key_width)
+        skipped, bound = parts[-1].skipped, joined("skipped_weight_bound")
+        return Answer(value, lse, top, unlisted_weight, entropy, effective_count, skipped, bound, len(live))
 
     def _all(self) -> LiveRows:
         """All rows."""
@@ -450,27 +451,27 @@ class SoftDatabase:
 
     def _stored(self, tensor: Tensor) -> Tensor:
         """Rows (n, H, width) as a user gave them."""
-        tensor = tensor.to(DTYPES[self.layout.dtype])
-        return tensor[:, 0] if self.layout.heads == 1 else tensor
+        tensor = tensor.to(DTYPES[self.schema.dtype])
+        return tensor[:, 0] if self.schema.heads == 1 else tensor
 
     def _scale(self, scale: float | None, method: str) -> float:
-        found = 1 / math.sqrt(self.layout.key_width) if scale is None else _real(scale)
+        found = 1 / math.sqrt(self.schema.key_width) if scale is None else _real(scale)
         if not abs(found) <= torch.finfo(torch.float32).max:
             raise ValueError(f"SoftDatabase.{method}: scale must be finite in float32, not {scale!r}")
         return found
 
     def _queries(self, query: Tensor, method: str) -> "_Queries":
         query = torch.as_tensor(query)
-        heads, width = self.layout.heads, self.layout.key_width
+        heads, width = self.schema.heads, self.schema.key_width
         tail = (width,) if heads == 1 else (heads, width)
         if query.shape[-len(tail) :] != tail:
             raise ShapeError(
                 f"SoftDatabase.{method}: the query is {tuple(query.shape)}, and the keys of {self.path} are {tail}: "
                 "their last sizes must agree"
             )
-        if query.dtype not in (torch.float32, DTYPES[self.layout.dtype]):
+        if query.dtype not in (torch.float32, DTYPES[self.schema.dtype]):
             raise ValueError(
-                f"SoftDatabase.{method}: the query must be float32 or the database's {self.layout.dtype}, "
+                f"SoftDatabase.{method}: the query must be float32 or the database's {self.schema.dtype}, "
                 f"not {str(query.dtype).removeprefix('torch.')}"
             )
         flat = query.detach().cpu().float().reshape(-1, heads, width)
@@ -511,11 +512,11 @@ class SoftDatabase:
             raise ValueError(
                 f"SoftDatabase.append: the keys were made by {model!r}, and {self.path} was created for {self.model!r}"
             )
-        if (values is None) != (self.layout.value_width is None):
+        if (values is None) != (self.schema.value_width is None):
             stored = "the keys are the values" if values is not None else "values of their own are needed"
             raise ValueError(f"SoftDatabase.append: in {self.path} {stored}, as it was created")
-        key = self._checked_rows(keys, self.layout.key_width, "keys")
-        value = None if values is None else self._checked_rows(values, self.layout.value_width, "values")
+        key = self._checked_rows(keys, self.schema.key_width, "keys")
+        value = None if values is None else self._checked_rows(values, self.schema.value_width, "values")
         if value is not None and len(value) != len(key):
             raise ShapeError(f"SoftDatabase.append: {len(key)} keys and {len(value)} values")
         if records is not None and len(records) != len(key):
@@ -617,7 +618,7 @@ class SoftDatabase:
         self._check_open()
         found = [Damage(catalog.FILE, None, None, text) for text in self._catalog.problems()]
         for entry in self._entries:
-            damages = list(segments.check(self._segment_folder(), entry, self.layout))
+            damages = list(segments.check(self._segment_folder(), entry, self.schema))
             if damages and entry.file in self._segments and not self._is_listed_now(entry):
                 damages = list(segments.check_mapped(self._segments[entry.file]))
             found += damages
@@ -635,7 +636,7 @@ class SoftDatabase:
 
     def export(self, path: str | os.PathLike[str]) -> None:
         """Writes all rows to a Parquet file: id, key, value (where it is not the key) and record, as JSON. See `uwaga.store.parquet`."""
-        parquet.export(Path(path), self, self.layout)
+        parquet.export(Path(path), self, self.schema)
 
     def append_parquet(self, path: str | os.PathLike[str], *, key: str = "key", value: str = "value") -> range:
         """Adds the rows of a Parquet file, as `export` or `uwaga encode` writes it, 4,096 in a transaction. Returns their ids.
@@ -650,15 +651,15 @@ class SoftDatabase:
             DataError: the file cannot be read. Otherwise as `append`.
         """
         first, last = None, 0
-        for keys, values, records in parquet.read(Path(path), self.layout, key, value):
+        for keys, values, records in parquet.read(Path(path), self.schema, key, value):
             added = self.append(keys, values, records)
             first, last = added.start if first is None else first, added.stop
         return range(first or 0, last)
 
     def _checked_rows(self, tensor: Tensor, width: int | None, name: str) -> Tensor:
         """(n, H, width) in the dtype of the database."""
-        tensor, dtype = torch.as_tensor(tensor).detach().cpu(), DTYPES[self.layout.dtype]
-        heads = self.layout.heads
+        tensor, dtype = torch.as_tensor(tensor).detach().cpu(), DTYPES[self.schema.dtype]
+        heads = self.schema.heads
         tail = (width,) if heads == 1 else (heads, width)
         if tensor.dim() != 1 + len(tail) or tensor.shape[1:] != tail:
             raise ShapeError(
@@ -667,7 +668,7 @@ class SoftDatabase:
             )
         if tensor.dtype not in (torch.float32, dtype):
             raise ValueError(
-                f"SoftDatabase.append: {name} must be float32 or the database's {self.layout.dtype}, "
+                f"SoftDatabase.append: {name} must be float32 or the database's {self.schema.dtype}, "
                 f"not {str(tensor.dtype).removeprefix('torch.')}"
             )
         stored = tensor.to(dtype).reshape(-1, heads, width or 0)
@@ -675,7 +676,7 @@ class SoftDatabase:
         if not stored.sum().isfinite() and not (is_finite := stored.isfinite().flatten(1).all(1)).all():
             bad = int((~is_finite).nonzero()[0])
             raise ValueError(
-                f"SoftDatabase.append: {name}[{bad}] has an entry that is NaN or infinite in {self.layout.dtype}"
+                f"SoftDatabase.append: {name}[{bad}] has an entry that is NaN or infinite in {self.schema.dtype}"
             )
         return stored
 
@@ -759,8 +760,8 @@ class SoftDatabase:
             self._live = None
 
     def _rows_per_segment(self) -> int:
-        layout = self.layout
-        width = layout.heads * (layout.key_width + (layout.value_width or 0)) * DTYPES[layout.dtype].itemsize
+        schema = self.schema
+        width = schema.heads * (schema.key_width + (schema.value_width or 0)) * DTYPES[schema.dtype].itemsize
         return max(BLOCK, _SEGMENT_BYTES // width // BLOCK * BLOCK)
 
     def _groups(self) -> list[list[Entry]]:
@@ -784,10 +785,10 @@ class SoftDatabase:
         for n in kept:
             _check_undamaged(live.segments[n], live.rows[n])
         part = LiveRows([live.segments[n] for n in kept], [live.rows[n] for n in kept])
-        dtype = DTYPES[self.layout.dtype]
+        dtype = DTYPES[self.schema.dtype]
         if len(part):
             keys = part.keys(0, len(part)).to(dtype)
-            values = part.values(0, len(part)).to(dtype) if self.layout.value_width is not None else None
+            values = part.values(0, len(part)).to(dtype) if self.schema.value_width is not None else None
             self._add(part.ids(np.arange(len(part))), keys, values, group)
         else:
             with self._catalog.transaction():
@@ -797,8 +798,8 @@ class SoftDatabase:
         self._remove_unlisted()
 
     def _bytes(self) -> int:
-        layout = self.layout
-        width = layout.heads * (layout.key_width + (layout.value_width or 0)) * DTYPES[layout.dtype].itemsize
+        schema = self.schema
+        width = schema.heads * (schema.key_width + (schema.value_width or 0)) * DTYPES[schema.dtype].itemsize
         return width * sum(entry.rows for entry in self._entries)
 
 
@@ -832,7 +833,7 @@ class _Queries(NamedTuple):
     shape: tuple[int, ...]  # of the result for each query and head
 
 
-def _check_undamaged(segment: Segment, rows: np.ndarray | None) -> None:
+def _check_undamaged(segment: SegmentFile, rows: np.ndarray | None) -> None:
     """Raises SoftDatabaseError where rows of a segment (None: all) differ from their checksum."""
     ids = None if rows is None else segment.id_of(rows)
     for first, last in segments.damaged_rows(segment):
@@ -842,14 +843,14 @@ def _check_undamaged(segment: Segment, rows: np.ndarray | None) -> None:
             )
 
 
-def _checked(layout: Layout) -> Layout:
+def _checked(schema: StoreSchema) -> StoreSchema:
     for name in ("key_width", "value_width", "heads"):
-        size = getattr(layout, name)
+        size = getattr(schema, name)
         if not (size is None and name == "value_width") and (type(size) is not int or not 1 <= size <= 2**20):
             raise ValueError(f"SoftDatabase.create: {name} must be an integer from 1 to {2**20:,}, not {size!r}")
-    if layout.dtype not in DTYPES:
-        raise ValueError(f"SoftDatabase.create: dtype must be {', '.join(DTYPES)}, not {layout.dtype}")
-    return layout
+    if schema.dtype not in DTYPES:
+        raise ValueError(f"SoftDatabase.create: dtype must be {', '.join(DTYPES)}, not {schema.dtype}")
+    return schema
 
 
 def _is_text(value: object) -> bool:

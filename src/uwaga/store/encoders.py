@@ -65,16 +65,16 @@ def ask(
     parameters: "Parameters" = (),
     top: int = 5,
 ) -> "Answer":
-    """What a database says to a text: `SoftDatabase.read` of its vector.
+    """What a database says to a text: `SoftDatabase.attend` of its vector.
 
     Args:
         db: whose keys are vectors of the encoder.
         question: any text.
         encoder: `encoder_of(db)`.
         scale: of the cosines, before softmax: higher is sharper.
-        where, parameters, top: as `SoftDatabase.read`, which says what is raised.
+        where, parameters, top: as `SoftDatabase.attend`, which says what is raised.
     """
     import torch
 
     (vector,) = torch.from_numpy(encoder.encode([question], overflow="mean"))
-    return db.read(vector, scale=scale, where=where, parameters=parameters, top=top)
+    return db.attend(vector, scale=scale, where=where, parameters=parameters, top=top)

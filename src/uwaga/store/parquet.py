@@ -20,20 +20,20 @@ from torch import Tensor
 from uwaga._base import durable, untrusted
 from uwaga._base.errors import DataError, SoftDatabaseError
 from uwaga._base.terminal import printable
-from uwaga.store.segments import Layout, Row
+from uwaga.store.segments import StoredRow, StoreSchema
 
 _AT_ONCE = 4096  # rows of a row group
 _RECORD = "record"
 
 
-def export(path: Path, rows: Iterable[Row], layout: Layout) -> None:
+def export(path: Path, rows: Iterable[StoredRow], schema: StoreSchema) -> None:
     """See `SoftDatabase.export`. Raises SoftDatabaseError."""
     import pyarrow as pa
     from pyarrow import parquet
 
-    columns = [("id", pa.int64()), ("key", pa.list_(pa.float32(), layout.heads * layout.key_width))]
-    if layout.value_width is not None:
-        columns.append(("value", pa.list_(pa.float32(), layout.heads * layout.value_width)))
+    columns = [("id", pa.int64()), ("key", pa.list_(pa.float32(), schema.heads * schema.key_width))]
+    if schema.value_width is not None:
+        columns.append(("value", pa.list_(pa.float32(), schema.heads * schema.value_width)))
     schema = pa.schema([*columns, (_RECORD, pa.string())])
     try:
         with durable.atomic_replace(path) as file, parquet.ParquetWriter(file, schema) as writer:
@@ -45,20 +45,20 @@ def export(path: Path, rows: Iterable[Row], layout: Layout) -> None:
 
 
 def read(
-    path: Path, layout: Layout, key: str, value: str
+    path: Path, schema: StoreSchema, key: str, value: str
 ) -> Iterator[tuple[Tensor, Tensor | None, list[dict[str, Any]]]]:
     """Keys, values and records of each 4,096 rows. See `SoftDatabase.append_parquet`. Raises DataError."""
     names = untrusted.ParquetRows(path, ()).names
-    vectors = {key: layout.key_width} | ({} if layout.value_width is None else {value: layout.value_width})
+    vectors = {key: schema.key_width} | ({} if schema.value_width is None else {value: schema.value_width})
     for name in vectors:
         if name not in names:
             raise DataError(f"{path}: there is no column {printable(name)}")
     others = [name for name in names if name not in {*vectors, "id", "value", _RECORD}]
     wanted = [*vectors, *others, *([_RECORD] if _RECORD in names else [])]
-    rows = _checked(untrusted.ParquetRows(path, wanted).rows(_AT_ONCE), vectors, layout.heads, others)
+    rows = _checked(untrusted.ParquetRows(path, wanted).rows(_AT_ONCE), vectors, schema.heads, others)
     while part := list(islice(rows, _AT_ONCE)):
         parts = {name: torch.from_numpy(np.stack([vector[name] for vector, _ in part])) for name in vectors}
-        tensors = {name: _rows(parts[name], layout.heads) for name in vectors}
+        tensors = {name: _rows(parts[name], schema.heads) for name in vectors}
         yield tensors[key], tensors.get(value), [record for _, record in part]
 
 
@@ -102,7 +102,7 @@ def _record(place: str, text: object) -> dict[str, Any]:
     return found
 
 
-def _table(rows: list[Row], schema: Any) -> Any:
+def _table(rows: list[StoredRow], schema: Any) -> Any:
     import pyarrow as pa
 
     columns = {"id": pa.array([row.id for row in rows]), _RECORD: [json.dumps(row.record) for row in rows]}

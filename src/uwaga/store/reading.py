@@ -30,7 +30,7 @@ from torch import Tensor
 from uwaga.maps.engines import available
 from uwaga.maps.spec import RowStatisticsRequest
 from uwaga.ops.attention.arguments import AttentionOptions, make_call
-from uwaga.store.segments import CHUNK, Segment
+from uwaga.store.segments import CHUNK, SegmentFile
 
 BLOCK = 2048  # rows; the engines' own unit of keys, with a softmax of its own
 QUERIES = (
@@ -57,7 +57,7 @@ class LiveRows:
         rows: of each segment, the rows (int64, rising), or None for all of them.
     """
 
-    def __init__(self, segments: Sequence[Segment], rows: Sequence[np.ndarray | None]) -> None:
+    def __init__(self, segments: Sequence[SegmentFile], rows: Sequence[np.ndarray | None]) -> None:
         self.segments, self.rows = segments, rows
         counts = [s.entry.rows if r is None else len(r) for s, r in zip(segments, rows, strict=True)]
         self.ends = np.cumsum([0, *counts])
@@ -155,7 +155,7 @@ class Found(NamedTuple):
     top_ids: np.ndarray  # (R, k) int64; -1 where there are fewer rows
     top_weights: np.ndarray  # (R, k)
     top_scores: np.ndarray  # (R, k)
-    left_out: np.ndarray  # (R,) the most weight that skipped rows may have
+    skipped_weight_bound: np.ndarray  # (R,) the most weight that skipped rows may have
     skipped: int  # rows that were not read
 
 
@@ -208,7 +208,7 @@ class _Pass:
         largest_query = float(query_HQD.double().square().sum(-1).max().sqrt()) if self._rows else 0.0
         self._factor = max(1.0, abs(wanted.scale))
         self._may_overflow = self._factor * largest_query * max(1.0, live.largest_norm) > _FLOAT32 / 2
-        self._left_out = np.zeros(self._rows)
+        self._skipped_weight_bound = np.zeros(self._rows)
 
     def run(self) -> int:
         """Visits the blocks; returns how many rows were skipped."""
@@ -259,7 +259,7 @@ class _Pass:
             if n:
                 share = (1 + 1e-5) / (1 + np.exp(np.minimum(self._lse() - rest[:, n], 700.0)))
                 if (share <= self._wanted.tolerance).all():
-                    self._left_out = share
+                    self._skipped_weight_bound = share
                     return int(self._live.count(order[n:]).sum())
             self._visit(order[n : n + 1])
         return 0
@@ -382,7 +382,7 @@ class _Pass:
                 output += self._outputs[slot] * torch.from_numpy(share[slot])[:, None]
             value = output.float()
         ids, weights, scores = self._top.listed(lse)
-        return Found(value, lse, entropy, ids, weights, scores, self._left_out, skipped)
+        return Found(value, lse, entropy, ids, weights, scores, self._skipped_weight_bound, skipped)
 
 
 class _Top:

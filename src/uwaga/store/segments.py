@@ -41,7 +41,7 @@ _DIGEST = 32
 _THREADS = 2
 
 
-class Layout(NamedTuple):
+class StoreSchema(NamedTuple):
     """What every row of a database has."""
 
     heads: int
@@ -68,7 +68,7 @@ class Entry(NamedTuple):
         return f"rows {self.first_id} to {self.last_id}"
 
 
-class Segment(NamedTuple):
+class SegmentFile(NamedTuple):
     """A segment that is mapped into memory."""
 
     entry: Entry
@@ -107,7 +107,7 @@ class Segment(NamedTuple):
         return rows[self.ids[rows] == ids]
 
 
-class Row(NamedTuple):
+class StoredRow(NamedTuple):
     """A stored row."""
 
     id: int
@@ -184,7 +184,7 @@ def bound(chunk: Tensor) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(centre), torch.from_numpy(radius)
 
 
-def open_segment(folder: Path, entry: Entry, layout: Layout) -> Segment:
+def open_segment(folder: Path, entry: Entry, schema: StoreSchema) -> SegmentFile:
     """Maps a segment into memory. Raises SoftDatabaseError, which names the file and its rows."""
     path = folder / entry.file
     place = f"{path} ({entry.place})"
@@ -206,7 +206,7 @@ def open_segment(folder: Path, entry: Entry, layout: Layout) -> Segment:
     if written != f"{_FORMAT}{VERSION}":
         raise SoftDatabaseError(f"{place}: is no segment: its format is {printable(written[:40]) or 'not said'}")
     found = {name: (stored.shape, stored.dtype) for name, stored in file.stored.items()}
-    expected = _expected(entry, layout)
+    expected = _expected(entry, schema)
     if found != expected:
         raise SoftDatabaseError(f"{place}: has {_described(found)}, and the database describes {_described(expected)}")
     if len(entry.checksums) != _DIGEST * (2 + _chunks(entry.rows)):
@@ -216,13 +216,13 @@ def open_segment(folder: Path, entry: Entry, layout: Layout) -> Segment:
     if ids is not None and not (ids[0] == entry.first_id and ids[-1] == entry.last_id and (np.diff(ids) > 0).all()):
         raise SoftDatabaseError(f"{place}: is damaged: its ids do not rise from the first to the last")
     values = file.get("values") if "values" in expected else keys
-    return Segment(entry, keys, values, ids, file.get("centres"), file.get("radii"), path, size)
+    return SegmentFile(entry, keys, values, ids, file.get("centres"), file.get("radii"), path, size)
 
 
-def check(folder: Path, entry: Entry, layout: Layout) -> Iterator[Damage]:
+def check(folder: Path, entry: Entry, schema: StoreSchema) -> Iterator[Damage]:
     """Everything that is wrong with a segment: every byte is read and compared with its checksum."""
     try:
-        segment = open_segment(folder, entry, layout)
+        segment = open_segment(folder, entry, schema)
         header = _header_digest(folder / entry.file)
     except (SoftDatabaseError, OSError) as error:
         reason = str(error).partition("): ")[2] or str(error)
@@ -233,7 +233,7 @@ def check(folder: Path, entry: Entry, layout: Layout) -> Iterator[Damage]:
     yield from check_mapped(segment)
 
 
-def check_mapped(segment: Segment) -> Iterator[Damage]:
+def check_mapped(segment: SegmentFile) -> Iterator[Damage]:
     """As `check`, of what is mapped, which is there after its file was removed."""
     entry = segment.entry
     parts = [entry.checksums[n : n + _DIGEST] for n in range(0, len(entry.checksums), _DIGEST)]
@@ -243,7 +243,7 @@ def check_mapped(segment: Segment) -> Iterator[Damage]:
         yield Damage(entry.file, first, last, "the rows differ from their checksum")
 
 
-def damaged_rows(segment: Segment) -> Iterator[tuple[int, int]]:
+def damaged_rows(segment: SegmentFile) -> Iterator[tuple[int, int]]:
     """The first and last id of each chunk whose ids, keys or values differ from their checksum."""
     checksums, rows = segment.entry.checksums, segment.entry.rows
     tensors = {"keys": segment.keys}
@@ -263,15 +263,15 @@ def _chunks(rows: int) -> int:
     return -(-rows // CHUNK)
 
 
-def _expected(entry: Entry, layout: Layout) -> dict[str, tuple[tuple[int, ...], str]]:
+def _expected(entry: Entry, schema: StoreSchema) -> dict[str, tuple[tuple[int, ...], str]]:
     chunks = _chunks(entry.rows)
     expected = {
-        "keys": ((entry.rows, layout.heads, layout.key_width), layout.dtype),
-        "centres": ((chunks, layout.heads, layout.key_width), "float32"),
-        "radii": ((chunks, layout.heads), "float32"),
+        "keys": ((entry.rows, schema.heads, schema.key_width), schema.dtype),
+        "centres": ((chunks, schema.heads, schema.key_width), "float32"),
+        "radii": ((chunks, schema.heads), "float32"),
     }
-    if layout.value_width is not None:
-        expected["values"] = ((entry.rows, layout.heads, layout.value_width), layout.dtype)
+    if schema.value_width is not None:
+        expected["values"] = ((entry.rows, schema.heads, schema.value_width), schema.dtype)
     if entry.last_id - entry.first_id + 1 != entry.rows:
         expected["ids"] = ((entry.rows,), "I64")
     return expected
@@ -308,19 +308,19 @@ def newer(place: object, version: int) -> str:
     return f"{place}: was written by a newer uwaga: version {version}, this one reads {VERSION}"
 
 
-def settings_of(layout: Layout) -> str:
-    """A layout as it is stored."""
-    return json.dumps(layout._asdict(), sort_keys=True)
+def settings_of(schema: StoreSchema) -> str:
+    """A schema as it is stored, under the key layout."""
+    return json.dumps(schema._asdict(), sort_keys=True)
 
 
-def layout_of(text: str) -> Layout:
-    """A stored layout. Raises ValueError for one that no database has."""
+def schema_of(text: str) -> StoreSchema:
+    """A stored schema. Raises ValueError for one that no database has."""
     layout = untrusted.parse_json(text)
-    if isinstance(layout, dict) and (unknown := layout.keys() - set(Layout._fields)):
+    if isinstance(layout, dict) and (unknown := layout.keys() - set(StoreSchema._fields)):
         raise ValueError(f"its layout has {printable(min(unknown)[:40])}, which version {VERSION} has not")
     match layout:
         case {"heads": int(heads), "key_width": int(key), "value_width": int() | None as value, "dtype": str(dtype)}:
             sizes = [heads, key, *([] if value is None else [value])]
             if all(1 <= size <= 2**20 for size in sizes) and dtype in DTYPES:
-                return Layout(heads, key, value, dtype)
+                return StoreSchema(heads, key, value, dtype)
     raise ValueError("its layout is not one of uwaga's")

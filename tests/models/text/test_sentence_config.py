@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from uwaga import TextEncoder
+from uwaga._base import untrusted
 from uwaga._base.errors import CheckpointError
 from uwaga.models.text import sentence_config
 from uwaga.models.text.sentence_config import fingerprint
@@ -107,6 +108,20 @@ def test_copies_have_one_fingerprint_wherever_they_lie(folder: Path, tmp_path: P
     shutil.copytree(folder, copy)
     (copy / "README.md").write_text("words about the model")
     assert fingerprint(copy, copy) == fingerprint(folder)
+
+
+def test_files_that_have_not_changed_are_not_read_again(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UWAGA_DATA", str(tmp_path / "data"))
+    monkeypatch.setattr("uwaga._base.digests._SETTLED_NS", 0)
+    first, read, real = fingerprint(folder), [], untrusted.sha256
+    monkeypatch.setattr(untrusted, "sha256", lambda path, most: (read.append(path.name), real(path, most))[1])
+    assert fingerprint(folder) == first
+    assert not read
+    (folder / "config.json").write_bytes((folder / "config.json").read_bytes() + b" ")
+    assert fingerprint(folder) != first
+    assert read == ["config.json"]
 
 
 def test_any_file_that_vectors_depend_on_changes_it(folder: Path, describe) -> None:

@@ -6,5 +6,6 @@ tokenizer         a model's tokenizer.json, checked against its config.json
 preprocessing     groups of texts, their tokens, windows of long texts, batches
 inference         the model's forward passes, and pooling
 report, progress  the part of a text that each row was computed from; progress of a run
+vector_files      vectors of a corpus in a parquet file, resumable; as a NumPy array
 corpus            documents from .txt, .jsonl, .csv and .parquet files, for encoding and for training
 """

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from uwaga._base import json_files, untrusted
+from uwaga._base.digests import cached_sha256
 from uwaga._base.errors import CheckpointError
 from uwaga._base.terminal import printable
 from uwaga.models import modules_json
@@ -97,21 +98,22 @@ _NOT_FINGERPRINTED = {"data_config.json", "trainer_state.json", "training_args.b
 
 
 def fingerprint(*folders: Path) -> str:
-    """SHA-256 over the names and contents of all files that the vectors of a model depend on, wherever the model lies.
+    """SHA-256 over the names and contents of all files that the vectors of a model depend on, wherever the model lies. A file that has
+    not changed since it was hashed last is not read (`uwaga._base.digests`).
 
     folders: the model's directory and, in one of sentence-transformers, the one of its transformer.
 
     Raises CheckpointError: a file that cannot be read.
     """
     whole = hashlib.sha256()
-    for folder in dict.fromkeys(folders):
-        excluded = {folder / name for name in _NOT_FINGERPRINTED}
-        for path in sorted({found for pattern in _FINGERPRINTED for found in folder.glob(pattern)} - excluded):
-            try:
-                # Weights have no limit here: their header is compared with their size when they are loaded.
-                most = untrusted.TOKENIZER_BYTES if path.suffix == ".json" else None
-                digest = untrusted.sha256(path, most)
-            except OSError as error:
-                raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
-            whole.update(f"{path.relative_to(folder).as_posix()} {digest}\n".encode())
+    with cached_sha256() as sha256:
+        for folder in dict.fromkeys(folders):
+            excluded = {folder / name for name in _NOT_FINGERPRINTED}
+            for path in sorted({found for pattern in _FINGERPRINTED for found in folder.glob(pattern)} - excluded):
+                try:
+                    # Weights have no limit here: their header is compared with their size when they are loaded.
+                    digest = sha256(path, untrusted.TOKENIZER_BYTES if path.suffix == ".json" else None)
+                except OSError as error:
+                    raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
+                whole.update(f"{path.relative_to(folder).as_posix()} {digest}\n".encode())
     return whole.hexdigest()

@@ -1,4 +1,4 @@
-"""The output of `uwaga encode`: shards in a folder beside the parquet file, which are joined to it when all are finished.
+"""Files of vectors, as `uwaga encode` writes them: shards in a folder beside the parquet file, which are joined to it when all are finished.
 
     vectors.parquet.parts/.uwaga              marks the folder as made by uwaga, so that it may be removed
     vectors.parquet.parts/lock                held while a command writes here
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 _ROWS = 16_384
 _KEY = b"uwaga"
 _NO_SHARD = "is damaged: its metadata has no digest and number of documents"
-_OTHER_OUTPUT = "give the same options, or another --output, or move the file away"
-_NOT_OURS = "exists already and was not made by uwaga encode; give another --output, or move it away"
+_OTHER_OUTPUT = "give the same options, or another output file, or move the file away"
+_NOT_OURS = "exists already and was not made by uwaga encode; give another output file, or move it away"
 _NUMPY = b"\x93NUMPY"
 _LOCK, _SETTINGS, _WHOLE = "lock", "settings.json", "whole.parquet"
 _NAMES = re.compile(rf"{re.escape(_LOCK)}|{re.escape(_SETTINGS)}|{re.escape(_WHOLE)}|[0-9]{{8}}\.(arrow|sha256)")
@@ -58,8 +58,8 @@ class Skipped(NamedTuple):
     reason: str
 
 
-class Vectors:
-    """The output of one command.
+class VectorFile:
+    """A parquet file of vectors that is written shard by shard, and resumed where that was interrupted.
 
     Args:
         path: of the parquet file.
@@ -110,11 +110,11 @@ class Vectors:
     def _resume(self) -> None:
         settings = self._folder / _SETTINGS
         if self._shard(0).exists():
-            way_out = f"give the same options, another --output, or remove {self._folder} to begin again"
+            way_out = f"give the same options, another output file, or remove {self._folder} to begin again"
             self._compare(_settings(settings), self._folder, "was begun with other options", way_out)
         else:
             if os.path.lexists(self.skipped_path):
-                raise VectorsError(f"{self.skipped_path} exists already: move it away, or give another --output")
+                raise VectorsError(f"{self.skipped_path} exists already: move it away, or give another output file")
             with atomic_replace(settings) as file:
                 file.write(json.dumps(self._settings, sort_keys=True, indent=2).encode())
         while (path := self._shard(len(self.finished))).exists() and os.path.lexists(_checksum_path(path)):
@@ -268,7 +268,7 @@ def check_numpy(path: Path) -> None:
         except OSError as error:
             raise VectorsError(f"{path} cannot be read: {error.strerror}") from error
         if not is_ours:
-            raise VectorsError(f"{path} exists already and is no NumPy array; give another --numpy, or move it away")
+            raise VectorsError(f"{path} exists already and is no NumPy array; give another file, or move it away")
 
 
 def write_numpy(vectors: Path, path: Path) -> int:

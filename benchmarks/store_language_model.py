@@ -1,4 +1,4 @@
-"""What does bard lose less with a memory of its training text?
+"""What does bard lose less with a database of its training text?
 
 A nearest-neighbour language model (Khandelwal et al., "Generalization through Memorization", 2020), but over every entry and not
 over the nearest: a `uwaga.SoftDatabase` with an entry for each character of the training text, the key bard's last hidden state there and the
@@ -61,16 +61,16 @@ def remember(database: SoftDatabase, states: States, columns: int) -> None:
         database.append(key, functional.one_hot(following, columns).float())
 
 
-def from_memory(database: SoftDatabase, hidden: Tensor, following: Tensor, temperature: float) -> Tensor:
+def from_database(database: SoftDatabase, hidden: Tensor, following: Tensor, temperature: float) -> Tensor:
     """(N,): the probability of what follows by the database alone."""
     query = torch.cat((2 * hidden, -torch.ones(len(hidden), 1)), -1)
-    parts = [database.read(part, scale=1 / temperature, top=0).value for part in query.split(256)]
+    parts = [database.attend(part, scale=1 / temperature, top=0).value for part in query.split(256)]
     return torch.cat(parts).gather(1, following[:, None])[:, 0]
 
 
-def mixed_loss(memory: Tensor, own: Tensor, share: Tensor) -> Tensor:
+def mixed_loss(stored: Tensor, own: Tensor, share: Tensor) -> Tensor:
     """(S,) for shares (S,)."""
-    return -(share[:, None] * memory + (1 - share[:, None]) * own.exp()).log().mean(1)
+    return -(share[:, None] * stored + (1 - share[:, None]) * own.exp()).log().mean(1)
 
 
 if __name__ == "__main__":
@@ -96,14 +96,14 @@ if __name__ == "__main__":
         "entries",
         "evaluated",
         "loss alone",
-        "with the memory",
+        "with the database",
         "t",
         "m",
         "ms a character, 256 at once",
         "one",
         "bard's ms",
     ]
-    report = Report(chosen, "bard with a memory of its training text", headings)
+    report = Report(chosen, "bard with a database of its training text", headings)
     model = cast(Any, reader.model)
     began = perf_counter()
     known, evaluated = states_of(model, ids), states_of(model, asked)
@@ -119,26 +119,26 @@ if __name__ == "__main__":
         tried = slice(0, count // 10)
         best: tuple[float, float, Tensor] | None = None
         for temperature in TEMPERATURES[: 2 if chosen.quick else None]:
-            memory = from_memory(database, evaluated.hidden[tried], evaluated.following[tried], temperature)
-            losses = mixed_loss(memory, own[tried], SHARES)
+            stored = from_database(database, evaluated.hidden[tried], evaluated.following[tried], temperature)
+            losses = mixed_loss(stored, own[tried], SHARES)
             if best is None or float(losses.min()) < best[0]:
                 best = (float(losses.min()), temperature, SHARES[losses.argmin()])
         assert best is not None
         _, temperature, share = best
         rest = slice(count // 10, count)
         began = perf_counter()
-        memory = from_memory(database, evaluated.hidden[rest], evaluated.following[rest], temperature)
-        together = (perf_counter() - began) / len(memory)
+        stored = from_database(database, evaluated.hidden[rest], evaluated.following[rest], temperature)
+        together = (perf_counter() - began) / len(stored)
         began = perf_counter()
-        alone = from_memory(database, evaluated.hidden[rest][:3], evaluated.following[rest][:3], temperature)
+        alone = from_database(database, evaluated.hidden[rest][:3], evaluated.following[rest][:3], temperature)
         for at in range(3):
-            one = from_memory(
+            one = from_database(
                 database, evaluated.hidden[rest][at : at + 1], evaluated.following[rest][at : at + 1], temperature
             )
             assert torch.equal(one, alone[at : at + 1])
         single = (perf_counter() - began) / 4
-        loss = float(mixed_loss(memory, own[rest], share[None]))
+        loss = float(mixed_loss(stored, own[rest], share[None]))
         report.row(
-            f"{len(database):,}", f"{len(memory):,}", f"{float(-own[rest].mean()):.4f}", f"{loss:.4f}", f"{temperature:g}",
+            f"{len(database):,}", f"{len(stored):,}", f"{float(-own[rest].mean()):.4f}", f"{loss:.4f}", f"{temperature:g}",
             f"{float(share):.2f}", f"{together * 1e3:.3g}", f"{single * 1e3:.3g}", f"{own_seconds * 1e3:.2g}",
         )  # fmt: skip
