@@ -23,7 +23,8 @@ from safetensors.torch import load_file, save_file
 from uwaga._base import json_files
 from uwaga._base.errors import CheckpointError
 from uwaga._base.terminal import printable
-from uwaga.models import BertConfig, BertModel, load, pickle_files, save, weight_files
+from uwaga.models import BertConfig, BertModel, load, save
+from uwaga.models.checkpoints import weight_files
 
 
 @pytest.fixture

@@ -43,9 +43,9 @@ OTHER_OPENERS = {
     "uwaga.cli.store": "opens databases; their files are opened by uwaga.store",
     "uwaga.store.catalog": "SQLite, after its header was read by untrusted.open_regular",
     "uwaga.store.database": "opens itself; its files are opened by its catalog and segments",
-    "uwaga.models.directories": "files of the package",
+    "uwaga.models.checkpoints.directories": "files of the package",
     "uwaga._base.languages": "a file of the package",
-    "uwaga.models.pickle_files": "maps and unpacks what untrusted.open_regular has opened",
+    "uwaga.models.checkpoints.torch_files": "maps and unpacks what untrusted.open_regular has opened",
     "uwaga._base.safetensors_files": "after its header was read by untrusted.open_regular",
     "uwaga.train.data.store": "writes; maps after untrusted.stat_regular",
     "uwaga.train.api": "a lock",
@@ -55,7 +55,7 @@ OTHER_OPENERS = {
 }
 # Readers that no file of a stranger reaches, or that stdin alone does.
 NOT_IN_TABLE = {
-    "uwaga.models.directories:bundled_folder": "the weights of an installed package, compared with a digest",
+    "uwaga.models.checkpoints.directories:bundled_folder": "the weights of an installed package, compared with a digest",
     "uwaga._base.json_files:parse": "what was read already: the header of a safetensors file",
     "uwaga.cli.generate:_text": "standard input",
 }

@@ -251,7 +251,7 @@ def _created(database: Path, model: str | None, dtype: str) -> "SoftDatabase":
 
 def _encoder(model: str | None, db: "SoftDatabase") -> "TextEncoder":
     """The model that made the keys of a database: the one with its fingerprint, wherever it lies now. Raises DataError."""
-    from uwaga.models.directories import BUNDLED
+    from uwaga.models.checkpoints.directories import BUNDLED
 
     made, _, fingerprint = (db.model or "").rpartition("@")
     if model is None and made not in BUNDLED:
@@ -265,7 +265,7 @@ def _encoder(model: str | None, db: "SoftDatabase") -> "TextEncoder":
 
 def _loaded(model: str) -> tuple["TextEncoder", str]:
     """An encoder and its name with the fingerprint of its files, which says the normalisation too."""
-    from uwaga.models import directories
+    from uwaga.models.checkpoints import directories
     from uwaga.models.text.encoder import TextEncoder
     from uwaga.models.text.sentence_config import fingerprint
 
