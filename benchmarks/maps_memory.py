@@ -26,7 +26,7 @@ STATISTICS = {
     "entropy": lambda m: [m.entropy()],
     "top 8": lambda m: list(m.topk(8)),
     "distance": lambda m: [m.distance()],
-    "support": lambda m: [m.support()],
+    "effective_count": lambda m: [m.effective_count()],
     "sink": lambda m: list(m.sink()),
     "mass of a window": lambda m: [m.mass(uwaga.Window(64, 64))],
     "received": lambda m: [m.received()],

@@ -34,7 +34,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import models, normalizers, pre_tokenizers, processors
 
 from uwaga._base import untrusted
-from uwaga.cli import store, vectors
+from uwaga.cli import vectors
 from uwaga.cli import view as view_command
 from uwaga.inspect.recordings.recording import Recording
 from uwaga.inspect.recordings.stack import AttentionId
@@ -49,7 +49,7 @@ from uwaga.ops import engine_profile
 from uwaga.ops.biases import AlibiBias
 from uwaga.ops.masks import Causal, Documents
 from uwaga.ops.ragged import Ragged
-from uwaga.store import SoftDatabase
+from uwaga.store import SoftDatabase, add_files
 from uwaga.train import checkpoint, run_folder
 from uwaga.train.checkpoint import TrainingState
 from uwaga.train.config import Config
@@ -343,6 +343,12 @@ def _passages(folder: Path) -> None:
     (folder / "passages.txt").write_text("a b a. b a b.\n\na")
 
 
+def _add_passages(folder: Path) -> None:
+    encoder = TextEncoder.load(folder / "m")
+    with SoftDatabase.create(folder / "db", key_width=encoder.embedding_dim) as db:
+        add_files(db, [folder / "passages.txt"], encoder, split="sentence")
+
+
 def _import_rows(folder: Path) -> None:
     with SoftDatabase.create(folder / "new", key_width=2) as db:
         db.append_parquet(folder / "rows.parquet")
@@ -509,8 +515,7 @@ KINDS = {
         make=_database, read=_import_rows,
     ),
     "file of passages": Kind(
-        covers=("uwaga.cli.store:_digest",), file="passages.txt", faults="lines", make=_passages,
-        read=lambda folder: store._add(folder / "db", [folder / "passages.txt"], str(folder / "m"), "sentence", "float32", None),
+        covers=("uwaga.store.files:_digest",), file="passages.txt", faults="lines", make=_passages, read=_add_passages,
     ),
     "settings of vectors": Kind(
         covers=("uwaga.cli.vectors:_settings",), file="v.parquet.parts/settings.json", faults="json", make=_begun,

@@ -41,6 +41,7 @@ OTHER_OPENERS = {
     "uwaga.cli.machine": "/proc of the machine",
     "uwaga.cli.vectors": "writes; finished vectors after untrusted.stat_regular",
     "uwaga.cli.store": "opens databases; their files are opened by uwaga.store",
+    "uwaga.cli.view": "as uwaga.cli.store",
     "uwaga.store.catalog": "SQLite, after its header was read by untrusted.open_regular",
     "uwaga.store.database": "opens itself; its files are opened by its catalog and segments",
     "uwaga.models.checkpoints.directories": "files of the package",

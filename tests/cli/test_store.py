@@ -9,8 +9,9 @@ import torch
 from typer.testing import CliRunner
 
 from uwaga import SoftDatabase, TextEncoder
-from uwaga.cli import app, store
+from uwaga.cli import app
 from uwaga.viewer.service import ViewService
+from uwaga.viewer.view_model import ViewModel
 
 TEXTS = [
     "the cat sat on the mat .",
@@ -60,6 +61,7 @@ def test_passages_are_added_once_and_asked(model: Path, files: Path, tmp_path: P
     assert [passage["share"] for passage in found["passages"]] == answer.top.weights.tolist()
     assert found["passages"][0]["record"]["text"] == TEXTS[1]
     assert found["remaining"] == answer.remaining.item()
+    assert len(json.loads(run("ask", db, "cat", "--model", model, "--top", 10**8, "--json"))["passages"]) == 6
     said = run("ask", db, TEXTS[1], "--model", model, "--top", 1, "--where", "document = 'd2'").splitlines()
     assert said[0].split()[0] == "100.0%"
     assert said[1].strip() == TEXTS[5]
@@ -70,7 +72,7 @@ def test_an_interrupted_add_is_resumed(
     model: Path, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     db, append = tmp_path / "db", SoftDatabase.append
-    monkeypatch.setattr("uwaga.cli.store._AT_ONCE", 2)
+    monkeypatch.setattr("uwaga.store.files._AT_ONCE", 2)
 
     def interrupted(self: SoftDatabase, *arguments: object, **options: object) -> object:
         if len(self) == 2:
@@ -111,7 +113,7 @@ def test_a_command_that_adds_nothing_joins_what_a_killed_one_left(
     model: Path, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     db = tmp_path / "db"
-    monkeypatch.setattr("uwaga.cli.store._AT_ONCE", 2)
+    monkeypatch.setattr("uwaga.store.files._AT_ONCE", 2)
 
     def killed(self: SoftDatabase) -> int:
         raise KeyboardInterrupt
@@ -136,7 +138,7 @@ def test_invalid_documents_are_told_or_left_out(model: Path, tmp_path: Path, mon
     assert run("add", db, folder, "--model", model, code=1) == (
         f"add: {folder}/a.jsonl:2: there is no field 'text'; the fields are 'other'{way_out}"
     )
-    monkeypatch.setattr("uwaga.cli.store._AT_ONCE", 2)
+    monkeypatch.setattr("uwaga.store.files._AT_ONCE", 2)
     with monkeypatch.context() as patch:
         append = SoftDatabase.append
 
@@ -183,17 +185,6 @@ def test_a_database_follows_its_model(
     assert "its keys were made by model@" in run("ask", db, "the cat", "--model", other, code=1)
 
 
-def test_no_more_is_asked_for_than_there_is(
-    model: Path, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Memory and time are those of the rows, not of --top."""
-    db, asked, read = tmp_path / "db", [], SoftDatabase.read
-    run("add", db, files, "--model", model)
-    monkeypatch.setattr(SoftDatabase, "read", lambda *a, top, **b: (asked.append(top), read(*a, top=top, **b))[1])
-    assert len(json.loads(run("ask", db, "cat", "--model", model, "--top", 10**8, "--json"))["passages"]) == 6
-    assert asked == [6]
-
-
 def test_what_cannot_be_done_is_said(
     model: Path, files: Path, tmp_path: Path, write_model: Callable[..., Path]
 ) -> None:
@@ -205,7 +196,7 @@ def test_what_cannot_be_done_is_said(
     with SoftDatabase.open(db) as opened:
         assert len(opened) == 3
         made = opened.model
-    assert run("ask", db, "the cat", code=1) == f"ask: {db}: was made with {model}; name it by --model to load it"
+    assert run("ask", db, "the cat", code=1) == f"ask: {db}: was made with {model}; give --model to load it"
     other = write_model(tmp_path / "other")
     (other / "config.json").write_text((other / "config.json").read_text() + " ")
     said = run("ask", db, "the cat", "--model", other, code=1)
@@ -245,7 +236,8 @@ def test_a_question_is_viewed(model: Path, files: Path, tmp_path: Path) -> None:
     """The map that the page shows has the shares that `ask` says, each by its whole passage."""
     db, page = tmp_path / "db", tmp_path / "page.html"
     run("add", db, files, "--model", model)
-    shown = store.view_model(db, TEXTS[1], str(model))
+    with SoftDatabase.open(db) as opened:
+        shown = ViewModel.of_question(opened, TEXTS[1], str(model))
     (side,) = shown.sides
     weights = side.maps["cross", 0].to_dense()[0]
     found = json.loads(run("ask", db, TEXTS[1], "--model", model, "--top", 6, "--json"))

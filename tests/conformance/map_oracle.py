@@ -16,7 +16,7 @@ from torch import Tensor
 
 from uwaga import Causal, Window
 from uwaga.maps.map import AttentionMap
-from uwaga.ops.attention.arguments import make_call
+from uwaga.ops.attention.arguments import AttentionOptions, make_call
 from uwaga.ops.attention.call import Call
 
 
@@ -141,8 +141,10 @@ STATISTICS = {
     "lse": Statistic(of_map=lambda m: m.lse, of_dense=lambda x: x.lse),
     "entropy": Statistic(of_map=lambda m: m.entropy(), of_dense=lambda x: torch.special.entr(x.weights).sum(-1)),
     "entropy, normalized": Statistic(of_map=lambda m: m.entropy(normalize=True), of_dense=_normalized_entropy),
-    "support of order 1": Statistic(of_map=lambda m: m.support(order=1), of_dense=lambda x: _support(x, 1)),
-    "support": Statistic(of_map=lambda m: m.support(), of_dense=lambda x: _support(x, 2)),
+    "effective_count of order 1": Statistic(
+        of_map=lambda m: m.effective_count(order=1), of_dense=lambda x: _support(x, 1)
+    ),
+    "effective_count": Statistic(of_map=lambda m: m.effective_count(), of_dense=lambda x: _support(x, 2)),
     "max logit": Statistic(of_map=lambda m: m.max_logit(), of_dense=_max_logit),
     "distance": Statistic(
         of_map=lambda m: m.distance(), of_dense=lambda x: (x.weights * x.distance.to(x.weights.dtype)).sum(-1)
@@ -168,7 +170,7 @@ STATISTICS = {
 
 
 def lowered(query, key, *, mask=None, bias=None, scale=None, softcap=None, sinks=None) -> Call:
-    return make_call(query, key, None, mask, bias, scale, "softmax", softcap, sinks, 0.0, True)
+    return make_call(query, key, None, AttentionOptions(mask, bias, scale, "softmax", softcap, sinks), wants_lse=True)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

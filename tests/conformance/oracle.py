@@ -22,7 +22,7 @@ from uwaga import Ragged
 from uwaga.ops import attention_and_lse
 from uwaga.ops.attention import reference
 from uwaga.ops.attention.api import attention
-from uwaga.ops.attention.arguments import make_call
+from uwaga.ops.attention.arguments import AttentionOptions, make_call
 from uwaga.ops.attention.relative_bias import relative_scores
 from uwaga.ops.attention.sequences import split
 from uwaga.ops.mask_program import visible
@@ -93,17 +93,7 @@ def plain_scores(call) -> tuple[Tensor, Tensor]:
 def run_plain(query, key, value, *, by_logarithm: bool = False, **options) -> tuple:
     """`plain` with the arguments of uwaga.attention."""
     softmax = options.get("normalize", "softmax") is not None
-    given = {
-        "mask": None,
-        "bias": None,
-        "scale": None,
-        "normalize": "softmax",
-        "softcap": None,
-        "sinks": None,
-        "dropout": 0.0,
-        **options,
-    }
-    call = make_call(query, key, value, *given.values(), softmax)
+    call = make_call(query, key, value, AttentionOptions(**options), wants_lse=softmax)
     if not isinstance(query, Ragged):
         return plain(call, softmax, by_logarithm)
     parts = [plain(part, softmax, by_logarithm) for part in split(call)]

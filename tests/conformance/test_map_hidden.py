@@ -26,7 +26,16 @@ MASKS = {
     "everything": (torch.zeros(Q, K, dtype=torch.bool), 3),
 }
 DTYPES = [torch.float32, torch.bfloat16, torch.float64]
-_OF_QUERIES = ("lse", "entropy", "entropy, normalized", "support of order 1", "distance", "top 5", "first key", "mass")
+_OF_QUERIES = (
+    "lse",
+    "entropy",
+    "entropy, normalized",
+    "effective_count of order 1",
+    "distance",
+    "top 5",
+    "first key",
+    "mass",
+)
 
 
 def _operands(dtype: torch.dtype) -> list[Tensor]:
@@ -68,7 +77,15 @@ def test_a_visible_nan_is_nan(map_engine: str) -> None:
     query, key = _operands(torch.float32)
     key[:, :, 30] = torch.nan
     m = AttentionMap(query, key, mask=Causal(), impl=map_engine)
-    for x in (m.lse, m.entropy(), m.support(), m.distance(), m.peak().weight, m.sink().first_key, m.row(50)[..., :30]):
+    for x in (
+        m.lse,
+        m.entropy(),
+        m.effective_count(),
+        m.distance(),
+        m.peak().weight,
+        m.sink().first_key,
+        m.row(50)[..., :30],
+    ):
         assert x[..., 30:].isnan().all() if x.shape[-1] == Q else x.isnan().all()
     assert m.received()[..., :31].isnan().all()
     for how in ("mass", "max"):

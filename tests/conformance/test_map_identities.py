@@ -73,7 +73,7 @@ def test_weights_are_read_with_the_scores_that_were_normalized(map_engine: str, 
                 sums, ones, rtol=0, atol=ROUNDINGS, msg=lambda text, w=width: f"width {w}: {text}"
             )
         torch.testing.assert_close(m.received(), dense.sum(-2), rtol=ROUNDINGS, atol=ROUNDINGS * eps)
-        torch.testing.assert_close(m.support(), 1 / dense.square().sum(-1), rtol=2 * ROUNDINGS, atol=0)
+        torch.testing.assert_close(m.effective_count(), 1 / dense.square().sum(-1), rtol=2 * ROUNDINGS, atol=0)
 
 
 @pytest.mark.parametrize("name", FORMS)
@@ -168,7 +168,7 @@ _OF_QUERIES = {
     "lse": lambda m: m.lse,
     "entropy": lambda m: m.entropy(),
     "normalized entropy": lambda m: m.entropy(normalize=True),
-    "support": lambda m: m.support(order=1),
+    "effective_count": lambda m: m.effective_count(order=1),
     "distance": lambda m: m.distance(),
     "peak": lambda m: m.peak().weight,
     "position": lambda m: m.peak().position,

@@ -108,11 +108,11 @@ def test_a_ragged_map_is_its_sequences() -> None:
     }
     maps = [AttentionMap(query, key, **options, impl=impl) for impl in ("triton", "reference")]
     for m in maps:
-        m.prepare(entropy=True, support=True, distance=True, topk=3)
+        m.prepare(entropy=True, effective_count=True, distance=True, topk=3)
     of: list[Callable[[AttentionMap], Ragged | Tensor]] = [
         lambda m: m.lse,
         lambda m: m.entropy(),
-        lambda m: m.support(),
+        lambda m: m.effective_count(),
         lambda m: m.distance(),
         lambda m: m.topk(3).weights,
         lambda m: m.topk(3).positions,
@@ -135,11 +135,11 @@ def test_what_hidden_keys_hold_is_not_felt_and_a_visible_nan_is_nan() -> None:
     spoilt = key.index_fill(2, torch.tensor(30), torch.nan)
     clean, dirty = (AttentionMap(query, x, mask=Causal(), impl="triton") for x in (key, spoilt))
     for m in (clean, dirty):
-        m.prepare(entropy=True, support=True, distance=True, topk=4)
+        m.prepare(entropy=True, effective_count=True, distance=True, topk=4)
     for of in (
         lambda m: m.lse,
         lambda m: m.entropy(),
-        lambda m: m.support(),
+        lambda m: m.effective_count(),
         lambda m: m.distance(),
         lambda m: m.peak().weight,
     ):

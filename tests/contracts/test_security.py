@@ -4,8 +4,7 @@ import re
 from pathlib import Path
 
 from uwaga._base import untrusted
-from uwaga.inspect import edits
-from uwaga.integrations import edit, run_text
+from uwaga.inspect import editing, edits, run_text
 from uwaga.models.checkpoints import weight_files
 from uwaga.models.tokenizers import loading as tokenizer_file
 from uwaga.ops import engine_profile
@@ -45,7 +44,7 @@ def test_the_limits_of_the_server_are_those_of_the_code() -> None:
     assert _row("bytes of a request's URL") == [app.MAX_HEADER_BYTES]
     assert _row("bytes of a request's body") == [app.MAX_BODY_BYTES]
     assert _row("depth of nesting in each field") == [untrusted.JSON_DEPTH]
-    assert _row("changes of a model") == [edits.MAX_CHANGES, edit.MAX_MASK_BYTES]
+    assert _row("changes of a model") == [edits.MAX_CHANGES, editing.MAX_MASK_BYTES]
     assert _row("characters and tokens of a text") == [runs.MAX_CHARACTERS, runs.MAX_TOKENS, runs.MAX_SECONDS]
     assert _row("tokens of a text from which") == [run_text.MAX_GENERATED_FROM]
     assert _row("seconds without") == [timeouts.idle, timeouts.stalled, timeouts.response]

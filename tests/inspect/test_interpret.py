@@ -53,7 +53,7 @@ def tolerance(name: str) -> dict[str, float]:
 
 
 def inputs(model: nn.Module) -> tuple[Tensor, ...]:
-    return (IDS, IDS[:, :4]) if getattr(model, "prompt_counts", None) is False else (IDS,)
+    return (IDS, IDS[:, :4]) if getattr(model, "is_decoder_only", None) is False else (IDS,)
 
 
 @pytest.mark.parametrize("name", MODELS)

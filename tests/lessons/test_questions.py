@@ -3,7 +3,7 @@
 from typing import Any
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from uwaga.lessons.document import Question
@@ -22,6 +22,9 @@ def right(question: Question) -> list[str]:
 
 
 @settings(max_examples=12, deadline=None)
+@example(
+    ["is", "."], False, 1, 0.0, "post"
+)  # two keys that fit equally: any answer would be right, so that nothing is asked
 @given(
     WORDS,
     st.booleans(),
@@ -36,7 +39,7 @@ def test_the_right_answers_are_those_of_the_numbers(
     known = worked.matrices
     for question in questions.values():
         assert 2 <= len(question.choices) == len(set(question.choices))
-        assert 1 <= len(question.answers) < len(question.choices) or len(set(tokens)) < len(tokens)
+        assert 1 <= len(question.answers) < len(question.choices)
         assert all(name in known for name in question.covers)
         for name, row, column in question.cells:
             assert row < len(known[name].rows)

@@ -70,7 +70,7 @@ def _ptxas(ptx: str, capability: int) -> tuple[int, int]:
 
 def _read_everything(m: AttentionMap, k: int = 8) -> None:
     m.prepare(entropy=True, topk=k)
-    m.prepare(support=True, distance=True)
+    m.prepare(effective_count=True, distance=True)
     m.mass(Window(3, 3))
     m.received()
     m.received(last=4)

@@ -10,7 +10,7 @@ from torch import Tensor
 import uwaga
 from uwaga import AlibiBias, AttentionMap, Causal, KeyLengths, Ragged, Window, attend, attention
 from uwaga._base import native
-from uwaga.maps.spec import RowsWanted
+from uwaga.maps.spec import RowStatisticsRequest
 from uwaga.ops import attention_and_lse
 
 NATIVE = pytest.param(
@@ -75,7 +75,7 @@ def test_one_pass_finds_everything(impl: str, monkeypatch: pytest.MonkeyPatch) -
     m = attend(*_operands(), impl=impl, entropy=True, topk=3).map
     for read in (lambda: m.lse, m.entropy, m.peak, lambda: m.topk(2), m.to_dense, m.received):
         read()
-    assert passes == [RowsWanted(output=True, entropy=True, top=3)]
+    assert passes == [RowStatisticsRequest(output=True, entropy=True, top=3)]
 
 
 @pytest.mark.parametrize("impl", ["reference", NATIVE, None])

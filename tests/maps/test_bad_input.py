@@ -169,7 +169,7 @@ VALUES: dict[str, tuple[Callable[[], object], str]] = {
         "AttentionMap.received: last must be at least 1, not 0.5",
     ),
     "no k": (lambda: _map().topk(0), "AttentionMap.topk: k must be at least 1, not 0"),
-    "order": (lambda: _map().support(order=3), "AttentionMap.support: order must be 1 or 2, not 3"),
+    "order": (lambda: _map().effective_count(order=3), "AttentionMap.effective_count: order must be 1 or 2, not 3"),
     "mask": (lambda: _map().mass("causal"), "attention: mask must be a mask or a bool tensor, not str"),
     "mask elsewhere": (
         lambda: _map().mass(_x(5, 7, dtype=torch.bool).to("meta")),

@@ -12,7 +12,7 @@ import uwaga
 from uwaga import AttentionMap, Causal, Documents, KeyLengths, Ragged, Window
 from uwaga._base import native
 from uwaga.maps import Peak, Pooled, Sink, TopK
-from uwaga.maps.spec import RowsWanted
+from uwaga.maps.spec import RowStatisticsRequest
 
 
 def _x(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -85,7 +85,14 @@ def test_results_have_the_dimensions_of_the_query(form: str) -> None:
     assert m.shape == (*leading, queries, keys)
     assert m.shapes == [m.shape]
     assert m.dtype == torch.float32
-    for x in (m.lse, m.entropy(), m.entropy(normalize=True), m.distance(), m.support(), m.support(order=1)):
+    for x in (
+        m.lse,
+        m.entropy(),
+        m.entropy(normalize=True),
+        m.distance(),
+        m.effective_count(),
+        m.effective_count(order=1),
+    ):
         assert (tuple(x.shape), x.dtype) == (per_query, torch.float32)
     for x in (*m.sink(), m.mass(Causal()), m.diagonal(), m.peak().weight):
         assert (tuple(x.shape), x.dtype) == (per_query, torch.float32)
@@ -109,7 +116,7 @@ def test_ragged_results_are_ragged(heads: int | None, lengths: tuple[int, ...]) 
     m = AttentionMap(batch, batch, mask=Causal())
     assert m.shape == (rows, *width, None, None)
     assert m.shapes == [(*width, n, n) for n in lengths]
-    per_query = [m.lse, m.entropy(), m.entropy(normalize=True), m.distance(), m.support(), m.mass(Causal())]
+    per_query = [m.lse, m.entropy(), m.entropy(normalize=True), m.distance(), m.effective_count(), m.mass(Causal())]
     for x in (*per_query, m.diagonal(), m.received(), m.received(last=2), *m.sink(), *m.peak()):
         assert isinstance(x, Ragged)
         assert x.values.shape == (tokens, *width)
@@ -144,25 +151,25 @@ class _Spy:
     def __init__(self, engine) -> None:
         self._engine, self.wanted = engine, []
 
-    def rows(self, call, wanted: RowsWanted):
-        self.wanted.append(wanted)
-        return self._engine.rows(call, wanted)
+    def rows(self, call, request: RowStatisticsRequest):
+        self.wanted.append(request)
+        return self._engine.rows(call, request)
 
     def __getattr__(self, name: str):
         return getattr(self._engine, name)
 
 
 @pytest.fixture
-def spied(monkeypatch: pytest.MonkeyPatch) -> tuple[AttentionMap, list[RowsWanted]]:
+def spied(monkeypatch: pytest.MonkeyPatch) -> tuple[AttentionMap, list[RowStatisticsRequest]]:
     m = AttentionMap(_x(2, 3, 100, 4), _x(2, 3, 120, 4))
     spy = _Spy(m._rows.engine)
     monkeypatch.setattr(m._rows, "engine", spy)
     return m, spy.wanted
 
 
-def _rows_of(wanted: RowsWanted) -> tuple:
-    assert wanted.selection is not None
-    return (*wanted.selection[:2], wanted.selection.queries.tolist())
+def _rows_of(request: RowStatisticsRequest) -> tuple:
+    assert request.selection is not None
+    return (*request.selection[:2], request.selection.queries.tolist())
 
 
 def test_reading_a_few_rows_computes_these_rows_once(spied) -> None:
@@ -185,16 +192,24 @@ def test_reading_a_few_rows_computes_these_rows_once(spied) -> None:
 
 def test_statistics_are_computed_once_and_together_where_asked(spied) -> None:
     m, wanted = spied
-    m.prepare(entropy=True, support=True, distance=True, topk=8)
-    assert wanted == [RowsWanted(entropy=True, squares=True, distance=(0, 0, None), top=8)]
-    for read in (m.entropy, m.support, lambda: m.support(order=1), m.distance, m.peak, lambda: m.topk(8), m.sink):
+    m.prepare(entropy=True, effective_count=True, distance=True, topk=8)
+    assert wanted == [RowStatisticsRequest(entropy=True, squares=True, distance=(0, 0, None), top=8)]
+    for read in (
+        m.entropy,
+        m.effective_count,
+        lambda: m.effective_count(order=1),
+        m.distance,
+        m.peak,
+        lambda: m.topk(8),
+        m.sink,
+    ):
         read()
     assert len(wanted) == 1
     m.topk(9)
-    assert wanted[-1] == RowsWanted(top=9)
+    assert wanted[-1] == RowStatisticsRequest(top=9)
     m.distance(start=3)
     m.distance(start=3)
-    assert wanted[-1] == RowsWanted(distance=(1, 3, None))
+    assert wanted[-1] == RowStatisticsRequest(distance=(1, 3, None))
     m.distance(start=torch.tensor([1, 2]))
     m.distance(start=torch.tensor([1, 2]))
     m.distance(start=torch.tensor([1, 3]))

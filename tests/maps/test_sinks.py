@@ -29,25 +29,27 @@ def _map(sink: float, impl: str, dtype: torch.dtype = torch.float32) -> Attentio
 @pytest.mark.parametrize("sink", [0.0, 40.0, 60.0, 90.0, 200.0])
 def test_the_support_of_order_1_is_the_exponential_of_the_entropy(sink: float, impl: str) -> None:
     m = _map(sink, impl)
-    assert m.support(order=1)[0, 0, 0] == 0
-    torch.testing.assert_close(m.support(order=1)[0, 0, 1], m.entropy()[0, 0, 1].exp())
-    assert m.support(order=1)[0, 0, 1] >= 1
+    assert m.effective_count(order=1)[0, 0, 0] == 0
+    torch.testing.assert_close(m.effective_count(order=1)[0, 0, 1], m.entropy()[0, 0, 1].exp())
+    assert m.effective_count(order=1)[0, 0, 1] >= 1
 
 
 @pytest.mark.parametrize("impl", ENGINES)
 def test_the_support_of_order_2_grows_beyond_every_number(impl: str) -> None:
     m = _map(40.0, impl)
-    torch.testing.assert_close(m.support()[0, 0].double(), _map(40.0, "reference", torch.float64).support()[0, 0])
-    assert _map(90.0, impl).support()[0, 0].tolist() == [0, torch.inf]
+    torch.testing.assert_close(
+        m.effective_count()[0, 0].double(), _map(40.0, "reference", torch.float64).effective_count()[0, 0]
+    )
+    assert _map(90.0, impl).effective_count()[0, 0].tolist() == [0, torch.inf]
 
 
 def test_support_is_prepared_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     m, passes = _map(1.0, "reference"), []
     run = m._engine.rows
     monkeypatch.setattr(m._engine, "rows", lambda call, wanted: passes.append(wanted) or run(call, wanted))
-    m.prepare(support=True, entropy=True)
-    m.support()
-    m.support(order=1)
+    m.prepare(effective_count=True, entropy=True)
+    m.effective_count()
+    m.effective_count(order=1)
     assert len(passes) == 1
 
 

@@ -34,7 +34,7 @@ READINGS: dict[str, Callable[[AttentionMap], object]] = {
     "topk": lambda m: m.topk(3),
     "peak": lambda m: m.peak(),
     "distance": lambda m: m.distance(),
-    "support": lambda m: m.support(),
+    "effective_count": lambda m: m.effective_count(),
     "sink": lambda m: m.sink(),
     "mass": lambda m: m.mass(Causal(start=1)),
     "received": lambda m: m.received(),

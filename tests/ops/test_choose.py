@@ -1,57 +1,46 @@
-"""The choice of an engine is a pure function; explain says what attention would do."""
+"""The choice of an engine; explain says what attention would do."""
 
 import pytest
 import torch
+from uwaga.ops.engine_choice import Choice, first, named, refusals
 
 from uwaga import AlibiBias, Causal, KeyLengths, Ragged, Window, attention, explain
 from uwaga._base import native
-from uwaga.ops.attention.choose import Choice, choose
 from uwaga.ops.attention.engines import torch_fused
 
 needs_native = pytest.mark.skipif(native.reason_unavailable() is not None, reason=str(native.reason_unavailable()))
-FREE = {"cpu": None, "torch": None, "reference": None, "linear": "softmax"}
 
 
-def test_the_native_engine_comes_first() -> None:
-    assert choose(softmax=True, is_float64=False, refusals=FREE) == Choice(
-        "cpu", "native kernels on the CPU", {"linear": "softmax"}
-    )
-
-
-def test_then_pytorch_then_the_reference() -> None:
-    refusals = FREE | {"cpu": "no library"}
-    assert choose(softmax=True, is_float64=False, refusals=refusals).engine == "torch"
-    refusals |= {"torch": "no softcap"}
-    choice = choose(softmax=True, is_float64=False, refusals=refusals)
-    assert choice == Choice(
-        "reference",
-        "no faster engine serves this call",
-        {"linear": "softmax", "cpu": "no library", "torch": "no softcap"},
-    )
-
-
-def test_float64_is_the_references() -> None:
-    assert choose(softmax=True, is_float64=True, refusals=FREE)[:2] == (
-        "reference",
-        "float64 is computed by the reference",
-    )
-
-
-def test_without_softmax_associativity_comes_first() -> None:
-    assert choose(softmax=False, is_float64=False, refusals=FREE | {"linear": None}).engine == "linear"
-    assert choose(softmax=False, is_float64=False, refusals=FREE).engine == "cpu"
+def test_the_first_that_does_not_refuse_serves() -> None:
+    why = {"cpu": "no library", "torch": "no softcap"}
+    assert first(("cpu", "torch", "reference"), {}.get) == "cpu"
+    assert first(("cpu", "torch", "reference"), why.get) == "reference"
+    assert refusals(("cpu", "torch", "reference"), why.get) == why
 
 
 def test_a_named_engine_runs_or_raises() -> None:
-    assert choose(softmax=True, is_float64=False, refusals=FREE, impl="torch")[:2] == ("torch", "named by the caller")
+    names = ("cpu", "linear")
+    assert named("cpu", names, {}.get, function="attention") == "cpu"
     with pytest.raises(ValueError) as error:
-        choose(softmax=True, is_float64=False, refusals=FREE, impl="linear")
+        named("linear", names, {"linear": "softmax"}.get, function="attention")
     assert str(error.value) == "attention: engine 'linear' cannot serve this call: softmax"
     with pytest.raises(ValueError) as error:
-        choose(softmax=True, is_float64=False, refusals=FREE, impl="gpu")
-    assert str(error.value) == (
-        "attention: impl must be one of 'cpu', 'flex', 'linear', 'reference', 'torch' or None, not 'gpu'"
-    )
+        named("gpu", names, {}.get, function="AttentionMap", what="map")
+    assert str(error.value) == "AttentionMap: impl must be one of 'cpu', 'linear' or None, not 'gpu'"
+
+
+@needs_native
+def test_the_order_of_the_engines(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.zeros(2, 4, 8)
+    refused = {"linear": "softmax cannot be reassociated"}
+    assert explain(x, x, x, mask=Causal()) == Choice("cpu", "native kernels on the CPU", refused)
+    assert explain(x, x, x, normalize=None).engine == "linear"
+    assert explain(x, x, x, normalize=None, softcap=1.0).engine == "cpu"
+    double = x.double()
+    assert explain(double, double, double).reason.startswith("float64 is computed by the reference")
+    monkeypatch.setattr(native, "reason_unavailable", lambda: "it was left at home")
+    assert explain(x, x, x, mask=Causal()).engine == "torch"
+    assert explain(x, x, x, softcap=1.0).engine == "reference"
 
 
 def test_explain_names_what_each_option_rules_out() -> None:

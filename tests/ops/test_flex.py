@@ -11,7 +11,7 @@ from torch._subclasses import FakeTensorMode
 
 from uwaga import AlibiBias, Causal, Documents, KeyLengths, Ragged, Window, attention, explain
 from uwaga._base import native
-from uwaga.ops.attention.arguments import make_call
+from uwaga.ops.attention.arguments import AttentionOptions, make_call
 from uwaga.ops.attention.call import Call
 from uwaga.ops.attention.engines import flex
 from uwaga.ops.engine_table import other_bits
@@ -39,9 +39,7 @@ MASKS = {
 
 def _call(mask: Mask | Tensor | None, **options) -> Call:
     x = torch.zeros(2, 2, N, 16)
-    given = {"bias": None, "scale": None, "softcap": None, "sinks": None, "dropout": 0.0, **options}
-    bias, scale, softcap, sinks, dropout = given.values()
-    return make_call(x, x, x, mask, bias, scale, "softmax", softcap, sinks, dropout, True)
+    return make_call(x, x, x, AttentionOptions(mask, **options), wants_lse=True)
 
 
 @pytest.mark.parametrize("name", MASKS)
@@ -72,7 +70,7 @@ def test_causal_tests_the_diagonal_alone_and_computes_nothing_above_it() -> None
 
 def test_documents_of_a_ragged_batch_meet_in_no_block_but_their_own() -> None:
     batch = Ragged.from_list([torch.zeros(n, 2, 16) for n in (256, 0, 128, 300)])
-    call = make_call(batch, batch, batch, Causal(), None, None, "softmax", None, None, 0.0, False)
+    call = make_call(batch, batch, batch, AttentionOptions(Causal()), wants_lse=False)
     tensors: list[Tensor] = []
     node = flex._node(call, tensors)
     assert isinstance(node, flex._Interval)  # the documents and the mask are one test

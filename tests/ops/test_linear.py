@@ -417,7 +417,7 @@ def test_a_named_engine_runs_or_raises() -> None:
     for unknown in ("mkl", ["cpu"]):
         with pytest.raises(ValueError) as raised:
             uwaga.linear(x, x, impl=unknown)  # type: ignore[arg-type]
-        assert str(raised.value) == f"linear: impl must be one of 'cpu', 'onednn', 'torch', not {unknown!r}"
+        assert str(raised.value) == f"linear: impl must be one of 'cpu', 'onednn', 'torch' or None, not {unknown!r}"
     assert explain(x, x, impl="torch").reason == "named by the caller"
     found = explain(x.float(), x.float(), impl="torch").reason
     if "cpu" in linear_engines.NATIVE:

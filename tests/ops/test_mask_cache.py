@@ -91,7 +91,9 @@ def _assert_same(found: list[Tensor], expected: list[Tensor]) -> None:
 def laid_out(monkeypatch) -> list:
     """One entry for each call that is laid out."""
     made, make_call = [], fast_path.make_call
-    monkeypatch.setattr(fast_path, "make_call", lambda *given: made.append(given) or make_call(*given))
+    monkeypatch.setattr(
+        fast_path, "make_call", lambda *given, **named: made.append(given) or make_call(*given, **named)
+    )
     return made
 
 

@@ -17,7 +17,7 @@ from uwaga import AlibiBias, Causal, Documents, KeyLengths, Ragged, RelativeBias
 from uwaga._base import native
 from uwaga.ops import attention_and_lse
 from uwaga.ops.attention import operators
-from uwaga.ops.attention.arguments import make_call
+from uwaga.ops.attention.arguments import AttentionOptions, make_call
 
 NATIVE = pytest.param(
     "cpu", marks=pytest.mark.skipif(native.reason_unavailable() is not None, reason=str(native.reason_unavailable()))
@@ -30,9 +30,7 @@ def _x(*shape: int, seed: int = 0, grad: bool = False) -> torch.Tensor:
 
 
 def _call(query, key, value, **options):
-    defaults = {"mask": None, "bias": None, "scale": None, "normalize": "softmax", "softcap": None, "sinks": None}
-    arguments = {**defaults, "dropout": 0.0, **options}
-    return make_call(query, key, value, *arguments.values(), True)
+    return make_call(query, key, value, AttentionOptions(**options), wants_lse=True)
 
 
 def _ragged(grad: bool = False) -> Ragged:

@@ -108,7 +108,16 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError) as caught:
         plots.heat_map  # noqa: B018
     assert str(caught.value) == "module 'uwaga.plots' has no attribute 'heat_map'"
-    assert dir(plots) == ["animate", "arcs", "changed_heads", "head_grid", "head_matrix", "heatmap", "save"]
+    assert dir(plots) == [
+        "animate",
+        "arcs",
+        "changed_heads",
+        "head_grid",
+        "head_matrix",
+        "heatmap",
+        "patching_effects",
+        "save",
+    ]
 
 
 # Machado, Oliveira & Fernandes, "A Physiologically-based Model for Simulation of Color Vision Deficiency" (2009), table 1:

@@ -67,6 +67,18 @@ def layer(rank: int, size: int) -> Any:
     return [output.detach(), *found]
 
 
+def explained(rank: int, size: int) -> Any:
+    """What `explain` says in the last process alone, outside and inside; and of a call that is refused there."""
+    if rank < size - 1:
+        return None
+    x = torch.randn(1, 2, 6, 4)
+    outside = uwaga.explain(x, x, x, mask=uwaga.Causal())
+    with uwaga.sequence_parallel.sequence_parallel():
+        inside = uwaga.explain(x, x, x, mask=uwaga.Causal())
+        refused = message(lambda: uwaga.explain(x, x, x, dropout=0.5))
+    return [tuple(outside), tuple(inside), refused]
+
+
 def doctor(rank: int, size: int) -> Any:
     """What every process learns of all of them, and its own id."""
     return [[tuple(x) for x in uwaga.sequence_parallel.doctor()], os.getpid()]
@@ -183,7 +195,7 @@ stopped = partial(_fault, lambda: os.kill(os.getpid(), signal.SIGSTOP), TIMEOUT)
 
 JOBS = {
     "cases": cases, "maps": maps, "doctor": doctor, "levels": levels,
-    "layer": layer, "disagreements": disagreements, "killed": killed, "stopped": stopped
+    "layer": layer, "explained": explained, "disagreements": disagreements, "killed": killed, "stopped": stopped
 }  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from uwaga.ops import attention_and_lse
 
 SIZES = (1, 2, 3, 4)
 JOBS = [f"cases:{n}" for n in SIZES]
-JOBS += ["maps:3", "layer:1", "layer:3", "doctor:2", "levels:2", "disagreements:2"]
+JOBS += ["maps:3", "layer:1", "layer:3", "explained:2", "doctor:2", "levels:2", "disagreements:2"]
 FAULTS = {"killed:3": 10.0, "stopped:3": 30.0}  # seconds within which it is told
 
 PATIENCE = 900  # seconds; a whole run takes some forty alone
@@ -116,6 +116,16 @@ def test_maps_have_the_bits_of_one_process(name: str, found: Callable[[str], lis
             for row, i in zip(of_rank[2], (0, queries - 1), strict=False):
                 assert torch.equal(row, m[..., i, :])
             assert len(of_rank[2]) == (2 if queries else 0)
+
+
+def test_explain_says_what_runs_inside(found: Callable[[str], list[Any]]) -> None:
+    outside, (engine, reason, refused), error = found("explained:2")[1]
+    assert outside[1] == "native kernels on the CPU"
+    assert engine == "cpu"
+    assert reason == "native kernels on the CPU, in each of 2 processes, which exchange keys and values"
+    others = "their bits would depend on how the sequence is divided"
+    assert refused == dict.fromkeys(["flex", "linear", "reference", "torch"], others)
+    assert error == "ValueError: uwaga.sequence_parallel: dropout must be 0.0"
 
 
 @pytest.mark.parametrize("size", [1, 3])
@@ -235,11 +245,11 @@ def test_without_a_process_group() -> None:
 
 def test_only_what_is_seen_is_fetched() -> None:
     """The intervals of three processes of a causal window: from a chunk of keys, and a block of rows, on."""
-    from uwaga.ops.attention.arguments import make_call
+    from uwaga.ops.attention.arguments import AttentionOptions, make_call
     from uwaga.sequence_parallel.sequence import _visible
 
     x = torch.zeros(9000, 4)
-    call = make_call(x, x, x, uwaga.Window(100, 0), None, None, "softmax", None, None, 0.0, True)
+    call = make_call(x, x, x, AttentionOptions(uwaga.Window(100, 0)), wants_lse=True)
     found = _visible(call, [0, 5000, 5000, 9000], [0, 5000, 5000, 9000])
     assert found.keys == [(0, 5000), (0, 0), (4096, 9000)]
     assert found.queries == [(0, 5100), (0, 0), (4992, 9000)]

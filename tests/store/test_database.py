@@ -68,7 +68,7 @@ def test_an_answer_is_attention_over_all_rows_and_says_who_gave_it(db: SoftDatab
     whole = AttentionMap(flat.double(), key.double(), scale=2.0)
     torch.testing.assert_close(answer.lse.view(40), whole.lse, atol=1e-6, rtol=1e-6)
     torch.testing.assert_close(answer.entropy.view(40), whole.entropy(), atol=1e-5, rtol=1e-6)
-    torch.testing.assert_close(answer.effective.view(40), whole.support(order=1), atol=0, rtol=1e-5)
+    torch.testing.assert_close(answer.effective.view(40), whole.effective_count(order=1), atol=0, rtol=1e-5)
     best = whole.topk(4)
     assert torch.equal(answer.top.ids.view(40, 4), best.positions)
     torch.testing.assert_close(answer.top.weights.view(40, 4), best.weights, atol=0, rtol=1e-5)
@@ -883,10 +883,10 @@ def test_a_segment_of_another_format_is_refused(db: SoftDatabase) -> None:
     content = path.read_bytes()
     db.close()
     for text, said in (
-        (b"uwaga.store 2", "was written by a newer uwaga: version 2, this one reads 1"),
+        (b"uwaga.memory 2", "was written by a newer uwaga: version 2, this one reads 1"),
         (b"uwaga.memorx 1", "is no segment: its format is uwaga.memorx 1"),
     ):
-        path.write_bytes(content.replace(b"uwaga.store 1", text))
+        path.write_bytes(content.replace(b"uwaga.memory 1", text))
         with SoftDatabase.open(db.path) as again:
             assert again.damaged == [f"{path} (rows 100 to 2999): {said}"]
 

@@ -87,11 +87,11 @@ def stat_regular(path: Path) -> os.stat_result:
         found = path.stat()
     except ValueError as error:  # a NUL character, or a lone surrogate
         raise OSError(errno.EINVAL, "the name has a character that is not allowed in file names", str(path)) from error
-    _need_regular(found, path)
+    _check_regular(found, path)
     return found
 
 
-def _need_regular(found: os.stat_result, path: Path) -> None:
+def _check_regular(found: os.stat_result, path: Path) -> None:
     if stat.S_ISDIR(found.st_mode):
         raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if not stat.S_ISREG(found.st_mode):
@@ -106,7 +106,7 @@ def open_regular(path: Path) -> Iterator[BufferedReader]:
     # O_NONBLOCK: a named pipe may have replaced the file in the meantime, and would block.
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     with os.fdopen(descriptor, "rb") as file:
-        _need_regular(os.fstat(descriptor), path)
+        _check_regular(os.fstat(descriptor), path)
         yield file
 
 

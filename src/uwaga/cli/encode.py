@@ -63,7 +63,7 @@ def encode(
         # Only where they are given: files of versions without these options are taken for finished as before.
         **({"skip_invalid": True} if skip_invalid else {}),
     }
-    _need_pyarrow()
+    _check_pyarrow()
     try:
         if numpy is not None:
             check_numpy(numpy)
@@ -86,7 +86,7 @@ def encode(
         echo(f"{numpy}: {rows:,} vectors")
 
 
-def _need_pyarrow() -> None:
+def _check_pyarrow() -> None:
     try:
         import pyarrow  # noqa: F401
     except ImportError:

@@ -11,7 +11,7 @@ import typer
 from uwaga._base import untrusted
 from uwaga._base.errors import CheckpointError, DataError
 from uwaga._base.languages import current, tr
-from uwaga.cli.terminal import echo, error_text, fail, in_language, progress_bar
+from uwaga.cli.terminal import echo, error_text, fail, in_language, in_option_names, progress_bar
 from uwaga.inspect.run_text import (
     DEFAULT_MODEL,
     LoadedModel,
@@ -186,9 +186,9 @@ def _service(
 def _of_database(
     database: str, question: str, model: str | None, second: str | None, second_model: str | None, options: _Options
 ) -> "ViewService":
-    from uwaga.cli import store
-    from uwaga.store import SoftDatabaseError
+    from uwaga.store import SoftDatabase, SoftDatabaseError
     from uwaga.viewer.service import ViewService
+    from uwaga.viewer.view_model import ViewModel
 
     unused = {
         "--second": second,
@@ -200,9 +200,10 @@ def _of_database(
         if value is not None:
             raise RecordError(f"{name} does not go with --ask, which has one question to a soft database")
     try:
-        return ViewService(store.view_model(Path(database), question, model))
+        with SoftDatabase.open(database) as db:
+            return ViewService(ViewModel.of_question(db, question, model))
     except (SoftDatabaseError, DataError, ValueError) as error:
-        raise RecordError(str(error)) from error
+        raise RecordError(in_option_names(str(error), ("model",))) from error
 
 
 def _of_texts(

@@ -43,7 +43,7 @@ def _made(
     """A question with its choices in an order that gives nothing away, or as they are where ordered; None where there is nothing to choose."""
     distinct = list(dict.fromkeys(choices))
     answers = {choices[place] for place in right}
-    if len(distinct) < 2:
+    if len(answers) == len(distinct):
         return None
     if not ordered:
         random.Random(zlib.crc32("".join((text, *distinct)).encode("utf-8", "surrogatepass"))).shuffle(distinct)

@@ -13,12 +13,13 @@ from torch import Tensor
 from uwaga._base.tracing import has_tangent, is_intercepted
 from uwaga.maps.engines import available as map_engines
 from uwaga.maps.map import AttentionMap, describe_mask
-from uwaga.maps.spec import Rows, RowsWanted
+from uwaga.maps.spec import RowStatistics, RowStatisticsRequest
 from uwaga.maps.statistics import arguments
+from uwaga.maps.statistics.row_cache import RowCache
 from uwaga.maps.tracing import may_branch_on
 from uwaga.ops.attention import choose
-from uwaga.ops.attention.api import is_served
-from uwaga.ops.attention.arguments import make_call, restore, restore_lse
+from uwaga.ops.attention.api import is_overridden
+from uwaga.ops.attention.arguments import AttentionOptions, make_call, unflatten_lse, unflatten_output
 from uwaga.ops.attention.autograd import run
 from uwaga.ops.attention.call import Call
 from uwaga.ops.biases import DistanceBias
@@ -73,7 +74,7 @@ def attend(
     >>> weights.peak().position
     tensor([0, 1, 2])
     """
-    if is_served():
+    if is_overridden():
         raise NotImplementedError(
             "attend: inside uwaga.sequence_parallel.sequence_parallel the weights lie with several processes; call it outside"
         )
@@ -81,35 +82,40 @@ def attend(
         raise ValueError("attend: a map needs softmax weights, which normalize=None does not have")
     if topk is not None and (isinstance(topk, bool) or not isinstance(topk, int) or topk < 1):
         raise ValueError(f"attend: topk must be at least 1 or None, not {topk!r}")
-    call = make_call(query, key, value, mask, bias, scale, normalize, softcap, sinks, dropout, True)
-    bare = replace(call, value=call.key[..., :0], seed=None, options=replace(call.options, dropout=0.0))
+    options = AttentionOptions(mask, bias, scale, normalize, softcap, sinks, dropout)
+    call = make_call(query, key, value, options, wants_lse=True)
+    qk_call = replace(call, value=call.key[..., :0], seed=None, options=replace(call.options, dropout=0.0))
     engine = map_engines.choose(call, impl)
-    wanted = RowsWanted(entropy=entropy, top=topk or 0)
-    output, lse, rows = _run(call, bare, engine, impl, wanted)
-    m = AttentionMap._of(query, key, bare, describe_mask(mask), engine, rows.normalizer)
-    m._rows.store(rows, wanted, from_scores=lse is None)
-    return Attended(restore(query, output), m.lse if lse is None else restore_lse(query, lse), m)
+    request = RowStatisticsRequest(entropy=entropy, top=topk or 0)
+    output, lse, rows = _run(call, qk_call, engine, impl, request)
+    cache = RowCache.of_pass(qk_call, engine, request, rows, from_scores=lse is None)
+    m = AttentionMap._of(query, key, describe_mask(mask), cache)
+    return Attended(unflatten_output(query, output), m.lse if lse is None else unflatten_lse(query, lse), m)
 
 
 def _run(
-    call: Call, bare: Call, engine: ModuleType, impl: str | None, wanted: RowsWanted
-) -> tuple[Tensor, Tensor | None, Rows]:
+    call: Call, qk_call: Call, engine: ModuleType, impl: str | None, request: RowStatisticsRequest
+) -> tuple[Tensor, Tensor | None, RowStatistics]:
     """The output, the lse if autograd computes it with the output, and the rows of the map."""
     if not _needs_operator(call):
         with torch.no_grad():
-            rows = engine.rows(call, replace(wanted, output=True))
+            rows = engine.rows(call, replace(request, output=True))
         return rows.output, None, rows
     impl = None if impl == "triton" else impl
     if (name := choose.engine_name(call, impl)) == "cpu":
         output, lse = run(call, name)
         assert lse is not None
         known = arguments.of_lse(lse)
-        rows = _rows(bare, engine, wanted)._replace(normalizer=known) if wanted != RowsWanted() else Rows(known)
+        rows = (
+            _rows(qk_call, engine, request)._replace(normalizer=known)
+            if request != RowStatisticsRequest()
+            else RowStatistics(known)
+        )
         return output, lse, rows
     # The other engines have no lse, or compute it from the whole matrix.
     call = replace(call, options=replace(call.options, wants_lse=False))
     output, _ = run(call, choose.engine_name(call, impl))
-    return output, None, _rows(bare, engine, wanted)
+    return output, None, _rows(qk_call, engine, request)
 
 
 def _needs_operator(call: Call) -> bool:
@@ -119,6 +125,6 @@ def _needs_operator(call: Call) -> bool:
     return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in call.operands)
 
 
-def _rows(bare: Call, engine: ModuleType, wanted: RowsWanted) -> Rows:
+def _rows(qk_call: Call, engine: ModuleType, request: RowStatisticsRequest) -> RowStatistics:
     with torch.no_grad():
-        return engine.rows(bare, wanted)
+        return engine.rows(qk_call, request)

@@ -18,16 +18,16 @@ from torch import Tensor
 from uwaga.maps.base import Shape, WeightMap
 from uwaga.maps.engines import available, reference, tiles
 from uwaga.maps.indexing import integer, optional_integers
-from uwaga.maps.spec import Normalizer, RowsWanted, Selection
+from uwaga.maps.spec import Normalizer, RowStatisticsRequest, Selection
 from uwaga.maps.statistics import arguments, gradients, pooling
 from uwaga.maps.statistics.pooling import Bins, Spans
 from uwaga.maps.statistics.row_cache import RowCache
-from uwaga.maps.tracing import may_branch_on, need_lengths
-from uwaga.ops.attention.arguments import make_call, restore, restore_lse, score_shape
+from uwaga.maps.tracing import check_lengths, may_branch_on
+from uwaga.ops.attention.arguments import AttentionOptions, make_call, score_shape, unflatten_lse, unflatten_output
 from uwaga.ops.attention.call import Call, compute_dtype
-from uwaga.ops.attention.choose import Choice
 from uwaga.ops.attention.sequences import split
 from uwaga.ops.biases import DistanceBias
+from uwaga.ops.engine_choice import Choice
 from uwaga.ops.mask_program import Start, resolve_start
 from uwaga.ops.masks import Mask
 from uwaga.ops.ragged import Operand, Ragged
@@ -162,24 +162,21 @@ class AttentionMap(WeightMap):
         lse: Operand | None = None,
         impl: str | None = None,
     ) -> None:
-        call = make_call(query, key, None, mask, bias, scale, "softmax", softcap, sinks, 0.0, True)
+        call = make_call(
+            query, key, None, AttentionOptions(mask, bias, scale, "softmax", softcap, sinks), wants_lse=True
+        )
         known = None if lse is None else arguments.normalizer(lse, query, call)
-        self._set(query, key, call, describe_mask(mask), available.choose(call, impl), known)
+        self._set(query, key, describe_mask(mask), RowCache(call, available.choose(call, impl), known))
 
     @classmethod
-    def _of(
-        cls, query: Operand, key: Operand, call: Call, mask: str, engine: ModuleType, known: Normalizer | None
-    ) -> "AttentionMap":
-        """The map of a call."""
+    def _of(cls, query: Operand, key: Operand, mask: str, rows: RowCache) -> "AttentionMap":
+        """The map of the call whose statistics `rows` has."""
         made = cls.__new__(cls)
-        made._set(query, key, call, mask, engine, known)
+        made._set(query, key, mask, rows)
         return made
 
-    def _set(
-        self, query: Operand, key: Operand, call: Call, mask: str, engine: ModuleType, known: Normalizer | None
-    ) -> None:
-        self._query, self._key, self._call, self._mask = query, key, call, mask
-        self._rows = RowCache(call, engine, known)
+    def _set(self, query: Operand, key: Operand, mask: str, rows: RowCache) -> None:
+        self._query, self._key, self._call, self._mask, self._rows = query, key, rows.call, mask, rows
         self._parts: list[AttentionMap] | None = None
         self._parts_have_graph = False
 
@@ -238,11 +235,11 @@ class AttentionMap(WeightMap):
         needs_graph = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in self._call.operands)
         if self._parts is None or (needs_graph and not self._parts_have_graph):
             self._parts_have_graph = torch.is_grad_enabled()
-            need_lengths()
+            check_lengths()
             queries, keys = _sequences(self._query), _sequences(self._key)
             normalizers = _split_normalizer(self._rows.known, self._query)
             self._parts = [
-                self._of(query, key, call, self._mask, self._engine, known)
+                self._of(query, key, self._mask, RowCache(call, self._engine, known))
                 for query, key, call, known in zip(queries, keys, split(self._call), normalizers, strict=True)
             ]
         return self._parts
@@ -262,7 +259,7 @@ class AttentionMap(WeightMap):
         assert isinstance(self._query, Tensor)
         assert isinstance(self._key, Tensor)
         query, key, call, known = _part(self._query, self._key, self._call, self._rows.known, found)
-        return self._of(query, key, call, self._mask, self._engine, known)
+        return self._of(query, key, self._mask, RowCache(call, self._engine, known))
 
     @property
     def scores(self) -> ScoreMap:
@@ -302,7 +299,7 @@ class AttentionMap(WeightMap):
         """The k largest weights of every query and their keys, (..., H, Q, k). Raises ValueError for k below 1."""
         if (k := integer(k, "AttentionMap.topk: k")) < 1:
             raise ValueError(f"AttentionMap.topk: k must be at least 1, not {k}")
-        return TopK(*(restore(self._query, x) for x in self._rows.top(k)))
+        return TopK(*(unflatten_output(self._query, x) for x in self._rows.top(k)))
 
     def peak(self) -> Peak:
         """The largest weight of every query and its key, (..., H, Q)."""
@@ -330,7 +327,7 @@ class AttentionMap(WeightMap):
         start = optional_integers(start, "AttentionMap.distance: start")
         return self._per_query(self._rows.distance(resolve_start(self._score_shape(), start)))
 
-    def support(self, order: int = 2) -> Operand:
+    def effective_count(self, order: int = 2) -> Operand:
         """(..., H, Q): the effective number of keys, a Hill number (Hill, "Diversity and Evenness", 1973).
 
         Order 2 is 1 / sum_j a_ij^2, order 1 is exp(entropy). Both are n for n keys of weight 1/n. A learned sink's share is
@@ -340,10 +337,10 @@ class AttentionMap(WeightMap):
             ValueError: another order.
         """
         if order not in (1, 2):
-            raise ValueError(f"AttentionMap.support: order must be 1 or 2, not {order!r}")
-        self._rows.compute(RowsWanted(squares=True, entropy=order == 1, top=self._top_of_support))
+            raise ValueError(f"AttentionMap.effective_count: order must be 1 or 2, not {order!r}")
+        self._rows.compute(RowStatisticsRequest(squares=True, entropy=order == 1, top=self._top_of_effective_count))
         squares = self._rows.squares()
-        sees_none = self._rows.top(1)[1][..., 0] < 0 if self._top_of_support else squares == 0
+        sees_none = self._rows.top(1)[1][..., 0] < 0 if self._top_of_effective_count else squares == 0
         found = self._rows.entropy().exp() if order == 1 else 1.0 / squares
         return self._per_query(torch.where(sees_none, 0.0, found))
 
@@ -363,7 +360,9 @@ class AttentionMap(WeightMap):
         """
         return self._per_query(self._mass(arguments.program(mask, self._score_shape(), self._call)))
 
-    def prepare(self, *, entropy: bool = False, support: bool = False, distance: bool = False, topk: int = 0) -> None:
+    def prepare(
+        self, *, entropy: bool = False, effective_count: bool = False, distance: bool = False, topk: int = 0
+    ) -> None:
         """Compute in one pass what later calls need: `lse` always, and the statistics named here.
 
         Raises:
@@ -372,8 +371,8 @@ class AttentionMap(WeightMap):
         if (topk := integer(topk, "AttentionMap.prepare: topk")) < 0:
             raise ValueError(f"AttentionMap.prepare: topk must be at least 0, not {topk}")
         start = resolve_start(self._score_shape(), None) if distance else None
-        most = max(topk, self._top_of_support) if support else topk
-        self._rows.compute(RowsWanted(entropy=entropy, squares=support, distance=start, top=most))
+        most = max(topk, self._top_of_effective_count) if effective_count else topk
+        self._rows.compute(RowStatisticsRequest(entropy=entropy, squares=effective_count, distance=start, top=most))
 
     # Statistics per key, and pooling.
 
@@ -389,7 +388,7 @@ class AttentionMap(WeightMap):
         normalizer = self._rows.normalizer()
         with torch.no_grad():
             value = self._engine.received(self._call, normalizer, row_weights)
-        return restore_lse(self._key, gradients.attach(gradients.RECEIVED, value, self._call, row_weights))
+        return unflatten_lse(self._key, gradients.attach(gradients.RECEIVED, value, self._call, row_weights))
 
     def pool(self, rows: Bins, cols: Bins, how: str = "mass") -> Pooled:
         """The map pooled into ranges of queries and keys, (..., H, rows, cols); of a ragged map (R, H, rows, cols).
@@ -456,7 +455,7 @@ class AttentionMap(WeightMap):
         return tiles.log_sum_exp(RowCache(_visible_keys_call(self._call), self._engine).normalizer())
 
     @property
-    def _top_of_support(self) -> int:
+    def _top_of_effective_count(self) -> int:
         """How many largest weights tell whether a query sees a key: with a learned sink all squares may underflow to 0."""
         return int(self._call.sinks is not None)
 
@@ -464,7 +463,7 @@ class AttentionMap(WeightMap):
         return score_shape(self._query, self._key, self._call)
 
     def _per_query(self, x_BHQ: Tensor) -> Operand:
-        return restore_lse(self._query, x_BHQ)
+        return unflatten_lse(self._query, x_BHQ)
 
     def _per_head(self, x_SH: Tensor) -> Tensor:
         """(..., H) from (S, H), with S sequences."""

@@ -12,7 +12,7 @@ except where an output is asked for; a ragged call has B = 1 and the tokens of a
 
     refusal(call) -> str | None
         None, or why it cannot serve this call, as the end of the sentence "engine 'x' cannot serve this map: ...".
-    rows(call, wanted: RowsWanted) -> Rows
+    rows(call, request: RowStatisticsRequest) -> RowStatistics
         statistics of every row, in one pass over the weights.
     mass(call, normalizer, program, tensors) -> (B, H, Q)
         sum_j a_ij over the keys that a second mask program (ops/mask_program.py) also lets query i see.
@@ -54,7 +54,7 @@ class Selection(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RowsWanted:
+class RowStatisticsRequest:
     """What one pass over the rows computes beside the normalizer."""
 
     output: bool = False
@@ -66,7 +66,7 @@ class RowsWanted:
     selection: Selection | None = None  # computes these rows only; the results of others are undefined
 
 
-class Rows(NamedTuple):
+class RowStatistics(NamedTuple):
     """The results of a pass; None for those that were not wanted.
 
     entropy_i = -sum_j a_ij log a_ij, squares_i = sum_j a_ij^2 and distance_i = sum_j a_ij |j - (i + start)| are sums over

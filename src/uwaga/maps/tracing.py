@@ -5,7 +5,7 @@ from torch import Tensor
 from uwaga._base.tracing import is_plain_tensor, is_tracing, is_transformed
 
 
-def need_lengths() -> None:
+def check_lengths() -> None:
     """Raise NotImplementedError where a tracer would record the lengths of ragged sequences as constants."""
     if is_tracing():
         raise NotImplementedError(

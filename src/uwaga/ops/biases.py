@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from uwaga.ops.mask_program import Start
-from uwaga.ops.validation import invalid, is_integer, need_real, need_start
+from uwaga.ops.validation import check_real, check_start, invalid, is_integer
 
 
 class DistanceBias(ABC):
@@ -47,8 +47,8 @@ class AlibiBias(DistanceBias):
     start: Start = None
 
     def __post_init__(self) -> None:
-        need_real("AlibiBias", "slopes", self.slopes)
-        need_start("AlibiBias", self.start)
+        check_real("AlibiBias", "slopes", self.slopes)
+        check_start("AlibiBias", self.start)
         if self.slopes.dim() != 1:
             raise invalid("AlibiBias", "slopes", "(H,), one per query head", tuple(self.slopes.shape))
 
@@ -88,8 +88,8 @@ class RelativeBias(DistanceBias):
     start: Start = None
 
     def __post_init__(self) -> None:
-        need_real("RelativeBias", "table", self.table)
-        need_start("RelativeBias", self.start)
+        check_real("RelativeBias", "table", self.table)
+        check_start("RelativeBias", self.start)
         if self.table.dim() != 2:
             raise invalid("RelativeBias", "table", "(buckets, H)", tuple(self.table.shape))
         if not is_integer(self.max_distance):

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from uwaga._base.tracing import is_readable
 from uwaga.ops.score_shape import ScoreShape
-from uwaga.ops.validation import MAX_DISTANCE, need_integers, plain_integer
+from uwaga.ops.validation import MAX_DISTANCE, check_integers, plain_integer
 
 # Where query 0 stands among the keys, and how masks are combined: numbers of native/include/uwaga/c_api.h.
 START_LAST, START_VALUE, START_PER_ROW = 0, 1, 2
@@ -357,7 +357,7 @@ class MaskProgramBuilder:
 
     def _ids(self, name: str, ids: Tensor, length: int, tokens: int) -> Tensor:
         shape = self.shape
-        need_integers("attention", name, ids)
+        check_integers("attention", name, ids)
         whole = (tokens,) if shape.is_ragged else (*shape.batch, length)
         if ids.shape == whole[-1:]:
             return ids.long().contiguous() if shape.is_ragged else ids.long().contiguous()[None]

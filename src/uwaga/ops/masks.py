@@ -16,7 +16,15 @@ from torch import Tensor
 
 from uwaga.ops.mask_program import And, Block, Interval, MaskProgramBuilder, Or, Start, block, visible
 from uwaga.ops.score_shape import ScoreShape
-from uwaga.ops.validation import invalid, is_integer, need_bool, need_distance, need_start, need_tensor, plain_integer
+from uwaga.ops.validation import (
+    check_bool,
+    check_distance,
+    check_start,
+    check_tensor,
+    invalid,
+    is_integer,
+    plain_integer,
+)
 
 MAX_NESTING = 200  # of & and |: masks are read by recursion, and Python has a thousand frames
 
@@ -84,8 +92,8 @@ class Causal(Mask):
     start: Start = None
 
     def __post_init__(self) -> None:
-        need_start("Causal", self.start)
-        need_bool("Causal", "include_self", self.include_self)
+        check_start("Causal", self.start)
+        check_bool("Causal", "include_self", self.include_self)
 
     def encode(self, builder: MaskProgramBuilder) -> None:
         builder.band(None, 0 if self.include_self else -1, self.start)
@@ -107,8 +115,8 @@ class Window(Mask):
         for name, reach in (("left", self.left), ("right", self.right)):
             if reach is not None and (not is_integer(reach) or reach < 0):
                 raise invalid("Window", name, "an integer of at least 0 or None (unbounded)", repr(reach))
-            need_distance("Window", name, reach)
-        need_start("Window", self.start)
+            check_distance("Window", name, reach)
+        check_start("Window", self.start)
 
     def encode(self, builder: MaskProgramBuilder) -> None:
         low = None if self.left is None else -plain_integer(self.left)
@@ -126,7 +134,7 @@ class KeyLengths(Mask):
     lengths: Tensor
 
     def __post_init__(self) -> None:
-        need_tensor("KeyLengths", "lengths", self.lengths)
+        check_tensor("KeyLengths", "lengths", self.lengths)
 
     def encode(self, builder: MaskProgramBuilder) -> None:
         builder.lengths(self.lengths)
@@ -145,9 +153,9 @@ class Documents(Mask):
     query_ids: Tensor | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        need_tensor("Documents", "ids", self.ids)
+        check_tensor("Documents", "ids", self.ids)
         if self.query_ids is not None:
-            need_tensor("Documents", "query_ids", self.query_ids)
+            check_tensor("Documents", "query_ids", self.query_ids)
 
     def encode(self, builder: MaskProgramBuilder) -> None:
         builder.documents(self.ids, self.query_ids)

@@ -12,7 +12,7 @@ from torch.nested._internal.nested_tensor import NestedTensor
 
 from uwaga._base.shapes import NamedShape, shape_error
 from uwaga._base.tracing import is_readable
-from uwaga.ops.validation import invalid, is_integer, need_tensor
+from uwaga.ops.validation import check_tensor, invalid, is_integer
 
 
 @final
@@ -53,7 +53,7 @@ class Ragged:
             ShapeError: not one length per row.
             ValueError: a length outside 0..T (checked on the CPU, outside torch.compile).
         """
-        need_tensor("Ragged.from_padded", "lengths", lengths)
+        check_tensor("Ragged.from_padded", "lengths", lengths)
         if lengths.shape != padded.shape[:1]:
             tensors = (_named("padded", padded, "R", "T"), _named("lengths", lengths, "R"))
             raise shape_error(
@@ -152,8 +152,8 @@ def _longest(values: Tensor, offsets: Tensor) -> int:
 
 
 def _check(values: Tensor, offsets: Tensor, max_length: int | None) -> None:
-    need_tensor("Ragged", "values", values)
-    need_tensor("Ragged", "offsets", offsets)
+    check_tensor("Ragged", "values", values)
+    check_tensor("Ragged", "offsets", offsets)
     if max_length is not None and not is_integer(max_length):
         raise invalid("Ragged", "max_length", "an integer or None", repr(max_length))
     if values.dim() < 1 or offsets.dim() != 1 or offsets.shape[0] < 1:

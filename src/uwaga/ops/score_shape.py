@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from uwaga._base.shapes import NamedShape, shape_error
-from uwaga.ops.validation import need_integers, need_strided
+from uwaga.ops.validation import check_integers, check_strided
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,7 @@ class ScoreShape:
 
     def per_sequence(self, name: str, tensor: Tensor) -> Tensor:
         """(B,) int64 from an integer tensor that broadcasts to the batch dimensions."""
-        need_integers("attention", name, tensor)
+        check_integers("attention", name, tensor)
         if tensor.shape == self.batch and len(self.batch) == 1:
             return tensor.long().contiguous()
         if not _broadcasts(tensor.shape, self.batch):
@@ -52,7 +52,7 @@ class ScoreShape:
 
     def per_score(self, name: str, tensor: Tensor) -> Tensor:
         """A view of four dimensions that broadcasts to (B, H, Q, K), from a tensor that broadcasts to the scores."""
-        need_strided("attention", name, tensor)
+        check_strided("attention", name, tensor)
         if not _broadcasts(tensor.shape, self.scores):
             raise self.misfit(name, tensor, f"{name} must broadcast to the scores {self.scores}")
         if tensor.dim() <= 4 and len(self.batch) <= 1:

@@ -36,56 +36,56 @@ def plain_integer(x: int) -> int:
     return int(x) if isinstance(x, Integral) else x
 
 
-def need_bool(where: str, name: str, value: object) -> None:
+def check_bool(where: str, name: str, value: object) -> None:
     """ValueError unless this is True or False."""
     if not isinstance(value, bool):
         raise invalid(where, name, "True or False", repr(value))
 
 
-def need_start(where: str, start: object) -> None:
+def check_start(where: str, start: object) -> None:
     """ValueError unless this says where query 0 stands: None, an integer, or a tensor with one per batch row."""
     if isinstance(start, Tensor):
-        need_strided(where, "start", start)
+        check_strided(where, "start", start)
     elif start is not None:
         if not is_integer(start):
             raise invalid(where, "start", "an integer, a tensor of them or None", repr(start))
-        need_distance(where, "start", start)
+        check_distance(where, "start", start)
 
 
-def need_distance(where: str, name: str, distance: object) -> None:
+def check_distance(where: str, name: str, distance: object) -> None:
     """ValueError where an integer is larger than MAX_DISTANCE."""
     if isinstance(distance, Integral) and abs(int(distance)) > MAX_DISTANCE:
         raise ValueError(f"{where}: {name} must lie between -2**59 and 2**59, not {distance}")
 
 
-def need_tensor(where: str, name: str, tensor: object) -> Tensor:
+def check_tensor(where: str, name: str, tensor: object) -> Tensor:
     """Return `tensor`; ValueError unless it is a strided tensor."""
     if not isinstance(tensor, Tensor):
         raise invalid(where, name, "a tensor", type(tensor).__name__)
-    need_strided(where, name, tensor)
+    check_strided(where, name, tensor)
     return tensor
 
 
-def need_strided(where: str, name: str, tensor: Tensor) -> None:
+def check_strided(where: str, name: str, tensor: Tensor) -> None:
     """ValueError where a tensor is sparse or has another layout that no engine reads."""
     if tensor.layout is not torch.strided:
         raise invalid(where, name, "a strided tensor", tensor.layout)
 
 
-def need_real(where: str, name: str, tensor: object) -> None:
+def check_real(where: str, name: str, tensor: object) -> None:
     """ValueError unless this is a tensor of real numbers."""
-    found = need_tensor(where, name, tensor)
+    found = check_tensor(where, name, tensor)
     if found.is_complex():
         raise invalid(where, name, "real", found.dtype)
 
 
-def need_integers(where: str, name: str, tensor: Tensor) -> None:
+def check_integers(where: str, name: str, tensor: Tensor) -> None:
     """ValueError unless the elements of the tensor are integers."""
     if tensor.dtype not in _INTEGERS:
         raise invalid(where, name, "integers", tensor.dtype)
 
 
-def need_same_device(name: str, tensor: Tensor, query: Tensor) -> None:
+def check_same_device(name: str, tensor: Tensor, query: Tensor) -> None:
     """ValueError unless the tensor is on the query's device."""
     if tensor.device != query.device:
         raise ValueError(f"attention: {name} is on {tensor.device}, query on {query.device}")

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from uwaga.plots.animation import animate
     from uwaga.plots.arc_diagram import arcs
     from uwaga.plots.figures import save
-    from uwaga.plots.heatmaps import changed_heads, head_grid, head_matrix, heatmap
-    from uwaga.plots.patching import patching_effects
+    from uwaga.plots.heatmaps import changed_heads, head_grid, head_matrix, heatmap, patching_effects
 
 __all__ = ["animate", "arcs", "changed_heads", "head_grid", "head_matrix", "heatmap", "patching_effects", "save"]
 
@@ -27,7 +26,7 @@ _HOME = {
     "head_grid": "uwaga.plots.heatmaps",
     "head_matrix": "uwaga.plots.heatmaps",
     "heatmap": "uwaga.plots.heatmaps",
-    "patching_effects": "uwaga.plots.patching",
+    "patching_effects": "uwaga.plots.heatmaps",
     "save": "uwaga.plots.figures",
 }
 

@@ -23,13 +23,14 @@ from torch import Tensor
 
 from uwaga._base.tracing import has_tangent, is_intercepted, is_transformed
 from uwaga.ops import mask_program
-from uwaga.ops.attention import api, gradients
+from uwaga.ops.attention import api, choose, gradients
 from uwaga.ops.attention.api import AttendedLse
-from uwaga.ops.attention.arguments import make_call, restore, restore_lse
+from uwaga.ops.attention.arguments import AttentionOptions, make_call, unflatten_lse, unflatten_output
 from uwaga.ops.attention.call import Call, Gradients, Options
 from uwaga.ops.attention.engines import cpu
 from uwaga.ops.attention.native_structs import DTYPES
 from uwaga.ops.biases import DistanceBias
+from uwaga.ops.engine_choice import Choice
 from uwaga.ops.mask_program import START_LAST, START_PER_ROW, START_VALUE, Interval
 from uwaga.ops.masks import Mask
 from uwaga.ops.ragged import Ragged
@@ -94,9 +95,10 @@ def attention(
             another call; the message has its rank.
         NotImplementedError: a second derivative, forward-mode derivatives, torch.compile and torch.func.
     """
-    found = _attend(Group.of(group), query, key, value, mask, bias, scale, normalize, softcap, sinks, dropout, impl)
-    assert isinstance(found.output, Tensor)
-    return found.output
+    options = AttentionOptions(mask, bias, scale, normalize, softcap, sinks, dropout)
+    output = _SequenceParallel(Group.of(group)).attend(query, key, value, options, impl).output
+    assert isinstance(output, Tensor)
+    return output
 
 
 @contextmanager
@@ -113,102 +115,91 @@ def sequence_parallel(group: dist.ProcessGroup | None = None) -> Iterator[None]:
     Raises:
         ValueError: no process group, or this process is not in it.
     """
-    found = Group.of(group)
-
-    def serve(*arguments: Any) -> AttendedLse:
-        return _attend(found, *arguments)
-
-    with api.override_attention(serve):
+    with api.override_attention(_SequenceParallel(Group.of(group))):
         yield
 
 
-def _attend(
-    group: Group,
-    query: Any,
-    key: Any,
-    value: Any,
-    mask: Mask | Tensor | None,
-    bias: DistanceBias | Tensor | None,
-    scale: float | None,
-    normalize: str | None,
-    softcap: float | None,
-    sinks: Tensor | None,
-    dropout: float,
-    impl: str | None,
-) -> AttendedLse:
-    call, division, records = divide(
-        group, query, key, value, mask, bias, scale, normalize, softcap, sinks, dropout, impl
-    )
-    output, lse = _Attention.apply(division, *call.tensors) if records else division.forward(call)
-    return AttendedLse(restore(query, output), restore_lse(query, lse))
+class _SequenceParallel:
+    """Attention over a group in place of the engines: an `api.Override`."""
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+
+    def attend(self, query: Any, key: Any, value: Any, options: AttentionOptions, impl: str | None) -> AttendedLse:
+        call, division, records = divide(self._group, query, key, value, options, impl)
+        output, lse = _Attention.apply(division, *call.tensors) if records else division.forward(call)
+        return AttendedLse(unflatten_output(query, output), unflatten_lse(query, lse))
+
+    def explain(self, query: Any, key: Any, value: Any, options: AttentionOptions, impl: str | None) -> Choice:
+        """What would serve the call; the other processes need not ask too. Raises what `attend` raises for these arguments alone."""
+        _call_of_part(query, key, value, options, impl)
+        others = "their bits would depend on how the sequence is divided"
+        return Choice(
+            "cpu",
+            f"native kernels on the CPU, in each of {self._group.size} processes, which exchange keys and values",
+            {name: others for name in choose.NAMES if name != "cpu"},
+        )
+
+
+def _call_of_part(query: Any, key: Any, value: Any, options: AttentionOptions, impl: str | None) -> Call:
+    """The validated call of this process's operands, without what is over the whole sequence: mask, bias and sinks."""
+    _check_served(query, key, value, options, impl)
+    part = options._replace(mask=None, bias=None, sinks=None)
+    call = make_call(query, key, value, part, wants_lse=True)
+    _check_kernels(call)
+    return call
 
 
 def divide(
-    group: Group,
-    query: Any,
-    key: Any,
-    value: Any,
-    mask: Mask | Tensor | None,
-    bias: DistanceBias | Tensor | None,
-    scale: float | None,
-    normalize: str | None,
-    softcap: float | None,
-    sinks: Tensor | None,
-    dropout: float,
-    impl: str | None,
+    group: Group, query: Any, key: Any, value: Any, options: AttentionOptions, impl: str | None
 ) -> "tuple[Call, Division, bool]":
     """The validated call with this process's operands and the mask of the whole sequence, how it is divided, and whether gradients are
     recorded. value=None: a map of weights, E = 0. All processes of the group call this together; errors as in `attention`."""
     number, failure = group.next_call(), None
     header = [0] * (len(_SIZES) + 2)
     try:
-        _check_served(query, key, value, bias, normalize, dropout, impl)
-        call = make_call(query, key, value, None, None, scale, normalize, softcap, None, 0.0, True)
-        _need_kernels(call)
-        header = _sizes(call)
+        header = _sizes(_call_of_part(query, key, value, options, impl))
     except (ValueError, NotImplementedError) as error:
         failure = error
     found = agree(group, OPERANDS, number, header, failure)
     for name, sizes in zip(_SIZES, zip(*found, strict=True), strict=False):
-        need_equal(name, [str(list(DTYPES)[n]) for n in sizes] if name == "dtype" else sizes)
+        check_equal(name, [str(list(DTYPES)[n]) for n in sizes] if name == "dtype" else sizes)
     lengths = len(_SIZES), len(_SIZES) + 1
     query_starts, key_starts = ([0, *accumulate(sizes[n] for sizes in found)] for n in lengths)
-    whole = query_starts[-1], key_starts[-1]
+    global_sizes = query_starts[-1], key_starts[-1]
 
     checksum, records = 0, False
     try:
-        call = make_call(query, key, value, mask, bias, scale, normalize, softcap, sinks, 0.0, True, whole)
-        _need_kernels(call)
+        call = make_call(query, key, value, options, wants_lse=True, global_sizes=global_sizes)
+        _check_kernels(call)
         checksum = _checksum(call)
         records = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in call.operands)
     except (ValueError, NotImplementedError) as error:
         failure = error
     found = agree(group, OPTIONS, number, [checksum, int(records)], failure)
-    need_equal("mask, bias, scale, softcap or sinks (checksums)", [x[0] for x in found])
-    need_equal("gradients (1: query, key, value, bias or sinks require them)", [x[1] for x in found])
+    check_equal("mask, bias, scale, softcap or sinks (checksums)", [x[0] for x in found])
+    check_equal("gradients (1: query, key, value, bias or sinks require them)", [x[1] for x in found])
     visible = _visible(call, query_starts, key_starts)
     return call, Division(group, number, query_starts, key_starts, call.options, visible), records
 
 
-def _need_kernels(call: Call) -> None:
+def _check_kernels(call: Call) -> None:
     """ValueError unless the native kernels serve the call."""
     # A map has a value of width 0: the key stands in for it.
     if (reason := cpu.refusal(call if call.value.shape[3] else replace(call, value=call.key))) is not None:
         raise ValueError(f"uwaga.sequence_parallel: the native kernels cannot serve this call: {reason}")
 
 
-def _check_served(
-    query: Any, key: Any, value: Any, bias: Any, normalize: str | None, dropout: float, impl: str | None
-) -> None:
+def _check_served(query: Any, key: Any, value: Any, options: AttentionOptions, impl: str | None) -> None:
     """ValueError or NotImplementedError for what attention over processes does not do."""
     at = "uwaga.sequence_parallel:"
     if any(isinstance(x, Ragged) for x in (query, key, value)):
         raise ValueError(f"{at} query, key and value must be tensors; Ragged batches are not divided over processes")
-    if isinstance(bias, Tensor):
+    if isinstance(options.bias, Tensor):
         raise ValueError(f"{at} bias must be AlibiBias or RelativeBias, which know positions, not a tensor")
-    if normalize is None:
+    if options.normalize is None:
         raise ValueError(f"{at} normalize must be 'softmax'")
-    if dropout:
+    if options.dropout:
         raise ValueError(f"{at} dropout must be 0.0")
     if impl not in (None, "cpu"):
         raise ValueError(f"{at} impl must be None or 'cpu', not {impl!r}")
@@ -243,7 +234,7 @@ def agree(group: Group, stage: int, number: int, header: Sequence[int], failure:
     return [x[3:] for x in found]
 
 
-def need_equal(name: str, by_rank: Sequence[object]) -> None:
+def check_equal(name: str, by_rank: Sequence[object]) -> None:
     """ValueError, with the first two ranks that differ, unless all processes have the same."""
     for rank, found in enumerate(by_rank):
         if found != by_rank[0]:

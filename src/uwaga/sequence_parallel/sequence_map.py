@@ -11,12 +11,12 @@ from uwaga.maps.engines import cpu, tiles
 from uwaga.maps.map import TopK
 from uwaga.maps.spec import Normalizer, Selection
 from uwaga.maps.statistics.row_cache import RowCache
-from uwaga.ops.attention.arguments import restore, restore_lse
+from uwaga.ops.attention.arguments import AttentionOptions, unflatten_lse, unflatten_output
 from uwaga.ops.attention.call import Call
 from uwaga.ops.biases import DistanceBias
 from uwaga.ops.masks import Mask
 from uwaga.sequence_parallel.exchange import Group
-from uwaga.sequence_parallel.sequence import RECEIVED, ROW, Division, agree, divide, need_equal
+from uwaga.sequence_parallel.sequence import RECEIVED, ROW, Division, agree, check_equal, divide
 
 # Rows that a column is summed over in float32 before their sum is added in float64: kRowsAtOnce of native/drivers/head_weights.h.
 _ROWS_AT_ONCE = 96
@@ -61,7 +61,7 @@ class SequenceMap:
             raise ValueError(f"uwaga.sequence_parallel.attention_map: topk needs a k of at least 1, not {k!r}")
         weights, positions = self._rows.top(k)
         positions = torch.where(positions < 0, positions, positions + self._first_visible)
-        return TopK(restore(self._query, weights), restore(self._query, positions))
+        return TopK(unflatten_output(self._query, weights), unflatten_output(self._query, positions))
 
     def received(self) -> Tensor:
         """(..., H, m): the weight that each of this process's keys receives from all queries of the sequence.
@@ -80,7 +80,7 @@ class SequenceMap:
         part = division.part(call, query, call.key, call.key[..., :0], rows[division.group.rank], own)
         with torch.no_grad():
             found = cpu.received(part, Normalizer(maximum, total), None)
-        restored = restore_lse(self._key, found)
+        restored = unflatten_lse(self._key, found)
         assert isinstance(restored, Tensor)
         return restored
 
@@ -94,7 +94,7 @@ class SequenceMap:
         """
         division, queries = self._division, self._division.query_starts[-1]
         found = agree(division.group, ROW, division.number, [query], None)
-        need_equal("the query of a row", [x[0] for x in found])
+        check_equal("the query of a row", [x[0] for x in found])
         if not 0 <= query < queries:
             raise IndexError(f"uwaga.sequence_parallel.attention_map: row {query} is not one of the {queries} queries")
         owner = max(rank for rank in range(division.group.size) if division.query_starts[rank] <= query)
@@ -112,7 +112,7 @@ class SequenceMap:
         return self._per_query(row)
 
     def _per_query(self, statistic_BHn: Tensor) -> Tensor:
-        found = restore_lse(self._query, statistic_BHn)
+        found = unflatten_lse(self._query, statistic_BHn)
         assert isinstance(found, Tensor)
         return found
 
@@ -142,6 +142,6 @@ def attention_map(
     """
     with torch.no_grad():
         call, division, _ = divide(
-            Group.of(group), query, key, None, mask, bias, scale, "softmax", softcap, sinks, 0.0, None
+            Group.of(group), query, key, None, AttentionOptions(mask, bias, scale, "softmax", softcap, sinks), None
         )
         return SequenceMap(query, key, call, division)

@@ -230,7 +230,7 @@ class Catalog:
             return [str(error)]
         return [] if found == ["ok"] else found
 
-    def strays(self) -> dict[str, list[int]]:
+    def orphan_rows(self) -> dict[str, list[int]]:
         """Ids of records and deletions whose row is in no segment, by table."""
         inside = "EXISTS (SELECT 1 FROM segments WHERE t.id BETWEEN first_id AND last_id)"
         return {
@@ -271,7 +271,7 @@ class Catalog:
     def remove_records(self, first: int, last: int) -> None:
         self._connection.execute("DELETE FROM records WHERE id BETWEEN ? AND ?", (first, last))
 
-    def remove_strays(self, ids: Sequence[int]) -> None:
+    def remove_orphan_rows(self, ids: Sequence[int]) -> None:
         """Removes what is said of rows that are in no segment."""
         pairs = [(number,) for number in ids]
         for table in ("records", "deleted"):

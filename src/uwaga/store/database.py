@@ -194,7 +194,7 @@ class SoftDatabase:
 
     def refresh(self) -> None:
         """Shows the database as it is now, with what a writer has changed since. Raises SoftDatabaseError."""
-        self._need_open()
+        self._check_open()
         self._catalog.refresh()
         before: set[str] | None = None
         while True:
@@ -239,7 +239,7 @@ class SoftDatabase:
         return list(self._catalog.fields)
 
     def __len__(self) -> int:
-        self._need_open()
+        self._check_open()
         return sum(entry.rows for entry in self._entries) - len(self._catalog.deleted())
 
     def ids(self) -> Tensor:
@@ -261,19 +261,19 @@ class SoftDatabase:
 
     def records(self, ids: Iterable[int]) -> list[Record]:
         """The records of rows, in the order of `ids`; empty for a row without one, or that is not in the database."""
-        self._need_open()
+        self._check_open()
         listed = _integers(ids, "records")
         found = self._catalog.records(number for number in listed if 0 <= number < MOST_IDS)
         return [found.get(number, {}) for number in listed]
 
     def counts(self, field: str) -> dict[Value, int]:
         """How many rows have each value of a field of their records."""
-        self._need_open()
+        self._check_open()
         return self._catalog.counts(field)
 
-    def stats(self) -> dict[str, object]:
+    def stats(self) -> dict[str, Any]:
         """Sizes and settings, as plain values."""
-        self._need_open()
+        self._check_open()
         rows = len(self)
         stored = sum(segment.keys.nbytes + (segment.values.nbytes if segment.values is not segment.keys else 0)
                      for segment in self._segments.values())  # fmt: skip
@@ -400,14 +400,14 @@ class SoftDatabase:
 
     def _all(self) -> LiveRows:
         """All rows."""
-        self._need_open()
+        self._check_open()
         self._drop_truncated()
         if self._live is None:
             deleted = self._catalog.deleted()
             rows: list[np.ndarray | None] = []
             for entry in self._entries:
                 of_it = entry.among(deleted)
-                self._need_readable(entry, len(of_it) < entry.rows)
+                self._check_readable(entry, len(of_it) < entry.rows)
                 if entry.file not in self._segments:
                     rows.append(np.empty(0, np.int64))
                     continue
@@ -420,12 +420,12 @@ class SoftDatabase:
         """The rows that meet a condition."""
         if where is None:
             return self._all()
-        self._need_open()
+        self._check_open()
         self._drop_truncated()
         ids = self._catalog.select(where, parameters)
         rows: list[np.ndarray | None] = []
         for entry in self._entries:
-            self._need_readable(entry, bool(entry.among(ids).size))
+            self._check_readable(entry, bool(entry.among(ids).size))
             segment = self._segments.get(entry.file)
             rows.append(np.empty(0, np.int64) if segment is None else segment.row_of(ids))
         return self._live_rows(self._entries, rows)
@@ -442,7 +442,7 @@ class SoftDatabase:
                 self._broken[entry.file] = reason
                 self._live = None
 
-    def _need_readable(self, entry: Entry, is_needed: bool) -> None:
+    def _check_readable(self, entry: Entry, is_needed: bool) -> None:
         if is_needed and entry.file in self._broken:
             raise SoftDatabaseError(
                 f"{self._broken[entry.file]}. Restore the file, or delete these rows to read the others"
@@ -479,7 +479,7 @@ class SoftDatabase:
         shape = query.shape[: query.dim() - len(tail)]
         return _Queries(flat, shape if heads == 1 else (*shape, heads))
 
-    def _need_open(self) -> None:
+    def _check_open(self) -> None:
         if self._is_closed:
             raise SoftDatabaseError(f"{self.path}: the database is closed")
 
@@ -506,7 +506,7 @@ class SoftDatabase:
                 are ids below 10^12; nothing is added.
             SoftDatabaseError: another process writes, or the rows cannot be written; nothing is added.
         """
-        self._need_open()
+        self._check_open()
         if model is not None and model != self.model:
             raise ValueError(
                 f"SoftDatabase.append: the keys were made by {model!r}, and {self.path} was created for {self.model!r}"
@@ -588,7 +588,7 @@ class SoftDatabase:
                 self._catalog.remove_segment(entry)
                 self._catalog.remove_records(entry.first_id, entry.last_id)
             self._catalog.delete(listed[is_there].tolist())
-            self._catalog.remove_strays(listed[~is_anywhere].tolist())
+            self._catalog.remove_orphan_rows(listed[~is_anywhere].tolist())
         if lost:
             self.refresh()
             self._remove_unlisted()
@@ -614,7 +614,7 @@ class SoftDatabase:
         """Everything that is wrong: every byte of every segment is compared with its checksum, and the catalog checked by SQLite.
 
         Of a segment that a writer has replaced since the moment that is shown, the bytes that are still mapped are compared."""
-        self._need_open()
+        self._check_open()
         found = [Damage(catalog.FILE, None, None, text) for text in self._catalog.problems()]
         for entry in self._entries:
             damages = list(segments.check(self._segment_folder(), entry, self.layout))
@@ -622,7 +622,7 @@ class SoftDatabase:
                 damages = list(segments.check_mapped(self._segments[entry.file]))
             found += damages
         if not found:
-            for table, ids in self._catalog.strays().items():
+            for table, ids in self._catalog.orphan_rows().items():
                 found += [Damage(catalog.FILE, n, n, f"the row is in {table} and in no segment") for n in ids]
         return found
 
@@ -681,7 +681,7 @@ class SoftDatabase:
 
     def _begin_writing(self) -> None:
         """Makes this the writer. Raises SoftDatabaseError where another one is."""
-        self._need_open()
+        self._check_open()
         self._segment_folder()
         if self._is_writer:
             return
@@ -782,7 +782,7 @@ class SoftDatabase:
         live = self._all()
         kept = [n for n, segment in enumerate(live.segments) if segment.entry in group]
         for n in kept:
-            _need_undamaged(live.segments[n], live.rows[n])
+            _check_undamaged(live.segments[n], live.rows[n])
         part = LiveRows([live.segments[n] for n in kept], [live.rows[n] for n in kept])
         dtype = DTYPES[self.layout.dtype]
         if len(part):
@@ -832,7 +832,7 @@ class _Queries(NamedTuple):
     shape: tuple[int, ...]  # of the result for each query and head
 
 
-def _need_undamaged(segment: Segment, rows: np.ndarray | None) -> None:
+def _check_undamaged(segment: Segment, rows: np.ndarray | None) -> None:
     """Raises SoftDatabaseError where rows of a segment (None: all) differ from their checksum."""
     ids = None if rows is None else segment.id_of(rows)
     for first, last in segments.damaged_rows(segment):

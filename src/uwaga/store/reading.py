@@ -28,8 +28,8 @@ import torch
 from torch import Tensor
 
 from uwaga.maps.engines import available
-from uwaga.maps.spec import RowsWanted
-from uwaga.ops.attention.arguments import make_call
+from uwaga.maps.spec import RowStatisticsRequest
+from uwaga.ops.attention.arguments import AttentionOptions, make_call
 from uwaga.store.segments import CHUNK, Segment
 
 BLOCK = 2048  # rows; the engines' own unit of keys, with a softmax of its own
@@ -289,9 +289,9 @@ class _Pass:
             values = live.values(start, start + count * rows) if live.has_values() else keys
             value_nHKE = values.unflatten(0, (count, rows)).transpose(1, 2)
         query_nHQD = self._query.expand(count, *self._query.shape)
-        call = make_call(query_nHQD, key_nHKD, value_nHKE, None, None, wanted.scale, "softmax", None, None, 0.0, True)
+        call = make_call(query_nHQD, key_nHKD, value_nHKE, AttentionOptions(scale=wanted.scale), wants_lse=True)
         top = min(wanted.top, rows)
-        wants = RowsWanted(output=wanted.attention, entropy=wanted.attention, top=top)
+        wants = RowStatisticsRequest(output=wanted.attention, entropy=wanted.attention, top=top)
         found = available.choose(call, None).rows(call, wants)
         maximum_nR = found.normalizer.maximum.flatten(1).numpy().astype(np.float64)
         lse_nR = maximum_nR + np.log(found.normalizer.sum.flatten(1).numpy().astype(np.float64))

@@ -32,7 +32,7 @@ from uwaga._base.errors import CheckpointError, SoftDatabaseError
 from uwaga._base.terminal import printable
 
 CHUNK = 1024  # rows of a checksum and a bound
-_FORMAT = "uwaga.store "  # and the version
+_FORMAT = "uwaga.memory "  # and the version; the name that the package had when the first files were written
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 NAMES = re.compile(r"[0-9]{12}-[0-9a-f]{16}\.safetensors")
 VERSION = 1  # of the files of a database: catalog and segments

@@ -35,7 +35,7 @@ def new_model(settings: Settings, seed: int) -> nn.Module:
     Raises:
         ConfigError: the weights would not fit into the memory of this machine.
     """
-    _need_memory(settings)
+    _check_memory(settings)
     with seeds.fork_rng(torch.device("cpu")):  # layers draw weights of their own, which are drawn again
         model = empty_model(settings)
     generator, draw = torch.Generator().manual_seed(seed), _drawing(settings)
@@ -48,7 +48,7 @@ def new_model(settings: Settings, seed: int) -> nn.Module:
     return model.train()
 
 
-def _need_memory(settings: Settings) -> None:
+def _check_memory(settings: Settings) -> None:
     """Raises ConfigError, before anything is allocated: the weights alone are larger than this machine's memory."""
     with torch.device("meta"):
         weights = sum(weight.numel() for weight in empty_model(settings).parameters())

@@ -5,14 +5,22 @@ Letters: R rows of a batch, H query heads, Q queries, K keys, T tokens of one te
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
 
+import torch
+
+from uwaga._base.errors import DataError
 from uwaga.inspect.heads.table import HeadTable
 from uwaga.inspect.recordings.recording import Recording
 from uwaga.inspect.recordings.stack import KINDS
 from uwaga.maps.base import WeightMap
 from uwaga.maps.map import AttentionMap
 from uwaga.models.text.token_text import TokenText, Written, join_tokens, token_text
+from uwaga.store.encoders import COSINE_SCALE, encoder_of
+
+if TYPE_CHECKING:
+    from uwaga.store import SoftDatabase
 
 _OF_KIND = {"encoder": ("encoder", "encoder"), "decoder": ("decoder", "decoder"), "cross": ("decoder", "encoder")}
 
@@ -103,6 +111,31 @@ class ViewModel:
             return cls(sides=(first,), title=first.title)
         other = _side(second, second_tokens, second_title, model if second_model is None else second_model, second_row)
         return cls(sides=(first, other), title=" | ".join(dict.fromkeys([first.title, other.title])))
+
+    @classmethod
+    def of_question(cls, db: "SoftDatabase", question: str, model: str | None = None) -> "ViewModel":
+        """The attention of a question over all passages of a database, which are the keys.
+
+        model: as `uwaga.store.encoder_of`. Raises DataError: there are no passages; otherwise as that and `SoftDatabase.map`.
+        """
+        if not len(db):
+            raise DataError(f"{db.path}: has no passages yet; uwaga store add adds them")
+        vector = encoder_of(db, model).encode([question], overflow="mean")
+        passages = [str(record.get("text", "")) for record in db.records(db.ids().tolist())]
+        shown = cls.create(
+            {("cross", 0): db.map(torch.from_numpy(vector), scale=COSINE_SCALE)},
+            tokens={"encoder": passages, "decoder": [question]},
+            title=question,
+            model=(db.model or "").partition("@")[0],
+        )
+        # Whole passages, with an empty line between them.
+        ends = accumulate(len(passage) + 2 for passage in passages)
+        places = [(end - 2 - len(passage), end - 2) for passage, end in zip(passages, ends, strict=True)]
+        written = {
+            "encoder": Written("\n\n".join(passages), places),
+            "decoder": Written(question, [(0, len(question))]),
+        }
+        return replace(shown, sides=(replace(shown.sides[0], sources=written),))
 
     @classmethod
     def empty(cls) -> "ViewModel":

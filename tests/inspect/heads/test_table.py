@@ -31,7 +31,7 @@ def statistics(dense_HQK: torch.Tensor) -> dict[str, torch.Tensor]:
         "normalized_entropy": torch.cat((entropy[..., :1] * 0, entropy[..., 1:] / (i[1:, 0] + 1).log()), -1),
         "peak": dense_HQK.amax(-1),
         "distance": (dense_HQK * (j - i).abs()).sum(-1),
-        "support": 1 / dense_HQK.square().sum(-1),
+        "effective_count": 1 / dense_HQK.square().sum(-1),
         "sink": dense_HQK[..., 0],
         "learned_sink": 1 - dense_HQK.sum(-1),
     }
@@ -51,7 +51,17 @@ def test_every_column_is_the_mean_of_its_statistic() -> None:
 
 
 def test_columns_are_these_and_those_of_tokens_come_with_tokens() -> None:
-    names = ["layer", "head", "entropy", "normalized_entropy", "peak", "distance", "support", "sink", "learned_sink"]
+    names = [
+        "layer",
+        "head",
+        "entropy",
+        "normalized_entropy",
+        "peak",
+        "distance",
+        "effective_count",
+        "sink",
+        "learned_sink",
+    ]
     assert list(head_table(layer()).columns) == [*names, "previous_token"]
     assert list(head_table(layer(), TOKENS).columns) == [*names, "previous_token", "duplicate_token", "induction"]
 
@@ -184,7 +194,7 @@ def test_nothing_changes_between_a_recording_and_itself() -> None:
     made = recording(cross=False)
     table = head_changes(made, made)
     assert table.columns["total_variation"] == [0.0] * 4
-    assert table.columns["support"] == [0.0] * 4
+    assert table.columns["effective_count"] == [0.0] * 4
 
 
 def test_one_head_that_changed_comes_first() -> None:

@@ -194,7 +194,7 @@ def test_explore_is_driven_by_the_rail_the_text_and_the_keys(serve: Any, make_ma
     words = ["[CLS]", "the", "cat", "saw", "the", "dog", "and", "ran", "[SEP]"]
     maps = make_maps(len(words), layers=3, heads=4)
     page = open_page(serve(maps, tokens=words).address)
-    rail = page.get_by_role("listbox", name="Telling heads")
+    rail = page.get_by_role("listbox", name="Most distinctive heads")
     chosen = rail.get_by_role("option", selected=True)
     chosen.wait_for()
     cards = rail.get_by_role("option").count()

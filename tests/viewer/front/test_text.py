@@ -42,7 +42,7 @@ def words(count: int) -> list[str]:
 
 @pytest.fixture
 def open_page(open_page: Open) -> Open:
-    """Opens a page at the first head with nothing picked: "Explore" would open at the most telling head and pick a link."""
+    """Opens a page at the first head with nothing picked: "Explore" would open at the most distinctive head and pick a link."""
     where = "tab=overview&layer=0"
     return lambda address, **options: open_page(f"{address}{'&' if '#' in address else '#'}{where}", **options)
 

@@ -148,7 +148,7 @@ def test_every_view_of_a_real_model(view_of: Callable[..., View], open_page: Any
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_the_first_screen(open_page: Any, keep: Any, recordings: Any, text_view: View, theme: str) -> None:
-    """It opens on a telling head whose strongest link is said with its exact weight, at three widths, with nothing cut off."""
+    """It opens on a distinctive head whose strongest link is said with its exact weight, at three widths, with nothing cut off."""
     for width, height in ((1400, 900), (800, 900), (360, 780)):
         page = open_page(text_view.address, width=width, height=height, color_scheme=theme)
         page.locator('.uwaga-rail-card[aria-selected="true"]').wait_for()

@@ -42,7 +42,14 @@ def test_cross_attention_has_no_distances() -> None:
     found = (
         ViewService(ViewModel.create(m)).answer({"ask": "statistics", "side": "0", "kind": "cross", "layer": 0}).meta
     )
-    assert list(found["columns"]) == ["entropy", "normalized_entropy", "peak", "support", "sink", "learned_sink"]
+    assert list(found["columns"]) == [
+        "entropy",
+        "normalized_entropy",
+        "peak",
+        "effective_count",
+        "sink",
+        "learned_sink",
+    ]
 
 
 def test_the_difference_is_that_of_the_statistics(maps, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,8 +69,8 @@ def test_the_difference_is_that_of_the_statistics(maps, monkeypatch: pytest.Monk
         for name, column in found["columns"].items():
             sides = zip(first["columns"][name], second["columns"][name], strict=True)
             assert column == [None if None in pair else pair[0] - pair[1] for pair in sides], name
-        # A support is at most K: the support of the differences would be huge where the maps agree.
-        assert max(map(abs, found["columns"]["support"])) < 11
+        # An effective count is at most K: that of the differences would be huge where the maps agree.
+        assert max(map(abs, found["columns"]["effective_count"])) < 11
 
 
 def test_a_difference_is_computed_in_steps(long_map: uwaga.AttentionMap, follow) -> None:

@@ -122,7 +122,7 @@ def head_table(
         normalized_entropy  entropy over the log of the number of visible keys: 0 for one key, 1 for equal weights
         peak                the largest weight
         distance            sum_j a_ij |j - p|, in tokens, where p is the query's position among the keys
-        support             1 / sum_j a_ij^2, the effective number of keys (Hill number of order 2)
+        effective_count     1 / sum_j a_ij^2, the effective number of keys (Hill number of order 2)
         sink                the weight on the first key (Xiao et al., "Efficient Streaming Language Models with Attention
                             Sinks", 2023)
         learned_sink        the share of a learned sink, 0 without one
@@ -244,14 +244,14 @@ def _name(layer: object) -> str:
 
 def _statistics(m: AttentionMap, tokens: Tensor | Ragged | None) -> dict[str, Tensor]:
     """(H,) each."""
-    m.prepare(entropy=True, support=True, distance=True, topk=1)  # one pass for all statistics of rows
+    m.prepare(entropy=True, effective_count=True, distance=True, topk=1)  # one pass for all statistics of rows
     sink = m.sink()
     per_query: dict[str, PerQuery] = {
         "entropy": m.entropy(),
         "normalized_entropy": m.entropy(normalize=True),
         "peak": m.peak().weight,
         "distance": m.distance(),
-        "support": m.support(order=2),
+        "effective_count": m.effective_count(order=2),
         "sink": sink.first_key,
         "learned_sink": sink.learned,
     }

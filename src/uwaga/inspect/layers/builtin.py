@@ -24,7 +24,7 @@ def find_attentions(model: nn.Module) -> list[AttentionLayer]:
         id(layer)
         for module in model.modules()
         # A model that continues its prompt is a decoder, whatever its layers are called.
-        if getattr(module, "prompt_counts", False) is True
+        if getattr(module, "is_decoder_only", False) is True
         for layer in module.modules()
     }
     counts = dict.fromkeys(("encoder", "decoder", "cross"), 0)

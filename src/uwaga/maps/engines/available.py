@@ -4,7 +4,7 @@ from types import ModuleType
 
 from uwaga.maps.engines import cpu, reference, triton
 from uwaga.ops.attention.call import Call
-from uwaga.ops.attention.choose import Choice
+from uwaga.ops.engine_choice import Choice, first, named, refusals
 
 _ENGINES: dict[str, ModuleType] = {"cpu": cpu, "reference": reference, "triton": triton}
 # In order of preference; the last one refuses no call. Triton's interpreter serves CPU tensors, but only by name.
@@ -23,20 +23,23 @@ def choose(call: Call, impl: str | None) -> ModuleType:
     Raises:
         ValueError: no engine has this name, or it refuses the call: a named engine has no fallback.
     """
+
+    def refusal(name: str) -> str | None:
+        return _refusal(call, name)
+
     if impl is None:
-        return next(engine for engine in (_ENGINES[known] for known in _order(call)) if engine.refusal(call) is None)
-    if impl not in _ENGINES:
-        raise ValueError(f"AttentionMap: impl must be one of {', '.join(map(repr, NAMES))} or None, not {impl!r}")
-    if (why := _ENGINES[impl].refusal(call)) is not None:
-        raise ValueError(f"AttentionMap: engine {impl!r} cannot serve this map: {why}")
-    return _ENGINES[impl]
+        return _ENGINES[first(_order(call), refusal)]
+    return _ENGINES[named(impl, NAMES, refusal, function="AttentionMap", what="map")]
 
 
 def explain(call: Call, engine: ModuleType) -> Choice:
     """The engine that serves a map, why, and why each other one would not."""
-    refusals = {other: module.refusal(call) for other, module in _ENGINES.items()}
-    refused = {other: why for other, why in refusals.items() if why is not None}
-    return Choice(name(engine), _WHY[name(engine)], refused)
+    return Choice(name(engine), _WHY[name(engine)], refusals(_ENGINES, lambda other: _refusal(call, other)))
+
+
+def _refusal(call: Call, name: str) -> str | None:
+    why: str | None = _ENGINES[name].refusal(call)
+    return why
 
 
 def _order(call: Call) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from uwaga._base import native
 from uwaga._base.tracing import has_tangent, is_plain_tensor, is_tracing, is_transformed
-from uwaga.maps.spec import Normalizer, Rows, RowsWanted, Selection
+from uwaga.maps.spec import Normalizer, RowStatistics, RowStatisticsRequest, Selection
 from uwaga.ops.attention.call import Call, new_output
 from uwaga.ops.attention.engines import cpu
 from uwaga.ops.attention.native_structs import (
@@ -50,10 +50,10 @@ def refusal(call: Call) -> str | None:
     return cpu.refusal(call if call.value.shape[3] else replace(call, value=call.key))
 
 
-def rows(call: Call, wanted: RowsWanted) -> Rows:
+def rows(call: Call, request: RowStatisticsRequest) -> RowStatistics:
     """Statistics of the rows, and the output where it is wanted, in one pass."""
     _check()
-    found = _new_rows(call, wanted)
+    found = _new_rows(call, request)
     result = FORWARD_RESULT.pack(*tensor_fields(found.output), *row_fields(None))
     statistics = ROW_STATISTICS.pack(
         *row_fields(found.normalizer.maximum),
@@ -61,12 +61,12 @@ def rows(call: Call, wanted: RowsWanted) -> Rows:
         *row_fields(found.entropy),
         *row_fields(found.squares),
         *row_fields(found.distance),
-        *start_fields(*(wanted.distance or (START_LAST, 0, None))),
-        wanted.top,
+        *start_fields(*(request.distance or (START_LAST, 0, None))),
+        request.top,
         *entry_fields(found.top_weights),
         *entry_fields(found.top_positions),
     )
-    selection, alive = _selection(wanted.selection)
+    selection, alive = _selection(request.selection)
     _run("uwaga_rows", call, result, statistics, selection)
     del alive
     return found
@@ -163,18 +163,18 @@ def _empty(*sizes: int, dtype: torch.dtype = torch.float32) -> Tensor:
     return torch.empty(sizes, dtype=dtype, device="cpu")
 
 
-def _new_rows(call: Call, wanted: RowsWanted) -> Rows:
+def _new_rows(call: Call, request: RowStatisticsRequest) -> RowStatistics:
     """Uninitialised results."""
     sizes = call.query.shape[:3]
-    top = (*sizes, wanted.top)
-    return Rows(
+    top = (*sizes, request.top)
+    return RowStatistics(
         normalizer=Normalizer(maximum=_empty(*sizes), sum=_empty(*sizes)),
-        output=new_output(call) if wanted.output else None,
-        entropy=_empty(*sizes) if wanted.entropy else None,
-        squares=_empty(*sizes) if wanted.squares else None,
-        distance=_empty(*sizes) if wanted.distance is not None else None,
-        top_weights=_empty(*top) if wanted.top else None,
-        top_positions=_empty(*top, dtype=torch.int64) if wanted.top else None,
+        output=new_output(call) if request.output else None,
+        entropy=_empty(*sizes) if request.entropy else None,
+        squares=_empty(*sizes) if request.squares else None,
+        distance=_empty(*sizes) if request.distance is not None else None,
+        top_weights=_empty(*top) if request.top else None,
+        top_positions=_empty(*top, dtype=torch.int64) if request.top else None,
     )
 
 

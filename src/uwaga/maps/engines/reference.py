@@ -14,8 +14,8 @@ from torch import Tensor
 from uwaga._base.tracing import without_autocast
 from uwaga.maps.engines import tiles
 from uwaga.maps.engines.tiles import Tile
-from uwaga.maps.spec import Normalizer, Rows, RowsWanted, Selection
-from uwaga.maps.tracing import need_lengths
+from uwaga.maps.spec import Normalizer, RowStatistics, RowStatisticsRequest, Selection
+from uwaga.maps.tracing import check_lengths
 from uwaga.ops.attention.call import Call, compute_dtype
 from uwaga.ops.attention.reference import mix
 from uwaga.ops.attention.sequences import split
@@ -29,12 +29,12 @@ def refusal(call: Call) -> None:
     return
 
 
-def rows(call: Call, wanted: RowsWanted) -> Rows:
+def rows(call: Call, request: RowStatisticsRequest) -> RowStatistics:
     if call.query_offsets is None:
-        return _dense_rows(call, wanted)
-    need_lengths()
-    parts = [_dense_rows(part, _of_sequence(wanted, at)) for at, part in enumerate(split(call))]
-    return _join_rows([_dense_rows(*_empty_sequence(call, wanted)), *parts])
+        return _dense_rows(call, request)
+    check_lengths()
+    parts = [_dense_rows(part, _of_sequence(request, at)) for at, part in enumerate(split(call))]
+    return _join_rows([_dense_rows(*_empty_sequence(call, request)), *parts])
 
 
 def mass(call: Call, normalizer: Normalizer, program: MaskProgram, tensors: tuple[Tensor, ...]) -> Tensor:
@@ -71,47 +71,47 @@ def pool(
     return cells, torch.cat([query_edges.new_zeros((0, *sizes, 2)), *positions])
 
 
-def _of_sequence(wanted: RowsWanted, at: int) -> RowsWanted:
+def _of_sequence(request: RowStatisticsRequest, at: int) -> RowStatisticsRequest:
     """The same for one sequence of a ragged call."""
-    if wanted.distance is None:
-        return wanted
-    mode, value, starts = wanted.distance
+    if request.distance is None:
+        return request
+    mode, value, starts = request.distance
     if starts is None:
-        return wanted
-    return replace(wanted, distance=(mode, value, starts[at : at + 1]))
+        return request
+    return replace(request, distance=(mode, value, starts[at : at + 1]))
 
 
-def _empty_sequence(call: Call, wanted: RowsWanted) -> tuple[Call, RowsWanted]:
+def _empty_sequence(call: Call, request: RowStatisticsRequest) -> tuple[Call, RowStatisticsRequest]:
     """A sequence without queries and keys, which gives the results of a batch without sequences their shape and dtype."""
     plain = replace(call.options, mask_program=())
     call = replace(call, query=call.query[:, :, :0], key=call.key[:, :, :0], value=call.value[:, :, :0], options=plain)
     call = replace(call, relative=None, bias=None, query_offsets=None, key_offsets=None, mask_tensors=())
-    return call, wanted if wanted.distance is None else replace(wanted, distance=(START_VALUE, 0, None))
+    return call, request if request.distance is None else replace(request, distance=(START_VALUE, 0, None))
 
 
 def _split(call: Call, normalizer: Normalizer) -> list[tuple[Call, Normalizer]]:
     """The sequences of a ragged call, each with its part of the normalizer."""
-    need_lengths()
+    check_lengths()
     assert call.query_offsets is not None
     lengths = call.query_offsets.diff().tolist()
     known = zip(*(x.split(lengths, dim=2) for x in normalizer), strict=True)
     return [(part, Normalizer(*x)) for part, x in zip(split(call), known, strict=True)]
 
 
-def _dense_rows(call: Call, wanted: RowsWanted) -> Rows:
+def _dense_rows(call: Call, request: RowStatisticsRequest) -> RowStatistics:
     """`rows` of a dense call: all tiles, or those with selected rows."""
-    height, selection = tiles.height(call), wanted.selection
+    height, selection = tiles.height(call), request.selection
     if selection is None:
-        return _join_rows([_row_tile(call, tile, wanted) for tile in tiles.tiles(call, height)])
+        return _join_rows([_row_tile(call, tile, request) for tile in tiles.tiles(call, height)])
     part, queries = tiles.select_heads(call, selection.sequences, selection.heads), selection.queries
     some = _join_rows(
-        [_row_tile(part, tile, wanted) for tile in tiles.tiles(part, height, tiles.starts(queries, height))]
+        [_row_tile(part, tile, request) for tile in tiles.tiles(part, height, tiles.starts(queries, height))]
     )
     places = tiles.blocks(queries, height, call.query.shape[2])
     return _each(lambda x: _place(x, call, selection, places), some)
 
 
-def _join_rows(parts: Sequence[Rows]) -> Rows:
+def _join_rows(parts: Sequence[RowStatistics]) -> RowStatistics:
     """The rows of consecutive parts."""
     return _each(lambda *x: torch.cat(x, dim=2), *parts)
 
@@ -177,11 +177,11 @@ def _selected(call: Call, selection: Selection, keys: Tensor) -> Iterator[tuple[
         yield inside, Tile(selection.queries[inside], found, seen)
 
 
-def _each(function: Callable[..., Tensor], *parts: Rows) -> Rows:
+def _each(function: Callable[..., Tensor], *parts: RowStatistics) -> RowStatistics:
     """The function applied to every field that is not None."""
     normalizers, *others = zip(*parts, strict=True)
     normalizer = Normalizer(*(function(*x) for x in zip(*normalizers, strict=True)))
-    return Rows(normalizer, *(None if x[0] is None else function(*x) for x in others))
+    return RowStatistics(normalizer, *(None if x[0] is None else function(*x) for x in others))
 
 
 def _place(x: Tensor, call: Call, selection: Selection, places: Tensor) -> Tensor:
@@ -204,16 +204,16 @@ def _tiles_and_weights(call: Call, normalizer: Normalizer) -> Iterator[tuple[Til
         yield tile, tiles.weights(tile, Normalizer(*(x[:, :, tile.rows] for x in normalizer)))
 
 
-def _row_tile(call: Call, tile: Tile, wanted: RowsWanted) -> Rows:
+def _row_tile(call: Call, tile: Tile, request: RowStatisticsRequest) -> RowStatistics:
     normalizer = tiles.normalizer(call, tile)
     weights_BHCK = tiles.weights(tile, normalizer)
-    top = _top(tile, weights_BHCK, wanted.top) if wanted.top else (None, None)
-    return Rows(
+    top = _top(tile, weights_BHCK, request.top) if request.top else (None, None)
+    return RowStatistics(
         normalizer=normalizer,
-        output=_output(call, tile, weights_BHCK) if wanted.output else None,
-        entropy=_entropy(weights_BHCK) if wanted.entropy else None,
-        squares=weights_BHCK.square().sum(-1) if wanted.squares else None,
-        distance=None if wanted.distance is None else _distance(call, tile, weights_BHCK, wanted.distance),
+        output=_output(call, tile, weights_BHCK) if request.output else None,
+        entropy=_entropy(weights_BHCK) if request.entropy else None,
+        squares=weights_BHCK.square().sum(-1) if request.squares else None,
+        distance=None if request.distance is None else _distance(call, tile, weights_BHCK, request.distance),
         top_weights=top[0],
         top_positions=top[1],
     )

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from uwaga._base.tracing import has_tangent, is_plain_tensor, is_tracing, is_transformed
-from uwaga.maps.spec import Normalizer, Rows, RowsWanted, Selection
+from uwaga.maps.spec import Normalizer, RowStatistics, RowStatisticsRequest, Selection
 from uwaga.ops.attention import choose
 from uwaga.ops.attention.call import Call
 from uwaga.ops.attention.operators import run
@@ -91,22 +91,22 @@ def _kernels() -> ModuleType:
     return importlib.import_module("uwaga.maps.engines.triton_kernels")
 
 
-def rows(call: Call, wanted: RowsWanted) -> Rows:
+def rows(call: Call, request: RowStatisticsRequest) -> RowStatistics:
     """Statistics of the rows in one pass over the keys; an output that is wanted is computed by `uwaga.attention`'s engine."""
     output = None
-    if wanted.output:
+    if request.output:
         _check()
         output, _ = run(call, choose.engine_name(call, None))
-    starts = None if wanted.distance is None else wanted.distance[2]
+    starts = None if request.distance is None else request.distance[2]
     launch, sizes = _Launch(call, starts), call.query.shape[:3]
-    kernels, top, selection = launch.kernels, wanted.top, wanted.selection
+    kernels, top, selection = launch.kernels, request.top, request.selection
     maximum, total = launch.new(*sizes), launch.new(*sizes)
-    entropy = launch.new(*sizes) if wanted.entropy else None
-    squares = launch.new(*sizes) if wanted.squares else None
-    distance = launch.new(*sizes) if wanted.distance is not None else None
+    entropy = launch.new(*sizes) if request.entropy else None
+    squares = launch.new(*sizes) if request.squares else None
+    distance = launch.new(*sizes) if request.distance is not None else None
     scores = launch.new(*sizes, top).fill_(-torch.inf) if top else None
     positions = launch.new(*sizes, top, dtype=torch.int32).fill_(-1) if top else None
-    mode, start, _ = wanted.distance or (START_LAST, 0, None)
+    mode, start, _ = request.distance or (START_LAST, 0, None)
     results = kernels.RowResults(
         maximum=maximum,
         sum=total,
@@ -135,7 +135,7 @@ def rows(call: Call, wanted: RowsWanted) -> Rows:
     )
     normalizer = Normalizer(maximum, total)
     found = (None, None) if scores is None or positions is None else _sorted(scores, positions, normalizer)
-    return Rows(normalizer, output, entropy, squares, distance, *found)
+    return RowStatistics(normalizer, output, entropy, squares, distance, *found)
 
 
 def _sorted(scores: Tensor, positions: Tensor, normalizer: Normalizer) -> tuple[Tensor, Tensor]:

@@ -13,7 +13,7 @@ from uwaga.ops.mask_program import MaskProgram, MaskProgramBuilder, Start
 from uwaga.ops.masks import as_mask
 from uwaga.ops.ragged import Operand, Ragged
 from uwaga.ops.score_shape import ScoreShape
-from uwaga.ops.validation import need_same_device
+from uwaga.ops.validation import check_same_device
 
 # A mask program and its tensors.
 Program = tuple[MaskProgram, tuple[Tensor, ...]]
@@ -31,7 +31,7 @@ def program(mask: object, sizes: ScoreShape, call: Call) -> Program:
     """A mask as a second mask program over the scores of the call."""
     made = as_mask(mask).over(sizes)
     for tensor in made.tensors:
-        need_same_device("mask", tensor, call.query)
+        check_same_device("mask", tensor, call.query)
     return made.program, tuple(made.tensors)
 
 
@@ -47,7 +47,7 @@ def diagonal(offset: int, start: Start, sizes: ScoreShape, call: Call) -> Progra
     made = MaskProgramBuilder(sizes)
     made.band(offset, offset, start)
     for tensor in made.tensors:
-        need_same_device("start", tensor, call.query)
+        check_same_device("start", tensor, call.query)
     return made.program, tuple(made.tensors)
 
 
@@ -113,7 +113,7 @@ def _values(name: str, given: Operand, query: Operand) -> tuple[Tensor, Tensor]:
     if not isinstance(given, Tensor):
         raise ValueError(f"AttentionMap: {name} must be a tensor, not {type(given).__name__}")
     assert isinstance(query, Tensor)
-    need_same_device(name, given, query)
+    check_same_device(name, given, query)
     return given, query
 
 

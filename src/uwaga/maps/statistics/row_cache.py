@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from uwaga.maps.engines import available
-from uwaga.maps.spec import Normalizer, Rows, RowsWanted, Selection
+from uwaga.maps.spec import Normalizer, RowStatistics, RowStatisticsRequest, Selection
 from uwaga.maps.tracing import may_branch_on
 from uwaga.ops.attention.call import Call, compute_dtype
 
-_NORMALIZER_ONLY = RowsWanted()
+_NORMALIZER_ONLY = RowStatisticsRequest()
 
 
 class RowCache:
@@ -26,6 +26,15 @@ class RowCache:
         self._normalizer = normalizer
         self._known: Tensor | None = None  # (B, H, Q) bool, while the normalizer is known for some rows only
         self._found: dict[object, Tensor] = {}
+
+    @classmethod
+    def of_pass(
+        cls, call: Call, engine: ModuleType, request: RowStatisticsRequest, rows: RowStatistics, *, from_scores: bool
+    ) -> "RowCache":
+        """What a pass over all rows has computed; `from_scores`: an engine of maps computed the normalizer, not an lse."""
+        made = cls(call, engine, rows.normalizer)
+        made._store(rows, request, from_scores=from_scores)
+        return made
 
     def __getstate__(self) -> dict[str, object]:
         return self.__dict__ | {"engine": available.name(self.engine)}
@@ -60,26 +69,26 @@ class RowCache:
         missing = selection.queries[~is_known]
         if len(missing):
             place = (b[:, None, None], h[:, None], missing)
-            found = self._run(RowsWanted(selection=selection._replace(queries=missing)))
+            found = self._run(RowStatisticsRequest(selection=selection._replace(queries=missing)))
             for kept, new in zip(self._normalizer, found.normalizer, strict=True):
                 kept[place] = new[place]
             self._known[place] = True
         return self._normalizer
 
-    def compute(self, wanted: RowsWanted) -> None:
+    def compute(self, request: RowStatisticsRequest) -> None:
         """Compute in one pass what is wanted and not known yet."""
         missing = replace(
-            wanted,
-            entropy=wanted.entropy and "entropy" not in self._found,
-            squares=wanted.squares and "squares" not in self._found,
-            distance=None if _distance_key(wanted.distance) in self._found else wanted.distance,
-            top=wanted.top if wanted.top > self._top_found() else 0,
+            request,
+            entropy=request.entropy and "entropy" not in self._found,
+            squares=request.squares and "squares" not in self._found,
+            distance=None if _distance_key(request.distance) in self._found else request.distance,
+            top=request.top if request.top > self._top_found() else 0,
         )
         if missing != _NORMALIZER_ONLY or self.known is None:
-            self.store(self._run(missing), missing, from_scores=True)
+            self._store(self._run(missing), missing, from_scores=True)
 
-    def store(self, rows: Rows, wanted: RowsWanted, *, from_scores: bool) -> None:
-        """Store the results of a pass over all rows; `from_scores`: an engine of maps computed the normalizer, not an lse."""
+    def _store(self, rows: RowStatistics, request: RowStatisticsRequest, *, from_scores: bool) -> None:
+        """Store the results of a pass over all rows; arguments as of `of_pass`."""
         if from_scores and self.call.sinks is None:  # else the maximum may be that of a sink
             self._found["max logit"] = _max_logit(rows.normalizer)
         if self.known is None:  # a known normalizer is not replaced, so that weights keep their bits
@@ -87,20 +96,20 @@ class RowCache:
         found = {
             "entropy": rows.entropy,
             "squares": rows.squares,
-            _distance_key(wanted.distance): rows.distance,
+            _distance_key(request.distance): rows.distance,
             "top": rows.top_weights,
             "top positions": rows.top_positions,
         }
         self._found |= {name: x for name, x in found.items() if x is not None}
 
     def entropy(self) -> Tensor:
-        """(B, H, Q): see `Rows`."""
-        self.compute(RowsWanted(entropy=True))
+        """(B, H, Q): see `RowStatistics`."""
+        self.compute(RowStatisticsRequest(entropy=True))
         return self._found["entropy"]
 
     def squares(self) -> Tensor:
-        """(B, H, Q): see `Rows`."""
-        self.compute(RowsWanted(squares=True))
+        """(B, H, Q): see `RowStatistics`."""
+        self.compute(RowStatisticsRequest(squares=True))
         return self._found["squares"]
 
     def max_logit(self) -> Tensor:
@@ -112,21 +121,21 @@ class RowCache:
         return self._found["max logit"]
 
     def distance(self, start: tuple[int, int, Tensor | None]) -> Tensor:
-        """(B, H, Q): see `Rows`."""
-        self.compute(RowsWanted(distance=start))
+        """(B, H, Q): see `RowStatistics`."""
+        self.compute(RowStatisticsRequest(distance=start))
         return self._found[_distance_key(start)]
 
     def top(self, k: int) -> tuple[Tensor, Tensor]:
         """(B, H, Q, k) each: the largest weights and their positions."""
-        self.compute(RowsWanted(top=k))
+        self.compute(RowStatisticsRequest(top=k))
         return self._found["top"][..., :k], self._found["top positions"][..., :k]
 
     def _top_found(self) -> int:
         return self._found["top"].shape[-1] if "top" in self._found else 0
 
-    def _run(self, wanted: RowsWanted) -> Rows:
+    def _run(self, request: RowStatisticsRequest) -> RowStatistics:
         with torch.no_grad():
-            return self.engine.rows(self.call, wanted)
+            return self.engine.rows(self.call, request)
 
     def _reset(self) -> None:
         """A normalizer that is known for no row."""

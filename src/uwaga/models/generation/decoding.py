@@ -64,7 +64,7 @@ class Generator(Protocol):
 
     config: GeneratorConfig
     training: bool
-    prompt_counts: (
+    is_decoder_only: (
         bool  # whether new tokens take the positions after the prompt's (decoder-only), else positions from 0
     )
 

@@ -235,9 +235,9 @@ def _check_positions(prompts: Ragged, new_tokens: int, model: Generator) -> None
     if most is None or not len(prompts):
         return
     longest = int(prompts.lengths.argmax())
-    read = prompts.max_length if model.prompt_counts else 1
+    read = prompts.max_length if model.is_decoder_only else 1
     if read + new_tokens - 1 > most:
-        prompt = f"prompt {longest} of {prompts.max_length} tokens and " if model.prompt_counts else ""
+        prompt = f"prompt {longest} of {prompts.max_length} tokens and " if model.is_decoder_only else ""
         fits = most - read + 1
         way_out = f"max_new_tokens may be at most {fits}" if fits > 0 else f"shorten it to {most} tokens or fewer"
         needed = read + new_tokens - 1

@@ -46,7 +46,7 @@ class GPT2Model(nn.Module):
     torch.Size([4, 20])
     """
 
-    prompt_counts = True
+    is_decoder_only = True
 
     def __init__(self, config: GPT2Config) -> None:
         super().__init__()

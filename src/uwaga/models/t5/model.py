@@ -52,7 +52,7 @@ class T5Model(nn.Module):
     torch.Size([3, 20])
     """
 
-    prompt_counts = False
+    is_decoder_only = False
 
     def __init__(self, config: T5Config) -> None:
         super().__init__()

@@ -44,7 +44,7 @@ def read(folder: Path) -> SentenceConfig:
     if modules.others:
         others = ", ".join(map(printable, modules.others))
         raise CheckpointError(f"{folder / 'modules.json'} has modules that TextEncoder does not compute: {others}")
-    _need_prompts_pooled(folder)
+    _check_prompts_pooled(folder)
     place = modules.transformer
     length, file = _tokenizer_length(place)
     if modules.max_tokens is not None:
@@ -62,7 +62,7 @@ def read(folder: Path) -> SentenceConfig:
     )
 
 
-def _need_prompts_pooled(folder: Path) -> None:
+def _check_prompts_pooled(folder: Path) -> None:
     for path in folder.glob("*_Pooling/config.json"):
         if json_files.read(path).get("include_prompt", True) is not True:
             raise CheckpointError(f"{path} leaves prompts out of pooling, which TextEncoder does not do")

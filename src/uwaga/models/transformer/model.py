@@ -58,7 +58,7 @@ class Transformer(nn.Module):
         super().__init__()
         self.config = config
         has_decoder, has_both = config.num_decoder_layers > 0, config.num_decoder_layers > 0 and config.num_layers > 0
-        self.prompt_counts = not has_both
+        self.is_decoder_only = not has_both
         self.token_embedding = nn.Embedding(config.vocab_size, config.d_model)
         own_words = config.decoder_vocab_size is not None
         self.decoder_token_embedding = nn.Embedding(config.output_vocab_size, config.d_model) if own_words else None

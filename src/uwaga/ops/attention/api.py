@@ -4,18 +4,18 @@ Letters: B batch, H query heads, G key/value heads, Q queries, K keys, D query/k
 R ragged rows.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from uwaga.ops.attention import choose, fast_path
-from uwaga.ops.attention.arguments import make_call, restore, restore_lse
+from uwaga.ops.attention.arguments import AttentionOptions, make_call, unflatten_lse, unflatten_output
 from uwaga.ops.attention.autograd import run
-from uwaga.ops.attention.choose import Choice
 from uwaga.ops.biases import DistanceBias
+from uwaga.ops.engine_choice import Choice
 from uwaga.ops.masks import Mask
 from uwaga.ops.ragged import Operand
 
@@ -27,23 +27,34 @@ class AttendedLse(NamedTuple):
     lse: Operand
 
 
-# What serves every call in place of the engines: see `override_attention`.
-_override: Callable[..., AttendedLse] | None = None
+class Override(Protocol):
+    """What serves every call in place of the engines: see `override_attention`."""
+
+    def attend(
+        self, query: Operand, key: Operand, value: Operand, options: AttentionOptions, impl: str | None
+    ) -> AttendedLse: ...
+
+    def explain(
+        self, query: Operand, key: Operand, value: Operand, options: AttentionOptions, impl: str | None
+    ) -> Choice: ...
+
+
+_override: Override | None = None
 
 
 @contextmanager
-def override_attention(serve: Callable[..., AttendedLse]) -> Iterator[None]:
-    """Inside it `attention` and `attention_and_lse` call `serve`, with the arguments of `attention` in order, in all threads."""
+def override_attention(override: Override) -> Iterator[None]:
+    """Inside it `attention`, `attention_and_lse` and `explain` are those of `override`, in all threads."""
     global _override
-    before, _override = _override, serve
+    before, _override = _override, override
     try:
         yield
     finally:
         _override = before
 
 
-def is_served() -> bool:
-    """Whether a `override_attention` is active."""
+def is_overridden() -> bool:
+    """Whether an `override_attention` is active."""
     return _override is not None
 
 
@@ -99,14 +110,16 @@ def attention(
             [0., 0., 1.]])
     """
     if _override is not None:
-        return _override(query, key, value, mask, bias, scale, normalize, softcap, sinks, dropout, impl).output
+        options = AttentionOptions(mask, bias, scale, normalize, softcap, sinks, dropout)
+        return _override.attend(query, key, value, options, impl).output
     if bias is None and sinks is None:
         done = fast_path.attend(query, key, value, mask, scale, normalize, softcap, dropout, impl, False)
         if done is not None:
             return done[0]
-    call = make_call(query, key, value, mask, bias, scale, normalize, softcap, sinks, dropout, False)
+    options = AttentionOptions(mask, bias, scale, normalize, softcap, sinks, dropout)
+    call = make_call(query, key, value, options, wants_lse=False)
     output, _ = run(call, choose.engine_name(call, impl))
-    return restore(query, output)
+    return unflatten_output(query, output)
 
 
 def attention_and_lse(
@@ -139,17 +152,19 @@ def attention_and_lse(
     if normalize != "softmax":
         raise ValueError("attention: the log-sum-exp needs normalize='softmax'")
     if _override is not None:
-        return _override(query, key, value, mask, bias, scale, normalize, softcap, sinks, dropout, impl)
+        options = AttentionOptions(mask, bias, scale, normalize, softcap, sinks, dropout)
+        return _override.attend(query, key, value, options, impl)
     if bias is None and sinks is None:
         done = fast_path.attend(query, key, value, mask, scale, normalize, softcap, dropout, impl, True)
         if done is not None:
             output, lse = done
             assert lse is not None
             return AttendedLse(output, lse)
-    call = make_call(query, key, value, mask, bias, scale, normalize, softcap, sinks, dropout, True)
+    options = AttentionOptions(mask, bias, scale, normalize, softcap, sinks, dropout)
+    call = make_call(query, key, value, options, wants_lse=True)
     output_BHQE, lse_BHQ = run(call, choose.engine_name(call, impl))
     assert lse_BHQ is not None
-    return AttendedLse(restore(query, output_BHQE), restore_lse(query, lse_BHQ))
+    return AttendedLse(unflatten_output(query, output_BHQE), unflatten_lse(query, lse_BHQ))
 
 
 def explain(
@@ -181,7 +196,10 @@ def explain(
     >>> explain(x, x, x).engine
     'reference'
     """
+    options = AttentionOptions(mask, bias, scale, normalize, softcap, sinks, dropout)
+    if _override is not None:
+        return _override.explain(query, key, value, options, impl)
     # A call with dropout draws a seed: restore the state of the random generator, which `explain` must not change.
     with torch.random.fork_rng(devices=[], enabled=bool(dropout)):
-        call = make_call(query, key, value, mask, bias, scale, normalize, softcap, sinks, dropout, False)
+        call = make_call(query, key, value, options, wants_lse=False)
     return choose.choice(call, impl)

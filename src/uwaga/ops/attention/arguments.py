@@ -22,7 +22,7 @@ from uwaga.ops.mask_program import START_LAST, MaskProgram
 from uwaga.ops.masks import Mask, as_mask
 from uwaga.ops.ragged import Operand, Ragged
 from uwaga.ops.score_shape import ScoreShape
-from uwaga.ops.validation import invalid, is_number, need_same_device, need_strided
+from uwaga.ops.validation import check_same_device, check_strided, invalid, is_number
 
 
 class Extras(NamedTuple):
@@ -57,25 +57,33 @@ _OPERANDS = ("query", "key", "value")
 _Given = TypeVar("_Given")
 
 
+class AttentionOptions(NamedTuple):
+    """What `attention` takes beside query, key and value and the engine, as the user gave it: `attention` says what each means."""
+
+    mask: Mask | Tensor | None = None
+    bias: DistanceBias | Tensor | None = None
+    scale: float | None = None
+    normalize: str | None = "softmax"
+    softcap: float | None = None
+    sinks: Tensor | None = None
+    dropout: float = 0.0
+
+
 def make_call(
     query: Operand,
     key: Operand,
     value: Operand | None,
-    mask: Mask | Tensor | None,
-    bias: DistanceBias | Tensor | None,
-    scale: float | None,
-    normalize: str | None,
-    softcap: float | None,
-    sinks: Tensor | None,
-    dropout: float,
+    options: AttentionOptions,
+    *,
     wants_lse: bool,
-    whole: tuple[int, int] | None = None,
+    global_sizes: tuple[int, int] | None = None,
 ) -> Call:
-    """The validated call. Arguments are positional, for speed: every call comes here, with all of `attention`'s arguments.
+    """The validated call.
 
-    With value=None, as for a map of weights, the call's value has width E = 0. `whole` are Q and K of a longer dense sequence, of
+    With value=None, as for a map of weights, the call's value has width E = 0. `global_sizes` are Q and K of a longer dense sequence, of
     which query, key and value are parts: mask and bias are over all of it.
     """
+    mask, bias, scale, normalize, softcap, sinks, dropout = options
     if isinstance(query, Ragged) or isinstance(key, Ragged) or isinstance(value, Ragged):
         operands = _ragged_operands(query, key, value)
     else:
@@ -88,8 +96,8 @@ def make_call(
     extras = _NO_EXTRAS
     if mask is not None or bias is not None or sinks is not None:
         shape = _score_shape(query, key, value, operands)
-        if whole is not None:
-            shape = replace(shape, queries=whole[0], keys=whole[1])
+        if global_sizes is not None:
+            shape = replace(shape, queries=global_sizes[0], keys=global_sizes[1])
         extras = _extras(mask, bias, sinks, shape, q)
     return Call(
         query=q,
@@ -133,7 +141,7 @@ def _ragged_operands(query: Operand, key: Operand, value: Operand | None) -> _Op
     return _Operands(q, k, v, query.offsets, key.offsets, query.max_length, key.max_length)
 
 
-def restore(query: Operand, output_BHQE: Tensor) -> Operand:
+def unflatten_output(query: Operand, output_BHQE: Tensor) -> Operand:
     """The output with the query's own dimensions."""
     if isinstance(query, Ragged):
         values = output_BHQE[0].transpose(0, 1)
@@ -144,11 +152,11 @@ def restore(query: Operand, output_BHQE: Tensor) -> Operand:
     return output_BHQE[(0,) * (4 - rank)] if rank < 4 else output_BHQE.unflatten(0, query.shape[:-3])
 
 
-def restore_lse(query: Operand, lse_BHQ: Tensor) -> Operand:
+def unflatten_lse(query: Operand, lse_BHQ: Tensor) -> Operand:
     """The lse with the query's own dimensions, without the last one."""
     if isinstance(query, Ragged):
-        return restore(query, lse_BHQ)
-    restored = restore(query, lse_BHQ[..., None])
+        return unflatten_output(query, lse_BHQ)
+    restored = unflatten_output(query, lse_BHQ[..., None])
     assert isinstance(restored, Tensor)
     return restored.squeeze(-1)
 
@@ -213,7 +221,7 @@ def _extras(
     if mask is not None:
         made = as_mask(mask).over(shape)
         for tensor in made.tensors:
-            need_same_device("mask", tensor, q)
+            check_same_device("mask", tensor, q)
         extras = extras._replace(mask_program=made.program, mask_tensors=tuple(made.tensors))
     if bias is not None:
         _check_bias(bias, shape, q)
@@ -316,14 +324,14 @@ def _check_sinks(sinks: Tensor, shape: ScoreShape, query: Tensor) -> None:
     """ShapeError or ValueError unless sinks are (H,) floating numbers."""
     if not isinstance(sinks, Tensor):
         raise invalid("attention", "sinks", "a tensor (H,)", type(sinks).__name__)
-    need_strided("attention", "sinks", sinks)
+    check_strided("attention", "sinks", sinks)
     if sinks.shape != (shape.heads,):
         culprit = NamedShape(name="sinks", shape=tuple(sinks.shape), letters=("",) * sinks.dim())
         rule = f"sinks must be one per query head, ({shape.heads},)"
         raise shape_error("attention", rule, (*shape.operands(), culprit), "sinks", "is not (H,)")
     if not sinks.dtype.is_floating_point:
         raise invalid("attention", "sinks", "floating", sinks.dtype)
-    need_same_device("sinks", sinks, query)
+    check_same_device("sinks", sinks, query)
 
 
 def _check_bias(bias: DistanceBias | Tensor, shape: ScoreShape, query: Tensor) -> None:
@@ -334,7 +342,7 @@ def _check_bias(bias: DistanceBias | Tensor, shape: ScoreShape, query: Tensor) -
             hint = "; a bool tensor is a mask: mask=..." if bias.dtype == torch.bool else ""
             kinds = " or ".join(sorted(map(str, allowed)))
             raise invalid("attention", "bias", kinds, f"{bias.dtype}{hint}")
-        need_same_device("bias", bias, query)
+        check_same_device("bias", bias, query)
         return
     if not isinstance(bias, DistanceBias):
         raise invalid("attention", "bias", "a floating tensor or a bias", type(bias).__name__)
@@ -343,9 +351,9 @@ def _check_bias(bias: DistanceBias | Tensor, shape: ScoreShape, query: Tensor) -
         culprit = NamedShape(name="bias", shape=tuple(parameter.shape), letters=("",) * parameter.dim())
         rule = f"{type(bias).__name__} must be made for {shape.heads} query heads"
         raise shape_error("attention", rule, (*shape.operands(), culprit), "bias", f"is made for {bias.heads()}")
-    need_same_device("bias", parameter, query)
+    check_same_device("bias", parameter, query)
     if isinstance(bias.start, Tensor):
-        need_same_device("bias start", bias.start, query)
+        check_same_device("bias start", bias.start, query)
 
 
 def _named_shapes(query: Operand, key: Operand, value: Operand | None) -> tuple[NamedShape, ...]:
@@ -411,7 +419,7 @@ def _check_kinds(given: dict[str, Tensor]) -> None:
     if given["query"].dtype not in DTYPES:
         raise ValueError(f"attention: query must be float32, bfloat16, float16 or float64, not {given['query'].dtype}")
     for name, x in given.items():
-        need_strided("attention", name, x)
+        check_strided("attention", name, x)
     devices = [str(x.device) for x in given.values()]
     if len(set(devices)) > 1:
         raise ValueError(f"attention: {_listed(given)} must be on one device, not {', '.join(devices)}")

@@ -5,7 +5,7 @@ cannot be differentiated twice.
 """
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from uwaga.ops import engine_table
 from uwaga.ops.attention import native_structs, reference
 from uwaga.ops.attention.call import Call, Gradients
 from uwaga.ops.attention.engines import cpu, flex, linear, torch_fused
-from uwaga.ops.engine_table import Preference
+from uwaga.ops.engine_choice import NAMED, Choice, first, named, refusals
 
 # The order in which engines are preferred; the first that does not refuse serves.
 _ORDER = ("cpu", "torch", "reference")
@@ -29,7 +29,7 @@ _BY_PROCESSOR = ("cpu", "torch")
 # Without softmax the product can be reassociated, O(N * D * E) in place of O(N * N * (D + E)).
 _ORDER_WITHOUT_SOFTMAX = ("linear", *_ORDER)
 # No fast kernel computes in float64; the reference does, and it is the specification.
-_ORDER_FLOAT64 = ("linear", "reference", "cpu", "torch")
+_ORDER_FLOAT64 = ("linear", "reference")
 
 
 class DifferentiableEngine(Protocol):
@@ -83,90 +83,48 @@ _COSTS: Mapping[str, Callable[[Call], str | None]] = {
 }  # fmt: skip
 
 
-class Choice(NamedTuple):
-    """The engine that serves a call, why, and why the engines preferred to it do not."""
+def engine_name(call: Call, impl: str | None) -> str:
+    """The engine of `choice`, calling `refusal` of no more engines than it must, since every call comes here."""
 
-    engine: str
-    reason: str
-    refused: dict[str, str]
+    def refusal(name: str) -> str | None:
+        return _ENGINES[name].refusal(call)
 
-
-def order(
-    *,
-    softmax: bool,
-    is_float64: bool,
-    dense: tuple[str, ...] | None = None,
-    elsewhere: tuple[str, ...] | None = None,
-) -> tuple[str, ...]:
-    """The engines in order of preference; `dense` and `elsewhere` as in `choose`."""
-    if is_float64:
-        return _ORDER_FLOAT64
-    if not softmax:
-        return _ORDER_WITHOUT_SOFTMAX
-    if elsewhere is not None:
-        return elsewhere
-    return _ORDER if dense is None else (*dense, *(name for name in _ORDER if name not in dense))
-
-
-def choose(
-    *,
-    softmax: bool,
-    is_float64: bool,
-    refusals: Mapping[str, str | None],
-    impl: str | None = None,
-    dense: Preference | None = None,
-    elsewhere: tuple[str, ...] | None = None,
-) -> Choice:
-    """The first engine in the order of preference that does not refuse, or the named one.
-
-    Args:
-        softmax: whether scores are normalised.
-        is_float64: whether the query is float64.
-        refusals: for each engine why it cannot serve, or None.
-        impl: the engine that the caller named, or None.
-        dense: of a dense call the order that its processor prefers; None: of other calls.
-        elsewhere: the order of a call on another device than the CPU; None on the CPU.
-
-    Raises:
-        ValueError: no engine of this name, or it refuses. A named engine never falls back.
-
-    >>> choose(softmax=True, is_float64=False, refusals={"cpu": None, "linear": "softmax", "torch": None,
-    ...     "reference": None}).engine
-    'cpu'
-    """
-    refused = {name: why for name, why in refusals.items() if why is not None}
     if impl is not None:
-        _require_name(impl)
-        if impl in refused:
-            raise ValueError(f"attention: engine {impl!r} cannot serve this call: {refused[impl]}")
-        return Choice(impl, "named by the caller", refused)
-    preferred = None if dense is None else dense.engines
-    engines = order(softmax=softmax, is_float64=is_float64, dense=preferred, elsewhere=elsewhere)
-    for name in engines:
-        if name not in refused:
-            why = "float64 is computed by the reference" if _is_oracle(name, is_float64) else _WHY[name]
-            # The processor decided, where it had a choice.
-            if dense is not None and name in _BY_PROCESSOR and not any(other in refused for other in _BY_PROCESSOR):
-                why += f"; {dense.why}"
-            return Choice(name, why, refused)
-    raise AssertionError("the reference serves every call")
+        return named(impl, NAMES, refusal, function="attention")
+    return first(_order(call), refusal)
 
 
 def choice(call: Call, impl: str | None) -> Choice:
-    """The choice with every engine's refusal, and what the call costs where no kernel is made for it. Raises ValueError as `choose`."""
-    refusals = {name: module.refusal(call) for name, module in _ENGINES.items()}
-    dense = engine_table.dense_attention(call.query.dtype) if _is_by_processor(call) else None
-    found = choose(
-        softmax=call.options.softmax,
-        is_float64=_is_float64(call),
-        refusals=refusals,
-        impl=impl,
-        dense=dense,
-        elsewhere=_elsewhere(call),
-    )
-    cost = _COSTS[found.engine](call) if found.engine in _COSTS else None
-    reason = found.reason if cost is None else f"{found.reason}; {cost}"
+    """The choice with every engine's refusal, and what the call costs where no kernel is made for it. Raises ValueError as `named`."""
+    engine = engine_name(call, impl)
+    refused = refusals(NAMES, lambda name: _ENGINES[name].refusal(call))
+    if impl is not None:
+        reason = NAMED
+    elif engine == "reference" and _is_float64(call):
+        reason = "float64 is computed by the reference"
+    else:
+        reason = _WHY[engine]
+        # The processor decided, where it had a choice.
+        if engine in _BY_PROCESSOR and _is_by_processor(call) and not any(other in refused for other in _BY_PROCESSOR):
+            reason += f"; {engine_table.dense_attention(call.query.dtype).why}"
+    if engine in _COSTS and (cost := _COSTS[engine](call)) is not None:
+        reason += f"; {cost}"
+    found = Choice(engine, reason, refused)
     return found._replace(reason=reason + _other_bits(call, found, impl))
+
+
+def _order(call: Call) -> tuple[str, ...]:
+    """The engines in order of preference; the last one serves every call."""
+    if _is_float64(call):
+        return _ORDER_FLOAT64
+    if not call.options.softmax:
+        return _ORDER_WITHOUT_SOFTMAX
+    if call.query.device.type != "cpu":
+        return _ORDER_ON_DEVICE if torch_fused.is_one_kernel(call) else _ORDER_ON_DEVICE_COSTLY
+    if not _is_by_processor(call):
+        return _ORDER
+    dense = engine_table.dense_attention_engines(call.query.dtype)
+    return (*dense, *(name for name in _ORDER if name not in dense))
 
 
 def _other_bits(call: Call, found: Choice, impl: str | None) -> str:
@@ -181,27 +139,6 @@ def _other_bits(call: Call, found: Choice, impl: str | None) -> str:
     return engine_table.other_bits(
         engine_table.native_attention(call.query.dtype) if by_processor else 'impl="cpu" keeps them'
     )
-
-
-def engine_name(call: Call, impl: str | None) -> str:
-    """The engine of `choice`, calling `refusal` of no more engines than it must, since every call comes here."""
-    if impl is not None:
-        _require_name(impl)
-        refusals = {impl: _ENGINES[impl].refusal(call)}
-        return choose(softmax=call.options.softmax, is_float64=False, refusals=refusals, impl=impl).engine
-    dense = engine_table.dense_attention_engines(call.query.dtype) if _is_by_processor(call) else None
-    softmax, elsewhere = call.options.softmax, _elsewhere(call)
-    for name in order(softmax=softmax, is_float64=_is_float64(call), dense=dense, elsewhere=elsewhere):
-        if _ENGINES[name].refusal(call) is None:
-            return name
-    raise AssertionError("the reference serves every call")
-
-
-def _elsewhere(call: Call) -> tuple[str, ...] | None:
-    """The order of a call on another device than the CPU."""
-    if call.query.device.type == "cpu":
-        return None
-    return _ORDER_ON_DEVICE if torch_fused.is_one_kernel(call) else _ORDER_ON_DEVICE_COSTLY
 
 
 def _is_by_processor(call: Call) -> bool:
@@ -226,15 +163,6 @@ def _may_be_differentiated(*operands: Tensor) -> bool:
         return True
     # torch.compile records its own gradients, by requires_grad.
     return not torch.compiler.is_compiling() and (is_transformed() or is_in_forward_mode())
-
-
-def _require_name(impl: str) -> None:
-    if impl not in NAMES:
-        raise ValueError(f"attention: impl must be one of {', '.join(map(repr, NAMES))} or None, not {impl!r}")
-
-
-def _is_oracle(name: str, is_float64: bool) -> bool:
-    return name == "reference" and is_float64
 
 
 def _is_float64(call: Call) -> bool:

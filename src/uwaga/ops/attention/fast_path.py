@@ -20,7 +20,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from uwaga._base.tracing import is_autocast, is_batch_of_gradients, is_plain_eager, is_transformed
 from uwaga.ops.attention import autograd, choose, native_structs
-from uwaga.ops.attention.arguments import make_call, packed, to_4d
+from uwaga.ops.attention.arguments import AttentionOptions, make_call, packed, to_4d
 from uwaga.ops.attention.call import Call, Options, output_strides
 from uwaga.ops.attention.mask_cache import cached, keep
 from uwaga.ops.attention.native_structs import MAX_WIDTH, PackedOptions, ProblemTemplate, ResultTemplate, packed_options
@@ -212,7 +212,7 @@ def _layout_of_mask(
         return cast(PreparedCall, found)
     scale, normalize, softcap, impl = options
     try:
-        call = make_call(query, key, value, mask, None, scale, normalize, softcap, None, 0.0, False)
+        call = make_call(query, key, value, AttentionOptions(mask, None, scale, normalize, softcap), wants_lse=False)
         if choose.engine_name(call, impl) != "cpu":
             return None
     except ValueError:
@@ -245,7 +245,7 @@ def _plan(
     key = torch.empty(1, groups, 1, widths[0], dtype=dtype, device="cpu")
     value = torch.empty(1, groups, 1, widths[1], dtype=dtype, device="cpu")
     try:
-        call = make_call(query, key, value, mask, None, scale, normalize, softcap, None, 0.0, False)
+        call = make_call(query, key, value, AttentionOptions(mask, None, scale, normalize, softcap), wants_lse=False)
         offsets = torch.tensor([0, 1], device="cpu") if is_ragged else None
         engine = choose.engine_name(replace(call, query_offsets=offsets, key_offsets=offsets), impl)
     except ValueError:

@@ -7,7 +7,7 @@ from torch.nn import Parameter
 from uwaga._base.shapes import NamedShape, bind
 from uwaga._base.tracing import is_autocast, is_plain_eager, is_readable
 from uwaga.ops.activations import ACTIVATIONS
-from uwaga.ops.attention.choose import Choice
+from uwaga.ops.engine_choice import Choice
 from uwaga.ops.linear import autograd, choose
 from uwaga.ops.linear.autograd import run, run_eagerly
 from uwaga.ops.linear.choose import Operands

@@ -31,7 +31,7 @@ from torch import Tensor
 from uwaga._base import env
 from uwaga._base.tracing import is_in_forward_mode, is_intercepted, is_plain_tensor, is_transformed
 from uwaga.ops import engine_table
-from uwaga.ops.attention.choose import Choice
+from uwaga.ops.engine_choice import NAMED, Choice, check_name, first, named, refusals
 from uwaga.ops.linear.engines import cpu, onednn, torch_linear
 
 
@@ -79,12 +79,12 @@ def choice(operands: Operands, impl: str | None) -> Choice:
     Raises:
         ValueError: no engine of the name `impl` or UWAGA_LINEAR, or the engine named by `impl` refuses.
     """
-    refused = {name: why for name in NAMES if (why := refusal(name, operands)) is not None}
+    name, refused = engine_name(operands, impl), refusals(NAMES, lambda name: refusal(name, operands))
     dtype = operands.x.dtype
     if impl is not None:
-        name, why, keeps = _required(impl, operands), "named by the caller", 'impl="cpu" keeps them'
+        why, keeps = NAMED, 'impl="cpu" keeps them'
     else:
-        name, keeps = next(name for name in order(dtype) if name not in refused), "UWAGA_LINEAR=cpu keeps them"
+        keeps = "UWAGA_LINEAR=cpu keeps them"
         if name == named_by_environment():
             why = "named by UWAGA_LINEAR"
         else:
@@ -105,8 +105,8 @@ def has_batch_invariant_rows(name: str, dtype: torch.dtype) -> bool:
 def engine_name(operands: Operands, impl: str | None) -> str:
     """The engine of `choice`. Raises ValueError as `choice`."""
     if impl is not None:
-        return _required(impl, operands)
-    return next(name for name in order(operands.x.dtype) if refusal(name, operands) is None)
+        return named(impl, NAMES, lambda name: refusal(name, operands), function="linear")
+    return first(order(operands.x.dtype), lambda name: refusal(name, operands))
 
 
 @cache
@@ -119,7 +119,7 @@ def eager_engine(dtype: torch.dtype, impl: str | None) -> str | None:
     """
     sample = torch.empty(0, dtype=dtype, device="cpu")
     if impl is not None:
-        _require_name("linear: impl", impl)
+        check_name("linear: impl", impl, NAMES)
         return impl if impl == "torch" or NATIVE[impl].refusal(sample) is None else None
     return next(name for name in order(dtype) if name == "torch" or NATIVE[name].refusal(sample) is None)
 
@@ -131,31 +131,21 @@ def order(dtype: torch.dtype) -> tuple[str, ...]:
 
 @cache
 def _order(dtype: torch.dtype) -> tuple[str, ...]:
-    named, preferred = named_by_environment(), engine_table.linear_engines(dtype)
+    by_environment, preferred = named_by_environment(), engine_table.linear_engines(dtype)
     if "torch" not in preferred:  # it serves what the others refuse
         preferred = (*preferred, "torch")
-    return preferred if named is None else (named, *(name for name in preferred if name != named))
+    if by_environment is None:
+        return preferred
+    return by_environment, *(name for name in preferred if name != by_environment)
 
 
 @cache
 def named_by_environment() -> str | None:
     """The engine that UWAGA_LINEAR names, or None. Raises ValueError: there is none of this name."""
-    named = env.linear()
-    if named is not None:
-        _require_name("UWAGA_LINEAR", named)
-    return named
-
-
-def _required(impl: str, operands: Operands) -> str:
-    _require_name("linear: impl", impl)
-    if (why := refusal(impl, operands)) is not None:
-        raise ValueError(f"linear: engine {impl!r} cannot serve this call: {why}")
-    return impl
-
-
-def _require_name(where: str, name: str) -> None:
-    if name not in NAMES:
-        raise ValueError(f"{where} must be one of {', '.join(map(repr, NAMES))}, not {name!r}")
+    name = env.linear()
+    if name is not None:
+        check_name("UWAGA_LINEAR", name, NAMES, "")
+    return name
 
 
 def refusal(name: str, operands: Operands) -> str | None:

@@ -93,7 +93,7 @@ def _recording(model: nn.Module, maps: dict[str, AttentionMap]) -> Iterator[None
 
 def _attentions(model: nn.Module) -> Iterator[tuple[str, MultiHeadAttention]]:
     """Attention layers by name, as in `uwaga.watch`: their kind, and their number within it."""
-    continues = getattr(model, "prompt_counts", False)
+    continues = getattr(model, "is_decoder_only", False)
     counts: dict[str, int] = {}
     for path, module in model.named_modules():
         if isinstance(module, MultiHeadAttention):

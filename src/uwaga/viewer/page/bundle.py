@@ -104,7 +104,7 @@ def bundle(folder: Path | None = None) -> Bundle:
 def join(folder: Path) -> Bundle:
     """All modules that main.js reaches, each after those that it imports, and all style sheets. Raises BundleError."""
     ordered = _ordered(folder)
-    _need_unique_names(ordered)
+    _check_unique_names(ordered)
     parts = [f"// {each.name}\n{each.code}" for each in ordered]
     return Bundle(modules="\n".join(parts), css=_styles(folder))
 
@@ -150,7 +150,7 @@ def _target(name: str, written: str, where: str) -> str:
     return "/".join(parts)
 
 
-def _need_unique_names(modules: list[_Module]) -> None:
+def _check_unique_names(modules: list[_Module]) -> None:
     """In the bundle all modules share one scope."""
     homes: dict[str, str] = {}
     for each in modules:

@@ -21,14 +21,14 @@ MEANINGS = {
     "normalized_entropy": "entropy divided by its maximum: 0 with all weight on one key, 1 with equal weights",
     "peak": "the largest weight of a query",
     "distance": "distance from query to key in tokens, averaged with the weights",
-    "support": "the effective number of keys, 1 / sum of squared weights",
+    "effective_count": "the effective number of keys, 1 / sum of squared weights",
     "sink": "weight on the first key",
     "learned_sink": "weight on the learned sink",
     "previous_token": "weight on the token before",
     "duplicate_token": "weight on earlier keys of the same token",
     "induction": "weight on the keys right after earlier occurrences of the token",
 }
-_OF_CROSS = ("entropy", "normalized_entropy", "peak", "support", "sink", "learned_sink")
+_OF_CROSS = ("entropy", "normalized_entropy", "peak", "effective_count", "sink", "learned_sink")
 _MAX_EXACT = 1 << 24  # weights of a head (4096 x 4096) that is computed exactly, in one step; a larger one is sampled
 _SAMPLED_QUERIES = 256
 _BLOCK = 1 << 20  # weights of a block; several float64 arrays of this size are in memory
@@ -177,7 +177,7 @@ def of_rows(
 ) -> dict[str, NDArray[np.float64]]:
     """Every statistic of the rows (n, K) of queries at the given positions among the keys; (n,) each, NaN where undefined.
 
-    Where entries are negative, as those of a DifferenceMap that is shown as a map, entropy, support and the like are taken of their
+    Where entries are negative, as those of a DifferenceMap that is shown as a map, entropy, effective count and the like are taken of their
     absolute values.
     """
     sizes = np.abs(weights)
@@ -198,7 +198,7 @@ def of_rows(
         "normalized_entropy": np.where(seen > 1, entropy / most, 0.0),
         "peak": sizes.max(1),
         "distance": (sizes * np.abs(j - positions[:, None])).sum(1),
-        "support": 1.0 / np.where(squares > 0, squares, 1.0),
+        "effective_count": 1.0 / np.where(squares > 0, squares, 1.0),
         "sink": weights[:, 0],
         "previous_token": np.where(
             has_previous, weights[np.arange(len(weights)), np.maximum(positions - 1, 0)], np.nan

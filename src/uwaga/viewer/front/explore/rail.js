@@ -1,4 +1,4 @@
-// The rail: a card for each of the most telling heads, a list box of which the open head is selected.
+// The rail: a card for each of the most distinctive heads, a list box of which the open head is selected.
 
 import { briefText, el, tokenText } from "../dom.js";
 import { headText, percentText } from "../format.js";
@@ -7,49 +7,49 @@ import { makeOverviewDrawing } from "../overview/drawing.js";
 
 /** @typedef {import("../types.js").App} App */
 /** @typedef {import("../types.js").Items} Items */
-/** @typedef {import("./telling.js").Telling} Telling */
-/** @typedef {import("./telling.js").TellingHead} TellingHead */
+/** @typedef {import("./distinctive.js").Distinctive} Distinctive */
+/** @typedef {import("./distinctive.js").DistinctiveHead} DistinctiveHead */
 
 const thumbnailSide = 56; // CSS pixels
 
 /**
  * @param {App} app
- * @param {(head: TellingHead) => void} open
+ * @param {(head: DistinctiveHead) => void} open
  */
 export function makeRail(app, open) {
-  const title = el("h2", { text: tr("Telling heads") });
-  const list = el("div", { class: "uwaga-rail-list", role: "listbox", "aria-label": tr("Telling heads"), tabindex: 0, on: { keydown } });
+  const title = el("h2", { text: tr("Most distinctive heads") });
+  const list = el("div", { class: "uwaga-rail-list", role: "listbox", "aria-label": tr("Most distinctive heads"), tabindex: 0, on: { keydown } });
   const rest = el("p", { class: "uwaga-rail-rest" });
-  const element = el("aside", { class: "uwaga-rail", "aria-label": tr("Telling heads") }, title, list, rest);
+  const element = el("aside", { class: "uwaga-rail", "aria-label": tr("Most distinctive heads") }, title, list, rest);
   // Images are those of "All heads".
   const drawing = makeOverviewDrawing(app, el("canvas"), {
     name: (row) => JSON.stringify(row), peek: (row) => app.client.peek(overviewQuestion(app, row)), isUnavailable: () => false,
   });
   const prefix = `uwaga-${Math.random().toString(36).slice(2)}`;
-  /** @type {Telling | null} */
-  let telling = null;
+  /** @type {Distinctive | null} */
+  let distinctive = null;
   /** @type {{queries: Items, keys: Items} | null} */
   let texts = null;
 
-  function isOpen(/** @type {TellingHead} */ { kind, layer, head }) {
+  function isOpen(/** @type {DistinctiveHead} */ { kind, layer, head }) {
     const state = app.store.get();
     return state.kind === kind && state.layer === layer && state.head === head;
   }
 
   function draw() {
-    const shown = telling?.heads ?? [];
-    title.textContent = telling ? tr("Telling heads, {length} of {total}", { length: shown.length, total: telling.total }) : tr("Telling heads");
+    const shown = distinctive?.heads ?? [];
+    title.textContent = distinctive ? tr("Distinctive heads, {length} of {total}", { length: shown.length, total: distinctive.total }) : tr("Most distinctive heads");
     list.replaceChildren(...shown.map((one, at) => card(one, at)));
-    if (telling && !shown.length) list.append(el("p", { class: "uwaga-rail-rest", text: tr("No head stands out in this text.") }));
+    if (distinctive && !shown.length) list.append(el("p", { class: "uwaga-rail-rest", text: tr("No head stands out in this text.") }));
     rest.replaceChildren(
-      ...(telling?.resting && telling.sink
-        ? [...trNParts("{count} head rests on {sink}", "{count} heads rest on {sink}", telling.resting,
-          { sink: el("bdi", { text: tokenText(telling.sink) }) }), " \u00b7 "] : []),
+      ...(distinctive?.resting && distinctive.sink
+        ? [...trNParts("{count} head rests on {sink}", "{count} heads rest on {sink}", distinctive.resting,
+          { sink: el("bdi", { text: tokenText(distinctive.sink) }) }), " \u00b7 "] : []),
       el("button", { type: "button", class: "uwaga-link", text: tr("all heads"), on: { click: () => app.store.set({ tab: "overview" }) } }));
     mark();
   }
 
-  /** @param {TellingHead} one @param {number} at */
+  /** @param {DistinctiveHead} one @param {number} at */
   function card(one, at) {
     const { kind, layer, head, sentence, link } = one;
     const picture = el("canvas", { width: thumbnailSide, height: thumbnailSide, "aria-hidden": "true" });
@@ -62,7 +62,7 @@ export function makeRail(app, open) {
       el("small", { text: headText(kind, layer, head) })));
   }
 
-  /** @param {HTMLCanvasElement} canvas @param {TellingHead} one */
+  /** @param {HTMLCanvasElement} canvas @param {DistinctiveHead} one */
   function drawThumbnail(canvas, { kind, layer, head }) {
     const heads = app.side().maps.find((map) => map.kind === kind && map.layer === layer)?.heads ?? 0;
     const image = drawing.imageOf({ side: app.store.get().side, kind, layer, heads, band: 0, y: 0 });
@@ -77,7 +77,7 @@ export function makeRail(app, open) {
   /** Marks the card of the open head. */
   function mark() {
     let active = "";
-    (telling?.heads ?? []).forEach((one, at) => {
+    (distinctive?.heads ?? []).forEach((one, at) => {
       const element = list.children[at], on = isOpen(one);
       element.setAttribute("aria-selected", String(on));
       if (on) active = element.id;
@@ -88,7 +88,7 @@ export function makeRail(app, open) {
 
   /** @param {KeyboardEvent} event */
   function keydown(event) {
-    const heads = telling?.heads ?? [], at = heads.findIndex(isOpen), last = heads.length - 1;
+    const heads = distinctive?.heads ?? [], at = heads.findIndex(isOpen), last = heads.length - 1;
     const to = { ArrowDown: Math.min(last, at + 1), ArrowRight: Math.min(last, at + 1), ArrowUp: Math.max(0, at - 1),
       ArrowLeft: Math.max(0, at - 1), Home: 0, End: last }[event.key];
     if (to === undefined || last < 0 || event.ctrlKey || event.altKey || event.metaKey || event.shiftKey) return;
@@ -101,9 +101,9 @@ export function makeRail(app, open) {
   draw();
   return {
     element, draw, mark,
-    /** @param {Telling | null} next @param {{queries: Items, keys: Items} | null} of */
+    /** @param {Distinctive | null} next @param {{queries: Items, keys: Items} | null} of */
     show(next, of) {
-      telling = next;
+      distinctive = next;
       texts = of;
       draw();
     },

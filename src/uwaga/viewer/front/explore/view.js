@@ -1,4 +1,4 @@
-// Explore: telling heads, a sentence on the picked link, the text, the map and the strongest links; and the map alone, as a tab of its own.
+// Explore: most distinctive heads, a sentence on the picked link, the text, the map and the strongest links; and the map alone, as a tab of its own.
 
 import { bandFloor, bandScale } from "../colours.js";
 import { briefText, el } from "../dom.js";
@@ -13,12 +13,12 @@ import { makeChanges } from "../typing/changes.js";
 import { makePredictions } from "../typing/predictions.js";
 import { makeProse } from "./prose.js";
 import { makeRail } from "./rail.js";
-import { askTelling } from "./telling.js";
+import { askDistinctive } from "./distinctive.js";
 
 /** @typedef {import("../types.js").App} App */
 /** @typedef {import("../types.js").Items} Items */
-/** @typedef {import("./telling.js").Telling} Telling */
-/** @typedef {import("./telling.js").TellingHead} TellingHead */
+/** @typedef {import("./distinctive.js").Distinctive} Distinctive */
+/** @typedef {import("./distinctive.js").DistinctiveHead} DistinctiveHead */
 
 const linkBars = 5;
 /** Milliseconds of a run after which the page says that it computes. */
@@ -42,7 +42,7 @@ export function exploreView(app) {
     whole: () => store.set({ tab: "text" }),
   });
   const links = makeLinks((key) => store.set({ key }));
-  const rail = makeRail(app, openTelling);
+  const rail = makeRail(app, openDistinctive);
   const handle = el("button", { type: "button", class: "uwaga-sheet-handle", "aria-label": tr("Details: smaller or larger"), on: { click() {
     side.dataset.sheet = { low: "half", half: "full" }[side.dataset.sheet ?? "low"] ?? "low";
   } } });
@@ -53,14 +53,14 @@ export function exploreView(app) {
   const row = new WeightsReader(app, "row", draw);
   /** @type {{queries: Items, keys: Items, name: string} | null} */
   let texts = null;
-  /** @type {Telling | null} */
-  let telling = null;
+  /** @type {Distinctive | null} */
+  let distinctive = null;
   let asked = new AbortController();
   let askedFor = "";
   /** @type {ReturnType<typeof setTimeout> | undefined} */
   let computing;
   let shown = false;
-  // The page opens on the most telling head, unless the URL or a click has named another one.
+  // The page opens on the most distinctive head, unless the URL or a click has named another one.
   let opens = app.isFresh && isUntouched();
 
   function isUntouched() {
@@ -68,8 +68,8 @@ export function exploreView(app) {
     return tab === "explore" && query === null && kind === start?.kind && layer === start.layer && head === start.head;
   }
 
-  /** @param {TellingHead} one */
-  function openTelling({ kind, layer, head, link }) {
+  /** @param {DistinctiveHead} one */
+  function openDistinctive({ kind, layer, head, link }) {
     opens = false;
     store.set({ kind, layer, head, query: link.query, key: link.key, view: { x: 0, y: 0, scale: 0 } });
   }
@@ -89,25 +89,25 @@ export function exploreView(app) {
     }
   }
 
-  async function loadTelling() {
+  async function loadDistinctive() {
     if (store.get().tab !== "explore") return;
     const { side: id, kind, merge, specials, how } = store.get();
     const name = JSON.stringify([id, kind, merge, specials, how]);
     if (name === askedFor || app.side().signed) return;
     askedFor = name;
-    telling = null; // links are items of the settings before
+    distinctive = null; // links are items of the settings before
     asked.abort();
     asked = new AbortController();
     const { signal } = asked;
     try {
-      const found = await askTelling(app, signal);
+      const found = await askDistinctive(app, signal);
       await load();
       if (signal.aborted) return;
-      telling = found;
-      rail.show(telling, texts);
+      distinctive = found;
+      rail.show(distinctive, texts);
       // "Back" leads to what was shown before the page opened this head by itself.
       app.quiet.on = true;
-      if (opens && isUntouched() && found.heads.length) openTelling(found.heads[0]);
+      if (opens && isUntouched() && found.heads.length) openDistinctive(found.heads[0]);
       app.quiet.on = false;
       opens = false;
       pickStrongest();
@@ -120,14 +120,14 @@ export function exploreView(app) {
   /** Something is always picked: without a query it is the head's strongest link. */
   function pickStrongest() {
     const { tab, kind, layer, head, query } = store.get();
-    const own = telling?.all.find((one) => one.kind === kind && one.layer === layer && one.head === head);
+    const own = distinctive?.all.find((one) => one.kind === kind && one.layer === layer && one.head === head);
     if (tab === "explore" && query === null && own && !opens) store.set({ query: own.link.query, key: own.link.key });
   }
 
   function refresh() {
     if (!shown) return;
     void load();
-    void loadTelling();
+    void loadDistinctive();
     pickStrongest();
     const { query } = store.get();
     row.request(query);
@@ -139,7 +139,7 @@ export function exploreView(app) {
     if (!shown || store.get().tab !== "explore") return;
     const state = store.get(), { kind, layer, head, query, key } = state;
     const known = texts, weights = row.weights?.weights ?? null;
-    const own = telling?.all.find((one) => one.kind === kind && one.layer === layer && one.head === head);
+    const own = distinctive?.all.find((one) => one.kind === kind && one.layer === layer && one.head === head);
     if (!known || query === null || query >= known.queries.total) {
       headline.replaceChildren(app.side().text_title);
       note.textContent = known ? tr("Pick a word to see what it attends to.") : "";
@@ -245,15 +245,15 @@ export function headlineOf({ queries, keys }, query, key, weights, sinks, signed
 
 /**
  * @param {import("../types.js").State} state
- * @param {TellingHead | undefined} telling
+ * @param {DistinctiveHead | undefined} distinctive
  * @param {Float32Array | null} weights
  * @param {ReadonlySet<number>} sinks
  * @returns {string}
  */
-function noteOf({ kind, layer, head }, telling, weights, sinks) {
+function noteOf({ kind, layer, head }, distinctive, weights, sinks) {
   const where = `${headText(kind, layer, head).replace(/^./u, (letter) => letter.toUpperCase())}.`;
   const resting = weights ? [...sinks].reduce((sum, sink) => sum + (weights[sink] || 0), 0) : 0;
-  return [where, telling?.label && `${telling.sentence}.`,
+  return [where, distinctive?.label && `${distinctive.sentence}.`,
     resting > 0.5 && tr("{resting} of this word’s weight rests on special tokens: a grey bar, not a colour.", { resting: percentText(resting) })].filter(Boolean).join(" ");
 }
 

@@ -1,7 +1,7 @@
 // Pictures to show around: a title over every exported picture, and a picture of the picked link, 1200 x 630.
 
 import { overviewPixels, overviewScaleMax } from "../overview/drawing.js";
-import { headSentence, strongestLink } from "../explore/telling.js";
+import { headSentence, strongestLink } from "../explore/distinctive.js";
 import { tokenText } from "../dom.js";
 import { headText, percentText } from "../format.js";
 import { tr } from "../languages.js";

@@ -74,7 +74,7 @@ export function nextOrder(order, column) {
 }
 
 /** Statistics that are not proportions. */
-const unbounded = new Set(["entropy", "distance", "support"]);
+const unbounded = new Set(["entropy", "distance", "effective_count"]);
 
 /**
  * The range of each statistic, zero included: the scale of its bars. That of a proportion is fixed, so that a small one has a small

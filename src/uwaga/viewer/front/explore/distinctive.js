@@ -1,4 +1,4 @@
-// The telling heads: what each of the most telling ones does in this text, and where its strongest link is.
+// The most distinctive heads: what each of them does in this text, and where its strongest link is.
 //
 // Labels come from Python, with their evidence. Links are those of the small maps of "All heads", without special tokens as queries, and
 // without the sinks' columns.
@@ -14,7 +14,7 @@ import { sinkColumns, sinksOf } from "../weights.js";
 
 /** @typedef {{query: number, key: number, weight: number}} Link  items; weight: of the cell if cells are of many weights */
 /**
- * @typedef {object} TellingHead
+ * @typedef {object} DistinctiveHead
  * @property {Kind} kind
  * @property {number} layer
  * @property {number} head
@@ -36,9 +36,9 @@ import { sinkColumns, sinksOf } from "../weights.js";
  * @property {{shift: number, right: number, wrong: number, of: number} | null} [coreference]  where it follows what a pronoun means
  */
 /**
- * @typedef {object} Telling
- * @property {TellingHead[]} heads  the first is the one to open on
- * @property {TellingHead[]} all  every head that has a link
+ * @typedef {object} Distinctive
+ * @property {DistinctiveHead[]} heads  the first is the one to open on
+ * @property {DistinctiveHead[]} all  every head that has a link
  * @property {number} total  heads of this kind of attention
  * @property {number} resting  heads that give most of their weight to sinks
  * @property {string} sink  the sink's name
@@ -66,7 +66,7 @@ const labelShares = {
 };
 /** A label that more than half of the heads have, of at least four, names none of them. */
 const commonShare = 0.5, commonHeads = 4;
-const mostTelling = 8;
+const mostDistinctive = 8;
 const mostOfALabel = 2;
 /** What a head that has a name is worth at least, on the scale of a link's weight: a name says more than a weak link. */
 const leastOfNamed = 0.45;
@@ -74,13 +74,13 @@ const leastOfNamed = 0.45;
 /**
  * @param {App} app
  * @param {AbortSignal} signal
- * @returns {Promise<Telling>}
+ * @returns {Promise<Distinctive>}
  */
-export async function askTelling(app, signal) {
+export async function askDistinctive(app, signal) {
   const { side: id, kind, how, merge, specials } = app.store.get(), side = app.side(id), axes = side.kinds[kind];
   const [queries, keys] = await Promise.all([app.items(id, axes.queries), app.items(id, axes.keys)]);
   const layers = side.maps.filter((map) => map.kind === kind);
-  /** @type {(TellingHead & {gathers: string, coreference: HeadLabel["coreference"]})[]} */
+  /** @type {(DistinctiveHead & {gathers: string, coreference: HeadLabel["coreference"]})[]} */
   const found = [];
   let resting = 0;
   /** @type {string[]} */
@@ -115,7 +115,7 @@ export async function askTelling(app, signal) {
   });
   const total = layers.reduce((sum, { heads }) => sum + heads, 0);
   const [sink] = sinksOf(keys, kind);
-  return { heads: mostTellingHeads(all, keys.labels), all, total, resting, sink: sink === undefined ? "" : keys.labels[sink] };
+  return { heads: mostDistinctiveHeads(all, keys.labels), all, total, resting, sink: sink === undefined ? "" : keys.labels[sink] };
 }
 
 /** @param {Link} link @param {Items} queries @param {Items} keys */
@@ -162,16 +162,16 @@ export function coreferenceText({ shift, right, wrong, of }) {
 }
 
 /**
- * At most `mostTelling` heads and two of a label. A link to another place, between different words, tells more than one to a
+ * At most `mostDistinctive` heads and two of a label. A link to another place, between different words, tells more than one to a
  * neighbour or a copy.
- * @param {TellingHead[]} heads
+ * @param {DistinctiveHead[]} heads
  * @param {string[]} names  of the keys
- * @returns {TellingHead[]}
+ * @returns {DistinctiveHead[]}
  */
-export function mostTellingHeads(heads, names) {
+export function mostDistinctiveHeads(heads, names) {
   /** @type {Map<string, number>} */
   const counts = new Map();
-  const worth = (/** @type {TellingHead} */ { kind, label, link: { query, key, weight } }) => {
+  const worth = (/** @type {DistinctiveHead} */ { kind, label, link: { query, key, weight } }) => {
     const far = kind === "cross" ? 1 : Math.min(1, Math.abs(query - key) / 3);
     const own = weight * far * (kind !== "cross" && names[query] === names[key] ? 0.6 : 1) * (label === "broad" ? 0.5 : 1);
     return label && label !== "broad" ? Math.max(own, leastOfNamed) : own;
@@ -180,7 +180,7 @@ export function mostTellingHeads(heads, names) {
     const name = label || `${link.query} ${link.key}`;
     counts.set(name, (counts.get(name) ?? 0) + 1);
     return Number(counts.get(name)) <= (label ? mostOfALabel : 1);
-  }).slice(0, mostTelling);
+  }).slice(0, mostDistinctive);
 }
 
 /**

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { askTelling, commonLabels, coreferenceText, evidenceText, mostTellingHeads, strongestLink } from "../../explore/telling.js";
+import { askDistinctive, commonLabels, coreferenceText, evidenceText, mostDistinctiveHeads, strongestLink } from "../../explore/distinctive.js";
 import { proseRange } from "../../explore/prose.js";
 import { makeClient } from "../../client.js";
 import { makeApp } from "../../shell/app.js";
@@ -28,7 +28,7 @@ test("labels and their evidence are those of Python", async () => {
   const host = /** @type {any} */ ({ ...fakeHost({ layers: 2, heads: 3, tokens: 20, steps: 2 }), mode: "notebook" }), client = makeClient(host);
   const { meta } = await client.ask({ ask: "about" });
   const app = makeApp(/** @type {any} */ (null), host, client, /** @type {any} */ (meta), /** @type {any} */ ({}), /** @type {any} */ ({ rows: { cross: "written" } }));
-  const { all, total, resting } = await askTelling(app, new AbortController().signal);
+  const { all, total, resting } = await askDistinctive(app, new AbortController().signal);
   assert.deepEqual([total, resting], [6, 0]);
   assert.deepEqual(all.filter((one) => one.label).map(({ layer, head, sentence }) => [layer, head, sentence]).sort(),
     [[0, 0, "Looks at the word before"], [1, 1, "Looks at the word before"]]);
@@ -65,7 +65,7 @@ test("at most two heads of a label; a far link between different words comes fir
   const head = (number, name, query, key, weight) => ({ kind: "encoder", layer: 0, head: number, label: name, sentence: "", link: { query, key, weight } });
   const heads = [head(0, "previous", 5, 4, 0.9), head(1, "previous", 6, 5, 0.8), head(2, "previous", 7, 6, 0.7),
     head(3, "", 5, 1, 0.6), head(4, "duplicate", 8, 1, 0.8), head(5, "", 5, 1, 0.5)];
-  assert.deepEqual(mostTellingHeads(heads, words).map((one) => one.head), [3, 4, 0, 1]);
+  assert.deepEqual(mostDistinctiveHeads(heads, words).map((one) => one.head), [3, 4, 0, 1]);
 });
 
 test("long texts show a window around the picked word", () => {

@@ -1,0 +1,80 @@
+"""The text encoder of a soft database: the one that made its keys encodes the questions too."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from uwaga._base.errors import DataError
+from uwaga.models.checkpoints import directories
+
+if TYPE_CHECKING:
+    from uwaga.models.text.encoder import TextEncoder
+    from uwaga.store.catalog import Parameters
+    from uwaga.store.database import Answer, SoftDatabase
+
+COSINE_SCALE = 20.0  # of scores, before softmax
+
+
+def model_name(model: str | os.PathLike[str]) -> str:
+    """What `SoftDatabase.create` stores of a model: its name as it is given, and the fingerprint of its files, wherever they lie.
+
+    model: as `TextEncoder.load` takes it. Raises CheckpointError.
+    """
+    return _name(model, directories.find(model, None))
+
+
+def _name(model: str | os.PathLike[str], folder: Path) -> str:
+    from uwaga.models.text.sentence_config import fingerprint
+
+    return f"{os.fspath(model)}@{fingerprint(folder, directories.transformer(folder))[:32]}"
+
+
+def encoder_of(db: "SoftDatabase", model: str | os.PathLike[str] | None = None) -> "TextEncoder":
+    """The encoder that made the keys of a database.
+
+    Args:
+        db: created with `model=model_name(...)`.
+        model: where it lies now, as `TextEncoder.load` takes it; None: the name that the database has, of a bundled model alone. A name in
+            a database of a stranger shall load nothing.
+
+    Raises:
+        DataError: the database names no bundled model, or the fingerprint of the model's files is another one.
+        CheckpointError: the model cannot be loaded.
+    """
+    from uwaga.models.text.encoder import TextEncoder
+
+    made, _, fingerprint = (db.model or "").rpartition("@")
+    if model is None:
+        if made not in directories.BUNDLED:
+            raise DataError(f"{db.path}: was made with {made or 'no known model'}; give the option model to load it")
+        model = made
+    folder = directories.find(model, None)
+    name = _name(model, folder)
+    if name.rpartition("@")[2] != fingerprint:
+        raise DataError(f"{db.path}: its keys were made by {db.model}, not by {name}")
+    return TextEncoder.load(folder)
+
+
+def ask(
+    db: "SoftDatabase",
+    question: str,
+    encoder: "TextEncoder",
+    *,
+    scale: float = COSINE_SCALE,
+    where: str | None = None,
+    parameters: "Parameters" = (),
+    top: int = 5,
+) -> "Answer":
+    """What a database says to a text: `SoftDatabase.read` of its vector.
+
+    Args:
+        db: whose keys are vectors of the encoder.
+        question: any text.
+        encoder: `encoder_of(db)`.
+        scale: of the cosines, before softmax: higher is sharper.
+        where, parameters, top: as `SoftDatabase.read`, which says what is raised.
+    """
+    import torch
+
+    (vector,) = torch.from_numpy(encoder.encode([question], overflow="mean"))
+    return db.read(vector, scale=scale, where=where, parameters=parameters, top=top)

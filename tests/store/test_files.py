@@ -1,0 +1,83 @@
+"""Files as passages of a database, the model that made its keys, and questions: as functions, without the command."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from uwaga import SoftDatabase, TextEncoder
+from uwaga._base.errors import DataError
+from uwaga.models.text.corpus import InvalidDocumentError
+from uwaga.store import AddedFiles, add_files, ask, encoder_of, model_name
+
+TEXT = "the cat sat. a dog ran away\n\nit sat on the house"
+
+
+@pytest.fixture
+def model(write_model: Callable[..., Path], tmp_path: Path) -> Path:
+    return write_model(tmp_path / "model")
+
+
+@pytest.fixture
+def db(model: Path, tmp_path: Path) -> SoftDatabase:
+    with SoftDatabase.create(tmp_path / "db", key_width=16, model=model_name(model)) as made:
+        yield made
+
+
+@pytest.mark.parametrize(
+    ("split", "texts"),
+    [
+        ("paragraph", ["the cat sat. a dog ran away", "it sat on the house"]),
+        ("sentence", ["the cat sat.", "a dog ran away", "it sat on the house"]),
+        ("line", ["the cat sat. a dog ran away", "it sat on the house"]),
+        ("document", [TEXT]),
+    ],
+)
+def test_files_are_added_and_asked(db: SoftDatabase, model: Path, tmp_path: Path, split: str, texts: list[str]) -> None:
+    (tmp_path / "a.txt").write_text(TEXT)
+    encoder, shares = encoder_of(db, model), []
+    added = add_files(db, [tmp_path / "a.txt"], encoder, split=split, progress=shares.append)
+    assert added == AddedFiles(len(texts), 0, [])
+    assert shares == sorted(shares)
+    assert shares[-1] == 1.0
+    records = db.records(range(len(texts)))
+    assert [record["text"] for record in records] == texts
+    assert [record["part"] for record in records] == list(range(len(texts)))
+    assert add_files(db, [str(tmp_path / "a.txt")], encoder, split=split) == AddedFiles(0, len(texts), [])
+    answer = ask(db, texts[-1], encoder, top=1)
+    (vector,) = torch.from_numpy(encoder.encode([texts[-1]], overflow="mean"))
+    assert torch.equal(answer.value, db.read(vector, scale=20.0).value)
+    assert answer.top.records[0]["text"] == texts[-1]
+    assert ask(db, texts[-1], encoder, where="part = ?", parameters=[99]).rows == 0
+
+
+def test_what_cannot_be_added_is_told_or_left_out(db: SoftDatabase, model: Path, tmp_path: Path) -> None:
+    file, encoder = tmp_path / "a.jsonl", TextEncoder.load(model)
+    file.write_text('{"text": "the cat"}\n{"body": "a dog"}\n')
+    why = f"{file}:2: there is no field 'text'; the fields are 'body'"
+    with pytest.raises(InvalidDocumentError) as caught:
+        add_files(db, [file], encoder)
+    assert str(caught.value) == why
+    assert add_files(db, [file], encoder, skip_invalid=True) == AddedFiles(1, 0, [why])
+    assert add_files(db, [file], encoder, skip_invalid=True, text_field="body").added == 1
+    with pytest.raises(ValueError) as caught:
+        add_files(db, [file], encoder, split="word")
+    assert str(caught.value) == "add_files: split must be one of paragraph, sentence, line, document, not 'word'"
+
+
+def test_the_encoder_is_the_one_that_made_the_keys(
+    db: SoftDatabase, model: Path, tmp_path: Path, write_model: Callable[..., Path]
+) -> None:
+    def refused(model: Path | None) -> str:
+        with pytest.raises(DataError) as caught:
+            encoder_of(db, model)
+        return str(caught.value)
+
+    other = write_model(tmp_path / "other", seed=1)
+    assert refused(None) == f"{db.path}: was made with {model}; give the option model to load it"
+    assert refused(other) == f"{db.path}: its keys were made by {db.model}, not by {model_name(other)}"
+    moved = model.rename(tmp_path / "moved")
+    assert encoder_of(db, moved).embedding_dim == 16
+    with SoftDatabase.create(tmp_path / "plain", key_width=16) as db:
+        assert refused(None) == f"{db.path}: was made with no known model; give the option model to load it"
