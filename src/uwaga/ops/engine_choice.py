@@ -1,0 +1,41 @@
+"""Which engine serves a call of attention, of its maps or of the linear map: the first in an order of preference that does not refuse,
+or the one that the caller names, which runs or raises and never falls back. The orders are in the `choose` of each."""
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+NAMED = "named by the caller"
+
+# For the name of an engine why it cannot serve a call, as the end of a sentence, or None.
+Refusal = Callable[[str], str | None]
+
+
+class Choice(NamedTuple):
+    """The engine that serves a call, why, and why others cannot."""
+
+    engine: str
+    reason: str
+    refused: dict[str, str]
+
+
+def first(order: Iterable[str], refusal: Refusal) -> str:
+    """The first engine that does not refuse; the last one of an order must not."""
+    return next(name for name in order if refusal(name) is None)
+
+
+def named(impl: str, names: Iterable[str], refusal: Refusal, *, function: str, what: str = "call") -> str:
+    """`impl`. Raises ValueError, beginning with the name of the public function: there is no such engine, or it refuses."""
+    check_name(f"{function}: impl", impl, names)
+    if (why := refusal(impl)) is not None:
+        raise ValueError(f"{function}: engine {impl!r} cannot serve this {what}: {why}")
+    return impl
+
+
+def check_name(where: str, name: str, names: Iterable[str], more: str = " or None") -> None:
+    if name not in (known := tuple(names)):
+        raise ValueError(f"{where} must be one of {', '.join(map(repr, known))}{more}, not {name!r}")
+
+
+def refusals(names: Iterable[str], refusal: Refusal) -> dict[str, str]:
+    """Of each engine that cannot serve, why."""
+    return {name: why for name in names if (why := refusal(name)) is not None}
