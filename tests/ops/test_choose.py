@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from uwaga.ops.engine_choice import Choice, first, named, refusals
 
 from uwaga import AlibiBias, Causal, KeyLengths, Ragged, Window, attention, explain
 from uwaga._base import native
 from uwaga.ops.attention.engines import torch_fused
+from uwaga.ops.engine_choice import Choice, first, named, refusals
 
 needs_native = pytest.mark.skipif(native.reason_unavailable() is not None, reason=str(native.reason_unavailable()))
 

@@ -8,6 +8,7 @@ The formats: PyTorch's `torch/serialization.py`, and Python's `pickletools`.
 """
 
 import io
+import math
 import pickletools
 import zipfile
 from enum import Enum
@@ -27,58 +28,21 @@ _MOST_DIMENSIONS = 64
 # The first two pickles of a file from before PyTorch 1.6: pickles one after another, then the bytes of the storages.
 _MAGIC = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
 _ZIP = b"PK"
-_OPCODES = set(
-    [
-        "PROTO",
-        "NONE",
-        "NEWTRUE",
-        "NEWFALSE",
-        "EMPTY_TUPLE",
-        "EMPTY_LIST",
-        "EMPTY_DICT",
-        "BININT",
-        "BININT1",
-        "BININT2",
-        "LONG1",
-        "BINFLOAT",
-        "BINUNICODE",
-        "MARK",
-        "TUPLE",
-        "TUPLE1",
-        "TUPLE2",
-        "TUPLE3",
-        "BINPUT",
-        "LONG_BINPUT",
-        "BINGET",
-        "LONG_BINGET",
-        "APPEND",
-        "APPENDS",
-        "SETITEM",
-        "SETITEMS",
-        "BINPERSID",
-        "GLOBAL",
-        "REDUCE",
-        "BUILD",
-        "STOP",
-    ]
-)
+_OPCODES = {
+    "PROTO", "NONE", "NEWTRUE", "NEWFALSE", "EMPTY_TUPLE", "EMPTY_LIST", "EMPTY_DICT", "BININT",
+    "BININT1", "BININT2", "LONG1", "BINFLOAT", "BINUNICODE", "MARK", "TUPLE",
+    "TUPLE1", "TUPLE2", "TUPLE3", "BINPUT", "LONG_BINPUT", "BINGET", "LONG_BINGET", "APPEND", "APPENDS",
+    "SETITEM", "SETITEMS", "BINPERSID", "GLOBAL", "REDUCE", "BUILD", "STOP",
+}  # fmt: skip
+# Bytes of an element, by the names of storages.
 _STORAGES = {
-    f"torch.{name}Storage": getattr(torch, f"{name}Storage").dtype
-    for name in [
-        "Double",
-        "Float",
-        "Half",
-        "BFloat16",
-        "Long",
-        "Int",
-        "Short",
-        "Char",
-        "Byte",
-        "Bool",
-        "ComplexDouble",
-        "ComplexFloat",
-    ]
-}
+    f"torch.{name}Storage": size
+    for size, names in {
+        1: ("Char", "Byte", "Bool"), 2: ("Half", "BFloat16", "Short"), 4: ("Float", "Int"),
+        8: ("Double", "Long", "ComplexFloat"), 16: ("ComplexDouble",),
+    }.items()
+    for name in names
+}  # fmt: skip
 _DICTIONARY = "collections.OrderedDict"
 _TENSORS = {f"torch._utils.{name}" for name in ("_rebuild_tensor_v2", "_rebuild_tensor", "_rebuild_parameter")}
 
@@ -93,15 +57,23 @@ class _Global(NamedTuple):
     name: str
 
 
+class _Storage(NamedTuple):
+    key: str
+    numel: int
+    itemsize: int
+
+
 class _Kind(Enum):
     """What an opcode makes, where it is not a string, a number or a tuple of these."""
 
     MARK = "mark"
     TENSOR = "Tensor"
-    STORAGE = "storage"
     TUPLE = "tuple"
     LIST = "list"
-    DICTIONARY = "dict"
+
+
+class _Dictionary(set[str]):
+    """The keys of a dictionary that a pickle makes."""
 
 
 def read(path: Path) -> dict[str, Tensor]:
@@ -113,7 +85,7 @@ def read(path: Path) -> dict[str, Tensor]:
             if is_zip:
                 _check_archive(file)
             else:
-                _check_old(file)
+                _check_old(file, path.stat().st_size)
         loaded = torch.load(path, weights_only=True, mmap=is_zip, map_location="cpu")
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
@@ -160,17 +132,14 @@ def _check_archive(file: BinaryIO) -> None:
         if top is None:
             raise PickleError("the archive has no data.pkl")
         for name, entry in entries.items():
-            # torch.load reads all other records whole.
-            if not name.startswith(f"{top}data/") and entry.file_size > untrusted.JSON_BYTES:
-                raise PickleError(f"the record {printable(name)} has more than {untrusted.JSON_BYTES} bytes")
-            if (
-                entry.compress_type != zipfile.ZIP_STORED
-                or entry.file_size != entry.compress_size
-                or entry.flag_bits & 1
-            ):
+            is_stored = entry.compress_type == zipfile.ZIP_STORED and entry.file_size == entry.compress_size
+            if not is_stored or entry.flag_bits & 1:
                 raise PickleError(
                     f"the record {printable(name)} is compressed or encrypted, which torch.save does not do"
                 )
+            # torch.load reads all records but those of numbers whole.
+            if not name.startswith(f"{top}data/") and entry.file_size > untrusted.JSON_BYTES:
+                raise PickleError(f"the record {printable(name)} has more than {untrusted.JSON_BYTES} bytes")
         storages = _check_pickle(io.BytesIO(archive.read(f"{top}data.pkl")))
     for key, size in storages.items():
         record = entries.get(f"{top}data/{key}")
@@ -180,14 +149,16 @@ def _check_archive(file: BinaryIO) -> None:
             raise PickleError(f"storage {printable(key)} claims {size} bytes and has {record.file_size}")
 
 
-def _check_old(file: BinaryIO) -> None:
-    """The pickles of a file from before PyTorch 1.6: magic number, protocol, sizes of C types, the object, the keys of its
-    storages. torch.load compares the storages' sizes with the file. Raises PickleError."""
+def _check_old(file: BinaryIO, size: int) -> None:
+    """The pickles of a file of so many bytes from before PyTorch 1.6: magic number, protocol, sizes of C types, the object, the keys of
+    its storages. Raises PickleError."""
     beginning = io.BytesIO(file.read(untrusted.JSON_BYTES))
     if beginning.read(len(_MAGIC)) != _MAGIC:
         raise PickleError("it does not have the magic number of torch.save")
     for _ in range(4):
-        _check_pickle(beginning)
+        for key, claimed in _check_pickle(beginning).items():
+            if claimed > size:
+                raise PickleError(f"storage {printable(key)} claims {claimed} bytes, more than the file has")
 
 
 def _check_pickle(file: BinaryIO) -> dict[str, int]:
@@ -210,7 +181,7 @@ def _check_pickle(file: BinaryIO) -> dict[str, int]:
             raise PickleError(f"a pickle of more than {_MOST_OPCODES:,} opcodes")
         if name not in _OPCODES or (name == "PROTO" and argument != 2):
             raise PickleError(f"opcode {name}, which is not used in files of weights")
-        operands = _pop(stack, opcode)
+        operands = _pop(stack, opcode) if opcode.stack_before else []
         match name:
             case "BINPUT" | "LONG_BINPUT":
                 (memo[argument],) = stack[-1:] or [_Kind.MARK]
@@ -223,32 +194,33 @@ def _check_pickle(file: BinaryIO) -> dict[str, int]:
             case "NEWTRUE" | "NEWFALSE":
                 stack.append(name == "NEWTRUE")
             case "EMPTY_TUPLE" | "TUPLE" | "TUPLE1" | "TUPLE2" | "TUPLE3":
-                is_plain = all(isinstance(each, str | int | _Global | None) for each in operands)
-                stack.append(tuple(operands) if is_plain else _Kind.TUPLE)
+                stack.append(tuple(operands) if all(map(_is_plain, operands)) else _Kind.TUPLE)
             case "EMPTY_LIST" | "APPEND" | "APPENDS":
                 stack.append(_Kind.LIST)
             case "EMPTY_DICT":
-                stack.append(_Kind.DICTIONARY)
+                stack.append(_Dictionary())
             case "SETITEM" | "SETITEMS":
-                # Other keys may hash slowly: integers can be chosen to collide.
-                other = next((key for key in operands[1::2] if not isinstance(key, str)), None)
-                if other is not None:
-                    raise PickleError(f"a key that is {_kind(other)}")
+                _add_keys(operands[0], operands[1::2])
                 stack.append(operands[0])
             case "BINPERSID":
-                key, size = _storage(operands[0])
-                if storages.setdefault(key, size) != size:
-                    raise PickleError(f"storage {printable(key)} has two sizes")
-                stack.append(_Kind.STORAGE)
+                stored = _storage(operands[0])
+                size = stored.numel * stored.itemsize
+                if storages.setdefault(stored.key, size) != size:
+                    raise PickleError(f"storage {printable(stored.key)} has two sizes")
+                stack.append(stored)
             case "REDUCE":
                 if not isinstance(operands[0], _Global) or operands[0].name in _STORAGES:
                     raise PickleError(f"calls {_kind(operands[0])}")
-                stack.append(_Kind.TENSOR if operands[0].name in _TENSORS else _Kind.DICTIONARY)
+                if operands[0].name in _TENSORS:
+                    _check_view(operands[0].name, operands[1])
+                    stack.append(_Kind.TENSOR)
+                else:
+                    stack.append(_Dictionary())
             case "BUILD":
                 # The attribute _metadata of a state dict; a tensor's state could be another storage.
-                if operands != [_Kind.DICTIONARY, _Kind.DICTIONARY]:
+                if not all(isinstance(each, _Dictionary) for each in operands):
                     raise PickleError(f"sets attributes of {_kind(operands[0])}")
-                stack.append(_Kind.DICTIONARY)
+                stack.append(operands[0])
             case _:
                 stack += [argument] * len(opcode.stack_after)
     return storages
@@ -272,6 +244,18 @@ def _pop(stack: list[Any], opcode: pickletools.OpcodeInfo) -> list[Any]:
     return [each for each in operands if each is not _Kind.MARK]
 
 
+def _add_keys(dictionary: object, keys: list[Any]) -> None:
+    """Note the keys that are set. Raises PickleError: two of one name; one that is no string: integers can be chosen to hash alike."""
+    if not isinstance(dictionary, _Dictionary):
+        raise PickleError(f"sets items of {_kind(dictionary)}")
+    for key in keys:
+        if not isinstance(key, str):
+            raise PickleError(f"a key that is {_kind(key)}")
+        if key in dictionary:
+            raise PickleError(f"{printable(key)} is a duplicate key")
+        dictionary.add(key)
+
+
 def _again(value: object) -> object:
     """A value that the pickle refers to another time. Raises PickleError: a container, since containers in containers, each of them
     twice, take exponential time to be hashed or printed."""
@@ -288,14 +272,44 @@ def _global(name: str) -> _Global:
     return _Global(name)
 
 
-def _storage(described: object) -> tuple[str, int]:
-    """Key and size in bytes of ("storage", its type, its key, its device, its number of elements), and in old files a view, which
-    must be None."""
+def _storage(described: object) -> _Storage:
+    """What is stored as ("storage", its type, its key, its device, its number of elements), and in old files a view, which must be
+    None."""
     match described:
         case ("storage", _Global(name), str(key), str(), int(numel), *view) if view in ([], [None]):
             if name in _STORAGES:
-                return key, numel * _STORAGES[name].itemsize
+                return _Storage(key, numel, _STORAGES[name])
     raise PickleError("a storage that is not described as by torch.save")
+
+
+def _check_view(function: str, arguments: object) -> None:
+    """That a tensor is a view of its storage: PyTorch would enlarge the storage of an old file. Raises PickleError."""
+    match arguments:
+        case (_Storage() as stored, int(offset), tuple(shape), tuple(strides), *_) if (
+            len(shape) == len(strides) <= _MOST_DIMENSIONS
+        ):
+            if min((offset, *shape, *strides)) >= 0:
+                last = offset + sum((n - 1) * step for n, step in zip(shape, strides, strict=True))
+                if 0 in shape:
+                    last = -1
+                if math.prod(shape) >= 2**63:
+                    raise PickleError("a tensor with an invalid shape or strides")
+                if last >= stored.numel:
+                    raise PickleError(
+                        f"a tensor needs {last + 1} elements of storage {printable(stored.key)}, which has {stored.numel}"
+                    )
+                return
+            raise PickleError("a tensor with an invalid shape or strides")
+        case (_Kind.TENSOR, *_) if function.endswith("_rebuild_parameter"):
+            return
+    raise PickleError("a tensor that is not described as by torch.save")
+
+
+def _is_plain(value: object) -> bool:
+    """Whether a tuple keeps this value: what describes a storage or a tensor."""
+    if isinstance(value, tuple) and not isinstance(value, _Global | _Storage):
+        return all(isinstance(each, int) for each in value)
+    return isinstance(value, str | int | _Global | _Storage | _Dictionary | None) or value is _Kind.TENSOR
 
 
 def _kind(value: object) -> str:
@@ -304,4 +318,6 @@ def _kind(value: object) -> str:
             return printable(name)
         case _Kind():
             return str(value.value)
+        case _Dictionary():
+            return "dict"
     return type(value).__name__
