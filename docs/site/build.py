@@ -19,7 +19,7 @@ from typer.main import get_command
 
 import uwaga
 from uwaga.cli import app
-from uwaga.models import directories
+from uwaga.models.checkpoints import directories
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = (

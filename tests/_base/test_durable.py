@@ -390,14 +390,12 @@ WRITERS = {
 }  # fmt: skip
 # What writes where it is told to by a library: a file that durable opened, or what is in memory.
 GIVEN = {
-    ("models/checkpoints.py", "save_file"),
+    ("models/checkpoints/load_save.py", "save_file"),
     ("train/checkpoint.py", "save_file"),
-    ("maps/recordings/files.py", "save_file"),
-    ("memory/segments.py", "save_file"),
+    ("inspect/recordings/files.py", "save_file"),
     ("plots/figures.py", "savefig"),
     ("viewer/queries/weights.py", "savez_compressed"),  # a BytesIO
     ("train/data/store.py", "memmap"),  # mode="r"
-    ("models/pickle_files.py", "memmap"),  # mode="c": changes stay in memory
     ("_base/untrusted.py", "open"),  # os.O_RDONLY
     ("train/metrics/logger.py", "SummaryWriter"),  # TensorBoard's own files, under names that are new
 }

@@ -43,7 +43,8 @@ from uwaga.models.text import vector_files
 from uwaga.models.text.corpus import DocumentFile
 from uwaga.models.text.encoder import TextEncoder
 from uwaga.models.text.sentence_config import fingerprint
-from uwaga.models.text.tokenizer import Tokenizer
+from uwaga.models.tokenizers.loading import Tokenizer
+from uwaga.models.tokenizers.text_tokenizer import TextTokenizer
 from uwaga.ops import engine_profile
 from uwaga.ops.biases import AlibiBias
 from uwaga.ops.masks import Causal, Documents
@@ -56,7 +57,6 @@ from uwaga.train.data import sources
 from uwaga.train.data.corpus import Corpus
 from uwaga.train.metrics.logger import JsonlWriter, read_losses
 from uwaga.train.optimizer import Moment
-from uwaga.train.tokenizer import TextTokenizer
 
 SECONDS = 10  # of the processor, for a file
 _WAITING_SECONDS = (
@@ -374,10 +374,10 @@ KINDS = {
     ),
     "config.json": Kind(covers=_JSON, file="config.json", make=_model, read=_encode, faults="json"),
     "tokenizer.json": Kind(
-        covers=("uwaga.models.text.tokenizer:read",), file="tokenizer.json", make=_model, read=_encode, faults="json"
+        covers=("uwaga.models.tokenizers.loading:read",), file="tokenizer.json", make=_model, read=_encode, faults="json"
     ),
     "target_tokenizer.json": Kind(
-        covers=("uwaga.models.text.tokenizer:read",), file="target_tokenizer.json", make=_model,
+        covers=("uwaga.models.tokenizers.loading:read",), file="target_tokenizer.json", make=_model,
         read=lambda folder: Tokenizer.load_target(folder), faults="json",
     ),
     "tokenizer_config.json": Kind(
@@ -405,11 +405,11 @@ KINDS = {
         faults="binary",
     ),
     "pytorch_model.bin": Kind(
-        covers=("uwaga.models.pickle_files:read",), file="pytorch_model.bin", make=_pickled_model(True), read=_encode,
+        covers=("uwaga.models.checkpoints.torch_files:read",), file="pytorch_model.bin", make=_pickled_model(True), read=_encode,
         faults="binary",
     ),
     "old pytorch_model.bin": Kind(
-        covers=("uwaga.models.pickle_files:read",), file="pytorch_model.bin", make=_pickled_model(False), read=_encode,
+        covers=("uwaga.models.checkpoints.torch_files:read",), file="pytorch_model.bin", make=_pickled_model(False), read=_encode,
         faults="binary",
     ),
     "modules.json": Kind(covers=_JSON, file="modules.json", make=_sentence_model, read=_encode, faults="json"),
@@ -449,7 +449,7 @@ KINDS = {
         names=("a.txt.gz", "play"),
     ),
     "last": Kind(
-        covers=("uwaga.models.directories:read_pointer_name",), file="last", make=_checkpoint, faults="binary",
+        covers=("uwaga.models.checkpoints.directories:read_pointer_name",), file="last", make=_checkpoint, faults="binary",
         read=lambda folder: run_folder.read_pointer(folder, run_folder.LAST),
     ),
     "training.json": Kind(
@@ -559,7 +559,7 @@ PREPARED = {
         ("train.offsets", ("uwaga.train.data.store:_mapped",), "binary"),
         ("validation-targets.offsets", ("uwaga.train.data.store:_mapped",), "binary"),
         ("answers.jsonl", ("uwaga.models.text.corpus:json_object",), "lines"),
-        ("tokenizer.json", ("uwaga.models.text.tokenizer:read",), "json"),
+        ("tokenizer.json", ("uwaga.models.tokenizers.loading:read",), "json"),
     )
 }
 

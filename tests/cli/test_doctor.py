@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from uwaga._base import native
 from uwaga._base.processor import Processor
 from uwaga.cli import app, doctor
-from uwaga.models import directories
+from uwaga.models.checkpoints import directories
 from uwaga.ops import engine_profile
 
 

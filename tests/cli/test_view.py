@@ -21,7 +21,8 @@ from typer.testing import CliRunner
 
 from uwaga.cli import app
 from uwaga.inspect import run_text
-from uwaga.models import GPT2Config, GPT2Model, T5Config, T5Model, directories, save
+from uwaga.models import GPT2Config, GPT2Model, T5Config, T5Model, save
+from uwaga.models.checkpoints import directories
 from uwaga.viewer.messages import Reply
 
 pytestmark = pytest.mark.usefixtures("small_front", "one_thread")

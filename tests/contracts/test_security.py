@@ -5,8 +5,8 @@ from pathlib import Path
 
 from uwaga._base import untrusted
 from uwaga.inspect import editing, edits, run_text
-from uwaga.models import weight_files
-from uwaga.models.text import tokenizer as tokenizer_file
+from uwaga.models.checkpoints import weight_files
+from uwaga.models.tokenizers import loading as tokenizer_file
 from uwaga.ops import engine_profile
 from uwaga.viewer import runs, text_runner
 from uwaga.viewer.server import app, limits

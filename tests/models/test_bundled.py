@@ -14,8 +14,9 @@ import uwaga
 from uwaga._base.errors import CheckpointError
 from uwaga.cli import main
 from uwaga.inspect import induction
-from uwaga.models import Transformer, directories, load
-from uwaga.models.text.tokenizer import Tokenizer
+from uwaga.models import Transformer, load
+from uwaga.models.checkpoints import directories
+from uwaga.models.tokenizers.loading import Tokenizer
 
 OWN = [name for name, model in directories.BUNDLED.items() if model.distribution == "uwaga"]
 RECIPES = Path(__file__).parents[2] / "recipes"

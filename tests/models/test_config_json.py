@@ -123,21 +123,21 @@ def test_every_key_of_a_published_config_is_known(minilm: Path) -> None:
 
 @pytest.mark.parametrize("model_type", ["llama", None, ["bert"]])
 def test_other_kinds_of_models_are_refused(model_type: object) -> None:
-    from uwaga.models import checkpoints
+    from uwaga.models.checkpoints import load_save
 
     with pytest.raises(CheckpointError) as caught:
-        checkpoints.family_of(model_type, WHERE)
-    known = ", ".join(checkpoints.MODEL_TYPES)
+        load_save.family_of(model_type, WHERE)
+    known = ", ".join(load_save.MODEL_TYPES)
     assert str(caught.value) == f"{WHERE}: model_type is {model_type!r}; supported: {known}"
-    assert "bert" in checkpoints.MODEL_TYPES
+    assert "bert" in load_save.MODEL_TYPES
 
 
 def test_every_family_that_is_listed_is_there() -> None:
-    from uwaga.models import checkpoints
-    from uwaga.models.tables import Family
+    from uwaga.models.checkpoints import load_save
+    from uwaga.models.checkpoints.tables import Family
 
-    for model_type in checkpoints.MODEL_TYPES:
-        assert isinstance(checkpoints.family_of(model_type, WHERE), Family)
+    for model_type in load_save.MODEL_TYPES:
+        assert isinstance(load_save.family_of(model_type, WHERE), Family)
 
 
 def test_a_setting_of_a_config_is_checked_by_its_kind() -> None:

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from uwaga import models
-from uwaga.models import GPT2Config, T5Config, TransformerConfig, checkpoints, generate
+from uwaga.models import GPT2Config, T5Config, TransformerConfig, generate
 from uwaga.models.bert.config import OUTPUTS, BertConfig
+from uwaga.models.checkpoints import load_save
 
 _DOCUMENT = Path(__file__).parents[2] / "docs" / "models.md"
 # Of the table of names: a config of the kind, and what stands before the names of a layer there and here.
@@ -44,7 +45,7 @@ def _names(cell: str) -> list[str]:
 
 def test_the_families_are_those_that_load() -> None:
     listed = {row[0].strip("`"): row[1].strip("`") for row in _rows("model type")[2:]}
-    assert listed == {name: checkpoints.family_of(name, "").build.__name__ for name in checkpoints.MODEL_TYPES}
+    assert listed == {name: load_save.family_of(name, "").build.__name__ for name in load_save.MODEL_TYPES}
 
 
 def test_the_options_of_configs_are_there() -> None:
@@ -75,7 +76,7 @@ def test_the_names_of_a_layer_are_those_of_its_table(kind: str) -> None:
     heading, _, *rows = _rows("ours")
     column = heading.index(kind)
     listed = {row[0].strip("`"): row[column].strip("`") for row in rows}
-    table = checkpoints.family_of(config.model_type, "").table(config)
+    table = load_save.family_of(config.model_type, "").table(config)
     found = {
         name.removeprefix(ours).removesuffix(".weight"): row.theirs.removeprefix(theirs).removesuffix(".weight")
         for row in table.rows()

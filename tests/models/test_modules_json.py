@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from uwaga._base.errors import CheckpointError
-from uwaga.models import modules_json
+from uwaga.models.checkpoints import modules_json
 
 
 def write(folder: Path, modules: object, **files: object) -> Path:

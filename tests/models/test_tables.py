@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from uwaga.models import tables
-from uwaga.models.tables import AS_IS, TRANSPOSED, Table, WeightMapping, pair
+from uwaga.models.checkpoints import tables
+from uwaga.models.checkpoints.tables import AS_IS, TRANSPOSED, Table, WeightMapping, pair
 
 
 def test_a_row_is_there_once_for_every_layer() -> None:

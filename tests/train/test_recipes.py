@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 import torch
 
-from uwaga.models import BertModel, GPT2Model, Transformer, directories, load
+from uwaga.models import BertModel, GPT2Model, Transformer, load
+from uwaga.models.checkpoints import directories
 from uwaga.train import families
 from uwaga.train.config import Config
 from uwaga.train.data import Corpus, sources

@@ -13,7 +13,8 @@ from tokenizers import models, pre_tokenizers, trainers
 from transformers import AutoTokenizer
 
 from uwaga.models import BertModel, GPT2Model, Transformer, save
-from uwaga.models.text.tokenizer import Tokenizer
+from uwaga.models.tokenizers.loading import Tokenizer
+from uwaga.models.tokenizers.text_tokenizer import SPECIAL_TOKENS, TextTokenizer, recut
 from uwaga.train import families
 from uwaga.train.config import TargetConfig, TokenizerConfig
 from uwaga.train.data import Corpus
@@ -24,7 +25,6 @@ from uwaga.train.data.tokenizers import (
     train_symbol_tokenizer,
 )
 from uwaga.train.errors import ConfigError
-from uwaga.train.tokenizer import SPECIAL_TOKENS, TextTokenizer, recut
 
 _OBJECTIVE = "language-model"
 _TEXT = "Once upon a time there were  three little pigs,\nand the tea was İstanbul's; naïve 東京 <|endoftext|> </s>"

@@ -17,6 +17,10 @@ class CheckpointError(ValueError):
     """A model directory that cannot be loaded: the message names the file, and every weight that is wrong."""
 
 
+class ConfigError(ValueError):
+    """A configuration of training that cannot be used; the message begins with the file, and names the key."""
+
+
 class DataError(ValueError):
     """Texts or training data that cannot be read; the message begins with the file, and the line or row where there is one."""
 

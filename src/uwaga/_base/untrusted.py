@@ -16,7 +16,7 @@ before memory or time is spent. The limits:
     DECOMPRESSION_RATIO      decompressed bytes per byte of gzip or parquet, beyond the first LINE_BYTES of a file
 
 Tensors need no limit of their own: their sizes are compared with the size of the file (`uwaga._base.safetensors_files`,
-`uwaga.models.pickle_files`) and their shapes with what config.json describes, before anything is allocated.
+`uwaga.models.checkpoints.torch_files`) and their shapes with what config.json describes, before anything is allocated.
 """
 
 import errno

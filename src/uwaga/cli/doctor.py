@@ -257,7 +257,7 @@ def _optional() -> Iterator[Finding]:
 def _models() -> Iterator[Finding]:
     """The models that are there without a download."""
     from uwaga._base.errors import CheckpointError
-    from uwaga.models import directories
+    from uwaga.models.checkpoints import directories
 
     for name, model in directories.BUNDLED.items():
         try:

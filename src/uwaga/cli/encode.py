@@ -134,7 +134,7 @@ def _encode(
 
 def _model(model: str) -> tuple[Path, str]:
     """The model's directory and its fingerprint, before anything is loaded."""
-    from uwaga.models import directories
+    from uwaga.models.checkpoints import directories
     from uwaga.models.text.sentence_config import fingerprint
 
     folder = directories.find(model, None)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from uwaga.models.generation.decoding import Generator
-    from uwaga.models.text.tokenizer import Tokenizer
+    from uwaga.models.tokenizers.loading import Tokenizer
 
 Storage = Literal["float32", "bfloat16"]
 
@@ -87,9 +87,9 @@ def _load(model: str, dtype: str) -> _LoadedModel:
     """Raises CheckpointError: before weights are read, where there is no tokenizer."""
     import torch
 
-    from uwaga.models import directories
-    from uwaga.models.checkpoints import load
-    from uwaga.models.text.tokenizer import Tokenizer
+    from uwaga.models.checkpoints import directories
+    from uwaga.models.checkpoints.load_save import load
+    from uwaga.models.tokenizers.loading import Tokenizer
 
     folder = directories.find(model, None)
     transformer = directories.transformer(folder)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from uwaga.inspect.edits import Edits
     from uwaga.inspect.recordings.recording import Recording
-    from uwaga.models.text.tokenizer import Tokenizer
+    from uwaga.models.tokenizers.loading import Tokenizer
 
 DEFAULT_MODEL = "minilm"
 NEW_TOKENS = 40  # of an encoder-decoder, which generates where no target is given
@@ -74,7 +74,7 @@ def reporting_errors() -> Iterator[None]:
 
 def default_model() -> str:
     """The bundled model that reads a text where none is named: minilm where it is installed, else copyist, which always is."""
-    from uwaga.models import directories
+    from uwaga.models.checkpoints import directories
 
     return DEFAULT_MODEL if directories.is_installed(DEFAULT_MODEL) else "copyist"
 
@@ -84,8 +84,8 @@ def load(name: str, dtype: str) -> LoadedModel:
     import torch
 
     from uwaga._base import json_files
-    from uwaga.models import checkpoints, directories
-    from uwaga.models.text.tokenizer import Tokenizer
+    from uwaga.models.checkpoints import directories, load_save
+    from uwaga.models.tokenizers.loading import Tokenizer
 
     found = directories.find(name, None)
     folder = directories.transformer(found)
@@ -93,7 +93,7 @@ def load(name: str, dtype: str) -> LoadedModel:
     lowercase = settings.get("do_lower_case") is True
     tokenizer = Tokenizer.load(folder, lowercase=lowercase)
     title = directories.BUNDLED[name].title if name in directories.BUNDLED else Path(name).name or name
-    model = checkpoints.load(folder, dtype=getattr(torch, dtype))
+    model = load_save.load(folder, dtype=getattr(torch, dtype))
     return LoadedModel(name, title, model, tokenizer, Tokenizer.load_target(folder) or tokenizer, found)
 
 

@@ -1,7 +1,7 @@
 """Whole Transformers, from files that Hugging Face's transformers wrote, and back.
 
 A family of models is a folder: config.py (the settings), model.py (the module), checkpoint.py (the table of weight names, and
-the `Family` that loading and saving use). checkpoints.py lists the families, and loads and saves their models.
+the `Family` that loading and saving use). checkpoints/ loads and saves models, tokenizers/ has texts to token ids.
 """
 
 from uwaga._base.lazy import names
@@ -31,9 +31,9 @@ _HOME = {
     "Transformer": "uwaga.models.transformer.model",
     "TransformerConfig": "uwaga.models.transformer.config",
     "generate": "uwaga.models.generation.generate",
-    "load": "uwaga.models.checkpoints",
-    "save": "uwaga.models.checkpoints",
-    "tokenizer": "uwaga.models.text.tokenizer",
+    "load": "uwaga.models.checkpoints.load_save",
+    "save": "uwaga.models.checkpoints.load_save",
+    "tokenizer": "uwaga.models.tokenizers.loading",
 }
 
 __getattr__, __dir__ = names(__name__, _HOME)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from uwaga._base.errors import DataError
-from uwaga.models import directories
+from uwaga.models.checkpoints import directories
 
 if TYPE_CHECKING:
     from uwaga.models.text.encoder import TextEncoder

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from uwaga._base import durable
-from uwaga.models import directories
+from uwaga.models.checkpoints import directories
 from uwaga.train import checkpoint as checkpoint_files
 from uwaga.train import families, run_folder, seeds
 from uwaga.train.checkpoint import TrainingState

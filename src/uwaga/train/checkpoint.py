@@ -21,7 +21,7 @@ from uwaga._base.durable import create_file
 from uwaga._base.errors import CheckpointError
 from uwaga._base.options import is_number
 from uwaga._base.terminal import printable
-from uwaga.models import checkpoints, state_dict_check, weight_files
+from uwaga.models.checkpoints import load_save, state_dict_check, weight_files
 from uwaga.train import run_folder
 from uwaga.train.errors import TrainingError
 from uwaga.train.optimizer import Moment
@@ -116,7 +116,7 @@ def write(out: Path, parts: CheckpointParts) -> Path:
     try:
         folder = run_folder.begin_checkpoint(out, step)
         try:
-            checkpoints.save(parts.model, folder)
+            load_save.save(parts.model, folder)
             parts.save_tokenizers(folder)
             with durable.create_file(folder / OPTIMIZER) as file:
                 save_file(dict(parts.optimizer), file.name)
@@ -138,7 +138,7 @@ def write(out: Path, parts: CheckpointParts) -> Path:
 def read_model(folder: Path, model: nn.Module) -> None:
     """Load a checkpoint's weights into a model of the same shapes. Raises CheckpointError."""
     config: Any = model.config
-    table = checkpoints.family_of(config.model_type, str(folder)).table(config)
+    table = load_save.family_of(config.model_type, str(folder)).table(config)
     if not (folder / weight_files.SINGLE).is_file():  # training writes no pickles: one in its place is not read
         raise CheckpointError(f"there is no {folder / weight_files.SINGLE}")
     matched = state_dict_check.match(table, weight_files.find(folder), model.state_dict())

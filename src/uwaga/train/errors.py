@@ -1,12 +1,8 @@
 """Errors of training that users can cause. The full text of each message has a test."""
 
-from uwaga._base.errors import DataError
+from uwaga._base.errors import ConfigError, DataError
 
 __all__ = ["ConfigError", "DataError", "TrainingError", "TrainingInterrupted"]
-
-
-class ConfigError(ValueError):
-    """A configuration that cannot be used; the message begins with the file, and names the key."""
 
 
 class TrainingError(RuntimeError):

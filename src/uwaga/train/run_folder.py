@@ -11,7 +11,7 @@ from pathlib import Path
 
 from uwaga._base import durable
 from uwaga._base.durable import atomic_replace, fsync
-from uwaga.models.directories import BEST, CHECKPOINT_NAME, LAST, read_pointer, read_pointer_name
+from uwaga.models.checkpoints.directories import BEST, CHECKPOINT_NAME, LAST, read_pointer, read_pointer_name
 
 __all__ = ["BEST", "LAST", "STATE", "read_pointer", "read_pointer_name"]
 

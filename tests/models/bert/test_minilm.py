@@ -14,7 +14,8 @@ from tolerance import once
 from torch import Tensor
 
 import uwaga
-from uwaga.models import load, modules_json
+from uwaga.models import load
+from uwaga.models.checkpoints import modules_json
 
 _SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 

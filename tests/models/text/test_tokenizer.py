@@ -12,7 +12,7 @@ from tokenizers.processors import TemplateProcessing
 from uwaga import TextEncoder
 from uwaga._base.errors import CheckpointError
 from uwaga.models import GPT2Config, GPT2Model, generate, load, save, tokenizer
-from uwaga.models.text.tokenizer import Tokenizer, encode_prefixes, of_model
+from uwaga.models.tokenizers.loading import Tokenizer, encode_prefixes, of_model
 
 TEXT = "the cat sat on the mat and then it ran away"
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import uwaga
 from uwaga.maps.map import AttentionMap
 from uwaga.models import load, save
-from uwaga.models.config_json import read_activation
+from uwaga.models.checkpoints.config_json import read_activation
 
 
 def _whole(length: int) -> Tensor:

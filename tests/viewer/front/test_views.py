@@ -20,8 +20,9 @@ from waiting import HANG
 
 import uwaga
 from uwaga.inspect import head_table, run_text
-from uwaga.models import directories, load
-from uwaga.models.text.tokenizer import Tokenizer
+from uwaga.models import load
+from uwaga.models.checkpoints import directories
+from uwaga.models.tokenizers.loading import Tokenizer
 from uwaga.viewer.api import View
 
 pytestmark = pytest.mark.slow

@@ -1,6 +1,6 @@
 """Checkpoints of BERT and related models: the keys of config.json and the names of weights, by model type, as in transformers.
 
-To add a model type: its keys in KEYS, its names in NAMES, and a line in checkpoints.py.
+To add a model type: its keys in KEYS, its names in NAMES, and a line in checkpoints/load_save.py.
 """
 
 from collections.abc import Mapping, Set
@@ -10,10 +10,10 @@ from typing import Any
 from uwaga._base.errors import CheckpointError
 from uwaga._base.options import POSITIVE, SWITCH, whole
 from uwaga._base.terminal import printable
-from uwaga.models import config_json
 from uwaga.models.bert.config import OUTPUTS, BertConfig
 from uwaga.models.bert.model import BertModel
-from uwaga.models.config_json import (
+from uwaga.models.checkpoints import config_json
+from uwaga.models.checkpoints.config_json import (
     ACTIVATION,
     COUNT,
     OPTIONAL_COUNT,
@@ -24,7 +24,7 @@ from uwaga.models.config_json import (
     read_activation,
     write_activation,
 )
-from uwaga.models.tables import Family, Table, WeightMapping, pair
+from uwaga.models.checkpoints.tables import Family, Table, WeightMapping, pair
 
 # Bounded, since labels are made for all classes before the shape of the classifier is known.
 _CLASSES = whole(1, 2**16)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from uwaga._base.options import POSITIVE, SWITCH, check, one_of
-from uwaga.models.config_json import COUNT, OPTIONAL_COUNT, PROBABILITY, SIZE
+from uwaga.models.checkpoints.config_json import COUNT, OPTIONAL_COUNT, PROBABILITY, SIZE
 
 # The outputs a model can have besides its hidden states; fields of BertOutput.
 OUTPUTS = ("pooled", "masked_lm", "next_sentence", "sequence", "tokens")

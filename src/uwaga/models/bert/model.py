@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from uwaga._base.tracing import is_plain_eager, is_readable
-from uwaga.models import token_ids
 from uwaga.models.bert.config import BertConfig
 from uwaga.models.layer_stack import StackOutput, run_layers
+from uwaga.models.tokenizers import token_ids
 from uwaga.nn import Encoder, LayerSpec, LearnedPositions
 from uwaga.nn.batch_invariant import apply_linear
 from uwaga.nn.operand import map_values, values_of

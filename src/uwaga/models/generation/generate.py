@@ -10,12 +10,12 @@ from typing import Any, TypeGuard, cast
 import torch
 from torch import Tensor
 
-from uwaga.models import token_ids
 from uwaga.models.generation.beam_search import beam_search
 from uwaga.models.generation.decoding import Generator
 from uwaga.models.generation.options import GenerationOptions
 from uwaga.models.generation.sampling import Streamer, generate_tokens, token_chooser
-from uwaga.models.text import tokenizer as tokenizers
+from uwaga.models.tokenizers import loading as tokenizers
+from uwaga.models.tokenizers import token_ids
 from uwaga.ops.ragged import Ragged
 
 Ids = Sequence[Sequence[int]] | Ragged | Tensor
@@ -82,7 +82,7 @@ def generate(
     >>> model = GPT2Model(GPT2Config(vocab_size=20, d_model=8, num_layers=1, num_heads=2, d_ff=16, max_position_embeddings=10)).eval()
     >>> [len(ids) for ids in generate(model, [[3, 4, 5], [6]], max_new_tokens=4)]
     [4, 4]
-    >>> from uwaga.models.checkpoints import load
+    >>> from uwaga.models.checkpoints.load_save import load
     >>> generate(load("speller"), ["attention", "cat"])
     ['AH T EH N SH AH N', 'K AE T']
     """

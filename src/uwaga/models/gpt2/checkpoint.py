@@ -8,8 +8,8 @@ from typing import Any
 
 from uwaga._base.errors import CheckpointError
 from uwaga._base.options import POSITIVE, SWITCH
-from uwaga.models import config_json
-from uwaga.models.config_json import (
+from uwaga.models.checkpoints import config_json
+from uwaga.models.checkpoints.config_json import (
     ACTIVATION,
     EOS_TOKEN_ID,
     OPTIONAL_COUNT,
@@ -22,9 +22,9 @@ from uwaga.models.config_json import (
     write_activation,
     write_eos_token_id,
 )
+from uwaga.models.checkpoints.tables import TRANSPOSED, Family, Table, WeightMapping, pair, stacked, stacked_transposed
 from uwaga.models.gpt2.config import GPT2Config
 from uwaga.models.gpt2.model import GPT2Model
-from uwaga.models.tables import TRANSPOSED, Family, Table, WeightMapping, pair, stacked, stacked_transposed
 
 _KEYS = {
     "vocab_size": Key("vocab_size", SIZE, 50257),

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from uwaga._base.options import POSITIVE, SWITCH, check, one_of
-from uwaga.models.config_json import IDS, OPTIONAL_COUNT, OPTIONAL_SIZE, PROBABILITY, SIZE
+from uwaga.models.checkpoints.config_json import IDS, OPTIONAL_COUNT, OPTIONAL_SIZE, PROBABILITY, SIZE
 
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu")
 MODEL_TYPES = ("gpt2", "uwaga-gpt3")

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
-from uwaga.models import token_ids
 from uwaga.models.generation.decoding import Decoding
 from uwaga.models.gpt2.config import GPT2Config
 from uwaga.models.layer_stack import StackOutput, run_layers
+from uwaga.models.tokenizers import token_ids
 from uwaga.nn import EncoderLayer, KeyValueCache, LayerSpec, LearnedPositions
 from uwaga.nn.operand import map_values
 from uwaga.nn.plain_modules import apply_dropout

@@ -9,8 +9,8 @@ from typing import Any
 
 from uwaga._base.errors import CheckpointError
 from uwaga._base.options import POSITIVE, SWITCH, OptionValidator, one_of
-from uwaga.models import config_json
-from uwaga.models.config_json import (
+from uwaga.models.checkpoints import config_json
+from uwaga.models.checkpoints.config_json import (
     EOS_TOKEN_ID,
     OPTIONAL_COUNT,
     OPTIONAL_SIZE,
@@ -21,9 +21,9 @@ from uwaga.models.config_json import (
     write_activation,
     write_eos_token_id,
 )
+from uwaga.models.checkpoints.tables import Family, Table, WeightMapping
 from uwaga.models.t5.config import ACTIVATIONS, T5Config
 from uwaga.models.t5.model import T5Model
-from uwaga.models.tables import Family, Table, WeightMapping
 
 # feed_forward_proj -> activation, gated. "gated-gelu" is the tanh approximation in transformers, as in version 1.1. Of two
 # names with one meaning the first is written.

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
-from uwaga.models import token_ids
 from uwaga.models.generation.decoding import Decoding
 from uwaga.models.layer_stack import LayerCall, StackOutput, require_decoder, run_layers
 from uwaga.models.t5.config import T5Config
+from uwaga.models.tokenizers import token_ids
 from uwaga.nn import Decoder, Encoder, KeyValueCache, LayerSpec, RelativePositions
 from uwaga.nn.operand import map_values
 from uwaga.nn.plain_modules import apply_dropout

@@ -2,7 +2,6 @@
 
 encoder           TextEncoder
 sentence_config   the sentence-transformers configuration of a model directory
-tokenizer         a model's tokenizer.json, checked against its config.json
 preprocessing     groups of texts, their tokens, windows of long texts, batches
 inference         the model's forward passes, and pooling
 report, progress  the part of a text that each row was computed from; progress of a run

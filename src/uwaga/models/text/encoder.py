@@ -10,15 +10,15 @@ import numpy as np
 import torch
 
 from uwaga._base.errors import CheckpointError
-from uwaga.models import checkpoints, directories
 from uwaga.models.bert.model import BertModel
+from uwaga.models.checkpoints import directories, load_save
 from uwaga.models.text import sentence_config
 from uwaga.models.text.inference import Encoded, Inference, keep_freed_memory
 from uwaga.models.text.preprocessing import OverflowPolicy, Preprocessor, groups
 from uwaga.models.text.progress import Listener, Meter, listening
 from uwaga.models.text.report import Report
 from uwaga.models.text.sentence_config import SentenceConfig
-from uwaga.models.text.tokenizer import Tokenizer
+from uwaga.models.tokenizers.loading import Tokenizer
 from uwaga.ops.ragged import Ragged
 
 # Activations of so many tokens stay in the cache of the processor, and matrix products are large enough to be fast.
@@ -69,7 +69,7 @@ class TextEncoder:
         """
         folder = directories.find(path_or_hub_id, revision)
         config = sentence_config.read(folder)
-        model = checkpoints.load(config.folder, dtype=dtype)
+        model = load_save.load(config.folder, dtype=dtype)
         tokenizer = Tokenizer.load(config.folder, lowercase=config.lowercase)
         if not isinstance(model, BertModel):
             raise CheckpointError(f"{config.folder} holds a {type(model).__name__}; TextEncoder reads a BertModel")

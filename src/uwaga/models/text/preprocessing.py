@@ -18,7 +18,7 @@ from tokenizers import Encoding
 
 from uwaga._base.options import OptionValidator, check, one_of
 from uwaga.models.text.report import DocumentError, Report
-from uwaga.models.text.tokenizer import Tokenizer, encode_prefixes
+from uwaga.models.tokenizers.loading import Tokenizer, encode_prefixes
 from uwaga.ops.validation import is_integer
 
 Item = TypeVar("Item")

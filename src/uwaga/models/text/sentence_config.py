@@ -12,7 +12,7 @@ from uwaga._base import json_files, untrusted
 from uwaga._base.digests import cached_sha256
 from uwaga._base.errors import CheckpointError
 from uwaga._base.terminal import printable
-from uwaga.models import modules_json
+from uwaga.models.checkpoints import modules_json
 
 # transformers writes 1e30 where a tokenizer has no limit.
 _NO_LIMIT = 1 << 40

@@ -9,8 +9,8 @@ from typing import Any
 
 from uwaga._base.errors import CheckpointError
 from uwaga._base.options import SWITCH
-from uwaga.models import config_json
-from uwaga.models.config_json import (
+from uwaga.models.checkpoints import config_json
+from uwaga.models.checkpoints.config_json import (
     ACTIVATION,
     COUNT,
     EOS_TOKEN_ID,
@@ -24,7 +24,7 @@ from uwaga.models.config_json import (
     write_activation,
     write_eos_token_id,
 )
-from uwaga.models.tables import Family, Table, WeightLayout, WeightMapping, pair
+from uwaga.models.checkpoints.tables import Family, Table, WeightLayout, WeightMapping, pair
 from uwaga.models.transformer.config import KINDS, TransformerConfig
 from uwaga.models.transformer.model import Transformer
 

@@ -10,9 +10,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from uwaga.models import token_ids
 from uwaga.models.generation.decoding import Decoding
 from uwaga.models.layer_stack import StackOutput, require_decoder, run_layers
+from uwaga.models.tokenizers import token_ids
 from uwaga.models.transformer.config import TransformerConfig
 from uwaga.nn import Decoder, Encoder, KeyValueCache, LayerSpec, SinusoidalPositions
 from uwaga.nn.operand import map_values

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from uwaga.models.tokenizers.text_tokenizer import TextTokenizer
 from uwaga.train.config import Config
 from uwaga.train.data.batch import Batch, MicroBatch
 from uwaga.train.data.prepare import ANSWERS, METADATA, Listener, Prepared, prepare
@@ -17,7 +18,6 @@ from uwaga.train.data.splits import SPLITS, TRAIN, VALIDATION
 from uwaga.train.data.store import ReferencePair, TokenStore, questions, remake_hint
 from uwaga.train.data.tokenizers import load_tokenizers
 from uwaga.train.errors import DataError
-from uwaga.train.tokenizer import TextTokenizer
 
 
 class Split:

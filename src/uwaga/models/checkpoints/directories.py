@@ -9,7 +9,7 @@ from pathlib import Path
 from uwaga._base import untrusted
 from uwaga._base.digests import cached_sha256
 from uwaga._base.errors import CheckpointError
-from uwaga.models import modules_json
+from uwaga.models.checkpoints import modules_json
 
 # The files of a model and its tokenizer; not its weights in the formats of other programs.
 _FILES = ("*.json", "*.txt", "*.model", "*/config.json")

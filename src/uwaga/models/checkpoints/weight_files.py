@@ -16,8 +16,7 @@ from uwaga._base import json_files, safetensors_files
 from uwaga._base.errors import CheckpointError
 from uwaga._base.safetensors_files import Stored
 from uwaga._base.terminal import printable
-from uwaga.models import pickle_files
-from uwaga.models.pickle_files import Described, PickleError
+from uwaga.models.checkpoints import torch_files
 
 SINGLE, SHARDED = "model.safetensors", "model.safetensors.index.json"
 PICKLED, PICKLED_SHARDED = "pytorch_model.bin", "pytorch_model.bin.index.json"
@@ -38,7 +37,7 @@ class Weights:
 
 def find(folder: Path) -> Weights:
     """The weights in a folder; files are tried in the order of transformers. Raises CheckpointError."""
-    for name, open_one in ((SINGLE, safetensors_files.read), (PICKLED, _read_pickled)):
+    for name, open_one in ((SINGLE, safetensors_files.read), (PICKLED, _read_torch_file)):
         index = folder / f"{name}.index.json"
         if _is_there(index):
             return _sharded(index, name, open_one)
@@ -115,27 +114,16 @@ def _check_plain_name(index: Path, file: str, suffix: str) -> None:
         raise CheckpointError(f"{index} names {file}, which does not exist in its folder")
 
 
-def _read_pickled(path: Path) -> Opened:
-    """Open a file of torch.save with `pickle_files`, which runs no code. Raises CheckpointError."""
-    try:
-        opened = pickle_files.read(path)
-    except PickleError as error:
-        raise CheckpointError(f"{path} cannot be read with weights_only: {error}") from error
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
-    if not isinstance(opened.held, dict) or not all(isinstance(name, str) for name in opened.held):
-        raise CheckpointError(f"{path} must contain a dictionary of weights by name, not {opened.kind}")
-    tensors = {name: x for name, x in opened.held.items() if isinstance(x, Described)}
-    if len(tensors) < len(opened.held):
-        strange = ", ".join(printable(name) for name in opened.held if name not in tensors)
-        raise CheckpointError(f"{path} contains values that are not dense tensors: {strange}")
+def _read_torch_file(path: Path) -> Opened:
+    """Open a file of torch.save. Raises CheckpointError."""
+    tensors = torch_files.read(path)
     stored = {
-        name: Stored(shape=x.shape, dtype=str(x.storage.dtype).removeprefix("torch."), file=path.name)
+        name: Stored(shape=tuple(x.shape), dtype=str(x.dtype).removeprefix("torch."), file=path.name)
         for name, x in tensors.items()
     }
     size = path.stat().st_size
     most = _MOST_VIEWS * size + _MOST_BESIDE
-    left = {name: x.size for name, x in tensors.items()}
+    left = {name: x.nbytes for name, x in tensors.items()}
     taken = 0
 
     def tensor(name: str) -> Tensor:
@@ -145,6 +133,6 @@ def _read_pickled(path: Path) -> Opened:
             raise CheckpointError(
                 f"{path} has {size} bytes; its weights, as views of the same bytes, have more than {most}"
             )
-        return opened.read(name)
+        return tensors[name]
 
     return stored, tensor

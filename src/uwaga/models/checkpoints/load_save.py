@@ -1,7 +1,8 @@
 """Loading models from unmodified Hugging Face directories, and saving them.
 
 Loading compares all names and shapes in the files with the family's table before it allocates memory for weights. No code from
-a file is run: weights are safetensors, or pickles of torch.save, which `pickle_files` parses without calling anything.
+a file is run: weights are safetensors, or files of torch.save, which `torch_files` checks before torch.load reads
+them with weights_only=True.
 """
 
 import json
@@ -17,9 +18,9 @@ from torch.overrides import TorchFunctionMode
 from uwaga._base import durable, json_files
 from uwaga._base.errors import CheckpointError
 from uwaga._base.terminal import printable
-from uwaga.models import directories, state_dict_check, weight_files
-from uwaga.models.tables import Config, Family, Table
-from uwaga.models.weight_files import Weights
+from uwaga.models.checkpoints import directories, state_dict_check, weight_files
+from uwaga.models.checkpoints.tables import Config, Family, Table
+from uwaga.models.checkpoints.weight_files import Weights
 
 # model_type of config.json -> the module with its FAMILY, imported when needed.
 _MODULES = {
@@ -73,7 +74,7 @@ def load(
     weights = weight_files.find(folder)
     config = family.read_config(described, str(file), frozenset(weights.stored))
     table = family.table(config)
-    _check_as_many_weights_as_layers(table, weights, file)
+    _check_layer_count(table, weights, file)
     with torch.device("meta"), _NoInitialisation():
         model = family.build(config)
     matched = state_dict_check.match(table, weights, model.state_dict())
@@ -122,7 +123,7 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
         file.write((json.dumps(described, indent=2, sort_keys=True) + "\n").encode())
 
 
-def _check_as_many_weights_as_layers(table: Table, weights: Weights, file: Path) -> None:
+def _check_layer_count(table: Table, weights: Weights, file: Path) -> None:
     """Bound the number of layers in config.json before a model with that many is built. Raises CheckpointError."""
     most = max(table.counts.values(), default=0)
     if most > len(weights.stored):

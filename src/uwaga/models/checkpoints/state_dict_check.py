@@ -11,8 +11,8 @@ from torch import Tensor
 
 from uwaga._base.errors import CheckpointError
 from uwaga._base.terminal import printable
-from uwaga.models.tables import Table, WeightMapping
-from uwaga.models.weight_files import Weights
+from uwaga.models.checkpoints.tables import Table, WeightMapping
+from uwaga.models.checkpoints.weight_files import Weights
 
 FLOATING = ("float64", "float32", "float16", "bfloat16")
 # Bounds the error message: an untrusted file may differ in a million names.

@@ -16,11 +16,9 @@ from tokenizers.pre_tokenizers import Split
 
 from uwaga._base import json_files
 from uwaga._base.durable import atomic_replace
-from uwaga._base.errors import CheckpointError
-from uwaga.models.directories import checkpoint_of_run
-from uwaga.models.text.tokenizer import Tokenizer as Checked
-from uwaga.models.text.tokenizer import library_errors, read
-from uwaga.train.errors import ConfigError
+from uwaga._base.errors import CheckpointError, ConfigError
+from uwaga.models.checkpoints.directories import checkpoint_of_run
+from uwaga.models.tokenizers.loading import Tokenizer, library_errors, read
 
 FILE = "tokenizer.json"
 # Special tokens by role of the tokenizers that are trained here, in the order of their ids; GPT-2, T5 and BERT have these names.
@@ -127,7 +125,7 @@ class TextTokenizer:
     """
 
     def __init__(self, backend: Backend, tokens: SpecialTokens, objective: str, path: Path = Path(FILE)) -> None:
-        checked = Checked(backend, path)
+        checked = Tokenizer(backend, path)
         backend.encode_special_tokens = True
         self.backend, self.special, self._objective = backend, tokens, objective
         self.before, self.behind = checked.prefix_ids, checked.suffix_ids

@@ -18,7 +18,7 @@ from tokenizers.normalizers import Sequence as Chain
 from uwaga._base import json_files, untrusted
 from uwaga._base.errors import CheckpointError
 from uwaga._base.terminal import printable
-from uwaga.models import directories
+from uwaga.models.checkpoints import directories
 
 _FILE = "tokenizer.json"
 TARGET_FILE = f"target_{_FILE}"
