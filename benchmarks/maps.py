@@ -39,8 +39,8 @@ def sides(heads: int, tokens: int, width: int, dtype: torch.dtype, mask: uwaga.C
         "received/cold": lambda: cold().received(),
         "received/warm": lambda: warm().received(),
         **{
-            f"pool {CELLS} x {CELLS} {how}/{name}": lambda how=how, made=made: made().pool(CELLS, CELLS, how=how)
-            for how in ("mass", "max")
+            f"pool {CELLS} x {CELLS} {how}/{name}": lambda pooling=pooling, made=made: made().pool(CELLS, CELLS, pooling=pooling)
+            for how in ("sum", "max")
             for name, made in (("cold", cold), ("warm", warm))
         },
     }
@@ -51,7 +51,7 @@ def check(found: Mapping[str, Side], tokens: int) -> None:
     for name, side in found.items():
         if name.startswith("received"):
             total = side().double().sum(-1) / tokens
-        elif "mass" in name:
+        elif "sum" in name:
             total = side().weights.double().sum(-1)
             total = total[total != 0]  # ranges without queries, where there are fewer tokens than cells
         else:

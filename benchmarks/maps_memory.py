@@ -31,7 +31,7 @@ STATISTICS = {
     "mass of a window": lambda m: [m.mass(uwaga.Window(64, 64))],
     "received": lambda m: [m.received()],
     f"pool {CELLS} x {CELLS} mass": lambda m: [m.pool(CELLS, CELLS).weights],
-    f"pool {CELLS} x {CELLS} max": lambda m: list(m.pool(CELLS, CELLS, how="max")),
+    f"pool {CELLS} x {CELLS} max": lambda m: list(m.pool(CELLS, CELLS, pooling="max")),
     "all of them": everything,
 }
 

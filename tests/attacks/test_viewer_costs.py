@@ -77,7 +77,7 @@ def test_no_step_computes_more_than_its_share(long_service: ViewService, merge: 
 
 def test_what_is_begun_and_never_asked_again_is_forgotten(long_service: ViewService) -> None:
     for row in range(300):
-        request = {**WHERE, "how": "mass", "level": 1, "row": row % 100, "column": row // 100}
+        request = {**WHERE, "pooling": "sum", "level": 1, "row": row % 100, "column": row // 100}
         long_service._runs.queries(0)._resume(("tile", json.dumps(request)), _Heavy)
     assert sum(weight for _, weight in long_service._runs.queries(0)._unfinished._entries.values()) <= 128 << 20
 
@@ -97,7 +97,7 @@ class _Heavy:
 def test_a_thousand_heads_are_not_begun_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("uwaga.viewer.queries.service._TIME_BUDGET", 0.0)
     service = service_of(["a"] * 8, heads=1000)
-    overview = {"ask": "overview", **WHERE, "how": "mass"}
+    overview = {"ask": "overview", **WHERE, "pooling": "sum"}
     del overview["head"]
     for request in (overview, {"ask": "statistics", "side": "0", "kind": "encoder", "layer": 0}):
         reply = service.answer(request)

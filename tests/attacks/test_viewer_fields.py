@@ -42,8 +42,8 @@ EDITS = {
 VALID: Mapping[str, dict[str, Any]] = {
     "about": {},
     "items": {"side": "0", "stack": "encoder", "merge": "tokens", "specials": "show", "first": 0, "count": 9},
-    "overview": {**LAYER, "merge": "tokens", "specials": "show", "how": "mass"},
-    "tile": {**HEAD, "how": "mass", "level": 0, "row": 0, "column": 0},
+    "overview": {**LAYER, "merge": "tokens", "specials": "show", "pooling": "sum"},
+    "tile": {**HEAD, "pooling": "sum", "level": 0, "row": 0, "column": 0},
     "entry": {**HEAD, "query": 0, "key": 0},
     "row": {**HEAD, "query": 0},
     "column": {**HEAD, "key": 0},
@@ -122,10 +122,10 @@ def requests_of(draw: st.DrawFn, ask: str) -> tuple[tuple[Any, ...], bytes]:
     inner = request
     for key in above:
         inner = inner[key]
-    how = draw(st.sampled_from(["exchange"] * 8 + ["leave out", "add"]))
-    if how == "leave out":
+    pooling = draw(st.sampled_from(["exchange"] * 8 + ["leave out", "add"]))
+    if pooling == "leave out":
         del inner[last]
-    elif how == "exchange" or isinstance(inner, list):
+    elif pooling == "exchange" or isinstance(inner, list):
         inner[last] = draw(VALUES)
     else:
         path = (*above, "more")

@@ -200,7 +200,7 @@ def test_json_made_to_harm(body: bytes) -> None:
         {"ask": "tile", "layer": 9},
         {"ask": "tile", "side": "__class__"},
         {"ask": "tile", "kind": ["encoder"]},
-        {"ask": "tile", "how": None},
+        {"ask": "tile", "pooling": None},
         {"ask": "weights", "rows": [0, 10**12], "columns": [0, 1]},
         {"ask": "npz", "rows": [-5, 5], "columns": [0, 1]},
         {"ask": "between", "spans": [[0, 1]] * 10_000, "key_spans": [[0, 1]]},
@@ -216,7 +216,7 @@ def test_json_made_to_harm(body: bytes) -> None:
 def test_questions_about_what_there_is_not(question: dict[str, object]) -> None:
     where = {"side": "0", "kind": "encoder", "layer": 0, "head": 0, "merge": "tokens", "specials": "show"}
     if question.get("ask") == "tile":
-        question = {**where, "how": "mass", "level": 0, "row": 0, "column": 0, **question}
+        question = {**where, "pooling": "sum", "level": 0, "row": 0, "column": 0, **question}
     elif question.get("ask") in ("weights", "npz", "between"):
         question = {**where, **question}
     with Server(real_service(), title="a text") as server:
@@ -410,18 +410,18 @@ def test_no_more_connections_than_the_process_may_hold(server: Server, monkeypat
 
 @pytest.mark.timing
 @pytest.mark.usefixtures("many_files")
-@pytest.mark.parametrize("how", ["a byte of each", "connections"])
+@pytest.mark.parametrize("pooling", ["a byte of each", "connections"])
 def test_half_requests_delay_others_by_less_than_whole_ones(
-    server: Server, how: str, monkeypatch: pytest.MonkeyPatch
+    server: Server, pooling: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """40 connections that send half a request: a byte of each, or new ones where there is room for 40, before each answer."""
-    monkeypatch.setattr(server._reaper, "_max_connections", 50 if how == "a byte of each" else 40)
+    monkeypatch.setattr(server._reaper, "_max_connections", 50 if pooling == "a byte of each" else 40)
     alone, beside = [], []
     with ExitStack() as stack:
         connections = flood(server, stack, b"GET / HT", 40)
         for _ in range(9):
             alone.append(answer_seconds(server))
-            if how == "connections":
+            if pooling == "connections":
                 connections = flood(server, stack, b"GET / HT", 40)
             else:
                 for connection in connections:

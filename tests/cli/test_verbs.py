@@ -58,14 +58,6 @@ def test_bench_says_where_it_cannot_save(data: Path) -> None:
     )
 
 
-@pytest.mark.slow
-def test_demo_shows_the_steps_and_the_documents() -> None:
-    result = CliRunner().invoke(app, ["demo", "--seconds", "0"], env={"COLUMNS": "160"})
-    assert result.exit_code == 0, result.output
-    for part in ("this is a pen", "X Xᵀ X", "weights", "of the work is padding", "uwaga.explain"):
-        assert part in result.stdout
-
-
 def shown(*arguments: str) -> str:
     result = CliRunner().invoke(app, list(arguments), env={"COLUMNS": "160"})
     assert result.exit_code == 0, result.output

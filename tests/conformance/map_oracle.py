@@ -91,21 +91,21 @@ def edges(bins: int, size: int) -> list[int]:
     return [b * size // bins for b in range(bins + 1)]
 
 
-def pooled(weights: Tensor, rows: list[int], columns: list[int], how: str) -> Tensor:
+def pooled(weights: Tensor, rows: list[int], columns: list[int], pooling: str) -> Tensor:
     """(B, H, rows, columns), a cell at a time."""
     cells = weights.new_zeros((*weights.shape[:2], len(rows) - 1, len(columns) - 1))
     for r in range(len(rows) - 1):
         for c in range(len(columns) - 1):
             cell = weights[:, :, rows[r] : rows[r + 1], columns[c] : columns[c + 1]]
             if cell.shape[2] and cell.shape[3]:
-                cells[:, :, r, c] = cell.amax((2, 3)) if how == "max" else cell.sum(3).mean(2)
+                cells[:, :, r, c] = cell.amax((2, 3)) if pooling == "max" else cell.sum(3).mean(2)
     return cells
 
 
-def _pool(how: str) -> Callable[[Dense], Tensor]:
+def _pool(pooling: str) -> Callable[[Dense], Tensor]:
     def pool(dense: Dense) -> Tensor:
         queries, keys = dense.weights.shape[2:]
-        return pooled(dense.weights, edges(5, queries), edges(7, keys), how)
+        return pooled(dense.weights, edges(5, queries), edges(7, keys), pooling)
 
     return pool
 
@@ -122,7 +122,7 @@ def _between(dense: Dense) -> Tensor:
 
 
 def _cell(weights: Tensor, rows: tuple[int, int], columns: tuple[int, int]) -> Tensor:
-    return pooled(weights, list(rows), list(columns), "mass")[..., 0, 0]
+    return pooled(weights, list(rows), list(columns), "sum")[..., 0, 0]
 
 
 def _spans(size: int) -> list[tuple[int, int]]:
@@ -163,8 +163,8 @@ STATISTICS = {
         of_map=lambda m: m.received(weights=oracle.on_device(_row_weights(m.shape[-2]).to(m.dtype))),
         of_dense=lambda x: (x.weights * _row_weights(x.weights.shape[2]).to(x.weights.dtype)[:, None]).sum(-2),
     ),
-    "pool, mass": Statistic(of_map=lambda m: m.pool(5, 7).weights, of_dense=_pool("mass")),
-    "pool, max": Statistic(of_map=lambda m: m.pool(5, 7, how="max").weights, of_dense=_pool("max")),
+    "pool, mass": Statistic(of_map=lambda m: m.pool(5, 7).weights, of_dense=_pool("sum")),
+    "pool, max": Statistic(of_map=lambda m: m.pool(5, 7, pooling="max").weights, of_dense=_pool("max")),
     "between": Statistic(of_map=lambda m: m.between(_spans(m.shape[-2]), _spans(m.shape[-1])), of_dense=_between),
 }
 

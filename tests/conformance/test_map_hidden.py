@@ -66,11 +66,11 @@ def test_hidden_numbers_never_leak(map_engine: str, name: str, bad: str, dtype: 
     # Of rows that see it everything is nan by right; taken out of a sum over rows they are not felt by the others.
     weights = (~sees).to(clean.dtype)
     torch.testing.assert_close(dirty.received(weights=weights), clean.received(weights=weights))
-    for how in ("mass", "max"):
+    for pooling in ("sum", "max"):
         edges = [0, 1, 20, 35, 36, 60, Q]
         blind = [not sees[a:b].any() for a, b in pairwise(edges)]
-        pools = [m.pool(edges, 7, how=how).weights[:, :, blind] for m in (dirty, clean)]
-        torch.testing.assert_close(*pools, msg=how)
+        pools = [m.pool(edges, 7, pooling=pooling).weights[:, :, blind] for m in (dirty, clean)]
+        torch.testing.assert_close(*pools, msg=pooling)
 
 
 def test_a_visible_nan_is_nan(map_engine: str) -> None:
@@ -88,8 +88,8 @@ def test_a_visible_nan_is_nan(map_engine: str) -> None:
     ):
         assert x[..., 30:].isnan().all() if x.shape[-1] == Q else x.isnan().all()
     assert m.received()[..., :31].isnan().all()
-    for how in ("mass", "max"):
-        cells = m.pool([0, 30, 31, Q], [0, 20, 31], how=how).weights
+    for pooling in ("sum", "max"):
+        cells = m.pool([0, 30, 31, Q], [0, 20, 31], pooling=pooling).weights
         assert cells[:, :, 0].isfinite().all()
         assert cells[:, :, 1:].isnan().all()
 

@@ -57,7 +57,7 @@ def test_weights_are_read_with_the_scores_that_were_normalized(map_engine: str, 
         largest = m.topk(70)  # from the scores that were normalized
         dense = m.to_dense()
         assert float(dense.max()) <= 1.0
-        assert torch.equal(m.pool(8, 1, how="max").weights[..., 0], dense.amax(-1))
+        assert torch.equal(m.pool(8, 1, pooling="max").weights[..., 0], dense.amax(-1))
         # The exponent s - max is rounded twice, and so is the weight, in either pass.
         at = dense.gather(-1, largest.positions)
         bound = at * eps * (4 - 2 * at.clamp(min=torch.finfo(torch.float32).tiny).log())
@@ -105,7 +105,7 @@ def test_equal_weights_come_by_position(map_engine: str) -> None:
     weights, positions = m.topk(5)
     assert positions[0, 0, 2].tolist() == [0, 1, 2, -1, -1]
     assert positions[0, 0, 39].tolist() == [0, 1, 2, 3, 4]
-    assert m.pool(1, 2, how="max").positions[0, 0].tolist() == [[[0, 0], [20, 20]]]
+    assert m.pool(1, 2, pooling="max").positions[0, 0].tolist() == [[[0, 0], [20, 20]]]
     assert torch.equal(weights[0, 0, 39], torch.full((5,), 1 / 40))
 
 
@@ -128,15 +128,15 @@ def test_pools_of_pools_are_pools(map_engine: str, name: str) -> None:
     fine, coarse = m.pool(10, 26), m.pool(5, 13)
     parts = fine.weights.unflatten(-1, (13, 2)).sum(-1).unflatten(-2, (5, 2)).mean(-2)
     torch.testing.assert_close(parts, coarse.weights, rtol=ROUNDINGS, atol=0)
-    largest = m.pool(10, 26, how="max").weights.unflatten(-1, (13, 2)).amax(-1).unflatten(-2, (5, 2)).amax(-2)
-    assert torch.equal(largest, m.pool(5, 13, how="max").weights)
+    largest = m.pool(10, 26, pooling="max").weights.unflatten(-1, (13, 2)).amax(-1).unflatten(-2, (5, 2)).amax(-2)
+    assert torch.equal(largest, m.pool(5, 13, pooling="max").weights)
 
 
 @pytest.mark.parametrize("name", FORMS)
 def test_the_largest_weight_of_a_cell_is_where_it_says(map_engine: str, name: str) -> None:
     m = _map(map_engine, **FORMS[name])
     rows, columns = [3, 20, 20, 64], [0, 1, 77, 130]
-    cells, positions = m.pool(rows, columns, how="max")
+    cells, positions = m.pool(rows, columns, pooling="max")
     dense = m.to_dense()
     for at in torch.cartesian_prod(torch.arange(2), torch.arange(4), torch.arange(3), torch.arange(3)).tolist():
         i, j = positions[tuple(at)].tolist()
@@ -181,8 +181,8 @@ _OF_QUERIES = {
 }
 _OF_CELLS = {
     "pool": lambda m: m.pool(3, 5).weights,
-    "max": lambda m: m.pool(3, 5, how="max").weights,
-    "max positions": lambda m: m.pool(3, 5, how="max").positions,
+    "max": lambda m: m.pool(3, 5, pooling="max").weights,
+    "max positions": lambda m: m.pool(3, 5, pooling="max").positions,
     "between": lambda m: m.between([(0, 0)]),
 }
 

@@ -120,8 +120,8 @@ def test_a_ragged_map_is_its_sequences() -> None:
         lambda m: m.received(),
         lambda m: m.received(last=2),
         lambda m: m.pool(2, 3).weights,
-        lambda m: m.pool(2, 3, how="max").weights,
-        lambda m: m.pool(2, 3, how="max").positions,
+        lambda m: m.pool(2, 3, pooling="max").weights,
+        lambda m: m.pool(2, 3, pooling="max").positions,
         lambda m: m.max_logit(),
     ]
     for statistic in of:
@@ -148,16 +148,16 @@ def test_what_hidden_keys_hold_is_not_felt_and_a_visible_nan_is_nan() -> None:
     weights = (torch.arange(40) < 30).float()
     assert torch.equal(dirty.received(weights=weights), clean.received(weights=weights))
     assert dirty.received()[..., :31].isnan().all()
-    for how in ("mass", "max"):
-        cells = dirty.pool([0, 30, 31, 40], [0, 20, 31], how=how).weights
-        assert torch.equal(cells[:, :, 0], clean.pool([0, 30, 31, 40], [0, 20, 31], how=how).weights[:, :, 0])
+    for pooling in ("sum", "max"):
+        cells = dirty.pool([0, 30, 31, 40], [0, 20, 31], pooling=pooling).weights
+        assert torch.equal(cells[:, :, 0], clean.pool([0, 30, 31, 40], [0, 20, 31], pooling=pooling).weights[:, :, 0])
         assert cells[:, :, 1:].isnan().all()
 
 
 def test_equal_weights_are_in_the_order_of_their_keys() -> None:
     m = AttentionMap(torch.zeros(3, 2), _randn(70, 2), impl="triton")
     assert m.topk(5).positions.tolist() == [[0, 1, 2, 3, 4]] * 3
-    assert m.pool(1, [0, 2, 70], how="max").positions.tolist() == [[[0, 0], [0, 2]]]
+    assert m.pool(1, [0, 2, 70], pooling="max").positions.tolist() == [[[0, 0], [0, 2]]]
 
 
 def test_entries_have_their_bits_in_whatever_rectangle_and_gradients_of_their_definition() -> None:

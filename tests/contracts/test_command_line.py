@@ -8,7 +8,6 @@ from uwaga.cli import app
 
 SURFACE = {
     "bench": {"--save", "--seconds", "--tiny"},
-    "demo": {"--seconds"},
     "doctor": {"--distributed", "--json"},
     "generate": {
         "prompts", "--model", "--max-new-tokens", "--do-sample", "--temperature", "--top-k", "--top-p", "--num-beams",

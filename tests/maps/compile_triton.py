@@ -75,7 +75,7 @@ def _read_everything(m: AttentionMap, k: int = 8) -> None:
     m.received()
     m.received(last=4)
     m.pool(5, 7)
-    m.pool(5, 7, how="max")
+    m.pool(5, 7, pooling="max")
 
 
 def main(capability: int) -> None:

@@ -246,7 +246,10 @@ VALUES: dict[str, tuple[Callable[[], object], str]] = {
         lambda: rollout([AttentionMap(K, K)], torch.tensor([0, 1, 2])),
         "rollout: token must broadcast to the batch dimensions (2,), not be (3,)",
     ),
-    "how": (lambda: _map().pool(2, 2, how="mean"), "AttentionMap.pool: how must be 'mass' or 'max', not 'mean'"),
+    "pooling": (
+        lambda: _map().pool(2, 2, pooling="mean"),
+        "AttentionMap.pool: pooling must be 'sum' or 'max', not 'mean'",
+    ),
     "no rows": (lambda: _map().pool(0, 2), "AttentionMap.pool: rows must be at least 1, not 0"),
     "descending edges": (
         lambda: _map().pool([0, 3, 2], 2),

@@ -63,9 +63,9 @@ def test_the_largest_differences_of_ragged_maps() -> None:
     for r in range(2):
         assert torch.equal(found.weights.to_list()[r].movedim(0, -2), m[r].topk(2).weights)
         assert torch.equal(found.positions.to_list()[r].movedim(0, -2), m[r].topk(2).positions)
-    pooled = m.pool(2, 2, how="max")
+    pooled = m.pool(2, 2, pooling="max")
     for r in range(2):
-        assert torch.equal(pooled.weights[r], m[r].pool(2, 2, how="max").weights)
+        assert torch.equal(pooled.weights[r], m[r].pool(2, 2, pooling="max").weights)
 
 
 @pytest.mark.parametrize("edges", [(2, 3), ([0, 1, 1, 4], [1, 2, 4]), (7, 7), ([2, 2], [0, 5]), (1, [3, 3])])
@@ -74,7 +74,7 @@ def test_a_difference_is_pooled(edges: tuple, monkeypatch: pytest.MonkeyPatch) -
     left, right = difference_operand(3), difference_operand(3)
     m = DifferenceMap(left, right)
     torch.testing.assert_close(m.pool(*edges).weights, left.pool(*edges).weights - right.pool(*edges).weights)
-    found, dense = m.pool(*edges, how="max"), m.to_dense()
+    found, dense = m.pool(*edges, pooling="max"), m.to_dense()
     rows, cols = (
         [e * n // edge for e in range(edge + 1)] if isinstance(edge, int) else edge
         for edge, n in zip(edges, (4, 5), strict=True)
@@ -98,14 +98,14 @@ def test_of_equal_sizes_the_first_is_taken() -> None:
     m = DifferenceMap(AttentionMap(x, x), AttentionMap(x, x, mask=uwaga.Causal()))
     # Row i: 1/4 - 1/(i + 1) before the diagonal and on it, 1/4 after it.
     assert m.topk(2).positions[0].tolist() == [[0, 1], [0, 1], [3, 0], [0, 1]]
-    assert m.pool(1, 2, how="max").positions[0, 0].tolist() == [[0, 0], [0, 2]]
+    assert m.pool(1, 2, pooling="max").positions[0, 0].tolist() == [[0, 0], [0, 2]]
 
 
 def test_bad_arguments_of_a_difference() -> None:
     m = DifferenceMap(difference_operand(), difference_operand())
     for call, said in (
         (lambda: m.topk(0), "DifferenceMap.topk: k must be at least 1, not 0"),
-        (lambda: m.pool(1, 1, how="sum"), "DifferenceMap.pool: how must be 'mass' or 'max', not 'sum'"),
+        (lambda: m.pool(1, 1, pooling="mean"), "DifferenceMap.pool: pooling must be 'sum' or 'max', not 'mean'"),
         (lambda: m.pool(0, 1), "DifferenceMap.pool: rows must be at least 1, not 0"),
         (lambda: m.pool(1, [0, 9]), "DifferenceMap.pool: edges of cols must lie in 0..5, not 9"),
     ):

@@ -100,8 +100,8 @@ def test_results_have_the_dimensions_of_the_query(form: str) -> None:
     assert tuple(m.topk(3).weights.shape) == tuple(m.topk(3).positions.shape) == (*per_query, 3)
     for x in (m.received(), m.received(last=2), m.received(weights=torch.ones(queries))):
         assert (tuple(x.shape), x.dtype) == (per_key, torch.float32)
-    assert tuple(m.pool(2, 3).weights.shape) == tuple(m.pool(2, 3, how="max").weights.shape) == (*leading, 2, 3)
-    assert tuple(m.pool(2, 3, how="max").positions.shape) == (*leading, 2, 3, 2)
+    assert tuple(m.pool(2, 3).weights.shape) == tuple(m.pool(2, 3, pooling="max").weights.shape) == (*leading, 2, 3)
+    assert tuple(m.pool(2, 3, pooling="max").positions.shape) == (*leading, 2, 3, 2)
     assert tuple(m.between([(0, 0)] * 4, [(0, 0)]).shape) == (*leading, 4, 1)
     assert tuple(m.to_dense().shape) == m.shape
 
@@ -123,7 +123,7 @@ def test_ragged_results_are_ragged(heads: int | None, lengths: tuple[int, ...]) 
         assert torch.equal(x.offsets, offsets)
     assert m.topk(3).weights.values.shape == (tokens, *width, 3)
     assert m.pool(2, 3).weights.shape == (rows, *width, 2, 3)
-    assert m.pool(2, 3, how="max").positions.shape == (rows, *width, 2, 3, 2)
+    assert m.pool(2, 3, pooling="max").positions.shape == (rows, *width, 2, 3, 2)
     assert m.between([(0, 0)]).shape == (rows, *width, 1, 1)
     assert [x.shape for x in m.to_dense()] == m.shapes
 
@@ -297,13 +297,13 @@ def test_a_ragged_map_has_scores_per_sequence() -> None:
     torch.testing.assert_close(m.scores[1, 0, 2, :].softmax(-1), m[1, 0, 2, :])
 
 
-@pytest.mark.parametrize("how", ["mass", "max"])
-def test_pooling_some_rows_looks_at_these_alone(how: str) -> None:
+@pytest.mark.parametrize("pooling", ["sum", "max"])
+def test_pooling_some_rows_looks_at_these_alone(pooling: str) -> None:
     q, k = torch.randn(2, 300, 8), torch.randn(2, 500, 8)
     whole, part = AttentionMap(q, k), AttentionMap(q, k)
     edges = [100, 120, 140]
-    some = part.pool(edges, 5, how=how)
-    assert torch.equal(some.weights, whole.pool([0, *edges, 300], 5, how=how).weights[:, 1:3])
+    some = part.pool(edges, 5, pooling=pooling)
+    assert torch.equal(some.weights, whole.pool([0, *edges, 300], 5, pooling=pooling).weights[:, 1:3])
     assert part._rows.known is None
 
 

@@ -83,30 +83,31 @@ def test_keys_may_have_tokens_of_their_own() -> None:
     assert len(labels(ax.xaxis)) == 5
 
 
-@pytest.mark.parametrize("how", ["mass", "max"])
-def test_a_large_map_is_drawn_from_its_pool_in_the_coordinates_of_its_tokens(how: str) -> None:
+@pytest.mark.parametrize("pooling", ["sum", "max"])
+def test_a_large_map_is_drawn_from_its_pool_in_the_coordinates_of_its_tokens(pooling: str) -> None:
     m = some_map(1, tokens=300)
-    figure = plots.heatmap(m, [str(i) for i in range(300)], how=how)
-    numpy.testing.assert_allclose(drawn(figure), m.pool(256, 256, how=how).weights[0].double().numpy())
+    figure = plots.heatmap(m, [str(i) for i in range(300)], pooling=pooling)
+    numpy.testing.assert_allclose(drawn(figure), m.pool(256, 256, pooling=pooling).weights[0].double().numpy())
     assert figure.axes[0].images[0].get_extent() == [-0.5, 299.5, 299.5, -0.5]
     assert (
-        figure.axes[1].get_ylabel() == {"mass": "weight on the keys of a cell", "max": "largest weight of a cell"}[how]
+        figure.axes[1].get_ylabel()
+        == {"sum": "weight on the keys of a cell", "max": "largest weight of a cell"}[pooling]
     )
     assert all(
         label == "" or float(label.replace("\N{MINUS SIGN}", "-")) % 1 == 0 for label in labels(figure.axes[0].xaxis)
     )
 
 
-@pytest.mark.parametrize("how", ["mass", "max"])
-def test_large_maps_of_other_kinds_are_pooled_by_reading_them(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("pooling", ["sum", "max"])
+def test_large_maps_of_other_kinds_are_pooled_by_reading_them(pooling: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("uwaga.plots.matrices._MAX_WEIGHTS", 1000)
     left, right = some_map(2, tokens=301), some_map(2, tokens=301)
-    found = drawn(plots.heatmap(DifferenceMap(left, right), at=1, how=how))
+    found = drawn(plots.heatmap(DifferenceMap(left, right), at=1, pooling=pooling))
     edges = torch.arange(257) * 301 // 256
     difference = (left[1] - right[1]).double()
     for i, j in ((0, 0), (17, 3), (255, 255)):
         cell = difference[edges[i] : edges[i + 1], edges[j] : edges[j + 1]]
-        assert found[i, j] == pytest.approx(float(cell.sum(1).mean() if how == "mass" else cell.max()), abs=1e-12)
+        assert found[i, j] == pytest.approx(float(cell.sum(1).mean() if pooling == "sum" else cell.max()), abs=1e-12)
 
 
 def test_zero_is_white_and_the_largest_weight_is_darkest() -> None:
@@ -154,7 +155,7 @@ def test_a_heatmap_is_drawn_into_given_axes() -> None:
         ({"key_tokens": TOKENS[:4]}, "heatmap: key_tokens must have one label for each of the 5 keys, not 4 labels"),
         ({"at": 0}, "heatmap: at must select one matrix of the weights (2, 3, 5, 5), and (0,) does not"),
         ({"at": (0, 0, 0)}, "heatmap: at must select one matrix of the weights (2, 3, 5, 5), and (0, 0, 0) does not"),
-        ({"how": "mean"}, "heatmap: how must be one of mass, max, not 'mean'"),
+        ({"pooling": "mean"}, "heatmap: pooling must be one of sum, max, not 'mean'"),
         ({"gamma": 0.0}, "plots: gamma must be above 0, not 0.0"),
     ],
 )
@@ -191,8 +192,10 @@ def test_layers_may_have_different_numbers_of_heads() -> None:
 
 def test_large_maps_are_drawn_from_their_pool() -> None:
     m = some_map(2, tokens=70)
-    found = panels(plots.head_grid(m, how="max"))
-    numpy.testing.assert_allclose(found[1].images[0].get_array(), m.pool(64, 64, how="max").weights[1].double().numpy())
+    found = panels(plots.head_grid(m, pooling="max"))
+    numpy.testing.assert_allclose(
+        found[1].images[0].get_array(), m.pool(64, 64, pooling="max").weights[1].double().numpy()
+    )
 
 
 def test_a_ragged_batch_is_drawn_by_its_sequence() -> None:

@@ -23,7 +23,7 @@ from uwaga._base import durable, safetensors_files
 from uwaga._base.errors import DataError, ShapeError, SoftDatabaseError
 from uwaga.store import reading, segments
 from uwaga.store.catalog import Catalog
-from uwaga.store.reading import LiveRows, Wanted
+from uwaga.store.reading import LiveRows, PassOptions
 
 
 @pytest.fixture
@@ -337,7 +337,7 @@ def clusters(rows: int) -> LiveRows:
 @pytest.mark.parametrize("attention", [True, False])
 def test_rows_that_cannot_matter_are_skipped_and_no_bit_changes(attention: bool) -> None:
     live, query = clusters(40960), torch.randn(3, 1, 8)
-    found, all_read = (reading.read(live, query, Wanted(5.0, 5, attention, skip=skip)) for skip in (True, False))
+    found, all_read = (reading.read(live, query, PassOptions(5.0, 5, attention, skip=skip)) for skip in (True, False))
     assert found.skipped > 20000
     assert all_read.skipped == 0
     assert torch.equal(found.value, all_read.value)
@@ -359,7 +359,7 @@ def test_keys_whose_squares_overflow_or_vanish_are_answered(tmp_path: Path, size
 
 def test_what_a_tolerance_leaves_out_is_certified() -> None:
     live, query = clusters(40960), torch.randn(2, 1, 8)
-    found = reading.read(live, query, Wanted(0.5, 3, True, tolerance=1e-3))
+    found = reading.read(live, query, PassOptions(0.5, 3, True, tolerance=1e-3))
     key = live.segments[0].keys[:, 0].double()
     weights = (0.5 * query[:, 0].double() @ key.T).softmax(-1)
     left = 1 - torch.from_numpy(found.lse).exp() / (0.5 * query[:, 0].double() @ key.T).exp().sum(-1)

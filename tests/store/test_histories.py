@@ -22,7 +22,7 @@ from torch import Tensor
 from uwaga import SoftDatabase
 from uwaga.store import reading, segments
 from uwaga.store.database import Answer
-from uwaga.store.reading import LiveRows, Wanted
+from uwaga.store.reading import LiveRows, PassOptions
 
 WIDTH, VALUES = 4, 3
 
@@ -145,7 +145,7 @@ class History(RuleBasedStateMachine):
         assert set(ids) - {-1} <= set(numbers.tolist())
         assert records == [None if n < 0 else kept[n][2] for n in ids]
 
-    def in_memory(self, query: Tensor, kept: dict, scale: float) -> reading.Found:
+    def in_memory(self, query: Tensor, kept: dict, scale: float) -> reading.PassResult:
         """The same from one segment in memory, without bounds."""
         ids = np.array(list(kept))
         keys = torch.stack([row[0] for row in kept.values()]).reshape(len(kept), self.heads, -1).float()
@@ -153,7 +153,7 @@ class History(RuleBasedStateMachine):
         entry = segments.Entry(int(ids[0]), int(ids[-1]), len(ids), "", b"")
         bounds = (torch.stack(each) for each in zip(*map(segments.bound, keys.split(segments.CHUNK)), strict=True))
         segment = segments.SegmentFile(entry, keys, values if self.own_values else keys, ids, *bounds)
-        wanted = Wanted(scale, 5, True, skip=False)
+        wanted = PassOptions(scale, 5, True, skip=False)
         return reading.read(LiveRows([segment], [None]), query.reshape(3, self.heads, -1), wanted)
 
     @invariant()
@@ -181,7 +181,7 @@ def nested(records: object) -> list:
     return [x for each in records for x in nested(each)] if isinstance(records, list) else [records]
 
 
-def assert_same_bits(answer: Answer, found: reading.Found) -> None:
+def assert_same_bits(answer: Answer, found: reading.PassResult) -> None:
     heads = found.lse.size // 3
 
     def as_answer(x: Tensor | np.ndarray) -> Tensor:

@@ -5,13 +5,12 @@ from typing import Annotated
 
 import typer
 
-from uwaga.cli import bench, demo, doctor, encode, generate, lesson, store, train, view
+from uwaga.cli import bench, doctor, encode, generate, lesson, store, train, view
 from uwaga.cli.terminal import echo, escape_library_output
 
 # At the end of each verb's help.
 EXAMPLES: Mapping[str, tuple[str, str]] = {
     "bench": ("uwaga bench", "uwaga bench --save"),
-    "demo": ("uwaga demo", "uwaga demo --seconds 1"),
     "doctor": ("uwaga doctor", "uwaga doctor --json"),
     "encode": (
         "uwaga encode docs.jsonl -o vectors.parquet --model minilm",
@@ -52,7 +51,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,  # plain tracebacks, for bug reports
 )
 for verb in (
-    bench.bench, demo.demo, doctor.doctor, encode.encode, generate.generate, lesson.lesson, train.train, view.view,
+    bench.bench, doctor.doctor, encode.encode, generate.generate, lesson.lesson, train.train, view.view,
 ):  # fmt: skip
     app.command(epilog=_examples(verb.__name__))(verb)
 _store = typer.Typer(

@@ -68,8 +68,9 @@ def examine() -> Iterator[Finding]:
     yield from _engines()
     yield from _devices()
     yield from _optional()
+    caches = list(_caches())  # before the check of a bundled model remembers its digest there
     yield from _models()
-    yield from _caches()
+    yield from caches
     yield from _environment()
 
 

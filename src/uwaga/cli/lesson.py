@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from uwaga._base.languages import tr
-from uwaga.cli.tables import one_line, table
+from uwaga._base.terminal import escape_controls
 from uwaga.cli.terminal import echo, error_text, fail, in_language
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
 
-    from uwaga.lessons.document import Section, Step
+    from uwaga.lessons.document import Matrix, Section, Step
     from uwaga.viewer.lesson import Lesson
     from uwaga.viewer.view_model import ViewModel
 
@@ -163,7 +165,7 @@ def _print_step(console: "Console", step: "Step", tokens: Sequence[str], query: 
 
     console.rule(Text(f"{step.number}: {step.title}" if step.number else step.title, style="bold"))
     for paragraph in step.text:
-        console.print(Text(one_line(paragraph)))
+        console.print(Text(_one_line(paragraph)))
     for section in step.sections:
         _print_section(console, section, tokens, query, shown)
     if step.code:
@@ -181,10 +183,65 @@ def _print_section(console: "Console", section: "Section", tokens: Sequence[str]
     if not new and not section.findings:
         return
     if section.title:
-        console.print(Text(one_line(section.title), style="italic"))
+        console.print(Text(_one_line(section.title), style="italic"))
     for paragraph in section.text:
-        console.print(Text(one_line(paragraph), style="dim"))
+        console.print(Text(_one_line(paragraph), style="dim"))
     if new:
-        console.print(Columns([table(matrix, tokens, query) for matrix in new], padding=(0, 2)))
+        console.print(Columns([_table(matrix, tokens, query) for matrix in new], padding=(0, 2)))
     for finding in section.findings:
-        console.print(Text(f"- {one_line(finding.text)}"))
+        console.print(Text(f"- {_one_line(finding.text)}"))
+
+
+def _table(matrix: "Matrix", tokens: Sequence[str], query: int) -> "Table":
+    """A matrix as a table; of a matrix per query that of the given query. Larger values have a warmer background."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    is_sliced = matrix.numbers.dim() == 3
+    title = f"{matrix.title} ({tokens[query]})" if is_sliced else matrix.title
+    table = Table(title=Text(_one_line(title)), title_justify="left", box=box.SIMPLE_HEAD)
+    table.caption, table.caption_justify = Text(_one_line(matrix.formula), style="dim"), "left"
+    table.add_column("")
+    for column in matrix.columns:
+        table.add_column(Text(_one_line(column)), justify="right", min_width=5)
+    rows = (matrix.numbers[query] if is_sliced else matrix.numbers).tolist()
+    largest = max((abs(number) for row in rows for number in row if number == number), default=0.0) or 1.0
+    digits = [_digits(matrix, column) for column in zip(*rows, strict=True)]
+    for name, row in zip(matrix.rows, rows, strict=True):
+        table.add_row(
+            Text(_one_line(name)),
+            *(_cell(number, largest, matrix, n) for number, n in zip(row, digits, strict=True)),
+        )
+    return table
+
+
+def _digits(matrix: "Matrix", column: Sequence[float]) -> int:
+    """Digits after the decimal point: none in a column of whole numbers."""
+    return 0 if matrix.shade == "none" and all(number.is_integer() for number in column) else matrix.digits
+
+
+def _cell(number: float, largest: float, matrix: "Matrix", digits: int) -> "Text":
+    from rich.text import Text
+
+    from uwaga.lessons.document import rounded
+
+    if number != number:
+        return Text("-", style="dim")
+    text = rounded(number, digits)
+    if number and abs(number) < 0.5 * 10**-digits:
+        text = f"{number:.0e}"
+    warmth = number / (largest if matrix.shade == "signed" else 1.0)
+    if matrix.shade == "none" or warmth <= 0:
+        return Text(text)
+    red, green, blue = (round(30 + min(warmth, 1.0) * (high - 30)) for high in (200, 90, 30))
+    return Text(text, style=f"white on rgb({red},{green},{blue})")
+
+
+def _one_line(text: str) -> str:
+    """Text with every control character escaped, line breaks too.
+
+    >>> _one_line("a\\x1b[2J")
+    'a<U+001B>[2J'
+    """
+    return escape_controls(text, keep="")

@@ -134,14 +134,14 @@ class DifferenceMap(WeightMap):
         found = torch.cat(sums, -1) if sums else torch.zeros(self.shape[:-1], device=self.device)
         return found.reshape(self.shape[:-1]).to(self.dtype)
 
-    def pool(self, rows: Bins, cols: Bins, how: str = "mass") -> Pooled:
+    def pool(self, rows: Bins, cols: Bins, pooling: str = "sum") -> Pooled:
         """The differences in ranges of queries and keys, (..., H, rows, cols); arguments and errors as of `AttentionMap.pool`.
 
-        how="mass" is the pooled left map minus the pooled right one; "max" is the difference of the largest size in a cell,
+        pooling="sum" is the pooled left map minus the pooled right one; "max" is the difference of the largest size in a cell,
         with its sign, query and key, of equal ones the smallest query, then key; 0 and (-1, -1) in a cell without entries.
         """
-        if how not in ("mass", "max"):
-            raise ValueError(f"DifferenceMap.pool: how must be 'mass' or 'max', not {how!r}")
+        if pooling not in ("sum", "max"):
+            raise ValueError(f"DifferenceMap.pool: pooling must be 'sum' or 'max', not {pooling!r}")
         parts = self.parts()
         batch = tuple(self.shape[:-3]) if parts is None else (len(parts),)
         sizes = [(part.shape[-2], part.shape[-1]) for part in parts or [self] * math.prod(batch)]
@@ -149,14 +149,14 @@ class DifferenceMap(WeightMap):
         row_edges = bin_edges(rows, queries_B, batch, "rows", "DifferenceMap.pool")
         column_edges = bin_edges(cols, keys_B, batch, "cols", "DifferenceMap.pool")
         cells = [
-            (self if parts is None else parts[b])._cells(0 if parts else b, row_edges[b], column_edges[b], how)
+            (self if parts is None else parts[b])._cells(0 if parts else b, row_edges[b], column_edges[b], pooling)
             for b in range(len(queries_B))
         ]
         leading = self.shape[:-2]
         empty = torch.zeros((0, *leading[-1:], row_edges.shape[1] - 1, column_edges.shape[1] - 1), device=self.device)
         weights = torch.stack([x for x, _ in cells]) if cells else empty.to(self.dtype)
         weights = weights.reshape(*leading, *weights.shape[-2:])
-        if how == "mass":
+        if pooling == "sum":
             return Pooled(weights, None)
         positions = torch.stack([x for _, x in cells]) if cells else empty.long()[..., None].expand(*empty.shape, 2)
         return Pooled(weights, positions.reshape(*weights.shape, 2))
@@ -189,8 +189,8 @@ class DifferenceMap(WeightMap):
         pad = torch.nn.functional.pad
         return pad(weights, missing), pad(positions.long(), missing, value=-1)
 
-    def _cells(self, sequence: int, row_edges: Tensor, column_edges: Tensor, how: str) -> tuple[Tensor, Tensor]:
-        """(H, rows, cols) and (H, rows, cols, 2): the cells of one sequence; the positions have no meaning for "mass"."""
+    def _cells(self, sequence: int, row_edges: Tensor, column_edges: Tensor, pooling: str) -> tuple[Tensor, Tensor]:
+        """(H, rows, cols) and (H, rows, cols, 2): the cells of one sequence; the positions have no meaning for "sum"."""
         keys = torch.arange(int(column_edges[0]), int(column_edges[-1]), device=self.device)
         # The last of equal edges: a position is in no empty range.
         column = torch.searchsorted(column_edges, keys, right=True) - 1
@@ -202,7 +202,7 @@ class DifferenceMap(WeightMap):
         for row, (first, last) in enumerate(pairwise(row_edges.tolist())):
             for queries in self._blocks(1, first, last):
                 block_HQK = self.read(self._selection(range(sequence, sequence + 1), queries), keys)[0]
-                if how == "mass":
+                if pooling == "sum":
                     sums_HK = block_HQK.double().sum(1) / (last - first)
                     cells[:, row].index_add_(1, column, sums_HK)
                     continue

@@ -19,7 +19,8 @@ from uwaga.maps.base import Shape, WeightMap
 from uwaga.maps.engines import available, reference, tiles
 from uwaga.maps.indexing import integer, optional_integers
 from uwaga.maps.spec import Normalizer, RowStatisticsRequest, Selection
-from uwaga.maps.statistics import arguments, gradients, pooling
+from uwaga.maps.statistics import arguments, gradients
+from uwaga.maps.statistics import pooling as pool_cells
 from uwaga.maps.statistics.pooling import Bins, Spans
 from uwaga.maps.statistics.row_cache import RowCache
 from uwaga.maps.tracing import check_lengths, may_branch_on
@@ -62,7 +63,7 @@ class Pooled(NamedTuple):
     """A map pooled into cells; of a ragged map the first dimension is that of the sequences."""
 
     weights: Tensor  # (..., H, rows, cols)
-    # (..., H, rows, cols, 2) int64, the query and key of the weight, (-1, -1) without one; None unless how="max".
+    # (..., H, rows, cols, 2) int64, the query and key of the weight, (-1, -1) without one; None unless pooling="max".
     positions: Tensor | None
 
 
@@ -390,26 +391,26 @@ class AttentionMap(WeightMap):
             value = self._engine.received(self._call, normalizer, row_weights)
         return unflatten_lse(self._key, gradients.attach(gradients.RECEIVED, value, self._call, row_weights))
 
-    def pool(self, rows: Bins, cols: Bins, how: str = "mass") -> Pooled:
+    def pool(self, rows: Bins, cols: Bins, pooling: str = "sum") -> Pooled:
         """The map pooled into ranges of queries and keys, (..., H, rows, cols); of a ragged map (R, H, rows, cols).
 
         Args:
             rows: the number of equal ranges of queries, or their ascending edges, (rows+1,) or (batch..., rows+1). Of n
                 ranges, range b is [floor(b * Q / n), floor((b + 1) * Q / n)), empty for some b if n > Q.
             cols: the same of keys.
-            how: "mass" sums over the keys of a cell and averages over its queries, so that the result is an attention
+            pooling: "sum" sums over the keys of a cell and averages over its queries, so that the result is an attention
                 matrix again, whose rows sum to 1; "max" takes the largest weight, with its query and key.
 
         Raises:
-            ValueError: an unknown `how`, no range, or edges that descend or lie outside a sequence.
+            ValueError: an unknown `pooling`, no range, or edges that descend or lie outside a sequence.
         """
-        if how not in ("mass", "max"):
-            raise ValueError(f"AttentionMap.pool: how must be 'mass' or 'max', not {how!r}")
+        if pooling not in ("sum", "max"):
+            raise ValueError(f"AttentionMap.pool: pooling must be 'sum' or 'max', not {pooling!r}")
         queries_B, keys_B = arguments.lengths(self._call)
         batch = self._score_shape().batch
-        row_edges = pooling.bin_edges(rows, queries_B, batch, "rows")
-        column_edges = pooling.bin_edges(cols, keys_B, batch, "cols")
-        cells, positions = self._pool(how, row_edges, column_edges)
+        row_edges = pool_cells.bin_edges(rows, queries_B, batch, "rows")
+        column_edges = pool_cells.bin_edges(cols, keys_B, batch, "cols")
+        cells, positions = self._pool(pooling, row_edges, column_edges)
         return Pooled(self._cells(cells), None if positions is None else self._cells(positions))
 
     def between(self, spans: Spans, key_spans: Spans | None = None) -> Tensor:
@@ -424,16 +425,16 @@ class AttentionMap(WeightMap):
         """
         queries_B, keys_B = arguments.lengths(self._call)
         batch = self._score_shape().batch
-        rows = pooling.span_bounds(spans, queries_B, batch, "spans")
-        columns = pooling.span_bounds(spans if key_spans is None else key_spans, keys_B, batch, "key_spans")
-        row_edges, column_edges = pooling.span_edges(rows), pooling.span_edges(columns)
-        cells, _ = self._pool("mass", row_edges, column_edges)
-        return self._cells(pooling.span_means(cells, rows, row_edges, columns, column_edges))
+        rows = pool_cells.span_bounds(spans, queries_B, batch, "spans")
+        columns = pool_cells.span_bounds(spans if key_spans is None else key_spans, keys_B, batch, "key_spans")
+        row_edges, column_edges = pool_cells.span_edges(rows), pool_cells.span_edges(columns)
+        cells, _ = self._pool("sum", row_edges, column_edges)
+        return self._cells(pool_cells.span_means(cells, rows, row_edges, columns, column_edges))
 
-    def _pool(self, how: str, row_edges: Tensor, column_edges: Tensor) -> tuple[Tensor, Tensor | None]:
+    def _pool(self, pooling: str, row_edges: Tensor, column_edges: Tensor) -> tuple[Tensor, Tensor | None]:
         normalizer = self._normalizer_of(row_edges)
         with torch.no_grad():
-            return self._engine.pool(self._call, normalizer, how, row_edges, column_edges)
+            return self._engine.pool(self._call, normalizer, pooling, row_edges, column_edges)
 
     def _normalizer_of(self, row_edges: Tensor) -> Normalizer:
         """A normalizer that is known for the rows between the edges: a few cells of a long map need no pass over all rows."""

@@ -19,11 +19,11 @@ except where an output is asked for; a ragged call has B = 1 and the tokens of a
     received(call, normalizer, row_weights) -> (B, H, K)
         sum_i w_i a_ij; row_weights (B, H, Q) in the dtype of the arithmetic, or None for ones. Rows with w_i = 0 are left
         out, even if they hold NaN.
-    pool(call, normalizer, how, query_edges, key_edges) -> cells (S, H, rows, cols), positions (S, H, rows, cols, 2) | None
+    pool(call, normalizer, pooling, query_edges, key_edges) -> cells (S, H, rows, cols), positions (S, H, rows, cols, 2) | None
         with S = call.sequences and edges (S, rows+1) and (S, cols+1) int64, in ascending order (not
         strictly) within each sequence, which need neither start at 0 nor end at Q or K.
-        how="mass": the sum over the keys of a cell, and the mean over all queries of its row range (0 for none).
-        how="max": the largest weight of the cell and its (query, key), of equal ones the smallest query, then key;
+        pooling="sum": the sum over the keys of a cell, and the mean over all queries of its row range (0 for none).
+        pooling="max": the largest weight of the cell and its (query, key), of equal ones the smallest query, then key;
         0 and (-1, -1) where no key is visible.
     weights(call, normalizer, selection, keys) -> (sequences, heads, queries, keys) of the selection
         of a dense call; keys are rising unique int64. A weight has the same bits in whatever rectangle it is read.

@@ -75,7 +75,7 @@ def animate(
         chosen: list[tuple[str, WeightMap]] = [("", maps)]
     else:
         chosen, tokens, key_tokens = _layers(maps, kind, at, tokens, key_tokens)
-    drawn = [matrix_data("animate", select_matrix("animate", m, at), MAX_HEATMAP_SIZE, "mass") for _, m in chosen]
+    drawn = [matrix_data("animate", select_matrix("animate", m, at), MAX_HEATMAP_SIZE, "sum") for _, m in chosen]
     if len({(each.queries, each.keys) for each in drawn}) > 1:
         sizes = ", ".join(f"{each.queries} x {each.keys}" for each in drawn)
         raise ValueError(f"animate: the maps must have one size, not {sizes}")

@@ -73,7 +73,7 @@ def arcs(
     key_tokens = tokens if key_tokens is None else key_tokens
     labels.check_count("arcs", "tokens", tokens, queries, "queries")
     labels.check_count("arcs", "key_tokens", key_tokens, keys, "keys")
-    matrix = matrix_data("arcs", selected, MAX_TOKENS, "mass").matrices
+    matrix = matrix_data("arcs", selected, MAX_TOKENS, "sum").matrices
     draw = _draw_line if layout == "line" else _draw_columns
     return draw(ax, _lines(matrix, threshold), tokens, key_tokens, color)
 

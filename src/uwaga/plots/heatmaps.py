@@ -50,7 +50,7 @@ def heatmap(
     *,
     key_tokens: Sequence[str] | None = None,
     at: int | tuple[int, ...] = (),
-    how: str = "mass",
+    pooling: str = "sum",
     vmax: float | None = None,
     gamma: float = 1.0,
     ax: Axes | None = None,
@@ -64,7 +64,7 @@ def heatmap(
             positions instead.
         key_tokens: K labels for the keys.
         at: indices of the leading dimensions, such as (sequence, head); 0 where a dimension has one entry.
-        how: how a large map is pooled: "mass" is the sum over a cell's keys, averaged over its queries; "max" is the
+        pooling: how a large map is pooled: "sum" is the sum over a cell's keys, averaged over its queries; "max" is the
             largest weight of the cell, so that single large weights stay visible.
         vmax: the weight of the darkest colour; None: the largest of the matrix.
         gamma: exponent of the colour scale, above 0; below 1 it gives small weights more contrast.
@@ -77,7 +77,7 @@ def heatmap(
         ValueError: not one label for each query or key, or `at` that does not select one matrix.
         ModuleNotFoundError: matplotlib is not installed.
     """
-    drawn = matrix_data("heatmap", select_matrix("heatmap", weights, at), MAX_HEATMAP_SIZE, how)
+    drawn = matrix_data("heatmap", select_matrix("heatmap", weights, at), MAX_HEATMAP_SIZE, pooling)
     if key_tokens is None and drawn.queries == drawn.keys:
         key_tokens = tokens
     labels.check_count("heatmap", "tokens", tokens, drawn.queries, "queries")
@@ -159,7 +159,7 @@ def head_grid(
     maps: Weights | Sequence[Weights] | Mapping[object, Weights],
     *,
     sequence: int = 0,
-    how: str = "mass",
+    pooling: str = "sum",
     shared: bool = True,
     gamma: float = 0.5,
 ) -> Figure:
@@ -169,7 +169,7 @@ def head_grid(
         maps: a map or tensor (..., H, Q, K); or several, as a sequence or a mapping from layer to map. Maps of more than
             64 queries or keys are drawn from their `pool`.
         sequence: which sequence of the batch.
-        how: how large maps are pooled, as for `heatmap`.
+        pooling: how large maps are pooled, as for `heatmap`.
         shared: one colour scale for all panels; False: one per panel, up to its largest weight, and no colour bar.
         gamma: exponent of the colour scale, as for `heatmap`; 0.5 by default, since the weights of one head with an
             attention sink would leave all other heads pale.
@@ -181,7 +181,7 @@ def head_grid(
         ValueError: no maps, or weights that do not have the dimensions (batch, H, Q, K) or (H, Q, K).
         ModuleNotFoundError: matplotlib is not installed.
     """
-    panels = _grid_panels(_by_layer(maps), sequence, how)
+    panels = _grid_panels(_by_layer(maps), sequence, pooling)
     rows, columns = max(panel.row for panel in panels) + 1, max(panel.column for panel in panels) + 1
     side = min(_PANEL, (figures.PAGE_WIDTH - _GRID_MARGIN) / columns)
     figure = figures.new_figure(side * columns + _GRID_MARGIN, (side + 0.05) * rows + 0.15)
@@ -207,12 +207,12 @@ def _by_layer(maps: Weights | Sequence[Weights] | Mapping[object, Weights]) -> M
     return found
 
 
-def _grid_panels(maps: Mapping[object, Weights], sequence: int, how: str) -> list[_Panel]:
+def _grid_panels(maps: Mapping[object, Weights], sequence: int, pooling: str) -> list[_Panel]:
     """One panel per layer and head; the heads of a single layer go over several rows."""
     found = []
     for row, (layer, weights) in enumerate(maps.items()):
         at = (sequence,) if len(weights.shape) > 3 else ()
-        drawn = matrix_data("head_grid", select_matrix("head_grid", weights, at, remaining=1), MAX_PANEL_SIZE, how)
+        drawn = matrix_data("head_grid", select_matrix("head_grid", weights, at, remaining=1), MAX_PANEL_SIZE, pooling)
         for head, matrix in enumerate(drawn.matrices):
             one = drawn._replace(matrices=matrix)
             if len(maps) == 1:
@@ -266,7 +266,7 @@ def changed_heads(
     *,
     top: int = 4,
     sequence: int = 0,
-    how: str = "mass",
+    pooling: str = "sum",
 ) -> Figure:
     """Draw the heads that changed most: a row per head with its map before, after, and after minus before.
 
@@ -277,7 +277,7 @@ def changed_heads(
         before, after: two recordings, or maps by layer, of the same number of tokens.
         top: how many heads.
         sequence: which sequence of the batch.
-        how: how large maps are pooled, as for `heatmap`.
+        pooling: how large maps are pooled, as for `heatmap`.
 
     Returns:
         The figure.
@@ -305,7 +305,7 @@ def changed_heads(
             (panels[2], DifferenceMap(right, left), after, f"after minus before\n{change}"),
         ):
             names = _token_names(of, str(row["kind"]), sequence) if is_recorded else (None, None)
-            heatmap(weights, names[0], key_tokens=names[1], at=at, how=how, ax=ax)
+            heatmap(weights, names[0], key_tokens=names[1], at=at, pooling=pooling, ax=ax)
             ax.set_title(title, fontsize=figures.SMALL, pad=3)
     return figure
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 # What can be drawn: a map, or a tensor of weights (..., Q, K).
 Weights = WeightMap | Tensor
 # The ways to pool, and the label of the colour bar for each.
-COLOR_LABELS = {"mass": "weight on the keys of a cell", "max": "largest weight of a cell"}
+COLOR_LABELS = {"sum": "weight on the keys of a cell", "max": "largest weight of a cell"}
 _MAX_WEIGHTS = 1 << 22  # read at once
 
 
@@ -72,17 +72,17 @@ def select_matrix(operation: str, weights: Weights, at: int | tuple[int, ...], *
     return SelectedMatrix(weights, at)
 
 
-def matrix_data(operation: str, selected: SelectedMatrix, max_size: int, how: str) -> MatrixData:
+def matrix_data(operation: str, selected: SelectedMatrix, max_size: int, pooling: str) -> MatrixData:
     """The selected weights.
 
     A map with more than `max_size` queries or keys is pooled to that many ranges, and never made dense; a tensor is
     dense already and is drawn as it is.
 
     Raises:
-        ValueError: an unknown `how`.
+        ValueError: an unknown `pooling`.
     """
-    if how not in COLOR_LABELS:
-        raise ValueError(f"{operation}: how must be one of {', '.join(COLOR_LABELS)}, not {how!r}")
+    if pooling not in COLOR_LABELS:
+        raise ValueError(f"{operation}: pooling must be one of {', '.join(COLOR_LABELS)}, not {pooling!r}")
     weights, at = selected
     queries, keys = selected.sizes
     label = "weight"
@@ -91,32 +91,35 @@ def matrix_data(operation: str, selected: SelectedMatrix, max_size: int, how: st
     elif max(queries, keys) <= max_size:
         matrices = read_rectangle(weights, at)
     else:
-        matrices, label = pooled(weights, at, min(queries, max_size), min(keys, max_size), how), COLOR_LABELS[how]
+        matrices, label = (
+            pooled(weights, at, min(queries, max_size), min(keys, max_size), pooling),
+            COLOR_LABELS[pooling],
+        )
     return MatrixData(matrices.detach().to("cpu", torch.float64).numpy(), queries, keys, label)
 
 
-def pooled(m: WeightMap, at: tuple[int, ...], rows: int, columns: int, how: str) -> Tensor:
+def pooled(m: WeightMap, at: tuple[int, ...], rows: int, columns: int, pooling: str) -> Tensor:
     """(..., I, J): a dense map at leading indices, pooled into equal ranges as by `AttentionMap.pool`.
 
     An AttentionMap pools itself; other maps are read a block of rows at a time.
     """
     if isinstance(m, AttentionMap):
-        return m.select(*at).pool(rows, columns, how=how).weights
+        return m.select(*at).pool(rows, columns, pooling=pooling).weights
     *leading, queries, keys = m.shape[len(at) :]
     row_of_Q, column_of_K = (_ranges(n, size, m.device) for n, size in ((rows, queries), (columns, keys)))
-    initial = 0.0 if how == "mass" else -torch.inf
+    initial = 0.0 if pooling == "sum" else -torch.inf
     cells = torch.full((*leading, rows, columns), initial, dtype=torch.float64, device=m.device)
     height = max(_MAX_WEIGHTS // max(keys * cells[..., 0, 0].numel(), 1), 1)
     for first in range(0, queries, height):
         weights = read_rectangle(m, (*at, ..., slice(first, first + height), slice(None))).double()
         by_column = torch.full((*weights.shape[:-1], columns), initial, dtype=torch.float64, device=m.device)
-        if how == "mass":
+        if pooling == "sum":
             by_column.index_add_(-1, column_of_K, weights)
             cells.index_add_(-2, row_of_Q[first : first + height], by_column)
         else:
             by_column.scatter_reduce_(-1, column_of_K.expand_as(weights), weights, "amax")
             cells.scatter_reduce_(-2, row_of_Q[first : first + height, None].expand_as(by_column), by_column, "amax")
-    return cells / row_of_Q.bincount(minlength=rows)[:, None] if how == "mass" else cells
+    return cells / row_of_Q.bincount(minlength=rows)[:, None] if pooling == "sum" else cells
 
 
 def _ranges(count: int, size: int, device: torch.device) -> Tensor:

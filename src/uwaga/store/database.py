@@ -24,7 +24,7 @@ from uwaga._base.errors import ShapeError, SoftDatabaseError
 from uwaga.maps.map import AttentionMap
 from uwaga.store import catalog, parquet, reading, segments
 from uwaga.store.catalog import Catalog, Parameters, Record, Value
-from uwaga.store.reading import BLOCK, LiveRows, Wanted
+from uwaga.store.reading import BLOCK, LiveRows, PassOptions
 from uwaga.store.segments import DTYPES, MOST_IDS, Damage, Entry, SegmentFile, StoredRow, StoreSchema
 
 _SEGMENTS, _LOCK = "segments", "lock"
@@ -324,12 +324,12 @@ class SoftDatabase:
         share = _real(tolerance)
         if not 0.0 <= share < 1.0:
             raise ValueError(f"SoftDatabase.attend: tolerance must be at least 0 and below 1, not {tolerance!r}")
-        wanted = Wanted(self._scale(scale, "attend"), top, True, share)
+        options = PassOptions(self._scale(scale, "attend"), top, True, share)
         queries, live = self._queries(query, "attend"), self._rows(where, parameters)
-        answer = self._answer(queries, wanted, live)
+        answer = self._answer(queries, options, live)
         if not (torch.is_grad_enabled() and isinstance(query, Tensor) and query.requires_grad):
             return answer
-        return answer._replace(value=cast("Tensor", _Value.apply(query, answer, live, queries.flat, wanted.scale)))
+        return answer._replace(value=cast("Tensor", _Value.apply(query, answer, live, queries.flat, options.scale)))
 
     @_uncompiled
     def search(
@@ -339,8 +339,8 @@ class SoftDatabase:
 
         Columns as `top` of `attend`. Arguments and errors as `attend`.
         """
-        wanted = Wanted(self._scale(scale, "search"), _integer(k, 1, "search: k"), False)
-        return self._answer(self._queries(query, "search"), wanted, self._rows(where, parameters)).top
+        options = PassOptions(self._scale(scale, "search"), _integer(k, 1, "search: k"), False)
+        return self._answer(self._queries(query, "search"), options, self._rows(where, parameters)).top
 
     @_uncompiled
     def map(self, query: Tensor, *, scale: float | None = None, max_bytes: int = _MAP_BYTES) -> AttentionMap:
@@ -371,10 +371,10 @@ class SoftDatabase:
             query_HQD, key_HKD = query_HQD[0], key_HKD[0]
         return AttentionMap(query_HQD, key_HKD, scale=self._scale(scale, "map"))
 
-    def _answer(self, queries: "_Queries", wanted: Wanted, live: LiveRows) -> Answer:
+    def _answer(self, queries: "_Queries", options: PassOptions, live: LiveRows) -> Answer:
         # Larger results would have nothing but what stands for no row.
-        wanted = wanted._replace(top=min(wanted.top, max(sum(entry.rows for entry in self._entries), 1)))
-        parts = [reading.read(live, part, wanted) for part in queries.flat.split(reading.QUERIES)]
+        options = options._replace(top=min(options.top, max(sum(entry.rows for entry in self._entries), 1)))
+        parts = [reading.read(live, part, options) for part in queries.flat.split(reading.QUERIES)]
         shape, schema = queries.shape, self.schema
 
         def joined(name: str) -> Tensor:
@@ -385,7 +385,7 @@ class SoftDatabase:
             return whole.reshape((*shape, *whole.shape[2:]))
 
         ids, weights = joined("top_ids"), joined("top_weights")
-        if not wanted.attention:
+        if not options.attention:
             weights = torch.full_like(weights, math.nan)
         found = self._catalog.records(ids[ids >= 0].tolist())
         top = Top(ids, weights, joined("top_scores"), _nested(ids.tolist(), found))

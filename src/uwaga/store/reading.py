@@ -136,7 +136,7 @@ class LiveRows:
         return np.minimum((blocks + 1) * BLOCK, len(self)) - blocks * BLOCK
 
 
-class Wanted(NamedTuple):
+class PassOptions(NamedTuple):
     """What a pass computes."""
 
     scale: float
@@ -146,7 +146,7 @@ class Wanted(NamedTuple):
     skip: bool = True  # by bounds; False reads everything
 
 
-class Found(NamedTuple):
+class PassResult(NamedTuple):
     """The result of a pass for R = H Q rows, heads first."""
 
     value: Tensor  # (R, E) float32
@@ -159,10 +159,10 @@ class Found(NamedTuple):
     skipped: int  # rows that were not read
 
 
-def read(live: LiveRows, query_QHD: Tensor, wanted: Wanted) -> Found:
+def read(live: LiveRows, query_QHD: Tensor, options: PassOptions) -> PassResult:
     """One pass for at most QUERIES queries, float32."""
     query_HQD = query_QHD.transpose(0, 1).contiguous()
-    one_pass = _Pass(live, query_HQD, wanted)
+    one_pass = _Pass(live, query_HQD, options)
     skipped = one_pass.run()
     return one_pass.result(skipped)
 
@@ -191,36 +191,36 @@ def query_gradient(
 
 
 class _Pass:
-    def __init__(self, live: LiveRows, query_HQD: Tensor, wanted: Wanted) -> None:
-        self._live, self._query, self._wanted = live, query_HQD, wanted
+    def __init__(self, live: LiveRows, query_HQD: Tensor, options: PassOptions) -> None:
+        self._live, self._query, self._options = live, query_HQD, options
         heads, queries, _ = query_HQD.shape
         self._rows = heads * queries
         width = live.segments[0].values.shape[2] if live.segments else 0
-        self._width = width if wanted.attention else 0
+        self._width = width if options.attention else 0
         # Bands by band modulo BANDS: their numbers, and the sums over their blocks relative to exp(their upper end).
         self._held = np.full((BANDS, self._rows), -np.inf)
         self._outputs = torch.zeros(BANDS, self._rows, self._width, dtype=torch.float64)
         self._sums = np.zeros((BANDS, self._rows))
         self._entropies = np.zeros((BANDS, self._rows))
         self._highest = np.full(self._rows, -np.inf)
-        self._top = _Top(live, query_HQD, wanted.scale, wanted.top)
+        self._top = _Top(live, query_HQD, options.scale, options.top)
         self._bounds: _Bounds | None = None
         largest_query = float(query_HQD.double().square().sum(-1).max().sqrt()) if self._rows else 0.0
-        self._factor = max(1.0, abs(wanted.scale))
+        self._factor = max(1.0, abs(options.scale))
         self._may_overflow = self._factor * largest_query * max(1.0, live.largest_norm) > _FLOAT32 / 2
         self._skipped_weight_bound = np.zeros(self._rows)
 
     def run(self) -> int:
         """Visits the blocks; returns how many rows were skipped."""
-        live, wanted = self._live, self._wanted
-        if wanted.skip and live.blocks > 1:
-            self._bounds = bounds = _bounds(live, self._query, wanted.scale)
+        live, options = self._live, self._options
+        if options.skip and live.blocks > 1:
+            self._bounds = bounds = _bounds(live, self._query, options.scale)
             self._highest = np.maximum(self._highest, np.floor(bounds.score_lower.max(1) / BAND))
             self._top.expect(bounds.score_lower, live.count(np.arange(live.blocks)))
-            if wanted.tolerance:
+            if options.tolerance:
                 return self._by_bound(bounds)
         skipped, left = 0, np.arange(live.blocks)
-        if self._bounds is not None and not wanted.attention:
+        if self._bounds is not None and not options.attention:
             # The largest scores are the same in any order, and are found early in that of the bounds.
             upper = self._bounds.score_upper
             left = np.argsort(-(upper - upper.max(1, keepdims=True)).max(0), kind="stable")
@@ -243,9 +243,9 @@ class _Pass:
         if self._bounds is None:
             return needed
         needed &= False
-        if self._wanted.attention:
+        if self._options.attention:
             needed |= (self._highest[:, None] - np.floor(self._bounds.lse_upper[:, blocks] / BAND) < BANDS).any(0)
-        if self._wanted.top:
+        if self._options.top:
             needed |= (self._bounds.score_upper[:, blocks] >= self._top.lowest()[:, None]).any(0)
         return needed
 
@@ -258,7 +258,7 @@ class _Pass:
         for n in range(len(order)):
             if n:
                 share = (1 + 1e-5) / (1 + np.exp(np.minimum(self._lse() - rest[:, n], 700.0)))
-                if (share <= self._wanted.tolerance).all():
+                if (share <= self._options.tolerance).all():
                     self._skipped_weight_bound = share
                     return int(self._live.count(order[n:]).sum())
             self._visit(order[n : n + 1])
@@ -277,7 +277,7 @@ class _Pass:
                 self._call(first, stop, BLOCK if first < whole else len(self._live) - first * BLOCK)
 
     def _call(self, first: int, stop: int, rows: int) -> None:
-        live, wanted, count = self._live, self._wanted, stop - first
+        live, options, count = self._live, self._options, stop - first
         start = first * BLOCK
         keys = live.keys(start, start + count * rows)
         key_nHKD = keys.unflatten(0, (count, rows)).transpose(1, 2)
@@ -285,17 +285,17 @@ class _Pass:
             for n in range(count):
                 self._check_scores(keys[n * rows : (n + 1) * rows], start + n * rows)
         value_nHKE: Tensor | None = None
-        if wanted.attention:
+        if options.attention:
             values = live.values(start, start + count * rows) if live.has_values() else keys
             value_nHKE = values.unflatten(0, (count, rows)).transpose(1, 2)
         query_nHQD = self._query.expand(count, *self._query.shape)
-        call = make_call(query_nHQD, key_nHKD, value_nHKE, AttentionOptions(scale=wanted.scale), wants_lse=True)
-        top = min(wanted.top, rows)
-        wants = RowStatisticsRequest(output=wanted.attention, entropy=wanted.attention, top=top)
+        call = make_call(query_nHQD, key_nHKD, value_nHKE, AttentionOptions(scale=options.scale), wants_lse=True)
+        top = min(options.top, rows)
+        wants = RowStatisticsRequest(output=options.attention, entropy=options.attention, top=top)
         found = available.choose(call, None).rows(call, wants)
         maximum_nR = found.normalizer.maximum.flatten(1).numpy().astype(np.float64)
         lse_nR = maximum_nR + np.log(found.normalizer.sum.flatten(1).numpy().astype(np.float64))
-        if wanted.attention:
+        if options.attention:
             assert found.output is not None
             assert found.entropy is not None
             self._merge(lse_nR, found.output.flatten(1, 2), found.entropy.flatten(1).numpy().astype(np.float64))
@@ -312,7 +312,7 @@ class _Pass:
         beyond = scores > _FLOAT32
         if beyond.any():
             head, number, row = beyond.nonzero()[0].tolist()
-            score = self._wanted.scale * float(query[head, number] @ key_HDn[head, :, row])
+            score = self._options.scale * float(query[head, number] @ key_HDn[head, :, row])
             raise ValueError(
                 f"SoftDatabase: the score of row {self._live.ids(np.array([start + row]))[0]} for query {number} is "
                 f"{score:.3g}, or a sum on the way to it is beyond float32; give a smaller scale or query, or store smaller keys"
@@ -364,11 +364,11 @@ class _Pass:
         with np.errstate(divide="ignore"):  # all of a query's blocks were left out
             return top_R + np.log(_added(factor * self._sums))
 
-    def result(self, skipped: int) -> Found:
+    def result(self, skipped: int) -> PassResult:
         value = torch.zeros(self._rows, self._width)
         entropy = np.zeros(self._rows)
         lse = np.full(self._rows, -np.inf)
-        if len(self._live) and self._wanted.attention:
+        if len(self._live) and self._options.attention:
             factor, top_R = self._bands()
             total = _added(factor * self._sums)
             lse = top_R + np.log(total)
@@ -382,7 +382,7 @@ class _Pass:
                 output += self._outputs[slot] * torch.from_numpy(share[slot])[:, None]
             value = output.float()
         ids, weights, scores = self._top.listed(lse)
-        return Found(value, lse, entropy, ids, weights, scores, self._skipped_weight_bound, skipped)
+        return PassResult(value, lse, entropy, ids, weights, scores, self._skipped_weight_bound, skipped)
 
 
 class _Top:

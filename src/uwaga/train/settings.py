@@ -28,7 +28,7 @@ _T = TypeVar("_T")
 def read(section: type[_T], table: object, path: str, known: frozenset[str]) -> _T:
     """A section from a table. `path` is where it stands, "" for the whole; `known` are all keys. Raises ConfigError."""
     if not isinstance(table, Mapping):
-        raise ConfigError(f"{path} must be a table, not {said(table)}")
+        raise ConfigError(f"{path} must be a table, not {format_value(table)}")
     names = {each.name for each in fields(section)}  # type: ignore[arg-type]
     for name in table:
         if name not in names:
@@ -71,7 +71,7 @@ def _value(section: Any, name: str, value: object, path: str, known: frozenset[s
         return read(inside, value, here, known)
     if isinstance(inside, Named):
         if not isinstance(value, Mapping):
-            raise ConfigError(f"{here} must be a table of tables, not {said(value)}")
+            raise ConfigError(f"{here} must be a table of tables, not {format_value(value)}")
         below = frozenset(keys(inside.section, f"{here}.NAME"))
         return {each: read(inside.section, table, f"{here}.{each}", below) for each, table in value.items()}
     value = tuple(value) if isinstance(value, list) else value
@@ -93,12 +93,12 @@ def check(section: Any, path: str = "") -> None:
                 check(value, here)
         elif not (value is None and each.default is None) and not section.KINDS[each.name].accepts(value):
             shown = list(value) if isinstance(value, tuple) else value
-            raise ConfigError(f"{here} must be {section.KINDS[each.name].words}, not {said(shown)}")
+            raise ConfigError(f"{here} must be {section.KINDS[each.name].words}, not {format_value(shown)}")
         elif any("\0" in text for text in (value if isinstance(value, tuple) else (value,)) if isinstance(text, str)):
-            raise ConfigError(f"{here} must have no NUL character, which no file name has: {said(value)}")
+            raise ConfigError(f"{here} must have no NUL character, which no file name has: {format_value(value)}")
 
 
-def said(value: object) -> str:
+def format_value(value: object) -> str:
     """A value in a message: 200 characters of it at most."""
     text = repr(value)
     return text if len(text) <= 200 else text[:200] + "..."

@@ -133,7 +133,7 @@ _EXAMPLE = OptionValidator(
 _LAYER = {"side": _TEXT, "kind": _one_of(*KINDS), "layer": _INTEGER}
 _SHOWN = {"merge": _one_of(*MERGES), "specials": _one_of(*SPECIALS)}
 _HEAD = {**_LAYER, "head": _INTEGER, **_SHOWN}
-_HOW = {"how": _one_of("mass", "max")}
+_POOLING = {"pooling": _one_of("sum", "max")}
 _BLOCK = {**_HEAD, "rows": _PAIR, "columns": _PAIR}
 
 # What each request says, beside its name and, where it is not about what the view opened with, the number "run" of its text.
@@ -141,8 +141,8 @@ _BLOCK = {**_HEAD, "rows": _PAIR, "columns": _PAIR}
 REQUESTS: Mapping[str, Mapping[str, OptionValidator]] = {
     "about": {},
     "items": {"side": _TEXT, "stack": _TEXT, **_SHOWN, "first": _INTEGER, "count": _INTEGER},
-    "overview": {**_LAYER, **_SHOWN, **_HOW},
-    "tile": {**_HEAD, **_HOW, "level": _INTEGER, "row": _INTEGER, "column": _INTEGER},
+    "overview": {**_LAYER, **_SHOWN, **_POOLING},
+    "tile": {**_HEAD, **_POOLING, "level": _INTEGER, "row": _INTEGER, "column": _INTEGER},
     "entry": {**_HEAD, "query": _INTEGER, "key": _INTEGER},
     "row": {**_HEAD, "query": _INTEGER},
     "column": {**_HEAD, "key": _INTEGER},

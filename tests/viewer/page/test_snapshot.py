@@ -52,7 +52,7 @@ def replies(page: bytes) -> dict[str, Reply]:
 
 def tile(**what: object) -> dict[str, object]:
     plain = {"side": "0", "kind": "encoder", "layer": 0, "head": 0, "merge": "tokens", "specials": "show"}
-    return {"ask": "tile", **plain, "how": "mass", "level": 0, "row": 0, "column": 0, **what}
+    return {"ask": "tile", **plain, "pooling": "sum", "level": 0, "row": 0, "column": 0, **what}
 
 
 def test_a_short_text_is_stored_completely_and_exactly() -> None:
@@ -84,7 +84,7 @@ def test_coarse_cells_are_rounded_and_exact_weights_are_not() -> None:
     asked = service(tokens=600, layers=1, heads=1)
     found = replies(snapshot_html(asked.answer, max_bytes=1_000_000, exact=[tile()]))
     whole = [json.loads(request) for request in found if json.loads(request)["ask"] == "tile"]
-    assert {(each["how"], each["level"]) for each in whole} >= {("mass", 0), ("mass", 2), ("max", 2)}
+    assert {(each["pooling"], each["level"]) for each in whole} >= {("sum", 0), ("sum", 2), ("max", 2)}
     coarse = tile(level=2)
     rounded, exact = (reply.arrays[0] for reply in (found[canonical(coarse)], asked.answer(coarse)))
     assert 0 < np.abs(rounded / exact - 1).max() <= 2.0**-11
@@ -115,8 +115,8 @@ def test_needed_replies_are_as_fine_as_fits_with_any_time_budget() -> None:
     page = snapshot_html(service(tokens=300, layers=1, heads=2).answer, seconds=0.0)
     found = [json.loads(request) for request in replies(page)]
     tiles = [each for each in found if each["ask"] == "tile"]
-    assert [(each["level"], each["how"], each["merge"], each["specials"]) for each in tiles] == [
-        (1, "mass", "tokens", "show")
+    assert [(each["level"], each["pooling"], each["merge"], each["specials"]) for each in tiles] == [
+        (1, "sum", "tokens", "show")
     ] * 2
 
 
@@ -138,7 +138,7 @@ def test_a_text_of_512_tokens_in_a_model_of_144_heads_is_under_20_megabytes(one_
     assert len(page) < 19_600_000  # the page of this test has no front end, which takes less than the remaining 400 kB
     tiles = [json.loads(request) for request in replies(page) if '"tile"' in request]
     plain = [
-        each for each in tiles if each["merge"] == "tokens" and each["specials"] == "show" and each["how"] == "mass"
+        each for each in tiles if each["merge"] == "tokens" and each["specials"] == "show" and each["pooling"] == "sum"
     ]
     assert len(plain) == 144
     assert {each["level"] for each in plain} == {2}  # 128 x 128 cells

@@ -21,15 +21,15 @@ def _no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("uwaga.viewer.queries.service._TIME_BUDGET", 0.0)
 
 
-@pytest.mark.parametrize("how", ["mass", "max"])
+@pytest.mark.parametrize("pooling", ["sum", "max"])
 def test_a_tile_is_sampled_first_and_exact_when_complete(
-    long_map: uwaga.AttentionMap, where, follow: Callable[..., list[Reply]], how: str
+    long_map: uwaga.AttentionMap, where, follow: Callable[..., list[Reply]], pooling: str
 ) -> None:
     service = ViewService(ViewModel.create(long_map))
-    asked = where | {"kind": "decoder", "head": 0, "how": how, "level": 6, "row": 0, "column": 0}
+    asked = where | {"kind": "decoder", "head": 0, "pooling": pooling, "level": 6, "row": 0, "column": 0}
     replies = follow(service, ask="tile", **asked)
     edges = [*range(0, 9000, 64), 9000]
-    expected = long_map.pool(edges, edges, how=how).weights[0].numpy()
+    expected = long_map.pool(edges, edges, pooling=pooling).weights[0].numpy()
     assert len(replies) > 8
     assert [reply.meta["exact"] for reply in replies[:-1]] == [False] * (len(replies) - 1)
     complete = [reply.meta["complete"] for reply in replies]
@@ -45,7 +45,7 @@ def test_a_tile_is_sampled_first_and_exact_when_complete(
 
 def test_tiles_are_adjacent_and_cover_the_axis(long_map: uwaga.AttentionMap, where, follow) -> None:
     service = ViewService(ViewModel.create(long_map))
-    asked = where | {"kind": "decoder", "head": 0, "how": "mass"}
+    asked = where | {"kind": "decoder", "head": 0, "pooling": "sum"}
     tile = follow(service, ask="tile", **asked, level=0, row=35, column=34)[-1].arrays[0]
     assert tile.shape == (9000 - 35 * 256, 256)
     assert np.array_equal(tile, long_map[0, 35 * 256 :, 34 * 256 : 35 * 256])
@@ -56,7 +56,7 @@ def test_tiles_are_adjacent_and_cover_the_axis(long_map: uwaga.AttentionMap, whe
 
 
 def test_the_overview_has_every_head_and_is_sampled(long_map: uwaga.AttentionMap, maps, follow) -> None:
-    rest = {"layer": 0, "how": "mass", "merge": "tokens", "specials": "show"}
+    rest = {"layer": 0, "pooling": "sum", "merge": "tokens", "specials": "show"}
     small = follow(ViewService(ViewModel.create(maps)), ask="overview", side="0", kind="encoder", **rest)[-1]
     assert small.meta == {"complete": 1.0, "exact": True}
     assert np.array_equal(small.arrays[0], maps["encoder", 0].pool(11, 11).weights[0])
@@ -65,12 +65,12 @@ def test_the_overview_has_every_head_and_is_sampled(long_map: uwaga.AttentionMap
     np.testing.assert_allclose(large.arrays[0].sum(-1), 1.0, rtol=1e-5)
 
 
-@pytest.mark.parametrize("how", ["mass", "max"])
-def test_a_generic_map_has_the_cells_of_an_attention_map(how: str) -> None:
+@pytest.mark.parametrize("pooling", ["sum", "max"])
+def test_a_generic_map_has_the_cells_of_an_attention_map(pooling: str) -> None:
     m = uwaga.AttentionMap(torch.randn(400, 8), torch.randn(300, 8))
     as_words = WordMap(m, [(at, at + 1) for at in range(400)], [(at, at + 1) for at in range(300)])
     rows, columns = np.array([0, 3, 3, 250, 400]), np.array([0, 0, 7, 290, 300, 300])
-    pictures = [ProgressiveRaster(HeadView(map=each, index=()), rows, columns, how) for each in (m, as_words)]
+    pictures = [ProgressiveRaster(HeadView(map=each, index=()), rows, columns, pooling) for each in (m, as_words)]
     for picture in pictures:
         picture.advance(float("inf"))
         assert picture.is_exact
@@ -79,6 +79,6 @@ def test_a_generic_map_has_the_cells_of_an_attention_map(how: str) -> None:
 
 def test_a_complete_tile_is_cached(long_map: uwaga.AttentionMap, where, follow) -> None:
     service = ViewService(ViewModel.create(long_map))
-    asked = where | {"kind": "decoder", "head": 0, "how": "mass", "level": 5, "row": 0, "column": 0}
+    asked = where | {"kind": "decoder", "head": 0, "pooling": "sum", "level": 5, "row": 0, "column": 0}
     done = follow(service, ask="tile", **asked)[-1]
     assert service.answer({"ask": "tile", **asked}) is done

@@ -120,7 +120,7 @@ def check(service: ViewService, where: dict[str, object], expected: NDArray[np.f
     near = {"rtol": 2e-4, "atol": 2e-6}
     whole = {"rows": [0, queries], "columns": [0, keys]}
     tile = {"ask": "tile", **where, "row": 0, "column": 0}
-    np.testing.assert_allclose(finish(service, {**tile, "how": "mass", "level": 0}).arrays[0], expected, **near)
+    np.testing.assert_allclose(finish(service, {**tile, "pooling": "sum", "level": 0}).arrays[0], expected, **near)
     np.testing.assert_allclose(service.answer({"ask": "weights", **where, **whole}).arrays[0], expected, **near)
     i, j = data.draw(st.integers(0, queries - 1)), data.draw(st.integers(0, keys - 1))
     np.testing.assert_allclose(service.answer({"ask": "row", **where, "query": i}).arrays[0], expected[i], **near)
@@ -136,8 +136,8 @@ def check(service: ViewService, where: dict[str, object], expected: NDArray[np.f
     size = 1 << level
     blocks = [[expected[r : r + size, c : c + size] for c in range(0, keys, size)] for r in range(0, queries, size)]
     mass = np.array([[block.sum(1).mean() for block in line] for line in blocks])
-    np.testing.assert_allclose(finish(service, {**tile, "how": "mass", "level": level}).arrays[0], mass, **near)
+    np.testing.assert_allclose(finish(service, {**tile, "pooling": "sum", "level": level}).arrays[0], mass, **near)
     if np.isfinite(expected).all():
         most = np.array([[block.flat[np.abs(block).argmax()] for block in line] for line in blocks])
-        found = finish(service, {**tile, "how": "max", "level": level}).arrays[0]
+        found = finish(service, {**tile, "pooling": "max", "level": level}).arrays[0]
         np.testing.assert_allclose(np.abs(found), np.abs(most), **near)

@@ -91,16 +91,16 @@ WRONG = [
     ({"ask": "row", **HEAD, "query": 1.5}, "row: query must be an integer, not 1.5"),
     ({"ask": "row", **HEAD, "query": -1}, "row: query must be from 0 to 10, not -1"),
     (
-        {"ask": "tile", **HEAD, "how": "mass", "level": 0, "row": 1, "column": 0},
+        {"ask": "tile", **HEAD, "pooling": "sum", "level": 0, "row": 1, "column": 0},
         "tile: row must be from 0 to 0, not 1",
     ),
     (
-        {"ask": "tile", **HEAD, "how": "mass", "level": 99, "row": 0, "column": 0},
+        {"ask": "tile", **HEAD, "pooling": "sum", "level": 99, "row": 0, "column": 0},
         "tile: level must be from 0 to 4, not 99",
     ),
     (
-        {"ask": "tile", **HEAD, "how": "sum", "level": 0, "row": 0, "column": 0},
-        "tile: how must be one of mass, max, not 'sum'",
+        {"ask": "tile", **HEAD, "pooling": "mean", "level": 0, "row": 0, "column": 0},
+        "tile: pooling must be one of sum, max, not 'mean'",
     ),
     (
         {"ask": "weights", **HEAD, "rows": [3, 2], "columns": [0, 1]},
@@ -157,5 +157,5 @@ def test_the_caches_are_bounded(long_map: uwaga.AttentionMap, monkeypatch: pytes
     monkeypatch.setattr(service._runs.queries(0)._finished, "_max_weight", 1 << 20)
     where = HEAD | {"kind": "decoder"}
     for row in range(8):
-        service.answer({"ask": "tile", **where, "how": "mass", "level": 0, "row": row, "column": 0})
+        service.answer({"ask": "tile", **where, "pooling": "sum", "level": 0, "row": row, "column": 0})
     assert sum(reply.nbytes for reply, _ in service._runs.queries(0)._finished._entries.values()) <= 1 << 20

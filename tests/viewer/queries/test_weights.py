@@ -98,7 +98,7 @@ def test_the_difference_of_two_sides(maps, where) -> None:
     found = service.answer({"ask": "weights", **asked}).arrays[0]
     assert np.array_equal(found, maps["encoder", 0][0, 1] - other[0, 1])
     strongest = service.answer(
-        {"ask": "tile", **where, "side": "difference", "how": "max", "level": 4, "row": 0, "column": 0}
+        {"ask": "tile", **where, "side": "difference", "pooling": "max", "level": 4, "row": 0, "column": 0}
     )
     assert strongest.arrays[0][0, 0] == found.flat[np.abs(found).argmax()]
 

@@ -34,7 +34,7 @@ from uwaga.ops.attention.native_structs import (
 )
 from uwaga.ops.mask_program import START_LAST, MaskProgram
 
-_HOW = {"mass": 0, "max": 1}  # UWAGA_POOL_MASS, UWAGA_POOL_MAX
+_POOLING = {"sum": 0, "max": 1}  # UWAGA_POOL_MASS, UWAGA_POOL_MAX
 _is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 
 
@@ -93,16 +93,16 @@ def received(call: Call, normalizer: Normalizer, row_weights: Tensor | None) -> 
 
 
 def pool(
-    call: Call, normalizer: Normalizer, how: str, query_edges: Tensor, key_edges: Tensor
+    call: Call, normalizer: Normalizer, pooling: str, query_edges: Tensor, key_edges: Tensor
 ) -> tuple[Tensor, Tensor | None]:
     """Cells (S, H, rows, cols), and for "max" the positions of the largest weights (S, H, rows, cols, 2)."""
     _check(query_edges, key_edges)
     query_edges, key_edges = query_edges.contiguous(), key_edges.contiguous()
     sizes = (call.sequences, call.query.shape[1], query_edges.shape[1] - 1, key_edges.shape[1] - 1)
     cells = _empty(*sizes)
-    positions = _empty(*sizes, 2, dtype=torch.int64) if how == "max" else None
+    positions = _empty(*sizes, 2, dtype=torch.int64) if pooling == "max" else None
     arguments = POOL_ARGUMENTS.pack(
-        _HOW[how],
+        _POOLING[pooling],
         0,
         *numbers_fields(query_edges),
         *numbers_fields(key_edges),

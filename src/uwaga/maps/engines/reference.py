@@ -57,15 +57,15 @@ def received(call: Call, normalizer: Normalizer, row_weights: Tensor | None) -> 
 
 
 def pool(
-    call: Call, normalizer: Normalizer, how: str, query_edges: Tensor, key_edges: Tensor
+    call: Call, normalizer: Normalizer, pooling: str, query_edges: Tensor, key_edges: Tensor
 ) -> tuple[Tensor, Tensor | None]:
     if call.query_offsets is None:
-        return _dense_pool(call, normalizer, how, query_edges, key_edges)
+        return _dense_pool(call, normalizer, pooling, query_edges, key_edges)
     parts = enumerate(_split(call, normalizer))
-    found = [_dense_pool(*part, how, query_edges[at, None], key_edges[at, None]) for at, part in parts]
+    found = [_dense_pool(*part, pooling, query_edges[at, None], key_edges[at, None]) for at, part in parts]
     sizes = (call.query.shape[1], query_edges.shape[1] - 1, key_edges.shape[1] - 1)
     cells = torch.cat([normalizer.sum.new_zeros((0, *sizes)), *(cells for cells, _ in found)])
-    if how == "mass":
+    if pooling == "sum":
         return cells, None
     positions = [x for _, x in found if x is not None]
     return cells, torch.cat([query_edges.new_zeros((0, *sizes, 2)), *positions])
@@ -138,9 +138,9 @@ def _dense_received(call: Call, normalizer: Normalizer, row_weights: Tensor | No
 
 
 def _dense_pool(
-    call: Call, normalizer: Normalizer, how: str, query_edges: Tensor, key_edges: Tensor
+    call: Call, normalizer: Normalizer, pooling: str, query_edges: Tensor, key_edges: Tensor
 ) -> tuple[Tensor, Tensor | None]:
-    kind = MassCells if how == "mass" else MaxCells
+    kind = MassCells if pooling == "sum" else MaxCells
     cells: MassCells | MaxCells = kind(call.query.shape[1], query_edges, key_edges, call.key.shape[2])
     for tile, weights_BHCK in _tiles_and_weights(call, normalizer):
         cells.add(tile, weights_BHCK)

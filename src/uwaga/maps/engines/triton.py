@@ -189,13 +189,13 @@ def received(call: Call, normalizer: Normalizer, row_weights: Tensor | None) -> 
 
 
 def pool(
-    call: Call, normalizer: Normalizer, how: str, query_edges: Tensor, key_edges: Tensor
+    call: Call, normalizer: Normalizer, pooling: str, query_edges: Tensor, key_edges: Tensor
 ) -> tuple[Tensor, Tensor | None]:
     """Cells (S, H, rows, cols), and for "max" the positions of the largest weights (S, H, rows, cols, 2)."""
     launch = _Launch(call, *normalizer, query_edges, key_edges)
     sizes = (call.sequences, call.query.shape[1], query_edges.shape[1] - 1, key_edges.shape[1] - 1)
     cells = launch.new(*sizes)
-    positions = launch.new(*sizes, 2, dtype=torch.int64).fill_(-1) if how == "max" else None
+    positions = launch.new(*sizes, 2, dtype=torch.int64).fill_(-1) if pooling == "max" else None
     block = max(16, min(64, _power_of_two(sizes[3])))
     launch.run(
         launch.kernels.pooled_cells,
@@ -207,7 +207,7 @@ def pool(
         *sizes[2:],
         cells,
         positions,
-        IS_MAX=how == "max",
+        IS_MAX=pooling == "max",
         BLOCK_C=block,
     )
     return cells, positions

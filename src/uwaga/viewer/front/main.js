@@ -122,8 +122,8 @@ export async function start(root, host) {
  * @returns {Partial<import("./types.js").State>}
  */
 function carriedState(state, about, keep) {
-  const { theme, colour, how, merge, specials, shortcuts, overviewScale, textDirection, linesAll, linesThreshold, tab, step, example } = state;
-  const always = { theme, colour, how, merge, specials, shortcuts, overviewScale, textDirection, linesAll, linesThreshold, tab, step, example };
+  const { theme, colour, pooling, merge, specials, shortcuts, overviewScale, textDirection, linesAll, linesThreshold, tab, step, example } = state;
+  const always = { theme, colour, pooling, merge, specials, shortcuts, overviewScale, textDirection, linesAll, linesThreshold, tab, step, example };
   if (!keep) return always;
   const { kind, layer, head, query, key, view } = state;
   const there = about.sides.some(({ id }) => id === state.side), changed = Boolean(about.python);

@@ -11,7 +11,7 @@ export function statisticsQuestion({ side, kind, layer }) {
 }
 
 /**
- * @param {{where: Where, how: "mass" | "max"}} layer
+ * @param {{where: Where, pooling: "sum" | "max"}} layer
  * @param {number} level
  * @param {number} row
  * @param {number} column
@@ -19,7 +19,7 @@ export function statisticsQuestion({ side, kind, layer }) {
  */
 export function tileQuestion(layer, level, row, column) {
   // Exact weights are not pooled: both kinds of pooling share one question.
-  return { ask: "tile", ...layer.where, how: level === 0 ? "mass" : layer.how, level, row, column };
+  return { ask: "tile", ...layer.where, pooling: level === 0 ? "sum" : layer.pooling, level, row, column };
 }
 
 /**

@@ -106,7 +106,7 @@
  * @property {Kind} kind
  * @property {number} layer
  * @property {number} head
- * @property {"mass" | "max"} how
+ * @property {"sum" | "max"} pooling
  * @property {"tokens" | "words"} merge
  * @property {"show" | "hide"} specials
  * @property {Tab} tab

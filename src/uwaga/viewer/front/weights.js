@@ -183,7 +183,7 @@ const savedTileSide = 256; // side of a tile in cells
 export async function savedCells(app, where, sizes, rows, columns) {
   for (let level = 0; 2 ** level < 2 * Math.max(sizes.queries, sizes.keys); level++) {
     const places = tilesCovering(level, rows, columns);
-    const questions = places.map(([row, column]) => tileQuestion({ where, how: "mass" }, level, row, column));
+    const questions = places.map(([row, column]) => tileQuestion({ where, pooling: "sum" }, level, row, column));
     if (!questions.every((question) => app.host.has(question))) continue;
     const replies = await Promise.all(questions.map((question) => app.client.ask(question, { priority: 5 })));
     /** @type {Map<string, import("./types.js").WireArray>} */

@@ -236,11 +236,11 @@ def groups(about: Mapping[str, Any], language: str = "en") -> Iterator[Group]:
     for merge, specials in _variants(about):
         plain = (merge, specials) == ("tokens", "show")
         variant = {"merge": merge, "specials": specials}
-        yield Group(choices=(tuple(_overviews(about, {"how": "mass", **variant})),), needed=plain)
+        yield Group(choices=(tuple(_overviews(about, {"pooling": "sum", **variant})),), needed=plain)
         yield Group(choices=(tuple(_labels(about, variant)),), needed=plain)
-        yield Group(choices=_whole_maps(about, "mass", variant), needed=plain)
+        yield Group(choices=_whole_maps(about, "sum", variant), needed=plain)
         if plain:
-            yield Group(choices=(tuple(_overviews(about, {"how": "max", **variant})),))
+            yield Group(choices=(tuple(_overviews(about, {"pooling": "max", **variant})),))
             yield Group(choices=_whole_maps(about, "max", variant))
 
 
@@ -276,7 +276,7 @@ def exact_requests(about: Mapping[str, Any], exact: Exact) -> list[_NewRequest]:
             f"view: exact: head {head} of {kind} layer {layer} has more weights than the limit of {_MAX_EXACT:,} per page; "
             "give ranges of queries and keys"
         )
-    return [_tile(where, "mass", 0, row, column) for row in rows for column in columns]
+    return [_tile(where, "sum", 0, row, column) for row in rows for column in columns]
 
 
 def _tile_range(where: str, name: str, start: int, stop: int, size: int, tile: int) -> range:
@@ -313,36 +313,38 @@ def _labels(about: Mapping[str, Any], variant: Mapping[str, str]) -> Iterator[_N
             yield {"ask": "labels", **where, **variant}
 
 
-def _overviews(about: Mapping[str, Any], how: Mapping[str, object]) -> Iterator[_NewRequest]:
+def _overviews(about: Mapping[str, Any], pooling: Mapping[str, object]) -> Iterator[_NewRequest]:
     for where in _layers(about):
-        yield {"ask": "overview", **where, **how}
+        yield {"ask": "overview", **where, **pooling}
 
 
-def _whole_maps(about: Mapping[str, Any], how: str, variant: Mapping[str, str]) -> tuple[tuple[_NewRequest, ...], ...]:
+def _whole_maps(
+    about: Mapping[str, Any], pooling: str, variant: Mapping[str, str]
+) -> tuple[tuple[_NewRequest, ...], ...]:
     """Every head's whole map as one tile, in several sizes."""
     found: list[tuple[_NewRequest, ...]] = []
     for cells in _CELLS:
-        requests = tuple(_whole_map_tiles(about, how, variant, min(cells, about["tile"])))
+        requests = tuple(_whole_map_tiles(about, pooling, variant, min(cells, about["tile"])))
         if requests and requests not in found:
             found.append(requests)
     return tuple(found)
 
 
 def _whole_map_tiles(
-    about: Mapping[str, Any], how: str, variant: Mapping[str, str], cells: int
+    about: Mapping[str, Any], pooling: str, variant: Mapping[str, str], cells: int
 ) -> Iterator[_NewRequest]:
     for side in about["sides"]:
         for each in side["maps"]:
             level = _level(max(_sizes(side, each["kind"], variant)), cells)
-            if level == 0 and how == "max":
-                continue  # the weights themselves, which are requested as "mass"
+            if level == 0 and pooling == "max":
+                continue  # the weights themselves, which are requested as "sum"
             for head in range(each["heads"]):
                 where = {"side": side["id"], "kind": each["kind"], "layer": each["layer"], "head": head, **variant}
-                yield _tile(where, how, level, 0, 0)
+                yield _tile(where, pooling, level, 0, 0)
 
 
-def _tile(where: Mapping[str, object], how: str, level: int, row: int, column: int) -> _NewRequest:
-    return {"ask": "tile", **where, "how": how, "level": level, "row": row, "column": column}
+def _tile(where: Mapping[str, object], pooling: str, level: int, row: int, column: int) -> _NewRequest:
+    return {"ask": "tile", **where, "pooling": pooling, "level": level, "row": row, "column": column}
 
 
 def _level(size: int, cells: int) -> int:

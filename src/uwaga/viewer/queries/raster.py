@@ -35,14 +35,20 @@ class ProgressiveRaster:
         head_view: the matrix.
         rows: (I+1,) non-decreasing edges of the ranges of queries.
         columns: (J+1,) of the ranges of keys.
-        how: "mass" (sum over keys, mean over queries) or "max" (for signed weights, the one farthest from 0).
+        pooling: "sum" (sum over keys, mean over queries) or "max" (for signed weights, the one farthest from 0).
         exact: whether a sample is followed by the exact cells; a matrix that needs no sample is computed exactly in any case.
     """
 
     def __init__(
-        self, head_view: HeadView, rows: NDArray[np.int64], columns: NDArray[np.int64], how: str, *, exact: bool = True
+        self,
+        head_view: HeadView,
+        rows: NDArray[np.int64],
+        columns: NDArray[np.int64],
+        pooling: str,
+        *,
+        exact: bool = True,
     ) -> None:
-        self._head_view, self._rows, self._columns, self._how = head_view, rows, columns, how
+        self._head_view, self._rows, self._columns, self._how = head_view, rows, columns, pooling
         self.cells = np.full((len(rows) - 1, len(columns) - 1), np.nan, np.float32)
         self._cost = int(head_view.cost[rows[-1]] - head_view.cost[rows[0]])
         self._sampled = np.zeros(len(rows) - 1, np.int64)
@@ -94,7 +100,7 @@ class ProgressiveRaster:
     def _add(self, ranges: NDArray[np.int64], found: NDArray[np.float64]) -> None:
         """Add the cells of one sampled query to each of some ranges."""
         self._sampled[ranges] += 1
-        if self._how == "mass":
+        if self._how == "sum":
             self._sum[ranges] += found
             self.cells[ranges] = self._sum[ranges] / self._sampled[ranges, None]
         else:
@@ -128,7 +134,7 @@ class ProgressiveRaster:
             found = self._pooled(np.array([first, last]))[0]
             cells = (
                 cells + found * ((last - first) / (stop - start))
-                if self._how == "mass"
+                if self._how == "sum"
                 else farther_from_zero(cells, found)
             )
             first = last
@@ -139,12 +145,14 @@ class ProgressiveRaster:
         attention = self._head_view.attention
         if attention is not None:
             edges = torch.from_numpy(rows), torch.from_numpy(self._columns)
-            pooled: NDArray[np.float32] = attention.pool(*edges, how=self._how).weights.to("cpu", torch.float32).numpy()
+            pooled: NDArray[np.float32] = (
+                attention.pool(*edges, pooling=self._how).weights.to("cpu", torch.float32).numpy()
+            )
             return pooled
         start, stop = int(rows[0]), int(rows[-1])
         block = self._pool_row(self._head_view.read(slice(start, stop), self._shown))
         parts = [block[a - start : b - start] for a, b in pairwise(rows)]
-        if self._how == "mass":
+        if self._how == "sum":
             return np.stack([part.mean(0) if len(part) else np.zeros(block.shape[1]) for part in parts])
         return np.stack([farther_from_zero(part.max(0, initial=0.0), part.min(0, initial=0.0)) for part in parts])
 
@@ -158,14 +166,14 @@ class ProgressiveRaster:
         return pool_columns(weights.numpy(), self._columns - self._columns[0], self._how)
 
 
-def pool_columns(weights: NDArray[np.float32], edges: NDArray[np.int64], how: str) -> NDArray[np.float64]:
+def pool_columns(weights: NDArray[np.float32], edges: NDArray[np.int64], pooling: str) -> NDArray[np.float64]:
     """(rows, J): the sum, or the weight farthest from 0, between neighbouring edges; 0 for an empty range."""
     found = np.zeros((len(weights), len(edges) - 1))
     filled = np.flatnonzero(np.diff(edges))
     if not len(filled) or not len(weights):
         return found
     starts = edges[filled]
-    if how == "mass":
+    if pooling == "sum":
         found[:, filled] = np.add.reduceat(weights, starts, axis=1, dtype=np.float64)
     else:
         high, low = (function.reduceat(weights, starts, axis=1) for function in (np.maximum, np.minimum))
@@ -229,10 +237,10 @@ class Block:
 class Overview:
     """All heads of a layer, each in at most OVERVIEW x OVERVIEW cells."""
 
-    def __init__(self, resolver: HeadResolver, selection: LayerSelection, how: str) -> None:
+    def __init__(self, resolver: HeadResolver, selection: LayerSelection, pooling: str) -> None:
         self._head_view = lambda head: resolver.head_view(selection, head)
         self._rows, self._columns = (_equal(size) for size in self._head_view(0).sizes)
-        self._how = how
+        self._how = pooling
         heads = resolver.heads(selection.side, selection.name)
         self._cells = np.full((heads, len(self._rows) - 1, len(self._columns) - 1), np.nan, np.float32)
         self._done = 0  # heads that are complete
@@ -268,11 +276,11 @@ class Overview:
 class Tile:
     """A square of a map at a zoom level, 2**level tokens per cell along an axis; the exact weights at level 0."""
 
-    def __init__(self, head_view: HeadView, how: str, level: int, row: int, column: int) -> None:
+    def __init__(self, head_view: HeadView, pooling: str, level: int, row: int, column: int) -> None:
         rows, columns = (_cells(first, level, size) for first, size in zip((row, column), head_view.sizes, strict=True))
         block, across = ((int(edges[0]), int(edges[-1])) for edges in (rows, columns))
         self._raster = (
-            Block(head_view, block, across) if level == 0 else ProgressiveRaster(head_view, rows, columns, how)
+            Block(head_view, block, across) if level == 0 else ProgressiveRaster(head_view, rows, columns, pooling)
         )
 
     @property

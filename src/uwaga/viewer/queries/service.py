@@ -115,19 +115,19 @@ class QueryService:
 
     def _overview(self, parser: RequestParser) -> Reply:
         selection = self._resolver.selection(parser)
-        how = parser.value("how")
-        return self._resume(("overview", selection, how), lambda: Overview(self._resolver, selection, how))
+        pooling = parser.value("pooling")
+        return self._resume(("overview", selection, pooling), lambda: Overview(self._resolver, selection, pooling))
 
     def _tile(self, parser: RequestParser) -> Reply:
         selection, head_view, head = self._head(parser)
-        how = parser.value("how")
+        pooling = parser.value("pooling")
         queries, keys = head_view.sizes
         level = parser.integer("level", 0, max(max(queries, keys) - 1, 1).bit_length() + 1)
         size = TILE << level
         row = parser.integer("row", 0, -(-queries // size))
         column = parser.integer("column", 0, -(-keys // size))
-        key = ("tile", selection, head, how if level else "weights", level, row, column)
-        return self._resume(key, lambda: Tile(head_view, how, level, row * size, column * size))
+        key = ("tile", selection, head, pooling if level else "weights", level, row, column)
+        return self._resume(key, lambda: Tile(head_view, pooling, level, row * size, column * size))
 
     def _entry(self, parser: RequestParser) -> Reply:
         _, head_view, _ = self._head(parser)

@@ -83,7 +83,7 @@ class Between:
         cuts, columns = self._row_edges[0].numpy(), self._column_edges[0].numpy()
         # Queries between the spans are not computed.
         self._runs = [(a, b) for a, b in _runs(cuts, spans) if cuts[a] < cuts[b]]
-        self._rasters = [ProgressiveRaster(head_view, cuts[a : b + 1], columns, "mass") for a, b in self._runs]
+        self._rasters = [ProgressiveRaster(head_view, cuts[a : b + 1], columns, "sum") for a, b in self._runs]
 
     @property
     def nbytes(self) -> int:

@@ -77,7 +77,7 @@ const leastOfNamed = 0.45;
  * @returns {Promise<Distinctive>}
  */
 export async function askDistinctive(app, signal) {
-  const { side: id, kind, how, merge, specials } = app.store.get(), side = app.side(id), axes = side.kinds[kind];
+  const { side: id, kind, pooling, merge, specials } = app.store.get(), side = app.side(id), axes = side.kinds[kind];
   const [queries, keys] = await Promise.all([app.items(id, axes.queries), app.items(id, axes.keys)]);
   const layers = side.maps.filter((map) => map.kind === kind);
   /** @type {(DistinctiveHead & {gathers: string, coreference: HeadLabel["coreference"]})[]} */
@@ -90,7 +90,7 @@ export async function askDistinctive(app, signal) {
     /** @type {{labels: HeadLabel[], sampled: number | null}} */
     const known = { labels: [], sampled: null };
     if (app.host.has(named)) await app.client.follow(named, ({ meta }) => void Object.assign(known, meta), { priority: 2, signal });
-    const question = { ask: "overview", side: id, kind, layer, how, merge, specials };
+    const question = { ask: "overview", side: id, kind, layer, pooling, merge, specials };
     if (!app.host.has(question)) return;
     const { arrays: [array] } = await app.client.ask(question, { priority: 2, signal });
     const [, rows, columns] = array.shape, data = /** @type {Float32Array} */ (array.data);

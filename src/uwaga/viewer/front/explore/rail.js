@@ -113,6 +113,6 @@ export function makeRail(app, open) {
 
 /** @param {App} app @param {{side: string, kind: string, layer: number}} row @returns {import("../types.js").Question} */
 function overviewQuestion(app, { side, kind, layer }) {
-  const { how, merge, specials } = app.store.get();
-  return { ask: "overview", side, kind, layer, how, merge, specials };
+  const { pooling, merge, specials } = app.store.get();
+  return { ask: "overview", side, kind, layer, pooling, merge, specials };
 }

@@ -91,8 +91,8 @@ export function exploreView(app) {
 
   async function loadDistinctive() {
     if (store.get().tab !== "explore") return;
-    const { side: id, kind, merge, specials, how } = store.get();
-    const name = JSON.stringify([id, kind, merge, specials, how]);
+    const { side: id, kind, merge, specials, pooling } = store.get();
+    const name = JSON.stringify([id, kind, merge, specials, pooling]);
     if (name === askedFor || app.side().signed) return;
     askedFor = name;
     distinctive = null; // links are items of the settings before
@@ -186,7 +186,7 @@ export function exploreView(app) {
   const unsubscribe = [
     app.session.subscribe(showRunning),
     store.subscribe(["tab"], layoutTab),
-    store.subscribe(["side", "kind", "layer", "head", "merge", "specials", "how", "query", "key", "colour"], () => {
+    store.subscribe(["side", "kind", "layer", "head", "merge", "specials", "pooling", "query", "key", "colour"], () => {
       if (shown) refresh();
     }),
     store.subscribe(["colour", "dark"], () => { if (shown) rail.draw(); }),

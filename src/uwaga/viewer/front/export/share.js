@@ -62,10 +62,10 @@ const maxShareLabels = 16;
  * @returns {Promise<Scene>}
  */
 export async function shareScene(app) {
-  const { side: id, kind, layer, head, how, merge, specials, query: pickedQuery, key: pickedKey, colour } = app.store.get();
+  const { side: id, kind, layer, head, pooling, merge, specials, query: pickedQuery, key: pickedKey, colour } = app.store.get();
   const side = app.side(), axes = side.kinds[kind];
   const [queries, keys, overview] = await Promise.all([app.items(id, axes.queries), app.items(id, axes.keys),
-    app.client.ask({ ask: "overview", side: id, kind, layer, how, merge, specials }, { priority: 6 })]);
+    app.client.ask({ ask: "overview", side: id, kind, layer, pooling, merge, specials }, { priority: 6 })]);
   const [, rows, columns] = overview.arrays[0].shape;
   const cells = /** @type {Float32Array} */ (overview.arrays[0].data).subarray(head * rows * columns, (head + 1) * rows * columns);
   const sinks = sinkColumns(sinksOf(keys, kind), columns, (at) => Math.floor((at * keys.total) / columns));

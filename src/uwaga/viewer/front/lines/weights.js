@@ -42,7 +42,7 @@ export class LineWeights {
         for (let column = Math.floor(columns[0] / lineTile); column * lineTile < columns[1]; column++) {
           const name = `${head} ${row} ${column}`;
           requested.add(name);
-          const question = tileQuestion({ where: { ...where, head }, how: "mass" }, 0, row, column);
+          const question = tileQuestion({ where: { ...where, head }, pooling: "sum" }, 0, row, column);
           if (!this.app.host.has(question)) this.requestCoarse({ ...where, head });
           else if (!this.pending.has(name)) this.ask(name, question);
         }

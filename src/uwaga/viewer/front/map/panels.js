@@ -70,10 +70,10 @@ export function makeMapPanel(app, side) {
  * @param {MapPanel[]} panels
  */
 export function mapLabel(app, panels) {
-  const { kind, layer, head, how } = app.store.get();
+  const { kind, layer, head, pooling } = app.store.get();
   const sizes = panels.map(({ sizes: { queries, keys } }) => tr("{queries} queries by {keys} keys", { queries, keys }));
   const whose = panels.map((panel) => panel.side.title).join(", ");
-  const pooled = how === "mass" ? tr("mass") : tr("largest weights");
+  const pooled = pooling === "sum" ? tr("mass") : tr("largest weights");
   const what = [...(panels.length > 1 ? [whose] : []), ...new Set(sizes)].join("; ");
   return tr("Attention map, {kind} layer {layer} head {head}, {pooled}: {what}", { kind: kindTitle(kind), layer, head, pooled, what });
 }

@@ -211,7 +211,7 @@ function coarseCellElement(panel, query, key, cell) {
   const ranges = { query: range(query, panel.sizes.queries), key: range(key, panel.sizes.keys) };
   const sampled = cell.complete < 1 ? `, ${tr("sampled")}` : "";
   return el("span", { class: "uwaga-map-cell", "data-cell": cell.value },
-    `${panel.layer?.how === "max" ? tr("cell {query} × {key}: largest", ranges) : tr("cell {query} × {key}: mass", ranges)} `,
+    `${panel.layer?.pooling === "max" ? tr("cell {query} × {key}: largest", ranges) : tr("cell {query} × {key}: mass", ranges)} `,
     el("b", { text: numberText(cell.value) }), sampled);
 }
 
@@ -226,9 +226,9 @@ function entryText(panel, entry, many) {
 
 // The status line: the level and the completeness of the picture.
 
-/** @param {"mass" | "max"} how @param {number} level */
-export function colourBarTitle(how, level) {
-  return level === 0 ? tr("weight") : how === "mass" ? tr("mass of a cell") : tr("largest of a cell");
+/** @param {"sum" | "max"} pooling @param {number} level */
+export function colourBarTitle(pooling, level) {
+  return level === 0 ? tr("weight") : pooling === "sum" ? tr("mass of a cell") : tr("largest of a cell");
 }
 
 /**
@@ -236,12 +236,12 @@ export function colourBarTitle(how, level) {
  * @param {number} shown.level  of the cells shown
  * @param {number} shown.percent  of their queries read
  * @param {string} shown.merge
- * @param {"mass" | "max"} shown.how
+ * @param {"sum" | "max"} shown.pooling
  * @param {boolean} shown.live  finer cells can be loaded
  */
-export function mapStatusText({ level, percent, merge, how, live }) {
+export function mapStatusText({ level, percent, merge, pooling, live }) {
   const side = countText(2 ** level);
-  const pooled = how === "mass" ? tr("summed over keys, mean over queries") : tr("the largest weight");
+  const pooled = pooling === "sum" ? tr("summed over keys, mean over queries") : tr("the largest weight");
   const cells = level === 0 ? tr("Exact weights") : tr("A cell is {side} × {side} {merge}: {pooled}", { side, merge, pooled });
   if (percent >= 100) return cells;
   return live ? tr("{cells}. From a sample, {percent} % read", { cells, percent }) : tr("{cells}. The saved page contains nothing finer here", { cells });

@@ -220,7 +220,7 @@ function mapSceneAxis(panel, display, context, down, length) {
  */
 function mapSceneBar(panel, x, y, style) {
   const width = 200;
-  const name = panel.side.signed ? tr("difference") : panel.level === 0 ? tr("weight") : panel.layer?.how === "max"
+  const name = panel.side.signed ? tr("difference") : panel.level === 0 ? tr("weight") : panel.layer?.pooling === "max"
     ? tr("largest weight of a cell") : tr("mass of a cell");
   /** @type {SceneItem[]} */
   const items = [

@@ -34,7 +34,7 @@ import { sinkColumns } from "../weights.js";
  * @typedef {object} MapLayer  the tiles of one map, for one kind of pooling
  * @property {string} name
  * @property {Where} where
- * @property {"mass" | "max"} how
+ * @property {"sum" | "max"} pooling
  * @property {Map<number, MapTile>[]} levels  by level, then by tileKey
  * @property {Map<number, PendingTile>[]} pending
  * @property {Float64Array} scaleMax  by level: the maximum over its complete tiles, evicted ones included
@@ -45,7 +45,7 @@ import { sinkColumns } from "../weights.js";
 
 /**
  * @typedef {object} MapTiles
- * @property {(where: Where, how: "mass" | "max") => MapLayer} layer
+ * @property {(where: Where, pooling: "sum" | "max") => MapLayer} layer
  * @property {(layer: MapLayer, sinks: ReadonlySet<number>) => void} setSinks
  * @property {(layer: MapLayer, requests: TileRequest[]) => void} request  requests these tiles and cancels all others
  * @property {(layer: MapLayer) => void} abandon  cancels all requests
@@ -132,12 +132,12 @@ export function makeMapTiles({ client, maxBytes = 96 * 2 ** 20, onTile, onForget
   }
 
   return {
-    layer(where, how) {
-      const name = JSON.stringify([where.side, where.kind, where.layer, where.head, where.merge, where.specials, how]);
+    layer(where, pooling) {
+      const name = JSON.stringify([where.side, where.kind, where.layer, where.head, where.merge, where.specials, pooling]);
       let layer = layers.get(name);
       if (!layer) {
         layer = {
-          name, where, how, sinks: new Set(), failed: "",
+          name, where, pooling, sinks: new Set(), failed: "",
           levels: Array.from({ length: mapMaxLevels }, () => new Map()),
           pending: Array.from({ length: mapMaxLevels }, () => new Map()),
           scaleMax: new Float64Array(mapMaxLevels), scaleMaxNoSink: new Float64Array(mapMaxLevels),
@@ -290,12 +290,12 @@ function knownScaleMax(layer, level, noSink) {
 
 /**
  * The factor from cells of one level to those of another: masses are sums over a cell's keys.
- * @param {{how: "mass" | "max"}} layer
+ * @param {{pooling: "sum" | "max"}} layer
  * @param {number} from
  * @param {number} to
  */
 export function mapLevelFactor(layer, from, to) {
-  return layer.how === "mass" ? 2 ** (to - from) : 1;
+  return layer.pooling === "sum" ? 2 ** (to - from) : 1;
 }
 
 // The finest known cell at a position.

@@ -26,7 +26,7 @@ import { makeMapNavigation } from "./viewport.js";
 const tileRequestInterval = 70;
 /** Milliseconds without movement after which the view is written to the store. */
 const publishViewAfter = 200;
-const panelStateKeys = /** @type {const} */ (["side", "kind", "layer", "head", "how", "merge", "specials", "compare"]);
+const panelStateKeys = /** @type {const} */ (["side", "kind", "layer", "head", "pooling", "merge", "specials", "compare"]);
 
 /**
  * @param {App} app
@@ -108,7 +108,7 @@ export function mapView(app, { renderer = "auto" } = {}) {
     const signed = display.panels.find((panel) => panel.side.signed);
     bars[0].element.hidden = !plain;
     bars[1].element.hidden = !signed;
-    if (plain) bars[0].show(plain.colouring, colourBarTitle(store.get().how, level));
+    if (plain) bars[0].show(plain.colouring, colourBarTitle(store.get().pooling, level));
     if (signed) bars[1].show(signed.colouring, "difference");
   }
 
@@ -127,7 +127,7 @@ export function mapView(app, { renderer = "auto" } = {}) {
     percent = now;
     statusLevel = level;
     const failed = panels.find((panel) => panel.layer?.failed)?.layer?.failed;
-    app.status(failed ?? mapStatusText({ level, percent: now, merge: store.get().merge, how: store.get().how, live }));
+    app.status(failed ?? mapStatusText({ level, percent: now, merge: store.get().merge, pooling: store.get().pooling, live }));
     frame.toggleAttribute("data-sharpening", now < 100 && live);
     if (now < 100) return;
     hoverReadout.renew(panels, display.query, display.key);
@@ -162,7 +162,7 @@ export function mapView(app, { renderer = "auto" } = {}) {
     };
     for (const panel of panels) {
       if (panel.missing) continue;
-      panel.layer = tiles.layer({ ...app.where(), side: panel.side.id }, store.get().how);
+      panel.layer = tiles.layer({ ...app.where(), side: panel.side.id }, store.get().pooling);
       void loadLabels(panel);
     }
     note.textContent = panels.map((panel) => panel.missing).filter(Boolean).join(". ");

@@ -55,8 +55,8 @@ export function makeOverviewDrawing(app, canvas, loading) {
 
   /** @param {OverviewRow[]} rows */
   function updateSharedScale(rows) {
-    const { how, merge, specials, colour, compare, side } = app.store.get();
-    const of = [how, merge, specials, colour.hideSink, compare === "difference", side === "difference"].join();
+    const { pooling, merge, specials, colour, compare, side } = app.store.get();
+    const of = [pooling, merge, specials, colour.hideSink, compare === "difference", side === "difference"].join();
     if (of !== shared.of) shared = { of, high: 0 };
     for (const row of rows) {
       const cells = cellsOf(row);

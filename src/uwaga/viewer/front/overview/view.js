@@ -219,7 +219,7 @@ export function overviewView(app) {
   ];
   const unsubscribe = [
     store.subscribe(["side", "compare"], relayout),
-    store.subscribe(["layer", "head", "how", "merge", "specials", "colour", "dark", "overviewScale"], schedule),
+    store.subscribe(["layer", "head", "pooling", "merge", "specials", "colour", "dark", "overviewScale"], schedule),
     store.subscribe(["kind"], () => {
       active = current();
       const row = layout.rows[active.row];
@@ -339,8 +339,8 @@ function makeOverviewLoader(app, onChange) {
   const questions = makeQuestionSet(app, 1, onChange);
   /** @param {OverviewRow} row */
   const question = ({ side, kind, layer }) => {
-    const { how, merge, specials } = app.store.get();
-    return { ask: "overview", side, kind, layer, how, merge, specials };
+    const { pooling, merge, specials } = app.store.get();
+    return { ask: "overview", side, kind, layer, pooling, merge, specials };
   };
   // The names of the keys tell the sinks.
   const loadKeys = (/** @type {import("../types.js").SideId} */ side, /** @type {import("../types.js").Kind} */ kind) => {

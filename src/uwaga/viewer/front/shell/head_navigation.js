@@ -136,6 +136,6 @@ function addHeadCommands(app, add) {
   add("specials", tr("Hide or show special tokens"), ["s"], tr("Display"), () =>
     store.get().specials === "hide" ? setDisplay({ specials: "show" }, tr("Special tokens shown"))
       : setDisplay({ specials: "hide" }, tr("Special tokens hidden")));
-  add("how", tr("Mass or largest weight"), ["p"], tr("Display"), () =>
-    store.get().how === "mass" ? setDisplay({ how: "max" }, tr("Largest weights")) : setDisplay({ how: "mass" }, tr("Mass")));
+  add("pooling", tr("Mass or largest weight"), ["p"], tr("Display"), () =>
+    store.get().pooling === "sum" ? setDisplay({ pooling: "max" }, tr("Largest weights")) : setDisplay({ pooling: "sum" }, tr("Mass")));
 }

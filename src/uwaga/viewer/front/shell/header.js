@@ -149,10 +149,10 @@ function makeSettings(app) {
     { name: /** @type {"read"} */ ("read"), title: tr("Read"), hint: tr("A row is named by the token that the decoder reads, the one before") },
   ], (name) => { if (name !== app.rows.cross) { app.rows.cross = name; void app.reopen(); } });
   const hasCross = app.about.sides.some(({ stacks }) => "written" in stacks);
-  const how = segmentedControl(tr("Cells of many weights"), [
-    { name: /** @type {"mass"} */ ("mass"), title: tr("Mass"), hint: tr("A cell is the weight that its queries give to its keys, on average") },
+  const pooling = segmentedControl(tr("Cells of many weights"), [
+    { name: /** @type {"sum"} */ ("sum"), title: tr("Mass"), hint: tr("A cell is the weight that its queries give to its keys, on average") },
     { name: /** @type {"max"} */ ("max"), title: tr("Max"), hint: tr("A cell is its largest weight") },
-  ], (name) => store.set({ how: name }));
+  ], (name) => store.set({ pooling: name }));
   const log = segmentedControl(tr("Scale"), [{ name: "linear", title: tr("Linear") }, { name: "log", title: tr("Logarithm") }],
     (name) => change({ log: name === "log" }));
   const theme = segmentedControl(tr("Theme"), [{ name: /** @type {"auto"} */ ("auto"), title: tr("System") },
@@ -167,8 +167,8 @@ function makeSettings(app) {
   const ramp = el("canvas", { class: "uwaga-ramp", width: 256, height: 1, "aria-hidden": "true" });
   const standard = initialState();
   const reset = el("button", { type: "button", text: tr("Reset"), "aria-label": tr("Reset the view"), on: { click: () => {
-    const { how: cells, colour, merge, specials: hidden } = standard;
-    store.set({ how: cells, colour, theme: standard.theme,
+    const { pooling: cells, colour, merge, specials: hidden } = standard;
+    store.set({ pooling: cells, colour, theme: standard.theme,
       ...(some && hasItems(app, { merge, specials: hidden }) && { merge, specials: hidden }) });
   } } });
 
@@ -191,9 +191,9 @@ function makeSettings(app) {
   } });
 
   function draw() {
-    const { colour, merge, specials: hidden, how: cells, theme: named } = store.get();
+    const { colour, merge, specials: hidden, pooling: cells, theme: named } = store.get();
     theme.show(named);
-    const differs = ["how", "merge", "specials", "theme", "colour"].some((name) =>
+    const differs = ["pooling", "merge", "specials", "theme", "colour"].some((name) =>
       JSON.stringify(/** @type {any} */ (store.get())[name]) !== JSON.stringify(/** @type {any} */ (standard)[name]));
     menu.button.toggleAttribute("data-changed", differs);
     menu.button.setAttribute("aria-label", differs ? tr("View, changed") : tr("View"));
@@ -217,7 +217,7 @@ function makeSettings(app) {
     const table = app.side().signed ? signedColourTable(app.theme()) : colourTable(colour.scheme, app.theme());
     ramp.getContext("2d")?.putImageData(new ImageData(new Uint8ClampedArray(table), 256, 1), 0, 0);
   }
-  store.subscribe(["colour", "theme", "dark", "side", "kind", "merge", "specials", "how"], draw);
+  store.subscribe(["colour", "theme", "dark", "side", "kind", "merge", "specials", "pooling"], draw);
   draw();
   return menu.element;
 }

@@ -19,7 +19,7 @@ const historyKeys = /** @type {const} */ (["tab", "side", "kind", "layer", "head
 export function stateToParams(state, defaults) {
   const params = new URLSearchParams();
   for (const key of historyKeys) params.set(key, String(state[key]));
-  for (const key of /** @type {const} */ (["how", "merge", "specials", "theme", "query", "key", "overviewScale"])) {
+  for (const key of /** @type {const} */ (["pooling", "merge", "specials", "theme", "query", "key", "overviewScale"])) {
     if (state[key] !== defaults[key] && state[key] !== null) params.set(key, String(state[key]));
   }
   for (const key of /** @type {const} */ (["span", "keySpan"])) {
@@ -55,7 +55,7 @@ export function hashToState(hash, about, defaults) {
     if (value !== null && values.includes(value)) Object.assign(state, { [key]: value });
   };
   readChoice("tab", urlTabs);
-  readChoice("how", ["mass", "max"]);
+  readChoice("pooling", ["sum", "max"]);
   readChoice("merge", ["tokens", "words"]);
   readChoice("specials", ["show", "hide"]);
   readChoice("theme", ["auto", "light", "dark"]);
@@ -163,6 +163,6 @@ export function syncUrl(app, window, carried = {}) {
 }
 
 /** @param {Readonly<State>} defaults @returns {Partial<State>} the values of keys that the URL omits */
-function omittedState({ how, merge, specials, overviewScale, colour, theme, view, tab }) {
-  return { how, merge, specials, overviewScale, colour, theme, view, tab, query: null, key: null, span: null, keySpan: null, step: "", example: "" };
+function omittedState({ pooling, merge, specials, overviewScale, colour, theme, view, tab }) {
+  return { pooling, merge, specials, overviewScale, colour, theme, view, tab, query: null, key: null, span: null, keySpan: null, step: "", example: "" };
 }

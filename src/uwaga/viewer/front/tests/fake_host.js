@@ -11,7 +11,7 @@ import { abortError, HostError } from "../hosts.js";
 const meanings = {
   entropy: "entropy of the weights, in nats", normalized_entropy: "entropy divided by its maximum",
   peak: "the largest weight of a row",
-  distance: "how far away the keys are, in tokens", support: "effective number of keys", sink: "weight on the first key",
+  distance: "how far away the keys are, in tokens", effective_count: "effective number of keys", sink: "weight on the first key",
   previous_token: "weight on the token before", duplicate_token: "weight on earlier keys of the same token",
   induction: "weight on what followed the same token before",
 };
@@ -94,14 +94,14 @@ const fakeAnswers = {
   overview(shape, question, complete) {
     const cells = Array.from({ length: shape.heads }, (_, head) => {
       const matrix = fakeRead(shape, { ...question, head });
-      return fakePool(matrix, Math.ceil(matrix.rows / 64), Math.ceil(matrix.columns / 64), question.how);
+      return fakePool(matrix, Math.ceil(matrix.rows / 64), Math.ceil(matrix.columns / 64), question.pooling);
     });
     const { rows, columns } = cells[0], data = new Float32Array(shape.heads * rows * columns);
     cells.forEach((cell, head) => data.set(cell.data, head * rows * columns));
     return { meta: { complete }, arrays: [array(data, shape.heads, rows, columns)] };
   },
   tile(shape, question, complete) {
-    const size = 2 ** question.level, pooled = fakePool(fakeRead(shape, question), size, size, question.how);
+    const size = 2 ** question.level, pooled = fakePool(fakeRead(shape, question), size, size, question.pooling);
     return fakeBlock(pooled, [question.row * 256, question.row * 256 + 256], [question.column * 256, question.column * 256 + 256],
       { complete, exact: complete === 1 });
   },

@@ -80,14 +80,14 @@ export function fakeMerged(matrix, merge, specials) {
  * @param {string} how
  * @returns {Matrix}
  */
-export function fakePool(matrix, down, across, how) {
+export function fakePool(matrix, down, across, pooling) {
   const rows = Math.ceil(matrix.rows / down), columns = Math.ceil(matrix.columns / across);
-  const data = new Float32Array(rows * columns).fill(how === "max" ? -Infinity : 0);
+  const data = new Float32Array(rows * columns).fill(pooling === "max" ? -Infinity : 0);
   for (let i = 0; i < matrix.rows; i++) {
     const row = Math.floor(i / down), share = Math.min(down, matrix.rows - row * down);
     for (let j = 0; j < matrix.columns; j++) {
       const cell = row * columns + Math.floor(j / across), weight = matrix.data[i * matrix.columns + j];
-      if (how === "max") data[cell] = Math.max(data[cell], weight);
+      if (pooling === "max") data[cell] = Math.max(data[cell], weight);
       else data[cell] += weight / share;
     }
   }

@@ -16,7 +16,7 @@ function savedApp(size, level) {
   }
   const host = {
     mode: "saved", download() {},
-    has: (question) => question.ask === "tile" && question.level === level && question.how === "mass",
+    has: (question) => question.ask === "tile" && question.level === level && question.pooling === "sum",
     ask: async () => ({ meta: { complete: 1 }, arrays: [{ data, shape: [cells, cells] }] }),
   };
   return { host, client: makeClient(host) };

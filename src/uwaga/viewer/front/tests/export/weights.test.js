@@ -67,7 +67,7 @@ test("the npz file is the bytes of the host's reply", async () => {
 
 test("a snapshot is requested with the complete tiles seen so far", async () => {
   const { app, asked } = makeApp();
-  const tile = (level, column) => ({ ask: "tile", ...where, how: "mass", level, row: 0, column });
+  const tile = (level, column) => ({ ask: "tile", ...where, pooling: "sum", level, row: 0, column });
   await app.client.ask(tile(0, 0));
   await app.client.ask(tile(1, 0)); // not complete: not in the page
   await app.client.ask(tile(0, 1));

@@ -58,7 +58,7 @@ test("numbers in cells have a contrast of at least 4.5 on every colour of every 
   }
 });
 
-const layer = (scaleMax, scaleMaxNoSink) => ({ how: "mass", levels: Array.from({ length: 40 }, () => new Map()),
+const layer = (scaleMax, scaleMaxNoSink) => ({ pooling: "sum", levels: Array.from({ length: 40 }, () => new Map()),
   scaleMax: Float64Array.from({ length: 40 }, (_, at) => scaleMax[at] ?? 0),
   scaleMaxNoSink: Float64Array.from({ length: 40 }, (_, at) => scaleMaxNoSink[at] ?? 0) });
 const style = { table: plain.table, signedTable: signed.table, unknown: 1 };
@@ -85,7 +85,7 @@ test("a level without tiles takes the scale of the next level that has one", () 
   const panels = [{ side: { signed: false }, layer: layer([0, 0, 0, 0.8], []), colouring: plain }];
   colourMapPanels(panels, colour, style, 1);
   assert.equal(panels[0].colouring.high, 0.2); // masses of level 3 are sums over four times as many keys
-  panels[0].layer.how = "max";
+  panels[0].layer.pooling = "max";
   colourMapPanels(panels, colour, style, 1);
   assert.equal(panels[0].colouring.high, 0.8);
 });

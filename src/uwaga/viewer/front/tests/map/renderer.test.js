@@ -22,7 +22,7 @@ const tile = (layer, level, row, column, complete = 1) => {
   layer.levels[level].set(row * 2 ** 20 + column, made);
   return made;
 };
-const makeLayer = () => ({ how: "mass", levels: Array.from({ length: 40 }, () => new Map()) });
+const makeLayer = () => ({ pooling: "sum", levels: Array.from({ length: 40 }, () => new Map()) });
 const panelOf = (layer) => ({ plot: { x: 0, y: 0, w: 512, h: 512 }, sizes: { queries: 1024, keys: 1024 }, layer,
   range: Int32Array.of(0, 2, 0, 2), level: 0, colouringLevel: 0, colouring: { unknown: 7 } });
 

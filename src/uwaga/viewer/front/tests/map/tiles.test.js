@@ -29,7 +29,7 @@ function open(options, more = {}) {
     client: makeClient(host), onTile: (tile) => events.tiles.push(tile), onForget: (tile) => events.forgotten.push(tile),
     onFail: (layer) => events.failed.push(layer.failed), ...more,
   });
-  return { host, tiles, events, settled, layer: tiles.layer(where, "mass") };
+  return { host, tiles, events, settled, layer: tiles.layer(where, "sum") };
 }
 
 test("a tile is requested once", async () => {
@@ -42,14 +42,14 @@ test("a tile is requested once", async () => {
   await settled();
   assert.equal(host.asked.length, 1);
   assert.equal(events.tiles.length, 1);
-  assert.deepEqual(host.asked[0], { ask: "tile", ...where, how: "mass", level: 0, row: 1, column: 2 });
+  assert.deepEqual(host.asked[0], { ask: "tile", ...where, pooling: "sum", level: 0, row: 1, column: 2 });
 });
 
 test("at level 0 tiles are requested as mass, at coarser levels as mass or max", async () => {
   const { host, tiles, settled } = open();
   tiles.request(tiles.layer(where, "max"), [request(0, 0, 0), request(1, 0, 0)]);
   await settled();
-  assert.deepEqual(host.asked.map(({ level, how }) => [level, how]), [[0, "mass"], [1, "max"]]);
+  assert.deepEqual(host.asked.map(({ level, pooling }) => [level, pooling]), [[0, "sum"], [1, "max"]]);
 });
 
 test("a tile is refined until it is complete, after every tile in view has a first reply", async () => {
