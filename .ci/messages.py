@@ -107,7 +107,7 @@ def main() -> None:
         tables[language] = table
         sys.stdout.write(f"{path.name}: {len(table)} messages, {missing} without a translation\n")
     (TABLES / "messages.json").write_text(
-        json.dumps(compiled(tables), ensure_ascii=False, indent=0) + "\n", encoding="utf-8"
+        json.dumps(compiled(tables), ensure_ascii=False, separators=(",", ":")) + "\n", encoding="utf-8"
     )
 
 
