@@ -39,8 +39,10 @@ def sides(heads: int, tokens: int, width: int, dtype: torch.dtype, mask: uwaga.C
         "received/cold": lambda: cold().received(),
         "received/warm": lambda: warm().received(),
         **{
-            f"pool {CELLS} x {CELLS} {how}/{name}": lambda pooling=pooling, made=made: made().pool(CELLS, CELLS, pooling=pooling)
-            for how in ("sum", "max")
+            f"pool {CELLS} x {CELLS} {pooling}/{name}": lambda pooling=pooling, made=made: made().pool(
+                CELLS, CELLS, pooling=pooling
+            )
+            for pooling in ("sum", "max")
             for name, made in (("cold", cold), ("warm", warm))
         },
     }
