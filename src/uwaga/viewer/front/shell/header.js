@@ -180,7 +180,7 @@ function makeSettings(app) {
   const content = el("div", { class: "uwaga-settings", role: "group", "aria-label": tr("View") },
     some && [setting(tr("Items"), words.element), setting(tr("Specials"), specials.element), missing, setting(tr("Sink"), sink.element),
       hasCross && setting(tr("Cross rows"), rows.element),
-      setting(tr("Cells"), how.element), setting(tr("Scale"), log.element),
+      setting(tr("Cells"), pooling.element), setting(tr("Scale"), log.element),
       el("label", {}, el("span", { class: "uwaga-label", text: tr("Colours") }), el("span", { class: "uwaga-slider" }, scheme, ramp)),
       slider(tr("From"), low), slider(tr("To"), high), slider(tr("Hide below"), threshold)],
     setting(tr("Theme"), theme.element), languageSetting(setting), el("div", { class: "uwaga-setting" }, el("span"), reset));
@@ -207,7 +207,7 @@ function makeSettings(app) {
     missing.hidden = no[0] && no[1];
     rows.show(app.rows.cross);
     sink.show(colour.hideSink ? "bar" : "colour");
-    how.show(cells);
+    pooling.show(cells);
     log.show(colour.log ? "log" : "linear");
     scheme.value = colour.scheme;
     scheme.disabled = app.side().signed;

@@ -77,7 +77,7 @@ export function fakeMerged(matrix, merge, specials) {
  * @param {Matrix} matrix
  * @param {number} down  items a cell covers
  * @param {number} across
- * @param {string} how
+ * @param {string} pooling
  * @returns {Matrix}
  */
 export function fakePool(matrix, down, across, pooling) {
