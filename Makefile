@@ -15,7 +15,7 @@ FRONT := src/uwaga/viewer/front
 CXX_FILES := $(shell find native -name '*.cc' -o -name '*.h')
 
 .PHONY: run messages test python-test fast stress attacks smoke timing nightly newest lock bench lint format setup interpret native-test \
-	front-test front-types pictures sanitize sanitize-python fuzz fuzz-coverage levels emulate wheels wheel-test wheel-pythons site \
+	front-test front-types pictures sanitize sanitize-python fuzz fuzz-coverage levels emulate cross-test wheel wheels wheel-test wheel-pythons site \
 	notebooks workflows gpu transformers-suite clean
 
 # What `make run` shows: make run TEXT="another text, or a file"
@@ -34,7 +34,7 @@ test python-test fast stress attacks smoke timing: export PYTHONDONTWRITEBYTECOD
 test: native-test front-test python-test
 
 # Three processes, because many tests wait.
-python-test: wheels
+python-test: wheel
 	UWAGA_WHEELS=$(CURDIR)/dist $(PYTEST) $(GATE) -n 3 --dist loadfile --no-loadscope-reorder -m "not stress and not timing"
 
 # What needs no browser, process, training or compiler.
@@ -55,7 +55,7 @@ smoke: setup
 	$(PYTEST) -n 2 -m "stress and not timing" $(SMOKE)
 
 # What measures time or memory, or floods: one by one, on a machine that does nothing else.
-timing: wheels
+timing: wheel
 	UWAGA_WHEELS=$(CURDIR)/dist python -m pytest -q --no-missing -m timing
 
 # Everything that `make test` leaves out, one target after another, to the end, whatever fails; then a table.
@@ -199,7 +199,7 @@ gpu: setup
 
 # A source distribution and a wheel for this platform and every CPython from 3.11 on, in dist/; the library is built in
 # build/native as by `make setup`. auditwheel gives the wheel its tag and refuses what manylinux_2_28 does not have.
-wheels: setup
+wheel: setup
 	rm -rf dist build/wheels
 	python -m build --no-isolation --sdist --outdir dist
 	UWAGA_BUILD_NATIVE=1 python -m build --no-isolation --wheel --outdir build/wheels \
@@ -207,12 +207,25 @@ wheels: setup
 	if [ "$$(uname)" = Linux ]; then auditwheel repair -z 9 --only-plat --plat manylinux_2_28_$$(uname -m) --wheel-dir dist build/wheels/*.whl; \
 	else cp build/wheels/*.whl dist; fi
 
+# What compiles for other platforms, runs their tests and reads their libraries. It is large: no part of `make setup`.
+CROSS = ziglang==0.17.1 wheel==0.48.0 macholib==1.16.4 pefile==2024.8.26
+
+# A wheel for each platform, all of them built here; or for those of PLATFORMS="win_amd64 macosx_11_0_arm64".
+wheels: wheel
+	$(PIP) $(CROSS)
+	python .ci/wheels.py $(PLATFORMS)
+
+# The C++ tests of other platforms on this one: ARM under qemu (Debian: qemu-user), Windows under wine (Debian: wine64).
+cross-test: setup
+	$(PIP) $(CROSS)
+	python .ci/cross_test.py
+
 # What is in them, and the first minutes of a new user in a fresh environment without a compiler: a part of `make test`.
-wheel-test: wheels
+wheel-test: wheel
 	UWAGA_WHEELS=$(CURDIR)/dist python -m pytest -q -m "not timing" tests/contracts/test_wheel.py
 
 # The same first minutes on other Pythons, by uvx from the wheel alone. It downloads PyTorch for each, gigabytes on Linux.
-wheel-pythons: wheels
+wheel-pythons: wheel
 	python -m pip install --quiet uv
 	for python in $${PYTHONS-3.12 3.13}; do \
 	uvx --python $$python --constraints $(PIP_CONSTRAINT) --from dist/*.whl python tests/contracts/first_minutes.py || exit 1; done

@@ -12,6 +12,7 @@ function(uwaga_level name definition)
   string(JOIN " " flags ${ARGN})
   string(TOUPPER "UWAGA_COMPILES_${name}" known)
   set(CMAKE_REQUIRED_FLAGS "${flags}")
+  set(CMAKE_TRY_COMPILE_TARGET_TYPE STATIC_LIBRARY)  # no link: Zig would build its C++ library anew for each set of flags
   check_cxx_compiler_flag("${flags}" ${known})
   if(NOT ${known})
     return()
