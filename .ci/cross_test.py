@@ -54,7 +54,9 @@ def run(name: str, platform: Platform) -> str:
         sys.exit(f"{name}: the C++ tests ended with {done.returncode}")
     inputs = ROOT / "build" / "fuzz" / "inputs"
     if inputs.is_dir():
-        subprocess.run([emulator, str(folder / f"fuzz_c_api{platform.suffix}"), str(FUZZ_SECONDS), "1", str(inputs)], check=True)
+        subprocess.run(
+            [emulator, str(folder / f"fuzz_c_api{platform.suffix}"), str(FUZZ_SECONDS), "1", str(inputs)], check=True
+        )
     count = re.search(r"(\d+)[^\n]*passed", done.stdout)
     return f"{name}: {count[0] if count else 'passed'}"
 

@@ -28,7 +28,9 @@ class Platform(NamedTuple):
     needs: frozenset[str]  # what the library may ask its system for, in lower case
 
 
-_GLIBC = frozenset({"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"})
+_GLIBC = frozenset(
+    {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
+)
 _MACOS = frozenset({"/usr/lib/libsystem.b.dylib", "@rpath/libuwaga_native.dylib"})
 # The universal C runtime is a part of Windows 10.
 _WINDOWS = frozenset({"kernel32.dll", "ntdll.dll", "advapi32.dll"})
@@ -75,7 +77,9 @@ def check(wheel: Path, platform: Platform) -> str:
         tag = wheel.stem.partition("-py3-none-")[2]
         if f"Tag: py3-none-{tag}" not in archive.read(metadata).decode().splitlines():
             raise ValueError(f"{wheel.name}: its file WHEEL has another tag")
-    if more := {name for name in needed(library, platform.suffix) if name.lower() not in platform.needs and not _is_crt(name)}:
+    if more := {
+        name for name in needed(library, platform.suffix) if name.lower() not in platform.needs and not _is_crt(name)
+    }:
         raise ValueError(f"{wheel.name}: the library needs {', '.join(sorted(more))}")
     size = sum(size for name, size in sizes.items() if not name.startswith(MODELS))
     if size > MAX_SIZE:

@@ -1,4 +1,4 @@
-"""What `make wheels` has built, and what a new user does with it: an environment without a compiler, an exact map, a page.
+"""What `make wheel` has built, and what a new user does with it: an environment without a compiler, an exact map, a page.
 
 The Makefile names the folder in UWAGA_WHEELS; without it these tests are skipped, or with --no-missing fail.
 """
