@@ -122,10 +122,10 @@ def requests_of(draw: st.DrawFn, ask: str) -> tuple[tuple[Any, ...], bytes]:
     inner = request
     for key in above:
         inner = inner[key]
-    pooling = draw(st.sampled_from(["exchange"] * 8 + ["leave out", "add"]))
-    if pooling == "leave out":
+    how = draw(st.sampled_from(["exchange"] * 8 + ["leave out", "add"]))
+    if how == "leave out":
         del inner[last]
-    elif pooling == "exchange" or isinstance(inner, list):
+    elif how == "exchange" or isinstance(inner, list):
         inner[last] = draw(VALUES)
     else:
         path = (*above, "more")

@@ -410,18 +410,18 @@ def test_no_more_connections_than_the_process_may_hold(server: Server, monkeypat
 
 @pytest.mark.timing
 @pytest.mark.usefixtures("many_files")
-@pytest.mark.parametrize("pooling", ["a byte of each", "connections"])
+@pytest.mark.parametrize("how", ["a byte of each", "connections"])
 def test_half_requests_delay_others_by_less_than_whole_ones(
-    server: Server, pooling: str, monkeypatch: pytest.MonkeyPatch
+    server: Server, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """40 connections that send half a request: a byte of each, or new ones where there is room for 40, before each answer."""
-    monkeypatch.setattr(server._reaper, "_max_connections", 50 if pooling == "a byte of each" else 40)
+    monkeypatch.setattr(server._reaper, "_max_connections", 50 if how == "a byte of each" else 40)
     alone, beside = [], []
     with ExitStack() as stack:
         connections = flood(server, stack, b"GET / HT", 40)
         for _ in range(9):
             alone.append(answer_seconds(server))
-            if pooling == "connections":
+            if how == "connections":
                 connections = flood(server, stack, b"GET / HT", 40)
             else:
                 for connection in connections:

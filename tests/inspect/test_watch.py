@@ -112,22 +112,22 @@ def test_maps_are_those_that_transformers_gives(name: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    "pooling", [{}, {"do_sample": True, "seed": 1}, {"num_beams": 3}], ids=["greedy", "drawn", "beams"]
+    "how", [{}, {"do_sample": True, "seed": 1}, {"num_beams": 3}], ids=["greedy", "drawn", "beams"]
 )
 @pytest.mark.parametrize("name", WRITERS)
 @torch.no_grad()
-def test_the_maps_of_a_generation_are_those_of_one_pass_over_its_text(name: str, pooling: dict) -> None:
+def test_the_maps_of_a_generation_are_those_of_one_pass_over_its_text(name: str, how: dict) -> None:
     model = WRITERS[name]()
     exact = copy.deepcopy(model).double()
     with uwaga.watch(model) as recording:
-        new = generate(model, PROMPTS, max_new_tokens=9, **pooling)
+        new = generate(model, PROMPTS, max_new_tokens=9, **how)
     if model.is_decoder_only:
         texts = [prompt + written for prompt, written in zip(PROMPTS, new, strict=True)]
         inputs = (ragged([text[:-1] for text in texts]),)
     else:
         texts = [[model.config.decoder_start_token_id, *written] for written in new]
         inputs = (ragged(PROMPTS), ragged([text[:-1] for text in texts]))
-    if "num_beams" in pooling:
+    if "num_beams" in how:
         recording = recording.of(texts)
     with uwaga.watch(model) as whole:
         model(*inputs)

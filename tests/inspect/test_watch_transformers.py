@@ -117,21 +117,21 @@ def check_passes(found: uwaga.Recording, model: nn.Module, kinds: tuple[str, ...
         assert_as_exact(weights(found), weights(whole), lambda weights=weights: weights(right()))
 
 
-@pytest.mark.parametrize("pooling", ["greedy", "drawn", "left padding", "static cache", "beams"])
+@pytest.mark.parametrize("how", ["greedy", "drawn", "left padding", "static cache", "beams"])
 @pytest.mark.parametrize("family", DECODERS)
 @torch.no_grad()
-def test_the_maps_of_a_generation_are_those_of_one_pass_over_its_text(family: str, pooling: str) -> None:
+def test_the_maps_of_a_generation_are_those_of_one_pass_over_its_text(family: str, how: str) -> None:
     model = tiny.make(family, DECODERS[family], transformers.AutoModelForCausalLM)
     ids = tiny.tokens(2, 5)
-    mask = padded(ids, left=True) if pooling == "left padding" else torch.ones_like(ids)
+    mask = padded(ids, left=True) if how == "left padding" else torch.ones_like(ids)
     options = {
         "drawn": {"do_sample": True},
         "static cache": {"cache_implementation": "static"},
         "beams": {"num_beams": 3},
     }
     with uwaga.watch(model) as recording:
-        texts = model.generate(ids, attention_mask=mask, max_new_tokens=6, **options.get(pooling, {}))
-    if pooling == "beams":
+        texts = model.generate(ids, attention_mask=mask, max_new_tokens=6, **options.get(how, {}))
+    if how == "beams":
         recording = recording.of(texts)
     mask = torch.nn.functional.pad(mask, (0, 5), value=1)
     # As `generate` counts them.
@@ -139,16 +139,16 @@ def test_the_maps_of_a_generation_are_those_of_one_pass_over_its_text(family: st
     check_passes(recording, model, ("decoder",), input_ids=texts[:, :-1], attention_mask=mask, position_ids=places)
 
 
-@pytest.mark.parametrize("pooling", ["greedy", "beams"])
+@pytest.mark.parametrize("how", ["greedy", "beams"])
 @pytest.mark.parametrize("family", PAIRS)
 @torch.no_grad()
-def test_the_maps_of_an_answer_are_those_of_one_pass_over_it(family: str, pooling: str) -> None:
+def test_the_maps_of_an_answer_are_those_of_one_pass_over_it(family: str, how: str) -> None:
     model = tiny.make(family, PAIRS[family], transformers.AutoModelForSeq2SeqLM)
     ids = tiny.tokens(3, 7)
     mask = padded(ids, left=False)
     with uwaga.watch(model) as recording:
-        texts = model.generate(ids, attention_mask=mask, max_new_tokens=6, num_beams=3 if pooling == "beams" else 1)
-    if pooling == "beams":
+        texts = model.generate(ids, attention_mask=mask, max_new_tokens=6, num_beams=3 if how == "beams" else 1)
+    if how == "beams":
         recording = recording.of(texts)
     inputs = {"input_ids": ids, "attention_mask": mask, "decoder_input_ids": texts[:, :-1]}
     check_passes(recording, model, ("encoder", "decoder", "cross"), **inputs)

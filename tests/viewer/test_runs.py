@@ -127,11 +127,11 @@ def test_a_new_text_ends_the_one_before(service: ViewService, runner: Runner) ->
     assert said == ["another text was run instead"]
 
 
-@pytest.mark.parametrize("pooling", ["stop", "close", "time"])
+@pytest.mark.parametrize("how", ["stop", "close", "time"])
 def test_a_run_ends_when_it_is_stopped(
-    service: ViewService, runner: Runner, pooling: str, monkeypatch: pytest.MonkeyPatch
+    service: ViewService, runner: Runner, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if pooling == "time":
+    if how == "time":
         monkeypatch.setattr(runs, "MAX_SECONDS", 0.05)
     said: list[str] = []
 
@@ -141,13 +141,13 @@ def test_a_run_ends_when_it_is_stopped(
     waiting = threading.Thread(target=wait)
     waiting.start()
     assert runner.begun.wait(HANG)
-    if pooling == "stop":
+    if how == "stop":
         service.answer({"ask": "stop"})
-    if pooling == "close":
+    if how == "close":
         service.close()
     waiting.join(HANG)
     longer = "it takes longer than the 0.05 seconds that a page may ask for"
-    assert said == [longer if pooling == "time" else "it was stopped"]
+    assert said == [longer if how == "time" else "it was stopped"]
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,7 @@ from uwaga.maps.engines import available, reference, tiles
 from uwaga.maps.indexing import integer, optional_integers
 from uwaga.maps.spec import Normalizer, RowStatisticsRequest, Selection
 from uwaga.maps.statistics import arguments, gradients
-from uwaga.maps.statistics import pooling as pool_cells
-from uwaga.maps.statistics.pooling import Bins, Spans
+from uwaga.maps.statistics.pooling import Bins, Spans, bin_edges, span_bounds, span_edges, span_means
 from uwaga.maps.statistics.row_cache import RowCache
 from uwaga.maps.tracing import check_lengths, may_branch_on
 from uwaga.ops.attention.arguments import AttentionOptions, make_call, score_shape, unflatten_lse, unflatten_output
@@ -408,8 +407,8 @@ class AttentionMap(WeightMap):
             raise ValueError(f"AttentionMap.pool: pooling must be 'sum' or 'max', not {pooling!r}")
         queries_B, keys_B = arguments.lengths(self._call)
         batch = self._score_shape().batch
-        row_edges = pool_cells.bin_edges(rows, queries_B, batch, "rows")
-        column_edges = pool_cells.bin_edges(cols, keys_B, batch, "cols")
+        row_edges = bin_edges(rows, queries_B, batch, "rows")
+        column_edges = bin_edges(cols, keys_B, batch, "cols")
         cells, positions = self._pool(pooling, row_edges, column_edges)
         return Pooled(self._cells(cells), None if positions is None else self._cells(positions))
 
@@ -425,11 +424,11 @@ class AttentionMap(WeightMap):
         """
         queries_B, keys_B = arguments.lengths(self._call)
         batch = self._score_shape().batch
-        rows = pool_cells.span_bounds(spans, queries_B, batch, "spans")
-        columns = pool_cells.span_bounds(spans if key_spans is None else key_spans, keys_B, batch, "key_spans")
-        row_edges, column_edges = pool_cells.span_edges(rows), pool_cells.span_edges(columns)
+        rows = span_bounds(spans, queries_B, batch, "spans")
+        columns = span_bounds(spans if key_spans is None else key_spans, keys_B, batch, "key_spans")
+        row_edges, column_edges = span_edges(rows), span_edges(columns)
         cells, _ = self._pool("sum", row_edges, column_edges)
-        return self._cells(pool_cells.span_means(cells, rows, row_edges, columns, column_edges))
+        return self._cells(span_means(cells, rows, row_edges, columns, column_edges))
 
     def _pool(self, pooling: str, row_edges: Tensor, column_edges: Tensor) -> tuple[Tensor, Tensor | None]:
         normalizer = self._normalizer_of(row_edges)

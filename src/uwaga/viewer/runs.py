@@ -1,4 +1,4 @@
-"""Texts that are typed into a page: one is run at a time, and the last few results are kept."""
+"""Texts that are typed into a page: one is run at a time, and the last few results are cached."""
 
 import threading
 import time
@@ -22,9 +22,9 @@ class _CachedRun(NamedTuple):
 
 
 class RunCache:
-    """The results of a page's texts, numbered from 0, that of the start, which is kept. Thread-safe.
+    """The results of a page's texts, numbered from 0, that of the start, which is cached. Thread-safe.
 
-    One text is run at a time: a new one ends the one before. Of the results the last few are kept, and freed after that.
+    One text is run at a time: a new one ends the one before. Of the results the last few are cached, and freed after that.
 
     Args:
         first: what the view opens with.
@@ -54,27 +54,27 @@ class RunCache:
         typed: the texts and changes, None where unknown.
         python: the line that makes the changes.
         predictions: by side {"kind", "stack", "tokens"}.
-        similar: cosines of the first text with the second and with other texts that are kept, [[text, cosine], ...].
+        similar: cosines of the first text with the second and with other texts that are cached, [[text, cosine], ...].
         """
         number = 0 if number is None else number
-        kept = self._result(number)
+        cached = self._result(number)
         typing = None
         if self._runner is not None:
             typing = {**self._runner.about(), "max_characters": MAX_CHARACTERS, "max_seconds": MAX_SECONDS}
         return {
             "run": number,
             "typing": typing,
-            "typed": None if kept.typed is None else kept.typed.as_json(),
-            "python": kept.run.python,
+            "typed": None if cached.typed is None else cached.typed.as_json(),
+            "python": cached.run.python,
             "predictions": {
                 side: {"kind": each.kind, "stack": each.stack, "tokens": len(each)}
-                for side, each in kept.run.predictions.items()
+                for side, each in cached.run.predictions.items()
             },
-            "similar": self._similar(kept),
+            "similar": self._similar(cached),
         }
 
     def run(self, parser: RequestParser) -> Reply:
-        """RunResult texts: {"run": the number of the result}, or {"error": why there is none}: a text that the model cannot read, the time is
+        """Run texts: {"run": the number of the result}, or {"error": why there is none}: a text that the model cannot read, the time is
         over, another text came meanwhile.
 
         Raises:
@@ -123,8 +123,8 @@ class RunCache:
         """End the text that is run, and refuse all further requests."""
         with self._guard:
             self._latest, self._closed = None, True
-            kept = list(self._cached.values())
-        for each in kept:
+            cached = list(self._cached.values())
+        for each in cached:
             each.queries.close()
 
     def _result(self, number: int | None) -> _CachedRun:
@@ -153,20 +153,21 @@ class RunCache:
         if time.monotonic() > until:
             raise RequestError(f"it takes longer than the {MAX_SECONDS:g} seconds that a page may ask for")
 
-    def _similar(self, kept: _CachedRun) -> list[tuple[str, float]]:
-        if not kept.run.vectors:
+    def _similar(self, cached: _CachedRun) -> list[tuple[str, float]]:
+        if not cached.run.vectors:
             return []
-        own = kept.run.vectors[0]
+        own = cached.run.vectors[0]
         similar: dict[str, float] = {}
         with self._guard:
             others = [
                 each
                 for each in reversed(self._cached.values())
-                if each is not kept and (kept.typed is None or each.typed is None or each.typed.text != kept.typed.text)
+                if each is not cached
+                and (cached.typed is None or each.typed is None or each.typed.text != cached.typed.text)
             ]
-        for run in (kept.run, *(each.run for each in others)):
+        for run in (cached.run, *(each.run for each in others)):
             for side, vector in list(zip(run.view_model.sides, run.vectors, strict=True))[
-                1 if run is kept.run else 0 :
+                1 if run is cached.run else 0 :
             ]:
                 similar.setdefault(side.title, round(float(own @ vector), 6))
         return list(similar.items())

@@ -285,24 +285,19 @@ def _storage(described: object) -> _Storage:
 def _check_view(function: str, arguments: object) -> None:
     """That a tensor is a view of its storage: PyTorch would enlarge the storage of an old file. Raises PickleError."""
     match arguments:
-        case (_Storage() as stored, int(offset), tuple(shape), tuple(strides), *_) if (
-            len(shape) == len(strides) <= _MOST_DIMENSIONS
-        ):
-            if min((offset, *shape, *strides)) >= 0:
-                last = offset + sum((n - 1) * step for n, step in zip(shape, strides, strict=True))
-                if 0 in shape:
-                    last = -1
-                if math.prod(shape) >= 2**63:
-                    raise PickleError("a tensor with an invalid shape or strides")
-                if last >= stored.numel:
-                    raise PickleError(
-                        f"a tensor needs {last + 1} elements of storage {printable(stored.key)}, which has {stored.numel}"
-                    )
-                return
-            raise PickleError("a tensor with an invalid shape or strides")
+        case (_Storage() as stored, int(offset), tuple(shape), tuple(strides), *_):
+            is_shape = len(shape) == len(strides) <= _MOST_DIMENSIONS and min((offset, *shape, *strides)) >= 0
+            if not is_shape or math.prod(shape) >= 2**63:
+                raise PickleError("a tensor with an invalid shape or strides")
+            needed = offset + sum((n - 1) * step for n, step in zip(shape, strides, strict=True)) + 1
+            if 0 not in shape and needed > stored.numel:
+                raise PickleError(
+                    f"a tensor needs {needed} elements of storage {printable(stored.key)}, which has {stored.numel}"
+                )
         case (_Kind.TENSOR, *_) if function.endswith("_rebuild_parameter"):
-            return
-    raise PickleError("a tensor that is not described as by torch.save")
+            pass
+        case _:
+            raise PickleError("a tensor that is not described as by torch.save")
 
 
 def _is_plain(value: object) -> bool:

@@ -36,7 +36,7 @@ import { sinkColumns, sinksOf } from "../weights.js";
  * @property {{shift: number, right: number, wrong: number, of: number} | null} [coreference]  where it follows what a pronoun means
  */
 /**
- * @typedef {object} Distinctive
+ * @typedef {object} DistinctiveHeads
  * @property {DistinctiveHead[]} heads  the first is the one to open on
  * @property {DistinctiveHead[]} all  every head that has a link
  * @property {number} total  heads of this kind of attention
@@ -74,7 +74,7 @@ const leastOfNamed = 0.45;
 /**
  * @param {App} app
  * @param {AbortSignal} signal
- * @returns {Promise<Distinctive>}
+ * @returns {Promise<DistinctiveHeads>}
  */
 export async function askDistinctive(app, signal) {
   const { side: id, kind, pooling, merge, specials } = app.store.get(), side = app.side(id), axes = side.kinds[kind];

@@ -7,7 +7,7 @@ import { makeOverviewDrawing } from "../overview/drawing.js";
 
 /** @typedef {import("../types.js").App} App */
 /** @typedef {import("../types.js").Items} Items */
-/** @typedef {import("./distinctive.js").Distinctive} Distinctive */
+/** @typedef {import("./distinctive.js").DistinctiveHeads} DistinctiveHeads */
 /** @typedef {import("./distinctive.js").DistinctiveHead} DistinctiveHead */
 
 const thumbnailSide = 56; // CSS pixels
@@ -26,7 +26,7 @@ export function makeRail(app, open) {
     name: (row) => JSON.stringify(row), peek: (row) => app.client.peek(overviewQuestion(app, row)), isUnavailable: () => false,
   });
   const prefix = `uwaga-${Math.random().toString(36).slice(2)}`;
-  /** @type {Distinctive | null} */
+  /** @type {DistinctiveHeads | null} */
   let distinctive = null;
   /** @type {{queries: Items, keys: Items} | null} */
   let texts = null;
@@ -38,7 +38,7 @@ export function makeRail(app, open) {
 
   function draw() {
     const shown = distinctive?.heads ?? [];
-    title.textContent = distinctive ? tr("Distinctive heads, {length} of {total}", { length: shown.length, total: distinctive.total }) : tr("Most distinctive heads");
+    title.textContent = distinctive ? tr("DistinctiveHeads heads, {length} of {total}", { length: shown.length, total: distinctive.total }) : tr("Most distinctive heads");
     list.replaceChildren(...shown.map((one, at) => card(one, at)));
     if (distinctive && !shown.length) list.append(el("p", { class: "uwaga-rail-rest", text: tr("No head stands out in this text.") }));
     rest.replaceChildren(
@@ -101,7 +101,7 @@ export function makeRail(app, open) {
   draw();
   return {
     element, draw, mark,
-    /** @param {Distinctive | null} next @param {{queries: Items, keys: Items} | null} of */
+    /** @param {DistinctiveHeads | null} next @param {{queries: Items, keys: Items} | null} of */
     show(next, of) {
       distinctive = next;
       texts = of;

@@ -1,4 +1,4 @@
-// Explore: most distinctive heads, a sentence on the picked link, the text, the map and the strongest links; and the map alone, as a tab of its own.
+// Explore: the most distinctive heads, a sentence on the picked link, the text, the map and the strongest links; and the map alone, as a tab of its own.
 
 import { bandFloor, bandScale } from "../colours.js";
 import { briefText, el } from "../dom.js";
@@ -17,7 +17,7 @@ import { askDistinctive } from "./distinctive.js";
 
 /** @typedef {import("../types.js").App} App */
 /** @typedef {import("../types.js").Items} Items */
-/** @typedef {import("./distinctive.js").Distinctive} Distinctive */
+/** @typedef {import("./distinctive.js").DistinctiveHeads} DistinctiveHeads */
 /** @typedef {import("./distinctive.js").DistinctiveHead} DistinctiveHead */
 
 const linkBars = 5;
@@ -53,7 +53,7 @@ export function exploreView(app) {
   const row = new WeightsReader(app, "row", draw);
   /** @type {{queries: Items, keys: Items, name: string} | null} */
   let texts = null;
-  /** @type {Distinctive | null} */
+  /** @type {DistinctiveHeads | null} */
   let distinctive = null;
   let asked = new AbortController();
   let askedFor = "";
