@@ -56,7 +56,11 @@ def test_a_map_compiles_into_one_graph(impl: str) -> None:
     with torch.no_grad():
         torch.testing.assert_close(compiled(x), module(x))
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-        torch.testing.assert_close(compiled(x), module(x), rtol=2**-6, atol=2**-6)
+        if (impl, torch.bfloat16) in linear_engines.CASES:
+            torch.testing.assert_close(compiled(x), module(x), rtol=2**-6, atol=2**-6)
+        else:  # oneDNN on a processor without AVX-512
+            with pytest.raises(ValueError, match=f"engine '{impl}' cannot serve this call"):
+                module(x)
 
 
 @slow
