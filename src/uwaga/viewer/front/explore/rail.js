@@ -38,7 +38,7 @@ export function makeRail(app, open) {
 
   function draw() {
     const shown = distinctive?.heads ?? [];
-    title.textContent = distinctive ? tr("DistinctiveHeads heads, {length} of {total}", { length: shown.length, total: distinctive.total }) : tr("Most distinctive heads");
+    title.textContent = distinctive ? tr("Distinctive heads, {length} of {total}", { length: shown.length, total: distinctive.total }) : tr("Most distinctive heads");
     list.replaceChildren(...shown.map((one, at) => card(one, at)));
     if (distinctive && !shown.length) list.append(el("p", { class: "uwaga-rail-rest", text: tr("No head stands out in this text.") }));
     rest.replaceChildren(
