@@ -14,23 +14,23 @@ from packaging.version import Version
 
 def locked(lines: list[str]) -> dict[str, str]:
     """Versions by canonical name, of the lines that hold for this platform and Python."""
-    found = {}
+    results = {}
     for line in lines:
         if not line.lstrip().startswith("#"):
             requirement = Requirement(line)
             if requirement.marker is None or requirement.marker.evaluate():
                 (specifier,) = requirement.specifier
-                found[canonicalize_name(requirement.name)] = specifier.version
-    return found
+                results[canonicalize_name(requirement.name)] = specifier.version
+    return results
 
 
 def main(path: str) -> None:
     versions = locked(Path(path).read_text(encoding="utf-8").splitlines())
     here = {canonicalize_name(each.name): each.version for each in distributions()}
     rows = [
-        (name, versions.get(name, "none"), found)
-        for name, found in sorted(here.items())
-        if name != "uwaga" and (name not in versions or Version(found).public != versions[name])
+        (name, versions.get(name, "none"), values)
+        for name, values in sorted(here.items())
+        if name != "uwaga" and (name not in versions or Version(values).public != versions[name])
     ]
     for name, before, after in [("package", "locked", "here"), *rows]:
         sys.stdout.write(f"{name:<32} {before:<16} {after}\n")

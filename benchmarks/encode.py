@@ -146,9 +146,9 @@ def _fused(folder: Path, place: Path) -> Path:
     fused = optimizer.optimize_model(
         str(place / "plain.onnx"), "bert", num_heads=config.num_attention_heads, hidden_size=config.hidden_size
     )
-    found = fused.get_fused_operator_statistics()
-    if not found["Attention"]:
-        raise RuntimeError(f"ONNX Runtime's optimiser fused no attention: {found}")
+    result = fused.get_fused_operator_statistics()
+    if not result["Attention"]:
+        raise RuntimeError(f"ONNX Runtime's optimiser fused no attention: {result}")
     fused.save_model_to_file(str(place / "fused.onnx"))
     return place / "fused.onnx"
 
@@ -252,17 +252,17 @@ Make = Callable[[], Encode]
 
 def contestants(chosen: argparse.Namespace, folder: Path) -> dict[str, Make]:
     """How to make each of the others, as far as they are installed."""
-    found: dict[str, Make] = {}
+    results: dict[str, Make] = {}
     if _installed("sentence_transformers"):
-        found[THEIRS] = partial(sentence_transformers, folder)
-        found[f"{THEIRS}, unpad and pack_linear"] = partial(sentence_transformers, folder, by_uwaga=True)
+        results[THEIRS] = partial(sentence_transformers, folder)
+        results[f"{THEIRS}, unpad and pack_linear"] = partial(sentence_transformers, folder, by_uwaga=True)
     if _installed("onnxruntime", "transformers", "onnx"):
-        found["onnxruntime"] = partial(onnx_runtime, folder, chosen.threads)
+        results["onnxruntime"] = partial(onnx_runtime, folder, chosen.threads)
     if _installed("openvino", "transformers"):
         for dtype in chosen.dtype:
             if dtype in _PRECISIONS:
-                found[f"openvino {dtype}"] = partial(openvino, folder, chosen.threads, _PRECISIONS[dtype])
-    return found
+                results[f"openvino {dtype}"] = partial(openvino, folder, chosen.threads, _PRECISIONS[dtype])
+    return results
 
 
 _PRECISIONS = {"float32": "f32", "bfloat16": "bf16"}
@@ -316,10 +316,10 @@ def _measure(
         )  # fmt: skip
 
 
-def _cosine(found: np.ndarray, expected: np.ndarray) -> float:
+def _cosine(result: np.ndarray, expected: np.ndarray) -> float:
     """The lowest of any pair of rows."""
-    lengths = np.linalg.norm(found, axis=1) * np.linalg.norm(expected, axis=1)
-    return float(((found * expected).sum(1) / lengths).min())
+    lengths = np.linalg.norm(result, axis=1) * np.linalg.norm(expected, axis=1)
+    return float(((result * expected).sum(1) / lengths).min())
 
 
 def corpus_options(question: str) -> argparse.ArgumentParser:

@@ -35,8 +35,8 @@ def measure(chosen: argparse.Namespace, side: str) -> tuple[int, float]:
     texts, encode = documents(chosen), makers(chosen, chosen.model)[side]()
     encode(["word"])
     ctypes.CDLL(None).malloc_trim(0)
-    found = peak(lambda: encode(texts))
-    return found.bytes, found.seconds
+    result = peak(lambda: encode(texts))
+    return result.bytes, result.seconds
 
 
 def main() -> None:

@@ -24,12 +24,12 @@ MASKS = {"none": None, "causal": uwaga.Causal()}
 
 def seconds_of(run: Callable[[], object], rounds: int = 3) -> float:
     """The least CPU time of a call, which other processes on the machine change little."""
-    found = []
+    results = []
     for _ in range(rounds):
         started = process_time()
         run()
-        found.append(process_time() - started)
-    return min(found)
+        results.append(process_time() - started)
+    return min(results)
 
 
 def gradient(name: str, heads: int, tokens: int, width: int) -> tuple[float, float, int]:

@@ -150,8 +150,8 @@ def run_grid(chosen: argparse.Namespace, question: str, make: Make, *, operands:
         of_full = () if full is None else (f"{measured.ratio(OURS, to='full'):.2f}",)
         report.row(*sizes, *figures(report, case, measured), *of_full)
     report.say("")
-    for dtype, found in ratios.items():
-        report.say(f"{dtype}: {summary(found)}.\n")
+    for dtype, values in ratios.items():
+        report.say(f"{dtype}: {summary(values)}.\n")
 
 
 def _does_not_fit(cell: Cell, operands: int) -> str | None:
@@ -243,11 +243,11 @@ def _peak(chosen: argparse.Namespace) -> float | None:
 
 
 def _revision() -> str:
-    found = subprocess.run(
+    result = subprocess.run(
         ["git", "describe", "--always", "--dirty"],
         cwd=Path(__file__).parent, capture_output=True, text=True, check=False,
     )  # fmt: skip
-    return f" ({found.stdout.strip()})" if found.returncode == 0 else ""
+    return f" ({result.stdout.strip()})" if result.returncode == 0 else ""
 
 
 def _integers(text: str) -> list[int]:

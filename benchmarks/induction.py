@@ -78,8 +78,8 @@ if __name__ == "__main__":
             for distance in distances:
                 size = PASSAGE * min(PASSAGES, distance // PASSAGE)
                 parts = ids[: PASSAGE * PASSAGES].split(size)
-                found = [measure(model, part, filler, distance) for part in parts]
-                first, second, weights, scores = (torch.stack(each).mean(0) for each in zip(*found, strict=True))
+                results = [measure(model, part, filler, distance) for part in parts]
+                first, second, weights, scores = (torch.stack(each).mean(0) for each in zip(*results, strict=True))
                 layer, head = divmod(int(weights.argmax()), weights.shape[1])
                 figures = (f"{each:.2f}" for each in (weights[layer, head], scores[layer, head]))
                 report.row(name, f"{distance:,}", f"{first:.2f}", f"{second:.2f}", f"{layer}.{head}", *figures)

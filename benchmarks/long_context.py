@@ -51,5 +51,5 @@ if __name__ == "__main__":
         whole, parts = losses(cast(Any, reader.model), ids), in_windows(cast(Any, reader.model), ids)
     for start, stop in pairwise(ENDS):
         if start < len(whole):
-            found = (f"{each[start:stop].mean():.3f}" for each in (whole, parts))
-            report.row(f"{start:,} to {min(stop, len(whole)):,}", *found)
+            means = (f"{each[start:stop].mean():.3f}" for each in (whole, parts))
+            report.row(f"{start:,} to {min(stop, len(whole)):,}", *means)

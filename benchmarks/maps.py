@@ -48,9 +48,9 @@ def sides(heads: int, tokens: int, width: int, dtype: torch.dtype, mask: uwaga.C
     }
 
 
-def check(found: Mapping[str, Side], tokens: int) -> None:
+def check(result: Mapping[str, Side], tokens: int) -> None:
     """Time means nothing where the result is wrong: what every query gives is 1 in all."""
-    for name, side in found.items():
+    for name, side in result.items():
         if name.startswith("received"):
             total = side().double().sum(-1) / tokens
         elif "sum" in name:

@@ -43,8 +43,8 @@ def eager(layers: int, heads: int, tokens: int, width: int, dtype: torch.dtype) 
     model, ids = _model("eager", layers, heads, tokens, width, dtype)
 
     def look() -> Looked:
-        found = model(ids, output_attentions=True, use_cache=False)
-        return Looked(found.last_hidden_state, [_from_matrix(weights) for weights in found.attentions])
+        result = model(ids, output_attentions=True, use_cache=False)
+        return Looked(result.last_hidden_state, [_from_matrix(weights) for weights in result.attentions])
 
     return look
 
@@ -52,23 +52,23 @@ def eager(layers: int, heads: int, tokens: int, width: int, dtype: torch.dtype) 
 def ours(layers: int, heads: int, tokens: int, width: int, dtype: torch.dtype) -> Callable[[], Looked]:
     from transformers import AttentionInterface
 
-    found: list[Statistics] = []
+    results: list[Statistics] = []
 
     def attend(module, query: Tensor, key: Tensor, value: Tensor, attention_mask: None, scaling=None, **kwargs):
         assert attention_mask is None
         output, _, m = uwaga.attend(
             query, key, value, mask=uwaga.Causal(), scale=scaling, entropy=True, topk=min(TOP, query.shape[2])
         )
-        found.append(Statistics(m.entropy(), m.topk(min(TOP, query.shape[2])).weights, m.received()))
+        results.append(Statistics(m.entropy(), m.topk(min(TOP, query.shape[2])).weights, m.received()))
         return output.transpose(1, 2), None
 
     AttentionInterface.register("uwaga_statistics", attend)
     model, ids = _model("uwaga_statistics", layers, heads, tokens, width, dtype)
 
     def look() -> Looked:
-        found.clear()
+        results.clear()
         output = model(ids, use_cache=False).last_hidden_state
-        return Looked(output, list(found))
+        return Looked(output, list(results))
 
     return look
 
@@ -140,8 +140,8 @@ if __name__ == "__main__":
         check(chosen.heads, chosen.width, DTYPES[dtype])
         for tokens in chosen.tokens:
             sizes = (str(chosen.layers), str(chosen.heads), str(tokens), str(chosen.width))
-            found = [in_a_process(chosen, side, *sizes, dtype) for side in SIDES]
-            seconds, memory = [float(one[0]) for one in found], [int(one[1]) for one in found]
+            measured = [in_a_process(chosen, side, *sizes, dtype) for side in SIDES]
+            seconds, memory = [float(one[0]) for one in measured], [int(one[1]) for one in measured]
             report.row(
                 *shape, str(tokens), dtype, f"{seconds[1] / seconds[0]:.2f}", f"{memory[1] / max(memory[0], 1):.1f}",
                 *(f"{one:.4g}" for one in seconds), *(f"{one / 1e9:.4f}" for one in memory),

@@ -45,8 +45,8 @@ def measure(name: str, heads: int, tokens: int, width: int, dtype: torch.dtype) 
 
     STATISTICS[name](made(64))
     m = made(tokens)
-    found = peak(lambda: STATISTICS[name](m))
-    return found.bytes, sum(tensor.nbytes for tensor in found.result), found.seconds
+    result = peak(lambda: STATISTICS[name](m))
+    return result.bytes, sum(tensor.nbytes for tensor in result.result), result.seconds
 
 
 if __name__ == "__main__":

@@ -19,10 +19,10 @@ PASSES = {"forward": forward, "with backward": backward}
 def measure(name: str, side: str, heads: int, tokens: int, width: int, dtype: torch.dtype) -> tuple[int, int, float]:
     """Bytes of the results, bytes beyond them, and seconds."""
     PASSES[name](1, heads, 8, width, dtype).sides[side]()
-    found = peak(PASSES[name](1, heads, tokens, width, dtype).sides[side])
-    tensors = found.result if isinstance(found.result, tuple) else (found.result,)
+    result = peak(PASSES[name](1, heads, tokens, width, dtype).sides[side])
+    tensors = result.result if isinstance(result.result, tuple) else (result.result,)
     results = sum(tensor.nbytes for tensor in tensors)
-    return results, found.bytes - results, found.seconds
+    return results, result.bytes - results, result.seconds
 
 
 if __name__ == "__main__":

@@ -30,8 +30,8 @@ _T = TypeVar("_T")
 
 def timed(work: Callable[[], _T]) -> tuple[_T, float]:
     begun = time.perf_counter()
-    found = work()
-    return found, time.perf_counter() - begun
+    result = work()
+    return result, time.perf_counter() - begun
 
 
 def recorded(layers: int, heads: int, tokens: int, width: int, dtype: torch.dtype) -> uwaga.Recording:

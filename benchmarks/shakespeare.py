@@ -80,12 +80,12 @@ def loss_of(model: nn.Module, valid: Split, context: int) -> float:
 def seconds(side: tuple[Step, Evaluate], first: int, config: Config) -> tuple[float, float | None]:
     """Of some steps, with the evaluations that come between; and the last of these."""
     step, evaluate = side
-    began, found = perf_counter(), None
+    began, result = perf_counter(), None
     for number in range(first, min(first + IN_A_ROW, config.schedule.steps)):
         step(number)
         if (number + 1) % config.run.eval_every == 0:
-            found = evaluate()
-    return perf_counter() - began, found
+            result = evaluate()
+    return perf_counter() - began, result
 
 
 if __name__ == "__main__":

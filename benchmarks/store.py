@@ -110,8 +110,8 @@ def sqlite_vec(sides: Sides) -> Callable[[torch.Tensor], torch.Tensor]:
     query = f"SELECT rowid FROM keys WHERE key MATCH ? AND k = {TOP} ORDER BY distance"
 
     def search(queries: torch.Tensor) -> torch.Tensor:
-        found = (connection.execute(query, [q.numpy().tobytes()]).fetchall() for q in queries)
-        return torch.tensor([[row[0] for row in rows] for rows in found])
+        result = (connection.execute(query, [q.numpy().tobytes()]).fetchall() for q in queries)
+        return torch.tensor([[row[0] for row in rows] for rows in result])
 
     return search
 
@@ -125,8 +125,8 @@ def lancedb(sides: Sides) -> Callable[[torch.Tensor], torch.Tensor]:
     table = lancedb.connect(sides.folder / "lance").create_table("keys", whole)
 
     def search(queries: torch.Tensor) -> torch.Tensor:
-        found = (table.search(q.numpy()).distance_type("dot").limit(TOP).select(["id"]).to_arrow() for q in queries)
-        return torch.tensor([each["id"].to_pylist() for each in found])
+        result = (table.search(q.numpy()).distance_type("dot").limit(TOP).select(["id"]).to_arrow() for q in queries)
+        return torch.tensor([each["id"].to_pylist() for each in result])
 
     return search
 
@@ -157,15 +157,15 @@ BATCHED = ("faiss", "keops")  # the others answer one query after another
 def installed(sides: Sides, names: list[str], queries: torch.Tensor) -> dict[str, Side]:
     """The exact searches that are installed and find the same rows."""
     ours = sides.db.search(queries, TOP).ids
-    found: dict[str, Side] = {}
+    results: dict[str, Side] = {}
     for name in names:
         # A Python may be built without extensions of SQLite.
         with suppress(ImportError, AttributeError):
             search = OTHERS[name](sides)
             share = (search(queries) == ours).float().mean().item()
             assert share > 0.99, f"{name} finds {share:.3f} of the same rows"
-            found[name] = partial(search, queries)
-    return found
+            results[name] = partial(search, queries)
+    return results
 
 
 def questions(sides: Sides, queries: torch.Tensor, names: list[str]) -> list[tuple[str, Side, dict[str, Side], int]]:

@@ -187,11 +187,11 @@ def main() -> None:
                     "uwaga": partial(in_a_row, ours, size.in_a_row),
                     "torch": partial(in_a_row, theirs, size.in_a_row),
                 }
-                found = compare(sides, seconds=chosen.seconds)
-                milliseconds = (f"{found.seconds(side) / size.in_a_row * 1e3:.4g}" for side in ("uwaga", "torch"))
+                result = compare(sides, seconds=chosen.seconds)
+                milliseconds = (f"{result.seconds(side) / size.in_a_row * 1e3:.4g}" for side in ("uwaga", "torch"))
                 report.row(
                     str(size.rows), str(size.context), str(size.layers), str(size.width), dtype,
-                    f"{found.ratio('torch', to='uwaga'):.2f}", *milliseconds,
+                    f"{result.ratio('torch', to='uwaga'):.2f}", *milliseconds,
                 )  # fmt: skip
 
 

@@ -65,12 +65,12 @@ def answer() -> None:
         tokens, width, dtype = int(sizes[0]), int(sizes[1]), DTYPES[sizes[2]]
         if tuple(sizes) not in operands:
             operands[tuple(sizes)] = [torch.randn(1, HEADS, tokens, width, dtype=dtype) for _ in range(3)]
-        found = []
+        results = []
         for _ in range(_LEAST_OF):
             begin = perf_counter()
             uwaga.attention(*operands[tuple(sizes)], mask=CALLS[name])
-            found.append(perf_counter() - begin)
-        print(min(found), flush=True)
+            results.append(perf_counter() - begin)
+        print(min(results), flush=True)
 
 
 def compare(chosen: argparse.Namespace) -> None:

@@ -44,12 +44,12 @@ class ForeignKernels(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        found = func(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
         # float64 is none of the dtypes of the promise.
-        if func not in _PRODUCTS or found.dtype not in (torch.float32, torch.bfloat16, torch.float16):
-            return found
+        if func not in _PRODUCTS or result.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+            return result
         self.called.append(func.__name__)
-        return drifting(found)
+        return drifting(result)
 
 
 class Drifting:

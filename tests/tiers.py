@@ -162,8 +162,8 @@ def _mark_stress(items: Sequence[pytest.Item], *, is_whole: bool) -> None:
         met.setdefault(entry, set()).update(kept)
         if not kept:
             item.add_marker(pytest.mark.stress)
-    for entry, found in met.items():
-        if is_whole and (gone := set(STRESS[entry]) - found):
+    for entry, values in met.items():
+        if is_whole and (gone := set(STRESS[entry]) - values):
             raise pytest.UsageError(f"tests/tiers.py: {entry} has no case for {sorted(gone)}")
 
 

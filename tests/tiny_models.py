@@ -97,7 +97,7 @@ def families() -> tuple[list[str], list[str], list[str]]:
         transformers.MODEL_FOR_CAUSAL_LM_MAPPING,
     )
     makers = (transformers.AutoModel, transformers.AutoModelForCausalLM, transformers.AutoModelForSeq2SeqLM)
-    found: tuple[list[str], list[str], list[str]] = ([], [], [])
+    result: tuple[list[str], list[str], list[str]] = ([], [], [])
     for config in mapping:
         is_decoder = config in of_decoders and config not in transformers.MODEL_FOR_MASKED_LM_MAPPING
         kind = 2 if config in of_pairs else int(is_decoder)
@@ -110,8 +110,8 @@ def families() -> tuple[list[str], list[str], list[str]]:
             make(family, small(family), makers[kind])(input_ids=tokens(1, 4), **more)
         except Exception:  # noqa: BLE001  # whatever a family wants that is not said here
             continue
-        found[kind].append(family)
-    return found
+        result[kind].append(family)
+    return result
 
 
 def cached(model: torch.nn.Module, cache: object) -> dict[str, object]:

@@ -242,28 +242,28 @@ def assert_within(what: str, error: float, peer: float, derived: Iterable[float]
 
 
 def assert_as_exact(
-    found: Tensor, peer: Tensor, exact: Callable[[], Tensor], *, stored: torch.dtype | None = None
+    result: Tensor, peer: Tensor, exact: Callable[[], Tensor], *, stored: torch.dtype | None = None
 ) -> None:
-    """`found` is at most twice as far from the float64 result as the peer's own is, or as float32 arithmetic is by itself, by
+    """`result` is at most twice as far from the float64 result as the peer's own is, or as float32 arithmetic is by itself, by
     their root mean square.
 
     Args:
-        found, peer: of one dtype.
+        result, peer: of one dtype.
         exact: computes the result in float64, of the same shape; at least 40 numbers, of as many draws as there are. Called
             again, with roundings, where the peer's error does not decide.
-        stored: of the operands of products, if they are not of the dtype of `found`: that of autocast.
+        stored: of the operands of products, if they are not of the dtype of `result`: that of autocast.
     """
     right = exact().detach()
-    assert found.shape == right.shape
-    assert found.dtype == peer.dtype
+    assert result.shape == right.shape
+    assert result.dtype == peer.dtype
     assert right.dtype == torch.float64
     assert right.numel() >= _ENOUGH, f"{right.numel()} numbers: too few for the size of their errors to mean something"
 
     def derived() -> Iterator[float]:
         for seed in range(DRAWS):
-            with roundings(stored or found.dtype, seed) as arithmetic:
+            with roundings(stored or result.dtype, seed) as arithmetic:
                 again = exact().detach()
             yield rms((again if stored else arithmetic.stored(again)) - right)
 
-    errors = (rms(x.detach().double() - right) for x in (found, peer))
+    errors = (rms(x.detach().double() - right) for x in (result, peer))
     assert_within("result", *errors, derived(), 2.0, rms(right))

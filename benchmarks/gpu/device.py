@@ -85,16 +85,16 @@ def facts(bench: Bench) -> str:
     versions = f"uwaga {uwaga.__version__}{_revision()}, torch {torch.__version__}, triton {triton or 'not installed'}"
     if bench.device.type != "cuda":
         return f"{_today()}, no GPU: these figures mean nothing; {versions}; `{command}`."
-    found = torch.cuda.get_device_properties(bench.device)
+    result = torch.cuda.get_device_properties(bench.device)
     return (
-        f"{_today()}, {found.name}, {found.total_memory / 2**30:.0f} GiB, compute capability {found.major}.{found.minor}, "
+        f"{_today()}, {result.name}, {result.total_memory / 2**30:.0f} GiB, compute capability {result.major}.{result.minor}, "
         f"driver {_driver()}, CUDA {torch.version.cuda}; {versions}; `{command}`.\nTimes are medians, after three runs that are not counted."
     )
 
 
 def milliseconds(bench: Bench, sides: Sides) -> dict[str, float | None]:
     """The median time of each side, measured in turns by the device's own clock; None for one that does not fit into its memory."""
-    found: dict[str, list[float]] = {}
+    results: dict[str, list[float]] = {}
     failed: set[str] = set()
 
     def attempt(name: str, run: Callable[[], object]) -> None:
@@ -103,20 +103,20 @@ def milliseconds(bench: Bench, sides: Sides) -> dict[str, float | None]:
         except torch.OutOfMemoryError:
             failed.add(name)
             return
-        found.setdefault(name, []).append(spent)
+        results.setdefault(name, []).append(spent)
 
     for name, run in sides.items():  # compilations, and kernels that are loaded when first called
         for _ in range(1 if bench.quick else 3):
             if name not in failed:
                 attempt(name, run)
-    found.clear()
+    results.clear()
     started, rounds = perf_counter(), 0
     while rounds < (1 if bench.quick else 5) or perf_counter() - started < bench.seconds * len(sides):
         for name, run in sides.items():
             if name not in failed:
                 attempt(name, run)
         rounds += 1
-    return {name: None if name in failed else median(found[name]) for name in sides}
+    return {name: None if name in failed else median(results[name]) for name in sides}
 
 
 def peak_bytes(bench: Bench, run: Callable[[], object]) -> int | None:
@@ -187,5 +187,5 @@ def _driver() -> str:
 
 def _revision() -> str:
     command = ["git", "describe", "--always", "--dirty"]
-    found = subprocess.run(command, cwd=RESULTS.parent, capture_output=True, text=True, check=False)
-    return f" ({found.stdout.strip()})" if found.returncode == 0 else ""
+    result = subprocess.run(command, cwd=RESULTS.parent, capture_output=True, text=True, check=False)
+    return f" ({result.stdout.strip()})" if result.returncode == 0 else ""

@@ -47,10 +47,10 @@ def main(bench: Bench) -> None:
             return torch.autograd.grad(uwaga.attention(query, key, value, **options), (query, key, value), upstream)
 
         runs: dict[str, Callable[[], object]] = {"forward": forward, "both": both}
-        found = milliseconds(bench, runs)
-        causal = causal or found
+        result = milliseconds(bench, runs)
+        causal = causal or result
         engine = uwaga.explain(query, key, value, **options).engine
-        columns = [x for way in runs for x in (shown(found[way]), ratio(found[way], causal[way]))]
+        columns = [x for way in runs for x in (shown(result[way]), ratio(result[way], causal[way]))]
         bench.row(name, engine, *columns, *(megabytes(peak_bytes(bench, run)) for run in runs.values()))
 
 

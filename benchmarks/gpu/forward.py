@@ -60,13 +60,13 @@ def measure(bench: Bench, sizes: tuple[int, int, int, int, int], is_causal: bool
     if len(sides) == 1:
         sides["math"] = theirs(SDPBackend.MATH)
     upstream = torch.randn_like(ours())
-    found = milliseconds(bench, {name: whole(run) if backward else run for name, run in sides.items()})
-    times = {name: spent for name, spent in found.items() if name != OURS and spent is not None}
+    result = milliseconds(bench, {name: whole(run) if backward else run for name, run in sides.items()})
+    times = {name: spent for name, spent in result.items() if name != OURS and spent is not None}
     best = min(times, key=lambda name: times[name]) if times else "-"
     engine = uwaga.explain(query, key, value, mask=mask).engine
     bench.row(
-        "both" if backward else "forward", *sizes, "causal" if is_causal else "none", ratio(found[OURS], times.get(best)),
-        shown(found[OURS]), best, shown(times.get(best)), engine,
+        "both" if backward else "forward", *sizes, "causal" if is_causal else "none", ratio(result[OURS], times.get(best)),
+        shown(result[OURS]), best, shown(times.get(best)), engine,
     )  # fmt: skip
 
 

@@ -62,12 +62,12 @@ def measure(bench: Bench, lengths: list[int], heads: int, width: int, mask: Mask
         given = (*values, offsets.int(), offsets.int(), max(lengths), max(lengths))
         sides["varlen"] = lambda: varlen_attn(*given, window_size=window)
         need_agreement("varlen", ours(), varlen_attn(*given, window_size=window))
-    found = milliseconds(bench, sides)
-    of_varlen = ratio(found[OURS], found.get("varlen"))
+    result = milliseconds(bench, sides)
+    of_varlen = ratio(result[OURS], result.get("varlen"))
     bench.row(
         len(lengths), sum(lengths), heads, width, "none" if mask is None else repr(mask),
-        uwaga.explain(*operands, mask=mask).engine, shown(found[OURS]), of_varlen, ratio(found[OURS], found["alone"]),
-        shown(found["varlen"]) if "varlen" in found else "-", shown(found["alone"]),
+        uwaga.explain(*operands, mask=mask).engine, shown(result[OURS]), of_varlen, ratio(result[OURS], result["alone"]),
+        shown(result["varlen"]) if "varlen" in result else "-", shown(result["alone"]),
     )  # fmt: skip
 
 

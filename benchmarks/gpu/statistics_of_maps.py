@@ -45,12 +45,18 @@ def measure(bench: Bench, heads: int, groups: int, tokens: int, width: int, docu
 
     def statistics() -> object:
         with torch.no_grad():
-            found = uwaga.attend(*operands, mask=uwaga.Causal(), entropy=True, topk=8)
-            return found.output, found.map.entropy(), found.map.topk(8), found.map.max_logit(), found.map.received()
+            output = uwaga.attend(*operands, mask=uwaga.Causal(), entropy=True, topk=8)
+            return (
+                output.output,
+                output.map.entropy(),
+                output.map.topk(8),
+                output.map.max_logit(),
+                output.map.received(),
+            )
 
     runs: dict[str, Callable[[], object]] = {"forward": forward, "statistics": statistics}
-    found = milliseconds(bench, runs)
-    one, other = found["forward"], found["statistics"]
+    result = milliseconds(bench, runs)
+    one, other = result["forward"], result["statistics"]
     beyond = None if one is None or other is None else other - one
     made = uwaga.AttentionMap(*operands[:2], mask=uwaga.Causal())
     bench.row(

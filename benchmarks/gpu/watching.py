@@ -54,11 +54,11 @@ def measure(bench: Bench, model: Any, ids: torch.Tensor) -> None:
         "watched, and the entropy of every head and token": watched(None, read=True),
         "eager, all weights": plain("eager", weights=True),
     }
-    found = milliseconds(bench, ways)
+    result = milliseconds(bench, ways)
     for name, run in ways.items():
-        spent = found[name]
+        spent = result[name]
         memory = None if spent is None else peak_bytes(bench, run)
-        bench.row(ids.shape[1], name, shown(spent), ratio(spent, found["sdpa, no weights"]), megabytes(memory))
+        bench.row(ids.shape[1], name, shown(spent), ratio(spent, result["sdpa, no weights"]), megabytes(memory))
 
 
 if __name__ == "__main__":

@@ -204,9 +204,9 @@ class _Page(HTMLParser):
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        found = dict(attrs)
-        self.anchors |= {value for key in ("id", "name") if (value := found.get(key))}
-        self.links |= {value for key in ("href", "src") if (value := found.get(key))}
+        result = dict(attrs)
+        self.anchors |= {value for key in ("id", "name") if (value := result.get(key))}
+        self.links |= {value for key in ("href", "src") if (value := result.get(key))}
 
 
 def dead_links(output: Path) -> list[str]:
@@ -217,8 +217,8 @@ def dead_links(output: Path) -> list[str]:
         if page.parent.name != "gallery"  # one script each, without links
     }
     dead = []
-    for page, found in pages.items():
-        for link in found.links:
+    for page, values in pages.items():
+        for link in values.links:
             parts = urlsplit(link)
             if parts.scheme or parts.netloc:
                 continue

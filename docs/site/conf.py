@@ -32,16 +32,16 @@ def docstring_to_rst(lines: list[str]) -> list[str]:
 
     Code is what is indented after a blank line; what is indented after `Args:` and the like belongs to that section.
     """
-    found: list[str] = []
+    results: list[str] = []
     in_section = in_code = False
     for number, line in enumerate(lines):
         if line.strip() and not line.startswith(" "):
             in_section, in_code = _SECTION.fullmatch(line.strip()) is not None, False
         elif line.strip() and not in_section and not in_code and number and not lines[number - 1].strip():
-            found += ["::", ""]
+            results += ["::", ""]
             in_code = True
-        found.append(line if in_code or line.startswith((">>>", "...")) else _prose(line))
-    return found
+        results.append(line if in_code or line.startswith((">>>", "...")) else _prose(line))
+    return results
 
 
 def _prose(line: str) -> str:

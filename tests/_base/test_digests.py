@@ -21,9 +21,9 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def hashed(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """The files that were read."""
-    found, real = [], untrusted.sha256
-    monkeypatch.setattr(untrusted, "sha256", lambda path, most: (found.append(path), real(path, most))[1])
-    return found
+    result, real = [], untrusted.sha256
+    monkeypatch.setattr(untrusted, "sha256", lambda path, most: (result.append(path), real(path, most))[1])
+    return result
 
 
 def sha256(path: Path, most: int | None = None) -> str:

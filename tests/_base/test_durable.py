@@ -202,13 +202,13 @@ def test_a_lock_is_never_written_to_and_never_a_link(tmp_path: Path) -> None:
 
 def test_a_lock_that_was_removed_while_one_waited_holds_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The one that waited takes the lock of a new file, not of the removed one."""
-    path, found = tmp_path / "lock", []
+    path, result = tmp_path / "lock", []
     opened = threading.Event()
     flock = fcntl.flock
 
     def wait() -> None:
         with durable.file_lock(path):
-            found.append(path.exists())
+            result.append(path.exists())
 
     def tell(lock: int, how: int) -> None:
         opened.set()
@@ -221,7 +221,7 @@ def test_a_lock_that_was_removed_while_one_waited_holds_nobody(tmp_path: Path, m
         assert opened.wait(HANG)
         path.unlink()
     other.join(HANG)
-    assert found == [True]
+    assert result == [True]
 
 
 def test_a_file_that_is_gone_on_with(tmp_path: Path) -> None:
@@ -431,12 +431,12 @@ def writes(name: str, whole: str, call: ast.Call) -> bool:
 @pytest.mark.slow
 def test_nothing_else_in_the_package_writes_or_removes() -> None:
     root = Path(uwaga.__file__).parent
-    found = []
+    results = []
     for path in sorted(root.rglob("*.py")):
         place = path.relative_to(root).as_posix()
         if place == "_base/durable.py":
             continue
-        found += [
+        results += [
             f"{place}:{call.lineno}: {whole}"
             for name, whole, call in calls(path)
             if writes(name, whole, call) and (place, name) not in GIVEN
@@ -447,5 +447,5 @@ def test_nothing_else_in_the_package_writes_or_removes() -> None:
             if isinstance(node, ast.Import)
             for alias in node.names
         } | {node.module for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)}
-        found += [f"{place}: imports {name}" for name in sorted(imported & {"shutil", "tempfile", "fcntl"}, key=str)]
-    assert found == []
+        results += [f"{place}: imports {name}" for name in sorted(imported & {"shutil", "tempfile", "fcntl"}, key=str)]
+    assert results == []

@@ -23,12 +23,12 @@ ALLOWED = {
 def test_a_layer_includes_none_above_it(folder: str) -> None:
     files = [path for path in (NATIVE / folder).iterdir() if path.suffix in (".h", ".cc")]
     assert files
-    found = {
+    results = {
         (path.name, included)
         for path in files
         for included in re.findall(r'^#include "(.+)"', path.read_text(), re.MULTILINE)
     }
-    assert [pair for pair in sorted(found) if pair[1].split("/")[0] not in ALLOWED[folder]] == []
+    assert [pair for pair in sorted(results) if pair[1].split("/")[0] not in ALLOWED[folder]] == []
 
 
 def test_only_the_emulation_is_included_from_the_tests() -> None:

@@ -24,12 +24,12 @@ def test_a_struct_is_laid_out_as_in_c(name: str) -> None:
 
 
 def test_every_struct_and_field_of_the_header_is_there() -> None:
-    found = {}
+    results = {}
     for body, name in re.findall(r"typedef struct \{(.*?)\} (\w+);", HEADER.read_text(), re.DOTALL):
         declarations = re.sub(r"//.*", "", body).replace("const ", "").split(";")
         fields = [field for line in declarations for field in line.split(None, 1)[1:]]
-        found[name] = [field.strip().lstrip("*") for line in fields for field in line.split(",")]
-    assert found == {
+        results[name] = [field.strip().lstrip("*") for line in fields for field in line.split(",")]
+    assert results == {
         name: [field.split(":")[0] for field in fields.split()] for name, fields in native_layout.STRUCTS.items()
     }
 

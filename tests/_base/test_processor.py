@@ -51,9 +51,9 @@ def test_linux_on_x86() -> None:
         name="AMD EPYC 9554 64-Core Processor",
         flags=frozenset({"fpu", "sse2", "avx2", "avx512f", "avx512_bf16"}),
     )
-    found = from_cpuinfo(SAPPHIRE_RAPIDS, "x86_64")
-    assert (found.vendor, found.family, found.model) == ("Intel", 6, 143)
-    assert {"amx_tile", "amx_bf16"} <= found.flags
+    result = from_cpuinfo(SAPPHIRE_RAPIDS, "x86_64")
+    assert (result.vendor, result.family, result.model) == ("Intel", 6, 143)
+    assert {"amx_tile", "amx_bf16"} <= result.flags
 
 
 def test_linux_on_arm() -> None:
@@ -84,15 +84,15 @@ def test_macos() -> None:
         "features": "FPU SSE2 FMA",
         "leaf7_features": "BMI1 AVX2",
     }
-    found = from_sysctl(intel, "x86_64")
-    assert (found.architecture, found.vendor, found.family, found.model) == ("x86", "Intel", 6, 158)
-    assert {"fma", "avx2"} <= found.flags
+    result = from_sysctl(intel, "x86_64")
+    assert (result.architecture, result.vendor, result.family, result.model) == ("x86", "Intel", 6, 158)
+    assert {"fma", "avx2"} <= result.flags
 
 
 def test_windows() -> None:
-    found = from_identifier("AMD64 Family 25 Model 33 Stepping 0, AuthenticAMD", "AMD64")
-    assert (found.architecture, found.vendor, found.family, found.model) == ("x86", "AMD", 25, 33)
-    assert found.flags == frozenset()
+    result = from_identifier("AMD64 Family 25 Model 33 Stepping 0, AuthenticAMD", "AMD64")
+    assert (result.architecture, result.vendor, result.family, result.model) == ("x86", "AMD", 25, 33)
+    assert result.flags == frozenset()
     assert from_identifier("", "riscv64") == Processor(architecture="riscv64")
 
 

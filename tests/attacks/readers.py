@@ -592,10 +592,10 @@ def _of_bytes(change: Callable[[bytes], bytes]) -> Fault:
 
 def _flipped(seed: int) -> Fault:
     def flip(data: bytes) -> bytes:
-        chance, found = random.Random(seed), bytearray(data)
+        chance, result = random.Random(seed), bytearray(data)
         for _ in range(seed % 3 + 1):
-            found[chance.randrange(len(found))] ^= 1 << chance.randrange(8)
-        return bytes(found)
+            result[chance.randrange(len(result))] ^= 1 << chance.randrange(8)
+        return bytes(result)
 
     return _of_bytes(flip)
 
@@ -846,9 +846,9 @@ def _forked(work: Callable[[Callable[[str], object]], object]) -> tuple[str, flo
         said += piece
     os.close(receive)
     _, status, usage = os.wait4(child, 0)
-    before, _, found = said.decode().partition("\n")
+    before, _, result = said.decode().partition("\n")
     ended = f"ended by status {status}" if status else ""
-    return found.strip() + ended, usage.ru_utime + usage.ru_stime, (usage.ru_maxrss - int(before or 0)) / 1024
+    return result.strip() + ended, usage.ru_utime + usage.ru_stime, (usage.ru_maxrss - int(before or 0)) / 1024
 
 
 def _try(kind: Kind, template: Path, cell: Path, file: Path, faults: dict[str, Fault]) -> Callable:

@@ -54,11 +54,11 @@ def times_as_long(one: Callable[[], object], other: Callable[[], object]) -> flo
     """The processor's time of `one`, which may be refused, in that of `other`: medians of five, in turns."""
     seconds: tuple[list[float], list[float]] = ([], [])
     for _ in range(5):
-        for found, call in zip(seconds, (one, other), strict=True):
+        for value, call in zip(seconds, (one, other), strict=True):
             begun = time.process_time()
             with suppress(CheckpointError, torch_files.PickleError):
                 call()
-            found.append(time.process_time() - begun)
+            value.append(time.process_time() - begun)
     return statistics.median(seconds[0]) / statistics.median(seconds[1])
 
 
@@ -500,10 +500,10 @@ def test_tensors_of_pickles_are_what_torch_load_gives(tmp_path: Path) -> None:
         expected, weights_of_file = torch.load(path, weights_only=True), torch_files.read(path)
         assert list(weights_of_file) == list(expected)
         for name, each in expected.items():
-            found = weights_of_file[name]
-            assert found.dtype == each.dtype
-            assert found.shape == each.shape
-            assert torch.equal(found, each)
+            result = weights_of_file[name]
+            assert result.dtype == each.dtype
+            assert result.shape == each.shape
+            assert torch.equal(result, each)
 
 
 # config.json

@@ -107,13 +107,13 @@ def _calls() -> Iterator[tuple[str, str, str, str]]:
 
 @pytest.mark.slow
 def test_no_file_is_opened_elsewhere() -> None:
-    found = {module for module, _, _, name in _calls() if name in OPENERS}
+    modules = {module for module, _, _, name in _calls() if name in OPENERS}
     torch_load = {
         module
         for module, _, place, name in _calls()
         if (place, name) in {("torch", "load"), ("json", "load"), ("np", "load"), ("sqlite3", "connect")}
     }
-    assert found | torch_load <= OTHER_OPENERS.keys()
+    assert modules | torch_load <= OTHER_OPENERS.keys()
 
 
 @pytest.mark.slow

@@ -48,8 +48,8 @@ def test_few_columns_of_all_rows_are_still_all_rows(long_service: ViewService, a
 
 def test_a_text_without_spaces_is_no_word_of_a_hundred_thousand_tokens(long_service: ViewService) -> None:
     words = {"side": "0", "stack": "encoder", "merge": "words", "specials": "show", "first": 0, "count": 3}
-    found = long_service.answer({"ask": "items", **words})
-    assert found.arrays[0].tolist() == [[0, 1], [1, 33], [33, 65]]
+    result = long_service.answer({"ask": "items", **words})
+    assert result.arrays[0].tolist() == [[0, 1], [1, 33], [33, 65]]
     row = long_service.answer({"ask": "row", **WHERE, "merge": "words", "query": 1}).arrays[0]
     assert row.sum() == pytest.approx(1, abs=1e-4)
 
@@ -109,8 +109,8 @@ def test_a_token_of_a_million_letters_is_not_one_of_every_token() -> None:
     """NumPy's strings are all as long as the longest."""
     tokens = ["x" * 1_000_000, "a\0", *(f"t{number % 7}" for number in range(998))]
     service = service_of(tokens)
-    found = service.answer({"ask": "items", **_axis(), "first": 0, "count": 2}).meta["labels"]
-    assert found == ["x" * 999 + "…", "a\0"]
+    result = service.answer({"ask": "items", **_axis(), "first": 0, "count": 2}).meta["labels"]
+    assert result == ["x" * 999 + "…", "a\0"]
     assert service.answer({"ask": "statistics", "side": "0", "kind": "encoder", "layer": 0}).meta["complete"] == 1
     reply = service.answer({"ask": "npz", **WHERE, "rows": [0, 1000], "columns": [0, 3]})
     with np.load(io.BytesIO(reply.arrays[0].tobytes())) as file:
@@ -158,9 +158,9 @@ def test_a_block_in_steps_leaves_others_their_turn(monkeypatch: pytest.MonkeyPat
     clock = SimpleNamespace(monotonic=time.monotonic, sleep=pause)
     monkeypatch.setattr("uwaga.viewer.queries.service.time", clock)
     request = {"ask": "weights", **WHERE, "rows": [0, 10], "columns": [0, 10]}
-    found = service.answer(request).arrays[0]
+    result = service.answer(request).arrays[0]
     assert len(answered) == 10
-    np.testing.assert_allclose(found.sum(1), 1, rtol=1e-5)
+    np.testing.assert_allclose(result.sum(1), 1, rtol=1e-5)
     service.close()
     with pytest.raises(RequestError, match=r"^the view is closed$"):
         service.answer(request)

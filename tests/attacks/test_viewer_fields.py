@@ -172,10 +172,10 @@ def application_of(service: ViewService, path: str = "/ask") -> Iterator[Ask]:
         messages = iter([{"type": "http.request", "body": body}])
 
         async def receive() -> Any:
-            found = next(messages, None)
-            if found is None:
+            result = next(messages, None)
+            if result is None:
                 await asyncio.Event().wait()  # the client stays
-            return found
+            return result
 
         async def send(message: Any) -> None:
             heard.append(message)
@@ -217,12 +217,12 @@ def check(path: tuple[Any, ...], body: bytes, answer: Answer) -> None:
 def names(path: tuple[Any, ...]) -> set[str]:
     """What an error may name: a field on the path; in a lesson, where shapes depend on each other, another one of it; in a request
     within a page that request's own."""
-    found = {each for each in path if isinstance(each, str)}
-    if "exact" in found:
-        found |= set(REQUESTS)
-    if found & VALID["lesson"].keys():
-        found |= VALID["lesson"].keys() | VALID["lesson"]["settings"].keys()
-    return found
+    results = {each for each in path if isinstance(each, str)}
+    if "exact" in results:
+        results |= set(REQUESTS)
+    if results & VALID["lesson"].keys():
+        results |= VALID["lesson"].keys() | VALID["lesson"]["settings"].keys()
+    return results
 
 
 @settings(max_examples=60, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))

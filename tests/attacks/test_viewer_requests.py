@@ -322,14 +322,14 @@ def slow_reader(server: Server) -> socket.socket:
 
 def flood(server: Server, stack: ExitStack, data: bytes, connections: int) -> list[socket.socket]:
     """Opens connections that send `data` until the server stops reading, and that read nothing."""
-    found = []
+    results = []
     for _ in range(connections):
         connection = stack.enter_context(slow_reader(server))
         connection.setblocking(False)
         with suppress(BlockingIOError, ConnectionResetError, BrokenPipeError):
             connection.send(data)
-        found.append(connection)
-    return found
+        results.append(connection)
+    return results
 
 
 def answer_seconds(server: Server) -> float:
@@ -551,8 +551,8 @@ def test_forms_of_a_request(server: Server, service: SlowService, line: str, mor
     said = b""
     with suppress(ConnectionResetError) if expected is None else nullcontext():
         said = send_and_hear(server, home(server, more, line=line))
-    found = int(said.split()[1]) if said else None
-    assert found == expected or (expected is None and found in (400, 431)), said[:100]
+    result = int(said.split()[1]) if said else None
+    assert result == expected or (expected is None and result in (400, 431)), said[:100]
     assert b"root:" not in said
     assert service.answered == 0
     lives(server)
@@ -625,8 +625,8 @@ def ask_a_thousand_questions(server: Server) -> None:
         return int(head.split()[1]), length, head
 
     async def ask_all() -> tuple[list[tuple[int, int, bytes]], float]:
-        found = await asyncio.gather(*(ask() for _ in range(1000)))
-        return found, megabytes()
+        result = await asyncio.gather(*(ask() for _ in range(1000)))
+        return result, megabytes()
 
     answers, used = asyncio.run(ask_all())
     assert {code for code, _, _ in answers} == {200, 503}
@@ -823,21 +823,21 @@ def assert_only_own_elements(page: str, scripts: int) -> None:
     class Parser(HTMLParser):
         def __init__(self) -> None:
             super().__init__()
-            self.found: list[str] = []
+            self.tags: list[str] = []
             self.title = ""
 
         def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-            self.found.append(tag)
+            self.tags.append(tag)
             assert not [name for name, _ in attributes if name.startswith("on") or name == "style"]
 
         def handle_data(self, data: str) -> None:
-            if self.found[-1:] == ["title"] and not self.title:
+            if self.tags[-1:] == ["title"] and not self.title:
                 self.title = data
 
     parser = Parser()
     parser.feed(page[page.index("<!doctype") :])
     own = {"html", "head", "meta", "link", "title", "style", "body", "div", "noscript", "script"}
-    assert set(parser.found) <= own
-    assert parser.found.count("script") == scripts
+    assert set(parser.tags) <= own
+    assert parser.tags.count("script") == scripts
     assert parser.title.isprintable() or parser.title == "uwaga"
     assert "\u202e" not in parser.title

@@ -73,22 +73,22 @@ def end(child: int, output: str) -> tuple[int, int | None]:
 
 
 def at_random(asked: dict, seconds: float) -> list[tuple[int, int | None]]:
-    found = []
+    results = []
     for _ in range(asked["kills"]):
         child = start(asked, asked["random"])
         time.sleep(random.uniform(0.0, 0.5) * seconds)
         os.kill(child, signal.SIGKILL)
-        found.append(end(child, asked["random"]))
-    return [*found, end(start(asked, asked["random"]), asked["random"])]
+        results.append(end(child, asked["random"]))
+    return [*results, end(start(asked, asked["random"]), asked["random"])]
 
 
 def at_every_step(asked: dict) -> list[tuple[int, int | None]]:
     """Two steps further each time, until nothing is left to do."""
-    found: list[tuple[int, int | None]] = [(KILLED, 0)]
-    while found[-1][0] == KILLED and len(found) < 100:
-        when = "before" if len(found) % 2 else "after"
-        found.append(end(start(asked, asked["every"], **{when: len(found) % 7}), asked["every"]))
-    return found
+    results: list[tuple[int, int | None]] = [(KILLED, 0)]
+    while results[-1][0] == KILLED and len(results) < 100:
+        when = "before" if len(results) % 2 else "after"
+        results.append(end(start(asked, asked["every"], **{when: len(results) % 7}), asked["every"]))
+    return results
 
 
 if __name__ == "__main__":

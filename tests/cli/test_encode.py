@@ -292,8 +292,8 @@ def test_a_damaged_shard(begun: Path, corpus: Path, model: Path) -> None:
 def _flip(path: Path) -> None:
     """One bit of the vectors, which no format checks."""
     content = bytearray(path.read_bytes())
-    found = pa.ipc.open_file(pa.memory_map(str(path))).read_all()["vector"].combine_chunks().flatten().to_numpy()
-    content[bytes(content).index(found.tobytes())] ^= 1
+    result = pa.ipc.open_file(pa.memory_map(str(path))).read_all()["vector"].combine_chunks().flatten().to_numpy()
+    content[bytes(content).index(result.tobytes())] ^= 1
     path.write_bytes(content)
 
 
@@ -664,8 +664,8 @@ def test_twenty_thousand_documents_with_two_hundred_invalid_ones(
 
 def test_digests_tell_documents_apart_and_where_one_ends() -> None:
     pairs = [("a", "bc"), ("ab", "c"), (None, "abc")]
-    found = {digest([Document(place="somewhere", id=id, pieces=(text,))]) for id, text in pairs} | {digest([])}
-    assert len(found) == 4
+    result = {digest([Document(place="somewhere", id=id, pieces=(text,))]) for id, text in pairs} | {digest([])}
+    assert len(result) == 4
     assert digest([Document(place="here", id="a", pieces=("b",))]) == digest(
         [Document(place="there", id="a", pieces=("b",))]
     )

@@ -42,8 +42,8 @@ def killed(
         timeout=500,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
-    (runs,) = found.values()
+    parsed = json.loads(done.stdout.splitlines()[-1])
+    (runs,) = parsed.values()
     return {"runs": runs, "asked": asked, "bytes": [Path(path).read_bytes() for path in paths.values()]}
 
 

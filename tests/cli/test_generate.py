@@ -138,8 +138,8 @@ def test_several_prompts_are_gone_on_with_at_once(writer: Path) -> None:
 def test_options_reach_generate(writer: Path, options: list[str], same: dict) -> None:
     model = load(writer, dtype=torch.bfloat16 if "--dtype" in options else None)
     expected = generate(model, [tokenizer().encode("Once").ids], max_new_tokens=9, **same)
-    found = run(writer, "Once", "--max-new-tokens", 9, "--json", *options)
-    assert json.loads(found)["tokens"] == expected[0]
+    result = run(writer, "Once", "--max-new-tokens", 9, "--json", *options)
+    assert json.loads(result)["tokens"] == expected[0]
 
 
 def test_an_encoder_and_a_decoder_answer(tmp_path: Path) -> None:

@@ -57,10 +57,10 @@ def test_passages_are_added_once_and_asked(model: Path, files: Path, tmp_path: P
         vectors = TextEncoder.load(model).encode(TEXTS)
         assert torch.equal(torch.stack([row.key for row in opened]), torch.from_numpy(vectors))
         answer = opened.attend(torch.from_numpy(vectors[1]), scale=20.0, top=2)
-    found = json.loads(run("ask", db, TEXTS[1], "--model", model, "--top", 2, "--json"))
-    assert [passage["share"] for passage in found["passages"]] == answer.top.weights.tolist()
-    assert found["passages"][0]["record"]["text"] == TEXTS[1]
-    assert found["unlisted_weight"] == answer.unlisted_weight.item()
+    parsed = json.loads(run("ask", db, TEXTS[1], "--model", model, "--top", 2, "--json"))
+    assert [passage["share"] for passage in parsed["passages"]] == answer.top.weights.tolist()
+    assert parsed["passages"][0]["record"]["text"] == TEXTS[1]
+    assert parsed["unlisted_weight"] == answer.unlisted_weight.item()
     assert len(json.loads(run("ask", db, "cat", "--model", model, "--top", 10**8, "--json"))["passages"]) == 6
     said = run("ask", db, TEXTS[1], "--model", model, "--top", 1, "--where", "document = 'd2'").splitlines()
     assert said[0].split()[0] == "100.0%"
@@ -240,8 +240,8 @@ def test_a_question_is_viewed(model: Path, files: Path, tmp_path: Path) -> None:
         shown = ViewModel.of_question(opened, TEXTS[1], str(model))
     (side,) = shown.sides
     weights = side.maps["cross", 0].to_dense()[0]
-    found = json.loads(run("ask", db, TEXTS[1], "--model", model, "--top", 6, "--json"))
-    for passage in found["passages"]:
+    parsed = json.loads(run("ask", db, TEXTS[1], "--model", model, "--top", 6, "--json"))
+    for passage in parsed["passages"]:
         assert weights[passage["id"]].item() == pytest.approx(passage["share"], abs=1e-6)
     assert side.token_text("encoder").labels == TEXTS
     assert side.token_text("encoder").breaks == dict.fromkeys(range(1, 6), 2)

@@ -86,10 +86,10 @@ def saved(path: Path, *arguments: object, **given: object) -> dict[str, Reply]:
     """The replies in the page that a command writes, by their question."""
     said = run(*arguments, "--save", path, **given)
     assert said.endswith(f"{path}: {path.stat().st_size / 1e6:.1f} MB, self-contained HTML\n")
-    found = re.search(r"data-uwaga-saved>(.*?)</script>", path.read_text(encoding="utf-8"))
-    assert found is not None
+    match = re.search(r"data-uwaga-saved>(.*?)</script>", path.read_text(encoding="utf-8"))
+    assert match is not None
     read = {}
-    for question, text in json.loads(found[1])["replies"].items():
+    for question, text in json.loads(match[1])["replies"].items():
         data = base64.b64decode(text)
         read[question] = Reply.from_bytes(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)
     return read
@@ -101,8 +101,8 @@ def about(replies: dict[str, Reply]) -> dict:
 
 def labels(replies: dict[str, Reply], stack: str, side: str = "0") -> list[str]:
     where = f'"side":"{side}","specials":"show","stack":"{stack}"'
-    (found,) = [reply for name, reply in replies.items() if '"merge":"tokens"' in name and where in name]
-    return list(found.meta["labels"])
+    (result,) = [reply for name, reply in replies.items() if '"merge":"tokens"' in name and where in name]
+    return list(result.meta["labels"])
 
 
 def test_an_encoder_reads_the_text(bert: Path, tmp_path: Path) -> None:

@@ -68,8 +68,8 @@ def _max_logit(dense: Dense) -> Tensor:
 
 
 def _top(dense: Dense, k: int) -> Tensor:
-    found = dense.weights.topk(min(k, dense.weights.shape[-1]), dim=-1).values
-    return torch.nn.functional.pad(found, (0, k - found.shape[-1]))
+    result = dense.weights.topk(min(k, dense.weights.shape[-1]), dim=-1).values
+    return torch.nn.functional.pad(result, (0, k - result.shape[-1]))
 
 
 def _within(mask) -> Callable[[Dense], Tensor]:
@@ -195,7 +195,7 @@ def _derived(case: Case, seed: int) -> Dense:
         return Dense.of(lowered(**case.options), by_logarithm=True)
 
 
-def assert_as_exact(name: str, found: Tensor, case: Case, *, factor: float = 2.0) -> None:
+def assert_as_exact(name: str, result: Tensor, case: Case, *, factor: float = 2.0) -> None:
     """A statistic of a map is at most twice as far from exact as one makes it from the plain matrices, or as that arithmetic is by
     itself."""
     of_dense = STATISTICS[name].of_dense
@@ -204,7 +204,7 @@ def assert_as_exact(name: str, found: Tensor, case: Case, *, factor: float = 2.0
         dense = _derived(case, seed)
         with tolerance.roundings(torch.float32, seed):
             made = of_dense(dense)
-        return [made.to(found.dtype).double()]
+        return [made.to(result.dtype).double()]
 
     ways = [[of_dense(plain)] for plain in case.plains]
-    oracle.assert_near(name, [found.cpu()], [of_dense(case.exact)], ways, derive, factor)
+    oracle.assert_near(name, [result.cpu()], [of_dense(case.exact)], ways, derive, factor)

@@ -148,8 +148,8 @@ def measure(
         outputs.append(lse)
         weights.append(drawn)
     wanted = {name: x for name, x in leaves.items() if x.requires_grad}
-    found = torch.autograd.grad(outputs, list(wanted.values()), weights, allow_unused=True, materialize_grads=True)
-    gradients = dict(zip(wanted, (x.detach() for x in found), strict=True))
+    result = torch.autograd.grad(outputs, list(wanted.values()), weights, allow_unused=True, materialize_grads=True)
+    gradients = dict(zip(wanted, (x.detach() for x in result), strict=True))
     return Result(output=output.detach(), lse=None if lse is None else lse.detach(), gradients=gradients)
 
 
@@ -178,7 +178,7 @@ def derived(operands: dict[str, Tensor], build, seed: int, *, with_lse: bool = T
 
 
 def assert_as_exact(
-    found: list[Result],
+    result: list[Result],
     exact: list[Result],
     plains: list[list[Result]],
     derive: Callable[[int], list[Result]],
@@ -197,25 +197,30 @@ def assert_as_exact(
     def compare(what: str, part: Callable[[Result], Tensor]) -> None:
         ways = [[part(x) for x in way] for way in zip(*plains, strict=True)]
         assert_near(
-            what, [part(x) for x in found], [part(x) for x in exact], ways, lambda seed: map(part, derive(seed)), factor
+            what,
+            [part(x) for x in result],
+            [part(x) for x in exact],
+            ways,
+            lambda seed: map(part, derive(seed)),
+            factor,
         )
 
     compare("output", lambda x: x.output)
-    if found[0].lse is not None:
+    if result[0].lse is not None:
         compare("lse", lambda x: x.lse)
-    for name in found[0].gradients:
+    for name in result[0].gradients:
         compare(f"gradient of {name}", lambda x, name=name: x.gradients[name])
 
 
 def assert_near(
     what: str,
-    found: list[Tensor],
+    result: list[Tensor],
     exact: list[Tensor],
     plains: list[list[Tensor]],
     derive: Callable[[int], Iterable[Tensor]],
     factor: float,
 ) -> None:
-    for x, y in zip(found, exact, strict=True):
+    for x, y in zip(result, exact, strict=True):
         assert x.shape == y.shape, what
         is_infinite = ~y.isfinite()
         assert torch.equal(x[is_infinite].double(), y[is_infinite].double()), f"{what}: infinities differ"
@@ -223,11 +228,11 @@ def assert_near(
     # moves when the same sum is taken in another order, so that the factor of two means something.
     peer = max(_error(way, exact) for way in plains)
     of_arithmetic = (_error(list(derive(seed)), exact) for seed in range(tolerance.DRAWS))
-    tolerance.assert_within(what, _error(found, exact), peer, of_arithmetic, factor, _size(exact))
+    tolerance.assert_within(what, _error(result, exact), peer, of_arithmetic, factor, _size(exact))
 
 
-def _error(found: list[Tensor], exact: list[Tensor]) -> float:
-    return _size([x.double() - y for x, y in zip(found, exact, strict=True)])
+def _error(result: list[Tensor], exact: list[Tensor]) -> float:
+    return _size([x.double() - y for x, y in zip(result, exact, strict=True)])
 
 
 def _size(draws: list[Tensor]) -> float:

@@ -80,16 +80,16 @@ def _fields(name: str, packed: bytes) -> dict[str, int | float]:
 
 
 def _names(name: str) -> list[str]:
-    found = []
+    results = []
     for field in STRUCTS[name].split():
         own, kind = field.split(":")
-        found += [f"{own}.{inside}" for inside in _names(kind)] if kind in STRUCTS else [own]
-    return found
+        results += [f"{own}.{inside}" for inside in _names(kind)] if kind in STRUCTS else [own]
+    return results
 
 
 def _numbers(name: str, packed: bytes) -> bytes:
     """The arrays of int64 that a struct points at, one after the other, in the order in which the fuzzer fills them."""
-    found = b""
+    actual = b""
     for field in STRUCTS[name].split():
         own, kind = field.split(":")
         if kind == "uwaga_start":
@@ -98,8 +98,8 @@ def _numbers(name: str, packed: bytes) -> bytes:
             continue
         values = _fields(name, packed)
         if values[f"{own}.data"]:
-            found += ctypes.string_at(values[f"{own}.data"], int(values[f"{own}.count"]) * 8)
-    return found
+            actual += ctypes.string_at(values[f"{own}.data"], int(values[f"{own}.count"]) * 8)
+    return actual
 
 
 assert codes("uwaga_integers") == "Qq", "the fuzzer fills arrays of (address, count)"

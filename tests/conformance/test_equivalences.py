@@ -48,8 +48,8 @@ def _ragged(rows):
     return [Ragged.from_list([row[at] for row in rows]) for at in range(3)]
 
 
-def _assert_same(found, expected, what: str) -> None:
-    for name, x, y in zip(("output", "lse", "d query", "d key", "d value"), found, expected, strict=True):
+def _assert_same(result, expected, what: str) -> None:
+    for name, x, y in zip(("output", "lse", "d query", "d key", "d value"), result, expected, strict=True):
         assert torch.equal(x, y), f"{what}: {name} differs"
 
 

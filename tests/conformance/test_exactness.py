@@ -197,7 +197,7 @@ def _check(engine: str, name: str, inputs: str, dtype: str) -> None:
         return  # PyTorch's own kernels lose up to ten times as much as the written-out sum there, which is theirs to mend
     case = (name, inputs, dtype, engine != "torch")  # which gives no lse
     exact, plains = _exact_and_plain(*case)
-    found = [oracle.measure(oracle.run_engine(engine), x, build) for x in draws]
+    results = [oracle.measure(oracle.run_engine(engine), x, build) for x in draws]
     # Dropout is the ratio of two of FlexAttention's kernels, each of which may err as one.
     kernels = 2 if engine == "flex" and CASES[name].options.get("dropout") else 1
-    oracle.assert_as_exact(found, exact, plains, partial(_derived, *case), factor=2.0 * kernels)
+    oracle.assert_as_exact(results, exact, plains, partial(_derived, *case), factor=2.0 * kernels)

@@ -42,19 +42,19 @@ def test_the_bits_are_those_of_all_keys(mask: str, dtype: torch.dtype) -> None:
 def test_large_values_far_away_count_as_far_as_they_do(size: float) -> None:
     query, key, value = _operands()
     value[:, :, :200] *= size
-    found = attention(query, key, value, mask=Causal(), bias=AlibiBias(SLOPES), impl="cpu")
-    assert torch.equal(found, attention(query, key, value, mask=Causal(), bias=_dense(), impl="cpu"))
+    output = attention(query, key, value, mask=Causal(), bias=AlibiBias(SLOPES), impl="cpu")
+    assert torch.equal(output, attention(query, key, value, mask=Causal(), bias=_dense(), impl="cpu"))
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
 def test_what_is_not_finite_far_away_still_spreads(number: float) -> None:
     query, key, value = _operands()
     value[0, 1, 5, 3] = number
-    found = attention(query, key, value, mask=Causal(), bias=AlibiBias(SLOPES), impl="cpu")
-    assert not found[0, 1, 5:, 3].isfinite().any()
+    output = attention(query, key, value, mask=Causal(), bias=AlibiBias(SLOPES), impl="cpu")
+    assert not output[0, 1, 5:, 3].isfinite().any()
     expected = attention(query, key, value, mask=Causal(), bias=_dense(), impl="cpu")
-    torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
-    assert found[0, 0].isfinite().all()
+    torch.testing.assert_close(output, expected, rtol=0, atol=0, equal_nan=True)
+    assert output[0, 0].isfinite().all()
 
 
 def test_a_large_key_far_away_is_still_found() -> None:
@@ -72,7 +72,7 @@ def test_ragged_rows_give_the_bits_of_each_alone() -> None:
     parts = [x.split(lengths) for x in operands]
     ragged = (Ragged.from_list([part.contiguous() for part in each]) for each in parts)
     packed = attention(*ragged, mask=Causal(), bias=AlibiBias(SLOPES), impl="cpu")
-    for n, found in enumerate(packed.values.split(lengths)):
+    for n, value in enumerate(packed.values.split(lengths)):
         alone = (each[n].transpose(0, 1)[None] for each in parts)
         expected = attention(*alone, mask=Causal(), bias=AlibiBias(SLOPES), impl="cpu")
-        assert torch.equal(found, expected[0].transpose(0, 1))
+        assert torch.equal(value, expected[0].transpose(0, 1))

@@ -26,9 +26,9 @@ def _check(impl: str, operands: dict[str, Tensor], options: dict, pack=lambda x:
         return {**pack(x), **options}
 
     exact = oracle.measure(oracle.run_engine("reference"), oracle.to_float64(operands), build)
-    found = oracle.measure(oracle.run_engine(impl), operands, build)
+    result = oracle.measure(oracle.run_engine(impl), operands, build)
     plains, derive = [oracle.usual(operands, build)], lambda seed: [oracle.derived(operands, build, seed)]
-    oracle.assert_as_exact([found], [exact], plains, derive, factor=20.0)
+    oracle.assert_as_exact([result], [exact], plains, derive, factor=20.0)
 
 
 @needs_native
@@ -54,9 +54,9 @@ def test_any_dense_call_without_softmax_is_exact(call: tuple[dict[str, Tensor], 
 def test_any_call_that_torch_serves_has_its_shape_and_its_zeros(call: tuple[dict[str, Tensor], dict]) -> None:
     operands, options = call
     options = {key: x for key, x in options.items() if key in ("mask", "bias", "scale")}
-    found = attention(*operands.values(), impl="torch", **options)
+    output = attention(*operands.values(), impl="torch", **options)
     exact = attention(*oracle.to_float64(operands).values(), impl="reference", **options)
-    torch.testing.assert_close(found.double(), exact, rtol=0.05, atol=0.05)
+    torch.testing.assert_close(output.double(), exact, rtol=0.05, atol=0.05)
 
 
 @pytest.mark.slow

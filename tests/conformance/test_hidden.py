@@ -99,5 +99,5 @@ def test_a_bias_of_minus_infinity_hides(engine: str) -> None:
     if engine in explain(query, key, value, bias=bias).refused:
         return
     spoilt_key, spoilt_value = (x.index_fill(2, torch.tensor(7), torch.nan) for x in (key, value))
-    found = attention(query, spoilt_key, spoilt_value, bias=bias, impl=engine)
-    torch.testing.assert_close(found, attention(query, key, value, bias=bias, impl=engine))
+    output = attention(query, spoilt_key, spoilt_value, bias=bias, impl=engine)
+    torch.testing.assert_close(output, attention(query, key, value, bias=bias, impl=engine))

@@ -124,6 +124,6 @@ def test_a_row_that_sees_nothing_is_zeros(map_engine: str) -> None:
         if name == "max logit":
             assert torch.equal(statistic.of_map(m)[0], torch.full((4,), -torch.inf))
         elif name != "lse":
-            found = statistic.of_map(m)
-            assert torch.equal(found[0], torch.zeros_like(found[0])), name
-            assert found[1].isfinite().all(), name
+            result = statistic.of_map(m)
+            assert torch.equal(result[0], torch.zeros_like(result[0])), name
+            assert result[1].isfinite().all(), name

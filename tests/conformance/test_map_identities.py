@@ -220,10 +220,10 @@ def _threads(number: int):
 
 @pytest.mark.parametrize("name", FORMS)
 def test_one_thread_is_two_and_twice_is_once(cpu: str, name: str) -> None:
-    found = []
+    results = []
     for number in (1, 2, 2):
         with _threads(number):
             m = _map(cpu, **FORMS[name])
-            found.append([m.to_dense(), *(of(m) for of in (_OF_QUERIES | _OF_CELLS).values())])
-    for other in found[1:]:
-        assert all(torch.equal(x, y) for x, y in zip(found[0], other, strict=True))
+            results.append([m.to_dense(), *(of(m) for of in (_OF_QUERIES | _OF_CELLS).values())])
+    for other in results[1:]:
+        assert all(torch.equal(x, y) for x, y in zip(results[0], other, strict=True))

@@ -91,9 +91,9 @@ def test_an_index_reads_what_the_matrix_holds(map_engine: str, kind: str, index:
     dense = made(map_engine).to_dense()
     # A map of its own, which knows nothing yet, and one that knows everything.
     for m in (made(map_engine), _warm(made(map_engine))):
-        found = m[at]
-        assert torch.equal(found, _expected(dense, at))
-        assert found.dtype == m.dtype
+        result = m[at]
+        assert torch.equal(result, _expected(dense, at))
+        assert result.dtype == m.dtype
 
 
 def _warm(m: WeightMap) -> WeightMap:
@@ -131,9 +131,9 @@ def test_rows_columns_and_diagonals_are_those_of_the_matrix(map_engine: str, kin
 
 def test_a_diagonal_may_start_elsewhere_in_each_sequence(map_engine: str) -> None:
     m = _attention(map_engine)
-    found = m.diagonal(-1, start=torch.tensor([0, 4]))
-    assert torch.equal(found[0], _shifted(m[0], -1))
-    assert torch.equal(found[1], _shifted(m[1], 3))
+    result = m.diagonal(-1, start=torch.tensor([0, 4]))
+    assert torch.equal(result[0], _shifted(m[0], -1))
+    assert torch.equal(result[1], _shifted(m[1], 3))
 
 
 def _shifted(dense: Tensor, shift: int) -> Tensor:
@@ -176,8 +176,8 @@ def test_a_ragged_map_is_a_sequence_of_maps(map_engine: str, kind: str) -> None:
     assert torch.equal(m[2, 1, -1, 0], dense[2][1, -1, 0])
     assert torch.equal(m[0, ..., 1:], dense[0][..., 1:])
     diagonals = m.diagonal(-1)
-    for found, part in zip(diagonals.to_list(), m, strict=True):
-        assert torch.equal(found.T, part.diagonal(-1))
+    for value, part in zip(diagonals.to_list(), m, strict=True):
+        assert torch.equal(value.T, part.diagonal(-1))
 
 
 REFUSALS: dict[str, tuple[Callable[[AttentionMap], object], type[Exception], str]] = {

@@ -36,9 +36,9 @@ def _rounded_once(exact: list[oracle.Result], operands: dict[str, Tensor]) -> li
 def test_an_engine_is_as_exact_with_a_perfect_peer(cpu: str, case: tuple[str, str, str]) -> None:
     draws, build = exactness._draws(*case), exactness._build(case[0])
     exact, _ = exactness._exact_and_plain(*case, True)
-    found = [oracle.measure(oracle.run_engine(cpu), x, build) for x in draws]
+    results = [oracle.measure(oracle.run_engine(cpu), x, build) for x in draws]
     derive = partial(exactness._derived, *case, True)
-    oracle.assert_as_exact(found, exact, _rounded_once(exact, draws[0]), derive)
+    oracle.assert_as_exact(results, exact, _rounded_once(exact, draws[0]), derive)
 
 
 # Small mistakes: each changes the exact computation, in float64, in one thing alone.
@@ -90,6 +90,6 @@ def test_a_small_mistake_is_found_and_no_mistake_is_not(mistake: str | None, nam
     case = (name, "random", "float32", True)
     (operands,), build = exactness._draws(*case[:3]), exactness._build(name)
     exact, plains = exactness._exact_and_plain(*case)
-    found = oracle.measure(MISTAKES.get(mistake, _computed()), oracle.to_float64(operands), build)
+    result = oracle.measure(MISTAKES.get(mistake, _computed()), oracle.to_float64(operands), build)
     with pytest.raises(AssertionError, match=r"^output: error .*, allowed") if mistake else nullcontext():
-        oracle.assert_as_exact([found], exact, plains, partial(exactness._derived, *case))
+        oracle.assert_as_exact([result], exact, plains, partial(exactness._derived, *case))

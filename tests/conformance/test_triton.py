@@ -125,8 +125,8 @@ def test_a_ragged_map_is_its_sequences() -> None:
         lambda m: m.max_logit(),
     ]
     for statistic in of:
-        found, expected = (x.values if isinstance(x, Ragged) else x for x in map(statistic, maps))
-        torch.testing.assert_close(found, expected)
+        result, expected = (x.values if isinstance(x, Ragged) else x for x in map(statistic, maps))
+        torch.testing.assert_close(result, expected)
     torch.testing.assert_close(*(m[2][1, 3:7, ::5] for m in maps))
 
 
@@ -187,13 +187,13 @@ def test_empty_calls() -> None:
 
 def test_attend_takes_the_output_from_the_engine_of_attention() -> None:
     q, k, v = _randn(1, 2, 9, 4), _randn(1, 2, 9, 4, seed=1), _randn(1, 2, 9, 4, seed=2)
-    found = attend(q, k, v, mask=Causal(), impl="triton", entropy=True)
-    assert torch.equal(found.output, attention(q, k, v, mask=Causal()))
-    torch.testing.assert_close(found.map.entropy(), AttentionMap(q, k, mask=Causal()).entropy())
+    output = attend(q, k, v, mask=Causal(), impl="triton", entropy=True)
+    assert torch.equal(output.output, attention(q, k, v, mask=Causal()))
+    torch.testing.assert_close(output.map.entropy(), AttentionMap(q, k, mask=Causal()).entropy())
     q.requires_grad_()
-    found = attend(q, k, v, mask=Causal(), impl="triton")
-    torch.testing.assert_close(found.lse, AttentionMap(q, k, mask=Causal()).lse)
-    assert found.output.requires_grad
+    output = attend(q, k, v, mask=Causal(), impl="triton")
+    torch.testing.assert_close(output.lse, AttentionMap(q, k, mask=Causal()).lse)
+    assert output.output.requires_grad
 
 
 def test_the_codes_of_masks_are_those_of_the_programs() -> None:

@@ -43,7 +43,7 @@ def served_page() -> str:
         try:
             assert process.stdout is not None
             lines = iter(process.stdout.readline, "")
-            address = next(found[0] for line in lines if (found := re.search(r"http://127\.0\.0\.1:\d+/", line)))
+            address = next(match[0] for line in lines if (match := re.search(r"http://127\.0\.0\.1:\d+/", line)))
             with urllib.request.urlopen(address) as reply:
                 return reply.read(15).decode()
         finally:

@@ -24,11 +24,11 @@ SMALL = 75
 def modules(root: Path) -> dict[str, Path]:
     """Every Python module of the package by its dotted name; a package stands for its __init__.py."""
     source = root / "src"
-    found = {}
+    results = {}
     for path in sorted((source / "uwaga").rglob("*.py")):
         parts = path.relative_to(source).with_suffix("").parts
-        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    return found
+        results[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return results
 
 
 def lines(path: Path) -> int:
@@ -77,7 +77,7 @@ def circles(graph: Graph) -> list[list[str]]:
     index: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []
-    found = []
+    results = []
 
     def visit(node: str) -> None:
         index[node] = low[node] = len(index)
@@ -92,12 +92,12 @@ def circles(graph: Graph) -> list[list[str]]:
             at = stack.index(node)
             group, stack[at:] = stack[at:], []
             if len(group) > 1:
-                found.append(sorted(group))
+                results.append(sorted(group))
 
     for node in graph:
         if node not in index:
             visit(node)
-    return sorted(found)
+    return sorted(results)
 
 
 def small_with_one_importer(root: Path) -> dict[str, str]:

@@ -36,12 +36,12 @@ def rows(document: Path, heading: str) -> list[list[str]]:
     lines = iter(document.read_text(encoding="utf-8").splitlines())
     next(line for line in lines if line.startswith(f"| {heading} |"))
     next(lines)
-    found = []
+    results = []
     for line in lines:
         if not line.startswith("|"):
             break
-        found.append([cell.strip() for cell in line.strip("|").split(" | ")])
-    return found
+        results.append([cell.strip() for cell in line.strip("|").split(" | ")])
+    return results
 
 
 @pytest.mark.parametrize(
@@ -81,15 +81,15 @@ def test_a_translation_has_the_parts_of_its_original(document: Path) -> None:
 
 def parts(document: Path) -> list[str]:
     """Of each line that is no prose what it is: its heading's level, a row's number of cells, a command without its comment."""
-    found = []
+    results = []
     for line in document.read_text(encoding="utf-8").splitlines():
         if heading := re.match(r"#+ ", line):
-            found.append(heading[0])
+            results.append(heading[0])
         elif line.startswith("|"):
-            found.append(f"row of {line.count(' | ')}")
+            results.append(f"row of {line.count(' | ')}")
         elif line.startswith("    uwaga"):
-            found.append(line.partition(" # ")[0].rstrip())
-    return found
+            results.append(line.partition(" # ")[0].rstrip())
+    return results
 
 
 @pytest.mark.parametrize("document", [*DOCUMENTS, *TRANSLATED], ids=name_in_language)
@@ -183,8 +183,8 @@ def folders() -> set[str]:
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT, capture_output=True, text=True, check=True,
     ).stdout.splitlines()  # fmt: skip
-    found = {str(Path(file).parent) for file in files if not file.startswith("tests/formats/0")} - {"."}
-    return found | {"native", "tests"} & {folder.split("/")[0] for folder in found}
+    result = {str(Path(file).parent) for file in files if not file.startswith("tests/formats/0")} - {"."}
+    return result | {"native", "tests"} & {folder.split("/")[0] for folder in result}
 
 
 def test_makefile_targets_in_the_documents_exist() -> None:

@@ -86,20 +86,20 @@ def _documents(model: nn.Module) -> list[list[Tensor]]:
 
 def _tensors(output: Sequence, row: int | None = None) -> list[Tensor]:
     """What is in an output, of all rows or of one."""
-    found: list[Tensor] = []
+    results: list[Tensor] = []
     for field in output:
         if isinstance(field, tuple):
-            found += _tensors(field, row)
+            results += _tensors(field, row)
         elif isinstance(field, Ragged):
-            found.append(field.values if row is None else field.to_list()[row])
+            results.append(field.values if row is None else field.to_list()[row])
         elif field is not None:
-            found.append(field if row is None else field[row])
-    return found
+            results.append(field if row is None else field[row])
+    return results
 
 
-def _assert_equal(found: Sequence[Tensor], expected: Sequence[Tensor]) -> None:
-    assert found
-    for ours, theirs in zip(found, expected, strict=True):
+def _assert_equal(result: Sequence[Tensor], expected: Sequence[Tensor]) -> None:
+    assert result
+    for ours, theirs in zip(result, expected, strict=True):
         assert torch.equal(ours, theirs)
 
 
@@ -173,8 +173,8 @@ def test_a_watched_model_has_the_bits_of_one_that_nobody_watches(name: str) -> N
     for given in ([Ragged.from_list(texts) for texts in documents], padded):
         expected = _tensors(model(*given))
         with uwaga.watch(model, values=True) as recording:
-            found = _tensors(model(*given))
-        _assert_equal(found, expected)
+            result = _tensors(model(*given))
+        _assert_equal(result, expected)
         assert recording.maps
 
 

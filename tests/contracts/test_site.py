@@ -53,8 +53,8 @@ def test_dead_links_are_found(root: Path, tmp_path: Path) -> None:
         '<a id="a" href="#a"></a><a href="../there.html#top"></a><a href="https://example.org/none"></a>'
         '<img src="gone.png"><a href="../there.html#bottom"></a><a href="#b"></a>'
     )
-    found = load(root, "build").dead_links(tmp_path)
-    assert found == ["deep/page.html: #b", "deep/page.html: ../there.html#bottom", "deep/page.html: gone.png"]
+    result = load(root, "build").dead_links(tmp_path)
+    assert result == ["deep/page.html: #b", "deep/page.html: ../there.html#bottom", "deep/page.html: gone.png"]
 
 
 def test_the_pages_from_the_code_have_every_name_and_option(root: Path) -> None:

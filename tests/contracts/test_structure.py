@@ -21,9 +21,9 @@ def test_no_modules_import_each_other_in_a_circle(root: Path) -> None:
 
 
 def test_a_small_module_with_one_importer_belongs_to_it(root: Path) -> None:
-    found = structure.small_with_one_importer(root)
-    assert {name: importer for name, importer in found.items() if name not in ON_THEIR_OWN} == {}
-    assert ON_THEIR_OWN.keys() <= found.keys()
+    result = structure.small_with_one_importer(root)
+    assert {name: importer for name, importer in result.items() if name not in ON_THEIR_OWN} == {}
+    assert ON_THEIR_OWN.keys() <= result.keys()
 
 
 def test_a_circle_is_found() -> None:

@@ -29,8 +29,8 @@ def dist() -> Path:
 
 @pytest.fixture(scope="module")
 def wheel(dist: Path) -> Path:
-    (found,) = dist.glob("*.whl")
-    return found
+    (result,) = dist.glob("*.whl")
+    return result
 
 
 def test_one_wheel_serves_every_python(wheel: Path) -> None:
@@ -93,17 +93,17 @@ def test_the_source_distribution_has_every_source(dist: Path, root: Path) -> Non
     assert not [name for name in names if name.endswith((".so", ".pyc")) or name.startswith(("tests/", "docs/"))]
 
 
-def required(distribution: str, found: set[str]) -> set[str]:
+def required(distribution: str, result: set[str]) -> set[str]:
     """The names of what a distribution of this environment needs, without extras, and what that needs, itself included."""
     from packaging.requirements import Requirement
     from packaging.utils import canonicalize_name
 
-    if (name := canonicalize_name(distribution)) not in found:
-        found.add(name)
+    if (name := canonicalize_name(distribution)) not in result:
+        result.add(name)
         for requirement in map(Requirement, metadata.requires(name) or []):
             if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
-                required(requirement.name, found)
-    return found
+                required(requirement.name, result)
+    return result
 
 
 @pytest.fixture(scope="module")

@@ -78,11 +78,11 @@ WRITERS: dict[str, tuple[Callable[[Path], object], bytes]] = {
 
 def _read(pipe: int) -> bytes:
     """All that is written into a pipe by the program that opens it first."""
-    found, events = [], select.poll()
+    result, events = [], select.poll()
     events.register(pipe, select.POLLIN)
     while events.poll() and (part := os.read(pipe, 2**16)):
-        found.append(part)
-    return b"".join(found)
+        result.append(part)
+    return b"".join(result)
 
 
 @pytest.mark.slow

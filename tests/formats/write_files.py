@@ -56,14 +56,14 @@ def models() -> dict[str, torch.nn.Module]:
 
 def outputs(model: torch.nn.Module) -> torch.Tensor:
     """Logits of the texts IDS, one after another, (tokens, V)."""
-    found = []
+    results = []
     with torch.no_grad():
         for ids in IDS:
             row = torch.tensor([ids])
             has_two = isinstance(model, (T5Model, Transformer))
             result = model.eval()(row, row) if has_two else model.eval()(row)
-            found.append((result.masked_lm if isinstance(model, BertModel) else result.logits)[0])
-    return torch.cat(found)
+            results.append((result.masked_lm if isinstance(model, BertModel) else result.logits)[0])
+    return torch.cat(results)
 
 
 def write_models(folder: Path) -> None:

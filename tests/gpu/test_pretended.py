@@ -45,10 +45,10 @@ def _there(x: Tensor) -> Tensor:
     return x.detach().to("cuda").requires_grad_(x.requires_grad)
 
 
-def _compare(found: Tensor, expected: Tensor) -> None:
+def _compare(result: Tensor, expected: Tensor) -> None:
     """Up to the rounding of a few thousand float32 operations on numbers of about this size."""
     atol = 64 * torch.finfo(torch.float32).eps * float(expected.detach().abs().max())
-    torch.testing.assert_close(found.cpu(), expected, rtol=0, atol=atol)
+    torch.testing.assert_close(result.cpu(), expected, rtol=0, atol=atol)
 
 
 def _operands() -> list[Tensor]:
@@ -58,16 +58,16 @@ def _operands() -> list[Tensor]:
 @pytest.mark.parametrize("name", FORMS)
 def test_forms_of_attention_and_their_gradients(gpu, name: str) -> None:
     engine, options = FORMS[name]
-    found = []
+    results = []
     operands = _operands()
     for on in (lambda x: x, _there):
         leaves = [on(x) for x in operands]
         torch.manual_seed(0)
         output = attention(*leaves, **options(on))
         gradients = torch.autograd.grad(output.square().sum(), leaves)
-        found.append([output, *gradients])
+        results.append([output, *gradients])
     assert explain(*leaves, **options(_there)).engine == engine
-    for x, y in zip(*found, strict=True):
+    for x, y in zip(*results, strict=True):
         assert gpu.has(y)
         _compare(y, x)
 
@@ -107,8 +107,8 @@ def test_models(gpu, name: str, kind: str) -> None:
     there = [_there(x) if kind == "padded" else Ragged(_there(x.values), _there(x.offsets)) for x in inputs]
     with torch.no_grad():
         expected = _hidden(model(*inputs))
-        found = _hidden(copy.deepcopy(model).to("cuda")(*there))
-    _compare(found, expected)
+        result = _hidden(copy.deepcopy(model).to("cuda")(*there))
+    _compare(result, expected)
 
 
 def _hidden(output) -> Tensor:
@@ -125,13 +125,13 @@ def test_generation_from_lists_of_ids(gpu, options: dict) -> None:
 
 def test_maps_of_a_watched_model_are_computed_where_it_is(gpu) -> None:
     model, ids = MODELS["gpt2"]().eval(), torch.tensor([[5, 6, 7, 8]])
-    found = []
+    results = []
     for on in (lambda x: x, lambda x: x.to("cuda")):
         with uwaga.watch(on(model)) as recording, torch.no_grad():
             model(on(ids))
-        found.append(recording)
-    one, other = (recording.maps[("decoder", 1)] for recording in found)
-    assert found[1].tokens == found[0].tokens
+        results.append(recording)
+    one, other = (recording.maps[("decoder", 1)] for recording in results)
+    assert results[1].tokens == results[0].tokens
     assert gpu.has(other.lse)
     for name in ("entropy", "received", "max_logit", "distance"):
         _compare(getattr(other, name)(), getattr(one, name)())
@@ -144,9 +144,9 @@ def test_texts_become_vectors(gpu, write_model, tmp_path: Path) -> None:
     expected, tokens = encoder.encode(texts, normalize=True), encoder.encode_tokens(texts)
     encoder.model.to("cuda")
     _compare(torch.from_numpy(encoder.encode(texts, normalize=True)), torch.from_numpy(expected))
-    found = encoder.encode_tokens(texts)
-    assert gpu.has(found.values)
-    _compare(found.values, tokens.values)
+    result = encoder.encode_tokens(texts)
+    assert gpu.has(result.values)
+    _compare(result.values, tokens.values)
 
 
 RECIPES = {

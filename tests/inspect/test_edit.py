@@ -29,8 +29,8 @@ HEAD = 1
 
 def run(model: nn.Module, ids: Tensor = IDS) -> Tensor:
     takes_two = getattr(model, "is_decoder_only", None) is False
-    found = model(ids, ids[:, :4]) if takes_two else model(ids)
-    return found.last_hidden_state
+    result = model(ids, ids[:, :4]) if takes_two else model(ids)
+    return result.last_hidden_state
 
 
 def kinds_of(model: nn.Module) -> list[tuple[str, MultiHeadAttention]]:
@@ -44,7 +44,7 @@ def kinds_of(model: nn.Module) -> list[tuple[str, MultiHeadAttention]]:
 def layer_of(model: nn.Module, where: tuple[str, int]) -> MultiHeadAttention:
     from uwaga.inspect.layers.builtin import find_attentions
 
-    return next(found.module for found in find_attentions(model) if found.id == where)
+    return next(each.module for each in find_attentions(model) if each.id == where)
 
 
 def scaled_by_a_hook(layer: MultiHeadAttention, factor: float) -> Callable[[], None]:
@@ -72,10 +72,10 @@ def test_a_scaled_head_is_that_of_a_hook_bit_for_bit(name: str, factor: float) -
         # A module with a hook is called as it is: then both products are PyTorch's.
         same_product = layer.output.register_forward_pre_hook(lambda *_: None)
         with uwaga.edit(model, heads={(*where, HEAD): factor}):
-            found = run(model)
+            result = run(model)
         same_product.remove()
-        assert torch.equal(found, expected)
-        assert not torch.equal(found, before)
+        assert torch.equal(result, expected)
+        assert not torch.equal(result, before)
         assert torch.equal(run(model), before)
 
 
@@ -136,11 +136,11 @@ def test_blocked_links_are_those_of_a_dense_mask_bit_for_bit(name: str, head: in
         expected = run(model)
         remove()
         with uwaga.edit(model, scores={(*where, head): uwaga.Links([2, 3], [0, 2])}):
-            found = run(model)
+            result = run(model)
             with uwaga.watch(model) as recording:
                 run(model)
-        assert torch.equal(found, expected)
-        assert not torch.equal(found, before)
+        assert torch.equal(result, expected)
+        assert not torch.equal(result, before)
         weights = recording.maps[where].to_dense()
         shown = weights[:, HEAD, 2:4][..., [0, 2]]
         assert torch.equal(shown, torch.zeros_like(shown))
@@ -181,8 +181,8 @@ def test_a_thousand_links_are_the_same_as_few_that_cover_them(kind: str) -> None
     with uwaga.edit(model, **{kind: {where: few}}):
         expected = run(model)
     with uwaga.edit(model, **{kind: {where: many}}), uwaga.watch(model) as recording:
-        found = run(model)
-    assert torch.equal(found, expected)
+        result = run(model)
+    assert torch.equal(result, expected)
     if kind == "scores":
         assert torch.equal(recording.maps["encoder", 1].to_dense(), torch.eye(5).expand(2, 2, 5, 5))
 
@@ -242,11 +242,11 @@ def test_masks_of_links_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_query_that_sees_nothing_gives_zeros() -> None:
     model = gpt2()
     with uwaga.edit(model, scores={("decoder", 2, None): uwaga.Links(0, 0)}):
-        found = run(model)
+        result = run(model)
     layer = layer_of(model, ("decoder", 2))
     with changed_heads(layer, lambda heads: heads.index_fill(-2, torch.tensor([0]), 0.0)):
         expected = run(model)
-    assert torch.equal(found, expected)
+    assert torch.equal(result, expected)
 
 
 class DenseWeights(nn.Module):
@@ -294,10 +294,10 @@ def test_links_that_are_weakened_after_softmax_leave_the_rest_of_the_row(name: s
 
     for where in kinds_of(model):
         with uwaga.edit(model, weights={(*where, HEAD): links}):
-            found = run(model)
+            result = run(model)
         expected = with_dense_weights(model, where, change)
-        assert not torch.equal(found, run(model))
-        assert_as_exact(found, expected, partial(with_dense_weights, exact, where, change))
+        assert not torch.equal(result, run(model))
+        assert_as_exact(result, expected, partial(with_dense_weights, exact, where, change))
 
 
 @torch.no_grad()
@@ -307,12 +307,12 @@ def test_heads_that_share_keys_have_links_of_their_own() -> None:
     x = torch.randn(2, 5, 16)
     links = {("encoder", 0, 1): uwaga.Links([1, 2], 0), ("encoder", 0, 2): uwaga.Links([2], [3, 4])}
     with uwaga.edit(layer, weights=links):
-        found = layer(x)
+        result = layer(x)
     qkv = layer.project(x, x, x)
     weights = uwaga.AttentionMap(qkv.query, qkv.key).to_dense()
     weights[:, 1, 1:3, 0] = weights[:, 2, 2, 3:] = 0
     expected = layer.output((weights @ qkv.value.repeat_interleave(2, 1)).transpose(1, 2).flatten(-2))
-    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(result, expected)
 
 
 @torch.no_grad()
@@ -326,14 +326,14 @@ def test_a_matrix_takes_the_place_of_the_weights() -> None:
         return changed
 
     with uwaga.edit(model, weights={("decoder", 1, HEAD): weights}):
-        found = run(model)
+        result = run(model)
     where = ("decoder", 1)
-    assert_as_exact(found, with_dense_weights(model, where, change), partial(with_dense_weights, exact, where, change))
+    assert_as_exact(result, with_dense_weights(model, where, change), partial(with_dense_weights, exact, where, change))
     # One text after another through a cache reads the rows of the matrix in turn.
     with uwaga.edit(model, weights={("decoder", 1, HEAD): weights}):
         cache = model.new_cache()
         parts = [model(IDS[:, a:b], cache=cache).last_hidden_state for a, b in ((0, 2), (2, 3), (3, 5))]
-    torch.testing.assert_close(torch.cat(parts, 1), found)
+    torch.testing.assert_close(torch.cat(parts, 1), result)
 
 
 @pytest.mark.parametrize("operand", ["query", "key", "value"])
@@ -358,9 +358,9 @@ def test_patched_projections_are_those_of_another_projection_bit_for_bit(name: s
         expected = run(model)
         layer.project = project
         with uwaga.edit(model, patch={(*where, HEAD): uwaga.Patch(operand, vectors, [3, 1])}):
-            found = run(model)
-        assert torch.equal(found, expected)
-        assert not torch.equal(found, before)
+            result = run(model)
+        assert torch.equal(result, expected)
+        assert not torch.equal(result, before)
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -379,8 +379,8 @@ def test_patched_outputs_of_each_text_are_those_of_other_heads_bit_for_bit(name:
         with changed_heads(layer, change):
             expected = run(model)
         with uwaga.edit(model, patch={(*where, HEAD): uwaga.Patch("output", vectors, [0, 2])}):
-            found = run(model)
-        assert torch.equal(found, expected)
+            result = run(model)
+        assert torch.equal(result, expected)
 
 
 EVERY = {
@@ -442,9 +442,9 @@ def test_ragged_texts_are_edited_as_each_alone() -> None:
     changes = {name: {where: change} for name, change in EVERY.items()}
     texts = [[4, 5, 6, 7], [8, 9, 10, 11, 12]]
     with uwaga.edit(model, **changes):
-        found = model(ragged(texts)).last_hidden_state.to_list()
+        result = model(ragged(texts)).last_hidden_state.to_list()
         alone = [model(torch.tensor([text])).last_hidden_state[0] for text in texts]
-    assert all(torch.equal(one, other) for one, other in zip(found, alone, strict=True))
+    assert all(torch.equal(one, other) for one, other in zip(result, alone, strict=True))
 
 
 @torch.no_grad()
@@ -465,12 +465,12 @@ def test_the_mean_is_that_of_the_tokens_without_padding() -> None:
         {"ids": padded, "lengths": lengths},
         {"ids": padded, "attention_mask": padded > 0},
     ):
-        found = []
+        results = []
         for value in ("mean", mean):
             with uwaga.edit(model, heads={("encoder", 1, HEAD): value}):
-                found.append(model(**inputs).last_hidden_state)
-        found = [x.values if isinstance(x, uwaga.Ragged) else x[lengths[:, None] > torch.arange(4)] for x in found]
-        torch.testing.assert_close(*found)
+                results.append(model(**inputs).last_hidden_state)
+        results = [x.values if isinstance(x, uwaga.Ragged) else x[lengths[:, None] > torch.arange(4)] for x in results]
+        torch.testing.assert_close(*results)
 
 
 @torch.no_grad()
@@ -494,15 +494,15 @@ def test_nothing_remains_after_an_exception_or_of_nested_blocks() -> None:
 def test_two_models_and_two_threads_keep_their_own_changes() -> None:
     model, other = gpt2(), gpt2()
     before = run(model)
-    found: dict[str, Tensor] = {}
+    results: dict[str, Tensor] = {}
     inside, done = threading.Event(), threading.Event()
 
     def elsewhere() -> None:
         with torch.no_grad():
             assert inside.wait(HANG)
-            found["unedited"] = run(model)
+            results["unedited"] = run(model)
             with uwaga.edit(model, heads={("decoder", 1, 0): 0.0}):
-                found["its own"] = run(model)
+                results["its own"] = run(model)
         done.set()
 
     thread = threading.Thread(target=elsewhere)
@@ -510,12 +510,12 @@ def test_two_models_and_two_threads_keep_their_own_changes() -> None:
     with uwaga.edit(model, heads={("decoder", 0, 0): 0.0}), uwaga.edit(other, heads={("decoder", 0, 1): 0.0}):
         inside.set()
         assert done.wait(HANG)
-        found["first"], found["second"] = run(model), run(other)
+        results["first"], results["second"] = run(model), run(other)
     thread.join()
     with uwaga.edit(model, heads={("decoder", 1, 0): 0.0}):
-        assert torch.equal(found["its own"], run(model))
-    assert torch.equal(found["unedited"], before)
-    assert not torch.equal(found["first"], found["second"])
+        assert torch.equal(results["its own"], run(model))
+    assert torch.equal(results["unedited"], before)
+    assert not torch.equal(results["first"], results["second"])
     assert torch.equal(run(model), before)
 
 
@@ -535,8 +535,8 @@ def test_a_compiled_model_is_edited_too() -> None:
     compiled = torch.compile(model, backend="eager")
     before = compiled(IDS).last_hidden_state
     with uwaga.edit(model, heads={("decoder", 1, HEAD): 0.0}):
-        expected, found = run(model), compiled(IDS).last_hidden_state
-    torch.testing.assert_close(found, expected)
+        expected, result = run(model), compiled(IDS).last_hidden_state
+    torch.testing.assert_close(result, expected)
     assert torch.equal(compiled(IDS).last_hidden_state, before)
 
 
@@ -634,16 +634,16 @@ def test_edits_read_from_json_do_the_same() -> None:
     read = uwaga.Edits.from_dict(json.loads(json.dumps(edits.to_dict())))
     assert read.to_dict() == edits.to_dict()
     assert repr(read) == repr(edits)
-    found = []
+    results = []
     for each in (edits, read):
         with uwaga.edit(model, each) as inside:
-            found.append(run(model))
+            results.append(run(model))
         assert inside is each
     line = read.as_python("model")
     scope: dict[str, object] = {"uwaga": uwaga, "model": model, "run": run}
     exec(f"{line}\n    found = run(model)", scope)
-    assert torch.equal(found[0], found[1])
-    assert torch.equal(found[0], scope["found"])
+    assert torch.equal(results[0], results[1])
+    assert torch.equal(results[0], scope["found"])
 
 
 @pytest.mark.parametrize("operand", ["query", "key", "value", "output"])
@@ -658,11 +658,11 @@ def test_a_patch_of_a_recording_puts_the_vectors_of_another_text_there(name: str
         edited = uwaga.edit(model, patch={(*where, HEAD): patch})
         # Of two contexts the inner one comes first at the operands and last at the results.
         outer, inner = (edited, nullcontext()) if operand == "output" else (nullcontext(), edited)
-        with outer, activations(model) as found, inner:
+        with outer, activations(model) as result, inner:
             run(model)
         with activations(model) as expected:
             run(model, IDS.flip(-1))
-        now, then = (getattr(each[where], operand)[:, HEAD, chosen] for each in (found, expected))
+        now, then = (getattr(each[where], operand)[:, HEAD, chosen] for each in (result, expected))
         assert torch.equal(now, patch.source)
         # Of the same text in another pass, whose layers may be computed one by one.
         torch.testing.assert_close(patch.source, then, rtol=1e-5, atol=1e-6)

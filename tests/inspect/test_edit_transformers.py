@@ -46,14 +46,14 @@ def inputs_of(family: str, *, padded: bool = False) -> dict[str, Tensor]:
 
 
 def run(model: nn.Module, given: dict[str, Tensor]) -> Tensor:
-    found = model(**given)
-    return getattr(found, "logits", found[0])
+    result = model(**given)
+    return getattr(result, "logits", result[0])
 
 
 def last_layers(model: nn.Module) -> list[tuple[tuple[str, int], nn.Module, str]]:
     """Of each kind: (kind, layer), the module and its path."""
-    found = {each.id.kind: ((each.id.kind, each.id.layer), each.module, each.path) for each in find_attentions(model)}
-    return list(found.values())
+    results = {each.id.kind: ((each.id.kind, each.id.layer), each.module, each.path) for each in find_attentions(model)}
+    return list(results.values())
 
 
 def output_map(family: str, model: nn.Module, path: str) -> nn.Module:
@@ -82,10 +82,10 @@ def test_a_scaled_head_is_that_of_a_hook_bit_for_bit(family: str, implementation
             # With a hook, a packed batch is unpacked before the map, whose product may have other last bits.
             none = linear.register_forward_pre_hook(lambda _, into: (into[0].unflatten(-1, (4, -1)).flatten(-2),))
             with uwaga.edit(model, heads={(*where, HEAD): factor}):
-                found = run(model, given)
+                result = run(model, given)
             none.remove()
-            assert torch.equal(found, expected)
-            assert not torch.equal(found, before)
+            assert torch.equal(result, expected)
+            assert not torch.equal(result, before)
             assert torch.equal(run(model, given), before)
             assert model.config._attn_implementation == implementation
 
@@ -114,12 +114,12 @@ def test_a_generation_is_that_with_a_hook(family: str, implementation: str, cach
         remove()
         none = linear.register_forward_pre_hook(lambda _, into: (into[0].unflatten(-1, (4, -1)).flatten(-2),))
         with uwaga.edit(model, heads={(*where, HEAD): -3.0}):
-            found = model.generate(**given, **options)
+            result = model.generate(**given, **options)
             assert torch.equal(model.generate(**given, max_new_tokens=4, num_beams=3), beams)
         none.remove()
-        assert torch.equal(found.sequences, expected.sequences)
-        assert all(torch.equal(one, other) for one, other in zip(found.logits, expected.logits, strict=True))
-        assert not torch.equal(found.logits[0], before.logits[0])
+        assert torch.equal(result.sequences, expected.sequences)
+        assert all(torch.equal(one, other) for one, other in zip(result.logits, expected.logits, strict=True))
+        assert not torch.equal(result.logits[0], before.logits[0])
 
 
 def through_the_interface(
@@ -170,9 +170,9 @@ def test_blocked_links_are_those_of_a_dense_mask_bit_for_bit(
         expected = run(model, given)
         back()
         with uwaga.edit(model, scores={(*where, head): uwaga.Links([3, 4], [1, 2, 4])}):
-            found = run(model, given)
-        assert torch.equal(found, expected)
-        assert not torch.equal(found, before)
+            result = run(model, given)
+        assert torch.equal(result, expected)
+        assert not torch.equal(result, before)
 
 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
@@ -224,9 +224,9 @@ def test_weights_after_softmax_are_those_of_eager_attention_bit_for_bit(family: 
         expected = run(model, given)
         back()
         with uwaga.edit(model, weights={(*where, HEAD): uwaga.Links([3, 4], [1, 2, 4])}):
-            found = run(model, given)
-        assert torch.equal(found, expected)
-        assert not torch.equal(found, run(model, given))
+            result = run(model, given)
+        assert torch.equal(result, expected)
+        assert not torch.equal(result, run(model, given))
 
 
 def every(where: tuple[str, int], head: int, keys: int) -> dict:
@@ -248,7 +248,7 @@ def every(where: tuple[str, int], head: int, keys: int) -> dict:
 @torch.no_grad()
 def test_all_implementations_edit_alike_with_and_without_caches(family: str) -> None:
     """Positions are those of the text in every step, whatever the cache: the logits of generations agree to rounding."""
-    found = []
+    results = []
     given = inputs_of(family, padded=True)
     given.pop("decoder_input_ids", None)
     for implementation in IMPLEMENTATIONS:
@@ -264,9 +264,9 @@ def test_all_implementations_edit_alike_with_and_without_caches(family: str) -> 
                             **given, max_new_tokens=12, min_new_tokens=12, do_sample=False, output_logits=True,
                             return_dict_in_generate=True, disable_compile=True, **cache,
                         )  # fmt: skip
-                    found.append((where, torch.stack(out.logits), out.sequences))
+                    results.append((where, torch.stack(out.logits), out.sequences))
     by_kind: dict[tuple, list] = {}
-    for where, logits, sequences in found:
+    for where, logits, sequences in results:
         by_kind.setdefault(where, []).append((logits, sequences))
     for listed in by_kind.values():
         for logits, sequences in listed[1:]:
@@ -317,11 +317,11 @@ def test_a_query_that_sees_nothing_gives_zeros(implementation: str) -> None:
         return (heads.flatten(-2),)
 
     with uwaga.edit(model, scores={("decoder", 2, HEAD): uwaga.Links(0, 0)}):
-        found = run(model, given)
+        result = run(model, given)
     remove = model.get_submodule("model.layers.2.self_attn.o_proj").register_forward_pre_hook(hook).remove
     expected = run(model, given)
     remove()
-    torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(result, expected, atol=1e-6, rtol=1e-5)
 
 
 @torch.no_grad()
@@ -387,7 +387,7 @@ def test_what_cannot_be_edited_says_so() -> None:
 @torch.no_grad()
 def test_two_threads_edit_one_model_each_by_itself() -> None:
     model, given = model_of("gpt2", "sdpa"), inputs_of("gpt2")
-    before, found = run(model, given), {}
+    before, result = run(model, given), {}
     right = {}
     for head in (0, 1):
         with uwaga.edit(model, heads={("decoder", 1, head): 0.0}):
@@ -398,11 +398,11 @@ def test_two_threads_edit_one_model_each_by_itself() -> None:
         with torch.no_grad():
             with uwaga.edit(model, heads={("decoder", 1, head): 0.0}):
                 both.wait()
-                found[head] = run(model, given)
+                result[head] = run(model, given)
                 both.wait()
                 if head == 1:
                     assert first_left.wait(HANG)
-                    found["after the other left"] = run(model, given)
+                    result["after the other left"] = run(model, given)
             first_left.set()
 
     threads = [threading.Thread(target=edited, args=(head,)) for head in (0, 1)]
@@ -410,9 +410,9 @@ def test_two_threads_edit_one_model_each_by_itself() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert torch.equal(found[0], right[0])
-    assert torch.equal(found[1], right[1])
-    assert torch.equal(found["after the other left"], right[1])
+    assert torch.equal(result[0], right[0])
+    assert torch.equal(result[1], right[1])
+    assert torch.equal(result["after the other left"], right[1])
     assert torch.equal(run(model, given), before)
     assert model.config._attn_implementation == "sdpa"
 
@@ -439,12 +439,12 @@ def test_the_mean_leaves_padding_out_or_says_that_it_cannot(family: str, impleme
         ):
             run(model, given)
         return
-    found = []
+    results = []
     for value in ("mean", seen[0][given["attention_mask"].bool()].mean(0)):
         with uwaga.edit(model, heads={(*where, HEAD): value}):
             states = run(model, given)
-            found.append(states if family == "t5" else states[given["attention_mask"].bool()])
-    torch.testing.assert_close(*found, rtol=1e-5, atol=1e-5)
+            results.append(states if family == "t5" else states[given["attention_mask"].bool()])
+    torch.testing.assert_close(*results, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
@@ -454,9 +454,9 @@ def test_a_compiled_model_is_edited_too(implementation: str) -> None:
     compiled = torch.compile(model, backend="eager")
     before = run(compiled, given)
     with uwaga.edit(model, heads={("encoder", 1, 0): 0.0}):
-        found, expected = run(compiled, given), run(model, given)
-    torch.testing.assert_close(found, expected)
-    assert not torch.equal(found, before)
+        result, expected = run(compiled, given), run(model, given)
+    torch.testing.assert_close(result, expected)
+    assert not torch.equal(result, before)
     assert torch.equal(run(compiled, given), before)
     torch.compiler.reset()
 
@@ -502,8 +502,8 @@ def test_contexts_begin_and_end_in_any_order(
             else:
                 begun[n] = ExitStack()
                 begun[n].enter_context(edit(n) if n in of_edits else uwaga.watch(model))
-            found = run(model, given)
-            torch.testing.assert_close(found, expected[tuple(sorted(of_edits & begun.keys()))], atol=1e-5, rtol=1e-4)
+            result = run(model, given)
+            torch.testing.assert_close(result, expected[tuple(sorted(of_edits & begun.keys()))], atol=1e-5, rtol=1e-4)
             is_watched = bool(begun.keys() - of_edits)
             assert (model.config._attn_implementation.split("+")[0] == "uwaga") == (
                 is_watched or implementation == "uwaga"

@@ -63,12 +63,12 @@ def test_shares_of_all_parts_sum_to_the_logit_difference(name: str) -> None:
     given = inputs(model)
     logits = model(*given).logits
     answer, other = torch.tensor([3, 17]), 5
-    found = logit_attribution(model, *given, answer=answer, other=other)
+    result = logit_attribution(model, *given, answer=answer, other=other)
     difference = logits.gather(-1, answer[:, None, None].expand(-1, logits.shape[1], 1))[..., 0] - logits[..., other]
     exactly = tolerance(name)
-    torch.testing.assert_close(found.logits, difference, **exactly)
-    torch.testing.assert_close(found.total(), difference, **exactly)
-    assert len({where for where, _ in found.heads}) == (2 if len(given) == 2 else 1)
+    torch.testing.assert_close(result.logits, difference, **exactly)
+    torch.testing.assert_close(result.total(), difference, **exactly)
+    assert len({where for where, _ in result.heads}) == (2 if len(given) == 2 else 1)
     one = logit_attribution(model, *given, answer=5)
     torch.testing.assert_close(one.total(), logits[..., 5], **exactly)
     assert one.of_heads("decoder", 1, 2).shape == (len(one.feed_forward), one.heads["decoder", 0].shape[1])
@@ -82,8 +82,8 @@ def test_the_share_of_a_head_of_the_last_layer_is_what_its_ablation_takes_from_t
     """With the final norm held at the whole stream, removing the head's own output removes its share exactly."""
     model = MODELS[name]().double()
     given = inputs(model)
-    found = logit_attribution(model, *given, answer=3, other=5)
-    layer = max(n for kind, n in found.heads if kind == "decoder")
+    result = logit_attribution(model, *given, answer=3, other=5)
+    layer = max(n for kind, n in result.heads if kind == "decoder")
     from uwaga.inspect.logits import ResidualStream, _residuals
 
     stream = ResidualStream.of(model)
@@ -95,7 +95,7 @@ def test_the_share_of_a_head_of_the_last_layer_is_what_its_ablation_takes_from_t
     with uwaga.edit(model, heads={("decoder", layer, 1): 0.0}), _residuals(stream) as after:
         model(*given)
     lost = before.blocks[-1] - after.blocks[-1] - (before.feed_forward[layer] - after.feed_forward[layer])
-    torch.testing.assert_close((lost * share).sum(-1), found.heads["decoder", layer][:, 1], **tolerance(name))
+    torch.testing.assert_close((lost * share).sum(-1), result.heads["decoder", layer][:, 1], **tolerance(name))
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -104,25 +104,25 @@ def test_the_lens_ends_with_the_models_own_prediction(name: str) -> None:
     model = MODELS[name]()
     given = inputs(model)
     logits = model(*given).logits
-    found = logit_lens(model, *given, top=3, ids=given[-1])
+    result = logit_lens(model, *given, top=3, ids=given[-1])
     probabilities = logits.softmax(-1)
     most = probabilities.topk(3)
-    torch.testing.assert_close(found.probabilities[-1], most.values)
-    assert torch.equal(found.tokens[-1], most.indices)
-    torch.testing.assert_close(found.chosen[-1], probabilities.gather(-1, given[-1][..., None])[..., 0])
-    torch.testing.assert_close(found.entropy[-1], torch.distributions.Categorical(probabilities).entropy())
-    assert len(found.tokens) == len(found.entropy) > 2
-    assert (found.probabilities.sum(-1) <= 1.00001).all()
+    torch.testing.assert_close(result.probabilities[-1], most.values)
+    assert torch.equal(result.tokens[-1], most.indices)
+    torch.testing.assert_close(result.chosen[-1], probabilities.gather(-1, given[-1][..., None])[..., 0])
+    torch.testing.assert_close(result.entropy[-1], torch.distributions.Categorical(probabilities).entropy())
+    assert len(result.tokens) == len(result.entropy) > 2
+    assert (result.probabilities.sum(-1) <= 1.00001).all()
 
 
 @torch.no_grad()
 def test_the_lens_is_the_norm_and_the_head_of_every_hidden_state() -> None:
     model = gpt2()
     states = model(IDS, output_hidden_states=True).hidden_states
-    found = logit_lens(model, IDS, top=20)
+    result = logit_lens(model, IDS, top=20)
     for layer, state in enumerate(states):
         right = model.logits(model.norm(state)).softmax(-1)
-        torch.testing.assert_close(found.probabilities[layer], right.topk(20).values)
+        torch.testing.assert_close(result.probabilities[layer], right.topk(20).values)
 
 
 @torch.no_grad()
@@ -171,9 +171,9 @@ def output_by_hook(
         return (heads.flatten(-2),)
 
     remove = linear.register_forward_pre_hook(hook).remove
-    found = metric(model(CORRUPTED if source is not None else CLEAN))
+    result = metric(model(CORRUPTED if source is not None else CLEAN))
     remove()
-    return found if source is not None else seen[0]
+    return result if source is not None else seen[0]
 
 
 @pytest.mark.parametrize(
@@ -184,22 +184,22 @@ def output_by_hook(
 def test_each_patch_is_that_of_a_hook(heads: object, positions: object) -> None:
     model = gpt2()
     calls: list[tuple[int, int]] = []
-    found = activation_patching(
+    result = activation_patching(
         model, CLEAN, CORRUPTED, metric, kind="decoder", heads=heads, positions=positions,
         progress=lambda *at: calls.append(at),
     )  # fmt: skip
-    assert found.is_complete
-    assert calls == [(n + 1, found.values.numel()) for n in range(found.values.numel())]
-    head_list = [None] if found.heads is None else found.heads
-    spans = [None] if found.spans is None else found.spans
-    for n, layer in enumerate(found.layers):
+    assert result.is_complete
+    assert calls == [(n + 1, result.values.numel()) for n in range(result.values.numel())]
+    head_list = [None] if result.heads is None else result.heads
+    spans = [None] if result.spans is None else result.spans
+    for n, layer in enumerate(result.layers):
         source = output_by_hook(model, layer, None, None, None)
         for h, head in enumerate(head_list):
             for p, span in enumerate(spans):
                 right = output_by_hook(model, layer, head, source, span)
-                torch.testing.assert_close(found.values[n, h, p].float(), right, rtol=1e-5, atol=1e-5)
-    assert found.clean == float(metric(model(CLEAN)))
-    assert found.corrupted == float(metric(model(CORRUPTED)))
+                torch.testing.assert_close(result.values[n, h, p].float(), right, rtol=1e-5, atol=1e-5)
+    assert result.clean == float(metric(model(CLEAN)))
+    assert result.corrupted == float(metric(model(CORRUPTED)))
 
 
 @torch.no_grad()
@@ -214,8 +214,8 @@ def test_patching_everything_that_differs_restores_the_clean_metric() -> None:
     other = CLEAN.clone()
     other[0, 1] = 14
     with uwaga.edit(model, patch=patch):
-        found = metric(model(other))
-    torch.testing.assert_close(found, metric(model(CLEAN)))
+        result = metric(model(other))
+    torch.testing.assert_close(result, metric(model(CLEAN)))
 
 
 @torch.no_grad()
@@ -323,18 +323,18 @@ def dense_gradient(model: nn.Module, given: tuple[Tensor, ...], layer: int) -> T
 
 def test_gradient_maps_of_a_model_are_those_of_autograd_on_dense_weights() -> None:
     model = gpt2().double()
-    with activations(model, gradients=True) as found:
+    with activations(model, gradients=True) as result:
         model(IDS).logits[:, -1, 3].sum().backward()
     for layer in range(3):
         right = dense_gradient(model, (IDS,), layer)
         exactly = {"rtol": 1e-10, "atol": 1e-12}
-        torch.testing.assert_close(found["decoder", layer].gradient_map(positive=False).to_dense(), right, **exactly)
-        torch.testing.assert_close(found["decoder", layer].gradient_map().to_dense(), right.clamp(min=0), **exactly)
+        torch.testing.assert_close(result["decoder", layer].gradient_map(positive=False).to_dense(), right, **exactly)
+        torch.testing.assert_close(result["decoder", layer].gradient_map().to_dense(), right.clamp(min=0), **exactly)
     relevance = torch.eye(5, dtype=torch.float64).expand(2, 5, 5)
     for layer in range(3):
         bar = dense_gradient(model, (IDS,), layer).clamp(min=0).mean(1)
         relevance = relevance + bar @ relevance
-    torch.testing.assert_close(found.gradient_rollout("decoder"), relevance[:, -1], rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(result.gradient_rollout("decoder"), relevance[:, -1], rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", ["transformers gpt2", "transformers llama"])
@@ -346,21 +346,21 @@ def test_gradient_maps_of_transformers_are_those_of_eager_attention(name: str) -
     for weights in out.attentions:
         weights.retain_grad()
     out.logits[:, -1, 3].sum().backward()
-    with activations(model, gradients=True) as found:
+    with activations(model, gradients=True) as result:
         model(IDS).logits[:, -1, 3].sum().backward()
     for layer, weights in enumerate(out.attentions):
         right = (weights * weights.grad).detach()
-        torch.testing.assert_close(found["decoder", layer].gradient_map(positive=False).to_dense(), right, **close)
+        torch.testing.assert_close(result["decoder", layer].gradient_map(positive=False).to_dense(), right, **close)
 
 
 def test_activations_are_those_of_the_edited_pass_and_of_ragged_texts() -> None:
     model = gpt2()
-    with torch.no_grad(), uwaga.edit(model, heads={("decoder", 0, 0): 0.0}), activations(model, layers=[1]) as found:
+    with torch.no_grad(), uwaga.edit(model, heads={("decoder", 0, 0): 0.0}), activations(model, layers=[1]) as result:
         model(IDS)
     with torch.no_grad(), activations(model, layers=[1]) as plain:
         model(IDS)
-    assert list(found) == [("decoder", 1)]
-    assert not torch.equal(found["decoder", 1].query, plain["decoder", 1].query)
+    assert list(result) == [("decoder", 1)]
+    assert not torch.equal(result["decoder", 1].query, plain["decoder", 1].query)
     one = plain["decoder", 1]
     torch.testing.assert_close(one.map().to_dense() @ one.value, one.output)
     texts = ragged([[4, 5, 6], [7, 8, 9, 10]])
@@ -375,16 +375,16 @@ def test_activations_are_those_of_the_edited_pass_and_of_ragged_texts() -> None:
 
 def test_activations_that_are_missing_are_named() -> None:
     model = gpt2()
-    with activations(model, kinds=["decoder"]) as found, torch.no_grad():
+    with activations(model, kinds=["decoder"]) as result, torch.no_grad():
         model(IDS)
     with pytest.raises(
         KeyError, match=re.escape("Activations: there are none of ('cross', 0); there are decoder 0, 1, 2")
     ):
-        found["cross", 0]
+        result["cross", 0]
     with pytest.raises(ValueError, match=r"^Activations: the heads have no gradient: use activations"):
-        found["decoder", 0].gradient_map()
+        result["decoder", 0].gradient_map()
     with pytest.raises(ValueError, match="Activations: there are none of kind 'encoder'; there are decoder 0, 1, 2"):
-        found.gradient_maps("encoder")
+        result.gradient_maps("encoder")
     with (
         pytest.raises(
             ValueError, match=r"^activations: nothing was kept: GPT2Model computed no attention in this thread$"
@@ -392,4 +392,4 @@ def test_activations_that_are_missing_are_named() -> None:
         activations(model),
     ):
         pass
-    assert repr(found) == "Activations(decoder 0, 1, 2)"
+    assert repr(result) == "Activations(decoder 0, 1, 2)"

@@ -107,8 +107,8 @@ def test_maps_are_those_that_transformers_gives(name: str, tmp_path: Path) -> No
     assert {kind for kind, _ in recording.maps} == set(names)
     for kind, field in names.items():
         for layer, weights in enumerate(float32[field]):
-            found = recording.maps[(kind, layer)].to_dense()
-            assert_as_exact(found, weights, lambda field=field, layer=layer: float64()[field][layer])
+            result = recording.maps[(kind, layer)].to_dense()
+            assert_as_exact(result, weights, lambda field=field, layer=layer: float64()[field][layer])
 
 
 @pytest.mark.parametrize(
@@ -146,9 +146,9 @@ def test_the_maps_of_a_generation_are_those_of_one_pass_over_its_text(name: str,
         return torch.cat([x.flatten() for x in matrices])
 
     # Together: where the texts end early, the map of one layer holds few weights (tolerance.py).
-    found, peer = weights(recording), weights(whole)
-    assert [x.shape for x in found] == [x.shape for x in peer]
-    assert_as_exact(flat(found), flat(peer), right)
+    result, peer = weights(recording), weights(whole)
+    assert [x.shape for x in result] == [x.shape for x in peer]
+    assert_as_exact(flat(result), flat(peer), right)
 
 
 @torch.no_grad()
@@ -251,7 +251,7 @@ def test_cross_attention_alone_is_followed_through_a_generation() -> None:
         generate(model, PROMPTS, max_new_tokens=9, do_sample=True, seed=1)
     assert list(recording.maps) == [("cross", 1)]
     pairs = zip(recording.maps[("cross", 1)], whole.maps[("cross", 1)], strict=True)
-    assert all(torch.equal(found.to_dense(), of_all.to_dense()[:1]) for found, of_all in pairs)
+    assert all(torch.equal(value.to_dense(), of_all.to_dense()[:1]) for value, of_all in pairs)
 
 
 @torch.no_grad()
@@ -278,7 +278,7 @@ def test_watches_nest_and_leave_nothing_behind() -> None:
 def test_what_other_threads_compute_is_not_recorded() -> None:
     model, ids, others = bert(), torch.tensor([[4, 5, 6]]), torch.tensor([[7, 8, 9, 10]])
     began, first_ran, second_ran, first_ended = (threading.Event() for _ in range(4))
-    found: list[uwaga.Recording] = []
+    results: list[uwaga.Recording] = []
 
     @torch.no_grad()
     def second() -> None:
@@ -289,7 +289,7 @@ def test_what_other_threads_compute_is_not_recorded() -> None:
             second_ran.set()
             assert first_ended.wait(HANG)
             model(others)
-        found.append(recording)
+        results.append(recording)
 
     thread = threading.Thread(target=second)
     with uwaga.watch(model) as recording:
@@ -301,8 +301,8 @@ def test_what_other_threads_compute_is_not_recorded() -> None:
     first_ended.set()
     thread.join()
     assert recording.tokens == {"encoder": [["4", "5", "6"]]}
-    assert found[0].tokens == {"encoder": [["7", "8", "9", "10"]]}
-    assert {m.shape[-2] for m in found[0].maps.values()} == {4}
+    assert results[0].tokens == {"encoder": [["7", "8", "9", "10"]]}
+    assert {m.shape[-2] for m in results[0].maps.values()} == {4}
     assert not any(getattr(module, "watchers", ()) for module in model.modules())
 
 

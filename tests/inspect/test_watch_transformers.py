@@ -57,14 +57,14 @@ def check(model: nn.Module, kinds: dict[str, str], rows: dict[str, Tensor], **in
     for kind, name in kinds.items():
         assert len([other for other, _ in recording.maps if other == kind]) == len(eager[name])
         for layer, peer in enumerate(eager[name]):
-            found = recording.maps[(kind, layer)].to_dense()
-            assert found.shape == peer.shape
-            is_token = rows[kind].bool()[:, None].expand(found.shape[:3])
+            result = recording.maps[(kind, layer)].to_dense()
+            assert result.shape == peer.shape
+            is_token = rows[kind].bool()[:, None].expand(result.shape[:3])
 
             def right(name: str = name, layer: int = layer, is_token: Tensor = is_token) -> Tensor:
                 return exact()[name][layer][is_token]
 
-            assert_as_exact(found[is_token], peer[is_token], right)
+            assert_as_exact(result[is_token], peer[is_token], right)
 
 
 @pytest.mark.parametrize("family", ENCODERS)
@@ -94,7 +94,7 @@ def test_maps_of_encoders_with_decoders_are_eager_attention(family: str) -> None
 
 
 @torch.no_grad()
-def check_passes(found: uwaga.Recording, model: nn.Module, kinds: tuple[str, ...], **inputs: Tensor) -> None:
+def check_passes(result: uwaga.Recording, model: nn.Module, kinds: tuple[str, ...], **inputs: Tensor) -> None:
     """The maps of several passes lie no farther from one pass in float64 than twice what one in float32 does, and a unit."""
     with uwaga.watch(model) as whole:
         model(**inputs)
@@ -106,7 +106,7 @@ def check_passes(found: uwaga.Recording, model: nn.Module, kinds: tuple[str, ...
             in_float64(**inputs)
         return watched
 
-    assert found.tokens == whole.tokens
+    assert result.tokens == whole.tokens
     for where in [where for where in whole.maps if where[0] in kinds]:
 
         def weights(recording: uwaga.Recording, where: tuple[str, int] = where) -> Tensor:
@@ -114,7 +114,7 @@ def check_passes(found: uwaga.Recording, model: nn.Module, kinds: tuple[str, ...
             # What an encoder computes at padding is undefined, and another number in float64.
             return dense.transpose(1, 2)[inputs["attention_mask"].bool()] if where[0] == "encoder" else dense
 
-        assert_as_exact(weights(found), weights(whole), lambda weights=weights: weights(right()))
+        assert_as_exact(weights(result), weights(whole), lambda weights=weights: weights(right()))
 
 
 @pytest.mark.parametrize("how", ["greedy", "drawn", "left padding", "static cache", "beams"])
@@ -175,12 +175,12 @@ def drafted(family: str) -> tuple[nn.Module, uwaga.Recording, Tensor]:
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 def test_drafts_that_were_thrown_away_are_in_no_map(family: str) -> None:
     model, recording, text = drafted(family)
-    found = recording.of(text)
-    assert found.tokens == {"decoder": [[str(each) for each in text[0, :-1].tolist()]]}
+    result = recording.of(text)
+    assert result.tokens == {"decoder": [[str(each) for each in text[0, :-1].tolist()]]}
     with torch.no_grad():
         whole = model(text[:, :-1], output_attentions=True, use_cache=False).attentions
     for layer, expected in enumerate(whole):
-        torch.testing.assert_close(found.maps[("decoder", layer)].to_dense(), expected, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(result.maps[("decoder", layer)].to_dense(), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_drafts_in_a_window_are_refused() -> None:
@@ -225,7 +225,7 @@ def test_a_model_attends_as_before_also_after_an_exception() -> None:
 def test_a_watch_of_another_thread_outlives_the_one_that_began_before_it() -> None:
     model, ids = tiny.make("llama", DECODERS["llama"], transformers.AutoModel), tiny.tokens(1, 5)
     began, first_ended = threading.Event(), threading.Event()
-    found: list[uwaga.Recording] = []
+    results: list[uwaga.Recording] = []
 
     @torch.no_grad()
     def second() -> None:
@@ -233,7 +233,7 @@ def test_a_watch_of_another_thread_outlives_the_one_that_began_before_it() -> No
             began.set()
             assert first_ended.wait(HANG)
             model(ids)
-        found.append(recording)
+        results.append(recording)
 
     thread, before = threading.Thread(target=second), model.config._attn_implementation
     with uwaga.watch(model):
@@ -242,7 +242,7 @@ def test_a_watch_of_another_thread_outlives_the_one_that_began_before_it() -> No
         model(ids)
     first_ended.set()
     thread.join()
-    assert found
+    assert results
     assert model.config._attn_implementation == before
 
 

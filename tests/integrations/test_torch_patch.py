@@ -64,9 +64,9 @@ CALLS = {
 def test_what_is_served_gives_what_pytorch_gives(served: list, name: str) -> None:
     expected = CALLS[name](SDPA)
     with patch_torch():
-        found = CALLS[name](F.scaled_dot_product_attention)
+        result = CALLS[name](F.scaled_dot_product_attention)
     assert served == ["cpu"]
-    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(result, expected)
 
 
 HALF = [x.bfloat16() for x in (Q, K, V)]
@@ -74,10 +74,10 @@ HALF = [x.bfloat16() for x in (Q, K, V)]
 
 def test_bfloat16_is_as_exact_as_pytorchs(served: list, assert_as_exact) -> None:
     with patch_torch():
-        found = F.scaled_dot_product_attention(*HALF)
+        output = F.scaled_dot_product_attention(*HALF)
     assert served == ["cpu"]
-    assert found.dtype == torch.bfloat16
-    assert_as_exact(found, SDPA(*HALF), lambda: SDPA(*(x.double() for x in HALF)))
+    assert output.dtype == torch.bfloat16
+    assert_as_exact(output, SDPA(*HALF), lambda: SDPA(*(x.double() for x in HALF)))
 
 
 ELSEWHERE = {
@@ -97,13 +97,13 @@ ELSEWHERE = {
 @pytest.mark.parametrize("name", ELSEWHERE)
 def test_what_is_not_served_goes_to_pytorch(served: list, name: str) -> None:
     with patch_torch():
-        found = ELSEWHERE[name](F.scaled_dot_product_attention)
+        result = ELSEWHERE[name](F.scaled_dot_product_attention)
     expected = ELSEWHERE[name](SDPA)
     assert served == []
-    assert found.shape == expected.shape
-    assert found.device == expected.device
-    if found.device.type == "cpu":
-        torch.testing.assert_close(found, expected, equal_nan=True)
+    assert result.shape == expected.shape
+    assert result.device == expected.device
+    if result.device.type == "cpu":
+        torch.testing.assert_close(result, expected, equal_nan=True)
 
 
 def test_a_kernel_that_was_asked_for_is_left_to_pytorch(served: list) -> None:
@@ -141,10 +141,10 @@ ERRORS = {
 def test_what_pytorch_refuses_is_refused_in_its_words(name: str) -> None:
     with pytest.raises((RuntimeError, IndexError, TypeError)) as expected:
         ERRORS[name](SDPA)
-    with patch_torch(), pytest.raises((RuntimeError, IndexError, TypeError)) as found:
+    with patch_torch(), pytest.raises((RuntimeError, IndexError, TypeError)) as result:
         ERRORS[name](F.scaled_dot_product_attention)
-    assert found.type is expected.type
-    assert str(found.value).splitlines()[0] == str(expected.value).splitlines()[0]
+    assert result.type is expected.type
+    assert str(result.value).splitlines()[0] == str(expected.value).splitlines()[0]
 
 
 def _loss(query: torch.Tensor, **options) -> torch.Tensor:
@@ -205,9 +205,9 @@ def test_what_transforms_see_is_what_pytorch_shows_them(served: list, name: str)
     expected = transformed()
     with patch_torch():
         torch.manual_seed(0)
-        found = transformed()
+        result = transformed()
     assert bool(served) == (name in TRANSFORMED)
-    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(result, expected)
 
 
 def test_a_batch_of_gradients_is_a_loop() -> None:
@@ -215,9 +215,9 @@ def test_a_batch_of_gradients_is_a_loop() -> None:
     weights = torch.stack([_x(2, 4, 5, 6, seed=n) for n in range(3)])
     with patch_torch():
         out = F.scaled_dot_product_attention(query, K, V, MASK)
-    (found,) = torch.autograd.grad(out, query, weights, is_grads_batched=True, retain_graph=True)
+    (result,) = torch.autograd.grad(out, query, weights, is_grads_batched=True, retain_graph=True)
     loop = [torch.autograd.grad(out, query, weight, retain_graph=True)[0] for weight in weights]
-    assert torch.equal(found, torch.stack(loop))
+    assert torch.equal(result, torch.stack(loop))
 
 
 def test_gradients_and_dropout_go_through(served: list) -> None:
@@ -235,10 +235,10 @@ def test_autocast_casts_as_pytorch_does(served: list, assert_as_exact) -> None:
     with torch.autocast("cpu", torch.bfloat16):
         expected = SDPA(Q, K, V, _x(5, 7))
         with patch_torch():
-            found = F.scaled_dot_product_attention(Q, K, V, _x(5, 7))
+            output = F.scaled_dot_product_attention(Q, K, V, _x(5, 7))
     assert served == ["cpu"]
-    assert found.dtype == expected.dtype == torch.bfloat16
-    assert_as_exact(found, expected, lambda: SDPA(*(x.double() for x in (*HALF, _x(5, 7).bfloat16()))))
+    assert output.dtype == expected.dtype == torch.bfloat16
+    assert_as_exact(output, expected, lambda: SDPA(*(x.double() for x in (*HALF, _x(5, 7).bfloat16()))))
 
 
 def test_modules_gain_without_change(served: list) -> None:
@@ -247,9 +247,9 @@ def test_modules_gain_without_change(served: list) -> None:
     mask = torch.nn.Transformer.generate_square_subsequent_mask(5)
     expected = layer(x, memory, tgt_mask=mask)
     with patch_torch():
-        found = layer(x, memory, tgt_mask=mask)
+        result = layer(x, memory, tgt_mask=mask)
     assert served == ["cpu", "cpu"]
-    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(result, expected)
 
 
 @pytest.mark.slow
@@ -315,9 +315,9 @@ SUBCLASSES = {
 def test_tensor_subclasses_give_what_they_gave(name: str) -> None:
     expected = SUBCLASSES[name]()
     with patch_torch():
-        found = SUBCLASSES[name]()
-    assert type(found) is type(expected)
-    torch.testing.assert_close(found.as_subclass(torch.Tensor), expected.as_subclass(torch.Tensor))
+        result = SUBCLASSES[name]()
+    assert type(result) is type(expected)
+    torch.testing.assert_close(result.as_subclass(torch.Tensor), expected.as_subclass(torch.Tensor))
 
 
 @pytest.mark.slow
@@ -329,8 +329,8 @@ def test_causal_biases_compile(make) -> None:
         compiled = torch.compile(
             lambda q: F.scaled_dot_product_attention(q, K, V, mask), fullgraph=True, backend="aot_eager"
         )
-        found = compiled(Q)
-    torch.testing.assert_close(found, SDPA(Q, K, V, mask))
+        result = compiled(Q)
+    torch.testing.assert_close(result, SDPA(Q, K, V, mask))
 
 
 def test_overrides_see_the_function_that_has_the_name(served: list) -> None:
@@ -447,10 +447,10 @@ VARLEN_ERRORS = {
 def test_varlen_refuses_as_before(name: str) -> None:
     with pytest.raises((ValueError, RuntimeError)) as expected:
         VARLEN_ERRORS[name](VARLEN)
-    with patch_torch(), pytest.raises((ValueError, RuntimeError)) as found:
+    with patch_torch(), pytest.raises((ValueError, RuntimeError)) as result:
         VARLEN_ERRORS[name](varlen.varlen_attn)
-    assert found.type is expected.type
-    assert str(found.value) == str(expected.value)
+    assert result.type is expected.type
+    assert str(result.value) == str(expected.value)
 
 
 def test_offsets_that_lie_are_an_error() -> None:

@@ -49,8 +49,8 @@ def test_one_graph(family: str) -> None:
     torch._dynamo.reset()
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
     with torch.no_grad():
-        found, plain = (run(input_ids=ids, attention_mask=mask)[0][mask.bool()] for run in (compiled, model))
-    torch.testing.assert_close(found, plain)
+        result, plain = (run(input_ids=ids, attention_mask=mask)[0][mask.bool()] for run in (compiled, model))
+    torch.testing.assert_close(result, plain)
 
 
 def counting() -> tuple[Callable, list[int]]:
@@ -87,13 +87,13 @@ def test_a_generation_with_a_static_cache_is_one_graph(family: str, whose: str, 
     torch._dynamo.reset()
     if whose == "user":
         model.forward = torch.compile(model.forward, **compiler)
-        found = generated(model, side)
+        result = generated(model, side)
     else:
         config = transformers.CompileConfig(**compiler, mode=None)
         config._compile_all_devices = True
-        found = generated(model, side, compile_config=config)
+        result = generated(model, side, compile_config=config)
     assert len(graphs) == (2 if whose == "user" else 1)
-    assert torch.equal(found, theirs)
+    assert torch.equal(result, theirs)
 
 
 def test_a_window_in_a_static_cache_makes_no_more_graphs_than_eager_attention() -> None:

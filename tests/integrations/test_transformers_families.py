@@ -54,18 +54,18 @@ def made(family: str, **more: int) -> nn.Module:
 
 def inputs(model: nn.Module, ids: Tensor, mask: Tensor) -> dict[str, Tensor]:
     """Positions as `generate` counts them, where the model takes any, and for a pair what its decoder reads."""
-    found = {"input_ids": ids, "attention_mask": mask}
+    result = {"input_ids": ids, "attention_mask": mask}
     if model.config.is_encoder_decoder:
-        found["decoder_input_ids"] = IDS[:, :4]
+        result["decoder_input_ids"] = IDS[:, :4]
     elif "position_ids" in inspect.signature(model.forward).parameters:
-        found["position_ids"] = (mask.cumsum(1) - 1).clamp(min=0)
-    return found
+        result["position_ids"] = (mask.cumsum(1) - 1).clamp(min=0)
+    return result
 
 
 def results(model: nn.Module, ids: Tensor, mask: Tensor) -> Tensor:
     """What the model gives for tokens that are no padding."""
-    found = model(**inputs(model, ids, mask), use_cache=False)[0]
-    return found if model.config.is_encoder_decoder else found[mask.bool()]
+    result = model(**inputs(model, ids, mask), use_cache=False)[0]
+    return result if model.config.is_encoder_decoder else result[mask.bool()]
 
 
 def gradients(model: nn.Module, losses: list[Tensor]) -> Tensor:

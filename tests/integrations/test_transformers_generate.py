@@ -77,13 +77,13 @@ def test_a_prompt_in_pieces(family: str) -> None:
     model = tiny.make(family, tiny.DECODERS[family], transformers.AutoModelForCausalLM)
 
     def run(model: nn.Module) -> Tensor:
-        cache, found = None, []
+        cache, result = None, []
         with torch.no_grad():
             for first, last in ((0, 3), (3, 4), (4, 6)):
                 made = model(IDS[:, first:last], **tiny.cached(model, cache), use_cache=True)
                 cache = made.past_key_values
-                found.append(made.logits)
-        return torch.cat(found, 1)
+                result.append(made.logits)
+        return torch.cat(result, 1)
 
     def exact() -> Tensor:
         with torch.no_grad():
@@ -114,13 +114,13 @@ def test_attention_changes_over_and_back(family: str) -> None:
     maker = transformers.AutoModelForSeq2SeqLM if family == "bart" else transformers.AutoModelForCausalLM
     model = tiny.make(family, (tiny.DECODERS | tiny.PAIRS)[family], maker)
     ids = {"input_ids": IDS, "attention_mask": LEFT} | ({"decoder_input_ids": IDS} if family == "bart" else {})
-    found: dict[str, Tensor] = {}
+    results: dict[str, Tensor] = {}
     for name in ("eager", "uwaga", "sdpa", "uwaga", "eager", "sdpa"):
-        model.set_attn_implementation(name if len(found) < 2 else {"": name})
+        model.set_attn_implementation(name if len(results) < 2 else {"": name})
         assert model.config._attn_implementation == name
         with torch.no_grad():
             logits = model(**ids).logits
-        assert torch.equal(found.setdefault(name, logits), logits)
+        assert torch.equal(results.setdefault(name, logits), logits)
 
 
 @pytest.mark.slow

@@ -150,8 +150,10 @@ def test_cross_attention_without_a_mask() -> None:
 
     def run(model: nn.Module) -> Tensor:
         with torch.no_grad():
-            found = model(ids, cross_attention_states=image.to(model.dtype), use_cache=False, output_hidden_states=True)
-        return found.hidden_states[-1]  # the logits are float32 in float64, too
+            result = model(
+                ids, cross_attention_states=image.to(model.dtype), use_cache=False, output_hidden_states=True
+            )
+        return result.hidden_states[-1]  # the logits are float32 in float64, too
 
     exact = copy.deepcopy(model).double()
     tiny.agrees(model, run, lambda: run(exact))
@@ -162,9 +164,9 @@ def test_a_layer_that_says_it_is_causal_where_the_model_wants_no_mask() -> None:
     layer = nn.Identity()
     layer.is_causal = True
     query, key, value = torch.randn(3, 1, 2, 5, 8)
-    found, _ = uwaga_attention(layer, query, key, value, None)
+    result, _ = uwaga_attention(layer, query, key, value, None)
     expected = torch.nn.functional.scaled_dot_product_attention(query, key, value).transpose(1, 2)
-    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(result, expected)
     told, _ = uwaga_attention(layer, query, key, value, None, is_causal=True)
     causal = torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True).transpose(1, 2)
     torch.testing.assert_close(told, causal)
@@ -289,13 +291,13 @@ def test_where_it_cannot_be_told_a_warning_says_so_once() -> None:
     mask = lazy_mask(BATCH, LENGTH, LENGTH, mask_function=bidirectional_mask_function, attention_mask=padding)
     expected = torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=padding[:, None, None])
     with pytest.warns(UserWarning, match="it cannot be told") as raised:
-        found = [uwaga_attention(nn.Identity(), query, key, value, mask)[0] for _ in range(2)]
+        results = [uwaga_attention(nn.Identity(), query, key, value, mask)[0] for _ in range(2)]
     assert [str(each.message) for each in raised] == [
         "attn_implementation='uwaga': it cannot be told whether Identity attends to its own input, since its forward was called "
         "without the module's __call__ or without states; the padding of a batch is masked there, and computed in the layers "
         "around it"
     ]
-    for each in found:
+    for each in results:
         torch.testing.assert_close(each, expected.transpose(1, 2))
 
 
@@ -371,9 +373,9 @@ def test_hooks_that_write_into_states(family: str) -> None:
     def run(model: nn.Module) -> Tensor:
         first = model.layers[0].self_attn.o_proj if family == "llama" else model.encoder.layer[0].attention.output.dense
         hook = first.register_forward_pre_hook(turn_off)
-        found = states(tiny.tokens(BATCH, LENGTH), mask_of("right"))(model)
+        result = states(tiny.tokens(BATCH, LENGTH), mask_of("right"))(model)
         hook.remove()
-        return found
+        return result
 
     tiny.agrees(model, run)
 
@@ -420,10 +422,10 @@ def test_masks_of_the_caller_of_another_type_than_the_model(of_mask: torch.dtype
     query, key, value = torch.randn(3, 2, 2, 5, 8, generator=torch.Generator().manual_seed(0)).to(of_model)
     seen = torch.ones(5, 5, dtype=torch.bool).tril()
     added = torch.full((2, 1, 5, 5), 0.5, dtype=of_mask).masked_fill(~seen, torch.finfo(of_mask).min)
-    found, _ = uwaga_attention(nn.Identity(), query, key, value, added)
+    result, _ = uwaga_attention(nn.Identity(), query, key, value, added)
     expected, _ = uwaga_attention(nn.Identity(), query, key, value, seen.expand(2, 1, 5, 5))
-    assert found.dtype == of_model
-    torch.testing.assert_close(found, expected)
+    assert result.dtype == of_model
+    torch.testing.assert_close(result, expected)
 
 
 @pytest.mark.parametrize("side", ["none", "right", "left"])

@@ -157,6 +157,6 @@ def test_attentions_of_a_whole_model_are_asked_for_call_by_call() -> None:
 
 
 def test_a_transformers_without_the_place_where_documents_are_found_is_a_warning() -> None:
-    with pytest.warns(UserWarning, match="documents that position_ids alone separate see each other") as found:
+    with pytest.warns(UserWarning, match="documents that position_ids alone separate see each other") as result:
         register._find_documents(SimpleNamespace())
-    assert len(found) == 1
+    assert len(result) == 1

@@ -73,20 +73,20 @@ TURN_PLAIN: dict[str, Callable[[Tensor], Tensor]] = {
 def test_operations_on_tokens(name: str) -> None:
     packed, run = states(), STAY[name]
     whole = packed.packing.unpack(packed.values)
-    found, expected = run(packed), run(whole)
-    assert isinstance(found, PackedStates)
-    assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
-    seen = TOKENS[:, None, :, None] if found.heads_first else TOKENS.reshape(B, N, *[1] * (expected.dim() - 2))
-    torch.testing.assert_close(torch.where(seen, found.plain(), 0), torch.where(seen, expected, 0))
+    result, expected = run(packed), run(whole)
+    assert isinstance(result, PackedStates)
+    assert (result.shape, result.dtype) == (expected.shape, expected.dtype)
+    seen = TOKENS[:, None, :, None] if result.heads_first else TOKENS.reshape(B, N, *[1] * (expected.dim() - 2))
+    torch.testing.assert_close(torch.where(seen, result.plain(), 0), torch.where(seen, expected, 0))
 
 
 @pytest.mark.parametrize("name", TURN_PLAIN)
 def test_operations_on_everything(name: str) -> None:
     packed, run = states(), TURN_PLAIN[name]
     whole = packed.packing.unpack(packed.values)
-    found = run(packed)
-    assert type(found) is Tensor
-    assert torch.equal(found, run(whole))
+    result = run(packed)
+    assert type(result) is Tensor
+    assert torch.equal(result, run(whole))
 
 
 def test_padding_is_zero_and_the_plain_tensor_is_the_same_every_time() -> None:
@@ -146,19 +146,19 @@ def test_what_is_written_into_a_view_is_in_its_base_and_the_other_way_round(view
         seen = VIEWS[view](x)
         WRITES[write](seen if into == "view" else x)
         x.late = seen
-    for found, expected in ((packed, whole), (packed.late, whole.late)):
+    for value, expected in ((packed, whole), (packed.late, whole.late)):
         rows = TOKENS.reshape(B, N, *[1] * (expected.dim() - 2))
         if expected.shape[1] != N:  # heads first
             rows = rows.transpose(1, 2)
-        assert torch.equal(torch.where(rows, plain(found), 0), torch.where(rows, expected, 0))
+        assert torch.equal(torch.where(rows, plain(value), 0), torch.where(rows, expected, 0))
 
 
 def test_states_of_other_tokens_meet_as_plain_tensors() -> None:
     other = Packing.of(torch.tensor([[1, 1, 0, 0], [1, 1, 0, 0], [1, 1, 0, 0]]).bool())
     left, right = states(), states(other, seed=5)
-    found = left + right
-    assert type(found) is Tensor
-    assert torch.equal(found, left.plain() + right.plain())
+    result = left + right
+    assert type(result) is Tensor
+    assert torch.equal(result, left.plain() + right.plain())
 
 
 def test_all_states_turn_plain_in_the_last_layer() -> None:

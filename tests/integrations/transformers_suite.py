@@ -61,23 +61,23 @@ def outcomes(suite: Path, implementation: str) -> dict[str, str]:
     command += ["-k", f"Test_ and not ({' or '.join(LEFT_OUT)})", f"--junitxml={report}"]
     given = {"UWAGA_SUITE": str(suite), "SUITE_IMPLEMENTATION": implementation, "PYTHONPATH": paths}
     subprocess.run(command, env=os.environ | given, check=False)
-    found = {}
+    results = {}
     for case in ElementTree.parse(report).iter("testcase"):
         kinds = {child.tag for child in case}
         name = f"{case.get('classname', '').rpartition('.')[2]}::{case.get('name')}"
-        found[name] = "failed" if kinds & {"failure", "error"} else "skipped" if "skipped" in kinds else "passed"
-    return found
+        results[name] = "failed" if kinds & {"failure", "error"} else "skipped" if "skipped" in kinds else "passed"
+    return results
 
 
 def main(folder: str) -> int:
     Path(folder).mkdir(parents=True, exist_ok=True)
     suite = download(Path(folder).resolve())
-    found = {name: outcomes(suite, name) for name in ("sdpa", "uwaga")}
-    for name, tests in found.items():
+    by_name = {name: outcomes(suite, name) for name in ("sdpa", "uwaga")}
+    for name, tests in by_name.items():
         counts = [f"{list(tests.values()).count(kind):,} {kind}" for kind in ("passed", "failed", "skipped")]
         sys.stdout.write(f"{name}: {', '.join(counts)}\n")
     others = sorted(
-        test for test, how in found["uwaga"].items() if how == "failed" and found["sdpa"].get(test) == "passed"
+        test for test, how in by_name["uwaga"].items() if how == "failed" and by_name["sdpa"].get(test) == "passed"
     )
     sys.stdout.write("".join(f"passed with sdpa alone: {test}\n" for test in others))
     return int(any(not test.endswith(NAMED_SDPA) for test in others))

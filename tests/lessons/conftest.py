@@ -34,8 +34,8 @@ class Numbers:
         rule = self.facts[name]["source"]
         rule = rule["rules"][column] if rule["op"] == "columns" else rule
         terms = [self._terms(each, rule.get("over", 1), cell) for each in rule["from"]]
-        found = _OPERATIONS[rule["op"]](rule, *terms)
-        return None if found is None else float(found)
+        result = _OPERATIONS[rule["op"]](rule, *terms)
+        return None if result is None else float(result)
 
     def _terms(self, reference: Mapping[str, Any], over: int, cell: Cell) -> NDArray[np.float64]:
         places = [

@@ -83,16 +83,16 @@ def test_every_line_gives_the_numbers_beside_it(example: Example) -> None:
     for name, wanted in GIVES.items():
         step = steps[name]
         layer = layer_of(example, heads=1 if name == "vectors" else example.heads)
-        found = run(step.code, names | {"layer": layer})
-        for each, id in zip(found, wanted, strict=True):
+        result = run(step.code, names | {"layer": layer})
+        for each, id in zip(result, wanted, strict=True):
             torch.testing.assert_close(each.reshape(matrix(step, id).shape), matrix(step, id))
     weights = matrix(steps["softmax"], "weights")
     for i in range(len(example.tokens)):
-        (found,) = run(steps["weighted"].code, names | {"weights": weights, "i": i})
-        assert torch.equal(found, matrix(steps["weighted"], "weighted")[i])
+        (result,) = run(steps["weighted"].code, names | {"weights": weights, "i": i})
+        assert torch.equal(result, matrix(steps["weighted"], "weighted")[i])
     if x.shape[1] % 2 == 0:
-        (found,) = run(steps["positions"].code, names)
-        assert torch.equal(found, matrix(steps["positions"], "x_placed"))
+        (result,) = run(steps["positions"].code, names)
+        assert torch.equal(result, matrix(steps["positions"], "x_placed"))
         assert isinstance(SinusoidalPositions(x.shape[1]), torch.nn.Module)
     else:
         assert steps["positions"].code == ""
@@ -126,9 +126,9 @@ def test_the_lines_of_the_encoder_and_the_decoder_give_the_numbers_beside_them(e
     close(run(steps["architecture"].code, names), whole)
 
 
-def close(found: list[torch.Tensor], expected: torch.Tensor) -> None:
+def close(result: list[torch.Tensor], expected: torch.Tensor) -> None:
     """LayerNorm divides by as little as sqrt(1e-5), so rounding errors grow by up to 316."""
-    torch.testing.assert_close(found[0], expected, rtol=1e-4, atol=1e-3)
+    torch.testing.assert_close(result[0], expected, rtol=1e-4, atol=1e-3)
 
 
 @settings(max_examples=12, deadline=None)
@@ -174,8 +174,8 @@ def test_the_entropy_of_the_scaling_step() -> None:
     measured = matrix(step, "saturation")
     generator = torch.Generator().manual_seed(0)
     q, k = (torch.randn(n, int(measured[0, 0]), generator=generator) for n in (256, 32))
-    (found,) = run(step.code, {"uwaga": uwaga, "q": q, "k": k, "v": torch.zeros(len(k), 1)})
-    torch.testing.assert_close(found, measured[0, 1])
+    (result,) = run(step.code, {"uwaga": uwaga, "q": q, "k": k, "v": torch.zeros(len(k), 1)})
+    torch.testing.assert_close(result, measured[0, 1])
 
 
 @settings(max_examples=10, deadline=None)

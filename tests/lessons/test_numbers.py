@@ -24,9 +24,9 @@ def softmax(scores: NDArray[np.float64], visible: NDArray[np.bool_] | None = Non
     return np.divide(exponentials, sums, out=np.zeros_like(exponentials), where=sums > 0)
 
 
-def near(found: NDArray[np.float64], expected: NDArray[np.float64]) -> None:
+def near(result: NDArray[np.float64], expected: NDArray[np.float64]) -> None:
     # float32 sums of a few products of numbers up to 10.
-    np.testing.assert_allclose(found, expected, atol=2e-5, rtol=1e-5)
+    np.testing.assert_allclose(result, expected, atol=2e-5, rtol=1e-5)
 
 
 def test_the_six_steps(numbers: Numbers) -> None:

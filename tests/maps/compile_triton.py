@@ -63,9 +63,9 @@ def _ptxas(ptx: str, capability: int) -> tuple[int, int]:
         name = f"sm_{capability}" + "a" * (capability >= 90)
         command = [program, "-v", f"--gpu-name={name}", file.name, "-o", "/dev/null"]
         said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
-    found = re.search(r"Used (\d+) registers", said), re.search(r"(\d+) bytes spill stores", said)
-    assert all(found), said
-    return int(found[0][1]), int(found[1][1])
+    result = re.search(r"Used (\d+) registers", said), re.search(r"(\d+) bytes spill stores", said)
+    assert all(result), said
+    return int(result[0][1]), int(result[1][1])
 
 
 def _read_everything(m: AttentionMap, k: int = 8) -> None:

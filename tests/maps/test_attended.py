@@ -54,13 +54,13 @@ def test_the_output_is_the_weights_times_the_values(impl: str, name: str) -> Non
     output, lse, m = attend(query, key, value, **OPTIONS[name], impl=impl, entropy=True, topk=3)
     torch.testing.assert_close(output, m.to_dense() @ value.repeat_interleave(2, dim=1))
     alone = AttentionMap(query, key, **OPTIONS[name], impl=impl)
-    for found, expected in (
+    for result, expected in (
         (lse, alone.lse),
         (m.entropy(), alone.entropy()),
         (m.topk(3).weights, alone.topk(3).weights),
         (m.to_dense(), alone.to_dense()),
     ):
-        torch.testing.assert_close(found, expected)
+        torch.testing.assert_close(result, expected)
     assert torch.equal(m.peak().position, alone.peak().position)
     assert repr(m) == repr(alone)
 
@@ -89,9 +89,9 @@ def test_output_lse_and_map_are_differentiable(impl: str | None, name: str) -> N
     dense = AttentionMap(*operands[:2], **OPTIONS[name]).to_dense().detach()
     torch.testing.assert_close(m.entropy(), torch.special.entr(dense).sum(-1))
     seen = expected.lse.isfinite()
-    found = torch.autograd.grad(output.sum() + lse[seen].sum() + m.lse[seen].sum(), operands)
+    result = torch.autograd.grad(output.sum() + lse[seen].sum() + m.lse[seen].sum(), operands)
     wanted = torch.autograd.grad(expected.output.sum() + 2 * expected.lse[seen].sum(), operands)
-    for x, y in zip(found, wanted, strict=True):
+    for x, y in zip(result, wanted, strict=True):
         torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-4)
 
 
@@ -119,9 +119,9 @@ def test_ragged_in_ragged_out(impl: str) -> None:
 
 
 def test_the_result_has_names() -> None:
-    found = attend(*_operands())
-    assert found._fields == ("output", "lse", "map")
-    assert type(found) is uwaga.maps.Attended
+    output = attend(*_operands())
+    assert output._fields == ("output", "lse", "map")
+    assert type(output) is uwaga.maps.Attended
     assert uwaga.attend is uwaga.maps.attend
 
 

@@ -59,10 +59,10 @@ def test_the_largest_differences_in_size(k: int, monkeypatch: pytest.MonkeyPatch
 def test_the_largest_differences_of_ragged_maps() -> None:
     left, right = (uwaga.Ragged.from_list([torch.randn(n, 2, 3).double() for n in (2, 4)]) for _ in range(2))
     m = DifferenceMap(AttentionMap(left, left), AttentionMap(right, right))
-    found = m.topk(2)
+    result = m.topk(2)
     for r in range(2):
-        assert torch.equal(found.weights.to_list()[r].movedim(0, -2), m[r].topk(2).weights)
-        assert torch.equal(found.positions.to_list()[r].movedim(0, -2), m[r].topk(2).positions)
+        assert torch.equal(result.weights.to_list()[r].movedim(0, -2), m[r].topk(2).weights)
+        assert torch.equal(result.positions.to_list()[r].movedim(0, -2), m[r].topk(2).positions)
     pooled = m.pool(2, 2, pooling="max")
     for r in range(2):
         assert torch.equal(pooled.weights[r], m[r].pool(2, 2, pooling="max").weights)
@@ -74,7 +74,7 @@ def test_a_difference_is_pooled(edges: tuple, monkeypatch: pytest.MonkeyPatch) -
     left, right = difference_operand(3), difference_operand(3)
     m = DifferenceMap(left, right)
     torch.testing.assert_close(m.pool(*edges).weights, left.pool(*edges).weights - right.pool(*edges).weights)
-    found, dense = m.pool(*edges, pooling="max"), m.to_dense()
+    result, dense = m.pool(*edges, pooling="max"), m.to_dense()
     rows, cols = (
         [e * n // edge for e in range(edge + 1)] if isinstance(edge, int) else edge
         for edge, n in zip(edges, (4, 5), strict=True)
@@ -84,7 +84,7 @@ def test_a_difference_is_pooled(edges: tuple, monkeypatch: pytest.MonkeyPatch) -
             for r, (a, z) in enumerate(pairwise(rows)):
                 for c, (x, y) in enumerate(pairwise(cols)):
                     cell = dense[b, h, a:z, x:y]
-                    weight, place = found.weights[b, h, r, c], found.positions[b, h, r, c].tolist()
+                    weight, place = result.weights[b, h, r, c], result.positions[b, h, r, c].tolist()
                     if not cell.numel():
                         assert (float(weight), place) == (0.0, [-1, -1])
                         continue
@@ -159,9 +159,9 @@ def test_kept_an_entry_has_the_same_bits_alone_and_among_others() -> None:
 
 def test_kept_queries_and_keys_may_be_other_ones() -> None:
     m = kept_operand(queries=3)
-    found = SubsetMap(m, [0, 2], KEPT)
-    assert found.shape == (2, 2, 4)
-    torch.testing.assert_close(found.to_dense().sum(-1), torch.ones(2, 2).double())
+    result = SubsetMap(m, [0, 2], KEPT)
+    assert result.shape == (2, 2, 4)
+    torch.testing.assert_close(result.to_dense().sum(-1), torch.ones(2, 2).double())
 
 
 def test_kept_a_row_without_weight_on_what_is_kept_is_zero() -> None:
@@ -205,9 +205,9 @@ def merged(dense_QK: torch.Tensor, spans, key_spans) -> torch.Tensor:
 @pytest.mark.parametrize("batch", [(), (2,), (2, 3)], ids=str)
 def test_words_weights_between_words(batch: tuple[int, ...]) -> None:
     m = token_map(*batch)
-    found = WordMap(m, WORD_IDS)
-    assert found.shape == (*batch, 2, 5, 5)
-    torch.testing.assert_close(found.to_dense(), merged(m.to_dense(), SPANS, SPANS))
+    result = WordMap(m, WORD_IDS)
+    assert result.shape == (*batch, 2, 5, 5)
+    torch.testing.assert_close(result.to_dense(), merged(m.to_dense(), SPANS, SPANS))
 
 
 def test_words_rows_still_sum_to_one() -> None:
@@ -216,8 +216,8 @@ def test_words_rows_still_sum_to_one() -> None:
 
 def test_words_queries_and_keys_may_have_other_words() -> None:
     m = token_map(queries=3)
-    found = WordMap(m, [0, 0, 1], key_words=SPANS)
-    torch.testing.assert_close(found.to_dense(), merged(m.to_dense(), [(0, 2), (2, 3)], SPANS))
+    result = WordMap(m, [0, 0, 1], key_words=SPANS)
+    torch.testing.assert_close(result.to_dense(), merged(m.to_dense(), [(0, 2), (2, 3)], SPANS))
 
 
 def test_words_it_is_the_pooled_map_where_words_leave_nothing_out() -> None:
@@ -246,17 +246,17 @@ def test_words_a_visible_nan_stays_in_its_words() -> None:
     key[3] = torch.nan
     visible = torch.ones(7, 7, dtype=torch.bool)
     visible[2:, 3] = False
-    found = WordMap(AttentionMap(x, key, mask=visible), WORD_IDS).to_dense()
-    assert found[:2].isnan().all()
-    assert found[2:].isfinite().all()
+    result = WordMap(AttentionMap(x, key, mask=visible), WORD_IDS).to_dense()
+    assert result[:2].isnan().all()
+    assert result[2:].isfinite().all()
 
 
 def test_words_a_ragged_map_takes_words_per_sequence() -> None:
     x = uwaga.Ragged.from_list([torch.randn(n, 2, 4).double() for n in (3, 2)])
     m = AttentionMap(x, x)
-    found = WordMap(m, [[0, 0, 1], [None, 0]])
-    assert found.shapes == [(2, 2, 2), (2, 2, 2)]
-    torch.testing.assert_close(found[0].to_dense(), merged(m[0].to_dense(), [(0, 2), (2, 3)], [(0, 2), (2, 3)]))
+    result = WordMap(m, [[0, 0, 1], [None, 0]])
+    assert result.shapes == [(2, 2, 2), (2, 2, 2)]
+    torch.testing.assert_close(result[0].to_dense(), merged(m[0].to_dense(), [(0, 2), (2, 3)], [(0, 2), (2, 3)]))
 
 
 def test_words_ids_that_start_again_are_other_words() -> None:

@@ -130,8 +130,8 @@ def test_ragged_results_are_ragged(heads: int | None, lengths: tuple[int, ...]) 
 
 def test_results_have_names() -> None:
     m = AttentionMap(_x(5, 4), _x(7, 4))
-    for found, kind in ((m.topk(2), TopK), (m.peak(), Peak), (m.sink(), Sink), (m.pool(2, 2), Pooled)):
-        assert type(found) is kind
+    for value, kind in ((m.topk(2), TopK), (m.peak(), Peak), (m.sink(), Sink), (m.pool(2, 2), Pooled)):
+        assert type(value) is kind
     assert m.pool(2, 2).positions is None
     assert uwaga.AttentionMap is uwaga.maps.AttentionMap
 
@@ -264,14 +264,14 @@ def test_received_reads_the_sign_of_a_view_and_any_last(impl: str | None) -> Non
     query = torch.randn(1, 2, 5, 8)
     weights = torch.complex(torch.zeros(5), torch.rand(5)).conj().imag
     assert weights.is_neg()
-    found = AttentionMap(query, query, impl=impl)
-    wanted = (found[:].double() * weights.clone().double()[:, None]).sum(-2)
-    torch.testing.assert_close(found.received(weights=weights).double(), wanted, atol=1e-6, rtol=1e-6)
-    assert torch.equal(found.received(last=2**63), found.received(last=5))
+    result = AttentionMap(query, query, impl=impl)
+    wanted = (result[:].double() * weights.clone().double()[:, None]).sum(-2)
+    torch.testing.assert_close(result.received(weights=weights).double(), wanted, atol=1e-6, rtol=1e-6)
+    assert torch.equal(result.received(last=2**63), result.received(last=5))
     with pytest.raises(
         ValueError, match=r"^AttentionMap.pool: rows must be at most 268435456, not 18446744073709551616$"
     ):
-        found.pool(2**64, 2)
+        result.pool(2**64, 2)
 
 
 def test_scores_are_those_of_the_formula() -> None:
@@ -310,12 +310,12 @@ def test_pooling_some_rows_looks_at_these_alone(pooling: str) -> None:
 def test_the_largest_logits_of_a_ragged_map_are_those_of_its_sequences() -> None:
     batch = _ragged(7, 0, 30)
     m = AttentionMap(batch, batch, mask=Causal(include_self=False), sinks=torch.tensor([0.0, 99.0]))
-    found = m.max_logit()
-    assert found.shape == (3, 2)
-    assert torch.equal(found[1], torch.full((2,), -torch.inf))  # no query
+    result = m.max_logit()
+    assert result.shape == (3, 2)
+    assert torch.equal(result[1], torch.full((2,), -torch.inf))  # no query
     for r in (0, 2):
-        torch.testing.assert_close(found[r], m[r].scores[:].amax((-1, -2)))
-        torch.testing.assert_close(found[r], m[r].max_logit())
+        torch.testing.assert_close(result[r], m[r].scores[:].amax((-1, -2)))
+        torch.testing.assert_close(result[r], m[r].max_logit())
     x = _x(5, 4)
     assert AttentionMap(x, x).max_logit().shape == ()
     assert AttentionMap(x[:0], x).max_logit() == -torch.inf
@@ -329,12 +329,12 @@ def test_the_largest_logit_of_a_head_with_a_score_that_is_not_finite_is_nan(impl
         query, key = _x(3, 5, 4), _x(3, 5, 4).abs()
         query[1, 2, 0] = bad
         expected = query @ key.transpose(-1, -2) * 0.5
-        found = AttentionMap(query, key, impl=impl).max_logit()
-        torch.testing.assert_close(found[[0, 2]], expected.amax((-1, -2))[[0, 2]])
+        result = AttentionMap(query, key, impl=impl).max_logit()
+        torch.testing.assert_close(result[[0, 2]], expected.amax((-1, -2))[[0, 2]])
         if bad == -torch.inf:  # exp(-inf) is 0: such a score is below all others
-            torch.testing.assert_close(found[1], expected[1, [0, 1, 3, 4]].max())
+            torch.testing.assert_close(result[1], expected[1, [0, 1, 3, 4]].max())
         else:
-            assert found[1].isnan()
+            assert result[1].isnan()
 
 
 def test_the_largest_logit_takes_no_pass_of_its_own_without_sinks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,8 +49,8 @@ MAPS: dict[str, Callable[[], WeightMap]] = {
 
 
 def _all(m: WeightMap) -> list[Tensor]:
-    found = m.to_dense()
-    return found if isinstance(found, list) else [found]
+    result = m.to_dense()
+    return result if isinstance(result, list) else [result]
 
 
 @pytest.mark.parametrize("how", COPIES)
@@ -59,9 +59,9 @@ def test_a_copy_reads_the_same_weights(name: str, how: str) -> None:
     m = MAPS[name]()
     unread = COPIES[how](m)
     expected = _all(m)
-    for found in (unread, COPIES[how](m)):
-        assert repr(found) == repr(m)
-        assert all(map(torch.equal, _all(found), expected))
+    for each in (unread, COPIES[how](m)):
+        assert repr(each) == repr(m)
+        assert all(map(torch.equal, _all(each), expected))
 
 
 @pytest.mark.parametrize("how", COPIES)
@@ -78,6 +78,6 @@ def test_a_map_goes_on_with_its_engine_or_with_one_that_there_is(monkeypatch: py
     assert pickle.loads(pickle.dumps(m))._engine is m._engine
     stored = pickle.dumps(m)
     monkeypatch.setattr(available._ENGINES["cpu"], "refusal", lambda _: "it is not here")
-    found = pickle.loads(stored)
-    assert found._engine is available._ENGINES["reference"]
-    torch.testing.assert_close(found.to_dense(), m.to_dense())
+    parsed = pickle.loads(stored)
+    assert parsed._engine is available._ENGINES["reference"]
+    torch.testing.assert_close(parsed.to_dense(), m.to_dense())

@@ -67,14 +67,14 @@ def _map(query: Tensor, impl: str | None = None) -> AttentionMap:
     return AttentionMap(query, KEY, mask=Causal(), bias=AlibiBias(SINKS.abs()), sinks=SINKS, impl=impl)
 
 
-def _tensors(found: object) -> list[Tensor]:
-    if isinstance(found, Tensor):
-        return [found]
-    return [y for x in found for y in _tensors(x)] if isinstance(found, tuple) else []
+def _tensors(result: object) -> list[Tensor]:
+    if isinstance(result, Tensor):
+        return [result]
+    return [y for x in result for y in _tensors(x)] if isinstance(result, tuple) else []
 
 
-def _assert_same(found: object, expected: object) -> None:
-    pairs = list(zip(_tensors(found), _tensors(expected), strict=True))
+def _assert_same(result: object, expected: object) -> None:
+    pairs = list(zip(_tensors(result), _tensors(expected), strict=True))
     assert pairs
     for x, y in pairs:
         torch.testing.assert_close(x, y, rtol=1e-5, atol=1e-6, equal_nan=True)
@@ -225,8 +225,8 @@ def test_torch_func_maps_over_maps(reading: str) -> None:
 
 
 def test_torch_func_maps_over_attend() -> None:
-    found = torch.func.vmap(lambda x, y: attend(x, y, y, mask=Causal())[:2])(QUERY, KEY)
-    _assert_same(found, attend(QUERY, KEY, KEY, mask=Causal())[:2])
+    result = torch.func.vmap(lambda x, y: attend(x, y, y, mask=Causal())[:2])(QUERY, KEY)
+    _assert_same(result, attend(QUERY, KEY, KEY, mask=Causal())[:2])
 
 
 @needs_native
@@ -260,8 +260,8 @@ def test_meta_tensors_give_shapes() -> None:
 
 def test_tensor_subclasses_go_by_their_own_operators() -> None:
     query, key = TwoTensor(QUERY, OTHER), TwoTensor(KEY, KEY)
-    found = AttentionMap(query, key).entropy()
-    _assert_same((found.a, found.b), (AttentionMap(QUERY, KEY).entropy(), AttentionMap(OTHER, KEY).entropy()))
+    result = AttentionMap(query, key).entropy()
+    _assert_same((result.a, result.b), (AttentionMap(QUERY, KEY).entropy(), AttentionMap(OTHER, KEY).entropy()))
     output = attend(query, key, key).output
     _assert_same((output.a, output.b), (attention(QUERY, KEY, KEY), attention(OTHER, KEY, KEY)))
 
@@ -298,8 +298,8 @@ def test_the_native_engine_by_name_reads_memory(name: str) -> None:
 def test_another_default_device_changes_nothing(reading: str, impl: str) -> None:
     expected = READINGS[reading](_map(QUERY, impl))
     with torch.device("meta"):
-        found = READINGS[reading](_map(QUERY, impl))
-    _assert_same(found, expected)
+        result = READINGS[reading](_map(QUERY, impl))
+    _assert_same(result, expected)
 
 
 def test_another_default_device_changes_nothing_of_ragged_maps() -> None:
@@ -321,14 +321,14 @@ def test_another_default_device_changes_nothing_of_ragged_maps() -> None:
 
     expected = read()
     with torch.device("meta"):
-        found = read()
-    _assert_same(found, expected)
+        result = read()
+    _assert_same(result, expected)
 
 
 def test_another_default_device_changes_nothing_of_norms() -> None:
     with torch.device("meta"):
-        found = value_norms(KEY, PROJECTION)
-    assert torch.equal(found, value_norms(KEY, PROJECTION))
+        result = value_norms(KEY, PROJECTION)
+    assert torch.equal(result, value_norms(KEY, PROJECTION))
 
 
 @pytest.mark.parametrize("impl", ["reference", pytest.param("cpu", marks=needs_native)])
@@ -336,24 +336,24 @@ def test_another_default_device_changes_nothing_of_norms() -> None:
 def test_autocast_changes_nothing(reading: str, impl: str) -> None:
     expected = READINGS[reading](_map(QUERY, impl))
     with torch.autocast("cpu", torch.bfloat16):
-        found = READINGS[reading](_map(QUERY, impl))
-    for x, y in zip(_tensors(found), _tensors(expected), strict=True):
+        result = READINGS[reading](_map(QUERY, impl))
+    for x, y in zip(_tensors(result), _tensors(expected), strict=True):
         assert x.dtype == y.dtype
         assert torch.equal(x, y)
 
 
 def test_autocast_changes_nothing_of_norms() -> None:
     with torch.autocast("cpu", torch.bfloat16):
-        found = value_norms(KEY, PROJECTION)
-    assert torch.equal(found, value_norms(KEY, PROJECTION))
+        result = value_norms(KEY, PROJECTION)
+    assert torch.equal(result, value_norms(KEY, PROJECTION))
 
 
 @pytest.mark.parametrize("impl", ["reference", pytest.param("cpu", marks=needs_native)])
 def test_autocast_changes_nothing_of_attend(impl: str) -> None:
     expected = attend(QUERY, KEY, KEY, impl=impl).output
     with torch.autocast("cpu", torch.bfloat16):
-        found = attend(QUERY, KEY, KEY, impl=impl).output
-    assert torch.equal(found, expected)
+        result = attend(QUERY, KEY, KEY, impl=impl).output
+    assert torch.equal(result, expected)
 
 
 @pytest.mark.parametrize("reading", ["entropy", "lse", "received"])
@@ -366,5 +366,5 @@ def test_autocast_changes_no_gradient(reading: str) -> None:
     for create_graph in (False, True):
         expected = gradient(create_graph)
         with torch.autocast("cpu", torch.bfloat16):
-            found = gradient(create_graph)
-        assert torch.equal(found, expected)
+            result = gradient(create_graph)
+        assert torch.equal(result, expected)

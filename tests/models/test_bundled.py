@@ -72,8 +72,8 @@ def test_it_is_what_its_recipe_builds(name: str) -> None:
     wanted = tomllib.loads((RECIPES / f"{name}.toml").read_text())["model"]
     config = load(name).config
     assert wanted.pop("family") == "transformer"
-    found = {key: getattr(config, key) for key in wanted}
-    assert {key: list(x) if isinstance(x, tuple) else x for key, x in found.items()} == wanted
+    by_key = {key: getattr(config, key) for key in wanted}
+    assert {key: list(x) if isinstance(x, tuple) else x for key, x in by_key.items()} == wanted
 
 
 @pytest.mark.parametrize("name", OWN)

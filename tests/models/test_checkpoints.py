@@ -50,8 +50,8 @@ def rewrite(folder: Path, change: Callable[[dict[str, Tensor]], object]) -> Path
 def describe(folder: Path, **changes: object) -> Path:
     """Change config.json; None takes a key away. Its path comes back."""
     path = folder / "config.json"
-    found = json.loads(path.read_text()) | changes
-    path.write_text(json.dumps({key: value for key, value in found.items() if value is not None}))
+    result = json.loads(path.read_text()) | changes
+    path.write_text(json.dumps({key: value for key, value in result.items() if value is not None}))
     return path
 
 

@@ -13,5 +13,5 @@ def test_a_whole_model_compiles_into_one_graph() -> None:
     ids = torch.randint(0, 20, (2, 7), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         expected = model(ids).logits
-        found = torch.compile(model, fullgraph=True, backend="aot_eager")(ids).logits
-    torch.testing.assert_close(found, expected)
+        result = torch.compile(model, fullgraph=True, backend="aot_eager")(ids).logits
+    torch.testing.assert_close(result, expected)

@@ -114,10 +114,10 @@ def test_labels_are_numbers_where_they_have_no_names() -> None:
 
 
 def test_every_key_of_a_published_config_is_known(minilm: Path) -> None:
-    found = json.loads((minilm / "config.json").read_text())
+    parsed = json.loads((minilm / "config.json").read_text())
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        config = checkpoint.read_config(found, WHERE, frozenset())
+        config = checkpoint.read_config(parsed, WHERE, frozenset())
     assert (config.d_model, config.num_layers, config.num_heads, config.max_position_embeddings) == (384, 6, 12, 512)
 
 

@@ -77,10 +77,10 @@ def test_the_names_of_a_layer_are_those_of_its_table(kind: str) -> None:
     column = heading.index(kind)
     listed = {row[0].strip("`"): row[column].strip("`") for row in rows}
     table = load_save.family_of(config.model_type, "").table(config)
-    found = {
+    results = {
         name.removeprefix(ours).removesuffix(".weight"): row.theirs.removeprefix(theirs).removesuffix(".weight")
         for row in table.rows()
         for name in row.ours
         if name.startswith(ours) and name.endswith(".weight")
     }
-    assert listed == found
+    assert listed == results

@@ -46,14 +46,16 @@ def test_a_plain_directory_has_none(tmp_path: Path) -> None:
 )
 def test_the_way_of_pooling(tmp_path: Path, pooling: dict, modes: tuple[str, ...]) -> None:
     modules = [TRANSFORMER, module("sentence_transformers.sentence_transformer.modules.pooling.Pooling", "1_Pooling")]
-    found = modules_json.read(write(tmp_path, modules, **{"1_Pooling__config": pooling}))
-    assert found == modules_json.SentenceModules(transformer=tmp_path, pooling=modes)
+    result = modules_json.read(write(tmp_path, modules, **{"1_Pooling__config": pooling}))
+    assert result == modules_json.SentenceModules(transformer=tmp_path, pooling=modes)
 
 
 def test_other_modules_are_named(tmp_path: Path) -> None:
     modules = [TRANSFORMER, module("x.Dense", "2_Dense"), module("x.Normalize", "3_Normalize")]
-    found = modules_json.read(write(tmp_path, modules, sentence_bert_config={"max_seq_length": 64}))
-    assert found == modules_json.SentenceModules(transformer=tmp_path, normalize=True, others=("Dense",), max_tokens=64)
+    result = modules_json.read(write(tmp_path, modules, sentence_bert_config={"max_seq_length": 64}))
+    assert result == modules_json.SentenceModules(
+        transformer=tmp_path, normalize=True, others=("Dense",), max_tokens=64
+    )
 
 
 @pytest.mark.parametrize("place", ["../elsewhere", "/etc", "a/../../b", "..\\b", "a\0b"])

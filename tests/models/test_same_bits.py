@@ -66,8 +66,8 @@ def test_a_packed_batch_equals_its_documents_one_by_one(name: str, dtype: torch.
     together = model(*map(Ragged.from_list, batch), output_hidden_states=True)
     for row in range(len(LENGTHS)):
         alone = model(*(Ragged.from_list(documents[row : row + 1]) for documents in batch), output_hidden_states=True)
-        for field, found, expected in zip(together._fields, together, alone, strict=True):
-            for ours, theirs in zip(_tensors(found, row), _tensors(expected, 0), strict=True):
+        for field, value, expected in zip(together._fields, together, alone, strict=True):
+            for ours, theirs in zip(_tensors(value, row), _tensors(expected, 0), strict=True):
                 assert torch.equal(ours, theirs), (field, LENGTHS[row])
 
 
@@ -77,8 +77,8 @@ def test_real_weights_do_so_too(minilm: Path) -> None:
     torch.manual_seed(0)
     documents = [torch.randint(1000, 20000, (length,)) for length in (1, 2, 7, 9, 33, 130)]
     together = model(Ragged.from_list(documents)).last_hidden_state.to_list()
-    for document, found in zip(documents, together, strict=True):
-        assert torch.equal(model(Ragged.from_list([document])).last_hidden_state.values, found)
+    for document, value in zip(documents, together, strict=True):
+        assert torch.equal(model(Ragged.from_list([document])).last_hidden_state.values, value)
 
 
 def _tensors(field, row: int) -> list[Tensor]:

@@ -95,10 +95,10 @@ def test_any_one_of_its_names_is_enough(saved: tuple[Any, Path, tuple[str, ...]]
     for name in (*names, names[1:]):
         given = (name,) if isinstance(name, str) else name
         _write(folder, weights | {each: tied.clone() for each in given}, files=files)
-        found = load(folder).state_dict()
+        state = load(folder).state_dict()
         # A T5 whose file has a head and an embedding may have both: they are equal.
-        assert found.keys() - ours.keys() <= {"lm_head.weight"}
-        assert all(torch.equal(found[each], ours.get(each, tied)) for each in found)
+        assert state.keys() - ours.keys() <= {"lm_head.weight"}
+        assert all(torch.equal(state[each], ours.get(each, tied)) for each in state)
         model, told = there.from_pretrained(folder, output_loading_info=True)
         assert not told["missing_keys"]
         assert all(torch.equal(model.state_dict()[each], tied) for each in names if each in model.state_dict())

@@ -117,8 +117,8 @@ def test_packed_rows_attend_to_packed_rows_of_other_lengths() -> None:
     layer = MultiHeadAttention(12, 4, dtype=torch.float64)
     queries, keys = ([_x(n, 12, seed=n, dtype=torch.float64) for n in lengths] for lengths in ((3, 1), (2, 6)))
     packed = layer(Ragged.from_list(queries), Ragged.from_list(keys)).to_list()
-    for found, x, y in zip(packed, queries, keys, strict=True):
-        torch.testing.assert_close(found, layer(x, y))
+    for value, x, y in zip(packed, queries, keys, strict=True):
+        torch.testing.assert_close(value, layer(x, y))
 
 
 def test_heads_are_views_of_what_the_maps_give() -> None:
@@ -213,8 +213,8 @@ def test_torchs_zero_key_is_a_sink_of_zero(assert_as_exact) -> None:
     exact = deepcopy(peer).double()
     without = nn.MultiheadAttention(8, 2)
     without.load_state_dict(peer.state_dict())
-    found = MultiHeadAttention.from_torch(without)(x, sinks=torch.zeros(2))
-    assert_as_exact(found, peer(x, x, x)[0], lambda: exact(*[x.double()] * 3)[0])
+    result = MultiHeadAttention.from_torch(without)(x, sinks=torch.zeros(2))
+    assert_as_exact(result, peer(x, x, x)[0], lambda: exact(*[x.double()] * 3)[0])
 
 
 SHAPES = {

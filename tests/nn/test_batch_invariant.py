@@ -28,18 +28,18 @@ def test_a_row_has_the_same_bits_among_any_others(threads: int) -> None:
 @pytest.mark.parametrize("wanted", [True, False])
 def test_shape_and_values_are_those_of_the_map(shape: tuple[int, ...], wanted: bool) -> None:
     linear, x = nn.Linear(6, 5), torch.randn(shape)
-    found = apply_linear(linear, x, batch_invariant=wanted)
-    assert found.shape == (*shape[:-1], 5)
-    torch.testing.assert_close(found, linear(x))
+    result = apply_linear(linear, x, batch_invariant=wanted)
+    assert result.shape == (*shape[:-1], 5)
+    torch.testing.assert_close(result, linear(x))
 
 
 @pytest.mark.parametrize("rows", [1, 3, 4, 6])
 def test_gradients_are_those_of_the_map(rows: int) -> None:
     linear, x = nn.Linear(6, 5), torch.randn(rows, 6, requires_grad=True)
     parameters = [x, *linear.parameters()]
-    found = torch.autograd.grad(apply_linear(linear, x).square().sum(), parameters)
+    result = torch.autograd.grad(apply_linear(linear, x).square().sum(), parameters)
     expected = torch.autograd.grad(linear(x).square().sum(), parameters)
-    for ours, theirs in zip(found, expected, strict=True):
+    for ours, theirs in zip(result, expected, strict=True):
         torch.testing.assert_close(ours, theirs)
 
 

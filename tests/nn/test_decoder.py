@@ -55,8 +55,8 @@ def test_a_decoder_layer_gives_torchs_numbers(norm: str, activation: str, bias: 
     later = nn.Transformer.generate_square_subsequent_mask(5) < 0
     options = {"tgt_mask": later, "memory_key_padding_mask": hidden}
     exact = deepcopy(peer).double()
-    found = layer(x, memory, mask=Causal(), memory_mask=KeyLengths(MEMORY_LENGTHS))
-    assert_as_exact(found, peer(x, memory, **options), lambda: exact(x.double(), memory.double(), **options))
+    result = layer(x, memory, mask=Causal(), memory_mask=KeyLengths(MEMORY_LENGTHS))
+    assert_as_exact(result, peer(x, memory, **options), lambda: exact(x.double(), memory.double(), **options))
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
@@ -98,7 +98,7 @@ def test_a_memory_is_read_once_and_its_keys_serve_every_token(kind: str) -> None
     expected = decoder(x, memory, mask=Causal(), rotary=rotary(x), **hidden)
     calls = []
     decoder.layers[1].cross_attention.key.register_forward_hook(lambda *_: calls.append(1))
-    found = []
+    results = []
     with torch.no_grad():
         for at, piece in enumerate(x.split([2, 1, 2], 1)):
             turn = rotary(piece, cache.start)
@@ -108,8 +108,8 @@ def test_a_memory_is_read_once_and_its_keys_serve_every_token(kind: str) -> None
                 tokens = Ragged.from_list(list(piece))
                 turn = rotary(tokens, cache.start)
                 out = decoder(tokens, packed if at == 0 else None, mask=Causal(), rotary=turn, cache=cache).to_padded()
-            found.append(out)
-    torch.testing.assert_close(torch.cat(found, 1), expected)
+            results.append(out)
+    torch.testing.assert_close(torch.cat(results, 1), expected)
     assert len(calls) == 1
 
 
@@ -124,13 +124,13 @@ def test_beams_are_rows_in_another_order_with_their_memory(kind: str) -> None:
         if kind == "padded":
             decoder(x, memory, mask=Causal(), memory_mask=KeyLengths(MEMORY_LENGTHS), cache=cache)
             cache.reorder(order)
-            found = decoder(more, mask=Causal(), memory_mask=KeyLengths(MEMORY_LENGTHS[order]), cache=cache)
+            result = decoder(more, mask=Causal(), memory_mask=KeyLengths(MEMORY_LENGTHS[order]), cache=cache)
         else:
             rows = Ragged.from_list(list(x))
             decoder(rows, Ragged.from_padded(memory, MEMORY_LENGTHS), mask=Causal(), cache=cache)
             cache.reorder(order)
-            found = decoder(Ragged.from_list(list(more)), mask=Causal(), cache=cache).to_padded()
-    torch.testing.assert_close(found, expected)
+            result = decoder(Ragged.from_list(list(more)), mask=Causal(), cache=cache).to_padded()
+    torch.testing.assert_close(result, expected)
 
 
 def test_gradients_reach_inputs_memory_and_weights() -> None:
@@ -150,8 +150,8 @@ def test_a_layer_compiles_to_one_graph() -> None:
     layer = DecoderLayer(SPEC)
     x, memory = _x(3, 5, 8, dtype=torch.float32), _x(3, 6, 8, seed=1, dtype=torch.float32)
     options = {"mask": Causal(), "memory_mask": KeyLengths(MEMORY_LENGTHS)}
-    found = torch.compile(layer, fullgraph=True, backend="aot_eager")(x, memory, **options)
-    torch.testing.assert_close(found, layer(x, memory, **options))
+    result = torch.compile(layer, fullgraph=True, backend="aot_eager")(x, memory, **options)
+    torch.testing.assert_close(result, layer(x, memory, **options))
 
 
 def test_what_is_wrong_is_said() -> None:

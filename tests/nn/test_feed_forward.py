@@ -28,9 +28,9 @@ def test_it_is_its_formula(activation: str, gated: bool) -> None:
 def test_packed_tokens_are_mapped_as_they_lie() -> None:
     layer = FeedForward(4, 6)
     batch = Ragged(torch.randn(5, 4), torch.tensor([0, 2, 5]))
-    found = layer(batch)
-    assert found.offsets is batch.offsets
-    assert torch.equal(found.values, layer(batch.values))
+    result = layer(batch)
+    assert result.offsets is batch.offsets
+    assert torch.equal(result.values, layer(batch.values))
 
 
 def test_maps_without_biases() -> None:

@@ -34,8 +34,8 @@ def test_the_maps_and_their_gradients_are_those_of_each_alone(
         copies, y = [copy.deepcopy(each).to(dtype) for each in made], x.detach().to(dtype).requires_grad_()
         outputs = maps(copies, y)
         inputs = [y, *(parameter for each in copies for parameter in each.parameters())]
-        found = torch.autograd.grad(outputs, inputs, [each.to(dtype) for each in cotangents])
-        return torch.cat([each.detach().flatten() for each in (*outputs, *found)])
+        result = torch.autograd.grad(outputs, inputs, [each.to(dtype) for each in cotangents])
+        return torch.cat([each.detach().flatten() for each in (*outputs, *result)])
 
     ours = results(fused_qkv.fused_linears, torch.float32)
     assert_as_exact(ours, results(separately, torch.float32), lambda: results(separately, torch.float64))
@@ -133,9 +133,9 @@ def test_a_layer_in_training_gives_what_it_gives_without_gradients(ragged: bool)
 
 def _recorded(node: Any) -> str:
     """The names of a graph's nodes."""
-    found, waiting = set(), [node]
+    result, waiting = set(), [node]
     while waiting:
         one = waiting.pop()
-        found.add(one.name())
+        result.add(one.name())
         waiting += [each for each, _ in one.next_functions if each is not None]
-    return " ".join(sorted(found))
+    return " ".join(sorted(result))

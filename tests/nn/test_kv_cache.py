@@ -51,10 +51,10 @@ OPTIONS = {
 @pytest.mark.parametrize("pieces", [[7], [3, 1, 1, 2], [1] * 7])
 def test_pieces_give_what_the_whole_gives(name: str, pieces: list[int]) -> None:
     encoder, x, cache = _encoder(), _x(3, 7, 12), KeyValueCache(2)
-    found = [
+    results = [
         encoder(piece, **OPTIONS[name], rotary=ROTARY(piece, cache.start), cache=cache) for piece in x.split(pieces, 1)
     ]
-    torch.testing.assert_close(torch.cat(found, 1), encoder(x, **OPTIONS[name], rotary=ROTARY(x)))
+    torch.testing.assert_close(torch.cat(results, 1), encoder(x, **OPTIONS[name], rotary=ROTARY(x)))
     assert cache.start == 7
     assert cache.lengths.tolist() == [7, 7, 7]
 
@@ -72,9 +72,9 @@ def test_ragged_prompts_go_on_without_padding(name: str, kind: str) -> None:
     options = OPTIONS[name]
     first = encoder(prompts, **options, rotary=ROTARY(prompts), cache=cache).to_list()
     assert cache.start.tolist() == LENGTHS
-    found = encoder(next_tokens, **options, rotary=ROTARY(next_tokens, cache.start), cache=cache)
-    assert isinstance(found, Ragged) is (kind != "padded")
-    second = found.to_list() if isinstance(found, Ragged) else list(found)
+    result = encoder(next_tokens, **options, rotary=ROTARY(next_tokens, cache.start), cache=cache)
+    assert isinstance(result, Ragged) is (kind != "padded")
+    second = result.to_list() if isinstance(result, Ragged) else list(result)
     assert cache.lengths.tolist() == [len(row) for row in rows]
     for row, *parts in zip(rows, first, second, strict=True):
         torch.testing.assert_close(torch.cat(parts), encoder(row, **options, rotary=ROTARY(row)))
@@ -84,11 +84,11 @@ def test_ragged_prompts_go_on_without_padding(name: str, kind: str) -> None:
 def test_kept_keys_give_the_same_bits(dtype: torch.dtype) -> None:
     query, key, value = (_x(2, 4, 7, 6, seed=n, dtype=dtype) for n in range(3))
     cache = KeyValueCache(1)[0].attention
-    found = []
+    results = []
     for q, k, v in zip(*(x.split([4, 1, 2], 2) for x in (query, key, value)), strict=True):
         view = cache.append(k, v)
-        found.append(uwaga.attention(q, view.key, view.value, mask=Causal()))
-    assert torch.equal(torch.cat(found, 2), uwaga.attention(query, key, value, mask=Causal()))
+        results.append(uwaga.attention(q, view.key, view.value, mask=Causal()))
+    assert torch.equal(torch.cat(results, 2), uwaga.attention(query, key, value, mask=Causal()))
 
 
 def test_rows_of_different_lengths_give_the_same_bits() -> None:
@@ -98,8 +98,8 @@ def test_rows_of_different_lengths_give_the_same_bits() -> None:
     cache.append(prompts, prompts)
     last = torch.stack([row[-1:] for row in rows]).transpose(1, 2)
     view = cache.append(last, last)
-    found = uwaga.attention(last, view.key, view.value, mask=view.mask(Causal()))
-    for row, out in zip(rows, found, strict=True):
+    output = uwaga.attention(last, view.key, view.value, mask=view.mask(Causal()))
+    for row, out in zip(rows, output, strict=True):
         heads = row.transpose(0, 1)
         assert torch.equal(out, uwaga.attention(heads, heads, heads, mask=Causal())[:, -1:])
 
@@ -110,8 +110,8 @@ def test_a_rewound_cache_goes_on_as_if_the_rest_had_not_been() -> None:
     encoder(_x(3, 2, 12, seed=5), mask=Causal(), cache=cache)
     cache.rewind(5)
     assert cache.start == 5
-    found = encoder(x[:, 5:], mask=Causal(), cache=cache)
-    torch.testing.assert_close(found, encoder(x, mask=Causal())[:, 5:])
+    result = encoder(x[:, 5:], mask=Causal(), cache=cache)
+    torch.testing.assert_close(result, encoder(x, mask=Causal())[:, 5:])
 
 
 def test_rows_are_rewound_each_to_its_own_length() -> None:
@@ -119,8 +119,8 @@ def test_rows_are_rewound_each_to_its_own_length() -> None:
     encoder(torch.stack([torch.cat((row, _x(7, 12, seed=8)))[:7] for row in rows]), mask=Causal(), cache=cache)
     cache.rewind(torch.tensor([4, 2, 5]))
     last = torch.stack([row[-1:] for row in rows])
-    found = encoder(last, mask=Causal(), cache=cache)
-    for row, out in zip(rows, found, strict=True):
+    result = encoder(last, mask=Causal(), cache=cache)
+    for row, out in zip(rows, result, strict=True):
         torch.testing.assert_close(out, encoder(row, mask=Causal())[-1:])
 
 
@@ -142,8 +142,8 @@ def test_reordered_rows_go_on_as_the_rows_they_became(order: list[int]) -> None:
     cache.reorder(torch.tensor(order))
     assert cache.start.tolist() == [LENGTHS[row] for row in order]
     more = _x(len(order), 1, 12, seed=3)
-    found = encoder(more, mask=Causal(), cache=cache)
-    for row, token, out in zip(order, more, found, strict=True):
+    result = encoder(more, mask=Causal(), cache=cache)
+    for row, token, out in zip(order, more, result, strict=True):
         torch.testing.assert_close(out, encoder(torch.cat((rows[row], token)), mask=Causal())[-1:])
 
 
@@ -152,9 +152,9 @@ def test_rows_of_one_length_are_reordered_too() -> None:
     encoder(x[:, :4], mask=Causal(), cache=cache)
     cache.reorder(torch.tensor([2, 2]))
     assert cache.start == 4
-    found = encoder(x[:2, 4:], mask=Causal(), cache=cache)
+    result = encoder(x[:2, 4:], mask=Causal(), cache=cache)
     expected = encoder(torch.cat((x[[2, 2], :4], x[:2, 4:]), 1), mask=Causal())[:, 4:]
-    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(result, expected)
 
 
 def test_packed_prompts_of_one_length_are_rows_of_one_length() -> None:
@@ -169,8 +169,8 @@ def test_a_dense_mask_is_over_the_longest_row() -> None:
     packed = Ragged.from_list(rows)
     layer(packed, cache=cache)
     more, visible = _x(2, 1, 12, seed=4), torch.tensor([True, False, True, True, False, True])
-    found = layer(more, mask=visible, cache=cache)
-    for row, token, out in zip(rows, more, found, strict=True):
+    result = layer(more, mask=visible, cache=cache)
+    for row, token, out in zip(rows, more, result, strict=True):
         whole = torch.cat((row, token))
         torch.testing.assert_close(out, layer(token, whole, mask=visible[: len(whole)]))
 
@@ -188,8 +188,8 @@ def test_starts_that_are_said_are_kept() -> None:
     layer, rows, cache = MultiHeadAttention(12, 4, dtype=torch.float64), _rows(3, 5), KeyValueCache(1)[0].attention
     layer(Ragged.from_list(rows), cache=cache)
     more, bias = _x(2, 1, 12, seed=4), AlibiBias(torch.rand(4), start=2)
-    found = layer(more, mask=Causal(start=1), bias=bias, cache=cache)
-    for row, token, out in zip(rows, more, found, strict=True):
+    result = layer(more, mask=Causal(start=1), bias=bias, cache=cache)
+    for row, token, out in zip(rows, more, result, strict=True):
         torch.testing.assert_close(out, layer(token, torch.cat((row, token)), mask=Causal(start=1), bias=bias))
 
 
@@ -198,8 +198,8 @@ def test_documents_with_ids_of_the_queries_and_lengths_of_keys() -> None:
     layer(Ragged.from_list(rows), cache=cache)
     ids = torch.tensor([0, 0, 1, 1, 0, 1])
     more, mask = _x(2, 1, 12, seed=4), Documents(ids, query_ids=torch.tensor([1])) & KeyLengths(torch.tensor([3, 5]))
-    found = layer(more, mask=mask, cache=cache)
-    for row, token, out in zip(rows, more, found, strict=True):
+    result = layer(more, mask=mask, cache=cache)
+    for row, token, out in zip(rows, more, result, strict=True):
         visible = (ids == 1)[: len(row) + 1] & (torch.arange(len(row) + 1) < len(row))
         torch.testing.assert_close(out, layer(token, torch.cat((row, token)), mask=visible))
 

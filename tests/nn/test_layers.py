@@ -46,9 +46,9 @@ def test_an_encoder_layer_gives_torchs_numbers(norm: str, activation: str, bias:
 
     x, hidden = _x(3, 7, 12, dtype=torch.float32), torch.arange(7) >= LENGTHS[:, None]
     exact = deepcopy(peer).double()
-    found, expected = layer(x, mask=KeyLengths(LENGTHS)), peer(x, src_key_padding_mask=hidden)
+    result, expected = layer(x, mask=KeyLengths(LENGTHS)), peer(x, src_key_padding_mask=hidden)
     # The output at padding positions is undefined: in torch it attends to the tokens, and here too.
-    assert_as_exact(found, expected, lambda: exact(x.double(), src_key_padding_mask=hidden))
+    assert_as_exact(result, expected, lambda: exact(x.double(), src_key_padding_mask=hidden))
 
 
 @pytest.mark.parametrize("norm_type", ["layer", "rms"])
@@ -95,8 +95,8 @@ def test_a_layer_compiles_to_one_graph() -> None:
         return y, *torch.autograd.grad(y.square().sum(), [x, *layer.parameters()])
 
     x = _x(3, 7, 8, dtype=torch.float32).requires_grad_()
-    for found, expected in zip(run(compiled, x), run(layer, x), strict=True):
-        torch.testing.assert_close(found, expected)
+    for value, expected in zip(run(compiled, x), run(layer, x), strict=True):
+        torch.testing.assert_close(value, expected)
 
 
 @pytest.mark.slow
@@ -104,8 +104,8 @@ def test_a_packed_layer_compiles_to_one_graph() -> None:
     torch.compiler.reset()
     layer = EncoderLayer(SPEC)
     batch = Ragged.from_padded(_x(3, 7, 8, dtype=torch.float32), LENGTHS)
-    found = torch.compile(layer, fullgraph=True, backend="aot_eager")(batch, mask=Causal())
-    torch.testing.assert_close(found.values, layer(batch, mask=Causal()).values)
+    result = torch.compile(layer, fullgraph=True, backend="aot_eager")(batch, mask=Causal())
+    torch.testing.assert_close(result.values, layer(batch, mask=Causal()).values)
 
 
 def test_residuals_are_dropped_in_training_only() -> None:

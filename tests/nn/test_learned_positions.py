@@ -30,11 +30,11 @@ def test_packed_rows_count_from_their_own_start(layer: LearnedPositions) -> None
 
 def test_every_row_may_start_elsewhere(layer: LearnedPositions) -> None:
     x = torch.randn(2, 2, 4)
-    found = layer(x, start=torch.tensor([4, 1]))
-    assert torch.equal(found, x + layer.weight[torch.tensor([[4, 5], [1, 2]])])
+    result = layer(x, start=torch.tensor([4, 1]))
+    assert torch.equal(result, x + layer.weight[torch.tensor([[4, 5], [1, 2]])])
     batch = Ragged(torch.randn(5, 4), torch.tensor([0, 2, 2, 5]))
-    found = layer(batch, start=torch.tensor([4, 9, 3]))
-    assert torch.equal(found.values, batch.values + layer.weight[[4, 5, 3, 4, 5]])
+    result = layer(batch, start=torch.tensor([4, 9, 3]))
+    assert torch.equal(result.values, batch.values + layer.weight[[4, 5, 3, 4, 5]])
 
 
 def test_gradients_reach_the_places_that_were_taken(layer: LearnedPositions) -> None:
@@ -82,7 +82,7 @@ def test_it_compiles_to_one_graph(layer: LearnedPositions, start: int) -> None:
     torch.compiler.reset()
     compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
     for x in (torch.randn(2, 3, 4), Ragged(torch.randn(3, 4), torch.tensor([0, 1, 3]))):
-        found, expected = compiled(x, start), layer(x, start)
+        result, expected = compiled(x, start), layer(x, start)
         if isinstance(x, Ragged):
-            found, expected = found.values, expected.values
-        torch.testing.assert_close(found, expected)
+            result, expected = result.values, expected.values
+        torch.testing.assert_close(result, expected)

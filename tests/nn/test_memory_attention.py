@@ -43,9 +43,9 @@ def expected(layer: MemoryAttention, query: Tensor, local: Tensor, dtype: torch.
     inputs = [x.detach().to(dtype).requires_grad_() for x in (query, local, layer.log_scale, layer.gate)]
     query, local, log_scale, gate = inputs
     scores = (query * log_scale.exp()[:, None, None]) @ key.mT
-    found = scores.softmax(-1) @ value
+    output = scores.softmax(-1) @ value
     share = gate.sigmoid()[:, None, None]
-    result = share * found + (1 - share) * local
+    result = share * output + (1 - share) * local
     return [result, *torch.autograd.grad(result.sin().sum(), inputs)]
 
 
@@ -55,12 +55,12 @@ def test_result_and_gradients_are_those_of_attention_over_the_rows(database: Sof
     query = (2 * torch.randn(2, heads, 5, WIDTH, generator=torch.Generator().manual_seed(3))).requires_grad_()
     local = torch.randn(2, heads, 5, 3, generator=torch.Generator().manual_seed(4)).requires_grad_()
     result = layer(query, local)
-    found = [result, *torch.autograd.grad(result.sin().sum(), [query, local, layer.log_scale, layer.gate])]
+    results = [result, *torch.autograd.grad(result.sin().sum(), [query, local, layer.log_scale, layer.gate])]
     in_float64 = partial(expected, layer, query, local, torch.float64)
     exact, peer = in_float64(), expected(layer, query, local, torch.float32)
-    assert [x.shape for x in found] == [x.shape for x in exact]
-    assert_as_exact(found[1], peer[1], lambda: in_float64()[1])  # of the query
-    for mine, other in zip(found, exact, strict=True):
+    assert [x.shape for x in results] == [x.shape for x in exact]
+    assert_as_exact(results[1], peer[1], lambda: in_float64()[1])  # of the query
+    for mine, other in zip(results, exact, strict=True):
         torch.testing.assert_close(mine.double(), other, rtol=1e-4, atol=1e-6)
 
 
@@ -89,8 +89,8 @@ def test_it_learns_to_ask(tmp_path: Path) -> None:
         losses = []
         for _ in range(60):
             optimizer.zero_grad()
-            found = layer(ask(key @ turn)[None, None], torch.zeros(1, 1, 64, WIDTH))
-            loss = (found[0, 0] - key).square().sum(-1).mean()
+            result = layer(ask(key @ turn)[None, None], torch.zeros(1, 1, 64, WIDTH))
+            loss = (result[0, 0] - key).square().sum(-1).mean()
             loss.backward()
             optimizer.step()
             losses.append(loss.item())
@@ -102,8 +102,8 @@ def test_it_learns_to_ask(tmp_path: Path) -> None:
 def test_a_database_without_rows_says_zeros(tmp_path: Path) -> None:
     with SoftDatabase.create(tmp_path / "db", key_width=WIDTH, value_width=3) as db:
         local = torch.ones(1, 1, 5, 3)
-        found = MemoryAttention(db, gate=0.0)(torch.ones(1, 1, 5, WIDTH), local)
-        assert torch.equal(found, 0.5 * local)
+        result = MemoryAttention(db, gate=0.0)(torch.ones(1, 1, 5, WIDTH), local)
+        assert torch.equal(result, 0.5 * local)
 
 
 @pytest.mark.slow
@@ -125,9 +125,9 @@ def test_a_layer_and_a_function_that_reads_can_be_compiled(database: SoftDatabas
         plain = function(query)
         compiled = torch.compile(function, backend="eager")
         for _ in range(2):
-            found = compiled(query)
-            assert torch.equal(found, plain)
-            parts = [torch.autograd.grad(each, query, retain_graph=True)[0] for each in (found, plain)]
+            result = compiled(query)
+            assert torch.equal(result, plain)
+            parts = [torch.autograd.grad(each, query, retain_graph=True)[0] for each in (result, plain)]
             assert torch.equal(*parts)
 
 

@@ -37,17 +37,17 @@ def test_pairs_are_turned_as_complex_numbers(base: float) -> None:
 
 def test_halves_are_the_same_pairs_elsewhere() -> None:
     x = _x(5, 3, 8)
-    found = RotaryPositions(8, layout="halves")(torch.zeros(5, 1).double()).rotate(halves(x))
-    torch.testing.assert_close(found, halves(turned(x, [0, 1, 2, 3, 4])))
+    result = RotaryPositions(8, layout="halves")(torch.zeros(5, 1).double()).rotate(halves(x))
+    torch.testing.assert_close(result, halves(turned(x, [0, 1, 2, 3, 4])))
 
 
 @pytest.mark.parametrize("layout", ["interleaved", "halves"])
 def test_what_is_behind_the_turned_width_is_kept(layout: str) -> None:
     x = _x(5, 3, 8)
     rotation = RotaryPositions(4, layout=layout)(torch.zeros(5, 1).double())
-    found = rotation.rotate(x)
-    assert torch.equal(found[..., :4], rotation.rotate(x[..., :4]))
-    assert torch.equal(found[..., 4:], x[..., 4:])
+    result = rotation.rotate(x)
+    assert torch.equal(result[..., :4], rotation.rotate(x[..., :4]))
+    assert torch.equal(result[..., 4:], x[..., 4:])
 
 
 def test_packed_rows_and_starts_of_their_own() -> None:
@@ -64,10 +64,10 @@ def test_packed_rows_and_starts_of_their_own() -> None:
 
 def test_half_precision_is_turned_in_float32_and_rounded_once() -> None:
     x = _x(5, 3, 8).bfloat16()
-    found = RotaryPositions(8)(x.flatten(1)).rotate(x)
-    assert found.dtype == torch.bfloat16
+    result = RotaryPositions(8)(x.flatten(1)).rotate(x)
+    assert result.dtype == torch.bfloat16
     wide = RotaryPositions(8)(x.flatten(1).float()).rotate(x.float())
-    assert torch.equal(found, wide.bfloat16())
+    assert torch.equal(result, wide.bfloat16())
 
 
 @pytest.mark.parametrize("layout", ["interleaved", "halves"])
@@ -83,8 +83,8 @@ def test_attention_sees_distances_and_not_places(layout: str) -> None:
 def test_query_and_key_are_turned_and_the_value_is_not() -> None:
     rotary, layer, x = RotaryPositions(6), MultiHeadAttention(12, 2, dtype=torch.float64), _x(7, 12)
     plain, heads = layer.project(x, x, x), layer.project(x, x, x, rotary(x))
-    for found, before in zip(heads[:2], plain[:2], strict=True):
-        torch.testing.assert_close(found.transpose(0, 1), turned(before.transpose(0, 1), list(range(7))))
+    for value, before in zip(heads[:2], plain[:2], strict=True):
+        torch.testing.assert_close(value.transpose(0, 1), turned(before.transpose(0, 1), list(range(7))))
     assert torch.equal(heads.value, plain.value)
 
 
@@ -93,8 +93,8 @@ def test_packed_rows_are_the_padded_rows() -> None:
     padded, lengths = _x(3, 7, 12), torch.tensor([5, 2, 7])
     packed = Ragged.from_padded(padded, lengths)
     expected = layer(padded, rotary=rotary(padded), mask=KeyLengths(lengths))
-    found = layer(packed, rotary=rotary(packed))
-    torch.testing.assert_close(found.values, Ragged.from_padded(expected, lengths).values)
+    result = layer(packed, rotary=rotary(packed))
+    torch.testing.assert_close(result.values, Ragged.from_padded(expected, lengths).values)
 
 
 def test_heads_stay_inside_tokens_when_they_are_turned() -> None:

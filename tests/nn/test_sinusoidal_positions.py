@@ -50,8 +50,8 @@ def test_packed_rows_count_from_their_own_start() -> None:
     layer = SinusoidalPositions(4)
     table, batch = layer.table(40), Ragged(torch.randn(5, 4), torch.tensor([0, 2, 2, 5]))
     assert torch.equal(layer(batch).values, batch.values + table[[0, 1, 0, 1, 2]])
-    found = layer(batch, start=torch.tensor([7, 0, 3]))
-    assert torch.equal(found.values, batch.values + table[[7, 8, 3, 4, 5]])
+    result = layer(batch, start=torch.tensor([7, 0, 3]))
+    assert torch.equal(result.values, batch.values + table[[7, 8, 3, 4, 5]])
 
 
 def test_no_tokens_get_no_codes() -> None:
@@ -64,10 +64,10 @@ def test_no_tokens_get_no_codes() -> None:
 def test_codes_are_added_in_the_arithmetic_of_the_dtype(dtype: torch.dtype) -> None:
     x = torch.randn(3, 4, dtype=dtype)
     exact = x.double() + torch.tensor([formula(p, 4) for p in range(3)], dtype=torch.float64)
-    found = SinusoidalPositions(4)(x)
-    assert found.dtype == dtype
+    result = SinusoidalPositions(4)(x)
+    assert result.dtype == dtype
     expected = exact if dtype == torch.float64 else exact.float().to(dtype)
-    assert torch.equal(found, expected)
+    assert torch.equal(result, expected)
 
 
 def test_codes_made_in_inference_mode_serve_training() -> None:

@@ -21,10 +21,10 @@ def _draw(*shape: int, seed: int = 0, scale: float = 2.0) -> Tensor:
 def test_the_gradient_is_at_least_as_exact_as_pytorchs(dtype: torch.dtype, approximate: str) -> None:
     x, grad = _draw(300, 70).to(dtype), _draw(300, 70, seed=1).to(dtype)
     exact = torch.ops.aten.gelu_backward(grad.double(), x.double(), approximate=approximate)
-    found = (gelu_backward(grad, x, approximate) - exact).abs()
+    result = (gelu_backward(grad, x, approximate) - exact).abs()
     torchs = (torch.ops.aten.gelu_backward(grad, x, approximate=approximate) - exact).abs()
-    assert found.max() <= torchs.max()
-    assert found.square().mean() <= torchs.square().mean() * 1.001
+    assert result.max() <= torchs.max()
+    assert result.square().mean() <= torchs.square().mean() * 1.001
 
 
 @pytest.mark.parametrize("approximate", FORMS)
@@ -48,10 +48,10 @@ def test_a_number_has_the_same_bits_in_any_tensor(approximate: str, monkeypatch:
 def test_the_result_may_take_the_memory_of_the_gradient() -> None:
     x, grad = _draw(33, 5), _draw(33, 5, seed=1)
     expected = gelu_backward(grad, x)
-    found = gelu_backward(grad, x, in_place=True)
-    assert torch.equal(found, expected)
+    result = gelu_backward(grad, x, in_place=True)
+    assert torch.equal(result, expected)
     if native.reason_unavailable() is None:
-        assert found.data_ptr() == grad.data_ptr()
+        assert result.data_ptr() == grad.data_ptr()
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (3, 0), (7,), (2, 3, 5)])

@@ -38,10 +38,10 @@ def test_results_and_derivatives_are_those_outside(options: dict) -> None:
     expected = _results(leaves, options, differentiable=differentiable)
     with torch.autocast("cpu", torch.bfloat16):
         if not differentiable:
-            found = [attention(*leaves, **options)]
+            results = [attention(*leaves, **options)]
         else:
-            found = _results(leaves, options)
-    for x, y in zip(found, expected, strict=False):
+            results = _results(leaves, options)
+    for x, y in zip(results, expected, strict=False):
         assert x.dtype == torch.float32
         torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-4)
 

@@ -64,8 +64,8 @@ def test_starts_far_apart_cost_no_memory(is_ragged: bool, impl: str | None) -> N
     assert vector.shape == (2, 3 * (4 + 6 - 1))
     rows = [torch.randn(2, n, 4) for n in ((1, 4, 3) if is_ragged else (4, 4, 4))]
     batch = Ragged.from_list([x.transpose(0, 1) for x in rows]) if is_ragged else torch.stack(rows)
-    found = attention(batch, batch, batch, bias=bias, impl=impl)
-    parts = [x.transpose(0, 1) for x in found.to_list()] if isinstance(found, Ragged) else found.unbind()
+    output = attention(batch, batch, batch, bias=bias, impl=impl)
+    parts = [x.transpose(0, 1) for x in output.to_list()] if isinstance(output, Ragged) else output.unbind()
     expected = [
         attention(x, x, x, bias=RelativeBias(table, max_distance=16, start=int(start)), impl=impl)
         for x, start in zip(rows, starts, strict=True)
@@ -81,16 +81,16 @@ def test_a_bias_as_far_as_can_be_does_not_overflow(far: int) -> None:
     x, table = torch.randn(2, 2, 4, 8), torch.randn(8, 2)
     for start in (far, torch.tensor(far), torch.tensor([0, far])):
         bias = RelativeBias(table, max_distance=16, start=start)
-        found = attention(x, x, x, bias=bias)
-        torch.testing.assert_close(found, attention(x, x, x, bias=bias, impl="reference"))
+        output = attention(x, x, x, bias=bias)
+        torch.testing.assert_close(output, attention(x, x, x, bias=bias, impl="reference"))
 
 
 def test_ragged_rows_have_the_distances_of_their_own() -> None:
     rows = [torch.randn(n, 2, 4) for n in (3, 0, 7)]
     batch = Ragged.from_list(rows)
     bias = RelativeBias(torch.randn(8, 2), max_distance=16)
-    found = attention(batch, batch, batch, bias=bias, mask=Causal(), impl="reference").to_list()
-    for row, x in zip(rows, found, strict=True):
+    result = attention(batch, batch, batch, bias=bias, mask=Causal(), impl="reference").to_list()
+    for row, x in zip(rows, result, strict=True):
         heads = row.transpose(0, 1)
         alone = attention(heads, heads, heads, bias=bias, mask=Causal(), impl="reference")
         torch.testing.assert_close(x, alone.transpose(0, 1))
@@ -129,5 +129,5 @@ def test_slopes_in_half_precision_are_multiplied_in_float32(dtype: torch.dtype) 
     slopes, x = torch.tensor([0.7, 0.01]).to(dtype), torch.randn(2, 3, 4)
     far = 100_000  # beyond what float16 holds
     for start in (None, far):
-        found = attention(x, x, x, bias=AlibiBias(slopes, start=start))
-        assert torch.equal(found, attention(x, x, x, bias=AlibiBias(slopes.float(), start=start)))
+        output = attention(x, x, x, bias=AlibiBias(slopes, start=start))
+        assert torch.equal(output, attention(x, x, x, bias=AlibiBias(slopes.float(), start=start)))

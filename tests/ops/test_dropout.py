@@ -30,9 +30,9 @@ def _kept(seed: int, p: float, b: int, h: int, heads: int, i: int, j: int) -> bo
 
 @pytest.mark.parametrize("seed", [0, 1, 2**62 + 12345])
 def test_the_hash_is_the_documented_one(seed: int) -> None:
-    found = kept(torch.tensor(seed), 0.4, 2, 3, 4, 5, "cpu")
+    result = kept(torch.tensor(seed), 0.4, 2, 3, 4, 5, "cpu")
     for b, h, i, j in torch.cartesian_prod(*(torch.arange(n) for n in (2, 3, 4, 5))).tolist():
-        assert bool(found[b, h, i, j]) == _kept(seed, 0.4, b, h, 3, i, j)
+        assert bool(result[b, h, i, j]) == _kept(seed, 0.4, b, h, 3, i, j)
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])

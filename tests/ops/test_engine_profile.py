@@ -103,10 +103,10 @@ def test_the_choice_reads_it_once_and_names_it(path: Path) -> None:
 def test_explain_and_attention_obey_it(path: Path) -> None:
     write(path, MEASURED, threads=2)
     x = torch.randn(1, 2, 9, 8)
-    found = explain(x, x, x)
-    assert found.engine == "torch"
+    result = explain(x, x, x)
+    assert result.engine == "torch"
     keeps = 'a row may have other bits in another batch: impl="cpu" keeps them, and UWAGA_PROFILE=0 in all calls'
-    assert found.reason.endswith(f" ({path}); {keeps}")
+    assert result.reason.endswith(f" ({path}); {keeps}")
     assert fast_path._dense_layout(
         x.dtype, *(x.shape,) * 3, *(x.stride(),) * 3, None, (None, "softmax", None, None)
     ) == (pytest.approx(8**-0.5),)

@@ -158,8 +158,8 @@ def test_linear_maps_obey_the_table_and_say_what_that_costs(on: Callable[[Proces
     measured = "measured on Intel processors with AMX: docs/log/2026-11-25.md"
     assert explain_linear(x, x)[:2] == ("cpu", f"native kernels on the CPU; {measured}")
     half = x.bfloat16()
-    found = explain_linear(half, half)
-    assert found[:2] == (
+    result = explain_linear(half, half)
+    assert result[:2] == (
         "torch",
         "torch.nn.functional.linear; assumed for Intel processors with AMX, not measured: `uwaga bench --save` measures it; "
         "a row may have other bits in another batch: UWAGA_LINEAR=cpu keeps them",
@@ -189,18 +189,18 @@ def test_both_paths_take_the_same_engine(monkeypatch: pytest.MonkeyPatch) -> Non
     rows = [Ragged(x[0].transpose(0, 1), torch.tensor([0, 4, 9])) for x in operands]
 
     def results() -> list[Tensor]:
-        found = [
+        values = [
             attention(*operands),
             attention(*operands, scale=0.3),
             *attention_and_lse(*operands),
             attention(*rows).values,
         ]
         torch.manual_seed(0)
-        found.append(attention(*operands, dropout=0.5))
+        values.append(attention(*operands, dropout=0.5))
         leaf = operands[0].clone().requires_grad_()
-        found.append(attention(leaf, *operands[1:]))
-        first = torch.autograd.grad(found[-1].square().sum(), leaf, create_graph=True)[0]
-        return [*found, *torch.autograd.grad(first.square().sum(), leaf)]
+        values.append(attention(leaf, *operands[1:]))
+        first = torch.autograd.grad(values[-1].square().sum(), leaf, create_graph=True)[0]
+        return [*values, *torch.autograd.grad(first.square().sum(), leaf)]
 
     fast = results()
     expected = torch.nn.functional.scaled_dot_product_attention(*operands)

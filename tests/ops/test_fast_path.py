@@ -61,15 +61,15 @@ def _everything(operands: tuple, options: dict) -> list[torch.Tensor]:
     wrapped = [x.with_values(y) if isinstance(x, Ragged) else y for x, y in zip(operands, leaves, strict=True)]
     torch.manual_seed(7)
     if options.get("normalize", "softmax") is None:
-        found = [_values(attention(*wrapped, **options))]
+        results = [_values(attention(*wrapped, **options))]
     else:
-        found = [_values(x) for x in attention_and_lse(*wrapped, **options)]
-    weights = [_x(*x.shape, seed=5).to(x.dtype) for x in found]
-    finite = [torch.where(x.isfinite(), x, 0.0) for x in found]
+        results = [_values(x) for x in attention_and_lse(*wrapped, **options)]
+    weights = [_x(*x.shape, seed=5).to(x.dtype) for x in results]
+    finite = [torch.where(x.isfinite(), x, 0.0) for x in results]
     grads = torch.autograd.grad(finite, leaves, weights)
     torch.manual_seed(7)
     with torch.no_grad():
-        return [*found, _values(attention(*operands, **options)), *grads]
+        return [*results, _values(attention(*operands, **options)), *grads]
 
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
@@ -214,13 +214,13 @@ def test_negative_gradients_are_read_as_what_they_mean() -> None:
     grad = torch.complex(_x(2, 4, 9, 5), _x(2, 4, 9, 5, seed=1)).conj().imag
     assert grad.is_neg()
     for mask in (None, KeyLengths(torch.tensor([3, 8]))):
-        found = torch.autograd.grad(attention(q, k, v, mask=mask), (q, k, v), grad)
+        result = torch.autograd.grad(attention(q, k, v, mask=mask), (q, k, v), grad)
         expected = torch.autograd.grad(attention(q, k, v, mask=mask), (q, k, v), grad.clone())
-        assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+        assert all(torch.equal(a, b) for a, b in zip(result, expected, strict=True))
         of_lse = grad[..., 0]
-        found = torch.autograd.grad(attention_and_lse(q, k, v, mask=mask).lse, (q, k), of_lse)
+        result = torch.autograd.grad(attention_and_lse(q, k, v, mask=mask).lse, (q, k), of_lse)
         expected = torch.autograd.grad(attention_and_lse(q, k, v, mask=mask).lse, (q, k), of_lse.clone())
-        assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+        assert all(torch.equal(a, b) for a, b in zip(result, expected, strict=True))
 
 
 def test_forward_mode_is_an_error_of_the_fast_engines_and_right_in_the_reference() -> None:

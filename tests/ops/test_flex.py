@@ -118,10 +118,10 @@ def test_the_kernel_is_one_graph_for_all_lengths(monkeypatch: pytest.MonkeyPatch
         mask = Window(50, 10) & KeyLengths(torch.tensor([40, n - 50]))
         with torch.no_grad():
             torch.manual_seed(n)
-            found = attention(*operands, mask=mask, dropout=0.2, impl="flex", **options)
+            output = attention(*operands, mask=mask, dropout=0.2, impl="flex", **options)
             torch.manual_seed(n)
             expected = attention(*operands, mask=mask, dropout=0.2, impl="reference", **options)
-        torch.testing.assert_close(found.values, expected.values)
+        torch.testing.assert_close(output.values, expected.values)
     # The kernel of the lse and the kernel of the weights that dropout keeps: of one length, and of any.
     assert len(kernels) == 2
     assert len(graphs) <= 4
@@ -137,9 +137,9 @@ def test_it_is_a_part_of_what_a_user_compiles(monkeypatch: pytest.MonkeyPatch) -
 
     query, key, lengths = torch.randn(2, 4, 200, 16), torch.randn(2, 2, 200, 16), torch.tensor([150, 200])
     with torch.no_grad():
-        found = run(query, key, lengths)
+        result = run(query, key, lengths)
     mask = Causal() & KeyLengths(lengths)
-    torch.testing.assert_close(found, attention(query, key, key, mask=mask, softcap=2.0, impl="reference"))
+    torch.testing.assert_close(result, attention(query, key, key, mask=mask, softcap=2.0, impl="reference"))
 
 
 @pytest.mark.slow
@@ -153,11 +153,11 @@ def test_kernels_are_compiled_by_form_and_kind_and_the_search_for_triton_is_no_p
     x = torch.randn(1, 2, 20, 16)
     with torch.no_grad():
         for _ in range(2):
-            found = attention(x, x, x, mask=Window(4, 0), softcap=3.0, impl="flex")
+            output = attention(x, x, x, mask=Window(4, 0), softcap=3.0, impl="flex")
         attention(x, x, x, mask=Window(4, 0), softcap=2.0, impl="flex")
     flex._compiled.cache_clear()
     assert backends == [{"fullgraph": True}] * 2
-    torch.testing.assert_close(found, attention(x, x, x, mask=Window(4, 0), softcap=3.0, impl="reference"))
+    torch.testing.assert_close(output, attention(x, x, x, mask=Window(4, 0), softcap=3.0, impl="reference"))
     assert compile(lambda x: x + (flex.why_not_on_cuda() is None), fullgraph=True, backend="eager")(x).shape == x.shape
 
 

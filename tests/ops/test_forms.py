@@ -63,8 +63,8 @@ def test_no_softmax(impl: str | None, mask: Causal | None) -> None:
     q, k, v = _x(2, 300, 8), _x(2, 300, 8, seed=1), _x(2, 300, 5, seed=2)
     scores = q @ k.transpose(-1, -2)
     expected = (scores if mask is None else scores.tril()) @ v
-    found = attention(q, k, v, normalize=None, scale=1.0, mask=mask, impl=impl)
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-3)
+    output = attention(q, k, v, normalize=None, scale=1.0, mask=mask, impl=impl)
+    torch.testing.assert_close(output, expected, rtol=1e-4, atol=1e-3)
 
 
 def test_cross_and_grouped_and_multi_query(impl: str | None) -> None:
@@ -87,9 +87,9 @@ def test_ragged_batch_with_keys_of_other_lengths(impl: str | None) -> None:
     packed = Ragged.from_list(keys)
     out = attention(Ragged.from_list(queries), packed, packed, impl=impl)
     assert isinstance(out, Ragged)
-    for q, k, found in zip(queries, keys, out.to_list(), strict=True):
+    for q, k, value in zip(queries, keys, out.to_list(), strict=True):
         alone = attention(*(x.transpose(0, 1) for x in (q, k, k)), impl=impl)
-        torch.testing.assert_close(found, alone.transpose(0, 1))
+        torch.testing.assert_close(value, alone.transpose(0, 1))
 
 
 def test_ragged_without_heads_and_without_rows(impl: str | None) -> None:
@@ -140,8 +140,8 @@ def test_numbers_beyond_float32_are_not_lost() -> None:
     x = _x(3, 4)
     for options in ({"softcap": 1e-50}, {"scale": 1e39}):
         assert explain(x, x, x, **options).engine != "cpu"
-        found, expected = (attention(x, x, x, **options, impl=impl) for impl in (None, "reference"))
-        torch.testing.assert_close(found, expected, equal_nan=True)
+        result, expected = (attention(x, x, x, **options, impl=impl) for impl in (None, "reference"))
+        torch.testing.assert_close(result, expected, equal_nan=True)
 
 
 def test_widths_beyond_the_kernels() -> None:
@@ -152,8 +152,8 @@ def test_widths_beyond_the_kernels() -> None:
 
 def test_numbers_of_numpy_are_numbers() -> None:
     x = _x(2, 5, 4)
-    found = attention(x, x, x, mask=Window(np.int64(2), 0, start=np.int32(1)), scale=np.float32(0.5))
-    assert torch.equal(found, attention(x, x, x, mask=Window(2, 0, start=1), scale=0.5))
+    output = attention(x, x, x, mask=Window(np.int64(2), 0, start=np.int32(1)), scale=np.float32(0.5))
+    assert torch.equal(output, attention(x, x, x, mask=Window(2, 0, start=1), scale=0.5))
 
 
 def test_a_gradient_of_zeros_without_memory() -> None:
@@ -184,8 +184,8 @@ def test_without_softmax_half_precision_is_as_exact_as_two_products_and_so_are_b
         return [out, *first, *second]
 
     exact = once(lambda: derivatives(torch.float64, by_products=True))
-    for n, (found, peer) in enumerate(zip(derivatives(dtype, False), derivatives(dtype, True), strict=True)):
-        assert_as_exact(found.detach(), peer.detach(), lambda n=n: exact()[n])
+    for n, (value, peer) in enumerate(zip(derivatives(dtype, False), derivatives(dtype, True), strict=True)):
+        assert_as_exact(value.detach(), peer.detach(), lambda n=n: exact()[n])
 
 
 def test_without_softmax_bfloat16_has_every_transform() -> None:

@@ -82,14 +82,14 @@ def test_ragged_is_its_own_derivative_twice() -> None:
 @pytest.mark.parametrize("impl", [NATIVE])
 @pytest.mark.parametrize("name", OPTIONS)
 def test_second_derivatives_of_the_native_engine_are_the_references(impl: str, name: str) -> None:
-    found, exact = [], []
-    for engine, dtype, into in ((impl, torch.float32, found), ("reference", torch.float64, exact)):
+    result, exact = [], []
+    for engine, dtype, into in ((impl, torch.float32, result), ("reference", torch.float64, exact)):
         operands = _operands(dtype)
         torch.manual_seed(0)
         out = attention(*operands, impl=engine, **OPTIONS[name])
         first = torch.autograd.grad(out.square().sum(), operands, create_graph=True)
         into += torch.autograd.grad(sum(x.square().sum() for x in first), operands)
-    for x, y in zip(found, exact, strict=True):
+    for x, y in zip(result, exact, strict=True):
         torch.testing.assert_close(x.double(), y, rtol=1e-4, atol=1e-4)
 
 
@@ -165,9 +165,9 @@ def test_a_batch_of_gradients_is_a_loop(name: str, impl: str) -> None:
     else:
         out = attention(*operands, impl=impl, **BATCHED[name])
     weights = torch.randn(3, *out.shape, generator=torch.Generator().manual_seed(1))
-    found = torch.autograd.grad(out, operands, weights, is_grads_batched=True, retain_graph=True)
+    result = torch.autograd.grad(out, operands, weights, is_grads_batched=True, retain_graph=True)
     loop = [torch.autograd.grad(out, operands, weight, retain_graph=True) for weight in weights]
-    for x, parts in zip(found, zip(*loop, strict=True), strict=True):
+    for x, parts in zip(result, zip(*loop, strict=True), strict=True):
         torch.testing.assert_close(x, torch.stack(parts))
 
 
@@ -177,8 +177,8 @@ def test_a_vectorized_hessian_is_the_hessian(impl: str) -> None:
         return attention(query, key, key, mask=Causal(), impl=impl).square().sum()
 
     query, key, _ = (x.detach()[:1] for x in _operands(torch.float32))
-    found = torch.autograd.functional.hessian(loss, query, vectorize=True)
-    torch.testing.assert_close(found, torch.autograd.functional.hessian(loss, query))
+    result = torch.autograd.functional.hessian(loss, query, vectorize=True)
+    torch.testing.assert_close(result, torch.autograd.functional.hessian(loss, query))
 
 
 def test_within_an_operator_gradients_are_recorded_on_a_gpu_too() -> None:
@@ -204,8 +204,8 @@ def test_a_gradient_without_the_others_has_the_same_bits(wanted: tuple[int, ...]
     def gradients_of(numbers: tuple[int, ...]) -> dict[int, torch.Tensor]:
         given = [x.clone().requires_grad_(n in numbers) for n, x in enumerate(operands[:3])]
         output = attention(*given, mask=mask, impl="cpu")
-        found = torch.autograd.grad(output, [given[n] for n in numbers], operands[3])
-        return dict(zip(numbers, found, strict=True))
+        result = torch.autograd.grad(output, [given[n] for n in numbers], operands[3])
+        return dict(zip(numbers, result, strict=True))
 
     together = gradients_of((0, 1, 2))
     for n, gradient in gradients_of(wanted).items():

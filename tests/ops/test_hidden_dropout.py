@@ -19,11 +19,11 @@ def test_the_mask_is_the_documented_hash_at_every_level(level: str) -> None:
     native.set_level(level)
     try:
         torch.manual_seed(8)
-        found = dropout(torch.ones(37, 101), 0.4)
+        result = dropout(torch.ones(37, 101), 0.4)
         torch.manual_seed(8)
         seed = torch.randint(2**63 - 1, (), device="cpu")
         mask = kept(seed, 0.4, 1, 1, 37, 101, torch.device("cpu"))[0, 0]
-        torch.testing.assert_close(found, mask / 0.6, rtol=1e-6, atol=0.0)
+        torch.testing.assert_close(result, mask / 0.6, rtol=1e-6, atol=0.0)
     finally:
         native.set_level(before)
 
@@ -61,8 +61,8 @@ def test_gradients_of_gradients_and_batches_of_them() -> None:
     (first,) = torch.autograd.grad(y, x, grad, create_graph=True)
     torch.testing.assert_close(torch.autograd.grad(first.sum(), grad)[0], y.detach())
     batch = torch.stack([torch.ones(6, 5), torch.zeros(6, 5)])
-    (found,) = torch.autograd.grad(y, x, batch, is_grads_batched=True)
-    torch.testing.assert_close(found, batch * y.detach())
+    (result,) = torch.autograd.grad(y, x, batch, is_grads_batched=True)
+    torch.testing.assert_close(result, batch * y.detach())
 
 
 def test_torchs_generator_decides(monkeypatch: pytest.MonkeyPatch) -> None:

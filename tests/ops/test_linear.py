@@ -57,8 +57,8 @@ def test_values_are_as_exact_as_those_of_pytorch(
     def exact() -> Tensor:
         return separately(*doubles[:3], activation, doubles[3])
 
-    found = uwaga.linear(x, weight, bias, activation=activation, residual=residual, impl=impl)
-    assert_as_exact(found, separately(x, weight, bias, activation, residual), exact)
+    result = uwaga.linear(x, weight, bias, activation=activation, residual=residual, impl=impl)
+    assert_as_exact(result, separately(x, weight, bias, activation, residual), exact)
 
 
 @cases
@@ -77,10 +77,10 @@ def test_operands_may_have_any_strides(impl: str, dtype: torch.dtype) -> None:
         spread,
         (x, shifted, residual, bias),
     ):
-        found = uwaga.linear(other_x, other_weight, other_bias, residual=other_residual, impl=impl)
+        result = uwaga.linear(other_x, other_weight, other_bias, residual=other_residual, impl=impl)
         if impl == "cpu":
-            assert torch.equal(found, expected)
-        torch.testing.assert_close(found, expected)
+            assert torch.equal(result, expected)
+        torch.testing.assert_close(result, expected)
     repeated = uwaga.linear(x[:1].expand(6, 12), weight, bias, residual=residual[:1].expand(6, 10), impl=impl)
     torch.testing.assert_close(repeated, expected[:1].expand(6, 10))
 
@@ -90,9 +90,9 @@ def test_operands_may_have_any_strides(impl: str, dtype: torch.dtype) -> None:
 def test_any_leading_dimensions(impl: str, shape: tuple[int, ...]) -> None:
     x, weight, bias = torch.randn(shape), torch.randn(5, 6), torch.randn(5)
     residual = torch.randn(*shape[:-1], 5)
-    found = uwaga.linear(x, weight, bias, residual=residual, impl=impl)
-    torch.testing.assert_close(found, residual + functional.linear(x, weight, bias))
-    found.add_(1)  # the result is nobody's view
+    result = uwaga.linear(x, weight, bias, residual=residual, impl=impl)
+    torch.testing.assert_close(result, residual + functional.linear(x, weight, bias))
+    result.add_(1)  # the result is nobody's view
 
 
 @pytest.mark.parametrize(("rows", "width", "outputs"), [(0, 6, 5), (3, 0, 5), (3, 6, 0), (0, 0, 0)])
@@ -106,10 +106,10 @@ def test_a_ragged_batch_is_mapped_token_by_token() -> None:
     x = Ragged(torch.randn(5, 6), torch.tensor([0, 2, 5]))
     weight = torch.randn(4, 6)
     residual = x.with_values(torch.randn(5, 4))
-    found = uwaga.linear(x, weight, activation="relu", residual=residual)
-    assert isinstance(found, Ragged)
-    assert found.offsets is x.offsets
-    torch.testing.assert_close(found.values, residual.values + functional.linear(x.values, weight).relu())
+    result = uwaga.linear(x, weight, activation="relu", residual=residual)
+    assert isinstance(result, Ragged)
+    assert result.offsets is x.offsets
+    torch.testing.assert_close(result.values, residual.values + functional.linear(x.values, weight).relu())
     other = Ragged(torch.randn(5, 4), torch.tensor([0, 3, 5]))
     with pytest.raises(ValueError) as raised:
         uwaga.linear(x, weight, residual=other)
@@ -148,7 +148,7 @@ class Mapped(NamedTuple):
 
     def parts_with_other_bits(self, counts: Iterable[int]) -> list[tuple[slice, Tensor]]:
         """Of the first and last rows, of these numbers, those that have other bits than among all, with what they have."""
-        found = []
+        results = []
         for rows in counts:
             for part in (slice(0, rows), slice(300 - rows, 300)):
                 alone = uwaga.linear(
@@ -160,8 +160,8 @@ class Mapped(NamedTuple):
                     impl=self.impl,
                 )
                 if not torch.equal(alone, self.whole[part]):
-                    found.append((part, alone))
-        return found
+                    results.append((part, alone))
+        return results
 
     def exact(self, part: slice) -> Tensor:
         doubles = (each.double() for each in (self.x[part], self.weight, self.bias))
@@ -185,8 +185,8 @@ def test_a_row_has_the_same_bits_among_any_others(
     others = mapped.parts_with_other_bits(COUNTS if width < 100 else FEW_COUNTS)
     if impl == "cpu" or choose.has_batch_invariant_rows(impl, dtype):
         assert [part for part, _ in others] == []
-    for part, found in others:
-        assert_as_exact(found, mapped.whole[part], partial(mapped.exact, part))
+    for part, value in others:
+        assert_as_exact(value, mapped.whole[part], partial(mapped.exact, part))
 
 
 def test_the_native_kernels_promise_it_on_every_processor_and_others_where_it_was_shown(
@@ -294,8 +294,8 @@ def test_onednn_refuses_bfloat16_where_the_processor_has_no_instruction_that_it_
 
 def test_without_batch_invariance_nothing_is_padded() -> None:
     x, weight = torch.randn(3, 6), torch.randn(5, 6)
-    found = linear_map(x, weight, impl="torch", batch_invariant=False)
-    assert torch.equal(found, functional.linear(x, weight))
+    result = linear_map(x, weight, impl="torch", batch_invariant=False)
+    assert torch.equal(result, functional.linear(x, weight))
 
 
 # No engine keeps a copy of a weight: whatever changes it, the next call computes with the new one.
@@ -338,8 +338,8 @@ def _to_and_back(linear: nn.Linear, weight: Tensor) -> nn.Linear:
 
 
 def _pickled(linear: nn.Linear, weight: Tensor) -> nn.Linear:
-    found: nn.Linear = pickle.loads(pickle.dumps(linear))
-    return _in_place(found, weight)
+    parsed: nn.Linear = pickle.loads(pickle.dumps(linear))
+    return _in_place(parsed, weight)
 
 
 def _copied(linear: nn.Linear, weight: Tensor) -> nn.Linear:
@@ -397,8 +397,8 @@ def test_a_forked_process_computes_with_its_own_weight(impl: str) -> None:
 def test_the_first_engine_that_does_not_refuse_is_chosen() -> None:
     x, weight = torch.randn(3, 6), torch.randn(5, 6)
     for dtype in linear_engines.DTYPES:
-        found = explain(x.to(dtype), weight.to(dtype))
-        assert found.engine == next(name for name in choose.order(dtype) if name not in found.refused)
+        result = explain(x.to(dtype), weight.to(dtype))
+        assert result.engine == next(name for name in choose.order(dtype) if name not in result.refused)
     double = explain(x.double(), weight.double())
     assert double.engine == "torch"
     assert set(double.refused) == {"cpu", "onednn"}
@@ -419,9 +419,9 @@ def test_a_named_engine_runs_or_raises() -> None:
             uwaga.linear(x, x, impl=unknown)  # type: ignore[arg-type]
         assert str(raised.value) == f"linear: impl must be one of 'cpu', 'onednn', 'torch' or None, not {unknown!r}"
     assert explain(x, x, impl="torch").reason == "named by the caller"
-    found = explain(x.float(), x.float(), impl="torch").reason
+    result = explain(x.float(), x.float(), impl="torch").reason
     if "cpu" in linear_engines.NATIVE:
-        assert found == 'named by the caller; a row may have other bits in another batch: impl="cpu" keeps them'
+        assert result == 'named by the caller; a row may have other bits in another batch: impl="cpu" keeps them'
 
 
 @pytest.fixture
@@ -490,11 +490,11 @@ def test_nan_and_infinity_reach_their_own_rows_only() -> None:
     x, weight = torch.randn(9, 6), torch.randn(5, 6)
     expected = uwaga.linear(x, weight)
     x[2, 3], x[7, 0] = float("nan"), float("inf")
-    found = uwaga.linear(x, weight)
+    result = uwaga.linear(x, weight)
     touched = torch.tensor([2, 7])
-    assert not found[touched].isfinite().any()
+    assert not result[touched].isfinite().any()
     rest = [0, 1, 3, 4, 5, 6, 8]
-    assert torch.equal(found[rest], expected[rest])
+    assert torch.equal(result[rest], expected[rest])
 
 
 # Bad input.

@@ -31,9 +31,9 @@ def operands(shape: tuple[int, ...] = (3, 4, 6), outputs: int = 5, dtype: torch.
 
 def ours(given: Operands, activation: str | None, impl: str | None) -> Tensor:
     x, weight, bias, residual = given
-    found = uwaga.linear(x, weight, bias, activation=activation, residual=residual, impl=impl)
-    assert isinstance(found, Tensor)
-    return found
+    result = uwaga.linear(x, weight, bias, activation=activation, residual=residual, impl=impl)
+    assert isinstance(result, Tensor)
+    return result
 
 
 def separately(given: Operands, activation: str | None) -> Tensor:
@@ -53,10 +53,10 @@ def test_gradients_are_as_exact_as_those_of_pytorch(
     given = operands((7, 9, 40), 50, dtype)
     double = [each.detach().double().requires_grad_() for each in given]
     cotangent = torch.randn(7, 9, 50).to(dtype)
-    found = torch.autograd.grad(ours(given, activation, impl), given, cotangent)
+    result = torch.autograd.grad(ours(given, activation, impl), given, cotangent)
     peers = torch.autograd.grad(separately(given, activation), given, cotangent)
     exact = once(lambda: torch.autograd.grad(separately(double, activation), double, cotangent.double()))
-    for n, (one, peer) in enumerate(zip(found, peers, strict=True)):
+    for n, (one, peer) in enumerate(zip(result, peers, strict=True)):
         assert_as_exact(one, peer, lambda n=n: exact()[n])
 
 
@@ -94,8 +94,8 @@ def test_only_what_is_wanted_gets_a_gradient(impl: str, wanted: int) -> None:
 @native
 def test_a_vector_and_a_gradient_of_any_strides(impl: str) -> None:
     given = operands((6,))
-    found = torch.autograd.grad(ours(given, None, impl).sum(), given)  # the gradient is one number, expanded
-    for one, other in zip(found, torch.autograd.grad(separately(given, None).sum(), given), strict=True):
+    result = torch.autograd.grad(ours(given, None, impl).sum(), given)  # the gradient is one number, expanded
+    for one, other in zip(result, torch.autograd.grad(separately(given, None).sum(), given), strict=True):
         torch.testing.assert_close(one, other)
 
 
@@ -133,9 +133,9 @@ def test_many_gradients_at_once(impl: str) -> None:
     given = operands((4, 6))
     rows = torch.randn(3, 4, 5)
     for activation in (None, "gelu"):
-        found = torch.autograd.grad(ours(given, activation, impl), given, rows, is_grads_batched=True)
+        result = torch.autograd.grad(ours(given, activation, impl), given, rows, is_grads_batched=True)
         expected = torch.autograd.grad(separately(given, activation), given, rows, is_grads_batched=True)
-        for one, other in zip(found, expected, strict=True):
+        for one, other in zip(result, expected, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
@@ -144,8 +144,8 @@ def test_saved_tensors_may_be_replaced_by_hooks(impl: str) -> None:
     given = operands()
     with torch.autograd.graph.saved_tensors_hooks(lambda x: x.double(), lambda x: x.float()):
         output = ours(given, "gelu", impl)
-    found = torch.autograd.grad(output.sum(), given)
-    for one, other in zip(found, torch.autograd.grad(separately(given, "gelu").sum(), given), strict=True):
+    result = torch.autograd.grad(output.sum(), given)
+    for one, other in zip(result, torch.autograd.grad(separately(given, "gelu").sum(), given), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
@@ -164,11 +164,11 @@ def test_autocast_computes_in_its_dtype_as_in_pytorch(impl: str, is_added: bool)
     given = operands((4, 6), 5)
     residual = given[3] if is_added else None
     with torch.autocast("cpu", torch.bfloat16):
-        found = linear_map(*given[:3], "gelu", residual, impl)
+        result = linear_map(*given[:3], "gelu", residual, impl)
         expected = functional.gelu(functional.linear(*given[:3]))
         expected = expected if residual is None else residual + expected
-        assert found.dtype == expected.dtype == (torch.float32 if is_added else torch.bfloat16)
-    torch.testing.assert_close(found, expected, rtol=2**-6, atol=2**-6)
-    for one, other in zip(torch.autograd.grad(found.sum(), given[:3]), torch.autograd.grad(expected.sum(), given[:3]), strict=True):  # fmt: skip
+        assert result.dtype == expected.dtype == (torch.float32 if is_added else torch.bfloat16)
+    torch.testing.assert_close(result, expected, rtol=2**-6, atol=2**-6)
+    for one, other in zip(torch.autograd.grad(result.sum(), given[:3]), torch.autograd.grad(expected.sum(), given[:3]), strict=True):  # fmt: skip
         assert one.dtype == torch.float32
         torch.testing.assert_close(one, other, rtol=2**-5, atol=2**-4)

@@ -24,9 +24,9 @@ class Map(nn.Module):
         self.inner, self.impl = nn.Linear(6, 6), impl
 
     def forward(self, x: Tensor) -> Tensor:
-        found = uwaga.linear(x, self.inner.weight, self.inner.bias, activation="gelu", residual=x, impl=self.impl)
-        assert isinstance(found, Tensor)
-        return found
+        result = uwaga.linear(x, self.inner.weight, self.inner.bias, activation="gelu", residual=x, impl=self.impl)
+        assert isinstance(result, Tensor)
+        return result
 
 
 @native
@@ -47,10 +47,10 @@ def test_a_map_compiles_into_one_graph(impl: str) -> None:
     module, x = Map(impl), torch.randn(4, 6, requires_grad=True)
     compiled = torch.compile(module, fullgraph=True)
     for rows in (x, torch.randn(3, 7, 6)):
-        expected, found = module(rows), compiled(rows)
-        torch.testing.assert_close(found, expected)
+        expected, result = module(rows), compiled(rows)
+        torch.testing.assert_close(result, expected)
         inputs = [rows, *module.parameters()] if rows.requires_grad else list(module.parameters())
-        ours, theirs = (torch.autograd.grad(each.square().sum(), inputs) for each in (found, expected))
+        ours, theirs = (torch.autograd.grad(each.square().sum(), inputs) for each in (result, expected))
         for one, other in zip(ours, theirs, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
     with torch.no_grad():
@@ -93,9 +93,9 @@ def test_a_dispatch_mode_sees_the_operators_of_pytorch() -> None:
 
 
 def mapped(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    found = uwaga.linear(x, weight, bias, activation="gelu")
-    assert isinstance(found, Tensor)
-    return found
+    result = uwaga.linear(x, weight, bias, activation="gelu")
+    assert isinstance(result, Tensor)
+    return result
 
 
 def plainly(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -109,8 +109,8 @@ OPERANDS = (torch.randn(3, 4, 6), torch.randn(5, 6), torch.randn(5))
 def test_vmap(in_dims: tuple[int | None, ...]) -> None:
     x = OPERANDS[0] if in_dims[1] is None else torch.randn(4, 6, 7) if in_dims[0] == 2 else torch.randn(4, 6)
     weight = torch.randn(7, 5, 6) if in_dims[0] is None else torch.randn(5, 7, 6) if in_dims[1] == 1 else OPERANDS[1]
-    found = torch.func.vmap(mapped, in_dims)(x, weight, OPERANDS[2])
-    torch.testing.assert_close(found, torch.func.vmap(plainly, in_dims)(x, weight, OPERANDS[2]))
+    result = torch.func.vmap(mapped, in_dims)(x, weight, OPERANDS[2])
+    torch.testing.assert_close(result, torch.func.vmap(plainly, in_dims)(x, weight, OPERANDS[2]))
 
 
 def test_jvp_and_hessian_and_gradients_of_torch_func() -> None:
@@ -125,9 +125,9 @@ def test_jvp_and_hessian_and_gradients_of_torch_func() -> None:
         return total
 
     for transform in (torch.func.grad, torch.func.hessian, torch.func.jacrev):
-        found = transform(lambda weight: loss(mapped, weight))(OPERANDS[1])
+        result = transform(lambda weight: loss(mapped, weight))(OPERANDS[1])
         torch.testing.assert_close(
-            found, transform(lambda weight: loss(plainly, weight))(OPERANDS[1]), rtol=1e-4, atol=1e-4
+            result, transform(lambda weight: loss(plainly, weight))(OPERANDS[1]), rtol=1e-4, atol=1e-4
         )
 
 
@@ -135,9 +135,9 @@ def test_forward_mode() -> None:
     x, weight, bias = OPERANDS
     with torch.autograd.forward_ad.dual_level():
         dual = torch.autograd.forward_ad.make_dual(x, torch.ones_like(x))
-        found = torch.autograd.forward_ad.unpack_dual(mapped(dual, weight, bias)).tangent
+        result = torch.autograd.forward_ad.unpack_dual(mapped(dual, weight, bias)).tangent
         expected = torch.autograd.forward_ad.unpack_dual(plainly(dual, weight, bias)).tangent
-    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(result, expected)
 
 
 @native
@@ -152,5 +152,5 @@ def test_vmap_over_the_backward_pass_of_a_plain_forward_pass(impl: str) -> None:
         def gradient(row: Tensor, output: Tensor = output) -> Tensor:
             return torch.autograd.grad(output, weight, row, retain_graph=True)[0]
 
-        found = torch.func.vmap(gradient)(rows)
-        torch.testing.assert_close(found, torch.stack([gradient(row) for row in rows]), rtol=1e-4, atol=1e-5)
+        result = torch.func.vmap(gradient)(rows)
+        torch.testing.assert_close(result, torch.stack([gradient(row) for row in rows]), rtol=1e-4, atol=1e-5)

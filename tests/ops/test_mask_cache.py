@@ -81,8 +81,8 @@ def _both(operands: Call, mask: Mask | Tensor, **options) -> list[Tensor]:
     return [_values(x) for x in attention_and_lse(*operands, mask=mask, **options)]
 
 
-def _assert_same(found: list[Tensor], expected: list[Tensor]) -> None:
-    for a, b in zip(found, expected, strict=True):
+def _assert_same(result: list[Tensor], expected: list[Tensor]) -> None:
+    for a, b in zip(result, expected, strict=True):
         assert a.stride() == b.stride()
         assert torch.equal(a, b)
 
@@ -176,11 +176,11 @@ def test_gradients_are_those_of_the_long_way() -> None:
     with torch.no_grad():
         attention(*given, mask=mask)
     for _ in range(2):
-        found = torch.autograd.grad(attention(*given, mask=mask).square().sum(), given)
+        result = torch.autograd.grad(attention(*given, mask=mask).square().sum(), given)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(fast_path, "attend", lambda *_: None)
             expected = torch.autograd.grad(attention(*given, mask=mask).square().sum(), given)
-        _assert_same(list(found), list(expected))
+        _assert_same(list(result), list(expected))
 
 
 def test_what_is_cached_is_no_part_of_a_masks_value() -> None:

@@ -77,8 +77,8 @@ def test_blocks_agree_with_the_dense_form(name: str) -> None:
             rows, columns = (i0, min(i0 + 3, Q)), (j0, min(j0 + 4, K))
             bits = dense[b, h, slice(*rows), slice(*columns)]
             truth = Block.FULL if bits.all() else Block.PARTIAL if bits.any() else Block.EMPTY
-            found = mask.block(rows, columns, SIZES, sequence=b, head=h)
-            assert found == truth or (joined and found == Block.PARTIAL)
+            result = mask.block(rows, columns, SIZES, sequence=b, head=h)
+            assert result == truth or (joined and result == Block.PARTIAL)
 
 
 def test_no_structured_mask_holds_a_matrix() -> None:
@@ -129,8 +129,8 @@ def test_what_is_as_far_as_can_be_does_not_overflow(far: int) -> None:
     for mask in (Causal(start=far), Window(None, 2**59, start=far), Window(2**59, 0, start=far)):
         for start in (far, torch.tensor(far)):
             exact = dataclasses.replace(mask, start=start)
-            found = attention(x, x, x, mask=exact)
-            torch.testing.assert_close(found, attention(x, x, x, mask=exact, impl="reference"))
+            output = attention(x, x, x, mask=exact)
+            torch.testing.assert_close(output, attention(x, x, x, mask=exact, impl="reference"))
 
 
 def test_windows_reach_forward() -> None:
@@ -181,12 +181,12 @@ def test_the_keys_that_queries_see_and_the_queries_that_see_keys(name: str) -> N
     for find, bits, count, others in ((keys_seen, dense, Q, K), (queries_that_see, dense.T, K, Q)):
         for first, last in itertools.combinations_with_replacement(range(count + 1), 2):
             seen = bits[first:last].any(0).nonzero().flatten().tolist()
-            found = find(made.program, made.tensors, (Q, K), (first, last))
-            assert 0 <= found[0] <= found[1] <= others
+            result = find(made.program, made.tensors, (Q, K), (first, last))
+            assert 0 <= result[0] <= result[1] <= others
             if name in _WIDER or first == last:
-                assert not seen or (found[0] <= seen[0] and seen[-1] < found[1])
+                assert not seen or (result[0] <= seen[0] and seen[-1] < result[1])
             else:
-                assert found == ((seen[0], seen[-1] + 1) if seen else (0, 0)), (first, last)
+                assert result == ((seen[0], seen[-1] + 1) if seen else (0, 0)), (first, last)
 
 
 def test_no_mask_shows_everything() -> None:

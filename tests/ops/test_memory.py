@@ -254,25 +254,25 @@ def test_an_lse_of_another_dtype_between_the_passes() -> None:
 @NATIVE
 def test_a_gradient_without_memory() -> None:
     tensors = {each: x.requires_grad_() for each, x in _dense().items()}
-    found = attend(**tensors)
+    output = attend(**tensors)
 
     def empty(gradient: Tensor) -> Tensor:
         gradient = gradient.clone()
         gradient.untyped_storage().resize_(0)
         return gradient
 
-    found.lse.register_hook(empty)
+    output.lse.register_hook(empty)
     with pytest.raises((ValueError, RuntimeError), match=r"no memory|storage"):
-        found.lse.sum().backward()
+        output.lse.sum().backward()
 
 
 @NATIVE
 @pytest.mark.parametrize("size", [(2, 2, 50, 8), (1, 2, 3, 8), (1, 2, 6, 4)])
 def test_a_map_whose_query_has_other_sizes(size: tuple[int, ...]) -> None:
     query, key = _dense()["query"], _dense()["key"]
-    found = AttentionMap(query, key)
+    result = AttentionMap(query, key)
     query.data = torch.randn(size)
-    for read in (lambda: found.entropy(), lambda: found.topk(2), lambda: found.received(), lambda: found[0, 0, 1]):
+    for read in (lambda: result.entropy(), lambda: result.topk(2), lambda: result.received(), lambda: result[0, 0, 1]):
         with pytest.raises((ValueError, RuntimeError)):
             read()
 
@@ -282,10 +282,10 @@ def test_sinks_without_memory_are_not_left_out() -> None:
     with pytest.raises(ValueError, match=r"^attention: a tensor of \(2,\) has no memory: its storage is empty$"):
         attention(**_dense(), sinks=torch._efficientzerotensor((2,)))
     query, key, sinks = _dense()["query"], _dense()["key"], torch.zeros(2)
-    found = AttentionMap(query, key, sinks=sinks)
+    result = AttentionMap(query, key, sinks=sinks)
     sinks.data = torch.empty(0)
     with pytest.raises(ValueError, match="the sizes of the operands changed after the call was made"):
-        found.entropy()
+        result.entropy()
 
 
 @NATIVE
@@ -299,10 +299,10 @@ def test_a_longest_sequence_that_is_no_integer() -> None:
 @NATIVE
 def test_a_map_whose_keys_are_gone() -> None:
     query, key = _dense()["query"], _dense()["key"]
-    found = AttentionMap(query, key)
-    found.entropy()
+    result = AttentionMap(query, key)
+    result.entropy()
     key.untyped_storage().resize_(0)
-    for read in (lambda: found[0, 0, 1], lambda: found.received(), lambda: found.topk(2), lambda: found.pool(2, 2)):
+    for read in (lambda: result[0, 0, 1], lambda: result.received(), lambda: result.topk(2), lambda: result.pool(2, 2)):
         with pytest.raises(ValueError, match="uwaga native library: key: missing"):
             read()
 
@@ -310,9 +310,9 @@ def test_a_map_whose_keys_are_gone() -> None:
 def test_views_of_a_whole_storage_still_fit() -> None:
     whole = torch.randn(3, 50, 2, 16)
     query, key, value = (x[:, 7:29, :, 4:12].transpose(1, 2) for x in (whole, whole + 1, whole - 1))
-    found = attention(query, key, value)
+    output = attention(query, key, value)
     wanted = attention(query.contiguous(), key.contiguous(), value.contiguous())
-    assert torch.equal(found, wanted)
+    assert torch.equal(output, wanted)
     last = torch.as_strided(whole, (1, 2, 3, 8), (0, 8, 16, 1), whole.numel() - 48)  # ends where the storage ends
     assert torch.equal(attention(last, last, last), attention(*[last.clone()] * 3))
 

@@ -27,9 +27,9 @@ def _operands(count: int, width: int, kind: str, dtype: torch.dtype = torch.floa
 def _run(
     kind: str, x: Tensor, added: Tensor, weight: Tensor, bias: Tensor | None = None, **options
 ) -> tuple[Tensor, Tensor]:
-    found = residual_norm(x, added, kind=kind, weight=weight, bias=bias, eps=EPS, wants_sum=True, **options)
-    assert found.sum is not None
-    return found.output, found.sum
+    result = residual_norm(x, added, kind=kind, weight=weight, bias=bias, eps=EPS, wants_sum=True, **options)
+    assert result.sum is not None
+    return result.output, result.sum
 
 
 def _torch(kind: str, x: Tensor, added: Tensor, weight: Tensor, bias: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -48,14 +48,14 @@ def test_values_and_gradients_are_as_exact_as_pytorchs(size: tuple[int, int], dt
     def all_of(run, dtype: torch.dtype) -> list[Tensor]:
         leaves = [x.to(dtype).requires_grad_() for x in operands]
         outputs = run(kind, *leaves)
-        found = torch.autograd.grad(outputs, leaves, [x.to(dtype) for x in grads])
-        return [x.detach().double() for x in (*outputs, *found)]
+        result = torch.autograd.grad(outputs, leaves, [x.to(dtype) for x in grads])
+        return [x.detach().double() for x in (*outputs, *result)]
 
     exact = all_of(_torch, torch.float64)
-    for found, torchs, wanted in zip(all_of(_run, dtype), all_of(_torch, dtype), exact, strict=True):
+    for value, torchs, wanted in zip(all_of(_run, dtype), all_of(_torch, dtype), exact, strict=True):
         # A rounding of the largest number: a few numbers may all be exact in PyTorch's order of summation, by chance.
         rounding = torch.finfo(dtype).eps / 2 * wanted.abs().max()
-        assert (found - wanted).abs().max() <= 2 * (torchs - wanted).abs().max() + 2 * rounding
+        assert (value - wanted).abs().max() <= 2 * (torchs - wanted).abs().max() + 2 * rounding
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -94,8 +94,8 @@ def test_gradients_of_gradients(kind: str) -> None:
         firsts = torch.autograd.grad((output.square() + total.sin()).sum(), leaves, create_graph=True)
         return list(torch.autograd.grad(sum(x.square().sum() for x in firsts), leaves))
 
-    for found, wanted in zip(second(_run, torch.float32), second(_torch, torch.float64), strict=True):
-        torch.testing.assert_close(found.double(), wanted, rtol=1e-3, atol=1e-4)
+    for value, wanted in zip(second(_run, torch.float32), second(_torch, torch.float64), strict=True):
+        torch.testing.assert_close(value.double(), wanted, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -109,9 +109,9 @@ def test_only_the_gradients_that_are_needed(kind: str) -> None:
     x, added, weight, *_ = _operands(5, 8, kind)
     for index in range(3):
         leaves = [t.clone().requires_grad_(n == index) for n, t in enumerate((x, added, weight))]
-        (found,) = torch.autograd.grad(_run(kind, *leaves)[0].square().sum(), leaves[index])
+        (result,) = torch.autograd.grad(_run(kind, *leaves)[0].square().sum(), leaves[index])
         (wanted,) = torch.autograd.grad(_torch(kind, *leaves)[0].square().sum(), leaves[index])
-        torch.testing.assert_close(found, wanted)
+        torch.testing.assert_close(result, wanted)
     leaf = x.clone().requires_grad_()
     torch.testing.assert_close(torch.autograd.grad(_run(kind, leaf, added, weight)[1].sum(), leaf)[0], torch.ones(5, 8))
 
@@ -207,13 +207,13 @@ def test_the_norm_of_a_sum_of_embeddings(dtype: torch.dtype, has_types: bool) ->
 
     exact = words.double()[ids] + places.double()[at] + (kinds.double()[kind] if has_types else 0)
     exact = functional.layer_norm(exact, (48,), weight.double(), bias.double(), EPS)
-    found = run(words, kinds, places)
+    result = run(words, kinds, places)
     torchs = words[ids] + kinds[kind] + places[at] if has_types else words[ids] + places[at]
     torchs = functional.layer_norm(torchs, (48,), weight, bias, EPS)
-    assert (found - exact).abs().max() <= 2 * (torchs - exact).abs().max()
+    assert (result - exact).abs().max() <= 2 * (torchs - exact).abs().max()
     if not has_types:
         alone = run(words, kinds, places, ids=ids[7:8], at=at[7:8])
-        assert torch.equal(alone, found[7:8])
+        assert torch.equal(alone, result[7:8])
     leaves = [x.clone().requires_grad_() for x in (words, kinds, places)]
     recorded = run(*leaves)
     assert recorded.requires_grad

@@ -145,7 +145,7 @@ def test_padding_again_in_a_compiled_program() -> None:
         return batch.to_padded(), batch.to_padded(length=9)
 
     torch.compiler.reset()
-    for found, expected in zip(
+    for value, expected in zip(
         torch.compile(again, backend="aot_eager")(padded, lengths), again(padded, lengths), strict=True
     ):
-        assert torch.equal(found, expected)
+        assert torch.equal(value, expected)

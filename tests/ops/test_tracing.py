@@ -116,9 +116,9 @@ def test_ragged_compiles_given_from_outside_or_made_inside(impl: str | None) -> 
         with pytest.raises(torch._dynamo.exc.Unsupported, match=reason):
             torch.compile(outside, fullgraph=True, backend="aot_eager")(batch)
         return
-    found = torch.compile(outside, fullgraph=True, backend="aot_eager")(batch)
-    assert isinstance(found, Ragged)
-    torch.testing.assert_close(found.values, outside(batch).values)
+    result = torch.compile(outside, fullgraph=True, backend="aot_eager")(batch)
+    assert isinstance(result, Ragged)
+    torch.testing.assert_close(result.values, outside(batch).values)
     compiled = torch.compile(inside, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(batch.values, batch.offsets), inside(batch.values, batch.offsets))
 
@@ -204,8 +204,8 @@ def test_a_package_compiled_ahead_of_time_runs(tmp_path: Path) -> None:
         loaded = torch._inductor.aoti_load_package(path)
         for queries, keys in ((5, 7), (3, 9)):
             q, k = _x(2, 2, queries, 8), _x(2, 2, keys, 8, seed=1)
-            for found, expected in zip(loaded(q, k), _Exported()(q, k), strict=True):
-                assert torch.equal(found, expected)
+            for value, expected in zip(loaded(q, k), _Exported()(q, k), strict=True):
+                assert torch.equal(value, expected)
 
 
 @pytest.mark.slow
@@ -236,11 +236,11 @@ def test_vmap_is_a_loop(impl: str, in_dims: tuple[int | None, int | None]) -> No
         return attention(q, k, k, mask=Causal() & KeyLengths(torch.tensor([4, 5])), impl=impl)
 
     q, k = (_x(*_with(dim, (2, 4, 5, 8))) for dim in in_dims)
-    found = torch.func.vmap(f, in_dims=in_dims)(q, k)
+    result = torch.func.vmap(f, in_dims=in_dims)(q, k)
     parts = [
         f(*(x if dim is None else x.select(dim, n) for x, dim in zip((q, k), in_dims, strict=True))) for n in range(3)
     ]
-    torch.testing.assert_close(found, torch.stack(parts))
+    torch.testing.assert_close(result, torch.stack(parts))
 
 
 def _with(dim: int | None, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -254,11 +254,11 @@ def test_vmap_over_masks_and_over_gradients_is_a_loop(impl: str) -> None:
     def f(x, lengths):
         return attention(x, x, x, mask=KeyLengths(lengths), impl=impl).square().sum()
 
-    found = torch.func.vmap(torch.func.grad(f))(x, lengths)
+    result = torch.func.vmap(torch.func.grad(f))(x, lengths)
     parts = [
         torch.autograd.grad(f(y := row.detach().requires_grad_(), n), y)[0] for row, n in zip(x, lengths, strict=True)
     ]
-    torch.testing.assert_close(found, torch.stack(parts))
+    torch.testing.assert_close(result, torch.stack(parts))
 
 
 # Operands of two sequences a map, which see one mask or bias: of the map or of all maps.
@@ -299,9 +299,9 @@ def test_vmap_of_a_biass_gradient_is_a_loop(impl: str, of_bias: int | None) -> N
     def loss(bias, x):
         return attention(x, x, x, bias=bias, impl=impl).square().sum()
 
-    found = torch.func.vmap(torch.func.grad(loss), in_dims=(of_bias, 0))(bias, x)
+    result = torch.func.vmap(torch.func.grad(loss), in_dims=(of_bias, 0))(bias, x)
     parts = [torch.func.grad(loss)(bias if of_bias is None else bias[n], row) for n, row in enumerate(x)]
-    torch.testing.assert_close(found, torch.stack(parts))
+    torch.testing.assert_close(result, torch.stack(parts))
 
 
 @pytest.mark.parametrize("impl", OPAQUE)
@@ -322,8 +322,8 @@ def test_vmap_over_nothing(impl: str) -> None:
 @pytest.mark.parametrize("impl", OPAQUE)
 def test_vmap_of_plain_matrices(impl: str) -> None:
     x = _x(3, 5, 4)
-    found = torch.func.vmap(lambda x: attention(x, x, x, impl=impl))(x)
-    torch.testing.assert_close(found, attention(x, x, x, impl=impl))
+    result = torch.func.vmap(lambda x: attention(x, x, x, impl=impl))(x)
+    torch.testing.assert_close(result, attention(x, x, x, impl=impl))
 
 
 VMAP_ERRORS = {
@@ -435,8 +435,8 @@ def test_another_default_device_changes_nothing() -> None:
     torch.manual_seed(0)
     with torch.device("meta"):
         sinks = torch.zeros(2, device="cpu")
-        found = [attention(x, x, x, dropout=0.5, **options) for options in ({}, {"sinks": sinks})]
-    for a, b in zip(found, expected, strict=True):
+        results = [attention(x, x, x, dropout=0.5, **options) for options in ({}, {"sinks": sinks})]
+    for a, b in zip(results, expected, strict=True):
         assert torch.equal(a, b)
 
 

@@ -36,10 +36,10 @@ def test_an_arc_for_every_weight_that_is_large_enough_the_strongest_last() -> No
 
 def test_arcs_that_look_back_are_above_and_those_that_look_ahead_below() -> None:
     figure = plots.arcs(WEIGHTS, TOKENS)
-    found = dict(zip(ends(figure), lines(figure).get_paths(), strict=True))
-    assert found[2, 0].vertices[:, 1].max() > 0
-    assert found[1, 2].vertices[:, 1].max() < 0
-    assert found[2, 0].vertices[1, 1] > found[1, 0].vertices[1, 1]
+    result = dict(zip(ends(figure), lines(figure).get_paths(), strict=True))
+    assert result[2, 0].vertices[:, 1].max() > 0
+    assert result[1, 2].vertices[:, 1].max() < 0
+    assert result[2, 0].vertices[1, 1] > result[1, 0].vertices[1, 1]
 
 
 def test_a_weight_on_itself_is_a_dot() -> None:
@@ -70,8 +70,8 @@ def test_labels_keep_clear_of_each_other_and_of_the_arcs(tokens: int) -> None:
 
 def test_columns_join_queries_with_keys() -> None:
     figure = plots.arcs(WEIGHTS[:2], TOKENS[:2], key_tokens=TOKENS, layout="columns", threshold=0.3)
-    found = [tuple(map(tuple, path.vertices.tolist())) for path in lines(figure).get_paths()]
-    assert found == [((0, -1), (1, -2)), ((0, -1), (1, 0)), ((0, 0), (1, 0))]
+    results = [tuple(map(tuple, path.vertices.tolist())) for path in lines(figure).get_paths()]
+    assert results == [((0, -1), (1, -2)), ((0, -1), (1, 0)), ((0, 0), (1, 0))]
     assert [text.get_text() for text in figure.axes[0].texts] == [*TOKENS[:2], *TOKENS, "query", "key"]
 
 
@@ -97,9 +97,9 @@ def test_two_heads_share_axes_in_two_colours() -> None:
     ax = figure.add_subplot()
     for color in ("#1e3c6d", "#d36921"):
         assert plots.arcs(WEIGHTS, TOKENS, ax=ax, color=color) is figure
-    found = [x.get_edgecolor()[0][:3] for x in ax.collections if x.get_paths() and not len(x.get_facecolor())]
-    assert len(found) == 2
-    assert tuple(found[0]) != tuple(found[1])
+    results = [x.get_edgecolor()[0][:3] for x in ax.collections if x.get_paths() and not len(x.get_facecolor())]
+    assert len(results) == 2
+    assert tuple(results[0]) != tuple(results[1])
 
 
 def test_weights_too_small_to_show_leave_the_tokens() -> None:

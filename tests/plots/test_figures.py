@@ -149,10 +149,10 @@ def lightness(linear_rgb: numpy.ndarray) -> numpy.ndarray:
 
 
 def test_equal_steps_of_a_weight_are_equal_steps_of_lightness() -> None:
-    found = lightness(linear(plot_figures.sequential()))
-    assert found[0] == pytest.approx(100, abs=0.1)
+    result = lightness(linear(plot_figures.sequential()))
+    assert result[0] == pytest.approx(100, abs=0.1)
     # 9 anchors of 8 bits a channel, and straight lines in sRGB between them: two units of L* in a hundred.
-    numpy.testing.assert_allclose(found, numpy.linspace(found[0], found[-1], len(found)), atol=2.0)
+    numpy.testing.assert_allclose(result, numpy.linspace(result[0], result[-1], len(result)), atol=2.0)
 
 
 @pytest.mark.parametrize("sight", SIGHT)

@@ -102,12 +102,12 @@ def test_a_large_map_is_drawn_from_its_pool_in_the_coordinates_of_its_tokens(poo
 def test_large_maps_of_other_kinds_are_pooled_by_reading_them(pooling: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("uwaga.plots.matrices._MAX_WEIGHTS", 1000)
     left, right = some_map(2, tokens=301), some_map(2, tokens=301)
-    found = drawn(plots.heatmap(DifferenceMap(left, right), at=1, pooling=pooling))
+    result = drawn(plots.heatmap(DifferenceMap(left, right), at=1, pooling=pooling))
     edges = torch.arange(257) * 301 // 256
     difference = (left[1] - right[1]).double()
     for i, j in ((0, 0), (17, 3), (255, 255)):
         cell = difference[edges[i] : edges[i + 1], edges[j] : edges[j + 1]]
-        assert found[i, j] == pytest.approx(float(cell.sum(1).mean() if pooling == "sum" else cell.max()), abs=1e-12)
+        assert result[i, j] == pytest.approx(float(cell.sum(1).mean() if pooling == "sum" else cell.max()), abs=1e-12)
 
 
 def test_zero_is_white_and_the_largest_weight_is_darkest() -> None:
@@ -171,19 +171,19 @@ def panels(figure) -> list:
 
 def test_a_row_per_layer_and_a_column_per_head() -> None:
     maps = {("decoder", 0): some_map(2, 3), 1: some_map(2, 3)}
-    found = panels(plots.head_grid(maps, sequence=1))
-    assert len(found) == 6
-    for at, ax in enumerate(found):
+    result = panels(plots.head_grid(maps, sequence=1))
+    assert len(result) == 6
+    for at, ax in enumerate(result):
         m = list(maps.values())[at // 3]
         numpy.testing.assert_allclose(ax.images[0].get_array(), m[1, at % 3].double().numpy())
-    assert [ax.get_title() for ax in found] == ["head 0", "head 1", "head 2", "", "", ""]
-    assert [ax.get_ylabel() for ax in found] == ["decoder 0", "", "", "layer 1", "", ""]
+    assert [ax.get_title() for ax in result] == ["head 0", "head 1", "head 2", "", "", ""]
+    assert [ax.get_ylabel() for ax in result] == ["decoder 0", "", "", "layer 1", "", ""]
 
 
 def test_the_heads_of_one_layer_are_wrapped() -> None:
-    found = panels(plots.head_grid(some_map(8)))
-    assert [ax.get_title() for ax in found] == [f"head {head}" for head in range(8)]
-    assert found[6].get_subplotspec().rowspan.start == 1
+    result = panels(plots.head_grid(some_map(8)))
+    assert [ax.get_title() for ax in result] == [f"head {head}" for head in range(8)]
+    assert result[6].get_subplotspec().rowspan.start == 1
 
 
 def test_layers_may_have_different_numbers_of_heads() -> None:
@@ -192,9 +192,9 @@ def test_layers_may_have_different_numbers_of_heads() -> None:
 
 def test_large_maps_are_drawn_from_their_pool() -> None:
     m = some_map(2, tokens=70)
-    found = panels(plots.head_grid(m, pooling="max"))
+    result = panels(plots.head_grid(m, pooling="max"))
     numpy.testing.assert_allclose(
-        found[1].images[0].get_array(), m.pool(64, 64, pooling="max").weights[1].double().numpy()
+        result[1].images[0].get_array(), m.pool(64, 64, pooling="max").weights[1].double().numpy()
     )
 
 
@@ -261,9 +261,9 @@ def test_a_large_table_has_colours_only() -> None:
 
 
 def test_several_statistics_stand_side_by_side() -> None:
-    found = panels(plots.head_matrix(TABLE, ["sink", "previous_token"]))
-    assert [ax.get_title() for ax in found] == ["sink", "previous token"]
-    assert found[1].get_subplotspec().rowspan.start == 0
+    result = panels(plots.head_matrix(TABLE, ["sink", "previous_token"]))
+    assert [ax.get_title() for ax in result] == ["sink", "previous token"]
+    assert result[1].get_subplotspec().rowspan.start == 0
 
 
 def test_a_head_matrix_is_drawn_into_given_axes() -> None:
@@ -294,8 +294,8 @@ def test_changed_heads_show_before_after_and_the_difference() -> None:
     assert [ax.get_title() for ax in shown[:2]] == ["decoder 1, head 2\nbefore", "after"]
     assert shown[2].get_title().startswith("after minus before\nchanged by 0.")
     dense = [x["decoder", 1][0, 2].double().numpy() for x in (before, after)]
-    found = [ax.images[0].get_array().filled(numpy.nan) for ax in shown[:3]]
-    for one, expected in zip(found, (*dense, dense[1] - dense[0]), strict=True):
+    results = [ax.images[0].get_array().filled(numpy.nan) for ax in shown[:3]]
+    for one, expected in zip(results, (*dense, dense[1] - dense[0]), strict=True):
         numpy.testing.assert_allclose(one, expected, atol=1e-7)
     with pytest.raises(ValueError) as caught:
         plots.changed_heads(before, after, top=0)

@@ -29,19 +29,19 @@ TIMEOUT, PATIENCE = 5, 600
 
 
 def cases(rank: int, size: int) -> Any:
-    found = {}
+    results = {}
     for name, make in CASES.items():
         whole = make()
         queries = parts(whole.query.shape[-2], size, f"{name} queries")
         keys = parts(whole.key.shape[-2], size, f"{name} keys")
         with uwaga.sequence_parallel.sequence_parallel():
-            found[name] = gradients_of(whole, attention_and_lse, *queries[rank : rank + 2], *keys[rank : rank + 2])
-    return found
+            results[name] = gradients_of(whole, attention_and_lse, *queries[rank : rank + 2], *keys[rank : rank + 2])
+    return results
 
 
 def maps(rank: int, size: int) -> Any:
     """Statistics of maps: those of this process's queries, those of its keys, and two rows in every process."""
-    found = {}
+    results = {}
     for name, make in CASES.items():
         whole = make()
         length, keys_length = whole.query.shape[-2], whole.key.shape[-2]
@@ -52,8 +52,8 @@ def maps(rank: int, size: int) -> Any:
         assert (m.first_query, m.first_key) == (first, first_key)
         assert m.shape == (*whole.query.shape[:-1], keys_length)
         rows = [m.row(i) for i in (0, length - 1)] if length else []
-        found[name] = [[m.lse, m.entropy(), *m.topk(5)], m.received(), rows]
-    return found
+        results[name] = [[m.lse, m.entropy(), *m.topk(5)], m.received(), rows]
+    return results
 
 
 def layer(rank: int, size: int) -> Any:
@@ -63,8 +63,8 @@ def layer(rank: int, size: int) -> Any:
     own = x[:, cuts[rank] : cuts[rank + 1]].clone().requires_grad_()
     with uwaga.sequence_parallel.sequence_parallel():
         output = model(own, mask=uwaga.Causal())
-    found = torch.autograd.grad(output.square().sum(), [own, *model.parameters()])
-    return [output.detach(), *found]
+    result = torch.autograd.grad(output.square().sum(), [own, *model.parameters()])
+    return [output.detach(), *result]
 
 
 def explained(rank: int, size: int) -> Any:

@@ -40,10 +40,10 @@ def make(
         key = torch.randn(*batch, groups, count, 16).to(dtype)
         value = torch.randn(*batch, groups, count, 24).to(dtype)
         grad_output = torch.randn(*batch, heads, queries, 24).to(dtype)
-        found = options()
-        bias = found.get("bias")
-        parameters = [x for x in (found.get("sinks"), None if bias is None else bias.parameter()) if x is not None]
-        return Whole(query, key, value, found, grad_output, parameters)
+        result = options()
+        bias = result.get("bias")
+        parameters = [x for x in (result.get("sinks"), None if bias is None else bias.parameter()) if x is not None]
+        return Whole(query, key, value, result, grad_output, parameters)
 
     return made
 
@@ -124,8 +124,8 @@ def gradients_of(whole: Whole, attend: Callable[..., Any], first: int, last: int
     # The lse has a gradient too; a row that sees no key has none.
     loss = (output * whole.grad_output[..., first:last, :]).sum() + torch.where(lse.isfinite(), lse, 0.0).sum()
     operands = [query, key, value, *whole.parameters]
-    found = torch.autograd.grad(loss, operands)
-    return [output.detach(), lse.detach(), *found]
+    result = torch.autograd.grad(loss, operands)
+    return [output.detach(), lse.detach(), *result]
 
 
 def layer_and_input() -> Any:

@@ -43,7 +43,7 @@ def run(folder: Path, jobs: Iterable[str]) -> Callable[[str], list[Any]]:
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[Any]]:
+def result(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[Any]]:
     return run(tmp_path_factory.mktemp("processes"), JOBS)
 
 
@@ -70,9 +70,9 @@ def whole() -> Callable[[str], list[Tensor]]:
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("name", CASES)
 def test_parts_have_the_bits_of_one_process(
-    name: str, size: int, found: Callable[[str], list[Any]], whole: Callable[[str], list[Tensor]]
+    name: str, size: int, result: Callable[[str], list[Any]], whole: Callable[[str], list[Tensor]]
 ) -> None:
-    by_rank = [of_rank[name] for of_rank in found(f"cases:{size}")]
+    by_rank = [of_rank[name] for of_rank in result(f"cases:{size}")]
     assert len(by_rank) == size
     parts = list(zip(*by_rank, strict=True))
     expected = whole(name)
@@ -84,13 +84,13 @@ def test_parts_have_the_bits_of_one_process(
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("name", [name for name, make in CASES.items() if make().parameters])
 def test_gradients_of_parameters_add_up(
-    name: str, size: int, found: Callable[[str], list[Any]], whole: Callable[[str], list[Tensor]]
+    name: str, size: int, result: Callable[[str], list[Any]], whole: Callable[[str], list[Tensor]]
 ) -> None:
     """Sums of n terms in another order: at most n units of rounding of the terms apart (Higham, "Accuracy and Stability of Numerical
     Algorithms", 2002, section 4.2), of which the processes' sums are the largest that a test can see."""
     case = CASES[name]()
     terms = case.query.shape[-2] + case.key.shape[-2]
-    by_rank = [of_rank[name][5:] for of_rank in found(f"cases:{size}")]
+    by_rank = [of_rank[name][5:] for of_rank in result(f"cases:{size}")]
     for pieces, expected in zip(zip(*by_rank, strict=True), whole(name)[5:], strict=True):
         by_process = torch.stack(pieces)
         bound = terms * torch.finfo(torch.float32).eps / 2 * by_process.abs().sum(0)
@@ -99,10 +99,10 @@ def test_gradients_of_parameters_add_up(
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_maps_have_the_bits_of_one_process(name: str, found: Callable[[str], list[Any]]) -> None:
+def test_maps_have_the_bits_of_one_process(name: str, result: Callable[[str], list[Any]]) -> None:
     case = CASES[name]()
     m = uwaga.AttentionMap(case.query, case.key, **case.options, impl="cpu")
-    by_rank = [of_rank[name] for of_rank in found("maps:3")]
+    by_rank = [of_rank[name] for of_rank in result("maps:3")]
     queries = m.shape[-2]
     with torch.no_grad():
         top = m.topk(5)
@@ -118,8 +118,8 @@ def test_maps_have_the_bits_of_one_process(name: str, found: Callable[[str], lis
             assert len(of_rank[2]) == (2 if queries else 0)
 
 
-def test_explain_says_what_runs_inside(found: Callable[[str], list[Any]]) -> None:
-    outside, (engine, reason, refused), error = found("explained:2")[1]
+def test_explain_says_what_runs_inside(result: Callable[[str], list[Any]]) -> None:
+    outside, (engine, reason, refused), error = result("explained:2")[1]
     assert outside[1] == "native kernels on the CPU"
     assert engine == "cpu"
     assert reason == "native kernels on the CPU, in each of 2 processes, which exchange keys and values"
@@ -129,12 +129,12 @@ def test_explain_says_what_runs_inside(found: Callable[[str], list[Any]]) -> Non
 
 
 @pytest.mark.parametrize("size", [1, 3])
-def test_a_layer_inside_sequence_parallel(size: int, found: Callable[[str], list[Any]]) -> None:
+def test_a_layer_inside_sequence_parallel(size: int, result: Callable[[str], list[Any]]) -> None:
     model, x = layer_and_input()
     x.requires_grad_()
     output = model(x, mask=uwaga.Causal())
     gradients = torch.autograd.grad(output.square().sum(), [x, *model.parameters()])
-    parts = list(zip(*found(f"layer:{size}"), strict=True))
+    parts = list(zip(*result(f"layer:{size}"), strict=True))
     assert torch.equal(torch.cat(parts[0], dim=1), output)
     assert torch.equal(torch.cat(parts[1], dim=1), gradients[0])
     for pieces, exact in zip(parts[2:], gradients[1:], strict=True):
@@ -171,8 +171,8 @@ CHECKSUMS = r" mask, bias, scale, softcap or sinks \(checksums\): rank 0 has \d+
 ORDER = "all processes must make the same calls in the same order"
 
 
-def test_every_process_is_told_what_its_parts_disagree_on(found: Callable[[str], list[Any]]) -> None:
-    first, second = found("disagreements:2")
+def test_every_process_is_told_what_its_parts_disagree_on(result: Callable[[str], list[Any]]) -> None:
+    first, second = result("disagreements:2")
     assert {name: first[name] for name in BOTH} == BOTH
     assert {name: second[name] for name in BOTH} == BOTH
     for name, begins in SECOND.items():
@@ -184,8 +184,8 @@ def test_every_process_is_told_what_its_parts_disagree_on(found: Callable[[str],
         assert second[name] == first[name]
 
 
-def test_a_process_at_another_call_is_named(found: Callable[[str], list[Any]]) -> None:
-    first, second = (of_rank["another call"] for of_rank in found("disagreements:2"))
+def test_a_process_at_another_call_is_named(result: Callable[[str], list[Any]]) -> None:
+    first, second = (of_rank["another call"] for of_rank in result("disagreements:2"))
     backward = re.fullmatch(
         rf"ProcessGroupError: uwaga.sequence_parallel: rank 1 is at its operands of call (\d+), and rank 0 at its backward pass of "
         rf"call (\d+): {ORDER}",
@@ -215,8 +215,8 @@ def test_a_process_that_fails_is_named_within_the_timeout(fault: str, faults: Ca
     assert max(took for _, took in faults(fault)) < FAULTS[fault]
 
 
-def test_doctor_says_who_is_there(found: Callable[[str], list[Any]]) -> None:
-    told = found("doctor:2")
+def test_doctor_says_who_is_there(result: Callable[[str], list[Any]]) -> None:
+    told = result("doctor:2")
     said, _ = told[0]
     assert all(of_rank[0] == said for of_rank in told)
     by_rank = [uwaga.sequence_parallel.Process(*x) for x in said]
@@ -228,8 +228,8 @@ def test_doctor_says_who_is_there(found: Callable[[str], list[Any]]) -> None:
 
 
 @pytest.mark.skipif(native.level() == "scalar", reason="this processor has one instruction set")
-def test_doctor_finds_another_instruction_set(found: Callable[[str], list[Any]]) -> None:
-    first, second = (uwaga.sequence_parallel.Process(*x) for x in found("levels:2")[0][0])
+def test_doctor_finds_another_instruction_set(result: Callable[[str], list[Any]]) -> None:
+    first, second = (uwaga.sequence_parallel.Process(*x) for x in result("levels:2")[0][0])
     assert second.level == "scalar" != first.level
     assert not second.has_same_bits
 
@@ -250,6 +250,6 @@ def test_only_what_is_seen_is_fetched() -> None:
 
     x = torch.zeros(9000, 4)
     call = make_call(x, x, x, AttentionOptions(uwaga.Window(100, 0)), wants_lse=True)
-    found = _visible(call, [0, 5000, 5000, 9000], [0, 5000, 5000, 9000])
-    assert found.keys == [(0, 5000), (0, 0), (4096, 9000)]
-    assert found.queries == [(0, 5100), (0, 0), (4992, 9000)]
+    result = _visible(call, [0, 5000, 5000, 9000], [0, 5000, 5000, 9000])
+    assert result.keys == [(0, 5000), (0, 0), (4096, 9000)]
+    assert result.queries == [(0, 5100), (0, 0), (4992, 9000)]

@@ -131,17 +131,17 @@ def compare(path: Path, alive: set[int], said: list[list], counts: dict[str, int
     pending = said[-1] if said and said[-1][0] != "done" else None
     with SoftDatabase.open(path) as db:
         assert db.damaged == []
-        found = set(db.ids().tolist())
-        if pending and pending[0] == "append" and found != alive:
-            added = found - alive
-            assert not alive - found
+        result = set(db.ids().tolist())
+        if pending and pending[0] == "append" and result != alive:
+            added = result - alive
+            assert not alive - result
             assert len(added) == pending[1] == max(added) - min(added) + 1
             counts["whole appends that had not returned"] += 1
-        elif pending and pending[0] == "delete" and found != alive:
-            assert found == alive - set(pending[1])
+        elif pending and pending[0] == "delete" and result != alive:
+            assert result == alive - set(pending[1])
             counts["whole deletions that had not returned"] += 1
         else:
-            assert found == alive
+            assert result == alive
         assert db.check() == []
         for row in db:
             keys, records = rows(row.id, 1)
@@ -149,7 +149,7 @@ def compare(path: Path, alive: set[int], said: list[list], counts: dict[str, int
             assert row.record == records[0]
     moment = f"killed in {pending[0] if pending else 'no call'}"
     counts[moment] = counts.get(moment, 0) + 1
-    return found
+    return result
 
 
 def main(folder: Path, kills: int, seed: int, how: str) -> dict[str, int]:

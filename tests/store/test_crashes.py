@@ -131,13 +131,13 @@ def test_a_power_loss_leaves_all_or_nothing(disk: Path, tmp_path: Path, call: st
         watched.image()
     after = state(disk)
     images = sorted((tmp_path / "images").iterdir())
-    found = [state(image) for image in images]
-    assert all(each in (before, after) for each in found)
+    results = [state(image) for image in images]
+    assert all(each in (before, after) for each in results)
     # What has returned is there.
-    assert found[-1] == found[-2] == after
+    assert results[-1] == results[-2] == after
     if call == "append":
         assert len(images) > 10
-        assert found[0] == before != after
+        assert results[0] == before != after
     # A writer that comes later removes what is in no segment, and goes on.
     for image in images:
         with SoftDatabase.open(image) as db:

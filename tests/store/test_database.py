@@ -79,24 +79,24 @@ def test_an_answer_is_attention_over_all_rows_and_says_who_gave_it(db: SoftDatab
 
 def test_bits_do_not_depend_on_threads(db: SoftDatabase) -> None:
     threads = torch.get_num_threads()
-    found = []
+    results = []
     try:
         for count in (1, 2):
             torch.set_num_threads(count)
-            found.append(db.attend(QUERY.repeat(9, 1), scale=3.0))
+            results.append(db.attend(QUERY.repeat(9, 1), scale=3.0))
     finally:
         torch.set_num_threads(threads)
-    assert torch.equal(found[0].value, found[1].value)
-    assert torch.equal(found[0].lse, found[1].lse)
-    assert torch.equal(found[0].top.weights, found[1].top.weights)
+    assert torch.equal(results[0].value, results[1].value)
+    assert torch.equal(results[0].lse, results[1].lse)
+    assert torch.equal(results[0].top.weights, results[1].top.weights)
 
 
 def test_search_gives_the_largest_scores(db: SoftDatabase) -> None:
-    found = db.search(QUERY, 6)
+    match = db.search(QUERY, 6)
     scores = keys(torch.arange(5000)).double() @ QUERY.double()
-    assert torch.equal(found.ids, scores.topk(6).indices)
-    torch.testing.assert_close(found.scores, scores.topk(6).values, atol=1e-12, rtol=0)
-    assert found.records[0]["text"] == f"row {found.ids[0]}"
+    assert torch.equal(match.ids, scores.topk(6).indices)
+    torch.testing.assert_close(match.scores, scores.topk(6).values, atol=1e-12, rtol=0)
+    assert match.records[0]["text"] == f"row {match.ids[0]}"
     assert db.search(QUERY, 9, where="part = 3 AND half < 10").ids.tolist()[-6:] == [-1] * 6
 
 
@@ -178,8 +178,8 @@ def test_parameters_of_patterns_and_of_a_condition_that_is_used_again(three: Sof
             ("t LIKE :a OR t LIKE :b OR t GLOB :c", {"a": "x%", "b": "%2", "c": "*1"}, [1, 2]),
             ("t LIKE ? AND n > ?", ("row 1%", 0), [1]),
         ):
-            found = three.attend(torch.ones(3), where=where, parameters=parameters).top.ids
-            assert found[found >= 0].tolist() == ids
+            result = three.attend(torch.ones(3), where=where, parameters=parameters).top.ids
+            assert result[result >= 0].tolist() == ids
 
 
 def test_a_record_of_a_deleted_row_brings_it_not_back(three: SoftDatabase) -> None:
@@ -337,12 +337,12 @@ def clusters(rows: int) -> LiveRows:
 @pytest.mark.parametrize("attention", [True, False])
 def test_rows_that_cannot_matter_are_skipped_and_no_bit_changes(attention: bool) -> None:
     live, query = clusters(40960), torch.randn(3, 1, 8)
-    found, all_read = (reading.read(live, query, PassOptions(5.0, 5, attention, skip=skip)) for skip in (True, False))
-    assert found.skipped > 20000
+    result, all_read = (reading.read(live, query, PassOptions(5.0, 5, attention, skip=skip)) for skip in (True, False))
+    assert result.skipped > 20000
     assert all_read.skipped == 0
-    assert torch.equal(found.value, all_read.value)
+    assert torch.equal(result.value, all_read.value)
     for name in ("lse", "entropy", "top_ids", "top_scores"):
-        assert getattr(found, name).tobytes() == getattr(all_read, name).tobytes()
+        assert getattr(result, name).tobytes() == getattr(all_read, name).tobytes()
 
 
 @pytest.mark.parametrize("size", [1e-30, 1e25])
@@ -359,14 +359,14 @@ def test_keys_whose_squares_overflow_or_vanish_are_answered(tmp_path: Path, size
 
 def test_what_a_tolerance_leaves_out_is_certified() -> None:
     live, query = clusters(40960), torch.randn(2, 1, 8)
-    found = reading.read(live, query, PassOptions(0.5, 3, True, tolerance=1e-3))
+    result = reading.read(live, query, PassOptions(0.5, 3, True, tolerance=1e-3))
     key = live.segments[0].keys[:, 0].double()
     weights = (0.5 * query[:, 0].double() @ key.T).softmax(-1)
-    left = 1 - torch.from_numpy(found.lse).exp() / (0.5 * query[:, 0].double() @ key.T).exp().sum(-1)
-    assert found.skipped > 10000
-    assert (torch.from_numpy(found.skipped_weight_bound) <= 1e-3).all()
-    assert (left <= torch.from_numpy(found.skipped_weight_bound) + 1e-5).all()
-    assert (found.value - weights @ key).abs().max() <= 2 * found.skipped_weight_bound.max() * key.abs().max() + 1e-4
+    left = 1 - torch.from_numpy(result.lse).exp() / (0.5 * query[:, 0].double() @ key.T).exp().sum(-1)
+    assert result.skipped > 10000
+    assert (torch.from_numpy(result.skipped_weight_bound) <= 1e-3).all()
+    assert (left <= torch.from_numpy(result.skipped_weight_bound) + 1e-5).all()
+    assert (result.value - weights @ key).abs().max() <= 2 * result.skipped_weight_bound.max() * key.abs().max() + 1e-4
 
 
 def test_deleted_rows_are_gone_and_ids_are_never_given_again(db: SoftDatabase) -> None:
@@ -421,11 +421,11 @@ def test_what_a_writer_has_replaced_is_no_damage(db: SoftDatabase, monkeypatch: 
     header, due = safetensors_files._header, []
 
     def removed_after(path: Path) -> dict:
-        found = header(path)
+        result = header(path)
         if due:
             due.clear()
             db.compact()
-        return found
+        return result
 
     monkeypatch.setattr(safetensors_files, "_header", removed_after)
     with SoftDatabase.open(db.path) as reader:
@@ -444,12 +444,12 @@ def test_what_a_writer_has_replaced_is_no_damage(db: SoftDatabase, monkeypatch: 
         reader._segments[segment_files(db)[0].name].keys[0, 0, 0] = 7.0
         db.delete([0])
         db.compact()
-        (found,) = reader.check()
-        assert str(found).endswith("the rows differ from their checksum")
+        (output,) = reader.check()
+        assert str(output).endswith("the rows differ from their checksum")
         reader.refresh()
         segment_files(db)[0].unlink()
-        (found,) = reader.check()
-        assert found.reason == "there is no such file"
+        (output,) = reader.check()
+        assert output.reason == "there is no such file"
 
 
 @pytest.mark.slow
@@ -645,9 +645,9 @@ def test_damage_is_found_by_file_and_rows_and_the_rest_is_read(db: SoftDatabase,
     db.close()
     spoil(path)
     with SoftDatabase.open(db.path) as again:
-        (found,) = again.check()
-        assert re.search(said.replace("2100", r"2\d+"), str(found))
-        assert found.file == path.name
+        (result,) = again.check()
+        assert re.search(said.replace("2100", r"2\d+"), str(result))
+        assert result.file == path.name
         if not unreadable:
             return
         (damaged,) = again.damaged

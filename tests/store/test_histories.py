@@ -138,8 +138,8 @@ class History(RuleBasedStateMachine):
             entropy = -(weights * weights.clamp(min=1e-300).log()).sum(-1)
             assert (answer.entropy.reshape(3, self.heads) - entropy).abs().max() <= 30 * unit
             best = scores.topk(min(5, len(kept)), -1)
-            found = answer.top.scores.reshape(3, self.heads, -1)[..., : best.values.shape[-1]]
-            assert (found - best.values).abs().max() <= unit * (1 + float(scores.abs().max()))
+            result = answer.top.scores.reshape(3, self.heads, -1)[..., : best.values.shape[-1]]
+            assert (result - best.values).abs().max() <= unit * (1 + float(scores.abs().max()))
         ids, numbers = answer.top.ids.flatten().tolist(), np.array(list(kept))
         records = nested(answer.top.records)
         assert set(ids) - {-1} <= set(numbers.tolist())
@@ -181,15 +181,15 @@ def nested(records: object) -> list:
     return [x for each in records for x in nested(each)] if isinstance(records, list) else [records]
 
 
-def assert_same_bits(answer: Answer, found: reading.PassResult) -> None:
-    heads = found.lse.size // 3
+def assert_same_bits(answer: Answer, result: reading.PassResult) -> None:
+    heads = result.lse.size // 3
 
     def as_answer(x: Tensor | np.ndarray) -> Tensor:
         return torch.as_tensor(x).unflatten(0, (heads, 3)).transpose(0, 1)
 
-    for mine, other in ((answer.value, found.value), (answer.lse, found.lse), (answer.entropy, found.entropy)):
+    for mine, other in ((answer.value, result.value), (answer.lse, result.lse), (answer.entropy, result.entropy)):
         assert torch.equal(mine, as_answer(other).reshape(mine.shape))
-    for mine, other in zip(answer.top[:3], (found.top_ids, found.top_weights, found.top_scores), strict=True):
+    for mine, other in zip(answer.top[:3], (result.top_ids, result.top_weights, result.top_scores), strict=True):
         assert torch.equal(mine, as_answer(other)[..., : mine.shape[-1]].reshape(mine.shape))
 
 

@@ -67,22 +67,22 @@ def end(child: int) -> int:
 
 
 def at_random(asked: dict, seconds: float) -> list[int]:
-    found = []
+    results = []
     for _ in range(asked["kills"]):
         child = start(asked, asked["random"])
         time.sleep(random.uniform(0.1, 0.5) * seconds)
         os.kill(child, signal.SIGKILL)
-        found.append(end(child))
-    return [*found, end(start(asked, asked["random"]))]
+        results.append(end(child))
+    return [*results, end(start(asked, asked["random"]))]
 
 
 def at_calls(asked: dict) -> list[int]:
     """Each run is killed some file-system calls later than where the last one resumed, until one ends by itself."""
-    found = [KILLED]
-    while found[-1] == KILLED and len(found) < 200:
-        when = "before" if len(found) % 2 else "after"
-        found.append(end(start(asked, asked["every"], **{when: 30 + len(found) % 31})))
-    return found
+    results = [KILLED]
+    while results[-1] == KILLED and len(results) < 200:
+        when = "before" if len(results) % 2 else "after"
+        results.append(end(start(asked, asked["every"], **{when: 30 + len(results) % 31})))
+    return results
 
 
 def at_chosen_calls(asked: dict) -> list[int]:

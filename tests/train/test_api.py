@@ -315,9 +315,9 @@ def test_an_output_folder_that_cannot_be_created(train: Callable[..., Result], t
 
 
 def optimizer(last: Path, change: Callable[[dict[str, Tensor]], object]) -> None:
-    found = load_file(last / "optimizer.safetensors")
-    change(found)
-    save_file(found, last / "optimizer.safetensors")
+    result = load_file(last / "optimizer.safetensors")
+    change(result)
+    save_file(result, last / "optimizer.safetensors")
 
 
 @pytest.mark.slow
@@ -412,9 +412,9 @@ def test_bfloat16_has_float32_weights_and_resumes_bit_for_bit(
         with pytest.raises(TrainingError):
             train(*how)
     again = train(*how, resume=True)
-    found, expected = (load_file(each.checkpoint / "model.safetensors") for each in (again, alone))
-    assert all(torch.equal(found[name], expected[name]) for name in expected)
-    assert {weight.dtype for weight in found.values()} == {torch.float32}
+    result, expected = (load_file(each.checkpoint / "model.safetensors") for each in (again, alone))
+    assert all(torch.equal(result[name], expected[name]) for name in expected)
+    assert {weight.dtype for weight in result.values()} == {torch.float32}
 
 
 @pytest.mark.slow

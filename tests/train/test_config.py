@@ -155,8 +155,8 @@ def test_invalid_model_settings_are_refused(override: str, message: str) -> None
 @pytest.mark.parametrize("family", ["t5", "transformer"])
 @pytest.mark.parametrize("name", ["num_layers", "num_decoder_layers"])
 def test_an_encoder_decoder_must_have_layers_on_both_sides(family: str, name: str) -> None:
-    found = _message(*_PAIRS, f"model={{family='{family}', {name}=0}}")
-    assert found == f"model.{name} must be at least 1 for an encoder-decoder, not 0" or (family, name) == (
+    result = _message(*_PAIRS, f"model={{family='{family}', {name}=0}}")
+    assert result == f"model.{name} must be at least 1 for an encoder-decoder, not 0" or (family, name) == (
         "t5",
         "num_layers",
     )

@@ -108,24 +108,24 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def lines(out: Path, kind: str) -> list[dict]:
-    found = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    return [line for line in found if line["kind"] == kind]
+    results = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    return [line for line in results if line["kind"] == kind]
 
 
 def assert_same(one: Path, other: Path) -> None:
     for kind in ("train", "validation"):
-        expected, found = lines(one, kind), lines(other, kind)
-        assert [line["step"] for line in found] == [line["step"] for line in expected]
-        for a, b in zip(expected, found, strict=True):
+        expected, result = lines(one, kind), lines(other, kind)
+        assert [line["step"] for line in result] == [line["step"] for line in expected]
+        for a, b in zip(expected, result, strict=True):
             assert b["loss"] == pytest.approx(a["loss"], rel=CLOSE)
             assert b.get("tokens") == a.get("tokens")
     for file in ("model.safetensors", "optimizer.safetensors"):
-        expected, found = (load_file(out / "step-000008" / file) for out in (one, other))
-        assert expected.keys() == found.keys()
+        expected, result = (load_file(out / "step-000008" / file) for out in (one, other))
+        assert expected.keys() == result.keys()
         for name in expected:
             # A bias of the keys adds one number to all scores of a query: its gradient is rounding error, which Adam scales up.
             if "k_proj.bias" not in name and "key.bias" not in name and "c_attn.bias" not in name:
-                torch.testing.assert_close(found[name], expected[name], rtol=1e-3, atol=2e-4)
+                torch.testing.assert_close(result[name], expected[name], rtol=1e-3, atol=2e-4)
 
 
 @pytest.mark.parametrize("name", ["ddp1", "ddp2", "ddp4", "fsdp2"])

@@ -69,9 +69,9 @@ def test_one_ctrl_c_writes_a_checkpoint_and_nothing_is_lost(
     assert "Ctrl-C: step 2 is the last one, and a checkpoint is written after it" in capsys.readouterr().err
     assert signal.getsignal(signal.SIGINT) is handler
     resumed = fit(make("stopped"), resume=True, progress=False)
-    expected, found = weights(whole.checkpoint), weights(resumed.checkpoint)
-    assert expected.keys() == found.keys()
-    assert all(torch.equal(expected[name], found[name]) for name in expected)
+    expected, result = weights(whole.checkpoint), weights(resumed.checkpoint)
+    assert expected.keys() == result.keys()
+    assert all(torch.equal(expected[name], result[name]) for name in expected)
 
 
 def test_a_second_ctrl_c_stops_at_once_and_says_what_is_lost(

@@ -66,8 +66,8 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> dict:
 
 
 def test_a_training_that_is_killed_twice_resumes_and_ends_with_the_same_bits(tmp_path: Path) -> None:
-    found = run(tmp_path, "chosen", calls=[("before", 40), ("after", 45)])
-    assert found["codes"]["chosen"] == [KILLED, KILLED, 0]
+    result = run(tmp_path, "chosen", calls=[("before", 40), ("after", 45)])
+    assert result["codes"]["chosen"] == [KILLED, KILLED, 0]
     assert_same_weights(tmp_path, "chosen")
     assert without_times(tmp_path / "alone") == without_times(tmp_path / "chosen")
 

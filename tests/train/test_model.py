@@ -82,8 +82,8 @@ def test_a_model_larger_than_the_memory_of_the_machine_is_refused() -> None:
             GPT2Config(vocab_size=10, d_model=2**20, num_heads=2, d_ff=2**20, num_layers=2, max_position_embeddings=8),
             0,
         )
-    found = re.fullmatch(
+    match = re.fullmatch(
         r"model: ([\d,]+) weights take ([\d,.]+) GB in float32, and this machine has [\d,.]+ GB", str(caught.value)
     )
-    assert found is not None
-    assert 12 * 2**40 < int(found[1].replace(",", "")) < 13 * 2**40
+    assert match is not None
+    assert 12 * 2**40 < int(match[1].replace(",", "")) < 13 * 2**40

@@ -54,9 +54,9 @@ def test_it_equals_cross_entropy_over_all_logits(name: str, smoothing: float) ->
         if hasattr(module, "dropout") and isinstance(module.dropout, float):
             module.dropout = 0.0
     expected = functional.cross_entropy(logits(model, x), x.labels, reduction="sum", label_smoothing=smoothing)
-    found = Objective(model, smoothing)(*objective_inputs(x, torch.device("cpu")).arguments)
-    torch.testing.assert_close(found, expected)
-    wanted, got = (torch.autograd.grad(loss, list(model.parameters())) for loss in (expected, found))
+    result = Objective(model, smoothing)(*objective_inputs(x, torch.device("cpu")).arguments)
+    torch.testing.assert_close(result, expected)
+    wanted, got = (torch.autograd.grad(loss, list(model.parameters())) for loss in (expected, result))
     for a, b in zip(wanted, got, strict=True):
         torch.testing.assert_close(b, a, rtol=1e-4, atol=1e-5)
 

@@ -94,11 +94,11 @@ def rates(**given: object) -> list[float]:
 
 @pytest.mark.parametrize("kind", ["cosine", "linear"])
 def test_warmup_to_the_full_rate_and_decay_to_the_final_one(kind: str) -> None:
-    found = rates(kind=kind, steps=100, warmup_steps=10, final_lr_ratio=0.1)
-    assert found[:10] == pytest.approx([n / 10 for n in range(1, 11)])
-    assert found[9] == 1.0
-    assert found[-1] == pytest.approx(0.1)
-    assert all(a > b for a, b in pairwise(found[9:]))
+    result = rates(kind=kind, steps=100, warmup_steps=10, final_lr_ratio=0.1)
+    assert result[:10] == pytest.approx([n / 10 for n in range(1, 11)])
+    assert result[9] == 1.0
+    assert result[-1] == pytest.approx(0.1)
+    assert all(a > b for a, b in pairwise(result[9:]))
 
 
 def test_the_rate_halfway_through_the_decay_is_the_mean() -> None:

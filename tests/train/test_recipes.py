@@ -138,10 +138,10 @@ def test_the_error_rates_of_the_bundled_speller(
 ) -> None:
     """On 1,000 of the held-out words; the model card has the error rates on all of them."""
     config, corpus = prepared("speller.toml")
-    found = ErrorRateEvaluator(config, corpus).evaluate(load("speller"), all=False)
-    assert found.words == 1000
-    assert found.rates.phoneme <= 0.07
-    assert found.rates.word <= 0.30
+    result = ErrorRateEvaluator(config, corpus).evaluate(load("speller"), all=False)
+    assert result.words == 1000
+    assert result.rates.phoneme <= 0.07
+    assert result.rates.word <= 0.30
 
 
 @pytest.mark.slow

@@ -103,9 +103,9 @@ def test_the_limit_of_pre_tokens_does_not_change_a_tokenizer_of_shorter_ones() -
         vocab_size=300, special_tokens=special, initial_alphabet=alphabet, show_progress=False
     )
     expected.train_from_iterator(texts, trainer)
-    found = json.loads(_pairs(*texts, size=300).backend.to_str())
-    assert found["model"] == json.loads(expected.to_str())["model"]
-    assert found["pre_tokenizer"] == json.loads(expected.to_str())["pre_tokenizer"]
+    parsed = json.loads(_pairs(*texts, size=300).backend.to_str())
+    assert parsed["model"] == json.loads(expected.to_str())["model"]
+    assert parsed["pre_tokenizer"] == json.loads(expected.to_str())["pre_tokenizer"]
 
 
 @pytest.mark.parametrize("piece", [10_000, 70_000, 3_000_000])

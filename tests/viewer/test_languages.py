@@ -104,8 +104,8 @@ def test_no_message_is_left_in_english(language: str) -> None:
 def test_plural_forms_are_those_of_the_language() -> None:
     one, other = "{count} token", "{count} tokens"
     with using("pl"):
-        found = [tr_n(one, other, count) for count in (1, 2, 5, 12, 22, 25)]
-        assert found == ["1 token", "2 tokeny", "5 tokenów", "12 tokenów", "22 tokeny", "25 tokenów"]
+        results = [tr_n(one, other, count) for count in (1, 2, 5, 12, 22, 25)]
+        assert results == ["1 token", "2 tokeny", "5 tokenów", "12 tokenów", "22 tokeny", "25 tokenów"]
     with using("ja"):
         assert tr_n(one, other, 1) == "1 トークン"
     assert tr_n(one, other, 1) == "1 token"
@@ -193,9 +193,9 @@ def test_every_text_of_the_lesson_comes_from_a_table(settings: dict[str, object]
     own = {"sentences": [["a", "b"], ["c"]], "written": ["a"]}  # in place of the language's
     given = {"tokens": ["a", "b", "c"], "x": [[1.0, 0.0], [0.0, 2.0], [1.0, 1.0]], "settings": own | settings}
     reply = answer({"ask": "lesson", "language": "pl", **given})
-    found = [*strings(reply.meta["steps"]), *strings(list(reply.meta["matrices"].values()))]
-    assert sum("⟦" in text for text in found) > 400
-    bare = [text for text in found if "⟦" not in text and re.search(r"[a-z]{3,} [a-z]{2,}", text)]
+    results = [*strings(reply.meta["steps"]), *strings(list(reply.meta["matrices"].values()))]
+    assert sum("⟦" in text for text in results) > 400
+    bare = [text for text in results if "⟦" not in text and re.search(r"[a-z]{3,} [a-z]{2,}", text)]
     assert not bare
 
 

@@ -46,8 +46,8 @@ def test_the_maps_are_those_of_the_model(bert: Path) -> None:
     with served("the cat sat", model=bert) as view:
         (side,) = view.service.view_model.sides
     assert list(side.maps) == list(expected.maps)
-    for name, found in side.maps.items():
-        same = torch.equal(cast("Any", found[:, :, :]), cast("Any", expected.maps[name][0, :, :, :]))
+    for name, values in side.maps.items():
+        same = torch.equal(cast("Any", values[:, :, :]), cast("Any", expected.maps[name][0, :, :, :]))
         assert same, name
 
 

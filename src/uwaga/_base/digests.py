@@ -43,16 +43,16 @@ def cached_sha256() -> Iterator[Callable[[Path, int | None], str]]:
         _write(known | added)
 
 
-def _state(found: os.stat_result) -> list[int]:
-    return [found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns]
+def _state(status: os.stat_result) -> list[int]:
+    return [status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
 
 
 def _read() -> dict[str, object]:
     # RuntimeError: there is no home folder, or what is in the file is nested too deeply.
     with suppress(OSError, ValueError, RuntimeError):
-        found = untrusted.parse_json(untrusted.read_file(env.data() / _FILE, untrusted.JSON_BYTES), strict=False)
-        if isinstance(found, dict):
-            return found
+        parsed = untrusted.parse_json(untrusted.read_file(env.data() / _FILE, untrusted.JSON_BYTES), strict=False)
+        if isinstance(parsed, dict):
+            return parsed
     return {}
 
 

@@ -14,15 +14,15 @@ _T = TypeVar("_T", dict, list)
 
 def read(path: Path, of: type[_T] = dict) -> _T:  # type: ignore[assignment]  # mypy supports no defaults of type variables
     """The content of a JSON file, of the type `of`: an object (dict) or a list. Raises CheckpointError."""
-    found = _read(path, is_needed=True)
-    assert found is not None
-    return parse(found, str(path), of)
+    result = _read(path, is_needed=True)
+    assert result is not None
+    return parse(result, str(path), of)
 
 
 def optional(path: Path, of: type[_T] = dict) -> _T | None:  # type: ignore[assignment]
     """As `read`; None where the file does not exist."""
-    found = _read(path, is_needed=False)
-    return None if found is None else parse(found, str(path), of)
+    result = _read(path, is_needed=False)
+    return None if result is None else parse(result, str(path), of)
 
 
 def parse(text: bytes, where: str, of: type[_T] = dict) -> _T:  # type: ignore[assignment]

@@ -60,8 +60,8 @@ def _load() -> Library | str:
         _declare(functions)
     except (OSError, AttributeError) as error:
         return f"the native library at {path} cannot be loaded: {error}"
-    if (found := functions.uwaga_abi_version()) != ABI_VERSION:
-        return f"the native library at {path} has interface {found}, and this package needs {ABI_VERSION}"
+    if (result := functions.uwaga_abi_version()) != ABI_VERSION:
+        return f"the native library at {path} has interface {result}, and this package needs {ABI_VERSION}"
     if (name := _misplaced_struct(functions)) is not None:
         return f"the native library at {path} has another layout of struct {name} than this package"
     if (name := env.level()) is not None and functions.uwaga_set_level(name.encode()) != STATUS_OK:

@@ -114,12 +114,12 @@ def from_sysctl(values: Mapping[str, str], machine: str) -> Processor:
 
 def from_identifier(identifier: str, machine: str) -> Processor:
     """From platform.processor(), which has no flags: on Windows "AMD64 Family 25 Model 33 Stepping 0, AuthenticAMD"."""
-    found = re.search(r"Family (\d{1,4}) Model (\d{1,4})", identifier)
+    match = re.search(r"Family (\d{1,4}) Model (\d{1,4})", identifier)
     return Processor(
         architecture=_architecture(machine),
         vendor=_vendor(identifier.rpartition(", ")[2]),
-        family=int(found[1]) if found else 0,
-        model=int(found[2]) if found else 0,
+        family=int(match[1]) if match else 0,
+        model=int(match[2]) if match else 0,
         name=identifier,
     )
 

@@ -84,18 +84,18 @@ class DamagedGzipError(TextFileError):
 def stat_regular(path: Path) -> os.stat_result:
     """The os.stat_result of a regular file, symbolic links followed. Raises OSError where it is absent or not a regular file."""
     try:
-        found = path.stat()
+        result = path.stat()
     except ValueError as error:  # a NUL character, or a lone surrogate
         raise OSError(errno.EINVAL, "the name has a character that is not allowed in file names", str(path)) from error
-    _check_regular(found, path)
-    return found
+    _check_regular(result, path)
+    return result
 
 
-def _check_regular(found: os.stat_result, path: Path) -> None:
-    if stat.S_ISDIR(found.st_mode):
+def _check_regular(status: os.stat_result, path: Path) -> None:
+    if stat.S_ISDIR(status.st_mode):
         raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    if not stat.S_ISREG(found.st_mode):
-        kind = _KINDS.get(stat.S_IFMT(found.st_mode), "something else")
+    if not stat.S_ISREG(status.st_mode):
+        kind = _KINDS.get(stat.S_IFMT(status.st_mode), "something else")
         raise OSError(errno.EINVAL, f"it is {kind}, not a regular file", str(path))
 
 
@@ -113,18 +113,18 @@ def open_regular(path: Path) -> Iterator[BufferedReader]:
 def read_file(path: Path, most: int) -> bytes:
     """All bytes of a regular file. Raises OSError, also where there are more than `most`."""
     with open_regular(path) as file:
-        found = file.read(most + 1)
-    if len(found) > most:
+        result = file.read(most + 1)
+    if len(result) > most:
         raise OSError(errno.EFBIG, f"it is longer than {most:,} bytes", str(path))
-    return found
+    return result
 
 
 def read_stream(stream: BinaryIO, name: str, most: int) -> bytes:
     """All bytes of a stream, such as standard input. Raises OSError where there are more than `most`."""
-    found = stream.read(most + 1)
-    if len(found) > most:
+    result = stream.read(most + 1)
+    if len(result) > most:
         raise OSError(errno.EFBIG, f"it is longer than {most:,} bytes", name)
-    return found
+    return result
 
 
 def read_file_if_exists(path: Path, most: int) -> bytes | None:
@@ -159,11 +159,11 @@ def parse_json(text: bytes | str, *, strict: bool = True) -> Any:
     """
     text = text.encode() if isinstance(text, str) else text
     check_json_size(text, JSON_CONTAINERS, JSON_VALUES)
-    found = json.loads(
+    parsed = json.loads(
         text.decode("utf-8"), object_pairs_hook=_without_duplicates, parse_constant=_no_constant if strict else None
     )
-    _check(found, strict=strict)
-    return found
+    _check(parsed, strict=strict)
+    return parsed
 
 
 def check_json_size(text: bytes, containers: int, values: int) -> None:
@@ -181,14 +181,14 @@ def check_json_depth(value: object) -> None:
 
 
 def _without_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    result = dict(pairs)
+    if len(result) < len(pairs):
         seen = set[str]()
         for key, _ in pairs:
             if key in seen:
                 raise ValueError(f"{printable(key)} is a duplicate key")
             seen.add(key)
-    return found
+    return result
 
 
 def _no_constant(name: str) -> object:
@@ -268,11 +268,11 @@ class DecompressedFile:
     def readline(self, size: int) -> bytes:
         return self._checked(self._file.readline(size))
 
-    def _checked(self, found: bytes) -> bytes:
-        self._count += len(found)
+    def _checked(self, content: bytes) -> bytes:
+        self._count += len(content)
         if self._count > LINE_BYTES:
             check_decompression_ratio(self._path, self._raw.tell(), self._count)
-        return found
+        return content
 
 
 def check_decompression_ratio(path: Path, compressed: int, decompressed: int) -> None:
@@ -392,10 +392,10 @@ class ParquetRows:
             for batch in file.iter_batches(at_once, columns=self._columns):
                 for index in range(batch.num_rows):
                     place = f"{self._path}: row {row}"
-                    found = {name: _value(place, batch[name][index]) for name in self._columns}
-                    read += sum(len(value) for value in found.values() if isinstance(value, str))
+                    by_name = {name: _value(place, batch[name][index]) for name in self._columns}
+                    read += sum(len(value) for value in by_name.values() if isinstance(value, str))
                     check_decompression_ratio(self._path, size, read)
-                    yield place, found
+                    yield place, by_name
                     row += 1
 
 

@@ -89,16 +89,16 @@ def _processes() -> Iterator[Finding]:
         )
     try:
         dist.init_process_group("gloo", timeout=datetime.timedelta(minutes=1))
-        found = sequence_parallel.doctor()
+        result = sequence_parallel.doctor()
     except (RuntimeError, ValueError) as error:  # the store of torchrun is out of reach, or a process has ended
         fail("doctor", str(error))
-    for each in found:
+    for each in result:
         speed = f", {each.megabytes_per_second:,.0f} MB/s to and from rank 0" if each.rank else ""
         value = f"{each.host}, process {each.pid}, {each.backend}, {each.level}, {each.threads} threads{speed}"
         status: Status = "ok" if each.has_same_bits else "missing"
         why = "computes the bits of rank 0"
         if not each.has_same_bits:
-            others = sorted({x.level for x in found})
+            others = sorted({x.level for x in result})
             why = "does not compute the bits of rank 0"
             if len(others) > 1:
                 why += f": instruction sets differ ({', '.join(others)}); set UWAGA_LEVEL to one that all have"
@@ -183,10 +183,10 @@ def _engines() -> Iterator[Finding]:
     )
     for name in engine_profile.DTYPES:
         x = torch.zeros(1, 1, 8, 8, dtype=getattr(torch, name))
-        found = uwaga.explain(x, x, x)
+        result = uwaga.explain(x, x, x)
         is_measured = engine_table.dense_attention(x.dtype).is_measured
-        status: Status = "ok" if is_measured and found.engine == "cpu" else "note"
-        yield Finding(topic="engines", name=f"attention {name}", value=found.engine, status=status, why=found.reason)
+        status: Status = "ok" if is_measured and result.engine == "cpu" else "note"
+        yield Finding(topic="engines", name=f"attention {name}", value=result.engine, status=status, why=result.reason)
     yield from _linear()
 
 
@@ -222,11 +222,11 @@ def _devices() -> Iterator[Finding]:
         from uwaga.ops.attention.engines import flex
 
         for index in range(torch.cuda.device_count()):
-            found = torch.cuda.get_device_properties(index)
-            capability = f"compute capability {found.major}.{found.minor}"
-            value = f"{found.name}, {found.total_memory / 2**30:.0f} GiB, {capability}"
+            result = torch.cuda.get_device_properties(index)
+            capability = f"compute capability {result.major}.{result.minor}"
+            value = f"{result.name}, {result.total_memory / 2**30:.0f} GiB, {capability}"
             why = "experimental: uwaga was not run on a GPU yet (docs/gpu.md)"
-            if found.major < 8:  # they emulate it
+            if result.major < 8:  # they emulate it
                 why += "; it has no arithmetic in bfloat16, float16 is fast"
             yield Finding(topic="devices", name=f"cuda:{index}", value=value, status="note", why=why)
         missing = flex.why_not_on_cuda()

@@ -265,12 +265,12 @@ class _Run:
 
     def _left_out(self, group: Group, encoded: "Encoded") -> list[Skipped]:
         """The documents of a group that were not encoded. What could not be read comes as an empty text, with its own reason."""
-        found = []
+        results = []
         for error in encoded.invalid:
             document = group.documents[error.document - self._done]
             reason = in_option_names(error.reason, self._options)
-            found.append(Skipped(document.place, document.error or reason))
-        return found
+            results.append(Skipped(document.place, document.error or reason))
+        return results
 
 
 def _finish(vectors: VectorFile) -> str:

@@ -64,8 +64,8 @@ def linear_speed(dtype: torch.dtype, seconds: float) -> LinearSpeed:
     rows, inputs, outputs = 512, 768, 768
     x, weight = torch.randn(rows, inputs).to(dtype), torch.randn(outputs, inputs).to(dtype)
     chosen = linear_api.explain(x, weight)
-    found = compare({chosen.engine: partial(uwaga.linear, x, weight)}, seconds=seconds)
-    return LinearSpeed(chosen.engine, chosen.reason, 2 * rows * inputs * outputs / found.seconds(chosen.engine) / 1e9)
+    result = compare({chosen.engine: partial(uwaga.linear, x, weight)}, seconds=seconds)
+    return LinearSpeed(chosen.engine, chosen.reason, 2 * rows * inputs * outputs / result.seconds(chosen.engine) / 1e9)
 
 
 class Saved(NamedTuple):
@@ -88,10 +88,10 @@ def save_profile(path: Path, *, seconds: float, tiny: bool, progress: Callable[[
     for number, trial in enumerate(todo):
         case = trial.make()
         case.check()
-        found = compare(case.sides, seconds=seconds / len(todo))
+        result = compare(case.sides, seconds=seconds / len(todo))
         ratios = measured.setdefault(trial.operation, {}).setdefault(trial.dtype, {})
         for engine in case.sides:
-            ratios.setdefault(engine, {})[trial.what] = found.ratio(THEIRS, to=engine)
+            ratios.setdefault(engine, {})[trial.what] = result.ratio(THEIRS, to=engine)
         progress((number + 1) / len(todo))
     return Saved(path, engine_profile.write(path, measured, torch.get_num_threads()), measured)
 
@@ -107,7 +107,7 @@ def table(saved: Saved) -> "Table":
     for operation, dtypes in saved.measured.items():
         for dtype, ratios in dtypes.items():
             figures = [
-                f"{name} " + ", ".join(f"{ratio:.2f}x" for ratio in found.values()) for name, found in ratios.items()
+                f"{name} " + ", ".join(f"{ratio:.2f}x" for ratio in values.values()) for name, values in ratios.items()
             ]
             table.add_row(operation, dtype, "; ".join(figures), " > ".join(saved.orders[operation][dtype]))
     return table

@@ -95,10 +95,10 @@ def _load(model: str, dtype: str) -> _LoadedModel:
     transformer = directories.transformer(folder)
     tokenizer = Tokenizer.load(transformer)
     target = Tokenizer.load_target(transformer) or tokenizer
-    found = load(folder, dtype=getattr(torch, dtype))
-    if not hasattr(found, "decoding"):
-        raise CheckpointError(f"{folder}: a {type(found).__name__} does not generate text")
-    return _LoadedModel(cast("Generator", found), tokenizer, target)
+    result = load(folder, dtype=getattr(torch, dtype))
+    if not hasattr(result, "decoding"):
+        raise CheckpointError(f"{folder}: a {type(result).__name__} does not generate text")
+    return _LoadedModel(cast("Generator", result), tokenizer, target)
 
 
 def _write(loaded: _LoadedModel, texts: Sequence[str], options: dict[str, Any], *, as_json: bool) -> None:

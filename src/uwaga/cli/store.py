@@ -73,14 +73,14 @@ def check(database: _Database, as_json: _Json = False) -> None:
         from uwaga.store import SoftDatabase
 
         with SoftDatabase.open(database) as db:
-            found, rows = db.check(), len(db)
+            result, rows = db.check(), len(db)
     if as_json:
-        echo_json(json.dumps([damage._asdict() for damage in found]))
+        echo_json(json.dumps([damage._asdict() for damage in result]))
     else:
-        for damage in found:
+        for damage in result:
             echo(f"{database}/{damage}")
-        echo(f"{rows:,} rows: {len(found)} damaged parts" if found else f"{rows:,} rows: no damage")
-    raise typer.Exit(1 if found else 0)
+        echo(f"{rows:,} rows: {len(result)} damaged parts" if result else f"{rows:,} rows: no damage")
+    raise typer.Exit(1 if result else 0)
 
 
 def stats(database: _Database, as_json: _Json = False) -> None:
@@ -89,11 +89,11 @@ def stats(database: _Database, as_json: _Json = False) -> None:
         from uwaga.store import SoftDatabase
 
         with SoftDatabase.open(database) as db:
-            found = db.stats()
+            statistics = db.stats()
     if as_json:
-        echo_json(json.dumps(found))
+        echo_json(json.dumps(statistics))
         return
-    for name, value in found.items():
+    for name, value in statistics.items():
         shown = ", ".join(map(str, value)) or "none" if isinstance(value, list) else value
         echo(f"{name:12} {f'{shown:,}' if isinstance(shown, int) else shown}")
 
@@ -176,12 +176,12 @@ def _show(answer: "Answer", *, as_json: bool) -> None:
     listed = [(n, w, r) for n, w, r in zip(answer.top.ids.tolist(), weights, records, strict=True) if n >= 0]
     if as_json:
         passages = [{"id": n, "share": w, "record": r} for n, w, r in listed]
-        found = {
+        result = {
             "passages": passages,
             "unlisted_weight": answer.unlisted_weight.item(),
             "effective_count": answer.effective_count.item(),
         }
-        echo_json(json.dumps(found | {"entropy": answer.entropy.item(), "rows": answer.rows}))
+        echo_json(json.dumps(result | {"entropy": answer.entropy.item(), "rows": answer.rows}))
         return
     if not listed:
         echo("no passage meets the condition")

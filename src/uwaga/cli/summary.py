@@ -44,7 +44,7 @@ def head_statistics(service: "Service", seconds: float) -> Heads:
     """Statistics of the heads of the first model, of as many layers as take `seconds` to compute, at least one."""
     side = service.answer({"ask": "about"}).meta["sides"][0]
     until = time.monotonic() + seconds
-    found: list[Head] = []
+    results: list[Head] = []
     is_sampled = False
     for number, each in enumerate(side["maps"]):
         if number and time.monotonic() >= until:
@@ -54,8 +54,8 @@ def head_statistics(service: "Service", seconds: float) -> Heads:
         while meta["complete"] < 1 and time.monotonic() < until:
             meta = service.answer(request).meta
         is_sampled |= meta["sampled"] is not None
-        found += _of_layer(each["kind"], each["layer"], meta["columns"])
-    return Heads(found, sum(each["heads"] for each in side["maps"]), is_sampled)
+        results += _of_layer(each["kind"], each["layer"], meta["columns"])
+    return Heads(results, sum(each["heads"] for each in side["maps"]), is_sampled)
 
 
 def _of_layer(kind: str, layer: int, columns: Mapping[str, Sequence[float | None]]) -> Iterator[Head]:
@@ -91,14 +91,14 @@ def _ranking(heads: Sequence[Head], name: str, sign: int) -> list[int]:
     return sorted(known, key=lambda number: -sign * known[number])
 
 
-def table(found: Heads) -> "Table":
+def table(heads: Heads) -> "Table":
     """The most extreme heads as a table; the extreme values are bold."""
     from rich import box
     from rich.table import Table
 
-    shown = most_extreme(found.heads)
+    shown = most_extreme(heads.heads)
     names = [name for name in COLUMNS if any(head.statistics.get(name) is not None for head, _ in shown)]
-    table = Table(title=_title(found, len(shown)), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1))
+    table = Table(title=_title(heads, len(shown)), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1))
     table.add_column("layer", no_wrap=True)
     table.add_column("head", justify="right", no_wrap=True)
     for name in names:
@@ -109,10 +109,10 @@ def table(found: Heads) -> "Table":
     return table
 
 
-def _title(found: Heads, shown: int) -> str:
-    known = "" if len(found.heads) == found.total else f" ({len(found.heads)} computed)"
-    sampled = ", from a sample of the queries" if found.is_sampled else ""
-    return f"{shown} of {found.total} heads{known}, those with the most extreme statistics{sampled}"
+def _title(heads: Heads, shown: int) -> str:
+    known = "" if len(heads.heads) == heads.total else f" ({len(heads.heads)} computed)"
+    sampled = ", from a sample of the queries" if heads.is_sampled else ""
+    return f"{shown} of {heads.total} heads{known}, those with the most extreme statistics{sampled}"
 
 
 def _cell(value: Any, *, bold: bool) -> str:

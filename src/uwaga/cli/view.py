@@ -351,23 +351,23 @@ def _layers(text: str | None) -> list[int] | None:
     """Numbers and ranges of numbers. Raises RecordError."""
     if text is None:
         return None
-    found: list[int] = []
+    results: list[int] = []
     for part in text.split(","):
         ends = re.fullmatch(r"\s*(\d{1,4})(?:-(\d{1,4}))?\s*", part)
         first, last = (int(ends[1]), int(ends[2] or ends[1])) if ends else (0, -1)
         if first > last:
             raise RecordError(f"--layers takes numbers and ranges such as 0,3,6-8, not {text!r}")
-        found += range(first, last + 1)
-    return found
+        results += range(first, last + 1)
+    return results
 
 
 def _exact(text: str) -> "Exact":
     """Raises RecordError."""
-    found = _EXACT.fullmatch(text)
-    if found is None:
+    match = _EXACT.fullmatch(text)
+    if match is None:
         rule = "kind/layer/head, such as encoder/3/5, or with queries and keys, such as encoder/3/5/0:512/0:512"
         raise RecordError(f"--exact takes {rule}, not {text!r}")
-    kind, layer, head, *ends = found.groups()
+    kind, layer, head, *ends = match.groups()
     if ends[0] is None:
         return kind, int(layer), int(head)
     a, b, c, d = map(int, ends)

@@ -69,14 +69,14 @@ def edit(
     if edits is not None and named:
         raise ValueError(f"edit: give an Edits or {', '.join(named)}, not both")
     edits = Edits(**named) if edits is None else edits  # type: ignore[arg-type]
-    found = AttentionLayers.of(
+    layers = AttentionLayers.of(
         [*builtin.find_attentions(model), *huggingface.find_attentions(model, "edit")], operation="edit"
     )
-    _check_heads(model, edits, found)
+    _check_heads(model, edits, layers)
     session = _Session()
     editors: dict[nn.Module, Editor] = {}
     follows_decoder = any(where.kind == "cross" for where in edits.wheres())  # for the positions of its queries
-    for module, where in found.ids.items():
+    for module, where in layers.ids.items():
         changes = _LayerChanges.of(edits, where)
         if changes is not None or (follows_decoder and where.kind == "decoder"):
             editors[module] = session.layer_editor(where, changes)
@@ -102,8 +102,8 @@ def editing_layers(model: nn.Module, editors: Mapping[nn.Module, Editor]) -> Ite
         _nested.set(_nested.get() - 1)
 
 
-def _check_heads(model: nn.Module, edits: Edits, found: AttentionLayers) -> None:
-    name, modules = type(model).__name__, {where: module for module, where in found.ids.items()}
+def _check_heads(model: nn.Module, edits: Edits, layers: AttentionLayers) -> None:
+    name, modules = type(model).__name__, {where: module for module, where in layers.ids.items()}
     if not modules:
         raise ValueError(
             f"edit: {name} has no attention that can be edited: neither uwaga.nn.MultiHeadAttention nor a model of "
@@ -552,10 +552,10 @@ def _weighted(rows: Tensor, value: Tensor) -> Tensor:
     the batch."""
     if value.dim() == 2:
         return linear_map(rows, value.mT)
-    found = value.new_empty((len(value), rows.shape[-2], value.shape[-1]))
+    result = value.new_empty((len(value), rows.shape[-2], value.shape[-1]))
     for b, (weights, text) in enumerate(zip(rows.expand(len(value), -1, -1), value, strict=True)):
-        found[b] = linear_map(weights, text.mT)
-    return found
+        result[b] = linear_map(weights, text.mT)
+    return result
 
 
 def _with_heads(

@@ -96,8 +96,8 @@ class Patch:
         if self.operand not in OPERANDS:
             raise ValueError(f"Patch: operand must be one of {', '.join(OPERANDS)}, not {self.operand!r}")
         if not isinstance(self.source, Tensor) or self.source.dim() not in (2, 3):
-            found = tuple(self.source.shape) if isinstance(self.source, Tensor) else type(self.source).__name__
-            raise ValueError(f"Patch: source must be a tensor (P, D) or (B, P, D), not {found}")
+            result = tuple(self.source.shape) if isinstance(self.source, Tensor) else type(self.source).__name__
+            raise ValueError(f"Patch: source must be a tensor (P, D) or (B, P, D), not {result}")
         listed = _positions("Patch: positions", self.positions)
         listed = tuple(range(self.source.shape[-2])) if listed is None else listed
         if len(listed) != self.source.shape[-2]:
@@ -145,15 +145,15 @@ class Patch:
             )
         if operand == "output":
             key_head = head * texts[0].shape[1] // heads
-            found = [
+            results = [
                 torch.stack(
                     [linear_map(weights.select(b, head).row(i).to(text.dtype), text[:, key_head].mT) for i in chosen]
                 )
                 for b, text in enumerate(texts)
             ]
         else:
-            found = [text[list(chosen), head] for text in texts]
-        return cls(operand, found[0] if len(found) == 1 else torch.stack(found), chosen)
+            results = [text[list(chosen), head] for text in texts]
+        return cls(operand, results[0] if len(results) == 1 else torch.stack(results), chosen)
 
     def __repr__(self) -> str:
         return f"uwaga.Patch({self.operand!r}, <tensor {tuple(self.source.shape)}>, {_listed(self.positions)})"
@@ -198,10 +198,10 @@ class Edits:
             ("weights", (Links, Tensor), "uwaga.Links or a matrix"),
             ("patch", (Patch,), "uwaga.Patch"),
         ):
-            found = {}
+            results = {}
             for key, value in _pairs(name, getattr(self, name)):
-                found[_where(name, key)] = _changes(name, key, value, types, wanted)
-            object.__setattr__(self, name, found)
+                results[_where(name, key)] = _changes(name, key, value, types, wanted)
+            object.__setattr__(self, name, results)
         for where, links in self.scores.items():
             if any(each.factor != 0 for each in links):  # type: ignore[union-attr]
                 raise ValueError(
@@ -235,9 +235,9 @@ class Edits:
         {'heads': [{'kind': 'encoder', 'layer': 0, 'head': 1, 'value': 0.0}], 'scores': [], 'weights': []}
         """
         self._check_plain("to_dict")
-        found: dict[str, list[dict[str, Any]]] = {"heads": [], "scores": [], "weights": []}
+        result: dict[str, list[dict[str, Any]]] = {"heads": [], "scores": [], "weights": []}
         for where, value in self.heads.items():
-            found["heads"].append(Where(*where)._asdict() | {"value": value})
+            result["heads"].append(Where(*where)._asdict() | {"value": value})
         for name, changes in (("scores", self.scores), ("weights", self.weights)):
             for where, listed in changes.items():
                 for links in listed:  # type: ignore[union-attr]
@@ -245,8 +245,8 @@ class Edits:
                     for side in ("queries", "keys"):
                         positions = getattr(links, side)
                         entry[side] = None if positions is None else list(positions)
-                    found[name].append(entry | ({"factor": links.factor} if name == "weights" else {}))  # type: ignore[union-attr]
-        return found
+                    result[name].append(entry | ({"factor": links.factor} if name == "weights" else {}))  # type: ignore[union-attr]
+        return result
 
     @staticmethod
     def from_dict(described: object) -> "Edits":
@@ -295,12 +295,12 @@ class Edits:
         return f"with uwaga.edit({', '.join([model, *self._arguments()])}) as edits:"
 
     def _arguments(self) -> list[str]:
-        found = []
+        values = []
         for name in ("heads", "scores", "weights", "patch"):
             pairs = [f"{where}: {_shown(value)}" for where, value in getattr(self, name).items()]
             if pairs:
-                found.append(f"{name}={{{', '.join(pairs)}}}")
-        return found
+                values.append(f"{name}={{{', '.join(pairs)}}}")
+        return values
 
     def _check_plain(self, method: str) -> None:
         for name in ("heads", "weights", "patch"):
@@ -345,8 +345,8 @@ def _changes(name: str, key: object, value: Any, types: tuple[type[_Change], ...
     listed = tuple(value) if isinstance(value, list | tuple) else (value,)
     wrong = [each for each in listed if not isinstance(each, types)]
     if wrong or not listed:
-        found = type(wrong[0]).__name__ if wrong else "an empty list"
-        raise ValueError(f"edit: {name} {short(key)} must be {wanted}, or a list of them, not {found}")
+        result = type(wrong[0]).__name__ if wrong else "an empty list"
+        raise ValueError(f"edit: {name} {short(key)} must be {wanted}, or a list of them, not {result}")
     return listed
 
 
@@ -363,14 +363,14 @@ def _positions(name: str, given: object) -> tuple[int, ...] | None:
     listed = (given,) if isinstance(given, int) else given
     if isinstance(listed, str | bytes | Mapping) or not isinstance(listed, Iterable):
         raise ValueError(f"{name} must be integers from 0, or None for all, not {short(given)}")
-    found = tuple(listed)
-    wrong = [each for each in found if not _is_count(each)]
+    result = tuple(listed)
+    wrong = [each for each in result if not _is_count(each)]
     if wrong:
         raise ValueError(f"{name} must be integers from 0, not {short(wrong[0])}")
-    if len(set(found)) < len(found):
-        repeated = next(each for each, count in Counter(found).items() if count > 1)
+    if len(set(result)) < len(result):
+        repeated = next(each for each, count in Counter(result).items() if count > 1)
         raise ValueError(f"{name} must be different integers, and {repeated} is there twice")
-    return found
+    return result
 
 
 def _number(name: str, given: object) -> float:

@@ -48,15 +48,15 @@ class ResidualStream(NamedTuple):
     def of(model: nn.Module) -> "ResidualStream":
         """Raises ValueError: a model of another architecture."""
         if isinstance(model, GPT2Model | T5Model | Transformer):
-            found = _of_this_package(model)
+            result = _of_this_package(model)
         else:
-            found = _of_transformers(model)
-        if found is None:
+            result = _of_transformers(model)
+        if result is None:
             raise ValueError(
                 f"interpret: {type(model).__name__} has no residual stream that is known here, with one final norm before its logits; "
                 f"supported are {_SUPPORTED}"
             )
-        return found
+        return result
 
     def logits(self, x: Tensor) -> Tensor:
         """(..., V) from the residual stream (..., M), through the final norm."""
@@ -110,14 +110,14 @@ def logit_lens(model: nn.Module, *inputs: Any, top: int = 5, ids: Tensor | None 
         raise ValueError(f"logit_lens: top must be between 1 and the {stream.weight_VM.shape[0]} tokens, not {top}")
     with _residuals(stream) as states:
         model(*inputs, **options)
-    found = []
+    results = []
     for x in states.blocks:
         log = stream.logits(x).float().log_softmax(-1)
         most = log.topk(top)
         entropy = -(log.exp() * log).nan_to_num(0.0).sum(-1)
         chosen = None if ids is None else log.gather(-1, ids[..., None]).squeeze(-1).exp()
-        found.append((most.indices, most.values.exp(), entropy, chosen))
-    tokens, probabilities, entropies, of_ids = zip(*found, strict=True)
+        results.append((most.indices, most.values.exp(), entropy, chosen))
+    tokens, probabilities, entropies, of_ids = zip(*results, strict=True)
     return LogitLens(
         tokens=torch.stack(tokens),
         probabilities=torch.stack(probabilities),
@@ -143,11 +143,11 @@ class LogitAttribution:
 
     def of_heads(self, kind: str, row: int = 0, position: int = -1) -> Tensor:
         """(L, H): the shares of all heads of a kind in one row at one position, for `uwaga.plots.heatmap`."""
-        found = [x[row, :, position] for (name, _), x in sorted(self.heads.items()) if name == kind]
-        if not found:
+        results = [x[row, :, position] for (name, _), x in sorted(self.heads.items()) if name == kind]
+        if not results:
             kinds = ", ".join(sorted({repr(name) for name, _ in self.heads}))
             raise ValueError(f"LogitAttribution: there are no heads of kind {kind!r}; there are {kinds}")
-        return torch.stack(found)
+        return torch.stack(results)
 
 
 @torch.no_grad()
@@ -178,7 +178,7 @@ def logit_attribution(
         less, less_bias = _direction(stream, "other", other, len(last))
         direction, bias = direction - less, bias - less_bias
     share_BQM, rest = stream.share(last, direction)
-    found, feed_forward = {}, {}
+    result, feed_forward = {}, {}
     rest = rest + bias[:, None]
     for n, block in enumerate(stream.blocks):
         for where, _, output in block.attentions:
@@ -186,14 +186,14 @@ def logit_attribution(
             assert isinstance(z_BHQE, Tensor)
             weight_HEM = _weight(output).unflatten(0, (z_BHQE.shape[1], -1))
             # <z W_O^h, share> as <z, W_O^h share>: nothing of size H x M is made for each token.
-            found[where] = torch.einsum("bhqe,hem,bqm->bhq", z_BHQE, weight_HEM, share_BQM)
+            result[where] = torch.einsum("bhqe,hem,bqm->bhq", z_BHQE, weight_HEM, share_BQM)
             output_bias = getattr(output, "bias", None)
             if output_bias is not None:
                 rest = rest + share_BQM @ output_bias
         feed_forward[n] = (states.feed_forward[n] * share_BQM).sum(-1)
     logits = (stream.norm(last) * direction[:, None] * stream.scale).sum(-1) + bias[:, None]
     return LogitAttribution(
-        heads=found,
+        heads=result,
         feed_forward=feed_forward,
         embedding=(states.blocks[0] * share_BQM).sum(-1),
         bias=rest,

@@ -174,10 +174,10 @@ def _patches(
 def _number(value: Tensor | float, name: str) -> float:
     if isinstance(value, Tensor) and value.numel() != 1:
         raise ValueError(f"activation_patching: the metric must be one number, not a tensor {tuple(value.shape)}")
-    found = float(value)
-    if not isfinite(found):
-        raise ValueError(f"activation_patching: the metric of the {name} run is {found}")
-    return found
+    result = float(value)
+    if not isfinite(result):
+        raise ValueError(f"activation_patching: the metric of the {name} run is {result}")
+    return result
 
 
 def _new_result(

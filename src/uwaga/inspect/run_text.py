@@ -87,14 +87,14 @@ def load(name: str, dtype: str) -> LoadedModel:
     from uwaga.models.checkpoints import directories, load_save
     from uwaga.models.tokenizers.loading import Tokenizer
 
-    found = directories.find(name, None)
-    folder = directories.transformer(found)
+    result = directories.find(name, None)
+    folder = directories.transformer(result)
     settings = json_files.optional(folder / "sentence_bert_config.json") or {}
     lowercase = settings.get("do_lower_case") is True
     tokenizer = Tokenizer.load(folder, lowercase=lowercase)
     title = directories.BUNDLED[name].title if name in directories.BUNDLED else Path(name).name or name
     model = load_save.load(folder, dtype=getattr(torch, dtype))
-    return LoadedModel(name, title, model, tokenizer, Tokenizer.load_target(folder) or tokenizer, found)
+    return LoadedModel(name, title, model, tokenizer, Tokenizer.load_target(folder) or tokenizer, result)
 
 
 def run_text(
@@ -191,12 +191,12 @@ def _written(
     read = {"encoder" if "encoder" in tokens else "decoder": (text, reader.tokenizer)}
     if target is not None:
         read["decoder"] = (target, reader.target_tokenizer)
-    found = {
+    by_stack = {
         stack: written(source, tokenizer.backend, tokens[stack][0])
         for stack, (source, tokenizer) in read.items()
         if stack in tokens
     }
-    return {stack: [source] for stack, source in found.items() if source is not None}
+    return {stack: [source] for stack, source in by_stack.items() if source is not None}
 
 
 @contextmanager

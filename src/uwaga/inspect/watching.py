@@ -67,8 +67,8 @@ def watch(
         ValueError: a model without attention that can be watched, a layer, kind or head that does not exist, a device that is none, or
             attention that ran without being recorded; in the forward pass, more to keep than max_bytes; a model of transformers that computes attention by itself.
     """
-    found = AttentionLayers.of([*builtin.find_attentions(model), *huggingface.find_attentions(model)])
-    wanted = found.select(type(model).__name__, layers, kinds)
+    result = AttentionLayers.of([*builtin.find_attentions(model), *huggingface.find_attentions(model)])
+    wanted = result.select(type(model).__name__, layers, kinds)
     recording = SpeculativeRecording(
         heads=heads,
         dtype=dtype,
@@ -80,7 +80,7 @@ def watch(
     embedded_ids: list[Tensor] = []  # the last ids that the model has embedded, until a pass begins with them
 
     def on_call(module: nn.Module, query: Operand, key: Operand, value: Operand, options: Mapping) -> None:
-        where = found.ids.get(module)
+        where = result.ids.get(module)
         if where is None:
             return
         map_options = MapOptions(
@@ -104,7 +104,7 @@ def watch(
     with ExitStack() as stack:
         for embedding in token_embeddings(model):
             stack.callback(embedding.register_forward_pre_hook(on_embedding).remove)
-        stack.enter_context(builtin.watching(found.ids, on_call))
+        stack.enter_context(builtin.watching(result.ids, on_call))
         stack.enter_context(huggingface.watching(model, on_call))
         stack.enter_context(detect_speculative_decoding(model, recording))
         stack.callback(recording.close)

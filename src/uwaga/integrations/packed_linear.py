@@ -51,12 +51,12 @@ def pack_linear(model: nn.Module) -> int:
     Raises:
         ValueError: the model has no nn.Linear and no Conv1D, packed or not.
     """
-    found = [module for module in model.modules() if type(module) in _packed_classes()]
-    if not found and next(_packed(model), None) is None:
+    modules = [module for module in model.modules() if type(module) in _packed_classes()]
+    if not modules and next(_packed(model), None) is None:
         raise ValueError(
             f"pack_linear: {type(model).__name__} has no module whose class is exactly nn.Linear or Conv1D of transformers"
         )
-    taken = [module for module in found if "forward" not in vars(module)]
+    taken = [module for module in modules if "forward" not in vars(module)]
     for module in taken:
         module.__class__ = _packed_classes()[type(module)]
     return len(taken)

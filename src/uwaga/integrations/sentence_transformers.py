@@ -63,10 +63,10 @@ def _transformers(model: nn.Module) -> "list[Transformer]":
         raise ImportError(
             "sentence_transformers.unpad: needs the package 'sentence-transformers', version 6 or newer"
         ) from error
-    found = [module for module in model.modules() if isinstance(module, Transformer)]
-    if not found:
+    modules = [module for module in model.modules() if isinstance(module, Transformer)]
+    if not modules:
         raise ValueError(f"sentence_transformers.unpad: {type(model).__name__} has no Transformer module")
-    return found
+    return modules
 
 
 def _check(transformer: "Transformer") -> None:
@@ -142,18 +142,18 @@ def _keeps_apart(transformer: "Transformer", collate: Any) -> bool:
 
     def states(features: dict[str, Any]) -> Tensor:
         moved = {key: x.to(device) if isinstance(x, Tensor) else x for key, x in features.items()}
-        found: Tensor = transformer(moved | {"modality": "text"})[name][0].double()
-        return found
+        output: Tensor = transformer(moved | {"modality": "text"})[name][0].double()
+        return output
 
     with evaluation_mode(transformer):
         alone = [torch.tensor([ids]) for ids in _SHORT_TEXTS]
         expected = torch.cat([states({"input_ids": ids, "attention_mask": torch.ones_like(ids)}) for ids in alone])
         try:
-            found = states(collate(texts))
+            result = states(collate(texts))
         except (ValueError, NotImplementedError):  # a layer that says so itself
             return False
     # Far above what rounding and its amplification make in bfloat16, and far below what a neighbour does.
-    return bool(((found - expected).norm(dim=-1) <= 0.1 * expected.norm(dim=-1)).all())
+    return bool(((result - expected).norm(dim=-1) <= 0.1 * expected.norm(dim=-1)).all())
 
 
 def _give_tokens(model: nn.Module) -> None:

@@ -90,9 +90,9 @@ def trace_layer(
 
 def dense(weights: AttentionMap) -> Tensor:
     """(..., Q, K) all weights of a small map."""
-    found = weights.to_dense()
-    assert isinstance(found, Tensor)
-    return found
+    result = weights.to_dense()
+    assert isinstance(result, Tensor)
+    return result
 
 
 def scale_of(layer: MultiHeadAttention) -> float:
@@ -107,9 +107,9 @@ def scores(q_ND: Tensor, k_ND: Tensor) -> Tensor:
 
 def unnormalised(q_ND: Tensor, k_ND: Tensor, v_NE: Tensor) -> Tensor:
     """(N, E) (Q K^T) V, without scale and softmax."""
-    found = attention(q_ND, k_ND, v_NE, scale=1.0, normalize=None)
-    assert isinstance(found, Tensor)
-    return found
+    output = attention(q_ND, k_ND, v_NE, scale=1.0, normalize=None)
+    assert isinstance(output, Tensor)
+    return output
 
 
 def matmul(left_NM: Tensor, right_MD: Tensor) -> Tensor:

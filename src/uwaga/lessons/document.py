@@ -214,12 +214,12 @@ def difference_shade(difference: Tensor, of: Tensor) -> str:
 
 def matrices(steps: Iterable[Step]) -> dict[str, Matrix]:
     """All matrices by id; a later step may show one of an earlier step again."""
-    found: dict[str, Matrix] = {}
+    results: dict[str, Matrix] = {}
     for step in steps:
         for section in step.sections:
             for matrix in section.matrices:
-                assert found.setdefault(matrix.id, matrix) is matrix, matrix.id
-    return found
+                assert results.setdefault(matrix.id, matrix) is matrix, matrix.id
+    return results
 
 
 def shown(number: float) -> str:

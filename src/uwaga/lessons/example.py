@@ -261,8 +261,8 @@ class ExampleParser:
         if value is None:
             return None, None
         if not isinstance(value, list) or len(value) != count:
-            found = _counted(len(value), "row") if isinstance(value, list) else short(value)
-            raise self._error(f"{name} must be a list of {_counted(count, 'row')}, not {found}")
+            result = _counted(len(value), "row") if isinstance(value, list) else short(value)
+            raise self._error(f"{name} must be a list of {_counted(count, 'row')}, not {result}")
         rows = [None if row is None else self._row(f"{name}[{n}]", row, max_count) for n, row in enumerate(value)]
         widths = sorted({len(row) for row in rows if row is not None})
         if len(widths) > 1:
@@ -279,19 +279,19 @@ class ExampleParser:
     ) -> Tensor:
         """A float32 matrix of a shape, in which None allows any width."""
         height, width = shape
-        found, rows = self.rows(name, height, max_count)
-        if rows is None or found is None:
+        reply, rows = self.rows(name, height, max_count)
+        if rows is None or reply is None:
             return default(width)
         if None in rows:
             raise self._error(f"{name}[{rows.index(None)}] is missing")
-        if width is not None and found != width:
-            raise self._error(f"{name} must have {_counted(width, 'column')}, not {found}")
+        if width is not None and reply != width:
+            raise self._error(f"{name} must have {_counted(width, 'column')}, not {reply}")
         return torch.tensor(rows, dtype=torch.float32)
 
     def _words(self, name: str, value: object, max_count: int) -> tuple[str, ...]:
         if not isinstance(value, list) or not 1 <= len(value) <= max_count:
-            found = f"of {len(value)}" if isinstance(value, list) else short(value)
-            raise self._error(f"{name} must be a list of 1 to {max_count} words, not {found}")
+            actual = f"of {len(value)}" if isinstance(value, list) else short(value)
+            raise self._error(f"{name} must be a list of 1 to {max_count} words, not {actual}")
         for place, word in enumerate(value):
             if not isinstance(word, str) or not 1 <= len(word) <= _MAX_WORD_LENGTH:
                 raise self._wrong(f"{name}[{place}]", f"a word of 1 to {_MAX_WORD_LENGTH} characters", word)
@@ -317,8 +317,8 @@ class ExampleParser:
 
     def _row(self, name: str, value: object, max_count: int) -> list[float]:
         if not isinstance(value, list) or not 1 <= len(value) <= max_count:
-            found = f"of {len(value)}" if isinstance(value, list) else short(value)
-            raise self._error(f"{name} must be a list of 1 to {max_count} numbers, not {found}")
+            output = f"of {len(value)}" if isinstance(value, list) else short(value)
+            raise self._error(f"{name} must be a list of 1 to {max_count} numbers, not {output}")
         return [float(self._checked(f"{name}[{place}]", each, _NUMBER)) for place, each in enumerate(value)]
 
     def _checked(self, name: str, value: object, kind: OptionValidator) -> Any:
@@ -418,8 +418,8 @@ def _counted(count: int, noun: str) -> str:
 
 def vector(word: str, width: int) -> tuple[float, ...]:
     """(M,) the vector of a word, the same in every sentence: by hand for the words of the language's own example, else random, seeded by the word."""
-    if width == WIDTH and (found := by_hand(word)) is not None:
-        return found
+    if width == WIDTH and (result := by_hand(word)) is not None:
+        return result
     drawn = torch.randint(-4, 5, (width,), generator=_seeded(f"word {word}")) / 4.0
     return tuple(drawn.tolist())
 

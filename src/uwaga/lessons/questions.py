@@ -14,17 +14,17 @@ from uwaga._base.languages import tr, tr_n
 from uwaga.lessons.document import Matrix, Question, Step, matrices, shown
 from uwaga.lessons.example import START, Example
 
-_Found = Mapping[str, Matrix]
+_Results = Mapping[str, Matrix]
 _CLOSE = 1e-5  # numbers that differ by less, relative to the largest, are equal answers
 
 
 def with_questions(example: Example, steps: Iterable[Step]) -> tuple[Step, ...]:
     """The steps, each with its question where the example allows one: a single token cannot be chosen among."""
     steps = tuple(steps)
-    found = matrices(steps)
+    result = matrices(steps)
     return tuple(
         replace(step, question=question)
-        if step.id in _QUESTIONS and (question := _QUESTIONS[step.id](example, found)) is not None
+        if step.id in _QUESTIONS and (question := _QUESTIONS[step.id](example, result)) is not None
         else step
         for step in steps
     )
@@ -93,8 +93,8 @@ def _bucket(value: float, low: float, high: float, shape: Callable[[float], str]
     return choices, 0 if value < low else 1 if value <= high else 2
 
 
-def _crude(example: Example, found: _Found) -> Question | None:
-    scores = found["crude_scores"]
+def _crude(example: Example, results: _Results) -> Question | None:
+    scores = results["crude_scores"]
     # A token that scores another higher than itself is the more surprising one.
     excess_NN = scores.numbers - scores.numbers.diagonal()[:, None]
     i = int(excess_NN.amax(-1).argmax())
@@ -108,7 +108,7 @@ def _crude(example: Example, found: _Found) -> Question | None:
     )
 
 
-def _alike(example: Example, found: _Found) -> Question | None:
+def _alike(example: Example, results: _Results) -> Question | None:
     n, m = example.x_NM.shape
     return _made(
         tr("X has {n} rows and {m} columns. How many numbers has Xᵀ X?", n=n, m=m),
@@ -126,7 +126,7 @@ def _alike(example: Example, found: _Found) -> Question | None:
     )
 
 
-def _vectors(example: Example, found: _Found) -> Question | None:
+def _vectors(example: Example, results: _Results) -> Question | None:
     first = example.tokens[0]
     return _made(
         tr("If all numbers in the row of “{first}” in X double, what becomes of its query?", first=first),
@@ -141,8 +141,8 @@ def _vectors(example: Example, found: _Found) -> Question | None:
     )
 
 
-def _scores(example: Example, found: _Found) -> Question | None:
-    scores = found["scores"]
+def _scores(example: Example, results: _Results) -> Question | None:
+    scores = results["scores"]
     i = int(scores.numbers.amax(-1).argmax())
     return _which_token(
         example,
@@ -154,8 +154,8 @@ def _scores(example: Example, found: _Found) -> Question | None:
     )
 
 
-def _scale(example: Example, found: _Found) -> Question | None:
-    scores, scaled = found["scores"].numbers, found["scaled"].numbers
+def _scale(example: Example, results: _Results) -> Question | None:
+    scores, scaled = results["scores"].numbers, results["scaled"].numbers
     d = example.wq_MD.shape[1]
     i, j = divmod(int(scores.abs().argmax()), len(scores))
     value, after = float(scores[i, j]), float(scaled[i, j])
@@ -178,8 +178,8 @@ def _scale(example: Example, found: _Found) -> Question | None:
     )
 
 
-def _softmax(example: Example, found: _Found) -> Question | None:
-    weights = found["weights"].numbers
+def _softmax(example: Example, results: _Results) -> Question | None:
+    weights = results["weights"].numbers
     i = int(weights.amax(-1).argmax())
     j = int(weights[i].argmax())
     choices, right = _bucket(float(weights[i, j]), 0.4, 0.7, "{:.1f}".format)
@@ -198,10 +198,10 @@ def _softmax(example: Example, found: _Found) -> Question | None:
     )
 
 
-def _weighted(example: Example, found: _Found) -> Question | None:
+def _weighted(example: Example, results: _Results) -> Question | None:
     return _which_token(
         example,
-        found["weights"],
+        results["weights"],
         0,
         tr("Whose value counts most in the output of “{tokens}”?", tokens=example.tokens[0]),
         tr("That of the token with the largest weight in its row."),
@@ -209,7 +209,7 @@ def _weighted(example: Example, found: _Found) -> Question | None:
     )
 
 
-def _sum(example: Example, found: _Found) -> Question | None:
+def _sum(example: Example, results: _Results) -> Question | None:
     return _made(
         tr("Compare one column of the output with the same column of V. Where do its numbers lie?"),
         (
@@ -226,8 +226,8 @@ def _sum(example: Example, found: _Found) -> Question | None:
     )
 
 
-def _linear(example: Example, found: _Found) -> Question | None:
-    counts = found["multiplications"].numbers[0].tolist()
+def _linear(example: Example, results: _Results) -> Question | None:
+    counts = results["multiplications"].numbers[0].tolist()
     n = len(example.tokens)
     orders = ("(Q Kᵀ) V", "Q (Kᵀ V)", tr("Both need the same."))
     right = 2 if counts[1] == counts[2] else int(counts[2] < counts[1])
@@ -251,8 +251,8 @@ def _linear(example: Example, found: _Found) -> Question | None:
     )
 
 
-def _root(example: Example, found: _Found) -> Question | None:
-    measured = found["saturation"].numbers
+def _root(example: Example, results: _Results) -> Question | None:
+    measured = results["saturation"].numbers
     last = len(measured) - 1
     choices, right = _bucket(float(measured[last, 3]), 0.2, 0.6, "{:.1f}".format)
     return _made(
@@ -272,7 +272,7 @@ def _root(example: Example, found: _Found) -> Question | None:
     )
 
 
-def _masks(example: Example, found: _Found) -> Question | None:
+def _masks(example: Example, results: _Results) -> Question | None:
     return _made(
         tr("Strictly past: “{tokens}” has no token before it. What is its output?", tokens=example.tokens[0]),
         (tr("Zeros."), tr("Its own value."), tr("The mean of all values.")),
@@ -283,8 +283,8 @@ def _masks(example: Example, found: _Found) -> Question | None:
     )
 
 
-def _database(example: Example, found: _Found) -> Question | None:
-    weights, sharp = found["weights"].numbers, found["sharp_weights"].numbers
+def _database(example: Example, results: _Results) -> Question | None:
+    weights, sharp = results["weights"].numbers, results["sharp_weights"].numbers
     i = int(weights.amax(-1).argmax())
     j = int(weights[i].argmax())
     before, after = float(weights[i, j]), float(sharp[i, j])
@@ -304,7 +304,7 @@ def _database(example: Example, found: _Found) -> Question | None:
     )
 
 
-def _past(example: Example, found: _Found) -> Question | None:
+def _past(example: Example, results: _Results) -> Question | None:
     if len(example.tokens) == 1:
         return None
     first, second = example.tokens[:2]
@@ -322,8 +322,8 @@ def _past(example: Example, found: _Found) -> Question | None:
     )
 
 
-def _learning(example: Example, found: _Found) -> Question | None:
-    matrix = [each for name, each in found.items() if name.startswith("learn_weights_")][-1]
+def _learning(example: Example, results: _Results) -> Question | None:
+    matrix = [each for name, each in results.items() if name.startswith("learn_weights_")][-1]
     i = len(example.tokens) - 1
     return _which_token(
         example,
@@ -340,10 +340,10 @@ def _learning(example: Example, found: _Found) -> Question | None:
     )
 
 
-def _heads(example: Example, found: _Found) -> Question | None:
+def _heads(example: Example, results: _Results) -> Question | None:
     if example.heads < 2 or len(example.tokens) == 1:
         return None
-    first, second = (found[f"head{h}_weights"].numbers for h in (1, 2))
+    first, second = (results[f"head{h}_weights"].numbers for h in (1, 2))
     apart_N = (first - second).abs().amax(-1)
     i = int(apart_N.argmax())
     ones, others = _largest(first[i]), _largest(second[i])
@@ -365,8 +365,8 @@ def _heads(example: Example, found: _Found) -> Question | None:
     )
 
 
-def _batches(example: Example, found: _Found) -> Question | None:
-    wasted = float(found["work_total"].numbers[0, 4])
+def _batches(example: Example, results: _Results) -> Question | None:
+    wasted = float(results["work_total"].numbers[0, 4])
     choices, right = _bucket(wasted, 0.25, 0.5, "{:.0%}".format)
     return _made(
         tr("How much of the work is wasted, if all sentences are padded to the longest?"),
@@ -382,7 +382,7 @@ def _batches(example: Example, found: _Found) -> Question | None:
     )
 
 
-def _positions(example: Example, found: _Found) -> Question | None:
+def _positions(example: Example, results: _Results) -> Question | None:
     return _made(
         tr("The tokens are shuffled, and there are no position codes. What happens to the output of each token?"),
         (tr("It stays."), tr("It changes."), tr("It becomes zeros.")),
@@ -393,8 +393,8 @@ def _positions(example: Example, found: _Found) -> Question | None:
     )
 
 
-def _encoder(example: Example, found: _Found) -> Question | None:
-    normed = next(name for name in found if name.startswith("block1_") and name.endswith("_norm"))
+def _encoder(example: Example, results: _Results) -> Question | None:
+    normed = next(name for name in results if name.startswith("block1_") and name.endswith("_norm"))
     return _made(
         tr("LayerNorm is applied to a row. What is the sum of its numbers then?"),
         ("0", "1", tr("It depends on the row.")),
@@ -405,7 +405,7 @@ def _encoder(example: Example, found: _Found) -> Question | None:
     )
 
 
-def _stack(example: Example, found: _Found) -> Question | None:
+def _stack(example: Example, results: _Results) -> Question | None:
     m = example.x_NM.shape[1]
     return _made(
         tr_n(
@@ -421,7 +421,7 @@ def _stack(example: Example, found: _Found) -> Question | None:
     )
 
 
-def _decoder(example: Example, found: _Found) -> Question | None:
+def _decoder(example: Example, results: _Results) -> Question | None:
     t, n = len(example.written) + 1, len(example.tokens)
     rows = tr("{t} rows, {n} columns", t=t, n=n)
     return _made(
@@ -449,7 +449,7 @@ def _decoder(example: Example, found: _Found) -> Question | None:
     )
 
 
-def _architecture(example: Example, found: _Found) -> Question | None:
+def _architecture(example: Example, results: _Results) -> Question | None:
     return _made(
         tr("GPT only continues texts. What does it leave out?"),
         (tr("The encoder."), tr("The decoder."), tr("The causal mask.")),
@@ -460,7 +460,7 @@ def _architecture(example: Example, found: _Found) -> Question | None:
     )
 
 
-def _length(example: Example, found: _Found) -> Question | None:
+def _length(example: Example, results: _Results) -> Question | None:
     return _made(
         tr(
             "The sentence is written twice in a row, with the same keys. What becomes of the weight on each copy of a token?"
@@ -473,7 +473,7 @@ def _length(example: Example, found: _Found) -> Question | None:
     )
 
 
-_QUESTIONS: Mapping[str, Callable[[Example, _Found], Question | None]] = {
+_QUESTIONS: Mapping[str, Callable[[Example, _Results], Question | None]] = {
     "crude": _crude,
     "alike": _alike,
     "vectors": _vectors,

@@ -124,10 +124,10 @@ class WeightMap(ABC):
         if parts is None:
             return _diagonal(self, offset, start)
         starts = per_sequence(start, (len(parts),), f"{self.kind}.diagonal: start")
-        found = [_diagonal(part, offset, one) for part, one in zip(parts, starts, strict=True)]
+        results = [_diagonal(part, offset, one) for part, one in zip(parts, starts, strict=True)]
         none = torch.zeros((0, *self.shape[1:-2]), dtype=self.dtype, device=self.device)
-        lengths = torch.tensor([0, *(x.shape[-1] for x in found)], device=self.device)
-        return Ragged(torch.cat([none, *(x.movedim(-1, 0) for x in found)]), lengths.cumsum(0))
+        lengths = torch.tensor([0, *(x.shape[-1] for x in results)], device=self.device)
+        return Ragged(torch.cat([none, *(x.movedim(-1, 0) for x in results)]), lengths.cumsum(0))
 
     def to_dense(self, max_bytes: int = MAX_BYTES) -> Tensor | list[Tensor]:
         """All weights as a tensor; of a ragged map a list of tensors.
@@ -203,15 +203,15 @@ def map_of_sequence(m: WeightMap, index: object) -> WeightMap:
 def read_rectangle(m: WeightMap, index: object, max_bytes: int = MAX_BYTES) -> Tensor:
     """m[index] of a dense map; ints drop their dimension. Raises ValueError above max_bytes."""
     names = [*(f"batch {at}" for at in range(len(m.shape) - 3)), "heads", "queries", "keys"][-len(m.shape) :]
-    found = expand(index, m.shape, names, m.kind)
-    counts = tuple(positions.length for positions in found)
+    result = expand(index, m.shape, names, m.kind)
+    counts = tuple(positions.length for positions in result)
     size = math.prod(counts) * m.dtype.itemsize
     if size > max_bytes:
         raise ValueError(
             f"{m.kind}: reading {counts} weights at once takes {size} bytes ({format_bytes(size)}); "
             "read fewer, or all of them by to_dense(max_bytes=...)"
         )
-    return _gather(m, found).reshape([positions.length for positions in found if not positions.is_dropped])
+    return _gather(m, result).reshape([positions.length for positions in result if not positions.is_dropped])
 
 
 def _diagonal(m: WeightMap, offset: int, start: int | Tensor | None) -> Tensor:
@@ -222,24 +222,26 @@ def _diagonal(m: WeightMap, offset: int, start: int | Tensor | None) -> Tensor:
         first = keys - queries if start is None else start
         return _band(m, range(math.prod(batch)), first + offset).reshape((*leading, queries))
     firsts = per_sequence(start, tuple(batch), f"{m.kind}.diagonal: start")
-    found = [_band(m, range(b, b + 1), first + offset) for b, first in enumerate(firsts)]
-    return torch.cat(found).reshape((*leading, queries)) if found else _band(m, range(0), 0).reshape(*leading, queries)
+    results = [_band(m, range(b, b + 1), first + offset) for b, first in enumerate(firsts)]
+    return (
+        torch.cat(results).reshape((*leading, queries)) if results else _band(m, range(0), 0).reshape(*leading, queries)
+    )
 
 
-def _gather(m: WeightMap, found: list[Positions]) -> Tensor:
+def _gather(m: WeightMap, indices: list[Positions]) -> Tensor:
     """The weights at listed positions, with all dimensions of the map; each unique position is read once."""
-    *leading, queries, keys = [positions.unique for positions in found]
+    *leading, queries, keys = [positions.unique for positions in indices]
     heads = leading.pop().tolist() if leading else [0]
     flat = torch.zeros(1, dtype=torch.int64, device="cpu")
     for size, listed in zip(m.shape, leading, strict=False):
         flat = (flat[:, None] * size + listed).flatten()
-    sizes = [len(positions.unique) for positions in found]
+    sizes = [len(positions.unique) for positions in indices]
     if all(sizes):
         selection = Selection(tuple(flat.tolist()), tuple(heads), queries.to(m.device))
         weights = m.read_entries(selection, keys.to(m.device)).reshape(sizes)
     else:
         weights = torch.zeros(sizes, dtype=m.dtype, device=m.device)
-    for dimension, positions in enumerate(found):
+    for dimension, positions in enumerate(indices):
         if positions.order is not None:
             weights = weights.index_select(dimension, positions.order.to(m.device))
     return weights
@@ -249,15 +251,15 @@ def _band(m: WeightMap, sequences: range, shift: int) -> Tensor:
     """(sequences, H, Q): the weight of every query i on key i + shift, read in square blocks."""
     *leading, queries, keys = m.shape
     heads = tuple(range(leading[-1] if leading else 1))
-    found = torch.zeros((len(sequences), len(heads), queries), dtype=m.dtype, device=m.device)
-    if not found.numel():
-        return found
+    result = torch.zeros((len(sequences), len(heads), queries), dtype=m.dtype, device=m.device)
+    if not result.numel():
+        return result
     end = min(queries, keys - shift)
     for at in range(max(0, -shift), end, _DIAGONAL_BLOCK):
         rows = torch.arange(at, min(at + _DIAGONAL_BLOCK, end), device=m.device)
         block = m.read(Selection(tuple(sequences), heads, rows), rows + shift)
-        found[:, :, rows] = block.diagonal(dim1=-2, dim2=-1)
-    return found
+        result[:, :, rows] = block.diagonal(dim1=-2, dim2=-1)
+    return result
 
 
 def format_bytes(size: int) -> str:

@@ -104,11 +104,11 @@ class DifferenceMap(WeightMap):
         parts = self.parts()
         if parts is None:
             return TopK(*self._top(k))
-        found = [part._top(k) for part in parts]
+        results = [part._top(k) for part in parts]
         queries = torch.tensor([0, *(part.shape[-2] for part in parts)], device=self.device).cumsum(0)
         none = torch.zeros((0, *self.shape[1:-2], k), dtype=self.dtype, device=self.device)
-        weights = torch.cat([none, *(x.movedim(-2, 0) for x, _ in found)])
-        positions = torch.cat([none.long(), *(x.movedim(-2, 0) for _, x in found)])
+        weights = torch.cat([none, *(x.movedim(-2, 0) for x, _ in results)])
+        positions = torch.cat([none.long(), *(x.movedim(-2, 0) for _, x in results)])
         return TopK(Ragged(weights, queries), Ragged(positions, queries))
 
     def total_variation(self) -> Tensor | Ragged:
@@ -119,10 +119,10 @@ class DifferenceMap(WeightMap):
         parts = self.parts()
         if parts is None:
             return self._total_variation()
-        found = [part._total_variation() for part in parts]
-        queries = torch.tensor([0, *(x.shape[-1] for x in found)], device=self.device).cumsum(0)
+        values = [part._total_variation() for part in parts]
+        queries = torch.tensor([0, *(x.shape[-1] for x in values)], device=self.device).cumsum(0)
         none = torch.zeros((0, *self.shape[1:-2]), dtype=self.dtype, device=self.device)
-        return Ragged(torch.cat([none, *(x.movedim(-1, 0) for x in found)]), queries)
+        return Ragged(torch.cat([none, *(x.movedim(-1, 0) for x in values)]), queries)
 
     def _total_variation(self) -> Tensor:
         """`total_variation` of a dense map."""
@@ -131,8 +131,8 @@ class DifferenceMap(WeightMap):
             self.read(self._selection(sequences, queries), keys).abs().double().sum(-1) / 2
             for queries in self._blocks(len(sequences))
         ]
-        found = torch.cat(sums, -1) if sums else torch.zeros(self.shape[:-1], device=self.device)
-        return found.reshape(self.shape[:-1]).to(self.dtype)
+        result = torch.cat(sums, -1) if sums else torch.zeros(self.shape[:-1], device=self.device)
+        return result.reshape(self.shape[:-1]).to(self.dtype)
 
     def pool(self, rows: Bins, cols: Bins, pooling: str = "sum") -> Pooled:
         """The differences in ranges of queries and keys, (..., H, rows, cols); arguments and errors as of `AttentionMap.pool`.

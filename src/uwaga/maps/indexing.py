@@ -56,14 +56,14 @@ def integer(value: object, name: str) -> int:
         ValueError: anything else.
     """
     try:
-        found = as_int(value) if is_int(value) else None
+        result = as_int(value) if is_int(value) else None
     except TypeError:  # a floating tensor
-        found = None
-    if found is None:
+        result = None
+    if result is None:
         raise ValueError(f"{name} must be an integer, not {value!r}")
-    if abs(found) > _MAX_POSITION:
-        raise ValueError(f"{name} must lie between -{_MAX_POSITION} and {_MAX_POSITION}, not {found}")
-    return found
+    if abs(result) > _MAX_POSITION:
+        raise ValueError(f"{name} must lie between -{_MAX_POSITION} and {_MAX_POSITION}, not {result}")
+    return result
 
 
 def integers(value: int | Tensor, name: str) -> int | Tensor:

@@ -252,13 +252,13 @@ class AttentionMap(WeightMap):
         Raises:
             IndexError: too many indices, or one out of range.
         """
-        found = _leading_indices(at, self.shape[:-2])
+        result = _leading_indices(at, self.shape[:-2])
         parts = self.parts()
         if parts is not None:
-            return parts[found[0]].select(*found[1:]) if found else self
+            return parts[result[0]].select(*result[1:]) if result else self
         assert isinstance(self._query, Tensor)
         assert isinstance(self._key, Tensor)
-        query, key, call, known = _part(self._query, self._key, self._call, self._rows.known, found)
+        query, key, call, known = _part(self._query, self._key, self._call, self._rows.known, result)
         return self._of(query, key, self._mask, RowCache(call, self._engine, known))
 
     @property
@@ -341,8 +341,8 @@ class AttentionMap(WeightMap):
         self._rows.compute(RowStatisticsRequest(squares=True, entropy=order == 1, top=self._top_of_effective_count))
         squares = self._rows.squares()
         sees_none = self._rows.top(1)[1][..., 0] < 0 if self._top_of_effective_count else squares == 0
-        found = self._rows.entropy().exp() if order == 1 else 1.0 / squares
-        return self._per_query(torch.where(sees_none, 0.0, found))
+        output = self._rows.entropy().exp() if order == 1 else 1.0 / squares
+        return self._per_query(torch.where(sees_none, 0.0, output))
 
     def sink(self) -> Sink:
         """The weight on the first key (Xiao et al., "Efficient Streaming Language Models with Attention Sinks", 2023) and the

@@ -232,8 +232,8 @@ def _add_and_norm(
     x: Operand, added: Operand, norm: nn.Module, dropout: nn.Module, *, wants_sum: bool
 ) -> tuple[Operand, Operand]:
     """norm(x + dropout(added)), and the sum where it is wanted, else x."""
-    found = residual_norm(norm, dropout, values_of(x), values_of(added), wants_sum=wants_sum)
-    pair = found.output, values_of(x) if found.sum is None else found.sum
+    result = residual_norm(norm, dropout, values_of(x), values_of(added), wants_sum=wants_sum)
+    pair = result.output, values_of(x) if result.sum is None else result.sum
     return (x.with_values(pair[0]), x.with_values(pair[1])) if isinstance(x, Ragged) else pair
 
 

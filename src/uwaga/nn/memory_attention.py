@@ -71,13 +71,13 @@ class MemoryAttention(nn.Module):
             ShapeError: sizes that do not fit the database or each other.
             ValueError, SoftDatabaseError: as `SoftDatabase.attend`.
         """
-        found = self.read(query)
-        if found.shape != local.shape:
+        result = self.read(query)
+        if result.shape != local.shape:
             raise ShapeError(
-                f"MemoryAttention: local is {tuple(local.shape)}, and the database's values for these queries are {tuple(found.shape)}"
+                f"MemoryAttention: local is {tuple(local.shape)}, and the database's values for these queries are {tuple(result.shape)}"
             )
         share = self.gate.sigmoid()[:, None, None]
-        return (share * found + (1 - share) * local).to(local.dtype)
+        return (share * result + (1 - share) * local).to(local.dtype)
 
     def read(self, query: Tensor) -> Tensor:
         """What the database says to queries (..., H, Q, D), without the gate: (..., H, Q, E), float32."""

@@ -30,8 +30,8 @@ def apply_dropout(dropout: nn.Module, x: Tensor) -> Tensor:
             return x
         if _drops_plainly(dropout):
             return ops_dropout.dropout(x, dropout.p)
-    found: Tensor = dropout(x)
-    return found
+    result: Tensor = dropout(x)
+    return result
 
 
 def add_dropped(dropout: nn.Module, x: Tensor, added: Tensor) -> Tensor:

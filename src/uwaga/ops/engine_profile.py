@@ -88,12 +88,12 @@ def read(path: Path) -> Profile | None:
         text = untrusted.read_file_if_exists(path, PROFILE_BYTES)
         if text is None:
             return None
-        found = untrusted.parse_json(text)
+        parsed = untrusted.parse_json(text)
     except OSError as error:
         raise ProfileError(f"{path}: cannot be read: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
         raise ProfileError(f"{path}: is not JSON: {error}") from error
-    table = _table(path, found, "the file", {"about", "format", "date", "threads", *_machine(), *ENGINES})
+    table = _table(path, parsed, "the file", {"about", "format", "date", "threads", *_machine(), *ENGINES})
     if table["format"] != _FORMAT or isinstance(table["format"], bool):
         raise ProfileError(f"{path}: has format {_shown(table['format'])}, and this version reads {_FORMAT}")
     for name, here in _machine().items():
@@ -115,7 +115,7 @@ def write(path: Path, measured: Mapping[str, Mapping[str, Ratios]], threads: int
 
     Raises OSError.
     """
-    orders = {name: {dtype: order(ratios) for dtype, ratios in found.items()} for name, found in measured.items()}
+    orders = {name: {dtype: order(ratios) for dtype, ratios in values.items()} for name, values in measured.items()}
     table = {
         "about": _ABOUT,
         "format": _FORMAT,
@@ -144,7 +144,7 @@ def order(ratios: Ratios) -> tuple[str, ...]:
     >>> order({"torch": {"128": 1.0}, "onednn": {"128": 1.1}, "cpu": {"128": 1.0}})
     ('cpu', 'onednn', 'torch')
     """
-    means = {engine: math.exp(sum(map(math.log, found.values())) / len(found)) for engine, found in ratios.items()}
+    means = {engine: math.exp(sum(map(math.log, values.values())) / len(values)) for engine, values in ratios.items()}
     if "cpu" in means and means["cpu"] >= _LEVEL * max(means.values()):
         means["cpu"] = math.inf
     return tuple(sorted(means, key=lambda engine: -means[engine]))
@@ -174,7 +174,7 @@ def _orders(path: Path, operation: str, value: object) -> dict[str, tuple[str, .
     """The orders of an operation by dtype."""
     if not (isinstance(value, dict) and value.keys() <= set(DTYPES)):
         raise ProfileError(f"{path}: {operation} must be an object with the keys {', '.join(DTYPES)} or some of them")
-    found = {}
+    results = {}
     for dtype, entry in value.items():
         what, known = f"{operation}.{dtype}", ENGINES[operation]
         table = _table(path, entry, what, ("order", "ratios"))
@@ -184,8 +184,8 @@ def _orders(path: Path, operation: str, value: object) -> dict[str, tuple[str, .
         if len(set(engines)) < len(engines):
             raise ProfileError(f"{path}: {what}.order names an engine twice")
         _check_ratios(path, f"{what}.ratios", table["ratios"], engines)
-        found[dtype] = tuple(engines)
-    return found
+        results[dtype] = tuple(engines)
+    return results
 
 
 def _check_ratios(path: Path, what: str, value: object, engines: list[str]) -> None:
@@ -195,7 +195,7 @@ def _check_ratios(path: Path, what: str, value: object, engines: list[str]) -> N
 
 
 def _rounded(ratios: Ratios) -> dict[str, dict[str, float]]:
-    return {engine: {what: round(ratio, 3) for what, ratio in found.items()} for engine, found in ratios.items()}
+    return {engine: {what: round(ratio, 3) for what, ratio in values.items()} for engine, values in ratios.items()}
 
 
 def _shown(value: object) -> str:

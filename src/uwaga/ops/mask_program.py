@@ -512,8 +512,8 @@ def _interval(program: MaskProgram, atom: Callable[[Atom], Interval], given: Int
     if given[0] >= given[1]:
         return 0, 0
 
-    def clamped(found: Interval) -> Interval:
-        first, last = max(found[0], 0), min(found[1], size)
+    def clamped(interval: Interval) -> Interval:
+        first, last = max(interval[0], 0), min(interval[1], size)
         return (first, last) if first < last else (0, 0)
 
     def either(a: Interval, b: Interval) -> Interval:
@@ -532,9 +532,9 @@ def _hull_of_ids(ids_BN: Tensor, wanted_BN: Tensor) -> Interval:
     """The interval of those positions, of any sequence, whose id is one of the wanted ones of that sequence."""
     first, last = ids_BN.shape[1], 0
     for n in range(max(ids_BN.shape[0], wanted_BN.shape[0])):
-        found = torch.isin(_row(ids_BN, n), _row(wanted_BN, n).unique()).nonzero()
-        if len(found):
-            first, last = min(first, int(found[0])), max(last, int(found[-1]) + 1)
+        result = torch.isin(_row(ids_BN, n), _row(wanted_BN, n).unique()).nonzero()
+        if len(result):
+            first, last = min(first, int(result[0])), max(last, int(result[-1]) + 1)
     return first, last
 
 

@@ -205,12 +205,12 @@ class Either(Mask):
 
 def _nesting(left: Mask, right: Mask) -> int:
     """How deep the combination of two masks is nested."""
-    found = 1 + max(left.nesting, right.nesting)
-    if found > MAX_NESTING:
+    result = 1 + max(left.nesting, right.nesting)
+    if result > MAX_NESTING:
         raise ValueError(
             f"mask: & and | are nested deeper than {MAX_NESTING}; combine many masks in pairs, or into one bool tensor"
         )
-    return found
+    return result
 
 
 def as_mask(mask: object) -> Mask:

@@ -147,8 +147,8 @@ class _ResidualNorm(torch.autograd.Function):
             return None, grad_total, _of_added(grad_total, rule) if needs_added else None, None, None
         is_batch = is_batch_of_gradients(grad) or (grad_total is not None and is_batch_of_gradients(grad_total))
         if torch.is_grad_enabled() or is_batch or not rows.is_native(total, grad, grad_total, weight):
-            found = _composed_backward(rule, total, weight, bias, grad, grad_total)
-            return None, found[0], _of_added(found[0], rule) if needs_added else None, *found[1:]
+            result = _composed_backward(rule, total, weight, bias, grad, grad_total)
+            return None, result[0], _of_added(result[0], rule) if needs_added else None, *result[1:]
         grad = rows.dense(grad)
         grad_total = None if grad_total is None else rows.dense(grad_total)
         grad_x = torch.empty_like(total) if needs_x or (needs_added and not rule.p) else None
@@ -194,8 +194,8 @@ def _composed_backward(
         ]
         output = _composed(cast(Tensor, read[0]), rule.kind, read[1], read[2], rule.eps)
         wanted = [t for t in read if t is not None]
-        found = iter(torch.autograd.grad(output, wanted, grad, create_graph=create_graph))
-    grads = [None if t is None else next(found) for t in read]
+        result = iter(torch.autograd.grad(output, wanted, grad, create_graph=create_graph))
+    grads = [None if t is None else next(result) for t in read]
     first = cast(Tensor, grads[0])
     return first if grad_total is None else first + grad_total, grads[1], grads[2]
 

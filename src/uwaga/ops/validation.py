@@ -16,9 +16,9 @@ MAX_DISTANCE = (
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
-def invalid(where: str, name: str, rule: str, found: object) -> ValueError:
-    """The error to raise; `found` is shown by str."""
-    return ValueError(f"{where}: {name} must be {rule}, not {found}")
+def invalid(where: str, name: str, rule: str, actual: object) -> ValueError:
+    """The error to raise; `actual` is shown by str."""
+    return ValueError(f"{where}: {name} must be {rule}, not {actual}")
 
 
 def is_integer(x: object) -> bool:
@@ -74,9 +74,9 @@ def check_strided(where: str, name: str, tensor: Tensor) -> None:
 
 def check_real(where: str, name: str, tensor: object) -> None:
     """ValueError unless this is a tensor of real numbers."""
-    found = check_tensor(where, name, tensor)
-    if found.is_complex():
-        raise invalid(where, name, "real", found.dtype)
+    result = check_tensor(where, name, tensor)
+    if result.is_complex():
+        raise invalid(where, name, "real", result.dtype)
 
 
 def check_integers(where: str, name: str, tensor: Tensor) -> None:

@@ -110,14 +110,14 @@ def _layers(
         stacks = ("decoder", "encoder") if kind == "cross" else (kind, kind)
         both = [known[stack][row] if stack in known and row < len(known[stack]) else None for stack in stacks]
         tokens, key_tokens = (both[0] if tokens is None else tokens), (both[1] if key_tokens is None else key_tokens)
-        found: list[tuple[object, WeightMap]] = [(name, m) for name, m in maps.maps.items() if name[0] == kind]
+        results: list[tuple[object, WeightMap]] = [(name, m) for name, m in maps.maps.items() if name[0] == kind]
     elif isinstance(maps, WeightMap):
         raise ValueError("animate: over='layers' takes a recording or several maps; of one map take over='queries'")
     else:
-        found = list(maps.items()) if isinstance(maps, Mapping) else list(enumerate(maps))
-    if not found:
+        results = list(maps.items()) if isinstance(maps, Mapping) else list(enumerate(maps))
+    if not results:
         raise ValueError("animate: there are no maps")
-    return [(labels.layer_name(name), m) for name, m in found], tokens, key_tokens
+    return [(labels.layer_name(name), m) for name, m in results], tokens, key_tokens
 
 
 def _until(matrix: ndarray, rows: int) -> ndarray:

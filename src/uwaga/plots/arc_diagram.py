@@ -82,10 +82,10 @@ def _lines(matrix: ndarray, threshold: float) -> list[Line]:
     """The weights from the threshold up, the largest last, so that it is drawn on top."""
     sizes = abs(matrix)
     largest = sizes.max(initial=0.0) or 1.0
-    found = [
+    results = [
         Line(int(i), int(j), float(sizes[i, j] / largest)) for i, j in zip(*(sizes >= threshold).nonzero(), strict=True)
     ]
-    return sorted(found, key=lambda line: line.strength)
+    return sorted(results, key=lambda line: line.strength)
 
 
 def _draw_line(ax: Axes | None, lines: Sequence[Line], tokens: Sequence[str], _: Sequence[str], color: str) -> Figure:

@@ -60,8 +60,8 @@ def axes_or_new(ax: Axes | None, width: float, height: float) -> Axes:
     """The given axes, or those of a new figure of this size in inches."""
     if ax is not None:
         return ax
-    found: Axes = new_figure(width, height).add_subplot()
-    return found
+    result: Axes = new_figure(width, height).add_subplot()
+    return result
 
 
 def bare_axes_or_new(ax: Axes | None, width: float, height: float) -> Axes:

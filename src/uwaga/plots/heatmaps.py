@@ -201,27 +201,27 @@ def head_grid(
 def _by_layer(maps: Weights | Sequence[Weights] | Mapping[object, Weights]) -> Mapping[object, Weights]:
     if isinstance(maps, WeightMap | Tensor):
         return {None: maps}
-    found: Mapping[object, Weights] = maps if isinstance(maps, Mapping) else dict[object, Weights](enumerate(maps))
-    if not found:
+    result: Mapping[object, Weights] = maps if isinstance(maps, Mapping) else dict[object, Weights](enumerate(maps))
+    if not result:
         raise ValueError("head_grid: there are no maps to draw")
-    return found
+    return result
 
 
 def _grid_panels(maps: Mapping[object, Weights], sequence: int, pooling: str) -> list[_Panel]:
     """One panel per layer and head; the heads of a single layer go over several rows."""
-    found = []
+    results = []
     for row, (layer, weights) in enumerate(maps.items()):
         at = (sequence,) if len(weights.shape) > 3 else ()
         drawn = matrix_data("head_grid", select_matrix("head_grid", weights, at, remaining=1), MAX_PANEL_SIZE, pooling)
         for head, matrix in enumerate(drawn.matrices):
             one = drawn._replace(matrices=matrix)
             if len(maps) == 1:
-                found.append(_Panel(head // _PANELS_PER_ROW, head % _PANELS_PER_ROW, one, f"head {head}", ""))
+                results.append(_Panel(head // _PANELS_PER_ROW, head % _PANELS_PER_ROW, one, f"head {head}", ""))
             else:
-                found.append(
+                results.append(
                     _Panel(row, head, one, f"head {head}" * (row == 0), labels.layer_name(layer) * (head == 0))
                 )
-    return found
+    return results
 
 
 def _decorate(ax: Axes, panel: _Panel) -> None:

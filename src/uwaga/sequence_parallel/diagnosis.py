@@ -44,20 +44,20 @@ def doctor(group: dist.ProcessGroup | None = None) -> list[Process]:
         ValueError: no process group.
         ProcessGroupError: a process ended, or did not answer within the group's timeout.
     """
-    found = Group.of(group)
-    found.headers("who is there", [])
-    rates = [_rate(found, rank) for rank in range(found.size)]
+    result = Group.of(group)
+    result.headers("who is there", [])
+    rates = [_rate(result, rank) for rank in range(result.size)]
     own = {
-        "rank": found.rank,
+        "rank": result.rank,
         "host": socket.gethostname(),
         "pid": os.getpid(),
-        "backend": str(dist.get_backend(found.group)),
+        "backend": str(dist.get_backend(result.group)),
         "level": native.level(),
         "threads": native.threads(),
     }
-    is_part_of_whole, checksum = _small_call(found)
-    gathered: list[Any] = [None] * found.size
-    dist.all_gather_object(gathered, (own, rates, is_part_of_whole, checksum), group=found.group)
+    is_part_of_whole, checksum = _small_call(result)
+    gathered: list[Any] = [None] * result.size
+    dist.all_gather_object(gathered, (own, rates, is_part_of_whole, checksum), group=result.group)
     _, rates, _, checksum = gathered[0]
     return [
         Process(**each, megabytes_per_second=rate, has_same_bits=is_part and its_checksum == checksum)
@@ -94,7 +94,7 @@ def _small_call(group: Group) -> tuple[bool, int]:
         output = attention(own[0], own[1], own[2], mask=Causal(), group=group.group)
         exact = attention_in_one_process(*all_of_it, mask=Causal(), impl="cpu")
         assert isinstance(exact, torch.Tensor)
-        found = [output, *torch.autograd.grad(output, own, parts[3])]
+        results = [output, *torch.autograd.grad(output, own, parts[3])]
         expected = [exact, *torch.autograd.grad(exact, all_of_it, whole[3])]
     checksum = zlib.crc32(torch.cat([x.detach().flatten() for x in expected]).view(torch.uint8).numpy().data)
-    return all(torch.equal(x, y[:, :, first:last]) for x, y in zip(found, expected, strict=True)), checksum
+    return all(torch.equal(x, y[:, :, first:last]) for x, y in zip(results, expected, strict=True)), checksum

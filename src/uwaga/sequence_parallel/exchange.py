@@ -61,11 +61,11 @@ class Group(NamedTuple):
         """The header of every process, by rank: integers, and zeros up to _HEADER_LENGTH."""
         own = torch.zeros(_HEADER_LENGTH, dtype=torch.int64)
         own[: len(header)] = torch.tensor(header, dtype=torch.int64)
-        found = [own if rank == self.rank else torch.empty_like(own) for rank in range(self.size)]
+        results = [own if rank == self.rank else torch.empty_like(own) for rank in range(self.size)]
         self._transfer(
-            what, _HEADER, [(rank, own) for rank in self.others], [(rank, found[rank]) for rank in self.others]
+            what, _HEADER, [(rank, own) for rank in self.others], [(rank, results[rank]) for rank in self.others]
         )
-        return [x.tolist() for x in found]
+        return [x.tolist() for x in results]
 
     def rows(self, what: str, own: Tensor, starts: Sequence[int], wanted: Sequence[Interval]) -> Tensor:
         """The rows `wanted[rank]` of a tensor whose rows lie with several processes.
@@ -81,19 +81,19 @@ class Group(NamedTuple):
         """
         first, last = wanted[self.rank]
         own, at = own.contiguous(), starts[self.rank]
-        found = own.new_empty((last - first, *own.shape[1:]))
+        result = own.new_empty((last - first, *own.shape[1:]))
         sends, receives = [], []
         for rank in range(self.size):
             a, b = _overlap((starts[rank], starts[rank + 1]), (first, last))
             if rank == self.rank and a < b:
-                found[a - first : b - first] = own[a - at : b - at]
-            elif a < b and found.numel():
-                receives.append((rank, found[a - first : b - first]))
+                result[a - first : b - first] = own[a - at : b - at]
+            elif a < b and result.numel():
+                receives.append((rank, result[a - first : b - first]))
             a, b = _overlap((at, starts[self.rank + 1]), wanted[rank])
             if rank != self.rank and a < b and own.numel():
                 sends.append((rank, own[a - at : b - at]))
         self._transfer(what, _ROWS, sends, receives)
-        return found
+        return result
 
     def _transfer(
         self, what: str, tag: int, sends: Iterable[tuple[int, Tensor]], receives: Iterable[tuple[int, Tensor]]

@@ -161,11 +161,11 @@ def divide(
         header = _sizes(_call_of_part(query, key, value, options, impl))
     except (ValueError, NotImplementedError) as error:
         failure = error
-    found = agree(group, OPERANDS, number, header, failure)
-    for name, sizes in zip(_SIZES, zip(*found, strict=True), strict=False):
+    result = agree(group, OPERANDS, number, header, failure)
+    for name, sizes in zip(_SIZES, zip(*result, strict=True), strict=False):
         check_equal(name, [str(list(DTYPES)[n]) for n in sizes] if name == "dtype" else sizes)
     lengths = len(_SIZES), len(_SIZES) + 1
-    query_starts, key_starts = ([0, *accumulate(sizes[n] for sizes in found)] for n in lengths)
+    query_starts, key_starts = ([0, *accumulate(sizes[n] for sizes in result)] for n in lengths)
     global_sizes = query_starts[-1], key_starts[-1]
 
     checksum, records = 0, False
@@ -176,9 +176,9 @@ def divide(
         records = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in call.operands)
     except (ValueError, NotImplementedError) as error:
         failure = error
-    found = agree(group, OPTIONS, number, [checksum, int(records)], failure)
-    check_equal("mask, bias, scale, softcap or sinks (checksums)", [x[0] for x in found])
-    check_equal("gradients (1: query, key, value, bias or sinks require them)", [x[1] for x in found])
+    result = agree(group, OPTIONS, number, [checksum, int(records)], failure)
+    check_equal("mask, bias, scale, softcap or sinks (checksums)", [x[0] for x in result])
+    check_equal("gradients (1: query, key, value, bias or sinks require them)", [x[1] for x in result])
     visible = _visible(call, query_starts, key_starts)
     return call, Division(group, number, query_starts, key_starts, call.options, visible), records
 
@@ -218,10 +218,10 @@ def _sizes(call: Call) -> list[int]:
 
 def agree(group: Group, stage: int, number: int, header: Sequence[int], failure: Exception | None) -> list[list[int]]:
     """The headers of all processes, which are at the same call; an error of one process is one in all of them."""
-    found = group.headers(f"call {number}, {_STAGES[stage]}", [stage, number, failure is not None, *header])
+    result = group.headers(f"call {number}, {_STAGES[stage]}", [stage, number, failure is not None, *header])
     if failure is not None:
         raise failure
-    for rank, (their_stage, their_number, failed, *_) in enumerate(found):
+    for rank, (their_stage, their_number, failed, *_) in enumerate(result):
         if failed:
             raise ProcessGroupError(
                 f"uwaga.sequence_parallel: rank {rank} refused its arguments; its own error says why"
@@ -231,15 +231,15 @@ def agree(group: Group, stage: int, number: int, header: Sequence[int], failure:
                 f"uwaga.sequence_parallel: rank {rank} is at {_STAGES[their_stage]} of call {their_number}, and rank {group.rank} at "
                 f"{_STAGES[stage]} of call {number}: all processes must make the same calls in the same order"
             )
-    return [x[3:] for x in found]
+    return [x[3:] for x in result]
 
 
 def check_equal(name: str, by_rank: Sequence[object]) -> None:
     """ValueError, with the first two ranks that differ, unless all processes have the same."""
-    for rank, found in enumerate(by_rank):
-        if found != by_rank[0]:
+    for rank, value in enumerate(by_rank):
+        if value != by_rank[0]:
             raise ValueError(
-                f"uwaga.sequence_parallel: the processes disagree on {name}: rank 0 has {by_rank[0]}, rank {rank} has {found}"
+                f"uwaga.sequence_parallel: the processes disagree on {name}: rank 0 has {by_rank[0]}, rank {rank} has {value}"
             )
 
 
@@ -247,23 +247,23 @@ def _checksum(call: Call) -> int:
     """Of what must be the same in all processes: the mask, from which each finds what to send and which keys its queries see, and
     options."""
     options = replace(call.options, max_queries=0, max_keys=0)
-    found = zlib.crc32(repr(options).encode())
+    result = zlib.crc32(repr(options).encode())
     for tensor in (call.relative, call.relative_starts, call.sinks, *call.mask_tensors):
         if tensor is not None:
-            found = _checksum_of(tensor.detach(), found)
-    return found
+            result = _checksum_of(tensor.detach(), result)
+    return result
 
 
-def _checksum_of(tensor: Tensor, found: int) -> int:
-    """`found` continued by the values of a tensor, whatever its strides; a matrix that is shared by heads is read once."""
+def _checksum_of(tensor: Tensor, checksum: int) -> int:
+    """`checksum` continued by the values of a tensor, whatever its strides; a matrix that is shared by heads is read once."""
     if tensor.dim() <= 2:
-        return zlib.crc32(tensor.contiguous().view(-1).view(torch.uint8).numpy().data, found)
+        return zlib.crc32(tensor.contiguous().view(-1).view(torch.uint8).numpy().data, checksum)
     known: dict[int, int] = {}
     for part in tensor:
         if part.data_ptr() not in known:
             known[part.data_ptr()] = _checksum_of(part, 0)
-        found = zlib.crc32(known[part.data_ptr()].to_bytes(4, "little"), found)
-    return found
+        checksum = zlib.crc32(known[part.data_ptr()].to_bytes(4, "little"), checksum)
+    return checksum
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,22 +321,22 @@ class Division:
         needs_rows = needs[0] or needs[3] or needs[5]
         needs_columns = needs[1] or needs[2]
         header = [int(needs_rows), int(needs_columns), int(grad_lse is not None)]
-        found = agree(self.group, BACKWARD, self.number, header, None)
+        result = agree(self.group, BACKWARD, self.number, header, None)
         grad_output = torch.zeros_like(output) if grad_output is None else grad_output.resolve_neg()
-        if grad_lse is None and any(x[2] for x in found):
+        if grad_lse is None and any(x[2] for x in result):
             grad_lse = torch.zeros_like(lse)
 
-        keys = [interval if x[0] else (0, 0) for interval, x in zip(self.visible.keys, found, strict=True)]
+        keys = [interval if x[0] else (0, 0) for interval, x in zip(self.visible.keys, result, strict=True)]
         of_rows: Gradients = (None,) * 6
-        if any(x[0] for x in found):
+        if any(x[0] for x in result):
             part = self.of_own_queries(call, keys)
             if needs_rows:
                 wanted = (needs[0], False, False, needs[3], False, needs[5])
                 of_rows = gradients.backward("cpu", part, output, lse, grad_output, grad_lse, wanted)
             del part
-        queries = [interval if x[1] else (0, 0) for interval, x in zip(self.visible.queries, found, strict=True)]
+        queries = [interval if x[1] else (0, 0) for interval, x in zip(self.visible.queries, result, strict=True)]
         of_columns: Gradients = (None,) * 6
-        if any(x[1] for x in found):
+        if any(x[1] for x in result):
 
             def fetch(name: str, own_BHnE: Tensor) -> Tensor:
                 return self.fetch(name, own_BHnE, self.query_starts, queries)
@@ -405,5 +405,5 @@ class _Attention(torch.autograd.Function):
             )
         *tensors, output, lse = ctx.saved_tensors
         call = Call.of(tensors, ctx.division.options)
-        found = ctx.division.backward(call, output, lse, grad_output, grad_lse, ctx.needs_input_grad[1:7])
-        return None, *found, *(None,) * (len(tensors) - 6)
+        result = ctx.division.backward(call, output, lse, grad_output, grad_lse, ctx.needs_input_grad[1:7])
+        return None, *result, *(None,) * (len(tensors) - 6)

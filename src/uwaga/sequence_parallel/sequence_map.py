@@ -79,8 +79,8 @@ class SequenceMap:
         own = division.own(division.key_starts)
         part = division.part(call, query, call.key, call.key[..., :0], rows[division.group.rank], own)
         with torch.no_grad():
-            found = cpu.received(part, Normalizer(maximum, total), None)
-        restored = unflatten_lse(self._key, found)
+            value = cpu.received(part, Normalizer(maximum, total), None)
+        restored = unflatten_lse(self._key, value)
         assert isinstance(restored, Tensor)
         return restored
 
@@ -93,8 +93,8 @@ class SequenceMap:
             IndexError: no such query.
         """
         division, queries = self._division, self._division.query_starts[-1]
-        found = agree(division.group, ROW, division.number, [query], None)
-        check_equal("the query of a row", [x[0] for x in found])
+        output = agree(division.group, ROW, division.number, [query], None)
+        check_equal("the query of a row", [x[0] for x in output])
         if not 0 <= query < queries:
             raise IndexError(f"uwaga.sequence_parallel.attention_map: row {query} is not one of the {queries} queries")
         owner = max(rank for rank in range(division.group.size) if division.query_starts[rank] <= query)
@@ -112,9 +112,9 @@ class SequenceMap:
         return self._per_query(row)
 
     def _per_query(self, statistic_BHn: Tensor) -> Tensor:
-        found = unflatten_lse(self._query, statistic_BHn)
-        assert isinstance(found, Tensor)
-        return found
+        result = unflatten_lse(self._query, statistic_BHn)
+        assert isinstance(result, Tensor)
+        return result
 
 
 def attention_map(

@@ -158,10 +158,10 @@ class Catalog:
 
     def unlisted(self) -> list[str]:
         """The names of the files that were announced, or that were those of removed segments, and that no segment has."""
-        found = (self.setting("unlisted") or "").split()
-        for name in found:
+        result = (self.setting("unlisted") or "").split()
+        for name in result:
             self._check_name(name)
-        return found
+        return result
 
     def counts(self, field: str) -> dict[Value, int]:
         """How many records have each value of a field."""
@@ -173,14 +173,14 @@ class Catalog:
 
     def records(self, ids: Iterable[int]) -> dict[int, Record]:
         """The records of these ids, of those that have one."""
-        found: dict[int, Record] = {}
+        results: dict[int, Record] = {}
         wanted = sorted(set(ids))
         for start in range(0, len(wanted), _AT_ONCE):
             part = wanted[start : start + _AT_ONCE]
             marks = ", ".join("?" * len(part))
             for row in self._rows(f"SELECT {self._columns()} FROM records WHERE id IN ({marks})", part):
-                found[row[0]] = self._record(row)
-        return found
+                results[row[0]] = self._record(row)
+        return results
 
     def all_records(self, first: int, last: int) -> Iterator[tuple[int, Record]]:
         """The records with ids from `first` to `last`, in ascending order."""
@@ -225,10 +225,10 @@ class Catalog:
     def problems(self) -> list[str]:
         """What SQLite's own check of the whole file finds."""
         try:
-            found = [str(row[0]) for row in self._connection.execute("PRAGMA integrity_check(100)")]
+            values = [str(row[0]) for row in self._connection.execute("PRAGMA integrity_check(100)")]
         except sqlite3.Error as error:
             return [str(error)]
-        return [] if found == ["ok"] else found
+        return [] if values == ["ok"] else values
 
     def orphan_rows(self) -> dict[str, list[int]]:
         """Ids of records and deletions whose row is in no segment, by table."""
@@ -330,16 +330,16 @@ class Catalog:
         (version,) = self._connection.execute("PRAGMA user_version").fetchone()
         if version > VERSION:
             raise SoftDatabaseError(newer(self.path, version))
-        found = {
+        by_name = {
             name: (kind, sql)
             for kind, name, sql in self._connection.execute("SELECT type, name, sql FROM sqlite_master")
             if not (kind == "index" and sql is None)  # those of UNIQUE and PRIMARY KEY
         }
         expected = {name: ("table", sql) for name, sql in _TABLES.items()}
         expected["records"] = ("table", _records_sql(self._fields()))
-        for name in sorted(found.keys() | expected.keys()):
-            if found.get(name) != expected.get(name):
-                kind = (found.get(name) or expected[name])[0]
+        for name in sorted(by_name.keys() | expected.keys()):
+            if by_name.get(name) != expected.get(name):
+                kind = (by_name.get(name) or expected[name])[0]
                 raise SoftDatabaseError(
                     f"{self.path}: the {kind} {printable(name)} is not as a soft database of version {VERSION} has it"
                 )

@@ -263,8 +263,8 @@ class SoftDatabase:
         """The records of rows, in the order of `ids`; empty for a row without one, or that is not in the database."""
         self._check_open()
         listed = _integers(ids, "records")
-        found = self._catalog.records(number for number in listed if 0 <= number < MOST_IDS)
-        return [found.get(number, {}) for number in listed]
+        actual = self._catalog.records(number for number in listed if 0 <= number < MOST_IDS)
+        return [actual.get(number, {}) for number in listed]
 
     def counts(self, field: str) -> dict[Value, int]:
         """How many rows have each value of a field of their records."""
@@ -387,8 +387,8 @@ class SoftDatabase:
         ids, weights = joined("top_ids"), joined("top_weights")
         if not options.attention:
             weights = torch.full_like(weights, math.nan)
-        found = self._catalog.records(ids[ids >= 0].tolist())
-        top = Top(ids, weights, joined("top_scores"), _nested(ids.tolist(), found))
+        result = self._catalog.records(ids[ids >= 0].tolist())
+        top = Top(ids, weights, joined("top_scores"), _nested(ids.tolist(), result))
         entropy = joined("entropy")
         lse = joined("lse")
         unlisted_weight = torch.where(lse.isinf(), 0.0, (1.0 - weights.sum(-1)).clamp(min=0.0))
@@ -455,10 +455,10 @@ class SoftDatabase:
         return tensor[:, 0] if self.schema.heads == 1 else tensor
 
     def _scale(self, scale: float | None, method: str) -> float:
-        found = 1 / math.sqrt(self.schema.key_width) if scale is None else _real(scale)
-        if not abs(found) <= torch.finfo(torch.float32).max:
+        output = 1 / math.sqrt(self.schema.key_width) if scale is None else _real(scale)
+        if not abs(output) <= torch.finfo(torch.float32).max:
             raise ValueError(f"SoftDatabase.{method}: scale must be finite in float32, not {scale!r}")
-        return found
+        return output
 
     def _queries(self, query: Tensor, method: str) -> "_Queries":
         query = torch.as_tensor(query)
@@ -616,16 +616,16 @@ class SoftDatabase:
 
         Of a segment that a writer has replaced since the moment that is shown, the bytes that are still mapped are compared."""
         self._check_open()
-        found = [Damage(catalog.FILE, None, None, text) for text in self._catalog.problems()]
+        results = [Damage(catalog.FILE, None, None, text) for text in self._catalog.problems()]
         for entry in self._entries:
             damages = list(segments.check(self._segment_folder(), entry, self.schema))
             if damages and entry.file in self._segments and not self._is_listed_now(entry):
                 damages = list(segments.check_mapped(self._segments[entry.file]))
-            found += damages
-        if not found:
+            results += damages
+        if not results:
             for table, ids in self._catalog.orphan_rows().items():
-                found += [Damage(catalog.FILE, n, n, f"the row is in {table} and in no segment") for n in ids]
-        return found
+                results += [Damage(catalog.FILE, n, n, f"the row is in {table} and in no segment") for n in ids]
+        return results
 
     def _is_listed_now(self, entry: Entry) -> bool:
         """Whether a segment is in the database still, and not only at the moment that this shows."""
@@ -824,8 +824,8 @@ class _Value(torch.autograd.Function):
                 *(x.split(reading.QUERIES) for x in (ctx.flat, *of_queries, lse)), strict=True
             )
         ]
-        found = torch.cat(parts) if parts else torch.zeros(ctx.shape)
-        return found.reshape(ctx.shape).to(ctx.device, ctx.dtype), None, None, None, None
+        result = torch.cat(parts) if parts else torch.zeros(ctx.shape)
+        return result.reshape(ctx.shape).to(ctx.device, ctx.dtype), None, None, None, None
 
 
 class _Queries(NamedTuple):
@@ -860,12 +860,12 @@ def _is_text(value: object) -> bool:
 
 def _integer(value: object, least: int, name: str) -> int:
     try:
-        found = None if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
+        result = None if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
     except TypeError:
-        found = None
-    if found is None or found < least:
+        result = None
+    if result is None or result < least:
         raise ValueError(f"SoftDatabase.{name} must be an integer of at least {least}, not {value!r}")
-    return found
+    return result
 
 
 def _real(value: object) -> float:
@@ -882,7 +882,7 @@ def _integers(ids: Iterable[int], method: str) -> list[int]:
         ids = ids.tolist()
     if not isinstance(ids, Iterable):
         raise ValueError(f"SoftDatabase.{method}: ids must be a list of integers, not {type(ids).__name__}")
-    found = []
+    results = []
     for number in ids:
         try:
             is_integer, value = not isinstance(number, bool | np.bool_), operator.index(number)
@@ -890,8 +890,8 @@ def _integers(ids: Iterable[int], method: str) -> list[int]:
             is_integer = False
         if not is_integer:
             raise ValueError(f"SoftDatabase.{method}: ids must be integers, not {number!r}")
-        found.append(value)
-    return found
+        results.append(value)
+    return results
 
 
 def _nested(ids: Any, records: Mapping[int, Record]) -> Any:

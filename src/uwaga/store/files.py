@@ -107,13 +107,13 @@ def add_files(
 
 def find_files(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
     """The files, and those of folders in the order of their names. Raises DataError: a folder without any."""
-    found = []
+    results = []
     for path in map(Path, paths):
         inside = sorted(each for each in path.rglob("*") if each.name.endswith(SUFFIXES)) if path.is_dir() else [path]
         if not inside:
             raise DataError(f"{path}: the folder has no file whose name ends in {', '.join(SUFFIXES)}")
-        found += inside
-    return found
+        results += inside
+    return results
 
 
 def _has_tokens(encoder: "TextEncoder", text: str) -> bool:

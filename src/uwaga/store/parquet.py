@@ -71,35 +71,35 @@ def _checked(
 ) -> Iterator[tuple[dict[str, np.ndarray], dict[str, Any]]]:
     """The vectors and the record of each row. Raises DataError."""
     for place, row in rows:
-        found = {}
+        results = {}
         for name, width in vectors.items():
             numbers = row[name]
             if not _is_vector(numbers, heads * width):
                 raise DataError(f"{place}: {printable(name)} must be a list of {heads * width} numbers")
             with np.errstate(over="ignore"):
-                found[name] = np.array(numbers, np.float64).astype(np.float32)
-            if not np.isfinite(found[name]).all():
+                results[name] = np.array(numbers, np.float64).astype(np.float32)
+            if not np.isfinite(results[name]).all():
                 raise DataError(f"{place}: {printable(name)} has a number that is NaN or infinite as float32")
         record = {name: row[name] for name in others}
-        yield found, record | _record(place, row.get(_RECORD))
+        yield results, record | _record(place, row.get(_RECORD))
 
 
-def _is_vector(found: object, width: int) -> bool:
-    return isinstance(found, list) and len(found) == width and all(isinstance(x, int | float) for x in found)
+def _is_vector(value: object, width: int) -> bool:
+    return isinstance(value, list) and len(value) == width and all(isinstance(x, int | float) for x in value)
 
 
 def _record(place: str, text: object) -> dict[str, Any]:
     if text is None:
         return {}
     try:
-        found = untrusted.parse_json(text, strict=False) if isinstance(text, str) else None
+        parsed = untrusted.parse_json(text, strict=False) if isinstance(text, str) else None
     except (ValueError, RecursionError) as error:
         raise DataError(f"{place}: {_RECORD} is not valid JSON: {error}") from error
-    if not isinstance(found, dict):
+    if not isinstance(parsed, dict):
         raise DataError(f"{place}: {_RECORD} must hold a JSON object")
-    if any(isinstance(value, float) and math.isnan(value) for value in found.values()):
+    if any(isinstance(value, float) and math.isnan(value) for value in parsed.values()):
         raise DataError(f"{place}: {_RECORD} has NaN")
-    return found
+    return parsed
 
 
 def _table(rows: list[StoredRow], schema: Any) -> Any:

@@ -79,13 +79,13 @@ class LiveRows:
 
     def ids(self, positions: np.ndarray) -> np.ndarray:
         """The ids of the live rows at these positions, int64, in their shape."""
-        found = np.empty(positions.shape, np.int64)
+        result = np.empty(positions.shape, np.int64)
         numbers = np.searchsorted(self.ends, positions, "right") - 1
         for n in np.unique(numbers).tolist():
             is_here, listed = numbers == n, self.rows[n]
             rows = positions[is_here] - self.ends[n]
-            found[is_here] = self.segments[n].id_of(rows if listed is None else listed[rows])
-        return found
+            result[is_here] = self.segments[n].id_of(rows if listed is None else listed[rows])
+        return result
 
     def keys(self, start: int, stop: int) -> Tensor:
         """The keys of the live rows from `start` up to `stop`, (rows, H, D) float32; a view where they lie together as float32."""
@@ -292,17 +292,17 @@ class _Pass:
         call = make_call(query_nHQD, key_nHKD, value_nHKE, AttentionOptions(scale=options.scale), wants_lse=True)
         top = min(options.top, rows)
         wants = RowStatisticsRequest(output=options.attention, entropy=options.attention, top=top)
-        found = available.choose(call, None).rows(call, wants)
-        maximum_nR = found.normalizer.maximum.flatten(1).numpy().astype(np.float64)
-        lse_nR = maximum_nR + np.log(found.normalizer.sum.flatten(1).numpy().astype(np.float64))
+        actual = available.choose(call, None).rows(call, wants)
+        maximum_nR = actual.normalizer.maximum.flatten(1).numpy().astype(np.float64)
+        lse_nR = maximum_nR + np.log(actual.normalizer.sum.flatten(1).numpy().astype(np.float64))
         if options.attention:
-            assert found.output is not None
-            assert found.entropy is not None
-            self._merge(lse_nR, found.output.flatten(1, 2), found.entropy.flatten(1).numpy().astype(np.float64))
+            assert actual.output is not None
+            assert actual.entropy is not None
+            self._merge(lse_nR, actual.output.flatten(1, 2), actual.entropy.flatten(1).numpy().astype(np.float64))
         if top:
-            assert found.top_weights is not None
-            assert found.top_positions is not None
-            weights, positions = found.top_weights.flatten(1, 2).numpy(), found.top_positions.flatten(1, 2).numpy()
+            assert actual.top_weights is not None
+            assert actual.top_positions is not None
+            weights, positions = actual.top_weights.flatten(1, 2).numpy(), actual.top_positions.flatten(1, 2).numpy()
             self._top.merge(first, maximum_nR, lse_nR, weights, positions, keys, rows)
 
     def _check_scores(self, keys: Tensor, start: int) -> None:
@@ -441,12 +441,12 @@ class _Top:
         shape = (len(r), int(counts.max()))
         block_row = torch.from_numpy(at[row, column] - first * BLOCK)
         offset = torch.from_numpy(r[row] // self._queries)
-        found = keys[block_row // BLOCK * rows + block_row % BLOCK, offset].double().numpy()
+        result = keys[block_row // BLOCK * rows + block_row % BLOCK, offset].double().numpy()
         query = self._query.reshape(len(lowest), -1)[r[row]]
         new = [np.full(shape, -np.inf), np.full(shape, 2**62), np.zeros(shape), np.full(shape, -np.inf)]
         for each, candidates in zip(
             new,
-            ((found * query).sum(-1) * self._scale, at[row, column], weight[row, column], lse[row, column]),
+            ((result * query).sum(-1) * self._scale, at[row, column], weight[row, column], lse[row, column]),
             strict=True,
         ):
             each[row, place] = candidates

@@ -205,10 +205,12 @@ def open_segment(folder: Path, entry: Entry, schema: StoreSchema) -> SegmentFile
         raise SoftDatabaseError(newer(place, int(version)))
     if written != f"{_FORMAT}{VERSION}":
         raise SoftDatabaseError(f"{place}: is no segment: its format is {printable(written[:40]) or 'not said'}")
-    found = {name: (stored.shape, stored.dtype) for name, stored in file.stored.items()}
+    by_name = {name: (stored.shape, stored.dtype) for name, stored in file.stored.items()}
     expected = _expected(entry, schema)
-    if found != expected:
-        raise SoftDatabaseError(f"{place}: has {_described(found)}, and the database describes {_described(expected)}")
+    if by_name != expected:
+        raise SoftDatabaseError(
+            f"{place}: has {_described(by_name)}, and the database describes {_described(expected)}"
+        )
     if len(entry.checksums) != _DIGEST * (2 + _chunks(entry.rows)):
         raise SoftDatabaseError(f"{place}: the database has not one checksum for each part of the file")
     keys = file.get("keys")

@@ -53,47 +53,47 @@ class TrainingState:
 
     def write(self, folder: Path) -> None:
         best = None if self.best is None else {"step": self.best.step, "loss": self.best.loss}
-        found = {
+        result = {
             "format": _FORMAT, "step": self.step, "tokens": self.tokens, "seconds": self.seconds, "best": best,
             "metrics": self.metrics, "seed": self.seed, "data": self.data,
         }  # fmt: skip
         with create_file(folder / STATE) as file:
-            file.write((json.dumps(found, indent=2) + "\n").encode())
+            file.write((json.dumps(result, indent=2) + "\n").encode())
 
     @staticmethod
     def read(folder: Path) -> "TrainingState":
         """From a checkpoint's folder. Raises CheckpointError."""
         path = folder / STATE
-        found = json_files.read(path)
-        if _field(path, found, "format", "a whole number", _is_count) != _FORMAT:
-            raise CheckpointError(f"{path} has format {found['format']}, and this version reads {_FORMAT}")
-        best = _field(path, found, "best", "null or an object", lambda x: x is None or isinstance(x, dict))
+        output = json_files.read(path)
+        if _field(path, output, "format", "a whole number", _is_count) != _FORMAT:
+            raise CheckpointError(f"{path} has format {output['format']}, and this version reads {_FORMAT}")
+        best = _field(path, output, "best", "null or an object", lambda x: x is None or isinstance(x, dict))
         return TrainingState(
-            step=_count(path, found, "step"),
-            tokens=_count(path, found, "tokens"),
-            seconds=_number(path, found, "seconds"),
+            step=_count(path, output, "step"),
+            tokens=_count(path, output, "tokens"),
+            seconds=_number(path, output, "seconds"),
             best=None
             if best is None
             else BestEvaluation(step=_count(path, best, "step"), loss=_number(path, best, "loss")),
-            metrics=_count(path, found, "metrics"),
-            seed=_count(path, found, "seed"),
-            data=_field(path, found, "data", "a string", lambda x: isinstance(x, str)),
+            metrics=_count(path, output, "metrics"),
+            seed=_count(path, output, "seed"),
+            data=_field(path, output, "data", "a string", lambda x: isinstance(x, str)),
         )
 
 
-def _count(path: Path, found: Mapping[str, Any], key: str) -> int:
-    return int(_field(path, found, key, "a whole number of at least 0", _is_count))
+def _count(path: Path, fields: Mapping[str, Any], key: str) -> int:
+    return int(_field(path, fields, key, "a whole number of at least 0", _is_count))
 
 
-def _number(path: Path, found: Mapping[str, Any], key: str) -> float:
-    return float(_field(path, found, key, "a finite number", is_number))
+def _number(path: Path, fields: Mapping[str, Any], key: str) -> float:
+    return float(_field(path, fields, key, "a finite number", is_number))
 
 
-def _field(path: Path, found: Mapping[str, Any], key: str, words: str, accepts: Callable[[Any], bool]) -> Any:
-    if key not in found or not accepts(found[key]):
-        value = printable(repr(found[key])) if key in found else "missing"
+def _field(path: Path, fields: Mapping[str, Any], key: str, words: str, accepts: Callable[[Any], bool]) -> Any:
+    if key not in fields or not accepts(fields[key]):
+        value = printable(repr(fields[key])) if key in fields else "missing"
         raise CheckpointError(f"{path}: {key} must be {words}, and is {value}")
-    return found[key]
+    return fields[key]
 
 
 def _is_count(x: Any) -> bool:
@@ -150,23 +150,23 @@ def read_optimizer(folder: Path, moments: Iterable[Moment]) -> dict[str, Tensor]
     path = folder / OPTIMIZER
     stored, get = safetensors_files.read(path)
     _compare(path, {name: each.shape for name, each in stored.items()}, {each.name: each.shape for each in moments})
-    found = {}
+    results = {}
     for name, each in stored.items():
         if each.dtype != "float32":
             raise CheckpointError(f"{path}: {printable(name)} is {each.dtype}, and must be float32")
-        found[name] = get(name).clone()
-        if not bool(found[name].isfinite().all()):
+        results[name] = get(name).clone()
+        if not bool(results[name].isfinite().all()):
             raise CheckpointError(f"{path}: {printable(name)} holds NaN or infinity")
-    return found
+    return results
 
 
-def _compare(path: Path, found: Mapping[str, tuple[int, ...]], wanted: Mapping[str, tuple[int, ...]]) -> None:
-    lines = [f"  missing      {name} {shape}" for name, shape in wanted.items() if name not in found]
-    lines += [f"  unexpected   {printable(name)} {shape}" for name, shape in found.items() if name not in wanted]
+def _compare(path: Path, shapes: Mapping[str, tuple[int, ...]], wanted: Mapping[str, tuple[int, ...]]) -> None:
+    lines = [f"  missing      {name} {shape}" for name, shape in wanted.items() if name not in shapes]
+    lines += [f"  unexpected   {printable(name)} {shape}" for name, shape in shapes.items() if name not in wanted]
     lines += [
-        f"  wrong shape  {name} {found[name]} must be {shape}"
+        f"  wrong shape  {name} {shapes[name]} must be {shape}"
         for name, shape in wanted.items()
-        if name in found and found[name] != shape
+        if name in shapes and shapes[name] != shape
     ]
     if lines:
         more = [f"  and {len(lines) - 20} more"] if len(lines) > 20 else []

@@ -33,8 +33,8 @@ class ModelFamily:
 
     @property
     def config_class(self) -> type:
-        found: type = getattr(import_module(self.module), self.name)
-        return found
+        value: type = getattr(import_module(self.module), self.name)
+        return value
 
 
 _TOKENS = frozenset({"vocab_size", "eos_token_ids", "pad_token_id", "kept"})

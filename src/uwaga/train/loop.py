@@ -240,15 +240,15 @@ def check_finite(pending: Sequence[StepResult], world: World, out: Path) -> None
             local = [micro_batch for micro_batch, each in losses if not math.isfinite(each)]
         else:
             what, local = f"the norm of the gradient is {norm}, and the loss {loss:.4f}", list(result.micro_batches)
-        found = [micro_batch for each in world.all_gather(local) for micro_batch in each]
-        where = "; ".join(map(_described, sorted(found, key=lambda micro_batch: micro_batch.number)))
+        micro_batches = [micro_batch for each in world.all_gather(local) for micro_batch in each]
+        where = "; ".join(map(_described, sorted(micro_batches, key=lambda micro_batch: micro_batch.number)))
         raise TrainingError(f"step {result.step + 1}: {what}, of {where}; {last_checkpoint_text(out)}")
 
 
 def last_checkpoint_text(out: Path) -> str:
     """The end of a message: which checkpoint a run can be resumed from."""
-    found = run_folder.read_pointer(out, run_folder.LAST)
-    return "there is no checkpoint yet" if found is None else f"the last good checkpoint is {found}"
+    result = run_folder.read_pointer(out, run_folder.LAST)
+    return "there is no checkpoint yet" if result is None else f"the last good checkpoint is {result}"
 
 
 def _described(micro_batch: MicroBatch) -> str:

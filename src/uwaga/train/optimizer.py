@@ -117,15 +117,15 @@ class Optimizer:
         return norm
 
     def _grouped(self, steps: int) -> list[_ParameterGroup]:
-        found = []
+        values = []
         for weight_decay, is_matrix in ((self._config.weight_decay, True), (0.0, False)):
             named = {name: weight for name, weight in self._named.items() if (weight.dim() > 1) == is_matrix}
             moments = [[local_tensor(self._state[f"{moment}/{name}"]) for name in named] for moment in _MOMENTS]
             weights: list[Tensor] = list(named.values())
             local = [local_tensor(weight.detach()) for weight in weights]
             counts = [torch.tensor(float(steps), device=each.device) for each in local]
-            found.append(_ParameterGroup(weight_decay, weights, local, moments[0], moments[1], counts))
-        return [group for group in found if group.weights]
+            values.append(_ParameterGroup(weight_decay, weights, local, moments[0], moments[1], counts))
+        return [group for group in values if group.weights]
 
     # Its state.
 
@@ -139,12 +139,12 @@ class Optimizer:
 
         Where tensors are distributed, every process must call this; with wanted=False it takes part and returns an empty dict.
         """
-        found: dict[str, Tensor] = {}
+        results: dict[str, Tensor] = {}
         for name, value in self._state.items():
             gathered = full_tensor(value)
             if wanted:
-                found[name] = gathered.detach().cpu()
-        return found
+                results[name] = gathered.detach().cpu()
+        return results
 
     def load(self, state: Mapping[str, Tensor], steps: int) -> None:
         """Continue after so many steps with the moments that `state` returned."""

@@ -44,12 +44,12 @@ class World:
             dist.all_reduce(numbers)
         return numbers
 
-    def all_gather(self, found: _T) -> list[_T]:
+    def all_gather(self, own: _T) -> list[_T]:
         """The objects of all processes, by rank."""
         if self.size == 1:
-            return [found]
+            return [own]
         gathered: list[Any] = [None] * self.size
-        dist.all_gather_object(gathered, found)
+        dist.all_gather_object(gathered, own)
         return gathered
 
     def on_first(self, act: Callable[[], _T]) -> _T:

@@ -77,8 +77,8 @@ def write_pointer(out: Path, which: str, step: int) -> None:
 
 def checkpoint_steps(out: Path) -> list[int]:
     """The steps of all checkpoints of a run, ascending."""
-    found = [CHECKPOINT_NAME.fullmatch(path.name) for path in out.iterdir()] if out.is_dir() else []
-    return sorted(int(match[1]) for match in found if match)
+    results = [CHECKPOINT_NAME.fullmatch(path.name) for path in out.iterdir()] if out.is_dir() else []
+    return sorted(int(match[1]) for match in results if match)
 
 
 def prune(out: Path, last: int, keep: int, best: int | None) -> None:

@@ -216,8 +216,8 @@ def _are_words(inputs: object) -> bool:
 def _rows(name: str, numbers: object) -> list[list[float]]:
     """A matrix as lists. Raises ValueError for anything else."""
     try:
-        found = numbers.detach().cpu().numpy() if isinstance(numbers, torch.Tensor) else np.asarray(numbers)
-        matrix = found.astype(np.float64)
+        result = numbers.detach().cpu().numpy() if isinstance(numbers, torch.Tensor) else np.asarray(numbers)
+        matrix = result.astype(np.float64)
     except (TypeError, ValueError) as error:
         raise ValueError(f"lesson: {name} must be a matrix of numbers: {error}") from error
     if matrix.ndim != 2:

@@ -186,9 +186,9 @@ class TextRunner:
             ),
         )
         predicted = {
-            str(side): found
+            str(side): result
             for side, (reader, reading) in enumerate(zip(readers, readings, strict=True))
-            if (found := Predictions.of(reader, reading)) is not None
+            if (result := Predictions.of(reader, reading)) is not None
         }
         vectors = [_vector(reader, reading) for reader, reading in zip(readers, readings, strict=True)]
         known = [each for each in vectors if each is not None]
@@ -206,7 +206,7 @@ class TextRunner:
         if sum(parameter.numel() for parameter in reader.model.parameters()) > _MOST_PARAMETERS:
             return None
 
-        def found() -> HeadTable:
+        def heads() -> HeadTable:
             with self._lock:
                 if reader.name not in self._known:
                     try:
@@ -215,7 +215,7 @@ class TextRunner:
                         self._known[reader.name] = HeadTable(columns={})
                 return self._known[reader.name]
 
-        return found
+        return heads
 
 
 def _view_model(readings: Sequence[Reading], titles: Sequence[str]) -> ViewModel:
@@ -292,8 +292,8 @@ class Predictions:
         import torch
 
         with torch.no_grad():
-            found = self.logits(self.states[first:last]).float().softmax(-1).topk(count)
-        return [self._labels(ids) for ids in found.indices.tolist()], found.values.numpy().astype(np.float32)
+            result = self.logits(self.states[first:last]).float().softmax(-1).topk(count)
+        return [self._labels(ids) for ids in result.indices.tolist()], result.values.numpy().astype(np.float32)
 
     def _labels(self, ids: list[int]) -> list[str]:
         """The tokens as text; one that continues a word begins with a hyphen, where others do not."""

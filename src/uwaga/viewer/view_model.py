@@ -176,7 +176,7 @@ def _by_name(given: MapsLike) -> dict[MapName, WeightMap]:
     if not isinstance(given, Mapping) and not (isinstance(given, Sequence) and not isinstance(given, str)):
         raise ValueError(f"view: maps must be a recording, a map, or several maps, not {type(given).__name__}")
     by_name = given if isinstance(given, Mapping) else dict(enumerate(given))
-    found: dict[MapName, WeightMap] = {}
+    results: dict[MapName, WeightMap] = {}
     for name, m in by_name.items():
         if not isinstance(m, WeightMap):
             raise ValueError(f"view: maps[{name!r}] must be a map such as uwaga.AttentionMap, not {type(m).__name__}")
@@ -185,8 +185,8 @@ def _by_name(given: MapsLike) -> dict[MapName, WeightMap]:
             raise ValueError(
                 f"view: the keys of maps are layers or (kind, layer), such as ('encoder', 0), not {name!r}"
             )
-        found[key] = m
-    return found
+        results[key] = m
+    return results
 
 
 def _guess_kind(m: WeightMap) -> str:
@@ -214,13 +214,13 @@ def _select_row(m: WeightMap, name: MapName, row: int) -> WeightMap:
 
 def _sizes(maps: Mapping[MapName, WeightMap]) -> dict[str, int]:
     """Tokens per stack."""
-    found: dict[str, int] = {}
+    results: dict[str, int] = {}
     for (kind, layer), m in maps.items():
         for stack, size in zip(_OF_KIND[kind], m.shape[-2:], strict=True):
-            if found.setdefault(stack, size) != size:
-                rule = f"{kind} {layer} has {size} {stack} tokens, another map {found[stack]}"
+            if results.setdefault(stack, size) != size:
+                rule = f"{kind} {layer} has {size} {stack} tokens, another map {results[stack]}"
                 raise ValueError(f"view: the maps are of different texts: {rule}")
-    return found
+    return results
 
 
 def _token_strings(

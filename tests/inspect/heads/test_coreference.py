@@ -21,8 +21,8 @@ def test_the_shift_is_that_of_its_definition(
 ) -> None:
     """Of 24 pairs so many move by 0.2 the right way, so many the wrong way, in one of two heads."""
     signs = torch.tensor([1.0] * right + [-1.0] * wrong + [0.0] * (24 - right - wrong))
-    found = {("encoder", 0): torch.stack((0.2 * signs, torch.zeros(24)), -1)}
-    monkeypatch.setattr(coreference, "_shifts", lambda *_: found)
+    result = {("encoder", 0): torch.stack((0.2 * signs, torch.zeros(24)), -1)}
+    monkeypatch.setattr(coreference, "_shifts", lambda *_: result)
     table = coreference_heads(load("minilm", "float32"), [PAIR] * 24)
     assert table.columns["label"] == [label, ""]
     assert table.columns["shift"] == pytest.approx([0.2 * (right - wrong) / 24, 0.0])
@@ -37,8 +37,8 @@ def test_a_shift_is_read_off_the_maps_of_both_sentences() -> None:
         it, cat, box = (recording.tokens["encoder"][0].index(name) for name in ("it", "cat", "box"))
         leans.append(recording.maps["encoder", 3][0, :, it, cat] - recording.maps["encoder", 3][0, :, it, box])
     rows = [row for row in coreference_heads(reader, [PAIR]).rows if row["layer"] == 3]
-    found = torch.tensor([row["shift"] for row in rows])
-    torch.testing.assert_close(found, (leans[0] - leans[1]) / 2, rtol=0, atol=1e-5)
+    result = torch.tensor([row["shift"] for row in rows])
+    torch.testing.assert_close(result, (leans[0] - leans[1]) / 2, rtol=0, atol=1e-5)
 
 
 def test_one_head_of_minilm_follows_pronouns() -> None:

@@ -39,8 +39,8 @@ def dense_by_autograd(
         seen = mask if isinstance(mask, Tensor) else mask.dense(shape)
         scores = scores.masked_fill(~seen, -torch.inf)
     weights = scores.softmax(-1).nan_to_num(0.0).requires_grad_()
-    (found,) = torch.autograd.grad(weights @ value, weights, grad)
-    return weights.detach(), found
+    (result,) = torch.autograd.grad(weights @ value, weights, grad)
+    return weights.detach(), result
 
 
 @pytest.mark.parametrize("positive", [True, False])
@@ -108,9 +108,9 @@ def test_hidden_keys_may_hold_anything() -> None:
     expected = GradientMap(uwaga.AttentionMap(query, key, mask=mask), value, grad)
     value, key = value.clone(), key.clone()
     value[1, :, 5], key[1, :, 6] = torch.nan, torch.inf
-    found = GradientMap(uwaga.AttentionMap(query, key, mask=mask), value, grad)
-    torch.testing.assert_close(found.to_dense(), expected.to_dense(), rtol=1e-13, atol=1e-13)
-    torch.testing.assert_close(found.received(), expected.received(), rtol=1e-13, atol=1e-13)
+    result = GradientMap(uwaga.AttentionMap(query, key, mask=mask), value, grad)
+    torch.testing.assert_close(result.to_dense(), expected.to_dense(), rtol=1e-13, atol=1e-13)
+    torch.testing.assert_close(result.received(), expected.received(), rtol=1e-13, atol=1e-13)
 
 
 def test_a_bias_and_a_cache_are_those_of_the_map() -> None:
@@ -142,15 +142,15 @@ def layers(
     mask: object = None, queries: int = Q, keys: int = Q, *, seed: int = 0, size: float = 1.0
 ) -> tuple[list[GradientMap], Tensor]:
     """Three layers, and A_bar of each, (3, B, N, N); size: of the gradients."""
-    found, bars = [], []
+    result, bars = [], []
     for layer in range(3):
         torch.manual_seed(seed + layer)
         query, key, value, grad = (torch.randn(B, H, n, D, dtype=torch.float64) for n in (queries, keys, keys, queries))
         grad *= size
-        found.append(GradientMap(uwaga.AttentionMap(query, key, mask=mask), value, grad))
+        result.append(GradientMap(uwaga.AttentionMap(query, key, mask=mask), value, grad))
         weights, gradient = dense_by_autograd(query, key, value, grad, mask)
         bars.append((weights * gradient).clamp(min=0).mean(1))
-    return found, torch.stack(bars)
+    return result, torch.stack(bars)
 
 
 @pytest.mark.parametrize("mask", [None, uwaga.Causal()], ids=["none", "causal"])
@@ -174,9 +174,9 @@ def test_the_rollout_of_ragged_texts_is_that_of_each() -> None:
         maps.append(GradientMap(uwaga.AttentionMap(query, query), value, grad))
         for n, part in enumerate(maps[-1]):
             alone[n].append(part)
-    found = gradient_rollout(maps, torch.tensor([1, -1])).to_list()
-    torch.testing.assert_close(found[0], gradient_rollout(alone[0], 1))
-    torch.testing.assert_close(found[1], gradient_rollout(alone[1], -1))
+    result = gradient_rollout(maps, torch.tensor([1, -1])).to_list()
+    torch.testing.assert_close(result[0], gradient_rollout(alone[0], 1))
+    torch.testing.assert_close(result[1], gradient_rollout(alone[1], -1))
 
 
 def normalized(relevance: Tensor) -> Tensor:
@@ -189,15 +189,15 @@ def test_the_rollout_through_cross_attention_is_equations_6_to_10_with_whole_mat
     (encoder, encoder_bars), (decoder, decoder_bars) = layers(), layers(uwaga.Causal(), 4, 4, seed=10)
     cross, cross_bars = layers(None, 4, Q, seed=20)
     eye_k, eye_q = (torch.eye(n, dtype=torch.float64).expand(B, n, n) for n in (Q, 4))
-    of_keys, of_queries, found = eye_k, eye_q, torch.zeros(B, 4, Q, dtype=torch.float64)
+    of_keys, of_queries, result = eye_k, eye_q, torch.zeros(B, 4, Q, dtype=torch.float64)
     for bar in encoder_bars:
         of_keys = of_keys + bar @ of_keys
     for bar, cross_bar in zip(decoder_bars, cross_bars, strict=True):
-        of_queries, found = of_queries + bar @ of_queries, found + bar @ found
-        found = found + normalized(of_queries).mT @ cross_bar @ normalized(of_keys)
+        of_queries, result = of_queries + bar @ of_queries, result + bar @ result
+        result = result + normalized(of_queries).mT @ cross_bar @ normalized(of_keys)
     for token in (0, 2, -1):
         torch.testing.assert_close(
-            cross_gradient_rollout(encoder, decoder, cross, token), found[:, token], rtol=1e-12, atol=1e-12
+            cross_gradient_rollout(encoder, decoder, cross, token), result[:, token], rtol=1e-12, atol=1e-12
         )
 
 
@@ -221,10 +221,10 @@ def test_the_rollout_through_cross_attention_of_ragged_texts_is_that_of_each() -
             key, value = (uwaga.Ragged(torch.randn(int(keys[-1]), H, D), keys) for _ in range(2))
             maps.append(GradientMap(uwaga.AttentionMap(query, key), value, grad))
         of_stack.append(maps)
-    found = cross_gradient_rollout(*of_stack, -1).to_list()
+    result = cross_gradient_rollout(*of_stack, -1).to_list()
     for n in range(2):
         torch.testing.assert_close(
-            found[n], cross_gradient_rollout(*([m.parts()[n] for m in maps] for maps in of_stack))
+            result[n], cross_gradient_rollout(*([m.parts()[n] for m in maps] for maps in of_stack))
         )
 
 

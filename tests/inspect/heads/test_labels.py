@@ -34,9 +34,9 @@ def labels_of(
     whole[:, :, 0] = 1 - whole.sum(-1)
     ids = torch.tensor([sorted(set(tokens)).index(token) for token in tokens])
     special = torch.tensor([token.startswith("[") for token in tokens])
-    found = LabelShares(heads, kind, ids, ids, special, special)
-    found.add(range(size), whole)
-    return found.labels()
+    result = LabelShares(heads, kind, ids, ids, special, special)
+    result.add(range(size), whole)
+    return result.labels()
 
 
 def label(weight: Weight, kind: str = "encoder", words: list[str] = WORDS) -> HeadLabel:
@@ -59,11 +59,11 @@ def label(weight: Weight, kind: str = "encoder", words: list[str] = WORDS) -> He
     ],
 )
 def test_heads_made_by_construction(name: str, weight: Weight) -> None:
-    found = label(weight)
-    assert found.label == name
-    assert found.share >= LEAST[name]
-    assert found.queries >= MIN_QUERIES
-    assert found.sink > 0.5
+    result = label(weight)
+    assert result.label == name
+    assert result.share >= LEAST[name]
+    assert result.queries >= MIN_QUERIES
+    assert result.sink > 0.5
 
 
 def test_an_induction_head_of_two_layers() -> None:
@@ -78,8 +78,8 @@ def test_an_induction_head_of_two_layers() -> None:
     weights = m[:, :, :]
     assert isinstance(weights, Tensor)
     shares.add(range(40), weights)
-    (found,) = shares.labels()
-    assert (found.label, found.share > 0.9, found.by_position < 0.2) == ("induction", True, True)
+    (result,) = shares.labels()
+    assert (result.label, result.share > 0.9, result.by_position < 0.2) == ("induction", True, True)
 
 
 def test_random_heads_have_no_label() -> None:
@@ -133,11 +133,11 @@ def minilm() -> uwaga.Recording:
 
 
 def test_heads_of_minilm(minilm: uwaga.Recording) -> None:
-    found = {(row["layer"], row["head"]): row for row in uwaga.inspect.head_labels(minilm).rows}
-    assert len(found) == 72
-    assert found[0, 2]["label"] == "previous"
-    assert found[1, 8]["label"] == "next"
-    assert found[2, 9]["label"] == "duplicate"
+    results = {(row["layer"], row["head"]): row for row in uwaga.inspect.head_labels(minilm).rows}
+    assert len(results) == 72
+    assert results[0, 2]["label"] == "previous"
+    assert results[1, 8]["label"] == "next"
+    assert results[2, 9]["label"] == "duplicate"
     dense = minilm.maps["encoder", 0].to_dense()
     assert isinstance(dense, Tensor)
     weights = dense[0, 2].double()
@@ -145,7 +145,7 @@ def test_heads_of_minilm(minilm: uwaga.Recording) -> None:
     share = off.diagonal(-1) / off.sum(1)[1:]
     # [CLS] is no word: the first word has nothing before it, and counts as a query without it.
     expected = torch.cat((torch.zeros(1), share)).mean()
-    assert found[0, 2]["share"] == pytest.approx(float(expected), rel=1e-6)
+    assert results[0, 2]["share"] == pytest.approx(float(expected), rel=1e-6)
 
 
 def test_the_induction_head_of_copyist() -> None:

@@ -54,9 +54,9 @@ def test_a_ragged_batch() -> None:
 
 def test_half_precision_values_are_measured_in_float32() -> None:
     value, w_o = torch.randn(GROUPS, 5, WIDTH).bfloat16(), torch.randn(HEADS * WIDTH, MODEL).bfloat16()
-    found = value_norms(value, w_o)
-    assert found.dtype == torch.float32
-    torch.testing.assert_close(found, transformed(value.float(), w_o.float()).norm(dim=-1))
+    result = value_norms(value, w_o)
+    assert result.dtype == torch.float32
+    torch.testing.assert_close(result, transformed(value.float(), w_o.float()).norm(dim=-1))
 
 
 def test_what_a_mask_hides_stays_hidden() -> None:

@@ -26,27 +26,27 @@ def dense_product(matrices_HNN: list[torch.Tensor], residual: float = 0.5) -> to
 @pytest.mark.parametrize("token", [0, 3, -1])
 def test_it_is_a_row_of_the_product(token: int, residual: float) -> None:
     maps = [layer() for _ in range(3)]
-    found = rollout(maps, token, residual=residual)
-    torch.testing.assert_close(found, dense_product([m.to_dense() for m in maps], residual)[token])
+    result = rollout(maps, token, residual=residual)
+    torch.testing.assert_close(result, dense_product([m.to_dense() for m in maps], residual)[token])
 
 
 def test_it_sums_to_one() -> None:
-    found = rollout({"first": layer(dtype=torch.float32), "second": layer(dtype=torch.float32)})
-    assert float(found.sum()) == pytest.approx(1.0, abs=1e-6)
+    result = rollout({"first": layer(dtype=torch.float32), "second": layer(dtype=torch.float32)})
+    assert float(result.sum()) == pytest.approx(1.0, abs=1e-6)
 
 
 def test_what_a_sink_takes_is_missing() -> None:
     maps = [layer(), layer(sinks=torch.full((3,), 3.0).double())]
-    found = rollout(maps)
-    assert float(found.sum()) < 0.95
-    torch.testing.assert_close(found, dense_product([m.to_dense() for m in maps])[-1])
+    result = rollout(maps)
+    assert float(result.sum()) < 0.95
+    torch.testing.assert_close(result, dense_product([m.to_dense() for m in maps])[-1])
 
 
 def test_every_sequence_of_a_batch_may_have_its_own_token() -> None:
     maps = [layer(2), layer(2)]
-    found = rollout(maps, torch.tensor([1, -2]))
+    result = rollout(maps, torch.tensor([1, -2]))
     for b, token in enumerate((1, -2)):
-        torch.testing.assert_close(found[b], dense_product([m[b] for m in maps])[token])
+        torch.testing.assert_close(result[b], dense_product([m[b] for m in maps])[token])
 
 
 def test_a_ragged_batch_gives_each_sequence_its_own() -> None:
@@ -56,9 +56,9 @@ def test_a_ragged_batch_gives_each_sequence_its_own() -> None:
         return uwaga.Ragged.from_list([torch.randn(n, 3, 4).double() for n in lengths])
 
     maps = [AttentionMap(ragged(), ragged(), mask=uwaga.Causal()) for _ in range(3)]
-    found = rollout(maps, -1).to_list()
+    result = rollout(maps, -1).to_list()
     for r in range(len(lengths)):
-        torch.testing.assert_close(found[r], dense_product([m[r].to_dense() for m in maps])[-1])
+        torch.testing.assert_close(result[r], dense_product([m[r].to_dense() for m in maps])[-1])
 
 
 def test_a_plain_matrix_is_one_head() -> None:

@@ -61,11 +61,11 @@ def test_ragged_scores_pool_the_queries_of_all_sequences() -> None:
     m = AttentionMap(uwaga.Ragged.from_list(query), uwaga.Ragged.from_list(key), mask=uwaga.Causal())
     rows = tokens.split(lengths)
     for name, score in scores(m, tokens).items():
-        found = [
+        results = [
             (part.to_dense() * patterns(row)[name]).sum(-1)[:, patterns(row)[name].any(-1)]
             for part, row in zip(m, rows, strict=True)
         ]
-        torch.testing.assert_close(score, torch.cat(found, dim=-1).mean(-1), msg=name)
+        torch.testing.assert_close(score, torch.cat(results, dim=-1).mean(-1), msg=name)
         packed = uwaga.Ragged.from_list(list(rows))
         torch.testing.assert_close(scores(m, packed)[name], score, rtol=0, atol=0)
 

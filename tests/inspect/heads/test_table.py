@@ -43,9 +43,9 @@ def test_every_column_is_the_mean_of_its_statistic() -> None:
     assert table.columns["layer"] == [0, 0, 1, 1]
     assert table.columns["head"] == [0, 1, 0, 1]
     for at, m in enumerate(maps):
-        found = {name: values.mean(-1) for name, values in statistics(m.to_dense()).items()}
-        found |= {"previous_token": previous_token(m), "induction": induction(m, TOKENS)}
-        for name, values in found.items():
+        by_name = {name: values.mean(-1) for name, values in statistics(m.to_dense()).items()}
+        by_name |= {"previous_token": previous_token(m), "induction": induction(m, TOKENS)}
+        for name, values in by_name.items():
             got = torch.tensor(table.columns[name][2 * at : 2 * at + 2]).double()
             torch.testing.assert_close(got, values, msg=name)
 
@@ -68,21 +68,21 @@ def test_columns_are_these_and_those_of_tokens_come_with_tokens() -> None:
 
 def test_a_batch_counts_every_query_once() -> None:
     m = layer(3)
-    found = statistics(m.to_dense())["entropy"].mean((0, 2))
-    torch.testing.assert_close(torch.tensor(head_table(m).columns["entropy"]).double(), found)
+    result = statistics(m.to_dense())["entropy"].mean((0, 2))
+    torch.testing.assert_close(torch.tensor(head_table(m).columns["entropy"]).double(), result)
 
 
 def test_a_ragged_batch_counts_every_query_once() -> None:
     x = uwaga.Ragged.from_list([torch.randn(n, 2, 4).double() for n in (1, 4, 2)])
     m = AttentionMap(x, x, mask=uwaga.Causal())
-    found = torch.cat([statistics(part.to_dense())["entropy"] for part in m], dim=1).mean(1)
-    torch.testing.assert_close(torch.tensor(head_table(m).columns["entropy"]).double(), found)
+    result = torch.cat([statistics(part.to_dense())["entropy"] for part in m], dim=1).mean(1)
+    torch.testing.assert_close(torch.tensor(head_table(m).columns["entropy"]).double(), result)
 
 
 def test_queries_that_see_nothing_do_not_count() -> None:
     m = layer(mask=uwaga.Causal(include_self=False), sinks=torch.zeros(2).double())
-    found = m.to_dense()[:, 1:, 0].mean(-1)
-    torch.testing.assert_close(torch.tensor(head_table(m).columns["sink"]).double(), found)
+    result = m.to_dense()[:, 1:, 0].mean(-1)
+    torch.testing.assert_close(torch.tensor(head_table(m).columns["sink"]).double(), result)
 
 
 def test_a_model_in_training_gives_the_same_table() -> None:
@@ -137,14 +137,14 @@ def test_an_unknown_column_is_named(ask) -> None:
 def recording(*, seed: int = 0, cross: bool = True) -> uwaga.Recording:
     """Two encoder layers, and one of cross-attention."""
     torch.manual_seed(seed)
-    found = uwaga.Recording(strings=TokenStrings(None, {"encoder": [list("abaacb")], "decoder": [list("xyz")]}))
+    result = uwaga.Recording(strings=TokenStrings(None, {"encoder": [list("abaacb")], "decoder": [list("xyz")]}))
     for where, (q, k) in {("encoder", 0): (6, 6), ("encoder", 1): (6, 6), ("cross", 0): (3, 6)}.items():
         if where[0] == "encoder" or cross:
             options = dict.fromkeys(("bias", "scale", "softcap", "sinks", "mask"))
             operands = torch.randn(1, 2, q, 4).double(), torch.randn(1, 2, k, 4).double()
-            found.record(AttentionId(*where), *operands, options, None)
-            found.store(AttentionId(*where), *operands, options)
-    return found
+            result.record(AttentionId(*where), *operands, options, None)
+            result.store(AttentionId(*where), *operands, options)
+    return result
 
 
 def test_the_table_of_a_recording() -> None:
@@ -178,11 +178,11 @@ def test_the_data_frame_is_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_changes_are_total_variation_and_differences_of_the_statistics() -> None:
     before, after = recording(), recording(seed=1)
-    found, tables = head_changes(before, after), (head_table(before), head_table(after))
-    assert list(found.columns)[:4] == ["kind", "layer", "head", "total_variation"]
-    change = found.columns["total_variation"]
+    result, tables = head_changes(before, after), (head_table(before), head_table(after))
+    assert list(result.columns)[:4] == ["kind", "layer", "head", "total_variation"]
+    change = result.columns["total_variation"]
     assert change == sorted(change, reverse=True)
-    for row in found.rows:
+    for row in result.rows:
         name, head = (row["kind"], row["layer"]), row["head"]
         pair = [x.maps[name].to_dense()[0, head] for x in (before, after)]
         assert row["total_variation"] == pytest.approx(float((pair[1] - pair[0]).abs().sum(-1).mean() / 2), rel=1e-12)

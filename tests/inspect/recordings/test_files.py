@@ -52,8 +52,8 @@ def again(recording: uwaga.Recording, folder: Path) -> uwaga.Recording:
 
 def dense(recording: uwaga.Recording) -> Iterator[tuple[tuple[str, int], list[Tensor]]]:
     for name, m in recording.maps.items():
-        found = m.to_dense()
-        yield name, found if isinstance(found, list) else [found]
+        result = m.to_dense()
+        yield name, result if isinstance(result, list) else [result]
 
 
 def assert_same(one: uwaga.Recording, other: uwaga.Recording) -> None:
@@ -111,20 +111,20 @@ def test_biases_are_described_as_data(name: str, tmp_path: Path) -> None:
 def test_each_dtype_keeps_its_bits(dtype: torch.dtype, tmp_path: Path) -> None:
     query, key, value = operands(dtype)
     recording = recorded(query, key, value, mask=uwaga.Causal())
-    found = again(recording, tmp_path)
-    assert_same(recording, found)
-    assert torch.equal(found.values[ENCODER], value)
-    assert found.values[ENCODER].dtype == dtype
+    result = again(recording, tmp_path)
+    assert_same(recording, result)
+    assert torch.equal(result.values[ENCODER], value)
+    assert result.values[ENCODER].dtype == dtype
 
 
 def test_a_generation_of_rows_of_other_lengths(tmp_path: Path) -> None:
     model = decoder()
     with uwaga.watch(model, values=True) as recording:
         generate(model, [[5, 6, 7], [8]], max_new_tokens=4)
-    found = again(recording, tmp_path)
-    assert_same(recording, found)
-    assert found.model == "GPT2Model"
-    assert [x.shape[1] for x in found.maps["decoder", 1].to_dense()] == [6, 4]
+    result = again(recording, tmp_path)
+    assert_same(recording, result)
+    assert result.model == "GPT2Model"
+    assert [x.shape[1] for x in result.maps["decoder", 1].to_dense()] == [6, 4]
 
 
 def test_an_encoder_and_a_decoder_with_biases_by_distance(tmp_path: Path) -> None:
@@ -179,9 +179,9 @@ def test_selected_heads(heads: list[int], tmp_path: Path) -> None:
     options = dict.fromkeys(("mask", "bias", "scale", "softcap", "sinks"))
     recording.record(ENCODER, query, key, options, None)
     recording.store(ENCODER, query, key, options, value)
-    found = again(recording, tmp_path)
-    assert_same(recording, found)
-    used = found.values[ENCODER]
+    result = again(recording, tmp_path)
+    assert_same(recording, result)
+    used = result.values[ENCODER]
     for place, head in enumerate(heads):
         assert torch.equal(used[:, place * used.shape[1] // len(heads)], value[:, head * G // H])
 
@@ -192,25 +192,25 @@ def test_the_file_is_as_large_as_the_recording(tmp_path: Path) -> None:
     options = dict.fromkeys(("mask", "bias", "scale", "softcap", "sinks"))
     recording.record(ENCODER, query, key, options, None)
     recording.store(ENCODER, query, key, options)
-    found = again(recording, tmp_path)
+    result = again(recording, tmp_path)
     # A number of four bytes per token, and the header.
     assert (
         recording.nbytes + 4 * 4096 < (tmp_path / "a.safetensors").stat().st_size < recording.nbytes + 4 * 4096 + 8192
     )
-    assert_same(recording, found)
+    assert_same(recording, result)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux says what is mapped where")
 def test_operands_are_mapped(tmp_path: Path) -> None:
     recorded(*operands()).save(tmp_path / "a.safetensors")
-    found = uwaga.Recording.load(tmp_path / "a.safetensors")
+    result = uwaga.Recording.load(tmp_path / "a.safetensors")
     mapped = [line.split(None, 5) for line in Path("/proc/self/maps").read_text().splitlines()]
     ends = [
         [int(end, 16) for end in words[0].split("-")]
         for words in mapped
         if words[5:] == [str(tmp_path / "a.safetensors")]
     ]
-    m = found.maps[ENCODER]
+    m = result.maps[ENCODER]
     for x in (m.query, m.key):
         assert any(first <= x.data_ptr() < last for first, last in ends)
 
@@ -221,8 +221,8 @@ def test_operands_are_mapped_and_not_read(tmp_path: Path) -> None:
     x = torch.zeros(1, 4, size // 4 // 4 // 64, 64)
     recorded(x, x.clone()).save(tmp_path / "a")
     before = _resident()
-    found = uwaga.Recording.load(tmp_path / "a")
-    assert found.maps[ENCODER].shape[-1] == x.shape[2]
+    result = uwaga.Recording.load(tmp_path / "a")
+    assert result.maps[ENCODER].shape[-1] == x.shape[2]
     assert _resident() - before < size // 4
 
 
@@ -233,10 +233,10 @@ def _resident() -> int:
 
 def test_a_loaded_recording_is_saved_over_its_own_file(tmp_path: Path) -> None:
     recording = recorded(*operands(), mask=uwaga.Causal())
-    found = again(recording, tmp_path)
-    found.save(tmp_path / "a.safetensors")
+    result = again(recording, tmp_path)
+    result.save(tmp_path / "a.safetensors")
     assert_same(recording, uwaga.Recording.load(tmp_path / "a.safetensors"))
-    assert_same(recording, found)
+    assert_same(recording, result)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -383,11 +383,11 @@ def test_whatever_a_description_says_is_read_or_refused_by_name(kind: str, tmp_p
             inside[place[-1]] = other
             save_file(stored, path, metadata={"uwaga": json.dumps(changed)})
             try:
-                found = uwaga.Recording.load(path)
-                assert found.tokens.keys() <= {"encoder", "decoder"}
-                for m in found.maps.values():
+                result = uwaga.Recording.load(path)
+                assert result.tokens.keys() <= {"encoder", "decoder"}
+                for m in result.maps.values():
                     m.entropy()
-                for each in found.values.values():
+                for each in result.values.values():
                     assert list(tensors(each))
             except DataError as error:
                 refused.append(str(error))

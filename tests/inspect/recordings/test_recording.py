@@ -46,8 +46,8 @@ def test_picked_heads_are_those_of_the_whole_map(heads: list[int], kind: str) ->
         query, key = (uwaga.Ragged.from_list(list(x.transpose(1, 2))) for x in (query, key))
     recording = uwaga.Recording(heads=heads)
     ask(recording, ENCODER, query, key, **options)
-    found, whole = recording.maps[ENCODER].to_dense(), uwaga.AttentionMap(query, key, **options).to_dense()
-    for part, dense in zip(found, whole, strict=True):
+    result, whole = recording.maps[ENCODER].to_dense(), uwaga.AttentionMap(query, key, **options).to_dense()
+    for part, dense in zip(result, whole, strict=True):
         torch.testing.assert_close(part, dense[heads])
 
 
@@ -411,9 +411,9 @@ def test_copies_from_a_gpu_go_on_in_the_background_until_they_are_read(monkeypat
     stored = recording._stacks["encoder"].attentions[ENCODER].queries[0]
     assert stored.isnan().all()
     assert stream.sources[0].data_ptr() not in (query.data_ptr(), key.data_ptr())  # which the model may write into
-    found = recording.maps[ENCODER].lse
+    result = recording.maps[ENCODER].lse
     assert torch.equal(stored, query)
-    assert torch.equal(found, uwaga.AttentionMap(query, key, mask=uwaga.Causal()).lse)
+    assert torch.equal(result, uwaga.AttentionMap(query, key, mask=uwaga.Causal()).lse)
     assert not stream.work
 
 

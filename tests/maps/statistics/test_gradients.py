@@ -114,8 +114,8 @@ def test_ragged_is_its_own_derivative_twice() -> None:
 def test_gradients_of_the_native_engine_are_the_references(impl: str, name: str, statistic: str) -> None:
     operands = _operands()
     exact = AttentionMap(*operands, **OPTIONS[name])
-    found = AttentionMap(*(x.float() for x in operands), **OPTIONS[name], impl=impl)
-    gradients = [torch.autograd.grad(STATISTICS[statistic](m).square().sum(), operands) for m in (found, exact)]
+    result = AttentionMap(*(x.float() for x in operands), **OPTIONS[name], impl=impl)
+    gradients = [torch.autograd.grad(STATISTICS[statistic](m).square().sum(), operands) for m in (result, exact)]
     for x, y in zip(*gradients, strict=True):
         torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-5)
 
@@ -164,8 +164,8 @@ def test_forward_mode_finds_what_the_backward_pass_finds(statistic: Callable[[At
     query, key = (x.detach() for x in _operands(torch.float32))
     along = torch.randn_like(query)
     with forward_ad.dual_level():
-        found = statistic(AttentionMap(forward_ad.make_dual(query, along), key, mask=Causal()))
-        value, tangent = forward_ad.unpack_dual(found)
+        result = statistic(AttentionMap(forward_ad.make_dual(query, along), key, mask=Causal()))
+        value, tangent = forward_ad.unpack_dual(result)
     assert torch.allclose(value, statistic(AttentionMap(query, key, mask=Causal())), rtol=1e-5, atol=1e-6)
     weights = torch.randn_like(value)
     query.requires_grad_()
@@ -258,21 +258,21 @@ def test_entries_have_the_gradients_of_the_dense_matrix(kind: str, index: str) -
     given, by_hand = options[kind]
     m = AttentionMap(query, key, **given)
     dense = dense_weights(query, key, *by_hand)
-    found = m[INDICES[index]] if INDICES[index] else m.to_dense()
+    result = m[INDICES[index]] if INDICES[index] else m.to_dense()
     expected = dense
     if index == "in another order, some twice":
         expected = dense[[1, 0]][:, :, [3, 0, 3]][..., [5, 3, 1]]
     elif INDICES[index]:
         expected = dense[INDICES[index]]
-    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(result, expected, rtol=1e-12, atol=1e-14)
     operands = [
         query,
         key,
         *(x for x in (bias, sinks, slopes) if any(x is y for y in given.values()) or (kind == "alibi" and x is slopes)),
     ]
-    weight = torch.randn(found.shape, dtype=torch.float64)
+    weight = torch.randn(result.shape, dtype=torch.float64)
     pairs = [
-        torch.autograd.grad((x * weight).sum() + (x**3).sum(), operands, create_graph=True) for x in (found, expected)
+        torch.autograd.grad((x * weight).sum() + (x**3).sum(), operands, create_graph=True) for x in (result, expected)
     ]
     for one, other in zip(*pairs, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
@@ -285,11 +285,11 @@ def test_entries_have_the_gradients_of_the_dense_matrix(kind: str, index: str) -
 def test_entries_of_float32_have_the_bits_and_nearly_the_gradients_of_float64() -> None:
     query, key = _random(1, 4, 90, 16, dtype=torch.float32), _random(1, 2, 90, 16, dtype=torch.float32)
     m = AttentionMap(query, key, mask=Causal())
-    found = m[0, :, 70:]
+    result = m[0, :, 70:]
     with torch.no_grad():
-        assert torch.equal(found, m[0, :, 70:])
-    weight = torch.randn(found.shape)
-    (found * weight).sum().backward()
+        assert torch.equal(result, m[0, :, 70:])
+    weight = torch.randn(result.shape)
+    (result * weight).sum().backward()
     double = [x.detach().double().requires_grad_() for x in (query, key)]
     (dense_weights(*double, torch.ones(90, 90).bool().tril(), None, None, None)[0, :, 70:] * weight).sum().backward()
     for x, other in zip((query, key), double, strict=True):
@@ -302,10 +302,10 @@ def test_a_part_of_a_ragged_map_has_gradients_though_it_was_read_without() -> No
     m = AttentionMap(Ragged(query, offsets), Ragged(key, offsets))
     with torch.no_grad():
         assert not m[1, 0, 2].requires_grad
-    found = torch.autograd.grad(m[1, 0, 2, 3], (query, key))
+    result = torch.autograd.grad(m[1, 0, 2, 3], (query, key))
     one = [x[4:].transpose(0, 1)[None] for x in (query, key)]
     expected = torch.autograd.grad(dense_weights(*one, None, None, None, None)[0, 0, 2, 3], (query, key))
-    for x, other in zip(found, expected, strict=True):
+    for x, other in zip(result, expected, strict=True):
         torch.testing.assert_close(x, other)
 
 
@@ -335,11 +335,11 @@ class Largest(TorchDispatchMode):
     bytes = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        found = func(*args, **(kwargs or {}))
-        for x in tree_leaves(found):
+        result = func(*args, **(kwargs or {}))
+        for x in tree_leaves(result):
             if isinstance(x, Tensor):
                 self.bytes = max(self.bytes, x.untyped_storage().nbytes())
-        return found
+        return result
 
 
 def test_backward_of_a_row_makes_no_matrix() -> None:

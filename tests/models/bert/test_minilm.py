@@ -59,16 +59,16 @@ def test_every_state_of_real_text_is_that_of_transformers(
 
     def theirs(model: torch.nn.Module) -> dict[int | str, Tensor]:
         """The states of each layer, and the pooled."""
-        found = [model(ids[None], output_hidden_states=True) for ids in documents]
-        layers = range(len(found[0].hidden_states))
-        states = {layer: torch.cat([one.hidden_states[layer][0] for one in found]) for layer in layers}
-        return states | {"pooled": torch.cat([one.pooler_output for one in found])}
+        results = [model(ids[None], output_hidden_states=True) for ids in documents]
+        layers = range(len(results[0].hidden_states))
+        states = {layer: torch.cat([one.hidden_states[layer][0] for one in results]) for layer in layers}
+        return states | {"pooled": torch.cat([one.pooler_output for one in results])}
 
     expected, right = theirs(peer), once(lambda: theirs(exact))
     ours = {**dict(enumerate(x.values for x in output.hidden_states)), "pooled": output.pooled}
     assert ours.keys() == expected.keys()
-    for part, found in ours.items():
-        assert_as_exact(found, expected[part], lambda part=part: right()[part])
+    for part, values in ours.items():
+        assert_as_exact(values, expected[part], lambda part=part: right()[part])
 
 
 @pytest.mark.slow
@@ -102,8 +102,8 @@ def test_bfloat16_is_the_same_model_in_fewer_bits(minilm: Path, model, documents
     batch = uwaga.Ragged.from_list(documents)
     small = load(minilm, dtype=torch.bfloat16)
     assert {parameter.dtype for parameter in small.parameters()} == {torch.bfloat16}
-    found, wanted = (
+    result, wanted = (
         torch.stack([row.float().mean(0) for row in m(batch, outputs=()).last_hidden_state.to_list()])
         for m in (small, model)
     )
-    assert torch.nn.functional.cosine_similarity(found, wanted).min() > 0.999
+    assert torch.nn.functional.cosine_similarity(result, wanted).min() > 0.999

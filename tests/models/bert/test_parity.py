@@ -93,12 +93,12 @@ def compare(
         peer = twins.peer(**inputs, output_hidden_states=True)
     exact = once(torch.no_grad()(lambda: twins.exact(**inputs, output_hidden_states=True)))
     assert len(ours.hidden_states) == len(peer.hidden_states)
-    for n, found in enumerate(ours.hidden_states):
-        check(found[is_token], peer.hidden_states[n][is_token], lambda n=n: exact().hidden_states[n][is_token])
+    for n, value in enumerate(ours.hidden_states):
+        check(value[is_token], peer.hidden_states[n][is_token], lambda n=n: exact().hidden_states[n][is_token])
     for field, theirs in twins.logits.items():
-        found = getattr(ours, field)
-        where = is_token if found.dim() == 3 else slice(None)
-        check(found[where], peer[theirs][where], lambda theirs=theirs, where=where: exact()[theirs][where])
+        value = getattr(ours, field)
+        where = is_token if value.dim() == 3 else slice(None)
+        check(value[where], peer[theirs][where], lambda theirs=theirs, where=where: exact()[theirs][where])
 
 
 def random_ids(config: uwaga.models.BertConfig, *shape: int) -> Tensor:
@@ -157,12 +157,12 @@ def test_packed_documents_are_those_that_transformers_pads(twins: Twins, assert_
 
     peer, exact = theirs(twins.peer), once(lambda: theirs(twins.exact))
 
-    def check(found: uwaga.Ragged | Tensor, field: Callable) -> None:
+    def check(result: uwaga.Ragged | Tensor, field: Callable) -> None:
         def packed(outputs: list) -> Tensor:
             parts = [field(of) for of in outputs]
-            return torch.cat([x.flatten(0, 1) for x in parts] if isinstance(found, uwaga.Ragged) else parts)
+            return torch.cat([x.flatten(0, 1) for x in parts] if isinstance(result, uwaga.Ragged) else parts)
 
-        values = found.values if isinstance(found, uwaga.Ragged) else found
+        values = result.values if isinstance(result, uwaga.Ragged) else result
         assert_as_exact(values, packed(peer), lambda: packed(exact()))
 
     for layer, states in enumerate(output.hidden_states):
@@ -187,15 +187,15 @@ def test_attention_maps_are_those_of_transformers(twins: Twins, assert_as_exact:
 
     def weights(model: torch.nn.Module) -> list[Tensor]:
         model.set_attn_implementation("eager")
-        found = model(input_ids=ids, attention_mask=is_token.long(), output_attentions=True).attentions
+        result = model(input_ids=ids, attention_mask=is_token.long(), output_attentions=True).attentions
         model.set_attn_implementation("sdpa")
-        return [x.transpose(1, 2)[is_token] for x in found]
+        return [x.transpose(1, 2)[is_token] for x in result]
 
     for layer in twins.ours.encoder.layers:
         layer.attention.watchers = ()
     exact = once(lambda: weights(twins.exact))
-    for n, (found, peer) in enumerate(zip(seen, weights(twins.peer), strict=True)):
-        assert_as_exact(found.to_dense().transpose(1, 2)[is_token], peer, lambda n=n: exact()[n])
+    for n, (value, peer) in enumerate(zip(seen, weights(twins.peer), strict=True)):
+        assert_as_exact(value.to_dense().transpose(1, 2)[is_token], peer, lambda n=n: exact()[n])
 
 
 def test_what_is_saved_here_loads_there_with_nothing_missing(twins: Twins) -> None:

@@ -17,12 +17,12 @@ GOOD = b'{"id": "a", "text": "the cat"}\n'
 
 def _both(path: Path) -> list[str]:
     """The messages of reading by lines and in chunks."""
-    found = []
+    results = []
     for read in (lines, FileChunks):
         with pytest.raises(DataError) as raised:
             list(read(path))
-        found.append(str(raised.value))
-    return found
+        results.append(str(raised.value))
+    return results
 
 
 @pytest.mark.parametrize("piece", [1, 2, 3, 7, 2**20])
@@ -191,8 +191,8 @@ def test_a_line_that_is_none(line: bytes, said: str, tmp_path: Path) -> None:
 def test_documents_before_a_fault_come_out(tmp_path: Path) -> None:
     path = tmp_path / "docs.jsonl"
     path.write_bytes(GOOD * 2 + b"broken\n")
-    found = iter(DocumentFile(path))
-    assert [next(found).place for _ in range(2)] == [f"{path}:1", f"{path}:2"]
+    result = iter(DocumentFile(path))
+    assert [next(result).place for _ in range(2)] == [f"{path}:1", f"{path}:2"]
 
 
 def test_plain_lines_have_no_fields(tmp_path: Path) -> None:
@@ -259,9 +259,9 @@ def test_what_cannot_be_read_is_kept_with_its_reason(tmp_path: Path, monkeypatch
         + b'["text"]\n'
         + GOOD
     )
-    found = list(DocumentFile(path, keep_invalid=True))
-    assert [each.place for each in found] == [f"{path}:{line}" for line in range(1, 9)]
-    assert [each.error for each in found] == [
+    results = list(DocumentFile(path, keep_invalid=True))
+    assert [each.place for each in results] == [f"{path}:{line}" for line in range(1, 9)]
+    assert [each.error for each in results] == [
         None,
         "is not JSON: Expecting value: line 1 column 1 (char 0)",
         "field 'text' must be a string, not NoneType",
@@ -271,8 +271,8 @@ def test_what_cannot_be_read_is_kept_with_its_reason(tmp_path: Path, monkeypatch
         "must be a JSON object, not list",
         None,
     ]
-    assert found[0].text == found[-1].text != ""
-    assert {each.text for each in found[1:-1]} == {""}
+    assert results[0].text == results[-1].text != ""
+    assert {each.text for each in results[1:-1]} == {""}
 
 
 def test_a_row_of_parquet_that_cannot_be_read_is_kept_with_its_reason(tmp_path: Path) -> None:
@@ -293,13 +293,13 @@ def _table(path: Path, text: str | bytes, **options: object) -> DocumentFile:
 
 def test_csv_has_columns_quotes_and_newlines_in_fields(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
-    found = list(
+    results = list(
         _table(path, 'id,text,year\r\n7,"the ""cat"", sat\non the mat",1999\r\n\r\n8,,2000\r\n9,naïve 🐷,\r\n')
     )
-    assert [(each.id, each.text, each.place) for each in found] == [
+    assert [(each.id, each.text, each.place) for each in results] == [
         ("7", 'the "cat", sat\non the mat', f"{path}:2"), ("8", "", f"{path}:5"), ("9", "naïve 🐷", f"{path}:6"),
     ]  # fmt: skip
-    assert found[-1].position == 1.0
+    assert results[-1].position == 1.0
     assert [each.text for each in _table(path, "title\nyes\nno\n", text_field="title")] == ["yes", "no"]
 
 
@@ -323,8 +323,8 @@ def test_a_table_that_cannot_be_read_says_where(text: str | bytes, said: str, tm
 
 def test_invalid_rows_of_a_table_are_kept_with_their_reasons(tmp_path: Path) -> None:
     rows = b'text\nyes\n"bad"x\n\xff\na,b\n' + b'"' + b"x" * 200_000 + b"\nno\n"
-    found = list(_table(tmp_path / "a.csv", rows, keep_invalid=True))
-    assert [(each.text, each.error) for each in found] == [
+    results = list(_table(tmp_path / "a.csv", rows, keep_invalid=True))
+    assert [(each.text, each.error) for each in results] == [
         ("yes", None),
         ("", "is not CSV: ',' expected after '\"'"),
         ("", "is not UTF-8: byte 0xff at byte 1"),

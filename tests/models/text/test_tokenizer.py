@@ -250,9 +250,9 @@ def test_characters_that_no_token_covers_are_unknown_too(tmp_path: Path) -> None
 
 
 def test_texts_with_unknown_characters_are_a_warning() -> None:
-    with pytest.warns(UserWarning, match="no token") as found:
+    with pytest.warns(UserWarning, match="no token") as result:
         generate(load("speller"), ["cat", "😀"])
-    assert [str(each.message) for each in found] == [
+    assert [str(each.message) for each in result] == [
         "generate: prompt 1: the model has no token for '😀': it cannot tell what is written there"
     ]
-    assert found[0].filename == __file__
+    assert result[0].filename == __file__

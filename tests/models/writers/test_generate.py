@@ -69,9 +69,9 @@ def test_greedy_texts_are_those_of_transformers(twins, prompts: list[list[int]])
     assert {len(row) for row in free} == {12}
     # Rows end at different steps where what ends one of them late is not written by the others.
     for ends in [(row[place],) for row, place in zip(free, (0, 2, 4, 7, 11), strict=True)] + [ENDS["many"]]:
-        found = generate(twins.ours, prompts, max_new_tokens=12, eos_token_ids=ends)
-        assert found == [_until_end(row, ends) for row in free]
-        assert found == theirs(twins, prompts, ends, max_new_tokens=12)
+        result = generate(twins.ours, prompts, max_new_tokens=12, eos_token_ids=ends)
+        assert result == [_until_end(row, ends) for row in free]
+        assert result == theirs(twins, prompts, ends, max_new_tokens=12)
 
 
 @pytest.mark.slow

@@ -31,7 +31,7 @@ def _theirs(twins, ids: Tensor, decoder_ids: Tensor | None, mask: Tensor | None,
     return twins.peer(**given), once(lambda: twins.exact(**given))
 
 
-def _compare(twins, found, theirs: tuple[Any, Callable], check: Callable, is_token: Tensor) -> None:
+def _compare(twins, result, theirs: tuple[Any, Callable], check: Callable, is_token: Tensor) -> None:
     """Every state and every logit, where there is a token."""
     peer, exact = theirs
 
@@ -48,18 +48,18 @@ def _compare(twins, found, theirs: tuple[Any, Callable], check: Callable, is_tok
         return output.logits
 
     if twins.ours.config.model_type == "gpt2":
-        states(found.hidden_states, found.last_hidden_state, "hidden_states", is_token)
+        states(result.hidden_states, result.last_hidden_state, "hidden_states", is_token)
         # A bare checkpoint whose words are the head's has all that logits need: ours gives them.
-        assert (found.logits is None) == (not twins.ours.config.has_lm_head)
+        assert (result.logits is None) == (not twins.ours.config.has_lm_head)
         if "logits" in peer:
-            same(found.logits, logits, is_token)
+            same(result.logits, logits, is_token)
         return
     key = "encoder_hidden_states" if "encoder_hidden_states" in peer else "hidden_states"
-    states(found.encoder_hidden_states, found.memory, key, is_token)
+    states(result.encoder_hidden_states, result.memory, key, is_token)
     if "decoder_hidden_states" in peer:
-        states(found.hidden_states, found.last_hidden_state, "decoder_hidden_states")
+        states(result.hidden_states, result.last_hidden_state, "decoder_hidden_states")
     if "logits" in peer:
-        same(found.logits, logits)
+        same(result.logits, logits)
 
 
 def _has_decoder_ids(twins) -> bool:
@@ -69,9 +69,9 @@ def _has_decoder_ids(twins) -> bool:
 @torch.no_grad()
 def test_states_and_logits_are_those_of_transformers(twins, draw_ids: Callable, assert_as_exact: Callable) -> None:
     ids, decoder_ids = draw_ids(2, 9), draw_ids(2, 6, seed=4) if _has_decoder_ids(twins) else None
-    found = twins.ours(ids, *([] if decoder_ids is None else [decoder_ids]), output_hidden_states=True)
+    result = twins.ours(ids, *([] if decoder_ids is None else [decoder_ids]), output_hidden_states=True)
     theirs = _theirs(twins, ids, decoder_ids, None, output_hidden_states=True)
-    _compare(twins, found, theirs, assert_as_exact, torch.ones(2, 9).bool())
+    _compare(twins, result, theirs, assert_as_exact, torch.ones(2, 9).bool())
 
 
 @torch.no_grad()
@@ -97,8 +97,8 @@ def test_rows_padded_on_the_left_are_those_of_transformers(
     ids, decoder_ids = draw_ids(3, 9), draw_ids(3, 6, seed=4) if _has_decoder_ids(twins) else None
     given = [ids] if decoder_ids is None else [ids, decoder_ids]
     theirs = _theirs(twins, ids, decoder_ids, is_token, output_hidden_states=True)
-    found = twins.ours(*given, attention_mask=is_token, output_hidden_states=True)
-    _compare(twins, found, theirs, assert_as_exact, is_token)
+    result = twins.ours(*given, attention_mask=is_token, output_hidden_states=True)
+    _compare(twins, result, theirs, assert_as_exact, is_token)
 
 
 @torch.no_grad()
@@ -108,13 +108,13 @@ def test_packed_rows_are_those_that_transformers_takes_alone(
     rows = [draw_ids(length, seed=length) for length in (6, 1, 9)]
     decoder_rows = [draw_ids(length, seed=length) for length in (2, 7, 1)] if _has_decoder_ids(twins) else None
     given = [rows] if decoder_rows is None else [rows, decoder_rows]
-    found = twins.ours(*map(uwaga.Ragged.from_list, given), output_hidden_states=True)
+    result = twins.ours(*map(uwaga.Ragged.from_list, given), output_hidden_states=True)
     compared: list[list[tuple]] = []  # by row: found, peer, and what computes the exact, of every state and logit
     for row, ids in enumerate(rows):
         decoder_ids = None if decoder_rows is None else decoder_rows[row][None]
         theirs = _theirs(twins, ids[None], decoder_ids, None, output_hidden_states=True)
         compared.append([])
-        alone = type(found)(*(_alone(x, row) for x in found))
+        alone = type(result)(*(_alone(x, row) for x in result))
         _compare(twins, alone, theirs, lambda *three: compared[-1].append(three), _whole(len(ids)))
 
     def flat(parts: Iterable[Tensor]) -> Tensor:
@@ -150,9 +150,9 @@ def test_attention_maps_are_those_of_transformers(twins, draw_ids: Callable, ass
             return output[key][n].transpose(1, 2)[rows]
 
         assert len(maps) == len(peer[key])
-        for n, found in enumerate(maps):
+        for n, value in enumerate(maps):
             right = lambda n=n, of_layer=of_layer: of_layer(exact(), n)  # noqa: E731
-            assert_as_exact(found.to_dense().transpose(1, 2)[rows], of_layer(peer, n), right)
+            assert_as_exact(value.to_dense().transpose(1, 2)[rows], of_layer(peer, n), right)
     _unwatch(twins.ours)
 
 

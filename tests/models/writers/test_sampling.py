@@ -235,5 +235,5 @@ def test_int32_prompts_are_those_of_int64() -> None:
     model = GPT2Model(GPT2Config(eos_token_ids=(), **_MODEL)).eval()
     packed = Ragged(torch.tensor([3, 4, 5]), torch.tensor([0, 2, 3]))
     expected = generate(model, packed, max_new_tokens=3)
-    found = generate(model, packed.with_values(packed.values.int()), max_new_tokens=3)
-    assert torch.equal(found.values, expected.values)
+    result = generate(model, packed.with_values(packed.values.int()), max_new_tokens=3)
+    assert torch.equal(result.values, expected.values)

@@ -74,11 +74,11 @@ def test_data_of_a_given_tokenizer_is_reused_however_its_path_is_written(
     (tmp_path / "given").mkdir()
     for file in made.glob("tokenizer*.json"):
         (tmp_path / "given" / file.name).write_bytes(file.read_bytes())
-    found = set()
+    result = set()
     for path in ("given", "./given", str(tmp_path / "given")):
         given = dataclasses.replace(config, tokenizer=TokenizerConfig(kind="given", path=path))
-        found.add(prepare(given, tmp_path / "run").folder)
-    assert len(found) == 1
+        result.add(prepare(given, tmp_path / "run").folder)
+    assert len(result) == 1
 
 
 def test_a_changed_text_is_prepared_again(tmp_path: Path, verses: str, make_config: Make) -> None:

@@ -136,11 +136,11 @@ def test_masks_have_the_proportions_of_bert(tmp_path: Path, make_corpus: Make) -
 
 def _originals(corpus: Corpus) -> list[list[int]]:
     rows = corpus.train._rows
-    found = []
+    results = []
     for row in range(len(rows)):
         batch = rows.batch(0, [row])
-        found.append(torch.where(batch.labels == IGNORED, batch.ids.values, batch.labels)[1:-1].tolist())
-    return found
+        results.append(torch.where(batch.labels == IGNORED, batch.ids.values, batch.labels)[1:-1].tolist())
+    return results
 
 
 def test_masks_differ_between_epochs_and_validation_masks_do_not(verses: str, make_corpus: Make) -> None:
@@ -196,8 +196,8 @@ def test_random_bits_are_the_same_on_every_machine() -> None:
 def test_permutations_are_uniformly_distributed() -> None:
     counts: dict[tuple[int, ...], int] = {}
     for epoch in range(4800):
-        found = tuple(permutation(4, "test", epoch).tolist())
-        counts[found] = counts.get(found, 0) + 1
+        result = tuple(permutation(4, "test", epoch).tolist())
+        counts[result] = counts.get(result, 0) + 1
     assert len(counts) == 24
     # The expected count is 200; five standard deviations of the binomial count are 69.
     assert all(abs(count - 200) < 69 for count in counts.values())

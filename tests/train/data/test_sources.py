@@ -116,8 +116,8 @@ def test_concurrent_processes_download_a_file_once(
     monkeypatch.setattr(sources, "_download", lambda url: fetched.append(url) or download(url))
     data = _data(f"{server}/play", download=True)
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda _: sources.find("play", data), range(8)))
-    assert set(found) == {home / "play.txt"}
+        results = list(pool.map(lambda _: sources.find("play", data), range(8)))
+    assert set(results) == {home / "play.txt"}
     assert len(fetched) == 1
 
 

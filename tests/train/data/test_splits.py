@@ -47,10 +47,10 @@ def test_with_windows_the_end_of_the_text_is_held_out(tmp_path: Path, verses: st
     (tmp_path / "more.txt").write_text("And this is the end.")
     data = DataConfig(windows=True, validation_fraction=0.25)
     paths = (tmp_path / verses, tmp_path / "more.txt")
-    found = [(each.split, "".join(each.document.pieces)) for each in split_documents(_files(*paths), data)]
+    results = [(each.split, "".join(each.document.pieces)) for each in split_documents(_files(*paths), data)]
     text = "".join("".join(each.pieces) for path in paths for each in DocumentFile(path, unit="file"))
-    assert "".join(part for split, part in found if split == VALIDATION) == text[int(len(text) * 0.75) :]
-    assert "".join(part for _, part in found) == text
+    assert "".join(part for split, part in results if split == VALIDATION) == text[int(len(text) * 0.75) :]
+    assert "".join(part for _, part in results) == text
 
 
 def test_with_validation_files_no_training_text_is_held_out(

@@ -20,13 +20,13 @@ KINDS = {
 def test_statistics_equal_those_of_a_recording(parts: Callable, objective: str) -> None:
     _, corpus, model = parts(objective)
     batch = attention.first_rows(next(corpus.validation.evaluation_batches()))
-    found = {each.name: each for each in attention.measure(model, batch)}
-    assert found.keys() == KINDS[objective]
+    results = {each.name: each for each in attention.measure(model, batch)}
+    assert results.keys() == KINDS[objective]
     model.eval()
     with uwaga.watch(model) as recording, torch.no_grad():
         model(batch.ids) if batch.decoder_ids is None else model(batch.ids, batch.decoder_ids)
     for (kind, layer), map in recording.maps.items():
-        table, look = head_table(map), found[f"{kind} {layer}"]
+        table, look = head_table(map), results[f"{kind} {layer}"]
         assert look.entropy == pytest.approx(table.columns["entropy"], abs=1e-5)
         assert look.normalized_entropy == pytest.approx(table.columns["normalized_entropy"], abs=1e-5)
         assert look.sink == pytest.approx(table.columns["sink"], abs=1e-5)
@@ -46,9 +46,9 @@ def test_a_limited_number_of_rows_is_measured(parts: Callable, monkeypatch: pyte
     batch = next(corpus.validation.evaluation_batches())
     for tokens, rows in ((1, 1), (int(batch.ids.offsets[2]), 2), (10**6, len(batch.ids))):
         monkeypatch.setattr(attention, "_TOKENS", tokens)
-        found = attention.first_rows(batch)
-        assert len(found.ids) == len(found.decoder_ids) == rows
-        assert len(found.labels) == len(found.decoder_ids.values)
+        result = attention.first_rows(batch)
+        assert len(result.ids) == len(result.decoder_ids) == rows
+        assert len(result.labels) == len(result.decoder_ids.values)
 
 
 def test_a_collapsed_head_is_named(parts: Callable) -> None:
@@ -57,11 +57,11 @@ def test_a_collapsed_head_is_named(parts: Callable) -> None:
         layer = model.layers[0].attention
         layer.query.weight[8:] *= 1e4
         layer.key.weight[8:] *= 1e4
-    found = attention.measure(model, next(corpus.validation.evaluation_batches()))
-    assert found[0].normalized_entropy[1] < 0.05 < 0.9 < found[0].normalized_entropy[0]
-    sink = max(found[0].sink)
-    assert attention.summary(found) == (
-        f"lowest normalized entropy {found[0].normalized_entropy[1]:.3f} (decoder 0 head 1), "
-        f"highest weight on the first token {sink:.3f} (decoder 0 head {found[0].sink.index(sink)})"
+    result = attention.measure(model, next(corpus.validation.evaluation_batches()))
+    assert result[0].normalized_entropy[1] < 0.05 < 0.9 < result[0].normalized_entropy[0]
+    sink = max(result[0].sink)
+    assert attention.summary(result) == (
+        f"lowest normalized entropy {result[0].normalized_entropy[1]:.3f} (decoder 0 head 1), "
+        f"highest weight on the first token {sink:.3f} (decoder 0 head {result[0].sink.index(sink)})"
     )
-    assert set(attention.by_name(found)["decoder 0"]) == {"entropy", "normalized_entropy", "sink"}
+    assert set(attention.by_name(result)["decoder 0"]) == {"entropy", "normalized_entropy", "sink"}

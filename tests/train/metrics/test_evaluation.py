@@ -22,7 +22,7 @@ OBJECTIVES = ["language-model", "encoder-decoder", "masked-language-model"]
 def test_the_validation_loss_is_the_mean_over_all_labels(parts: Callable, alone: World, objective: str) -> None:
     config, corpus, model = parts(objective)
     module = Objective(model, 0.2).train()
-    found = validation_loss(module, corpus.validation, None, alone, nullcontext)
+    result = validation_loss(module, corpus.validation, None, alone, nullcontext)
     assert module.training
     total = labels = 0.0
     with torch.no_grad():
@@ -30,7 +30,7 @@ def test_the_validation_loss_is_the_mean_over_all_labels(parts: Callable, alone:
             ready = objective_inputs(batch, torch.device("cpu"))
             total += float(Objective(model.eval())(*ready.arguments))
             labels += ready.scored
-    assert found == pytest.approx(total / labels)
+    assert result == pytest.approx(total / labels)
     del config
 
 
@@ -62,8 +62,8 @@ def _levenshtein(left: list[str], right: list[str]) -> int:
 
 @given(st.lists(st.tuples(_WORD, _WORD), min_size=1, max_size=12))
 def test_edit_distances_equal_those_of_the_full_table(pairs: list[tuple[list[str], list[str]]]) -> None:
-    found = edit_distances([left for left, _ in pairs], [right for _, right in pairs])
-    assert found.tolist() == [_levenshtein(left, right) for left, right in pairs]
+    result = edit_distances([left for left, _ in pairs], [right for _, right in pairs])
+    assert result.tolist() == [_levenshtein(left, right) for left, right in pairs]
 
 
 def test_edit_distances_of_many_pairs_are_computed_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,11 +16,11 @@ def test_samples_of_prompts_are_reproducible(parts: Callable) -> None:
     config, corpus, model = parts("language-model", "run.sample_prompts=['Line 1', 'so']", "run.sample_tokens=5")
     model.train()
     sample_generator = SampleGenerator(config, corpus)
-    found = sample_generator.samples(model)
-    assert [sample.prompt for sample in found] == ["Line 1", "so"]
-    assert all(0 < len(sample.text) <= 5 for sample in found)  # eos may be sampled, and is not shown
+    result = sample_generator.samples(model)
+    assert [sample.prompt for sample in result] == ["Line 1", "so"]
+    assert all(0 < len(sample.text) <= 5 for sample in result)  # eos may be sampled, and is not shown
     torch.rand(3)
-    assert sample_generator.samples(model) == found
+    assert sample_generator.samples(model) == result
     assert model.training
 
 
@@ -33,27 +33,27 @@ def test_samples_are_limited_by_max_position_embeddings(parts: Callable) -> None
 
 def test_without_prompts_samples_continue_the_validation_data(parts: Callable) -> None:
     config, corpus, model = parts("language-model", "run.sample_tokens=3")
-    (found,) = SampleGenerator(config, corpus).samples(model)
-    assert "Line" in found.prompt or "it goes" in found.prompt
+    (result,) = SampleGenerator(config, corpus).samples(model)
+    assert "Line" in result.prompt or "it goes" in result.prompt
 
 
 def test_samples_of_an_encoder_decoder_are_targets_of_validation_sources(parts: Callable) -> None:
     config, corpus, model = parts("encoder-decoder", "run.sample_tokens=4")
-    found = SampleGenerator(config, corpus).samples(model)
+    result = SampleGenerator(config, corpus).samples(model)
     sources = [question.source for question in corpus.questions()]
-    assert [sample.prompt for sample in found] == sources[:5]
+    assert [sample.prompt for sample in result] == sources[:5]
     tokenizer = corpus.tokenizer
     ids = [*tokenizer.before, *tokenizer.encode([sources[0]])[0].tolist(), *tokenizer.behind]
     expected = generate(model.eval(), [ids], max_new_tokens=4)[0]
-    assert found[0].text == (corpus.target_tokenizer or tokenizer).decode(expected)
+    assert result[0].text == (corpus.target_tokenizer or tokenizer).decode(expected)
 
 
 def test_samples_of_a_masked_language_model_fill_in_masks(parts: Callable) -> None:
     config, corpus, model = parts("masked-language-model", "run.sample_prompts=['so [MASK]t goe[MASK]']")
-    (found,) = SampleGenerator(config, corpus).samples(model)
-    ids = corpus.tokenizer.encode([found.text])[0]
+    (result,) = SampleGenerator(config, corpus).samples(model)
+    ids = corpus.tokenizer.encode([result.text])[0]
     assert len(ids) <= len("so it goes")
-    assert found.text.replace(" ", "").startswith("so"[:1])
+    assert result.text.replace(" ", "").startswith("so"[:1])
 
 
 @pytest.mark.parametrize(
@@ -76,16 +76,16 @@ def test_control_characters_are_escaped_in_samples() -> None:
 
 def test_error_rates_are_of_greedy_decoding_of_all_sources(parts: Callable) -> None:
     config, corpus, model = parts("encoder-decoder")
-    found = ErrorRateEvaluator(config, corpus).evaluate(model, all=True)
+    result = ErrorRateEvaluator(config, corpus).evaluate(model, all=True)
     asked = list(corpus.questions())
-    assert found.words == len(asked)
+    assert result.words == len(asked)
     tokenizer = corpus.tokenizer
     prompts = [[*tokenizer.before, *tokenizer.encode([each.source])[0].tolist(), *tokenizer.behind] for each in asked]
     written = generate(model.eval(), prompts, max_new_tokens=config.data.context_length)
     target = corpus.target_tokenizer or tokenizer
     texts = [target.backend.decode([x for x in ids if x > 1], skip_special_tokens=False) for ids in written]
     assert [target.backend.id_to_token(x) for x in (0, 1, 2)] == ["<pad>", "</s>", "<unk>"]
-    assert found.rates == error_rates(texts, [each.targets for each in asked])
+    assert result.rates == error_rates(texts, [each.targets for each in asked])
 
 
 @pytest.mark.parametrize("is_unknown", [False, True])
@@ -103,8 +103,8 @@ def test_targets_are_normalized_and_unknown_tokens_are_errors(
         return Ragged.from_list([next(answers) for _ in prompts.to_list()])
 
     monkeypatch.setattr("uwaga.train.metrics.evaluation.generate", generate_answers)
-    found = ErrorRateEvaluator(config, corpus).evaluate(model, all=True).rates
-    assert (found.phoneme > 0, found.word) == (is_unknown, float(is_unknown))
+    result = ErrorRateEvaluator(config, corpus).evaluate(model, all=True).rates
+    assert (result.phoneme > 0, result.word) == (is_unknown, float(is_unknown))
 
 
 def test_error_rates_during_training_are_of_some_sources(parts: Callable, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -97,8 +97,8 @@ def test_every_text_of_a_page_comes_from_a_table(
     page.keyboard.press("Escape")
     page.keyboard.press("?")
     until(lambda: sum("⟦" in text for text in page.evaluate(_SHOWN)) > 50)
-    found = page.evaluate(_SHOWN)
-    bare = [text for text in found if "⟦" not in text and re.search(r"[A-Za-z]{3,} [a-z]{2,}|^[A-Z][a-z]{3,}$", text)]
+    result = page.evaluate(_SHOWN)
+    bare = [text for text in result if "⟦" not in text and re.search(r"[A-Za-z]{3,} [a-z]{2,}|^[A-Z][a-z]{3,}$", text)]
     example = set(work_through(language="pl").request["tokens"])
     assert not [text for text in bare if not set(text.split()) <= example]
 

@@ -26,8 +26,8 @@ def page(serve: Any, make_maps: Any, open_page: Any) -> Page:
 
 def part(page: Page, name: str) -> str | None:
     """The value of a key in the fragment of the URL."""
-    found = re.search(rf"[#&]{name}=([^&]*)", page.url)
-    return found and found[1]
+    match = re.search(rf"[#&]{name}=([^&]*)", page.url)
+    return match and match[1]
 
 
 def test_arrows_and_enter_open_a_head_and_the_url_has_it(page: Page) -> None:

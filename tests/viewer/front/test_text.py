@@ -181,9 +181,9 @@ def test_without_special_tokens_the_weights_are_renormalised(serve: Serve, open_
     page.get_by_role("button", name="Left out").click()
     titled(page, "[data-hue=query] h3", 6)  # the same token
     row = maps["encoder", 0][0, 0, 7, 1:-1]
-    found, expected = listed(page, "query"), strongest(row / row.sum(), 20)
-    assert list(found) == sorted(expected, key=int)
-    assert np.allclose([found[i] for i in expected], list(expected.values()), rtol=1e-5)
+    result, expected = listed(page, "query"), strongest(row / row.sum(), 20)
+    assert list(result) == sorted(expected, key=int)
+    assert np.allclose([result[i] for i in expected], list(expected.values()), rtol=1e-5)
 
 
 def test_hostile_tokens_are_shown_as_text_everywhere(
@@ -212,13 +212,13 @@ def test_hostile_tokens_are_shown_as_text_everywhere(
 def strongest_passages(row: torch.Tensor, count: int) -> list[tuple[int, float]]:
     """The peak and the mass of the passages of 17 tokens with the largest mass, none over another."""
     weights = row.double().numpy()
-    masses, found = np.convolve(weights, np.ones(17), "same"), []
+    masses, result = np.convolve(weights, np.ones(17), "same"), []
     for _ in range(count):
         middle = int(masses.argmax())
         first, stop = max(0, middle - 8), middle + 9
-        found.append((first + int(weights[first:stop].argmax()), float(weights[first:stop].sum())))
+        result.append((first + int(weights[first:stop].argmax()), float(weights[first:stop].sum())))
         masses[max(0, first - 8) : stop + 8] = 0
-    return found
+    return result
 
 
 def test_a_text_of_a_hundred_thousand_tokens_scrolls_and_is_searched(serve: Serve, open_page: Open) -> None:
@@ -414,10 +414,10 @@ def test_two_texts_side_by_side_share_the_selection(serve: Serve, open_page: Ope
     titles = halves.locator('[data-hue="query"] h3').all_inner_texts()
     assert titles == [f"What {words(30)[7]} (7) attends to", "What w6 (7) attends to"]
     for half, maps in enumerate((first, second)):
-        found = halves.nth(half).locator("li [data-weight]").first
+        result = halves.nth(half).locator("li [data-weight]").first
         row = maps["encoder", 0][0, 0, 7]
-        assert int(found.get_attribute("data-goes")) == int(row.argmax())
-        assert float(found.get_attribute("data-weight")) == float(row.max())
+        assert int(result.get_attribute("data-goes")) == int(row.argmax())
+        assert float(result.get_attribute("data-weight")) == float(row.max())
     page.keyboard.press("x")
     counted(page, '.uwaga-half [data-hue="key"]:visible', 2)
     tab(page, "Lines")

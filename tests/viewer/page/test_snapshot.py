@@ -41,10 +41,10 @@ def service(tokens: int = 20, layers: int = 2, heads: int = 3, width: int = 8, *
 
 def replies(page: bytes) -> dict[str, Reply]:
     """The stored replies by the key under which the page finds them."""
-    found = re.search(rb'<script type="application/json" data-uwaga-saved>(.*?)</script>', page, re.DOTALL)
-    assert found is not None
+    match = re.search(rb'<script type="application/json" data-uwaga-saved>(.*?)</script>', page, re.DOTALL)
+    assert match is not None
     read = {}
-    for request, text in json.loads(found[1])["replies"].items():
+    for request, text in json.loads(match[1])["replies"].items():
         data = base64.b64decode(text, validate=True)
         read[request] = Reply.from_bytes(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)
     return read
@@ -57,8 +57,8 @@ def tile(**what: object) -> dict[str, object]:
 
 def test_a_short_text_is_stored_completely_and_exactly() -> None:
     asked = service()
-    found = replies(snapshot_html(asked.answer))
-    for request, reply in found.items():
+    result = replies(snapshot_html(asked.answer))
+    for request, reply in result.items():
         expected = asked.answer(json.loads(request))
         if request == '{"ask":"about"}':
             assert reply.meta == {**expected.meta, "live": False}
@@ -67,7 +67,7 @@ def test_a_short_text_is_stored_completely_and_exactly() -> None:
         if json.loads(request)["ask"] != "overview":
             for ours, theirs in zip(reply.arrays, expected.arrays, strict=True):
                 np.testing.assert_array_equal(ours, theirs)
-    kinds = [json.loads(request)["ask"] for request in found]
+    kinds = [json.loads(request)["ask"] for request in result]
     variants = 4  # words merged or not, special tokens hidden or not
     assert {kind: kinds.count(kind) for kind in set(kinds)} == {
         "about": 1,
@@ -82,13 +82,13 @@ def test_a_short_text_is_stored_completely_and_exactly() -> None:
 
 def test_coarse_cells_are_rounded_and_exact_weights_are_not() -> None:
     asked = service(tokens=600, layers=1, heads=1)
-    found = replies(snapshot_html(asked.answer, max_bytes=1_000_000, exact=[tile()]))
-    whole = [json.loads(request) for request in found if json.loads(request)["ask"] == "tile"]
+    result = replies(snapshot_html(asked.answer, max_bytes=1_000_000, exact=[tile()]))
+    whole = [json.loads(request) for request in result if json.loads(request)["ask"] == "tile"]
     assert {(each["pooling"], each["level"]) for each in whole} >= {("sum", 0), ("sum", 2), ("max", 2)}
     coarse = tile(level=2)
-    rounded, exact = (reply.arrays[0] for reply in (found[canonical(coarse)], asked.answer(coarse)))
+    rounded, exact = (reply.arrays[0] for reply in (result[canonical(coarse)], asked.answer(coarse)))
     assert 0 < np.abs(rounded / exact - 1).max() <= 2.0**-11
-    np.testing.assert_array_equal(found[canonical(tile())].arrays[0], asked.answer(tile()).arrays[0])
+    np.testing.assert_array_equal(result[canonical(tile())].arrays[0], asked.answer(tile()).arrays[0])
 
 
 def test_replies_that_do_not_fit_are_stored_coarser_or_left_out() -> None:
@@ -113,8 +113,8 @@ def test_replies_that_do_not_fit_are_stored_coarser_or_left_out() -> None:
 def test_needed_replies_are_as_fine_as_fits_with_any_time_budget() -> None:
     """Sampling a tile takes as long for coarse cells as for fine ones."""
     page = snapshot_html(service(tokens=300, layers=1, heads=2).answer, seconds=0.0)
-    found = [json.loads(request) for request in replies(page)]
-    tiles = [each for each in found if each["ask"] == "tile"]
+    results = [json.loads(request) for request in replies(page)]
+    tiles = [each for each in results if each["ask"] == "tile"]
     assert [(each["level"], each["pooling"], each["merge"], each["specials"]) for each in tiles] == [
         (1, "sum", "tokens", "show")
     ] * 2
@@ -161,8 +161,8 @@ class Slow:
 
 def test_incomplete_replies_are_requested_again() -> None:
     slow, told = Slow(service()), list[float]()
-    found = replies(snapshot_html(slow.answer, progress=told.append))
-    for name, reply in found.items():
+    result = replies(snapshot_html(slow.answer, progress=told.append))
+    for name, reply in result.items():
         if '"overview"' in name:
             assert slow.asked[name] == 3
             assert (reply.meta["complete"], reply.meta["reached"]) == (1, 1)
@@ -173,10 +173,10 @@ def test_incomplete_replies_are_requested_again() -> None:
 def test_replies_cut_off_by_the_time_budget_hold_the_completed_fraction() -> None:
     """`complete` is 1, so that a page does not wait for more."""
     slow = Slow(service())
-    found = replies(snapshot_html(slow.answer, seconds=0))
-    reached = {reply.meta["reached"] for name, reply in found.items() if '"overview"' in name}
+    result = replies(snapshot_html(slow.answer, seconds=0))
+    reached = {reply.meta["reached"] for name, reply in result.items() if '"overview"' in name}
     assert reached <= {1 / 3, 2 / 3}
-    assert {reply.meta["complete"] for name, reply in found.items() if '"overview"' in name} == {1}
+    assert {reply.meta["complete"] for name, reply in result.items() if '"overview"' in name} == {1}
 
 
 def test_stop_ends_a_snapshot() -> None:

@@ -32,12 +32,12 @@ def test_they_are_those_of_python() -> None:
     recording = record_text(load("minilm", "float32"), "The animal didn't cross the street because it was too tired.")
     service = ViewService(ViewModel.create(recording))
     table = uwaga.inspect.head_labels(recording)
-    found = [each for layer in range(6) for each in ask(service, layer=layer).meta["labels"]]
+    results = [each for layer in range(6) for each in ask(service, layer=layer).meta["labels"]]
     common = {"broad"}  # what most heads are names none in the table; the page leaves it out when it knows all layers
-    assert ["" if each["label"] in common else each["label"] for each in found] == [
+    assert ["" if each["label"] in common else each["label"] for each in results] == [
         "" if label in common else label for label in table.columns["label"]
     ]
-    for each, row in zip(found, table.rows, strict=True):
+    for each, row in zip(results, table.rows, strict=True):
         assert each["sink"] == pytest.approx(row["sink"], rel=1e-5)
         if row["label"]:
             assert (each["queries"], each["of"]) == (row["queries"], row["of"])

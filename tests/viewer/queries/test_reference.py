@@ -50,10 +50,10 @@ def maps(draw: st.DrawFn, queries: int, keys: int) -> uwaga.AttentionMap:
 def items(service: ViewService, side: str, stack: str, how: dict[str, str]) -> list[list[int]]:
     """The tokens of each item (a token or a word), without hidden special tokens."""
     asked = {"ask": "items", "side": side, "stack": stack, **how, "first": 0, "count": 100}
-    found = service.answer(asked)
+    result = service.answer(asked)
     tokens = service.view_model.sides[0].token_text(stack)
     hides = how["specials"] == "hide" and not all(tokens.special)
-    return [[t for t in range(a, b) if not (hides and tokens.special[t])] for a, b in found.arrays[0].tolist()]
+    return [[t for t in range(a, b) if not (hides and tokens.special[t])] for a, b in result.arrays[0].tolist()]
 
 
 def expected_matrix(
@@ -139,5 +139,5 @@ def check(service: ViewService, where: dict[str, object], expected: NDArray[np.f
     np.testing.assert_allclose(finish(service, {**tile, "pooling": "sum", "level": level}).arrays[0], mass, **near)
     if np.isfinite(expected).all():
         most = np.array([[block.flat[np.abs(block).argmax()] for block in line] for line in blocks])
-        found = finish(service, {**tile, "pooling": "max", "level": level}).arrays[0]
-        np.testing.assert_allclose(np.abs(found), np.abs(most), **near)
+        result = finish(service, {**tile, "pooling": "max", "level": level}).arrays[0]
+        np.testing.assert_allclose(np.abs(result), np.abs(most), **near)

@@ -24,9 +24,9 @@ def test_the_first_reply_lists_sides_layers_and_axes(service: ViewService) -> No
 
 def test_items_have_no_prefixes_of_the_tokenizer(service: ViewService) -> None:
     asked = {"ask": "items", "side": "0", "stack": "encoder", "first": 0, "count": 100}
-    found = service.answer({**asked, "merge": "words", "specials": "hide"})
-    assert found.meta["labels"] == ["unseen", "the", "cat", "sat", "on", "the", "mat", "."]
-    assert found.arrays[0].tolist()[:2] == [[1, 3], [3, 4]]
+    result = service.answer({**asked, "merge": "words", "specials": "hide"})
+    assert result.meta["labels"] == ["unseen", "the", "cat", "sat", "on", "the", "mat", "."]
+    assert result.arrays[0].tolist()[:2] == [[1, 3], [3, 4]]
     shown = service.answer({**asked, "merge": "tokens", "specials": "show", "first": 9}).meta
     assert shown == {"labels": [".", "[SEP]"], "glued": [0, 0], "specials": [10], "breaks": [], "total": 11}
 
@@ -45,10 +45,10 @@ def test_a_reply_is_the_same_after_serialization(service: ViewService) -> None:
 
 def nested(depth: int) -> list[object]:
     """A list in `depth` lists."""
-    found: list[object] = []
+    results: list[object] = []
     for _ in range(depth):
-        found = [found]
-    return found
+        results = [results]
+    return results
 
 
 HEAD = {"side": "0", "kind": "encoder", "layer": 0, "head": 0, "merge": "tokens", "specials": "show"}
@@ -141,15 +141,15 @@ def test_a_view_without_maps_has_the_lesson_alone() -> None:
 
 
 def test_concurrent_threads_get_the_same_replies(service: ViewService) -> None:
-    found: list[np.ndarray] = []
+    results: list[np.ndarray] = []
     asked = {"ask": "row", **HEAD, "query": 5}
-    threads = [threading.Thread(target=lambda: found.append(service.answer(asked).arrays[0])) for _ in range(20)]
+    threads = [threading.Thread(target=lambda: results.append(service.answer(asked).arrays[0])) for _ in range(20)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(found) == 20
-    assert all(np.array_equal(each, found[0]) for each in found)
+    assert len(results) == 20
+    assert all(np.array_equal(each, results[0]) for each in results)
 
 
 def test_the_caches_are_bounded(long_map: uwaga.AttentionMap, monkeypatch: pytest.MonkeyPatch) -> None:

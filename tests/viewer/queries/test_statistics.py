@@ -14,10 +14,10 @@ from uwaga.viewer.view_model import ViewModel
 def test_the_columns_are_those_of_the_head_table(service: ViewService, maps) -> None:
     names = ["[CLS]", "un", "##seen", "the", "cat", "sat", "on", "the", "mat", ".", "[SEP]"]
     tokens = torch.tensor([sorted(set(names)).index(name) for name in names])
-    found = service.answer({"ask": "statistics", "side": "0", "kind": "encoder", "layer": 1}).meta
-    assert (found["complete"], found["sampled"]) == (1.0, None)
+    result = service.answer({"ask": "statistics", "side": "0", "kind": "encoder", "layer": 1}).meta
+    assert (result["complete"], result["sampled"]) == (1.0, None)
     expected = head_table(maps["encoder", 1].select(0), tokens).columns
-    for name, column in found["columns"].items():
+    for name, column in result["columns"].items():
         assert column == pytest.approx(expected[name], abs=1e-12), name
 
 
@@ -39,10 +39,10 @@ def test_statistics_of_sampled_rows_equal_their_definitions() -> None:
 
 def test_cross_attention_has_no_distances() -> None:
     m = uwaga.AttentionMap(torch.randn(2, 7, 8), torch.randn(2, 5, 8))
-    found = (
+    result = (
         ViewService(ViewModel.create(m)).answer({"ask": "statistics", "side": "0", "kind": "cross", "layer": 0}).meta
     )
-    assert list(found["columns"]) == [
+    assert list(result["columns"]) == [
         "entropy",
         "normalized_entropy",
         "peak",
@@ -63,14 +63,14 @@ def test_the_difference_is_that_of_the_statistics(maps, monkeypatch: pytest.Monk
         if samples:
             monkeypatch.setattr("uwaga.viewer.queries.statistics._MAX_EXACT", 0)
             service = ViewService(ViewModel.create(maps, second=other))
-        first, second, found = (columns(side) for side in ("0", "1", "difference"))
-        assert found["complete"] == 1.0
-        assert list(found["columns"]) == [name for name in first["columns"] if name in second["columns"]]
-        for name, column in found["columns"].items():
+        first, second, result = (columns(side) for side in ("0", "1", "difference"))
+        assert result["complete"] == 1.0
+        assert list(result["columns"]) == [name for name in first["columns"] if name in second["columns"]]
+        for name, column in result["columns"].items():
             sides = zip(first["columns"][name], second["columns"][name], strict=True)
             assert column == [None if None in pair else pair[0] - pair[1] for pair in sides], name
         # An effective count is at most K: that of the differences would be huge where the maps agree.
-        assert max(map(abs, found["columns"]["effective_count"])) < 11
+        assert max(map(abs, result["columns"]["effective_count"])) < 11
 
 
 def test_a_difference_is_computed_in_steps(long_map: uwaga.AttentionMap, follow) -> None:

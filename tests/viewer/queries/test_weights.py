@@ -23,16 +23,16 @@ def test_entries_rows_columns_and_rectangles_are_bit_identical_to_the_map(servic
     assert np.array_equal(
         service.answer({"ask": "weights", **where, "rows": [2, 5], "columns": [1, 11]}).arrays[0], m[0, 1, 2:5, 1:]
     )
-    found = service.answer({"ask": "entry", **where, "query": 4, "key": 2}).meta
-    assert found["weight"] == float(m[0, 1, 4, 2])
-    assert found["score"] == float(m.scores[0, 1, 4, 2])
-    assert found["rank"] == int((m[0, 1, 4, :] > m[0, 1, 4, 2]).sum()) + 1
-    assert found["lse"] == pytest.approx(float(m.lse[0, 1, 4]), abs=1e-5)
+    result = service.answer({"ask": "entry", **where, "query": 4, "key": 2}).meta
+    assert result["weight"] == float(m[0, 1, 4, 2])
+    assert result["score"] == float(m.scores[0, 1, 4, 2])
+    assert result["rank"] == int((m[0, 1, 4, :] > m[0, 1, 4, 2]).sum()) + 1
+    assert result["lse"] == pytest.approx(float(m.lse[0, 1, 4]), abs=1e-5)
 
 
 def test_a_hidden_key_has_no_score(service: ViewService, where) -> None:
-    found = service.answer({"ask": "entry", **where, "layer": 1, "query": 9, "key": 0}).meta
-    assert (found["weight"], found["score"], found["visible"]) == (0.0, None, False)
+    result = service.answer({"ask": "entry", **where, "layer": 1, "query": 9, "key": 0}).meta
+    assert (result["weight"], result["score"], result["visible"]) == (0.0, None, False)
 
 
 @pytest.mark.parametrize("merge", ["tokens", "words"])
@@ -47,16 +47,16 @@ def test_merged_words_and_hidden_special_tokens(service: ViewService, maps, wher
         expected = WordMap(expected, words)
     asked = where | {"merge": merge, "specials": specials}
     n = expected.shape[0]
-    found = service.answer({"ask": "weights", **asked, "rows": [0, n], "columns": [0, n]}).arrays[0]
-    assert np.array_equal(found, expected.to_dense())
+    result = service.answer({"ask": "weights", **asked, "rows": [0, n], "columns": [0, n]}).arrays[0]
+    assert np.array_equal(result, expected.to_dense())
     assert np.array_equal(service.answer({"ask": "row", **asked, "query": n - 1}).arrays[0], expected[n - 1, :])
 
 
 def test_mass_between_spans_equals_that_of_the_map(service: ViewService, maps, where) -> None:
     spans, key_spans = [[0, 3], [7, 9], [8, 11]], [[2, 4], [5, 5]]
-    found = service.answer({"ask": "between", **where, "spans": spans, "key_spans": key_spans})
+    result = service.answer({"ask": "between", **where, "spans": spans, "key_spans": key_spans})
     torch.testing.assert_close(
-        torch.from_numpy(found.arrays[0].copy()), maps["encoder", 0].between(spans, key_spans)[0, 1]
+        torch.from_numpy(result.arrays[0].copy()), maps["encoder", 0].between(spans, key_spans)[0, 1]
     )
 
 
@@ -95,12 +95,12 @@ def test_the_difference_of_two_sides(maps, where) -> None:
     other = uwaga.AttentionMap(torch.randn(1, 3, 11, 8), torch.randn(1, 3, 11, 8))
     service = ViewService(ViewModel.create(maps, second=other))
     asked = {**where, "side": "difference", "rows": [0, 11], "columns": [0, 11]}
-    found = service.answer({"ask": "weights", **asked}).arrays[0]
-    assert np.array_equal(found, maps["encoder", 0][0, 1] - other[0, 1])
+    result = service.answer({"ask": "weights", **asked}).arrays[0]
+    assert np.array_equal(result, maps["encoder", 0][0, 1] - other[0, 1])
     strongest = service.answer(
         {"ask": "tile", **where, "side": "difference", "pooling": "max", "level": 4, "row": 0, "column": 0}
     )
-    assert strongest.arrays[0][0, 0] == found.flat[np.abs(found).argmax()]
+    assert strongest.arrays[0][0, 0] == result.flat[np.abs(result).argmax()]
 
 
 def test_items_of_a_difference_are_named_by_both_texts(maps) -> None:
@@ -108,8 +108,8 @@ def test_items_of_a_difference_are_named_by_both_texts(maps) -> None:
     second = ["[CLS]", "un", "##known", "the", "cat", "lay", "on", "a", "mat", ".", "[SEP]"]
     model = ViewModel.create(maps, tokens=first, second=maps, second_tokens=second)
     asked = {"ask": "items", "stack": "encoder", "specials": "show", "first": 0, "count": 20}
-    found = ViewService(model).answer({**asked, "side": "difference", "merge": "tokens"}).meta
-    assert found["labels"] == [
+    result = ViewService(model).answer({**asked, "side": "difference", "merge": "tokens"}).meta
+    assert result["labels"] == [
         "[CLS]",
         "un",
         "seen | known",
@@ -122,7 +122,7 @@ def test_items_of_a_difference_are_named_by_both_texts(maps) -> None:
         ".",
         "[SEP]",
     ]
-    assert found["glued"][2] == 0
+    assert result["glued"][2] == 0
     words = ViewService(model).answer({**asked, "side": "difference", "merge": "words"}).meta
     assert words["labels"][1] == "unseen | unknown"
     assert ViewService(model).answer({**asked, "side": "1", "merge": "tokens"}).meta["labels"][5] == "lay"

@@ -65,8 +65,8 @@ class Response(NamedTuple):
     @property
     def error(self) -> str:
         assert self.headers["content-type"] == "application/json"
-        found: str = json.loads(self.body)["error"]
-        return found
+        result: str = json.loads(self.body)["error"]
+        return result
 
 
 class Client:
@@ -88,11 +88,11 @@ class Client:
             connection.putheader(name, value)
         connection.endheaders(body)
         response = connection.getresponse()
-        found = Response(
+        result = Response(
             response.status, {name.lower(): value for name, value in response.getheaders()}, response.read()
         )
         connection.close()
-        return found
+        return result
 
     def ask(self, question: Any, **headers: str) -> Response:
         """Sends a request as the page does; bytes are sent unchanged."""

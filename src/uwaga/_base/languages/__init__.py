@@ -130,7 +130,7 @@ def _table(language: str) -> _Table:
         return _Table({}, frozenset(), lambda count: int(count != 1))
     whole = _tables()
     number = whole["languages"].index(language)
-    forms = {message: found for message, found in zip(whole["messages"], whole["forms"][number], strict=True) if found}
+    forms = {message: value for message, value in zip(whole["messages"], whole["forms"][number], strict=True) if value}
     in_page = frozenset(itertools.compress(whole["messages"], whole["in_page"]))
     return _Table(forms, in_page, gettext.c2py(whole["plural"][number]))
 

@@ -59,10 +59,10 @@ class Activations(Mapping[tuple[str, int], HeadActivations]):
     layers: dict[AttentionId, HeadActivations] = field(default_factory=dict)
 
     def __getitem__(self, name: tuple[str, int]) -> HeadActivations:
-        found = self.layers.get(AttentionId(*name))
-        if found is None:
+        value = self.layers.get(AttentionId(*name))
+        if value is None:
             raise KeyError(f"Activations: there are none of {name!r}; there are {describe_layers(self)}")
-        return found
+        return value
 
     def __iter__(self) -> Iterator[tuple[str, int]]:
         return iter(sorted((where.kind, where.layer) for where in self.layers))
@@ -75,10 +75,10 @@ class Activations(Mapping[tuple[str, int], HeadActivations]):
 
     def gradient_maps(self, kind: str, *, positive: bool = True) -> dict[int, GradientMap]:
         """The gradient maps of all layers of a kind, by layer. Raises ValueError: no such layers, or no backward pass."""
-        found = {layer: self[name, layer].gradient_map(positive=positive) for name, layer in self if name == kind}
-        if not found:
+        by_layer = {layer: self[name, layer].gradient_map(positive=positive) for name, layer in self if name == kind}
+        if not by_layer:
             raise ValueError(f"Activations: there are none of kind {kind!r}; there are {describe_layers(self)}")
-        return found
+        return by_layer
 
     def gradient_rollout(self, kind: str, token: int | Tensor = -1) -> PerToken:
         """`uwaga.inspect.gradient_rollout` of the self-attention of an encoder or decoder."""
@@ -114,10 +114,10 @@ def activations(
     Raises:
         ValueError: as `uwaga.watch`.
     """
-    found = AttentionLayers.of([*builtin.find_attentions(model), *huggingface.find_attentions(model)])
-    wanted = found.select(type(model).__name__, layers, kinds)
+    result = AttentionLayers.of([*builtin.find_attentions(model), *huggingface.find_attentions(model)])
+    wanted = result.select(type(model).__name__, layers, kinds)
     kept = Activations()
-    keepers = {module: _Keeper(kept, where, gradients) for module, where in found.ids.items() if where in wanted}
+    keepers = {module: _Keeper(kept, where, gradients) for module, where in result.ids.items() if where in wanted}
     with ExitStack() as stack:
         stack.enter_context(huggingface.watching(model, lambda *_: None))
         stack.enter_context(editing_layers(model, keepers))

@@ -30,10 +30,10 @@ def _place(text: str, word: str) -> tuple[int, int]:
     """The characters [start, end) of the first time that the word stands alone."""
     import regex
 
-    found = regex.search(rf"(?<!\w){regex.escape(word)}(?!\w)", text)
-    if found is None:
+    match = regex.search(rf"(?<!\w){regex.escape(word)}(?!\w)", text)
+    if match is None:
         raise ValueError(f"WinogradPair: there is no word {word!r} in {text!r}")
-    return found.span()
+    return match.span()
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,12 +174,12 @@ def coreference_heads(model: str | os.PathLike[str] | LoadedModel, pairs: Sequen
         raise ValueError("coreference_heads: there are no pairs")
     reader = model if isinstance(model, LoadedModel) else load(os.fspath(model), "float32")
     shifts = _shifts(reader, pairs)
-    total = sum(found.shape[1] for found in shifts.values())
+    total = sum(each.shape[1] for each in shifts.values())
     columns: dict[str, list] = {
         name: [] for name in ("kind", "layer", "head", "label", "shift", "right", "wrong", "of")
     }
-    for (kind, layer), found in shifts.items():
-        for head, shift in enumerate(found.double().unbind(1)):
+    for (kind, layer), values in shifts.items():
+        for head, shift in enumerate(values.double().unbind(1)):
             right, wrong = int((shift >= MOVES).sum()), int((shift <= -MOVES).sum())
             label = "coreference" if _follows(shift, right, wrong, total) else ""
             row = (kind, layer, head, label, float(shift.mean()), right, wrong, len(pairs))
@@ -207,22 +207,22 @@ def _shifts(reader: LoadedModel, pairs: Sequence[WinogradPair]) -> dict[tuple[st
         pair = pairs[number // 2]
         places = [_tokens(reader, encoding.offsets, text, word) for word in (pair.pronoun, *pair.candidates)]
         pronoun, first, second = ([len(before) + at for at in tokens] for tokens in places)
-        for name, found in leans.items():
+        for name, value in leans.items():
             m = recording.maps[name].select(number)
             weights_HK = torch.stack([cast("Tensor", m[:, row]) for row in pronoun]).mean(0)
-            found.append(weights_HK[:, first].sum(-1) - weights_HK[:, second].sum(-1))
-    return {name: (torch.stack(found[::2]) - torch.stack(found[1::2])) / 2 for name, found in leans.items()}
+            value.append(weights_HK[:, first].sum(-1) - weights_HK[:, second].sum(-1))
+    return {name: (torch.stack(values[::2]) - torch.stack(values[1::2])) / 2 for name, values in leans.items()}
 
 
 def _tokens(reader: LoadedModel, offsets: Sequence[tuple[int, int]], text: str, word: str) -> list[int]:
     """The tokens that stand for characters of a word."""
     first, stop = _place(text, word)
-    found = [at for at, (start, end) in enumerate(offsets) if start < stop and end > first and end > start]
-    if not found:
+    results = [at for at, (start, end) in enumerate(offsets) if start < stop and end > first and end > start]
+    if not results:
         raise RecordError(
             f"coreference_heads: the tokenizer of {reader.title} does not say which tokens stand for {word!r}"
         )
-    return found
+    return results
 
 
 def _follows(shift: Tensor, right: int, wrong: int, heads: int) -> bool:

@@ -100,8 +100,8 @@ class GradientMap(DerivedMap):
         assert isinstance(self.value, Ragged)
         assert weights is None or isinstance(weights, Ragged)
         rows = [None] * len(parts) if weights is None else [w.movedim(0, -1) for w in weights.to_list()]
-        found = [part._received(row).movedim(-1, 0) for part, row in zip(parts, rows, strict=True)]
-        return Ragged(torch.cat(found), self.value.offsets)
+        result = [part._received(row).movedim(-1, 0) for part, row in zip(parts, rows, strict=True)]
+        return Ragged(torch.cat(result), self.value.offsets)
 
     def row_sums(self, weights: Operand | None = None) -> Operand:
         """sum_j m_ij w_j, (..., H, Q) or Ragged (N, H): the product of the matrix and key weights; with ones, what a result rests on
@@ -117,8 +117,8 @@ class GradientMap(DerivedMap):
         assert isinstance(self.grad_output, Ragged)
         assert weights is None or isinstance(weights, Ragged)
         columns = [None] * len(parts) if weights is None else [w.movedim(0, -1) for w in weights.to_list()]
-        found = [part._row_sums(column).movedim(-1, 0) for part, column in zip(parts, columns, strict=True)]
-        return self.grad_output.with_values(torch.cat(found))
+        results = [part._row_sums(column).movedim(-1, 0) for part, column in zip(parts, columns, strict=True)]
+        return self.grad_output.with_values(torch.cat(results))
 
     def _received(self, weights: Tensor | None) -> Tensor:
         sequences, heads, queries, keys = self._sizes()
@@ -206,7 +206,7 @@ class GradientMap(DerivedMap):
         """grad_o_i . v_j of a rectangle."""
         _, _, queries, count = self._sizes()
         rows_n, columns_n = tiles.blocks(selection.queries, _GRID_ROWS, queries), tiles.blocks(keys, _GRID_KEYS, count)
-        found = []
+        output = []
         for b, h in product(selection.sequences, selection.heads):
             grad, value = self._grad(b, h).index_select(0, rows_n), self._value(b, h).index_select(0, columns_n)
             with without_autocast(self.device):
@@ -217,8 +217,8 @@ class GradientMap(DerivedMap):
                     ]
                 )
             at, on = torch.searchsorted(rows_n, selection.queries), torch.searchsorted(columns_n, keys)
-            found.append(grid.index_select(0, at).index_select(1, on))
-        return torch.stack(found).unflatten(0, (len(selection.sequences), len(selection.heads)))
+            output.append(grid.index_select(0, at).index_select(1, on))
+        return torch.stack(output).unflatten(0, (len(selection.sequences), len(selection.heads)))
 
     def _sizes(self) -> tuple[int, int, int, int]:
         """B, H, Q and K."""
@@ -295,13 +295,13 @@ def cross_gradient_rollout(
     check_layers(f"{name}: decoder", decoder)
     _check_cross(name, encoder[0], decoder[0], cross, len(decoder))
     row = one_hot(name, decoder[-1], token)
-    found: PerToken | None = None
+    result: PerToken | None = None
     for layer in reversed(range(len(decoder))):
         added = _left(_normalized_times(decoder[: layer + 1], row), cross[layer])
-        found = added if found is None else _map(torch.add, found, added)
+        result = added if result is None else _map(torch.add, result, added)
         row = _map(torch.add, row, _left(row, decoder[layer]))
-    assert found is not None
-    return _times_normalized(found, encoder)
+    assert result is not None
+    return _times_normalized(result, encoder)
 
 
 def _check_cross(name: str, encoder: GradientMap, decoder: GradientMap, cross: list[GradientMap], count: int) -> None:
@@ -335,18 +335,18 @@ def _divided(x: Tensor, by: Tensor) -> Tensor:
 
 def _times_relevance(row: PerToken, layers: list[GradientMap]) -> PerToken:
     """row (R - I), with R = (I + A_bar_L) ... (I + A_bar_1). Without I, beside which small relevances would be rounded away."""
-    found = _map(torch.zeros_like, row)
+    result = _map(torch.zeros_like, row)
     for m in reversed(layers):
-        found = _map(torch.add, found, _left(_map(torch.add, row, found), m))
-    return found
+        result = _map(torch.add, result, _left(_map(torch.add, row, result), m))
+    return result
 
 
 def _relevance_times(layers: list[GradientMap], column: PerToken) -> PerToken:
     """(R - I) column."""
-    found = _map(torch.zeros_like, column)
+    result = _map(torch.zeros_like, column)
     for m in layers:
-        found = _map(torch.add, found, _mean(m, m.row_sums(_per_head(m, _map(torch.add, column, found)))))
-    return found
+        result = _map(torch.add, result, _mean(m, m.row_sums(_per_head(m, _map(torch.add, column, result)))))
+    return result
 
 
 def _left(row: PerToken, m: GradientMap) -> PerToken:
@@ -361,11 +361,11 @@ def _per_head(m: GradientMap, x: PerToken) -> Operand:
     return x[..., None, :] if len(m.shape) > 2 else x
 
 
-def _mean(m: GradientMap, found: Operand) -> PerToken:
+def _mean(m: GradientMap, operand: Operand) -> PerToken:
     """Over heads: (..., N), or Ragged (N,)."""
-    if isinstance(found, Ragged):
-        return found.with_values(found.values.mean(1)) if found.values.dim() == 2 else found
-    return found.mean(-2) if len(m.shape) > 2 else found
+    if isinstance(operand, Ragged):
+        return operand.with_values(operand.values.mean(1)) if operand.values.dim() == 2 else operand
+    return operand.mean(-2) if len(m.shape) > 2 else operand
 
 
 def _map(f: Callable[..., Tensor], *operands: PerToken) -> PerToken:
@@ -387,10 +387,10 @@ def _check(m: AttentionMap, value: Operand, grad_output: Operand) -> None:
     if m.parts() is not None:
         if not isinstance(value, Ragged) or not isinstance(grad_output, Ragged):
             raise ValueError("GradientMap: a ragged map needs a ragged value and a ragged gradient")
-        found = (value.lengths.tolist(), grad_output.lengths.tolist())
+        result = (value.lengths.tolist(), grad_output.lengths.tolist())
         wanted = ([shape[-1] for shape in m.shapes], [shape[-2] for shape in m.shapes])
         heads = (value.values.shape[1:-1], grad_output.values.shape[1:-1], m.shape[1:-2])
-        fits = found == wanted and heads[1] == heads[2]
+        fits = result == wanted and heads[1] == heads[2]
     elif isinstance(value, Ragged) or isinstance(grad_output, Ragged):
         raise ValueError("GradientMap: a dense map needs a dense value and a dense gradient")
     else:

@@ -96,7 +96,7 @@ class LabelShares:
 
     def labels(self) -> list[HeadLabel]:
         """One for each head, from the rows so far."""
-        found = []
+        results = []
         most = self._columns[0].max(1)
         gathered = self._columns[1].gather(1, most.indices[:, None])[:, 0]
         gathers = most.values / self._asked
@@ -114,7 +114,7 @@ class LabelShares:
                 if reached >= MIN_QUERIES and total >= least:
                     label, share, fits, could = name, total, reached, of
                     break
-            found.append(
+            results.append(
                 HeadLabel(
                     label=label,
                     share=share,
@@ -125,7 +125,7 @@ class LabelShares:
                     key=int(most.indices[head]),
                 )
             )
-        return found
+        return results
 
     def _add_row(self, row: int, weights_HK: Tensor) -> None:
         self._all += weights_HK.sum(1)
@@ -233,14 +233,14 @@ def head_labels(recording: Recording, *, row: int = 0, specials: Collection[str]
     for name, m in recording.maps.items():
         kind, layer = name
         names = [_row_of(tokens, stack, row) for stack in _STACKS[kind]]
-        found = _labels_of(_map_of_row(m, row), kind, names[0], names[1], specials)
-        columns["kind"] += [kind] * len(found)
-        columns["layer"] += [layer] * len(found)
-        columns["head"] += range(len(found))
-        columns["label"] += [each.label for each in found]
-        columns["least"] += [LEAST.get(each.label, float("nan")) for each in found]
+        result = _labels_of(_map_of_row(m, row), kind, names[0], names[1], specials)
+        columns["kind"] += [kind] * len(result)
+        columns["layer"] += [layer] * len(result)
+        columns["head"] += range(len(result))
+        columns["label"] += [each.label for each in result]
+        columns["least"] += [LEAST.get(each.label, float("nan")) for each in result]
         for column in ("share", "queries", "of", "sink", "by_position"):
-            columns[column] += [getattr(each, column) for each in found]
+            columns[column] += [getattr(each, column) for each in result]
     for kind in set(columns["kind"]):
         heads = [at for at, other in enumerate(columns["kind"]) if other == kind]
         common = common_labels([columns["label"][at] for at in heads])
@@ -282,7 +282,7 @@ def _labels_of(
     sinks = torch.tensor(is_special)
     if kind == "decoder" and len(keys) > 1:
         sinks[0] = True
-    found = LabelShares(
+    result = LabelShares(
         heads,
         kind,
         torch.tensor([ids[token] for token in queries]),
@@ -296,8 +296,8 @@ def _labels_of(
         part = rows[at : at + height]
         weights = m[:, part, :]
         assert isinstance(weights, Tensor)
-        found.add(part, weights.cpu())
-    return found.labels()
+        result.add(part, weights.cpu())
+    return result.labels()
 
 
 def sampled_rows(queries: int, most: int = _MAX_QUERIES) -> list[int]:

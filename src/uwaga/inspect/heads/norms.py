@@ -86,10 +86,10 @@ class ScaledMap(DerivedMap):
     __slots__ = ("scale",)
 
     def __init__(self, map: WeightMap, scale: PerKey) -> None:
-        found = [tuple(part.shape) for part in _per_sequence(scale)]
+        results = [tuple(part.shape) for part in _per_sequence(scale)]
         wanted = [(*shape[:-2], shape[-1]) for shape in map.shapes]
-        if found != wanted:
-            raise ValueError(f"ScaledMap: scale must have one factor per head and key, shape {wanted}, not {found}")
+        if results != wanted:
+            raise ValueError(f"ScaledMap: scale must have one factor per head and key, shape {wanted}, not {results}")
         device = scale.values.device if isinstance(scale, Ragged) else scale.device
         if device != map.device:
             raise ValueError(f"ScaledMap: the scale is on {device}, the map on {map.device}")

@@ -126,10 +126,10 @@ class KeyTokens:
         _, kind = torch.stack((self.sequence, self.packed)).unique(dim=1, return_inverse=True)
         place = torch.arange(len(kind), device=kind.device)
         first = place.new_full((len(kind),), len(kind)).scatter_reduce(0, kind, place, "amin")
-        found = self._unpack((first[kind] < place)[self.queries])
+        result = self._unpack((first[kind] < place)[self.queries])
         if not self.has_heads or self.batch == ():
-            return found
-        return found[..., None] if self.batch is None else found[..., None, :]
+            return result
+        return result[..., None] if self.batch is None else result[..., None, :]
 
     def _unpack(self, packed: Tensor) -> Tensor:
         return packed if self.batch is None else packed.reshape(*self.batch, -1)
@@ -144,8 +144,8 @@ def _check(m: WeightMap, tokens: Tensor | Ragged, lengths: list[tuple[int, int]]
     if tuple(ids.shape) not in fits:
         raise ValueError(f"head scores: tokens must be one per key, {fits[-1]}, not {tuple(ids.shape)}")
     if isinstance(tokens, Ragged) and tokens.lengths.tolist() != [k for _, k in lengths]:
-        found = f"{[k for _, k in lengths]}, not {tokens.lengths.tolist()}"
-        raise ValueError(f"head scores: tokens must have the lengths of the map's keys, {found}")
+        actual = f"{[k for _, k in lengths]}, not {tokens.lengths.tolist()}"
+        raise ValueError(f"head scores: tokens must have the lengths of the map's keys, {actual}")
     for q, k in lengths:
         if q > k:
             rule = f"queries must be the last of the keys' positions, but there are {q} queries and {k} keys"

@@ -142,10 +142,10 @@ def head_table(
     columns: dict[str, list] = {}
     layers = _layers(maps, tokens, "head_table")
     for number, (layer, (m, tokens_of_layer)) in enumerate(layers.items()):
-        found = _statistics(m, tokens_of_layer)
+        by_name = _statistics(m, tokens_of_layer)
         if isinstance(maps, Recording) and isinstance(layer, tuple) and layer[0] == "cross":
-            found = {name: values for name, values in found.items() if name not in _OF_ONE_TEXT}
-        _append(columns, layer, found, isinstance(maps, Recording), is_first=number == 0)
+            by_name = {name: values for name, values in by_name.items() if name not in _OF_ONE_TEXT}
+        _append(columns, layer, by_name, isinstance(maps, Recording), is_first=number == 0)
     return HeadTable(columns=columns or {"layer": [], "head": []})
 
 
@@ -204,10 +204,10 @@ def _layers(
     if tokens is not None:
         raise ValueError(f"{operation}: a recording has tokens of its own; tokens= is for maps")
     strings = maps.tokens
-    found: dict[Hashable, tuple[AttentionMap, Tensor | Ragged | None]] = {}
+    results: dict[Hashable, tuple[AttentionMap, Tensor | Ragged | None]] = {}
     for (kind, layer), m in maps.maps.items():
-        found[kind, layer] = (m, None if kind == "cross" else _ids(strings.get(kind), m))
-    return found
+        results[kind, layer] = (m, None if kind == "cross" else _ids(strings.get(kind), m))
+    return results
 
 
 def _ids(rows: list[list[str]] | None, m: AttentionMap) -> Tensor | Ragged | None:
@@ -225,14 +225,14 @@ def _ids(rows: list[list[str]] | None, m: AttentionMap) -> Tensor | Ragged | Non
 
 
 def _append(
-    columns: dict[str, list], layer: object, found: dict[str, Tensor], has_kind: bool, *, is_first: bool
+    columns: dict[str, list], layer: object, result: dict[str, Tensor], has_kind: bool, *, is_first: bool
 ) -> None:
     """Add the rows of a layer; a statistic that another layer lacks is NaN there."""
-    heads = len(next(iter(found.values())))
+    heads = len(next(iter(result.values())))
     kind = list(layer) if has_kind and isinstance(layer, tuple) else [None, layer]
     names = {"kind": [kind[0]] * heads} if has_kind else {}
     rows: dict[str, list] = {**names, "layer": [kind[1]] * heads, "head": list(range(heads))}
-    rows |= {name: values_H.tolist() for name, values_H in found.items()}
+    rows |= {name: values_H.tolist() for name, values_H in result.items()}
     before = 0 if is_first else len(columns["head"])
     for name in [*columns, *(name for name in rows if name not in columns)]:
         columns.setdefault(name, [math.nan] * before).extend(rows.get(name, [math.nan] * heads))
@@ -256,11 +256,11 @@ def _statistics(m: AttentionMap, tokens: Tensor | Ragged | None) -> dict[str, Te
         "learned_sink": sink.learned,
     }
     counted = has_visible_key(m)
-    found = {name: per_head(values, counted) for name, values in per_query.items()}
-    found["previous_token"] = scores.previous_token(m)
+    by_name = {name: per_head(values, counted) for name, values in per_query.items()}
+    by_name["previous_token"] = scores.previous_token(m)
     if tokens is not None:
-        found |= {
+        by_name |= {
             "duplicate_token": scores.duplicate_token(m, tokens),
             "induction": scores.induction(m, tokens),
         }
-    return found
+    return by_name

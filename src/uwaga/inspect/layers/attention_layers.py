@@ -27,17 +27,17 @@ class AttentionLayers:
     ids: dict[nn.Module, AttentionId]
 
     @staticmethod
-    def of(found: Iterable[AttentionLayer], operation: str = "watch") -> "AttentionLayers":
+    def of(layers: Iterable[AttentionLayer], operation: str = "watch") -> "AttentionLayers":
         """operation: "watch" or "edit", for messages. Raises ValueError: two layers have the same kind and number."""
         first: dict[AttentionId, str] = {}
-        for path, _, where in found:
+        for path, _, where in layers:
             if where in first:
                 raise ValueError(
                     f"{operation}: two attentions of this model are {where}, {first[where]} and {path}; {operation} a part of it that "
                     "has one of them"
                 )
             first[where] = path
-        return AttentionLayers(ids={module: where for _, module, where in found})
+        return AttentionLayers(ids={module: where for _, module, where in layers})
 
     def select(self, model: str, layers: Collection[int] | None, kinds: Collection[str] | None) -> set[AttentionId]:
         """The layers of these numbers and kinds; None for all.
@@ -84,14 +84,14 @@ def token_embeddings(model: nn.Module) -> list[nn.Module]:
         huggingface_models = [module for module in model.modules() if isinstance(module, library.PreTrainedModel)]
         weights |= {id(weight) for module in huggingface_models if (weight := _input_weight(module)) is not None}
     inside = {id(each.token_embedding.weight) for each in whole}
-    found = [module for module in model.modules() if isinstance(module, nn.Embedding)]
-    return [*whole, *(module for module in found if id(module.weight) in weights - inside)]
+    modules = [module for module in model.modules() if isinstance(module, nn.Embedding)]
+    return [*whole, *(module for module in modules if id(module.weight) in weights - inside)]
 
 
 def _input_weight(model: Any) -> Tensor | None:
     """The weight of the token embedding, which encoder and decoder may share."""
     try:
-        found = model.get_input_embeddings()
+        result = model.get_input_embeddings()
     except NotImplementedError:  # a model of images or audio
         return None
-    return found.weight if isinstance(found, nn.Embedding) else None
+    return result.weight if isinstance(result, nn.Embedding) else None

@@ -28,7 +28,7 @@ def find_attentions(model: nn.Module) -> list[AttentionLayer]:
         for layer in module.modules()
     }
     counts = dict.fromkeys(("encoder", "decoder", "cross"), 0)
-    found = []
+    results = []
     for path, module in model.named_modules():
         if not isinstance(module, MultiHeadAttention):
             continue
@@ -38,9 +38,9 @@ def find_attentions(model: nn.Module) -> list[AttentionLayer]:
             kind = "decoder"
         else:
             kind = "encoder"
-        found.append(AttentionLayer(path, module, AttentionId(kind, counts[kind])))
+        results.append(AttentionLayer(path, module, AttentionId(kind, counts[kind])))
         counts[kind] += 1
-    return found
+    return results
 
 
 @contextmanager

@@ -24,7 +24,7 @@ def find_attentions(model: nn.Module, operation: str = "watch") -> list[Attentio
     Raises:
         ValueError: a model that computes attention by itself, or whose layers share one attention module.
     """
-    found = []
+    results = []
     for prefix, whole in outermost(model):
         inside = [
             AttentionLayer(path, module, _where(path, module))
@@ -34,8 +34,8 @@ def find_attentions(model: nn.Module, operation: str = "watch") -> list[Attentio
         if not inside:
             raise own_attention_error(whole, operation)
         _check_not_shared(whole, [attention.module for attention in inside], operation)
-        found += inside
-    return found
+        results += inside
+    return results
 
 
 def outermost(model: nn.Module) -> list[tuple[str, Any]]:
@@ -43,12 +43,12 @@ def outermost(model: nn.Module) -> list[tuple[str, Any]]:
     library = sys.modules.get("transformers")
     if library is None:  # then there are no models of it
         return []
-    found: list[tuple[str, Any]] = []
+    results: list[tuple[str, Any]] = []
     for path, module in model.named_modules():
-        is_inside = any(outer == "" or path.startswith(outer + ".") for outer, _ in found)
+        is_inside = any(outer == "" or path.startswith(outer + ".") for outer, _ in results)
         if isinstance(module, library.PreTrainedModel) and not is_inside:
-            found.append((path, module))
-    return found
+            results.append((path, module))
+    return results
 
 
 @contextmanager
@@ -128,15 +128,15 @@ def _check_not_shared(model: Any, attentions: list[nn.Module], operation: str) -
 
 def configs_of(models: list[Any]) -> list[Any]:
     """Each config of the models and their parts once."""
-    found: dict[int, Any] = {}
+    results: dict[int, Any] = {}
     queue = [module.config for model in models for module in model.modules() if hasattr(module, "config")]
     while queue:
         config = queue.pop()
-        if id(config) in found or not hasattr(config, "_attn_implementation_internal"):
+        if id(config) in results or not hasattr(config, "_attn_implementation_internal"):
             continue
-        found[id(config)] = config
+        results[id(config)] = config
         queue += [getattr(config, name) for name in config.sub_configs if getattr(config, name, None) is not None]
-    return list(found.values())
+    return list(results.values())
 
 
 _HOOK = "_get_candidate_generator"  # which transformers calls when speculative decoding (assisted generation) begins

@@ -266,9 +266,9 @@ def _dense_bias(
     bias = bias.detach()
     if not bool(bias.any()):
         return None
-    found = by_distance(bias, count)
-    if found is not None:
-        return _of_heads(found, heads, dtype)
+    result = by_distance(bias, count)
+    if result is not None:
+        return _of_heads(result, heads, dtype)
     return _of_scores(bias, heads).to(dtype or bias.dtype)
 
 

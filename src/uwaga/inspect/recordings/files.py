@@ -97,11 +97,11 @@ def load(path: Path) -> Saved:
 
 def _json(value: object) -> str:
     try:
-        found = json.dumps(value, ensure_ascii=False, allow_nan=False)
-        found.encode()
+        result = json.dumps(value, ensure_ascii=False, allow_nan=False)
+        result.encode()
     except UnicodeEncodeError as error:
         raise ValueError("Recording.save: a token or a name is not valid Unicode: it has a lone surrogate") from error
-    return found
+    return result
 
 
 def _check_header(metadata: Mapping[str, str], tensors: Mapping[str, Tensor]) -> None:
@@ -339,7 +339,7 @@ class _Reader:
         pairs, heads, key_heads = (
             None if each.get(name) is None else self._integers(each, name) for name in ("pairs", "heads", "key_heads")
         )
-        found = RecordedAttention(str(where), where.is_cross, HeadSelection(heads, key_heads, pairs))
+        output = RecordedAttention(str(where), where.is_cross, HeadSelection(heads, key_heads, pairs))
         query, key = self._operand(each.get("query")), self._operand(each.get("key"))
         value = None if each.get("value") is None else self._operand(each.get("value"))
         groups = key.values.shape[1] if isinstance(key, Ragged) else key.shape[-3]
@@ -347,13 +347,13 @@ class _Reader:
             raise self._bad(f"pairs of {where} are out of range")
         if value is not None and _sizes(value) != _sizes(key):
             raise self._bad(f"the values of {where} do not fit its keys")
-        found.queries, found.keys, found.values = [query], [key], [] if value is None else [value]
+        output.queries, output.keys, output.values = [query], [key], [] if value is None else [value]
         mask, bias = self._part(each.get("mask"), _MASKS), self._part(each.get("bias"), _BIASES)
         if not (mask is None or isinstance(mask, Mask | Tensor)) or not (
             bias is None or isinstance(bias, DistanceBias | Tensor)
         ):
             raise self._bad(f"the mask or bias of {where} is none")
-        found.options = MapOptions(
+        output.options = MapOptions(
             mask=mask,
             bias=bias,
             scale=self._number(each, "scale"),
@@ -361,11 +361,11 @@ class _Reader:
             sinks=None if each.get("sinks") is None else self._tensor(each.get("sinks")),
         )
         starts, counts = sizes["encoder" if where.kind == "encoder" else "decoder"]
-        found.starts = [0] * len(counts) if where.is_cross else starts
+        output.starts = [0] * len(counts) if where.is_cross else starts
         if lengths(_as_batch(query)) != [n - start for start, n in zip(starts, counts, strict=True)]:
             raise self._bad(f"the queries of {where} are not those of its texts")
-        found.map(None, [])  # checks operands and options
-        return found
+        output.map(None, [])  # checks operands and options
+        return output
 
     def _operand(self, described: object) -> Operand:
         if isinstance(described, dict) and "values" in described:
@@ -373,10 +373,10 @@ class _Reader:
             if values.dim() != 3:
                 raise self._bad("a ragged operand has another shape than (N, H, D)")
             return Ragged(values, offsets)
-        found = self._tensor(described)
-        if found.dim() < 3:
+        result = self._tensor(described)
+        if result.dim() < 3:
             raise self._bad("an operand has another shape than (..., H, Q, D)")
-        return found
+        return result
 
     def _part(self, described: object, types: tuple[type, ...]) -> Any:
         """A mask, a bias, or a field of one. Equal descriptions give the same object, as layers share them."""
@@ -421,10 +421,10 @@ class _Reader:
             raise self._bad(f"there is no tensor {printable(repr(name))}")
         if name not in self._tensors:
             self._tensors[name] = self._file.get(name)
-        found = self._tensors[name]
-        if dtype is not None and found.dtype != dtype:
-            raise self._bad(f"the tensor {printable(name)} is {found.dtype}, not {dtype}")
-        return found
+        actual = self._tensors[name]
+        if dtype is not None and actual.dtype != dtype:
+            raise self._bad(f"the tensor {printable(name)} is {actual.dtype}, not {dtype}")
+        return actual
 
     def _object(self, of: dict, name: str) -> dict:
         if not isinstance(of.get(name), dict):
@@ -437,10 +437,10 @@ class _Reader:
         return of[name]
 
     def _integers(self, of: dict, name: str) -> list[int]:
-        found = self._list(of, name)
-        if not all(type(each) is int and 0 <= each < _MAX_INTEGER for each in found):
+        reply = self._list(of, name)
+        if not all(type(each) is int and 0 <= each < _MAX_INTEGER for each in reply):
             raise self._bad(f"{name} has something else than positions")
-        return found
+        return reply
 
     def _integer(self, of: dict, name: str) -> int:
         if type(of.get(name)) is not int or not 0 <= of[name] < _MAX_INTEGER:

@@ -60,19 +60,19 @@ class SequenceTree:
         """
         fingerprints = _fingerprints(key, [start + more for start, more in zip(starts, added, strict=True)])
         old_keys = [mark[:start] for mark, start in zip(fingerprints, starts, strict=True)]
-        found = [
+        parents = [
             parent
             for row, old in enumerate(old_keys)
             if (parent := _find_parent(row, old, self._fingerprints)) is not None
         ]
-        if len(found) < len(old_keys):
+        if len(parents) < len(old_keys):
             return False
         self._before, self._old = self._fingerprints, old_keys
         self._fingerprints = [
             torch.cat((self._before[parent][:kept], mark[start:]))
-            for (parent, kept), mark, start in zip(found, fingerprints, starts, strict=True)
+            for (parent, kept), mark, start in zip(parents, fingerprints, starts, strict=True)
         ]
-        self.steps.append(Step(added=added, parents=[x for x, _ in found], kept=[x for _, x in found]))
+        self.steps.append(Step(added=added, parents=[x for x, _ in parents], kept=[x for _, x in parents]))
         return True
 
     def match_memory(self, key: Operand, lengths: list[int]) -> None:
@@ -83,9 +83,9 @@ class SequenceTree:
             if torch.equal(self._memory[parent], memory[row]):
                 continue
             candidates = [other for other, kept in enumerate(self._memory) if torch.equal(kept, memory[row])]
-            found = _find_parent(row, old, self._before, candidates)
-            if found is not None:
-                step.parents[row], step.kept[row] = found
+            result = _find_parent(row, old, self._before, candidates)
+            if result is not None:
+                step.parents[row], step.kept[row] = result
         self._memory = memory
 
     def path(self, step: int, row: int) -> list[PassSlice]:
@@ -139,13 +139,13 @@ def _find_parent(
 
 def first_tokens(pieces: list[PassSlice], tokens: int) -> list[PassSlice]:
     """The first `tokens` tokens of a path."""
-    found = []
+    results = []
     for piece in pieces:
         if tokens <= 0:
             break
-        found.append(piece._replace(tokens=min(piece.tokens, tokens)))
+        results.append(piece._replace(tokens=min(piece.tokens, tokens)))
         tokens -= piece.tokens
-    return found
+    return results
 
 
 def _fingerprints(key: Operand, lengths: list[int]) -> list[Tensor]:

@@ -74,8 +74,8 @@ class TokenStrings:
         assert given is not None
         listed = [list(given)] if all(isinstance(token, str) for token in given) else [list(row) for row in given]
         if [len(row) for row in listed] != lengths:
-            found = f"{[len(row) for row in listed]}, and {lengths} were recorded"
-            raise ValueError(f"watch: tokens must be one string per token of the {kind}, but rows have {found}")
+            actual = f"{[len(row) for row in listed]}, and {lengths} were recorded"
+            raise ValueError(f"watch: tokens must be one string per token of the {kind}, but rows have {actual}")
         return [[str(token) for token in row] for row in listed]
 
 
@@ -139,13 +139,13 @@ class Recording:
     def tokens(self) -> dict[str, list[list[str]]]:
         """See the class. Raises ValueError if the given strings are not one per token, and as `maps` after a beam search."""
         kinds = [kind for kind, stack in self._stacks.items() if stack.passes]
-        found = {}
+        results = {}
         for kind in kinds:
             stack, paths = self._stacks[kind], self._paths(kind)
             strings = self._strings.of(kind, stack.tokens(paths), stack.ids_of_paths(paths), kinds)
             if strings is not None:
-                found[kind] = strings
-        return found
+                results[kind] = strings
+        return results
 
     @property
     def nbytes(self) -> int:
@@ -208,10 +208,10 @@ class Recording:
         """
         model, stacks = files.load(Path(path))
         tokens = {kind: texts.tokens for kind, texts in stacks.items() if texts.tokens is not None}
-        found = Recording(strings=TokenStrings(None, tokens), model=model)
-        found.written = {kind: texts.written for kind, texts in stacks.items() if texts.written is not None}
-        found._stacks |= {kind: texts.stack for kind, texts in stacks.items()}
-        return found
+        result = Recording(strings=TokenStrings(None, tokens), model=model)
+        result.written = {kind: texts.written for kind, texts in stacks.items() if texts.written is not None}
+        result._stacks |= {kind: texts.stack for kind, texts in stacks.items()}
+        return result
 
     def record(self, where: AttentionId, query: Operand, key: Operand, options: MapOptions, ids: Tensor | None) -> bool:
         """Note a call of attention, whether its map is wanted or not. Returns whether a pass begins with it."""

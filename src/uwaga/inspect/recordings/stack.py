@@ -97,13 +97,13 @@ def ragged_pass_mask(mask: Mask | Tensor | None) -> PassMask | None:
 
 def joined_mask(bands: frozenset[Mask], key_ids: Tensor | None, query_ids: Tensor | None) -> Mask | None:
     """The mask of the joined passes, whose last query is at the last key; ids (B, K) and (B, Q), or packed (N,) each."""
-    found: list[Mask] = sorted(bands, key=repr)
+    results: list[Mask] = sorted(bands, key=repr)
     if key_ids is not None and query_ids is not None and not (bool((key_ids == 1).all() & (query_ids == 1).all())):
-        found.append(Documents(key_ids, query_ids=query_ids))
-    if not found:
+        results.append(Documents(key_ids, query_ids=query_ids))
+    if not results:
         return None
-    mask = found[0]
-    for other in found[1:]:
+    mask = results[0]
+    for other in results[1:]:
         mask = mask & other
     return mask
 
@@ -252,25 +252,25 @@ class RecordedAttention:
     def _extend(self, options: MapOptions, query: Operand, key: Operand, this: Pass) -> None:
         """Join the mask and bias of one more pass."""
         self._prepare_join()
-        found, bands = self._pass_mask(options, query, key), self.seen[0].bands
+        result, bands = self._pass_mask(options, query, key), self.seen[0].bands
         # transformers may pass no mask with a single query.
         may_lack_mask = bands <= {Causal()} and max(lengths(query), default=0) == 1
-        if found.bands != bands and not (may_lack_mask and not found.bands):
+        if result.bands != bands and not (may_lack_mask and not result.bands):
             raise self._cannot_join("their masks differ")
         self.bias = self._joined(_placed(options["bias"], query, key, max(this.starts, default=0)))
-        if found.key_ids is not None and not self.is_cross:
-            ids = zip(found.key_ids, this.starts, this.queries, strict=True)
-            found = found._replace(key_ids=torch.stack([row[start : start + more] for row, start, more in ids]))
-        self.seen.append(found)
+        if result.key_ids is not None and not self.is_cross:
+            ids = zip(result.key_ids, this.starts, this.queries, strict=True)
+            result = result._replace(key_ids=torch.stack([row[start : start + more] for row, start, more in ids]))
+        self.seen.append(result)
 
     def _pass_mask(self, options: MapOptions, query: Operand, key: Operand) -> PassMask:
         if isinstance(query, Tensor) and isinstance(key, Tensor):
-            found = padded_pass_mask(options["mask"], query.shape[0], query.shape[2], key.shape[2])
+            output = padded_pass_mask(options["mask"], query.shape[0], query.shape[2], key.shape[2])
         else:
-            found = ragged_pass_mask(options["mask"])
-        if found is None:
+            output = ragged_pass_mask(options["mask"])
+        if output is None:
             raise self._cannot_join("a mask is not made of Causal, Window, KeyLengths and Documents combined by &")
-        return found
+        return output
 
     def _prepare_join(self) -> None:
         """Convert the mask and bias of the first pass to the form that later ones are joined with."""

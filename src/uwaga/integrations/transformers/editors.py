@@ -57,10 +57,10 @@ def editing(configs: Iterable[Any], editors: Mapping[nn.Module, Editor]) -> Iter
 
 def around(editors: Iterable[Editor], attend: Attend, start: Tensor | int | None) -> Callable[..., Operand]:
     """`attend` with the editors around it, the last one outermost."""
-    found: Any = attend
+    result: Any = attend
     for editor in editors:
-        found = partial(_call, editor, found, start)
-    return found
+        result = partial(_call, editor, result, start)
+    return result
 
 
 def _call(
@@ -141,10 +141,10 @@ def switched(configs: Iterable[Any], choose: Callable[[], None] | None = None) -
     with _LOCK:
         for config in configs:
             name = config._attn_implementation_internal
-            found = _SWITCHED.setdefault(id(config), _Switched(config=config, own=name, given=name))
-            if name != found.given:
-                found.own = found.given = name
-            found.count(1, is_watch=is_watch)
+            result = _SWITCHED.setdefault(id(config), _Switched(config=config, own=name, given=name))
+            if name != result.given:
+                result.own = result.given = name
+            result.count(1, is_watch=is_watch)
         try:
             if choose is not None:
                 choose()
@@ -166,11 +166,11 @@ def switched(configs: Iterable[Any], choose: Callable[[], None] | None = None) -
 def _switch_back(configs: Iterable[Any], *, is_watch: bool, always: bool = False) -> None:
     """always: also where the name is not that which was given."""
     for config in configs:
-        found = _SWITCHED[id(config)]
-        found.count(-1, is_watch=is_watch)
-        if always or config._attn_implementation_internal == found.given:
-            found.switch()
-        if not (found.watches or found.edits):
+        result = _SWITCHED[id(config)]
+        result.count(-1, is_watch=is_watch)
+        if always or config._attn_implementation_internal == result.given:
+            result.switch()
+        if not (result.watches or result.edits):
             del _SWITCHED[id(config)]
 
 
@@ -211,9 +211,9 @@ def _edited(
 
     def attend(query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any], *, is_first: bool = True) -> Tensor:
         mask, empty = _dense(options["mask"], whole, attention_mask, query, key)
-        output, found = forward(module, query, key, value, mask, **others)
+        output, result = forward(module, query, key, value, mask, **others)
         if is_first:
-            weights.append(found)
+            weights.append(result)
         output_BHQE = output.transpose(1, 2)
         return output_BHQE if empty is None else torch.where(empty, 0.0, output_BHQE)
 
@@ -229,12 +229,12 @@ def _function(name: str, module: nn.Module) -> Callable:
         from transformers import AttentionInterface
 
         return AttentionInterface()[name]
-    found = inspect.unwrap(type(module).forward).__globals__.get("eager_attention_forward")
-    if found is None:
+    value = inspect.unwrap(type(module).forward).__globals__.get("eager_attention_forward")
+    if value is None:
         raise ValueError(
             f"edit: {type(module).__name__} has no eager_attention_forward to edit; use attn_implementation='sdpa' or 'uwaga'"
         )
-    return found
+    return value
 
 
 def _own_mask(

@@ -292,9 +292,9 @@ def build_plan(function: Callable, region: MaskRegion, padding: Tensor | None) -
         return MaskPlan(mask=whole, segments=segments, is_self_attention=is_causal, tokens=seen_BK)
 
     def band(starts_B: Tensor) -> Mask:
-        found = read(function, replace(region, queries=1, starts=starts_B))
-        assert found is not None
-        return found
+        result = read(function, replace(region, queries=1, starts=starts_B))
+        assert result is not None
+        return result
 
     tokens, last = with_last(seen_BK), last_queries(seen_BK, band)
     return MaskPlan(mask=whole, segments=segments, is_self_attention=True, tokens=tokens, last=last)

@@ -122,8 +122,8 @@ class PackedStates(Tensor):
             if function in _METADATA:
                 return function(*args, **(kwargs or {}))
             rule = _RULES.get(function)
-            found = None if rule is None else rule(function, args, kwargs or {})
-            return _plainly(function, args, kwargs) if found is None else found
+            result = None if rule is None else rule(function, args, kwargs or {})
+            return _plainly(function, args, kwargs) if result is None else result
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]  # torch names its arguments otherwise

@@ -53,9 +53,9 @@ def _check_when_chosen(base: Any) -> None:
 
     @wraps(when_made)
     def get_correct_attn_implementation(self: Any, requested_attention: str | None, is_init_check: bool = False) -> str:
-        found = when_made(self, requested_attention, is_init_check)
-        _check(self, found)
-        return found
+        result = when_made(self, requested_attention, is_init_check)
+        _check(self, result)
+        return result
 
     @wraps(when_changed)
     def set_attn_implementation(self: Any, attn_implementation: str | dict, *others: Any, **more: Any) -> None:
@@ -83,19 +83,19 @@ def _find_documents(masks: Any) -> None:
 
     @wraps(own)
     def _preprocess_mask_arguments(*args: Any, **kwargs: Any) -> tuple:
-        found: tuple = own(*args, **kwargs)
+        result: tuple = own(*args, **kwargs)
         given = dict(zip(names, args, strict=False)) | kwargs
-        is_done, padding, documents, queries, keys, query_offset, key_offset = found
+        is_done, padding, documents, queries, keys, query_offset, key_offset = result
         position_ids = given.get("position_ids")
         if is_intercepted() or is_done or documents is not None or not isinstance(position_ids, Tensor):
-            return found
+            return result
         if not (given["config"]._attn_implementation or "").startswith(NAME) or position_ids.dim() != 2:
-            return found
+            return result
         is_whole = queries == keys == position_ids.shape[1] and int(query_offset) == key_offset == 0
         if not is_whole or not (padding is None or bool(padding.all())):
-            return found
+            return result
         documents = documents_of_positions(position_ids.expand(given["inputs_embeds"].shape[0], -1))
-        return found if documents is None else (is_done, None, documents, queries, keys, query_offset, key_offset)
+        return result if documents is None else (is_done, None, documents, queries, keys, query_offset, key_offset)
 
     masks._preprocess_mask_arguments = _preprocess_mask_arguments
 

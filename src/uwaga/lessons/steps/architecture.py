@@ -234,8 +234,8 @@ def _twice(example: Example, head: OneHead, scored: Scored, projected: Projected
     tokens, n = example.tokens, len(example.tokens)
     key_2ND, value_2NE = torch.cat((head.k_ND, head.k_ND)), torch.cat((head.v_NE, head.v_NE))
     weights_N2N = attention(head.q_ND, key_2ND, torch.eye(2 * n), scale=head.scale)
-    found = attention(head.q_ND, key_2ND, value_2NE, scale=head.scale)
-    assert isinstance(found, Tensor)
+    result = attention(head.q_ND, key_2ND, value_2NE, scale=head.scale)
+    assert isinstance(result, Tensor)
     assert isinstance(weights_N2N, Tensor)
     weights = Matrix(
         id="twice_weights",
@@ -255,7 +255,7 @@ def _twice(example: Example, head: OneHead, scored: Scored, projected: Projected
         formula=tr("Σⱼ a(i, j) vⱼ over both copies"),
         rows=tokens,
         columns=projected.v.columns,
-        numbers=found,
+        numbers=result,
         source=provenance.by_column(
             [
                 provenance.dot(
@@ -265,7 +265,7 @@ def _twice(example: Example, head: OneHead, scored: Scored, projected: Projected
             ]
         ),
     )
-    apart = float((found - head.output_NE).abs().max())
+    apart = float((result - head.output_NE).abs().max())
     text = (
         tr(
             "Twice as many keys, the same weights W: each token shares its attention among {many} keys instead of {n}, and since both"

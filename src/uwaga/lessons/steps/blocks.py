@@ -63,10 +63,10 @@ def filled(example: Example, layer: nn.Module) -> nn.Module:
     for part in layer.modules():
         if isinstance(part, MultiHeadAttention):
             part.load_state_dict(layer_of(example, example.heads).state_dict())
-    found = layer.state_dict()
-    found |= {name: example.w1_MF.T.contiguous() for name in found if name.endswith("up.weight")}
-    found |= {name: example.w2_FM.T.contiguous() for name in found if name.endswith("down.weight")}
-    layer.load_state_dict(found)
+    state = layer.state_dict()
+    state |= {name: example.w1_MF.T.contiguous() for name in state if name.endswith("up.weight")}
+    state |= {name: example.w2_FM.T.contiguous() for name in state if name.endswith("down.weight")}
+    layer.load_state_dict(state)
     return layer.eval()
 
 
@@ -158,15 +158,15 @@ def _feed_forward_sublayer(
         numbers=hidden_NF.relu(),
         source=provenance.relu(cell(hidden.id, "i", "j")),
     )
-    found = layer.feed_forward(inner.numbers)
-    assert isinstance(found, Tensor)
+    result = layer.feed_forward(inner.numbers)
+    assert isinstance(result, Tensor)
     added = Matrix(
         id=f"{name}_ff",
         title=tr("Feed-forward"),
         formula="max(0, x W_1) W_2",
         rows=x.rows,
         columns=x.columns,
-        numbers=found,
+        numbers=result,
         source=provenance.dot(cell(active.id, "i", "m"), cell("w2", "m", "j"), f),
     )
     summed = _residual(f"{name}_ff_sum", x, added)

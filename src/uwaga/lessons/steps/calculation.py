@@ -460,6 +460,6 @@ def sum_step(example: Example, scored: Scored, projected: Projected, mixed: Mixe
 
 
 def _attend_one(query_1D: Tensor, head: OneHead) -> Tensor:
-    found = attention(query_1D, head.k_ND, head.v_NE, scale=head.scale)
-    assert isinstance(found, Tensor)
-    return found
+    output = attention(query_1D, head.k_ND, head.v_NE, scale=head.scale)
+    assert isinstance(output, Tensor)
+    return output

@@ -116,16 +116,16 @@ def _sharpened(example: Example, head: OneHead) -> tuple[Matrix, Matrix]:
 
 
 def _sharp_output(example: Example, head: OneHead, sharp: Matrix) -> Matrix:
-    found = _attended(head, example.payload_NP, head.scale * example.sharpness)
+    result = _attended(head, example.payload_NP, head.scale * example.sharpness)
     return _output(
-        example, "sharp_output", tr("Output: almost one record"), sharp.id, "payload", example.payload_NP, found
+        example, "sharp_output", tr("Output: almost one record"), sharp.id, "payload", example.payload_NP, result
     )
 
 
 def _attended(head: OneHead, values: Tensor, scale: float) -> Tensor:
-    found = attention(head.q_ND, head.k_ND, values, scale=scale)
-    assert isinstance(found, Tensor)
-    return found
+    output = attention(head.q_ND, head.k_ND, values, scale=scale)
+    assert isinstance(output, Tensor)
+    return output
 
 
 def _payload_names(columns: int) -> tuple[str, ...]:
@@ -134,7 +134,9 @@ def _payload_names(columns: int) -> tuple[str, ...]:
     return tuple(tr("field {number}", number=number + 1) for number in range(columns))
 
 
-def _output(example: Example, id: str, title: str, weights: str, values: str, numbers: Tensor, found: Tensor) -> Matrix:
+def _output(
+    example: Example, id: str, title: str, weights: str, values: str, numbers: Tensor, result: Tensor
+) -> Matrix:
     width = numbers.shape[1]
     return Matrix(
         id=id,
@@ -142,7 +144,7 @@ def _output(example: Example, id: str, title: str, weights: str, values: str, nu
         formula="Σⱼ a(i, j) valueⱼ",
         rows=example.tokens,
         columns=numbered("k", width) if values == "k" else _payload_names(width),
-        numbers=found,
+        numbers=result,
         source=provenance.dot(cell(weights, "i", "m"), cell(values, "m", "j"), len(example.tokens)),
     )
 
@@ -164,14 +166,14 @@ def past_step(example: Example, head: OneHead, past_bits: Matrix, projected: Pro
         numbers=torch.where(visible_NN, head.scores_NN, torch.nan),
         source=provenance.masked(cell("scores", "i", "j"), cell("past_bits", "i", "j")),
     )
-    _, _, found = attend(head.q_ND, head.k_ND, head.v_NE, mask=_STRICTLY_PAST, scale=1.0)
+    _, _, result = attend(head.q_ND, head.k_ND, head.v_NE, mask=_STRICTLY_PAST, scale=1.0)
     weights = Matrix(
         id="own_weights",
         title=tr("Weights"),
         formula=tr("softmax over the past"),
         rows=tokens,
         columns=tokens,
-        numbers=dense(found),
+        numbers=dense(result),
         source=provenance.softmax(cell("own_scores", "i", "j"), cell("own_scores", "i", "m"), n),
         shade="share",
     )
@@ -214,15 +216,15 @@ def past_step(example: Example, head: OneHead, past_bits: Matrix, projected: Pro
 def _of_the_past(
     example: Example, head: OneHead, id: str, of: str, columns: Sequence[str], values: Tensor, factor: float = 1.0
 ) -> Matrix:
-    found = attention(head.q_ND, head.k_ND, values, mask=_STRICTLY_PAST, scale=factor)
-    assert isinstance(found, Tensor)
+    output = attention(head.q_ND, head.k_ND, values, mask=_STRICTLY_PAST, scale=factor)
+    assert isinstance(output, Tensor)
     return Matrix(
         id=id,
         title=tr("Output"),
         formula=tr("Σⱼ a(i, j) valueⱼ over the past"),
         rows=example.tokens,
         columns=columns,
-        numbers=found,
+        numbers=output,
         source=provenance.dot(cell("own_weights", "i", "m"), cell(of, "m", "j"), len(example.tokens)),
     )
 
@@ -243,15 +245,15 @@ def _last_query(example: Example, head: OneHead, payload: Matrix) -> tuple[Secti
     n = len(example.tokens)
     if n == 1:
         return ()
-    found = attention(head.q_ND[-1:], head.k_ND[:-1], example.payload_NP[:-1], scale=1.0)
-    assert isinstance(found, Tensor)
+    output = attention(head.q_ND[-1:], head.k_ND[:-1], example.payload_NP[:-1], scale=1.0)
+    assert isinstance(output, Tensor)
     last = Matrix(
         id="own_last",
         title=tr("“{tokens}” alone", tokens=example.tokens[-1]),
         formula=tr("attention(q, keys so far, payload so far)"),
         rows=example.tokens[-1:],
         columns=payload.columns,
-        numbers=found,
+        numbers=output,
         source=provenance.dot(cell("own_weights", n - 1, "m"), cell("payload", "m", "j"), n - 1),
     )
     text = tr_n(

@@ -332,7 +332,7 @@ def _one_head(
 ) -> Iterator[Matrix]:
     """Scores, scaled and masked scores, weights and output of one head."""
     q_ND, k_KD, v_KE = operands
-    output_NE, _, found = attend(q_ND, k_KD, v_KE, mask=mask, scale=scale)
+    output_NE, _, result = attend(q_ND, k_KD, v_KE, mask=mask, scale=scale)
     assert isinstance(output_NE, Tensor)
     raw_NK = scores(q_ND, k_KD)
 
@@ -359,7 +359,7 @@ def _one_head(
         yield square("visible", tr("Scores that count"), tr("where visible"), hidden_NK, rule, "signed")
         last = f"{name}_visible"
     rule = provenance.softmax(cell(last, "i", "j"), cell(last, "i", "m"), len(columns))
-    yield square("weights", tr("Weights"), tr("softmax of each row"), dense(found), rule, "share")
+    yield square("weights", tr("Weights"), tr("softmax of each row"), dense(result), rule, "share")
     yield Matrix(
         id=f"{name}_output",
         title=_of_head(tr("Output"), of_head),
@@ -378,9 +378,9 @@ def _wide(example: Example, x: Matrix) -> tuple[Section, ...]:
     numbers = [linear.weight.T.contiguous() for linear in (layer.query, layer.key, layer.value, layer.output)]
     names = ("wide_wq", "wide_wk", "wide_wv", "wide_wo")
     matrices = []
-    for name, of, found in zip(names, ("wq", "wk", "wv", "wo"), numbers, strict=True):
+    for name, of, value in zip(names, ("wq", "wk", "wv", "wo"), numbers, strict=True):
         of_output = of == "wo"
-        width = found.shape[0 if of_output else 1] // count
+        width = value.shape[0 if of_output else 1] // count
         letter = {"wq": "q", "wk": "k"}.get(of, "v")
         axis = [f"{letter}{c + 1}" for c in range(width * count)]
         own = provenance.copy(cell(of, "i", "j"))
@@ -398,7 +398,7 @@ def _wide(example: Example, x: Matrix) -> tuple[Section, ...]:
                 formula=tr("learned"),
                 rows=axis if of_output else example.width_names,
                 columns=example.width_names if of_output else axis,
-                numbers=found,
+                numbers=value,
                 source=provenance.given(
                     tr("The rows of head 1 are W_O of the lesson; those of further heads are random.")
                 )

@@ -222,8 +222,8 @@ def _similarity() -> Section:
 @cached(1)
 def _repeats() -> Section:
     """The distance at which codes repeat within a tolerance, by SinusoidalPositions.repeats, which searches a million places."""
-    found = [[SinusoidalPositions(width).repeats(tolerance) for tolerance in _TOLERANCES] for width in _WIDTHS]
-    numbers = [[float("nan") if each is None else float(each.length) for each in row] for row in found]
+    results = [[SinusoidalPositions(width).repeats(tolerance) for tolerance in _TOLERANCES] for width in _WIDTHS]
+    numbers = [[float("nan") if each is None else float(each.length) for each in row] for row in results]
     matrix = Matrix(
         id="repeats",
         title=tr("Where codes start to repeat"),
@@ -237,7 +237,7 @@ def _repeats() -> Section:
         shade="none",
         digits=0,
     )
-    first = found[0][0]
+    first = results[0][0]
     assert first is not None
     text = tr(
         "Codes of width 2 are like one hand of a clock: after {length} places (seven turns of 2π) the code is the same"

@@ -72,7 +72,7 @@ def _derivation(seed: int) -> Section:
         ),
         rows=[name for name, _, _ in lines],
         columns=(tr("derived"), tr("measured")),
-        numbers=torch.tensor([(expected, float(found)) for _, expected, found in lines]),
+        numbers=torch.tensor([(expected, float(value)) for _, expected, value in lines]),
         source=provenance.by_column(
             (
                 provenance.given(tr("What the line of the derivation says.")),
@@ -109,8 +109,8 @@ def _measured(seed: int) -> tuple[Matrix, Matrix]:
         q_QD, k_KD = (torch.randn(n, width, generator=generator) for n in (_QUERIES, _KEYS))
         # The variance is measured on more keys: with few, the estimate has a large error.
         many_KD = torch.cat((k_KD, torch.randn(_QUERIES - _KEYS, width, generator=generator)))
-        found = scores(q_QD, many_KD)
-        variances.append((width, float(found.var()), float(found.var() / width)))
+        result = scores(q_QD, many_KD)
+        variances.append((width, float(result.var()), float(result.var() / width)))
         value_RKE = torch.randn(_DRAWS, _KEYS, 1, generator=generator)
         unscaled, scaled = (_softmax(q_QD, k_KD, value_RKE, scale) for scale in (1.0, 1.0 / math.sqrt(width)))
         shapes.append((width, *(value for pair in zip(unscaled, scaled, strict=True) for value in pair)))

@@ -340,23 +340,23 @@ def _together(covariance: Matrix, m: int) -> Finding:
         )
     others_MM = covariance.numbers.abs().fill_diagonal_(-1.0)
     a, b = sorted(divmod(int(others_MM.argmax()), m))
-    found = float(covariance.numbers[a, b])
+    result = float(covariance.numbers[a, b])
     first, second = covariance.rows[a], covariance.rows[b]
-    if abs(found) < 1e-6:
-        text = tr("Of these tokens, no two features vary together: {found}.", found=shown(found))
-    elif found > 0:
+    if abs(result) < 1e-6:
+        text = tr("Of these tokens, no two features vary together: {found}.", found=shown(result))
+    elif result > 0:
         text = tr(
             "Of these tokens, “{first}” and “{second}” vary together the most, in the same direction: {found}.",
             first=first,
             second=second,
-            found=shown(found),
+            found=shown(result),
         )
     else:
         text = tr(
             "Of these tokens, “{first}” and “{second}” vary together the most, in opposite directions: {found}.",
             first=first,
             second=second,
-            found=shown(found),
+            found=shown(result),
         )
     return Finding(text=text, cells=[(covariance.id, a, b)])
 
@@ -460,14 +460,14 @@ def _beyond(example: Example, output: Matrix, values: Matrix) -> Finding:
     low_E, high_E = values.numbers.amin(0), values.numbers.amax(0)
     beyond_NE = torch.maximum(output.numbers - high_E, low_E - output.numbers)
     i, c = divmod(int(beyond_NE.argmax()), len(output.columns))
-    low, high, found = (shown(float(each)) for each in (low_E[c], high_E[c], output.numbers[i, c]))
+    low, high, result = (shown(float(each)) for each in (low_E[c], high_E[c], output.numbers[i, c]))
     column, token = output.columns[c], example.tokens[i]
     if float(beyond_NE[i, c]) <= 1e-5:
         text = tr(
             "With shares an output always lies among the values. Here it does so too: {column} of “{token}” is {found}.",
             column=column,
             token=token,
-            found=found,
+            found=result,
         )
     else:
         text = tr(
@@ -477,7 +477,7 @@ def _beyond(example: Example, output: Matrix, values: Matrix) -> Finding:
             low=low,
             high=high,
             token=token,
-            found=found,
+            found=result,
         )
     return Finding(text=text, cells=[(output.id, i, c)])
 

@@ -42,8 +42,8 @@ def mass(call: Call, normalizer: Normalizer, program: MaskProgram, tensors: tupl
         return _dense_mass(call, normalizer, program, tensors)
     second = replace(call, mask_tensors=tensors, options=replace(call.options, mask_program=program))
     parts = zip(_split(call, normalizer), split(second), strict=True)
-    found = [_dense_mass(part, known, program, other.mask_tensors) for (part, known), other in parts]
-    return torch.cat([normalizer.sum[:, :, :0], *found], dim=2)
+    results = [_dense_mass(part, known, program, other.mask_tensors) for (part, known), other in parts]
+    return torch.cat([normalizer.sum[:, :, :0], *results], dim=2)
 
 
 def received(call: Call, normalizer: Normalizer, row_weights: Tensor | None) -> Tensor:
@@ -52,8 +52,8 @@ def received(call: Call, normalizer: Normalizer, row_weights: Tensor | None) -> 
     given: Sequence[Tensor | None] = [None] * call.sequences
     if row_weights is not None:
         given = row_weights.split(call.query_offsets.diff().tolist(), dim=2)
-    found = [_dense_received(*part, weights) for part, weights in zip(_split(call, normalizer), given, strict=True)]
-    return torch.cat([normalizer.sum[:, :, :0], *found], dim=2)
+    results = [_dense_received(*part, weights) for part, weights in zip(_split(call, normalizer), given, strict=True)]
+    return torch.cat([normalizer.sum[:, :, :0], *results], dim=2)
 
 
 def pool(
@@ -62,12 +62,12 @@ def pool(
     if call.query_offsets is None:
         return _dense_pool(call, normalizer, pooling, query_edges, key_edges)
     parts = enumerate(_split(call, normalizer))
-    found = [_dense_pool(*part, pooling, query_edges[at, None], key_edges[at, None]) for at, part in parts]
+    results = [_dense_pool(*part, pooling, query_edges[at, None], key_edges[at, None]) for at, part in parts]
     sizes = (call.query.shape[1], query_edges.shape[1] - 1, key_edges.shape[1] - 1)
-    cells = torch.cat([normalizer.sum.new_zeros((0, *sizes)), *(cells for cells, _ in found)])
+    cells = torch.cat([normalizer.sum.new_zeros((0, *sizes)), *(cells for cells, _ in results)])
     if pooling == "sum":
         return cells, None
-    positions = [x for _, x in found if x is not None]
+    positions = [x for _, x in results if x is not None]
     return cells, torch.cat([query_edges.new_zeros((0, *sizes, 2)), *positions])
 
 
@@ -118,11 +118,11 @@ def _join_rows(parts: Sequence[RowStatistics]) -> RowStatistics:
 
 def _dense_mass(call: Call, normalizer: Normalizer, program: MaskProgram, tensors: tuple[Tensor, ...]) -> Tensor:
     queries, keys = call.query.shape[2], call.key.shape[2]
-    found = []
+    results = []
     for tile, weights_BHCK in _tiles_and_weights(call, normalizer):
         second_BHCK = visible(program, tensors, queries, keys, call.query.device, tile.rows)
-        found.append(torch.where(second_BHCK, weights_BHCK, 0.0).sum(-1))
-    return torch.cat(found, dim=2)
+        results.append(torch.where(second_BHCK, weights_BHCK, 0.0).sum(-1))
+    return torch.cat(results, dim=2)
 
 
 def _dense_received(call: Call, normalizer: Normalizer, row_weights: Tensor | None) -> Tensor:
@@ -149,17 +149,17 @@ def _dense_pool(
 
 def weights(call: Call, normalizer: Normalizer, selection: Selection, keys: Tensor) -> Tensor:
     some = _pick(normalizer, selection)
-    found = [some.sum.new_empty((*some.sum.shape[:2], 0, len(keys)))]
+    results = [some.sum.new_empty((*some.sum.shape[:2], 0, len(keys)))]
     for inside, tile in _selected(call, selection, keys):
-        found.append(tiles.weights(tile, Normalizer(*(x[:, :, inside] for x in some))))
-    return torch.cat(found, dim=2)
+        results.append(tiles.weights(tile, Normalizer(*(x[:, :, inside] for x in some))))
+    return torch.cat(results, dim=2)
 
 
 def scores(call: Call, selection: Selection, keys: Tensor) -> Tensor:
     """(sequences, heads, queries, keys): the scores s_ij of the selected rows, -inf where a key is hidden."""
     none = torch.empty(len(selection.sequences), len(selection.heads), 0, len(keys), device=keys.device)
-    found = [tile.scores.masked_fill(~tile.visible, -torch.inf) for _, tile in _selected(call, selection, keys)]
-    return torch.cat([none.to(compute_dtype(call.query.dtype)), *found], dim=2)
+    results = [tile.scores.masked_fill(~tile.visible, -torch.inf) for _, tile in _selected(call, selection, keys)]
+    return torch.cat([none.to(compute_dtype(call.query.dtype)), *results], dim=2)
 
 
 def _selected(call: Call, selection: Selection, keys: Tensor) -> Iterator[tuple[Tensor, Tile]]:
@@ -173,8 +173,8 @@ def _selected(call: Call, selection: Selection, keys: Tensor) -> Iterator[tuple[
         tile = tiles.tile(part, prepared, rows)
         inside = (selection.queries >= start) & (selection.queries < start + height)
         places = selection.queries[inside] - start
-        found, seen = (x[:, :, places][..., columns] for x in (tile.scores, tile.visible))
-        yield inside, Tile(selection.queries[inside], found, seen)
+        result, seen = (x[:, :, places][..., columns] for x in (tile.scores, tile.visible))
+        yield inside, Tile(selection.queries[inside], result, seen)
 
 
 def _each(function: Callable[..., Tensor], *parts: RowStatistics) -> RowStatistics:
@@ -256,8 +256,8 @@ def _ranges(edges_BI: Tensor, positions: Tensor) -> Tensor:
     """(B, n): the range r of each position, edges[b, r] <= position < edges[b, r + 1]; the number of ranges for positions
     outside all of them."""
     count = edges_BI.shape[1] - 1
-    found = torch.searchsorted(edges_BI, positions.expand(len(edges_BI), -1).contiguous(), right=True) - 1
-    return torch.where(found < 0, count, found)
+    result = torch.searchsorted(edges_BI, positions.expand(len(edges_BI), -1).contiguous(), right=True) - 1
+    return torch.where(result < 0, count, result)
 
 
 class MassCells:
@@ -310,8 +310,8 @@ class MaxCells:
         best_BHIJ, i_BHIJ = _largest(best_BHCJ, i_BHCJ, of_row, 2, self._best.shape[2])
         key_BHIJ = key_BHCJ.gather(2, i_BHIJ) if len(tile.rows) else i_BHIJ
         is_new = best_BHIJ > self._best  # of equal ones that of the earlier tile stays: its query is smaller
-        found = torch.stack((i_BHIJ + tile.rows[:1].sum(), key_BHIJ), dim=-1)
-        self._positions = torch.where(is_new[..., None], found, self._positions)
+        result = torch.stack((i_BHIJ + tile.rows[:1].sum(), key_BHIJ), dim=-1)
+        self._positions = torch.where(is_new[..., None], result, self._positions)
         self._best = torch.where(is_new, best_BHIJ, self._best)
 
     def finish(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

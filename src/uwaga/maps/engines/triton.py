@@ -134,8 +134,8 @@ def rows(call: Call, request: RowStatisticsRequest) -> RowStatistics:
         BLOCK_T=_power_of_two(top),
     )
     normalizer = Normalizer(maximum, total)
-    found = (None, None) if scores is None or positions is None else _sorted(scores, positions, normalizer)
-    return RowStatistics(normalizer, output, entropy, squares, distance, *found)
+    result = (None, None) if scores is None or positions is None else _sorted(scores, positions, normalizer)
+    return RowStatistics(normalizer, output, entropy, squares, distance, *result)
 
 
 def _sorted(scores: Tensor, positions: Tensor, normalizer: Normalizer) -> tuple[Tensor, Tensor]:
@@ -283,24 +283,24 @@ class _Launch:
 
     def _record(self, operation: object, tensors: tuple[Tensor, ...], sizes: tuple[int, ...]) -> tuple[int, ...]:
         """The numbers of a record; see RECORD of triton_kernels.py."""
-        found: tuple[int, ...]
+        result: tuple[int, ...]
         if isinstance(operation, Band):
             starts = None if operation.starts is None else tensors[operation.starts]
-            found = (operation.start_mode, operation.start, operation.low, operation.high, _address(starts))
+            result = (operation.start_mode, operation.start, operation.low, operation.high, _address(starts))
         elif isinstance(operation, Lengths):
-            found = (0, 0, 0, 0, _address(tensors[operation.lengths]))
+            result = (0, 0, 0, 0, _address(tensors[operation.lengths]))
         elif isinstance(operation, SameDocument):
             keys = tensors[operation.ids]
             queries = None if operation.query_ids is None else tensors[operation.query_ids]
             strides = (_batch_stride(keys), 0 if queries is None else _batch_stride(queries))
-            found = (0, 0, 0, 0, _address(keys), _address(queries), *strides)
+            result = (0, 0, 0, 0, _address(keys), _address(queries), *strides)
         elif isinstance(operation, Dense):
             bits = tensors[operation.bits].expand(sizes)
-            found = (0, 0, 0, 0, _address(bits), 0, *bits.stride())
+            result = (0, 0, 0, 0, _address(bits), 0, *bits.stride())
         else:
             assert isinstance(operation, And | Or)
-            found = ()
-        record = (operation.code, *found)
+            result = ()
+        record = (operation.code, *result)
         return (*record, *(0,) * (self.kernels.RECORD - len(record)))
 
     def rows(self, kernel: Any, chosen: Any, sequences: int, *arguments: object, **constants: int) -> None:

@@ -443,7 +443,7 @@ def second_mask(
     q = _load_query(x, b, h, i, inside, first_query, DOT, BLOCK_D)
     highest = tl.load(maximum + at, mask=inside, other=0.0)
     divisor = tl.load(total + at, mask=inside, other=1.0)
-    found = tl.zeros([BLOCK_M], tl.float64)
+    result = tl.zeros([BLOCK_M], tl.float64)
     first, last = tile * BLOCK_M, tl.minimum(tile * BLOCK_M + BLOCK_M, queries) - 1
     begin, end = _key_range(program, b, first, last, queries, keys, keys * 0, keys)
     begin, end = _key_range(second, b, first, last, queries, keys, begin, end)
@@ -457,8 +457,8 @@ def second_mask(
         if tl.max(tl.where(seen, 1, 0)) > 0:
             k = _load_key(x, b, h, j, is_key, first_key, DOT, BLOCK_D)
             scores, seen = _scores(x, q, k, b, h, i, j, seen, queries, keys)
-            found += tl.sum(_weights(scores, seen, highest, divisor), axis=1).to(tl.float64)
-    tl.store(out + at, found.to(tl.float32), mask=inside)
+            result += tl.sum(_weights(scores, seen, highest, divisor), axis=1).to(tl.float64)
+    tl.store(out + at, result.to(tl.float32), mask=inside)
 
 
 @triton.jit
@@ -484,7 +484,7 @@ def received_weights(
     j = tile * BLOCK_N + tl.arange(0, BLOCK_N)
     is_key = j < keys
     k = _load_key(x, b, h, j, is_key, first_key, DOT, BLOCK_D)
-    found = tl.zeros([BLOCK_N], tl.float64)
+    result = tl.zeros([BLOCK_N], tl.float64)
     last = tl.minimum(tile * BLOCK_N + BLOCK_N, keys) - 1
     begin, end = _query_range(program, b, tile * BLOCK_N, last, queries, keys)
     end = tl.where(last < tile * BLOCK_N, 0, tl.minimum(end, queries))
@@ -507,9 +507,9 @@ def received_weights(
             weights = _weights(scores, seen, highest, divisor)
             if row_weights is not None:
                 weights = tl.where(seen, w[:, None] * weights, 0.0)
-            found += tl.sum(weights, axis=0).to(tl.float64)
+            result += tl.sum(weights, axis=0).to(tl.float64)
     at = (_batch(x, b) * x.heads + h) * x.keys + first_key + j
-    tl.store(out + at, found.to(tl.float32), mask=is_key)
+    tl.store(out + at, result.to(tl.float32), mask=is_key)
 
 
 @triton.jit
@@ -594,8 +594,8 @@ def pooled_cells(
                     sums += tl.sum(tl.where(belongs, of_key[:, None], 0.0), axis=0).to(tl.float64)
     at = ((b * x.heads + h) * rows + row) * columns + cell
     if IS_MAX:
-        found = tl.where(best == _INFINITY, float("nan"), tl.maximum(best, 0.0))
-        tl.store(cells + at, found, mask=is_cell)
+        result = tl.where(best == _INFINITY, float("nan"), tl.maximum(best, 0.0))
+        tl.store(cells + at, result, mask=is_cell)
         tl.store(positions + at * 2, best_i.to(tl.int64), mask=is_cell)
         tl.store(positions + at * 2 + 1, best_j.to(tl.int64), mask=is_cell)
     else:

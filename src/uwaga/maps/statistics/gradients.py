@@ -30,8 +30,8 @@ def attach(statistic: str, value: Tensor, call: Call, row_weights: Tensor | None
     """
     if not _needs_graph(statistic, (*call.operands, row_weights)):
         return value
-    found: Tensor = _Statistic.apply(value, statistic, call.options, row_weights, *call.tensors)
-    return found
+    outputs: Tensor = _Statistic.apply(value, statistic, call.options, row_weights, *call.tensors)
+    return outputs
 
 
 def attach_weights(value: Tensor, call: Call, selection: Selection, keys: Tensor) -> Tensor:
@@ -42,8 +42,8 @@ def attach_weights(value: Tensor, call: Call, selection: Selection, keys: Tensor
     """
     if not _needs_graph("a weight", call.operands):
         return value
-    found: Tensor = _Weights.apply(value, call.options, selection, keys, *call.tensors)
-    return found
+    outputs: Tensor = _Weights.apply(value, call.options, selection, keys, *call.tensors)
+    return outputs
 
 
 def _needs_graph(what: str, inputs: Sequence[Tensor | None]) -> bool:
@@ -80,8 +80,8 @@ class _Weights(torch.autograd.Function):
             inputs = _needed(call.operands, needs)
             totals = [torch.zeros_like(x) for x in inputs]
             for inside, weights in _selected_weights(call, ctx.selection, ctx.keys):
-                found = _grad([weights], inputs, [grad[:, :, inside]], create_graph=creates)
-                totals = [total + more for total, more in zip(totals, found, strict=True)]
+                result = _grad([weights], inputs, [grad[:, :, inside]], create_graph=creates)
+                totals = [total + more for total, more in zip(totals, result, strict=True)]
         each = iter(totals)
         found_all = [next(each) if need else None for need in needs]
         return None, None, None, None, *found_all, *(None,) * (len(call.tensors) - len(found_all))
@@ -93,8 +93,8 @@ def _selected_weights(call: Call, selection: Selection, keys: Tensor) -> Iterato
     for start in tiles.starts(selection.queries, height):
         (tile,) = tiles.tiles(part, height, [start])
         inside = (selection.queries >= start) & (selection.queries < start + height)
-        found = tiles.weights(tile, tiles.normalizer(part, tile))
-        yield inside, found[:, :, selection.queries[inside] - start][..., keys]
+        result = tiles.weights(tile, tiles.normalizer(part, tile))
+        yield inside, result[:, :, selection.queries[inside] - start][..., keys]
 
 
 class _Statistic(torch.autograd.Function):
@@ -113,8 +113,8 @@ class _Statistic(torch.autograd.Function):
         needs = (*ctx.needs_input_grad[4:10], ctx.needs_input_grad[3])
         compute = _differentiate if torch.is_grad_enabled() else _accumulate
         with without_autocast(grad.device):
-            found = compute(ctx.statistic, Call.of(tensors, ctx.options), row_weights, grad, needs)
-        return None, None, None, found[-1], *found[:-1], *(None,) * (len(tensors) - 6)
+            result = compute(ctx.statistic, Call.of(tensors, ctx.options), row_weights, grad, needs)
+        return None, None, None, result[-1], *result[:-1], *(None,) * (len(tensors) - 6)
 
 
 class _Part(NamedTuple):
@@ -135,8 +135,8 @@ def _differentiate(
         for tile in tiles.tiles(part.call, tiles.height(part.call)):
             outputs.append(_of_tile(statistic, part.call, tile, part.row_weights))
             grads.append(_grad_of_tile(statistic, part.grad, tile))
-    found = iter(_grad(outputs, inputs, grads, create_graph=True))
-    return [next(found) if needed else None for needed in needs]
+    result = iter(_grad(outputs, inputs, grads, create_graph=True))
+    return [next(result) if needed else None for needed in needs]
 
 
 def _accumulate(
@@ -164,8 +164,8 @@ def _add(statistic: str, part: _Part, needs: Sequence[bool], totals: list[Tensor
         for at in range(0, max(call.query.shape[2], 1), height):
             (tile,) = tiles.tiles(call, height, [at])  # its graph is freed before the next tile
             output = _of_tile(statistic, call, tile, leaves[-1])
-            found = _grad([output], inputs, [_grad_of_tile(statistic, part.grad, tile)])
-            for total, gradient in zip(totals, found, strict=True):
+            result = _grad([output], inputs, [_grad_of_tile(statistic, part.grad, tile)])
+            for total, gradient in zip(totals, result, strict=True):
                 total.add_(gradient)
 
 

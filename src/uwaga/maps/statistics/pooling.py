@@ -36,11 +36,11 @@ def bin_edges(
     if given.shape[-1:] == (0,) or not _fits(given.shape[:-1], batch) or given.dim() == 0:
         want = "(n+1,)" if not batch else f"(n+1,) or {(*batch, 'n+1')}".replace("'", "")
         raise ValueError(f"{where}: edges of {name} must be {want}, not {tuple(given.shape)}")
-    found = given.expand(*batch, given.shape[-1]).reshape(len(sizes_B), -1)
-    if bool((found.diff() < 0).any()):
+    result = given.expand(*batch, given.shape[-1]).reshape(len(sizes_B), -1)
+    if bool((result.diff() < 0).any()):
         raise ValueError(f"{where}: edges of {name} must be ascending, not {given.tolist()}")
-    _check_inside(found, sizes_B, f"{where}: edges of {name}")
-    return found.contiguous()
+    _check_inside(result, sizes_B, f"{where}: edges of {name}")
+    return result.contiguous()
 
 
 def span_bounds(given: Spans, sizes_B: Tensor, batch: tuple[int, ...], name: str) -> Tensor:
@@ -53,11 +53,11 @@ def span_bounds(given: Spans, sizes_B: Tensor, batch: tuple[int, ...], name: str
     pairs = _integers(given, sizes_B, rule)
     if pairs.dim() < 2 or pairs.shape[-1] != 2 or not _fits(pairs.shape[:-2], batch):
         raise ValueError(f"{rule}, (S, 2), not of the shape {tuple(pairs.shape)}")
-    found = pairs.expand(*batch, *pairs.shape[-2:]).reshape(len(sizes_B), *pairs.shape[-2:])
-    if bool((found[..., 1] < found[..., 0]).any()):
+    result = pairs.expand(*batch, *pairs.shape[-2:]).reshape(len(sizes_B), *pairs.shape[-2:])
+    if bool((result[..., 1] < result[..., 0]).any()):
         raise ValueError(f"{rule} with start <= stop, not {pairs.tolist()}")
-    _check_inside(found.flatten(1), sizes_B, f"AttentionMap.between: {name}")
-    return found
+    _check_inside(result.flatten(1), sizes_B, f"AttentionMap.between: {name}")
+    return result
 
 
 def span_edges(spans_BS2: Tensor) -> Tensor:
@@ -87,12 +87,12 @@ def _members(spans_BS2: Tensor, edges_BP: Tensor) -> Tensor:
 
 def _integers(given: object, like: Tensor, rule: str) -> Tensor:
     try:
-        found = torch.as_tensor(given, device=like.device)
+        result = torch.as_tensor(given, device=like.device)
     except (TypeError, ValueError, RuntimeError):  # not numbers, or lists of different lengths
         raise ValueError(f"{rule}, not {given!r}") from None
-    if found.numel() and (found.dtype.is_floating_point or found.dtype == torch.bool):
-        raise ValueError(f"{rule}, of integers, not {found.dtype}")
-    return found.long()
+    if result.numel() and (result.dtype.is_floating_point or result.dtype == torch.bool):
+        raise ValueError(f"{rule}, of integers, not {result.dtype}")
+    return result.long()
 
 
 def _fits(shape: tuple[int, ...], batch: tuple[int, ...]) -> bool:

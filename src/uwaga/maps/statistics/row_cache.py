@@ -69,8 +69,8 @@ class RowCache:
         missing = selection.queries[~is_known]
         if len(missing):
             place = (b[:, None, None], h[:, None], missing)
-            found = self._run(RowStatisticsRequest(selection=selection._replace(queries=missing)))
-            for kept, new in zip(self._normalizer, found.normalizer, strict=True):
+            output = self._run(RowStatisticsRequest(selection=selection._replace(queries=missing)))
+            for kept, new in zip(self._normalizer, output.normalizer, strict=True):
                 kept[place] = new[place]
             self._known[place] = True
         return self._normalizer
@@ -93,14 +93,14 @@ class RowCache:
             self._found["max logit"] = _max_logit(rows.normalizer)
         if self.known is None:  # a known normalizer is not replaced, so that weights keep their bits
             self._normalizer, self._known = rows.normalizer, None
-        found = {
+        result = {
             "entropy": rows.entropy,
             "squares": rows.squares,
             _distance_key(request.distance): rows.distance,
             "top": rows.top_weights,
             "top positions": rows.top_positions,
         }
-        self._found |= {name: x for name, x in found.items() if x is not None}
+        self._found |= {name: x for name, x in result.items() if x is not None}
 
     def entropy(self) -> Tensor:
         """(B, H, Q): see `RowStatistics`."""

@@ -171,8 +171,8 @@ class Names:
         bare = {name.removeprefix(self.prefix) for name in names}
         # Not by `classifier`: the same name is used for sequences and for tokens.
         shown = {name for name in ("pooled", "masked_lm", "next_sentence") if name in self.heads}
-        found = {name for name in shown if any(row.theirs in bare for row in self.heads[name])}
-        return tuple(name for name in OUTPUTS if name in found.union(of_architecture))
+        results = {name for name in shown if any(row.theirs in bare for row in self.heads[name])}
+        return tuple(name for name in OUTPUTS if name in results.union(of_architecture))
 
 
 def _roberta(stem: str) -> Names:
@@ -245,17 +245,17 @@ NAMES = {
 }
 
 
-def read_config(found: Mapping[str, Any], where: str, names: Set[str]) -> BertConfig:
+def read_config(config: Mapping[str, Any], where: str, names: Set[str]) -> BertConfig:
     """The configuration from a config.json; `outputs` follow from its architecture and from the names of the weights."""
-    model_type = found["model_type"]
-    read = config_json.read(found, where, keys=KEYS[model_type], only=_ONLY, harmless=_HARMLESS)
+    model_type = config["model_type"]
+    read = config_json.read(config, where, keys=KEYS[model_type], only=_ONLY, harmless=_HARMLESS)
     given = read.settings
     given["activation"] = read_activation(given["activation"])
     if given["classifier_dropout"] is None:
         given["classifier_dropout"] = given["dropout"]
     if model_type == "distilbert":
         given["type_vocab_size"] = 0
-    given |= {"outputs": _outputs(NAMES[model_type], found, where, names), "labels": _labels(found, where)}
+    given |= {"outputs": _outputs(NAMES[model_type], config, where, names), "labels": _labels(config, where)}
     try:
         return BertConfig(model_type=model_type, kept=read.kept, **given)
     except ValueError as error:
@@ -277,8 +277,8 @@ def write_config(config: BertConfig) -> dict[str, object]:
     }
 
 
-def _outputs(names: Names, found: Mapping[str, Any], where: str, stored: Set[str]) -> tuple[str, ...]:
-    architectures = found.get("architectures") or [None]
+def _outputs(names: Names, config: Mapping[str, Any], where: str, stored: Set[str]) -> tuple[str, ...]:
+    architectures = config.get("architectures") or [None]
     if not isinstance(architectures, list) or len(architectures) > 1:
         raise CheckpointError(
             f"{where}: architectures must be a list of one name, not {printable(repr(architectures))}"
@@ -291,11 +291,11 @@ def _outputs(names: Names, found: Mapping[str, Any], where: str, stored: Set[str
     return names.outputs(architectures[0], stored)
 
 
-def _labels(found: Mapping[str, Any], where: str) -> tuple[str, ...]:
+def _labels(config: Mapping[str, Any], where: str) -> tuple[str, ...]:
     """The names of the classes by index; the defaults of transformers where there are none."""
-    labels = found.get("id2label")
+    labels = config.get("id2label")
     if labels is None:
-        number = found.get("num_labels", 2)
+        number = config.get("num_labels", 2)
         if not _CLASSES.accepts(number):
             raise CheckpointError(f"{where}: num_labels must be {_CLASSES.words}, not {printable(repr(number))}")
         labels = {str(n): f"LABEL_{n}" for n in range(number)}

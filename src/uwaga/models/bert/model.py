@@ -97,11 +97,11 @@ class BertModel(nn.Module):
         self._check(ids, token_types)
         mask = token_ids.padding_mask(_NAME, ids, lengths, attention_mask)
         encoded = self._encode(self.embeddings(ids, token_types), mask, output_hidden_states)
-        found = self._heads(encoded.last, wanted, attention_mask)
+        result = self._heads(encoded.last, wanted, attention_mask)
         return BertOutput(
             last_hidden_state=encoded.last,
             hidden_states=encoded.states,
-            **{name: found[name] for name in wanted},
+            **{name: result[name] for name in wanted},
         )
 
     def _encode(self, x: Operand, mask: Mask | Tensor | None, states: bool) -> StackOutput:
@@ -112,22 +112,22 @@ class BertModel(nn.Module):
 
     def _heads(self, hidden: Operand, wanted: Collection[str], attention_mask: Tensor | None) -> dict[str, Any]:
         """The wanted outputs by name, and those that they are computed from."""
-        found: dict[str, Any] = {}
+        results: dict[str, Any] = {}
         if {"pooled", "next_sentence", "sequence"} & set(wanted):
             first_BM = _first_tokens(hidden, attention_mask)
             pooled_BM = None if self.pooler is None else self.pooler(first_BM)
-            found["pooled"] = pooled_BM
+            results["pooled"] = pooled_BM
         if "masked_lm" in wanted and self.masked_lm is not None:
-            found["masked_lm"] = map_values(
+            results["masked_lm"] = map_values(
                 partial(self.masked_lm, embedding_VM=self.embeddings.token_embedding.weight), hidden
             )
         if "next_sentence" in wanted and self.next_sentence is not None and pooled_BM is not None:
-            found["next_sentence"] = apply_linear(self.next_sentence, pooled_BM)
+            results["next_sentence"] = apply_linear(self.next_sentence, pooled_BM)
         if "sequence" in wanted and self.sequence is not None:
-            found["sequence"] = self.sequence(first_BM, pooled_BM)
+            results["sequence"] = self.sequence(first_BM, pooled_BM)
         if "tokens" in wanted and self.tokens is not None:
-            found["tokens"] = map_values(self.tokens, hidden)
-        return found
+            results["tokens"] = map_values(self.tokens, hidden)
+        return results
 
     def _wanted(self, outputs: Collection[str] | None) -> Collection[str]:
         if outputs is None:

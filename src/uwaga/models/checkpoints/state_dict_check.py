@@ -39,21 +39,21 @@ def match(table: Table, weights: Weights, ours: Mapping[str, Tensor]) -> Matched
     """
     rows = table.rows()
     assert {name for row in rows for name in row.ours} == ours.keys(), "the table and the model disagree"
-    found, lines = _canonical(table, weights)
+    result, lines = _canonical(table, weights)
     known = {row.theirs for row in rows} | table.tied.keys() | table.unread.keys()
     shapes = {row.theirs: _shape(row, ours) for row in rows}
     shapes |= {second: shapes[first] for second, first in table.tied.items()}
-    lines += [("missing", f"{name} {shapes[row.theirs]}") for name, row in table.saved() if row.theirs not in found]
-    lines += [("unexpected", _described(weights, name)) for bare, name in found.items() if bare not in known]
-    lines += _wrong_shapes_and_dtypes(weights, found, shapes)
+    lines += [("missing", f"{name} {shapes[row.theirs]}") for name, row in table.saved() if row.theirs not in result]
+    lines += [("unexpected", _described(weights, name)) for bare, name in result.items() if bare not in known]
+    lines += _wrong_shapes_and_dtypes(weights, result, shapes)
     _raise(weights, lines)
     return Matched(
         weights=weights,
-        rows=tuple((found[row.theirs], row) for row in rows),
+        rows=tuple((result[row.theirs], row) for row in rows),
         tied=tuple(
-            (found[second], found[first])
+            (result[second], result[first])
             for second, first in table.tied.items()
-            if second in found and found[second] != found[first]
+            if second in result and result[second] != result[first]
         ),
     )
 
@@ -92,17 +92,17 @@ def write(table: Table, ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def _canonical(table: Table, weights: Weights) -> tuple[dict[str, str], Lines]:
     """The file's names by the table's names, and a line for every weight with two names. A tied weight may have any one of its names, as
     in transformers, which reads whichever is there."""
-    found: dict[str, str] = {}
+    results: dict[str, str] = {}
     lines: Lines = []
     for name in weights.stored:
         bare = table.canonical(name)
-        if bare in found:
-            lines.append(("duplicate", f"{_described(weights, name)} is also {printable(found[bare])}"))
-        found.setdefault(bare, name)
+        if bare in results:
+            lines.append(("duplicate", f"{_described(weights, name)} is also {printable(results[bare])}"))
+        results.setdefault(bare, name)
     for second, first in table.tied.items():
-        if second in found:
-            found.setdefault(first, found[second])
-    return found, lines
+        if second in results:
+            results.setdefault(first, results[second])
+    return results, lines
 
 
 def _shape(row: WeightMapping, ours: Mapping[str, Tensor]) -> tuple[int, ...]:
@@ -111,18 +111,18 @@ def _shape(row: WeightMapping, ours: Mapping[str, Tensor]) -> tuple[int, ...]:
 
 
 def _wrong_shapes_and_dtypes(
-    weights: Weights, found: Mapping[str, str], shapes: Mapping[str, tuple[int, ...]]
+    weights: Weights, result: Mapping[str, str], shapes: Mapping[str, tuple[int, ...]]
 ) -> Iterable:
     for bare, shape in shapes.items():
-        if bare not in found:
+        if bare not in result:
             continue
-        stored = weights.stored[found[bare]]
+        stored = weights.stored[result[bare]]
         if stored.shape != shape:
-            yield "wrong shape", f"{_described(weights, found[bare])} must be {shape}"
+            yield "wrong shape", f"{_described(weights, result[bare])} must be {shape}"
         if stored.dtype not in FLOATING:
             yield (
                 "wrong dtype",
-                f"{_described(weights, found[bare])} is {stored.dtype}, not a floating dtype of weights",
+                f"{_described(weights, result[bare])} is {stored.dtype}, not a floating dtype of weights",
             )
 
 

@@ -85,20 +85,20 @@ def beam_search(decoding: Decoding, options: GenerationOptions) -> Ragged:
     device, count, beams = decoding.first.values.device, len(decoding.first), options.num_beams
     tokens_RT = torch.zeros(count, options.max_new_tokens, dtype=torch.int64, device=device)
     length_R = torch.zeros(count, dtype=torch.int64, device=device)
-    rows, found = torch.arange(count, device=device), Beams(count, options, device)
+    rows, result = torch.arange(count, device=device), Beams(count, options, device)
     # The prompts are read once; the first reordering of the cache copies them to the beams.
     logits_RWV, width = decoding.first_logits()[:, None].expand(-1, beams, -1), 1
     while True:
-        beam_RW = found.advance(logits_RWV)
-        continues = found.continues()
-        tokens_RT[rows[~continues]], length_R[rows[~continues]] = (x[~continues] for x in found.best())
+        beam_RW = result.advance(logits_RWV)
+        continues = result.continues()
+        tokens_RT[rows[~continues]], length_R[rows[~continues]] = (x[~continues] for x in result.best())
         if not bool(continues.any()):
             return Ragged.from_padded(tokens_RT, length_R)
         first_R1 = torch.arange(len(rows), device=device)[:, None] * width
         decoding.reorder((first_R1 + beam_RW.clamp(max=width - 1))[continues].flatten())
-        found.keep(continues)
+        result.keep(continues)
         rows, width = rows[continues], beams
-        logits_RWV = decoding.next_logits(found.running_RWT[:, :, found.step - 1].flatten()).unflatten(0, (-1, beams))
+        logits_RWV = decoding.next_logits(result.running_RWT[:, :, result.step - 1].flatten()).unflatten(0, (-1, beams))
 
 
 def _taken(text_RWT: Tensor, beam_RC: Tensor) -> Tensor:

@@ -171,10 +171,10 @@ def _pad_token_id(given: int | None, prompts: Ids, options: GenerationOptions, m
     return options.eos_token_ids[0] if options.eos_token_ids else 0
 
 
-def _check_id(name: str, found: object, model: Generator) -> None:
-    if type(found) is not int or not 0 <= found < model.config.output_vocab_size:
+def _check_id(name: str, value: object, model: Generator) -> None:
+    if type(value) is not int or not 0 <= value < model.config.output_vocab_size:
         raise ValueError(
-            f"generate: {name} must be an id from 0 to {model.config.output_vocab_size - 1}, not {found!r}"
+            f"generate: {name} must be an id from 0 to {model.config.output_vocab_size - 1}, not {value!r}"
         )
 
 
@@ -193,12 +193,12 @@ def _pack(prompts: Ids, lengths: Tensor | None, model: Generator) -> Ragged:
     """(N,) ids of all prompts, checked."""
     if lengths is not None and not isinstance(prompts, Tensor):
         raise ValueError("generate: lengths need prompts that are a padded tensor (R, T)")
-    found = _as_ragged(prompts, lengths, _device(model))
-    token_ids.check_ids("generate", "prompts", found, model.config.vocab_size)
-    empty = (found.lengths == 0).nonzero().flatten().tolist()
+    result = _as_ragged(prompts, lengths, _device(model))
+    token_ids.check_ids("generate", "prompts", result, model.config.vocab_size)
+    empty = (result.lengths == 0).nonzero().flatten().tolist()
     if empty:
         raise ValueError(f"generate: prompt {empty[0]} is empty")
-    return found.with_values(found.values.long())
+    return result.with_values(result.values.long())
 
 
 def _device(model: Generator) -> torch.device:

@@ -76,10 +76,10 @@ _UNREAD = {
 }
 
 
-def read_config(found: Mapping[str, Any], where: str, names: Set[str]) -> T5Config:
+def read_config(config: Mapping[str, Any], where: str, names: Set[str]) -> T5Config:
     """The configuration from a config.json; whether there is a decoder and an untied head follows from the names of the weights."""
-    model_type = found["model_type"]
-    read = config_json.read(found, where, keys=_KEYS if model_type == "t5" else _MT5, only=_ONLY, harmless=_HARMLESS)
+    model_type = config["model_type"]
+    read = config_json.read(config, where, keys=_KEYS if model_type == "t5" else _MT5, only=_ONLY, harmless=_HARMLESS)
     given = read.settings
     given["activation"], given["gated"] = _PROJECTIONS[given["activation"]]
     given["eos_token_ids"] = read_eos_token_id(given["eos_token_ids"])

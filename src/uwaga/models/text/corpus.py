@@ -283,12 +283,12 @@ def json_object(line: Line) -> dict[str, object]:
     """The JSON object of a line. Raises DataError."""
     text = _text(line)
     try:
-        found = untrusted.parse_json(text, strict=False)
+        parsed = untrusted.parse_json(text, strict=False)
     except (ValueError, RecursionError) as error:
         raise DataError(f"{line.place}: is not JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise DataError(f"{line.place}: must be a JSON object, not {type(found).__name__}")
-    return found
+    if not isinstance(parsed, dict):
+        raise DataError(f"{line.place}: must be a JSON object, not {type(parsed).__name__}")
+    return parsed
 
 
 def _text(line: Line) -> str:
@@ -303,13 +303,13 @@ def _text_of_line(line: Line) -> tuple[str, None]:
 
 def parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[Record]:
     """The rows of a parquet file, with these columns as far as it has them. Raises DataError."""
-    found = _parquet(path, columns)
-    if not found.count:
+    result = _parquet(path, columns)
+    if not result.count:
         raise DataError(f"{path}: is empty")
     # So that the message about a missing column lists all columns of the file.
-    others = {} if set(columns) <= set(found.names) else dict.fromkeys(found.names)
-    for number, (place, row) in enumerate(found.rows(_PARQUET_ROWS), start=1):
-        yield Record(place, {**others, **row}, number / found.count)
+    others = {} if set(columns) <= set(result.names) else dict.fromkeys(result.names)
+    for number, (place, row) in enumerate(result.rows(_PARQUET_ROWS), start=1):
+        yield Record(place, {**others, **row}, number / result.count)
 
 
 def text_field(place: str, fields: dict[str, object], name: str) -> str:
@@ -328,20 +328,20 @@ def text_field(place: str, fields: dict[str, object], name: str) -> str:
 def _id(place: str, fields: dict[str, object], name: str | None) -> str | None:
     if not name:
         return None
-    found = _field(place, fields, name)
-    if not isinstance(found, str | int) or isinstance(found, bool):
-        kind = type(found).__name__
+    result = _field(place, fields, name)
+    if not isinstance(result, str | int) or isinstance(result, bool):
+        kind = type(result).__name__
         raise DataError(f"{place}: field {name!r} must be a string or a whole number, not {kind}")
-    return str(found)
+    return str(result)
 
 
 def _field(place: str, fields: dict[str, object], name: str) -> object:
     if name not in fields:
         raise DataError(f"{place}: there is no field {name!r}; the fields are {', '.join(map(repr, fields)) or 'none'}")
-    found = fields[name]
-    if isinstance(found, DataError):  # a value of parquet that cannot be read
-        raise found
-    return found
+    result = fields[name]
+    if isinstance(result, DataError):  # a value of parquet that cannot be read
+        raise result
+    return result
 
 
 def _paragraphs(path: Path) -> Iterator[Document]:

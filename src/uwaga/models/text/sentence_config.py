@@ -109,7 +109,7 @@ def fingerprint(*folders: Path) -> str:
     with cached_sha256() as sha256:
         for folder in dict.fromkeys(folders):
             excluded = {folder / name for name in _NOT_FINGERPRINTED}
-            for path in sorted({found for pattern in _FINGERPRINTED for found in folder.glob(pattern)} - excluded):
+            for path in sorted({each for pattern in _FINGERPRINTED for each in folder.glob(pattern)} - excluded):
                 try:
                     # Weights have no limit here: their header is compared with their size when they are loaded.
                     digest = sha256(path, untrusted.TOKENIZER_BYTES if path.suffix == ".json" else None)

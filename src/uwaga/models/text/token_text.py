@@ -73,14 +73,16 @@ def token_text(tokens: Sequence[str], source: Written | None = None) -> TokenTex
     """
     special = [SPECIAL_TOKEN.fullmatch(token) is not None for token in tokens]
     decode = _decoder(tokens)
-    found = [(token, False) if is_special else decode(token) for token, is_special in zip(tokens, special, strict=True)]
+    results = [
+        (token, False) if is_special else decode(token) for token, is_special in zip(tokens, special, strict=True)
+    ]
     if source is not None:
-        rows = zip(tokens, found, special, _from_source(source), strict=True)
-        found = [
+        rows = zip(tokens, results, special, _from_source(source), strict=True)
+        results = [
             own if is_special else read or (_decode_bytes(token)[0], True) for token, own, is_special, read in rows
         ]
-    glued = [is_glued or at == 0 for at, (_, is_glued) in enumerate(found)]
-    labels = [label if len(label) <= _MAX_LABEL else f"{label[: _MAX_LABEL - 1]}…" for label, _ in found]
+    glued = [is_glued or at == 0 for at, (_, is_glued) in enumerate(results)]
+    labels = [label if len(label) <= _MAX_LABEL else f"{label[: _MAX_LABEL - 1]}…" for label, _ in results]
     starts = _starts(labels, glued, special)
     if source is None:
         return TokenText(labels, glued, special, starts)
@@ -89,26 +91,26 @@ def token_text(tokens: Sequence[str], source: Written | None = None) -> TokenTex
 
 def _from_source(source: Written) -> list[tuple[str, bool] | None]:
     """For each token its characters and whether no space precedes them; None where an earlier token has them."""
-    found: list[tuple[str, bool] | None] = []
+    results: list[tuple[str, bool] | None] = []
     done = 0  # characters that tokens so far stand for
     for start, end in source.offsets:
         begin = max(start, done)
         letters = source.text[begin:end]
         if not letters:
-            found.append(None)
+            results.append(None)
             continue
         is_glued = begin == done and not letters[0].isspace()
         # A space belongs to the gap; what is nothing but space, such as a newline, is itself.
-        found.append((letters.lstrip(" ") or letters, is_glued or not letters.strip(" ")))
+        results.append((letters.lstrip(" ") or letters, is_glued or not letters.strip(" ")))
         done = max(done, end)
-    return found
+    return results
 
 
 def word_boundaries(text: str) -> list[int]:
     """The word boundaries of a text by the rules of Unicode (UAX 29): ascending, with its start and its end."""
     import regex
 
-    return [found.start() for found in regex.finditer(r"(?w)\b", text)]
+    return [match.start() for match in regex.finditer(r"(?w)\b", text)]
 
 
 def split_words(text: str) -> list[str]:
@@ -128,14 +130,14 @@ def split_words(text: str) -> list[str]:
 
 def _breaks(source: Written) -> dict[int, int]:
     """The newlines between tokens, by the token after them."""
-    found = {}
+    results = {}
     done = 0
     for at, (start, end) in enumerate(source.offsets):
         lines = source.text.count("\n", done, max(start, done))
         if lines and done:
-            found[at] = lines
+            results[at] = lines
         done = max(done, end)
-    return found
+    return results
 
 
 def word_ranges(tokens: TokenText) -> list[tuple[int, int]]:

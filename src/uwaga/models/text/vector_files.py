@@ -183,13 +183,13 @@ class VectorFile:
     def _first_with_rows(self) -> "pyarrow.Table":
         """Raises VectorsError: every document was left out."""
         tables = map(self._read, map(self._shard, range(len(self.finished))))
-        found = next((table for table in tables if len(table)), None)
-        if found is None:
+        result = next((table for table in tables if len(table)), None)
+        if result is None:
             count = sum(shard.documents for shard in self.finished)
             skipped = self._skipped(0)
             reason = f"; the first, {skipped[0].place}: {skipped[0].reason}" if skipped else ""
             raise VectorsError(f"none of {count:,} documents can be encoded{reason}")
-        return found
+        return result
 
     def _skipped(self, index: int) -> list[Skipped]:
         """The documents of a shard that were left out."""
@@ -246,11 +246,11 @@ def _checksum_path(shard: Path) -> Path:
 
 def _checked(shard: Path) -> bytes:
     """The bytes of a shard. Raises OSError, and ValueError where they are not those of its SHA-256."""
-    found = re.fullmatch(rb"([0-9]{1,15}) ([0-9a-f]{64})\n", untrusted.read_file(_checksum_path(shard), 81))
-    if found is None:
+    match = re.fullmatch(rb"([0-9]{1,15}) ([0-9a-f]{64})\n", untrusted.read_file(_checksum_path(shard), 81))
+    if match is None:
         raise ValueError(f"{_checksum_path(shard).name} has no size and SHA-256")
-    content = untrusted.read_file(shard, int(found[1]))
-    if hashlib.sha256(content).hexdigest().encode() != found[2]:
+    content = untrusted.read_file(shard, int(match[1]))
+    if hashlib.sha256(content).hexdigest().encode() != match[2]:
         raise ValueError("its SHA-256 is another than when it was written")
     return content
 
@@ -300,10 +300,10 @@ def _width(path: Path, schema: "pyarrow.Schema") -> int:
     import pyarrow as pa
 
     index = schema.get_field_index("vector")
-    found = schema.field(index).type if index >= 0 else None
-    if not isinstance(found, pa.FixedSizeListType) or not pa.types.is_float32(found.value_type):
-        raise VectorsError(f"{path}: the column 'vector' must hold lists of float32, not {found}")
-    return int(found.list_size)
+    result = schema.field(index).type if index >= 0 else None
+    if not isinstance(result, pa.FixedSizeListType) or not pa.types.is_float32(result.value_type):
+        raise VectorsError(f"{path}: the column 'vector' must hold lists of float32, not {result}")
+    return int(result.list_size)
 
 
 def _metadata(schema: "pyarrow.Schema") -> Any:
@@ -317,14 +317,14 @@ def _metadata(schema: "pyarrow.Schema") -> Any:
 def _settings(path: Path) -> dict[str, object]:
     """settings.json of a folder of shards. Raises VectorsError."""
     try:
-        found = untrusted.parse_json(untrusted.read_file(path, untrusted.JSON_BYTES))
+        parsed = untrusted.parse_json(untrusted.read_file(path, untrusted.JSON_BYTES))
     except OSError as error:
         raise VectorsError(f"{path} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
         raise VectorsError(f"{path} is not valid JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise VectorsError(f"{path} must hold a JSON object, not {type(found).__name__}")
-    return found
+    if not isinstance(parsed, dict):
+        raise VectorsError(f"{path} must hold a JSON object, not {type(parsed).__name__}")
+    return parsed
 
 
 def digest_of_shards(shards: Sequence[Shard]) -> str:

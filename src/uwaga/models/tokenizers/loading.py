@@ -113,7 +113,7 @@ class Tokenizer:
         characters that belong to no token at all. Raises CheckpointError as `encode`.
         """
         (encoding,) = self.encode([text], with_offsets=True)
-        found = [
+        results = [
             text[start:stop]
             for number, (start, stop) in zip(encoding.ids, encoding.offsets, strict=True)
             if number == self._unknown_id
@@ -122,8 +122,8 @@ class Tokenizer:
             # Alone: where a character is left out, the library's offsets of those after it are wrong.
             letters = [each for each in dict.fromkeys(text) if each.isprintable() and not each.isspace()]
             alone = self.encode(letters, with_offsets=False)
-            found += [letter for letter, tokens in zip(letters, alone, strict=True) if not len(tokens)]
-        return sorted(set(found), key=text.find)
+            results += [letter for letter, tokens in zip(letters, alone, strict=True) if not len(tokens)]
+        return sorted(set(results), key=text.find)
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Token ids to text. Raises CheckpointError as `encode`."""
@@ -178,17 +178,17 @@ def encode_prefixes(tokenizer: Tokenizer, texts: Sequence[str], *, max_tokens: i
     """
     if not tokenizer.splits_at_spaces:
         return tokenizer.encode(texts, with_offsets=True)
-    found: dict[int, Encoding] = {}
+    results: dict[int, Encoding] = {}
     wanted, length = list(range(len(texts))), max_tokens * _CHARACTERS_PER_TOKEN
     while wanted:
         ends = {number: _prefix_end(texts[number], length) for number in wanted}
         prefixes = [texts[number][: ends[number]] for number in wanted]
-        found.update(zip(wanted, tokenizer.encode(prefixes, with_offsets=True), strict=True))
+        results.update(zip(wanted, tokenizer.encode(prefixes, with_offsets=True), strict=True))
         wanted = [
-            number for number in wanted if ends[number] < len(texts[number]) and len(found[number]) <= max_tokens
+            number for number in wanted if ends[number] < len(texts[number]) and len(results[number]) <= max_tokens
         ]  # fmt: skip
         length *= _GROWTH
-    return [found[number] for number in range(len(texts))]
+    return [results[number] for number in range(len(texts))]
 
 
 def _prefix_end(text: str, length: int) -> int:
@@ -282,13 +282,13 @@ def _check_fit(backend: Backend, path: Path, *sizes: str, has_ids: bool) -> None
         token, expected = _content(named.get(name)), config.get(f"{name}_id")
         if token is None:
             continue
-        found = backend.token_to_id(token)
-        if found is None:
+        result = backend.token_to_id(token)
+        if result is None:
             raise CheckpointError(
                 f"{where}: the {name} {printable(token)!r} of {settings.name} is not in its vocabulary"
             )
-        if has_ids and isinstance(expected, int) and found != expected:
-            raise CheckpointError(f"{where}: its {name} {printable(token)!r} is token {found}, not {expected}")
+        if has_ids and isinstance(expected, int) and result != expected:
+            raise CheckpointError(f"{where}: its {name} {printable(token)!r} is token {result}, not {expected}")
 
 
 def _content(token: object) -> str | None:

@@ -63,8 +63,8 @@ class SpecialTokens:
 
 def special_token_ids(backend: Backend, names: Mapping[str, str]) -> SpecialTokens:
     """The ids of special tokens with these names, by role."""
-    found = {role: backend.token_to_id(name) for role, name in names.items()}
-    return SpecialTokens(**found)
+    by_role = {role: backend.token_to_id(name) for role, name in names.items()}
+    return SpecialTokens(**by_role)
 
 
 def read_special_tokens(backend: Backend, folder: Path, objective: str, *, settings: str) -> SpecialTokens:
@@ -76,16 +76,16 @@ def read_special_tokens(backend: Backend, folder: Path, objective: str, *, setti
     for file in ("special_tokens_map.json", settings):
         named |= json_files.optional(folder / file) or {}
     config = json_files.optional(folder / "config.json") or {}
-    found = {
+    by_role = {
         role: _token_id(backend, named, config, keys)
         for role, keys in _KEYS.items()
         if role in SPECIAL_TOKENS[objective]
     }
     for role in _REQUIRED[objective]:
-        if found[role] is None:
+        if by_role[role] is None:
             keys = " or ".join(_KEYS[role])
             raise ConfigError(f"{folder}: the tokenizer has no {keys}, which a {objective} needs")
-    return SpecialTokens(**found)
+    return SpecialTokens(**by_role)
 
 
 def _named_tokens(backend: Backend, special: SpecialTokens, objective: str) -> dict[str, str]:
@@ -102,8 +102,8 @@ def _token_id(
     for key in keys:
         token = named.get(key)
         token = token.get("content") if isinstance(token, dict) else token
-        if isinstance(token, str) and (found := backend.token_to_id(token)) is not None:
-            return int(found)
+        if isinstance(token, str) and (result := backend.token_to_id(token)) is not None:
+            return int(result)
         number = config.get(f"{key}_id")
         if type(number) is int and 0 <= number < 2**31 and backend.id_to_token(number) is not None:
             return number
@@ -168,8 +168,8 @@ class TextTokenizer:
         """(T_r,) int64 for each text; texts should not be much longer than those that `parts` yields."""
         if self._is_by_character:
             return [self._of_characters(text) for text in texts]
-        found = self._checked.encode(texts, with_offsets=False)
-        return [np.array(each.ids, np.int64) for each in found]
+        result = self._checked.encode(texts, with_offsets=False)
+        return [np.array(each.ids, np.int64) for each in result]
 
     def parts(self, pieces: Iterable[str]) -> Iterator[str]:
         """The same text cut into other pieces, such that their tokens joined are those of the text.

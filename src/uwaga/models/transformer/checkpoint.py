@@ -83,30 +83,32 @@ _UNREAD = {f"model.{stack}.embed_positions.weight": "sinusoidal positions are co
 _ROW = WeightLayout(read=lambda x: (x[0],), write=lambda parts: parts[0][None])
 
 
-def read_config(found: Mapping[str, Any], where: str, names: Set[str]) -> TransformerConfig:
+def read_config(config: Mapping[str, Any], where: str, names: Set[str]) -> TransformerConfig:
     """The configuration from a config.json."""
     try:
-        return _read_marian(found, where) if found["model_type"] == "marian" else _read_own(found, where)
+        return _read_marian(config, where) if config["model_type"] == "marian" else _read_own(config, where)
     except ValueError as error:
         raise error if isinstance(error, CheckpointError) else CheckpointError(f"{where}: {error}") from error
 
 
-def _read_marian(found: Mapping[str, Any], where: str) -> TransformerConfig:
-    read = config_json.read(found, where, keys=_KEYS, only=_ONLY, harmless=_HARMLESS)
+def _read_marian(config: Mapping[str, Any], where: str) -> TransformerConfig:
+    read = config_json.read(config, where, keys=_KEYS, only=_ONLY, harmless=_HARMLESS)
     given = read.settings
     given["activation"] = read_activation(given["activation"])
     given["eos_token_ids"] = read_eos_token_id(given["eos_token_ids"])
-    is_shared = found.get("share_encoder_decoder_embeddings", True)
+    is_shared = config.get("share_encoder_decoder_embeddings", True)
     given["decoder_vocab_size"] = None if is_shared else given["decoder_vocab_size"] or given["vocab_size"]
     return TransformerConfig(sinusoid_layout="halves", lm_head_bias=True, kept=read.kept, **given)
 
 
-def _read_own(found: Mapping[str, Any], where: str) -> TransformerConfig:
+def _read_own(config: Mapping[str, Any], where: str) -> TransformerConfig:
     defaults = {each.name: each.default for each in fields(TransformerConfig)}
     keys = {name: key._replace(default=defaults[name]) for name, key in _OWN.items()}
-    if isinstance(found.get("alibi_slopes"), list):  # JSON has no tuples
-        found = {**found, "alibi_slopes": tuple(found["alibi_slopes"])}
-    read = config_json.read(found, where, keys=keys | {"eos_token_ids": Key("eos_token_ids", EOS_TOKEN_ID, 0)}, only={})
+    if isinstance(config.get("alibi_slopes"), list):  # JSON has no tuples
+        config = {**config, "alibi_slopes": tuple(config["alibi_slopes"])}
+    read = config_json.read(
+        config, where, keys=keys | {"eos_token_ids": Key("eos_token_ids", EOS_TOKEN_ID, 0)}, only={}
+    )
     return TransformerConfig(
         kept=read.kept, **(read.settings | {"eos_token_ids": read_eos_token_id(read.settings["eos_token_ids"])})
     )

@@ -200,13 +200,13 @@ class Transformer(nn.Module):
         return AlibiBias(torch.tensor(slopes, dtype=torch.float32, device=self.token_embedding.weight.device))
 
     def _output(self, encoded: StackOutput | None, decoded: StackOutput | None) -> TransformerOutput:
-        found = TransformerOutput()
+        result = TransformerOutput()
         if encoded is not None:
-            found = found._replace(memory=encoded.last, encoder_hidden_states=encoded.states)
+            result = result._replace(memory=encoded.last, encoder_hidden_states=encoded.states)
         if decoded is None:
-            return found
+            return result
         logits = map_values(self.logits, decoded.last)
-        return found._replace(last_hidden_state=decoded.last, logits=logits, hidden_states=decoded.states)
+        return result._replace(last_hidden_state=decoded.last, logits=logits, hidden_states=decoded.states)
 
 
 def _layer(config: TransformerConfig) -> LayerSpec:

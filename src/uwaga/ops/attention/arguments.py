@@ -228,13 +228,13 @@ def _extras(
         if isinstance(bias, Tensor):
             extras = extras._replace(bias=shape.per_score("bias", bias.resolve_neg()))
         else:
-            found = relative_bias.over(bias, shape, compute_dtype(q.dtype), q.device)
+            result = relative_bias.over(bias, shape, compute_dtype(q.dtype), q.device)
             extras = extras._replace(
-                relative=found.vector,
-                relative_starts=found.starts,
-                relative_zero=found.zero,
-                relative_start_mode=found.start_mode,
-                relative_start=found.start,
+                relative=result.vector,
+                relative_starts=result.starts,
+                relative_zero=result.zero,
+                relative_start_mode=result.start_mode,
+                relative_start=result.start,
             )
     if sinks is not None:
         _check_sinks(sinks, shape, q)

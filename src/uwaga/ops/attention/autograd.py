@@ -137,11 +137,11 @@ def _backward(ctx: Any, grad_output: Tensor | None, grad_lse: Tensor | None, *, 
     needs = ctx.needs_input_grad[2:8]
     if create_graph:
         state = (grad_output, grad_lse, output, lse)
-        found = AttentionBackward.apply(ctx.options, ctx.engine, needs, *state, *tensors)
+        outputs = AttentionBackward.apply(ctx.options, ctx.engine, needs, *state, *tensors)
     else:
         call = Call.of(tensors, ctx.options)
-        found = _gradients(ctx.engine, call, output, lse, grad_output, grad_lse, needs)
-    return None, None, *found, *absent
+        outputs = _gradients(ctx.engine, call, output, lse, grad_output, grad_lse, needs)
+    return None, None, *outputs, *absent
 
 
 def _gradients(
@@ -158,8 +158,8 @@ def _gradients(
     # PyTorch runs an operator once per gradient of the batch.
     lse = call.query.new_empty(0) if lse is None else lse
     arguments = operators.flatten(call.tensors, call.options, engine)
-    found = torch.ops.uwaga.backward(grad_output, grad_lse, output, lse, list(needs), *arguments)
-    return tuple(x if needed else None for x, needed in zip(found, needs, strict=True))
+    result = torch.ops.uwaga.backward(grad_output, grad_lse, output, lse, list(needs), *arguments)
+    return tuple(x if needed else None for x, needed in zip(result, needs, strict=True))
 
 
 class AttentionBackward(torch.autograd.Function):
@@ -192,8 +192,8 @@ class AttentionBackward(torch.autograd.Function):
                 "attention: torch.func gives first derivatives only; torch.autograd.grad with create_graph gives second ones"
             )
         *tensors, grad_output, grad_lse = ctx.saved_tensors
-        found = gradients.double_backward(Call.of(tensors, ctx.options), grad_output, grad_lse, cotangents, ctx.needs)
-        return None, None, None, *found[6:], None, None, *found[:6], *(None,) * (len(tensors) - 6)
+        result = gradients.double_backward(Call.of(tensors, ctx.options), grad_output, grad_lse, cotangents, ctx.needs)
+        return None, None, None, *result[6:], None, None, *result[:6], *(None,) * (len(tensors) - 6)
 
     @staticmethod
     def vmap(
@@ -207,5 +207,5 @@ class AttentionBackward(torch.autograd.Function):
         size, batch = info.batch_size, vmap.batch_of(in_dims[7:], tensors[4:])
         state = vmap.lead_all(size, batch, in_dims[3:7], tensors[:4])
         folded = vmap.fold(size, in_dims[7:], tensors[4:], options, needs)
-        found = AttentionBackward.apply(options, engine, needs, *state, *folded)
-        return vmap.unfold_gradients(size, batch, in_dims[7:], tensors[4:], found)
+        outputs = AttentionBackward.apply(options, engine, needs, *state, *folded)
+        return vmap.unfold_gradients(size, batch, in_dims[7:], tensors[4:], outputs)

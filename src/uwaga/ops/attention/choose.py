@@ -109,8 +109,8 @@ def choice(call: Call, impl: str | None) -> Choice:
             reason += f"; {engine_table.dense_attention(call.query.dtype).why}"
     if engine in _COSTS and (cost := _COSTS[engine](call)) is not None:
         reason += f"; {cost}"
-    found = Choice(engine, reason, refused)
-    return found._replace(reason=reason + _other_bits(call, found, impl))
+    result = Choice(engine, reason, refused)
+    return result._replace(reason=reason + _other_bits(call, result, impl))
 
 
 def _order(call: Call) -> tuple[str, ...]:
@@ -127,13 +127,13 @@ def _order(call: Call) -> tuple[str, ...]:
     return (*dense, *(name for name in _ORDER if name not in dense))
 
 
-def _other_bits(call: Call, found: Choice, impl: str | None) -> str:
+def _other_bits(call: Call, choice: Choice, impl: str | None) -> str:
     """What the reason says beside the engine where not the native kernels compute a call on the CPU that they have dtypes for."""
-    if found.engine == "cpu" or call.query.device.type != "cpu" or call.query.dtype not in native_structs.DTYPES:
+    if choice.engine == "cpu" or call.query.device.type != "cpu" or call.query.dtype not in native_structs.DTYPES:
         return ""
-    if found.engine == "linear" and linear.has_batch_invariant_rows(call):
+    if choice.engine == "linear" and linear.has_batch_invariant_rows(call):
         return ""
-    if "cpu" in found.refused:
+    if "cpu" in choice.refused:
         return engine_table.other_bits(None)
     by_processor = impl is None and _is_by_processor(call)
     return engine_table.other_bits(

@@ -207,9 +207,9 @@ def _layout_of_mask(
             return None
     shapes, strides = (q.shape, k.shape, v.shape), (q.stride(), k.stride(), v.stride())
     asked = (q.dtype, shapes, strides, longest, options)
-    found = cached(mask, asked, offsets)
-    if found is not None:
-        return cast(PreparedCall, found)
+    result = cached(mask, asked, offsets)
+    if result is not None:
+        return cast(PreparedCall, result)
     scale, normalize, softcap, impl = options
     try:
         call = make_call(query, key, value, AttentionOptions(mask, None, scale, normalize, softcap), wants_lse=False)
@@ -325,8 +325,8 @@ def _record(
     layout: PreparedCall, dropout: float, seed: int, wants_lse: bool, q: Tensor, k: Tensor, v: Tensor, *offsets: Tensor
 ) -> tuple[Tensor, Tensor | None]:
     """`_forward`, recorded for autograd."""
-    found = _apply(layout, dropout, seed, wants_lse, q, k, v, *offsets)
-    return found if wants_lse else (found, None)
+    result = _apply(layout, dropout, seed, wants_lse, q, k, v, *offsets)
+    return result if wants_lse else (result, None)
 
 
 class PlainAttention(torch.autograd.Function):
@@ -366,8 +366,8 @@ class PlainAttention(torch.autograd.Function):
         if torch.is_grad_enabled() or is_transformed() or is_batch:
             needs = (needs_q, needs_k, needs_v, False, False, False)
             call = _general_call(layout, dropout, seed, q, k, v, offsets)
-            found = _differentiable_backward(call, needs, output, lse, grad_output, grad_lse)
-            return None, None, None, None, *found, *absent
+            result = _differentiable_backward(call, needs, output, lse, grad_output, grad_lse)
+            return None, None, None, None, *result, *absent
         problem, strides = layout.problem, (q.stride(), k.stride(), v.stride())
         if offsets or strides != layout.strides:  # saved-tensor hooks may return other strides
             both = (offsets[0], offsets[1]) if offsets else (None, None)
@@ -430,5 +430,5 @@ def _differentiable_backward(
         grad_output, output = packed(grad_output), packed(output)
         grad_lse, lse = (None if x is None else x.t()[None] for x in (grad_lse, lse))
     state = (grad_output, grad_lse, output, lse)
-    found = autograd.AttentionBackward.apply(call.options, "cpu", needs, *state, *call.tensors)[:3]
-    return [None if x is None else x[0].transpose(0, 1) for x in found] if is_ragged else list(found)
+    result = autograd.AttentionBackward.apply(call.options, "cpu", needs, *state, *call.tensors)[:3]
+    return [None if x is None else x[0].transpose(0, 1) for x in result] if is_ragged else list(result)

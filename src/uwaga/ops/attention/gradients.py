@@ -102,14 +102,14 @@ def _grad(
     wanted = [x for x, needed in zip(inputs, needs, strict=True) if needed and x is not None]
     live = [(y, w) for y, w in zip(outputs, weights, strict=True) if y.requires_grad]
     if not wanted or not live:
-        found = iter([torch.zeros_like(x) for x in wanted])
+        result = iter([torch.zeros_like(x) for x in wanted])
     else:
         ys, ws = zip(*live, strict=True)
         grads = torch.autograd.grad(
             ys, wanted, ws, create_graph=create_graph, allow_unused=True, materialize_grads=True
         )
-        found = iter(grads)
-    return tuple(next(found) if needed and x is not None else None for x, needed in zip(inputs, needs, strict=True))
+        result = iter(grads)
+    return tuple(next(result) if needed and x is not None else None for x, needed in zip(inputs, needs, strict=True))
 
 
 @contextmanager

@@ -43,14 +43,14 @@ def cached(mask: Mask, asked: object, offsets: Tensor | None) -> object | None:
     Raises:
         ValueError: lengths or starts that were overwritten since, and are now out of range.
     """
-    found: _Entry | None = getattr(mask, "cached_layout", None)
-    if found is None or found.asked != asked or found.offsets is not offsets or _memory(found.tensors) != found.memory:
+    value: _Entry | None = getattr(mask, "cached_layout", None)
+    if value is None or value.asked != asked or value.offsets is not offsets or _memory(value.tensors) != value.memory:
         return None
-    for lengths in found.lengths:
-        check_lengths(lengths, found.keys)
-    for starts in found.starts:
+    for lengths in value.lengths:
+        check_lengths(lengths, value.keys)
+    for starts in value.starts:
         check_starts(starts)
-    return found.kept
+    return value.kept
 
 
 def keep(
@@ -70,26 +70,26 @@ def keep(
         tensors = (*tensors, offsets)
     starts = tuple(read[x.starts] for x in program if isinstance(x, Band) and x.starts is not None)
     lengths = tuple(read[x.lengths] for x in program if isinstance(x, Lengths) and read[x.lengths].numel())
-    found = _Entry(asked, offsets, tensors, _memory(tensors), read, lengths, keys, starts, kept)
-    object.__setattr__(mask, "cached_layout", found)
+    result = _Entry(asked, offsets, tensors, _memory(tensors), read, lengths, keys, starts, kept)
+    object.__setattr__(mask, "cached_layout", result)
 
 
 def _tensors(mask: Mask) -> tuple[Tensor, ...] | None:
     """The tensors of a mask; None where a part of it is of an unknown type."""
     if type(mask) not in _PARTS:
         return None
-    found: tuple[Tensor, ...] = ()
+    result: tuple[Tensor, ...] = ()
     for part in (getattr(mask, name) for name in _PARTS[type(mask)]):
         if type(part) is Tensor:
-            found += (part,)
+            result += (part,)
         elif isinstance(part, Mask):
             inside = _tensors(part)
             if inside is None:
                 return None
-            found += inside
+            result += inside
         elif isinstance(part, Tensor):
             return None
-    return found
+    return result
 
 
 def _memory(tensors: tuple[Tensor, ...]) -> tuple[_Memory, ...]:

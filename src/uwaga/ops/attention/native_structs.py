@@ -156,9 +156,9 @@ def problem(call: Call) -> tuple[bytes, ctypes.Array[ctypes.c_char] | None]:
     query, key, value, options = call.query, call.key, call.value, call.options
     _check_sizes(call)
     heads, widths = (query.shape[1], key.shape[1]), (query.shape[3], value.shape[3])
-    found = packed_options(call)
+    result = packed_options(call)
     template = ProblemTemplate.of(
-        found,
+        result,
         (call.sequences, *heads, options.max_queries, options.max_keys, *widths),
         (query.shape[2], key.shape[2]),
         (call.query_offsets, call.key_offsets),
@@ -167,7 +167,7 @@ def problem(call: Call) -> tuple[bytes, ctypes.Array[ctypes.c_char] | None]:
     )
     template.check_dtypes(key, value)
     seed = 0 if call.seed is None else int(call.seed)
-    return template.pack(query, key, value, options.dropout, seed), found.mask
+    return template.pack(query, key, value, options.dropout, seed), result.mask
 
 
 def _check_sizes(call: Call) -> None:

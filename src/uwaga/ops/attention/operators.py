@@ -105,8 +105,8 @@ def _backward(
     call, engine = unflatten(arguments)
     if not call.options.softmax:  # empty tensors stand for the absent ones
         lse = grad_lse = None
-    found = gradients.backward(engine, call, output, lse, grad_output, grad_lse, needs)
-    return _present(call, found, call.operands)
+    result = gradients.backward(engine, call, output, lse, grad_output, grad_lse, needs)
+    return _present(call, result, call.operands)
 
 
 def _double_backward(
@@ -117,15 +117,15 @@ def _double_backward(
     *arguments: Any,
 ) -> tuple[Tensor, ...]:
     call, _ = unflatten(arguments)
-    found = gradients.double_backward(call, grad_output, grad_lse, tuple(cotangents), needs)
-    return _present(call, found, (*call.operands, grad_output, grad_lse))
+    result = gradients.double_backward(call, grad_output, grad_lse, tuple(cotangents), needs)
+    return _present(call, result, (*call.operands, grad_output, grad_lse))
 
 
-def _present(call: Call, found: Gradients, like: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
+def _present(call: Call, gradients: Gradients, like: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
     """Contiguous gradients; an empty tensor for each that is absent."""
     return tuple(
         call.query.new_empty(0) if x is None or y is None else _empty_like(y).copy_(x)
-        for x, y in zip(found, like, strict=True)
+        for x, y in zip(gradients, like, strict=True)
     )
 
 
@@ -192,8 +192,8 @@ def _forward_autograd(ctx: Any, grad_output: Tensor | None, grad_lse: Tensor | N
         return (*(None,) * 6, *nothing)
     if grad_output is None:
         grad_output = torch.zeros_like(output)
-    found = torch.ops.uwaga.backward(grad_output, grad_lse, output, lse, needs, *arguments)
-    return (*(x if needed else None for x, needed in zip(found, needs, strict=True)), *nothing)
+    result = torch.ops.uwaga.backward(grad_output, grad_lse, output, lse, needs, *arguments)
+    return (*(x if needed else None for x, needed in zip(result, needs, strict=True)), *nothing)
 
 
 def _backward_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -206,9 +206,9 @@ def _backward_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...
 def _backward_autograd(ctx: Any, *cotangents: Tensor | None) -> tuple[Any, ...]:
     grad_output, grad_lse, *tensors = ctx.saved_tensors
     arguments = (*tensors[:FIXED_TENSORS], tensors[FIXED_TENSORS:] or None, *ctx.numbers)
-    found = torch.ops.uwaga.double_backward(list(cotangents), grad_output, grad_lse, ctx.needs, *arguments)
+    result = torch.ops.uwaga.double_backward(list(cotangents), grad_output, grad_lse, ctx.needs, *arguments)
     like = (*tensors[:6], grad_output, grad_lse)
-    *of_operands, of_grad_output, of_grad_lse = (None if y is None else x for x, y in zip(found, like, strict=True))
+    *of_operands, of_grad_output, of_grad_lse = (None if y is None else x for x, y in zip(result, like, strict=True))
     return (
         of_grad_output,
         of_grad_lse,

@@ -133,12 +133,12 @@ def fingerprint(config: Config, files: SplitFiles) -> str:
 
 def _resolved(tokenizer: dict[str, Any]) -> dict[str, Any]:
     """Settings of a tokenizer and of its targets, with whole paths: ./a and a are one file."""
-    found = dict(tokenizer)
-    if found["path"] is not None:
-        found["path"] = str(Path(found["path"]).resolve())
-    if found.get("target") is not None:
-        found["target"] = _resolved(found["target"])
-    return found
+    result = dict(tokenizer)
+    if result["path"] is not None:
+        result["path"] = str(Path(result["path"]).resolve())
+    if result.get("target") is not None:
+        result["target"] = _resolved(result["target"])
+    return result
 
 
 def _file_state(path: Path) -> tuple[str, int, int]:
@@ -161,17 +161,17 @@ def _tokenizer_states(path: Path) -> list[tuple[str, int, int]]:
 def _read_metadata(path: Path) -> dict[str, Any]:
     """By the name of a token file. Raises DataError."""
     try:
-        found = json_files.read(path)
+        result = json_files.read(path)
     except CheckpointError as error:
         raise DataError(f"{error}; {remake_hint(path.parent)}") from error
-    for name, each in found.items():
+    for name, each in result.items():
         if not isinstance(each, dict) or not all(
             key in each and kind.accepts(each[key]) for key, kind in _METADATA.items()
         ):
             raise DataError(
                 f"{path}: {printable(name)} must have rows, tokens, dtype and sha256; {remake_hint(path.parent)}"
             )
-    return found
+    return result
 
 
 def _make(config: Config, files: SplitFiles, final: Path, listener: Listener) -> None:

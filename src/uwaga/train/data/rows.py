@@ -84,9 +84,9 @@ class RowSlices:
 
     def lengths(self) -> np.ndarray:
         """(R,) int64"""
-        found, has_rows = np.full(len(self), self._context, np.int64), self._lengths > 0
-        found[self._ends[has_rows] - 1] = (self._lengths[has_rows] - 1) % self._context + 1
-        return found
+        result, has_rows = np.full(len(self), self._context, np.int64), self._lengths > 0
+        result[self._ends[has_rows] - 1] = (self._lengths[has_rows] - 1) % self._context + 1
+        return result
 
     def locate(self, row: int) -> tuple[int, int, int]:
         """The document of a row, and its first and last + 1 token within it."""
@@ -109,8 +109,8 @@ class DocumentRows:
         return self._slices.lengths()
 
     def batch(self, epoch: int, rows: Sequence[int]) -> Batch:
-        found = [self._row(row) for row in rows]
-        return Batch(ids=ragged([x[:-1] for x in found]), decoder_ids=None, labels=labels([x[1:] for x in found]))
+        results = [self._row(row) for row in rows]
+        return Batch(ids=ragged([x[:-1] for x in results]), decoder_ids=None, labels=labels([x[1:] for x in results]))
 
     def _row(self, row: int) -> np.ndarray:
         document, start, stop = self._slices.locate(row)
@@ -142,8 +142,8 @@ class WindowRows:
             drawn = random_bits(len(self), "windows", self._seed, epoch) % np.uint64(len(self._tokens) - self._context)
             self._starts = {epoch: drawn.astype(np.int64)}
         starts = self._starts[epoch][list(rows)]
-        found = [self._tokens[start : start + self._context + 1].astype(np.int64) for start in starts]
-        return Batch(ids=ragged([x[:-1] for x in found]), decoder_ids=None, labels=labels([x[1:] for x in found]))
+        results = [self._tokens[start : start + self._context + 1].astype(np.int64) for start in starts]
+        return Batch(ids=ragged([x[:-1] for x in results]), decoder_ids=None, labels=labels([x[1:] for x in results]))
 
 
 class PairRows:

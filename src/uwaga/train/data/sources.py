@@ -91,16 +91,16 @@ def _download(url: str) -> bytes:
         raise DataError(f"{url}: only https:// and http:// are downloaded")
     try:
         with urllib.request.urlopen(url, timeout=_SECONDS) as reply:
-            found: bytes = reply.read(LARGEST + 1)
+            result: bytes = reply.read(LARGEST + 1)
     except urllib.error.HTTPError as error:
         error.close()  # it is the reply as well
         raise DataError(f"{url}: cannot be downloaded: {error.code} {error.reason}") from error
     except (OSError, HTTPException, ValueError) as error:
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
         raise DataError(f"{url}: cannot be downloaded: {reason}") from error
-    if len(found) > LARGEST:
+    if len(result) > LARGEST:
         raise DataError(f"{url}: is longer than {LARGEST:,} bytes")
-    return found
+    return result
 
 
 def _unpack(source: SourceConfig, packed: bytes) -> bytes:

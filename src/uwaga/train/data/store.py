@@ -136,14 +136,14 @@ def remake_hint(folder: Path) -> str:
 def _mapped(path: Path, kind: str, count: int) -> np.ndarray:
     expected = count * np.dtype(kind).itemsize
     try:
-        found = untrusted.stat_regular(path).st_size
+        result = untrusted.stat_regular(path).st_size
     except FileNotFoundError as error:
         what = f"is not there, and {expected} bytes were written"
         raise DataError(f"{path} {what}; {remake_hint(path.parent)}") from error
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}; {remake_hint(path.parent)}") from error
-    if found != expected:
-        what = f"has {found} bytes, and {expected} bytes were written"
+    if result != expected:
+        what = f"has {result} bytes, and {expected} bytes were written"
         raise DataError(f"{path} {what}; {remake_hint(path.parent)}")
     if not count:
         return np.empty(0, kind)  # an empty file cannot be mapped
@@ -177,8 +177,8 @@ class Answers:
 
 def questions(path: Path) -> Iterator[ReferencePair]:
     """Read what `Answers.write` wrote. Raises DataError."""
-    for place, found, _ in json_objects(path):
-        source, targets = found.get("source"), found.get("targets")
+    for place, value, _ in json_objects(path):
+        source, targets = value.get("source"), value.get("targets")
         if not isinstance(source, str) or not isinstance(targets, list) or not all(isinstance(x, str) for x in targets):
             raise DataError(f"{place}: must have a source and a list of targets; {remake_hint(path.parent)}")
         yield ReferencePair(source, tuple(targets))

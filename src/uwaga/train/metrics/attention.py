@@ -71,10 +71,10 @@ def summary(statistics: Sequence[HeadStatistics]) -> str:
 
 
 @torch.no_grad()
-def _statistics(name: str, found: AttentionMap) -> HeadStatistics:
-    found.prepare(entropy=True, topk=1)  # one pass for all statistics of rows
-    counted = has_visible_key(found)
-    values = (found.entropy(), found.entropy(normalize=True), found.sink().first_key)
+def _statistics(name: str, attention_map: AttentionMap) -> HeadStatistics:
+    attention_map.prepare(entropy=True, topk=1)  # one pass for all statistics of rows
+    counted = has_visible_key(attention_map)
+    values = (attention_map.entropy(), attention_map.entropy(normalize=True), attention_map.sink().first_key)
     return HeadStatistics(name, *([round(float(x), 6) for x in per_head(each, counted)] for each in values))
 
 

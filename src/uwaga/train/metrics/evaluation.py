@@ -53,10 +53,10 @@ def validation_loss(
         for batch in _batches_of_rank(data.evaluation_batches(tokens), world):
             inputs = objective_inputs(batch, world.device)
             with autocast():
-                found = objective(*inputs.arguments)
-            total += torch.stack((found.double(), found.new_full((), inputs.scored, dtype=torch.float64)))
-    found, labels = world.all_reduce_sum(total).tolist()
-    return float(found / max(labels, 1))
+                result = objective(*inputs.arguments)
+            total += torch.stack((result.double(), result.new_full((), inputs.scored, dtype=torch.float64)))
+    result, labels = world.all_reduce_sum(total).tolist()
+    return float(result / max(labels, 1))
 
 
 def _batches_of_rank(batches: Iterator[Batch], world: World) -> Iterator[Batch]:

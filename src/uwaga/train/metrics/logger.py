@@ -68,9 +68,9 @@ class MetricsLogger:
     def log_step(self, state: TrainingState, result: StepResult, tokens_per_second: float) -> None:
         """The loss of an optimizer step."""
         loss, norm = result.loss.item(), result.grad_norm.item()
-        found = {"loss": loss, "lr": result.lr, "grad_norm": norm, "tokens": state.tokens}
+        output = {"loss": loss, "lr": result.lr, "grad_norm": norm, "tokens": state.tokens}
         wall = {"seconds": round(state.seconds, 3), "tokens_per_second": round(tokens_per_second, 1)}
-        self._jsonl.write(state.step, "train", found, wall)
+        self._jsonl.write(state.step, "train", output, wall)
         self._scalars(state.step, {"train/loss": loss, "train/lr": result.lr, "train/grad_norm": norm})
         self._display.progress(state.step, loss, tokens_per_second)
 
@@ -83,15 +83,15 @@ class MetricsLogger:
         """Error rates of pairs, by a model with all its weights; all: of every source, else of about a thousand."""
         if self._error_rates is None:
             return
-        found = self._error_rates.evaluate(model, all=all)
-        phoneme, word = found.rates
+        reply = self._error_rates.evaluate(model, all=all)
+        phoneme, word = reply.rates
         self._jsonl.write(
-            step, "error_rates", {"phoneme_error_rate": phoneme, "word_error_rate": word, "words": found.words}
+            step, "error_rates", {"phoneme_error_rate": phoneme, "word_error_rate": word, "words": reply.words}
         )
         self._scalars(step, {"error_rates/phoneme": phoneme, "error_rates/word": word})
         self._display.message(
             f"step {step:,}: phoneme error rate {100 * phoneme:.2f} %, word error rate {100 * word:.2f} %, "
-            f"of {found.words:,} words"
+            f"of {reply.words:,} words"
         )
 
     def log_samples(self, step: int, model: nn.Module) -> None:
@@ -100,13 +100,13 @@ class MetricsLogger:
             self._display.message(f"step {step:,}: {format_sample(sample)}")
 
     def log_attention(self, step: int, model: nn.Module) -> None:
-        found = attention.measure(model, attention.first_rows(self._attention_batch))
-        self._jsonl.write(step, "attention", {"heads": attention.by_name(found)})
-        for each in found:
+        actual = attention.measure(model, attention.first_rows(self._attention_batch))
+        self._jsonl.write(step, "attention", {"heads": attention.by_name(actual)})
+        for each in actual:
             for name in ("entropy", "normalized_entropy", "sink"):
                 values = getattr(each, name)
                 self._scalars(step, {f"{name}/{each.name}.{head}": value for head, value in enumerate(values)})
-        self._display.message(f"step {step:,}: {attention.summary(found)}")
+        self._display.message(f"step {step:,}: {attention.summary(actual)}")
 
     def sync(self) -> int:
         """Sync metrics.jsonl to the disk; returns its size in bytes."""
@@ -139,12 +139,12 @@ class JsonlWriter:
     def __init__(self, out: Path, size: int = 0) -> None:
         path = out / METRICS_FILE
         try:
-            found = untrusted.stat_regular(path).st_size if os.path.lexists(path) else 0
+            output = untrusted.stat_regular(path).st_size if os.path.lexists(path) else 0
         except OSError as error:
             raise TrainingError(f"{path} cannot be read: {error.strerror}") from error
-        if found < size:
+        if output < size:
             raise TrainingError(
-                f"{path} has {found} bytes, and had {size} when the checkpoint was written: the metrics up to there are lost"
+                f"{path} has {output} bytes, and had {size} when the checkpoint was written: the metrics up to there are lost"
             )
         try:
             # Unbuffered: closing a file with a buffer fails on a full disk.
@@ -152,9 +152,9 @@ class JsonlWriter:
         except durable.PathConflictError as error:
             raise TrainingError(f"{path} {error.strerror}") from error
 
-    def write(self, step: int, kind: str, found: Mapping[str, Any], wall: Mapping[str, Any] | None = None) -> None:
+    def write(self, step: int, kind: str, fields: Mapping[str, Any], wall: Mapping[str, Any] | None = None) -> None:
         """Append a line, which other processes can read at once."""
-        line = {"step": step, "kind": kind, **found, **({} if wall is None else {"wall": wall})}
+        line = {"step": step, "kind": kind, **fields, **({} if wall is None else {"wall": wall})}
         left = memoryview((json.dumps(line, ensure_ascii=False) + "\n").encode())
         while left:
             left = left[self._file.write(left) or 0 :]
@@ -179,9 +179,9 @@ def read_losses(out: Path, kind: str) -> dict[int, float]:
     try:
         for place, text, *_ in untrusted.read_lines(out / METRICS_FILE):
             match _parsed(text):
-                case {"kind": str(found), "step": int(step), "loss": int() | float() as loss} if found == kind:
+                case {"kind": str(written), "step": int(step), "loss": int() | float() as loss} if written == kind:
                     losses[step] = loss
-                case {"kind": str(found)} if found != kind:
+                case {"kind": str(written)} if written != kind:
                     pass
                 case _:
                     raise TrainingError(f"{place}: is not a line of metrics")

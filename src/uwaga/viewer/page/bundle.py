@@ -122,16 +122,16 @@ def _ordered(folder: Path) -> list[_Module]:
         path = folder / name
         if not path.is_file():
             raise BundleError(f"{where}: module {name} does not exist")
-        found = _scan(name, path.read_text(encoding="utf-8"))
-        for each in found.imports:
+        result = _scan(name, path.read_text(encoding="utf-8"))
+        for each in result.imports:
             where = f"{name}:{each.line}"
             target = visit(_target(name, each.target, where), (*importers, name), where)
             for wanted in each.names:
                 if wanted not in target.exported:
                     raise BundleError(f"{where}: {target.name} does not export {wanted}")
-        modules[name] = found
-        done.append(found)
-        return found
+        modules[name] = result
+        done.append(result)
+        return result
 
     visit("main.js", (), str(folder))
     return done
@@ -170,16 +170,16 @@ def _styles(folder: Path) -> str:
     parts = []
     for name in names:
         text = (folder / name).read_text(encoding="utf-8")
-        for found in re.finditer(r"</style|@import|url\(\s*[\"']?(?!data:|#)", text, re.IGNORECASE):
-            line = text.count("\n", 0, found.start()) + 1
-            raise BundleError(f"{name}:{line}: {found[0]!r}: style sheets must not load anything or end their element")
+        for match in re.finditer(r"</style|@import|url\(\s*[\"']?(?!data:|#)", text, re.IGNORECASE):
+            line = text.count("\n", 0, match.start()) + 1
+            raise BundleError(f"{name}:{line}: {match[0]!r}: style sheets must not load anything or end their element")
         parts.append(f"/* {name} */\n{text.strip()}\n")
     return "\n".join(parts)
 
 
 def _files(folder: Path, *suffixes: str) -> list[Path]:
-    found = (path for path in folder.rglob("*") if path.suffix in suffixes)
-    return sorted(path for path in found if not set(path.relative_to(folder).parts) & set(_EXCLUDED))
+    result = (path for path in folder.rglob("*") if path.suffix in suffixes)
+    return sorted(path for path in result if not set(path.relative_to(folder).parts) & set(_EXCLUDED))
 
 
 def _scan(name: str, text: str) -> _Module:
@@ -199,8 +199,8 @@ class _Scanner:
 
     def module(self) -> _Module:
         self._refuse_dynamic()
-        for found in re.finditer(r"(?<![\w$.])(import|export)\b", self.flat):
-            (self._import if found[1] == "import" else self._export)(found.start())
+        for value in re.finditer(r"(?<![\w$.])(import|export)\b", self.flat):
+            (self._import if value[1] == "import" else self._export)(value.start())
         for at, name in self._declarations():
             if name in self.declared:
                 raise self._error(at, f"{name} is declared twice")
@@ -214,13 +214,13 @@ class _Scanner:
         )
 
     def _refuse_dynamic(self) -> None:
-        for found in re.finditer(r"\bimport\s*[(.]|\bawait\b", self.flat):
-            word = found[0].rstrip("(. ")
+        for match in re.finditer(r"\bimport\s*[(.]|\bawait\b", self.flat):
+            word = match[0].rstrip("(. ")
             raise self._error(
-                found.start(), f"{word} is not allowed at the top level, nor dynamic import or import.meta"
+                match.start(), f"{word} is not allowed at the top level, nor dynamic import or import.meta"
             )
-        for found in re.finditer(r"(?<![\w$.])import\s*\(|(?<![\w$])import\s*\.\s*meta\b", self.masked):
-            raise self._error(found.start(), "dynamic import and import.meta are not allowed")
+        for match in re.finditer(r"(?<![\w$.])import\s*\(|(?<![\w$])import\s*\.\s*meta\b", self.masked):
+            raise self._error(match.start(), "dynamic import and import.meta are not allowed")
 
     def _import(self, at: int) -> None:
         head = _IMPORT.match(self.masked, at)
@@ -241,22 +241,22 @@ class _Scanner:
     def _declarations(self) -> Iterator[tuple[int, str]]:
         """Offset and name of each top-level declaration."""
         flat = self.flat
-        for found in re.finditer(r"(?<![\w$.])(?:const|let|var)\s*[\[{]", flat):
-            raise self._error(found.start(), "destructuring is not allowed at the top level")
-        for found in re.finditer(rf"(?<![\w$.]){_DECLARED}", flat):
-            if found[1] is not None and _is_expression(flat, found.start()):
+        for result in re.finditer(r"(?<![\w$.])(?:const|let|var)\s*[\[{]", flat):
+            raise self._error(result.start(), "destructuring is not allowed at the top level")
+        for result in re.finditer(rf"(?<![\w$.]){_DECLARED}", flat):
+            if result[1] is not None and _is_expression(flat, result.start()):
                 continue
-            yield found.start(), found[1] or found[2]
-            if found[2] is not None:
-                yield from _others(flat, found.end())
+            yield result.start(), result[1] or result[2]
+            if result[2] is not None:
+                yield from _others(flat, result.end())
 
     def _code(self) -> str:
         """The text without what was cut; it can be put into an inline script element."""
         kept, place = [], 0
         for start, stop in sorted([*self.cuts, (len(self.text), len(self.text))]):
-            for found in re.finditer(r"</script|<!--", self.text[place:start], re.IGNORECASE):
+            for output in re.finditer(r"</script|<!--", self.text[place:start], re.IGNORECASE):
                 what = "would end the inline script element; split the string"
-                raise self._error(place + found.start(), f"{found[0]!r} {what}")
+                raise self._error(place + output.start(), f"{output[0]!r} {what}")
             kept.append(self.text[place:start])
             place = stop
         return "".join(kept).strip("\n") + "\n"
@@ -278,16 +278,16 @@ def _whole_lines(text: str, start: int, stop: int) -> tuple[int, int] | None:
 def _top_level(masked: str) -> str:
     """The text with blanks for what is inside of braces, brackets and parentheses; the outermost of these stay."""
     out, depth, place = [], 0, 0
-    for found in _BRACKET.finditer(masked):
-        opens, between = found[0] in "([{", masked[place : found.start()]
+    for match in _BRACKET.finditer(masked):
+        opens, between = match[0] in "([{", masked[place : match.start()]
         if not opens:
             out.append(between if depth == 0 else _NOT_A_LINE.sub(" ", between))
             depth = max(0, depth - 1)
-            out.append(found[0] if depth == 0 else " ")
+            out.append(match[0] if depth == 0 else " ")
         else:
-            out.append(between + found[0] if depth == 0 else _NOT_A_LINE.sub(" ", between) + " ")
+            out.append(between + match[0] if depth == 0 else _NOT_A_LINE.sub(" ", between) + " ")
             depth += 1
-        place = found.end()
+        place = match.end()
     rest = masked[place:]
     out.append(rest if depth == 0 else _NOT_A_LINE.sub(" ", rest))
     return "".join(out)
@@ -303,8 +303,8 @@ def _others(flat: str, start: int) -> Iterator[tuple[int, str]]:
     end = flat.find(";", start)
     following = _STATEMENT.search(flat, start)
     stop = min(end if end >= 0 else len(flat), following.start() if following else len(flat))
-    for found in _NEXT.finditer(flat, start, min(stop + 1, len(flat))):
-        yield found.start(1), found[1]
+    for match in _NEXT.finditer(flat, start, min(stop + 1, len(flat))):
+        yield match.start(1), match[1]
 
 
 class _Masked(NamedTuple):
@@ -329,11 +329,11 @@ class _Masker:
         self.in_template: list[bool] = []  # for every open brace: whether it opens a template's expression
 
     def read(self) -> None:
-        while found := _TOKENS.search(self.text, self.place):
-            self._keep(found.start())
-            kind, stop = found.lastgroup, found.end()
+        while match := _TOKENS.search(self.text, self.place):
+            self._keep(match.start())
+            kind, stop = match.lastgroup, match.end()
             if kind == "comment":
-                self.comments.append(found.span())
+                self.comments.append(match.span())
                 self._blank(stop)
             elif kind == "string":
                 self._quoted(stop)

@@ -302,8 +302,8 @@ def _statistics(about: Mapping[str, Any]) -> Iterator[_NewRequest]:
 
 def _predictions(about: Mapping[str, Any]) -> Iterator[_NewRequest]:
     """Those of the first tokens of each side, in the blocks that the page asks for."""
-    for side, found in about.get("predictions", {}).items():
-        for first in range(0, min(found["tokens"], _PREDICTED), MAX_PREDICTED):
+    for side, values in about.get("predictions", {}).items():
+        for first in range(0, min(values["tokens"], _PREDICTED), MAX_PREDICTED):
             yield {"ask": "predictions", "side": side, "first": first, "count": MAX_PREDICTED}
 
 
@@ -322,12 +322,12 @@ def _whole_maps(
     about: Mapping[str, Any], pooling: str, variant: Mapping[str, str]
 ) -> tuple[tuple[_NewRequest, ...], ...]:
     """Every head's whole map as one tile, in several sizes."""
-    found: list[tuple[_NewRequest, ...]] = []
+    results: list[tuple[_NewRequest, ...]] = []
     for cells in _CELLS:
         requests = tuple(_whole_map_tiles(about, pooling, variant, min(cells, about["tile"])))
-        if requests and requests not in found:
-            found.append(requests)
-    return tuple(found)
+        if requests and requests not in results:
+            results.append(requests)
+    return tuple(results)
 
 
 def _whole_map_tiles(

@@ -150,9 +150,9 @@ class HeadView:
 
     def read(self, rows: slice | Sequence[int], columns: slice | Sequence[int]) -> Tensor:
         """(rows, columns) float32 on the CPU; float64 is rounded."""
-        found = self.map[(*self.index, rows, columns)]
-        assert isinstance(found, Tensor)
-        return found.detach().to("cpu", torch.float32)
+        result = self.map[(*self.index, rows, columns)]
+        assert isinstance(result, Tensor)
+        return result.detach().to("cpu", torch.float32)
 
 
 class LayerSelection(NamedTuple):
@@ -175,8 +175,8 @@ class HeadResolver:
     @property
     def ids(self) -> list[str]:
         """The ids of the sides, and of their difference where they have maps of the same shape."""
-        found = [str(number) for number in range(len(self.view_model.sides))]
-        return [*found, DIFFERENCE] if self.maps(DIFFERENCE) else found
+        results = [str(number) for number in range(len(self.view_model.sides))]
+        return [*results, DIFFERENCE] if self.maps(DIFFERENCE) else results
 
     def maps(self, side: str) -> dict[MapName, WeightMap]:
         """Maps by kind and layer; of the difference, those of the first side that the second has in the same shape."""

@@ -91,20 +91,20 @@ class Labels:
 
 
 def _specials(axis: Axis) -> torch.Tensor:
-    found = torch.zeros(len(axis), dtype=torch.bool)
-    found[axis.specials] = True
-    return found
+    result = torch.zeros(len(axis), dtype=torch.bool)
+    result[axis.specials] = True
+    return result
 
 
-def _described(found: HeadLabel) -> dict[str, Any]:
+def _described(label: HeadLabel) -> dict[str, Any]:
     """As JSON, which has no NaN."""
     return {
-        "label": found.label,
-        "share": None if math.isnan(found.share) else found.share,
-        "least": LEAST.get(found.label),
-        "queries": found.queries,
-        "of": found.of,
-        "sink": found.sink,
-        "by_position": None if math.isnan(found.by_position) else found.by_position,
-        "key": found.key,
+        "label": label.label,
+        "share": None if math.isnan(label.share) else label.share,
+        "least": LEAST.get(label.label),
+        "queries": label.queries,
+        "of": label.of,
+        "sink": label.sink,
+        "by_position": None if math.isnan(label.by_position) else label.by_position,
+        "key": label.key,
     }

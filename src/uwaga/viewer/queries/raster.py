@@ -97,14 +97,14 @@ class ProgressiveRaster:
             self._add(wanted[at], self._pool_row(self._head_view.read(chosen[at].tolist(), self._shown)))
             yield at.stop / len(wanted)
 
-    def _add(self, ranges: NDArray[np.int64], found: NDArray[np.float64]) -> None:
+    def _add(self, ranges: NDArray[np.int64], values: NDArray[np.float64]) -> None:
         """Add the cells of one sampled query to each of some ranges."""
         self._sampled[ranges] += 1
         if self._how == "sum":
-            self._sum[ranges] += found
+            self._sum[ranges] += values
             self.cells[ranges] = self._sum[ranges] / self._sampled[ranges, None]
         else:
-            self._sum[ranges] = farther_from_zero(self._sum[ranges], found)
+            self._sum[ranges] = farther_from_zero(self._sum[ranges], values)
             self.cells[ranges] = self._sum[ranges]
 
     def _exact(self) -> Iterator[float]:
@@ -131,11 +131,11 @@ class ProgressiveRaster:
             if first > start:
                 yield (first - start) / (stop - start)
             last = self._head_view.stop(first, stop)
-            found = self._pooled(np.array([first, last]))[0]
+            output = self._pooled(np.array([first, last]))[0]
             cells = (
-                cells + found * ((last - first) / (stop - start))
+                cells + output * ((last - first) / (stop - start))
                 if self._how == "sum"
-                else farther_from_zero(cells, found)
+                else farther_from_zero(cells, output)
             )
             first = last
         self.cells[at] = cells
@@ -168,17 +168,17 @@ class ProgressiveRaster:
 
 def pool_columns(weights: NDArray[np.float32], edges: NDArray[np.int64], pooling: str) -> NDArray[np.float64]:
     """(rows, J): the sum, or the weight farthest from 0, between neighbouring edges; 0 for an empty range."""
-    found = np.zeros((len(weights), len(edges) - 1))
+    result = np.zeros((len(weights), len(edges) - 1))
     filled = np.flatnonzero(np.diff(edges))
     if not len(filled) or not len(weights):
-        return found
+        return result
     starts = edges[filled]
     if pooling == "sum":
-        found[:, filled] = np.add.reduceat(weights, starts, axis=1, dtype=np.float64)
+        result[:, filled] = np.add.reduceat(weights, starts, axis=1, dtype=np.float64)
     else:
         high, low = (function.reduceat(weights, starts, axis=1) for function in (np.maximum, np.minimum))
-        found[:, filled] = farther_from_zero(high, low)
-    return found
+        result[:, filled] = farther_from_zero(high, low)
+    return result
 
 
 def farther_from_zero(one: NDArray[Any], other: NDArray[Any]) -> NDArray[Any]:
@@ -188,11 +188,11 @@ def farther_from_zero(one: NDArray[Any], other: NDArray[Any]) -> NDArray[Any]:
 
 def _van_der_corput(turn: int) -> float:
     """The van der Corput sequence in base 2: 1/2, 1/4, 3/4, 1/8, ..., each far from those before it."""
-    found, step, number = 0.0, 0.5, turn + 1
+    result, step, number = 0.0, 0.5, turn + 1
     while number:
-        found += step * (number & 1)
+        result += step * (number & 1)
         step, number = step / 2, number >> 1
-    return found
+    return result
 
 
 class Block:
@@ -294,10 +294,10 @@ class Tile:
 
     def reply(self) -> Reply:
         """(I, J); NaN where nothing is known yet."""
-        found = self._raster
-        cells = found.weights if isinstance(found, Block) else found.cells
-        is_exact = found.complete == 1 if isinstance(found, Block) else found.is_exact
-        return Reply(meta={"complete": found.complete, "exact": is_exact}, arrays=(cells.copy(),))
+        result = self._raster
+        cells = result.weights if isinstance(result, Block) else result.cells
+        is_exact = result.complete == 1 if isinstance(result, Block) else result.is_exact
+        return Reply(meta={"complete": result.complete, "exact": is_exact}, arrays=(cells.copy(),))
 
 
 def _equal(size: int) -> NDArray[np.int64]:

@@ -90,11 +90,11 @@ class Statistics:
                 sums: dict[str, list[NDArray[np.float64]]] = {}
                 for part in self._sample(head_view, sums):
                     yield (number + part) / self._heads
-                found = {name: _mean(values) for name, values in sums.items()}
+                by_name = {name: _mean(values) for name, values in sums.items()}
             else:
                 assert head_view.attention is not None
-                found = self._exact(head_view.attention)
-            self._found.append({name: found[name] for name in found if not self._is_cross or name in _OF_CROSS})
+                by_name = self._exact(head_view.attention)
+            self._found.append({name: by_name[name] for name in by_name if not self._is_cross or name in _OF_CROSS})
             yield (number + 1) / self._heads
 
     def _exact(self, m: AttentionMap) -> dict[str, float]:
@@ -193,7 +193,7 @@ def of_rows(
     occurred = same.any(1)
     squares = (sizes**2).sum(1)
     has_previous = positions >= 1
-    found = {
+    result = {
         "entropy": entropy,
         "normalized_entropy": np.where(seen > 1, entropy / most, 0.0),
         "peak": sizes.max(1),
@@ -206,7 +206,7 @@ def of_rows(
         "duplicate_token": np.where(occurred, (weights * same).sum(1), np.nan),
         "induction": np.where(occurred, (weights * after).sum(1), np.nan),
     }
-    return {name: np.where(seen > 0, values, np.nan) for name, values in found.items()}
+    return {name: np.where(seen > 0, values, np.nan) for name, values in result.items()}
 
 
 def _mean(parts: list[NDArray[np.float64]]) -> float:

@@ -30,8 +30,8 @@ def entry(head_view: HeadView, query: int, key: int) -> Reply:
     score = lse = None
     visible = True
     if head_view.attention is not None:
-        found = float(torch.as_tensor(head_view.attention.scores[query, key]))
-        visible, score = found != -float("inf"), _number(found)
+        result = float(torch.as_tensor(head_view.attention.scores[query, key]))
+        visible, score = result != -float("inf"), _number(result)
         lse = _lse(head_view, query, row)
     meta = {
         "weight": _number(float(weight)),
@@ -103,9 +103,9 @@ class Between:
         cells = torch.zeros(1, 1, self._row_edges.shape[1] - 1, self._column_edges.shape[1] - 1)
         for (a, b), raster in zip(self._runs, self._rasters, strict=True):
             cells[0, 0, a:b] = torch.from_numpy(raster.cells)
-        found = pooling.span_means(cells, self._rows, self._row_edges, self._columns, self._column_edges)[0, 0]
+        result = pooling.span_means(cells, self._rows, self._row_edges, self._columns, self._column_edges)[0, 0]
         complete = sum(raster.complete for raster in self._rasters) / max(len(self._rasters), 1)
-        array: NDArray[np.float32] = found.float().numpy()
+        array: NDArray[np.float32] = result.float().numpy()
         return Reply(meta={"complete": complete if self._rasters else 1.0}, arrays=(array,))
 
 

@@ -59,15 +59,15 @@ class AccessControl:
 
     def refusal(self, headers: Headers) -> Refusal | None:
         """None for a request from this server's own page, from the address bar, or from a program that is not a browser."""
-        found: dict[bytes, list[str]] = {}
+        results: dict[bytes, list[str]] = {}
         for name, value in headers:
-            found.setdefault(name.lower(), []).append(value.decode("latin-1"))
-        host, origin = found.get(b"host", []), found.get(b"origin", [])
+            results.setdefault(name.lower(), []).append(value.decode("latin-1"))
+        host, origin = results.get(b"host", []), results.get(b"origin", [])
         if len(host) != 1 or host[0].lower() not in self._hosts:
             return Refusal(403, "forbidden: the Host header is not this server's address")
         if any(each.lower() not in self._origins for each in origin):
             return Refusal(403, "forbidden: the request comes from another origin")
-        if _is_cross_site({name: values[0] for name, values in found.items()}):
+        if _is_cross_site({name: values[0] for name, values in results.items()}):
             return Refusal(403, "forbidden: the request comes from another site")
         return None
 
@@ -93,15 +93,15 @@ class AccessControl:
     def exchange(self, code: str) -> bool:
         """Use a one-time code; whether it was valid. Raises CodeUsedError: it was used before."""
         with self._lock:
-            found = [each for each in self._codes if _same(code, each)]
-            if not found and any(_same(code, each) for each in self._used_codes):
+            result = [each for each in self._codes if _same(code, each)]
+            if not result and any(_same(code, each) for each in self._used_codes):
                 raise CodeUsedError
-            for each in found:
+            for each in result:
                 self._codes.remove(each)
                 self._used_codes.append(each)
-        for each in found:
+        for each in result:
             self._used(each)
-        return bool(found)
+        return bool(result)
 
 
 def _same(given: str, secret: str) -> bool:

@@ -390,11 +390,11 @@ def _states(node: _Node, tensors: Sequence[Tensor], queries: int, keys: int) -> 
     last_Y = (first_Y + _BLOCK).clamp(max=keys) - 1
     blocks = -(-queries // _BLOCK), len(first_Y)
 
-    def found(node: _Node) -> Tensor:
+    def state_of(node: _Node) -> Tensor:
         if isinstance(node, _Both):
-            return torch.minimum(found(node.left), found(node.right))
+            return torch.minimum(state_of(node.left), state_of(node.right))
         if isinstance(node, _Either):
-            return torch.maximum(found(node.left), found(node.right))
+            return torch.maximum(state_of(node.left), state_of(node.right))
         if isinstance(node, _Interval):
             (low_least, low_most), (high_least, high_most) = (
                 [x[:, None, :, None] for x in _ranges(tensors[at])] for at in (node.low, node.high)
@@ -418,7 +418,7 @@ def _states(node: _Node, tensors: Sequence[Tensor], queries: int, keys: int) -> 
                 whole = _blocks_of(whole, dimension).all(dimension + 1)
         return _state(some, whole)
 
-    states = found(node).expand(-1, -1, *blocks).clone()
+    states = state_of(node).expand(-1, -1, *blocks).clone()
     # A block with less than all its tokens is tested: the kernels leave nothing out of a full one.
     if queries % _BLOCK:
         states[:, :, -1].clamp_(max=_PARTIAL)
@@ -455,9 +455,9 @@ def _block_lists(states_BHXY: Tensor) -> tuple[Tensor | None, ...]:
             lists += [None] * 4
             continue
         for state in (_PARTIAL, _FULL):
-            found = states == state
-            order = found.to(torch.int8).argsort(dim=-1, descending=True, stable=True)
-            lists += [found.sum(-1, dtype=torch.int32).contiguous(), order.int().contiguous()]
+            result = states == state
+            order = result.to(torch.int8).argsort(dim=-1, descending=True, stable=True)
+            lists += [result.sum(-1, dtype=torch.int32).contiguous(), order.int().contiguous()]
     return tuple(lists)
 
 
@@ -615,8 +615,8 @@ def _read(element: _Element, tensors: Sequence[Tensor], b: Tensor, h: Tensor, q:
     if element.tokens is not None:
         row_Q, local_Q, local_K = tensors[element.tokens : element.tokens + 3]
         b, q, k = row_Q[q], local_Q[q], local_K[k]
-    found, at = tensors[element.at], {"b": b, "h": h, "q": q, "k": k}
-    return found[tuple(at[axis] for axis in element.axes)] if element.axes else found
+    result, at = tensors[element.at], {"b": b, "h": h, "q": q, "k": k}
+    return result[tuple(at[axis] for axis in element.axes)] if element.axes else result
 
 
 # The kernels.

@@ -69,11 +69,11 @@ def _reason_unavailable() -> str | None:
         return "this PyTorch was built without oneDNN"
     for overload, expected in _SCHEMAS.items():
         try:
-            found = str(_operator(overload)._schema)
+            result = str(_operator(overload)._schema)
         except AttributeError:
             return f"this PyTorch has no operator mkldnn::_linear_pointwise.{overload}"
-        if found != expected:
-            return f"the private operator of this PyTorch is {found}, and {expected} was expected"
+        if result != expected:
+            return f"the private operator of this PyTorch is {result}, and {expected} was expected"
     return None
 
 
@@ -94,8 +94,8 @@ def product(
     if a.dim() != 2:
         columns, depth = b.shape
         added = None if residual is None else residual.reshape(-1, columns)
-        found = product(a.reshape(-1, depth), b, bias=bias, activation=activation, residual=added)
-        return cast(Tensor, torch.ops.aten._unsafe_view.default(found, (*a.shape[:-1], columns)))
+        result = product(a.reshape(-1, depth), b, bias=bias, activation=activation, residual=added)
+        return cast(Tensor, torch.ops.aten._unsafe_view.default(result, (*a.shape[:-1], columns)))
     if a.shape[0] == 1:
         added = None if residual is None else residual.expand(2, -1)
         return product(a.expand(2, -1), b, bias=bias, activation=activation, residual=added)[:1].clone()
