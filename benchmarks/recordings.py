@@ -23,7 +23,7 @@ from uwaga.viewer.view_model import ViewModel
 
 HEADINGS = ("L", "H", "N", "D", "type", "Q and K MB", "file MB", "save s", "load s", "shown s", "same")
 QUESTION = {
-    "ask": "overview", "side": "0", "kind": "decoder", "layer": 0, "merge": "tokens", "specials": "show", "pooling": "sum"
+    "request": "overview", "side": "0", "kind": "decoder", "layer": 0, "merge": "tokens", "specials": "show", "pooling": "sum"
 }  # fmt: skip
 _T = TypeVar("_T")
 

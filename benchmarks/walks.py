@@ -84,10 +84,10 @@ def typed_text_to_tile(folder: Path) -> Walk:
 
     service = ViewService(ViewModel.empty(), runner=TextRunner(reader=load("bard", "float32")))
     with Walk() as walk:
-        run = service.answer({"ask": "run", "text": "To be", "second": None, "target": None, "edits": None})
+        run = service.answer({"request": "run", "text": "To be", "second": None, "target": None, "edits": None})
         tile = {"side": "0", "kind": "decoder", "layer": 0, "head": 0, "merge": "tokens", "specials": "show"}
         service.answer(
-            {"ask": "tile", "run": run.meta["run"], **tile, "pooling": "sum", "level": 0, "row": 0, "column": 0}
+            {"request": "tile", "run": run.meta["run"], **tile, "pooling": "sum", "level": 0, "row": 0, "column": 0}
         )
     return walk
 

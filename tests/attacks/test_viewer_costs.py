@@ -41,16 +41,16 @@ def service_of(tokens: list[str], heads: int = 1) -> ViewService:
 @pytest.mark.parametrize("ask", ["weights", "npz"])
 def test_few_columns_of_all_rows_are_still_all_rows(long_service: ViewService, ask: str) -> None:
     with pytest.raises(RequestError) as caught:
-        long_service.answer({"ask": ask, **WHERE, "rows": [0, LONG], "columns": [0, 10]})
+        long_service.answer({"request": ask, **WHERE, "rows": [0, LONG], "columns": [0, 10]})
     rule = "100000 rows exceed the limit of work per request: each row is normalised over all keys; request fewer rows"
     assert str(caught.value) == rule
 
 
 def test_a_text_without_spaces_is_no_word_of_a_hundred_thousand_tokens(long_service: ViewService) -> None:
     words = {"side": "0", "stack": "encoder", "merge": "words", "specials": "show", "first": 0, "count": 3}
-    result = long_service.answer({"ask": "items", **words})
+    result = long_service.answer({"request": "items", **words})
     assert result.arrays[0].tolist() == [[0, 1], [1, 33], [33, 65]]
-    row = long_service.answer({"ask": "row", **WHERE, "merge": "words", "query": 1}).arrays[0]
+    row = long_service.answer({"request": "row", **WHERE, "merge": "words", "query": 1}).arrays[0]
     assert row.sum() == pytest.approx(1, abs=1e-4)
 
 
@@ -61,7 +61,7 @@ def test_no_step_computes_more_than_its_share(long_service: ViewService, merge: 
     from uwaga.viewer.messages import RequestParser
 
     head_view = long_service._runs.queries(0)._resolver.head_view(
-        long_service._runs.queries(0)._resolver.selection(RequestParser({"ask": "row", "query": 0, **where})), 0
+        long_service._runs.queries(0)._resolver.selection(RequestParser({"request": "row", "query": 0, **where})), 0
     )
     first = 0
     for _ in range(20):
@@ -97,9 +97,9 @@ class _Heavy:
 def test_a_thousand_heads_are_not_begun_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("uwaga.viewer.queries.service._TIME_BUDGET", 0.0)
     service = service_of(["a"] * 8, heads=1000)
-    overview = {"ask": "overview", **WHERE, "pooling": "sum"}
+    overview = {"request": "overview", **WHERE, "pooling": "sum"}
     del overview["head"]
-    for request in (overview, {"ask": "statistics", "side": "0", "kind": "encoder", "layer": 0}):
+    for request in (overview, {"request": "statistics", "side": "0", "kind": "encoder", "layer": 0}):
         reply = service.answer(request)
         assert 0 < reply.meta["complete"] < 0.01
         assert len(service._runs.queries(0)._resolver._head_views) < 10
@@ -109,10 +109,10 @@ def test_a_token_of_a_million_letters_is_not_one_of_every_token() -> None:
     """NumPy's strings are all as long as the longest."""
     tokens = ["x" * 1_000_000, "a\0", *(f"t{number % 7}" for number in range(998))]
     service = service_of(tokens)
-    result = service.answer({"ask": "items", **_axis(), "first": 0, "count": 2}).meta["labels"]
+    result = service.answer({"request": "items", **_axis(), "first": 0, "count": 2}).meta["labels"]
     assert result == ["x" * 999 + "…", "a\0"]
-    assert service.answer({"ask": "statistics", "side": "0", "kind": "encoder", "layer": 0}).meta["complete"] == 1
-    reply = service.answer({"ask": "npz", **WHERE, "rows": [0, 1000], "columns": [0, 3]})
+    assert service.answer({"request": "statistics", "side": "0", "kind": "encoder", "layer": 0}).meta["complete"] == 1
+    reply = service.answer({"request": "npz", **WHERE, "rows": [0, 1000], "columns": [0, 3]})
     with np.load(io.BytesIO(reply.arrays[0].tobytes())) as file:
         assert file["query_tokens"].nbytes <= 1 << 26
         assert file["key_tokens"].tolist() == ["x" * 999 + "…", "a␀", "t0"]
@@ -126,7 +126,7 @@ def test_a_page_within_a_page() -> None:
     service = service_of(["a", "b"])
     for ask in ("page", "npz", "weights", "about", "none"):
         with pytest.raises(RequestError) as caught:
-            service.answer({"ask": "page", "exact": [{"ask": ask, "exact": []}]})
+            service.answer({"request": "page", "exact": [{"request": ask, "exact": []}]})
         assert str(caught.value).startswith("page: exact[0]: ")
 
 
@@ -136,7 +136,11 @@ def test_nesting_that_json_reads_and_messages_repeat(depth: int) -> None:
     for number in range(depth):
         nested = [nested] if number % 2 else {"side": nested}
     service = service_of(["a", "b"])
-    for request in ({"ask": nested}, {"ask": "row", **WHERE, "side": nested}, {"ask": "page", "exact": nested}):
+    for request in (
+        {"request": nested},
+        {"request": "row", **WHERE, "side": nested},
+        {"request": "page", "exact": nested},
+    ):
         with pytest.raises(RequestError) as caught:
             service.answer(request)
         assert len(str(caught.value)) < 200
@@ -150,14 +154,14 @@ def test_a_block_in_steps_leaves_others_their_turn(monkeypatch: pytest.MonkeyPat
     answered: list[Reply] = []
 
     def pause(seconds: float) -> None:
-        other = threading.Thread(target=lambda: answered.append(service.answer({"ask": "about"})), daemon=True)
+        other = threading.Thread(target=lambda: answered.append(service.answer({"request": "about"})), daemon=True)
         other.start()
         other.join(HANG)
         assert not other.is_alive()
 
     clock = SimpleNamespace(monotonic=time.monotonic, sleep=pause)
     monkeypatch.setattr("uwaga.viewer.queries.service.time", clock)
-    request = {"ask": "weights", **WHERE, "rows": [0, 10], "columns": [0, 10]}
+    request = {"request": "weights", **WHERE, "rows": [0, 10], "columns": [0, 10]}
     result = service.answer(request).arrays[0]
     assert len(answered) == 10
     np.testing.assert_allclose(result.sum(1), 1, rtol=1e-5)

@@ -55,7 +55,7 @@ VALID: Mapping[str, dict[str, Any]] = {
     "predictions": {"side": "0", "first": 0, "count": 1},
     "run": {"text": "cat", "second": None, "target": "K AE", "edits": EDITS},
     "stop": {},
-    "page": {"exact": [{"ask": "row", **HEAD, "query": 0}, {"ask": "lesson", "text": "a pen"}], "language": "en"},
+    "page": {"exact": [{"request": "row", **HEAD, "query": 0}, {"request": "lesson", "text": "a pen"}], "language": "en"},
     "lesson": {
         "language": "pl",
         "text": "a pen",
@@ -78,7 +78,9 @@ def nested(depth: int, key: str | None) -> Any:
     return value
 
 
-KEYS = st.sampled_from(["ask", "kind", "layer", "head", "queries", "value", "factor", "__class__", "", "tokens", "run"])
+KEYS = st.sampled_from(
+    ["request", "kind", "layer", "head", "queries", "value", "factor", "__class__", "", "tokens", "run"]
+)
 NUMBERS = st.one_of(
     st.integers(-3, 12),
     st.sampled_from([2**31 - 1, 2**31, 2**53, 2**63, -(2**63), 2**64, 10**300, 10**400, -(10**4000)]),
@@ -116,7 +118,7 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 @st.composite
 def requests_of(draw: st.DrawFn, ask: str) -> tuple[tuple[Any, ...], bytes]:
     """A valid request with one value exchanged, left out or added, and the path of that value."""
-    request = json.loads(json.dumps({"ask": ask, "run": 0, **VALID[ask]}))
+    request = json.loads(json.dumps({"request": ask, "run": 0, **VALID[ask]}))
     path = draw(st.sampled_from(list(places(request))))
     *above, last = path
     inner = request
@@ -236,14 +238,14 @@ def test_any_value_as_the_code_of_a_url(enter: Ask, value: Any) -> None:
 @pytest.mark.slow
 def test_the_valid_requests_are_all_there_are_and_valid(ask_all: Ask) -> None:
     assert {ask: set(fields) for ask, fields in VALID.items()} == {ask: set(kinds) for ask, kinds in REQUESTS.items()}
-    bodies = [json.dumps({"ask": ask, **fields}).encode() for ask, fields in VALID.items()]
+    bodies = [json.dumps({"request": ask, **fields}).encode() for ask, fields in VALID.items()]
     assert dict(zip(VALID, ask_all(bodies), strict=True)) == dict.fromkeys(VALID, (200, ""))
 
 
 def test_thousands_of_links_are_cut(ask_all: Ask) -> None:
     """More than Python has frames for, one within another."""
     links = [{**LINKS, "queries": [n % 60], "keys": [n * 7 % 60]} for n in range(2500)]
-    request = {"ask": "run", "text": "a" * 60, "second": None, "target": "K", "edits": {"scores": links}}
+    request = {"request": "run", "text": "a" * 60, "second": None, "target": "K", "edits": {"scores": links}}
     assert ask_all([json.dumps(request).encode()]) == [(200, "")]
 
 

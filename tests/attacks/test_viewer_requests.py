@@ -54,12 +54,12 @@ class SlowService:
         self.advance, self.waits = threading.Event(), threading.Event()
 
     def answer(self, question: Mapping[str, object]) -> Reply:
-        if question.get("ask") == "wait":
+        if question.get("request") == "wait":
             self.waits.set()
             self.advance.wait(HANG)
         time.sleep(0.002)
         self.answered += 1
-        return Reply(meta={}, arrays=(np.zeros(REPLY, np.uint8),) if question.get("ask") == "large" else ())
+        return Reply(meta={}, arrays=(np.zeros(REPLY, np.uint8),) if question.get("request") == "large" else ())
 
     def close(self) -> None:
         self.advance.set()
@@ -168,13 +168,13 @@ def test_two_names_in_one_request(server: Server) -> None:
     "body",
     [
         b"[" * 100_000 + b"]" * 100_000,
-        b'{"ask":' * 20_000 + b"1" + b"}" * 20_000,
-        b'{"ask": ' + b"9" * 100_000 + b"}",
-        b'{"ask": 1e999999}',
-        b'{"ask": "\xff\xfe"}',
-        b'{"ask": "\\ud800"}',
+        b'{"request":' * 20_000 + b"1" + b"}" * 20_000,
+        b'{"request": ' + b"9" * 100_000 + b"}",
+        b'{"request": 1e999999}',
+        b'{"request": "\xff\xfe"}',
+        b'{"request": "\\ud800"}',
         b"\x00" * 1000,
-        b'{"ask": "about", "ask": "about"',
+        b'{"request": "about", "request": "about"',
     ],
     ids=["lists", "objects", "digits", "exponent", "utf8", "surrogate", "zeros", "cut"],
 )
@@ -191,33 +191,33 @@ def test_json_made_to_harm(body: bytes) -> None:
 @pytest.mark.parametrize(
     "question",
     [
-        {"ask": "tile", "level": -1},
-        {"ask": "tile", "level": 10**6},
-        {"ask": "tile", "row": 1},
-        {"ask": "tile", "column": 10**18},
-        {"ask": "tile", "head": 2},
-        {"ask": "tile", "head": -1},
-        {"ask": "tile", "layer": 9},
-        {"ask": "tile", "side": "__class__"},
-        {"ask": "tile", "kind": ["encoder"]},
-        {"ask": "tile", "pooling": None},
-        {"ask": "weights", "rows": [0, 10**12], "columns": [0, 1]},
-        {"ask": "npz", "rows": [-5, 5], "columns": [0, 1]},
-        {"ask": "between", "spans": [[0, 1]] * 10_000, "key_spans": [[0, 1]]},
-        {"ask": "items", "count": 10**9},
-        {"ask": "page", "exact": [{"ask": "page", "exact": []}] * 5000},
-        {"ask": "__init__"},
-        {"ask": {"ask": "about"}},
-        {"ask": "about", "more": 1},
+        {"request": "tile", "level": -1},
+        {"request": "tile", "level": 10**6},
+        {"request": "tile", "row": 1},
+        {"request": "tile", "column": 10**18},
+        {"request": "tile", "head": 2},
+        {"request": "tile", "head": -1},
+        {"request": "tile", "layer": 9},
+        {"request": "tile", "side": "__class__"},
+        {"request": "tile", "kind": ["encoder"]},
+        {"request": "tile", "pooling": None},
+        {"request": "weights", "rows": [0, 10**12], "columns": [0, 1]},
+        {"request": "npz", "rows": [-5, 5], "columns": [0, 1]},
+        {"request": "between", "spans": [[0, 1]] * 10_000, "key_spans": [[0, 1]]},
+        {"request": "items", "count": 10**9},
+        {"request": "page", "exact": [{"request": "page", "exact": []}] * 5000},
+        {"request": "__init__"},
+        {"request": {"request": "about"}},
+        {"request": "about", "more": 1},
         {},
     ],
     ids=lambda question: json.dumps(question)[:40],
 )
 def test_questions_about_what_there_is_not(question: dict[str, object]) -> None:
     where = {"side": "0", "kind": "encoder", "layer": 0, "head": 0, "merge": "tokens", "specials": "show"}
-    if question.get("ask") == "tile":
+    if question.get("request") == "tile":
         question = {**where, "pooling": "sum", "level": 0, "row": 0, "column": 0, **question}
-    elif question.get("ask") in ("weights", "npz", "between"):
+    elif question.get("request") in ("weights", "npz", "between"):
         question = {**where, **question}
     with Server(real_service(), title="a text") as server:
         said = send_and_hear(server, request(server, json.dumps(question).encode()))
@@ -357,7 +357,9 @@ def write_buffers(server: Server) -> list[int]:
 def test_answers_that_nobody_takes_wait_in_a_few_chunks(service: SlowService, kind: str) -> None:
     with Server(service, title="a text", timeouts=FOR_EVER) as server, ExitStack() as stack:
         script = PIPELINED["script"].format(port=server.port).encode()
-        flood(server, stack, 100 * (script if kind == "without a token" else request(server, b'{"ask": "large"}')), 8)
+        flood(
+            server, stack, 100 * (script if kind == "without a token" else request(server, b'{"request": "large"}')), 8
+        )
         until(lambda: sum(size > 0 for size in write_buffers(server)) == 8)
         lives(server)
         # Sending stops at 64 KiB, asyncio's limit: with the chunk that reached it and the headers of a response, less than six.
@@ -398,7 +400,7 @@ def test_no_more_connections_than_the_process_may_hold(server: Server, monkeypat
     monkeypatch.setattr(server._reaper, "_max_connections", 40)
     with ExitStack() as stack:
         asking = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=HANG))
-        asking.sendall(request(server, b'{"ask": "wait"}'))
+        asking.sendall(request(server, b'{"request": "wait"}'))
         assert server._service.waits.wait(HANG)  # type: ignore[attr-defined]
         for _ in range(10):
             flood(server, stack, b"GET / HT", 40)
@@ -444,7 +446,7 @@ def test_an_answer_that_is_taken_slowly_is_whole(server: Server, monkeypatch: py
     """Its parts come in time, so that it is not one of those that nobody takes."""
     clock = ServerClock(server, monkeypatch)
     with slow_reader(server) as connection:
-        connection.sendall(request(server, b'{"ask": "large"}', Connection="close"))
+        connection.sendall(request(server, b'{"request": "large"}', Connection="close"))
         taken = 0
         for _ in range(5):
             taken += take_some(server, clock, connection)
@@ -457,7 +459,7 @@ def test_an_answer_that_is_taken_slowly_is_whole(server: Server, monkeypatch: py
 def test_an_answer_that_takes_for_ever_is_given_up(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     clock, timeouts, seconds = ServerClock(server, monkeypatch), ConnectionTimeouts(), 0.0
     with slow_reader(server) as connection:
-        connection.sendall(request(server, b'{"ask": "large"}'))
+        connection.sendall(request(server, b'{"request": "large"}'))
         while seconds < timeouts.response:
             take_some(server, clock, connection)
             assert server._limiter.taken == 1
@@ -586,7 +588,7 @@ def occupy(server: Server, question: bytes, connections: list[socket.socket]) ->
 
 def test_a_question_without_a_place_is_refused_at_once(server: Server, service: SlowService) -> None:
     connections = [socket.create_connection(("127.0.0.1", server.port), timeout=HANG) for _ in range(PLACES)]
-    occupy(server, b'{"ask": "wait"}', connections)
+    occupy(server, b'{"request": "wait"}', connections)
     for _ in range(10):
         said = send_and_hear(server, request(server))
         assert said.startswith(b"HTTP/1.1 503")
@@ -609,7 +611,7 @@ def test_a_thousand_questions_at_once(service: SlowService) -> None:
 
 
 def ask_a_thousand_questions(server: Server) -> None:
-    large = json.dumps({"ask": "large"}).encode()
+    large = json.dumps({"request": "large"}).encode()
     lives(server)
     before = megabytes()
 
@@ -640,7 +642,7 @@ def ask_a_thousand_questions(server: Server) -> None:
 def test_clients_that_vanish_leave_their_places(server: Server, service: SlowService) -> None:
     for _ in range(3):
         connections = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(PLACES)]
-        occupy(server, b'{"ask": "wait"}', connections)
+        occupy(server, b'{"request": "wait"}', connections)
         assert status(server, request(server)) == 503
         for connection in connections:
             # A reset, as of a process that is killed.
@@ -664,7 +666,7 @@ def test_half_questions_keep_nobody_else_waiting(server: Server, monkeypatch: py
         return begun[-1][1]
 
     monkeypatch.setattr(app, "asyncio", SimpleNamespace(timeout=timeout))
-    data = request(server, b'{"ask": "x"}')[:-3]
+    data = request(server, b'{"request": "x"}')[:-3]
     connections = [socket.create_connection(("127.0.0.1", server.port), timeout=HANG) for _ in range(PLACES)]
     for connection in connections:
         connection.sendall(data)
@@ -682,7 +684,7 @@ def test_half_questions_keep_nobody_else_waiting(server: Server, monkeypatch: py
 def test_replies_that_nobody_takes_are_given_up(service: SlowService) -> None:
     with Server(service, title="a text", timeouts=FOR_EVER) as server:
         connections = [slow_reader(server) for _ in range(PLACES)]
-        occupy(server, b'{"ask": "large"}', connections)
+        occupy(server, b'{"request": "large"}', connections)
         assert status(server, request(server)) == 503
         server._reaper.timeouts = FOR_EVER._replace(stalled=0.5)
         until(lambda: server._limiter.taken == 0)
@@ -717,7 +719,7 @@ def real_service(tokens: list[str] | None = None, title: str | None = None) -> V
 
 
 def lives_for_real(server: Server) -> None:
-    assert status(server, request(server, b'{"ask":"about"}')) == 200
+    assert status(server, request(server, b'{"request":"about"}')) == 200
 
 
 class Reader:
@@ -748,7 +750,7 @@ def run_at_once(server: Server, texts: int) -> list[int]:
 
     async def ask(number: int) -> int:
         body = {
-            "ask": "run",
+            "request": "run",
             "text": f"{number} \u202e<script>",
             "second": None,
             "target": None,

@@ -96,7 +96,7 @@ def saved(path: Path, *arguments: object, **given: object) -> dict[str, Reply]:
 
 
 def about(replies: dict[str, Reply]) -> dict:
-    return dict(replies['{"ask":"about"}'].meta)
+    return dict(replies['{"request":"about"}'].meta)
 
 
 def labels(replies: dict[str, Reply], stack: str, side: str = "0") -> list[str]:
@@ -237,7 +237,7 @@ def test_it_serves_until_it_is_told_to_end(
         assert running.stdout.readline().startswith("4 of 4 heads")
         asked = urllib.request.Request(
             address.partition("#")[0] + "ask",
-            b'{"ask": "about"}',
+            b'{"request": "about"}',
             {"Content-Type": "application/json", **enter(address)},
         )
         assert Reply.from_bytes(urllib.request.urlopen(asked).read()).meta["title"] == "the cat sat"

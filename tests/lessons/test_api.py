@@ -95,6 +95,6 @@ def test_in_a_notebook_the_lesson_is_a_widget(monkeypatch: pytest.MonkeyPatch) -
 
 def test_the_page_opens_with_the_given_inputs() -> None:
     service = ViewService(ViewModel.empty(), lesson=work_through("my pen .").request)
-    assert service.answer({"ask": "lesson"}).meta["question"]["tokens"] == ["my", "pen", "."]
-    assert service.answer({"ask": "lesson", "tokens": ["a"]}).meta["question"]["tokens"] == ["a"]
-    assert service.answer({"ask": "about"}).meta["sides"] == []
+    assert service.answer({"request": "lesson"}).meta["request"]["tokens"] == ["my", "pen", "."]
+    assert service.answer({"request": "lesson", "tokens": ["a"]}).meta["request"]["tokens"] == ["a"]
+    assert service.answer({"request": "about"}).meta["sides"] == []

@@ -36,7 +36,7 @@ def examples(draw: st.DrawFn) -> Example:
     if draw(st.booleans()):
         request["x"] = matrix(len(tokens), width)
         request["settings"] |= {"wq": matrix(width, inner), "wk": matrix(width, inner), "wv": matrix(width, values)}
-    return parse_example({"ask": "lesson", **request})
+    return parse_example({"request": "lesson", **request})
 
 
 def matrix(step: Step, name: str) -> torch.Tensor:
@@ -157,7 +157,7 @@ def test_the_layer_that_is_named_is_the_layer(example: Example) -> None:
 
 
 def test_the_packed_and_the_padded_batch() -> None:
-    example = parse_example({"ask": "lesson"})
+    example = parse_example({"request": "lesson"})
     step = next(step for step in build_steps(example) if step.id == "batches")
     sentences = [torch.tensor([vector(word, 4) for word in sentence]) for sentence in example.sentences]
     lengths = torch.tensor([len(sentence) for sentence in sentences])
@@ -170,7 +170,7 @@ def test_the_packed_and_the_padded_batch() -> None:
 
 
 def test_the_entropy_of_the_scaling_step() -> None:
-    step = next(step for step in build_steps(parse_example({"ask": "lesson"})) if step.id == "root")
+    step = next(step for step in build_steps(parse_example({"request": "lesson"})) if step.id == "root")
     measured = matrix(step, "saturation")
     generator = torch.Generator().manual_seed(0)
     q, k = (torch.randn(n, int(measured[0, 0]), generator=generator) for n in (256, 32))
@@ -216,19 +216,19 @@ def test_findings_about_sums_heads_and_learning_are_true(example: Example) -> No
 
 
 def test_a_difference_that_is_rounding_has_no_colours() -> None:
-    steps = {step.id: step for step in build_steps(parse_example({"ask": "lesson"}))}
+    steps = {step.id: step for step in build_steps(parse_example({"request": "lesson"}))}
     shades = {each.id: each.shade for part in steps["positions"].sections for each in part.matrices}
     assert (shades["without_apart"], shades["with_apart"]) == ("none", "signed")
 
 
 def test_columns_have_names_only_where_the_vectors_were_made_by_hand() -> None:
-    assert parse_example({"ask": "lesson"}).width_names == ("pointing", "acting", "thing", "ending")
-    assert parse_example({"ask": "lesson", "tokens": ["this", "nobody"]}).width_names == ("x1", "x2", "x3", "x4")
+    assert parse_example({"request": "lesson"}).width_names == ("pointing", "acting", "thing", "ending")
+    assert parse_example({"request": "lesson", "tokens": ["this", "nobody"]}).width_names == ("x1", "x2", "x3", "x4")
 
 
 @pytest.mark.parametrize("scaled", [True, False])
 def test_the_titles_say_whether_scores_are_scaled(scaled: bool) -> None:
-    steps = build_steps(parse_example({"ask": "lesson", "settings": {"scaled": scaled}}))
+    steps = build_steps(parse_example({"request": "lesson", "settings": {"scaled": scaled}}))
     said = "\n".join(text for step in steps if step.number for text in (step.title, step.code, *step.text))
     assert ("softmax(Q Kᵀ/√d_k) V" in said) == scaled
     assert ("softmax(Q Kᵀ) V" in said) == (not scaled)

@@ -83,7 +83,7 @@ answer = ViewService(ViewModel.empty()).answer
 @pytest.mark.parametrize(("arguments", "message"), WRONG, ids=[message[:50] for _, message in WRONG])
 def test_an_invalid_request_is_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(RequestError) as caught:
-        answer({"ask": "lesson", **arguments})
+        answer({"request": "lesson", **arguments})
     assert str(caught.value) == f"lesson: {message}"
 
 
@@ -94,7 +94,7 @@ def test_the_largest_numbers_stay_finite(norm: str) -> None:
     weights = {name: [row] * 8 for name in ("wq", "wk", "wv", "wo", "w1", "w2")}
     reply = answer(
         {
-            "ask": "lesson",
+            "request": "lesson",
             "tokens": ["a"] * 12,
             "x": [row] * 12,
             "settings": weights | {"sharpness": 1000.0, "norm": norm, "rate": 4.0, "steps": 240},
@@ -110,20 +110,20 @@ def test_the_largest_numbers_stay_finite(norm: str) -> None:
 def test_the_request_in_a_reply_gives_the_same_reply() -> None:
     x = [[0.1, 0.2, 0.3], None]
     for request in ({"tokens": ["x", "y"], "x": x}, {"text": "x: x", "tokens": ["x", "x"], "x": x}):
-        assert_same_again({"ask": "lesson", "settings": {"heads": 1}, **request})
+        assert_same_again({"request": "lesson", "settings": {"heads": 1}, **request})
 
 
 def assert_same_again(request: dict[str, Any]) -> None:
     first = answer(request)
-    again = answer(json.loads(json.dumps(first.meta["question"])))
+    again = answer(json.loads(json.dumps(first.meta["request"])))
     assert again.meta == first.meta
     assert again.to_bytes() == first.to_bytes()
 
 
 def test_words_that_stay_keep_their_vectors() -> None:
     rows = [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]
-    request = {"ask": "lesson", "tokens": ["a", "pen", "a"], "x": rows, "text": "the a pen a a"}
-    question = answer(request).meta["question"]
+    request = {"request": "lesson", "tokens": ["a", "pen", "a"], "x": rows, "text": "the a pen a a"}
+    question = answer(request).meta["request"]
     assert question["tokens"] == ["the", "a", "pen", "a", "a"]
     assert question["x"][1:] == [rows[0], rows[1], rows[2], rows[2]]
     assert question["x"][0] == list(vector("the", 2))
@@ -140,30 +140,30 @@ def test_words_that_stay_keep_their_vectors() -> None:
     ],
 )
 def test_a_text_is_split_as_unicode_says(text: str, words: list[str]) -> None:
-    question = answer({"ask": "lesson", "text": text, "settings": {"sentences": [text]}}).meta["question"]
+    question = answer({"request": "lesson", "text": text, "settings": {"sentences": [text]}}).meta["request"]
     assert (question["text"], question["tokens"], question["settings"]["sentences"]) == (text, words, [words])
 
 
 def test_hostile_strings_are_returned_unchanged() -> None:
     tokens = ["<script>alert(1)</script>", '"><img onerror=alert(1)>', "\u202eevil", "a\x00\x1b[2J"]
-    reply = Reply.from_bytes(answer({"ask": "lesson", "tokens": tokens}).to_bytes())
+    reply = Reply.from_bytes(answer({"request": "lesson", "tokens": tokens}).to_bytes())
     assert reply.meta["matrices"]["weights"]["rows"] == tokens
 
 
 def test_without_x_the_weights_determine_its_width() -> None:
-    reply = answer({"ask": "lesson", "tokens": ["new"], "settings": {"wq": [[1.0, 2.0]] * 3}})
-    assert len(reply.meta["question"]["x"][0]) == 3
+    reply = answer({"request": "lesson", "tokens": ["new"], "settings": {"wq": [[1.0, 2.0]] * 3}})
+    assert len(reply.meta["request"]["x"][0]) == 3
 
 
 def test_the_view_service_passes_the_request_on() -> None:
     service = ViewService(ViewModel.empty())
-    assert service.answer({"ask": "lesson", "tokens": ["one"]}).meta["question"]["tokens"] == ["one"]
-    about = service.answer({"ask": "about"}).meta
+    assert service.answer({"request": "lesson", "tokens": ["one"]}).meta["request"]["tokens"] == ["one"]
+    about = service.answer({"request": "about"}).meta
     assert (about["lesson"], about["sides"], about["start"]) == (True, [], None)
 
 
 def test_the_largest_reply_is_small_and_fast_enough_for_every_keystroke() -> None:
     """The page sends a request after every keystroke; this is the largest example, with all settings."""
     row = [0.5] * 8
-    question = {"ask": "lesson", "tokens": ["word"] * 12, "x": [row] * 12}
+    question = {"request": "lesson", "tokens": ["word"] * 12, "x": [row] * 12}
     assert len(answer(question).to_bytes()) < 330_000

@@ -10,7 +10,7 @@ import numpy as np
 from uwaga.viewer.service import answer_lesson as answer
 
 KEPT = Path(__file__).parents[2] / "src/uwaga/viewer/front/tests/lesson/reply.json"
-QUESTION = {"ask": "lesson", "tokens": ["a", "pen", "."], "settings": {"sentences": [["a", "pen"], ["yes"]]}}
+QUESTION = {"request": "lesson", "tokens": ["a", "pen", "."], "settings": {"sentences": [["a", "pen"], ["yes"]]}}
 
 
 def make_reply() -> dict[str, Any]:
@@ -28,7 +28,7 @@ def test_the_fixture_equals_the_present_reply() -> None:
     """Without the findings, whose texts contain numbers: the last bit of these depends on the machine."""
     kept, now = json.loads(KEPT.read_text(encoding="utf-8")), json.loads(json.dumps(make_reply()))
     assert kept["meta"]["matrices"] == now["meta"]["matrices"]
-    assert kept["meta"]["question"] == now["meta"]["question"]
+    assert kept["meta"]["request"] == now["meta"]["request"]
     assert kept["meta"]["limits"] == now["meta"]["limits"]
     for before, after in zip(kept["meta"]["steps"], now["meta"]["steps"], strict=True):
         assert [each["matrices"] for each in before["sections"]] == [each["matrices"] for each in after["sections"]]

@@ -15,7 +15,7 @@ Numbers = Any
 
 @pytest.fixture(scope="module")
 def numbers(numbers_of: Callable[..., Numbers]) -> Numbers:
-    return numbers_of(answer({"ask": "lesson"}))
+    return numbers_of(answer({"request": "lesson"}))
 
 
 def softmax(scores: NDArray[np.float64], visible: NDArray[np.bool_] | None = None) -> NDArray[np.float64]:
@@ -67,7 +67,7 @@ def test_the_bilinear_form_gives_the_scores(numbers: Numbers) -> None:
 
 
 def test_without_scaling_scores_are_unchanged(numbers_of: Callable[..., Numbers]) -> None:
-    unscaled = numbers_of(answer({"ask": "lesson", "settings": {"scaled": False}}))
+    unscaled = numbers_of(answer({"request": "lesson", "settings": {"scaled": False}}))
     assert (unscaled["scaled"] == unscaled["scores"]).all()
     near(unscaled["weights"], softmax(unscaled["scores"]))
 
@@ -103,7 +103,7 @@ def test_the_soft_database(numbers: Numbers) -> None:
 
 @pytest.mark.parametrize("heads", [1, 2, 4])
 def test_heads(numbers_of: Callable[..., Numbers], heads: int) -> None:
-    numbers = numbers_of(answer({"ask": "lesson", "settings": {"heads": heads}}))
+    numbers = numbers_of(answer({"request": "lesson", "settings": {"heads": heads}}))
     width, outputs = 4 // heads, []
     for head in range(heads):
         columns = slice(head * width, (head + 1) * width)
@@ -159,7 +159,7 @@ def test_why_scores_are_scaled(numbers: Numbers) -> None:
 
 
 def test_a_seed_determines_the_measurements(numbers: Numbers, numbers_of: Callable[..., Numbers]) -> None:
-    other, again = (numbers_of(answer({"ask": "lesson", "settings": {"seed": seed}})) for seed in (1, 0))
+    other, again = (numbers_of(answer({"request": "lesson", "settings": {"seed": seed}})) for seed in (1, 0))
     assert (other["variance"][:, 1] != numbers["variance"][:, 1]).any()
     np.testing.assert_array_equal(again["variance"], numbers["variance"])
 

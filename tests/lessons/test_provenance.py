@@ -26,7 +26,7 @@ def random_question(tokens: int, width: int, inner: int, values: int, heads: int
     weights = {"wq": rows(width, inner), "wk": rows(width, inner), "wv": rows(width, values), "wo": rows(values, width)}
     words = [f"w{place}" for place in range(tokens)]
     return {
-        "ask": "lesson",
+        "request": "lesson",
         "tokens": words,
         "x": rows(tokens, width),
         "settings": weights | {"heads": heads} | settings,
@@ -34,8 +34,8 @@ def random_question(tokens: int, width: int, inner: int, values: int, heads: int
 
 
 QUESTIONS = {
-    "default": {"ask": "lesson"},
-    "unscaled": {"ask": "lesson", "settings": {"scaled": False, "heads": 4}},
+    "default": {"request": "lesson"},
+    "unscaled": {"request": "lesson", "settings": {"scaled": False, "heads": 4}},
     "one token": random_question(1, 1, 1, 1, 1),
     "largest": random_question(12, 8, 8, 8, 4, window=3, length=5, limit=2),
     "odd": random_question(3, 5, 3, 6, 3, length=0, sharpness=-2.0, order=[1, 2, 0]),
@@ -94,7 +94,7 @@ def check(numbers: Any, name: str, some: Iterator[tuple[Any, float]]) -> int:
 
 
 def test_rules_name_existing_matrices(numbers_of: Callable[..., Any]) -> None:
-    numbers = numbers_of(answer({"ask": "lesson"}))
+    numbers = numbers_of(answer({"request": "lesson"}))
     for name, facts in numbers.facts.items():
         rules = facts["source"].get("rules", [facts["source"]])
         assert all(reference["of"] in numbers.facts for rule in rules for reference in rule["from"]), name
@@ -104,7 +104,7 @@ def test_rules_name_existing_matrices(numbers_of: Callable[..., Any]) -> None:
 
 def test_rules_have_no_cycles(numbers_of: Callable[..., Any]) -> None:
     """Following the rules from any number ends at an input or at a text."""
-    numbers = numbers_of(answer({"ask": "lesson"}))
+    numbers = numbers_of(answer({"request": "lesson"}))
 
     sources = {}
     for name, facts in numbers.facts.items():

@@ -41,14 +41,14 @@ def test_a_recording_has_its_own_tokens_and_title(one_thread: None) -> None:
     with uwaga.watch(model) as recording, torch.no_grad():
         model(torch.tensor([[5, 6, 7, 8]]))
     with uwaga.view(recording, model="tiny", browser=False, block=False) as view:
-        (side,) = view.service.answer({"ask": "about"}).meta["sides"]
+        (side,) = view.service.answer({"request": "about"}).meta["sides"]
         assert (side["model"], side["title"]) == ("tiny", "5 6 7 8")
         assert side["maps"] == [{"kind": "decoder", "layer": layer, "heads": 4} for layer in (0, 1)]
 
 
 def test_two_texts_side_by_side(attention: uwaga.AttentionMap) -> None:
     with uwaga.view(attention, second=attention, second_title="again", browser=False, block=False) as view:
-        sides = view.service.answer({"ask": "about"}).meta["sides"]
+        sides = view.service.answer({"request": "about"}).meta["sides"]
         assert [side["id"] for side in sides] == ["0", "1", "difference"]
         assert sides[1]["title"] == "again"
 

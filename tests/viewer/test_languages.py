@@ -117,9 +117,9 @@ def test_plural_forms_are_those_of_the_language() -> None:
 def test_the_numbers_of_the_lesson_are_the_same_in_every_language(language: str) -> None:
     settings = {"sentences": [["a", "b"], ["c"]], "written": ["a"]}  # whose defaults are the language's own
     given = {"tokens": ["a", "b", "c"], "x": [[1.0, 0.0], [0.0, 2.0], [1.0, 1.0]], "settings": settings}
-    ours, theirs = (answer({"ask": "lesson", **given, **more}) for more in ({}, {"language": language}))
+    ours, theirs = (answer({"request": "lesson", **given, **more}) for more in ({}, {"language": language}))
     assert all(np.array_equal(a, b, equal_nan=True) for a, b in zip(ours.arrays, theirs.arrays, strict=True))
-    assert ours.meta["question"] == theirs.meta["question"]
+    assert ours.meta["request"] == theirs.meta["request"]
     assert [step["code"] for step in ours.meta["steps"]] == [step["code"] for step in theirs.meta["steps"]]
     titles = zip(ours.meta["steps"], theirs.meta["steps"], strict=True)
     assert sum(a["title"] == b["title"] for a, b in titles) == 0
@@ -192,7 +192,7 @@ def marked(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_text_of_the_lesson_comes_from_a_table(settings: dict[str, object]) -> None:
     own = {"sentences": [["a", "b"], ["c"]], "written": ["a"]}  # in place of the language's
     given = {"tokens": ["a", "b", "c"], "x": [[1.0, 0.0], [0.0, 2.0], [1.0, 1.0]], "settings": own | settings}
-    reply = answer({"ask": "lesson", "language": "pl", **given})
+    reply = answer({"request": "lesson", "language": "pl", **given})
     results = [*strings(reply.meta["steps"]), *strings(list(reply.meta["matrices"].values()))]
     assert sum("⟦" in text for text in results) > 400
     bare = [text for text in results if "⟦" not in text and re.search(r"[a-z]{3,} [a-z]{2,}", text)]
@@ -201,7 +201,7 @@ def test_every_text_of_the_lesson_comes_from_a_table(settings: dict[str, object]
 
 def test_an_unknown_language_is_refused_by_name() -> None:
     rule = "lesson: language must be one of en, pl, pt, ja, zh, not 'de'"
-    for call in (lambda: work_through("a", language="de"), lambda: answer({"ask": "lesson", "language": "de"})):
+    for call in (lambda: work_through("a", language="de"), lambda: answer({"request": "lesson", "language": "de"})):
         with pytest.raises((ValueError, RequestError), match=f"^{rule}$"):
             call()
     with pytest.raises(ValueError, match=r"^view: language must be one of en, pl, pt, ja, zh, not 'de'$"):

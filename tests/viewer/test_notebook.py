@@ -34,9 +34,9 @@ def sent() -> Sent:
 
 
 def test_a_reply_is_a_header_and_a_buffer(service: ViewService, sent: Sent) -> None:
-    question = {"ask": "row", "side": "0", "kind": "encoder", "layer": 0, "head": 1, "query": 2}
+    question = {"request": "row", "side": "0", "kind": "encoder", "layer": 0, "head": 1, "query": 2}
     question |= {"merge": "tokens", "specials": "show"}
-    handle_message(service, {"id": "x-1", "question": question}, sent.send)
+    handle_message(service, {"id": "x-1", "request": question}, sent.send)
     ((message, (body,)),) = sent
     expected = service.answer(question)
     assert message == {"id": "x-1", "header": expected.header()}
@@ -49,8 +49,8 @@ def test_a_reply_is_a_header_and_a_buffer(service: ViewService, sent: Sent) -> N
     ("message", "error"),
     [
         ({"id": 1}, "a request must be a JSON object"),
-        ({"id": 1, "question": "about"}, "a request must be a JSON object"),
-        ({"id": 1, "question": {"ask": "about", "more": 1}}, "about: unknown argument 'more'"),
+        ({"id": 1, "request": "about"}, "a request must be a JSON object"),
+        ({"id": 1, "request": {"request": "about", "more": 1}}, "about: unknown argument 'more'"),
     ],
 )
 def test_errors_are_sent_to_the_page(service: ViewService, sent: Sent, message: object, error: str) -> None:
@@ -59,7 +59,7 @@ def test_errors_are_sent_to_the_page(service: ViewService, sent: Sent, message: 
 
 
 def test_other_messages_are_ignored(service: ViewService, sent: Sent) -> None:
-    for message in ("about", None, [], {"question": {"ask": "about"}}):
+    for message in ("about", None, [], {"request": {"request": "about"}}):
         handle_message(service, message, sent.send)
     assert sent == []
 
@@ -70,7 +70,7 @@ def test_an_internal_error_is_sent_to_the_page_and_raised_in_the_notebook(sent: 
             raise RuntimeError("a defect")
 
     with pytest.raises(RuntimeError, match="a defect"):
-        handle_message(Broken(), {"id": 1, "question": {"ask": "about"}}, sent.send)
+        handle_message(Broken(), {"id": 1, "request": {"request": "about"}}, sent.send)
     assert sent == [({"id": 1, "error": FAILED}, [])]
 
 
@@ -86,7 +86,7 @@ def test_the_widget_has_the_front_end_and_replies(service: ViewService, tmp_path
     sent = Sent()
     made.send = sent.send
     # The kernel handles a message from the page this way.
-    made._handle_custom_msg({"id": 7, "question": {"ask": "about"}}, [])
+    made._handle_custom_msg({"id": 7, "request": {"request": "about"}}, [])
     ((message, buffers),) = sent
     assert message["header"]["meta"]["title"] == "a b c d"
     assert buffers == [b""]

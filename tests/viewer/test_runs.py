@@ -75,7 +75,7 @@ def service(runner: Runner) -> ViewService:
 
 
 def outcome(service: ViewService, text: str, **more: Any) -> Mapping[str, Any]:
-    request = {"ask": "run", "text": text, "second": None, "target": None, "edits": None, **more}
+    request = {"request": "run", "text": text, "second": None, "target": None, "edits": None, **more}
     return service.answer(request).meta
 
 
@@ -84,7 +84,7 @@ def run(service: ViewService, text: str, **more: Any) -> int:
 
 
 def about(service: ViewService, number: int | None = None) -> Mapping[str, Any]:
-    return service.answer({"ask": "about"} if number is None else {"ask": "about", "run": number}).meta
+    return service.answer({"request": "about"} if number is None else {"request": "about", "run": number}).meta
 
 
 def test_a_text_that_is_run_is_shown_beside_the_first(service: ViewService) -> None:
@@ -93,9 +93,9 @@ def test_a_text_that_is_run_is_shown_beside_the_first(service: ViewService) -> N
     assert about(service)["typed"] == {"text": "abcd", "second": None, "target": None, "edits": None}
     assert about(service, number)["typed"]["text"] == "abcdef"
     where = {"side": "0", "kind": "encoder", "layer": 0, "head": 0, "merge": "tokens", "specials": "show"}
-    assert service.answer({"ask": "row", **where, "query": 5, "run": number}).arrays[0].shape == (6,)
+    assert service.answer({"request": "row", **where, "query": 5, "run": number}).arrays[0].shape == (6,)
     with pytest.raises(RequestError, match="row: query must be from 0 to 3, not 5"):
-        service.answer({"ask": "row", **where, "query": 5})
+        service.answer({"request": "row", **where, "query": 5})
 
 
 def test_a_text_that_is_kept_is_not_run_again(service: ViewService, runner: Runner) -> None:
@@ -142,7 +142,7 @@ def test_a_run_ends_when_it_is_stopped(
     waiting.start()
     assert runner.begun.wait(HANG)
     if how == "stop":
-        service.answer({"ask": "stop"})
+        service.answer({"request": "stop"})
     if how == "close":
         service.close()
     waiting.join(HANG)
@@ -188,7 +188,7 @@ def test_a_text_that_cannot_be_read_has_no_number(service: ViewService) -> None:
 @pytest.mark.parametrize("number", [-1, 1, 2**70, "0", True, [0], {}])
 def test_numbers_that_are_none(service: ViewService, number: Any) -> None:
     with pytest.raises(RequestError, match=r"no longer kept|must be the number"):
-        service.answer({"ask": "about", "run": number})
+        service.answer({"request": "about", "run": number})
 
 
 def test_a_view_of_maps_offers_no_text(runner: Runner) -> None:
@@ -199,12 +199,12 @@ def test_a_view_of_maps_offers_no_text(runner: Runner) -> None:
 
 
 def test_predictions_and_their_refusals(service: ViewService) -> None:
-    reply = service.answer({"ask": "predictions", "side": "0", "first": 2, "count": 256})
+    reply = service.answer({"request": "predictions", "side": "0", "first": 2, "count": 256})
     assert reply.meta["words"] == [["x"] * 5] * 2
     assert reply.arrays[0].shape == (2, 5)
     for change in ({"side": "1"}, {"first": 4}, {"first": -1}, {"count": 0}, {"count": 257}):
         with pytest.raises(RequestError, match=f"predictions: {next(iter(change))} must be"):
-            service.answer({"ask": "predictions", "side": "0", "first": 0, "count": 1, **change})
+            service.answer({"request": "predictions", "side": "0", "first": 0, "count": 1, **change})
 
 
 def test_how_alike_texts_are(service: ViewService) -> None:

@@ -29,7 +29,7 @@ def served(*arguments: Any, **options: Any) -> View:
 
 def sides(*arguments: Any, **options: Any) -> list[dict[str, Any]]:
     with served(*arguments, **options) as view:
-        return list(view.service.answer({"ask": "about"}).meta["sides"])
+        return list(view.service.answer({"request": "about"}).meta["sides"])
 
 
 def test_a_text_is_read_by_the_model_of_a_path(bert: Path) -> None:

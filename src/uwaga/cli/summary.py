@@ -42,14 +42,14 @@ class Heads(NamedTuple):
 
 def head_statistics(service: "Service", seconds: float) -> Heads:
     """Statistics of the heads of the first model, of as many layers as take `seconds` to compute, at least one."""
-    side = service.answer({"ask": "about"}).meta["sides"][0]
+    side = service.answer({"request": "about"}).meta["sides"][0]
     until = time.monotonic() + seconds
     results: list[Head] = []
     is_sampled = False
     for number, each in enumerate(side["maps"]):
         if number and time.monotonic() >= until:
             break
-        request = {"ask": "statistics", "side": side["id"], "kind": each["kind"], "layer": each["layer"]}
+        request = {"request": "statistics", "side": side["id"], "kind": each["kind"], "layer": each["layer"]}
         meta = service.answer(request).meta
         while meta["complete"] < 1 and time.monotonic() < until:
             meta = service.answer(request).meta

@@ -159,7 +159,9 @@ class Example:
             "rate": self.rate,
         }
         text = {} if self.text is None else {"text": self.text}
-        return {"ask": "lesson"} | text | {"tokens": list(self.tokens), "x": self.x_NM.tolist(), "settings": settings}
+        return (
+            {"request": "lesson"} | text | {"tokens": list(self.tokens), "x": self.x_NM.tolist(), "settings": settings}
+        )
 
 
 class ExampleParser:
@@ -337,7 +339,7 @@ def parse_example(request: Mapping[str, object]) -> Example:
     """The example that a request describes; missing arguments get their defaults.
 
     Args:
-        request: {"ask": "lesson"} and any of
+        request: {"request": "lesson"} and any of
             tokens: 1 to 12 strings.
             x: a row of 1 to 8 numbers per token; null for the word's default vector.
             text: a sentence, whose words replace the tokens. Words that are among `tokens` keep their rows of `x`; without
@@ -347,7 +349,7 @@ def parse_example(request: Mapping[str, object]) -> Example:
     Raises:
         ExampleError: an argument that is unknown, invalid or too large.
     """
-    parser = ExampleParser("lesson", request, ("ask", "text", "tokens", "x", "settings"))
+    parser = ExampleParser("lesson", request, ("request", "text", "tokens", "x", "settings"))
     text, words = parser.text("text", MAX_TOKENS)
     before = parser.words("tokens", MAX_TOKENS, words or tuple(_words().roles))
     settings = ExampleParser("lesson", parser.mapping("settings"), SETTINGS)

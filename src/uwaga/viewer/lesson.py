@@ -191,7 +191,7 @@ def _request(
     settings: Mapping[str, object],
 ) -> dict[str, object]:
     """The request for an example. Raises ValueError: tokens that are given twice."""
-    request: dict[str, object] = {"ask": "lesson"}
+    request: dict[str, object] = {"request": "lesson"}
     written = inputs if isinstance(inputs, str) or _are_words(inputs) else tokens
     if written is inputs and inputs is not None and tokens is not None:
         raise ValueError("lesson: the words are given twice: tokens= is only for a matrix X")

@@ -3,7 +3,7 @@
 REQUESTS declares the arguments of each request; RequestParser checks them all before anything is computed. What is inside "edits" is
 checked by `uwaga.inspect.edits.Edits.from_dict`, and the numbers of a lesson by `uwaga.lessons.example`.
 
-The key "ask" of a request holds its name, as in {"ask": "row", "side": "0", ...}. The bytes of a reply are the size n of
+The key "request" of a request holds its name, as in {"request": "row", "side": "0", ...}. The bytes of a reply are the size n of
 its header (4 bytes, little-endian), n bytes of JSON {"meta": ..., "arrays": [{"type", "shape"}, ...]} padded with spaces, and
 then the arrays in order: little-endian, C-contiguous, each padded with zeros. Every part begins at a multiple of 8 bytes, so
 that a browser reads the arrays in place, without a copy.
@@ -164,7 +164,7 @@ class RequestParser:
     """The arguments of a request, which is untrusted: all are of the kinds that REQUESTS declares once it is made.
 
     Attributes:
-        ask: the name of the request.
+        name: of the request.
 
     Raises:
         RequestError: an unknown request; an argument that is missing, unknown, of another kind or nested too deeply; from the
@@ -173,20 +173,20 @@ class RequestParser:
 
     def __init__(self, request: Request) -> None:
         self._request = request
-        if "ask" not in request:
-            raise RequestError("request: ask is missing")
-        self.ask: str = self._checked("ask", _TEXT)
-        if self.ask not in REQUESTS:
-            raise self.invalid("ask", f"one of {', '.join(REQUESTS)}", self.ask)
-        kinds = REQUESTS[self.ask]
+        if "request" not in request:
+            raise RequestError('request: the key "request" is missing')
+        self.name: str = self._checked("request", _TEXT)
+        if self.name not in REQUESTS:
+            raise self.invalid("request", f"one of {', '.join(REQUESTS)}", self.name)
+        kinds = REQUESTS[self.name]
         for name in request:
-            if name not in ("ask", "run", *kinds):
-                raise RequestError(f"{self.ask}: unknown argument {short(name)}")
+            if name not in ("request", "run", *kinds):
+                raise RequestError(f"{self.name}: unknown argument {short(name)}")
         for name, kind in (("run", _RUN), *kinds.items()):
             if name in request:
                 self._checked(name, kind)
-            elif name != "run" and name not in _MAY_BE_MISSING.get(self.ask, ()):
-                raise RequestError(f"{self.ask}: {name} is missing")
+            elif name != "run" and name not in _MAY_BE_MISSING.get(self.name, ()):
+                raise RequestError(f"{self.name}: {name} is missing")
 
     def value(self, name: str) -> Any:
         """An argument as it is; None where it is missing."""
@@ -226,8 +226,8 @@ class RequestParser:
     @property
     def _title(self) -> str:
         """The request's name in messages."""
-        ask = self._request.get("ask")
-        return ask if isinstance(ask, str) and len(ask) <= 20 else "request"
+        name = self._request.get("request")
+        return name if isinstance(name, str) and len(name) <= 20 else "request"
 
     def _checked(self, name: str, kind: OptionValidator) -> Any:
         value = self._request[name]

@@ -38,7 +38,7 @@ def widget(service: Service, language: str = "en") -> Widget:
 
 
 def handle_message(service: Service, message: object, send: Callable[[dict[str, Any], list[bytes]], None]) -> None:
-    """Answer a message {id, question} with {id, header} and the arrays' bytes, or with {id, error}; ignore other messages.
+    """Answer a message {id, request} with {id, header} and the arrays' bytes, or with {id, error}; ignore other messages.
 
     Any exception of the service but RequestError is sent to the page as a failure and raised, so that the notebook logs it.
     """
@@ -47,7 +47,7 @@ def handle_message(service: Service, message: object, send: Callable[[dict[str, 
     content: dict[str, Any] = {"error": "internal error; the notebook's log has the traceback"}
     buffers: list[bytes] = []
     try:
-        request = message.get("question")
+        request = message.get("request")
         if not isinstance(request, Mapping):
             raise RequestError("a request must be a JSON object")
         reply = service.answer(dict(request))

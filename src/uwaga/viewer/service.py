@@ -49,7 +49,7 @@ class ViewService:
 
     Args:
         first: what is shown: maps, or what a runner has made of a text.
-        lesson: the request whose reply opens the lesson, {"ask": "lesson", ...}; None: the default example.
+        lesson: the request whose reply opens the lesson, {"request": "lesson", ...}; None: the default example.
         runner: runs further texts; None: the page offers no text box.
         typed: the text of `first`, where it is known.
     """
@@ -64,7 +64,7 @@ class ViewService:
     ) -> None:
         run = first if isinstance(first, RunResult) else RunResult(view_model=first)
         self._runs = RunCache(run, typed, runner)
-        self._lesson = {"ask": "lesson"} if lesson is None else dict(lesson)
+        self._lesson = {"request": "lesson"} if lesson is None else dict(lesson)
         self._closed = False
         # Each with the number of the text that the request is about; what is not here is about its maps.
         self._handlers: Mapping[str, Callable[[RequestParser, int | None], Reply]] = {
@@ -91,7 +91,7 @@ class ViewService:
         parser = RequestParser(request)
         if self._closed:
             raise RequestError("the view is closed")
-        return self._handlers.get(parser.ask, self._query)(parser, parser.value("run"))
+        return self._handlers.get(parser.name, self._query)(parser, parser.value("run"))
 
     def close(self) -> None:
         """Refuse all further requests; a text that is run and a snapshot that is being made end at their next step."""
@@ -108,14 +108,14 @@ class ViewService:
     def _answer_lesson(self, parser: RequestParser, number: int | None) -> Reply:
         example = parser.values("text", "tokens", "x", "settings")
         return answer_lesson(
-            {"ask": "lesson", **example} if example else self._lesson, parser.value("language") or "en"
+            {"request": "lesson", **example} if example else self._lesson, parser.value("language") or "en"
         )
 
     def _snapshot(self, parser: RequestParser, number: int | None) -> Reply:
         exact, language = parser.value("exact"), parser.value("language") or "en"
         for at, request in enumerate(exact):
             try:
-                RequestParser(request).text("ask", _IN_SNAPSHOT)
+                RequestParser(request).text("request", _IN_SNAPSHOT)
             except RequestError as error:
                 raise RequestError(f"page: exact[{at}]: {error}") from error
         html = snapshot_html(lambda request: self.answer({**request, "run": number}), exact=exact, language=language)
@@ -126,11 +126,11 @@ def answer_lesson(request: Mapping[str, object], language: str = "en") -> Reply:
     """The reply to a request for the lesson.
 
     Args:
-        request: {"ask": "lesson"} and the arguments of `uwaga.lessons.example.parse_example`.
+        request: {"request": "lesson"} and the arguments of `uwaga.lessons.example.parse_example`.
         language: of the texts.
 
     Returns:
-        meta: {"question": the request with all defaults filled in, "limits": {...}, "steps": [...], "matrices": {id: {...}}},
+        meta: {"request": the request with all defaults filled in, "limits": {...}, "steps": [...], "matrices": {id: {...}}},
             as `to_json` of document.py gives them; arrays: float32, one per matrix.
 
     Raises:
@@ -147,7 +147,7 @@ def _lesson_reply(example: Example) -> Reply:
     steps = build_steps(example)
     shown = matrices(steps)
     meta: dict[str, Any] = {
-        "question": example.request(),
+        "request": example.request(),
         "limits": _LIMITS,
         "steps": [step.to_json() for step in steps],
         "matrices": {id: matrix.to_json(index) for index, (id, matrix) in enumerate(shown.items())},

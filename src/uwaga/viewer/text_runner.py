@@ -301,11 +301,11 @@ class Predictions:
         names = [backend.id_to_token(number) or f"<{number}>" for number in ids]
         shown = token_text([*self.tokens, *names])
         start = len(self.tokens)
-        has_words = not all(shown.glued[:start])
+        has_words = not all(shown.no_space_before[:start])
         return [
-            f"-{label}" if has_words and glued and not special and label[:1].isalnum() else label
-            for label, glued, special in zip(
-                shown.labels[start:], shown.glued[start:], shown.special[start:], strict=True
+            f"-{label}" if has_words and continues and not special and label[:1].isalnum() else label
+            for label, continues, special in zip(
+                shown.labels[start:], shown.no_space_before[start:], shown.special[start:], strict=True
             )
         ]
 

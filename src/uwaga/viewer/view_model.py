@@ -16,7 +16,7 @@ from uwaga.inspect.recordings.recording import Recording
 from uwaga.inspect.recordings.stack import KINDS
 from uwaga.maps.base import WeightMap
 from uwaga.maps.map import AttentionMap
-from uwaga.models.text.token_text import TokenText, Written, join_tokens, token_text
+from uwaga.models.text.token_text import SourceText, TokenText, join_tokens, token_text
 from uwaga.store.encoders import COSINE_SCALE, encoder_of
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Side:
     maps: Mapping[MapName, WeightMap]
     sizes: Mapping[str, int]
     tokens: Mapping[str, Sequence[str]]
-    sources: Mapping[str, Written] = field(default_factory=dict)
+    sources: Mapping[str, SourceText] = field(default_factory=dict)
     coreference: Callable[[], HeadTable] | None = None
     _token_text: dict[str, TokenText] = field(default_factory=dict, repr=False)
 
@@ -132,8 +132,8 @@ class ViewModel:
         ends = accumulate(len(passage) + 2 for passage in passages)
         places = [(end - 2 - len(passage), end - 2) for passage, end in zip(passages, ends, strict=True)]
         written = {
-            "encoder": Written("\n\n".join(passages), places),
-            "decoder": Written(question, [(0, len(question))]),
+            "encoder": SourceText("\n\n".join(passages), places),
+            "decoder": SourceText(question, [(0, len(question))]),
         }
         return replace(shown, sides=(replace(shown.sides[0], sources=written),))
 
@@ -156,7 +156,7 @@ def _side(given: MapsLike, tokens: Tokens | None, title: str | None, model: str,
     names = _token_strings(given, tokens, sizes, row)
     written = given.written if isinstance(given, Recording) and tokens is None else {}
     sources = {
-        stack: Written(*rows[row])
+        stack: SourceText(*rows[row])
         for stack, rows in written.items()
         if row < len(rows) and len(rows[row][1]) == sizes.get(stack)
     }

@@ -76,7 +76,14 @@ def test_a_page_names_the_head_except_where_the_model_is_changed() -> None:
     edits = {"heads": [{"kind": "encoder", "layer": 0, "head": 0, "value": 0.0}], "scores": [], "weights": []}
     service = ViewService(runner.run(RunRequest("It rained.", edits=Edits.from_dict(edits))).view_model)
     for side, follows in (("0", [1]), ("1", [])):
-        where = {"ask": "labels", "side": side, "kind": "encoder", "layer": 3, "merge": "tokens", "specials": "show"}
+        where = {
+            "request": "labels",
+            "side": side,
+            "kind": "encoder",
+            "layer": 3,
+            "merge": "tokens",
+            "specials": "show",
+        }
         while (reply := service.answer(where)).meta["complete"] < 1:
             pass
         labels = reply.meta["labels"]

@@ -156,7 +156,7 @@ def test_tiles_of_cached_normalizers_take_fifty_milliseconds(
     page.get_by_role("tab", name="Map").wait_for()
     token = page.evaluate('localStorage.getItem("uwaga-token")')
     where = {"side": "0", "kind": "decoder", "layer": 0, "head": 0, "merge": "tokens", "specials": "show"}
-    tile = {"ask": "tile", **where, "pooling": "sum", "level": 0}
+    tile = {"request": "tile", **where, "pooling": "sum", "level": 0}
     rows = range(200, 210)
     cold = [{**tile, "row": row, "column": 0} for row in rows]
     page.evaluate(_ASK, {"token": token, "questions": cold})

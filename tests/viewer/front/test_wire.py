@@ -26,7 +26,7 @@ def test_replies_equal_the_bytes_of_the_fixture(kept: dict[str, Any]) -> None:
     assert Reply(meta=kept["meta"], arrays=arrays).to_bytes() == base64.b64decode(kept["base64"])
 
 
-@pytest.mark.parametrize("kept", KEPT["questions"])
+@pytest.mark.parametrize("kept", KEPT["requests"])
 def test_requests_have_the_keys_of_the_fixture(kept: dict[str, Any]) -> None:
-    name = json.dumps(kept["question"], sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    name = json.dumps(kept["request"], sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     assert name == kept["name"]

@@ -52,7 +52,7 @@ def replies(page: bytes) -> dict[str, Reply]:
 
 def tile(**what: object) -> dict[str, object]:
     plain = {"side": "0", "kind": "encoder", "layer": 0, "head": 0, "merge": "tokens", "specials": "show"}
-    return {"ask": "tile", **plain, "pooling": "sum", "level": 0, "row": 0, "column": 0, **what}
+    return {"request": "tile", **plain, "pooling": "sum", "level": 0, "row": 0, "column": 0, **what}
 
 
 def test_a_short_text_is_stored_completely_and_exactly() -> None:
@@ -60,14 +60,14 @@ def test_a_short_text_is_stored_completely_and_exactly() -> None:
     result = replies(snapshot_html(asked.answer))
     for request, reply in result.items():
         expected = asked.answer(json.loads(request))
-        if request == '{"ask":"about"}':
+        if request == '{"request":"about"}':
             assert reply.meta == {**expected.meta, "live": False}
             continue
         assert {**reply.meta, "reached": None} == {**expected.meta, "reached": None}
-        if json.loads(request)["ask"] != "overview":
+        if json.loads(request)["request"] != "overview":
             for ours, theirs in zip(reply.arrays, expected.arrays, strict=True):
                 np.testing.assert_array_equal(ours, theirs)
-    kinds = [json.loads(request)["ask"] for request in result]
+    kinds = [json.loads(request)["request"] for request in result]
     variants = 4  # words merged or not, special tokens hidden or not
     assert {kind: kinds.count(kind) for kind in set(kinds)} == {
         "about": 1,
@@ -83,7 +83,7 @@ def test_a_short_text_is_stored_completely_and_exactly() -> None:
 def test_coarse_cells_are_rounded_and_exact_weights_are_not() -> None:
     asked = service(tokens=600, layers=1, heads=1)
     result = replies(snapshot_html(asked.answer, max_bytes=1_000_000, exact=[tile()]))
-    whole = [json.loads(request) for request in result if json.loads(request)["ask"] == "tile"]
+    whole = [json.loads(request) for request in result if json.loads(request)["request"] == "tile"]
     assert {(each["pooling"], each["level"]) for each in whole} >= {("sum", 0), ("sum", 2), ("max", 2)}
     coarse = tile(level=2)
     rounded, exact = (reply.arrays[0] for reply in (result[canonical(coarse)], asked.answer(coarse)))
@@ -97,7 +97,7 @@ def test_replies_that_do_not_fit_are_stored_coarser_or_left_out() -> None:
     for largest in (100_000, 1_000_000, 10_000_000):
         page = snapshot_html(asked.answer, max_bytes=largest)
         plain = [json.loads(request) for request in replies(page)]
-        tiles = [each for each in plain if each["ask"] == "tile"]
+        tiles = [each for each in plain if each["request"] == "tile"]
         assert {each["head"] for each in tiles} == {
             0,
             1,
@@ -114,7 +114,7 @@ def test_needed_replies_are_as_fine_as_fits_with_any_time_budget() -> None:
     """Sampling a tile takes as long for coarse cells as for fine ones."""
     page = snapshot_html(service(tokens=300, layers=1, heads=2).answer, seconds=0.0)
     results = [json.loads(request) for request in replies(page)]
-    tiles = [each for each in results if each["ask"] == "tile"]
+    tiles = [each for each in results if each["request"] == "tile"]
     assert [(each["level"], each["pooling"], each["merge"], each["specials"]) for each in tiles] == [
         (1, "sum", "tokens", "show")
     ] * 2
@@ -154,7 +154,7 @@ class Slow:
         name = canonical(request)
         self.asked[name] = self.asked.get(name, 0) + 1
         reply = self._service.answer(request)
-        if request["ask"] == "overview":
+        if request["request"] == "overview":
             return Reply(meta={**reply.meta, "complete": self.asked[name] / 3}, arrays=reply.arrays)
         return reply
 
@@ -202,7 +202,7 @@ def test_closing_the_view_ends_a_snapshot() -> None:
 
 def test_rounding_keeps_nan_and_infinity() -> None:
     numbers = np.array([np.nan, np.inf, -np.inf, 0, -0.0, 1, 1.0001, 3.4e38, 1e-42], np.float32)
-    rounded = stored_reply({"ask": "overview"}, Reply(meta={}, arrays=(numbers,))).arrays[0]
+    rounded = stored_reply({"request": "overview"}, Reply(meta={}, arrays=(numbers,))).arrays[0]
     assert rounded.dtype == np.float32
     np.testing.assert_array_equal(rounded[:6], numbers[:6])
     assert rounded[6] == 1
@@ -230,7 +230,7 @@ def test_the_content_security_policy_allows_only_the_pages_own_script_and_style(
 
 
 def test_exact_heads_are_named_by_kind_layer_and_head() -> None:
-    about = service(tokens=600).answer({"ask": "about"}).meta
+    about = service(tokens=600).answer({"request": "about"}).meta
     whole = exact_requests(about, ("encoder", 1, 2))
     assert [(each["layer"], each["head"], each["row"], each["column"]) for each in whole] == [
         (1, 2, row, column) for row in range(3) for column in range(3)
@@ -265,7 +265,7 @@ def test_exact_heads_that_do_not_exist_are_refused(exact: Any, message: str, tmp
 
 
 def test_more_exact_weights_than_the_limit_are_refused() -> None:
-    about = {**service().answer({"ask": "about"}).meta}
+    about = {**service().answer({"request": "about"}).meta}
     about["sides"][0]["stacks"]["encoder"]["tokens"] = 5000
     with pytest.raises(ValueError) as caught:
         exact_requests(about, ("encoder", 0, 0))

@@ -15,7 +15,7 @@ PLAIN = {"merge": "tokens", "specials": "show"}
 
 def ask(service: ViewService, **where: object) -> Reply:
     """The complete reply."""
-    request = {"ask": "labels", "side": "0", "kind": "encoder", "layer": 0, **PLAIN, **where}
+    request = {"request": "labels", "side": "0", "kind": "encoder", "layer": 0, **PLAIN, **where}
     while (reply := service.answer(request)).meta["complete"] < 1:
         assert reply.meta["labels"] == []
     return reply
@@ -65,7 +65,7 @@ def test_a_step_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("uwaga.viewer.queries.service._TIME_BUDGET", 0.0)
     monkeypatch.setattr(labels, "_BLOCK", 100)
     service = ViewService(ViewModel.create(previous_head(20)))
-    request = {"ask": "labels", "side": "0", "kind": "encoder", "layer": 0, **PLAIN}
+    request = {"request": "labels", "side": "0", "kind": "encoder", "layer": 0, **PLAIN}
     fractions = [service.answer(request).meta["complete"] for _ in range(4)]
     assert fractions == [0.25, 0.5, 0.75, 1.0]  # twenty rows, five at a time
 

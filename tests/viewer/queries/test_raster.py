@@ -27,7 +27,7 @@ def test_a_tile_is_sampled_first_and_exact_when_complete(
 ) -> None:
     service = ViewService(ViewModel.create(long_map))
     asked = where | {"kind": "decoder", "head": 0, "pooling": pooling, "level": 6, "row": 0, "column": 0}
-    replies = follow(service, ask="tile", **asked)
+    replies = follow(service, request="tile", **asked)
     edges = [*range(0, 9000, 64), 9000]
     expected = long_map.pool(edges, edges, pooling=pooling).weights[0].numpy()
     assert len(replies) > 8
@@ -46,10 +46,10 @@ def test_a_tile_is_sampled_first_and_exact_when_complete(
 def test_tiles_are_adjacent_and_cover_the_axis(long_map: uwaga.AttentionMap, where, follow) -> None:
     service = ViewService(ViewModel.create(long_map))
     asked = where | {"kind": "decoder", "head": 0, "pooling": "sum"}
-    tile = follow(service, ask="tile", **asked, level=0, row=35, column=34)[-1].arrays[0]
+    tile = follow(service, request="tile", **asked, level=0, row=35, column=34)[-1].arrays[0]
     assert tile.shape == (9000 - 35 * 256, 256)
     assert np.array_equal(tile, long_map[0, 35 * 256 :, 34 * 256 : 35 * 256])
-    last = follow(service, ask="tile", **asked, level=3, row=4, column=4)[-1].arrays[0]
+    last = follow(service, request="tile", **asked, level=3, row=4, column=4)[-1].arrays[0]
     assert last.shape == (101, 101)
     edges = [*range(8192, 9000, 8), 9000]
     assert np.array_equal(last, long_map.pool(edges, edges).weights[0])
@@ -57,10 +57,10 @@ def test_tiles_are_adjacent_and_cover_the_axis(long_map: uwaga.AttentionMap, whe
 
 def test_the_overview_has_every_head_and_is_sampled(long_map: uwaga.AttentionMap, maps, follow) -> None:
     rest = {"layer": 0, "pooling": "sum", "merge": "tokens", "specials": "show"}
-    small = follow(ViewService(ViewModel.create(maps)), ask="overview", side="0", kind="encoder", **rest)[-1]
+    small = follow(ViewService(ViewModel.create(maps)), request="overview", side="0", kind="encoder", **rest)[-1]
     assert small.meta == {"complete": 1.0, "exact": True}
     assert np.array_equal(small.arrays[0], maps["encoder", 0].pool(11, 11).weights[0])
-    large = follow(ViewService(ViewModel.create(long_map)), ask="overview", side="0", kind="decoder", **rest)[-1]
+    large = follow(ViewService(ViewModel.create(long_map)), request="overview", side="0", kind="decoder", **rest)[-1]
     assert large.meta == {"complete": 1.0, "exact": False}
     np.testing.assert_allclose(large.arrays[0].sum(-1), 1.0, rtol=1e-5)
 
@@ -80,5 +80,5 @@ def test_a_generic_map_has_the_cells_of_an_attention_map(pooling: str) -> None:
 def test_a_complete_tile_is_cached(long_map: uwaga.AttentionMap, where, follow) -> None:
     service = ViewService(ViewModel.create(long_map))
     asked = where | {"kind": "decoder", "head": 0, "pooling": "sum", "level": 5, "row": 0, "column": 0}
-    done = follow(service, ask="tile", **asked)[-1]
-    assert service.answer({"ask": "tile", **asked}) is done
+    done = follow(service, request="tile", **asked)[-1]
+    assert service.answer({"request": "tile", **asked}) is done

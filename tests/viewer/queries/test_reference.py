@@ -49,7 +49,7 @@ def maps(draw: st.DrawFn, queries: int, keys: int) -> uwaga.AttentionMap:
 
 def items(service: ViewService, side: str, stack: str, how: dict[str, str]) -> list[list[int]]:
     """The tokens of each item (a token or a word), without hidden special tokens."""
-    asked = {"ask": "items", "side": side, "stack": stack, **how, "first": 0, "count": 100}
+    asked = {"request": "items", "side": side, "stack": stack, **how, "first": 0, "count": 100}
     result = service.answer(asked)
     tokens = service.view_model.sides[0].token_text(stack)
     hides = how["specials"] == "hide" and not all(tokens.special)
@@ -119,17 +119,19 @@ def check(service: ViewService, where: dict[str, object], expected: NDArray[np.f
     queries, keys = expected.shape
     near = {"rtol": 2e-4, "atol": 2e-6}
     whole = {"rows": [0, queries], "columns": [0, keys]}
-    tile = {"ask": "tile", **where, "row": 0, "column": 0}
+    tile = {"request": "tile", **where, "row": 0, "column": 0}
     np.testing.assert_allclose(finish(service, {**tile, "pooling": "sum", "level": 0}).arrays[0], expected, **near)
-    np.testing.assert_allclose(service.answer({"ask": "weights", **where, **whole}).arrays[0], expected, **near)
+    np.testing.assert_allclose(service.answer({"request": "weights", **where, **whole}).arrays[0], expected, **near)
     i, j = data.draw(st.integers(0, queries - 1)), data.draw(st.integers(0, keys - 1))
-    np.testing.assert_allclose(service.answer({"ask": "row", **where, "query": i}).arrays[0], expected[i], **near)
-    np.testing.assert_allclose(finish(service, {"ask": "column", **where, "key": j}).arrays[0], expected[:, j], **near)
-    weight = service.answer({"ask": "entry", **where, "query": i, "key": j}).meta["weight"]
+    np.testing.assert_allclose(service.answer({"request": "row", **where, "query": i}).arrays[0], expected[i], **near)
+    np.testing.assert_allclose(
+        finish(service, {"request": "column", **where, "key": j}).arrays[0], expected[:, j], **near
+    )
+    weight = service.answer({"request": "entry", **where, "query": i, "key": j}).meta["weight"]
     assert (weight is None) == (not np.isfinite(expected[i, j]))
     assert weight is None or weight == pytest.approx(expected[i, j], rel=2e-4, abs=2e-6)
     a, c = data.draw(st.integers(0, i)), data.draw(st.integers(0, j))
-    asked = {"ask": "between", **where, "spans": [[a, i + 1], [0, queries]], "key_spans": [[c, j + 1]]}
+    asked = {"request": "between", **where, "spans": [[a, i + 1], [0, queries]], "key_spans": [[c, j + 1]]}
     sums = np.array([[expected[a : i + 1, c : j + 1].sum(1).mean()], [expected[:, c : j + 1].sum(1).mean()]])
     np.testing.assert_allclose(finish(service, asked).arrays[0], sums, **near)
     level = data.draw(st.integers(1, max(max(queries, keys) - 1, 1).bit_length()))

@@ -13,7 +13,7 @@ from uwaga.viewer.view_model import ViewModel
 
 
 def test_the_first_reply_lists_sides_layers_and_axes(service: ViewService) -> None:
-    meta = service.answer({"ask": "about"}).meta
+    meta = service.answer({"request": "about"}).meta
     (side,) = meta["sides"]
     assert meta["title"] == "unseen the cat sat on the mat ."
     assert side["maps"] == [{"kind": "encoder", "layer": layer, "heads": 3} for layer in (0, 1)]
@@ -23,12 +23,12 @@ def test_the_first_reply_lists_sides_layers_and_axes(service: ViewService) -> No
 
 
 def test_items_have_no_prefixes_of_the_tokenizer(service: ViewService) -> None:
-    asked = {"ask": "items", "side": "0", "stack": "encoder", "first": 0, "count": 100}
+    asked = {"request": "items", "side": "0", "stack": "encoder", "first": 0, "count": 100}
     result = service.answer({**asked, "merge": "words", "specials": "hide"})
     assert result.meta["labels"] == ["unseen", "the", "cat", "sat", "on", "the", "mat", "."]
     assert result.arrays[0].tolist()[:2] == [[1, 3], [3, 4]]
     shown = service.answer({**asked, "merge": "tokens", "specials": "show", "first": 9}).meta
-    assert shown == {"labels": [".", "[SEP]"], "glued": [0, 0], "specials": [10], "breaks": [], "total": 11}
+    assert shown == {"labels": [".", "[SEP]"], "no_space_before": [0, 0], "specials": [10], "breaks": [], "total": 11}
 
 
 def test_a_reply_is_the_same_after_serialization(service: ViewService) -> None:
@@ -53,65 +53,65 @@ def nested(depth: int) -> list[object]:
 
 HEAD = {"side": "0", "kind": "encoder", "layer": 0, "head": 0, "merge": "tokens", "specials": "show"}
 WRONG = [
-    ({}, "request: ask is missing"),
-    ({"ask": 3}, "request: ask must be a string, not 3"),
+    ({}, 'request: the key "request" is missing'),
+    ({"request": 3}, "request: request must be a string, not 3"),
     (
-        {"ask": "nothing"},
-        "nothing: ask must be one of about, items, overview, tile, entry, row, column, between, statistics, labels, weights, npz, "
+        {"request": "nothing"},
+        "nothing: request must be one of about, items, overview, tile, entry, row, column, between, statistics, labels, weights, npz, "
         "predictions, run, stop, page, lesson, not 'nothing'",
     ),
-    ({"ask": "about", "more": 1}, "about: unknown argument 'more'"),
-    ({"ask": "about", "run": []}, "about: run must be the number of a text that was run, not []"),
-    ({"ask": "stop", "run": "0"}, "stop: run must be the number of a text that was run, not '0'"),
-    ({"ask": "row", **HEAD, "kind": [], "query": 0}, "row: kind must be one of encoder, decoder, cross, not []"),
-    ({"ask": "row", **HEAD, "side": {}, "query": 0}, "row: side must be a string, not {}"),
+    ({"request": "about", "more": 1}, "about: unknown argument 'more'"),
+    ({"request": "about", "run": []}, "about: run must be the number of a text that was run, not []"),
+    ({"request": "stop", "run": "0"}, "stop: run must be the number of a text that was run, not '0'"),
+    ({"request": "row", **HEAD, "kind": [], "query": 0}, "row: kind must be one of encoder, decoder, cross, not []"),
+    ({"request": "row", **HEAD, "side": {}, "query": 0}, "row: side must be a string, not {}"),
     (
-        {"ask": "weights", **HEAD, "rows": 3, "columns": [0, 1]},
+        {"request": "weights", **HEAD, "rows": 3, "columns": [0, 1]},
         "weights: rows must be a pair [a, b] of integers, not 3",
     ),
-    ({"ask": "lesson", "x": nested(100)}, "lesson: x is nested deeper than 100"),
+    ({"request": "lesson", "x": nested(100)}, "lesson: x is nested deeper than 100"),
     (
-        {"ask": "page", "exact": [{"ask": "about"}]},
-        "page: exact[0]: about: ask must be one of tile, overview, entry, row, column, between, statistics, items, lesson, "
+        {"request": "page", "exact": [{"request": "about"}]},
+        "page: exact[0]: about: request must be one of tile, overview, entry, row, column, between, statistics, items, lesson, "
         "predictions, labels, not 'about'",
     ),
-    ({"ask": "page", "exact": [{"ask": "row", **HEAD}]}, "page: exact[0]: row: query is missing"),
-    ({"ask": "page", "exact": [], "language": []}, "page: language must be one of en, pl, pt, ja, zh, not []"),
-    ({"ask": "row", **HEAD}, "row: query is missing"),
-    ({"ask": "row", **HEAD, "side": "1", "query": 0}, "row: side must be one of 0, not '1'"),
-    ({"ask": "row", **HEAD, "side": "difference", "query": 0}, "row: side must be one of 0, not 'difference'"),
+    ({"request": "page", "exact": [{"request": "row", **HEAD}]}, "page: exact[0]: row: query is missing"),
+    ({"request": "page", "exact": [], "language": []}, "page: language must be one of en, pl, pt, ja, zh, not []"),
+    ({"request": "row", **HEAD}, "row: query is missing"),
+    ({"request": "row", **HEAD, "side": "1", "query": 0}, "row: side must be one of 0, not '1'"),
+    ({"request": "row", **HEAD, "side": "difference", "query": 0}, "row: side must be one of 0, not 'difference'"),
     (
-        {"ask": "row", **HEAD, "kind": "middle", "query": 0},
+        {"request": "row", **HEAD, "kind": "middle", "query": 0},
         "row: kind must be one of encoder, decoder, cross, not 'middle'",
     ),
-    ({"ask": "row", **HEAD, "layer": 2, "query": 0}, "row: there is no encoder layer 2 on side 0"),
-    ({"ask": "row", **HEAD, "head": 3, "query": 0}, "row: head must be from 0 to 2, not 3"),
-    ({"ask": "row", **HEAD, "query": 11}, "row: query must be from 0 to 10, not 11"),
-    ({"ask": "row", **HEAD, "query": True}, "row: query must be an integer, not True"),
-    ({"ask": "row", **HEAD, "query": 1.5}, "row: query must be an integer, not 1.5"),
-    ({"ask": "row", **HEAD, "query": -1}, "row: query must be from 0 to 10, not -1"),
+    ({"request": "row", **HEAD, "layer": 2, "query": 0}, "row: there is no encoder layer 2 on side 0"),
+    ({"request": "row", **HEAD, "head": 3, "query": 0}, "row: head must be from 0 to 2, not 3"),
+    ({"request": "row", **HEAD, "query": 11}, "row: query must be from 0 to 10, not 11"),
+    ({"request": "row", **HEAD, "query": True}, "row: query must be an integer, not True"),
+    ({"request": "row", **HEAD, "query": 1.5}, "row: query must be an integer, not 1.5"),
+    ({"request": "row", **HEAD, "query": -1}, "row: query must be from 0 to 10, not -1"),
     (
-        {"ask": "tile", **HEAD, "pooling": "sum", "level": 0, "row": 1, "column": 0},
+        {"request": "tile", **HEAD, "pooling": "sum", "level": 0, "row": 1, "column": 0},
         "tile: row must be from 0 to 0, not 1",
     ),
     (
-        {"ask": "tile", **HEAD, "pooling": "sum", "level": 99, "row": 0, "column": 0},
+        {"request": "tile", **HEAD, "pooling": "sum", "level": 99, "row": 0, "column": 0},
         "tile: level must be from 0 to 4, not 99",
     ),
     (
-        {"ask": "tile", **HEAD, "pooling": "mean", "level": 0, "row": 0, "column": 0},
+        {"request": "tile", **HEAD, "pooling": "mean", "level": 0, "row": 0, "column": 0},
         "tile: pooling must be one of sum, max, not 'mean'",
     ),
     (
-        {"ask": "weights", **HEAD, "rows": [3, 2], "columns": [0, 1]},
+        {"request": "weights", **HEAD, "rows": [3, 2], "columns": [0, 1]},
         "weights: rows must be [a, b] with 0 <= a <= b <= 11, not [3, 2]",
     ),
     (
-        {"ask": "between", **HEAD, "spans": [], "key_spans": [[0, 1]]},
+        {"request": "between", **HEAD, "spans": [], "key_spans": [[0, 1]]},
         "between: spans must be a list of 1 to 64 pairs [a, b], not []",
     ),
     (
-        {"ask": "page", "exact": "all of it, please, with everything that there is in the world"},
+        {"request": "page", "exact": "all of it, please, with everything that there is in the world"},
         "page: exact must be a list of at most 512 requests, not 'all of it, please, with everything that there is in the ...",
     ),
 ]
@@ -127,22 +127,22 @@ def test_an_invalid_request_is_refused(service: ViewService, invalid: dict[str, 
 def test_too_many_weights_at_once_are_refused(long_map: uwaga.AttentionMap) -> None:
     with pytest.raises(RequestError) as caught:
         ViewService(ViewModel.create(long_map)).answer(
-            {"ask": "weights", **HEAD, "kind": "decoder", "rows": [0, 9000], "columns": [0, 9000]}
+            {"request": "weights", **HEAD, "kind": "decoder", "rows": [0, 9000], "columns": [0, 9000]}
         )
     assert str(caught.value) == "81000000 weights exceed the limit of 1048576 per request"
 
 
 def test_a_view_without_maps_has_the_lesson_alone() -> None:
     service = ViewService(ViewModel.empty())
-    assert json.dumps(service.answer({"ask": "about"}).meta["sides"]) == "[]"
+    assert json.dumps(service.answer({"request": "about"}).meta["sides"]) == "[]"
     with pytest.raises(RequestError) as caught:
-        service.answer({"ask": "row", **HEAD, "query": 0})
+        service.answer({"request": "row", **HEAD, "query": 0})
     assert str(caught.value) == "this view has no maps, only the lesson"
 
 
 def test_concurrent_threads_get_the_same_replies(service: ViewService) -> None:
     results: list[np.ndarray] = []
-    asked = {"ask": "row", **HEAD, "query": 5}
+    asked = {"request": "row", **HEAD, "query": 5}
     threads = [threading.Thread(target=lambda: results.append(service.answer(asked).arrays[0])) for _ in range(20)]
     for thread in threads:
         thread.start()
@@ -157,5 +157,5 @@ def test_the_caches_are_bounded(long_map: uwaga.AttentionMap, monkeypatch: pytes
     monkeypatch.setattr(service._runs.queries(0)._finished, "_max_weight", 1 << 20)
     where = HEAD | {"kind": "decoder"}
     for row in range(8):
-        service.answer({"ask": "tile", **where, "pooling": "sum", "level": 0, "row": row, "column": 0})
+        service.answer({"request": "tile", **where, "pooling": "sum", "level": 0, "row": row, "column": 0})
     assert sum(reply.nbytes for reply, _ in service._runs.queries(0)._finished._entries.values()) <= 1 << 20

@@ -14,7 +14,7 @@ from uwaga.viewer.view_model import ViewModel
 def test_the_columns_are_those_of_the_head_table(service: ViewService, maps) -> None:
     names = ["[CLS]", "un", "##seen", "the", "cat", "sat", "on", "the", "mat", ".", "[SEP]"]
     tokens = torch.tensor([sorted(set(names)).index(name) for name in names])
-    result = service.answer({"ask": "statistics", "side": "0", "kind": "encoder", "layer": 1}).meta
+    result = service.answer({"request": "statistics", "side": "0", "kind": "encoder", "layer": 1}).meta
     assert (result["complete"], result["sampled"]) == (1.0, None)
     expected = head_table(maps["encoder", 1].select(0), tokens).columns
     for name, column in result["columns"].items():
@@ -22,7 +22,7 @@ def test_the_columns_are_those_of_the_head_table(service: ViewService, maps) -> 
 
 
 def test_a_long_text_is_sampled_and_marked_so(long_map: uwaga.AttentionMap, follow) -> None:
-    replies = follow(ViewService(ViewModel.create(long_map)), ask="statistics", side="0", kind="decoder", layer=0)
+    replies = follow(ViewService(ViewModel.create(long_map)), request="statistics", side="0", kind="decoder", layer=0)
     assert replies[-1].meta["sampled"] == 256
     whole = head_table(long_map.select()).columns
     for name in ("entropy", "peak", "sink", "previous_token"):
@@ -40,7 +40,9 @@ def test_statistics_of_sampled_rows_equal_their_definitions() -> None:
 def test_cross_attention_has_no_distances() -> None:
     m = uwaga.AttentionMap(torch.randn(2, 7, 8), torch.randn(2, 5, 8))
     result = (
-        ViewService(ViewModel.create(m)).answer({"ask": "statistics", "side": "0", "kind": "cross", "layer": 0}).meta
+        ViewService(ViewModel.create(m))
+        .answer({"request": "statistics", "side": "0", "kind": "cross", "layer": 0})
+        .meta
     )
     assert list(result["columns"]) == [
         "entropy",
@@ -57,7 +59,7 @@ def test_the_difference_is_that_of_the_statistics(maps, monkeypatch: pytest.Monk
     service = ViewService(ViewModel.create(maps, second=other))
 
     def columns(side: str) -> dict:
-        return service.answer({"ask": "statistics", "side": side, "kind": "encoder", "layer": 1}).meta
+        return service.answer({"request": "statistics", "side": side, "kind": "encoder", "layer": 1}).meta
 
     for samples in (False, True):
         if samples:
@@ -75,7 +77,7 @@ def test_the_difference_is_that_of_the_statistics(maps, monkeypatch: pytest.Monk
 
 def test_a_difference_is_computed_in_steps(long_map: uwaga.AttentionMap, follow) -> None:
     service = ViewService(ViewModel.create(long_map, second=long_map))
-    replies = follow(service, ask="statistics", side="difference", kind="decoder", layer=0)
+    replies = follow(service, request="statistics", side="difference", kind="decoder", layer=0)
     complete = [reply.meta["complete"] for reply in replies]
     assert complete == sorted(complete)
     assert complete[-1] == 1.0

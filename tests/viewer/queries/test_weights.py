@@ -18,12 +18,12 @@ WORDS = [(0, 1), (1, 3), *((at, at + 1) for at in range(3, 11))]
 
 def test_entries_rows_columns_and_rectangles_are_bit_identical_to_the_map(service: ViewService, maps, where) -> None:
     m = maps["encoder", 0]
-    assert np.array_equal(service.answer({"ask": "row", **where, "query": 4}).arrays[0], m[0, 1, 4, :])
-    assert np.array_equal(service.answer({"ask": "column", **where, "key": 2}).arrays[0], m[0, 1, :, 2])
+    assert np.array_equal(service.answer({"request": "row", **where, "query": 4}).arrays[0], m[0, 1, 4, :])
+    assert np.array_equal(service.answer({"request": "column", **where, "key": 2}).arrays[0], m[0, 1, :, 2])
     assert np.array_equal(
-        service.answer({"ask": "weights", **where, "rows": [2, 5], "columns": [1, 11]}).arrays[0], m[0, 1, 2:5, 1:]
+        service.answer({"request": "weights", **where, "rows": [2, 5], "columns": [1, 11]}).arrays[0], m[0, 1, 2:5, 1:]
     )
-    result = service.answer({"ask": "entry", **where, "query": 4, "key": 2}).meta
+    result = service.answer({"request": "entry", **where, "query": 4, "key": 2}).meta
     assert result["weight"] == float(m[0, 1, 4, 2])
     assert result["score"] == float(m.scores[0, 1, 4, 2])
     assert result["rank"] == int((m[0, 1, 4, :] > m[0, 1, 4, 2]).sum()) + 1
@@ -31,7 +31,7 @@ def test_entries_rows_columns_and_rectangles_are_bit_identical_to_the_map(servic
 
 
 def test_a_hidden_key_has_no_score(service: ViewService, where) -> None:
-    result = service.answer({"ask": "entry", **where, "layer": 1, "query": 9, "key": 0}).meta
+    result = service.answer({"request": "entry", **where, "layer": 1, "query": 9, "key": 0}).meta
     assert (result["weight"], result["score"], result["visible"]) == (0.0, None, False)
 
 
@@ -47,14 +47,14 @@ def test_merged_words_and_hidden_special_tokens(service: ViewService, maps, wher
         expected = WordMap(expected, words)
     asked = where | {"merge": merge, "specials": specials}
     n = expected.shape[0]
-    result = service.answer({"ask": "weights", **asked, "rows": [0, n], "columns": [0, n]}).arrays[0]
+    result = service.answer({"request": "weights", **asked, "rows": [0, n], "columns": [0, n]}).arrays[0]
     assert np.array_equal(result, expected.to_dense())
-    assert np.array_equal(service.answer({"ask": "row", **asked, "query": n - 1}).arrays[0], expected[n - 1, :])
+    assert np.array_equal(service.answer({"request": "row", **asked, "query": n - 1}).arrays[0], expected[n - 1, :])
 
 
 def test_mass_between_spans_equals_that_of_the_map(service: ViewService, maps, where) -> None:
     spans, key_spans = [[0, 3], [7, 9], [8, 11]], [[2, 4], [5, 5]]
-    result = service.answer({"ask": "between", **where, "spans": spans, "key_spans": key_spans})
+    result = service.answer({"request": "between", **where, "spans": spans, "key_spans": key_spans})
     torch.testing.assert_close(
         torch.from_numpy(result.arrays[0].copy()), maps["encoder", 0].between(spans, key_spans)[0, 1]
     )
@@ -66,18 +66,18 @@ def test_long_columns_and_spans_are_computed_in_steps(
     monkeypatch.setattr("uwaga.viewer.queries.service._TIME_BUDGET", 0.0)
     service = ViewService(ViewModel.create(long_map))
     where = where | {"kind": "decoder", "head": 0}
-    column = follow(service, ask="column", **where, key=3)
+    column = follow(service, request="column", **where, key=3)
     assert len(column) > 5
     assert np.isnan(column[0].arrays[0]).any()
     assert np.array_equal(column[-1].arrays[0], long_map[0, :, 3])
     spans = [[100, 8000], [10, 20]]
-    between = follow(service, ask="between", **where, spans=spans, key_spans=spans)
+    between = follow(service, request="between", **where, spans=spans, key_spans=spans)
     assert len(between) > 5
     torch.testing.assert_close(torch.from_numpy(between[-1].arrays[0].copy()), long_map.between(spans)[0])
 
 
 def test_the_npz_file_has_weights_and_tokens(service: ViewService, maps, where) -> None:
-    reply = service.answer({"ask": "npz", **where, "rows": [1, 3], "columns": [0, 2]})
+    reply = service.answer({"request": "npz", **where, "rows": [1, 3], "columns": [0, 2]})
     assert reply.meta == {"name": "encoder-0-1.npz"}
     with np.load(io.BytesIO(reply.arrays[0].tobytes())) as file:
         assert np.array_equal(file["weights"], maps["encoder", 0][0, 1, 1:3, :2])
@@ -95,10 +95,10 @@ def test_the_difference_of_two_sides(maps, where) -> None:
     other = uwaga.AttentionMap(torch.randn(1, 3, 11, 8), torch.randn(1, 3, 11, 8))
     service = ViewService(ViewModel.create(maps, second=other))
     asked = {**where, "side": "difference", "rows": [0, 11], "columns": [0, 11]}
-    result = service.answer({"ask": "weights", **asked}).arrays[0]
+    result = service.answer({"request": "weights", **asked}).arrays[0]
     assert np.array_equal(result, maps["encoder", 0][0, 1] - other[0, 1])
     strongest = service.answer(
-        {"ask": "tile", **where, "side": "difference", "pooling": "max", "level": 4, "row": 0, "column": 0}
+        {"request": "tile", **where, "side": "difference", "pooling": "max", "level": 4, "row": 0, "column": 0}
     )
     assert strongest.arrays[0][0, 0] == result.flat[np.abs(result).argmax()]
 
@@ -107,7 +107,7 @@ def test_items_of_a_difference_are_named_by_both_texts(maps) -> None:
     first = ["[CLS]", "un", "##seen", "the", "cat", "sat", "on", "the", "mat", ".", "[SEP]"]
     second = ["[CLS]", "un", "##known", "the", "cat", "lay", "on", "a", "mat", ".", "[SEP]"]
     model = ViewModel.create(maps, tokens=first, second=maps, second_tokens=second)
-    asked = {"ask": "items", "stack": "encoder", "specials": "show", "first": 0, "count": 20}
+    asked = {"request": "items", "stack": "encoder", "specials": "show", "first": 0, "count": 20}
     result = ViewService(model).answer({**asked, "side": "difference", "merge": "tokens"}).meta
     assert result["labels"] == [
         "[CLS]",
@@ -122,7 +122,7 @@ def test_items_of_a_difference_are_named_by_both_texts(maps) -> None:
         ".",
         "[SEP]",
     ]
-    assert result["glued"][2] == 0
+    assert result["no_space_before"][2] == 0
     words = ViewService(model).answer({**asked, "side": "difference", "merge": "words"}).meta
     assert words["labels"][1] == "unseen | unknown"
     assert ViewService(model).answer({**asked, "side": "1", "merge": "tokens"}).meta["labels"][5] == "lay"

@@ -23,11 +23,11 @@ def service() -> ViewService:
 
 def items(service: ViewService, stack: str, merge: str = "tokens", specials: str = "show") -> Any:
     where = {"side": "0", "stack": stack, "merge": merge, "specials": specials}
-    return service.answer({"ask": "items", **where, "first": 0, "count": 100})
+    return service.answer({"request": "items", **where, "first": 0, "count": 100})
 
 
 def test_the_axes_of_each_kind(service: ViewService) -> None:
-    (side,) = service.answer({"ask": "about"}).meta["sides"]
+    (side,) = service.answer({"request": "about"}).meta["sides"]
     assert side["kinds"] == {
         "encoder": {"queries": "encoder", "keys": "encoder"},
         "decoder": {"queries": "decoder", "keys": "decoder"},

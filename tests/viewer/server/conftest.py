@@ -31,9 +31,9 @@ class FakeService:
         self._lock = threading.Lock()
 
     def answer(self, question: Mapping[str, object]) -> Reply:
-        match question.get("ask"):
+        match question.get("request"):
             case "echo":
-                return Reply(meta={"question": dict(question)}, arrays=(np.arange(3, dtype=np.float32),))
+                return Reply(meta={"request": dict(question)}, arrays=(np.arange(3, dtype=np.float32),))
             case "wait":
                 self._wait()
                 return Reply(meta={})
@@ -41,7 +41,7 @@ class FakeService:
                 raise RuntimeError("a defect")
             case "long":
                 return Reply(meta={}, arrays=(np.zeros(1 << 22, np.uint8),))
-        raise RequestError(f"unknown request {question.get('ask')!r}")
+        raise RequestError(f"unknown request {question.get('request')!r}")
 
     def close(self) -> None:
         self.closed = True

@@ -61,16 +61,16 @@ def test_script_and_styles(client, small_front) -> None:
 
 
 def test_a_request_gets_the_bytes_of_its_reply(client) -> None:
-    answer = client.ask({"ask": "echo", "text": "żółw"})
+    answer = client.ask({"request": "echo", "text": "żółw"})
     assert (answer.status, answer.headers["content-type"]) == (200, "application/octet-stream")
     reply = Reply.from_bytes(answer.body)
-    assert reply.meta == {"question": {"ask": "echo", "text": "żółw"}}
+    assert reply.meta == {"request": {"request": "echo", "text": "żółw"}}
     assert reply.arrays[0].tolist() == [0, 1, 2]
 
 
 def test_every_response_has_the_security_headers(client, small_front) -> None:
     answers = [client.send("GET", path) for path in ("/", "/app.js", "/nothing")]
-    answers += [client.ask({"ask": "echo"}), client.ask({"ask": "?"}), client.ask({"ask": "fail"})]
+    answers += [client.ask({"request": "echo"}), client.ask({"request": "?"}), client.ask({"request": "fail"})]
     answers += [client.send("GET", "/", Host="attacker.example"), client.send("PUT", "/")]
     assert [answer.status for answer in answers] == [200, 200, 404, 200, 400, 500, 403, 405]
     for answer in answers:
@@ -103,22 +103,25 @@ def test_invalid_requests_are_refused(client) -> None:
         return answer.status, answer.error
 
     token = "the token or the cookie is missing or wrong: open the URL that the program has printed"
-    assert refused({"ask": "echo"}, X_Uwaga_Token="") == (403, token)
-    assert refused({"ask": "echo"}, X_Uwaga_Token=client.token[:-1]) == (403, token)
-    assert refused({"ask": "echo"}, Cookie="") == (403, token)
-    assert refused({"ask": "echo"}, Cookie=client.cookie[:-1]) == (403, token)
-    assert refused({"ask": "echo"}, Cookie=client.cookie.replace("uwaga", "other")) == (403, token)
+    assert refused({"request": "echo"}, X_Uwaga_Token="") == (403, token)
+    assert refused({"request": "echo"}, X_Uwaga_Token=client.token[:-1]) == (403, token)
+    assert refused({"request": "echo"}, Cookie="") == (403, token)
+    assert refused({"request": "echo"}, Cookie=client.cookie[:-1]) == (403, token)
+    assert refused({"request": "echo"}, Cookie=client.cookie.replace("uwaga", "other")) == (403, token)
     kind = "the Content-Type of a request must be application/json"
-    assert refused({"ask": "echo"}, Content_Type="text/plain") == (415, kind)
-    assert refused({"ask": "echo"}, Content_Type="") == (415, kind)
+    assert refused({"request": "echo"}, Content_Type="text/plain") == (415, kind)
+    assert refused({"request": "echo"}, Content_Type="") == (415, kind)
     assert refused(b"") == (400, "the request is not valid JSON: Expecting value: line 1 column 1 (char 0)")
-    assert refused(b'{"ask": NaN}') == (400, "the request is not valid JSON: NaN is not allowed in JSON")
-    assert refused(b'{"ask": -Infinity}') == (400, "the request is not valid JSON: -Infinity is not allowed in JSON")
+    assert refused(b'{"request": NaN}') == (400, "the request is not valid JSON: NaN is not allowed in JSON")
+    assert refused(b'{"request": -Infinity}') == (
+        400,
+        "the request is not valid JSON: -Infinity is not allowed in JSON",
+    )
     assert refused([1]) == (400, "a request must be a JSON object")
     assert refused(b'"echo"') == (400, "a request must be a JSON object")
-    assert refused({"ask": "nothing"}) == (400, "unknown request 'nothing'")
+    assert refused({"request": "nothing"}) == (400, "unknown request 'nothing'")
     # A charset parameter in Content-Type is accepted.
-    assert client.ask({"ask": "echo"}, Content_Type="Application/JSON; charset=utf-8").status == 200
+    assert client.ask({"request": "echo"}, Content_Type="Application/JSON; charset=utf-8").status == 200
 
 
 def test_too_large_headers_are_refused(client) -> None:
@@ -162,22 +165,22 @@ def test_a_client_with_a_session_does_not_use_a_code(client, server) -> None:
 
 
 def test_an_internal_error_is_logged_and_the_server_continues(client, caplog: pytest.LogCaptureFixture) -> None:
-    answer = client.ask({"ask": "fail"})
+    answer = client.ask({"request": "fail"})
     assert (answer.status, answer.error) == (500, "internal error; the program's log has the traceback")
     assert b"a defect" not in answer.body
     until(lambda: "RuntimeError: a defect" in caplog.text)
-    assert client.ask({"ask": "echo"}).status == 200
+    assert client.ask({"request": "echo"}).status == 200
 
 
 def test_a_body_in_several_parts(client) -> None:
     with socket.create_connection(("127.0.0.1", client.port), timeout=HANG) as connection:
-        for byte in client.raw({"ask": "echo"}):
+        for byte in client.raw({"request": "echo"}):
             connection.send(bytes([byte]))
         assert connection.recv(100).startswith(b"HTTP/1.1 200")
 
 
 def test_a_too_large_body_is_refused(client) -> None:
-    fits = {"ask": "echo", "text": ""}
+    fits = {"request": "echo", "text": ""}
     fits["text"] = "x" * (MAX_BODY_BYTES - len(json.dumps(fits)))
     assert client.ask(fits).status == 200
     fits["text"] += "x"

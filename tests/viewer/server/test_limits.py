@@ -37,7 +37,7 @@ def test_an_idle_connection_is_closed(server, client, monkeypatch: pytest.Monkey
         assert is_open(dripping)
     clock.advance(0.2 * idle)
     until(lambda: not is_open(silent) and not is_open(dripping))
-    assert client.ask({"ask": "echo"}).status == 200
+    assert client.ask({"request": "echo"}).status == 200
     silent.close()
     dripping.close()
 

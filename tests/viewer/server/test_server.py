@@ -100,7 +100,7 @@ def test_signals_stop_the_server_at_once(number: signal.Signals, enter: Callable
         port = int(address.split(":")[2].split("/")[0])
         given = {"Host": f"127.0.0.1:{port}", **enter(address.strip()), "Content-Type": "application/json"}
         head = "POST /ask HTTP/1.1\r\n" + "".join(f"{name}: {value}\r\n" for name, value in given.items())
-        body = '{"ask": "x", "seconds": 1}'
+        body = '{"request": "x", "seconds": 1}'
         sent = ["", head, f"{head}Content-Length: {len(body)}\r\n\r\n{body}"]
         connections = [socket.create_connection(("127.0.0.1", port)) for _ in sent]
         for connection, text in zip(connections, sent, strict=True):

@@ -21,7 +21,7 @@ class TokenText(NamedTuple):
     """The T tokens of one text, column by column."""
 
     labels: list[str]
-    glued: list[bool]  # no space before it
+    no_space_before: list[bool]  # no space before it
     special: list[bool]  # a special token such as [CLS] or </s>, not part of the text
     starts: list[bool]  # first token of a word
     breaks: Mapping[int, int] = {}  # newlines before it that no token stands for, where there are any
@@ -29,19 +29,21 @@ class TokenText(NamedTuple):
     def select(self, kept: Sequence[int]) -> "TokenText":
         """The tokens at the given positions."""
         labels = [self.labels[at] for at in kept]
-        glued, special, starts = ([column[at] for at in kept] for column in (self.glued, self.special, self.starts))
+        no_space_before, special, starts = (
+            [column[at] for at in kept] for column in (self.no_space_before, self.special, self.starts)
+        )
         breaks = {new: self.breaks[old] for new, old in enumerate(kept) if old in self.breaks} if self.breaks else {}
-        return TokenText(labels, glued, special, starts, breaks)
+        return TokenText(labels, no_space_before, special, starts, breaks)
 
 
-class Written(NamedTuple):
+class SourceText(NamedTuple):
     """What was written: a text, and which characters [start, end) of it each of T tokens stands for."""
 
     text: str
     offsets: Sequence[tuple[int, int]]
 
 
-def written(text: str, tokenizer: Any, tokens: Sequence[str]) -> Written | None:
+def written(text: str, tokenizer: Any, tokens: Sequence[str]) -> SourceText | None:
     """The offsets of tokens in the text that they were read from; None where the tokenizer does not give these tokens for it, as
     after a text was cut short. A decoder reads a start token before them and not the last of them.
 
@@ -52,13 +54,13 @@ def written(text: str, tokenizer: Any, tokens: Sequence[str]) -> Written | None:
     """
     encoding = tokenizer.encode(text)
     if encoding.tokens == list(tokens):
-        return Written(text, encoding.offsets)
+        return SourceText(text, encoding.offsets)
     if list(tokens[1:]) == encoding.tokens[:-1]:
-        return Written(text, [(0, 0), *encoding.offsets[:-1]])
+        return SourceText(text, [(0, 0), *encoding.offsets[:-1]])
     return None
 
 
-def token_text(tokens: Sequence[str], source: Written | None = None) -> TokenText:
+def token_text(tokens: Sequence[str], source: SourceText | None = None) -> TokenText:
     """The text of tokens from any tokenizer: WordPiece, byte-level BPE, SentencePiece or single characters.
 
     With its source, a token is what was written: capital letters that the tokenizer lowers, letters that it does not know, spaces
@@ -68,7 +70,7 @@ def token_text(tokens: Sequence[str], source: Written | None = None) -> TokenTex
     ['[CLS]', 'un', 'seen', '.']
     >>> token_text(["This", "Ġis", "Ġcaf", "Ã©"])[:2]
     (['This', 'is', 'caf', 'é'], [True, False, False, True])
-    >>> token_text(["didn", "'", "t", "[UNK]"], Written("Didn't 🦉", [(0, 4), (4, 5), (5, 6), (7, 8)]))[:2]
+    >>> token_text(["didn", "'", "t", "[UNK]"], SourceText("Didn't 🦉", [(0, 4), (4, 5), (5, 6), (7, 8)]))[:2]
     (['Didn', "'", 't', '🦉'], [True, True, True, False])
     """
     special = [SPECIAL_TOKEN.fullmatch(token) is not None for token in tokens]
@@ -81,15 +83,15 @@ def token_text(tokens: Sequence[str], source: Written | None = None) -> TokenTex
         results = [
             own if is_special else read or (_decode_bytes(token)[0], True) for token, own, is_special, read in rows
         ]
-    glued = [is_glued or at == 0 for at, (_, is_glued) in enumerate(results)]
+    no_space_before = [is_continuation or at == 0 for at, (_, is_continuation) in enumerate(results)]
     labels = [label if len(label) <= _MAX_LABEL else f"{label[: _MAX_LABEL - 1]}…" for label, _ in results]
-    starts = _starts(labels, glued, special)
+    starts = _starts(labels, no_space_before, special)
     if source is None:
-        return TokenText(labels, glued, special, starts)
-    return TokenText(labels, glued, special, _starts_of_words(source, starts), _breaks(source))
+        return TokenText(labels, no_space_before, special, starts)
+    return TokenText(labels, no_space_before, special, _starts_of_words(source, starts), _breaks(source))
 
 
-def _from_source(source: Written) -> list[tuple[str, bool] | None]:
+def _from_source(source: SourceText) -> list[tuple[str, bool] | None]:
     """For each token its characters and whether no space precedes them; None where an earlier token has them."""
     results: list[tuple[str, bool] | None] = []
     done = 0  # characters that tokens so far stand for
@@ -99,9 +101,9 @@ def _from_source(source: Written) -> list[tuple[str, bool] | None]:
         if not letters:
             results.append(None)
             continue
-        is_glued = begin == done and not letters[0].isspace()
+        is_continuation = begin == done and not letters[0].isspace()
         # A space belongs to the gap; what is nothing but space, such as a newline, is itself.
-        results.append((letters.lstrip(" ") or letters, is_glued or not letters.strip(" ")))
+        results.append((letters.lstrip(" ") or letters, is_continuation or not letters.strip(" ")))
         done = max(done, end)
     return results
 
@@ -128,7 +130,7 @@ def split_words(text: str) -> list[str]:
     return [piece for piece in pieces if piece]
 
 
-def _breaks(source: Written) -> dict[int, int]:
+def _breaks(source: SourceText) -> dict[int, int]:
     """The newlines between tokens, by the token after them."""
     results = {}
     done = 0
@@ -150,22 +152,24 @@ def word_ranges(tokens: TokenText) -> list[tuple[int, int]]:
 
 def join_tokens(tokens: TokenText, start: int, stop: int) -> str:
     """The text of the tokens [start, stop)."""
-    shown = zip(tokens.labels[start:stop], tokens.glued[start:stop], strict=True)
-    text = "".join(label if at == 0 or is_glued else f" {label}" for at, (label, is_glued) in enumerate(shown))
+    shown = zip(tokens.labels[start:stop], tokens.no_space_before[start:stop], strict=True)
+    text = "".join(
+        label if at == 0 or is_continuation else f" {label}" for at, (label, is_continuation) in enumerate(shown)
+    )
     return text.strip(" ") or text[:1]
 
 
-def _starts(labels: list[str], glued: list[bool], special: list[bool]) -> list[bool]:
+def _starts(labels: list[str], no_space_before: list[bool], special: list[bool]) -> list[bool]:
     """Whether each token begins a word: at the start of the text, after a space, at a newline, at or after a special token.
     A token that ends in a space ends its word."""
     begins = []
     for at, label in enumerate(labels):
-        after = at == 0 or not glued[at] or special[at - 1] or labels[at - 1][-1:].isspace()
+        after = at == 0 or not no_space_before[at] or special[at - 1] or labels[at - 1][-1:].isspace()
         begins.append(after or special[at] or label.startswith("\n"))
     return begins
 
 
-def _starts_of_words(source: Written, starts: list[bool]) -> list[bool]:
+def _starts_of_words(source: SourceText, starts: list[bool]) -> list[bool]:
     """Whether each token begins a word by the word boundaries of Unicode (UAX 29): "didn't" is one word, a comma is one of its own.
     Tokens without characters keep what `starts` says."""
     boundaries = set(word_boundaries(source.text))

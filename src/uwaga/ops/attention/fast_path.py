@@ -206,8 +206,8 @@ def _layout_of_mask(
         if q.dim() != 4:
             return None
     shapes, strides = (q.shape, k.shape, v.shape), (q.stride(), k.stride(), v.stride())
-    asked = (q.dtype, shapes, strides, longest, options)
-    result = cached(mask, asked, offsets)
+    cache_key = (q.dtype, shapes, strides, longest, options)
+    result = cached(mask, cache_key, offsets)
     if result is not None:
         return cast(PreparedCall, result)
     scale, normalize, softcap, impl = options
@@ -223,7 +223,7 @@ def _layout_of_mask(
     else:
         layout = _make_dense_layout(plan, q.dtype, shapes, strides)
     layout = layout._replace(mask_tensors=call.mask_tensors)
-    keep(mask, asked, offsets, call.options.mask_program, call.mask_tensors, call.options.max_keys, layout)
+    keep(mask, cache_key, offsets, call.options.mask_program, call.mask_tensors, call.options.max_keys, layout)
     return layout
 
 

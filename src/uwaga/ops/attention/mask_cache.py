@@ -26,7 +26,7 @@ _Memory = tuple[int, int, tuple[int, ...], tuple[int, ...]]  # address, bytes of
 class _Entry(NamedTuple):
     """A cached value, and what must be equal or unchanged for another call to use it."""
 
-    asked: object  # the part of the call that must be equal
+    cache_key: object  # the part of the call that must be equal
     offsets: Tensor | None  # of a ragged call; must be the same object
     tensors: tuple[Tensor, ...]  # of the mask, as the user passed them, and the offsets
     memory: tuple[_Memory, ...]  # of `tensors`
@@ -34,33 +34,38 @@ class _Entry(NamedTuple):
     lengths: tuple[Tensor, ...]  # those among them that may not exceed `keys`
     keys: int
     starts: tuple[Tensor, ...]  # those that say where queries stand
-    kept: object
+    cached_value: object
 
 
-def cached(mask: Mask, asked: object, offsets: Tensor | None) -> object | None:
+def cached(mask: Mask, cache_key: object, offsets: Tensor | None) -> object | None:
     """The value cached for an equal call; None where there is none.
 
     Raises:
         ValueError: lengths or starts that were overwritten since, and are now out of range.
     """
     value: _Entry | None = getattr(mask, "cached_layout", None)
-    if value is None or value.asked != asked or value.offsets is not offsets or _memory(value.tensors) != value.memory:
+    if (
+        value is None
+        or value.cache_key != cache_key
+        or value.offsets is not offsets
+        or _memory(value.tensors) != value.memory
+    ):
         return None
     for lengths in value.lengths:
         check_lengths(lengths, value.keys)
     for starts in value.starts:
         check_starts(starts)
-    return value.kept
+    return value.cached_value
 
 
 def keep(
     mask: Mask,
-    asked: object,
+    cache_key: object,
     offsets: Tensor | None,
     program: MaskProgram,
     read: tuple[Tensor, ...],
     keys: int,
-    kept: object,
+    cached_value: object,
 ) -> None:
     """Cache a value in the mask, where that is safe. `read` are the tensors of its `program` over `keys` keys."""
     tensors = _tensors(mask)
@@ -70,7 +75,7 @@ def keep(
         tensors = (*tensors, offsets)
     starts = tuple(read[x.starts] for x in program if isinstance(x, Band) and x.starts is not None)
     lengths = tuple(read[x.lengths] for x in program if isinstance(x, Lengths) and read[x.lengths].numel())
-    result = _Entry(asked, offsets, tensors, _memory(tensors), read, lengths, keys, starts, kept)
+    result = _Entry(cache_key, offsets, tensors, _memory(tensors), read, lengths, keys, starts, cached_value)
     object.__setattr__(mask, "cached_layout", result)
 
 

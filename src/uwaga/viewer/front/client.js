@@ -1,9 +1,9 @@
-// The client of a host: a priority queue of questions with deduplication, retries and an LRU cache of replies.
+// The client of a host: a priority queue of requests with deduplication, retries and an LRU cache of replies.
 
 import { abortError, HostError, isAbort } from "./hosts.js";
 import { canonical, replyBytes } from "./wire.js";
 
-/** @typedef {import("./types.js").Question} Question */
+/** @typedef {import("./types.js").Request} Request */
 /** @typedef {import("./types.js").Reply} Reply */
 /** @typedef {import("./types.js").AskOptions} AskOptions */
 
@@ -11,7 +11,7 @@ import { canonical, replyBytes } from "./wire.js";
 /**
  * @typedef {object} Job
  * @property {string} name
- * @property {Question} question
+ * @property {Request} request
  * @property {number} priority
  * @property {number} number  sequence number: the order of asking
  * @property {number} retries  answers "busy" so far
@@ -48,7 +48,7 @@ export function makeClient(host, { maxBytes = 192 * 2 ** 20, slowAfter = clientS
   const emit = (/** @type {import("./types.js").ClientEvent} */ event) => listeners.forEach((listener) => listener(event));
 
   function sendNext() {
-    // While the host is unreachable, one question at a time probes whether it has recovered.
+    // While the host is unreachable, one request at a time probes whether it has recovered.
     while (!paused && !disposed && inFlight < (unreachableCount ? 1 : clientMaxInFlight)) {
       let next = null;
       for (const job of jobs.values()) if (!job.inFlight && (!next || clientBefore(job, next))) next = job;
@@ -64,7 +64,7 @@ export function makeClient(host, { maxBytes = 192 * 2 ** 20, slowAfter = clientS
     emit({ type: "busy", inFlight });
     const timer = setTimeout(() => { slow = true; emit({ type: "slow" }); }, slowAfter);
     try {
-      const reply = await host.ask(job.question, job.controller.signal);
+      const reply = await host.ask(job.request, job.controller.signal);
       onAnswer();
       cache.put(job.name, reply);
       settle(job, (waiter) => waiter.resolve(reply));
@@ -119,27 +119,27 @@ export function makeClient(host, { maxBytes = 192 * 2 ** 20, slowAfter = clientS
     job.waiters.clear();
   }
 
-  /** @param {string} name @param {Question} question @param {number} priority @returns {Job} */
-  function jobFor(name, question, priority) {
+  /** @param {string} name @param {Request} request @param {number} priority @returns {Job} */
+  function jobFor(name, request, priority) {
     const existing = jobs.get(name);
     if (existing) {
       existing.priority = Math.max(existing.priority, priority);
       return existing;
     }
-    const job = { name, question, priority, number: nextSequence++, retries: 0, inFlight: false,
+    const job = { name, request, priority, number: nextSequence++, retries: 0, inFlight: false,
       controller: new AbortController(), waiters: new Set() };
     jobs.set(name, job);
     return job;
   }
 
-  /** @param {Question} question @param {AskOptions} [options] @returns {Promise<Reply>} */
-  function ask(question, { signal, priority = 0 } = {}) {
-    const name = canonical(question);
+  /** @param {Request} request @param {AskOptions} [options] @returns {Promise<Reply>} */
+  function ask(request, { signal, priority = 0 } = {}) {
+    const name = canonical(request);
     const cached = cache.get(name);
     if (cached && isComplete(cached)) return Promise.resolve(cached);
     if (signal?.aborted || disposed) return clientHandled(Promise.reject(abortError()));
     return clientHandled(new Promise((resolve, reject) => {
-      const job = jobFor(name, question, priority);
+      const job = jobFor(name, request, priority);
       const abort = () => {
         job.waiters.delete(waiter);
         waiter.detach();
@@ -155,9 +155,9 @@ export function makeClient(host, { maxBytes = 192 * 2 ** 20, slowAfter = clientS
     }));
   }
 
-  /** @param {Question} question @param {(reply: Reply) => void} onReply @param {AskOptions} [options] */
-  async function followQuestion(question, onReply, options = {}) {
-    const cached = cache.get(canonical(question));
+  /** @param {Request} request @param {(reply: Reply) => void} onReply @param {AskOptions} [options] */
+  async function followRequest(request, onReply, options = {}) {
+    const cached = cache.get(canonical(request));
     let last = -1;
     if (cached) {
       onReply(cached);
@@ -165,7 +165,7 @@ export function makeClient(host, { maxBytes = 192 * 2 ** 20, slowAfter = clientS
       last = cached.meta.complete;
     }
     for (;;) {
-      const reply = await ask(question, options);
+      const reply = await ask(request, options);
       if (options.signal?.aborted) return;
       onReply(reply);
       if (isComplete(reply)) return;
@@ -176,10 +176,10 @@ export function makeClient(host, { maxBytes = 192 * 2 ** 20, slowAfter = clientS
 
   return {
     ask,
-    follow: (question, onReply, options) =>
-      clientHandled(followQuestion(question, onReply, options).catch((error) => { if (!isAbort(error)) throw error; })),
-    peek: (question) => cache.get(canonical(question)),
-    cachedQuestions: (ask) => cache.complete().map((name) => JSON.parse(name)).filter((question) => question.ask === ask),
+    follow: (request, onReply, options) =>
+      clientHandled(followRequest(request, onReply, options).catch((error) => { if (!isAbort(error)) throw error; })),
+    peek: (request) => cache.get(canonical(request)),
+    cachedRequests: (name) => cache.complete().map((each) => JSON.parse(each)).filter(({ request }) => request === name),
     subscribe(listener) {
       listeners.add(listener);
       return () => void listeners.delete(listener);
@@ -219,7 +219,7 @@ function clientSleep(milliseconds) {
 // The LRU cache of replies.
 
 /**
- * An LRU cache of replies by canonical question, bounded by bytes.
+ * An LRU cache of replies by canonical request, bounded by bytes.
  * @param {number} maxBytes
  */
 export function makeReplyCache(maxBytes) {

@@ -4,7 +4,7 @@ import { tr } from "./languages.js";
 import { canonical, decodeParts, decodeReply, wireBuffer } from "./wire.js";
 
 /**
- * A question without a reply. `kind`: "refused" (the message says why), "busy" (503: ask again later), "unreachable" (no server),
+ * A request without a reply. `kind`: "refused" (the message says why), "busy" (503: ask again later), "unreachable" (no server),
  * "missing" (not in the saved page).
  */
 export class HostError extends Error {
@@ -19,7 +19,7 @@ export class HostError extends Error {
   }
 }
 
-/** @returns {DOMException} the rejection of a question whose signal was aborted */
+/** @returns {DOMException} the rejection of a request whose signal was aborted */
 export function abortError() {
   return new DOMException("aborted", "AbortError");
 }
@@ -71,7 +71,7 @@ export function takeAccessCode({ location, history }) {
 }
 
 /**
- * The server that this page came from. Each question carries a token and a cookie, which the server gives in exchange for the
+ * The server that this page came from. Each request carries a token and a cookie, which the server gives in exchange for the
  * access code in the URL.
  * @param {ServedPage} [page]
  * @param {typeof fetch} [get]
@@ -104,7 +104,7 @@ export function servedHost(page = window, get = (...request) => fetch(...request
     tryStorage(() => page.localStorage.setItem(tokenStorageKey, token));
   }
 
-  /** @returns {Promise<void>} one exchange for all questions; retried if the server was busy or unreachable */
+  /** @returns {Promise<void>} one exchange for all requests; retried if the server was busy or unreachable */
   function ensureAuthenticated() {
     if (code === null) return Promise.resolve();
     authenticating ??= authenticate().catch((error) => {
@@ -118,9 +118,9 @@ export function servedHost(page = window, get = (...request) => fetch(...request
     mode: "served",
     has: () => true,
     download: downloadFile,
-    async ask(question, signal) {
+    async ask(request, signal) {
       await ensureAuthenticated();
-      return decodeReply(await (await post("/ask", question, signal)).arrayBuffer());
+      return decodeReply(await (await post("/ask", request, signal)).arrayBuffer());
     },
   };
 }
@@ -156,7 +156,7 @@ async function responseError(response) {
   return new HostError(response.status === 503 ? "busy" : "refused", message);
 }
 
-// A notebook: questions and replies are messages of an anywidget model.
+// A notebook: requests and replies are messages of an anywidget model.
 
 /**
  * @typedef {{send: (content: any) => void, on: (event: string, listener: any) => void, off: (event: string,
@@ -176,14 +176,14 @@ export function widgetHost(model) {
 
   /** @type {(message: any, buffers: any[]) => void} */
   const onMessage = (message, buffers) => {
-    const request = pending.get(message?.id);
-    if (!request) return;
+    const waiting = pending.get(message?.id);
+    if (!waiting) return;
     pending.delete(message.id);
     try {
       if (typeof message.error === "string") throw new HostError(message.busy ? "busy" : "refused", message.error);
-      request.resolve(decodeParts(message.header, buffers?.length ? wireBuffer(buffers[0]) : new ArrayBuffer(0), 0));
+      waiting.resolve(decodeParts(message.header, buffers?.length ? wireBuffer(buffers[0]) : new ArrayBuffer(0), 0));
     } catch (error) {
-      request.reject(/** @type {Error} */ (error));
+      waiting.reject(/** @type {Error} */ (error));
     }
   };
   model.on("msg:custom", onMessage);
@@ -192,13 +192,13 @@ export function widgetHost(model) {
     mode: "notebook",
     has: () => true,
     download: downloadFile,
-    ask(question, signal) {
+    ask(request, signal) {
       const id = `${prefix}-${count++}`;
       return new Promise((resolve, reject) => {
         if (signal?.aborted) return reject(abortError());
         pending.set(id, { resolve, reject });
         signal?.addEventListener("abort", () => pending.delete(id) && reject(abortError()), { once: true });
-        model.send({ id, question });
+        model.send({ id, request });
       });
     },
     dispose() {
@@ -210,26 +210,26 @@ export function widgetHost(model) {
 }
 
 // A saved page holds its replies: <script type="application/json" data-uwaga-saved>
-// {"replies": {canonical question: base64 of the reply's bytes, plain or gzip}}</script>
+// {"replies": {canonical request: base64 of the reply's bytes, plain or gzip}}</script>
 
 /**
- * @param {{[question: string]: string}} [replies]
+ * @param {{[request: string]: string}} [replies]
  * @returns {import("./types.js").Host}
  */
 export function savedHost(replies = savedReplies()) {
   return {
     mode: "saved",
-    has: (question) => Object.hasOwn(replies, canonical(question)),
+    has: (request) => Object.hasOwn(replies, canonical(request)),
     download: downloadFile,
-    async ask(question) {
-      const name = canonical(question);
+    async ask(request) {
+      const name = canonical(request);
       if (!Object.hasOwn(replies, name)) throw new HostError("missing", tr("This is not in the saved page."));
       return decodeReply(await savedBytes(replies[name]));
     },
   };
 }
 
-/** @returns {{[question: string]: string}} */
+/** @returns {{[request: string]: string}} */
 function savedReplies() {
   const element = document.querySelector("script[data-uwaga-saved]");
   if (!element) throw new Error("saved page: it holds no replies");

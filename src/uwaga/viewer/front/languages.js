@@ -27,8 +27,8 @@ export function currentLanguage() {
   return pageLanguage;
 }
 
-/** What a question for texts names: English is left out. @returns {{language?: string}} */
-export function languageOfQuestion() {
+/** What a request for texts names: English is left out. @returns {{language?: string}} */
+export function languageOfRequest() {
   return pageLanguage.language === "en" ? {} : { language: pageLanguage.language };
 }
 

@@ -20,7 +20,7 @@ import { syncUrl } from "./shell/url_state.js";
 import { storeEqual } from "./store.js";
 import { tableView } from "./table/view.js";
 import { textView } from "./text/view.js";
-import { hostOfRun, makeSession, typedOfHash, wholeTyped } from "./typing/session.js";
+import { hostOfRun, makeSession, typedOfHash, completeRequest } from "./typing/session.js";
 
 /** @typedef {import("./types.js").App} App */
 /** @typedef {import("./types.js").Tab} Tab */
@@ -72,11 +72,11 @@ export async function start(root, host) {
     const client = makeClient(hostOfRun(host, run));
     const shown = { frame };
     client.subscribe((event) => showConnection(shown.frame, event));
-    const { meta } = await client.ask({ ask: "about" }, { priority: 10 });
+    const { meta } = await client.ask({ request: "about" }, { priority: 10 });
     return { client, about: /** @type {import("./types.js").About} */ (meta), shown };
   }
 
-  /** Shows a result in place of the one that is shown. @param {number} run @param {import("./types.js").Typed} typed @param {boolean} keep */
+  /** Shows a result in place of the one that is shown. @param {number} run @param {import("./types.js").RunRequest} typed @param {boolean} keep */
   async function show(run, typed, keep) {
     const before = opened?.app.store.get(), { client, about, shown } = await connect(run, opening);
     if (!keep && !typed.edits) { history.past.length = 0; history.future.length = 0; }
@@ -91,7 +91,7 @@ export async function start(root, host) {
   /** The same result, after a change of what outlives it. */
   async function reopen() {
     const about = opened?.app.about;
-    if (about) await show(about.run ?? 0, about.typed ?? wholeTyped({}), true);
+    if (about) await show(about.run ?? 0, about.typed ?? completeRequest({}), true);
   }
 
   try {

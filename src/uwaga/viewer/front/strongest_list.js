@@ -75,10 +75,10 @@ function strongestItemsList(weights, { items, count, passages }, onOpen) {
 }
 
 /** @param {Items} items @param {number} first @param {number} stop @param {number} peak  its largest weight, set off @returns {HTMLElement} */
-function passageElement({ labels, glued }, first, stop, peak) {
+function passageElement({ labels, noSpaceBefore }, first, stop, peak) {
   const text = (/** @type {number} */ from, /** @type {number} */ to) => {
     let shown = "";
-    for (let item = from; item < to; item++) shown += (item > first && !glued[item] ? " " : "") + labels[item].replace(/\s+/gu, " ");
+    for (let item = from; item < to; item++) shown += (item > first && !noSpaceBefore[item] ? " " : "") + labels[item].replace(/\s+/gu, " ");
     return shown;
   };
   return el("bdi", { class: "uwaga-passage" }, text(first, peak), el("b", { text: text(peak, peak + 1) }), text(peak + 1, stop));

@@ -40,7 +40,7 @@
  * @property {{side: SideId, kind: Kind, layer: number, head: number} | null} start  null without sides
  * @property {number} [run]  the number of the text
  * @property {Typing | null} [typing]  null: no text can be run
- * @property {Typed | null} [typed]  the text, where the page may run it again
+ * @property {RunRequest | null} [typed]  the text, where the page may run it again
  * @property {string} [python]  the line that makes the changes; "" without changes
  * @property {{[side: string]: {kind: "next" | "masked", stack: string, tokens: number}}} [predictions]
  * @property {[string, number][]} [similar]  other texts, and the cosine of their vectors with this one's
@@ -58,7 +58,7 @@
  * @property {boolean} editable  heads can be switched off
  */
 
-/** @typedef {{text: string, second: string | null, target: string | null, edits: Edits | null}} Typed */
+/** @typedef {{text: string, second: string | null, target: string | null, edits: Edits | null}} RunRequest */
 
 /**
  * @typedef {object} Edits  changes of a model, as uwaga.inspect.edits.Edits describes them
@@ -67,7 +67,7 @@
  * @property {any[]} weights
  */
 
-/** @typedef {{[key: string]: any, ask: string}} Question */
+/** @typedef {{[key: string]: any, request: string}} Request */
 
 /** @typedef {Float32Array | Int32Array | Uint8Array} WireData */
 /** @typedef {{data: WireData, shape: number[]}} WireArray */
@@ -124,7 +124,7 @@
  * @property {boolean} linesAll  lines of all heads of the layer
  * @property {number} linesThreshold  index into lineThresholds: the least weight of a line
  * @property {string} step  the lesson's step by its id; "": the first
- * @property {string} example  the lesson's question as JSON, where its numbers were changed; else ""
+ * @property {string} example  the lesson's request as JSON, where its numbers were changed; else ""
  * @property {"all" | "head"} overviewScale  one colour scale for all small maps, or one per head
  */
 
@@ -157,8 +157,8 @@
 /**
  * @typedef {object} Host
  * @property {"served" | "notebook" | "saved"} mode
- * @property {(question: Question, signal?: AbortSignal) => Promise<Reply>} ask  rejects with HostError or AbortError
- * @property {(question: Question) => boolean} has
+ * @property {(request: Request, signal?: AbortSignal) => Promise<Reply>} ask  rejects with HostError or AbortError
+ * @property {(request: Request) => boolean} has
  * @property {(name: string, blob: Blob) => void} download
  * @property {() => void} [dispose]
  */
@@ -167,11 +167,11 @@
 
 /**
  * @typedef {object} Client
- * @property {(question: Question, options?: AskOptions) => Promise<Reply>} ask
- * @property {(question: Question, onReply: (reply: Reply) => void, options?: AskOptions) => Promise<void>} follow
+ * @property {(request: Request, options?: AskOptions) => Promise<Reply>} ask
+ * @property {(request: Request, onReply: (reply: Reply) => void, options?: AskOptions) => Promise<void>} follow
  *   calls onReply with each more complete reply; resolves when complete or aborted, rejects when the host refuses
- * @property {(question: Question) => Reply | undefined} peek
- * @property {(ask: string) => Question[]} cachedQuestions  questions with complete replies in the cache, least recently used first
+ * @property {(request: Request) => Reply | undefined} peek
+ * @property {(name: string) => Request[]} cachedRequests  requests with complete replies in the cache, least recently used first
  * @property {(listener: (event: ClientEvent) => void) => () => void} subscribe
  * @property {() => void} dispose  aborts everything in flight
  */
@@ -184,7 +184,7 @@
 /**
  * @typedef {object} Items  the items of one axis
  * @property {string[]} labels
- * @property {number[]} glued  1: no space before it
+ * @property {number[]} noSpaceBefore  1: no space before it
  * @property {Set<number>} specials
  * @property {Map<number, number>} [breaks]  newlines before an item that no item stands for
  * @property {Int32Array} spans  (total, 2): the token range of each
@@ -210,7 +210,7 @@
  * @property {Store} store
  * @property {Commands} commands
  * @property {import("./typing/session.js").Session} session  runs texts
- * @property {{past: Edits[], future: Edits[], first: Typed | null}} history  of changes, to undo and redo, and what the page opened with
+ * @property {{past: Edits[], future: Edits[], first: RunRequest | null}} history  of changes, to undo and redo, and what the page opened with
  * @property {{cross: "written" | "read"}} rows  how rows of cross-attention are named
  * @property {() => Promise<void>} reopen  shows the same again, after a change of `rows`
  * @property {{on: boolean}} quiet  while on, changes of the head add no step to the browser's history

@@ -1,6 +1,6 @@
 // Rows, columns and span masses of a map: from the host or, in a saved page, from the tiles that it holds.
 
-import { tileQuestion } from "./questions.js";
+import { tileRequest } from "./requests.js";
 
 /** @typedef {import("./types.js").App} App */
 /** @typedef {import("./types.js").Where} Where */
@@ -29,8 +29,8 @@ import { tileQuestion } from "./questions.js";
  * @returns {Promise<void>}
  */
 export function rowWeights(app, query, { where, sizes, signal, onWeights }) {
-  const question = { ask: "row", ...where, query };
-  if (app.host.has(question)) return followWeights(app, question, signal, onWeights);
+  const request = { request: "row", ...where, query };
+  if (app.host.has(request)) return followWeights(app, request, signal, onWeights);
   return readSavedCells(app, where, sizes, [query, query + 1], [0, sizes.keys], (cells) => onWeights(cells && {
     weights: Float32Array.from({ length: sizes.keys }, (_, key) => cells.weight(query, key)), complete: 1, cell: cells.side,
   }));
@@ -44,8 +44,8 @@ export function rowWeights(app, query, { where, sizes, signal, onWeights }) {
  * @returns {Promise<void>}
  */
 export function columnWeights(app, key, { where, sizes, signal, onWeights }) {
-  const question = { ask: "column", ...where, key };
-  if (app.host.has(question)) return followWeights(app, question, signal, onWeights);
+  const request = { request: "column", ...where, key };
+  if (app.host.has(request)) return followWeights(app, request, signal, onWeights);
   return readSavedCells(app, where, sizes, [0, sizes.queries], [key, key + 1], (cells) => onWeights(cells && {
     weights: Float32Array.from({ length: sizes.queries }, (_, query) => cells.weight(query, key)), complete: 1, cell: cells.side,
   }));
@@ -62,9 +62,9 @@ export function columnWeights(app, key, { where, sizes, signal, onWeights }) {
  * @returns {Promise<{masses: Float32Array, cell: number} | null>} masses: (spans, keySpans); null: not in this saved page
  */
 export async function spanMasses(app, where, sizes, spans, keySpans, signal) {
-  const question = { ask: "between", ...where, spans, key_spans: keySpans };
-  if (app.host.has(question)) {
-    const reply = await app.client.ask(question, { signal, priority: 4 });
+  const request = { request: "between", ...where, spans, key_spans: keySpans };
+  if (app.host.has(request)) {
+    const reply = await app.client.ask(request, { signal, priority: 4 });
     return { masses: /** @type {Float32Array} */ (reply.arrays[0].data), cell: 1 };
   }
   const cells = await savedCells(app, where, sizes, coveringRange(spans), coveringRange(keySpans));
@@ -75,12 +75,12 @@ export async function spanMasses(app, where, sizes, spans, keySpans, signal) {
 
 /**
  * @param {App} app
- * @param {import("./types.js").Question} question
+ * @param {import("./types.js").Request} request
  * @param {AbortSignal} signal
  * @param {(weights: Weights) => void} onWeights
  */
-function followWeights(app, question, signal, onWeights) {
-  return app.client.follow(question, ({ meta, arrays }) => {
+function followWeights(app, request, signal, onWeights) {
+  return app.client.follow(request, ({ meta, arrays }) => {
     onWeights({ weights: /** @type {Float32Array} */ (arrays[0].data), complete: meta.complete ?? 1, cell: 1 });
   }, { signal, priority: 5 });
 }
@@ -183,9 +183,9 @@ const savedTileSide = 256; // side of a tile in cells
 export async function savedCells(app, where, sizes, rows, columns) {
   for (let level = 0; 2 ** level < 2 * Math.max(sizes.queries, sizes.keys); level++) {
     const places = tilesCovering(level, rows, columns);
-    const questions = places.map(([row, column]) => tileQuestion({ where, pooling: "sum" }, level, row, column));
-    if (!questions.every((question) => app.host.has(question))) continue;
-    const replies = await Promise.all(questions.map((question) => app.client.ask(question, { priority: 5 })));
+    const requests = places.map(([row, column]) => tileRequest({ where, pooling: "sum" }, level, row, column));
+    if (!requests.every((request) => app.host.has(request))) continue;
+    const replies = await Promise.all(requests.map((request) => app.client.ask(request, { priority: 5 })));
     /** @type {Map<string, import("./types.js").WireArray>} */
     const tiles = new Map(places.map(([row, column], index) => [`${row} ${column}`, replies[index].arrays[0]]));
     return { side: 2 ** level, weight: (query, key) => savedWeight(tiles, level, sizes.keys, query, key) };

@@ -59,7 +59,7 @@ export function wireBuffer(bytes) {
 }
 
 /**
- * A question as canonical JSON (sorted keys, no spaces), the key of caches and saved pages; Python's page/ writes the same.
+ * A request as canonical JSON (sorted keys, no spaces), the key of caches and saved pages; Python's page/ writes the same.
  * @param {unknown} value
  * @returns {string}
  */

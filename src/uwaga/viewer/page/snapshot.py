@@ -53,7 +53,7 @@ def save_snapshot(
     language: str = "en",
 ) -> None:
     """Write a snapshot to a file, atomically. Arguments as in `View.save`. Raises ValueError, from `exact`, and OSError."""
-    about = service.answer({"ask": "about"}).meta
+    about = service.answer({"request": "about"}).meta
     requests = [request for each in exact for request in exact_requests(about, each)]
     html = snapshot_html(service.answer, exact=requests, seconds=seconds, progress=progress, language=language)
     with atomic_replace(Path(path)) as file:
@@ -92,7 +92,7 @@ def snapshot_html(
     """
     front = bundle()
     script = front.script("saved")
-    about = answer({"ask": "about"})
+    about = answer({"request": "about"})
     builder = SnapshotBuilder(
         answer=answer, max_bytes=max_bytes - len(script.encode()) - len(front.css.encode()), seconds=seconds
     )
@@ -100,7 +100,7 @@ def snapshot_html(
         builder.progress = progress
     if stop is not None:
         builder.stop = stop
-    builder.store({"ask": "about"}, Reply(meta={**about.meta, "live": False}))
+    builder.store({"request": "about"}, Reply(meta={**about.meta, "live": False}))
     for group in groups(about.meta, language):
         builder.offer(group)
     builder.request([dict(request) for request in exact])
@@ -203,7 +203,7 @@ def stored_reply(request: Request, reply: Reply) -> Reply:
     if "complete" in meta:
         meta |= {"complete": 1, "reached": meta["complete"]}
     # These are pictures; all other arrays are numbers to read.
-    coarse = request["ask"] == "overview" or (request["ask"] == "tile" and request["level"] != 0)
+    coarse = request["request"] == "overview" or (request["request"] == "tile" and request["level"] != 0)
     arrays = tuple(_rounded(array) if coarse and array.dtype == np.float32 else array for array in reply.arrays)
     return Reply(meta=meta, arrays=arrays)
 
@@ -225,13 +225,13 @@ def groups(about: Mapping[str, Any], language: str = "en") -> Iterator[Group]:
     """All requests that a page may make, the most needed first.
 
     Args:
-        about: the meta of the reply to {"ask": "about"}.
+        about: the meta of the reply to {"request": "about"}.
     """
     yield Group(choices=(tuple(_items(about)),), needed=True)
     yield Group(choices=(tuple(_statistics(about)),), needed=True)
     yield Group(choices=(tuple(_predictions(about)),))
     if about["lesson"]:
-        asked: _NewRequest = {"ask": "lesson", **({} if language == "en" else {"language": language})}
+        asked: _NewRequest = {"request": "lesson", **({} if language == "en" else {"language": language})}
         yield Group(choices=((asked,),), needed=True)
     for merge, specials in _variants(about):
         plain = (merge, specials) == ("tokens", "show")
@@ -248,7 +248,7 @@ def exact_requests(about: Mapping[str, Any], exact: Exact) -> list[_NewRequest]:
     """The requests for the exact weights of a head of the first side, or of a block of it.
 
     Args:
-        about: the meta of the reply to {"ask": "about"}.
+        about: the meta of the reply to {"request": "about"}.
         exact: (kind, layer, head), or (kind, layer, head, rows, columns) with ranges (start, stop) of queries and keys; a
             request is returned as it is.
 
@@ -292,30 +292,30 @@ def _items(about: Mapping[str, Any]) -> Iterator[_NewRequest]:
                 count = counts[merge] - (counts["specials"] if specials == "hide" else 0)
                 for first in range(0, max(count, 1), _ITEMS):
                     where = {"side": side["id"], "stack": stack, "merge": merge, "specials": specials}
-                    yield {"ask": "items", **where, "first": first, "count": _ITEMS}
+                    yield {"request": "items", **where, "first": first, "count": _ITEMS}
 
 
 def _statistics(about: Mapping[str, Any]) -> Iterator[_NewRequest]:
     for where in _layers(about):
-        yield {"ask": "statistics", **where}
+        yield {"request": "statistics", **where}
 
 
 def _predictions(about: Mapping[str, Any]) -> Iterator[_NewRequest]:
     """Those of the first tokens of each side, in the blocks that the page asks for."""
     for side, values in about.get("predictions", {}).items():
         for first in range(0, min(values["tokens"], _PREDICTED), MAX_PREDICTED):
-            yield {"ask": "predictions", "side": side, "first": first, "count": MAX_PREDICTED}
+            yield {"request": "predictions", "side": side, "first": first, "count": MAX_PREDICTED}
 
 
 def _labels(about: Mapping[str, Any], variant: Mapping[str, str]) -> Iterator[_NewRequest]:
     for where in _layers(about):
         if where["side"] != "difference":
-            yield {"ask": "labels", **where, **variant}
+            yield {"request": "labels", **where, **variant}
 
 
 def _overviews(about: Mapping[str, Any], pooling: Mapping[str, object]) -> Iterator[_NewRequest]:
     for where in _layers(about):
-        yield {"ask": "overview", **where, **pooling}
+        yield {"request": "overview", **where, **pooling}
 
 
 def _whole_maps(
@@ -344,7 +344,7 @@ def _whole_map_tiles(
 
 
 def _tile(where: Mapping[str, object], pooling: str, level: int, row: int, column: int) -> _NewRequest:
-    return {"ask": "tile", **where, "pooling": pooling, "level": level, "row": row, "column": column}
+    return {"request": "tile", **where, "pooling": pooling, "level": level, "row": row, "column": column}
 
 
 def _level(size: int, cells: int) -> int:

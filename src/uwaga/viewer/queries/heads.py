@@ -44,7 +44,7 @@ class Axis:
     """
 
     labels: list[str]
-    glued: list[bool]
+    no_space_before: list[bool]
     specials: list[int]
     spans: NDArray[np.int32]
     kept: list[int] | None
@@ -65,7 +65,7 @@ class Axis:
         spans = np.array([(position[start], position[stop - 1] + 1) for start, stop in items], np.int32)
         return cls(
             labels=shown.labels if words is None else [join_tokens(shown, *word) for word in words],
-            glued=[shown.glued[start] for start, _ in items],
+            no_space_before=[shown.no_space_before[start] for start, _ in items],
             specials=[at for at, (start, _) in enumerate(items) if shown.special[start]],
             spans=spans.reshape(-1, 2),
             kept=kept,
@@ -79,11 +79,11 @@ class Axis:
             return self
         pairs = list(zip(self.labels, other.labels, strict=True))
         differs = [one != two for one, two in pairs]
-        glued = zip(self.glued, other.glued, differs, strict=True)
+        no_space_before = zip(self.no_space_before, other.no_space_before, differs, strict=True)
         return dataclasses.replace(
             self,
             labels=[one if one == two else f"{one} | {two}" for one, two in pairs],
-            glued=[one and two and not differ for one, two, differ in glued],
+            no_space_before=[one and two and not differ for one, two, differ in no_space_before],
         )
 
     def written(self, tokens: TokenText) -> "Axis":
@@ -91,7 +91,7 @@ class Axis:
         was written that is known."""
         after = TokenText(
             [*tokens.labels[1:], "…"],
-            [*tokens.glued[1:], False],
+            [*tokens.no_space_before[1:], False],
             [*tokens.special[1:], False],
             [*tokens.starts[1:], True],
             {at - 1: lines for at, lines in tokens.breaks.items() if at},
@@ -99,7 +99,7 @@ class Axis:
         return dataclasses.replace(
             self,
             labels=[join_tokens(after, int(start), int(stop)) for start, stop in self.spans],
-            glued=[after.glued[start] or at == 0 for at, (start, _) in enumerate(self.spans)],
+            no_space_before=[after.no_space_before[start] or at == 0 for at, (start, _) in enumerate(self.spans)],
             specials=[at for at, (start, _) in enumerate(self.spans) if after.special[start]],
             breaks={at: after.breaks[int(start)] for at, (start, _) in enumerate(self.spans) if start in after.breaks},
         )
@@ -202,7 +202,7 @@ class HeadResolver:
         side = parser.text("side", self._sides())
         name = parser.value("kind"), parser.integer("layer", 0, _MAX_LAYERS)
         if name not in self.maps(side):
-            raise RequestError(f"{parser.ask}: there is no {name[0]} layer {name[1]} on side {side}")
+            raise RequestError(f"{parser.name}: there is no {name[0]} layer {name[1]} on side {side}")
         return side, name
 
     def heads(self, side: str, name: MapName) -> int:

@@ -82,10 +82,10 @@ class QueryService:
             RequestError: an argument out of range; a side, layer or head that does not exist; a service that was closed.
         """
         self._check_open()
-        if parser.ask in self._long_handlers:
-            return self._long_handlers[parser.ask](parser)
+        if parser.name in self._long_handlers:
+            return self._long_handlers[parser.name](parser)
         with self._lock:
-            return self._handlers[parser.ask](parser)
+            return self._handlers[parser.name](parser)
 
     def close(self) -> None:
         """Refuse all further requests; one that is being computed ends at its next step."""
@@ -106,7 +106,7 @@ class QueryService:
         last = min(first + parser.integer("count", 0, _MAX_ITEMS + 1), len(axis))
         meta = {
             "labels": axis.labels[first:last],
-            "glued": [int(glued) for glued in axis.glued[first:last]],
+            "no_space_before": [int(each) for each in axis.no_space_before[first:last]],
             "specials": [at for at in axis.specials if first <= at < last],
             "breaks": [[at, lines] for at, lines in axis.breaks.items() if first <= at < last],
             "total": len(axis),

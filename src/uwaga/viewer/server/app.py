@@ -110,12 +110,12 @@ class RequestHandler:
         if body is None:
             return None
         request = parse_request(body)
-        ask = request.get("ask")
+        name = request.get("request")
         try:
             reply = await self._limiter.compute(
                 lambda: self._service.answer(request).to_bytes(),
                 _disconnected(receive),
-                kind=_KINDS.get(ask, "short") if isinstance(ask, str) else "short",
+                kind=_KINDS.get(name, "short") if isinstance(name, str) else "short",
             )
             return None if reply is None else Response(reply, media_type="application/octet-stream")
         except RequestError as error:

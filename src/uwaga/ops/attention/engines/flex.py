@@ -257,13 +257,13 @@ def _mask(call: Call) -> _Mask:
     where = (call.query.device, call.query.shape[:3], call.key.shape[2], torch.is_grad_enabled())
     # The entry holds the tensors, so that no other can have their memory.
     memory = tuple((x.data_ptr(), x._version, x.shape, x.stride()) for x in tensors)
-    asked = (call.options.mask_program, where, memory)
-    if asked not in _masks:
-        _masks[asked] = (_build(call), tensors)
+    cache_key = (call.options.mask_program, where, memory)
+    if cache_key not in _masks:
+        _masks[cache_key] = (_build(call), tensors)
         while len(_masks) > _CACHED_MASKS:
             _masks.popitem(last=False)
-    _masks.move_to_end(asked)
-    return _masks[asked][0]
+    _masks.move_to_end(cache_key)
+    return _masks[cache_key][0]
 
 
 _masks: OrderedDict[object, tuple[_Mask, tuple[Tensor, ...]]] = OrderedDict()

@@ -86,13 +86,13 @@ export async function askDistinctive(app, signal) {
   /** @type {string[]} */
   const given = [];
   await Promise.all(layers.map(async ({ layer, heads }) => {
-    const named = { ask: "labels", side: id, kind, layer, merge, specials };
+    const named = { request: "labels", side: id, kind, layer, merge, specials };
     /** @type {{labels: HeadLabel[], sampled: number | null}} */
     const known = { labels: [], sampled: null };
     if (app.host.has(named)) await app.client.follow(named, ({ meta }) => void Object.assign(known, meta), { priority: 2, signal });
-    const question = { ask: "overview", side: id, kind, layer, pooling, merge, specials };
-    if (!app.host.has(question)) return;
-    const { arrays: [array] } = await app.client.ask(question, { priority: 2, signal });
+    const request = { request: "overview", side: id, kind, layer, pooling, merge, specials };
+    if (!app.host.has(request)) return;
+    const { arrays: [array] } = await app.client.ask(request, { priority: 2, signal });
     const [, rows, columns] = array.shape, data = /** @type {Float32Array} */ (array.data);
     const sinks = sinkColumns(sinksOf(keys, kind), columns, (at) => Math.floor((at * keys.total) / columns));
     for (let head = 0; head < heads; head++) {
@@ -130,11 +130,11 @@ function linkSentence({ query, key }, queries, keys) {
  * @returns {Promise<string>}
  */
 export async function headSentence(app, keys) {
-  const { side, kind, layer, head, merge, specials } = app.store.get(), question = { ask: "labels", side, kind, layer, merge, specials };
-  if (app.side().signed || !app.host.has(question)) return "";
+  const { side, kind, layer, head, merge, specials } = app.store.get(), request = { request: "labels", side, kind, layer, merge, specials };
+  if (app.side().signed || !app.host.has(request)) return "";
   /** @type {HeadLabel[]} */
   let labels = [];
-  await app.client.follow(question, ({ meta }) => void (labels = meta.labels), { priority: 6 });
+  await app.client.follow(request, ({ meta }) => void (labels = meta.labels), { priority: 6 });
   const own = labels[head];
   if (own?.coreference && !own.label) return labelSentences.coreference;
   return own?.label === "gathers" ? tr("Most words look at “{labels}”", { labels: keys.labels[own.key] }) : labelSentences[own?.label ?? ""] ?? "";

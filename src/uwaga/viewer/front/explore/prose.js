@@ -44,7 +44,7 @@ export function makeProse({ pick, point, whole }) {
       const label = items.labels[item], special = items.specials.has(item), weight = weights ? weights[item] : NaN;
       const lines = item > first ? items.breaks?.get(item) ?? 0 : 0;
       for (let line = 0; line < Math.min(lines, 2); line++) text.append(el("br")); // a blank line stays, of several one
-      if (item > first && !lines && !items.glued[item]) text.append(el("span", { class: "uwaga-space", "data-band": spaceBand(weights, sinks, item, scale), text: " " }));
+      if (item > first && !lines && !items.noSpaceBefore[item]) text.append(el("span", { class: "uwaga-space", "data-band": spaceBand(weights, sinks, item, scale), text: " " }));
       const parts = label.split("\n");
       parts.forEach((part, at) => {
         if (at) text.append(el("br"));

@@ -23,7 +23,7 @@ export function makeRail(app, open) {
   const element = el("aside", { class: "uwaga-rail", "aria-label": tr("Most distinctive heads") }, title, list, rest);
   // Images are those of "All heads".
   const drawing = makeOverviewDrawing(app, el("canvas"), {
-    name: (row) => JSON.stringify(row), peek: (row) => app.client.peek(overviewQuestion(app, row)), isUnavailable: () => false,
+    name: (row) => JSON.stringify(row), peek: (row) => app.client.peek(overviewRequest(app, row)), isUnavailable: () => false,
   });
   const prefix = `uwaga-${Math.random().toString(36).slice(2)}`;
   /** @type {DistinctiveHeads | null} */
@@ -111,8 +111,8 @@ export function makeRail(app, open) {
   };
 }
 
-/** @param {App} app @param {{side: string, kind: string, layer: number}} row @returns {import("../types.js").Question} */
-function overviewQuestion(app, { side, kind, layer }) {
+/** @param {App} app @param {{side: string, kind: string, layer: number}} row @returns {import("../types.js").Request} */
+function overviewRequest(app, { side, kind, layer }) {
   const { pooling, merge, specials } = app.store.get();
-  return { ask: "overview", side, kind, layer, pooling, merge, specials };
+  return { request: "overview", side, kind, layer, pooling, merge, specials };
 }

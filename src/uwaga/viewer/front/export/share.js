@@ -65,14 +65,14 @@ export async function shareScene(app) {
   const { side: id, kind, layer, head, pooling, merge, specials, query: pickedQuery, key: pickedKey, colour } = app.store.get();
   const side = app.side(), axes = side.kinds[kind];
   const [queries, keys, overview] = await Promise.all([app.items(id, axes.queries), app.items(id, axes.keys),
-    app.client.ask({ ask: "overview", side: id, kind, layer, pooling, merge, specials }, { priority: 6 })]);
+    app.client.ask({ request: "overview", side: id, kind, layer, pooling, merge, specials }, { priority: 6 })]);
   const [, rows, columns] = overview.arrays[0].shape;
   const cells = /** @type {Float32Array} */ (overview.arrays[0].data).subarray(head * rows * columns, (head + 1) * rows * columns);
   const sinks = sinkColumns(sinksOf(keys, kind), columns, (at) => Math.floor((at * keys.total) / columns));
   const map = { cells, rows, columns, sinks, queries, keys, kind };
   const strongest = strongestLink(map), query = pickedQuery ?? strongest?.query ?? 0;
-  const row = app.host.has({ ask: "row", ...app.where(), query })
-    ? /** @type {Float32Array} */ ((await app.client.ask({ ask: "row", ...app.where(), query }, { priority: 6 })).arrays[0].data) : null;
+  const row = app.host.has({ request: "row", ...app.where(), query })
+    ? /** @type {Float32Array} */ ((await app.client.ask({ request: "row", ...app.where(), query }, { priority: 6 })).arrays[0].data) : null;
   const best = row ? strongestItems(row, sinksOf(keys, kind).size + 1).find((item) => !sinksOf(keys, kind).has(item)) : strongest?.key;
   const key = pickedKey ?? best ?? 0, weight = row ? row[key] : strongest?.weight ?? NaN;
 

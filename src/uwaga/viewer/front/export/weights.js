@@ -1,6 +1,6 @@
 // Weights in view as CSV and NPZ files, the page as an HTML file, and names of files.
 
-import { languageOfQuestion, tr } from "../languages.js";
+import { languageOfRequest, tr } from "../languages.js";
 import { savedCells } from "../weights.js";
 
 /** @typedef {import("../types.js").App} App */
@@ -63,7 +63,7 @@ async function blockWeights(app, where, { rows, columns }) {
   if (!app.about.live) return savedBlockWeights(app, where, { rows, columns }, weights);
   for (let first = rows[0]; first < rows[1]; first += height) {
     const part = /** @type {[number, number]} */ ([first, Math.min(rows[1], first + height)]);
-    const reply = await app.client.ask({ ask: "weights", ...where, rows: part, columns }, { priority: 6 });
+    const reply = await app.client.ask({ request: "weights", ...where, rows: part, columns }, { priority: 6 });
     weights.set(reply.arrays[0].data, (first - rows[0]) * width);
   }
   return weights;
@@ -91,7 +91,7 @@ export async function blockNpz(app, view) {
   const block = blockInView(app, view);
   checkBlockSize(block, maxWeightsPerReply);
   const where = app.where();
-  const reply = await app.client.ask({ ask: "npz", ...where, ...block }, { priority: 6 });
+  const reply = await app.client.ask({ request: "npz", ...where, ...block }, { priority: 6 });
   const name = fileName({ model: app.side().model, where, what: "weights", block, ending: "npz" });
   return { name, blob: new Blob([/** @type {BlobPart} */ (reply.arrays[0].data)], { type: "application/zip" }) };
 }
@@ -102,9 +102,9 @@ export async function blockNpz(app, view) {
  * @returns {Promise<ExportFile>}
  */
 export async function savePage(app) {
-  const seen = app.client.cachedQuestions("tile");
+  const seen = app.client.cachedRequests("tile");
   const exact = seen.slice(-maxSavedTiles);
-  const { arrays } = await app.client.ask({ ask: "page", exact, ...languageOfQuestion() }, { priority: 6 });
+  const { arrays } = await app.client.ask({ request: "page", exact, ...languageOfRequest() }, { priority: 6 });
   const left = seen.length - exact.length;
   const { model, text_title: title } = app.side();
   const name = ["uwaga", fileNameSlug(model.split("/").pop() ?? ""), fileNameSlug(title)].filter((part) => part !== "").join("_");

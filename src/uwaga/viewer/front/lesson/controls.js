@@ -17,7 +17,7 @@ import { parseNumber } from "./numbers.js";
 /** @type {{[name: string]: {label: string, range: (lesson: Lesson) => [number, number], whole: boolean}}} */
 const numberSettings = {
   window: { label: tr("Visible keys before the query's own"), range: (lesson) => [0, lesson.limits.tokens], whole: true },
-  length: { label: tr("Keys that are not padding"), range: (lesson) => [0, lesson.question.tokens.length], whole: true },
+  length: { label: tr("Keys that are not padding"), range: (lesson) => [0, lesson.request.tokens.length], whole: true },
   limit: { label: tr("Tokens that the model reads"), range: (lesson) => [1, lesson.limits.tokens], whole: true },
   sharpness: { label: tr("Scores are multiplied by"), range: (lesson) => [-lesson.limits.number, lesson.limits.number], whole: false },
   rate: { label: tr("Learning rate"), range: (lesson) => [0.01, lesson.limits.rate], whole: false },
@@ -63,7 +63,7 @@ function makeNumberSetting(name, actions) {
     update(lesson) {
       shown = lesson;
       input.readOnly = actions.readOnly();
-      if (input !== input.ownerDocument.activeElement) input.value = String(lesson.question.settings[name]);
+      if (input !== input.ownerDocument.activeElement) input.value = String(lesson.request.settings[name]);
     },
   };
 }
@@ -74,7 +74,7 @@ function makeScaledSetting(actions) {
   return {
     element: el("label", { class: "lesson-control" }, input, ` ${tr("Scale by 1/√d_k (everywhere in the lesson)")}`),
     update(lesson) {
-      input.checked = lesson.question.settings.scaled;
+      input.checked = lesson.request.settings.scaled;
       input.disabled = actions.readOnly();
     },
   };
@@ -86,7 +86,7 @@ function makeHeadsSetting(actions) {
   return {
     element: el("label", { class: "lesson-control" }, `${tr("Heads")} `, select),
     update(lesson) {
-      const { wq, wv, heads } = lesson.question.settings;
+      const { wq, wv, heads } = lesson.request.settings;
       const fitting = [1, 2, 3, 4].filter((n) => n <= lesson.limits.heads && wq[0].length % n === 0 && wv[0].length % n === 0);
       select.replaceChildren(...fitting.map((n) => el("option", { value: n, text: String(n), selected: n === heads })));
       select.disabled = actions.readOnly();
@@ -111,9 +111,9 @@ function makeOrderSetting(actions) {
     element: el("div", { class: "lesson-control", role: "group", "aria-label": tr("Order of the shuffled tokens") },
       `${tr("Shuffled:")} `, shown, buttons),
     update(lesson) {
-      tokens = lesson.question.tokens;
+      tokens = lesson.request.tokens;
       shown.replaceChildren(el("q",
-        { text: lesson.question.settings.order.map((/** @type {number} */ at) => tokenText(tokens[at])).join(" ") }));
+        { text: lesson.request.settings.order.map((/** @type {number} */ at) => tokenText(tokens[at])).join(" ") }));
       for (const one of buttons) one.disabled = actions.readOnly();
     },
   };
@@ -148,7 +148,7 @@ function makeSentencesSetting(actions) {
       shown = lesson;
       area.readOnly = actions.readOnly();
       if (area !== area.ownerDocument.activeElement) {
-        area.value = lesson.question.settings.sentences.map((/** @type {string[]} */ words) => words.join(" ")).join("\n");
+        area.value = lesson.request.settings.sentences.map((/** @type {string[]} */ words) => words.join(" ")).join("\n");
       }
     },
   };
@@ -161,7 +161,7 @@ function makeNormSetting(actions) {
   return {
     element: el("label", { class: "lesson-control" }, `${tr("LayerNorm")} `, select),
     update(lesson) {
-      select.value = lesson.question.settings.norm;
+      select.value = lesson.request.settings.norm;
       select.disabled = actions.readOnly();
     },
   };
@@ -175,7 +175,7 @@ function makeWrittenSetting(actions) {
     element: el("label", { class: "lesson-control" }, `${tr("Written so far")} `, input),
     update(lesson) {
       input.readOnly = actions.readOnly();
-      if (input !== input.ownerDocument.activeElement) input.value = lesson.question.settings.written.join(" ");
+      if (input !== input.ownerDocument.activeElement) input.value = lesson.request.settings.written.join(" ");
     },
   };
 }
@@ -195,7 +195,7 @@ function makeStepsSetting(actions) {
   return {
     element: el("div", { class: "lesson-control", role: "group", "aria-label": tr("Gradient steps") }, `${tr("Gradient steps:")} `, shown, buttons),
     update(lesson) {
-      ({ steps } = lesson.question.settings);
+      ({ steps } = lesson.request.settings);
       most = lesson.limits.steps;
       shown.textContent = String(steps);
       buttons.forEach((one, at) => { one.disabled = actions.readOnly() || (at < 2 ? steps >= most : steps === 0); });

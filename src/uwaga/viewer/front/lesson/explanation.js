@@ -184,7 +184,7 @@ export function calculationTerms(parts) {
 function lessonCellName(lesson, cell) {
   const matrix = lessonMatrix(lesson, cell.of);
   const title = tokenText(matrix.title.split(",")[0]);
-  const query = matrix.sliced && cell.slice !== null ? tr("query {token}", { token: tokenText(lesson.question.tokens[cell.slice]) }) : "";
+  const query = matrix.sliced && cell.slice !== null ? tr("query {token}", { token: tokenText(lesson.request.tokens[cell.slice]) }) : "";
   return `${title} [${[matrix.rows[cell.row], matrix.columns[cell.column]].map(tokenText).join(", ")}${query && `, ${query}`}]`;
 }
 

@@ -69,7 +69,7 @@ function pipelineHeads(before) {
 export function pipelineBoxes(lesson, step) {
   const { id, sections } = lesson.steps[step];
   const own = pipelineSteps[id] ?? {};
-  const tokens = lesson.question.tokens.length;
+  const tokens = lesson.request.tokens.length;
   const cell = Math.max(4, Math.min(12, Math.floor((pipelineHeight - 3 * (pipelineLabel + 4)) / (3 * tokens))));
   const count = Math.min(pipelineMost, [1, 2, 3].filter((head) => lesson.matrices.has(`head${head}_weights`)).length);
   const heads = /** @type {[string, string, string][]} */ (Array.from({ length: count },

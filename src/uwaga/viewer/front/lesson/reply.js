@@ -1,6 +1,6 @@
-// The lesson's reply as the views read it, and edits of its question.
+// The lesson's reply as the views read it, and edits of its request.
 
-/** @typedef {import("../types.js").Question} Question */
+/** @typedef {import("../types.js").Request} Request */
 
 /**
  * @typedef {{op: string, from: LessonReference[], over?: number, times?: number, say?: string, rules?: LessonRule[], width?: number,
@@ -17,7 +17,7 @@
  * @property {string[]} columns
  * @property {boolean} sliced  one matrix per query
  * @property {LessonRule} source
- * @property {string | null} field  the question's field that an edit changes; null: read-only
+ * @property {string | null} field  the request's field that an edit changes; null: read-only
  * @property {"none" | "signed" | "share" | "bits"} shade
  * @property {number} digits
  * @property {string} note
@@ -56,7 +56,7 @@
 /** @typedef {{tokens: number, width: number, heads: number, sentences: number, number: number, steps: number,
  *   rate: number}} LessonLimits */
 /**
- * @typedef {{question: import("../types.js").Question, limits: LessonLimits, steps: LessonStep[], matrices: Map<string,
+ * @typedef {{request: import("../types.js").Request, limits: LessonLimits, steps: LessonStep[], matrices: Map<string,
  *   LessonMatrix>}} Lesson
  */
 /** @typedef {{of: string, row: number, column: number, slice: number | null}} LessonCell  the address of one number */
@@ -66,13 +66,13 @@
  * @returns {Lesson}
  */
 export function readLesson(reply) {
-  const { question, limits, steps, matrices } = reply.meta;
+  const { request, limits, steps, matrices } = reply.meta;
   /** @type {Map<string, LessonMatrix>} */
   const known = new Map();
   for (const [id, facts] of Object.entries(matrices)) {
     known.set(id, { ...facts, data: /** @type {Float32Array} */ (reply.arrays[facts.array].data) });
   }
-  return { question, limits, steps, matrices: known };
+  return { request, limits, steps, matrices: known };
 }
 
 /**
@@ -126,48 +126,48 @@ export function lessonHas(lesson, cell) {
     && (!matrix.sliced || (cell.slice ?? 0) * matrix.rows.length * matrix.columns.length < matrix.data.length);
 }
 
-// Edits of the question: each returns a changed copy.
+// Edits of the request: each returns a changed copy.
 
 /** Settings per token, which are invalid for other tokens. */
 const perTokenSettings = ["order", "payload", "length"];
 
 /**
- * @param {Question} question
+ * @param {Request} request
  * @param {string} field  "x" or the name of a setting
  * @param {number} row
  * @param {number} column
  * @param {number} value
- * @returns {Question}
+ * @returns {Request}
  */
-export function lessonWithNumber(question, field, row, column, value) {
-  const next = structuredClone(question);
+export function lessonWithNumber(request, field, row, column, value) {
+  const next = structuredClone(request);
   const matrix = field === "x" ? next.x : next.settings[field];
   // The payload of a sentence that was just replaced is no longer there.
   if (matrix) matrix[row][column] = value;
   return next;
 }
 
-/** @param {Question} question @param {string} name @param {unknown} value @returns {Question} */
-export function lessonWithSetting(question, name, value) {
-  const next = structuredClone(question);
+/** @param {Request} request @param {string} name @param {unknown} value @returns {Request} */
+export function lessonWithSetting(request, name, value) {
+  const next = structuredClone(request);
   next.settings[name] = value;
   return next;
 }
 
 /**
  * Another sentence, which the host splits into words; words that stay keep their vectors.
- * @param {Question} question
+ * @param {Request} request
  * @param {string} text
- * @returns {Question}
+ * @returns {Request}
  */
-export function lessonWithText(question, text) {
-  const next = structuredClone(question);
+export function lessonWithText(request, text) {
+  const next = structuredClone(request);
   next.text = text;
   for (const name of perTokenSettings) delete next.settings[name];
   return next;
 }
 
-/** @param {Question} question @returns {string} the sentence as it was written, or its tokens with spaces between them */
-export function lessonText(question) {
-  return question.text ?? question.tokens.join(" ");
+/** @param {Request} request @returns {string} the sentence as it was written, or its tokens with spaces between them */
+export function lessonText(request) {
+  return request.text ?? request.tokens.join(" ");
 }

@@ -68,7 +68,7 @@ function sceneTable(lesson, matrix, query, left, top, colours) {
   const text = (/** @type {number} */ x, /** @type {number} */ y, /** @type {string} */ words,
     /** @type {"start" | "middle" | "end"} */ anchor, fill = colours.text) =>
     /** @type {import("../types.js").SceneItem} */ ({ kind: "text", x, y, text: words, size: 12, anchor, fill });
-  const heading = matrix.sliced ? `${matrix.title} (${lesson.question.tokens[query]})` : matrix.title;
+  const heading = matrix.sliced ? `${matrix.title} (${lesson.request.tokens[query]})` : matrix.title;
   const items = [text(left, top + 14, tokenText(heading), "start")];
   matrix.columns.forEach((name, column) =>
     items.push(text(left + sceneSide + (column + 1) * width - 6, top + height + 15, sceneShort(name, 9), "end", colours.muted)));

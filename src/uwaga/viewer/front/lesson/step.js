@@ -3,7 +3,7 @@
 import { el, tokenText } from "../dom.js";
 import { numberText } from "../format.js";
 import { tr } from "../languages.js";
-import { statisticsQuestion } from "../questions.js";
+import { statisticsRequest } from "../requests.js";
 import { makeLessonChart } from "./chart.js";
 import { makeSetting } from "./controls.js";
 import { makeDrawing } from "./drawing.js";
@@ -239,7 +239,7 @@ function makeQuerySelect(actions) {
   return {
     element: el("label", { class: "lesson-control" }, `${tr("Query")} `, select),
     update(lesson, query) {
-      select.replaceChildren(...lesson.question.tokens.map((/** @type {string} */ token, /** @type {number} */ place) =>
+      select.replaceChildren(...lesson.request.tokens.map((/** @type {string} */ token, /** @type {number} */ place) =>
         el("option", { value: place, text: `${place + 1}: ${tokenText(token)}`, selected: place === query })));
     },
   };
@@ -291,7 +291,7 @@ async function findBestHead(app, criterion, signal) {
   const tables = await Promise.all(side.maps.filter((map) => map.kind === kind).map(async ({ layer }) => {
     /** @type {{[name: string]: (number | null)[]}} */
     let columns = {};
-    await app.client.follow(statisticsQuestion({ side: side.id, kind, layer }),
+    await app.client.follow(statisticsRequest({ side: side.id, kind, layer }),
       (reply) => { columns = reply.meta.columns; }, { signal, priority: -1 });
     return { layer, columns };
   }));

@@ -2,7 +2,7 @@
 
 import { el } from "../dom.js";
 import { isAbort } from "../hosts.js";
-import { languageOfQuestion, tr } from "../languages.js";
+import { languageOfRequest, tr } from "../languages.js";
 import { lessonSources, makeExplanation, stepShows } from "./explanation.js";
 import { makePipeline } from "./pipeline.js";
 import {
@@ -23,11 +23,11 @@ const lessonReadOnlyNote = tr("This is a saved page, without a program that coul
  */
 export function lessonView(app) {
   const isReadOnly = app.host.mode === "saved" || !app.about.live;
-  /** @type {import("../types.js").Question} */
-  const start = { ask: "lesson", ...languageOfQuestion() };
+  /** @type {import("../types.js").Request} */
+  const start = { request: "lesson", ...languageOfRequest() };
   /** @type {import("./reply.js").Lesson | null} */
   let lesson = null;
-  /** @type {import("../types.js").Question} the latest edit, which may not be answered yet */
+  /** @type {import("../types.js").Request} the latest edit, which may not be answered yet */
   let requested = (!isReadOnly && readExample(app.store.get().example)) || start;
   /** @type {LessonCell[]} */
   let chain = [];
@@ -40,7 +40,7 @@ export function lessonView(app) {
   let timer;
 
   const message = el("p", { class: "lesson-error lesson-message", role: "alert", hidden: true });
-  const sentence = makeSentenceInput({ write: (text) => lesson && change(lessonWithText(editedQuestion(), text), 0), reset, isReadOnly });
+  const sentence = makeSentenceInput({ write: (text) => lesson && change(lessonWithText(editedRequest(), text), 0), reset, isReadOnly });
   const steps = makeStepNavigation(goToStep, { print: printAll, ask: setAsking });
   const place = el("div", { class: "lesson-place" });
   const explanation = makeExplanation({ follow, back, close, go: showCellInStep, mark });
@@ -62,12 +62,12 @@ export function lessonView(app) {
     showSelection();
   }
 
-  const editedQuestion = () => (requested.settings ? requested : /** @type {import("./reply.js").Lesson} */ (lesson).question);
+  const editedRequest = () => (requested.settings ? requested : /** @type {import("./reply.js").Lesson} */ (lesson).request);
   /** @type {import("./step.js").StepActions} */
   const actions = {
     app, select, highlight,
-    write: (field, row, column, value) => change(lessonWithNumber(editedQuestion(), field, row, column, value), lessonInputPause),
-    set: (name, value) => change(lessonWithSetting(editedQuestion(), name, value), lessonInputPause),
+    write: (field, row, column, value) => change(lessonWithNumber(editedRequest(), field, row, column, value), lessonInputPause),
+    set: (name, value) => change(lessonWithSetting(editedRequest(), name, value), lessonInputPause),
     say: (text) => app.announce(text),
     readOnly: () => isReadOnly,
     choose(next) { query = next; follow(null); },
@@ -79,10 +79,10 @@ export function lessonView(app) {
     open(id) { if (lesson) goToStep(lesson.steps.findIndex((one) => one.id === id)); },
   };
 
-  /** @param {import("../types.js").Question} question @param {number} pause */
-  function change(question, pause) {
+  /** @param {import("../types.js").Request} next @param {number} pause */
+  function change(next, pause) {
     if (isReadOnly) return;
-    requested = question;
+    requested = next;
     element.setAttribute("aria-busy", "true");
     clearTimeout(timer);
     timer = setTimeout(ask, pause);
@@ -117,7 +117,7 @@ export function lessonView(app) {
         void ask();
         return;
       }
-      requested = lesson ? lesson.question : start;
+      requested = lesson ? lesson.request : start;
       message.textContent = lesson
         ? tr("{value}. The numbers shown are the previous ones.", { value: error instanceof Error ? error.message : String(error) })
         : tr("The lesson could not be opened: {value}", { value: error instanceof Error ? error.message : String(error) });
@@ -131,9 +131,9 @@ export function lessonView(app) {
     const isFirst = !lesson;
     lesson = next;
     if (isFirst) step = Math.max(0, next.steps.findIndex(({ id }) => id === app.store.get().step));
-    shownExample = requested === start ? "" : JSON.stringify(next.question);
+    shownExample = requested === start ? "" : JSON.stringify(next.request);
     app.store.set({ example: shownExample });
-    query = Math.min(query, next.question.tokens.length - 1);
+    query = Math.min(query, next.request.tokens.length - 1);
     chain = chain.filter((cell) => lessonHas(next, cell));
     sentence.update(next);
     steps.update(next, step);
@@ -304,9 +304,9 @@ export function lessonView(app) {
   /** @param {number} by */
   function nextQuery(by) {
     if (!lesson) return;
-    const count = lesson.question.tokens.length;
+    const count = lesson.request.tokens.length;
     actions.choose((query + by + count) % count);
-    app.announce(tr("Query {tokens}", { tokens: lesson.question.tokens[query] }));
+    app.announce(tr("Query {tokens}", { tokens: lesson.request.tokens[query] }));
   }
 
   const when = () => visible && !!lesson;
@@ -346,12 +346,12 @@ export function lessonView(app) {
 /**
  * The lesson's question in an address; null where there is none. Python checks what is in it.
  * @param {string} text
- * @returns {import("../types.js").Question | null}
+ * @returns {import("../types.js").Request | null}
  */
 export function readExample(text) {
   try {
     const found = JSON.parse(text || "null");
-    return found && typeof found === "object" && !Array.isArray(found) ? { ...found, ask: "lesson", ...languageOfQuestion() } : null;
+    return found && typeof found === "object" && !Array.isArray(found) ? { ...found, request: "lesson", ...languageOfRequest() } : null;
   } catch {
     return null; // An address that somebody has cut: the lesson as it opens.
   }
@@ -378,7 +378,7 @@ function makeSentenceInput({ write, reset, isReadOnly }) {
     element: el("div", { class: "lesson-top" },
       el("label", { class: "lesson-control" }, `${tr("Sentence")} `, input), button),
     update(lesson) {
-      shown = input.value = lessonText(lesson.question);
+      shown = input.value = lessonText(lesson.request);
     },
   };
 }

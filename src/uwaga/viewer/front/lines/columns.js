@@ -129,7 +129,7 @@ export class LineColumn {
     this.list = el("div", { class: "uwaga-lines-column", role: "listbox", tabindex: 0, "data-axis": axis,
       "aria-label": axis === "query" ? tr("Queries") : tr("Keys") });
     /** @type {Items} */
-    this.items = { labels: [], glued: [], specials: new Set(), spans: new Int32Array(0), total: 0 };
+    this.items = { labels: [], noSpaceBefore: [], specials: new Set(), spans: new Int32Array(0), total: 0 };
     this.window = { offset: 0, height: 0, row: 22, total: 0 };
     this.caret = -1;
     /** @type {Map<number, HTMLElement>} */

@@ -1,6 +1,6 @@
 // Which lines there are: the weights of several heads between two windows, and the sums that leave the windows.
 
-import { tileQuestion } from "../questions.js";
+import { tileRequest } from "../requests.js";
 import { savedCells } from "../weights.js";
 
 /** @typedef {import("../types.js").App} App */
@@ -42,9 +42,9 @@ export class LineWeights {
         for (let column = Math.floor(columns[0] / lineTile); column * lineTile < columns[1]; column++) {
           const name = `${head} ${row} ${column}`;
           requested.add(name);
-          const question = tileQuestion({ where: { ...where, head }, pooling: "sum" }, 0, row, column);
-          if (!this.app.host.has(question)) this.requestCoarse({ ...where, head });
-          else if (!this.pending.has(name)) this.ask(name, question);
+          const request = tileRequest({ where: { ...where, head }, pooling: "sum" }, 0, row, column);
+          if (!this.app.host.has(request)) this.requestCoarse({ ...where, head });
+          else if (!this.pending.has(name)) this.ask(name, request);
         }
       }
     }
@@ -56,11 +56,11 @@ export class LineWeights {
     }
   }
 
-  /** @param {string} name @param {import("../types.js").Question} question */
-  ask(name, question) {
+  /** @param {string} name @param {import("../types.js").Request} request */
+  ask(name, request) {
     const controller = new AbortController();
     this.pending.set(name, controller);
-    this.app.client.follow(question, ({ arrays }) => {
+    this.app.client.follow(request, ({ arrays }) => {
       if (controller.signal.aborted) return;
       this.tiles.set(name, { data: arrays[0].data, columns: arrays[0].shape[1] });
       this.onChange();
@@ -133,7 +133,7 @@ export class LineWeights {
 
 /** Maps up to this size are loaded as a whole, and the sums are computed here. */
 export const wholeMapLimit = 512;
-const spansPerQuestion = 64; // spans of one question
+const spansPerRequest = 64; // spans of one request
 const offscreenPause = 180; // milliseconds without scrolling before the host is asked
 
 /** Sums over the items before and after the windows, by head and token. */
@@ -211,8 +211,8 @@ export class OffscreenMass {
         .filter(({ range }) => range[0] < range[1]);
       if (!ends.length) continue;
       for (const head of heads) {
-        for (let first = own[0]; first < own[1]; first += spansPerQuestion) {
-          const items = Array.from({ length: Math.min(spansPerQuestion, own[1] - first) }, (_, i) => first + i);
+        for (let first = own[0]; first < own[1]; first += spansPerRequest) {
+          const items = Array.from({ length: Math.min(spansPerRequest, own[1] - first) }, (_, i) => first + i);
           this.askOne({ ...where, head }, axis, items, ends, signal);
         }
       }
@@ -228,9 +228,9 @@ export class OffscreenMass {
    */
   async askOne(where, axis, items, ends, signal) {
     const [own, others] = [items.map((item) => [item, item + 1]), ends.map(({ range }) => range)];
-    const question = { ask: "between", ...where, spans: axis === "query" ? own : others, key_spans: axis === "query" ? others : own };
-    if (!this.app.host.has(question)) return;
-    const reply = await this.app.client.ask(question, { signal, priority: 1 }).catch(() => null); // the client reports errors
+    const request = { request: "between", ...where, spans: axis === "query" ? own : others, key_spans: axis === "query" ? others : own };
+    if (!this.app.host.has(request)) return;
+    const reply = await this.app.client.ask(request, { signal, priority: 1 }).catch(() => null); // the client reports errors
     if (!reply || signal.aborted) return;
     const masses = reply.arrays[0].data;
     items.forEach((item, i) => ends.forEach(({ name, range }, j) => {

@@ -73,10 +73,10 @@ export function makeMapReadout({ app, title, name, empty, onText }) {
   async function askEntries(panels, query, key, entries) {
     const controller = pendingRequest = new AbortController();
     await Promise.all(panels.map(async (panel, at) => {
-      const question = entryQuestion(panel, query, key);
-      if (!question || !app.host.has(question)) return;
+      const request = entryRequest(panel, query, key);
+      if (!request || !app.host.has(request)) return;
       try {
-        const { meta } = await app.client.ask(question, { signal: controller.signal, priority: 300 });
+        const { meta } = await app.client.ask(request, { signal: controller.signal, priority: 300 });
         entries[at] = /** @type {MapEntry} */ (meta);
       } catch (error) {
         // The client reports the error; the weight from the tile stays.
@@ -129,7 +129,7 @@ export function makeMapReadout({ app, title, name, empty, onText }) {
   };
 }
 
-// One entry of a map: its question, its known values, its text.
+// One entry of a map: its request, its known values, its text.
 
 /** @param {MapPanel} panel @param {number} query @param {number} key */
 function panelContains(panel, query, key) {
@@ -137,8 +137,8 @@ function panelContains(panel, query, key) {
 }
 
 /** @param {MapPanel} panel @param {number} query @param {number} key */
-function entryQuestion(panel, query, key) {
-  return panelContains(panel, query, key) && panel.layer ? { ask: "entry", ...panel.layer.where, query, key } : null;
+function entryRequest(panel, query, key) {
+  return panelContains(panel, query, key) && panel.layer ? { request: "entry", ...panel.layer.where, query, key } : null;
 }
 
 /**
@@ -149,8 +149,8 @@ function entryQuestion(panel, query, key) {
  * @param {number} key
  */
 function isEntryUnknown(app, panel, query, key) {
-  const question = entryQuestion(panel, query, key);
-  return question !== null && app.host.has(question) && !app.client.peek(question);
+  const request = entryRequest(panel, query, key);
+  return request !== null && app.host.has(request) && !app.client.peek(request);
 }
 
 /**
@@ -162,9 +162,9 @@ function isEntryUnknown(app, panel, query, key) {
  * @returns {MapEntry | null}
  */
 function knownEntry(app, panel, query, key) {
-  const question = entryQuestion(panel, query, key);
-  if (!question || !panel.layer) return null;
-  const cached = app.client.peek(question);
+  const request = entryRequest(panel, query, key);
+  if (!request || !panel.layer) return null;
+  const cached = app.client.peek(request);
   if (cached) return /** @type {any} */ (cached.meta);
   const tile = mapTileAt(panel.layer, 0, query >> 8, key >> 8);
   if (!tile) return null;

@@ -2,12 +2,12 @@
 
 import { colourScaleMax } from "../colours.js";
 import { isAbort } from "../hosts.js";
-import { tileQuestion } from "../questions.js";
+import { tileRequest } from "../requests.js";
 import { sinkColumns } from "../weights.js";
 
 /** @typedef {import("./pyramid.js").TileRequest} TileRequest */
 /** @typedef {import("../types.js").Where} Where */
-/** @typedef {import("../types.js").Question} Question */
+/** @typedef {import("../types.js").Request} Request */
 /** @typedef {import("../types.js").Reply} Reply */
 /** @typedef {import("./tile_drawing.js").MapPanel} MapPanel */
 
@@ -104,14 +104,14 @@ export function makeMapTiles({ client, maxBytes = 96 * 2 ** 20, onTile, onForget
 
   /** @param {MapLayer} layer @param {TileRequest} request @param {PendingTile} pendingTile */
   async function fetchTile(layer, request, pendingTile) {
-    const question = tileQuestion(layer, request.level, request.row, request.column);
+    const wireRequest = tileRequest(layer, request.level, request.row, request.column);
     const signal = pendingTile.controller.signal;
     try {
       // First replies for all tiles in view have precedence over refinements.
-      if (!client.peek(question)) receive(layer, request, await client.ask(question, { signal, priority: request.priority }));
+      if (!client.peek(wireRequest)) receive(layer, request, await client.ask(wireRequest, { signal, priority: request.priority }));
       if (!signal.aborted) {
         const follow = { signal, priority: request.priority - sharpenPriorityDrop };
-        await client.follow(question, (reply) => receive(layer, request, reply), follow);
+        await client.follow(wireRequest, (reply) => receive(layer, request, reply), follow);
       }
       layer.failed = "";
     } catch (error) {
@@ -168,7 +168,7 @@ export function makeMapTiles({ client, maxBytes = 96 * 2 ** 20, onTile, onForget
         const existing = layer.levels[request.level].get(place);
         if (existing && existing.complete >= 1) continue;
         const pendingNow = layer.pending[request.level].get(place);
-        if (pendingNow) raiseTilePriority(pendingNow, request, tileQuestion(layer, request.level, request.row, request.column), client);
+        if (pendingNow) raiseTilePriority(pendingNow, request, tileRequest(layer, request.level, request.row, request.column), client);
         if (pendingNow) continue;
         const pendingTile = { controller: new AbortController(), request };
         layer.pending[request.level].set(place, pendingTile);
@@ -208,13 +208,13 @@ export function makeMapTiles({ client, maxBytes = 96 * 2 ** 20, onTile, onForget
  * Raises the priority of a prefetched tile that has come into view.
  * @param {PendingTile} pendingTile
  * @param {TileRequest} request
- * @param {Question} question
+ * @param {Request} wireRequest
  * @param {import("../types.js").Client} client
  */
-function raiseTilePriority(pendingTile, request, question, client) {
-  if (request.priority < pendingTile.request.priority + minPriorityRaise || client.peek(question)) return;
+function raiseTilePriority(pendingTile, request, wireRequest, client) {
+  if (request.priority < pendingTile.request.priority + minPriorityRaise || client.peek(wireRequest)) return;
   pendingTile.request = request;
-  void client.ask(question, { signal: pendingTile.controller.signal, priority: request.priority }).catch(() => {});
+  void client.ask(wireRequest, { signal: pendingTile.controller.signal, priority: request.priority }).catch(() => {});
 }
 
 /**

@@ -2,7 +2,7 @@
 
 import { el, tokenElement } from "../dom.js";
 import { tr, trParts } from "../languages.js";
-import { tileQuestion } from "../questions.js";
+import { tileRequest } from "../requests.js";
 import { makeStrongestList } from "../strongest_list.js";
 import { sinksOf, WeightsReader } from "../weights.js";
 import { makeMapTable } from "./as_table.js";
@@ -32,8 +32,8 @@ const panelStateKeys = /** @type {const} */ (["side", "kind", "layer", "head", "
  * @param {App} app
  * @param {{renderer?: "auto" | "canvas"}} [options]
  * @returns {import("../types.js").View & {block: () => {rows: [number, number], columns: [number, number]} | null,
- *   questions: () => import("../types.js").Question[], renderer: () => "webgl2" | "canvas", point: (query: number, key: number) => void}}
- *   block: the items in view; questions: those whose replies are the tiles in view; point: lights a row and a column, -1: none
+ *   requests: () => import("../types.js").Request[], renderer: () => "webgl2" | "canvas", point: (query: number, key: number) => void}}
+ *   block: the items in view; requests: those whose replies are the tiles in view; point: lights a row and a column, -1: none
  */
 export function mapView(app, { renderer = "auto" } = {}) {
   const { store } = app;
@@ -79,7 +79,7 @@ export function mapView(app, { renderer = "auto" } = {}) {
 
   /** @param {MapPanel} panel */
   const offered = (panel) => (/** @type {number} */ level, /** @type {number} */ row, /** @type {number} */ column) =>
-    panel.layer !== null && app.host.has(tileQuestion(panel.layer, level, row, column));
+    panel.layer !== null && app.host.has(tileRequest(panel.layer, level, row, column));
 
   /** @param {MapPanel} panel */
   const requests = (panel) => planTileRequests(display.view, panel.plot, panel.sizes, display.ratio, offered(panel));
@@ -318,11 +318,11 @@ export function mapView(app, { renderer = "auto" } = {}) {
       const [top, bottom, left, right] = navigation.block();
       return { rows: [top, bottom], columns: [left, right] };
     },
-    questions: () => display.panels.flatMap((panel) => {
+    requests: () => display.panels.flatMap((panel) => {
       const { layer } = panel;
       if (!layer) return [];
       return requests(panel).filter(({ priority }) => priority > 20).map(({ level, row, column }) =>
-        tileQuestion(layer, level, row, column));
+        tileRequest(layer, level, row, column));
     }),
     renderer: stage.kind,
   };

@@ -29,7 +29,7 @@ export function makeOverviewDrawing(app, canvas, loading) {
    * @type {WeakMap<Float32Array, {hidden: string, scaleMax: number[]}>}
    */
   const scaleMaxima = new WeakMap();
-  // Only grows while layers arrive, and is reset with the question, so that colours do not jump back and forth.
+  // Only grows while layers arrive, and is reset with the request, so that colours do not jump back and forth.
   let shared = { of: "", high: 0 };
 
   const colouring = (/** @type {OverviewRow} */ row, /** @type {OverviewCells} */ cells) => ({

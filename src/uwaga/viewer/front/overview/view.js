@@ -4,7 +4,7 @@ import { segmentedControl } from "../controls.js";
 import { el } from "../dom.js";
 import { kindTitle, numberText } from "../format.js";
 import { tr, trN } from "../languages.js";
-import { makeQuestionSet, statisticsQuestion } from "../questions.js";
+import { makeRequestSet, statisticsRequest } from "../requests.js";
 import { kindsOf, layersOf, makeAllHeadsSwitch } from "../shell/head_navigation.js";
 import { makeOverviewDrawing, overviewScene } from "./drawing.js";
 import { overviewHit, overviewLayout, overviewStep, overviewVisible } from "./layout.js";
@@ -280,14 +280,14 @@ function headCard(app, changed) {
 
   /** @param {OverviewRow} row @param {number} head */
   function fill(row, head) {
-    const question = statisticsQuestion(row), reply = app.client.peek(question);
+    const request = statisticsRequest(row), reply = app.client.peek(request);
     title.textContent = headTitle(row, head, app);
     const values = reply?.meta.columns ?? {};
     list.replaceChildren(...app.about.statistics.filter(({ name }) => (values[name]?.[head] ?? null) !== null)
       .flatMap(({ name, title: what }) => [el("dt", { text: tr(what) }), el("dd", { text: numberText(values[name][head]) })]));
     const sampled = reply?.meta.sampled;
     note.textContent = sampled ? tr("from a sample of {sampled} queries", { sampled }) : reply
-      ? "" : app.host.has(question) ? tr("loading statistics…") : "";
+      ? "" : app.host.has(request) ? tr("loading statistics…") : "";
   }
   return {
     element,
@@ -303,14 +303,14 @@ function headCard(app, changed) {
       const left = place.right + width + 8 <= place.width ? place.right + 8 : Math.max(4, place.left - width - 8);
       element.style.setProperty("left", `${Math.min(left, Math.max(4, place.width - width - 4))}px`);
       element.style.setProperty("top", `${Math.max(4, Math.min(place.top, place.height - height - 4))}px`);
-      const question = statisticsQuestion(row), name = JSON.stringify(question);
+      const request = statisticsRequest(row), name = JSON.stringify(request);
       if (name === shown && pendingRequest) return;
       pendingRequest?.abort();
       pendingRequest = null;
       shown = name;
-      if (!app.host.has(question)) return;
+      if (!app.host.has(request)) return;
       const controller = (pendingRequest = new AbortController());
-      app.client.follow(question, () => { if (!controller.signal.aborted) changed(); }, { signal: controller.signal, priority: 3 })
+      app.client.follow(request, () => { if (!controller.signal.aborted) changed(); }, { signal: controller.signal, priority: 3 })
         .then(() => {}, () => {});
     },
     hide() {
@@ -321,7 +321,7 @@ function headCard(app, changed) {
     },
     /** @param {OverviewRow} row @param {number} head @returns {string} as text for screen readers */
     words(row, head) {
-      const values = app.client.peek(statisticsQuestion(row))?.meta.columns;
+      const values = app.client.peek(statisticsRequest(row))?.meta.columns;
       const known = values ? app.about.statistics.filter(({ name }) => (values[name]?.[head] ?? null) !== null).map(({ name,
         title: what }) => `${tr(what)} ${numberText(values[name][head])}`) : [];
       return [headTitle(row, head, app), ...known].join("; ");
@@ -336,11 +336,11 @@ function headCard(app, changed) {
  * @param {() => void} onChange
  */
 function makeOverviewLoader(app, onChange) {
-  const questions = makeQuestionSet(app, 1, onChange);
+  const requests = makeRequestSet(app, 1, onChange);
   /** @param {OverviewRow} row */
-  const question = ({ side, kind, layer }) => {
+  const request = ({ side, kind, layer }) => {
     const { pooling, merge, specials } = app.store.get();
-    return { ask: "overview", side, kind, layer, pooling, merge, specials };
+    return { request: "overview", side, kind, layer, pooling, merge, specials };
   };
   // The names of the keys tell the sinks.
   const loadKeys = (/** @type {import("../types.js").SideId} */ side, /** @type {import("../types.js").Kind} */ kind) => {
@@ -348,23 +348,23 @@ function makeOverviewLoader(app, onChange) {
     return app.peekItems(side, keys) ? null : app.items(side, keys).then(onChange, () => {});
   };
   return {
-    name: (/** @type {OverviewRow} */ row) => JSON.stringify(question(row)),
+    name: (/** @type {OverviewRow} */ row) => JSON.stringify(request(row)),
     /** @param {OverviewRow} row @returns {Reply | undefined} the most complete reply so far */
-    peek: (row) => app.client.peek(question(row)),
+    peek: (row) => app.client.peek(request(row)),
     /** @param {OverviewRow} row */
-    isUnavailable: (row) => questions.isUnavailable(question(row)),
+    isUnavailable: (row) => requests.isUnavailable(request(row)),
     /** @param {OverviewRow[]} rows  in view */
     request(rows) {
-      questions.request(rows.map(question));
+      requests.request(rows.map(request));
       for (const { side, kind } of rows) void loadKeys(side, kind);
     },
     /** @param {OverviewRow[]} rows  each has a reply afterwards, unless the host refuses it */
     async loadAll(rows) {
-      const unknown = rows.map(question).filter((one) => !app.client.peek(one) && app.host.has(one));
+      const unknown = rows.map(request).filter((one) => !app.client.peek(one) && app.host.has(one));
       await Promise.allSettled([...rows.map(({ side, kind }) => loadKeys(side, kind)),
         ...unknown.map((one) => app.client.ask(one, { priority: 1 }))]);
     },
-    stop: questions.stop,
-    pending: questions.pending,
+    stop: requests.stop,
+    pending: requests.pending,
   };
 }

@@ -40,7 +40,7 @@ export function makeApp(root, host, client, received, reporter, kept) {
       const name = `${id} ${stack} ${merge} ${specials}`;
       const cached = itemLists.get(name);
       if (cached) return cached;
-      const loading = fetchItems(client, { ask: "items", side: id, stack, merge, specials });
+      const loading = fetchItems(client, { request: "items", side: id, stack, merge, specials });
       itemLists.set(name, loading);
       loading.then((items) => loadedItems.set(name, items), () => itemLists.delete(name));
       return loading;
@@ -118,25 +118,25 @@ export function withDistinctTitles(sides) {
 export function hasItems(app, change) {
   const { side, kind, merge, specials } = app.store.get(), { queries, keys } = app.side().kinds[kind];
   return [queries, keys].every((stack) =>
-    app.host.has({ ask: "items", side, stack, merge, specials, ...change, first: 0, count: itemsPerReply }));
+    app.host.has({ request: "items", side, stack, merge, specials, ...change, first: 0, count: itemsPerReply }));
 }
 
 /**
  * All items of an axis, fetched in parts.
  * @param {import("../types.js").Client} client
- * @param {import("../types.js").Question} question
+ * @param {import("../types.js").Request} request
  * @returns {Promise<Items>}
  */
-async function fetchItems(client, question) {
+async function fetchItems(client, request) {
   /** @type {Items} */
-  const items = { labels: [], glued: [], specials: new Set(), breaks: new Map(), spans: new Int32Array(0), total: 0 };
+  const items = { labels: [], noSpaceBefore: [], specials: new Set(), breaks: new Map(), spans: new Int32Array(0), total: 0 };
   /** @type {Int32Array[]} */
   const spans = [];
   do {
-    const { meta, arrays } = await client.ask({ ...question, first: items.labels.length, count: itemsPerReply }, { priority: 5 });
+    const { meta, arrays } = await client.ask({ ...request, first: items.labels.length, count: itemsPerReply }, { priority: 5 });
     if (!meta.labels.length && meta.total) throw new Error("items: the reply is incomplete");
     for (const label of meta.labels) items.labels.push(label);
-    for (const glued of meta.glued) items.glued.push(glued);
+    for (const each of meta.no_space_before) items.noSpaceBefore.push(each);
     for (const at of meta.specials) items.specials.add(at);
     for (const [at, lines] of meta.breaks ?? []) items.breaks?.set(at, lines);
     spans.push(/** @type {Int32Array} */ (arrays[0].data));

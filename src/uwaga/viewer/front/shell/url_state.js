@@ -1,7 +1,7 @@
 // The state in the URL's fragment: a reload returns to the same head, back and forward go through the heads.
 
 import { storeEqual } from "../store.js";
-import { typedOfHash, typedParams, wholeTyped } from "../typing/session.js";
+import { typedOfHash, typedParams, completeRequest } from "../typing/session.js";
 
 /** @typedef {import("../types.js").State} State */
 
@@ -144,7 +144,7 @@ export function syncUrl(app, window, carried = {}) {
     if (about.typing && !storeEqual(typed, about.run ? about.typed : null)) {
       // Back to another text: a text that is kept needs no second run.
       const first = app.history.first;
-      if (typed ?? first) void app.session.run(wholeTyped(typed ?? first ?? {}), { keep: false });
+      if (typed ?? first) void app.session.run(completeRequest(typed ?? first ?? {}), { keep: false });
       return;
     }
     const state = { ...omittedState(defaults), ...hashToState(window.location.hash, about, defaults) };

@@ -4,7 +4,7 @@ import { el } from "../dom.js";
 import { fileNameSlug } from "../export/weights.js";
 import { kindTitle, numberText } from "../format.js";
 import { tr, trN } from "../languages.js";
-import { makeQuestionSet, statisticsQuestion } from "../questions.js";
+import { makeRequestSet, statisticsRequest } from "../requests.js";
 import { kindsOf, makeAllHeadsSwitch } from "../shell/head_navigation.js";
 import { makeTableGrid } from "./grid.js";
 import { nextOrder, sortedRows, tableRanges, tableRows, tableText } from "./rows.js";
@@ -175,16 +175,16 @@ export function tableView(app) {
  * @param {() => void} onChange
  */
 function makeStatisticsLoader(app, onChange) {
-  const questions = makeQuestionSet(app, -1, onChange);
-  const reply = (/** @type {{side: string, kind: string, layer: number}} */ map) => app.client.peek(statisticsQuestion(map));
+  const requests = makeRequestSet(app, -1, onChange);
+  const reply = (/** @type {{side: string, kind: string, layer: number}} */ map) => app.client.peek(statisticsRequest(map));
   const share = (/** @type {TableMap} */ map) => {
     const meta = reply(map)?.meta;
-    return questions.isUnavailable(statisticsQuestion(map)) ? 1 : meta ? (meta.complete ?? 1) : 0;
+    return requests.isUnavailable(statisticsRequest(map)) ? 1 : meta ? (meta.complete ?? 1) : 0;
   };
   return {
     reply,
     /** @param {TableMap[]} maps */
-    request: (maps) => questions.request(maps.map(statisticsQuestion)),
+    request: (maps) => requests.request(maps.map(statisticsRequest)),
     /** @param {TableMap[]} maps @returns {{done: number, total: number, share: number, missing: number}} */
     progress(maps) {
       const shares = maps.map(share);
@@ -194,7 +194,7 @@ function makeStatisticsLoader(app, onChange) {
         missing: maps.filter((map) => !reply(map) && share(map) >= 1).length,
       };
     },
-    stop: questions.stop,
+    stop: requests.stop,
   };
 }
 

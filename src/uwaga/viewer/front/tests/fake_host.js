@@ -5,7 +5,7 @@ import { fakeItems } from "./fake_text.js";
 import { fakeMerged, fakePool, fakeRandom, fakeWeights } from "./fake_matrix.js";
 import { abortError, HostError } from "../hosts.js";
 
-/** @typedef {import("../types.js").Question} Question */
+/** @typedef {import("../types.js").Request} Request */
 /** @typedef {import("../types.js").Reply} Reply */
 
 const meanings = {
@@ -25,42 +25,42 @@ const meanings = {
  * @param {number} [options.sides]  1 or 2
  * @param {number} [options.delay]  milliseconds per reply
  * @param {number} [options.steps]  replies until one is complete
- * @param {(question: Question) => HostError | null} [options.refuse]
+ * @param {(request: Request) => HostError | null} [options.refuse]
  */
 export function fakeHost({ layers = 4, heads = 4, tokens = 96, targets = 0, sides = 1, delay = 0, steps = 1, refuse = () => null } = {}) {
   const shape = { layers, heads, tokens, targets, sides };
   /** @type {Map<string, number>} */
   const turns = new Map();
-  /** @type {Question[]} */
+  /** @type {Request[]} */
   const asked = [];
   return {
     mode: /** @type {"served"} */ ("served"),
     asked,
     has: () => true,
     download() {},
-    /** @param {Question} question @param {AbortSignal} [signal] @returns {Promise<Reply>} */
-    async ask(question, signal) {
-      asked.push(question);
+    /** @param {Request} request @param {AbortSignal} [signal] @returns {Promise<Reply>} */
+    async ask(request, signal) {
+      asked.push(request);
       await new Promise((resolve, reject) => {
         const timer = setTimeout(resolve, delay);
         signal?.addEventListener("abort", () => { clearTimeout(timer); reject(abortError()); });
       });
-      const refusal = refuse(question);
+      const refusal = refuse(request);
       if (refusal) throw refusal;
-      const name = JSON.stringify(question), turn = (turns.get(name) ?? 0) + 1;
+      const name = JSON.stringify(request), turn = (turns.get(name) ?? 0) + 1;
       turns.set(name, turn);
-      return fakeReply(shape, question, Math.min(1, turn / steps));
+      return fakeReply(shape, request, Math.min(1, turn / steps));
     },
   };
 }
 
 /** @typedef {{layers: number, heads: number, tokens: number, targets: number, sides: number}} Shape */
 
-/** @param {Shape} shape @param {Question} question @param {number} complete @returns {Reply} */
-function fakeReply(shape, question, complete) {
-  const answer = fakeAnswers[question.ask];
-  if (!answer) throw new HostError("refused", `There is no question ${JSON.stringify(question.ask)}.`);
-  return answer(shape, question, complete);
+/** @param {Shape} shape @param {Request} request @param {number} complete @returns {Reply} */
+function fakeReply(shape, request, complete) {
+  const answer = fakeAnswers[request.request];
+  if (!answer) throw new HostError("refused", `There is no request ${JSON.stringify(request.request)}.`);
+  return answer(shape, request, complete);
 }
 
 /** @param {Shape} shape @param {any} where */
@@ -77,7 +77,7 @@ function fakeRead(shape, where) {
 /** @param {import("../types.js").WireData} data @param {number[]} shape */
 const array = (data, ...shape) => ({ data, shape });
 
-/** @type {{[ask: string]: (shape: Shape, question: any, complete: number) => Reply}} */
+/** @type {{[request: string]: (shape: Shape, request: any, complete: number) => Reply}} */
 const fakeAnswers = {
   about: (shape) => ({ meta: fakeAbout(shape), arrays: [] }),
   items(shape, { stack, merge, specials, first, count }) {
@@ -85,24 +85,24 @@ const fakeAnswers = {
     const end = Math.min(first + count, items.labels.length);
     return {
       meta: {
-        labels: items.labels.slice(first, end), glued: items.glued.slice(first, end), total: items.labels.length,
+        labels: items.labels.slice(first, end), no_space_before: items.noSpaceBefore.slice(first, end), total: items.labels.length,
         specials: items.specials.filter((at) => at >= first && at < end),
       },
       arrays: [array(Int32Array.from(items.spans.slice(first, end).flat()), end - first, 2)],
     };
   },
-  overview(shape, question, complete) {
+  overview(shape, request, complete) {
     const cells = Array.from({ length: shape.heads }, (_, head) => {
-      const matrix = fakeRead(shape, { ...question, head });
-      return fakePool(matrix, Math.ceil(matrix.rows / 64), Math.ceil(matrix.columns / 64), question.pooling);
+      const matrix = fakeRead(shape, { ...request, head });
+      return fakePool(matrix, Math.ceil(matrix.rows / 64), Math.ceil(matrix.columns / 64), request.pooling);
     });
     const { rows, columns } = cells[0], data = new Float32Array(shape.heads * rows * columns);
     cells.forEach((cell, head) => data.set(cell.data, head * rows * columns));
     return { meta: { complete }, arrays: [array(data, shape.heads, rows, columns)] };
   },
-  tile(shape, question, complete) {
-    const size = 2 ** question.level, pooled = fakePool(fakeRead(shape, question), size, size, question.pooling);
-    return fakeBlock(pooled, [question.row * 256, question.row * 256 + 256], [question.column * 256, question.column * 256 + 256],
+  tile(shape, request, complete) {
+    const size = 2 ** request.level, pooled = fakePool(fakeRead(shape, request), size, size, request.pooling);
+    return fakeBlock(pooled, [request.row * 256, request.row * 256 + 256], [request.column * 256, request.column * 256 + 256],
       { complete, exact: complete === 1 });
   },
   entry(shape, { query, key, ...where }) {

@@ -7,17 +7,17 @@ const strange = ["<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', 
 
 /**
  * @param {number} count
- * @returns {{labels: string[], glued: number[], specials: number[]}} tokens
+ * @returns {{labels: string[], noSpaceBefore: number[], specials: number[]}} tokens
  */
 export function fakeTokens(count) {
-  const labels = [], glued = [];
+  const labels = [], noSpaceBefore = [];
   for (let i = 0; i < count; i++) {
     const edge = i === 0 || i === count - 1;
     const piece = edge ? (i ? "[SEP]" : "[CLS]") : i % 41 === 13 ? strange[Math.floor(i / 41) % strange.length] : words[i % words.length];
-    glued.push(piece.startsWith("##") || [",", ".", ";"].includes(piece) ? 1 : 0);
+    noSpaceBefore.push(piece.startsWith("##") || [",", ".", ";"].includes(piece) ? 1 : 0);
     labels.push(piece.replace(/^##/, ""));
   }
-  return { labels, glued, specials: count > 1 ? [0, count - 1] : [0] };
+  return { labels, noSpaceBefore, specials: count > 1 ? [0, count - 1] : [0] };
 }
 
 /**
@@ -25,24 +25,24 @@ export function fakeTokens(count) {
  * @param {number} count  tokens
  * @param {string} merge
  * @param {string} specials
- * @returns {{labels: string[], glued: number[], specials: number[], spans: [number, number][]}}
+ * @returns {{labels: string[], noSpaceBefore: number[], specials: number[], spans: [number, number][]}}
  */
 export function fakeItems(count, merge, specials) {
   const tokens = fakeTokens(count);
-  /** @type {{labels: string[], glued: number[], specials: number[], spans: [number, number][]}} */
-  const items = { labels: [], glued: [], specials: [], spans: [] };
+  /** @type {{labels: string[], noSpaceBefore: number[], specials: number[], spans: [number, number][]}} */
+  const items = { labels: [], noSpaceBefore: [], specials: [], spans: [] };
   for (let i = 0; i < count; i++) {
     const special = tokens.specials.includes(i);
     if (special && specials === "hide") continue;
     const last = items.spans.length - 1;
-    if (merge === "words" && tokens.glued[i] && /\w/.test(tokens.labels[i]) && last >= 0) {
+    if (merge === "words" && tokens.noSpaceBefore[i] && /\w/.test(tokens.labels[i]) && last >= 0) {
       items.labels[last] += tokens.labels[i];
       items.spans[last][1] = i + 1;
       continue;
     }
     if (special) items.specials.push(items.labels.length);
     items.labels.push(tokens.labels[i]);
-    items.glued.push(tokens.glued[i]);
+    items.noSpaceBefore.push(tokens.noSpaceBefore[i]);
     items.spans.push([i, i + 1]);
   }
   return items;

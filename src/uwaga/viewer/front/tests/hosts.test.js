@@ -30,14 +30,14 @@ test("served: the code is exchanged once for a token, which is stored and sent t
     sent.push(request);
     return request[0] === "/ask/enter" ? Response.json({ token: "secret" }) : new Response(body);
   });
-  const [reply] = await Promise.all([host.ask({ ask: "about" }), host.ask({ ask: "tile" })]);
+  const [reply] = await Promise.all([host.ask({ request: "about" }), host.ask({ request: "tile" })]);
   assert.deepEqual(reply.meta, kept.meta);
-  const said = sent.map(([address, { method, headers, body: question }]) => [address, method, headers["X-Uwaga-Token"], question]);
-  assert.deepEqual(said, [["/ask/enter", "POST", "", '{"code":"once"}'], ["/ask", "POST", "secret", '{"ask":"about"}'],
-    ["/ask", "POST", "secret", '{"ask":"tile"}']]);
+  const said = sent.map(([address, { method, headers, body: request }]) => [address, method, headers["X-Uwaga-Token"], request]);
+  assert.deepEqual(said, [["/ask/enter", "POST", "", '{"code":"once"}'], ["/ask", "POST", "secret", '{"request":"about"}'],
+    ["/ask", "POST", "secret", '{"request":"tile"}']]);
   assert.deepEqual(page.stored, { "uwaga-token": "secret" });
   const again = [];
-  await servedHost(pageAt("", page.stored), async (...request) => { again.push(request); return new Response(body); }).ask({ ask: "about" });
+  await servedHost(pageAt("", page.stored), async (...request) => { again.push(request); return new Response(body); }).ask({ request: "about" });
   assert.deepEqual(again.map(([address, { headers }]) => [address, headers["X-Uwaga-Token"]]), [["/ask", "secret"]]);
 });
 
@@ -46,16 +46,16 @@ test("served: a refused code is an error, an unanswered one is sent again; the p
   const page = pageAt("#code=x");
   page.localStorage = { getItem() { throw new DOMException("", "SecurityError"); }, setItem() { throw new DOMException("", "SecurityError"); } };
   const host = servedHost(page, async (address) => address === "/ask" ? new Response(body) : answer());
-  await assert.rejects(host.ask({ ask: "about" }), { kind: "unreachable" });
+  await assert.rejects(host.ask({ request: "about" }), { kind: "unreachable" });
   answer = () => Response.json({ token: "t" });
-  assert.deepEqual((await host.ask({ ask: "about" })).meta, kept.meta);
+  assert.deepEqual((await host.ask({ request: "about" })).meta, kept.meta);
   const used = servedHost(pageAt("#code=x"), async () => new Response('{"error":"used"}', { status: 403 }));
-  for (let time = 0; time < 2; time += 1) await assert.rejects(used.ask({ ask: "about" }), { kind: "refused", message: "used" });
+  for (let time = 0; time < 2; time += 1) await assert.rejects(used.ask({ request: "about" }), { kind: "refused", message: "used" });
 });
 
 test("served: errors have the server's message; busy and unreachable are distinguished", async () => {
   const answering = (response) => servedHost(pageAt(""),
-    async () => { if (response instanceof Error) throw response; return response; }).ask({ ask: "x" });
+    async () => { if (response instanceof Error) throw response; return response; }).ask({ request: "x" });
   await assert.rejects(answering(new Response('{"error":"There is no layer 7."}', { status: 400 })),
     { kind: "refused", message: "There is no layer 7." });
   await assert.rejects(answering(new Response("<html>", { status: 500 })), { kind: "refused", message: "The program refused (500)." });
@@ -66,13 +66,13 @@ test("served: errors have the server's message; busy and unreachable are disting
 });
 
 test("saved: replies by the key of the request, plain or gzip; a missing reply is an error", async () => {
-  const question = { layer: 1, ask: "tile" };
+  const request = { layer: 1, request: "tile" };
   for (const stored of [body, gzipSync(body)]) {
-    const host = savedHost({ [canonical(question)]: stored.toString("base64") });
-    assert.equal(host.has({ ask: "tile", layer: 1 }), true);
-    assert.deepEqual((await host.ask(question)).meta, kept.meta);
-    assert.equal(host.has({ ask: "tile", layer: 2 }), false);
-    await assert.rejects(host.ask({ ask: "constructor" }), { kind: "missing", message: "This is not in the saved page." });
+    const host = savedHost({ [canonical(request)]: stored.toString("base64") });
+    assert.equal(host.has({ request: "tile", layer: 1 }), true);
+    assert.deepEqual((await host.ask(request)).meta, kept.meta);
+    assert.equal(host.has({ request: "tile", layer: 2 }), false);
+    await assert.rejects(host.ask({ request: "constructor" }), { kind: "missing", message: "This is not in the saved page." });
   }
 });
 
@@ -86,7 +86,7 @@ function notebook() {
 
 test("notebook: a reply is matched to its request, and to its view of the model", async () => {
   const model = notebook(), [one, two] = [widgetHost(model), widgetHost(model)];
-  const first = one.ask({ ask: "a" }), second = two.ask({ ask: "b" });
+  const first = one.ask({ request: "a" }), second = two.ask({ request: "b" });
   const end = 4 + body.readUInt32LE(0), header = JSON.parse(body.subarray(4, end).toString());
   model.say({ id: "another view's", error: "no" });
   const padded = new DataView(new Uint8Array([...Array(8).fill(7), ...body.subarray(end)]).buffer, 8);
@@ -98,7 +98,7 @@ test("notebook: a reply is matched to its request, and to its view of the model"
 
 test("notebook: aborting a request and disposing of the host", async () => {
   const model = notebook(), host = widgetHost(model), controller = new AbortController();
-  const given = host.ask({ ask: "a" }, controller.signal), left = host.ask({ ask: "b" });
+  const given = host.ask({ request: "a" }, controller.signal), left = host.ask({ request: "b" });
   controller.abort();
   await assert.rejects(given, { name: "AbortError" });
   host.dispose();

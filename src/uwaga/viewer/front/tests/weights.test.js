@@ -16,7 +16,7 @@ function savedApp(size, level) {
   }
   const host = {
     mode: "saved", download() {},
-    has: (question) => question.ask === "tile" && question.level === level && question.pooling === "sum",
+    has: (request) => request.request === "tile" && request.level === level && request.pooling === "sum",
     ask: async () => ({ meta: { complete: 1 }, arrays: [{ data, shape: [cells, cells] }] }),
   };
   return { host, client: makeClient(host) };
@@ -57,20 +57,20 @@ test("a saved page without weights gives null", async () => {
 test("a live host gets requests for a row, and for a column until it is complete", async () => {
   const asked = [];
   let turn = 0;
-  const host = { mode: "served", has: () => true, download() {}, ask: async (question) => {
-    asked.push(question);
+  const host = { mode: "served", has: () => true, download() {}, ask: async (request) => {
+    asked.push(request);
     turn += 1;
-    return { meta: question.ask === "column" ? { complete: turn / 3 } : {}, arrays: [{ data: Float32Array.of(1, NaN), shape: [2] }] };
+    return { meta: request.request === "column" ? { complete: turn / 3 } : {}, arrays: [{ data: Float32Array.of(1, NaN), shape: [2] }] };
   } };
   const app = { host, client: makeClient(host, { wait: async () => {} }) }, heard = [];
   await columnWeights(app, 1,
     { where, sizes: { queries: 2, keys: 2 }, signal: new AbortController().signal, onWeights: ({ complete }) => heard.push(complete) });
   assert.deepEqual(heard, [1 / 3, 2 / 3, 1]);
-  assert.deepEqual(asked[0], { ask: "column", ...where, key: 1 });
+  assert.deepEqual(asked[0], { request: "column", ...where, key: 1 });
 });
 
 test("sinks are the special tokens, and the first token under a causal mask; a cell that contains one is left out", () => {
-  const items = { labels: ["[CLS]", "a", "b", "[SEP]"], glued: [], specials: new Set([0, 3]), spans: new Int32Array(8), total: 4 };
+  const items = { labels: ["[CLS]", "a", "b", "[SEP]"], noSpaceBefore: [], specials: new Set([0, 3]), spans: new Int32Array(8), total: 4 };
   assert.deepEqual([...sinksOf(items, "encoder")], [0, 3]);
   assert.deepEqual([...sinksOf({ ...items, specials: new Set() }, "encoder")], []);
   assert.deepEqual([...sinksOf({ ...items, specials: new Set() }, "decoder")], [0]);

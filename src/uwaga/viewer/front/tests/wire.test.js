@@ -21,7 +21,7 @@ test("replies that Python wrote are decoded", () => {
 });
 
 test("requests have the same keys as in Python", () => {
-  for (const { question, name } of kept.questions) assert.equal(canonical(question), name);
+  for (const { request, name } of kept.requests) assert.equal(canonical(request), name);
   assert.equal(canonical({ b: undefined, a: 1 }), '{"a":1}');
 });
 

@@ -20,7 +20,7 @@ export class TextLayout {
     this.body = el("div", { class: "uwaga-text-body" });
     scroller.append(this.body);
     /** @type {Items} */
-    this.items = { labels: [], glued: [], specials: new Set(), spans: new Int32Array(0), total: 0 };
+    this.items = { labels: [], noSpaceBefore: [], specials: new Set(), spans: new Int32Array(0), total: 0 };
     /** @type {Flow} */
     this.flow = { starts: new Int32Array(1), lefts: new Float32Array(0), lines: 0 };
     this.widths = new Float32Array(0);
@@ -50,9 +50,9 @@ export class TextLayout {
     if (font.font !== this.set.font || this.widths.length !== this.items.total) this.measure(font);
     this.set = { width, font: font.font };
     this.lineHeight = Math.round(font.size * tokenSpacing.lineHeight);
-    const { labels, glued, breaks } = this.items;
+    const { labels, noSpaceBefore, breaks } = this.items;
     const ends = Uint8Array.from(labels, (label, item) => (label.includes("\n") || breaks?.has(item + 1) ? 1 : 0));
-    this.flow = breakLines({ widths: this.widths, glued, ends, width, gap: font.size * tokenSpacing.gap });
+    this.flow = breakLines({ widths: this.widths, noSpaceBefore, ends, width, gap: font.size * tokenSpacing.gap });
     this.body.style.setProperty("height", `${this.flow.lines * this.lineHeight}px`);
     this.body.style.setProperty("--text-line", `${this.lineHeight}px`);
     this.clear();
@@ -103,9 +103,9 @@ export class TextLayout {
 
   /** @param {number} item @param {boolean} first of its line @returns {HTMLElement} */
   token(item, first) {
-    const { labels, glued, specials, total } = this.items;
+    const { labels, noSpaceBefore, specials, total } = this.items;
     const special = specials.has(item) ? " uwaga-text-special" : "";
-    const space = first || glued[item] ? "" : " uwaga-text-spaced";
+    const space = first || noSpaceBefore[item] ? "" : " uwaga-text-spaced";
     const token = el("bdi", {
       class: `uwaga-text-token${special}${space}`, id: `${this.prefix}${item}`, "data-item": item, role: "option",
       "aria-posinset": item + 1, "aria-setsize": total, text: tokenText(labels[item]),
@@ -157,7 +157,7 @@ export class TextLayout {
 /**
  * @typedef {object} FlowInput
  * @property {ArrayLike<number>} widths  pixels of each item
- * @property {ArrayLike<number>} glued  1: no space before it, and preferably no line break
+ * @property {ArrayLike<number>} noSpaceBefore  1: no space before it, and preferably no line break
  * @property {ArrayLike<number>} ends  1: a line break after it
  * @property {number} width  pixels of a line
  * @property {number} gap  pixels of a space
@@ -175,7 +175,7 @@ export class TextLayout {
  * @param {FlowInput} input
  * @returns {Flow}
  */
-export function breakLines({ widths, glued, ends, width, gap }) {
+export function breakLines({ widths, noSpaceBefore, ends, width, gap }) {
   const total = widths.length;
   const starts = new Int32Array(total + 1);
   const lefts = new Float32Array(total);
@@ -187,8 +187,8 @@ export function breakLines({ widths, glued, ends, width, gap }) {
   if (total) newLine(0);
   while (item < total) {
     let [end, group] = [item + 1, widths[item]];
-    while (end < total && glued[end] && !ends[end - 1]) group += widths[end++];
-    const space = x > 0 && !glued[item] ? gap : 0;
+    while (end < total && noSpaceBefore[end] && !ends[end - 1]) group += widths[end++];
+    const space = x > 0 && !noSpaceBefore[item] ? gap : 0;
     if (x > 0 && x + space + group > width) newLine(item);
     else x += space;
     for (; item < end; item++) {

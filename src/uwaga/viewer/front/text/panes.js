@@ -17,7 +17,7 @@ import { makeMinimap } from "./minimap.js";
 /** @typedef {{axis: Axis, pane: TextPane, items: Items}} Column */
 
 /** @type {Items} */
-const emptyItems = { labels: [], glued: [], specials: new Set(), spans: new Int32Array(0), total: 0 };
+const emptyItems = { labels: [], noSpaceBefore: [], specials: new Set(), spans: new Int32Array(0), total: 0 };
 
 /**
  * @typedef {object} TextColumnsHandlers

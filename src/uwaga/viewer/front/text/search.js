@@ -10,10 +10,10 @@ import { tr } from "../languages.js";
 
 /**
  * @param {string[]} labels
- * @param {ArrayLike<number>} glued
+ * @param {ArrayLike<number>} noSpaceBefore
  * @returns {SearchIndex}
  */
-export function searchIndex(labels, glued) {
+export function searchIndex(labels, noSpaceBefore) {
   const starts = new Int32Array(labels.length);
   /** @type {string[]} */
   const parts = [];
@@ -21,7 +21,7 @@ export function searchIndex(labels, glued) {
   labels.forEach((label, i) => {
     // Lower case label by label: it may change the length, and offsets must agree.
     const part = label.toLowerCase();
-    if (i && !glued[i]) {
+    if (i && !noSpaceBefore[i]) {
       parts.push(" ");
       at += 1;
     }
@@ -87,7 +87,7 @@ export function makeSearchBox(onFound) {
   };
   const search = () => {
     if (!items) return;
-    index ??= searchIndex(items.labels, items.glued);
+    index ??= searchIndex(items.labels, items.noSpaceBefore);
     found = searchItems(index, input.value);
     at = found.length ? 0 : -1;
     show();

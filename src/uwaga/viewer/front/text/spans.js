@@ -140,7 +140,7 @@ export class SpanPanel {
 
 /** @typedef {{id: number, axis: "query" | "key" | "both", tokens: Range}} MarkedSpan */
 
-const maxSpans = 16; // a larger table is not readable; a question takes at most 64
+const maxSpans = 16; // a larger table is not readable; a request takes at most 64
 
 /** Marked spans as ranges of tokens, so that they outlast merging and hiding of items. */
 export class SpanList {
@@ -265,13 +265,13 @@ function firstItemWhere(total, holds) {
 }
 
 /**
- * @param {{labels: string[], glued: ArrayLike<number>}} items
+ * @param {{labels: string[], noSpaceBefore: ArrayLike<number>}} items
  * @param {Range} range
  * @param {number} [most] letters
  * @returns {string} the text of the items, shortened in the middle
  */
-export function rangeText({ labels, glued }, [first, last], most = 40) {
-  const piece = (/** @type {number} */ item, /** @type {boolean} */ begins) => (begins || glued[item] ? "" : " ") + labels[item];
+export function rangeText({ labels, noSpaceBefore }, [first, last], most = 40) {
+  const piece = (/** @type {number} */ item, /** @type {boolean} */ begins) => (begins || noSpaceBefore[item] ? "" : " ") + labels[item];
   let head = "";
   let item = first;
   for (; item < last && head.length <= most; item++) head += piece(item, item === first);

@@ -4,10 +4,10 @@ import { menuButton } from "../controls.js";
 import { el } from "../dom.js";
 import { countText } from "../format.js";
 import { tr } from "../languages.js";
-import { wholeTyped } from "./session.js";
+import { completeRequest } from "./session.js";
 
 /** @typedef {import("../types.js").App} App */
-/** @typedef {import("../types.js").Typed} Typed */
+/** @typedef {import("../types.js").RunRequest} RunRequest */
 
 const boxNames = { text: tr("Text"), second: tr("Second text"), target: tr("Text of the decoder") };
 const boxHints = { text: tr("Type a text"), second: tr("A second text, shown beside the first"), target: tr("What the decoder reads; empty: the model writes") };
@@ -20,7 +20,7 @@ export function makeTextBox(app) {
   const { typing } = app.about;
   if (!typing) return { element: null, dispose() {} };
   if (app.host.mode === "saved") return { element: savedCommand(app, typing), dispose() {} };
-  const session = app.session, typed = wholeTyped(app.about.typed ?? {});
+  const session = app.session, typed = completeRequest(app.about.typed ?? {});
   const boxes = /** @type {("text" | "second" | "target")[]} */ (typing.boxes);
   const fields = Object.fromEntries(boxes.map((name) => [name, makeField(name, typed[name] ?? "")]));
   const note = el("p", { class: "uwaga-typing-note", role: "status" });
@@ -61,7 +61,7 @@ export function makeTextBox(app) {
   function submit(event) {
     event?.preventDefault();
     const value = (/** @type {string} */ name) => (fields[name] && !fields[name].hidden ? inputOf(fields[name]).value : "");
-    const next = wholeTyped({ text: value("text"), second: value("second"), target: value("target") });
+    const next = completeRequest({ text: value("text"), second: value("second"), target: value("target") });
     if (!next.text.trim()) {
       note.textContent = tr("There is no text yet.");
       inputOf(fields.text).focus();
@@ -85,11 +85,11 @@ export function makeTextBox(app) {
   }
 
   function drawTexts() {
-    const item = (/** @type {Typed} */ one) => el("li", {}, el("button", { type: "button", on: { click() {
+    const item = (/** @type {RunRequest} */ one) => el("li", {}, el("button", { type: "button", on: { click() {
       texts.open(false);
       void session.run(one);
     } } }, el("bdi", { text: shortText(one.text) }), one.second ? el("small", {}, " | ", el("bdi", { text: shortText(one.second) })) : null));
-    const examples = (typing?.examples ?? []).map((text) => wholeTyped({ text }));
+    const examples = (typing?.examples ?? []).map((text) => completeRequest({ text }));
     list.replaceChildren(...(session.recent.length ? [el("li", { class: "uwaga-label", text: tr("Run before") }), ...session.recent.map(item)] : []),
       el("li", { class: "uwaga-label", text: tr("Examples") }), ...examples.map(item));
   }

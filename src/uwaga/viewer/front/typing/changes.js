@@ -7,7 +7,7 @@ import { tr, trN } from "../languages.js";
 import { goTo } from "../shell/head_navigation.js";
 import { storeEqual } from "../store.js";
 import { copyButton } from "./box.js";
-import { countEdits, noEdits, wholeTyped } from "./session.js";
+import { countEdits, noEdits, completeRequest } from "./session.js";
 
 /** @typedef {import("../types.js").App} App */
 /** @typedef {import("../types.js").Edits} Edits */
@@ -75,7 +75,7 @@ export function makeChanges(app) {
   function change(next, isStep = true) {
     if (!typed) return;
     if (isStep) { app.history.past.push(edits); app.history.future.length = 0; }
-    void session.run(wholeTyped({ ...typed, edits: next }), { keep: true });
+    void session.run(completeRequest({ ...typed, edits: next }), { keep: true });
   }
 
   /** @returns {{queries: number[], keys: number[]} | null} the picked link, in tokens */

@@ -58,7 +58,7 @@ export function makePredictions(app) {
   /** @param {string} side @param {number} position @param {AbortSignal} signal */
   async function at(side, position, signal) {
     const first = Math.floor(position / predictedBlock) * predictedBlock;
-    const reply = await app.client.ask({ ask: "predictions", side, first, count: predictedBlock }, { signal, priority: 3 });
+    const reply = await app.client.ask({ request: "predictions", side, first, count: predictedBlock }, { signal, priority: 3 });
     const words = reply.meta.words[position - first], count = words.length;
     const data = /** @type {Float32Array} */ (reply.arrays[0].data);
     return { words, probabilities: [...data.subarray((position - first) * count, (position - first + 1) * count)] };

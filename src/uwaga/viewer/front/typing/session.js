@@ -3,7 +3,7 @@
 import { HostError } from "../hosts.js";
 import { storeEqual } from "../store.js";
 
-/** @typedef {import("../types.js").Typed} Typed */
+/** @typedef {import("../types.js").RunRequest} RunRequest */
 /** @typedef {import("../types.js").Edits} Edits */
 
 const maxAddress = 2000; // characters of a text in the address
@@ -22,16 +22,16 @@ export function countEdits(edits) {
 
 /**
  * What the page asks: all keys, null where there is nothing.
- * @param {Partial<Typed>} typed
- * @returns {Typed}
+ * @param {Partial<RunRequest>} typed
+ * @returns {RunRequest}
  */
-export function wholeTyped({ text = "", second = null, target = null, edits = null }) {
+export function completeRequest({ text = "", second = null, target = null, edits = null }) {
   return { text, second: second || null, target: target || null, edits: countEdits(edits) ? edits : null };
 }
 
 /**
  * Part of the address; [] for what the page opened with and for texts that are too long.
- * @param {Typed | null} typed
+ * @param {RunRequest | null} typed
  * @returns {[string, string][]}
  */
 export function typedParams(typed) {
@@ -46,7 +46,7 @@ export function typedParams(typed) {
 
 /**
  * @param {string} hash
- * @returns {Typed | null} null: the address names no text
+ * @returns {RunRequest | null} null: the address names no text
  */
 export function typedOfHash(hash) {
   const params = new URLSearchParams(hash.replace(/^#/, "")), text = params.get("text");
@@ -57,7 +57,7 @@ export function typedOfHash(hash) {
   } catch {
     // An address that somebody has cut: the text without its changes.
   }
-  return wholeTyped({ text, second: params.get("second"), target: params.get("target"), edits: isEdits(edits) ? edits : null });
+  return completeRequest({ text, second: params.get("second"), target: params.get("target"), edits: isEdits(edits) ? edits : null });
 }
 
 /** @param {any} edits @returns {boolean} whether the page can show them; Python checks the rest */
@@ -66,39 +66,39 @@ function isEdits(edits) {
 }
 
 /**
- * A host whose questions are about one result.
+ * A host whose requests are about one result.
  * @param {import("../types.js").Host} host
  * @param {number} run
  * @returns {import("../types.js").Host}
  */
 export function hostOfRun(host, run) {
   if (!run) return host;
-  return { ...host, ask: (question, signal) => host.ask({ ...question, run }, signal), dispose() {} };
+  return { ...host, ask: (request, signal) => host.ask({ ...request, run }, signal), dispose() {} };
 }
 
 /**
  * The texts of a page. `open` shows a result; it rejects where that is not kept any more.
  * @param {import("../types.js").Host} host
- * @param {(run: number, typed: Typed, keep: boolean) => Promise<void>} open
+ * @param {(run: number, typed: RunRequest, keep: boolean) => Promise<void>} open
  */
 export function makeSession(host, open) {
-  /** @type {Typed[]} */
+  /** @type {RunRequest[]} */
   const recent = [];
   /** @type {Set<() => void>} */
   const listeners = new Set();
   /** @type {AbortController | null} */
   let running = null;
-  /** @type {Typed | null} */
+  /** @type {RunRequest | null} */
   let pending = null;
   let error = "";
 
   const emit = () => listeners.forEach((listener) => listener());
 
-  /** @param {Typed} typed @param {AbortSignal} signal @returns {Promise<number>} */
+  /** @param {RunRequest} typed @param {AbortSignal} signal @returns {Promise<number>} */
   async function ask(typed, signal) {
     for (let retries = 0; ; retries++) {
       try {
-        const { meta } = await host.ask({ ask: "run", ...typed }, signal);
+        const { meta } = await host.ask({ request: "run", ...typed }, signal);
         if (typeof meta.error === "string") throw new Error(meta.error);
         return meta.run;
       } catch (failure) {
@@ -121,7 +121,7 @@ export function makeSession(host, open) {
     },
     /**
      * Runs a text and shows it; a run that has not ended is given up. Never rejects: `error` says what went wrong.
-     * @param {Typed} typed
+     * @param {RunRequest} typed
      * @param {{keep?: boolean}} [options]  keep: the head and the picked words stay
      */
     async run(typed, { keep = false } = {}) {
@@ -153,7 +153,7 @@ export function makeSession(host, open) {
       if (!running) return;
       running.abort();
       running = pending = null;
-      host.ask({ ask: "stop" }).catch(() => {});
+      host.ask({ request: "stop" }).catch(() => {});
       emit();
     },
     dispose() {

@@ -6,7 +6,7 @@ import { makeClient } from "../../client.js";
 import { makeApp } from "../../shell/app.js";
 import { fakeHost } from "../fake_host.js";
 
-const itemsOf = (labels) => ({ labels, glued: labels.map(() => 0), total: labels.length, spans: new Int32Array(2 * labels.length),
+const itemsOf = (labels) => ({ labels, noSpaceBefore: labels.map(() => 0), total: labels.length, spans: new Int32Array(2 * labels.length),
   specials: new Set(labels.flatMap((label, at) => (label.startsWith("[") ? [at] : []))) });
 const words = ["[CLS]", "a", "b", "c", "d", "e", "f", "g", "a", "b", "c", "d", "e", "f", "g", "[SEP]"];
 const count = words.length;
@@ -26,7 +26,7 @@ function mapOf(weight, labels = words) {
 }
 test("labels and their evidence are those of Python", async () => {
   const host = /** @type {any} */ ({ ...fakeHost({ layers: 2, heads: 3, tokens: 20, steps: 2 }), mode: "notebook" }), client = makeClient(host);
-  const { meta } = await client.ask({ ask: "about" });
+  const { meta } = await client.ask({ request: "about" });
   const app = makeApp(/** @type {any} */ (null), host, client, /** @type {any} */ (meta), /** @type {any} */ ({}), /** @type {any} */ ({ rows: { cross: "written" } }));
   const { all, total, resting } = await askDistinctive(app, new AbortController().signal);
   assert.deepEqual([total, resting], [6, 0]);

@@ -9,15 +9,15 @@ const weight = (query, key) => Math.fround((query * 100 + key) / 8192);
 /** The parts of an app of 3000 tokens that exports need. */
 function makeApp(live = true) {
   const asked = [];
-  const items = { labels: Array.from({ length: 3000 }, (_, i) => `t${i}`), glued: [],
+  const items = { labels: Array.from({ length: 3000 }, (_, i) => `t${i}`), noSpaceBefore: [],
     specials: new Set(), spans: new Int32Array(0), total: 3000 };
-  const host = { mode: live ? "served" : "saved", has: () => live, download() {}, ask: async (question) => {
-    asked.push(question);
-    if (question.ask === "page" || question.ask === "npz")
+  const host = { mode: live ? "served" : "saved", has: () => live, download() {}, ask: async (request) => {
+    asked.push(request);
+    if (request.request === "page" || request.request === "npz")
       return { meta: { name: "attention.html" }, arrays: [{ data: Uint8Array.of(1, 2), shape: [2] }] };
-    if (question.ask === "tile")
-      return { meta: { complete: question.level ? 0.5 : 1 }, arrays: [{ data: new Float32Array(4), shape: [2, 2] }] };
-    const { rows: [a, b], columns: [c, d] } = question;
+    if (request.request === "tile")
+      return { meta: { complete: request.level ? 0.5 : 1 }, arrays: [{ data: new Float32Array(4), shape: [2, 2] }] };
+    const { rows: [a, b], columns: [c, d] } = request;
     const data = Float32Array.from({ length: (b - a) * (d - c) }, (_, i) => weight(a + Math.floor(i / (d - c)), c + (i % (d - c))));
     return { meta: {}, arrays: [{ data, shape: [b - a, d - c] }] };
   } };
@@ -62,12 +62,12 @@ test("the npz file is the bytes of the host's reply", async () => {
   const { name, blob } = await blockNpz(app, viewOf([1, 3], [4, 9]));
   assert.equal(name, "uwaga_m_encoder_layer0_head1_weights_1-3x4-9.npz");
   assert.deepEqual(new Uint8Array(await blob.arrayBuffer()), Uint8Array.of(1, 2));
-  assert.deepEqual(asked, [{ ask: "npz", ...where, rows: [1, 3], columns: [4, 9] }]);
+  assert.deepEqual(asked, [{ request: "npz", ...where, rows: [1, 3], columns: [4, 9] }]);
 });
 
 test("a snapshot is requested with the complete tiles seen so far", async () => {
   const { app, asked } = makeApp();
-  const tile = (level, column) => ({ ask: "tile", ...where, pooling: "sum", level, row: 0, column });
+  const tile = (level, column) => ({ request: "tile", ...where, pooling: "sum", level, row: 0, column });
   await app.client.ask(tile(0, 0));
   await app.client.ask(tile(1, 0)); // not complete: not in the page
   await app.client.ask(tile(0, 1));

@@ -3,30 +3,30 @@ import { test } from "node:test";
 import { lessonText, lessonWithNumber, lessonWithSetting, lessonWithText } from "../../lesson/reply.js";
 import { inputText, lessonNumber, parseNumber } from "../../lesson/numbers.js";
 
-const question = () => ({
-  ask: "lesson", tokens: ["a", "pen", "a"], x: [[1, 2], [3, 4], [5, 6]],
+const request = () => ({
+  request: "lesson", tokens: ["a", "pen", "a"], x: [[1, 2], [3, 4], [5, 6]],
   settings: { wq: [[1, 0], [0, 1]], heads: 2, order: [2, 1, 0], payload: [[1], [2], [3]], length: 2, window: 1 },
 });
 
 test("an edited number changes a copy of X or of a setting, not the original", () => {
-  const before = question();
+  const before = request();
   assert.equal(lessonWithNumber(before, "x", 1, 0, 7).x[1][0], 7);
   assert.equal(lessonWithNumber(before, "wq", 0, 1, -7).settings.wq[0][1], -7);
   assert.equal(lessonWithSetting(before, "heads", 1).settings.heads, 1);
-  assert.deepEqual(before, question());
+  assert.deepEqual(before, request());
 });
 
 test("another sentence keeps the vectors and removes the settings per token", () => {
-  const next = lessonWithText(question(), "a pencil.");
+  const next = lessonWithText(request(), "a pencil.");
   assert.equal(next.text, "a pencil.");
-  assert.deepEqual([next.tokens, next.x], [question().tokens, question().x]);
+  assert.deepEqual([next.tokens, next.x], [request().tokens, request().x]);
   assert.deepEqual(Object.keys(next.settings), ["wq", "heads", "window"]);
   assert.deepEqual(lessonWithNumber(next, "payload", 0, 0, 7), next);
 });
 
 test("the sentence is shown as it was written", () => {
-  assert.equal(lessonText({ ...question(), text: "a pen\u3002" }), "a pen\u3002");
-  assert.equal(lessonText(question()), "a pen a");
+  assert.equal(lessonText({ ...request(), text: "a pen\u3002" }), "a pen\u3002");
+  assert.equal(lessonText(request()), "a pen a");
 });
 
 const range = { least: -1000, most: 1000 };

@@ -105,15 +105,15 @@ function liveApp(size) {
     for (let i = span[0]; i < span[1]; i++) for (let j = keys[0]; j < keys[1]; j++) total += weight(i, j);
     return total / (span[1] - span[0]);
   };
-  const host = { mode: "served", has: () => true, download() {}, ask: async (question) => {
-    asked.push(question);
-    if (question.ask === "between") {
-      const masses = question.spans.flatMap((span) => question.key_spans.map((keys) => sum(span, keys)));
-      return { meta: {}, arrays: [{ data: Float32Array.from(masses), shape: [question.spans.length, question.key_spans.length] }] };
+  const host = { mode: "served", has: () => true, download() {}, ask: async (request) => {
+    asked.push(request);
+    if (request.request === "between") {
+      const masses = request.spans.flatMap((span) => request.key_spans.map((keys) => sum(span, keys)));
+      return { meta: {}, arrays: [{ data: Float32Array.from(masses), shape: [request.spans.length, request.key_spans.length] }] };
     }
-    const [rows, columns] = [question.row, question.column].map((tile) => Math.min(256, size - 256 * tile));
+    const [rows, columns] = [request.row, request.column].map((tile) => Math.min(256, size - 256 * tile));
     const data = Float32Array.from({ length: rows * columns },
-      (_, i) => weight(question.row * 256 + Math.floor(i / columns), question.column * 256 + (i % columns)));
+      (_, i) => weight(request.row * 256 + Math.floor(i / columns), request.column * 256 + (i % columns)));
     return { meta: { complete: 1 }, arrays: [{ data, shape: [rows, columns] }] };
   } };
   return { asked, host, client: makeClient(host, { wait: async () => {} }) };
@@ -149,7 +149,7 @@ test("sums out of view are computed from tiles of a small map and requested for 
     for (let query = 103; query < size; query++) behind += weight(query, 52);
     assert.ok(Math.abs(offscreenMass.of("query", 0, 101, "before") - before) < 1e-4, `${size}`);
     assert.ok(Math.abs(offscreenMass.of("key", 0, 52, "after") - behind) < 1e-3, `${size}`);
-    assert.equal(app.asked.some(({ ask }) => ask === "between"), size > 512);
+    assert.equal(app.asked.some(({ request }) => request === "between"), size > 512);
     weights.clear();
     offscreenMass.clear();
   }

@@ -48,7 +48,7 @@ function fakeContext() {
   };
 }
 
-const items = (labels) => ({ labels, glued: labels.map(() => 0), specials: new Set([0]), spans: new Int32Array(0), total: labels.length });
+const items = (labels) => ({ labels, noSpaceBefore: labels.map(() => 0), specials: new Set([0]), spans: new Int32Array(0), total: labels.length });
 const style = { text: "t", muted: "m", size: 12, font: "f", strong: "s", ratio: 1 };
 const drawing = (axis, more) => ({ axis, down: true, plot: { x: 60, y: 50, w: 400, h: 300 }, first: 0, scale: 20,
   total: axis.items.total, room: 60, selected: null, hovered: -1, colour: "c", ...more });

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { cutsOfHead, hatchLines } from "../../map/overlay.js";
 
-const items = { labels: ["a", "b", "c", "d"], glued: [0, 0, 0, 0], specials: new Set(), spans: Int32Array.of(0, 1, 1, 3, 3, 4, 4, 5), total: 4 };
+const items = { labels: ["a", "b", "c", "d"], noSpaceBefore: [0, 0, 0, 0], specials: new Set(), spans: Int32Array.of(0, 1, 1, 3, 3, 4, 4, 5), total: 4 };
 const at = { kind: "encoder", layer: 1, head: 2 };
 const link = (/** @type {number[] | null} */ queries, /** @type {number[] | null} */ keys) => ({ ...at, queries, keys });
 const edits = (/** @type {any[]} */ ...scores) => ({ heads: [], scores, weights: [] });

@@ -42,7 +42,7 @@ test("a tile is requested once", async () => {
   await settled();
   assert.equal(host.asked.length, 1);
   assert.equal(events.tiles.length, 1);
-  assert.deepEqual(host.asked[0], { ask: "tile", ...where, pooling: "sum", level: 0, row: 1, column: 2 });
+  assert.deepEqual(host.asked[0], { request: "tile", ...where, pooling: "sum", level: 0, row: 1, column: 2 });
 });
 
 test("at level 0 tiles are requested as mass, at coarser levels as mass or max", async () => {

@@ -3,7 +3,7 @@ import { test } from "node:test";
 import { itemOfToken, renumberedItem, renumberedSpan } from "../../shell/selection.js";
 import { nearestHead, stackSize, withDistinctTitles } from "../../shell/app.js";
 
-const items = (...spans) => ({ labels: [], glued: [], specials: new Set(), spans: Int32Array.from(spans.flat()), total: spans.length });
+const items = (...spans) => ({ labels: [], noSpaceBefore: [], specials: new Set(), spans: Int32Array.from(spans.flat()), total: spans.length });
 const tokens = items([0, 1], [1, 2], [2, 3], [3, 4], [4, 5]);
 const words = items([1, 3], [3, 4]); // without the special tokens at both ends
 

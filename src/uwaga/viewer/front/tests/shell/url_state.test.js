@@ -4,7 +4,7 @@ import { hashToState, stateToParams } from "../../shell/url_state.js";
 import { initialState } from "../../store.js";
 import { fakeHost } from "../fake_host.js";
 
-const about = /** @type {any} */ ((await fakeHost({ layers: 3, heads: 4, targets: 20, sides: 2 }).ask({ ask: "about" })).meta);
+const about = /** @type {any} */ ((await fakeHost({ layers: 3, heads: 4, targets: 20, sides: 2 }).ask({ request: "about" })).meta);
 const read = (hash) => hashToState(hash, about, initialState());
 
 test("a written state reads back equal", () => {

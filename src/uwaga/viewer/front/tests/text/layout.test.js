@@ -3,7 +3,7 @@ import { test } from "node:test";
 import { breakLines, isRightToLeft, lineOfItem, linesInView, nearestItem } from "../../text/layout.js";
 
 const plain = (widths, rest = {}) =>
-  breakLines({ widths, glued: widths.map(() => 0), ends: widths.map(() => 0), width: 100, gap: 10, ...rest });
+  breakLines({ widths, noSpaceBefore: widths.map(() => 0), ends: widths.map(() => 0), width: 100, gap: 10, ...rest });
 
 test("a line has as many items as fit, with spaces between them", () => {
   const flow = plain([40, 40, 40, 100, 5]);
@@ -12,13 +12,13 @@ test("a line has as many items as fit, with spaces between them", () => {
 });
 
 test("subwords have no space before them and stay on the line of their word", () => {
-  const flow = plain([60, 20, 25, 10], { glued: [0, 0, 1, 1] });
+  const flow = plain([60, 20, 25, 10], { noSpaceBefore: [0, 0, 1, 1] });
   assert.deepEqual([...flow.starts], [0, 1, 4]);
   assert.deepEqual([...flow.lefts], [0, 0, 20, 45]);
 });
 
 test("a word wider than a line is broken between subwords; a single wider item has a line of its own", () => {
-  const flow = plain([60, 60, 300, 20], { glued: [0, 1, 1, 0] });
+  const flow = plain([60, 60, 300, 20], { noSpaceBefore: [0, 1, 1, 0] });
   assert.deepEqual([...flow.starts], [0, 1, 2, 3, 4]);
 });
 
@@ -33,8 +33,8 @@ test("every item is on exactly one line, within its width, for random texts", ()
   for (let round = 0; round < 200; round++) {
     const total = Math.floor(random() * 60);
     const widths = Array.from({ length: total }, () => 1 + random() * 60);
-    const glued = widths.map(() => (random() < 0.4 ? 1 : 0)), ends = widths.map(() => (random() < 0.1 ? 1 : 0));
-    const flow = plain(widths, { glued, ends });
+    const noSpaceBefore = widths.map(() => (random() < 0.4 ? 1 : 0)), ends = widths.map(() => (random() < 0.1 ? 1 : 0));
+    const flow = plain(widths, { noSpaceBefore, ends });
     assert.equal(flow.starts.at(-1), total);
     for (let line = 0; line < flow.lines; line++) {
       assert.ok(flow.starts[line + 1] > flow.starts[line]);
@@ -63,7 +63,7 @@ test("a hundred thousand items are laid out in a few looks at each", () => {
   const widths = Float32Array.from({ length: 100_000 }, (_, i) => 20 + (i % 50));
   let looks = 0;
   const counted = new Proxy(widths, { get: (all, name) => { looks++; return Reflect.get(all, name); } });
-  const flow = breakLines({ widths: counted, glued: new Uint8Array(100_000), ends: new Uint8Array(100_000), width: 800, gap: 4 });
+  const flow = breakLines({ widths: counted, noSpaceBefore: new Uint8Array(100_000), ends: new Uint8Array(100_000), width: 800, gap: 4 });
   assert.ok(flow.lines > 5000);
   assert.ok(looks < 5 * 100_000, `${looks}`);
 });

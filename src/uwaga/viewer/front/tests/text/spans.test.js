@@ -4,8 +4,8 @@ import { itemsOfTokens, rangeText, SpanList, tokensOfItems } from "../../text/sp
 import { searchIndex, searchItems } from "../../text/search.js";
 
 const tokens = { spans: Int32Array.of(0, 1, 1, 2, 2, 3, 3, 4, 4, 5), total: 5,
-  labels: ["[CLS]", "un", "seen", "cat", "[SEP]"], glued: [0, 0, 1, 0, 0] };
-const words = { spans: Int32Array.of(1, 3, 3, 4), total: 2, labels: ["unseen", "cat"], glued: [0, 0] }; // special tokens hidden
+  labels: ["[CLS]", "un", "seen", "cat", "[SEP]"], noSpaceBefore: [0, 0, 1, 0, 0] };
+const words = { spans: Int32Array.of(1, 3, 3, 4), total: 2, labels: ["unseen", "cat"], noSpaceBefore: [0, 0] }; // special tokens hidden
 
 test("a range of items is a range of tokens, and back", () => {
   assert.deepEqual(tokensOfItems(words, [0, 2]), [1, 4]);
@@ -21,7 +21,7 @@ test("a range of hidden tokens alone is null", () => {
 
 test("a range is named by its text, with an ellipsis in the middle of a long one", () => {
   assert.equal(rangeText(tokens, [0, 4]), "[CLS] unseen cat");
-  const long = { labels: Array.from({ length: 100 }, (_, i) => `w${i}`), glued: Array(100).fill(0) };
+  const long = { labels: Array.from({ length: 100 }, (_, i) => `w${i}`), noSpaceBefore: Array(100).fill(0) };
   const name = rangeText(long, [0, 100]);
   assert.ok(name.startsWith("w0 w1") && name.endsWith("w98 w99") && name.includes("\u2026") && name.length < 50, name);
 });

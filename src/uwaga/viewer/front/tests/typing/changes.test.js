@@ -6,7 +6,7 @@ import { noEdits } from "../../typing/session.js";
 
 const at = { kind: "encoder", layer: 1, head: 2 };
 /** @param {string[]} labels @returns {any} */
-const items = (labels) => ({ labels, total: labels.length, spans: Int32Array.from(labels.flatMap((_, i) => [i, i + 1])), glued: [], specials: new Set() });
+const items = (labels) => ({ labels, total: labels.length, spans: Int32Array.from(labels.flatMap((_, i) => [i, i + 1])), noSpaceBefore: [], specials: new Set() });
 
 test("a head has one factor", () => {
   const off = withHead(noEdits(), at, 0);
