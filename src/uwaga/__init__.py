@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from uwaga.ops.masks import Causal, Documents, KeyLengths, Window
     from uwaga.ops.ragged import Ragged
     from uwaga.store.database import SoftDatabase
+    from uwaga.viewer.api import view
     from uwaga.viewer.lesson import lesson
-    from uwaga.viewer.view_text import view
 
 __version__ = "0.1.0"
 
@@ -76,7 +76,7 @@ _HOME = {
     "explain": "uwaga.ops.attention.api",
     "lesson": "uwaga.viewer.lesson",
     "linear": "uwaga.ops.linear.api",
-    "view": "uwaga.viewer.view_text",
+    "view": "uwaga.viewer.api",
     "watch": "uwaga.inspect.watching",
 }
 

@@ -7,9 +7,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from uwaga._base.languages import LANGUAGES
+from uwaga.inspect.run_text import RecordError, default_model, load
 from uwaga.viewer.page.bundle import bundle
 from uwaga.viewer.page.snapshot import Exact, save_snapshot
 from uwaga.viewer.service import ViewService
+from uwaga.viewer.text_runner import RunRequest, TextRunner
 from uwaga.viewer.view_model import MapsLike, Tokens, ViewModel
 
 if TYPE_CHECKING:
@@ -86,16 +88,17 @@ class View:
 
 
 def view(
-    maps: MapsLike,
+    maps: MapsLike | str,
     *,
     tokens: Tokens | None = None,
     title: str | None = None,
-    model: str = "",
+    model: str | os.PathLike[str] = "",
+    target: str | None = None,
     row: int = 0,
-    second: MapsLike | None = None,
+    second: MapsLike | str | None = None,
     second_tokens: Tokens | None = None,
     second_title: str | None = None,
-    second_model: str | None = None,
+    second_model: str | os.PathLike[str] | None = None,
     second_row: int = 0,
     port: int = 0,
     browser: bool | None = None,
@@ -108,19 +111,24 @@ def view(
             model(ids)
         uwaga.view(recording)
 
-    In a notebook (Jupyter, VS Code, Colab, marimo) the view is a widget. Elsewhere it is served to a browser on this machine
+        uwaga.view("The animal didn't cross the street because it was too tired.", model="minilm")
+
+    A text is read by a model, whose attention and predictions are shown; further texts can be typed into the page, and heads switched
+    off. In a notebook (Jupyter, VS Code, Colab, marimo) the view is a widget. Elsewhere it is served to a browser on this machine
     (loopback only), and its URL is printed.
 
     Args:
-        maps: a recording; a map; several maps by (kind, layer), by layer, or in the order of their layers. Each is
+        maps: a text; a recording; a map; several maps by (kind, layer), by layer, or in the order of their layers. Each is
             (R, H, Q, K), (H, Q, K), (Q, K) or ragged: R rows of a batch, H heads, Q queries, K keys.
-        tokens: a string per token, which replace those of the recording; a dict with the keys "encoder" and "decoder" for maps
+        tokens: a string per token, which replace those of the recording, not for texts; a dict with the keys "encoder" and "decoder" for maps
             of both stacks.
         title: the title of the page; None: the beginning of the text.
-        model: the name of the model.
+        model: the name of the model; for a text the model that reads it: "minilm" or another bundled one (empty: minilm
+            where it is installed, else copyist), a directory, or a model id of the Hugging Face Hub.
+        target: for a text, what the decoder of an encoder-decoder reads; None: it generates at most 40 tokens.
         row: the row of a batch that is shown.
         second, second_tokens, second_title, second_model, second_row: the same for a second text or model, which is shown
-            beside the first and as their difference.
+            beside the first and as their difference. A text with a second model alone is read by both.
         port: the TCP port to serve on; 0: any free one.
         browser: whether to open a browser; None: where there is a graphical one.
         block: whether to wait for Ctrl-C or SIGTERM before returning; None: in a program, but not at Python's prompt.
@@ -130,24 +138,56 @@ def view(
         In a notebook the widget; elsewhere a View, which is already closed if this call waited for Ctrl-C.
 
     Raises:
-        ValueError: an unknown language; no maps; maps of different texts; a row out of range; a number of tokens that differs from the maps'.
+        ValueError: an unknown language; no maps; maps of different texts; a row out of range; a number of tokens that differs from the maps';
+            a text without tokens, or with more than the model takes; a model that cannot be read (CheckpointError).
         ImportError: the extra `uwaga[view]` is not installed.
         OSError: the port is not available.
     """
     check_language("view", language)
-    view_model = ViewModel.create(
-        maps,
-        tokens=tokens,
-        title=title,
-        model=model,
-        row=row,
-        second=second,
-        second_tokens=second_tokens,
-        second_title=second_title,
-        second_model=second_model,
-        second_row=second_row,
-    )
-    return display(ViewService(view_model), port=port, browser=browser, block=block, language=language)
+    name = os.fspath(model)
+    second_name = None if second_model is None else os.fspath(second_model)
+    if isinstance(maps, str):
+        for wrong, given in ((tokens, "tokens"), (second_tokens, "second_tokens")):
+            if wrong is not None:
+                raise ValueError(f"view: {given} are those of maps, and a text is given")
+        for wrong_row, of in ((row, "the text"), (second_row, "the second text")):
+            if wrong_row:
+                raise ValueError(f"view: row {wrong_row} is out of range: {of} is one row")
+        if second is not None and not isinstance(second, str):
+            raise ValueError("view: second is maps, and the first is a text: give two texts, or maps for both")
+        service = _text_service(RunRequest(maps, second, target), name, second_name, title, second_title)
+    else:
+        if target is not None:
+            raise ValueError("view: target is read with a text, and maps are given")
+        if isinstance(second, str):
+            raise ValueError("view: second is a text, and maps is none: give two texts, or maps for both")
+        view_model = ViewModel.create(
+            maps,
+            tokens=tokens,
+            title=title,
+            model=name,
+            row=row,
+            second=second,
+            second_tokens=second_tokens,
+            second_title=second_title,
+            second_model=second_name,
+            second_row=second_row,
+        )
+        service = ViewService(view_model)
+    return display(service, port=port, browser=browser, block=block, language=language)
+
+
+def _text_service(
+    request: RunRequest, model: str, second_model: str | None, title: str | None, second_title: str | None
+) -> ViewService:
+    """Texts, read by a model."""
+    reader = load(model or default_model(), "float32")
+    runner = TextRunner(reader=reader, second=None if second_model is None else load(second_model, "float32"))
+    try:
+        first = runner.run(request, max_tokens=None, title=title, second_title=second_title)
+    except RecordError as error:
+        raise type(error)(f"view: {error}") from error
+    return ViewService(first, runner=runner, typed=request)
 
 
 def display(
