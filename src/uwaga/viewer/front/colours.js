@@ -164,7 +164,7 @@ export function takesBlackText(parts, at = 0) {
 // Shading of tokens: from a weight to a band of colour.
 
 /** The least weight of each of the five bands. */
-export const bandLimits = [0.01, 0.03, 0.08, 0.2, 0.5];
+const bandLimits = [0.01, 0.03, 0.08, 0.2, 0.5];
 
 /** Below this largest weight the bands are fractions of the largest weight. */
 export const bandFloor = 0.08;

@@ -46,7 +46,7 @@ import { sinkColumns, sinksOf } from "../weights.js";
 /** @typedef {{cells: Float32Array, rows: number, columns: number, sinks: Uint8Array | null, queries: Items, keys: Items, kind: Kind}} SmallMap */
 
 /** What a head with a label of Python does (`uwaga.inspect.head_labels`). @type {{[label: string]: string}} */
-export const labelSentences = {
+const labelSentences = {
   previous: tr("Looks at the word before"), next: tr("Looks at the word after"), self: tr("Looks at itself"),
   induction: tr("Looks after an earlier copy"), duplicate: tr("Finds the same word elsewhere"), broad: tr("Spreads over everything"),
   ahead: tr("Looks ahead"), back: tr("Looks back"), gathers: tr("Most words look at one"),

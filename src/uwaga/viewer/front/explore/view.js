@@ -229,7 +229,7 @@ export function exploreView(app) {
  * @param {boolean} signed
  * @returns {(string | Node)[]}
  */
-export function headlineOf({ queries, keys }, query, key, weights, sinks, signed) {
+function headlineOf({ queries, keys }, query, key, weights, sinks, signed) {
   const word = (/** @type {Items} */ items, /** @type {number} */ item) => el("bdi", { text: tr("“{token}”", { token: briefText(items.labels[item] ?? String(item)) }) });
   const from = word(queries, query);
   if (!weights) return [from];

@@ -84,7 +84,7 @@ export function makeDrawing(open) {
  * @param {number} model
  * @returns {LessonPart[]}
  */
-export function drawingParts({ parts, models }, model) {
+function drawingParts({ parts, models }, model) {
   return parts.filter(({ id }) => !models[model].without.includes(id));
 }
 

@@ -348,7 +348,7 @@ export function lessonView(app) {
  * @param {string} text
  * @returns {import("../types.js").Request | null}
  */
-export function readExample(text) {
+function readExample(text) {
   try {
     const found = JSON.parse(text || "null");
     return found && typeof found === "object" && !Array.isArray(found) ? { ...found, request: "lesson", ...languageOfRequest() } : null;

@@ -9,7 +9,7 @@ import { mapTileAt } from "./tiles.js";
 /** @typedef {{rows: [number, number], columns: [number, number]}} Block */
 
 /** Rows and columns of the largest table: more could not be read, and would make the page slow. */
-export const maxTableSide = 40;
+const maxTableSide = 40;
 
 /**
  * @param {() => void} onOpen  the table's button was pressed

@@ -249,7 +249,7 @@ export function sinkShares({ data, heads, rows, columns }, hidden) {
  * @param {number} columns
  * @returns {Uint8Array | null}
  */
-export function hiddenColumns(app, { side, kind }, columns) {
+function hiddenColumns(app, { side, kind }, columns) {
   const shown = app.side(side), items = app.peekItems(side, shown.kinds[kind].keys);
   if (!app.store.get().colour.hideSink || !items || shown.signed) return null;
   return sinkColumns(sinksOf(items, kind), columns, (at) => Math.floor((at * items.total) / columns));

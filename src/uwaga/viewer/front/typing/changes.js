@@ -45,7 +45,7 @@ export function withLink(edits, { kind, layer, head }, queries, keys) {
 }
 
 /** @param {Items} items @param {number} item @returns {number[]} its tokens */
-export function tokensOfItem(items, item) {
+function tokensOfItem(items, item) {
   const [first, stop] = [items.spans[2 * item], items.spans[2 * item + 1]];
   return Array.from({ length: stop - first }, (_, i) => first + i);
 }
