@@ -120,11 +120,23 @@ def test_windows_say_which_characters_they_are_of(model: Path, tmp_path: Path) -
 
 def test_every_option_reaches_the_encoder(model: Path, tmp_path: Path) -> None:
     corpus = write(tmp_path / "docs.jsonl", [LONG])
-    options = ("--overflow", "mean", "--overlap", "1", "--normalize", "--prompt", "and ", "--tokens-per-batch", "5")
+    options = (
+        "--overflow",
+        "mean",
+        "--overlap",
+        "1",
+        "--normalize",
+        "--prompt",
+        "and ",
+        "--tokens-per-batch",
+        "5",
+        "--truncate-dim",
+        "6",
+    )
     run(corpus, tmp_path / "out.parquet", model, *options, "--dtype", "bfloat16")
     (row,) = parquet.read_table(tmp_path / "out.parquet").to_pylist()
     expected = TextEncoder.load(model, dtype=torch.bfloat16).encode(
-        [LONG], overflow="mean", overlap=1, normalize=True, prompt="and ", tokens_per_batch=5
+        [LONG], overflow="mean", overlap=1, normalize=True, prompt="and ", tokens_per_batch=5, truncate_dim=6
     )
     assert np.array_equal(np.array([row["vector"]], dtype=np.float32), expected)
 

@@ -15,6 +15,7 @@ SURFACE = {
     },
     "encode": {
         "documents", "--output", "-o", "--model", "--overflow", "--overlap", "--dtype", "--tokens-per-batch", "--normalize", "--prompt",
+        "--prompt-name", "--truncate-dim",
         "--text", "--id", "--skip-invalid", "--limit", "--numpy",
     },
     "lesson": {

@@ -54,7 +54,9 @@ def test_other_modules_are_named(tmp_path: Path) -> None:
     modules = [TRANSFORMER, module("x.Dense", "2_Dense"), module("x.Normalize", "3_Normalize")]
     result = modules_json.read(write(tmp_path, modules, sentence_bert_config={"max_seq_length": 64}))
     assert result == modules_json.SentenceModules(
-        transformer=tmp_path, normalize=True, others=("Dense",), max_tokens=64
+        transformer=tmp_path,
+        others=(("Dense", tmp_path / "2_Dense"), ("Normalize", tmp_path / "3_Normalize")),
+        max_tokens=64,
     )
 
 

@@ -44,6 +44,10 @@ def encode(
     tokens_per_batch: Annotated[int, typer.Option(help="Tokens that the model reads in one forward pass.")] = 2048,
     normalize: Annotated[bool | None, typer.Option(help="Vectors of length 1; else as the model says.")] = None,
     prompt: Annotated[str | None, typer.Option(help="Put before every document; else the model's default.")] = None,
+    prompt_name: Annotated[
+        str | None, typer.Option(help="A prompt of the model by its name, such as document.")
+    ] = None,
+    truncate_dim: Annotated[int | None, typer.Option(min=1, help="So many first numbers of every vector.")] = None,
     text: Annotated[str | None, typer.Option(help="The field of the text; else text.")] = None,
     id: Annotated[str | None, typer.Option(help="The field of an id; else id, where the documents have it.")] = None,
     skip_invalid: Annotated[
@@ -62,6 +66,8 @@ def encode(
         "prompt": prompt,
         # Only where they are given: files of versions without these options are taken for finished as before.
         **({"skip_invalid": True} if skip_invalid else {}),
+        **({} if prompt_name is None else {"prompt_name": prompt_name}),
+        **({} if truncate_dim is None else {"truncate_dim": truncate_dim}),
     }
     _check_pyarrow()
     try:

@@ -321,8 +321,10 @@ def _vector(reader: LoadedModel, reading: Reading) -> NDArray[np.float32] | None
     if not isinstance(reader.model, BertModel) or reader.model.masked_lm is not None:
         return None
     try:
-        modes = sentence_config.read(reader.folder).pooling
+        config = sentence_config.read(reader.folder)
     except CheckpointError:
         return None
-    vector = pool(Ragged.from_list([reading.states]), modes)[0]
+    if any(module.kind not in ("Normalize", "Dropout") for module in config.head):
+        return None
+    vector = pool(Ragged.from_list([reading.states]), config.pooling)[0]
     return (vector / vector.norm().clamp_min(1e-12)).numpy().astype(np.float32)

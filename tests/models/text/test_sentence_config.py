@@ -15,13 +15,14 @@ from uwaga.models.text.sentence_config import fingerprint
 
 def test_a_plain_directory_gets_what_sentence_transformers_gives_it(folder: Path) -> None:
     result = sentence_config.read(folder)
-    assert (result.pooling, result.normalize, result.max_length) == (("mean",), False, 12)
+    assert (result.pooling, result.head, result.max_length) == (("mean",), (), 12)
 
 
 def test_modules_say_pooling_norm_and_length(folder: Path, describe) -> None:
     describe(folder, pooling={"pooling_mode_cls_token": True}, sentence={"max_seq_length": 7, "do_lower_case": True})
     result = sentence_config.read(folder)
-    assert (result.pooling, result.normalize, result.max_length, result.lowercase) == (("cls",), True, 7, True)
+    kinds = [module.kind for module in result.head]
+    assert (result.pooling, kinds, result.max_length, result.lowercase) == (("cls",), ["Normalize"], 7, True)
 
 
 def test_a_length_that_is_not_said_is_the_tokenizers_and_at_most_the_models(folder: Path, describe) -> None:
@@ -79,19 +80,14 @@ def test_prompts_that_are_none(folder: Path, describe, settings: dict, message: 
 
 
 def test_a_module_that_is_not_computed_here(folder: Path, describe) -> None:
-    describe(folder, "Transformer", "Pooling", "Dense", "Normalize")
+    describe(folder, "Transformer", "Pooling", "CNN", "Normalize")
     with pytest.raises(CheckpointError) as caught:
         sentence_config.read(folder)
     path = folder / "modules.json"
-    assert str(caught.value) == f"{path} has modules that TextEncoder does not compute: Dense"
-
-
-def test_prompts_that_pooling_shall_leave_out(folder: Path, describe) -> None:
-    describe(folder, pooling={"pooling_mode": "mean", "include_prompt": False})
-    with pytest.raises(CheckpointError) as caught:
-        sentence_config.read(folder)
-    path = folder / "1_Pooling" / "config.json"
-    assert str(caught.value) == f"{path} leaves prompts out of pooling, which TextEncoder does not do"
+    assert str(caught.value) == (
+        f"{path} has modules that TextEncoder does not compute: CNN; sentence_transformers.SentenceTransformer reads it, "
+        "and uwaga.integrations.sentence_transformers.unpad makes it skip padding"
+    )
 
 
 def test_a_name_of_a_prompt_that_is_a_list_is_refused(folder: Path, describe) -> None:
@@ -126,9 +122,18 @@ def test_files_that_have_not_changed_are_not_read_again(
 
 def test_any_file_that_vectors_depend_on_changes_it(folder: Path, describe) -> None:
     describe(folder)
+    (folder / "2_Dense").mkdir()
+    (folder / "2_Dense" / "model.safetensors").write_bytes(b"weights")
     seen = {fingerprint(folder)}
-    for name in ("config.json", "model.safetensors", "tokenizer.json", "modules.json", "1_Pooling/config.json"):
+    for name in (
+        "config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "modules.json",
+        "1_Pooling/config.json",
+        "2_Dense/model.safetensors",
+    ):
         path = folder / name
         path.write_bytes(path.read_bytes() + b" ")
         seen.add(fingerprint(folder))
-    assert len(seen) == 6
+    assert len(seen) == 7

@@ -11,8 +11,8 @@ from uwaga._base.digests import cached_sha256
 from uwaga._base.errors import CheckpointError
 from uwaga.models.checkpoints import modules_json
 
-# The files of a model and its tokenizer; not its weights in the formats of other programs.
-_FILES = ("*.json", "*.txt", "*.model", "*/config.json")
+# The files of a model, its tokenizer and its modules; not its weights in the formats of other programs.
+_FILES = ("*.json", "*.txt", "*.model", "*/config.json", "[0-9]_*/model.safetensors", "[0-9]_*/pytorch_model.bin")
 # In the folder of a training run (uwaga.train.run_folder): its checkpoints, and the files that name the last and the best one.
 CHECKPOINT_NAME = re.compile(r"step-([0-9]{6,12})")
 LAST, BEST = "last", "best"
@@ -155,7 +155,7 @@ def _download(hub_id: str, revision: str | None) -> Path:
 
     try:
         folder = Path(snapshot_download(hub_id, revision=revision, allow_patterns=[*_FILES, _SAFETENSORS]))
-        if not any(folder.rglob(_SAFETENSORS)):
+        if not any(transformer(folder).glob(_SAFETENSORS)):
             folder = Path(snapshot_download(hub_id, revision=revision, allow_patterns=[*_FILES, _PICKLED]))
     except HFValidationError as error:
         raise CheckpointError(f"{hub_id} is neither a directory nor the id of a repository: {error}") from error

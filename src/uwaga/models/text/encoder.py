@@ -5,21 +5,25 @@ Letters: N packed tokens, R rows of the result, M model width.
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.functional import normalize as normalize_rows
 
-from uwaga._base.errors import CheckpointError
+from uwaga._base.errors import CheckpointError, ShapeError
 from uwaga.models.bert.model import BertModel
 from uwaga.models.checkpoints import directories, load_save
-from uwaga.models.text import sentence_config
+from uwaga.models.text import sentence_config, sentence_head
 from uwaga.models.text.inference import Encoded, Inference, keep_freed_memory
 from uwaga.models.text.preprocessing import OverflowPolicy, Preprocessor, groups
 from uwaga.models.text.progress import Listener, Meter, listening
 from uwaga.models.text.report import Report
 from uwaga.models.text.sentence_config import SentenceConfig
 from uwaga.models.tokenizers.loading import Tokenizer
+from uwaga.ops.linear.api import linear_map
 from uwaga.ops.ragged import Ragged
+from uwaga.ops.validation import is_integer
 
 # Activations of so many tokens stay in the cache of the processor, and matrix products are large enough to be fast.
 TOKENS_PER_BATCH = 2048
@@ -34,13 +38,17 @@ class TextEncoder:
     Attributes:
         model: a BertModel.
         tokenizer: its tokenizer.
-        config: maximum length, prompts, pooling and normalisation.
+        config: maximum length, prompts, pooling and what follows it.
         max_tokens: the most tokens of a text that the model reads, special tokens not counted.
         report: for each row of the last result of `encode`, `encode_stream` or `encode_tokens`, the part of a text it is from.
     """
 
-    def __init__(self, model: BertModel, tokenizer: Tokenizer, config: SentenceConfig) -> None:
+    def __init__(
+        self, model: BertModel, tokenizer: Tokenizer, config: SentenceConfig, *, truncate_dim: int | None = None
+    ) -> None:
         self.model, self.tokenizer, self.config = model, tokenizer, config
+        self._head = sentence_head.read(config.head, model.config.d_model * len(config.pooling))
+        self._truncate_dim = self._checked_dim(truncate_dim)
         limit = min(model.config.max_tokens, config.max_length or model.config.max_tokens)
         self.max_tokens = limit - tokenizer.num_special_tokens
         if self.max_tokens < 1:
@@ -57,15 +65,22 @@ class TextEncoder:
         *,
         dtype: torch.dtype | None = None,
         revision: str | None = None,
+        truncate_dim: int | None = None,
     ) -> "TextEncoder":
-        """Load a sentence-transformers directory, a plain Hugging Face directory (mean pooling), or a hub id.
+        """Load a sentence-transformers directory, a plain Hugging Face directory (mean pooling), or a hub id. A directory means what
+        sentence-transformers makes of it: its modules Transformer, Pooling, Dense, LayerNorm, Normalize, prompts, lengths and widths.
 
         Args:
             path_or_hub_id, revision: as uwaga.models.load.
-            dtype: of weights and arithmetic, torch.bfloat16 for speed; None for the dtype that the weights are stored in.
+            dtype: of weights and arithmetic, torch.bfloat16 for speed; None for the dtype that the weights are stored in. What follows
+                pooling is computed in float32.
+            truncate_dim: so many first numbers of every vector are the result, of models that were trained for it; None: as the
+                model's config says.
 
         Raises:
-            CheckpointError: files that are wrong, contradict each other, or need something that is not implemented.
+            CheckpointError: files that are wrong, contradict each other, need something that is not implemented, or are those of a
+                cross-encoder or another model that gives no vectors.
+            ValueError: truncate_dim is not from 1 to the length of a vector.
         """
         folder = directories.find(path_or_hub_id, revision)
         config = sentence_config.read(folder)
@@ -74,12 +89,23 @@ class TextEncoder:
         if not isinstance(model, BertModel):
             raise CheckpointError(f"{config.folder} holds a {type(model).__name__}; TextEncoder reads a BertModel")
         _check_fit(model, tokenizer, config)
-        return cls(model, tokenizer, config)
+        return cls(model, tokenizer, config, truncate_dim=truncate_dim)
 
     @property
     def embedding_dim(self) -> int:
-        """The length of a vector: M times the number of pooling modes."""
-        return self.model.config.d_model * len(self.config.pooling)
+        """The length of a vector: M times the number of pooling modes, or the width of the module Dense, at most truncate_dim."""
+        return self._head.width if self._truncate_dim is None else self._truncate_dim
+
+    def _checked_dim(self, truncate_dim: int | None) -> int | None:
+        """Of an argument truncate_dim, or of the model's config, which may be wider than the vectors, as in sentence-transformers."""
+        width = self._head.width
+        if truncate_dim is None:
+            return None if self.config.truncate_dim is None else min(self.config.truncate_dim, width)
+        if not is_integer(truncate_dim) or not 1 <= truncate_dim <= width:
+            raise ValueError(
+                f"TextEncoder: truncate_dim must be None or a whole number from 1 to {width}, not {truncate_dim!r}"
+            )
+        return int(truncate_dim)
 
     def encode(
         self,
@@ -90,6 +116,8 @@ class TextEncoder:
         tokens_per_batch: int = TOKENS_PER_BATCH,
         normalize: bool | None = None,
         prompt: str | None = None,
+        prompt_name: str | None = None,
+        truncate_dim: int | None = None,
         progress: bool | Listener | None = None,
     ) -> np.ndarray:
         """(R, embedding_dim) float32: a vector for each text, in the order of the texts. `report` has the texts that were truncated
@@ -101,9 +129,12 @@ class TextEncoder:
                 `max_tokens` tokens; "mean" gives the mean of the vectors of windows; "windows" a row for each window.
             overlap: tokens that neighbouring windows share.
             tokens_per_batch: about how many tokens the model reads in one forward pass.
-            normalize: whether vectors are scaled to length 1 (after the mean over windows); None: as the model's config says.
+            normalize: whether vectors are scaled to length 1 (after the mean over windows, and after they are cut to
+                truncate_dim); None: as the model's modules say, which cut vectors after scaling them.
             prompt: put before every text (of several windows, before the first one); None: the model's default.
-                `config.prompts` has the prompts that the model was trained with.
+            prompt_name: a key of `config.prompts`, the prompts that the model was trained with, in place of `prompt`. "query" and
+                "document" are prompts of every model, empty where it has none.
+            truncate_dim: so many first numbers of every vector are the result; None: as the encoder was loaded.
             progress: True shows a progress bar on standard error; a function is called with a Progress after every batch.
 
         Raises:
@@ -111,11 +142,19 @@ class TextEncoder:
             ValueError: options that contradict each other.
         """
         texts = list(_iterable_of_texts(texts))
-        inference = self._inference(overflow, overlap, tokens_per_batch, normalize, prompt)
+        inference = self._inference(overflow, overlap, tokens_per_batch, normalize, prompt, prompt_name, truncate_dim)
         with listening(progress, len(texts)) as listener:
             parts = list(inference.vectors(groups(texts, _num_characters), Meter(listener, len(texts))))
         self.report = Report.join(part.report for part in parts)
-        return np.concatenate([np.zeros((0, self.embedding_dim), np.float32), *(part.vectors for part in parts)])
+        return np.concatenate([np.zeros((0, inference.embedding_dim), np.float32), *(part.vectors for part in parts)])
+
+    def encode_query(self, texts: Iterable[str], **options: Any) -> np.ndarray:
+        """As `encode`, with the prompt "query" of the model; empty where it has none, whatever its default is."""
+        return self.encode(texts, **_with_prompt(options, "query"))
+
+    def encode_document(self, texts: Iterable[str], **options: Any) -> np.ndarray:
+        """As `encode`, with the prompt "document" of the model; empty where it has none, whatever its default is."""
+        return self.encode(texts, **_with_prompt(options, "document"))
 
     def encode_stream(
         self,
@@ -126,6 +165,8 @@ class TextEncoder:
         tokens_per_batch: int = TOKENS_PER_BATCH,
         normalize: bool | None = None,
         prompt: str | None = None,
+        prompt_name: str | None = None,
+        truncate_dim: int | None = None,
         progress: bool | Listener | None = None,
     ) -> Iterator[np.ndarray]:
         """As `encode`, as an iterator over arrays, for any number of texts: only two groups of texts, and the vectors of one, are
@@ -133,7 +174,7 @@ class TextEncoder:
 
         `report` is about the last array. Arguments and errors as `encode`.
         """
-        inference = self._inference(overflow, overlap, tokens_per_batch, normalize, prompt)
+        inference = self._inference(overflow, overlap, tokens_per_batch, normalize, prompt, prompt_name, truncate_dim)
         return self._stream(inference, groups(_iterable_of_texts(texts), _num_characters), progress)
 
     def encode_groups(
@@ -145,6 +186,8 @@ class TextEncoder:
         tokens_per_batch: int = TOKENS_PER_BATCH,
         normalize: bool | None = None,
         prompt: str | None = None,
+        prompt_name: str | None = None,
+        truncate_dim: int | None = None,
         skip_invalid: bool = False,
         progress: Listener | None = None,
     ) -> Iterator[Encoded]:
@@ -153,7 +196,9 @@ class TextEncoder:
         skip_invalid: leave out texts for which `encode` raises DocumentError; `Encoded.invalid` has the errors, and the report
         the numbers of the others.
         """
-        inference = self._inference(overflow, overlap, tokens_per_batch, normalize, prompt, skip_invalid=skip_invalid)
+        inference = self._inference(
+            overflow, overlap, tokens_per_batch, normalize, prompt, prompt_name, truncate_dim, skip_invalid=skip_invalid
+        )
         return inference.vectors(parts, Meter(progress))
 
     def encode_tokens(
@@ -164,6 +209,7 @@ class TextEncoder:
         overlap: int = 0,
         tokens_per_batch: int = TOKENS_PER_BATCH,
         prompt: str | None = None,
+        prompt_name: str | None = None,
         progress: bool | Listener | None = None,
     ) -> Ragged:
         """The hidden states of all tokens, special ones included: Ragged with values (N, M) in the model's dtype and a row for
@@ -171,13 +217,32 @@ class TextEncoder:
         if overflow == "mean":
             raise ValueError("TextEncoder: encode_tokens has no mean over windows; use overflow='windows'")
         texts = list(_iterable_of_texts(texts))
-        inference = self._inference(overflow, overlap, tokens_per_batch, False, prompt)
+        inference = self._inference(overflow, overlap, tokens_per_batch, False, prompt, prompt_name, None)
         with listening(progress, len(texts)) as listener:
             parts = list(inference.hidden_states(groups(texts, _num_characters), Meter(listener, len(texts))))
         self.report = Report.join(part.report for part in parts)
         empty = next(self.model.parameters()).new_zeros(0, self.model.config.d_model)
         offsets = torch.from_numpy(np.cumsum([0, *self.report.tokens], dtype=np.int64)).to(empty.device)
         return Ragged(torch.cat([empty, *(part.values for part in parts)]), offsets)
+
+    def similarity(self, vectors_RM: np.ndarray, others_SM: np.ndarray) -> np.ndarray:
+        """(R, S) float32: how alike the vectors are, by `config.similarity`: their "cosine", their "dot" product, or minus their
+        "euclidean" or "manhattan" distance.
+
+        vectors_RM, others_SM: (R, M) and (S, M), such as `encode` gives. Raises ShapeError: others.
+        """
+        x_RM, y_SM = (torch.from_numpy(np.asarray(x, np.float32)) for x in (vectors_RM, others_SM))
+        if x_RM.dim() != 2 or y_SM.dim() != 2 or x_RM.shape[1] != y_SM.shape[1]:
+            raise ShapeError(
+                f"TextEncoder.similarity: vectors must be (R, M) and (S, M), not {tuple(x_RM.shape)} and {tuple(y_SM.shape)}"
+            )
+        if self.config.similarity in ("euclidean", "manhattan"):
+            exact = "donot_use_mm_for_euclid_dist"  # by products, the distance of equal vectors would not be 0
+            p = 2.0 if self.config.similarity == "euclidean" else 1.0
+            return (-torch.cdist(x_RM, y_SM, p=p, compute_mode=exact)).numpy()
+        if self.config.similarity == "cosine":
+            x_RM, y_SM = normalize_rows(x_RM, dim=-1), normalize_rows(y_SM, dim=-1)
+        return linear_map(x_RM, y_SM).numpy()
 
     def _inference(
         self,
@@ -186,24 +251,45 @@ class TextEncoder:
         tokens_per_batch: int,
         normalize: bool | None,
         prompt: str | None,
+        prompt_name: str | None,
+        truncate_dim: int | None,
         *,
         skip_invalid: bool = False,
     ) -> Inference:
-        if prompt is not None and not isinstance(prompt, str):
-            raise ValueError(f"TextEncoder: prompt must be a string or None, not {prompt!r}")
+        if normalize is not None and not isinstance(normalize, bool):
+            raise ValueError(f"TextEncoder: normalize must be True, False or None, not {normalize!r}")
         preprocessor = Preprocessor(
             tokenizer=self.tokenizer,
             policy=OverflowPolicy(overflow=overflow, overlap=overlap, max_tokens=self.max_tokens),
-            prompt=self.config.prompt if prompt is None else prompt,
+            prompt=self._prompt(prompt, prompt_name),
+            include_prompt=self.config.include_prompt,
             skip_invalid=skip_invalid,
         )
+        dim = self.embedding_dim if truncate_dim is None else self._checked_dim(truncate_dim)
+        assert dim is not None
         return Inference(
             model=self.model,
             preprocessor=preprocessor,
             tokens_per_batch=tokens_per_batch,
             pooling=self.config.pooling,
-            normalize=self.config.normalize if normalize is None else normalize,
+            head=self._head.module,
+            embedding_dim=dim,
+            normalize="after" if normalize else "before" if normalize is None and self._head.normalize else None,
         )
+
+    def _prompt(self, prompt: str | None, prompt_name: str | None) -> str:
+        if prompt is not None and prompt_name is not None:
+            raise ValueError("TextEncoder: prompt and prompt_name are given; the model reads one prompt")
+        if prompt is not None and not isinstance(prompt, str):
+            raise ValueError(f"TextEncoder: prompt must be a string or None, not {prompt!r}")
+        if prompt_name is None:
+            return self.config.prompt if prompt is None else prompt
+        prompts = {"query": "", "document": "", **self.config.prompts}
+        if prompt_name not in prompts:
+            raise ValueError(
+                f"TextEncoder: prompt_name must be one of {', '.join(map(repr, prompts))}, not {prompt_name!r}"
+            )
+        return prompts[prompt_name]
 
     def _stream(
         self, inference: Inference, parts: Iterable[Sequence[str]], progress: bool | Listener | None
@@ -230,6 +316,11 @@ def _check_fit(model: BertModel, tokenizer: Tokenizer, config: SentenceConfig) -
         raise CheckpointError(
             f"{model_file}: vocab_size is {model.config.vocab_size}, but tokenizer.json has the token id {tokenizer.vocab_size - 1}"
         )
+
+
+def _with_prompt(options: dict[str, Any], name: str) -> dict[str, Any]:
+    has_own = options.get("prompt") is not None or options.get("prompt_name") is not None
+    return options if has_own else options | {"prompt_name": name}
 
 
 def _num_characters(text: object) -> int:

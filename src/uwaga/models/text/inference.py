@@ -1,15 +1,15 @@
 """Running the model over tokenised texts. Letters: N packed tokens, S sequences (texts, or windows of long ones), R rows of the result, M model width."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from uwaga._base.options import SWITCH, OptionValidator, check
+from uwaga._base.options import OptionValidator, check
 from uwaga.models.text.pooling import mean_rows, pool
 from uwaga.models.text.preprocessing import Preprocessor, TokenizedGroup, batches
 from uwaga.models.text.progress import Meter
@@ -24,7 +24,6 @@ _PAGE_BYTES = 4096
 
 _KINDS = {
     "tokens_per_batch": OptionValidator("at least 1 token", lambda x: is_integer(x) and x >= 1),
-    "normalize": OptionValidator("True, False or None", SWITCH.accepts),  # None is replaced by the model's own before
 }
 
 
@@ -55,7 +54,9 @@ class Inference:
     preprocessor: Preprocessor
     tokens_per_batch: int  # approximate
     pooling: tuple[str, ...] = ()  # keys of POOLING
-    normalize: bool = False
+    head: nn.Module = field(default_factory=nn.Identity)  # what the pooled states go through, row by row
+    embedding_dim: int = 0  # the length of a vector, at most that of the head's output
+    normalize: str | None = None  # to length 1, "before" or "after" vectors are cut to embedding_dim
 
     def __post_init__(self) -> None:
         check("TextEncoder", self, _KINDS)
@@ -64,23 +65,36 @@ class Inference:
         """The vectors of each group, with the same bits whatever groups came before it."""
         for group in self.preprocessor.tokenized(groups):
             if not len(group.ids):  # every text of it was left out
-                width = cast("Any", self.model).config.d_model * len(self.pooling)
-                yield Encoded(np.zeros((0, width), np.float32), group.report, group.invalid)
+                yield Encoded(np.zeros((0, self.embedding_dim), np.float32), group.report, group.invalid)
                 continue
-            pooled_SM = torch.cat([pool(hidden, self.pooling) for hidden in self._hidden_states(group, meter)])
+            skipped_S = torch.from_numpy(group.skipped) if group.skipped.any() else None
+            pooled_SM = torch.cat(
+                [self._pooled(hidden, batch, skipped_S) for batch, hidden in self._hidden_states(group, meter)]
+            )
             counts_R = torch.from_numpy(group.sequences_per_row).to(pooled_SM.device)
-            vectors_RM = mean_rows(pooled_SM, counts_R)
-            vectors_RM = normalize(vectors_RM, dim=-1) if self.normalize else vectors_RM
+            vectors_RM = self._finished(mean_rows(pooled_SM, counts_R))
             yield Encoded(vectors_RM.cpu().numpy(), group.report, group.invalid)
+
+    @torch.no_grad()
+    def _pooled(self, hidden: Ragged, batch: slice, skipped_S: Tensor | None) -> Tensor:
+        own_S = None if skipped_S is None else skipped_S[batch].to(hidden.values.device)
+        result: Tensor = self.head(pool(hidden, self.pooling, own_S))
+        return result
+
+    def _finished(self, vectors_RM: Tensor) -> Tensor:
+        """The vectors cut to embedding_dim, and scaled to length 1 where it is wanted."""
+        vectors_RM = normalize(vectors_RM, dim=-1) if self.normalize == "before" else vectors_RM
+        cut_RM = vectors_RM[:, : self.embedding_dim].contiguous()
+        return normalize(cut_RM, dim=-1) if self.normalize == "after" else cut_RM
 
     def hidden_states(self, groups: Iterable[Sequence[str]], meter: Meter) -> Iterator[HiddenStates]:
         """The hidden states of all tokens, special ones included."""
         for group in self.preprocessor.tokenized(groups):
-            values_NM = torch.cat([hidden.values for hidden in self._hidden_states(group, meter)])
+            values_NM = torch.cat([hidden.values for _, hidden in self._hidden_states(group, meter)])
             yield HiddenStates(values_NM, group.report)
 
-    def _hidden_states(self, group: TokenizedGroup, meter: Meter) -> Iterator[Ragged]:
-        """The hidden states of each batch."""
+    def _hidden_states(self, group: TokenizedGroup, meter: Meter) -> Iterator[tuple[slice, Ragged]]:
+        """Batches of sequences, and their hidden states."""
         device = next(self.model.parameters()).device
         ids, offsets = torch.from_numpy(group.ids), torch.from_numpy(group.offsets)
         for batch in batches(np.diff(group.offsets), self.tokens_per_batch):
@@ -92,7 +106,7 @@ class Inference:
                 packed = Ragged(ids[first:last].to(device), own_offsets.to(device), max_length=longest)
                 hidden = self.model(packed, outputs=()).last_hidden_state
             meter.add(int(last - first), group.documents_within(batch.stop))
-            yield hidden
+            yield batch, hidden
 
 
 def keep_freed_memory() -> None:

@@ -136,6 +136,7 @@ class TokenizedGroup:
     sequences_per_row: np.ndarray  # (R,) int64
     report: Report
     first_document: int  # the number of documents in earlier groups
+    skipped: np.ndarray  # (S,) int64: tokens at the start of each sequence that are not pooled, those of the prompt
     invalid: tuple[DocumentError, ...] = ()  # documents that were left out, in order
 
     def documents_within(self, sequences: int) -> int:
@@ -165,6 +166,7 @@ class Preprocessor:
     tokenizer: Tokenizer
     policy: OverflowPolicy
     prompt: str = ""  # before every text
+    include_prompt: bool = True  # False: the prompt's tokens, and the special ones before them, are not pooled
     skip_invalid: bool = False  # leave out texts that cannot be encoded, instead of raising
 
     def tokenized(self, groups: Iterable[Sequence[str]]) -> Iterator[TokenizedGroup]:
@@ -196,14 +198,18 @@ class Preprocessor:
         lengths: list[int] = []
         counts: list[int] = []
         rows: list[_Row] = []
+        skipped: list[int] = []
+        prompt_tokens = self._prompt_tokens()
         for (number, text), tokens in zip(valid.items(), self._encode(list(valid.values())), strict=True):
-            if (reason := self._reason_against(len(tokens))) is not None:
+            if (reason := self._reason_against(len(tokens), prompt_tokens)) is not None:
                 self._leave_out(DocumentError(number, reason), invalid)
                 continue
             windows, numbers = self.policy.windows(len(tokens)), tokens.ids
             for start, stop in windows:
                 ids += (*self.tokenizer.prefix_ids, *numbers[start:stop], *self.tokenizer.suffix_ids)
                 lengths.append(stop - start + self.tokenizer.num_special_tokens)
+                of_prompt = min(prompt_tokens, stop) - start
+                skipped.append(of_prompt + len(self.tokenizer.prefix_ids) if of_prompt > 0 else 0)
             own = list(self._rows(number, len(text), tokens, windows))
             rows += own
             counts += [len(windows) // len(own)] * len(own)
@@ -214,6 +220,7 @@ class Preprocessor:
             sequences_per_row=np.array(counts, dtype=np.int64),
             report=Report(**dict(zip(_Row._fields, columns, strict=True))),
             first_document=first,
+            skipped=np.array(skipped, dtype=np.int64),
             invalid=tuple(sorted(invalid, key=lambda error: error.document)),
         )
 
@@ -239,13 +246,22 @@ class Preprocessor:
             return encode_prefixes(self.tokenizer, texts, max_tokens=self.policy.max_tokens)
         return self.tokenizer.encode(texts, with_offsets=self.policy.overflow == "windows")
 
-    def _reason_against(self, tokens: int) -> str | None:
-        """Why a text of so many tokens cannot be encoded; None if it can."""
+    def _prompt_tokens(self) -> int:
+        """The tokens of the prompt, where pooling leaves them out, counted as in sentence-transformers: of the prompt alone."""
+        if self.include_prompt or not self.prompt:
+            return 0
+        (tokens,) = self.tokenizer.encode([self.prompt], with_offsets=False)
+        return len(tokens)
+
+    def _reason_against(self, tokens: int, prompt_tokens: int) -> str | None:
+        """Why a text of so many tokens, with its prompt, cannot be encoded; None if it can."""
         if not tokens:
             return "is empty: it has no tokens"
         if self.policy.overflow == "error" and self.policy.is_too_long(tokens):
             counts = f"has {tokens:,} tokens, and the model takes at most {self.policy.max_tokens:,}"
             return f"{counts}; set the option overflow to truncate, mean or windows"
+        if self.policy.windows(tokens)[0][1] <= prompt_tokens and not self.tokenizer.suffix_ids:
+            return f"has no token to pool: the {prompt_tokens} tokens of the prompt are left out, and leave no room for others"
         return None
 
     def _rows(

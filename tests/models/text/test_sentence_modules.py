@@ -1,0 +1,326 @@
+"""A directory of sentence-transformers means what SentenceTransformer(directory) makes of it: batch 1 of its own encode is the truth.
+
+Letters: R texts, M width.
+"""
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tolerance import assert_as_exact
+
+from uwaga import TextEncoder
+from uwaga._base.errors import CheckpointError, ShapeError
+
+pytest.importorskip("transformers", minversion="5")
+peer = pytest.importorskip("sentence_transformers", minversion="6")
+from sentence_transformers.base.modules import Dense, Normalize, Transformer  # noqa: E402
+from sentence_transformers.sentence_transformer.modules import Dropout, LayerNorm, Pooling, StaticEmbedding  # noqa: E402
+
+TEXTS = [
+    "the cat sat on the mat .",
+    "a dog",
+    "then it ran away from the house , unbelievable",
+    "cat",
+    "it ran .",
+    "mat on mat",
+]
+PROMPTS = {"query": "the cat : ", "document": "on a mat , "}
+MODES = ["cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
+
+
+@pytest.fixture
+def make(write_model: Callable[..., Path], tmp_path: Path) -> Callable[..., Path]:
+    """A directory that sentence-transformers saved, with these modules after the transformer."""
+
+    def made(*modules: torch.nn.Module, **settings: object) -> Path:
+        folder = write_model(tmp_path / "model", positions=32)
+        tokenizer = json.loads((folder / "tokenizer_config.json").read_text()) | {"model_max_length": 32}
+        (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer))
+        torch.manual_seed(1)
+        for module in modules:
+            for weight in module.parameters():
+                torch.nn.init.normal_(weight, 0.0, 0.4)
+        model = peer.SentenceTransformer(modules=[Transformer(str(folder)), *modules], device="cpu", **settings)
+        model.save(str(tmp_path / "saved"))
+        return tmp_path / "saved"
+
+    return made
+
+
+def agrees(folder: Path, encode: Callable[..., np.ndarray] | None = None, **options: object) -> TextEncoder:
+    """The vectors lie no farther from float64 than twice what theirs do, one text after the other."""
+    model, encoder = peer.SentenceTransformer(str(folder), device="cpu"), TextEncoder.load(folder)
+    exact = copy.deepcopy(model).double()
+
+    def one_by_one(each: torch.nn.Module) -> torch.Tensor:
+        return torch.cat([each.encode([text], convert_to_tensor=True, **options) for text in TEXTS])
+
+    own = encoder.encode(TEXTS, **options) if encode is None else encode(encoder)
+    assert_as_exact(torch.from_numpy(own), one_by_one(model), lambda: one_by_one(exact))
+    assert encoder.embedding_dim == model.get_embedding_dimension()
+    return encoder
+
+
+def alone(encoder: TextEncoder, **options: object) -> np.ndarray:
+    return np.concatenate([encoder.encode([text], **options) for text in TEXTS])
+
+
+@pytest.mark.parametrize("include_prompt", [True, False])
+@pytest.mark.parametrize("mode", MODES)
+def test_pooling_in_every_mode_with_and_without_the_prompt(make: Callable, mode: str, include_prompt: bool) -> None:
+    folder = make(Pooling(16, mode, include_prompt=include_prompt), prompts=PROMPTS)
+    agrees(folder)
+    encoder = agrees(folder, prompt_name="query")
+    assert np.array_equal(encoder.encode(TEXTS, prompt_name="query"), alone(encoder, prompt_name="query"))
+
+
+def test_several_modes_without_the_prompt(make: Callable) -> None:
+    agrees(make(Pooling(16, tuple(MODES), include_prompt=False), prompts=PROMPTS), prompt=PROMPTS["document"])
+
+
+@pytest.mark.parametrize(
+    "modules",
+    [
+        lambda: [Dense(16, 24)],
+        lambda: [Dense(16, 8, bias=False, activation_function=torch.nn.Identity()), Normalize()],
+        lambda: [Dense(16, 24, activation_function=torch.nn.GELU(), use_residual=True), Dropout(0.5)],
+        lambda: [Dense(16, 16, activation_function=torch.nn.ReLU(), use_residual=True), Normalize()],
+        lambda: [LayerNorm(16), Normalize(), Dense(16, 9)],
+        lambda: [Normalize()],
+    ],
+    ids=["dense", "identity", "residual", "relu", "inner norm", "norm"],
+)
+@pytest.mark.parametrize("truncate_dim", [None, 7, 500])
+def test_modules_after_pooling(make: Callable, modules: Callable, truncate_dim: int | None) -> None:
+    encoder = agrees(make(Pooling(16), *modules(), truncate_dim=truncate_dim))
+    vectors = encoder.encode(TEXTS)
+    assert vectors.flags.c_contiguous
+    assert np.array_equal(vectors, alone(encoder))
+    half = TextEncoder.load(encoder.config.folder, dtype=torch.bfloat16)
+    assert np.array_equal(half.encode(TEXTS), alone(half))
+
+
+def test_a_width_that_is_asked_for(make: Callable) -> None:
+    folder = make(Pooling(16), Normalize(), truncate_dim=12)
+    assert TextEncoder.load(folder).embedding_dim == 12
+    agrees(folder, truncate_dim=7)
+    agrees(folder, truncate_dim=16)
+    model, encoder = peer.SentenceTransformer(str(folder), device="cpu"), TextEncoder.load(folder, truncate_dim=5)
+    assert encoder.encode([]).shape == (0, 5)
+    assert encoder.encode([], truncate_dim=3).shape == (0, 3)
+    unit = model.encode(TEXTS, truncate_dim=5, normalize_embeddings=True)
+    assert np.allclose(encoder.encode(TEXTS, normalize=True), unit, atol=1e-6)
+    assert np.linalg.norm(encoder.encode(TEXTS, normalize=True), axis=1) == pytest.approx(1.0)
+    assert (np.linalg.norm(encoder.encode(TEXTS), axis=1) < 0.99).all()
+    (stream,) = encoder.encode_stream(TEXTS, truncate_dim=4)
+    assert np.array_equal(stream, TextEncoder.load(folder).encode(TEXTS, truncate_dim=4))
+    for wrong in (0, 17, 2.0, True):
+        with pytest.raises(ValueError) as caught:
+            encoder.encode(TEXTS, truncate_dim=wrong)
+        assert (
+            str(caught.value) == f"TextEncoder: truncate_dim must be None or a whole number from 1 to 16, not {wrong!r}"
+        )
+
+
+def test_queries_and_documents_have_their_prompts(make: Callable) -> None:
+    folder = make(Pooling(16), prompts=PROMPTS, default_prompt_name="document")
+    model, encoder = peer.SentenceTransformer(str(folder), device="cpu"), TextEncoder.load(folder)
+    for name in ("encode", "encode_query", "encode_document"):
+        for options in ({}, {"prompt": "mat , "}, {"prompt_name": "query"}, {"prompt": ""}):
+            expected = np.concatenate([getattr(model, name)([text], **options) for text in TEXTS])
+            assert np.allclose(getattr(encoder, name)(TEXTS, **options), expected, atol=2e-6), (name, options)
+    tokens = encoder.encode_tokens(["cat"], prompt_name="query")
+    assert torch.equal(tokens.values, encoder.encode_tokens([PROMPTS["query"] + "cat"], prompt="").values)
+
+
+def test_queries_of_a_model_without_prompts_have_none(make: Callable) -> None:
+    folder = make(Pooling(16), prompts={"passage": "mat , ", "clustering": "cat "}, default_prompt_name="clustering")
+    model, encoder = peer.SentenceTransformer(str(folder), device="cpu"), TextEncoder.load(folder)
+    for name in ("encode", "encode_query", "encode_document"):
+        expected = np.concatenate([getattr(model, name)([text]) for text in TEXTS])
+        assert np.allclose(getattr(encoder, name)(TEXTS), expected, atol=2e-6), name
+    with pytest.raises(ValueError) as caught:
+        encoder.encode(TEXTS, prompt_name="title")
+    names = "'query', 'document', 'clustering', 'passage'"
+    assert str(caught.value) == f"TextEncoder: prompt_name must be one of {names}, not 'title'"
+    with pytest.raises(ValueError) as caught:
+        encoder.encode(TEXTS, prompt_name="query", prompt="cat")
+    assert str(caught.value) == "TextEncoder: prompt and prompt_name are given; the model reads one prompt"
+
+
+@pytest.mark.parametrize("name", [None, "cosine", "dot", "euclidean", "manhattan"])
+def test_similarity_is_that_of_the_model(make: Callable, name: str | None) -> None:
+    folder = make(Pooling(16), similarity_fn_name=name)
+    model, encoder = peer.SentenceTransformer(str(folder), device="cpu"), TextEncoder.load(folder)
+    vectors = encoder.encode(TEXTS)
+    own = encoder.similarity(vectors, vectors[:4])
+    assert (own.shape, own.dtype) == ((6, 4), np.float32)
+    exact = lambda: model.similarity(torch.from_numpy(vectors).double(), torch.from_numpy(vectors[:4]).double())  # noqa: E731
+    assert np.allclose(own, exact().numpy(), rtol=1e-5, atol=1e-5)
+    with pytest.raises(ShapeError) as caught:
+        encoder.similarity(vectors, vectors[:, :3])
+    assert str(caught.value) == "TextEncoder.similarity: vectors must be (R, M) and (S, M), not (6, 16) and (6, 3)"
+
+
+def test_the_length_is_that_of_the_model(make: Callable) -> None:
+    folder = make(Pooling(16))
+    long = "the cat sat on the mat and then it ran away"
+    for place in ("sentence_bert_config.json", "tokenizer_config.json"):
+        described = json.loads((folder / place).read_text())
+        length = {"max_seq_length": 7} if place.startswith("sentence") else {"model_max_length": 9}
+        (folder / place).write_text(json.dumps(described | length))
+        model, encoder = peer.SentenceTransformer(str(folder), device="cpu"), TextEncoder.load(folder)
+        assert encoder.max_tokens + 2 == model.max_seq_length
+        assert np.allclose(encoder.encode([long], overflow="truncate"), model.encode([long]), atol=2e-6)
+        (folder / place).write_text(json.dumps(described))
+
+
+def test_a_prompt_that_fills_a_window_leaves_nothing_to_pool(make: Callable) -> None:
+    folder = make(Pooling(16, include_prompt=False), prompts=PROMPTS)
+    encoder = TextEncoder.load(folder)
+    encoder.tokenizer.suffix_ids.clear()
+    with pytest.raises(ValueError) as caught:
+        encoder.encode(["dog"], prompt="cat " * 40, overflow="truncate")
+    assert str(caught.value) == (
+        "TextEncoder: document 0 has no token to pool: the 40 tokens of the prompt are left out, and leave no room for others"
+    )
+
+
+REFUSED = "{folder} holds {what}, and TextEncoder cannot use it; {reader}"
+UNPAD = ", and uwaga.integrations.sentence_transformers.unpad makes it skip padding"
+
+
+def refusal(folder: Path) -> str:
+    with pytest.raises(CheckpointError) as caught:
+        TextEncoder.load(folder)
+    return str(caught.value)
+
+
+@pytest.fixture
+def classifier(make: Callable, tmp_path: Path) -> Path:
+    """What transformers saved of a cross-encoder."""
+    import transformers
+
+    folder = tmp_path / "model"
+    make(Pooling(16))
+    config = transformers.AutoConfig.from_pretrained(folder, num_labels=1)
+    transformers.BertForSequenceClassification(config).save_pretrained(folder)
+    return folder
+
+
+def test_a_cross_encoder_is_refused_by_name(classifier: Path, tmp_path: Path) -> None:
+    reader = f"sentence_transformers.CrossEncoder reads it{UNPAD}; uwaga.models.load reads it for its logits"
+    what = "a cross-encoder or classifier, which gives scores of texts or pairs and no vectors ({name})"
+    assert refusal(classifier) == REFUSED.format(
+        folder=classifier, what=what.format(name="BertForSequenceClassification"), reader=reader
+    )
+    peer.CrossEncoder(str(classifier)).save_pretrained(str(tmp_path / "pairs"))
+    assert refusal(tmp_path / "pairs") == REFUSED.format(
+        folder=tmp_path / "pairs", what=what.format(name="CrossEncoder"), reader=reader
+    )
+    (tmp_path / "pairs" / "config_sentence_transformers.json").unlink()  # as before sentence-transformers 5.4
+    assert "(BertForSequenceClassification)" in refusal(tmp_path / "pairs")
+    (tmp_path / "pairs" / "modules.json").unlink()
+    assert "(BertForSequenceClassification)" in refusal(tmp_path / "pairs")
+
+
+def test_a_classifier_that_is_pooled_is_an_encoder(make: Callable, classifier: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "saved"
+    described = json.loads((folder / "config.json").read_text())
+    head = {"architectures": ["BertForSequenceClassification"], "num_labels": 1}
+    (folder / "config.json").write_text(json.dumps(described | head))
+    (folder / "model.safetensors").write_bytes((classifier / "model.safetensors").read_bytes())
+    agrees(folder)
+
+
+def test_other_models_are_refused_by_name(make: Callable, tmp_path: Path) -> None:
+    from sentence_transformers.sparse_encoder.modules import MLMTransformer, SpladePooling
+
+    folder = make(Pooling(16))
+    tokenizer = Transformer(str(folder)).tokenizer
+    peer.SentenceTransformer(modules=[StaticEmbedding(tokenizer, embedding_dim=8)]).save(str(tmp_path / "static"))
+    static = "a table of word vectors without attention, whose mean is the vector of a text (StaticEmbedding)"
+    assert refusal(tmp_path / "static") == REFUSED.format(
+        folder=tmp_path / "static", what=static, reader="sentence_transformers.SentenceTransformer reads it"
+    )
+    sparse = peer.SparseEncoder(modules=[MLMTransformer(str(folder)), SpladePooling()])
+    sparse.save(str(tmp_path / "sparse"))
+    splade = "a SPLADE model, which gives a weight to every word of the vocabulary and no dense vector ({name})"
+    for name in ("SparseEncoder", "MLMTransformer"):
+        assert refusal(tmp_path / "sparse") == REFUSED.format(
+            folder=tmp_path / "sparse",
+            what=splade.format(name=name),
+            reader=f"sentence_transformers.SparseEncoder reads it{UNPAD}",
+        )
+        (tmp_path / "sparse" / "config_sentence_transformers.json").unlink(missing_ok=True)
+
+
+def test_a_router_is_refused_by_name(make: Callable, tmp_path: Path) -> None:
+    from sentence_transformers.base.modules import Router
+
+    folder = make(Pooling(16))
+    sides = [[Transformer(str(folder)), Pooling(16)] for _ in range(2)]
+    peer.SentenceTransformer(modules=[Router.for_query_document(*sides)]).save(str(tmp_path / "router"))
+    assert refusal(tmp_path / "router") == REFUSED.format(
+        folder=tmp_path / "router",
+        what="a router, which has a model of its own for queries and for documents (Router)",
+        reader=f"sentence_transformers.SentenceTransformer reads it{UNPAD}",
+    )
+
+
+@pytest.mark.parametrize(
+    ("place", "settings", "message"),
+    [
+        ("2_Dense", {"in_features": 8}, "in_features is 8, but the vectors before it have 16 numbers"),
+        ("2_Dense", {"out_features": 0}, "out_features must be a whole number from 1 to 268435456, not 0"),
+        ("2_Dense", {"bias": 1}, "bias must be true or false, not 1"),
+        (
+            "2_Dense",
+            {"activation_function": "torch.nn.modules.activation.SiLU"},
+            "activation_function is 'torch.nn.modules.activation.SiLU'; supported, of torch.nn: Identity, Tanh, ReLU, GELU",
+        ),
+        (
+            "2_Dense",
+            {"module_input_name": "token_embeddings"},
+            "module_input_name is 'token_embeddings'; only 'sentence_embedding' is supported",
+        ),
+        ("1_Pooling", {"include_prompt": 0}, "include_prompt must be true or false, not 0"),
+    ],
+)
+def test_settings_that_are_none(make: Callable, place: str, settings: dict, message: str) -> None:
+    folder = make(Pooling(16), Dense(16, 8))
+    path = folder / place / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
+    assert refusal(folder) == f"{path}: {message}"
+
+
+def test_weights_of_modules_are_compared_with_their_settings(make: Callable) -> None:
+    folder = make(Pooling(16), Dense(16, 8), LayerNorm(8))
+    path = folder / "2_Dense" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"out_features": 9}))
+    file = folder / "2_Dense" / "model.safetensors"
+    assert refusal(folder).startswith(
+        f"{file} does not match the model of config.json\n  wrong shape  linear.weight (8, 16) must be (9, 16)"
+    )
+    torch.save(torch.nn.Sequential(), folder / "2_Dense" / "pytorch_model.bin")
+    file.unlink()
+    assert str(folder / "2_Dense" / "pytorch_model.bin") in refusal(folder)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"truncate_dim": 0}, "truncate_dim must be None or a whole number from 1 to 268435456, not 0"),
+        ({"similarity_fn_name": "l2"}, "similarity_fn_name must be None or one of 'cosine', 'dot', 'euclidean', 'manhattan', not 'l2'"),
+    ],
+)  # fmt: skip
+def test_settings_of_sentence_transformers_that_are_none(make: Callable, settings: dict, message: str) -> None:
+    folder = make(Pooling(16))
+    path = folder / "config_sentence_transformers.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
+    assert refusal(folder) == f"{path}: {message}"
