@@ -98,7 +98,13 @@ def test_unknown_keys_are_warned_of_and_kept() -> None:
 
 def test_what_is_absent_is_what_transformers_takes(transformers) -> None:
     """Of every model type, so that a short config.json means the same here and there."""
-    stems = {"camembert": "Camembert", "distilbert": "DistilBert", "roberta": "Roberta", "xlm-roberta": "XLMRoberta"}
+    stems = {
+        "camembert": "Camembert",
+        "distilbert": "DistilBert",
+        "mpnet": "MPNet",
+        "roberta": "Roberta",
+        "xlm-roberta": "XLMRoberta",
+    }
     for model_type, keys in checkpoint.KEYS.items():
         theirs = getattr(transformers, f"{stems.get(model_type, 'Bert')}Config")().to_dict()
         ours = checkpoint.write_config(checkpoint.read_config({"model_type": model_type}, WHERE, frozenset()))

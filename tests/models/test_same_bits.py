@@ -41,6 +41,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "bert of sequences": lambda: _bert("bert", "pooled", "sequence", d_ff=40),
     "roberta": lambda: _bert("roberta", "sequence"),
     "distilbert": lambda: _bert("distilbert", "tokens", type_vocab_size=0, activation="relu", d_ff=28),
+    "mpnet": lambda: _bert("mpnet", "pooled", "masked_lm", type_vocab_size=0, num_buckets=32, pad_token_id=1),
     "gpt2": lambda: GPT2Model(GPT2Config(max_position_embeddings=300, band=8, **_SIZES)),
     "t5": lambda: T5Model(T5Config(**(_PAIR | {"d_model": 20, "num_heads": 3, "d_kv": 6, "d_ff": 28}))),
     "t5 gated": lambda: T5Model(T5Config(gated=True, activation="gelu_tanh", **_PAIR)),

@@ -10,7 +10,7 @@ from typing import Any
 from uwaga._base.errors import CheckpointError
 from uwaga._base.options import POSITIVE, SWITCH, whole
 from uwaga._base.terminal import printable
-from uwaga.models.bert.config import OUTPUTS, BertConfig
+from uwaga.models.bert.config import OUTPUTS, WITHOUT_TYPES, BertConfig
 from uwaga.models.bert.model import BertModel
 from uwaga.models.checkpoints import config_json
 from uwaga.models.checkpoints.config_json import (
@@ -59,11 +59,21 @@ _DISTILBERT = _COMMON | {
     "attention_dropout": Key("attention_dropout", PROBABILITY, 0.1),
     "seq_classif_dropout": Key("classifier_dropout", OPTIONAL_PROBABILITY, 0.2),
 }
+_MPNET = {name: key for name, key in _BERT.items() if name not in ("type_vocab_size", "classifier_dropout")} | {
+    "vocab_size": Key("vocab_size", SIZE, 30527),
+    "pad_token_id": Key(
+        "pad_token_id", whole(1, 1), 1
+    ),  # transformers counts positions from it, whatever the file says
+    "relative_attention_num_buckets": Key(
+        "num_buckets", whole(32, 32), 32
+    ),  # transformers has 32, whatever the file says
+}
 # By model type.
 KEYS = {
     "bert": _BERT,
     "camembert": _XLM_ROBERTA,
     "distilbert": _DISTILBERT,
+    "mpnet": _MPNET,
     "roberta": _ROBERTA,
     "xlm-roberta": _XLM_ROBERTA,
 }
@@ -110,6 +120,18 @@ _DISTILBERT_ROWS = (
     *pair("transformer.layer.{n}.ffn.lin1", "encoder.layers.{n}.feed_forward.up"),
     *pair("transformer.layer.{n}.ffn.lin2", "encoder.layers.{n}.feed_forward.down"),
     *pair("transformer.layer.{n}.output_layer_norm", "encoder.layers.{n}.feed_forward_norm"),
+)
+_MPNET_ROWS = (
+    *_EMBEDDING_ROWS,
+    WeightMapping("encoder.relative_attention_bias.weight", "relative_positions.weight"),
+    *pair("encoder.layer.{n}.attention.attn.q", "encoder.layers.{n}.attention.query"),
+    *pair("encoder.layer.{n}.attention.attn.k", "encoder.layers.{n}.attention.key"),
+    *pair("encoder.layer.{n}.attention.attn.v", "encoder.layers.{n}.attention.value"),
+    *pair("encoder.layer.{n}.attention.attn.o", "encoder.layers.{n}.attention.output"),
+    *pair("encoder.layer.{n}.attention.LayerNorm", "encoder.layers.{n}.attention_norm"),
+    *pair("encoder.layer.{n}.intermediate.dense", "encoder.layers.{n}.feed_forward.up"),
+    *pair("encoder.layer.{n}.output.dense", "encoder.layers.{n}.feed_forward.down"),
+    *pair("encoder.layer.{n}.output.LayerNorm", "encoder.layers.{n}.feed_forward_norm"),
 )
 _POOLER = pair("pooler.dense", "pooler.dense")
 _TOKENS = pair("classifier", "tokens.output")
@@ -175,11 +197,11 @@ class Names:
         return tuple(name for name in OUTPUTS if name in results.union(of_architecture))
 
 
-def _roberta(stem: str) -> Names:
+def _roberta(stem: str, prefix: str = "roberta.", body: tuple[WeightMapping, ...] = _BERT_ROWS) -> Names:
     return Names(
         stem=stem,
-        prefix="roberta.",
-        body=_BERT_ROWS,
+        prefix=prefix,
+        body=body,
         heads={
             "pooled": _POOLER,
             "masked_lm": (*pair("lm_head.dense", "masked_lm.dense"), *pair("lm_head.layer_norm", "masked_lm.norm")),
@@ -242,6 +264,7 @@ NAMES = {
     "roberta": _roberta("Roberta"),
     "xlm-roberta": _roberta("XLMRoberta"),
     "camembert": _roberta("Camembert"),
+    "mpnet": _roberta("MPNet", "mpnet.", _MPNET_ROWS),
 }
 
 
@@ -251,9 +274,9 @@ def read_config(config: Mapping[str, Any], where: str, names: Set[str]) -> BertC
     read = config_json.read(config, where, keys=KEYS[model_type], only=_ONLY, harmless=_HARMLESS)
     given = read.settings
     given["activation"] = read_activation(given["activation"])
-    if given["classifier_dropout"] is None:
+    if given.get("classifier_dropout") is None:
         given["classifier_dropout"] = given["dropout"]
-    if model_type == "distilbert":
+    if model_type in WITHOUT_TYPES:
         given["type_vocab_size"] = 0
     given |= {"outputs": _outputs(NAMES[model_type], config, where, names), "labels": _labels(config, where)}
     try:

@@ -4,13 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from uwaga._base.options import POSITIVE, SWITCH, check, one_of
-from uwaga.models.checkpoints.config_json import COUNT, OPTIONAL_COUNT, PROBABILITY, SIZE
+from uwaga.models.checkpoints.config_json import COUNT, OPTIONAL_COUNT, OPTIONAL_SIZE, PROBABILITY, SIZE
 
 # The outputs a model can have besides its hidden states; fields of BertOutput.
 OUTPUTS = ("pooled", "masked_lm", "next_sentence", "sequence", "tokens")
 
 # Model types as in transformers. They differ in defaults, positions and heads.
-ROBERTA = ("roberta", "xlm-roberta", "camembert")
+ROBERTA = ("roberta", "xlm-roberta", "camembert", "mpnet")  # mpnet: with a relative position bias besides
+WITHOUT_TYPES = ("distilbert", "mpnet")
 MODEL_TYPES = ("bert", "distilbert", *ROBERTA)
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu")
 
@@ -23,6 +24,7 @@ _KINDS = {
     "d_ff": SIZE,
     "max_position_embeddings": SIZE,
     "type_vocab_size": COUNT,
+    "num_buckets": OPTIONAL_SIZE,
     "activation": one_of(*ACTIVATIONS),
     "norm_eps": POSITIVE,
     "dropout": PROBABILITY,
@@ -50,7 +52,8 @@ class BertConfig:
     max_position_embeddings: int = (
         512  # rows of the position embedding; RoBERTa uses those after the row of pad_token_id
     )
-    type_vocab_size: int = 2  # 0: no embedding of token types, as in DistilBERT
+    type_vocab_size: int = 2  # 0: no embedding of token types, as in DistilBERT and MPNet
+    num_buckets: int | None = None  # of the relative position bias of MPNet, shared by all layers; None: there is none
     activation: str = "gelu"
     norm_eps: float = 1e-12  # of the layer norms
     dropout: float = 0.1
@@ -69,10 +72,12 @@ class BertConfig:
         if set(self.outputs) - set(OUTPUTS) or len(set(self.outputs)) < len(self.outputs):
             raise ValueError(f"BertConfig: outputs must be some of {', '.join(OUTPUTS)}, not {self.outputs}")
         self._check_outputs()
-        if (self.type_vocab_size == 0) != (self.model_type == "distilbert"):
+        if (self.type_vocab_size == 0) != (self.model_type in WITHOUT_TYPES):
             raise ValueError(
                 f"BertConfig: a {self.model_type} model cannot have type_vocab_size {self.type_vocab_size}"
             )
+        if (self.num_buckets is None) != (self.model_type != "mpnet"):
+            raise ValueError(f"BertConfig: a {self.model_type} model cannot have num_buckets {self.num_buckets}")
         if not self.labels or len(set(self.labels)) < len(self.labels):
             raise ValueError("BertConfig: labels must be at least one name, and all different")
         if self.pad_token_id is not None and self.pad_token_id >= self.vocab_size:

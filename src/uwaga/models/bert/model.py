@@ -15,7 +15,7 @@ from uwaga._base.tracing import is_plain_eager, is_readable
 from uwaga.models.bert.config import BertConfig
 from uwaga.models.layer_stack import StackOutput, run_layers
 from uwaga.models.tokenizers import token_ids
-from uwaga.nn import Encoder, LayerSpec, LearnedPositions
+from uwaga.nn import Encoder, LayerSpec, LearnedPositions, RelativePositions
 from uwaga.nn.batch_invariant import apply_linear
 from uwaga.nn.operand import map_values, values_of
 from uwaga.nn.plain_modules import apply_dropout, is_plain
@@ -41,9 +41,10 @@ class BertOutput(NamedTuple):
 
 
 class BertModel(nn.Module):
-    """BERT (Devlin et al., "BERT", 2019), RoBERTa (Liu et al. 2019) and DistilBERT (Sanh et al. 2019), by config.
+    """BERT (Devlin et al., "BERT", 2019), RoBERTa (Liu et al. 2019), DistilBERT (Sanh et al. 2019) and MPNet (Song et al. 2020), by
+    config.
 
-    Submodules: embeddings, encoder, and pooler, masked_lm, next_sentence, sequence, tokens, each None unless it is in
+    Submodules: embeddings, encoder, relative_positions (None but in MPNet), and pooler, masked_lm, next_sentence, sequence, tokens, each None unless it is in
     config.outputs.
 
     >>> import torch, uwaga
@@ -61,6 +62,8 @@ class BertModel(nn.Module):
         has = config.outputs.__contains__
         self.embeddings = BertEmbeddings(config)
         self.encoder = Encoder(_layer(config), config.num_layers)
+        buckets = config.num_buckets
+        self.relative_positions = RelativePositions(config.num_heads, num_buckets=buckets) if buckets else None
         self.pooler = Pooler(config) if has("pooled") else None
         self.masked_lm = MaskedLMHead(config) if has("masked_lm") else None
         self.next_sentence = nn.Linear(config.d_model, 2) if has("next_sentence") else None
@@ -105,8 +108,10 @@ class BertModel(nn.Module):
         )
 
     def _encode(self, x: Operand, mask: Mask | Tensor | None, states: bool) -> StackOutput:
+        bias = None if self.relative_positions is None else self.relative_positions()
+
         def call(layer: nn.Module, _: int, x: Operand) -> Operand:
-            return layer(x, mask=mask)
+            return layer(x, mask=mask, bias=bias)
 
         return run_layers(self.encoder.layers, self.encoder.norm, x, call, states=states)
 
@@ -165,7 +170,7 @@ def _layer(config: BertConfig) -> LayerSpec:
 class BertEmbeddings(nn.Module):
     """norm(token embedding + token type embedding + position embedding) (Devlin et al., "BERT", 2019, figure 2).
 
-    Submodules: token_embedding (V, M), positions, token_types (None in DistilBERT), norm.
+    Submodules: token_embedding (V, M), positions, token_types (None in DistilBERT and MPNet), norm.
     """
 
     def __init__(self, config: BertConfig) -> None:

@@ -29,6 +29,7 @@ _MODULES = {
     "distilbert": "uwaga.models.bert.checkpoint",
     "gpt2": "uwaga.models.gpt2.checkpoint",
     "marian": "uwaga.models.transformer.checkpoint",
+    "mpnet": "uwaga.models.bert.checkpoint",
     "mt5": "uwaga.models.t5.checkpoint",
     "roberta": "uwaga.models.bert.checkpoint",
     "t5": "uwaga.models.t5.checkpoint",

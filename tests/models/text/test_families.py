@@ -1,0 +1,146 @@
+"""TextEncoder over the families: batch 1 of sentence-transformers' own encode is the truth, on random checkpoints with real tokenizers.
+
+Letters: R texts, M width.
+"""
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tokenizers
+import torch
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tolerance import assert_as_exact
+from torch import nn
+
+from uwaga import TextEncoder
+
+transformers = pytest.importorskip("transformers", minversion="5")
+peer = pytest.importorskip("sentence_transformers", minversion="6")
+from sentence_transformers.base.modules import Normalize, Transformer  # noqa: E402
+from sentence_transformers.sentence_transformer.modules import Pooling  # noqa: E402
+
+TEXTS = [
+    "The cat sat on the mat.",
+    "a dog",
+    "Then it ran away from the house, unbelievable as that is; nobody had left a door open for the old cat or for the young dog.",
+    "cat",
+    "It ran.",
+    "naïve café 木 🙂",
+]
+_WIDE = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4}
+_SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+
+
+def word_piece() -> tokenizers.Tokenizer:
+    tokenizer = tokenizers.Tokenizer(models.WordPiece(unk_token="<unk>"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.train_from_iterator(TEXTS, trainers.WordPieceTrainer(vocab_size=120, special_tokens=_SPECIAL))
+    tokenizer.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
+    return tokenizer
+
+
+def byte_level() -> tokenizers.Tokenizer:
+    tokenizer = tokenizers.Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=320, special_tokens=_SPECIAL, initial_alphabet=alphabet)
+    tokenizer.train_from_iterator(TEXTS, trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 2)])
+    return tokenizer
+
+
+def unigram() -> tokenizers.Tokenizer:
+    tokenizer = tokenizers.Tokenizer(models.Unigram())
+    tokenizer.normalizer = normalizers.NFKC()
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    trainer = trainers.UnigramTrainer(vocab_size=90, special_tokens=_SPECIAL, unk_token="<unk>")
+    tokenizer.train_from_iterator(TEXTS, trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
+    )
+    return tokenizer
+
+
+# By name: the family of transformers, its settings, the tokenizer, and the way of pooling.
+CASES: dict[str, tuple[str, dict, Callable[[], tokenizers.Tokenizer], str]] = {
+    "mpnet": ("mpnet", _WIDE, word_piece, "mean"),
+    "mpnet of unigrams": ("mpnet", _WIDE, unigram, "weightedmean"),
+    "xlm-roberta": ("xlm-roberta", _WIDE, unigram, "mean"),
+    "roberta": ("roberta", _WIDE, byte_level, "cls"),
+}
+
+
+def draw(model: nn.Module) -> None:
+    """Norms about 1 and biases about 0, none exactly."""
+    generator = torch.Generator().manual_seed(1)
+    for name, x in model.named_parameters():
+        centre = 1.0 if "norm" in name.lower() and name.endswith("weight") else 0.0
+        with torch.no_grad():
+            x.copy_(centre + 0.3 * torch.randn(x.shape, generator=generator))
+
+
+@pytest.fixture(params=CASES, ids=lambda name: name.replace(" ", "-"))
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A directory that transformers and sentence-transformers saved."""
+    family, settings, make_tokenizer, pooling = CASES[request.param]
+    made = make_tokenizer()
+    made.enable_truncation(5)  # the settings of a last use, which say nothing
+    made.enable_padding(length=7, pad_id=1, pad_token="<pad>")
+    words = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=made,
+        bos_token="<s>",
+        eos_token="</s>",
+        pad_token="<pad>",
+        unk_token="<unk>",
+        model_max_length=160,
+    )
+    ids = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
+    config = transformers.AutoConfig.for_model(
+        family, vocab_size=len(words), max_position_embeddings=170, **ids, **settings
+    )
+    model = transformers.AutoModel.from_config(config)
+    draw(model)
+    model.save_pretrained(tmp_path / "transformer")
+    words.save_pretrained(tmp_path / "transformer")
+    modules = [Transformer(str(tmp_path / "transformer")), Pooling(32, pooling), Normalize()]
+    peer.SentenceTransformer(modules=modules, device="cpu", prompts={"query": "dog: "}).save(str(tmp_path / "saved"))
+    return tmp_path / "saved"
+
+
+@pytest.mark.parametrize("options", [{}, {"prompt_name": "query"}], ids=["plain", "query"])
+def test_vectors_are_those_of_sentence_transformers(folder: Path, options: dict) -> None:
+    model, encoder = peer.SentenceTransformer(str(folder), device="cpu"), TextEncoder.load(folder)
+    exact = copy.deepcopy(model).double()
+
+    def one_by_one(each: nn.Module) -> torch.Tensor:
+        return torch.cat([each.encode([text], convert_to_tensor=True, **options) for text in TEXTS])
+
+    vectors = encoder.encode(TEXTS, **options)
+    assert_as_exact(torch.from_numpy(vectors), one_by_one(model), lambda: one_by_one(exact))
+    alone = np.concatenate([encoder.encode([text], **options) for text in TEXTS])
+    assert np.array_equal(vectors, alone)
+
+
+def test_bfloat16_gives_a_text_the_same_bits_alone(folder: Path) -> None:
+    encoder = TextEncoder.load(folder, dtype=torch.bfloat16)
+    vectors = encoder.encode(TEXTS)
+    assert np.array_equal(vectors, np.concatenate([encoder.encode([text]) for text in TEXTS]))
+    exact = TextEncoder.load(folder).encode(TEXTS)
+    assert (exact * vectors).sum(1).min() > 0.98
+
+
+def test_a_plain_directory_of_transformers_is_the_mean_of_its_tokens(folder: Path) -> None:
+    plain = folder.parent / "transformer"
+    encoder = TextEncoder.load(plain)
+    expected = peer.SentenceTransformer(str(plain), device="cpu")
+    described = json.loads((plain / "config.json").read_text())
+    assert encoder.model.config.model_type == described["model_type"]
+    assert np.allclose(
+        encoder.encode(TEXTS), np.concatenate([expected.encode([text]) for text in TEXTS]), atol=1e-5, rtol=1e-4
+    )
