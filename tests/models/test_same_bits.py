@@ -13,7 +13,18 @@ import torch
 from torch import Tensor, nn
 
 from uwaga import Ragged
-from uwaga.models import BertModel, GPT2Config, GPT2Model, T5Config, T5Model, Transformer, TransformerConfig, load
+from uwaga.models import (
+    BertModel,
+    GPT2Config,
+    GPT2Model,
+    RotaryConfig,
+    RotaryModel,
+    T5Config,
+    T5Model,
+    Transformer,
+    TransformerConfig,
+    load,
+)
 from uwaga.models.bert.config import BertConfig
 
 # Fewer than four, not in fours, and more than a block of keys.
@@ -36,6 +47,11 @@ def _bert(model_type: str, *outputs: str, type_vocab_size: int = 1, **more) -> B
     return BertModel(config)
 
 
+def _rotary(model_type: str, *, num_kv_heads: int = 4, **more) -> RotaryModel:
+    settings = _SIZES | {"max_position_embeddings": 300, "num_kv_heads": num_kv_heads} | more
+    return RotaryModel(RotaryConfig(model_type=model_type, **settings))
+
+
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "bert": lambda: _bert("bert", "pooled", "masked_lm", "next_sentence"),
     "bert of sequences": lambda: _bert("bert", "pooled", "sequence", d_ff=40),
@@ -43,6 +59,11 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "distilbert": lambda: _bert("distilbert", "tokens", type_vocab_size=0, activation="relu", d_ff=28),
     "mpnet": lambda: _bert("mpnet", "pooled", "masked_lm", type_vocab_size=0, num_buckets=32, pad_token_id=1),
     "gpt2": lambda: GPT2Model(GPT2Config(max_position_embeddings=300, band=8, **_SIZES)),
+    "modernbert": lambda: _rotary("modernbert", activation="gelu", has_lm_head=False, windows=(None, 5), d_k=6),
+    "llama": lambda: _rotary("llama", num_kv_heads=2, d_k=6),
+    "mistral": lambda: _rotary("mistral", num_kv_heads=1, windows=(9, 9), d_k=8, d_ff=128),
+    "qwen2": lambda: _rotary("qwen2", num_kv_heads=2, qkv_bias=True, windows=(None, 9), d_k=6),
+    "qwen3": lambda: _rotary("qwen3", num_kv_heads=2, d_k=10, tie_word_embeddings=True),
     "t5": lambda: T5Model(T5Config(**(_PAIR | {"d_model": 20, "num_heads": 3, "d_kv": 6, "d_ff": 28}))),
     "t5 gated": lambda: T5Model(T5Config(gated=True, activation="gelu_tanh", **_PAIR)),
     "transformer": lambda: Transformer(TransformerConfig(**_PAIR)),

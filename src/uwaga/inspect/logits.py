@@ -17,14 +17,13 @@ from torch import Tensor, nn
 
 from uwaga.inspect.heads.activations import activations
 from uwaga.models.gpt2.model import GPT2Model
+from uwaga.models.rotary.model import RotaryModel
 from uwaga.models.t5.model import T5Model
 from uwaga.models.transformer.model import Transformer
 from uwaga.nn import MultiHeadAttention
 from uwaga.ops.linear.api import linear_map
 
-_SUPPORTED = (
-    "GPT2Model, the decoder of T5Model, a pre-norm Transformer, and of transformers GPT-2 and Llama-like models"
-)
+_SUPPORTED = "GPT2Model, a RotaryModel that decodes, the decoder of T5Model, a pre-norm Transformer, and of transformers GPT-2 and Llama-like models"
 
 
 class Block(NamedTuple):
@@ -47,7 +46,7 @@ class ResidualStream(NamedTuple):
     @staticmethod
     def of(model: nn.Module) -> "ResidualStream":
         """Raises ValueError: a model of another architecture."""
-        if isinstance(model, GPT2Model | T5Model | Transformer):
+        if isinstance(model, GPT2Model | RotaryModel | T5Model | Transformer):
             result = _of_this_package(model)
         else:
             result = _of_transformers(model)
@@ -253,8 +252,8 @@ def _weight(output: nn.Module) -> Tensor:
     return weight.T if isinstance(output, nn.Linear) else weight
 
 
-def _of_this_package(model: GPT2Model | T5Model | Transformer) -> ResidualStream | None:
-    if isinstance(model, GPT2Model):
+def _of_this_package(model: GPT2Model | RotaryModel | T5Model | Transformer) -> ResidualStream | None:
+    if isinstance(model, GPT2Model | RotaryModel):
         layers: Any = model.layers
         norm: nn.Module = model.norm
         if not model.config.has_lm_head:

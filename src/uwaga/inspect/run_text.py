@@ -44,7 +44,7 @@ class LoadedModel(NamedTuple):
     def has_both(self) -> bool:
         """Whether it has an encoder and a decoder of its own."""
         model = cast("Any", self.model)
-        return not getattr(model, "is_decoder_only", True) and model.decoder is not None
+        return not getattr(model, "is_decoder_only", True) and getattr(model, "decoder", None) is not None
 
 
 class Reading(NamedTuple):

@@ -86,6 +86,8 @@ class MultiHeadAttention(nn.Module):
         dropout: probability of dropping an attention weight, in training.
         scale: of the scores; None for 1/sqrt(D), 1.0 for none.
         softcap: c > 0 bounds the scores to c * tanh(s / c).
+        qk_norm_eps: each head's queries and keys, of width D, go through an RMS norm before they are rotated (Henry et al. 2020;
+            Qwen3), with this epsilon: the submodules query_norm and key_norm. None: they do not.
 
     Raises:
         ValueError: numbers of heads or widths that do not fit together.
@@ -116,6 +118,7 @@ class MultiHeadAttention(nn.Module):
         dropout: float = 0.0,
         scale: float | None = None,
         softcap: float | None = None,
+        qk_norm_eps: float | None = None,
         device: Device = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -135,6 +138,9 @@ class MultiHeadAttention(nn.Module):
         self.value = nn.Linear(value_dim or d_model, values, bias, **factory)
         output_bias = bias if output_bias is None else output_bias
         self.output = nn.Linear(num_heads * self.d_v, output_dim or d_model, output_bias, **factory)
+        self.query_norm, self.key_norm = (
+            None if qk_norm_eps is None else nn.RMSNorm(self.d_k, eps=qk_norm_eps, **factory) for _ in range(2)
+        )
 
     def forward(
         self,
@@ -204,13 +210,15 @@ class MultiHeadAttention(nn.Module):
             if is_worthwhile(linears, values_of(query)):
                 q, k, v = fused_linears(linears, values_of(query))
                 return QKV(
-                    _split_heads(q, query, self.num_heads, rotary),
-                    _split_heads(k, query, self.num_kv_heads, rotary),
+                    _split_heads(q, query, self.num_heads, rotary, self.query_norm),
+                    _split_heads(k, query, self.num_kv_heads, rotary, self.key_norm),
                     _split_heads(v, query, self.num_kv_heads, None),
                 )
         return QKV(
-            _project(self.query, "query", query, self.num_heads, rotary, batch_invariant=batch_invariant),
-            _project(self.key, "key", key, self.num_kv_heads, rotary, batch_invariant=batch_invariant),
+            _project(
+                self.query, "query", query, self.num_heads, rotary, self.query_norm, batch_invariant=batch_invariant
+            ),
+            _project(self.key, "key", key, self.num_kv_heads, rotary, self.key_norm, batch_invariant=batch_invariant),
             _project(self.value, "value", value, self.num_kv_heads, batch_invariant=batch_invariant),
         )
 
@@ -229,7 +237,10 @@ class MultiHeadAttention(nn.Module):
                 "MultiHeadAttention: rotary needs a query and a key of the same tokens, and key is another input"
             )
         if isinstance(cache, CrossAttentionCache) and cache.view is not None:
-            return _project(self.query, "query", query, self.num_heads, batch_invariant=False), cache.view
+            projected = _project(
+                self.query, "query", query, self.num_heads, norm=self.query_norm, batch_invariant=False
+            )
+            return projected, cache.view
         if key is None and is_cross:
             raise ValueError("MultiHeadAttention: an empty CrossAttentionCache needs a key")
         if key is None and value is not None:
@@ -264,13 +275,15 @@ class MultiHeadAttention(nn.Module):
         Raises:
             ShapeError: the last dimension is not H.
             ValueError: a threshold that is not a finite number above 0, a logit of NaN or +infinity, or a layer with softcap,
-                which bounds its logits itself.
+                or norms of queries and keys, which bound its logits themselves.
         """
         name = "MultiHeadAttention.qk_clip"
         if not 0 < threshold < float("inf"):
             raise ValueError(f"{name}: threshold must be a finite number above 0, not {threshold}")
         if self.softcap is not None:
             raise ValueError(f"{name}: softcap={self.softcap} bounds the logits of this layer already")
+        if self.query_norm is not None:
+            raise ValueError(f"{name}: the norms of queries and keys bound the logits of this layer already")
         if max_logit.dim() == 0 or max_logit.shape[-1] != self.num_heads:
             raise ShapeError(f"{name}: max_logit must be (..., H={self.num_heads}), not {tuple(max_logit.shape)}")
         rows = max_logit.detach().reshape(-1, self.num_heads)
@@ -382,17 +395,21 @@ def _project(
     x: Operand,
     heads: int,
     rotary: Rotation | None = None,
+    norm: nn.Module | None = None,
     *,
     batch_invariant: bool = True,
 ) -> Operand:
-    """(..., heads, Q, D), a view of (..., Q, heads * D) unless rotated; or Ragged (N, heads, D)."""
+    """(..., heads, Q, D), a view of (..., Q, heads * D) unless normed or rotated; or Ragged (N, heads, D)."""
     check_width("MultiHeadAttention", name, x, linear.in_features)
-    return _split_heads(apply_linear(linear, values_of(x), batch_invariant=batch_invariant), x, heads, rotary)
+    return _split_heads(apply_linear(linear, values_of(x), batch_invariant=batch_invariant), x, heads, rotary, norm)
 
 
-def _split_heads(projected: Tensor, x: Operand, heads: int, rotary: Rotation | None) -> Operand:
-    """The projection of x, (..., Q, heads * D) or (N, heads * D), split into heads and rotated."""
+def _split_heads(
+    projected: Tensor, x: Operand, heads: int, rotary: Rotation | None, norm: nn.Module | None = None
+) -> Operand:
+    """The projection of x, (..., Q, heads * D) or (N, heads * D), split into heads, normed and rotated."""
     split = projected.view(*projected.shape[:-1], heads, projected.shape[-1] // heads)
+    split = split if norm is None else norm(split)
     rotated = split if rotary is None else rotary.rotate(split)
     return x.with_values(rotated) if isinstance(x, Ragged) else rotated.transpose(-3, -2)
 

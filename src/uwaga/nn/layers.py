@@ -48,7 +48,12 @@ class LayerSpec:
     norm_eps: float = 1e-5  # of the norms
     activation: str = "gelu"  # of the feed-forward layer, see FeedForward
     gated: bool = False
-    bias: bool = True  # of linear layers and layer norms
+    bias: bool = True  # of linear layers and layer norms; those below are None for the same
+    qkv_bias: bool | None = None  # of the query, key and value maps
+    output_bias: bool | None = None  # of the output map of attention
+    feed_forward_bias: bool | None = None
+    norm_bias: bool | None = None  # of layer norms
+    qk_norm: bool = False  # an RMS norm of each head's queries and keys
     scale: float | None = None  # of the scores; None for 1/sqrt(D)
     softcap: float | None = None
     dropout: float = 0.0  # of the sublayers' outputs
@@ -71,10 +76,12 @@ class LayerSpec:
             d_v=self.d_v,
             key_dim=memory_dim,
             value_dim=memory_dim,
-            bias=self.bias,
+            bias=_either(self.qkv_bias, self.bias),
+            output_bias=_either(self.output_bias, self.bias),
             dropout=self.attention_dropout,
             scale=self.scale,
             softcap=self.softcap,
+            qk_norm_eps=self.norm_eps if self.qk_norm else None,
             **made,
         )
 
@@ -84,7 +91,7 @@ class LayerSpec:
             self.d_ff,
             activation=self.activation,
             gated=self.gated,
-            bias=self.bias,
+            bias=_either(self.feed_forward_bias, self.bias),
             dropout=self.activation_dropout,
             **made,
         )
@@ -92,7 +99,11 @@ class LayerSpec:
     def new_norm(self, **made: Any) -> nn.Module:
         if self.norm_type == "rms":
             return nn.RMSNorm(self.d_model, eps=self.norm_eps, **made)
-        return nn.LayerNorm(self.d_model, eps=self.norm_eps, bias=self.bias, **made)
+        return nn.LayerNorm(self.d_model, eps=self.norm_eps, bias=_either(self.norm_bias, self.bias), **made)
+
+
+def _either(own: bool | None, shared: bool) -> bool:
+    return shared if own is None else own
 
 
 class EncoderLayer(nn.Module):

@@ -271,7 +271,7 @@ class Predictions:
             if head is None:
                 return None
             kind, logits = "masked", lambda states: head(states, words)
-        elif stack == "decoder":
+        elif stack == "decoder" and getattr(model.config, "has_lm_head", True):
             kind, logits = "next", model.logits
         else:
             return None

@@ -32,6 +32,7 @@ TEXTS = [
     "naïve café 木 🙂",
 ]
 _WIDE = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4}
+_GROUPED = _WIDE | {"num_key_value_heads": 2}
 _SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 
 
@@ -73,6 +74,12 @@ CASES: dict[str, tuple[str, dict, Callable[[], tokenizers.Tokenizer], str]] = {
     "mpnet of unigrams": ("mpnet", _WIDE, unigram, "weightedmean"),
     "xlm-roberta": ("xlm-roberta", _WIDE, unigram, "mean"),
     "roberta": ("roberta", _WIDE, byte_level, "cls"),
+    "modernbert": ("modernbert", _WIDE | {"local_attention": 8, "global_attn_every_n_layers": 2}, byte_level, "mean"),
+    "modernbert cls": ("modernbert", _WIDE | {"local_attention": 6}, word_piece, "cls"),
+    "qwen3": ("qwen3", _GROUPED | {"head_dim": 16}, byte_level, "lasttoken"),
+    "qwen2": ("qwen2", _GROUPED, byte_level, "lasttoken"),
+    "mistral": ("mistral", _GROUPED | {"sliding_window": 16}, unigram, "lasttoken"),
+    "llama": ("llama", _GROUPED, unigram, "weightedmean"),
 }
 
 

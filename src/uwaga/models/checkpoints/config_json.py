@@ -5,11 +5,11 @@ here, or unknown. Keys that are not read are kept, and saving writes them unchan
 """
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from uwaga._base.errors import CheckpointError
-from uwaga._base.options import FRACTION_BELOW_1, OptionValidator, one_of, optional, whole
+from uwaga._base.options import FRACTION_BELOW_1, OptionValidator, is_number, one_of, optional, whole
 from uwaga._base.terminal import printable
 
 # The product of two sizes, in bytes, must stay far below 2**63.
@@ -36,6 +36,9 @@ _ACTIVATIONS = {
     "swish": "silu",
 }
 ACTIVATION = one_of(*_ACTIVATIONS)
+
+
+LOCAL, GLOBAL = LAYER_TYPES = ("sliding_attention", "full_attention")
 
 
 class Key(NamedTuple):
@@ -118,6 +121,39 @@ def write_activation(ours: str) -> str:
     'gelu_new'
     """
     return next(theirs for theirs, name in _ACTIVATIONS.items() if name == ours)
+
+
+def read_rotary_base(where: str, default: float, *parameters: object) -> float:
+    """The base of rotary positions, `rope_theta` of JSON objects of which the last that has it counts; None is none.
+
+    Raises CheckpointError: another kind than the default, whose positions are scaled, or values of a wrong type.
+
+    >>> read_rotary_base("config.json", 10000.0, None, {"rope_type": "default", "rope_theta": 160000})
+    160000.0
+    """
+    merged: dict[str, object] = {}
+    for each in parameters:
+        if not isinstance(each, dict | None):
+            raise CheckpointError(f"{where}: rope_parameters must be a JSON object, not {printable(repr(each))}")
+        merged |= {key: value for key, value in (each or {}).items() if value is not None}
+    kind = merged.get("rope_type", merged.get("type", "default"))
+    if kind != "default" or merged.get("partial_rotary_factor", 1.0) != 1.0:
+        given = printable(repr(kind if kind != "default" else "partial_rotary_factor"))
+        raise CheckpointError(f"{where}: rotary positions of the type {given} are not supported, only 'default'")
+    base = merged.get("rope_theta", default)
+    if not is_number(base) or not base > 1:
+        raise CheckpointError(f"{where}: rope_theta must be a number above 1, not {printable(repr(base))}")
+    return float(base)
+
+
+def read_layer_types(types: object, where: str, default: Sequence[str]) -> tuple[str, ...]:
+    """`layer_types`: for each layer "sliding_attention" or "full_attention"; None: the default. Raises CheckpointError."""
+    types = list(default) if types is None else types
+    if not isinstance(types, list) or len(types) != len(default) or set(map(str, types)) - set(LAYER_TYPES):
+        raise CheckpointError(
+            f"{where}: layer_types must be {len(default)} of {' and '.join(LAYER_TYPES)}, not {printable(repr(types))}"
+        )
+    return tuple(types)
 
 
 # Keys of every model that say how it was made, what to return, or how a tokenizer or a generation goes.

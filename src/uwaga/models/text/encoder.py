@@ -14,6 +14,7 @@ from torch.nn.functional import normalize as normalize_rows
 from uwaga._base.errors import CheckpointError, ShapeError
 from uwaga.models.bert.model import BertModel
 from uwaga.models.checkpoints import directories, load_save
+from uwaga.models.rotary.model import RotaryModel
 from uwaga.models.text import sentence_config, sentence_head
 from uwaga.models.text.inference import Encoded, Inference, keep_freed_memory
 from uwaga.models.text.preprocessing import OverflowPolicy, Preprocessor, groups
@@ -36,7 +37,7 @@ class TextEncoder:
     `tokens_per_batch` tokens without padding, and their vectors come out in the order of the texts.
 
     Attributes:
-        model: a BertModel.
+        model: a BertModel or RotaryModel.
         tokenizer: its tokenizer.
         config: maximum length, prompts, pooling and what follows it.
         max_tokens: the most tokens of a text that the model reads, special tokens not counted.
@@ -44,7 +45,12 @@ class TextEncoder:
     """
 
     def __init__(
-        self, model: BertModel, tokenizer: Tokenizer, config: SentenceConfig, *, truncate_dim: int | None = None
+        self,
+        model: BertModel | RotaryModel,
+        tokenizer: Tokenizer,
+        config: SentenceConfig,
+        *,
+        truncate_dim: int | None = None,
     ) -> None:
         self.model, self.tokenizer, self.config = model, tokenizer, config
         self._head = sentence_head.read(config.head, model.config.d_model * len(config.pooling))
@@ -86,8 +92,10 @@ class TextEncoder:
         config = sentence_config.read(folder)
         model = load_save.load(config.folder, dtype=dtype)
         tokenizer = Tokenizer.load(config.folder, lowercase=config.lowercase)
-        if not isinstance(model, BertModel):
-            raise CheckpointError(f"{config.folder} holds a {type(model).__name__}; TextEncoder reads a BertModel")
+        if not isinstance(model, BertModel | RotaryModel):
+            raise CheckpointError(
+                f"{config.folder} holds a {type(model).__name__}, and TextEncoder cannot use it; {sentence_config.PEER_READS_IT}"
+            )
         _check_fit(model, tokenizer, config)
         return cls(model, tokenizer, config, truncate_dim=truncate_dim)
 
@@ -300,7 +308,7 @@ class TextEncoder:
                 yield part.vectors
 
 
-def _check_fit(model: BertModel, tokenizer: Tokenizer, config: SentenceConfig) -> None:
+def _check_fit(model: BertModel | RotaryModel, tokenizer: Tokenizer, config: SentenceConfig) -> None:
     """Check that the files of a model agree. Raises CheckpointError, which names the file with the smallest limit."""
     model_file = config.folder / "config.json"
     limits = [

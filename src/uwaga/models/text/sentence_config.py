@@ -38,6 +38,7 @@ _MULTI_VECTOR = (
     "sentence_transformers.MultiVectorEncoder reads it",
 )
 _ST = "sentence_transformers.SentenceTransformer reads it"
+PEER_READS_IT = _INSTEAD.format(_ST)
 # What is refused: what it is in words, and what reads it. By model_type of config_sentence_transformers.json,
 _OTHER_MODELS = {
     "CrossEncoder": _CROSS_ENCODER,
@@ -49,8 +50,8 @@ _OTHER_MODELS = {
 _OTHER_MODULES = {
     "MLMTransformer": _SPARSE,
     "SpladePooling": _SPARSE,
-    "Router": ("a router, which has a model of its own for queries and for documents", _INSTEAD.format(_ST)),
-    "Asym": ("a router, which has a model of its own for queries and for documents", _INSTEAD.format(_ST)),
+    "Router": ("a router, which has a model of its own for queries and for documents", PEER_READS_IT),
+    "Asym": ("a router, which has a model of its own for queries and for documents", PEER_READS_IT),
     "StaticEmbedding": ("a table of word vectors without attention, whose mean is the vector of a text", _ST),
     "WordEmbeddings": ("a table of word vectors without attention", _ST),
     "BoW": ("a bag of words without attention", _ST),
@@ -110,7 +111,7 @@ def read(folder: Path) -> SentenceConfig:
     if others:
         raise CheckpointError(
             f"{folder / 'modules.json'} has modules that TextEncoder does not compute: {', '.join(map(printable, others))}; "
-            + _INSTEAD.format(_ST)
+            + PEER_READS_IT
         )
     if modules.max_tokens is not None:
         length, file = modules.max_tokens, place / "sentence_bert_config.json"

@@ -1,0 +1,119 @@
+"""The configuration of a RotaryModel. Letters: M model width, F feed-forward width, H query heads, G key heads, D head width, V vocabulary."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from uwaga._base.options import POSITIVE, SWITCH, OptionValidator, check, one_of
+from uwaga.models.checkpoints.config_json import IDS, OPTIONAL_COUNT, PROBABILITY, SIZE
+
+DECODERS = ("llama", "mistral", "qwen2", "qwen3")
+MODEL_TYPES = (*DECODERS, "modernbert")
+ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu")
+
+_KINDS = {
+    "model_type": one_of(*MODEL_TYPES),
+    "vocab_size": SIZE,
+    "d_model": SIZE,
+    "num_layers": SIZE,
+    "num_heads": SIZE,
+    "num_kv_heads": SIZE,
+    "d_k": SIZE,
+    "d_ff": SIZE,
+    "max_position_embeddings": SIZE,
+    "activation": one_of(*ACTIVATIONS),
+    "norm_eps": POSITIVE,
+    "norm_bias": SWITCH,
+    "qkv_bias": SWITCH,
+    "output_bias": SWITCH,
+    "feed_forward_bias": SWITCH,
+    "embedding_dropout": PROBABILITY,
+    "attention_dropout": PROBABILITY,
+    "activation_dropout": PROBABILITY,
+    "tie_word_embeddings": SWITCH,
+    "has_lm_head": SWITCH,
+    "eos_token_ids": IDS,
+    "pad_token_id": OPTIONAL_COUNT,
+    "windows": OptionValidator(
+        "a tuple of sizes or None", lambda x: isinstance(x, tuple) and all(w is None or SIZE.accepts(w) for w in x)
+    ),
+    "rotary_bases": OptionValidator(
+        "a tuple of numbers above 1",
+        lambda x: isinstance(x, tuple) and all(POSITIVE.accepts(base) and base > 1 for base in x),
+    ),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RotaryConfig:
+    """The configuration of a RotaryModel; the defaults are of a small Llama.
+
+    Raises:
+        ValueError: a setting of a wrong type or range, or settings that contradict each other.
+    """
+
+    model_type: str = "llama"  # modernbert is an encoder, with layer norms; the others are decoders, with RMS norms
+    vocab_size: int = 32000  # V
+    d_model: int = 256  # M
+    num_layers: int = 2
+    num_heads: int = 4  # H
+    num_kv_heads: int = 4  # G
+    d_k: int = 64  # D
+    d_ff: int = 1024  # F
+    max_position_embeddings: int = 2048  # the greatest number of tokens of a row
+    activation: str = "silu"  # of the gate of the feed-forward layers
+    norm_eps: float = 1e-6
+    norm_bias: bool = False  # of layer norms
+    qkv_bias: bool = False
+    output_bias: bool = False
+    feed_forward_bias: bool = False
+    # For each layer: in a decoder, the last tokens that are seen, the token itself included; in an encoder, the tokens on each side; None: all.
+    windows: tuple[int | None, ...] = (None, None)
+    rotary_bases: tuple[float, ...] = (10000.0, 10000.0)  # for each layer
+    embedding_dropout: float = 0.0
+    attention_dropout: float = 0.0
+    activation_dropout: float = 0.0
+    tie_word_embeddings: bool = False  # logits by the token embedding; False: by lm_head, which has its own weight
+    has_lm_head: bool = True  # False: the model has no logits, as an encoder
+    eos_token_ids: tuple[int, ...] = ()  # ids of the end-of-sequence tokens
+    pad_token_id: int | None = None  # the id of the padding token
+    kept: Mapping[str, object] = field(default_factory=dict, repr=False)  # other keys of config.json, unchanged
+
+    def __post_init__(self) -> None:
+        check("RotaryConfig", self, _KINDS)
+        if self.num_heads % self.num_kv_heads:
+            raise ValueError(
+                f"RotaryConfig: num_heads {self.num_heads} is not a multiple of num_kv_heads {self.num_kv_heads}"
+            )
+        if self.d_k % 2:
+            raise ValueError(f"RotaryConfig: d_k must be even, not {self.d_k}")
+        for name in ("windows", "rotary_bases"):
+            if len(getattr(self, name)) != self.num_layers:
+                raise ValueError(
+                    f"RotaryConfig: {name} must have one for each of {self.num_layers} layers, not {getattr(self, name)}"
+                )
+        if self.has_lm_head and not self.is_causal:
+            raise ValueError(f"RotaryConfig: a {self.model_type} model has no lm_head")
+        if self.tie_word_embeddings and self.is_causal and not self.has_lm_head:
+            raise ValueError(
+                "RotaryConfig: tie_word_embeddings needs has_lm_head: a model without logits has nothing to tie"
+            )
+
+    @property
+    def is_causal(self) -> bool:
+        """Whether it is a decoder, whose tokens see those before them."""
+        return self.model_type in DECODERS
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """What it computes besides its hidden states."""
+        return ("logits",) if self.has_lm_head else ()
+
+    @property
+    def output_vocab_size(self) -> int:
+        """The number of ids that it can output."""
+        return self.vocab_size
+
+    @property
+    def max_tokens(self) -> int:
+        """The greatest number of tokens of a row."""
+        return self.max_position_embeddings

@@ -1,0 +1,184 @@
+"""Pre-norm stacks with rotary positions and gated feed-forward layers: ModernBERT, Llama, Mistral, Qwen2, Qwen3.
+
+Letters: B batch, Q tokens, M model width, N packed tokens, V vocabulary.
+"""
+
+from collections.abc import Collection
+from functools import partial
+from typing import NamedTuple
+
+from torch import Tensor, nn
+
+from uwaga.models.generation.decoding import Decoding
+from uwaga.models.layer_stack import StackOutput, run_layers
+from uwaga.models.rotary.config import RotaryConfig
+from uwaga.models.tokenizers import token_ids
+from uwaga.nn import EncoderLayer, KeyValueCache, LayerSpec, RotaryPositions
+from uwaga.nn.operand import map_values
+from uwaga.nn.plain_modules import apply_dropout
+from uwaga.ops.linear.api import linear_map
+from uwaga.ops.masks import Causal, Mask, Window
+from uwaga.ops.ragged import Operand, Ragged
+
+_NAME = "RotaryModel"
+
+
+class RotaryOutput(NamedTuple):
+    """The outputs of a RotaryModel: Ragged where the ids are."""
+
+    last_hidden_state: Operand  # (B, Q, M), after the final norm
+    logits: Operand | None = None  # (B, Q, V), of the next token; None: no head, or not requested
+    hidden_states: tuple[Operand, ...] | None = None  # of the embeddings and of every layer, before the final norm
+
+
+class RotaryModel(nn.Module):
+    """A pre-norm stack with rotary positions (Su et al., "RoFormer", 2021) and gated feed-forward layers, by config: the encoder ModernBERT
+    (Warner et al., "Smarter, Better, Faster, Longer", 2024), whose layers see all tokens or a window on both sides; the decoders Llama
+    (Touvron et al. 2023), Mistral (Jiang et al. 2023), Qwen2 and Qwen3 (Yang et al. 2024, 2025), with fewer key heads than query heads.
+
+    Submodules: token_embedding (V, M), embedding_norm (of ModernBERT, else None), layers, norm, and lm_head, None where
+    config.tie_word_embeddings or not config.has_lm_head.
+
+    >>> import torch, uwaga
+    >>> config = RotaryConfig(vocab_size=20, d_model=8, num_heads=2, num_kv_heads=1, d_k=4, d_ff=16, max_position_embeddings=10)
+    >>> model = RotaryModel(config).eval()
+    >>> texts = uwaga.Ragged.from_list([torch.tensor([3, 4, 5]), torch.tensor([6])])
+    >>> model(texts).logits.values.shape
+    torch.Size([4, 20])
+    """
+
+    def __init__(self, config: RotaryConfig) -> None:
+        super().__init__()
+        self.config, self.is_decoder_only = config, config.is_causal
+        self.token_embedding = nn.Embedding(config.vocab_size, config.d_model)
+        spec = _layer(config)
+        self.embedding_norm = None if config.is_causal else spec.new_norm()
+        self.dropout = nn.Dropout(config.embedding_dropout)
+        self.layers = nn.ModuleList(EncoderLayer(spec) for _ in range(config.num_layers))
+        if self.embedding_norm is not None:
+            self.layers[0].attention_norm = nn.Identity()  # its input is normed already
+        self.norm = spec.new_norm()
+        has_own_head = config.has_lm_head and not config.tie_word_embeddings
+        self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=False) if has_own_head else None
+        self._rotary = {
+            base: RotaryPositions(config.d_k, base=base, layout="halves") for base in set(config.rotary_bases)
+        }
+
+    def forward(
+        self,
+        ids: Operand,
+        *,
+        lengths: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        cache: KeyValueCache | None = None,
+        outputs: Collection[str] | None = None,
+        output_hidden_states: bool = False,
+    ) -> RotaryOutput:
+        """The hidden states, and the logits of the next token.
+
+        Args:
+            ids: token ids (B, Q), or Ragged with values (N,): texts one after another, without padding.
+            lengths: (B,) the number of tokens of each row of padded ids. Padding comes after them; no token attends to it.
+            attention_mask: (B, Q) bool, True is a token; an alternative to lengths. Positions are counted from the start of
+                the row, as in transformers.
+            cache: of a decoder, keys and values of the tokens before these, made by `new_cache`; those of `ids` are appended. Rows
+                may have different lengths, without padding.
+            outputs: which of config.outputs to compute; None: all of them, (): only the hidden states.
+            output_hidden_states: also return the hidden states of the embeddings and of every layer.
+
+        Raises:
+            ShapeError, ValueError: ids of a wrong shape, dtype or range; more tokens than config.max_tokens; padding together
+                with a cache; a cache of an encoder; outputs that are not in config.outputs.
+        """
+        wanted = self.config.outputs if outputs is None else outputs
+        if absent := sorted(set(wanted) - set(self.config.outputs)):
+            raise ValueError(f"{_NAME}: the model has no output {', '.join(absent)}")
+        token_ids.check_ids(_NAME, "ids", ids, self.config.vocab_size)
+        token_ids.check_length(_NAME, ids, self.config.max_tokens)
+        if cache is not None:
+            self._check_cache(cache, is_padded=not (lengths is None and attention_mask is None))
+        padding = token_ids.padding_mask(_NAME, ids, lengths, attention_mask)
+        encoded = self._encode(ids, padding, cache, output_hidden_states)
+        logits = partial(self.logits, batch_invariant=cache is None)
+        return RotaryOutput(
+            last_hidden_state=encoded.last,
+            logits=map_values(logits, encoded.last) if "logits" in wanted else None,
+            hidden_states=encoded.states,
+        )
+
+    def _check_cache(self, cache: KeyValueCache, *, is_padded: bool) -> None:
+        if not self.config.is_causal:
+            raise ValueError(f"{_NAME}: a {self.config.model_type} model is an encoder, and has no cache")
+        if is_padded:
+            raise ValueError(
+                f"{_NAME}: a cache does not support padding: give Ragged ids instead of lengths or attention_mask"
+            )
+        if len(cache) != len(self.layers):
+            raise ValueError(f"{_NAME}: the cache has {len(cache)} layers, the model {len(self.layers)}")
+
+    def _encode(
+        self, ids: Operand, padding: Mask | Tensor | None, cache: KeyValueCache | None, states: bool
+    ) -> StackOutput:
+        x = map_values(self.token_embedding, ids)
+        x = x if self.embedding_norm is None else map_values(self.embedding_norm, x)
+        x = map_values(partial(apply_dropout, self.dropout), x)
+        start = 0 if cache is None else cache.start
+        rotations = {base: rotary(x, start) for base, rotary in self._rotary.items()}
+
+        def call(layer: nn.Module, n: int, x: Operand) -> Operand:
+            own = self._mask(n)
+            mask = own if padding is None else padding if own is None else own & padding
+            rotary = rotations[self.config.rotary_bases[n]]
+            return layer(x, mask=mask, rotary=rotary, cache=None if cache is None else cache[n])
+
+        return run_layers(self.layers, self.norm, x, call, states=states)
+
+    def _mask(self, layer: int) -> Mask | None:
+        window = self.config.windows[layer]
+        if not self.config.is_causal:
+            return None if window is None else Window(window, window)
+        return Causal() if window is None else Window(window - 1, 0)
+
+    def logits(self, hidden: Tensor, *, batch_invariant: bool = True) -> Tensor:
+        """(..., V) from hidden states (..., M); batch_invariant as in `uwaga.nn.FeedForward`. Raises ValueError: the model has no
+        head."""
+        if not self.config.has_lm_head:
+            raise ValueError(f"{_NAME}: this model has no head for logits")
+        weight_VM = self.token_embedding.weight if self.lm_head is None else self.lm_head.weight
+        return linear_map(hidden, weight_VM, batch_invariant=batch_invariant)
+
+    def new_cache(self, *, capacity: int = 0) -> KeyValueCache:
+        """An empty cache for this model; capacity: tokens per row to allocate in advance."""
+        return KeyValueCache(len(self.layers), capacity=capacity)
+
+    def decoding(self, prompts: Ragged, new_tokens: int) -> Decoding:
+        """For `uwaga.models.generate`: the state before the first new token of each prompt; prompts: ids (N,)."""
+        cache = self.new_cache(capacity=prompts.max_length + new_tokens)
+        return Decoding(
+            first=prompts,
+            cache=cache,
+            states=lambda ids: self(ids, cache=cache, outputs=()).last_hidden_state,
+            logits=partial(self.logits, batch_invariant=False),
+        )
+
+
+def _layer(config: RotaryConfig) -> LayerSpec:
+    return LayerSpec(
+        d_model=config.d_model,
+        num_heads=config.num_heads,
+        num_kv_heads=config.num_kv_heads,
+        d_k=config.d_k,
+        d_ff=config.d_ff,
+        norm="pre",
+        norm_type="rms" if config.is_causal else "layer",
+        norm_eps=config.norm_eps,
+        norm_bias=config.norm_bias,
+        activation=config.activation,
+        gated=True,
+        qkv_bias=config.qkv_bias,
+        output_bias=config.output_bias,
+        feed_forward_bias=config.feed_forward_bias,
+        qk_norm=config.model_type == "qwen3",
+        attention_dropout=config.attention_dropout,
+        activation_dropout=config.activation_dropout,
+    )

@@ -1,0 +1,157 @@
+"""Checkpoints of the encoder ModernBERT: the keys of config.json and the names of weights, as in transformers."""
+
+from collections.abc import Mapping, Set
+from typing import Any
+
+from uwaga._base.errors import CheckpointError
+from uwaga._base.options import POSITIVE, SWITCH
+from uwaga._base.terminal import printable
+from uwaga.models.checkpoints import config_json
+from uwaga.models.checkpoints.config_json import (
+    ACTIVATION,
+    GLOBAL,
+    LOCAL,
+    OPTIONAL_COUNT,
+    PROBABILITY,
+    SIZE,
+    Key,
+    read_activation,
+    read_layer_types,
+    read_rotary_base,
+    write_activation,
+)
+from uwaga.models.checkpoints.tables import Family, Table, WeightMapping, pair, stacked
+from uwaga.models.rotary.config import RotaryConfig
+from uwaga.models.rotary.model import RotaryModel
+
+_KEYS = {
+    "vocab_size": Key("vocab_size", SIZE, 50368),
+    "hidden_size": Key("d_model", SIZE, 768),
+    "intermediate_size": Key("d_ff", SIZE, 1152),
+    "num_hidden_layers": Key("num_layers", SIZE, 22),
+    "num_attention_heads": Key("num_heads", SIZE, 12),
+    "hidden_activation": Key("activation", ACTIVATION, "gelu"),
+    "max_position_embeddings": Key("max_position_embeddings", SIZE, 8192),
+    "norm_eps": Key("norm_eps", POSITIVE, 1e-5),
+    "norm_bias": Key("norm_bias", SWITCH, False),
+    "attention_bias": Key("qkv_bias", SWITCH, False),
+    "mlp_bias": Key("feed_forward_bias", SWITCH, False),
+    "embedding_dropout": Key("embedding_dropout", PROBABILITY, 0.0),
+    "mlp_dropout": Key("activation_dropout", PROBABILITY, 0.0),
+    "tie_word_embeddings": Key("tie_word_embeddings", SWITCH, True),
+    "pad_token_id": Key("pad_token_id", OPTIONAL_COUNT, 50283),
+}
+# Keys that change what is computed, and their only supported values.
+_ONLY: dict[str, tuple[object, ...]] = {
+    "attention_dropout": (0.0,),  # of the output of attention too, in training
+    "is_encoder_decoder": (False,),
+    "quantization_config": (None,),
+}
+# Keys that `read_layers` reads; a saved file has those of today.
+_LAYERS = {
+    "global_attn_every_n_layers", "global_rope_theta", "layer_types", "local_attention", "local_rope_theta", "rope_parameters",
+    "rope_scaling", "sliding_window",
+}  # fmt: skip
+# Its initialisation and heads, and settings of the checkpoint's own code.
+_HARMLESS = {
+    "classifier_activation", "classifier_bias", "classifier_dropout", "classifier_pooling", "cls_token_id", "decoder_bias",
+    "deterministic_flash_attn", "initializer_cutoff_factor", "layer_norm_eps", "position_embedding_type", "reference_compile",
+    "repad_logits_with_grad", "sparse_pred_ignore_index", "sparse_prediction",
+}  # fmt: skip
+_ARCHITECTURES = ("ModernBertModel", "ModernBertForMaskedLM")
+_HEAD = (
+    "head.dense.weight", "head.dense.bias", "head.norm.weight", "head.norm.bias", "decoder.weight", "decoder.bias"
+)  # fmt: skip
+_UNREAD_HEAD = "the masked-LM head, which predicts words; an encoder does not use it"
+
+
+def read_config(config: Mapping[str, Any], where: str, names: Set[str]) -> RotaryConfig:
+    """The configuration from a config.json."""
+    read = config_json.read(config, where, keys=_KEYS, only=_ONLY, harmless=_LAYERS | _HARMLESS)
+    if (config.get("architectures") or list(_ARCHITECTURES[:1])) not in ([name] for name in _ARCHITECTURES):
+        shown = printable(repr(config["architectures"]))
+        raise CheckpointError(f"{where}: architectures is {shown}; supported: {', '.join(_ARCHITECTURES)}")
+    given = read.settings
+    given["activation"] = read_activation(given["activation"])
+    if given["d_model"] % given["num_heads"]:
+        raise CheckpointError(
+            f"{where}: hidden_size {given['d_model']} is not a multiple of {given['num_heads']} heads"
+        )
+    given |= {"output_bias": given["qkv_bias"], "num_kv_heads": given["num_heads"], "has_lm_head": False}
+    given["d_k"] = given["d_model"] // given["num_heads"]
+    every, span = config.get("global_attn_every_n_layers", 3), config.get("local_attention", 128)
+    if not SIZE.accepts(every) or not SIZE.accepts(span) or span < 2:
+        shown = printable(repr((every, span)))
+        raise CheckpointError(
+            f"{where}: global_attn_every_n_layers and local_attention must be whole numbers of at least 1 and 2, not {shown}"
+        )
+    default = [LOCAL if n % every else GLOBAL for n in range(given["num_layers"])]
+    types = read_layer_types(config.get("layer_types"), where, default)
+    bases = {kind: _base(config, where, kind) for kind in sorted(set(types))}
+    given["windows"] = tuple(span // 2 if each == LOCAL else None for each in types)
+    given["rotary_bases"] = tuple(bases[each] for each in types)
+    try:
+        return RotaryConfig(model_type="modernbert", kept=read.kept, **given)
+    except ValueError as error:
+        raise CheckpointError(f"{where}: {error}") from error
+
+
+def _base(config: Mapping[str, Any], where: str, kind: str) -> float:
+    old, default = ("local_rope_theta", 10000.0) if kind == LOCAL else ("global_rope_theta", 160000.0)
+    parameters = config.get("rope_parameters") or {}
+    own = parameters.get(kind) if isinstance(parameters, dict) else parameters
+    return read_rotary_base(where, default, {"rope_theta": config.get(old)}, config.get("rope_scaling"), own)
+
+
+def write_config(config: RotaryConfig) -> dict[str, object]:
+    """config.json as transformers reads it; unknown keys that were read are written unchanged. Raises CheckpointError: transformers
+    has no such model."""
+    kinds = [GLOBAL if window is None else LOCAL for window in config.windows]
+    windows = {window for window in config.windows if window is not None}
+    bases = dict(zip(kinds, config.rotary_bases, strict=True))
+    if len(windows) > 1 or [bases[kind] for kind in kinds] != list(config.rotary_bases):
+        raise CheckpointError("transformers has no modernbert model with these windows and rotary bases")
+    written = {name: value for name, value in config.kept.items() if name not in _LAYERS | {"torch_dtype"}}
+    for name, key in _KEYS.items():
+        written[name] = getattr(config, key.ours)
+    return written | {
+        "model_type": "modernbert",
+        "architectures": list(_ARCHITECTURES[:1]),
+        "hidden_activation": write_activation(config.activation),
+        "layer_types": kinds,
+        "local_attention": 2 * next(iter(windows), 64),
+        "rope_parameters": {kind: {"rope_type": "default", "rope_theta": base} for kind, base in bases.items()},
+    }
+
+
+def _linear(theirs: str, ours: str, *, bias: bool) -> tuple[WeightMapping, ...]:
+    return pair(theirs, ours)[: 1 + bias]
+
+
+def _table(config: RotaryConfig) -> Table:
+    attention = tuple(f"layers.{{n}}.attention.{name}" for name in ("query", "key", "value"))
+    gated = ("layers.{n}.feed_forward.gate", "layers.{n}.feed_forward.up")
+    body = [WeightMapping("embeddings.tok_embeddings.weight", "token_embedding.weight")]
+    for theirs, ours in (("embeddings.norm", "embedding_norm"), ("final_norm", "norm")):
+        body += _linear(theirs, ours, bias=config.norm_bias)
+    for n in range(1, config.num_layers):  # the first layer has none
+        body += _linear(f"layers.{n}.attn_norm", f"layers.{n}.attention_norm", bias=config.norm_bias)
+    body += _linear("layers.{n}.mlp_norm", "layers.{n}.feed_forward_norm", bias=config.norm_bias)
+    for theirs, names, bias in (
+        ("layers.{n}.attn.Wqkv", attention, config.qkv_bias),
+        ("layers.{n}.mlp.Wi", gated, config.feed_forward_bias),
+    ):
+        for part in ("weight", "bias")[: 1 + bias]:
+            parts = [f"{name}.{part}" for name in names]
+            body.append(WeightMapping(f"{theirs}.{part}", *parts, layout=stacked(len(names))))
+    body += _linear("layers.{n}.attn.Wo", "layers.{n}.attention.output", bias=config.output_bias)
+    body += _linear("layers.{n}.mlp.Wo", "layers.{n}.feed_forward.down", bias=config.feed_forward_bias)
+    return Table(
+        body=tuple(body),
+        prefix="model.",
+        counts={"n": config.num_layers},
+        unread=dict.fromkeys(_HEAD, _UNREAD_HEAD),
+    )
+
+
+FAMILY = Family(read_config=read_config, write_config=write_config, table=_table, build=RotaryModel)

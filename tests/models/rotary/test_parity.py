@@ -1,0 +1,316 @@
+"""ModernBERT, Llama, Mistral, Qwen2 and Qwen3 against transformers, on random checkpoints that it saved, and back.
+
+Letters: B batch, Q tokens.
+"""
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tolerance import once
+from torch import Tensor, nn
+
+import uwaga
+from uwaga._base.errors import CheckpointError
+from uwaga.models import RotaryConfig, RotaryModel, generate, load, save
+
+_SIZES = {
+    "vocab_size": 40,
+    "hidden_size": 24,
+    "intermediate_size": 64,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+_GROUPED = _SIZES | {"num_key_value_heads": 2}
+_SPARSE = {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1}
+# Name of the case: class there, and what its config says.
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "modernbert": ("ModernBertModel", _SIZES | {"local_attention": 6}),
+    "modernbert masked": ("ModernBertForMaskedLM", _SIZES | {"local_attention": 6}),
+    "modernbert with biases": (
+        "ModernBertModel",
+        _SIZES | {"local_attention": 4, "attention_bias": True, "mlp_bias": True, "norm_bias": True, "norm_eps": 1e-3},
+    ),
+    "modernbert by layer": (
+        "ModernBertModel",
+        _SIZES
+        | {
+            "local_attention": 2,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+            "hidden_activation": "silu",
+            "rope_parameters": {
+                "full_attention": {"rope_type": "default", "rope_theta": 500.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 70.0},
+            },
+        },
+    ),
+    "llama": ("LlamaForCausalLM", _GROUPED),
+    "llama bare": ("LlamaModel", _SIZES | {"rms_norm_eps": 1e-3}),
+    "llama tied": ("LlamaForCausalLM", _GROUPED | {"tie_word_embeddings": True, "hidden_act": "gelu_new"}),
+    "llama with biases": (
+        "LlamaForCausalLM",
+        _GROUPED | {"attention_bias": True, "mlp_bias": True, "head_dim": 8, "eos_token_id": [2, 3]},
+    ),
+    "llama of another base": (
+        "LlamaForCausalLM",
+        _GROUPED | {"rope_parameters": {"rope_type": "default", "rope_theta": 300.0}},
+    ),
+    "mistral": ("MistralForCausalLM", _GROUPED | {"sliding_window": 4}),
+    "mistral without a window": ("MistralModel", _GROUPED | {"sliding_window": None}),
+    "qwen2": ("Qwen2ForCausalLM", _GROUPED | {"hidden_act": "relu"}),
+    "qwen2 of windows": ("Qwen2ForCausalLM", _GROUPED | _SPARSE),
+    "qwen3": ("Qwen3ForCausalLM", _GROUPED | {"head_dim": 10, "tie_word_embeddings": True}),
+    "qwen3 bare": ("Qwen3Model", _GROUPED | {"head_dim": 6, "attention_bias": True}),
+    "qwen3 of windows": (
+        "Qwen3ForCausalLM",
+        _GROUPED
+        | _SPARSE
+        | {"head_dim": 8, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
+    ),
+}
+DECODERS = [name for name in CASES if "modernbert" not in name]
+WRITERS = [name for name in DECODERS if "bare" not in name and "without" not in name]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Twins:
+    """One model thrice: here, in transformers, and there in float64."""
+
+    folder: Path
+    ours: RotaryModel
+    peer: nn.Module
+    exact: nn.Module
+
+
+@pytest.fixture(scope="session")
+def make_twins(transformers, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Twins]:
+    made: dict[str, Twins] = {}
+
+    def make(case: str) -> Twins:
+        if case not in made:
+            name, settings = CASES[case]
+            folder = tmp_path_factory.mktemp("twins") / "theirs"
+            there = getattr(transformers, name)
+            model = there(there.config_class(**settings))
+            generator = torch.Generator().manual_seed(1)
+            for key, x in model.named_parameters():  # norms about 1, all else about 0
+                centre = 1.0 if "norm" in key and key.endswith("weight") else 0.0
+                with torch.no_grad():
+                    x.copy_(centre + 0.3 * torch.randn(x.shape, generator=generator))
+            model.save_pretrained(folder)
+            exact = there.from_pretrained(folder, dtype=torch.float64).eval()
+            peer = there.from_pretrained(folder).eval()
+            made[case] = Twins(folder=folder, ours=load(folder), peer=peer, exact=exact)
+        return made[case]
+
+    return make
+
+
+@pytest.fixture(params=CASES, ids=lambda name: name.replace(" ", "-"))
+def twins(request: pytest.FixtureRequest, make_twins: Callable) -> Twins:
+    return make_twins(request.param)
+
+
+def draw(*shape: int) -> Tensor:
+    return torch.randint(4, 40, shape, generator=torch.Generator().manual_seed(2))
+
+
+def compare(twins: Twins, ours: Any, ids: Tensor, is_token: Tensor, check: Callable) -> None:
+    """Every state and every logit, where there is a token."""
+    given = {"input_ids": ids, "attention_mask": is_token.long(), "output_hidden_states": True}
+    peer, exact = twins.peer(**given), once(lambda: twins.exact(**given))
+    assert len(ours.hidden_states) == len(peer.hidden_states)
+    for n, value in enumerate((*ours.hidden_states[:-1], ours.last_hidden_state)):
+        check(value[is_token], peer.hidden_states[n][is_token], lambda n=n: exact().hidden_states[n][is_token])
+    if ours.logits is not None and "logits" in peer:
+        check(ours.logits[is_token], peer.logits[is_token], lambda: exact().logits[is_token])
+
+
+@torch.no_grad()
+def test_states_and_logits_are_those_of_transformers(twins: Twins, assert_as_exact: Callable) -> None:
+    ids = draw(4, 17)
+    ours = twins.ours(ids, output_hidden_states=True)
+    compare(twins, ours, ids, torch.ones(4, 17).bool(), assert_as_exact)
+    has_head = twins.ours.config.has_lm_head
+    assert (ours.logits is not None) == has_head == ("ForCausalLM" in type(twins.peer).__name__)
+
+
+@torch.no_grad()
+def test_padded_rows_are_those_of_transformers(twins: Twins, assert_as_exact: Callable) -> None:
+    is_token = torch.arange(17) < torch.tensor([17, 3, 9])[:, None]
+    ids = draw(3, 17)
+    ours = twins.ours(ids, attention_mask=is_token, output_hidden_states=True)
+    compare(twins, ours, ids, is_token, assert_as_exact)
+    by_lengths = twins.ours(ids, lengths=torch.tensor([17, 3, 9]))
+    assert torch.equal(by_lengths.last_hidden_state[is_token], ours.last_hidden_state[is_token])
+
+
+@torch.no_grad()
+def test_packed_rows_are_those_of_transformers_alone(twins: Twins, assert_as_exact: Callable) -> None:
+    rows = [row[:length] for row, length in zip(draw(5, 33), (33, 1, 7, 20, 2), strict=True)]
+    ours = twins.ours(uwaga.Ragged.from_list(rows)).last_hidden_state.values
+
+    def alone(model: nn.Module) -> Tensor:
+        states = [model(input_ids=row[None], output_hidden_states=True).hidden_states[-1][0] for row in rows]
+        return torch.cat(states)
+
+    assert_as_exact(ours, alone(twins.peer), lambda: alone(twins.exact))
+
+
+@pytest.mark.parametrize("case", WRITERS)
+@torch.no_grad()
+def test_greedy_text_is_that_of_transformers(case: str, make_twins: Callable) -> None:
+    twins = make_twins(case)
+    prompts = [row[:length] for row, length in zip(draw(4, 12), (12, 1, 5, 8), strict=True)]
+    ours = generate(twins.ours, [row.tolist() for row in prompts], max_new_tokens=12, eos_token_ids=())
+    for row, written in zip(prompts, ours, strict=True):
+        options = {"do_sample": False, "max_new_tokens": 12, "eos_token_id": None, "pad_token_id": 0}
+        mask = torch.ones(1, len(row), dtype=torch.long)
+        theirs = twins.peer.generate(row[None], attention_mask=mask, **options)[0, len(row) :]
+        assert written == theirs.tolist()
+
+
+@pytest.mark.parametrize("case", DECODERS)
+@torch.no_grad()
+def test_a_cache_gives_the_states_of_the_whole(case: str, make_twins: Callable, assert_as_exact: Callable) -> None:
+    twins = make_twins(case)
+    ids = draw(4, 15)
+    cache = twins.ours.new_cache()
+    steps = [twins.ours(ids[:, a:b], cache=cache, outputs=()).last_hidden_state for a, b in ((0, 6), (6, 7), (7, 15))]
+    states = lambda model: model(input_ids=ids, output_hidden_states=True).hidden_states[-1]  # noqa: E731
+    assert_as_exact(torch.cat(steps, 1), states(twins.peer), lambda: states(twins.exact))
+
+
+def test_what_is_saved_here_loads_there_with_nothing_missing(twins: Twins, tmp_path: Path) -> None:
+    save(twins.ours, tmp_path)
+    kind = type(twins.peer)
+    if twins.ours.config.model_type == "modernbert":
+        from transformers import ModernBertModel as kind
+    back, info = kind.from_pretrained(tmp_path, output_loading_info=True)
+    assert not any(info[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    ids = draw(2, 9)
+    with torch.no_grad():
+        ours = twins.peer(ids, output_hidden_states=True).hidden_states
+        theirs = back.eval()(ids, output_hidden_states=True).hidden_states
+    assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+    again = load(tmp_path)
+    assert dataclasses.replace(again.config, kept={}) == dataclasses.replace(twins.ours.config, kept={})
+
+
+def test_keys_of_transformers_4_mean_what_they_meant(make_twins: Callable, tmp_path: Path) -> None:
+    old = {
+        "modernbert": {"global_attn_every_n_layers": 3, "global_rope_theta": 160000.0, "local_rope_theta": 10000.0},
+        "llama of another base": {"rope_theta": 300.0, "rope_scaling": None},
+    }
+    for case, keys in old.items():
+        twins = make_twins(case)
+        described = json.loads((twins.folder / "config.json").read_text())
+        written = {key: value for key, value in described.items() if key not in ("rope_parameters", "layer_types")}
+        folder = tmp_path / case
+        folder.mkdir()
+        (folder / "config.json").write_text(json.dumps(written | keys))
+        (folder / "model.safetensors").write_bytes((twins.folder / "model.safetensors").read_bytes())
+        assert dataclasses.replace(load(folder).config, kept={}) == dataclasses.replace(twins.ours.config, kept={})
+
+
+@pytest.mark.parametrize(
+    ("case", "settings", "message"),
+    [
+        ("llama", {"rope_parameters": {"rope_type": "llama3", "rope_theta": 1e4}}, "rotary positions of the type 'llama3' are not supported, only 'default'"),
+        ("llama", {"rope_parameters": {"partial_rotary_factor": 0.5}}, "rotary positions of the type 'partial_rotary_factor' are not supported, only 'default'"),
+        ("llama", {"rope_parameters": {"rope_theta": "x"}}, "rope_theta must be a number above 1, not 'x'"),
+        ("llama", {"rope_parameters": [1]}, "rope_parameters must be a JSON object, not [1]"),
+        ("llama", {"architectures": ["LlamaForSequenceClassification"]}, "architectures is ['LlamaForSequenceClassification']; supported: LlamaModel, LlamaForCausalLM"),
+        ("llama", {"head_dim": None, "hidden_size": 25}, "hidden_size 25 is not a multiple of 4 heads"),
+        ("llama", {"num_key_value_heads": 3}, "RotaryConfig: num_heads 4 is not a multiple of num_kv_heads 3"),
+        ("llama", {"head_dim": 5}, "RotaryConfig: d_k must be even, not 5"),
+        ("qwen3", {"is_causal": False}, "is_causal is False; only True is supported"),
+        ("mistral", {"sliding_window": "x"}, "sliding_window and max_window_layers must be whole numbers, not ('x', 0)"),
+        ("qwen2", {"layer_types": ["sliding_attention"] * 3}, "layer_types has sliding_attention, and there is no sliding_window"),
+        ("qwen2", {"layer_types": ["full_attention"]}, "layer_types must be 3 of sliding_attention and full_attention, not ['full_attention']"),
+        ("modernbert", {"local_attention": 1}, "global_attn_every_n_layers and local_attention must be whole numbers of at least 1 and 2, not (3, 1)"),
+        ("modernbert", {"attention_dropout": 0.1}, "attention_dropout is 0.1; only 0.0 is supported"),
+        ("modernbert", {"num_attention_heads": 5}, "hidden_size 24 is not a multiple of 5 heads"),
+        ("modernbert", {"architectures": ["ModernBertForTokenClassification"]}, "architectures is ['ModernBertForTokenClassification']; supported: ModernBertModel, ModernBertForMaskedLM"),
+    ],
+)  # fmt: skip
+def test_settings_that_are_not_computed_are_refused(
+    case: str, settings: dict, message: str, make_twins: Callable, tmp_path: Path
+) -> None:
+    twins = make_twins(case)
+    described = json.loads((twins.folder / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(described | settings))
+    (tmp_path / "model.safetensors").write_bytes((twins.folder / "model.safetensors").read_bytes())
+    with pytest.raises(CheckpointError) as caught:
+        load(tmp_path)
+    assert str(caught.value) == f"{tmp_path / 'config.json'}: {message}"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"windows": (None,)}, "windows must have one for each of 2 layers, not (None,)"),
+        ({"rotary_bases": (1.0, 1.0)}, "rotary_bases must be a tuple of numbers above 1, not (1.0, 1.0)"),
+        ({"model_type": "modernbert"}, "a modernbert model has no lm_head"),
+        ({"tie_word_embeddings": True, "has_lm_head": False}, "tie_word_embeddings needs has_lm_head: a model without logits has nothing to tie"),
+    ],
+)  # fmt: skip
+def test_settings_that_contradict_each_other(settings: dict, message: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        RotaryConfig(**settings)
+    assert str(caught.value) == f"RotaryConfig: {message}"
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"windows": (3, None)},
+        {"rotary_bases": (10.0, 20.0)},
+        {"model_type": "mistral", "windows": (3, None)},
+        {"model_type": "qwen2", "windows": (3, 4), "qkv_bias": True},
+        {"model_type": "modernbert", "has_lm_head": False, "windows": (3, 4)},
+        {"model_type": "modernbert", "has_lm_head": False, "rotary_bases": (10.0, 20.0)},
+    ],
+)
+def test_what_transformers_cannot_express_is_not_saved(settings: dict, tmp_path: Path) -> None:
+    with torch.device("meta"):
+        model = RotaryModel(RotaryConfig(**settings))
+    with pytest.raises(CheckpointError) as caught:
+        save(model, tmp_path)
+    kind = model.config.model_type
+    assert str(caught.value) == f"transformers has no {kind} model with these windows and rotary bases"
+
+
+def test_an_encoder_has_no_cache_and_no_logits(make_twins: Callable) -> None:
+    model = make_twins("modernbert").ours
+    for call, message in (
+        (lambda: model(draw(1, 3), cache=model.new_cache()), "a modernbert model is an encoder, and has no cache"),
+        (lambda: model(draw(1, 3), outputs=["logits"]), "the model has no output logits"),
+        (lambda: model.logits(torch.ones(1, 24)), "this model has no head for logits"),
+        (lambda: model(draw(1, 65)), None),
+    ):
+        with pytest.raises(ValueError) as caught:
+            call()
+        assert message is None or str(caught.value) == f"RotaryModel: {message}"
+    writer = make_twins("llama").ours
+    for call, message in (
+        (
+            lambda: writer(draw(2, 3), cache=writer.new_cache(), lengths=torch.tensor([3, 1])),
+            "a cache does not support padding: give Ragged ids instead of lengths or attention_mask",
+        ),
+        (
+            lambda: writer(draw(2, 3), cache=uwaga.nn.KeyValueCache(1)),
+            "the cache has 1 layers, the model 3",
+        ),
+    ):
+        with pytest.raises(ValueError) as caught:
+            call()
+        assert str(caught.value) == f"RotaryModel: {message}"
