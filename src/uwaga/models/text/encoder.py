@@ -90,6 +90,7 @@ class TextEncoder:
         """
         folder = directories.find(path_or_hub_id, revision)
         config = sentence_config.read(folder)
+        sentence_config.check_family(config.folder)
         model = load_save.load(config.folder, dtype=dtype)
         tokenizer = Tokenizer.load(config.folder, lowercase=config.lowercase)
         if not isinstance(model, BertModel | RotaryModel):
