@@ -1,8 +1,15 @@
-"""The server's application in this process: requests are coroutines, and nothing listens on a port."""
+"""The server's application in this process, where requests are coroutines and nothing listens on a port, and as a process."""
 
 import asyncio
+import http.client
 import json
+import os
+import re
+import signal
+import subprocess
+import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -129,3 +136,61 @@ def serving(encoder: TextEncoder, one_thread: None) -> Iterator[Callable[..., An
         asyncio.run(main())
 
     return run
+
+
+class Running:
+    """A server in a process of its own."""
+
+    def __init__(self, model: Path, *options: str) -> None:
+        command = [sys.executable, "-m", "uwaga.cli", "serve", str(model), "--port", "0", *options]
+        self.process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        self.said = self.process.stdout.readline()
+        match = re.search(r"http://127\.0\.0\.1:(\d+)/v1", self.said)
+        assert match, self.process.communicate()
+        self.port = int(match[1])
+        self.url = match[0]
+
+    def get(self, path: str) -> bytes:
+        return self._answer("GET", path)
+
+    def embed(self, texts: list[str]) -> np.ndarray:
+        data = json.loads(self._answer("POST", "/v1/embeddings", json.dumps({"input": texts})))["data"]
+        return np.float32([each["embedding"] for each in data])
+
+    def _answer(self, method: str, path: str, body: str | None = None) -> bytes:
+        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=HANG)) as connection:
+            connection.request(method, path, body, {"Content-Type": "application/json"} if body else {})
+            response = connection.getresponse()
+            content = response.read()
+        assert response.status == 200, content
+        return content
+
+    def stop(self) -> tuple[int, str]:
+        self.process.send_signal(signal.SIGTERM)
+        return self.ended()
+
+    def ended(self) -> tuple[int, str]:
+        """Its exit code and standard error."""
+        _, errors = self.process.communicate(timeout=HANG)
+        return self.process.returncode, errors
+
+
+@pytest.fixture
+def start(tiny: Path) -> Iterator[Callable[..., Running]]:
+    running: list[Running] = []
+
+    def begin(*options: str) -> Running:
+        running.append(Running(tiny, *options))
+        return running[-1]
+
+    yield begin
+    for each in running:
+        if each.process.poll() is None:
+            each.process.terminate()
+            each.process.communicate(timeout=HANG)

@@ -1,16 +1,11 @@
 """`uwaga serve` as a process: its port, its stop, clients that vanish, and processes that are killed."""
 
-import http.client
 import json
 import os
-import re
 import signal
 import socket
-import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -23,63 +18,6 @@ from uwaga.serve.app import digest_of
 from uwaga.serve.server import listen, read_keys
 
 TEXTS = ["the cat sat on the mat", "a dog", "it ran away.", "the house and the cat"]
-
-
-class Running:
-    """A server in a process of its own."""
-
-    def __init__(self, model: Path, *options: str) -> None:
-        command = [sys.executable, "-m", "uwaga.cli", "serve", str(model), "--port", "0", *options]
-        self.process = subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
-        self.said = self.process.stdout.readline()
-        match = re.search(r"http://127\.0\.0\.1:(\d+)/v1", self.said)
-        assert match, self.process.communicate()
-        self.port = int(match[1])
-
-    def get(self, path: str) -> bytes:
-        return self._answer("GET", path)
-
-    def embed(self, texts: list[str]) -> np.ndarray:
-        data = json.loads(self._answer("POST", "/v1/embeddings", json.dumps({"input": texts})))["data"]
-        return np.float32([each["embedding"] for each in data])
-
-    def _answer(self, method: str, path: str, body: str | None = None) -> bytes:
-        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=HANG)) as connection:
-            connection.request(method, path, body, {"Content-Type": "application/json"} if body else {})
-            response = connection.getresponse()
-            content = response.read()
-        assert response.status == 200, content
-        return content
-
-    def stop(self) -> tuple[int, str]:
-        self.process.send_signal(signal.SIGTERM)
-        return self.ended()
-
-    def ended(self) -> tuple[int, str]:
-        """Its exit code and standard error."""
-        _, errors = self.process.communicate(timeout=HANG)
-        return self.process.returncode, errors
-
-
-@pytest.fixture
-def start(tiny: Path) -> Iterator[Callable[..., Running]]:
-    running: list[Running] = []
-
-    def begin(*options: str) -> Running:
-        running.append(Running(tiny, *options))
-        return running[-1]
-
-    yield begin
-    for each in running:
-        if each.process.poll() is None:
-            each.process.terminate()
-            each.process.communicate(timeout=HANG)
 
 
 @pytest.mark.slow
