@@ -16,7 +16,7 @@ CXX_FILES := $(shell find native -name '*.cc' -o -name '*.h')
 
 .PHONY: run messages test python-test fast stress attacks smoke timing nightly newest lock bench lint format setup interpret native-test \
 	front-test front-types pictures sanitize sanitize-python fuzz fuzz-coverage levels emulate cross-test wheel wheels wheel-test wheel-pythons site \
-	notebooks workflows gpu transformers-suite clean
+	notebooks workflows clients gpu transformers-suite clean
 
 # What `make run` shows: make run TEXT="another text, or a file"
 TEXT ?= The animal did not cross the street because it was too tired, and the street was too wide for it anyway.
@@ -58,9 +58,15 @@ smoke: setup
 timing: wheel
 	UWAGA_WHEELS=$(CURDIR)/dist python -m pytest -q --no-missing -m timing
 
+# Clients of `uwaga serve` as people have them. 300 MB, none of which the package or its other tests need, in a folder of their own.
+CLIENTS := openai==3.57.0 langchain-openai==1.7.4 llama-index-embeddings-openai==0.7.0
+clients: setup
+	test -d build/clients || PIP_CONSTRAINT= python -m pip install --quiet --target build/clients $(CLIENTS)
+	PYTHONPATH=build/clients $(PYTEST) tests/serve/test_clients.py
+
 # Everything that `make test` leaves out, one target after another, to the end, whatever fails; then a table.
 nightly: setup
-	python .ci/nightly.py stress attacks smoke front-types workflows sanitize-python fuzz levels emulate site notebooks interpret timing
+	python .ci/nightly.py stress attacks smoke clients front-types workflows sanitize-python fuzz levels emulate site notebooks interpret timing
 
 # The same tests with the newest of everything that the package's own bounds allow, or that those of NEWEST do, and what is other than
 # in constraints.txt.

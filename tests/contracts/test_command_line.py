@@ -21,6 +21,10 @@ SURFACE = {
     "lesson": {
         "sentence", "--plain", "--all", "--query", "--heads", "--unscaled", "--save", "--worksheet", "--language", "--no-model", "--port", "--no-browser",
     },
+    "serve": {
+        "model", "--host", "--port", "--name", "--keys", "--dtype", "--truncate", "--processes", "--step-tokens", "--max-items", "--max-tokens",
+        "--max-body", "--max-queue", "--timeout",
+    },
     "store": {
         "add": {"database", "files", "--model", "--by", "--dtype", "--text", "--skip-invalid"},
         "ask": {"database", "question", "--top", "--scale", "--where", "--model", "--json"},

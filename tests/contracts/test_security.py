@@ -8,6 +8,8 @@ from uwaga.inspect import editing, edits, run_text
 from uwaga.models.checkpoints import weight_files
 from uwaga.models.tokenizers import loading as tokenizer_file
 from uwaga.ops import engine_profile
+from uwaga.serve import app as serve_app
+from uwaga.serve.requests import Limits
 from uwaga.viewer import runs, text_runner
 from uwaga.viewer.server import app, limits
 
@@ -48,6 +50,15 @@ def test_the_limits_of_the_server_are_those_of_the_code() -> None:
     assert _row("characters and tokens of a text") == [runs.MAX_CHARACTERS, text_runner.MAX_TOKENS, runs.MAX_SECONDS]
     assert _row("tokens of a text from which") == [run_text.MAX_GENERATED_FROM]
     assert _row("seconds without") == [timeouts.idle, timeouts.stalled, timeouts.response]
+
+
+def test_the_limits_of_serve_are_those_of_the_code() -> None:
+    most = Limits()
+    assert _row("bytes of a served request's URL") == [serve_app.MAX_HEADER_BYTES]
+    assert _row("bytes of a served request's body") == [most.body_bytes, most.all_bodies_bytes]
+    assert _row("texts and tokens of a served request") == [most.items, most.tokens]
+    assert _row("requests, texts and tokens in the queue") == [most.queue_requests, most.queue_items, most.queue_tokens]
+    assert _row("seconds until a served request's body") == [most.body_seconds, most.seconds]
 
 
 def test_what_it_points_at_is_there() -> None:

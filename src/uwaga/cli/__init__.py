@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from uwaga.cli import bench, doctor, encode, generate, lesson, store, train, view
+from uwaga.cli import bench, doctor, encode, generate, lesson, serve, store, train, view
 from uwaga.cli.terminal import echo, escape_library_output
 
 # At the end of each verb's help.
@@ -21,6 +21,10 @@ EXAMPLES: Mapping[str, tuple[str, str]] = {
         'uwaga generate "Once more unto" --max-new-tokens 200 --do-sample --temperature 0.8 --seed 1',
     ),
     "lesson": ("uwaga lesson", 'uwaga lesson "the cat sat on the mat" --plain'),
+    "serve": (
+        "uwaga serve minilm",
+        "uwaga serve models/e5 --host 0.0.0.0 --keys keys.txt --processes 4",
+    ),
     "store": (
         "uwaga store add notes.db docs",
         'uwaga store ask notes.db "what decides the order of the rows?"',
@@ -51,7 +55,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,  # plain tracebacks, for bug reports
 )
 for verb in (
-    bench.bench, doctor.doctor, encode.encode, generate.generate, lesson.lesson, train.train, view.view,
+    bench.bench, doctor.doctor, encode.encode, generate.generate, lesson.lesson, serve.serve, train.train, view.view,
 ):  # fmt: skip
     app.command(epilog=_examples(verb.__name__))(verb)
 _store = typer.Typer(

@@ -1,0 +1,127 @@
+"""`uwaga serve`: vectors and ranks of texts over HTTP."""
+
+import os
+import stat
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from uwaga._base.errors import CheckpointError, DataError
+from uwaga.cli.terminal import echo, error_text, fail
+
+if TYPE_CHECKING:
+    from uwaga.models.text.encoder import TextEncoder
+    from uwaga.serve.app import Service
+
+Storage = Literal["float32", "bfloat16"]
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_MEGABYTE = 1 << 20
+
+
+def serve(
+    model: Annotated[str, typer.Argument(help="minilm, a model's directory, or its id on the hub.")],
+    host: Annotated[str, typer.Option(help="The address to listen on; 0.0.0.0 for other machines.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="TCP port; 0: any free one.", min=0, max=65535)] = 8000,
+    name: Annotated[str | None, typer.Option(help="Of the model in requests; else that of its directory.")] = None,
+    keys: Annotated[
+        Path | None, typer.Option(help="A file with a key in each line, one of which clients send.")
+    ] = None,
+    dtype: Annotated[Storage, typer.Option(help="Of weights and arithmetic; vectors are float32.")] = "float32",
+    truncate: Annotated[
+        bool, typer.Option("--truncate", help="Read the beginning of texts longer than the model.")
+    ] = False,
+    processes: Annotated[int, typer.Option(min=1, max=256, help="That share the weights' memory and the cores.")] = 1,
+    step_tokens: Annotated[int, typer.Option(min=1, help="Tokens that the model reads at a time.")] = 2048,
+    max_items: Annotated[int, typer.Option(min=1, help="Texts of a request.")] = 2048,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Tokens of a request.")] = 1 << 18,
+    max_body: Annotated[int, typer.Option(min=1, help="Megabytes of a request.")] = 4,
+    max_queue: Annotated[int, typer.Option(min=1, help="Tokens of all requests that wait.")] = 1 << 20,
+    timeout: Annotated[float, typer.Option(min=0.001, help="Seconds until a request must be answered.")] = 60.0,
+) -> None:
+    """Serve a model's vectors as OpenAI's, Cohere's, Jina's and TEI's interfaces. SIGTERM or Ctrl-C ends it."""
+    if processes > 1 and not hasattr(os, "fork"):
+        fail("serve", "--processes needs a system that can fork; start several servers on several ports")
+    if max_queue < max_tokens:
+        fail("serve", f"--max-queue {max_queue} is less than --max-tokens {max_tokens}: such a request would never fit")
+    with tempfile.TemporaryDirectory(prefix="uwaga-metrics-") as folder:
+        if processes > 1:
+            os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder  # read when prometheus-client is imported
+        try:
+            from uwaga.serve import server
+            from uwaga.serve.requests import Limits
+        except ModuleNotFoundError as error:
+            fail("serve", f"needs {error.name}: pip install 'uwaga[serve]'")
+        limits = Limits(
+            body_bytes=max_body * _MEGABYTE,
+            items=max_items,
+            tokens=max_tokens,
+            queue_tokens=max_queue,
+            all_bodies_bytes=max(Limits().all_bodies_bytes, max_body * _MEGABYTE),
+            seconds=timeout,
+        )
+        try:
+            digests = None if keys is None else server.read_keys(keys)
+            _warn(host, keys)
+            encoder, threads = _load(model, dtype, processes)
+            listening = server.listen(host, port)
+        except (CheckpointError, DataError, ValueError) as error:
+            fail("serve", str(error))
+        except OSError as error:
+            fail("serve", error_text(error))
+
+        shown = name or (Path(model).resolve().name if Path(model).exists() else model)
+        share = max(1, threads // processes)
+
+        def make() -> "Service":
+            return _service(
+                encoder, shown, share, step_tokens=step_tokens, truncate=truncate, limits=limits, keys=digests
+            )
+
+        address = listening.getsockname()
+        place = f"[{address[0]}]" if ":" in address[0] else address[0]
+        echo(f"uwaga serve: {shown} on http://{place}:{address[1]}/v1 (described at http://{place}:{address[1]}/docs)")
+        sys.stdout.flush()
+        try:
+            if processes > 1:
+                server.run_processes(make, listening, processes)
+            else:
+                server.run(make(), listening)
+        except server.ProcessEndedError as error:
+            fail("serve", str(error))
+
+
+def _warn(host: str, keys: Path | None) -> None:
+    """Say what lets in more than may be wanted."""
+    if keys is None and host not in _LOOPBACK:
+        echo(f"uwaga serve: without --keys, everybody who reaches {host} is answered", err=True)
+    if keys is not None and os.name == "posix" and stat.S_IMODE(keys.stat().st_mode) & 0o077:
+        echo(f"uwaga serve: {keys} can be read by other accounts of this machine: chmod 600 {keys}", err=True)
+    if host not in _LOOPBACK:
+        echo("uwaga serve: requests are not encrypted; a proxy in front of it does TLS", err=True)
+
+
+def _load(model: str, dtype: str, processes: int) -> "tuple[TextEncoder, int]":
+    """The model, and the threads that this machine, or OMP_NUM_THREADS, gives to all processes together."""
+    import torch
+
+    from uwaga.models.text.encoder import TextEncoder
+
+    threads = torch.get_num_threads()
+    if processes > 1:
+        torch.set_num_threads(1)  # threads of this process would not be in those that are forked from it
+    return TextEncoder.load(model, dtype=getattr(torch, dtype)), threads
+
+
+def _service(encoder: "TextEncoder", name: str, threads: int, **options: Any) -> "Service":
+    """In the process that serves."""
+    import torch
+
+    from uwaga.serve.app import Service
+    from uwaga.serve.models import EmbeddingModel, SimilarityRanker
+
+    torch.set_num_threads(threads)
+    model = EmbeddingModel(encoder)
+    return Service(model, SimilarityRanker(model), name=name, **options)

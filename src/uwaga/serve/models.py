@@ -1,0 +1,140 @@
+"""What the server computes: vectors of texts, and scores of passages for a query, by a model or by the similarity of vectors.
+
+Letters: R texts, E width of a vector.
+"""
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from uwaga.models.text.encoder import TextEncoder
+from uwaga.models.text.token_text import join_tokens, token_text
+from uwaga.serve.requests import ApiError
+from uwaga.serve.scheduler import Item
+
+# The names that sentence-transformers looks for in encode_query and encode_document.
+_QUERY_PROMPTS = ("query",)
+_PASSAGE_PROMPTS = ("document", "passage", "corpus")
+
+
+class Work(NamedTuple):
+    """Items of one kind, for the scheduler."""
+
+    items: Sequence[Item]
+    tokens: Sequence[int]  # of each item, special ones included
+    kind: Hashable
+
+
+class EmbeddingModel:
+    """A TextEncoder as the server uses it: `work` and `text_of` in threads that read requests, `run` in the model's thread.
+
+    Only `run` calls the encoder itself, which is not safe to call from two threads; the others call its tokenizer, which is.
+    """
+
+    def __init__(self, encoder: TextEncoder) -> None:
+        self._encoder = encoder
+        self.width = encoder.embedding_dim
+        self.has_unit_vectors = encoder.config.normalize
+        self.prompts: Mapping[str, str] = encoder.config.prompts
+
+    @property
+    def max_tokens(self) -> int:
+        """The most tokens of a text, special ones not counted."""
+        return self._encoder.max_tokens
+
+    def work(self, texts: Sequence[str], *, prompt: str | None, truncate: bool, name: str = "input") -> Work:
+        """Texts with the number of their tokens. Raises ApiError, which names the text: it is empty or too long.
+
+        Args:
+            prompt: before every text; None: the model's default.
+            truncate: read the first `max_tokens` tokens of a longer text.
+            name: of the texts in the request, for errors.
+        """
+        prompt = self._encoder.config.prompt if prompt is None else prompt
+        tokenizer, tokens = self._encoder.tokenizer, list[int]()
+        encodings = tokenizer.encode([prompt + text for text in texts], with_offsets=False)
+        for number, (text, encoding) in enumerate(zip(texts, encodings, strict=True)):
+            place = name if len(texts) == 1 else f"{name}[{number}]"
+            if not len(encoding) or not text or text.isspace():
+                raise ApiError(422, f"{place} is empty: it has no tokens", param=name)
+            if len(encoding) > self.max_tokens and not truncate:
+                counts = f"has {len(encoding):,} tokens, and the model takes at most {self.max_tokens:,}"
+                raise ApiError(413, f"{place} {counts}; send truncate: true to embed its beginning", param=name)
+            tokens.append(min(len(encoding), self.max_tokens) + tokenizer.num_special_tokens)
+        return Work(texts, tokens, prompt)
+
+    def text_of(self, ids: Sequence[int], place: str) -> str:
+        """The text of which the model's own tokenizer makes these ids, given with its special tokens or without them.
+
+        Raises ApiError: there is none. So ids of another tokenizer never become the vector of something else.
+        """
+        tokenizer = self._encoder.tokenizer
+        before, behind = tokenizer.prefix_ids, tokenizer.suffix_ids
+        own = list(ids)
+        if before + behind and own[: len(before)] == before and own[len(own) - len(behind) :] == behind:
+            own = own[len(before) : len(own) - len(behind)]
+        if own and max(own) < tokenizer.vocab_size:
+            tokens = [tokenizer.backend.id_to_token(number) or "" for number in own]
+            # By the tokenizer's own decoder; not every file has one.
+            texts = [tokenizer.decode(own, skip_special_tokens=False), join_tokens(token_text(tokens), 0, len(own))]
+            for text, again in zip(texts, tokenizer.encode(texts, with_offsets=False), strict=True):
+                if again.ids == own:
+                    return text
+        raise ApiError(
+            422,
+            f"{place} is not what this model's tokenizer makes of a text: send strings, or ids of its own tokenizer "
+            "(a client that tokenizes for OpenAI's models sends others; LangChain's has check_embedding_ctx_length=False)",
+            param="input",
+        )
+
+    def run(self, texts: Sequence[str], prompt: str) -> np.ndarray:
+        """(R, E) float32, in one pass over all tokens. Only texts for which `work` allowed it are truncated."""
+        return self._encoder.encode(texts, prompt=prompt, overflow="truncate", tokens_per_batch=1 << 40)
+
+    def shortened(self, vectors_RE: np.ndarray, dimensions: int | None) -> np.ndarray:
+        """The first numbers of each vector, to length 1 again where the model's vectors have that."""
+        if dimensions is None:
+            return vectors_RE
+        first = vectors_RE[:, :dimensions]
+        if not self.has_unit_vectors:
+            return first
+        norms = np.sqrt(np.square(first.astype(np.float64)).sum(1, keepdims=True))
+        return (first / np.maximum(norms, np.finfo(np.float64).tiny)).astype(np.float32)
+
+
+class Ranker(Protocol):
+    """Scores passages for a query."""
+
+    def works(self, query: str, passages: Sequence[str], *, truncate: bool) -> list[Work]:
+        """What must be computed. Raises ApiError."""
+        ...
+
+    def scores(self, rows: Sequence[np.ndarray], *, raw: bool) -> list[float]:
+        """For each passage a number, from the rows of each work; higher is better. raw: before any sigmoid."""
+        ...
+
+
+class SimilarityRanker:
+    """Ranks by the cosine of the vectors of query and passage: what an embedding model can say. Prompts for queries and documents are
+    those that sentence-transformers would put before them, where the model has them."""
+
+    def __init__(self, model: EmbeddingModel) -> None:
+        self._model = model
+        self._query, self._passage = (
+            next((model.prompts[name] for name in names if name in model.prompts), None)
+            for names in (_QUERY_PROMPTS, _PASSAGE_PROMPTS)
+        )
+
+    def works(self, query: str, passages: Sequence[str], *, truncate: bool) -> list[Work]:
+        return [
+            self._model.work([query], prompt=self._query, truncate=truncate, name="query"),
+            self._model.work(passages, prompt=self._passage, truncate=truncate, name="documents"),
+        ]
+
+    def scores(self, rows: Sequence[np.ndarray], *, raw: bool) -> list[float]:
+        query, passages = (each.astype(np.float64) for each in rows)
+        # A row is summed by itself, so that its score does not depend on the other passages, as that of a matrix product might.
+        dots = (passages * query).sum(1)
+        norms = np.sqrt(np.square(passages).sum(1)) * np.sqrt(np.square(query).sum())
+        return (dots / np.maximum(norms, np.finfo(np.float64).tiny)).tolist()

@@ -1,0 +1,161 @@
+"""Serving an application until SIGTERM or Ctrl-C, by one process or by several that share the memory of the weights."""
+
+import asyncio
+import multiprocessing
+import os
+import signal
+import socket
+from collections.abc import Callable, Sequence
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any, cast
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from uwaga._base import untrusted
+from uwaga._base.errors import DataError
+from uwaga.serve.app import Service, application, digest_of
+from uwaga.serve.metrics import ended_process
+from uwaga.viewer.server.limits import ConnectionTimeouts, IdleConnectionReaper, max_connections
+
+_BACKLOG = 1024  # connections that are not accepted yet
+_KEEP_ALIVE = 75  # seconds that a connection may wait for its next request, as nginx has it
+_TIMEOUTS = ConnectionTimeouts(idle=_KEEP_ALIVE)
+_KEYS_BYTES = 1 << 20
+_MIN_KEY = 16  # characters; of letters and digits these are 95 bits
+
+
+class ProcessEndedError(Exception):
+    """A process of a server ended by an error of its own."""
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket. Raises DataError: there is no such address, or its port is taken."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        # The protocol is named, since asyncio disables Nagle's algorithm only for sockets that say they are TCP.
+        listening = socket.socket(family, kind, protocol or socket.IPPROTO_TCP)
+    except OSError as error:
+        raise DataError(f"host {host!r}: {error.strerror or error}") from error
+    try:
+        if os.name == "posix":  # otherwise a port stays taken for a minute after its last connection
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+        listening.listen(_BACKLOG)
+    except OSError as error:
+        listening.close()
+        raise DataError(f"port {port} of {host} is not available: {error.strerror or error}") from error
+    return listening
+
+
+def read_keys(path: Path) -> frozenset[bytes]:
+    """The digests of the keys of a file: one in each line; empty lines and those that begin with # are none. Raises DataError,
+    OSError."""
+    keys = set()
+    for number, line in enumerate(untrusted.read_file(path, _KEYS_BYTES).split(b"\n"), start=1):
+        key = line.strip()
+        if not key or key.startswith(b"#"):
+            continue
+        if len(key) < _MIN_KEY or not all(0x21 <= byte <= 0x7E for byte in key):
+            raise DataError(
+                f"{path}:{number}: a key has at least {_MIN_KEY} characters, all visible ASCII without spaces"
+            )
+        keys.add(digest_of(key.decode()))
+    if not keys:
+        raise DataError(f"{path} has no key")
+    return frozenset(keys)
+
+
+def run(service: Service, listening: socket.socket) -> None:
+    """Serve until SIGTERM or Ctrl-C; then requests that were accepted are answered, and no further ones are."""
+    # uvicorn's own handlers stop it; it raises the signals again when it has, for these.
+    before = {each: signal.signal(each, lambda *_: None) for each in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        asyncio.run(_run(service, listening))
+    finally:
+        service.close()
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+def run_processes(make: Callable[[], Service], listening: socket.socket, count: int) -> None:
+    """As `run`, by `count` processes that accept from one socket. They are forked, so that what is loaded before is in memory once;
+    this process must not have started threads. One that is killed is replaced.
+
+    Raises ProcessEndedError: one ended by an error, after which all are stopped.
+    """
+    context = multiprocessing.get_context("fork")
+    waited = {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD}
+
+    def child() -> None:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, waited)
+        run(make(), listening)
+
+    def start() -> BaseProcess:
+        process = context.Process(target=child, name="uwaga-serve")
+        process.start()
+        return process
+
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, waited)
+    # Where the action is the default one, some systems drop the signal even if it is waited for.
+    handler = signal.signal(signal.SIGCHLD, lambda *_: None)
+    processes = [start() for _ in range(count)]
+    try:
+        while signal.sigwait(waited) == signal.SIGCHLD:
+            for at, each in enumerate(processes):
+                if each.is_alive():
+                    continue
+                ended_process(cast("int", each.pid))
+                if each.exitcode is not None and each.exitcode >= 0:
+                    raise ProcessEndedError(
+                        f"a process of the server ended with code {each.exitcode}; its messages say why"
+                    )
+                processes[at] = start()
+    finally:
+        _stop(processes)
+        signal.signal(signal.SIGCHLD, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _stop(processes: Sequence[BaseProcess]) -> None:
+    for each in processes:
+        each.terminate()  # SIGTERM
+    for each in processes:
+        each.join()
+
+
+async def _run(service: Service, listening: socket.socket) -> None:
+    reaper = IdleConnectionReaper(_TIMEOUTS, max_connections())
+
+    def accept(**options: Any) -> H11Protocol:
+        """The protocol of a new connection."""
+        reaper.make_room(server.server_state.connections)
+        connection = H11Protocol(**options)
+        reaper.record_accepted(connection)
+        return connection
+
+    server = uvicorn.Server(
+        uvicorn.Config(
+            application(service, reaper),
+            # h11 limits the size of headers; httptools, where it is installed, does not.
+            http=cast("type[asyncio.Protocol]", accept),
+            backlog=_BACKLOG,
+            loop="asyncio",
+            lifespan="off",
+            ws="none",
+            log_config=None,  # does not change the program's logging configuration
+            log_level="error",  # each malformed request is a warning, and anybody can send them
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            timeout_keep_alive=_KEEP_ALIVE,
+        )
+    )
+    serving = asyncio.ensure_future(server.serve(sockets=[listening]))
+    while not serving.done():  # also while it stops, so that a client that reads nothing does not keep it
+        await asyncio.wait({serving}, timeout=0.1)
+        reaper.reap(server.server_state.connections)
+    await serving

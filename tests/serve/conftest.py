@@ -1,0 +1,196 @@
+"""The server's application in this process, where requests are coroutines and nothing listens on a port, and as a process."""
+
+import asyncio
+import http.client
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from waiting import HANG
+
+from uwaga import TextEncoder
+from uwaga.serve.app import Service, application
+from uwaga.serve.models import EmbeddingModel, SimilarityRanker
+
+
+class Answer(NamedTuple):
+    """A response."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+class Client:
+    """Sends requests to an ASGI application in this process."""
+
+    def __init__(self, service: Service) -> None:
+        self.service, self._app = service, application(service)
+
+    async def get(self, path: str, *, method: str = "GET", **headers: str) -> Answer:
+        return await self.send(method, path, [], headers)
+
+    async def post(self, path: str, body: object, *, gone: asyncio.Event | None = None, **headers: str) -> Answer:
+        """body: bytes, or what becomes JSON. gone: once it is set, the client has disconnected."""
+        content = body if isinstance(body, bytes) else json.dumps(body).encode()
+        return await self.send("POST", path, [content], {"Content_Type": "application/json"} | headers, gone)
+
+    async def send(
+        self,
+        method: str,
+        path: str,
+        parts: Sequence[bytes],
+        headers: dict[str, str],
+        gone: asyncio.Event | None = None,
+    ) -> Answer:
+        """parts: of the body, as they arrive."""
+        left, gone = list(parts), gone or asyncio.Event()
+        sent: list[dict[str, Any]] = []
+
+        async def receive() -> dict[str, Any]:
+            if left:
+                part = left.pop(0)
+                return {"type": "http.request", "body": part, "more_body": bool(left)}
+            await gone.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: dict[str, Any]) -> None:
+            sent.append(message)
+
+        lines = [(name.lower().replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+        scope = {
+            "type": "http", "method": method, "path": path, "raw_path": path.encode(), "query_string": b"", "headers": lines,
+            "client": ("127.0.0.1", 1),
+        }  # fmt: skip
+        await self._app(scope, receive, send)
+        if not sent:
+            return Answer(0, {}, b"")
+        names = {name.decode().lower(): value.decode() for name, value in sent[0]["headers"]}
+        return Answer(sent[0]["status"], names, b"".join(each.get("body", b"") for each in sent[1:]))
+
+
+class HeldModel:
+    """A model that computes a step only when it is told to."""
+
+    def __init__(self, run: Callable[[Any, Any], np.ndarray]) -> None:
+        self._run = run
+        self.begun: asyncio.Queue[list[str]] = asyncio.Queue()  # the items of each step
+        self._loop = asyncio.get_running_loop()
+        self._go: asyncio.Queue[None] = asyncio.Queue()
+
+    def __call__(self, items: Sequence[str], kind: Any) -> np.ndarray:
+        self._loop.call_soon_threadsafe(self.begun.put_nowait, list(items))
+        asyncio.run_coroutine_threadsafe(self._go.get(), self._loop).result(HANG)
+        return self._run(items, kind)
+
+    def go(self, steps: int = 1) -> None:
+        for _ in range(steps):
+            self._go.put_nowait(None)
+
+
+@pytest.fixture(scope="session")
+def tiny(write_model: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a model of 12 positions."""
+    return write_model(tmp_path_factory.mktemp("served") / "tiny")
+
+
+@pytest.fixture
+def encoder(tiny: Path) -> TextEncoder:
+    return TextEncoder.load(tiny)
+
+
+@pytest.fixture
+def serving(encoder: TextEncoder, one_thread: None) -> Iterator[Callable[..., Any]]:
+    """Run a coroutine function with a client of a server of the tiny model; settings are those of Service. hold=True: its model is a
+    HeldModel, the second argument."""
+
+    def run(test: Callable[..., Awaitable[None]], *, hold: bool = False, **settings: Any) -> None:
+        async def main() -> None:
+            model = EmbeddingModel(encoder)
+            held = HeldModel(model.run) if hold else None
+            options = settings | ({"run": held} if hold else {})
+            service = Service(model, SimilarityRanker(model), name="tiny", **options)
+            try:
+                async with asyncio.timeout(HANG):
+                    await test(*([Client(service), held] if hold else [Client(service)]))
+            finally:
+                if held is not None:
+                    held.go(1000)
+                await asyncio.get_running_loop().run_in_executor(None, service.close)
+            assert service.scheduler.held == (0, 0, 0)
+            assert service.body_bytes == 0
+
+        asyncio.run(main())
+
+    return run
+
+
+class Running:
+    """A server in a process of its own."""
+
+    def __init__(self, model: Path, *options: str) -> None:
+        command = [sys.executable, "-m", "uwaga.cli", "serve", str(model), "--port", "0", *options]
+        self.process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        self.said = self.process.stdout.readline()
+        match = re.search(r"http://127\.0\.0\.1:(\d+)/v1", self.said)
+        assert match, self.process.communicate()
+        self.port = int(match[1])
+        self.url = match[0]
+
+    def get(self, path: str) -> bytes:
+        return self._answer("GET", path)
+
+    def embed(self, texts: list[str]) -> np.ndarray:
+        data = json.loads(self._answer("POST", "/v1/embeddings", json.dumps({"input": texts})))["data"]
+        return np.float32([each["embedding"] for each in data])
+
+    def _answer(self, method: str, path: str, body: str | None = None) -> bytes:
+        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=HANG)) as connection:
+            connection.request(method, path, body, {"Content-Type": "application/json"} if body else {})
+            response = connection.getresponse()
+            content = response.read()
+        assert response.status == 200, content
+        return content
+
+    def stop(self) -> tuple[int, str]:
+        self.process.send_signal(signal.SIGTERM)
+        return self.ended()
+
+    def ended(self) -> tuple[int, str]:
+        """Its exit code and standard error."""
+        _, errors = self.process.communicate(timeout=HANG)
+        return self.process.returncode, errors
+
+
+@pytest.fixture
+def start(tiny: Path) -> Iterator[Callable[..., Running]]:
+    running: list[Running] = []
+
+    def begin(*options: str) -> Running:
+        running.append(Running(tiny, *options))
+        return running[-1]
+
+    yield begin
+    for each in running:
+        if each.process.poll() is None:
+            each.process.terminate()
+            each.process.communicate(timeout=HANG)

@@ -1,0 +1,88 @@
+"""What a server says of itself: health, metrics, its models, the OpenAPI description and its page."""
+
+import re
+from html.parser import HTMLParser
+
+from uwaga.serve.app import application
+from uwaga.serve.requests import Limits
+
+
+def test_health_and_models(serving) -> None:
+    async def test(client) -> None:
+        health = await client.get("/health")
+        queue = {"requests": 0, "items": 0, "tokens": 0}
+        assert (health.status, health.json) == (200, {"status": "ok", "model": "tiny", "queue": queue})
+        assert [each["id"] for each in (await client.get("/v1/models")).json["data"]] == ["tiny"]
+        assert health.headers["x-content-type-options"] == "nosniff"
+
+    serving(test)
+
+
+def test_metrics_count_what_happened(serving) -> None:
+    async def test(client) -> None:
+        await client.post("/v1/embeddings", {"input": ["a cat", "a dog"]})
+        await client.post("/v1/embeddings", b"no JSON")
+        await client.get("/" + "x" * 100)
+        answer = await client.get("/metrics")
+        assert answer.headers["content-type"].startswith("text/plain")
+        values = dict(line.rsplit(" ", 1) for line in answer.body.decode().splitlines() if line[0] != "#")
+        assert values['uwaga_requests_total{path="/v1/embeddings",status="200"}'] == "1.0"
+        assert values['uwaga_requests_total{path="/v1/embeddings",status="422"}'] == "1.0"
+        assert values['uwaga_requests_total{path="other",status="404"}'] == "1.0"
+        assert values['uwaga_request_seconds_count{path="/v1/embeddings"}'] == "2.0"
+        assert values["uwaga_step_tokens_sum"] == "8.0"
+        assert values["uwaga_queue_tokens"] == "0.0"
+        assert values["uwaga_disconnects_total"] == "0.0"
+
+    serving(test)
+
+
+def test_the_description_has_every_path_and_every_key_that_is_read(serving) -> None:
+    async def test(client) -> None:
+        described = (await client.get("/openapi.json")).json
+        endpoints = application(client.service)._endpoints
+        assert {path: method.lower() for path, (method, _) in endpoints.items()} == {
+            path: method for path, methods in described["paths"].items() for method in methods
+        }
+
+        def schema(path: str) -> dict:
+            return described["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
+
+        # Of each key a value that is wrong, so that the server says that it knows it.
+        for path, own in [
+            ("/v1/embeddings", schema("/v1/embeddings")),
+            *[("/v1/rerank", each) for each in schema("/v1/rerank")["oneOf"]],
+        ]:
+            right = {"input": "a", "query": "a", "documents": ["a"], "texts": ["a"]}
+            for key in own["properties"]:
+                body = {name: right[name] for name in own["required"]} | {key: {"wrong": 1}}
+                answer = await client.post(path, body)
+                assert answer.status == 422
+                assert re.search(rf"\b{key} must be ", answer.body.decode()), (path, key)
+
+    serving(test, limits=Limits(items=7))
+
+
+def test_the_page_needs_nothing_from_elsewhere_and_runs_nothing(serving) -> None:
+    class Page(HTMLParser):
+        def __init__(self) -> None:
+            super().__init__()
+            self.tags: set[str] = set()
+            self.attributes: set[str] = set()
+
+        def handle_starttag(self, tag, attributes) -> None:
+            self.tags.add(tag)
+            self.attributes |= {name for name, _ in attributes}
+
+    async def test(client) -> None:
+        client.service.name = "<script>alert(1)</script>"
+        client = type(client)(client.service)
+        answer = await client.get("/docs")
+        page = Page()
+        page.feed(answer.body.decode())
+        assert page.tags <= {"html", "meta", "title", "style", "h1", "h2", "p", "code", "pre", "details", "summary"}
+        assert page.attributes == {"lang", "charset"}
+        assert "default-src 'none'" in answer.headers["content-security-policy"]
+        assert "/v1/embeddings" in answer.body.decode()
+
+    serving(test)

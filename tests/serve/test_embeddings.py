@@ -1,0 +1,191 @@
+"""/v1/embeddings: the forms of its input and output, and the bits of its vectors."""
+
+import asyncio
+import base64
+import json
+import random
+
+import numpy as np
+import pytest
+from conftest import WORDS
+
+TEXTS = ["the cat sat on the mat", "a dog", "it ran away, unbelievable.", "the house and the cat and the dog", "Cat"]
+
+
+def vectors(answer) -> np.ndarray:
+    assert answer.status == 200, answer.body
+    data = answer.json["data"]
+    assert [each["index"] for each in data] == list(range(len(data)))
+    numbers = [each["embedding"] for each in data]
+    decoded = [np.frombuffer(base64.b64decode(n), "<f4") if isinstance(n, str) else np.float32(n) for n in numbers]
+    return np.stack(decoded)
+
+
+@pytest.mark.parametrize("encoding", ["float", "base64"])
+def test_vectors_are_byte_for_byte_those_of_encode(serving, encoder, encoding) -> None:
+    async def test(client) -> None:
+        answer = await client.post("/v1/embeddings", {"input": TEXTS, "model": "tiny", "encoding_format": encoding})
+        assert vectors(answer).tobytes() == encoder.encode(TEXTS).tobytes()
+        tokens = int(encoder.report.tokens.sum())
+        assert answer.json["usage"] == {"prompt_tokens": tokens, "total_tokens": tokens}
+        assert (answer.json["object"], answer.json["model"]) == ("list", "tiny")
+        assert answer.headers["content-length"] == str(len(answer.body))
+
+    serving(test)
+
+
+def test_a_single_text_and_a_model_that_is_not_named(serving, encoder) -> None:
+    async def test(client) -> None:
+        answer = await client.post("/v1/embeddings", {"input": TEXTS[0], "user": "someone"})
+        assert vectors(answer).tobytes() == encoder.encode(TEXTS[:1]).tobytes()
+
+    serving(test)
+
+
+def test_token_ids_give_the_vectors_of_their_text_with_special_tokens_or_without(serving, encoder) -> None:
+    ids = encoder.tokenizer.with_special_tokens(TEXTS)
+
+    async def test(client) -> None:
+        expected = encoder.encode(TEXTS).tobytes()
+        whole = await client.post("/v1/embeddings", {"input": ids})
+        bare = await client.post("/v1/embeddings", {"input": [each[1:-1] for each in ids]})
+        one = await client.post("/v1/embeddings", {"input": ids[0]})
+        assert vectors(whole).tobytes() == vectors(bare).tobytes() == expected
+        assert vectors(one).tobytes() == encoder.encode(TEXTS[:1]).tobytes()
+
+    serving(test)
+
+
+@pytest.mark.parametrize(
+    "ids", [[[5, 6], [10**9]], [[5, 6], [2, 3]], [[5, 6], [20, 5]]], ids=["unknown", "empty", "no text"]
+)
+def test_token_ids_of_another_tokenizer_are_refused(serving, ids) -> None:
+    """A piece at the beginning ("##believ the") is what no text gives."""
+
+    async def test(client) -> None:
+        answer = await client.post("/v1/embeddings", {"input": ids})
+        assert answer.status == 422
+        assert answer.json["error"]["message"] == (
+            "input[1] is not what this model's tokenizer makes of a text: send strings, or ids of its own tokenizer "
+            "(a client that tokenizes for OpenAI's models sends others; LangChain's has check_embedding_ctx_length=False)"
+        )
+
+    serving(test)
+
+
+def test_dimensions_are_the_first_numbers(serving, encoder) -> None:
+    async def test(client) -> None:
+        answer = await client.post("/v1/embeddings", {"input": TEXTS, "dimensions": 3})
+        assert vectors(answer).tobytes() == np.ascontiguousarray(encoder.encode(TEXTS)[:, :3]).tobytes()
+        client.service.model.has_unit_vectors = True
+        answer = await client.post("/v1/embeddings", {"input": TEXTS, "dimensions": 3})
+        first = encoder.encode(TEXTS)[:, :3]
+        expected = first / np.linalg.norm(first, axis=1, keepdims=True)
+        np.testing.assert_allclose(vectors(answer), expected, rtol=2e-7)
+
+    serving(test)
+
+
+def test_long_texts_are_refused_or_truncated(serving, encoder) -> None:
+    long = "the cat sat on the mat and then it ran away from the house"
+
+    async def test(client) -> None:
+        refused = await client.post("/v1/embeddings", {"input": ["a", long]})
+        assert refused.status == 413
+        assert refused.json["error"] == {
+            "message": "input[1] has 14 tokens, and the model takes at most 10; send truncate: true to embed its beginning",
+            "type": "invalid_request_error",
+            "param": "input",
+            "code": None,
+        }
+        answer = await client.post("/v1/embeddings", {"input": ["a", long], "truncate": True})
+        assert vectors(answer).tobytes() == encoder.encode(["a", long], overflow="truncate").tobytes()
+        assert answer.json["usage"]["total_tokens"] == 3 + 12
+
+    serving(test)
+
+
+def test_a_prompt_is_put_before_the_texts(serving, encoder) -> None:
+    async def test(client) -> None:
+        client.service.model.prompts = {"query": "the dog and "}
+        answer = await client.post("/v1/embeddings", {"input": "a cat", "prompt_name": "query"})
+        assert vectors(answer).tobytes() == encoder.encode(["a cat"], prompt="the dog and ").tobytes()
+        refused = await client.post("/v1/embeddings", {"input": "a cat", "prompt_name": "passage"})
+        assert refused.json["error"]["message"] == "prompt_name is 'passage', and the model's prompts are: query"
+
+    serving(test)
+
+
+def test_a_long_response_is_sent_in_pieces(serving, encoder) -> None:
+    async def test(client) -> None:
+        many = TEXTS * 100
+        answer = await client.post("/v1/embeddings", {"input": many})
+        assert "content-length" not in answer.headers
+        assert vectors(answer).tobytes() == encoder.encode(many).tobytes()
+
+    serving(test)
+
+
+def test_whoever_else_asks_a_text_has_the_same_bits(serving, encoder) -> None:
+    """40 clients at once with 1 to 9 texts each, in steps that mix them."""
+    rng = random.Random(3)
+    words = [word for word in WORDS if word[0] not in "#.,"]
+    asked = [[" ".join(rng.choices(words, k=rng.randint(1, 10))) for _ in range(rng.randint(1, 9))] for _ in range(40)]
+
+    async def test(client) -> None:
+        answers = await asyncio.gather(*(client.post("/v1/embeddings", {"input": each}) for each in asked))
+        for texts, answer in zip(asked, answers, strict=True):
+            alone = np.concatenate([encoder.encode([text]) for text in texts])
+            assert vectors(answer).tobytes() == alone.tobytes()
+
+    serving(test, step_tokens=50)
+
+
+def test_what_waits_is_packed_as_soon_as_the_model_is_free(serving, encoder) -> None:
+    async def test(client, held) -> None:
+        first = asyncio.ensure_future(client.post("/v1/embeddings", {"input": "a dog"}))
+        assert await held.begun.get() == ["a dog"]
+        others = [asyncio.ensure_future(client.post("/v1/embeddings", {"input": text})) for text in TEXTS]
+        while client.service.scheduler.held.requests < 6:
+            await asyncio.sleep(0)
+        held.go()
+        assert sorted(await held.begun.get()) == sorted(TEXTS)
+        held.go()
+        answers = await asyncio.gather(first, *others)
+        assert held.begun.empty()
+        assert vectors(answers[0]).tobytes() == encoder.encode(["a dog"]).tobytes()
+        for text, answer in zip(TEXTS, answers[1:], strict=True):
+            assert vectors(answer).tobytes() == encoder.encode([text]).tobytes()
+
+    serving(test, hold=True)
+
+
+def test_a_client_that_leaves_is_not_computed_for(serving) -> None:
+    async def test(client, held) -> None:
+        gone = asyncio.Event()
+        first = asyncio.ensure_future(client.post("/v1/embeddings", {"input": "a dog"}))
+        await held.begun.get()
+        second = asyncio.ensure_future(client.post("/v1/embeddings", {"input": ["the cat"] * 50}, gone=gone))
+        third = asyncio.ensure_future(client.post("/v1/embeddings", {"input": "a house"}))
+        while client.service.scheduler.held.requests < 3:
+            await asyncio.sleep(0)
+        gone.set()
+        assert (await second).status == 0
+        assert client.service.scheduler.held.requests == 2
+        held.go()
+        assert await held.begun.get() == ["a house"]
+        held.go()
+        assert [(await each).status for each in (first, third)] == [200, 200]
+        assert "uwaga_disconnects_total 1.0" in (await client.get("/metrics")).body.decode()
+
+    serving(test, hold=True)
+
+
+def test_numbers_in_json_lose_no_bit() -> None:
+    from uwaga.serve.app import _embeddings_json
+
+    rng = np.random.default_rng(0)
+    numbers = rng.integers(0, 1 << 32, 20000, np.uint64).astype(np.uint32).view(np.float32)
+    numbers = numbers[np.isfinite(numbers)][None]
+    (data,) = json.loads(b"".join(_embeddings_json(numbers, is_base64=False, name="m", tokens=1)))["data"]
+    assert np.float32(data["embedding"]).tobytes() == numbers.tobytes()

@@ -1,0 +1,118 @@
+"""/v1/rerank and its other paths: scores, forms and errors."""
+
+import numpy as np
+import pytest
+
+QUERY, PASSAGES = "the cat", ["a dog ran away", "the cat sat on the mat", "the house", "the cat"]
+
+
+def cosines(encoder) -> list[float]:
+    query, *passages = (encoder.encode([text])[0].astype(np.float64) for text in [QUERY, *PASSAGES])
+    norm = np.linalg.norm
+    return [float(query @ passage / norm(query) / norm(passage)) for passage in passages]
+
+
+@pytest.mark.parametrize("path", ["/v1/rerank", "/v2/rerank"])
+def test_cohere_and_jina(serving, encoder, path) -> None:
+    expected = cosines(encoder)
+    order = sorted(range(4), key=lambda index: -expected[index])
+
+    async def test(client) -> None:
+        asked = {"model": "tiny", "query": QUERY, "documents": PASSAGES}
+        answer = (await client.post(path, asked)).json
+        assert [each["index"] for each in answer["results"]] == order
+        assert all(each.keys() == {"index", "relevance_score"} for each in answer["results"])
+        scores = [each["relevance_score"] for each in answer["results"]]
+        np.testing.assert_allclose(scores, [expected[index] for index in order], rtol=1e-12)
+        assert answer["usage"]["total_tokens"] == 4 + 6 + 8 + 4 + 4
+        objects = [{"text": text} for text in PASSAGES]
+        top = (await client.post(path, asked | {"documents": objects, "top_n": 2, "return_documents": True})).json
+        assert [each["document"]["text"] for each in top["results"]] == [PASSAGES[index] for index in order[:2]]
+        assert [each["relevance_score"] for each in top["results"]] == scores[:2]
+
+    serving(test)
+
+
+def test_tei(serving, encoder) -> None:
+    expected = cosines(encoder)
+
+    async def test(client) -> None:
+        answer = (await client.post("/rerank", {"query": QUERY, "texts": PASSAGES, "return_text": True})).json
+        assert [each["index"] for each in answer] == sorted(range(4), key=lambda index: -expected[index])
+        assert all(each["text"] == PASSAGES[each["index"]] for each in answer)
+        bare = (await client.post("/rerank", {"query": QUERY, "texts": PASSAGES, "raw_scores": True})).json
+        assert [each["score"] for each in bare] == [each["score"] for each in answer]
+
+    serving(test)
+
+
+def test_a_score_does_not_depend_on_the_other_passages(serving) -> None:
+    async def test(client) -> None:
+        together = (await client.post("/rerank", {"query": QUERY, "texts": PASSAGES})).json
+        for each in together:
+            (alone,) = (await client.post("/rerank", {"query": QUERY, "texts": [PASSAGES[each["index"]]]})).json
+            assert alone["score"] == each["score"]
+
+    serving(test)
+
+
+def test_of_equal_scores_the_first_passage_comes_first(serving) -> None:
+    async def test(client) -> None:
+        answer = (await client.post("/v1/rerank", {"query": "a", "documents": ["the cat", "the cat", "the cat"]})).json
+        assert [each["index"] for each in answer["results"]] == [0, 1, 2]
+
+    serving(test)
+
+
+def test_prompts_of_queries_and_passages_are_put_before_them(serving, encoder) -> None:
+    from uwaga.serve.models import SimilarityRanker
+
+    async def test(client) -> None:
+        client.service.model.prompts = {"query": "dog ", "document": "house "}
+        client.service.ranker = SimilarityRanker(client.service.model)
+        prompted = (await client.post("/rerank", {"query": "cat", "texts": ["mat", "it"]})).json
+        client.service.model.prompts = {}
+        client.service.ranker = SimilarityRanker(client.service.model)
+        written = (await client.post("/rerank", {"query": "dog cat", "texts": ["house mat", "house it"]})).json
+        assert prompted == written
+
+    serving(test)
+
+
+# Bodies, their status, and the message of their error.
+WRONG = [
+    ({"documents": ["a"]}, 422, "the request has no query"),
+    ({"query": "a"}, 422, "the request has no documents"),
+    ({"query": "a", "documents": []}, 422, "documents must be a list of strings, not empty, not []"),
+    ({"query": "a", "documents": ["a", 5]}, 422, "documents[1] must be a string or an object with a text, not 5"),
+    (
+        {"query": "a", "documents": [{"title": "a"}]},
+        422,
+        "documents[0] must be a string or an object with a text, not {'title': 'a'}",
+    ),
+    ({"query": " ", "documents": ["a"]}, 422, "query is empty: it has no tokens"),
+    ({"query": "a", "documents": ["a", ""]}, 422, "documents[1] is empty: it has no tokens"),
+    ({"query": "a", "documents": ["a"], "top_n": 0}, 422, "top_n must be a whole number from 1 to 2147483648, not 0"),
+    (
+        {"query": "a", "documents": ["a"], "max_chunks_per_doc": 3},
+        422,
+        "the request has keys that are not known here: max_chunks_per_doc",
+    ),
+    (
+        {"query": "a", "documents": ["the cat sat on the mat and then it ran away"]},
+        413,
+        "documents has 11 tokens, and the model takes at most 10; send truncate: true to embed its beginning",
+    ),
+]
+
+
+@pytest.mark.parametrize(("body", "status", "message"), WRONG)
+def test_errors_are_in_the_form_of_the_interface(serving, body, status, message) -> None:
+    async def test(client) -> None:
+        answer = await client.post("/v1/rerank", body)
+        assert (answer.status, answer.json) == (status, {"message": message, "detail": message})
+        answer = await client.post("/rerank", body)
+        assert (answer.status, answer.json["error"]) == (status, message)
+        assert answer.json["error_type"] == {422: "Validation", 413: "Tokenizer"}[status]
+
+    serving(test)

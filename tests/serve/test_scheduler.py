@@ -1,0 +1,139 @@
+"""The queue's order, what it holds, and the thread that empties it."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from waiting import HANG
+
+from uwaga.serve.scheduler import FairQueue, Job, ModelError, QueueFullError, QueueSize, Scheduler
+
+NO_LIMIT = QueueSize(1000, 1000, 10**6)
+
+
+def job(name: str, *tokens: int, kind: str = "") -> Job:
+    return Job([f"{name}{n}" for n in range(len(tokens))], tokens, kind, None)
+
+
+def take(queue: FairQueue, most: int) -> list[str]:
+    return [item for part in queue.take(most) for item in part.job.items[part.start : part.stop]]
+
+
+def queue_of(*jobs: Job) -> FairQueue:
+    queue = FairQueue()
+    for each in jobs:
+        queue.add(each)
+    return queue
+
+
+def test_a_step_has_what_fits_and_one_item_at_least() -> None:
+    queue = queue_of(job("a", 3, 3, 3), job("long", 100), job("b", 4))
+    assert take(queue, 9) == ["a0", "b0"]
+    assert take(queue, 9) == ["a1", "a2"]
+    assert take(queue, 9) == ["long0"]
+    assert take(queue, 9) == []
+    assert not queue
+
+
+def test_a_short_request_is_in_the_step_after_it_came_however_many_texts_a_long_one_has() -> None:
+    queue = queue_of(job("long", *[10] * 50))
+    assert take(queue, 20) == ["long0", "long1"]
+    queue.add(job("short", 5))
+    assert take(queue, 20) == ["short0", "long2"]
+
+
+def test_a_long_text_gets_its_turn_before_as_many_tokens_of_others_as_it_has() -> None:
+    queue = queue_of(job("long", 50))
+    served = 0
+    for number in range(100):
+        queue.add(job(f"short{number}.", 10))
+        step = take(queue, 10)
+        if step == ["long0"]:
+            break
+        served += 10
+    assert served == 40  # the fifth text of 10 tokens came later, and has the same finish tag
+
+
+def test_items_of_another_kind_wait_for_a_step_of_their_own_without_losing_their_place() -> None:
+    queue = queue_of(job("a", 2, kind="x"), job("b", 3, kind="y"), job("c", 4, kind="x"))
+    assert take(queue, 100) == ["a0", "c0"]
+    assert take(queue, 100) == ["b0"]
+
+
+def test_a_released_job_is_passed_over() -> None:
+    gone = job("gone", 1, 1)
+    queue = queue_of(gone, job("a", 5))
+    gone.is_held = False
+    assert take(queue, 100) == ["a0"]
+
+
+def length_of(items: Sequence[str], kind: Any) -> np.ndarray:
+    return np.array([[len(item), hash(kind) % 7] for item in items], np.float32)
+
+
+def run(test: Any) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(HANG):
+            await test()
+
+    asyncio.run(bounded())
+
+
+def test_rows_come_back_in_the_order_of_the_items_over_several_steps() -> None:
+    async def test() -> None:
+        steps = []
+        scheduler = Scheduler(length_of, step_tokens=4, limit=NO_LIMIT, on_step=steps.append)
+        jobs = [scheduler.submit(["a" * n for n in range(1, 8)], [2] * 7), scheduler.submit(["bbb"], [9])]
+        results = [await each.result for each in jobs]
+        assert results[0][:, 0].tolist() == [1, 2, 3, 4, 5, 6, 7]
+        assert results[1][:, 0].tolist() == [3]
+        for each in jobs:
+            scheduler.release(each)
+            scheduler.release(each)
+        assert scheduler.held == (0, 0, 0)
+        scheduler.close()
+        assert sum(steps) == 7 * 2 + 9
+
+    run(test)
+
+
+def test_an_error_of_the_model_goes_to_those_of_its_step_and_the_next_one_is_computed() -> None:
+    class PanicError(BaseException):
+        """As those of libraries that are written in Rust."""
+
+    def fail(items: Sequence[str], kind: Any) -> np.ndarray:
+        if kind == "bad":
+            raise PanicError("no memory")
+        return length_of(items, kind)
+
+    async def test() -> None:
+        scheduler = Scheduler(fail, step_tokens=10, limit=NO_LIMIT)
+        bad, good = scheduler.submit(["a", "b"], [1, 1], "bad"), scheduler.submit(["abc"], [1], "good")
+        with pytest.raises(ModelError) as caught:
+            await bad.result
+        assert isinstance(caught.value.__cause__, PanicError)
+        assert (await good.result)[:, 0].tolist() == [3]
+        scheduler.close()
+
+    run(test)
+
+
+@pytest.mark.parametrize("limit", [QueueSize(1, 9, 99), QueueSize(9, 3, 99), QueueSize(9, 9, 12)])
+def test_a_full_queue_takes_nothing_until_something_is_released(limit: QueueSize) -> None:
+    async def test() -> None:
+        scheduler = Scheduler(length_of, step_tokens=10, limit=limit)
+        first = scheduler.submit(["a", "b"], [4, 4])
+        with pytest.raises(QueueFullError):
+            scheduler.submit(["c", "d"], [4, 4])
+        await first.result
+        with pytest.raises(QueueFullError):  # its rows are not sent yet
+            scheduler.submit(["c", "d"], [4, 4])
+        scheduler.release(first)
+        second = scheduler.submit(["c", "d"], [4, 4])
+        await second.result
+        scheduler.release(second)
+        scheduler.close()
+
+    run(test)

@@ -1,0 +1,150 @@
+"""`uwaga serve` as a process: its port, its stop, clients that vanish, and processes that are killed."""
+
+import json
+import os
+import signal
+import socket
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from waiting import HANG, until
+
+from uwaga._base.errors import DataError
+from uwaga.serve.app import digest_of
+from uwaga.serve.server import listen, read_keys
+
+TEXTS = ["the cat sat on the mat", "a dog", "it ran away.", "the house and the cat"]
+
+
+@pytest.mark.slow
+def test_a_server_answers_many_clients_with_the_bits_of_encode_and_ends_at_sigterm(start, encoder) -> None:
+    server = start()
+    assert server.said.startswith("uwaga serve: tiny on http://127.0.0.1:")
+    expected = {text: encoder.encode([text])[0].tobytes() for text in TEXTS}
+    with ThreadPoolExecutor(16) as clients:
+        asked = [[TEXTS[(n + k) % 4] for k in range(1 + n % 5)] for n in range(100)]
+        for texts, vectors in zip(asked, clients.map(server.embed, asked), strict=True):
+            assert [each.tobytes() for each in vectors] == [expected[text] for text in texts]
+    assert server.stop() == (0, "")
+
+
+@pytest.mark.slow
+def test_what_was_accepted_before_sigterm_is_answered(start, encoder) -> None:
+    """The interim response says that the server has read the request's headers; it stops before it has the body."""
+    server = start()
+    body = json.dumps({"input": TEXTS}).encode()
+    head = (
+        f"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+    )
+    with (
+        socket.create_connection(("127.0.0.1", server.port), timeout=HANG) as accepted,
+        accepted.makefile("rb") as reader,
+    ):
+        accepted.sendall(head.encode() + b"Expect: 100-continue\r\n\r\n")
+        assert reader.readline().startswith(b"HTTP/1.1 100 ")
+        server.process.send_signal(signal.SIGTERM)
+        until(lambda: _is_refused(server.port))
+        accepted.sendall(body)
+        answer = reader.read().partition(b"HTTP/1.1 200 OK\r\n")[2]
+    data = json.loads(answer.partition(b"\r\n\r\n")[2])["data"]
+    assert np.float32([each["embedding"] for each in data]).tobytes() == encoder.encode(TEXTS).tobytes()
+    assert server.ended() == (0, "")
+
+
+def _is_refused(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=HANG).close()
+    except ConnectionRefusedError:
+        return True
+    return False
+
+
+@pytest.mark.slow
+def test_clients_that_vanish_leave_nothing_behind(start, encoder) -> None:
+    server = start()
+    body = json.dumps({"input": TEXTS * 50}).encode()
+    head = f"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    for number in range(60):
+        with socket.create_connection(("127.0.0.1", server.port), timeout=HANG) as client:
+            # Within the headers, within the body, or while it is computed.
+            client.sendall((head.encode() + body)[: (20, len(head) + 20, len(head) + len(body))[number % 3]])
+    until(lambda: json.loads(server.get("/health"))["queue"] == {"requests": 0, "items": 0, "tokens": 0})
+    assert server.embed(TEXTS).tobytes() == encoder.encode(TEXTS).tobytes()
+    assert server.stop() == (0, "")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux lists the children of a process in /proc")
+def test_several_processes_share_the_port_and_one_that_is_killed_is_replaced(start, encoder) -> None:
+    server = start("--processes", "2")
+
+    def children() -> set[int]:
+        listed = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text()
+        return set(map(int, listed.split()))
+
+    until(lambda: len(children()) == 2)
+    expected = encoder.encode(TEXTS).tobytes()
+    for _ in range(10):
+        assert server.embed(TEXTS).tobytes() == expected
+    counted = 'uwaga_requests_total{path="/v1/embeddings",status="200"} 10.0'
+    assert counted in server.get("/metrics").decode()  # whichever of the two is asked
+    first = children()
+    killed = min(first)
+    os.kill(killed, signal.SIGKILL)
+    until(lambda: len(children() - {killed}) == 2)
+    for _ in range(10):
+        assert server.embed(TEXTS).tobytes() == expected
+    last = children()
+    assert server.stop() == (0, "")
+    assert not any(Path(f"/proc/{each}").exists() for each in first | last)
+
+
+def test_keys_of_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text("# of the crawler\nkey-of-the-crawler\n\n  key-of-the-page--  \r\n")
+    assert read_keys(path) == {digest_of("key-of-the-crawler"), digest_of("key-of-the-page--")}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("# none\n", "has no key"),
+        ("key-of-the-crawler\nshort\n", ":2: a key has at least 16 characters, all visible ASCII without spaces"),
+        ("key of the crawler\n", ":1: a key has at least 16 characters, all visible ASCII without spaces"),
+    ],
+)
+def test_a_file_without_keys_is_an_error(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "keys"
+    path.write_text(text)
+    with pytest.raises(DataError) as caught:
+        read_keys(path)
+    assert str(caught.value) == f"{path}{'' if message[0] == ':' else ' '}{message}"
+
+
+def test_a_port_that_is_taken_is_an_error() -> None:
+    with listen("127.0.0.1", 0) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(DataError) as caught:
+            listen("127.0.0.1", port)
+    assert str(caught.value) == f"port {port} of 127.0.0.1 is not available: Address already in use"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--max-queue", "10"], "--max-queue 10 is less than --max-tokens 262144: such a request would never fit"),
+        (["--keys", "missing"], "missing: No such file or directory"),
+    ],
+)
+def test_errors_of_the_command(tiny: Path, options: list[str], message: str, monkeypatch: Any, tmp_path: Path) -> None:
+    from typer.testing import CliRunner
+
+    from uwaga.cli import app
+
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, ["serve", str(tiny), *options])
+    assert (result.exit_code, result.stderr) == (1, f"uwaga serve: {message}\n")
