@@ -66,7 +66,7 @@ clients: setup
 
 # Everything that `make test` leaves out, one target after another, to the end, whatever fails; then a table.
 nightly: setup
-	python .ci/nightly.py stress attacks smoke clients front-types workflows sanitize-python fuzz levels emulate site notebooks interpret timing
+	python .ci/nightly.py stress attacks smoke clients front-types workflows sanitize-python fuzz levels emulate cross-test site notebooks interpret timing
 
 # The same tests with the newest of everything that the package's own bounds allow, or that those of NEWEST do, and what is other than
 # in constraints.txt.
@@ -221,8 +221,8 @@ wheels: wheel
 	$(PIP) $(CROSS)
 	python .ci/wheels.py $(PLATFORMS)
 
-# The C++ tests of other platforms on this one: ARM under qemu (Debian: qemu-user), Windows under wine (Debian: wine64).
-cross-test: setup
+# The C++ tests and the fuzzer of other platforms on this one: ARM under qemu (Debian: qemu-user), Windows under wine (Debian: wine64).
+cross-test: setup build/fuzz/recorded
 	$(PIP) $(CROSS)
 	python .ci/cross_test.py
 

@@ -16,9 +16,10 @@ LOGS = Path(__file__).parents[1] / "build" / "nightly"
 SECONDS = 2 * 3600  # of one target: a hang must not cost the others
 _LAST_LINES = 40
 
-# Closing lines: of pytest ("3 failed, 12 passed, 1 skipped in 4.0s"), of ctest and of node's test runner.
+# Closing lines: of pytest ("3 failed, 12 passed, 1 skipped in 4.0s"), of ctest, of the C++ tests alone and of node's test runner.
 _PYTEST = re.compile(r"^(?:=+ )?(\d+ \w+(?:, \d+ \w+)*) in [\d.]+s", re.MULTILINE)
 _CTEST = re.compile(r"(\d+) tests failed out of (\d+)")
+_NATIVE = re.compile(r"^(\d+) passed, (\d+) failed$", re.MULTILINE)
 _NODE = re.compile(r"^\S+ (pass|fail) (\d+)$", re.MULTILINE)
 
 
@@ -55,6 +56,8 @@ def counts(text: str) -> tuple[int, int]:
         failed += sum(of.get(word, 0) for word in ("failed", "error", "errors"))
     for wrong, all_tests in _CTEST.findall(text):
         passed, failed = passed + int(all_tests) - int(wrong), failed + int(wrong)
+    for right, wrong in _NATIVE.findall(text):
+        passed, failed = passed + int(right), failed + int(wrong)
     for word, number in _NODE.findall(text):
         passed, failed = passed + int(number) * (word == "pass"), failed + int(number) * (word == "fail")
     return passed, failed

@@ -2,12 +2,14 @@
 
 The library knows neither Python nor PyTorch, so that a wheel for another platform differs in one file, which Zig's C++ compiler makes
 (PyPI: ziglang; it brings the headers and libraries of every platform). The wheel of x86-64 Linux is that of `make wheel`, by gcc. Each
-is checked: one library of the right format that needs nothing but what its system has, tags, and at most 2 MiB without the models.
+is checked: one library of the right format that needs nothing but what its system has, tags, at most 2 MiB without the models, and
+that pip of that platform chooses and installs it.
 """
 
 import argparse
 import subprocess
 import sys
+import tempfile
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -87,6 +89,40 @@ def check(wheel: Path, platform: Platform) -> str:
     return f"{wheel.name}: {size:,} bytes without the models, library {len(library):,} bytes"
 
 
+def install(wheel: Path, tag: str) -> None:
+    """Lets pip choose among all wheels in dist/ as on that platform. Raises ValueError where it installs another one or none."""
+    with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(wheel) as archive:
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--no-index",
+            "--find-links",
+            str(DIST),
+        ]
+        command += [
+            "--platform",
+            tag,
+            "--python-version",
+            "3.11",
+            "--only-binary=:all:",
+            "--no-deps",
+            "--target",
+            folder,
+            "uwaga",
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise ValueError(f"{wheel.name}: pip does not install it on {tag}: {done.stderr.strip()}")
+        name = LIBRARY + PLATFORMS[tag].suffix
+        installed = Path(folder) / name
+        if not installed.is_file() or installed.read_bytes() != archive.read(name):
+            raise ValueError(f"{wheel.name}: pip installs another wheel on {tag}")
+
+
 def _is_crt(name: str) -> bool:
     return name.lower().startswith("api-ms-win-crt-")
 
@@ -104,8 +140,6 @@ def needed(library: bytes, suffix: str) -> set[str]:
         import pefile
 
         return {entry.dll.decode() for entry in pefile.PE(data=library).DIRECTORY_ENTRY_IMPORT}
-    import tempfile
-
     from macholib.MachO import MachO
 
     with tempfile.NamedTemporaryFile(suffix=suffix) as file:
@@ -135,7 +169,9 @@ def main() -> None:
             wheel = build(tag, platform.target)
         else:
             (wheel,) = DIST.glob(f"*{tag}*.whl")  # by `make wheel`
-        sys.stdout.write(f"{check(wheel, platform)}\n")
+        described = check(wheel, platform)
+        install(wheel, tag)
+        sys.stdout.write(f"{described}; pip installs it\n")
         sys.stdout.flush()
 
 

@@ -10,6 +10,7 @@
 #include <functional>
 #include <initializer_list>
 #include <limits>
+#include <new>
 #include <string>
 
 #include "base/half.h"
@@ -109,12 +110,13 @@ class Array {
 class Floats {
  public:
   explicit Floats(int64_t count) : count_(count) {
-    data_ = static_cast<float*>(aligned_alloc(64, static_cast<size_t>((count + 15) / 16 * 64)));
+    // operator new: Windows has no aligned_alloc
+    data_ = static_cast<float*>(::operator new(static_cast<size_t>((count + 15) / 16 * 64), kAlignment));
     fill(kNan);
   }
   Floats(const Floats&) = delete;
   Floats& operator=(const Floats&) = delete;
-  ~Floats() { free(data_); }
+  ~Floats() { ::operator delete(data_, kAlignment); }
   void fill(float x) {
     for (int64_t n = 0; n < count_; ++n) data_[n] = x;
   }
@@ -122,6 +124,8 @@ class Floats {
   float& operator[](int64_t n) { return data_[n]; }
 
  private:
+  static constexpr std::align_val_t kAlignment{64};
+
   int64_t count_;
   float* data_;
 };

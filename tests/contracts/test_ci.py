@@ -2,6 +2,7 @@
 
 import importlib.util
 import tomllib
+import zipfile
 from pathlib import Path
 from types import ModuleType
 
@@ -26,6 +27,7 @@ CLOSING_LINES = {
     "88% tests passed, 1 tests failed out of 8": (7, 1),
     "# pass 4\n# fail 1": (4, 1),
     "\u2139 pass 4\n\u2139 fail 0": (4, 0),
+    "110 passed, 0 failed\nexecuted 2000 calls\n109 passed, 1 failed\n": (219, 1),
     "nothing ran": (0, 0),
 }
 
@@ -101,3 +103,26 @@ def test_another_version_than_the_locked_one_is_named(
     said = capsys.readouterr().out.splitlines()
     assert said[0].split() == ["package", "locked", "here"]
     assert next(line for line in said if line.startswith("numpy ")).split()[1] == "0.0.1"
+
+
+@pytest.mark.slow
+def test_pip_chooses_the_wheel_of_each_platform(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of wheels that have nothing but the library's name: `make wheels` does it with real ones."""
+    wheels = program(root, "wheels")
+    monkeypatch.setattr(wheels, "DIST", tmp_path)
+    files = {tag: tmp_path / f"uwaga-0.1.0-py3-none-{tag}.whl" for tag in wheels.PLATFORMS}
+    for tag, path in files.items():
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr(wheels.LIBRARY + wheels.PLATFORMS[tag].suffix, tag)
+            archive.writestr("uwaga-0.1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: uwaga\nVersion: 0.1.0\n")
+            archive.writestr(
+                "uwaga-0.1.0.dist-info/WHEEL", f"Wheel-Version: 1.0\nRoot-Is-Purelib: false\nTag: py3-none-{tag}\n"
+            )
+            archive.writestr("uwaga-0.1.0.dist-info/RECORD", "")
+    for tag, path in files.items():
+        wheels.install(path, tag)
+    away = files["win_amd64"].rename(tmp_path.with_suffix(".whl"))
+    with pytest.raises(ValueError, match=r"\.whl: pip does not install it on win_amd64: "):
+        wheels.install(away, "win_amd64")
+    with pytest.raises(ValueError, match=r"\.whl: pip installs another wheel on macosx_11_0_x86_64"):
+        wheels.install(files["macosx_11_0_arm64"], "macosx_11_0_x86_64")

@@ -4,6 +4,10 @@ Everything that uwaga writes or removes goes through here; nothing else in the p
 it). Files are created under new names, so that no link is followed and no file of another program is truncated. Only folders
 with a mark file and files with a temporary name are removed. Only regular files and links to them are replaced: a character device
 or a pipe that a user names, such as /dev/null, is written into, and a socket or a block device refused.
+
+What differs by system. macOS: the disk is told to empty its own cache too (F_FULLFSYNC). Windows: the entries of a folder cannot be
+flushed, so that a crash of the machine may undo a renaming, never half of it; a file that a program has open or mapped is neither replaced
+(PermissionError, after some attempts) nor removed; locks are of msvcrt.
 """
 
 import errno
@@ -12,7 +16,9 @@ import re
 import secrets
 import shutil
 import stat
+import sys
 import tempfile
+import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -24,6 +30,12 @@ _MARK_TEXT = b"This folder was made by uwaga, which removes it when it is done.\
 _TEMPORARY = re.compile(r"\..{1,40}\.uwaga-[0-9a-f]{16}", re.DOTALL)
 # Not available on every system.
 _NOFOLLOW, _NONBLOCK = getattr(os, "O_NOFOLLOW", 0), getattr(os, "O_NONBLOCK", 0)
+_LOCK_SECONDS = 0.1  # between two attempts on Windows, which has no lock to wait for that Ctrl-C interrupts
+_REPLACE_SECONDS = (
+    0.01,
+    0.1,
+    1.0,
+)  # between the attempts on Windows: readers and virus scanners have files open for moments
 _NO_HARD_LINKS = {errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK}
 
 
@@ -37,7 +49,8 @@ class PathConflictError(FileExistsError):
 @contextmanager
 def atomic_replace(path: Path) -> Iterator[IO[bytes]]:
     """Opens a temporary file to write, and renames it to `path` when it is complete and on the disk; a file or link of that name
-    is replaced. The temporary file, whose path is the `name` of what is yielded, is removed where an exception is raised.
+    is replaced. The temporary file, whose path is the `name` of what is yielded, is removed where an exception is raised. Who has a
+    library write to that path closes the file before: on Windows a library may not replace a file that is open.
 
     Where `path` is a character device or a pipe, or a link to one, the complete file is copied into it instead. Raises
     PathConflictError where it is a socket, a block device or anything else that is not replaced, or a pipe that no program reads.
@@ -45,16 +58,16 @@ def atomic_replace(path: Path) -> Iterator[IO[bytes]]:
     if _is_stream(path):
         with (
             tempfile.TemporaryDirectory(prefix="uwaga-") as folder,
-            _temporary_file(Path(folder) / path.name) as (file, temporary),
+            _temporary_file(Path(folder) / path.name) as (file, temporary, _),
         ):
             yield file
             file.close()
             _copy_into(temporary, path)
         return
-    with _temporary_file(path) as (file, temporary):
+    with _temporary_file(path) as (file, temporary, mode):
         yield file
-        _finish(file, temporary)
-        temporary.replace(path)
+        _finish(file, temporary, mode)
+        _replace(temporary, path)
     fsync(path.parent)
 
 
@@ -63,9 +76,9 @@ def atomic_create(path: Path) -> Iterator[IO[bytes]]:
     """As atomic_replace, but for a new path. Raises PathConflictError where it exists, before or after the file was written."""
     if os.path.lexists(path):
         raise PathConflictError(path, "it already exists")
-    with _temporary_file(path) as (file, temporary):
+    with _temporary_file(path) as (file, temporary, mode):
         yield file
-        _finish(file, temporary)
+        _finish(file, temporary, mode)
         rename_noreplace(temporary, path)
     fsync(path.parent)
 
@@ -89,6 +102,12 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 
 def rename_noreplace(path: Path, new: Path) -> None:
     """Renames a file to a new path, atomically. Raises PathConflictError where that exists."""
+    if sys.platform == "win32":  # where a renaming replaces nothing
+        try:
+            path.rename(new)
+        except FileExistsError as error:
+            raise PathConflictError(new, "it already exists") from error
+        return
     try:
         os.link(path, new, follow_symlinks=False)
     except FileExistsError as error:
@@ -132,34 +151,68 @@ def open_append(path: Path, accepts: Callable[[bytes], bool], *, size: int) -> I
 
 
 def fsync(path: Path) -> None:
-    """Flushes the content of a file, or the entries of a folder, to the disk."""
-    opened = os.open(path, os.O_RDONLY)
+    """Flushes the content of a file, or the entries of a folder, to the disk; on Windows of a file alone."""
+    if sys.platform == "win32" and path.is_dir():
+        return  # Python cannot open a folder there
+    # On Windows a file that is only read is not flushed.
+    opened = os.open(path, os.O_RDWR if sys.platform == "win32" else os.O_RDONLY)
     try:
-        os.fsync(opened)
+        fsync_opened(opened)
     finally:
         os.close(opened)
 
 
+def fsync_opened(opened: int) -> None:
+    """Flushes the content of an open file to the disk."""
+    if sys.platform == "darwin":  # where fsync leaves it in the cache of the disk
+        import fcntl
+
+        try:
+            fcntl.fcntl(opened, fcntl.F_FULLFSYNC)
+        except OSError:  # a file system without it
+            pass
+        else:
+            return
+    os.fsync(opened)
+
+
 @contextmanager
 def file_lock(path: Path, *, wait: bool = True) -> Iterator[None]:
-    """Holds an exclusive lock (flock) on a file, which is created where there is none and never written. The system releases it
+    """Holds an exclusive lock (flock; on Windows LockFile) on a file, which is created where there is none and never written. The system releases it
     when the process ends, in whatever way.
 
     Raises:
         BlockingIOError: another process holds it, and `wait` is False.
         PathConflictError: the path is a link or not a regular file.
     """
-    import fcntl  # not on Windows, where the other functions of this module work
-
     while True:
         lock = _opened(path)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            _lock(lock, wait=wait)
             if _is_still(path, lock):  # not removed with its folder by the process that held it
                 yield
                 return
         finally:
             os.close(lock)
+
+
+def _lock(opened: int, *, wait: bool) -> None:
+    """Locks an open file. Raises BlockingIOError where another one holds the lock, also of this process, and `wait` is False."""
+    if sys.platform == "win32":
+        import msvcrt
+
+        while True:
+            try:
+                msvcrt.locking(opened, msvcrt.LK_NBLCK, 1)  # of a byte that need not exist
+            except PermissionError as error:
+                if not wait:
+                    raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN)) from error
+                time.sleep(_LOCK_SECONDS)
+            else:
+                return
+    import fcntl
+
+    fcntl.flock(opened, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
 
 
 def make_folder(path: Path) -> None:
@@ -230,13 +283,15 @@ def contains_only(folder: Path, names: re.Pattern[str]) -> bool:
 def remove_folder(folder: Path, names: re.Pattern[str]) -> bool:
     """Removes the files that match `names` from a folder of uwaga, and the folder if it is empty then.
 
-    Returns whether the folder was removed. Nothing is removed from a folder that is not uwaga's. Raises OSError.
+    Returns whether the folder was removed. Nothing is removed from a folder that is not uwaga's, and on Windows no file that is open.
+    Raises OSError.
     """
     if not is_uwaga_folder(folder):
         return False
     for path in list(folder.iterdir()):
         if path.name != MARK_FILE and _is_one_of(path, names):
-            path.unlink()
+            with _open_files_kept():
+                path.unlink()
     if any(path.name != MARK_FILE for path in folder.iterdir()):
         return False
     (folder / MARK_FILE).unlink(missing_ok=True)  # last: an interrupted removal can be resumed
@@ -254,15 +309,19 @@ def remove_temporary(folder: Path, *names: str) -> None:
 def remove_files(folder: Path, names: Collection[str]) -> None:
     """Removes the regular files of these names from a folder, and their temporary files; they are gone from the disk when this returns.
 
-    Raises PathConflictError where the folder is a link: what it refers to is another one's. Raises OSError."""
+    Raises PathConflictError where the folder is a link: what it refers to is another one's. Raises OSError; on Windows, PermissionError where
+    some of the files are open or mapped, when the others are removed."""
     if not stat.S_ISDIR(folder.lstat().st_mode):
         raise PathConflictError(folder, "it is a link or a file, not a folder")
-    listed = set(names)
+    listed, kept = set(names), list[PermissionError]()
     for path in list(folder.iterdir()):
         if path.name in listed and _is_file(path):
-            path.unlink(missing_ok=True)
+            with _open_files_kept(kept):
+                path.unlink(missing_ok=True)
     remove_temporary(folder, *listed)
     fsync(folder)
+    if kept:
+        raise kept[0]
 
 
 class PrivateFolder:
@@ -272,9 +331,9 @@ class PrivateFolder:
         self._folder = tempfile.TemporaryDirectory(prefix="uwaga-")
 
     def write(self, name: str, content: bytes) -> Path:
-        """Writes a new file with mode 0600, and returns its path. Raises FileExistsError, OSError."""
+        """Writes a new file with mode 0600 (Windows: of the account's own temporary folder), and returns its path. Raises FileExistsError, OSError."""
         path = Path(self._folder.name) / name
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NOFOLLOW, 0o600), "wb") as file:
+        with os.fdopen(_open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             file.write(content)
         return path
 
@@ -316,7 +375,8 @@ def _copy_into(file: Path, path: Path) -> None:
             raise PathConflictError(path, "it is a pipe that no program reads; start the reader first") from error
         raise
     with os.fdopen(opened, "wb") as out, file.open("rb") as whole:
-        os.set_blocking(opened, True)
+        if _NONBLOCK:
+            os.set_blocking(opened, True)
         shutil.copyfileobj(whole, out)
 
 
@@ -326,8 +386,8 @@ def _temporary_path(path: Path) -> Path:
 
 
 @contextmanager
-def _temporary_file(path: Path) -> Iterator[tuple[IO[bytes], Path]]:
-    """Opens a temporary file in the folder of `path`; it is removed where an exception is raised."""
+def _temporary_file(path: Path) -> Iterator[tuple[IO[bytes], Path, int]]:
+    """Opens a temporary file in the folder of `path`, with its path and permissions; it is removed where an exception is raised."""
     temporary = _temporary_path(path)
     try:
         file = temporary.open("xb")
@@ -336,28 +396,64 @@ def _temporary_file(path: Path) -> Iterator[tuple[IO[bytes], Path]]:
         raise
     try:
         with file:
-            yield file, temporary
+            yield file, temporary, stat.S_IMODE(os.fstat(file.fileno()).st_mode)
     except BaseException:
         temporary.unlink(missing_ok=True)  # it may be what filled the disk
         raise
 
 
-def _finish(file: IO[bytes], temporary: Path) -> None:
+def _finish(file: IO[bytes], temporary: Path, mode: int) -> None:
     """Closes the file and flushes it by its path, where a library may have put another file, with permissions of its own."""
-    mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
     file.close()
     if stat.S_IMODE(temporary.lstat().st_mode) != mode:  # safetensors lets the owner alone read what it writes
         temporary.chmod(mode)
     fsync(temporary)
 
 
+def _replace(temporary: Path, path: Path) -> None:
+    """Renames a file to a path, where another one may be. Raises OSError."""
+    for seconds in _REPLACE_SECONDS if sys.platform == "win32" else ():
+        try:
+            temporary.replace(path)
+        except PermissionError:
+            time.sleep(seconds)
+        else:
+            return
+    try:
+        temporary.replace(path)
+    except PermissionError as error:
+        if sys.platform == "win32":
+            why = "cannot be replaced: on Windows no file is while a program has it open or mapped; close it there"
+            raise PermissionError(error.errno, why, str(path)) from error
+        raise
+
+
+@contextmanager
+def _open_files_kept(kept: list[PermissionError] | None = None) -> Iterator[None]:
+    """On Windows a file that is open or mapped is not removed, and no error here; `kept` gets it."""
+    try:
+        yield
+    except PermissionError as error:
+        if sys.platform != "win32":
+            raise
+        if kept is not None:
+            kept.append(error)
+
+
+def _open(path: Path, flags: int, mode: int = 0o666) -> int:
+    """As os.open, but follows no link and waits for no pipe's other end. Raises OSError."""
+    if not _NOFOLLOW and path.is_symlink():  # Windows, where one who may make links is trusted
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+    return os.open(path, flags | _NOFOLLOW | _NONBLOCK, mode)
+
+
 def _opened(path: Path) -> int:
     """Opens a file to read and write, creates it where there is none, and truncates nothing. Raises PathConflictError."""
     try:
-        # O_NONBLOCK: opening a named pipe would wait for its other end.
-        opened = os.open(path, os.O_RDWR | os.O_CREAT | _NOFOLLOW | _NONBLOCK, 0o666)
+        opened = _open(path, os.O_RDWR | os.O_CREAT)
     except OSError as error:
-        if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
+        # EACCES: a folder on Windows
+        if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO) or (error.errno == errno.EACCES and path.is_dir()):
             raise PathConflictError(path, "it is a link or a folder, not a file") from error
         raise
     if not stat.S_ISREG(os.fstat(opened).st_mode):
@@ -376,7 +472,7 @@ def _is_still(path: Path, opened: int) -> bool:
 
 def _is_marked(folder: Path) -> bool:
     try:
-        opened = os.open(folder / MARK_FILE, os.O_RDONLY | _NOFOLLOW | _NONBLOCK)
+        opened = _open(folder / MARK_FILE, os.O_RDONLY)
     except OSError:  # absent, a link or a socket
         return False
     with os.fdopen(opened, "rb") as mark:

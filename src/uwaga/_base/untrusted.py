@@ -103,8 +103,8 @@ def _check_regular(status: os.stat_result, path: Path) -> None:
 def open_regular(path: Path) -> Iterator[BufferedReader]:
     """The bytes of a regular file. Raises OSError."""
     stat_regular(path)  # before it is opened: opening a device may have side effects
-    # O_NONBLOCK: a named pipe may have replaced the file in the meantime, and would block.
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    # O_NONBLOCK: a named pipe may have replaced the file in the meantime, and would block. Windows has neither pipes nor that flag.
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     with os.fdopen(descriptor, "rb") as file:
         _check_regular(os.fstat(descriptor), path)
         yield file

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from uwaga.cli import bench, doctor, encode, generate, lesson, serve, store, train, view
-from uwaga.cli.terminal import echo, escape_library_output
+from uwaga.cli.terminal import echo, escape_library_output, escape_unencodable
 
 # At the end of each verb's help.
 EXAMPLES: Mapping[str, tuple[str, str]] = {
@@ -87,4 +87,5 @@ def _start(
 def main() -> None:
     """The entry point of the console script `uwaga`."""
     escape_library_output()
+    escape_unencodable()
     app()

@@ -3,6 +3,7 @@
 Tables and progress bars are rich's, made of numbers and of text that went through `escape_controls` as well.
 """
 
+import io
 import os
 import re
 import sys
@@ -92,6 +93,13 @@ def escape_library_output() -> None:
 
     sys.excepthook = show_error
     warnings.showwarning = show_warning
+
+
+def escape_unencodable() -> None:
+    """Print what the encoding of standard output lacks as \\uXXXX. On Windows a pipe or a file has the code page of the language, which
+    has no sign for most tokens; a console has all."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 @contextmanager

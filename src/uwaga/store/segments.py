@@ -18,6 +18,8 @@ import os
 import re
 import secrets
 import stat
+import sys
+import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -39,6 +41,7 @@ VERSION = 1  # of the files of a database: catalog and segments
 MOST_IDS = 10**12  # ids are below: a name has 12 digits for one
 _DIGEST = 32
 _THREADS = 2
+_SEEKING = threading.Lock()  # where there is no pwrite
 
 
 class StoreSchema(NamedTuple):
@@ -169,8 +172,17 @@ def write(path: Path, ids: np.ndarray, keys: Tensor, values: Tensor | None) -> E
 def _write_at(file: IO[bytes], offset: int, tensor: Tensor) -> None:
     data = _bytes(tensor)
     while data:
-        written = os.pwrite(file.fileno(), data, offset)
+        written = _pwrite(file.fileno(), data, offset)
         data, offset = data[written:], offset + written
+
+
+def _pwrite(opened: int, data: memoryview, offset: int) -> int:
+    """os.pwrite, which Windows lacks."""
+    if sys.platform != "win32":
+        return os.pwrite(opened, data, offset)
+    with _SEEKING:
+        os.lseek(opened, offset, os.SEEK_SET)
+        return os.write(opened, data)
 
 
 def bound(chunk: Tensor) -> tuple[Tensor, Tensor]:

@@ -119,6 +119,7 @@ def write(out: Path, parts: CheckpointParts) -> Path:
             load_save.save(parts.model, folder)
             parts.save_tokenizers(folder)
             with durable.create_file(folder / OPTIMIZER) as file:
+                file.close()  # on Windows, save_file may not replace a file that is open
                 save_file(dict(parts.optimizer), file.name)
             with durable.create_file(folder / CONFIG) as file:
                 file.write(parts.config.encode())

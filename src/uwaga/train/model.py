@@ -4,6 +4,7 @@ Letters: M model width, F hidden width, H heads, D head width.
 """
 
 import os
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -52,11 +53,24 @@ def _check_memory(settings: Settings) -> None:
     """Raises ConfigError, before anything is allocated: the weights alone are larger than this machine's memory."""
     with torch.device("meta"):
         weights = sum(weight.numel() for weight in empty_model(settings).parameters())
-    needed, there = 4 * weights, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    needed, there = 4 * weights, _memory_bytes()
     if needed > there:
         raise ConfigError(
             f"model: {weights:,} weights take {needed / 1e9:,.1f} GB in float32, and this machine has {there / 1e9:,.1f} GB"
         )
+
+
+def _memory_bytes() -> int:
+    """This machine's memory."""
+    if sys.platform != "win32":
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    import ctypes
+
+    # MEMORYSTATUSEX: its own size and the load in percent, 4 bytes each, the memory in bytes, and six more sizes.
+    status = (ctypes.c_uint64 * 8)(64)
+    if not ctypes.windll.kernel32.GlobalMemoryStatusEx(status):
+        raise ctypes.WinError()
+    return status[1]
 
 
 def empty_model(settings: Settings) -> nn.Module:

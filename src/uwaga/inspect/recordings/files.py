@@ -80,6 +80,7 @@ def save(saved: Saved, path: Path) -> None:
     metadata = {"format": "pt", _KEY: _json(described)}
     _check_header(metadata, writer.tensors)
     with durable.atomic_replace(path) as file:
+        file.close()
         save_file(writer.tensors, file.name, metadata=metadata)
 
 

@@ -124,6 +124,7 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
         durable.atomic_replace(folder / weight_files.SINGLE) as weights,
         durable.atomic_replace(folder / "config.json") as file,
     ):
+        weights.close()
         # transformers rejects a file without this metadata.
         save_file(tensors, weights.name, metadata={"format": "pt"})
         file.write((json.dumps(described, indent=2, sort_keys=True) + "\n").encode())

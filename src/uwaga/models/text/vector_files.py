@@ -18,6 +18,7 @@ import hashlib
 import json
 import os
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -75,6 +76,7 @@ class VectorFile:
         self.skipped_path = path.with_name(path.name + ".skipped.jsonl")
         self.finished: list[Shard] = []
         self._lock = ExitStack()
+        self._is_removed = False
 
     def finished_digest(self) -> str | None:
         """The digest of the documents of a finished file; None where there is no file. Raises VectorsError."""
@@ -167,18 +169,27 @@ class VectorFile:
         """Unlock the folder; without a finished shard it is removed."""
         if not self.finished:
             self._remove()
-        self._lock.close()
+        self._unlock()
 
     def clear(self) -> None:
         """Remove the folder of a finished file, where uwaga made it and no other command is writing."""
         if os.path.lexists(self._folder) and durable.is_uwaga_folder(self._folder):
-            with suppress(BlockingIOError), self._lock:
+            with suppress(BlockingIOError):
                 self._lock.enter_context(durable.file_lock(self._folder / _LOCK, wait=False))
                 self._remove()
+            self._unlock()
 
     def _remove(self) -> None:
         with suppress(OSError):  # a folder that is left does no harm
+            self._is_removed = True
             durable.remove_folder(self._folder, _NAMES)
+
+    def _unlock(self) -> None:
+        self._lock.close()
+        # On Windows the lock is a file that stays until it is closed, and then unless another command has opened it.
+        if self._is_removed and sys.platform == "win32":
+            with suppress(OSError):
+                durable.remove_folder(self._folder, re.compile(re.escape(_LOCK)))
 
     def _first_with_rows(self) -> "pyarrow.Table":
         """Raises VectorsError: every document was left out."""

@@ -5,7 +5,6 @@ Letters: R rows, N tokens.
 
 import hashlib
 import json
-import os
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 
 from uwaga._base import untrusted
-from uwaga._base.durable import create_file, fsync
+from uwaga._base.durable import create_file, fsync, fsync_opened
 from uwaga.models.text.corpus import json_objects
 from uwaga.train.errors import DataError
 
@@ -64,7 +63,7 @@ class TokenWriter:
         for file in (self._tokens, self._offsets):
             if error is None:
                 file.flush()
-                os.fsync(file.fileno())
+                fsync_opened(file.fileno())
             file.close()
         if error is None:
             fsync(self._folder)

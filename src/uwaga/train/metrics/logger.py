@@ -161,7 +161,7 @@ class JsonlWriter:
 
     def sync(self) -> int:
         """Sync the file to the disk; returns its size in bytes."""
-        os.fsync(self._file.fileno())
+        durable.fsync_opened(self._file.fileno())
         return self._file.tell()
 
     def close(self) -> None:

@@ -7,7 +7,6 @@ limits the number, the unsent bytes and the waiting time of all connections toge
 """
 
 import asyncio
-import os
 import time
 from collections.abc import Callable, Collection, Coroutine, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -188,10 +187,10 @@ class IdleConnectionReaper:
 
 def max_connections() -> int:
     """How many connections a server of this process may hold."""
-    if os.name != "posix":
+    try:
+        import resource
+    except ImportError:  # Windows, where sockets are not counted among files
         return MAX_CONNECTIONS
-    import resource
-
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MAX_CONNECTIONS if soft == resource.RLIM_INFINITY else min(MAX_CONNECTIONS, soft // 2)
 
