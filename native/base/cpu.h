@@ -11,6 +11,7 @@ enum : uint32_t {
   kAvx512 = 1u << 1,  // F, BW, DQ, VL
   kAvx512Bf16 = 1u << 2,
   kNeon = 1u << 3,
+  kAmx = 1u << 4,  // tiles and their products of bfloat16
 };
 
 uint32_t cpu_features();  // the flags above, or-ed

@@ -25,6 +25,11 @@ namespace avx512_bf16 {
 extern const Kernels kKernels;
 }
 #endif
+#ifdef UWAGA_HAS_AMX
+namespace amx {
+extern const WideTiles kWideTiles;
+}
+#endif
 #ifdef UWAGA_HAS_NEON
 namespace neon {
 extern const Kernels kKernels;
@@ -32,6 +37,27 @@ extern const Kernels kKernels;
 #endif
 
 namespace {
+
+#ifdef UWAGA_HAS_AMX
+Kernels with_wide_tiles(const char* name, const Kernels& base, const WideTiles& tiles) {
+  Kernels level = base;
+  level.name = name;
+  level.six_rows = &base;
+  level.pair_rows = kMaxTileRows;
+  level.pack_queries_pairs = tiles.pack_queries;
+  level.pack_keys_pairs = tiles.pack_keys;
+  level.pack_values_pairs = tiles.pack_values;
+  level.pack_gradients_pairs = tiles.pack_gradients;
+  level.begin_tiles = tiles.begin;
+  level.end_tiles = tiles.end;
+  level.forward_tile_pairs = tiles.forward_tile;
+  level.forward_tile_in_place_pairs = nullptr;
+  level.weights_tile_pairs = tiles.weights_tile;
+  level.backward_tile_pairs = tiles.backward_tile;
+  return level;
+}
+const Kernels kAmxKernels = with_wide_tiles("amx", avx512_bf16::kKernels, amx::kWideTiles);
+#endif
 
 struct Level {
   const Kernels* kernels;
@@ -48,6 +74,9 @@ const Level kLevels[] = {
 #endif
 #ifdef UWAGA_HAS_AVX512_BF16
     {&avx512_bf16::kKernels, kAvx512 | kAvx512Bf16},
+#endif
+#ifdef UWAGA_HAS_AMX
+    {&kAmxKernels, kAvx512 | kAvx512Bf16 | kAmx},
 #endif
 #ifdef UWAGA_HAS_NEON
     {&neon::kKernels, kNeon},
