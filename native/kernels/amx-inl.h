@@ -8,7 +8,7 @@
 // A product of a row and a column has the same bits in any row and column of a tile, so that tiles may have fewer rows, and a masked
 // key, whose weight is zero, changes no bit of an output.
 
-constexpr int kBlockColumns = kBlockKeys / kLanes;  // tiles across a block of keys
+constexpr int64_t kStripBytes = kStrip * sizeof(float);
 static_assert(kStrip == kBlockKeys && kLanes == kTileRows && kBlockPairs % kTileWords == 0);
 
 inline int tile_words(int width) { return (pairs_of(width) + kTileWords - 1) / kTileWords * kTileWords; }
@@ -74,29 +74,30 @@ inline void pack_values_tile(float* out, const Rows& rows, int count, int depth,
 
 template <int V>
 inline __attribute__((always_inline)) void add_column(const float* b) {
-  load_tile<5 + V % 2>(b + V * kLanes, kBlockKeys);  // two registers: the next load need not wait for the product
+  load_tile<5 + V % 2>(b + V * kLanes, kStripBytes);  // two registers: the next load need not wait for the product
   add_tile_products<V, 4, 5 + V % 2>();
 }
 
-// out[16][columns] of a[16][words] and packed words b[words][64]; `columns` is rounded up to whole tiles.
-inline void product_of_tiles(const float* a, const float* b, int words, int columns, float* out) {
+// out[16][columns] of a[16][words], whose rows are `a_row` bytes apart, and packed words b[words][64]; `columns` is rounded up to
+// whole tiles.
+inline void product_of_tiles(const void* a, int64_t a_row, const float* b, int64_t words, int columns, float* out) {
   const int vectors = (columns + kLanes - 1) / kLanes;
   clear_tile<0>();
   if (vectors > 1) clear_tile<1>();
   if (vectors > 2) clear_tile<2>();
   if (vectors > 3) clear_tile<3>();
-  for (int w = 0; w < words; w += kTileWords) {
-    const float* at = b + int64_t{w} * kBlockKeys;
-    load_tile<4>(a + w, words);
+  for (int64_t w = 0; w < words; w += kTileWords) {
+    const float* at = b + w * kStrip;
+    load_tile<4>(static_cast<const char*>(a) + 4 * w, a_row);
     add_column<0>(at);
     if (vectors > 1) add_column<1>(at);
     if (vectors > 2) add_column<2>(at);
     if (vectors > 3) add_column<3>(at);
   }
-  store_tile<0>(out, kBlockKeys);
-  if (vectors > 1) store_tile<1>(out + kLanes, kBlockKeys);
-  if (vectors > 2) store_tile<2>(out + 2 * kLanes, kBlockKeys);
-  if (vectors > 3) store_tile<3>(out + 3 * kLanes, kBlockKeys);
+  store_tile<0>(out, kStripBytes);
+  if (vectors > 1) store_tile<1>(out + kLanes, kStripBytes);
+  if (vectors > 2) store_tile<2>(out + 2 * kLanes, kStripBytes);
+  if (vectors > 3) store_tile<3>(out + 3 * kLanes, kStripBytes);
 }
 
 struct TileProduct {};
@@ -104,7 +105,7 @@ struct TileProduct {};
 template <bool TOP>
 inline void scaled_scores(const float* query, const float* keys, int rows, int words, int columns, F scale,
                           float* scores, float* top) {
-  product_of_tiles(query, keys, words, columns, scores);
+  product_of_tiles(query, 4 * words, keys, words, columns, scores);
   for (int r = 0; r < rows; ++r) {
     F best = TOP ? load(top + r * kLanes) : zero();
     for (int n = 0; n < columns; n += kLanes) {
@@ -151,7 +152,7 @@ inline void values_of_wide_tile(const ForwardTile& tile, const Block& block, con
     const float* values = block.values + int64_t{w} * kBlockPairs;
     float* out = tile.state.output + w;
     if (!tile.mask.guard) {
-      product_of_tiles(pairs, values, kBlockPairs, width, product);
+      product_of_tiles(pairs, 4 * kBlockPairs, values, kBlockPairs, width, product);
       for (int r = 0; r < tile.rows; ++r) add_product_of_row(product + r * kStrip, factor[r], width, out + r * out_row);
       continue;
     }
@@ -162,7 +163,7 @@ inline void values_of_wide_tile(const ForwardTile& tile, const Block& block, con
         for (int v = 0; v < kStrip; v += kLanes)
           store(seen_values + n * kStrip + v, keep_halves(load(values + n * kStrip + v), seen));
       }
-      product_of_tiles(pairs, seen_values, kBlockPairs, width, product);
+      product_of_tiles(pairs, 4 * kBlockPairs, seen_values, kBlockPairs, width, product);
       add_product_of_row(product + r * kStrip, factor[r], width, out + r * out_row);
     }
   }
@@ -183,4 +184,81 @@ inline void weights_wide_tile(const WeightsTile& tile, const Block& block, const
 
 inline void backward_wide_tile(const BackwardTile& tile, const Block& block, const ScoreRule& rule) {
   gradients_of_tile<TileProduct>(tile, block, rule, tile_words(tile.query_width));
+}
+
+// Depth is a multiple of kTileWords here, and sixteen rows of a can be read.
+inline void matmul_wide_tile(const MatmulTile& tile) {
+  alignas(64) float product[kTileRows * kStrip];
+  product_of_tiles(tile.a, tile.a_row ? tile.a_row : 4 * tile.depth, tile.b, tile.depth, kStrip, product);
+  for (int r = 0; r < tile.rows; ++r) {
+    for (int n = 0; n < kStrip; n += kLanes) {
+      F sum = load(product + r * kStrip + n);
+      if (tile.from) sum = add(load(tile.from + r * tile.from_row + n), sum);
+      store(tile.to + r * tile.to_row + n, sum);
+    }
+  }
+}
+
+// packed[w * 16 + r]: word w of row r, and zeros up to whole tiles.
+inline void pack_few_rows_tile(float* out, const void* const* rows, int count, int width, int64_t column, int dtype,
+                               float factor) {
+  pack_tile_pairs(out, rows, count, width, column, dtype, factor);
+  for (int w = pairs_of(width); w < tile_words(width); ++w) store(out + w * kTileRows, zero());
+}
+
+// Sixteen columns of b and 32 entries along their depth: where they lie, or a copy with zeros where there are fewer.
+class ColumnTile {
+ public:
+  ColumnTile(const FewRows& p, int first) : p_(p), first_(first), columns_(p.width - first) {}
+  template <int T>
+  inline void load(int64_t entry) {
+    const bfloat16* from = static_cast<const bfloat16*>(p_.b.data) + first_ * p_.b.row + entry;
+    const int64_t left = p_.entries - entry;
+    if (columns_ >= kTileRows && left >= 2 * kTileWords) return load_tile<T>(from, 2 * p_.b.row);
+    for (int n = 0; n < kTileRows; ++n) {
+      const int count = left < 2 * kTileWords ? static_cast<int>(left) : 2 * kTileWords;
+      store(copy_ + n * kTileWords, n < columns_ ? load_pairs(from + n * p_.b.row, count) : zero());
+    }
+    load_tile<T>(copy_, 4 * kTileWords);
+  }
+
+ private:
+  const FewRows& p_;
+  const int64_t first_, columns_;
+  alignas(64) float copy_[kTileRows * kTileWords];
+};
+
+// Few rows: the columns of b, adjacent along the depth, are the left operand, where they lie, so that nothing of b is packed. A
+// product of two numbers does not depend on their order, so neither do the bits.
+inline void few_wide_rows(const FewRows& p) {
+  const auto write = [&](const float* product, int first) {
+    F lanes[kLanes];
+    for (int n = 0; n < kLanes; ++n) lanes[n] = load(product + n * kLanes);
+    transpose(lanes);
+    for (int r = 0; r < p.rows; ++r) {
+      float* to = p.to + r * p.to_row + first;
+      store(to, p.add ? add(load(to), lanes[r]) : lanes[r]);
+    }
+  };
+  alignas(64) float product[kTileRows * kLanes];
+  for (int n = 0; n < p.width; n += 2 * kTileRows) {
+    const bool two = n + kTileRows < p.width;
+    ColumnTile first(p, n), second(p, n + kTileRows);
+    const float* rows = static_cast<const float*>(p.a);
+    clear_tile<0>();
+    clear_tile<1>();
+    for (int64_t at = 0; at < p.entries; at += 2 * kTileWords, rows += kTileWords * kTileRows) {
+      load_tile<6>(rows, 4 * kTileRows);
+      first.load<4>(at);
+      add_tile_products<0, 4, 6>();
+      if (!two) continue;
+      second.load<5>(at);
+      add_tile_products<1, 5, 6>();
+    }
+    store_tile<0>(product, 4 * kLanes);
+    write(product, n);
+    if (!two) continue;
+    store_tile<1>(product, 4 * kLanes);
+    write(product, n + kTileRows);
+  }
 }

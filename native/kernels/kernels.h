@@ -146,7 +146,7 @@ struct Product {
   const DepthRange* by_tile;  // [first, last) for each six rows of `out`, outside which their `a` is zero; or null
 };
 
-// Up to 6 rows of a product of matrices over part of its depth: to = from + a b, `strip` columns wide. Depth counts words: floats, or
+// The rows of one tile of a product of matrices over part of its depth: to = from + a b, `strip` columns wide. Depth counts words: floats, or
 // pairs of bfloat16.
 struct MatmulTile {
   const void* a;
@@ -255,10 +255,10 @@ struct Kernels {
   void (*pack_tile_pairs)(float* out, const void* const* rows, int count, int width, int64_t column, int dtype,
                           float factor);
   bool (*all_finite_pairs)(const float* packed, int64_t count);  // count in words
-  // A tile of scores from pairs has
-  // `pair_rows` rows, and its operands are packed by the four functions that follow it, in the layout that its products read:
-  // queries, keys and values as pairs, and the gradients of outputs as floats, packed[w * pair_rows + r]. Where tiles have more
-  // than six rows, blocks are not read in place, and every task of a driver is between begin_tiles and end_tiles.
+  // Tiles of pairs have `pair_rows` rows. The functions that follow pack them as the level's products read them: queries, keys and
+  // values, and the gradients of outputs as floats, packed[w * pair_rows + r]. Where there are more than six, depths are filled up to
+  // multiples of 16 words, blocks are not read in place, a product of matrices has both operands packed so (the left one also in
+  // place, 16 whole rows of it), and every task of a driver is between begin_tiles and end_tiles.
   int pair_rows;
   void (*pack_queries_pairs)(float* out, const void* const* rows, int count, int width, int64_t column, int dtype,
                              float factor);
@@ -325,6 +325,9 @@ struct Kernels {
   void (*matmul_tile_pairs)(const MatmulTile&);
   // b.column = 1: any number of columns, and b.row = 1.
   void (*few_rows)(const FewRows&);
+  // Up to pair_rows rows, packed[w * pair_rows + r], and where that is six also in the caller's memory.
+  void (*pack_few_rows_pairs)(float* out, const void* const* rows, int count, int width, int64_t column, int dtype,
+                              float factor);
   void (*few_rows_pairs)(const FewRows&);
   // Packed rows of tiles, `tile_room` floats apart, from a matrix whose rows are adjacent in memory, x.row = 1.
   void (*pack_tiles_from_columns)(float* out, const Rows& x, int count, int width, int64_t tile_room);
@@ -376,13 +379,16 @@ struct WideTiles {
   decltype(Kernels::forward_tile_pairs) forward_tile;
   decltype(Kernels::weights_tile_pairs) weights_tile;
   decltype(Kernels::backward_tile_pairs) backward_tile;
+  decltype(Kernels::matmul_tile_pairs) matmul_tile;
+  decltype(Kernels::pack_few_rows_pairs) pack_few_rows;
+  decltype(Kernels::few_rows_pairs) few_rows;
 };
 
 // Levels of this build by index, lowest first; null past the end. Supported: this processor has the instructions.
 const Kernels* level_at(int index);
 bool level_supported(int index);
 const Kernels* active_level();
-const Kernels* set_level(const char* name);  // null: the best supported. Returns null where no such level is supported
+const Kernels* set_level(const char* name);  // null: the fastest supported. Returns null where no such level is supported
 
 }  // namespace uwaga
 #endif  // UWAGA_KERNELS_KERNELS_H_

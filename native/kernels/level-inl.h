@@ -58,6 +58,9 @@ const WideTiles kWideTiles = {
     .forward_tile = forward_wide_tile,
     .weights_tile = weights_wide_tile,
     .backward_tile = backward_wide_tile,
+    .matmul_tile = matmul_wide_tile,
+    .pack_few_rows = pack_few_rows_tile,
+    .few_rows = few_wide_rows,
 };
 #else
 
@@ -136,6 +139,7 @@ const Kernels kKernels = {
     .matmul_tile = matmul_tile,
     .matmul_tile_pairs = UWAGA_PAIRS(matmul_tile_pairs),
     .few_rows = few_rows,
+    .pack_few_rows_pairs = UWAGA_PAIRS(pack_tile_pairs),
     .few_rows_pairs = UWAGA_PAIRS(few_rows_pairs),
     .pack_tiles_from_columns = pack_tiles_from_columns,
     .pack_tiles_from_columns_pairs = UWAGA_PAIRS(pack_tiles_from_columns_pairs),

@@ -54,6 +54,9 @@ Kernels with_wide_tiles(const char* name, const Kernels& base, const WideTiles& 
   level.forward_tile_in_place_pairs = nullptr;
   level.weights_tile_pairs = tiles.weights_tile;
   level.backward_tile_pairs = tiles.backward_tile;
+  level.matmul_tile_pairs = tiles.matmul_tile;
+  level.pack_few_rows_pairs = tiles.pack_few_rows;
+  level.few_rows_pairs = tiles.few_rows;
   return level;
 }
 const Kernels kAmxKernels = with_wide_tiles("amx", avx512_bf16::kKernels, amx::kWideTiles);
@@ -61,7 +64,8 @@ const Kernels kAmxKernels = with_wide_tiles("amx", avx512_bf16::kKernels, amx::k
 
 struct Level {
   const Kernels* kernels;
-  uint32_t needs;  // features of the processor
+  uint32_t needs;      // features of the processor
+  uint32_t avoid = 0;  // with these it is taken by its name alone
 };
 
 const Level kLevels[] = {
@@ -73,7 +77,7 @@ const Level kLevels[] = {
     {&avx512::kKernels, kAvx512},
 #endif
 #ifdef UWAGA_HAS_AVX512_BF16
-    {&avx512_bf16::kKernels, kAvx512 | kAvx512Bf16},
+    {&avx512_bf16::kKernels, kAvx512 | kAvx512Bf16, kSlowPairs},
 #endif
 #ifdef UWAGA_HAS_AMX
     {&kAmxKernels, kAvx512 | kAvx512Bf16 | kAmx},
@@ -97,6 +101,7 @@ bool level_supported(int index) { return level_at(index) && possible(kLevels[ind
 const Kernels* set_level(const char* name) {
   for (int n = kLevelCount - 1; n >= 0; --n) {
     if (!possible(kLevels[n]) || (name && strcmp(name, kLevels[n].kernels->name))) continue;
+    if (!name && (kLevels[n].avoid & cpu_features())) continue;
     g_active.store(kLevels[n].kernels);
     return kLevels[n].kernels;
   }

@@ -31,12 +31,12 @@ inline void clear_tile() {
   uwaga_emulated::clear(T);
 }
 template <int T>
-inline void load_tile(const float* p, int64_t row_words) {
-  uwaga_emulated::load(T, p, row_words * 4);
+inline void load_tile(const void* p, int64_t row_bytes) {
+  uwaga_emulated::load(T, p, row_bytes);
 }
 template <int T>
-inline void store_tile(float* p, int64_t row_words) {
-  uwaga_emulated::store(T, p, row_words * 4);
+inline void store_tile(void* p, int64_t row_bytes) {
+  uwaga_emulated::store(T, p, row_bytes);
 }
 template <int C, int A, int B>
 inline void add_tile_products() {
@@ -52,12 +52,12 @@ inline __attribute__((always_inline)) void clear_tile() {
   asm volatile("tilezero %%tmm%c0" : : "i"(T));
 }
 template <int T>
-inline __attribute__((always_inline)) void load_tile(const float* p, int64_t row_words) {
-  asm volatile("tileloadd (%0,%1,1), %%tmm%c2" : : "r"(p), "r"(row_words * 4), "i"(T) : "memory");
+inline __attribute__((always_inline)) void load_tile(const void* p, int64_t row_bytes) {
+  asm volatile("tileloadd (%0,%1,1), %%tmm%c2" : : "r"(p), "r"(row_bytes), "i"(T) : "memory");
 }
 template <int T>
-inline __attribute__((always_inline)) void store_tile(float* p, int64_t row_words) {
-  asm volatile("tilestored %%tmm%c2, (%0,%1,1)" : : "r"(p), "r"(row_words * 4), "i"(T) : "memory");
+inline __attribute__((always_inline)) void store_tile(void* p, int64_t row_bytes) {
+  asm volatile("tilestored %%tmm%c2, (%0,%1,1)" : : "r"(p), "r"(row_bytes), "i"(T) : "memory");
 }
 // C[m][n] += sum over w of A[m][w].low * B[w][n].low, plus the same of the high halves: each of the two sums starts from zero and is
 // of fused multiply-adds, both are added, then added to C. Rounded to nearest, denormals count as zero; no row or column of C
