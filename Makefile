@@ -182,13 +182,13 @@ levels: setup
 	$(call at_levels,tests/ops tests/maps)
 
 # AVX-512 written out by SIMDe (Debian: libsimde-dev), so that any x86 processor runs those levels: the C++ tests, and the
-# Python ones at the levels that this processor lacks, or at those of LEVELS="avx512 avx512_bf16".
+# Python ones at the levels that this processor lacks, or at those of LEVELS="avx512 amx".
 emulate: setup
 	cmake -S . -B build/emulate -G Ninja -DCMAKE_BUILD_TYPE=Release -DUWAGA_TESTS=ON -DUWAGA_EMULATE_AVX512=ON
 	cmake --build build/emulate
 	ctest --test-dir build/emulate --output-on-failure --parallel 2
 	levels=$${LEVELS-$$(python -c "from uwaga._base import native; \
-	print(*(level for level in ('avx512', 'avx512_bf16') if level not in native.supported_levels()))")} && \
+	print(*(level for level in ('avx512', 'avx512_bf16', 'amx') if level not in native.supported_levels()))")} && \
 	export UWAGA_LIBRARY=$(CURDIR)/build/emulate/libuwaga_native.so && \
 	$(call at_levels,tests/conformance tests/ops tests/maps)
 

@@ -11,6 +11,8 @@ enum : uint32_t {
   kAvx512 = 1u << 1,  // F, BW, DQ, VL
   kAvx512Bf16 = 1u << 2,
   kNeon = 1u << 3,
+  kAmx = 1u << 4,        // tiles and their products of bfloat16
+  kSlowPairs = 1u << 6,  // no level needs it: AVX512-BF16 is there, and slower than the same products in float32
 };
 
 uint32_t cpu_features();  // the flags above, or-ed

@@ -30,17 +30,17 @@ struct KeyBlockScratch {
   float *key_columns, *key_rows, *value_columns, *grad_key, *grad_value;
   float *weights, *grad_scores, *grad_bias, *bias;
 
-  static int64_t lay_out(const uwaga_problem& p, float* base, KeyBlockScratch* w) {
+  static int64_t lay_out(const uwaga_problem& p, int rows, float* base, KeyBlockScratch* w) {
     ScratchLayout layout(base);
-    w->key_columns = layout.take(kBlockKeys * p.query_width);
+    w->key_columns = layout.take(packed_keys(p.query_width));
     w->key_rows = layout.take(kBlockKeys * rounded_up(p.query_width, kMaxStrip));
     w->value_columns = layout.take(kBlockKeys * p.value_width);
     w->grad_key = layout.take(kBlockKeys * padded_width(p.query_width));
     w->grad_value = layout.take(kBlockKeys * padded_width(p.value_width));
     w->weights = layout.take(kBlockRows * kBlockKeys);
     w->grad_scores = layout.take(kBlockRows * kBlockKeys);
-    w->grad_bias = layout.take(kTileRows * kBlockKeys);
-    w->bias = layout.take(kTileRows * kBlockKeys);
+    w->grad_bias = layout.take(rows * kBlockKeys);
+    w->bias = layout.take(rows * kBlockKeys);
     return layout.used();
   }
 };
@@ -60,27 +60,28 @@ UnitPass::UnitPass(const uwaga_problem& p, const uwaga_backward_args& args, cons
 
 int64_t UnitPass::packed_size() {
   PackedRows sizes;
-  return PackedRows::lay_out(p_, rows_, nullptr, &sizes);
+  return PackedRows::lay_out(p_, rows_, scoring_.rows, nullptr, &sizes);
 }
 
-void UnitPass::set_memory(float* packed) { PackedRows::lay_out(p_, rows_, packed, &packed_); }
+void UnitPass::set_memory(float* packed) { PackedRows::lay_out(p_, rows_, scoring_.rows, packed, &packed_); }
 
 void UnitPass::pack(int64_t n) {
   const int64_t first = n * kBlockRows;
   const int count = static_cast<int>(std::min<int64_t>(kBlockRows, rows_ - first));
-  for (int t = 0; t * kTileRows < count; ++t) {
-    const TileRows tile = tile_rows(p_, s_, unit_.key_head, first + t * kTileRows, first + count);
-    const void *queries[kTileRows], *grads[kTileRows];
+  const int size = scoring_.rows;
+  for (int t = 0; t * size < count; ++t) {
+    const TileRows tile = tile_rows(p_, s_, unit_.key_head, first + t * size, first + count, size);
+    const void *queries[kMaxTileRows], *grads[kMaxTileRows];
     for (int r = 0; r < tile.count; ++r) {
       queries[r] = query_address(p_, p_.query, s_, tile.rows[r].head, tile.rows[r].query);
       grads[r] = query_address(p_, args_.grad_output, s_, tile.rows[r].head, tile.rows[r].query);
-      set_lse_and_delta(first + t * kTileRows + r, tile.rows[r], grads[r]);
+      set_lse_and_delta(first + t * size + r, tile.rows[r], grads[r]);
     }
     pack_rows_of_tile(n, t, tile.count, queries, grads);
-    const int64_t at = n * kTilesPerBlock + t;
+    const int64_t at = n * (kBlockRows / size) + t;
     scoring_.pack_queries(packed_.query_tiles + at * packed_.query_tile, queries, tile.count, query_width_,
                           p_.query.column, p_.query.dtype, scoring_.query_factor);
-    kernels_.pack_tile(packed_.grad_tiles + at * packed_.grad_tile, grads, tile.count, value_width_,
+    scoring_.pack_gradients(packed_.grad_tiles + at * packed_.grad_tile, grads, tile.count, value_width_,
                        args_.grad_output.column, args_.grad_output.dtype, 1.0f);
   }
 }
@@ -88,7 +89,8 @@ void UnitPass::pack(int64_t n) {
 void UnitPass::run_segment(int64_t n, float* grad_query, float* grad_relative) const {
   thread_local Scratch scratch;
   KeyBlockScratch w;
-  KeyBlockScratch::lay_out(p_, scratch.reserve(KeyBlockScratch::lay_out(p_, nullptr, &w)), &w);
+  const TileRegisters registers(kernels_);
+  KeyBlockScratch::lay_out(p_, scoring_.rows, scratch.reserve(KeyBlockScratch::lay_out(p_, scoring_.rows, nullptr, &w)), &w);
   std::fill(grad_query, grad_query + grad_query_size(), 0.0f);
   const int64_t last = std::min(s_.keys, (n + 1) * kSegmentKeys);
   for (int64_t j0 = n * kSegmentKeys; j0 < last; j0 += kBlockKeys) {
@@ -133,7 +135,7 @@ void UnitPass::set_lse_and_delta(int64_t r, GroupedRow at, const void* grad) {
 
 void UnitPass::pack_rows_of_tile(int64_t block, int tile, int count, const void* const* queries,
                                  const void* const* grads) {
-  const int64_t place = int64_t{tile} * kTileRows * kernels_.strip;
+  const int64_t place = int64_t{tile} * scoring_.rows * kernels_.strip;
   float* query_rows = packed_.query_rows + block * packed_.query_block + place;
   float* grad_rows = packed_.grad_rows + block * packed_.grad_block + place;
   // Rows of one head have one stride; the rows of several heads of a group alternate and are packed one by one.
@@ -189,8 +191,8 @@ void UnitPass::run_row_block(const KeyBlockScratch& w, int64_t n, int64_t j0, in
     if (rows_finite < 0) rows_finite = rows_are_finite(n);
     return *keys_are_finite && rows_finite;
   };
-  for (int64_t r0 = first_row; r0 < last_row; r0 += kTileRows) {
-    const TileRows rows = tile_rows(p_, s_, unit_.key_head, r0, last_row);
+  for (int64_t r0 = first_row; r0 < last_row; r0 += scoring_.rows) {
+    const TileRows rows = tile_rows(p_, s_, unit_.key_head, r0, last_row, scoring_.rows);
     TileVisibility view;
     evaluate_tile_mask(p_, mask_, s_, rows, seen, j0, count, w.bias, &view);
     const int at = static_cast<int>(r0 - first_row);
@@ -206,7 +208,7 @@ void UnitPass::run_row_block(const KeyBlockScratch& w, int64_t n, int64_t j0, in
     hides |= view.hides;
     first_visible = std::min(first_visible, at);
     last_visible = at + rows.count;
-    const int64_t tile_index = r0 / kTileRows;
+    const int64_t tile_index = r0 / scoring_.rows;
     const bool wants_bias = grad_relative || args_.grad_bias.data;
     scoring_.backward_tile(
         {packed_.query_tiles + tile_index * packed_.query_tile, packed_.grad_tiles + tile_index * packed_.grad_tile,

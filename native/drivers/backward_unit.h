@@ -13,7 +13,7 @@ namespace uwaga {
 
 constexpr int64_t kSegmentKeys = 512;
 constexpr int kBlockRows = 48;  // rows whose weights are kept for the products over rows: 12 KB each of P and dS
-constexpr int kTilesPerBlock = kBlockRows / kTileRows;
+static_assert(kBlockRows % kTileRows == 0 && kBlockRows % kMaxTileRows == 0, "row blocks of whole tiles");
 
 struct Unit {
   int64_t sequence, key_head;
@@ -25,15 +25,16 @@ struct PackedRows {
   int64_t query_tile, grad_tile, query_block, grad_block;  // strides between them, in floats
   int64_t blocks;
 
-  static int64_t lay_out(const uwaga_problem& p, int64_t rows, float* base, PackedRows* packed) {
+  // `size`: rows of a tile.
+  static int64_t lay_out(const uwaga_problem& p, int64_t rows, int size, float* base, PackedRows* packed) {
     ScratchLayout layout(base);
     packed->blocks = (rows + kBlockRows - 1) / kBlockRows;
-    packed->query_tile = rounded_up(p.query_width * kTileRows + kMaxLanes, 16);
-    packed->grad_tile = rounded_up(p.value_width * kTileRows + kMaxLanes, 16);
+    packed->query_tile = rounded_up(packed_tile(p.query_width, size), 16);
+    packed->grad_tile = rounded_up(packed_tile(p.value_width, size), 16);
     packed->query_block = kBlockRows * rounded_up(p.query_width, kMaxStrip);
     packed->grad_block = kBlockRows * rounded_up(p.value_width, kMaxStrip);
-    packed->query_tiles = layout.take(packed->blocks * kTilesPerBlock * packed->query_tile);
-    packed->grad_tiles = layout.take(packed->blocks * kTilesPerBlock * packed->grad_tile);
+    packed->query_tiles = layout.take(packed->blocks * (kBlockRows / size) * packed->query_tile);
+    packed->grad_tiles = layout.take(packed->blocks * (kBlockRows / size) * packed->grad_tile);
     packed->query_rows = layout.take(packed->blocks * packed->query_block);
     packed->grad_rows = layout.take(packed->blocks * packed->grad_block);
     packed->lse = layout.take(packed->blocks * kBlockRows);

@@ -92,9 +92,9 @@ class Forward {
         pass.copy_top(r, statistics.row(r));
       }
       for (int64_t t = 0; t < pass.tiles(); ++t) {
-        RowResult results[kTileRows];
+        RowResult results[kMaxTileRows];
         pass.results(t, results);
-        const int64_t r = t * kTileRows;
+        const int64_t r = t * pass.tile_size();
         write(block, pass.sequence(), r, pass.rows_of_tile(t), pass.output(r), results, statistics.row(r));
       }
       return;
@@ -197,11 +197,11 @@ class Forward {
     }
   }
 
-  // Normalises up to six rows of a block, from row `r` on, and writes them in the caller's type.
+  // Normalises some rows of a block, from row `r` on, and writes them in the caller's type.
   void write(const RowBlock& block, const Sequence& s, int64_t r, int count, const float* rows, const RowResult* sums,
              const RowStatistics* statistics) const {
-    void* places[kTileRows];
-    float factors[kTileRows];
+    void* places[kMaxTileRows];
+    float factors[kMaxTileRows];
     for (int n = 0; n < count; ++n) {
       const GroupedRow at = grouped_row(p_, block.key_head, block.first + r + n);
       factors[n] = finish_row(s, at, sums[n], statistics ? statistics + n : nullptr);

@@ -19,6 +19,7 @@ RowBlockPass::RowBlockPass(const uwaga_problem& p, const Mask& mask, const Kerne
     : p_(p),
       mask_(mask),
       kernels_(kernels),
+      registers_(kernels),
       far_keys_(far_keys),
       scoring_(scoring_of(p, kernels)),
       value_pairs_(scoring_.pairs && p.value_width > 0 && p.value.dtype == UWAGA_BFLOAT16),
@@ -26,18 +27,18 @@ RowBlockPass::RowBlockPass(const uwaga_problem& p, const Mask& mask, const Kerne
       s_(sequence_of(p, block.sequence)) {
   // The largest weights are returned in order, however small, so no key may be skipped.
   skip_below_ = wanted && wanted->top > 0 ? kMinusInfinity : far_keys.skip_below(s_, block);
-  tiles_ = (rows() + kTileRows - 1) / kTileRows;
+  tiles_ = (rows() + scoring_.rows - 1) / scoring_.rows;
   rows_.reserve(tiles_);
   for (int64_t t = 0; t < tiles_; ++t) {
-    rows_.push_back(tile_rows(p, s_, block.key_head, block.first + t * kTileRows, block.last));
+    rows_.push_back(tile_rows(p, s_, block.key_head, block.first + t * scoring_.rows, block.last, scoring_.rows));
   }
   in_place_ = reads_blocks_in_place();
   thread_local Scratch scratch;
   RowBlockScratch sizes;
-  const int64_t size = RowBlockScratch::lay_out(p, tiles_, nullptr, &sizes);
-  if (wanted) accumulator_.emplace(p, *wanted);
+  const int64_t size = RowBlockScratch::lay_out(p, tiles_, scoring_.rows, nullptr, &sizes);
+  if (wanted) accumulator_.emplace(p, *wanted, scoring_.rows);
   float* space = scratch.reserve(size + (wanted ? accumulator_->lay_out(tiles_, nullptr) : 0));
-  RowBlockScratch::lay_out(p, tiles_, space, &w_);
+  RowBlockScratch::lay_out(p, tiles_, scoring_.rows, space, &w_);
   if (wanted) {
     accumulator_->lay_out(tiles_, space + size);
     accumulator_->clear_top(tiles_);
@@ -49,7 +50,7 @@ RowBlockPass::RowBlockPass(const uwaga_problem& p, const Mask& mask, const Kerne
 void RowBlockPass::run(int64_t j_first, int64_t j_last) {
   std::fill(w_.output, w_.output + tiles_ * w_.output_tile, 0.0f);
   std::fill(w_.maximum, w_.maximum + tiles_ * kMaxLanes, scoring_.rule.softmax ? kMinusInfinity : 0.0f);
-  std::fill(w_.sum, w_.sum + tiles_ * kTileRows * kMaxLanes, 0.0f);
+  std::fill(w_.sum, w_.sum + tiles_ * scoring_.rows * kMaxLanes, 0.0f);
   if (accumulator_) accumulator_->clear_sums(tiles_);
   const int64_t i0 = query_of(block_.first), i1 = query_of(block_.last - 1) + 1;
   const KeyRange key_range = mask_.key_range(s_, i0, i1);
@@ -70,8 +71,8 @@ void RowBlockPass::results(int64_t t, RowResult* of_rows) const {
     std::fill(of_rows, of_rows + rows_[t].count, RowResult{0.0f, 1.0f});
     return;
   }
-  float sums[kTileRows];
-  kernels_.lane_sums(w_.sum + t * kTileRows * kMaxLanes, sums);
+  float sums[kMaxTileRows];
+  kernels_.lane_sums(w_.sum + t * scoring_.rows * kMaxLanes, sums, rows_[t].count);
   for (int r = 0; r < rows_[t].count; ++r) {
     of_rows[r] = {w_.maximum[t * kMaxLanes + r], sums[r]};
   }
@@ -79,14 +80,14 @@ void RowBlockPass::results(int64_t t, RowResult* of_rows) const {
 
 void RowBlockPass::copy_to(const PartialRows& part) const {
   std::copy(w_.output, w_.output + rows() * padded_width(p_.value_width), part.output);
-  for (int64_t t = 0; t < tiles_; ++t) results(t, part.results + t * kTileRows);
+  for (int64_t t = 0; t < tiles_; ++t) results(t, part.results + t * scoring_.rows);
   for (int64_t r = 0; accumulator_ && r < rows(); ++r) part.statistics[r].moments = moments(r);
 }
 
 void RowBlockPass::pack_queries() {
   for (int64_t t = 0; t < tiles_; ++t) {
     const TileRows& tile = rows_[t];
-    const void* addresses[kTileRows];
+    const void* addresses[kMaxTileRows];
     for (int r = 0; r < tile.count; ++r) {
       addresses[r] = query_address(p_, p_.query, s_, tile.rows[r].head, tile.rows[r].query);
     }
@@ -104,7 +105,7 @@ bool RowBlockPass::reads_blocks_in_place() const {
   const auto whole_vectors = [](const uwaga_tensor& t, int64_t width) {
     return t.column == 1 && width % (t.dtype == UWAGA_BFLOAT16 ? 2 * kMaxLanes : kMaxLanes) == 0;
   };
-  return tiles_ <= kTilesWorthPackingKeys && whole_vectors(p_.key, p_.query_width) &&
+  return scoring_.rows == kTileRows && tiles_ <= kTilesWorthPackingKeys && whole_vectors(p_.key, p_.query_width) &&
          (p_.value_width == 0 || whole_vectors(p_.value, p_.value_width));
 }
 
@@ -125,7 +126,7 @@ Block RowBlockPass::pack_block(int64_t j0, int count) {
   if (reads_values_in_place()) {
     return {w_.keys, static_cast<const float*>(values.data), values.row, kernels_.strip, first_key, count};
   }
-  (value_pairs_ ? kernels_.pack_rows_pairs : kernels_.pack_rows)(w_.values, values, count, kBlockKeys,
+  (value_pairs_ ? kernels_.pack_values_pairs : kernels_.pack_rows)(w_.values, values, count, kBlockKeys,
                                                                  static_cast<int>(p_.value_width));
   return {w_.keys, w_.values, kernels_.strip, kBlockKeys * kernels_.strip, first_key, count, value_pairs_};
 }
@@ -159,7 +160,7 @@ void RowBlockPass::visit(int64_t j0, int count, Visibility seen, bool more) {
       view.mask.guard = !finite;
     }
     const TileState state{w_.output + t * w_.output_tile, w_.maximum + t * kMaxLanes,
-                          w_.sum + t * kTileRows * kMaxLanes};
+                          w_.sum + t * scoring_.rows * kMaxLanes};
     const TileStatistics statistics = accumulator_ ? accumulator_->statistics(t) : TileStatistics{};
     const ForwardTile tile{w_.query + t * w_.query_tile,
                            w_.scores,

@@ -21,18 +21,18 @@ struct RowBlockScratch {
   float *query, *keys, *values, *scores, *bias, *output, *maximum, *sum;
   int64_t query_tile, output_tile;  // distance from tile to tile
 
-  static int64_t lay_out(const uwaga_problem& p, int64_t tiles, float* base, RowBlockScratch* w) {
+  static int64_t lay_out(const uwaga_problem& p, int64_t tiles, int rows, float* base, RowBlockScratch* w) {
     ScratchLayout layout(base);
-    w->query_tile = rounded_up(p.query_width * kTileRows + kMaxLanes, 16);
-    w->output_tile = kTileRows * padded_width(p.value_width);
+    w->query_tile = rounded_up(packed_tile(p.query_width, rows), 16);
+    w->output_tile = rows * padded_width(p.value_width);
     w->query = layout.take(tiles * w->query_tile);
-    w->keys = layout.take(kBlockKeys * (p.query_width + 1));
+    w->keys = layout.take(packed_keys(p.query_width));
     w->values = layout.take(kBlockKeys * rounded_up(p.value_width, kMaxStrip));
-    w->scores = layout.take(kTileRows * kBlockKeys);
-    w->bias = layout.take(kTileRows * kBlockKeys);
+    w->scores = layout.take(rows * kBlockKeys);
+    w->bias = layout.take(rows * kBlockKeys);
     w->output = layout.take(tiles * w->output_tile);
     w->maximum = layout.take(tiles * kMaxLanes);
-    w->sum = layout.take(tiles * kTileRows * kMaxLanes);
+    w->sum = layout.take(tiles * rows * kMaxLanes);
     return layout.used();
   }
 };
@@ -56,6 +56,7 @@ class RowBlockPass {
   // kept from run to run.
   void run(int64_t j_first, int64_t j_last);
   int64_t tiles() const { return tiles_; }
+  int tile_size() const { return scoring_.rows; }
   int rows_of_tile(int64_t t) const { return rows_[t].count; }
   void results(int64_t t, RowResult* of_rows) const;  // of the rows of tile `t`
   float* output(int64_t row) const { return w_.output + row * padded_width(p_.value_width); }
@@ -82,6 +83,7 @@ class RowBlockPass {
   const uwaga_problem& p_;
   const Mask& mask_;
   const Kernels& kernels_;
+  const TileRegisters registers_;
   const FarKeys& far_keys_;
   const Scoring scoring_;
   const bool value_pairs_;  // whether values stay bfloat16 too

@@ -70,19 +70,20 @@ HeadWeights::HeadWeights(const uwaga_problem& whole, const uwaga_softmax& softma
     : head_(whole, b, h),
       mask_(head_.problem()),
       kernels_(*active_level()),
+      registers_(kernels_),
       scoring_(scoring_of(head_.problem(), kernels_)),
       s_(sequence_of(head_.problem(), 0)),
       maximum_(head_.query_rows(softmax.maximum, sizeof(float))),
       sum_(head_.query_rows(softmax.sum, sizeof(float))),
       hidden_(hidden) {
   const int64_t width = whole.query_width;
-  query_tile_ = rounded_up(width * kTileRows + kMaxLanes, 16);
+  query_tile_ = rounded_up(packed_tile(width, scoring_.rows), 16);
   const auto lay_out = [&](float* base) {
     ScratchLayout layout(base);
     queries_ = layout.take(kTilesAtOnce * query_tile_);
-    keys_ = layout.take(blocks * kBlockKeys * (width + 1));
-    weights_ = layout.take(kTileRows * kBlockKeys);
-    bias_ = layout.take(kTileRows * kBlockKeys);
+    keys_ = layout.take(blocks * packed_keys(width));
+    weights_ = layout.take(scoring_.rows * kBlockKeys);
+    bias_ = layout.take(scoring_.rows * kBlockKeys);
     maxima_ = layout.take(kRowsAtOnce);
     factors_ = layout.take(kRowsAtOnce);
     return layout.used();
@@ -100,15 +101,15 @@ void HeadWeights::set_rows(const int64_t* queries, int64_t count, const float* r
   const uwaga_problem& p = head_.problem();
   for (int64_t t = 0; t < tiles(); ++t) {
     TileRows& tile = tiles_[t];
-    tile.count = static_cast<int>(std::min<int64_t>(kTileRows, count - t * kTileRows));
-    const void* addresses[kTileRows];
+    tile.count = static_cast<int>(std::min<int64_t>(scoring_.rows, count - t * scoring_.rows));
+    const void* addresses[kMaxTileRows];
     for (int r = 0; r < tile.count; ++r) {
-      const int64_t i = queries[t * kTileRows + r];
+      const int64_t i = queries[t * scoring_.rows + r];
       tile.rows[r] = {i, 0};
       addresses[r] = query_address(p, p.query, s_, 0, i);
       const float sum = softmax_entry(sum_, i), weight = row_weights ? row_weights[i * row_weight_step] : 1.0f;
-      maxima_[t * kTileRows + r] = softmax_entry(maximum_, i);
-      factors_[t * kTileRows + r] = sum == 0.0f ? 0.0f : weight / sum;
+      maxima_[t * scoring_.rows + r] = softmax_entry(maximum_, i);
+      factors_[t * scoring_.rows + r] = sum == 0.0f ? 0.0f : weight / sum;
     }
     scoring_.pack_queries(queries_ + t * query_tile_, addresses, tile.count, static_cast<int>(p.query_width),
                           p.query.column, p.query.dtype, scoring_.query_factor);
@@ -127,7 +128,7 @@ int HeadWeights::pack_keys(int64_t n, int64_t j0) {
   const uwaga_problem& p = head_.problem();
   const int count = static_cast<int>(std::min<int64_t>(kBlockKeys, s_.keys - j0));
   const Rows keys{key_address(p, p.key, s_, 0, j0), p.key.row, p.key.column, p.key.dtype};
-  scoring_.pack_keys(keys_ + n * kBlockKeys * (p.query_width + 1), keys, count, static_cast<int>(p.query_width));
+  scoring_.pack_keys(keys_ + n * packed_keys(p.query_width), keys, count, static_cast<int>(p.query_width));
   return count;
 }
 
@@ -136,10 +137,10 @@ bool HeadWeights::tile(int64_t t, int64_t n, int64_t j0, Visibility known, TileV
   const int count = static_cast<int>(std::min<int64_t>(kBlockKeys, s_.keys - j0));
   evaluate_tile_mask(p, mask_, s_, tiles_[t], known, j0, count, bias_, view);
   if (view->empty) return false;
-  const Block block{keys_ + n * kBlockKeys * (p.query_width + 1), nullptr, 0, 0, static_cast<int>(j0), count};
+  const Block block{keys_ + n * packed_keys(p.query_width), nullptr, 0, 0, static_cast<int>(j0), count};
   scoring_.weights_tile(
-      {queries_ + t * query_tile_, scoring_.rule.biased ? bias_ : nullptr, maxima_ + t * kTileRows,
-       factors_ + t * kTileRows, hidden_, weights_, tiles_[t].count, static_cast<int>(p.query_width), view->mask},
+      {queries_ + t * query_tile_, scoring_.rule.biased ? bias_ : nullptr, maxima_ + t * scoring_.rows,
+       factors_ + t * scoring_.rows, hidden_, weights_, tiles_[t].count, static_cast<int>(p.query_width), view->mask},
       block, scoring_.rule);
   return true;
 }

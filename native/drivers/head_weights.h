@@ -1,6 +1,6 @@
 // One head of one sequence as a dense problem, and its attention weights, tile by tile, from a known softmax.
 //
-// set_rows selects up to 96 rows, pack_keys packs a block of 64 keys, and `tile` computes the weights of six rows on such a
+// set_rows selects up to 96 rows, pack_keys packs a block of 64 keys, and `tile` computes the weights of a tile on such a
 // block. Several blocks can stay packed, for callers that combine them with many row blocks.
 #ifndef UWAGA_DRIVERS_HEAD_WEIGHTS_H_
 #define UWAGA_DRIVERS_HEAD_WEIGHTS_H_
@@ -43,7 +43,7 @@ class SingleHead {
 };
 
 constexpr int64_t kRowsAtOnce = 96;
-constexpr int64_t kTilesAtOnce = kRowsAtOnce / kTileRows;
+constexpr int64_t kTilesAtOnce = kRowsAtOnce / kTileRows;  // or fewer
 
 class HeadWeights {
  public:
@@ -59,7 +59,7 @@ class HeadWeights {
   // Selects up to kRowsAtOnce queries, strictly increasing. Their weights are multiplied by `row_weights`, (Q,) with this
   // stride, unless null.
   void set_rows(const int64_t* queries, int64_t count, const float* row_weights, int64_t row_weight_step);
-  int64_t tiles() const { return (rows_ + kTileRows - 1) / kTileRows; }
+  int64_t tiles() const { return (rows_ + scoring_.rows - 1) / scoring_.rows; }
   const TileRows& tile_rows(int64_t t) const { return tiles_[t]; }
   // The mask of the selected rows and keys [j0, j1).
   Visibility visibility(int64_t j0, int64_t j1) const;
@@ -73,10 +73,11 @@ class HeadWeights {
   bool tile(int64_t t, int64_t n, int64_t j0, Visibility known, TileVisibility* view);
   // Whether the softmax of row `r` of a tile is NaN; then all its visible weights are.
   bool is_nan(int64_t t, int r) const {
-    return std::isnan(maxima_[t * kTileRows + r]) || std::isnan(factors_[t * kTileRows + r]);
+    return std::isnan(maxima_[t * scoring_.rows + r]) || std::isnan(factors_[t * scoring_.rows + r]);
   }
-  const float* weights() const { return weights_; }  // [6][64], of the last tile
+  const float* weights() const { return weights_; }  // [rows][64], of the last tile
   const Kernels& kernels() const { return kernels_; }
+  int tile_size() const { return scoring_.rows; }
 
  private:
   float softmax_entry(const uwaga_tensor& t, int64_t query) const;
@@ -84,6 +85,7 @@ class HeadWeights {
   const SingleHead head_;
   const Mask mask_;
   const Kernels& kernels_;
+  const TileRegisters registers_;
   const Scoring scoring_;
   const Sequence s_;
   const uwaga_tensor maximum_, sum_;

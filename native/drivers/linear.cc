@@ -87,7 +87,7 @@ struct Workspace {
 class Linear {
  public:
   Linear(const uwaga_problem& p, const uwaga_forward_result& result)
-      : p_(p), result_(result), mask_(p), kernels_(*active_level()), scoring_(scoring_of(p, kernels_)) {
+      : p_(p), result_(result), mask_(p), kernels_(six_row_level(*active_level())), scoring_(scoring_of(p, kernels_)) {
     pairs_ = scoring_.pairs && p.value.dtype == UWAGA_BFLOAT16;
     if (!pairs_) scoring_ = float_scoring_of(p, kernels_);
     // Pairs are not scaled when they are packed, but the output is when it is written.
@@ -297,7 +297,7 @@ class Linear {
 
   TileRows tile_at(const Segment& at, const Sequence& s, int64_t i0, int64_t i1, int64_t t) const {
     const int64_t group = p_.query_heads / p_.key_heads;
-    return tile_rows(p_, s, at.key_head, i0 * group + t * kTileRows, i1 * group);
+    return tile_rows(p_, s, at.key_head, i0 * group + t * kTileRows, i1 * group, kTileRows);
   }
 
   static int width(int64_t w) { return static_cast<int>(w); }

@@ -1,5 +1,5 @@
 // Products of matrices after Goto and van de Geijn ("Anatomy of High-Performance Matrix Multiplication", 2008): a block of b is
-// packed once and stays in the second-level cache while all rows of a pass by, six at a time.
+// packed once and stays in the second-level cache while all rows of a pass by, a tile at a time.
 //
 // Nothing that was packed outlives a call, so no copy of a weight can be stale. A sum is made of the sums of kDepthWords words of its
 // depth, added in order: its bits depend neither on the other rows and columns nor on the number of threads.
@@ -31,14 +31,15 @@ int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 struct Division {
   int64_t row_chunk, column_chunk;
 
-  Division(const uwaga_matmul_args& p, int64_t threads) : row_chunk(p.rows), column_chunk(p.columns) {
+  Division(const uwaga_matmul_args& p, int64_t threads, int64_t tile_rows)
+      : row_chunk(p.rows), column_chunk(p.columns) {
     const int64_t units = divide_up(p.columns, kUnitColumns);
     // Each task packs its columns of b for itself: rows are divided where there are many for each column, or few columns.
     const bool by_columns = units % threads == 0 || units >= 4 * threads || p.rows < 96 * threads;
     if (threads > 1 && by_columns) {
       column_chunk = divide_up(units, units >= 8 * threads ? 2 * threads : threads) * kUnitColumns;
     } else if (threads > 1) {
-      row_chunk = divide_up(divide_up(p.rows, threads), kTileRows) * kTileRows;
+      row_chunk = divide_up(divide_up(p.rows, threads), tile_rows) * tile_rows;
     }
     row_chunk = std::min(row_chunk, kMaxChunkRows);
   }
@@ -50,19 +51,21 @@ class Matmul {
       : p_(args),
         kernels_(*active_level()),
         pairs_(kernels_.bfloat16_pairs && args.a.dtype == UWAGA_BFLOAT16),
+        tile_rows_(pairs_ ? kernels_.pair_rows : kTileRows),
+        wide_(tile_rows_ > kTileRows),
         entries_per_word_(pairs_ ? 2 : 1),
         words_(divide_up(args.depth, entries_per_word_)),
         blocks_(std::max<int64_t>(divide_up(words_, kDepthWords), 1)),
         in_place_(args.a.column == 1 && (pairs_ ? args.depth % 2 == 0 : args.a.dtype == UWAGA_FLOAT32)),
         plain_(args.out.dtype == UWAGA_FLOAT32 && !args.bias.data && !args.residual.data && !args.preactivation.data &&
                args.activation == UWAGA_IDENTITY),
-        few_rows_(args.rows <= kTileRows && (args.b.column == 1 || args.b.row == 1)) {}
+        few_rows_(args.rows <= tile_rows_ && (args.b.column == 1 || (args.b.row == 1 && !wide_))) {}
 
   void run() const {
     const double work = static_cast<double>(p_.rows) * static_cast<double>(p_.columns) * static_cast<double>(p_.depth);
     const int64_t useful = 1 + static_cast<int64_t>(std::min(work / kSmallWork, 4096.0));
     const int64_t threads = std::min<int64_t>(p_.threads, useful);
-    const Division division(p_, threads);
+    const Division division(p_, threads, tile_rows_);
     const int64_t row_chunks = divide_up(p_.rows, division.row_chunk);
     const int64_t column_chunks = divide_up(p_.columns, division.column_chunk);
     parallel_for(static_cast<int>(threads), row_chunks * column_chunks, [&](int64_t task, int) {
@@ -81,9 +84,9 @@ class Matmul {
     const int64_t depth = std::min(words_, kDepthWords);
     const auto lay_out = [&](float* base, Buffers* out) {
       ScratchLayout layout(base);
-      out->b = layout.take(depth * kBlockColumns);
-      out->a = layout.take(in_place_ && p_.a.row ? 0 : kPackedTiles * tile_room(depth));
-      out->tile = layout.take(kTileRows * kMaxStrip);
+      out->b = layout.take(depth_room(depth) * kBlockColumns);
+      out->a = layout.take(in_place_ && p_.a.row && !wide_ ? 0 : kPackedTiles * tile_room(depth));
+      out->tile = layout.take(tile_rows_ * kMaxStrip);
       out->bias = layout.take(kBlockColumns);
       out->partial = layout.take(needs_partial() ? rows * kBlockColumns : 0);
       return layout.used();
@@ -97,6 +100,7 @@ class Matmul {
   bool needs_partial() const { return blocks_ > 1 && !plain_; }
 
   void run_task(int64_t m0, int64_t m1, int64_t n0, int64_t n1) const {
+    const TileRegisters registers(kernels_);
     if (few_rows_) return run_few_rows(n0, n1);
     const Buffers buffer = buffers(m1 - m0);
     for (int64_t n = n0; n < n1; n += kBlockColumns) {
@@ -106,18 +110,18 @@ class Matmul {
         const int64_t first = block * kDepthWords;
         const int64_t depth = std::min(words_ - first, kDepthWords);
         pack_columns(n, columns, first, depth, buffer.b);
-        for (int64_t m = m0; m < m1; m += kPackedTiles * kTileRows) {
-          const int64_t rows = std::min(kPackedTiles * kTileRows, m1 - m);
+        for (int64_t m = m0; m < m1; m += kPackedTiles * tile_rows_) {
+          const int64_t rows = std::min(kPackedTiles * tile_rows_, m1 - m);
           MatmulTile tile{};
-          tile.depth = depth;
+          tile.depth = depth_room(depth);
           place_rows(m, static_cast<int>(rows), first, depth, buffer.a, &tile);
-          for (int64_t r = 0; r < rows; r += kTileRows) {
+          for (int64_t r = 0; r < rows; r += tile_rows_) {
             MatmulTile one = tile;
-            one.rows = static_cast<int>(std::min<int64_t>(kTileRows, rows - r));
-            one.a =
-                static_cast<const char*>(tile.a) + (tile.a_row ? r * tile.a_row : r / kTileRows * tile_room(depth) * 4);
-            if (tile.a_row && m + r + kTileRows < m1)
-              one.next_a = static_cast<const char*>(one.a) + kTileRows * tile.a_row;
+            one.rows = static_cast<int>(std::min<int64_t>(tile_rows_, rows - r));
+            one.a = static_cast<const char*>(tile.a) +
+                    (tile.a_row ? r * tile.a_row : r / tile_rows_ * tile_room(depth) * 4);
+            if (tile.a_row && m + r + tile_rows_ < m1)
+              one.next_a = static_cast<const char*>(one.a) + tile_rows_ * tile.a_row;
             multiply(m + r, m + r - m0, n, columns, block, buffer, &one);
           }
         }
@@ -125,8 +129,9 @@ class Matmul {
     }
   }
 
-  // Floats from one packed tile of a to the next.
-  static int64_t tile_room(int64_t depth) { return depth * kTileRows + kMaxLanes; }
+  // Words of a packed depth, and floats from one packed tile of a to the next.
+  int64_t depth_room(int64_t depth) const { return wide_ ? rounded_up(depth, 16) : depth; }
+  int64_t tile_room(int64_t depth) const { return depth_room(depth) * tile_rows_ + kMaxLanes; }
 
   const char* entry(const uwaga_tensor& t, int64_t row, int64_t column) const {
     return static_cast<const char*>(t.data) + (row * t.row + column * t.column) * element_size(t.dtype);
@@ -141,7 +146,7 @@ class Matmul {
     float *packed, *total, *sums, *bias;
     const auto lay_out = [&](float* base) {
       ScratchLayout layout(base);
-      packed = layout.take(in_place_ && p_.a.row ? 0 : tile_room(words_));
+      packed = layout.take(in_place_ && p_.a.row && !wide_ ? 0 : tile_room(words_));
       total = layout.take(p_.rows * kFewColumns);
       sums = layout.take(kFewColumns);
       bias = layout.take(kFewColumns);
@@ -150,8 +155,15 @@ class Matmul {
     lay_out(scratch.reserve(lay_out(nullptr)));
     const int rows = static_cast<int>(p_.rows);
     MatmulTile tile{};
-    place_rows(0, rows, 0, words_, packed, &tile);
-    const int64_t word_bytes = tile.a_row ? 4 : 4 * kTileRows;
+    if (wide_) {
+      const void* starts[kMaxTileRows];
+      for (int r = 0; r < rows; ++r) starts[r] = entry(p_.a, r, 0);
+      kernels_.pack_few_rows_pairs(packed, starts, rows, entries(0, words_), p_.a.column, p_.a.dtype, 1.0f);
+      tile.a = packed;
+    } else {
+      place_rows(0, rows, 0, words_, packed, &tile);
+    }
+    const int64_t word_bytes = tile.a_row ? 4 : 4 * tile_rows_;
     for (int64_t n = n0; n < n1; n += kFewColumns) {
       const int64_t columns = std::min(kFewColumns, n1 - n);
       for (int64_t block = 0; block < blocks_; ++block) {
@@ -180,12 +192,13 @@ class Matmul {
     for (int64_t u = 0; u < columns; u += kUnitColumns) {
       const int count = static_cast<int>(std::min(kUnitColumns, columns - u));
       const Rows rows{entry(p_.b, n + u, first * entries_per_word_), p_.b.row, p_.b.column, p_.b.dtype};
-      float* unit = out + u * depth;
+      float* unit = out + u * depth_room(depth);
       if (p_.b.row == 1 && p_.b.column != 1) {  // adjacent along the columns: rows of b^T
         const Rows turned{rows.data, rows.column, rows.row, rows.dtype};
-        (pairs_ ? kernels_.pack_rows_pairs : kernels_.pack_rows)(unit, turned, width, width, count);
+        const int room = wide_ ? static_cast<int>(2 * depth_room(depth)) : width;
+        (pairs_ ? kernels_.pack_values_pairs : kernels_.pack_rows)(unit, turned, width, room, count);
       } else {
-        (pairs_ ? kernels_.pack_columns_pairs : kernels_.pack_columns)(unit, rows, count, width);
+        (pairs_ ? kernels_.pack_keys_pairs : kernels_.pack_columns)(unit, rows, count, width);
       }
     }
   }
@@ -196,23 +209,24 @@ class Matmul {
     const int width = entries(first, depth);
     tile->a = packed;
     if (width <= 0) return;
-    if (in_place_ && (rows == 1 || p_.a.row)) {
+    const bool whole_tiles = rows % tile_rows_ == 0 && depth == depth_room(depth);
+    if (in_place_ && (wide_ ? whole_tiles && p_.a.row : rows == 1 || p_.a.row)) {
       tile->a = entry(p_.a, m, column);
       // A single row has no stride that must be right, and 0 stands for packed rows.
       tile->a_row = rows > 1 ? p_.a.row * element_size(p_.a.dtype) : 4;
       return;
     }
-    if (p_.a.row == 1) {
+    if (p_.a.row == 1 && !wide_) {
       const Rows x{entry(p_.a, m, column), 1, p_.a.column, p_.a.dtype};
       (pairs_ ? kernels_.pack_tiles_from_columns_pairs : kernels_.pack_tiles_from_columns)(packed, x, rows, width,
                                                                                            tile_room(depth));
       return;
     }
-    for (int r0 = 0; r0 < rows; r0 += kTileRows, packed += tile_room(depth)) {
-      const void* starts[kTileRows];
-      const int count = std::min(kTileRows, rows - r0);
+    for (int r0 = 0; r0 < rows; r0 += tile_rows_, packed += tile_room(depth)) {
+      const void* starts[kMaxTileRows];
+      const int count = std::min(tile_rows_, rows - r0);
       for (int r = 0; r < count; ++r) starts[r] = entry(p_.a, m + r0 + r, column);
-      (pairs_ ? kernels_.pack_tile_pairs : kernels_.pack_tile)(packed, starts, count, width, p_.a.column, p_.a.dtype,
+      (pairs_ ? kernels_.pack_queries_pairs : kernels_.pack_tile)(packed, starts, count, width, p_.a.column, p_.a.dtype,
                                                                1.0f);
     }
   }
@@ -225,7 +239,7 @@ class Matmul {
     for (int64_t s = 0; s < columns; s += strip) {
       const int64_t width = std::min(strip, columns - s);
       float* out = plain_ ? static_cast<float*>(p_.out.data) + m * p_.out.row + n + s : nullptr;
-      tile->b = buffer.b + s * tile->depth;
+      tile->b = buffer.b + s * tile->depth;  // strips of a unit, `depth` words each
       tile->to = buffer.tile, tile->to_row = strip;
       tile->from = nullptr;
       if (partial) {
@@ -286,6 +300,8 @@ class Matmul {
   const uwaga_matmul_args& p_;
   const Kernels& kernels_;
   const bool pairs_;
+  const int tile_rows_;
+  const bool wide_;  // more rows than six, of whole depths
   const int64_t entries_per_word_, words_, blocks_;
   const bool in_place_, plain_, few_rows_;
 };

@@ -11,7 +11,6 @@ namespace {
 
 constexpr double kLn2 = 0.693147180559945309;
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
-constexpr int64_t kTileLanes = kTileRows * kMaxLanes;
 
 float* entry(const uwaga_problem& p, const uwaga_tensor& t, const Sequence& s, GroupedRow at) {
   return reinterpret_cast<float*>(query_address(p, t, s, at.head, at.query));
@@ -31,42 +30,42 @@ int64_t StatisticsAccumulator::lay_out(int64_t tiles, float* base) {
   ScratchLayout layout(base);
   const auto take = [&](bool wanted, int64_t count) { return wanted ? layout.take(tiles * count) : nullptr; };
   const bool moments = wanted_.squares.data || wanted_.distance.data;
-  entropy_ = take(wanted_.entropy.data, kTileLanes);
-  squares_ = take(moments, kTileLanes);
-  distance_ = take(moments, kTileLanes);
+  entropy_ = take(wanted_.entropy.data, rows_ * kMaxLanes);
+  squares_ = take(moments, rows_ * kMaxLanes);
+  distance_ = take(moments, rows_ * kMaxLanes);
   position_ = take(moments, kMaxLanes);
-  top_scores_ = take(wanted_.top > 0, kTileRows * top_row(wanted_.top));
-  top_keys_ = take(wanted_.top > 0, kTileRows * top_row(wanted_.top));
+  top_scores_ = take(wanted_.top > 0, rows_ * top_row(wanted_.top));
+  top_keys_ = take(wanted_.top > 0, rows_ * top_row(wanted_.top));
   return layout.used();
 }
 
 void StatisticsAccumulator::clear_sums(int64_t tiles) const {
   for (float* sums : {entropy_, squares_, distance_}) {
-    if (sums) std::fill(sums, sums + tiles * kTileLanes, 0.0f);
+    if (sums) std::fill(sums, sums + tiles * rows_ * kMaxLanes, 0.0f);
   }
 }
 
 void StatisticsAccumulator::clear_top(int64_t tiles) const {
   if (!top_scores_) return;
-  const int64_t row = top_row(wanted_.top), rows = tiles * kTileRows;
+  const int64_t row = top_row(wanted_.top), rows = tiles * rows_;
   std::fill(top_scores_, top_scores_ + rows * row, kMinusInfinity);
-  for (int64_t r = 0; r < rows; ++r) top_scores_[r * row + kMaxLanes - 1] = -kMinusInfinity;
+  for (int64_t r = 0; r < rows; ++r) top_scores_[r * row + kTopFirst - 1] = -kMinusInfinity;
 }
 
 void StatisticsAccumulator::set_position(int64_t row, const Sequence& s, int64_t query) const {
   if (!position_) return;
-  position_[row / kTileRows * kMaxLanes + row % kTileRows] =
+  position_[row / rows_ * kMaxLanes + row % rows_] =
       static_cast<float>(query + start_of(wanted_.distance_start, s));
 }
 
 TileStatistics StatisticsAccumulator::statistics(int64_t tile) const {
   const auto at = [&](auto* base, int64_t step) { return base ? base + tile * step : base; };
-  return {at(entropy_, kTileLanes),
-          at(squares_, kTileLanes),
-          at(distance_, kTileLanes),
+  return {at(entropy_, rows_ * kMaxLanes),
+          at(squares_, rows_ * kMaxLanes),
+          at(distance_, rows_ * kMaxLanes),
           at(position_, kMaxLanes),
-          at(top_scores_, kTileRows * top_row(wanted_.top)),
-          at(top_keys_, kTileRows * top_row(wanted_.top)),
+          at(top_scores_, rows_ * top_row(wanted_.top)),
+          at(top_keys_, rows_ * top_row(wanted_.top)),
           static_cast<int>(wanted_.top)};
 }
 
@@ -76,7 +75,7 @@ RowMoments StatisticsAccumulator::moments(int64_t row, const Kernels& kernels) c
 }
 
 void StatisticsAccumulator::copy_top(int64_t row, RowStatistics* to) const {
-  const int64_t first = row * top_row(wanted_.top) + kMaxLanes;
+  const int64_t first = row * top_row(wanted_.top) + kTopFirst;
   for (int64_t n = 0; n < wanted_.top; ++n) {
     const float score = top_scores_[first + n];
     to->top_scores[n] = score;

@@ -41,7 +41,8 @@ class RowStatisticsTable {
 // The running sums of all tiles of one row block, in scratch memory; see TileStatistics.
 class StatisticsAccumulator {
  public:
-  StatisticsAccumulator(const uwaga_problem& p, const uwaga_row_statistics& wanted) : p_(p), wanted_(wanted) {}
+  StatisticsAccumulator(const uwaga_problem& p, const uwaga_row_statistics& wanted, int rows)
+      : p_(p), wanted_(wanted), rows_(rows) {}
   int64_t lay_out(int64_t tiles, float* base);
   void clear_sums(int64_t tiles) const;
   void clear_top(int64_t tiles) const;
@@ -54,6 +55,7 @@ class StatisticsAccumulator {
  private:
   const uwaga_problem& p_;
   const uwaga_row_statistics& wanted_;
+  const int64_t rows_;  // of a tile
   float *entropy_ = nullptr, *squares_ = nullptr, *distance_ = nullptr, *position_ = nullptr, *top_scores_ = nullptr,
         *top_keys_ = nullptr;
 };

@@ -38,10 +38,12 @@ ScoreRule rule_of(const uwaga_problem& p) {
 
 Scoring float_scoring_of(const uwaga_problem& p, const Kernels& kernels) {
   return {false,
+          kTileRows,
           p.scale,
           rule_of(p),
           kernels.pack_tile,
           kernels.pack_columns,
+          kernels.pack_tile,
           kernels.forward_tile,
           kernels.forward_tile_in_place,
           kernels.weights_tile,
@@ -55,19 +57,22 @@ Scoring scoring_of(const uwaga_problem& p, const Kernels& kernels) {
   ScoreRule rule = rule_of(p);
   rule.scale = std::fabs(p.scale);
   return {true,
+          kernels.pair_rows,
           p.scale < 0.0f ? -1.0f : 1.0f,
           rule,
-          kernels.pack_tile_pairs,
-          kernels.pack_columns_pairs,
+          kernels.pack_queries_pairs,
+          kernels.pack_keys_pairs,
+          kernels.pack_gradients_pairs,
           kernels.forward_tile_pairs,
           kernels.forward_tile_in_place_pairs,
           kernels.weights_tile_pairs,
           kernels.backward_tile_pairs};
 }
 
-TileRows tile_rows(const uwaga_problem& p, const Sequence& s, int64_t key_head, int64_t first, int64_t last) {
+TileRows tile_rows(const uwaga_problem& p, const Sequence& s, int64_t key_head, int64_t first, int64_t last,
+                   int most) {
   TileRows tile{};
-  for (int64_t r = first; r < last && tile.count < kTileRows; ++r) {
+  for (int64_t r = first; r < last && tile.count < most; ++r) {
     const GroupedRow row = grouped_row(p, key_head, r);
     if (p.dropout > 0.0f) {
       const uint64_t head = p.seed + static_cast<uint64_t>(s.index * p.query_heads + row.head);

@@ -1,4 +1,4 @@
-// What all drivers need of a tile (six query rows by 64 keys): how its scores are computed, its mask bits, its biases, and the
+// What all drivers need of a tile (six query rows, or as many as the level takes, by 64 keys): how its scores are computed, its mask bits, its biases, and the
 // hash of its rows for dropout.
 #ifndef UWAGA_DRIVERS_TILES_H_
 #define UWAGA_DRIVERS_TILES_H_
@@ -16,10 +16,12 @@ namespace uwaga {
 // weight by a factor of 1 + 1e-4.
 struct Scoring {
   bool pairs;
+  int rows;            // of a tile
   float query_factor;  // queries are multiplied by it when they are packed
   ScoreRule rule;
   decltype(Kernels::pack_tile) pack_queries;
   decltype(Kernels::pack_columns) pack_keys;
+  decltype(Kernels::pack_tile) pack_gradients;  // of the outputs
   decltype(Kernels::forward_tile) forward_tile;
   decltype(Kernels::forward_tile_in_place) forward_tile_in_place;
   decltype(Kernels::weights_tile) weights_tile;
@@ -35,18 +37,19 @@ struct RowBlock {
   int64_t sequence, key_head, first, last;
 };
 
-// The grouped rows of one tile, six or fewer, each with its hash for dropout.
+// The grouped rows of one tile, each with its hash for dropout.
 struct TileRows {
   int count;
-  GroupedRow rows[kTileRows];
-  uint32_t row_keys[kTileRows];
+  GroupedRow rows[kMaxTileRows];
+  uint32_t row_keys[kMaxTileRows];
   int64_t first_query() const { return rows[0].query; }
   int64_t last_query() const { return rows[count - 1].query; }
 };
 
-TileRows tile_rows(const uwaga_problem& p, const Sequence& s, int64_t key_head, int64_t first, int64_t last);
+// The first of these rows, `most` or fewer.
+TileRows tile_rows(const uwaga_problem& p, const Sequence& s, int64_t key_head, int64_t first, int64_t last, int most);
 
-// Fills bias[6][64] for keys [j0, j0 + count) and clears from `bits` the keys that a dense bias of -inf hides.
+// Fills bias[rows][64] for keys [j0, j0 + count) and clears from `bits` the keys that a dense bias of -inf hides.
 void gather_bias(const uwaga_problem& p, const Sequence& s, const TileRows& tile, int64_t j0, int count, float* bias,
                  uint64_t* bits);
 
@@ -54,11 +57,11 @@ void gather_bias(const uwaga_problem& p, const Sequence& s, const TileRows& tile
 struct TileVisibility {
   bool empty;
   bool hides;  // whether some pair is masked; places past a block's last key do not count
-  uint64_t bits[kTileRows];
+  uint64_t bits[kMaxTileRows];
   TileMask mask;  // points into `bits`, unless every key of a whole block is visible
 };
 
-// `known` is the mask of the tile's whole row block against this block of keys, or kPartial. Writes bias[6][64] where the
+// `known` is the mask of the tile's whole row block against this block of keys, or kPartial. Writes bias[rows][64] where the
 // problem has biases.
 void evaluate_tile_mask(const uwaga_problem& p, const Mask& mask, const Sequence& s, const TileRows& tile,
                         Visibility known, int64_t j0, int count, float* bias, TileVisibility* view);

@@ -79,7 +79,7 @@ class Rectangle {
   void copy(const Task& task, int64_t t, int64_t j0, const KeySlice& part, const TileVisibility& view,
             const HeadWeights& weights) const {
     for (int r = 0; r < weights.tile_rows(t).count; ++r) {
-      const int64_t row = task.first_row + t * kTileRows + r;
+      const int64_t row = task.first_row + t * weights.tile_size() + r;
       float* out = static_cast<float*>(out_.data) + task.sequence * out_.batch + task.head * out_.head + row * out_.row;
       for (const int64_t* key = part.first; key < part.last; ++key) {
         const int64_t n = *key - j0;
@@ -137,13 +137,13 @@ class Mass {
     if (other.block(s, rows.first_query(), rows.last_query() + 1, j0, j1) == Visibility::kEmpty) return;
     TileVisibility view;
     if (!weights.tile(t, 0, j0, seen, &view)) return;
-    uint64_t bits[kTileRows];
-    alignas(64) float sums[kTileRows * kMaxLanes] = {};
+    uint64_t bits[kMaxTileRows];
+    alignas(64) float sums[kMaxTileRows * kMaxLanes] = {};
     for (int r = 0; r < rows.count; ++r) {
       bits[r] = view.bits[r] & other.bits(s, 0, rows.rows[r].query, j0, static_cast<int>(j1 - j0));
     }
     weights.kernels().add_seen(sums, weights.weights(), bits, rows.count, view.mask.first, view.mask.last);
-    for (int r = 0; r < rows.count; ++r) totals[t * kTileRows + r] += weights.kernels().lane_sum(sums + r * kMaxLanes);
+    for (int r = 0; r < rows.count; ++r) totals[t * weights.tile_size() + r] += weights.kernels().lane_sum(sums + r * kMaxLanes);
   }
 
   const uwaga_problem& p_;

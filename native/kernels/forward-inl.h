@@ -111,6 +111,16 @@ inline __attribute__((always_inline)) void with_row_count(int rows, const Functi
   }
 }
 
+// Runs f<ROWS>(first row) over at most six rows at a time.
+template <class Function>
+inline __attribute__((always_inline)) void for_row_groups(int rows, const Function& f) {
+  constexpr int kGroup = 6;
+  if constexpr (kTileRows <= kGroup) return with_row_count(rows, [&](auto r) { f(r, 0); });
+  for (int first = 0; first < rows; first += kGroup) {
+    with_row_count(rows - first < kGroup ? rows - first : kGroup, [&](auto r) { f(r, first); });
+  }
+}
+
 // A single row computes all strips of a block side by side: with one strip at a time, its two or four accumulators would leave
 // the multiply-adds waiting for each other.
 template <class Step, bool TOP>
@@ -151,9 +161,10 @@ inline void scores_of_tile(const float* query, const float* keys, int rows, int 
                            const ScoreRule& rule, float* scores, float* top = nullptr) {
   const F scale = broadcast(rule.scale);
   if (rows == 1 && columns == kBlockKeys) return scores_of_row<Step, TOP>(query, keys, depth, scale, scores, top);
-  with_row_count(rows, [&](auto r) {
+  for_row_groups(rows, [&](auto r, int first) {
     for_strips(columns, [&](auto v, int n) {
-      score_strip<Step, r.value, v.value, TOP>(query, keys + int64_t{n} * depth, depth, scale, scores + n, top);
+      score_strip<Step, r.value, v.value, TOP>(query + first, keys + int64_t{n} * depth, depth, scale,
+                                               scores + first * kBlockKeys + n, top + (TOP ? first * kLanes : 0));
     });
   });
 }
@@ -318,12 +329,12 @@ inline void values_of_tile(const ForwardTile& tile, const Block& block, int firs
           tile.state.output + done, out_row, block.value_row);
     }
   }
-  with_row_count(tile.rows, [&](auto r) {
+  for_row_groups(tile.rows, [&](auto r, int row) {
     for_strips(tile.value_width - done, [&](auto v, int from) {
       const int w = done + from;
       product_strip<FloatProduct, r.value, v.value, kBlockKeys, 1>(
-          tile.scores + first, block.values + w / kStrip * block.value_strip + first * block.value_row, last - first,
-          factor, tile.state.output + w, out_row, block.value_row);
+          tile.scores + row * kBlockKeys + first, block.values + w / kStrip * block.value_strip + first * block.value_row,
+          last - first, factor + row, tile.state.output + row * out_row + w, out_row, block.value_row);
     });
   });
 }
@@ -373,8 +384,8 @@ inline void forward_tile(const ForwardTile& tile, const Block& block, const Scor
 }
 
 inline float lane_sum(const float* sum) { return reduce_add(load(sum)); }
-inline void lane_sums(const float* sums, float* out) {
-  for (int r = 0; r < kTileRows; ++r) out[r] = lane_sum(sums + r * kMaxLanes);
+inline void lane_sums(const float* sums, float* out, int rows) {
+  for (int r = 0; r < rows; ++r) out[r] = lane_sum(sums + r * kMaxLanes);
 }
 
 // Merges the softmaxes of a row over two sets of keys: total = total * exp(..) + part * exp(..).

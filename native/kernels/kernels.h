@@ -1,7 +1,7 @@
 // The kernels: a table of functions for each instruction-set level, and the tiles and blocks that they work on.
 //
 // A kernel works on one tile: up to 6 rows of queries against one block of up to 64 keys, in float32 (or, where the
-// processor has the instruction, on pairs of bfloat16). Tiles see packed operands only:
+// processor has the instruction, on pairs of bfloat16; the level amx takes 16 rows of those). Tiles see packed operands only:
 //
 //   columns of a block   packed[(n / S) * (W * S) + w * S + n % S] = x[n][w]     n < 64 rows of x, w < W    (scores)
 //   rows of a block      packed[(w / S) * (R * S) + n * S + w % S] = x[n][w]     n < R, w < W               (values)
@@ -21,6 +21,7 @@ namespace uwaga {
 
 constexpr int kBlockKeys = 64;
 constexpr int kTileRows = 6;
+constexpr int kMaxTileRows = 16;  // of any level: tiles of pairs may have more rows, see Kernels::pair_rows
 constexpr int kMaxLanes = 16;
 constexpr int kMaxStrip = 64;
 
@@ -65,31 +66,32 @@ struct TileMask {
   bool guard;  // masked values may be NaN or infinite: their products are left out rather than multiplied by zero
 };
 
-// The online softmax of 6 rows (Milakov and Gimelshein, 2018): weights so far are exp(s - maximum).
+// The online softmax of a tile's rows (Milakov and Gimelshein, 2018): weights so far are exp(s - maximum).
 struct TileState {
-  float* output;   // [6][padded width of values]
+  float* output;   // [rows][padded width of values]
   float* maximum;  // [kMaxLanes], one per row and room for whole vectors
-  float* sum;      // [6][kMaxLanes], partial sums by lane
+  float* sum;      // [rows][kMaxLanes], partial sums by lane
 };
 
-// Statistics of 6 rows, summed while their weights p = exp(s - maximum) are computed. Those that are not computed are null.
+// Statistics of a tile's rows, summed while their weights p = exp(s - maximum) are computed. Those that are not computed are null.
 struct TileStatistics {
-  float* entropy;         // [6][kMaxLanes] sum of p log2 p, by lane
-  float* squares;         // [6][kMaxLanes] sum of p^2
-  float* distance;        // [6][kMaxLanes] sum of p |j - position|
-  const float* position;  // [6]
+  float* entropy;         // [rows][kMaxLanes] sum of p log2 p, by lane
+  float* squares;         // [rows][kMaxLanes] sum of p^2
+  float* distance;        // [rows][kMaxLanes] sum of p |j - position|
+  const float* position;  // [rows]
   // The largest scores of each row so far, decreasing, of equal ones the first; -inf where there are fewer. Row r begins at
-  // r * top_row(top) + kMaxLanes, is padded to whole vectors, and has +inf before its first entry; the first 6 floats are the
-  // last entry of each row's list. `top_keys` has the key of each at the same index, an int32 in the bits of a float.
+  // r * top_row(top) + kTopFirst, is padded to whole vectors, and has +inf before its first entry; the first kMaxLanes floats
+  // are the last entry of each row's list. `top_keys` has the key of each at the same index, an int32 in the bits of a float.
   float *top_scores, *top_keys;
   int top;
 };
-constexpr int64_t top_row(int64_t top) { return (top + kMaxLanes - 1) / kMaxLanes * kMaxLanes + kMaxLanes; }
+constexpr int64_t kTopFirst = 2 * kMaxLanes;
+constexpr int64_t top_row(int64_t top) { return (top + kMaxLanes - 1) / kMaxLanes * kMaxLanes + kTopFirst; }
 
 struct ForwardTile {
   const float* query;        // packed rows of a tile
-  float* scores;             // [6][64] scratch
-  const float* bias;         // [6][64], or null
+  float* scores;             // [rows][64] scratch, of all rows that a tile may have
+  const float* bias;         // [rows][64], or null
   const uint32_t* row_keys;  // dropout's hash of each row
   int rows, query_width, value_width;
   TileMask mask;
@@ -100,11 +102,11 @@ struct ForwardTile {
 // Weights from a known softmax: exp(s - maximum) * factor, and `hidden` where masked.
 struct WeightsTile {
   const float* query;    // packed rows of a tile
-  const float* bias;     // [6][64], or null
-  const float* maximum;  // [6]
-  const float* factor;   // [6]
+  const float* bias;     // [rows][64], or null
+  const float* maximum;  // [rows]
+  const float* factor;   // [rows]
   float hidden;
-  float* weights;  // [6][64] out, in the whole vectors around [mask.first, mask.last)
+  float* weights;  // [rows][64] out, in the whole vectors around [mask.first, mask.last)
   int rows, query_width;
   TileMask mask;
 };
@@ -119,13 +121,13 @@ struct RowResult {
 struct BackwardTile {
   const float* query;        // packed rows of a tile
   const float* grad_output;  // packed rows of a tile
-  const float* bias;         // [6][64], or null
-  const float* lse;          // [6]
-  const float* delta;        // [6] sum_e dO_e O_e - dlse
+  const float* bias;         // [rows][64], or null
+  const float* lse;          // [rows]
+  const float* delta;        // [rows] sum_e dO_e O_e - dlse
   const uint32_t* row_keys;
-  float* weights;      // [6][64] out: the weights, after dropout
-  float* grad_scores;  // [6][64] out: d loss / d (q.k)
-  float* grad_bias;    // [6][64] out: d loss / d bias, or null
+  float* weights;      // [rows][64] out: the weights, after dropout
+  float* grad_scores;  // [rows][64] out: d loss / d (q.k)
+  float* grad_bias;    // [rows][64] out: d loss / d bias, or null
   int rows, query_width, value_width;
   TileMask mask;
 };
@@ -144,7 +146,7 @@ struct Product {
   const DepthRange* by_tile;  // [first, last) for each six rows of `out`, outside which their `a` is zero; or null
 };
 
-// Up to 6 rows of a product of matrices over part of its depth: to = from + a b, `strip` columns wide. Depth counts words: floats, or
+// The rows of one tile of a product of matrices over part of its depth: to = from + a b, `strip` columns wide. Depth counts words: floats, or
 // pairs of bfloat16.
 struct MatmulTile {
   const void* a;
@@ -247,12 +249,26 @@ struct Kernels {
   void (*forward_tile)(const ForwardTile&, const Block&, const ScoreRule&);
   // The same bits, of a block of which nothing is masked.
   void (*forward_tile_in_place)(const ForwardTile&, const InPlaceBlock&, const ScoreRule&);
-  // Same on queries and keys packed as pairs of bfloat16; null where `bfloat16_pairs` is false.
+  // The same on operands packed as pairs of bfloat16; null where `bfloat16_pairs` is false.
   void (*pack_columns_pairs)(float* out, const Rows& x, int count, int width);
   void (*pack_rows_pairs)(float* out, const Rows& x, int count, int depth, int width);
   void (*pack_tile_pairs)(float* out, const void* const* rows, int count, int width, int64_t column, int dtype,
                           float factor);
   bool (*all_finite_pairs)(const float* packed, int64_t count);  // count in words
+  // Tiles of pairs have `pair_rows` rows. The functions that follow pack them as the level's products read them: queries, keys and
+  // values, and the gradients of outputs as floats, packed[w * pair_rows + r]. Where there are more than six, depths are filled up to
+  // multiples of 16 words, blocks are not read in place, a product of matrices has both operands packed so (the left one also in
+  // place, 16 whole rows of it), and every task of a driver is between begin_tiles and end_tiles.
+  int pair_rows;
+  void (*pack_queries_pairs)(float* out, const void* const* rows, int count, int width, int64_t column, int dtype,
+                             float factor);
+  void (*pack_keys_pairs)(float* out, const Rows& x, int count, int width);
+  void (*pack_values_pairs)(float* out, const Rows& x, int count, int depth, int width);
+  void (*pack_gradients_pairs)(float* out, const void* const* rows, int count, int width, int64_t column, int dtype,
+                               float factor);
+  void (*begin_tiles)();  // both null where tiles need no state of the processor
+  void (*end_tiles)();
+  const Kernels* six_rows;  // the level whose tiles of pairs have six rows; null: this one
   void (*forward_tile_pairs)(const ForwardTile&, const Block&, const ScoreRule&);
   void (*forward_tile_in_place_pairs)(const ForwardTile&, const InPlaceBlock&, const ScoreRule&);
   void (*weights_tile_pairs)(const WeightsTile&, const Block&, const ScoreRule&);
@@ -262,7 +278,7 @@ struct Kernels {
   void (*merge_rows)(float* total, RowResult* total_rows, const float* part, const RowResult* part_rows, int rows,
                      int width);
   float (*lane_sum)(const float* sum);
-  void (*lane_sums)(const float* sums, float* out);  // of six rows, kMaxLanes apart
+  void (*lane_sums)(const float* sums, float* out, int rows);  // of rows kMaxLanes apart
   // out[0:width] = row[0:width] * factor, in the caller's type.
   void (*write_row)(void* out, int64_t column, int dtype, const float* row, float factor, int width);
   // The same for `count` rows, `row_width` apart, each with its place and its factor.
@@ -309,6 +325,9 @@ struct Kernels {
   void (*matmul_tile_pairs)(const MatmulTile&);
   // b.column = 1: any number of columns, and b.row = 1.
   void (*few_rows)(const FewRows&);
+  // Up to pair_rows rows, packed[w * pair_rows + r], and where that is six also in the caller's memory.
+  void (*pack_few_rows_pairs)(float* out, const void* const* rows, int count, int width, int64_t column, int dtype,
+                              float factor);
   void (*few_rows_pairs)(const FewRows&);
   // Packed rows of tiles, `tile_room` floats apart, from a matrix whose rows are adjacent in memory, x.row = 1.
   void (*pack_tiles_from_columns)(float* out, const Rows& x, int count, int width, int64_t tile_room);
@@ -323,11 +342,53 @@ struct Kernels {
   double (*peak_flops)(int64_t iterations);  // runs `iterations` rounds of independent FMAs, returns flops done
 };
 
+// For products whose operands are not scores alone.
+inline const Kernels& six_row_level(const Kernels& kernels) { return kernels.six_rows ? *kernels.six_rows : kernels; }
+
+// Memory, in floats, of a tile's packed rows and of a block's packed keys; where tiles have 16 rows, pairs of both fill whole
+// tiles of 16 words.
+constexpr int64_t packed_tile(int64_t width, int rows) {
+  return rows * (rows > kTileRows && width < 16 ? 16 : width) + kMaxLanes;
+}
+constexpr int64_t packed_keys(int64_t width) { return int64_t{kBlockKeys} * (width + 1 < 16 ? 16 : width + 1); }
+
+// The state of the processor that tiles need, for as long as this lives; on one thread.
+class TileRegisters {
+ public:
+  explicit TileRegisters(const Kernels& kernels) : kernels_(kernels) {
+    if (kernels_.begin_tiles) kernels_.begin_tiles();
+  }
+  TileRegisters(const TileRegisters&) = delete;
+  TileRegisters& operator=(const TileRegisters&) = delete;
+  ~TileRegisters() {
+    if (kernels_.end_tiles) kernels_.end_tiles();
+  }
+
+ private:
+  const Kernels& kernels_;
+};
+
+// What a level with tiles of kMaxTileRows rows of pairs puts in the place of another level's; see Kernels::pair_rows.
+struct WideTiles {
+  decltype(Kernels::pack_queries_pairs) pack_queries;
+  decltype(Kernels::pack_keys_pairs) pack_keys;
+  decltype(Kernels::pack_values_pairs) pack_values;
+  decltype(Kernels::pack_gradients_pairs) pack_gradients;
+  decltype(Kernels::begin_tiles) begin;
+  decltype(Kernels::end_tiles) end;
+  decltype(Kernels::forward_tile_pairs) forward_tile;
+  decltype(Kernels::weights_tile_pairs) weights_tile;
+  decltype(Kernels::backward_tile_pairs) backward_tile;
+  decltype(Kernels::matmul_tile_pairs) matmul_tile;
+  decltype(Kernels::pack_few_rows_pairs) pack_few_rows;
+  decltype(Kernels::few_rows_pairs) few_rows;
+};
+
 // Levels of this build by index, lowest first; null past the end. Supported: this processor has the instructions.
 const Kernels* level_at(int index);
 bool level_supported(int index);
 const Kernels* active_level();
-const Kernels* set_level(const char* name);  // null: the best supported. Returns null where no such level is supported
+const Kernels* set_level(const char* name);  // null: the fastest supported. Returns null where no such level is supported
 
 }  // namespace uwaga
 #endif  // UWAGA_KERNELS_KERNELS_H_

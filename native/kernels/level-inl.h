@@ -1,6 +1,6 @@
 // Everything of one instruction-set level: its source file includes this after the level's vector type (simd_NAME.h), inside
 // no namespace. UWAGA_LEVEL is the level's namespace and UWAGA_LEVEL_NAME its public name. UWAGA_LEVEL_BFLOAT16_PAIRS: it
-// multiplies pairs of bfloat16 (pairs-inl.h).
+// multiplies pairs of bfloat16 (pairs-inl.h). UWAGA_LEVEL_AMX: it has nothing but wide tiles of its own (amx-inl.h).
 #include "kernels/kernels.h"
 #include "uwaga/c_api.h"
 
@@ -43,6 +43,27 @@ constexpr bool kBfloat16Pairs = false;
 #endif
 #include "kernels/linear-inl.h"
 
+#ifdef UWAGA_LEVEL_AMX
+#include "kernels/amx-inl.h"
+}  // namespace
+
+extern const WideTiles kWideTiles;
+const WideTiles kWideTiles = {
+    .pack_queries = pack_queries_tile,
+    .pack_keys = pack_keys_tile,
+    .pack_values = pack_values_tile,
+    .pack_gradients = pack_tile,
+    .begin = begin_tiles,
+    .end = end_tiles,
+    .forward_tile = forward_wide_tile,
+    .weights_tile = weights_wide_tile,
+    .backward_tile = backward_wide_tile,
+    .matmul_tile = matmul_wide_tile,
+    .pack_few_rows = pack_few_rows_tile,
+    .few_rows = few_wide_rows,
+};
+#else
+
 // Measures the processor's peak: independent multiply-adds and nothing else.
 inline double peak_flops(int64_t iterations) {
   const F a = broadcast(0.999f), b = broadcast(0.001f);
@@ -82,6 +103,14 @@ const Kernels kKernels = {
     .pack_rows_pairs = UWAGA_PAIRS(pack_rows_pairs),
     .pack_tile_pairs = UWAGA_PAIRS(pack_tile_pairs),
     .all_finite_pairs = UWAGA_PAIRS(all_finite_pairs),
+    .pair_rows = kTileRows,
+    .pack_queries_pairs = UWAGA_PAIRS(pack_tile_pairs),
+    .pack_keys_pairs = UWAGA_PAIRS(pack_columns_pairs),
+    .pack_values_pairs = UWAGA_PAIRS(pack_rows_pairs),
+    .pack_gradients_pairs = UWAGA_PAIRS(pack_tile),
+    .begin_tiles = nullptr,
+    .end_tiles = nullptr,
+    .six_rows = nullptr,
     .forward_tile_pairs = UWAGA_PAIRS(forward_tile_pairs),
     .forward_tile_in_place_pairs = UWAGA_PAIRS(forward_tile_in_place_pairs),
     .weights_tile_pairs = UWAGA_PAIRS(weights_tile_pairs),
@@ -110,6 +139,7 @@ const Kernels kKernels = {
     .matmul_tile = matmul_tile,
     .matmul_tile_pairs = UWAGA_PAIRS(matmul_tile_pairs),
     .few_rows = few_rows,
+    .pack_few_rows_pairs = UWAGA_PAIRS(pack_tile_pairs),
     .few_rows_pairs = UWAGA_PAIRS(few_rows_pairs),
     .pack_tiles_from_columns = pack_tiles_from_columns,
     .pack_tiles_from_columns_pairs = UWAGA_PAIRS(pack_tiles_from_columns_pairs),
@@ -119,6 +149,7 @@ const Kernels kKernels = {
     .norm_gradient_row = norm_gradient_row,
     .peak_flops = peak_flops,
 };
+#endif
 
 }  // namespace UWAGA_LEVEL
 }  // namespace uwaga

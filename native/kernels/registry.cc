@@ -25,6 +25,11 @@ namespace avx512_bf16 {
 extern const Kernels kKernels;
 }
 #endif
+#ifdef UWAGA_HAS_AMX
+namespace amx {
+extern const WideTiles kWideTiles;
+}
+#endif
 #ifdef UWAGA_HAS_NEON
 namespace neon {
 extern const Kernels kKernels;
@@ -33,9 +38,34 @@ extern const Kernels kKernels;
 
 namespace {
 
+#ifdef UWAGA_HAS_AMX
+Kernels with_wide_tiles(const char* name, const Kernels& base, const WideTiles& tiles) {
+  Kernels level = base;
+  level.name = name;
+  level.six_rows = &base;
+  level.pair_rows = kMaxTileRows;
+  level.pack_queries_pairs = tiles.pack_queries;
+  level.pack_keys_pairs = tiles.pack_keys;
+  level.pack_values_pairs = tiles.pack_values;
+  level.pack_gradients_pairs = tiles.pack_gradients;
+  level.begin_tiles = tiles.begin;
+  level.end_tiles = tiles.end;
+  level.forward_tile_pairs = tiles.forward_tile;
+  level.forward_tile_in_place_pairs = nullptr;
+  level.weights_tile_pairs = tiles.weights_tile;
+  level.backward_tile_pairs = tiles.backward_tile;
+  level.matmul_tile_pairs = tiles.matmul_tile;
+  level.pack_few_rows_pairs = tiles.pack_few_rows;
+  level.few_rows_pairs = tiles.few_rows;
+  return level;
+}
+const Kernels kAmxKernels = with_wide_tiles("amx", avx512_bf16::kKernels, amx::kWideTiles);
+#endif
+
 struct Level {
   const Kernels* kernels;
-  uint32_t needs;  // features of the processor
+  uint32_t needs;      // features of the processor
+  uint32_t avoid = 0;  // with these it is taken by its name alone
 };
 
 const Level kLevels[] = {
@@ -47,7 +77,10 @@ const Level kLevels[] = {
     {&avx512::kKernels, kAvx512},
 #endif
 #ifdef UWAGA_HAS_AVX512_BF16
-    {&avx512_bf16::kKernels, kAvx512 | kAvx512Bf16},
+    {&avx512_bf16::kKernels, kAvx512 | kAvx512Bf16, kSlowPairs},
+#endif
+#ifdef UWAGA_HAS_AMX
+    {&kAmxKernels, kAvx512 | kAvx512Bf16 | kAmx},
 #endif
 #ifdef UWAGA_HAS_NEON
     {&neon::kKernels, kNeon},
@@ -68,6 +101,7 @@ bool level_supported(int index) { return level_at(index) && possible(kLevels[ind
 const Kernels* set_level(const char* name) {
   for (int n = kLevelCount - 1; n >= 0; --n) {
     if (!possible(kLevels[n]) || (name && strcmp(name, kLevels[n].kernels->name))) continue;
+    if (!name && (kLevels[n].avoid & cpu_features())) continue;
     g_active.store(kLevels[n].kernels);
     return kLevels[n].kernels;
   }

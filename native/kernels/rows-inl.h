@@ -55,8 +55,8 @@ inline void keep_top_keys(const ForwardTile& tile, const TileStatistics& statist
   for (int r = 0; r < kTileRows; r += kLanes) rows |= less_bits(load(floors + r), load(highest + r)) << r;
   for (rows &= (1u << tile.rows) - 1; rows; rows &= rows - 1) {
     const int r = __builtin_ctz(rows);
-    float* scores = statistics.top_scores + r * top_row(statistics.top) + kMaxLanes;
-    float* keys = statistics.top_keys + r * top_row(statistics.top) + kMaxLanes;
+    float* scores = statistics.top_scores + r * top_row(statistics.top) + kTopFirst;
+    float* keys = statistics.top_keys + r * top_row(statistics.top) + kTopFirst;
     const float* row = tile.scores + r * kBlockKeys;
     // A list that is not full takes every key; so that few are inserted in vain, it is asked again after each vector.
     const int step = scores[end] == -__builtin_inff() ? kLanes : kBlockKeys;

@@ -146,6 +146,7 @@ inline void interleave(F& even, F& odd) {
 
 // Six registers become three of two rows each, then two of four (the second one holds rows 4 and 5 twice), then one
 // with two rows in each quarter.
+#ifndef UWAGA_LEVEL_AMX  // which has more rows
 inline void row_maxima(const float* top, float* out) {
   __m512 pair[3];
   for (int n = 0; n < 3; ++n) {
@@ -161,6 +162,7 @@ inline void row_maxima(const float* top, float* out) {
   const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
   store(out, {_mm512_permutexvar_ps(order, both)});
 }
+#endif
 
 inline uint32_t keep_bits(uint32_t row_key, uint32_t first, uint32_t threshold) {
   const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);

@@ -20,6 +20,7 @@ using uwaga::ForwardTile;
 using uwaga::kBlockKeys;
 using uwaga::Kernels;
 using uwaga::kMaxLanes;
+using uwaga::kMaxTileRows;
 using uwaga::kTileRows;
 using uwaga::Product;
 using uwaga::RowResult;
@@ -81,6 +82,12 @@ inline uint32_t keep_hash(uint32_t row_key, uint32_t j) {
   return x ^ x >> 16;
 }
 
+// The most rows of a tile of scores, and some numbers of rows.
+inline int tile_size(const Kernels& k, bool pairs) { return pairs ? k.pair_rows : kTileRows; }
+inline std::vector<int> row_counts(const Kernels& k, bool pairs) {
+  return tile_size(k, pairs) == kTileRows ? std::vector<int>{1, 2, 3, 4, 5, 6} : std::vector<int>{1, 2, 7, 15, 16};
+}
+
 // One block of keys and all other arguments of a forward tile.
 struct Scene {
   Scene(const Kernels& kernels, bool in_pairs, int rows, int count, int d, int e, uint64_t seed)
@@ -95,30 +102,30 @@ struct Scene {
         query(dtype, rows, d, kRowMajor, random),
         keys(dtype, count, d, kRowMajor, random),
         values(dtype, count, e, kRowMajor, random),
-        packed_query(d * kTileRows + kMaxLanes),
-        packed_keys(int64_t{kBlockKeys} * (d + 1)),
+        packed_query(uwaga::packed_tile(d, kMaxTileRows)),
+        packed_keys(uwaga::packed_keys(d)),
         packed_values(kBlockKeys * up(e, uwaga::kMaxStrip)),
-        scores(kTileRows * kBlockKeys),
-        bias(kTileRows * kBlockKeys),
-        output(kTileRows * padded(e)),
+        scores(kMaxTileRows * kBlockKeys),
+        bias(kMaxTileRows * kBlockKeys),
+        output(kMaxTileRows * padded(e)),
         maximum(kMaxLanes),
-        sum(kTileRows * kMaxLanes) {
+        sum(kMaxTileRows * kMaxLanes) {
     for (int r = 0; r < rows; ++r) row_keys[r] = static_cast<uint32_t>(random.word());
     const uint64_t all = ~uint64_t{0} >> (kBlockKeys - count);
-    std::fill(bits, bits + kTileRows, all);
-    for (int n = 0; n < kTileRows * kBlockKeys; ++n) bias[n] = static_cast<float>(random.normal());
+    std::fill(bits, bits + kMaxTileRows, all);
+    for (int n = 0; n < kMaxTileRows * kBlockKeys; ++n) bias[n] = static_cast<float>(random.normal());
     reset();
   }
 
   void reset(float top = -kInfinity) { output.fill(0.0f), maximum.fill(top), sum.fill(0.0f); }
 
   void run(const ScoreRule& rule, int first_key = 0, bool guard = false) {
-    const void* addresses[kTileRows] = {};
+    const void* addresses[kMaxTileRows] = {};
     for (int r = 0; r < rows; ++r) addresses[r] = query.row(r);
-    (pairs ? k.pack_tile_pairs : k.pack_tile)(packed_query.data(), addresses, rows, d, query.column(), dtype,
+    (pairs ? k.pack_queries_pairs : k.pack_tile)(packed_query.data(), addresses, rows, d, query.column(), dtype,
                                               pairs ? 1.0f : rule.scale);
-    (pairs ? k.pack_columns_pairs : k.pack_columns)(packed_keys.data(), keys.rows(), count, d);
-    (pairs ? k.pack_rows_pairs : k.pack_rows)(packed_values.data(), values.rows(), count, kBlockKeys, e);
+    (pairs ? k.pack_keys_pairs : k.pack_columns)(packed_keys.data(), keys.rows(), count, d);
+    (pairs ? k.pack_values_pairs : k.pack_rows)(packed_values.data(), values.rows(), count, kBlockKeys, e);
     uint64_t any = 0, every = ~uint64_t{0};
     for (int r = 0; r < rows; ++r) any |= bits[r], every &= bits[r];
     const TileMask mask{every == ~uint64_t{0} ? nullptr : bits, __builtin_ctzll(any), 64 - __builtin_clzll(any), guard};
@@ -152,14 +159,15 @@ struct Scene {
   }
 
   const Kernels& k;
+  const uwaga::TileRegisters registers{k};
   const bool pairs;
   const int rows, count, d, e;
   Random random;
   const int dtype;
   Matrix query, keys, values;
   Floats packed_query, packed_keys, packed_values, scores, bias, output, maximum, sum;
-  uint32_t row_keys[kTileRows];
-  uint64_t bits[kTileRows];
+  uint32_t row_keys[kMaxTileRows];
+  uint64_t bits[kMaxTileRows];
   const uwaga::TileStatistics* statistics = nullptr;
 };
 

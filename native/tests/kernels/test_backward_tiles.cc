@@ -9,7 +9,7 @@ void test_backward_tile(const Kernels& k, bool pairs) {
   const int widths[][2] = {{1, 1}, {5, 3}, {16, 16}, {33, 65}, {64, 80}};
   for (const auto& width : widths) {
     for (const int count : {1, 17, 63, 64}) {
-      for (const int rows : {1, 4, 6}) {
+      for (const int rows : row_counts(k, pairs)) {
         for (int variant = 0; variant < 5; ++variant) {
           Scene scene(k, pairs, rows, count, width[0], width[1], ++seed);
           ScoreRule rule = plain_rule();
@@ -20,17 +20,17 @@ void test_backward_tile(const Kernels& k, bool pairs) {
             for (int r = 0; r < rows; ++r) scene.bits[r] &= scene.random.word() | (r == 0);
           }
           Matrix grad(UWAGA_FLOAT32, rows, scene.e, kRowMajor, scene.random);
-          Floats packed_grad(scene.e * kTileRows + kMaxLanes), values(kBlockKeys * scene.e);
-          Floats weights(kTileRows * kBlockKeys), grads(kTileRows * kBlockKeys), grad_bias(kTileRows * kBlockKeys);
-          Floats lse(kTileRows), delta(kTileRows);
-          const void* output_grads[kTileRows] = {};
+          Floats packed_grad(uwaga::packed_tile(scene.e, kMaxTileRows)), values(kBlockKeys * scene.e);
+          Floats weights(kMaxTileRows * kBlockKeys), grads(kMaxTileRows * kBlockKeys);
+          Floats grad_bias(kMaxTileRows * kBlockKeys), lse(kMaxTileRows), delta(kMaxTileRows);
+          const void* output_grads[kMaxTileRows] = {};
           for (int r = 0; r < rows; ++r) {
             output_grads[r] = grad.row(r);
             lse[r] = static_cast<float>(3.0 + scene.random.normal()),
             delta[r] = static_cast<float>(scene.random.normal());
           }
           scene.run(rule);  // packs queries and keys
-          k.pack_tile(packed_grad.data(), output_grads, rows, scene.e, 1, UWAGA_FLOAT32, 1.0f);
+          (pairs ? k.pack_gradients_pairs : k.pack_tile)(packed_grad.data(), output_grads, rows, scene.e, 1, UWAGA_FLOAT32, 1.0f);
           k.pack_columns(values.data(), scene.values.rows(), count, scene.e);
           uint64_t any = 0, every = ~uint64_t{0};
           for (int r = 0; r < rows; ++r) any |= scene.bits[r], every &= scene.bits[r];

@@ -105,7 +105,7 @@ void test_lane_sums(const Kernels& k) {
   Floats sums(6 * kMaxLanes);
   for (int n = 0; n < 6 * kMaxLanes; ++n) sums[n] = static_cast<float>(random.uniform(0.0, 2.0));
   float folded[6];
-  k.lane_sums(sums.data(), folded);
+  k.lane_sums(sums.data(), folded, kTileRows);
   for (int r = 0; r < 6; ++r) {
     expect(folded[r] == k.lane_sum(sums.data() + r * kMaxLanes), "the sum of row %d is %g", r, folded[r]);
   }

@@ -15,7 +15,7 @@ ScoreRule softcap_rule() {
 void test_weights_tile(const Kernels& k, bool pairs) {
   uint64_t seed = 30;
   for (const int count : {1, 2, 15, 17, 33, 63, 64}) {
-    for (const int rows : {1, 2, 5, 6}) {
+    for (const int rows : row_counts(k, pairs)) {
       for (const bool masked : {false, true}) {
         for (ScoreRule rule : {plain_rule(), softcap_rule()}) {
           Scene scene(k, pairs, rows, count, 17, 1, ++seed);
@@ -26,9 +26,9 @@ void test_weights_tile(const Kernels& k, bool pairs) {
           for (int r = 0; r < rows; ++r) any |= scene.bits[r], every &= scene.bits[r];
           const TileMask mask{every == ~uint64_t{0} ? nullptr : scene.bits, __builtin_ctzll(any),
                               64 - __builtin_clzll(any), false};
-          float maximum[kTileRows], factor[kTileRows];
-          for (int r = 0; r < kTileRows; ++r) maximum[r] = 0.5f * r, factor[r] = 0.3f - 0.1f * r;
-          Floats weights(kTileRows * kBlockKeys);
+          float maximum[kMaxTileRows], factor[kMaxTileRows];
+          for (int r = 0; r < kMaxTileRows; ++r) maximum[r] = 0.5f * r, factor[r] = 0.3f - 0.1f * r;
+          Floats weights(kMaxTileRows * kBlockKeys);
           const auto weights_tile = pairs ? k.weights_tile_pairs : k.weights_tile;
           weights_tile({scene.packed_query.data(), rule.biased ? scene.bias.data() : nullptr, maximum, factor, -1.0f,
                         weights.data(), rows, scene.d, mask},
@@ -95,14 +95,14 @@ void test_gathering(const Kernels& k) {
   }
 }
 
-// Six empty lists of the largest scores.
+// Empty lists of the largest scores, one for each row.
 struct TopLists {
-  Floats scores{kTileRows * uwaga::top_row(kTop)}, keys{kTileRows * uwaga::top_row(kTop)};
+  Floats scores{kMaxTileRows * uwaga::top_row(kTop)}, keys{kMaxTileRows * uwaga::top_row(kTop)};
   TopLists() {
     scores.fill(-kInfinity);
-    for (int r = 0; r < kTileRows; ++r) scores[at(r, -1)] = kInfinity;
+    for (int r = 0; r < kMaxTileRows; ++r) scores[at(r, -1)] = kInfinity;
   }
-  static int64_t at(int r, int n) { return r * uwaga::top_row(kTop) + kMaxLanes + n; }
+  static int64_t at(int r, int n) { return r * uwaga::top_row(kTop) + uwaga::kTopFirst + n; }
   float score(int r, int n) { return scores[at(r, n)]; }
   int key(int r, int n) {
     int number;
@@ -114,11 +114,11 @@ struct TopLists {
 // The sums beside the softmax, over several blocks with rising and falling maxima, some of them hidden from some rows.
 void test_tile_statistics(const Kernels& k, bool pairs) {
   for (uint64_t seed = 50; seed < 58; ++seed) {
-    const int count = seed % 2 ? 64 : 37, rows = seed % 3 ? 6 : 4, blocks = 5;
+    const int count = seed % 2 ? 64 : 37, size = tile_size(k, pairs), rows = seed % 3 ? size : size - 2, blocks = 5;
     const ScoreRule rule = seed % 4 == 3 ? softcap_rule() : plain_rule();
     Scene scene(k, pairs, rows, count, 9, 3, seed);
     Random random(seed);
-    Floats entropy(kTileRows * kMaxLanes), squares(kTileRows * kMaxLanes), distance(kTileRows * kMaxLanes);
+    Floats entropy(kMaxTileRows * kMaxLanes), squares(kMaxTileRows * kMaxLanes), distance(kMaxTileRows * kMaxLanes);
     Floats position(kMaxLanes);
     TopLists top;
     entropy.fill(0.0f), squares.fill(0.0f), distance.fill(0.0f);
