@@ -11,7 +11,7 @@ __asm__(".symver exp2, exp2@GLIBC_2.2.5");
 __asm__(".symver log, log@GLIBC_2.2.5");
 #endif
 
-#ifdef __GLIBCXX__
+#if defined(__GLIBCXX__) && defined(__cpp_exceptions)  // kernels have none, and allocate nothing
 // libstdc++'s allocators call it from gcc 11 on, and its library has it from then on.
 namespace std {
 [[noreturn]] __attribute__((visibility("hidden"))) inline void __throw_bad_array_new_length() {

@@ -368,6 +368,25 @@ class TileRegisters {
   const Kernels& kernels_;
 };
 
+// What a level adds to the one whose vectors it shares: products of pairs.
+struct PairKernels {
+  decltype(Kernels::pack_columns_pairs) pack_columns;
+  decltype(Kernels::pack_rows_pairs) pack_rows;
+  decltype(Kernels::pack_tile_pairs) pack_tile;
+  decltype(Kernels::all_finite_pairs) all_finite;
+  decltype(Kernels::forward_tile_pairs) forward_tile;
+  decltype(Kernels::forward_tile_in_place_pairs) forward_tile_in_place;
+  decltype(Kernels::weights_tile_pairs) weights_tile;
+  decltype(Kernels::backward_tile_pairs) backward_tile;
+  decltype(Kernels::split_state) split_state;
+  decltype(Kernels::add_outer_product_pairs) add_outer_product;
+  decltype(Kernels::add_tile_product_pairs) add_tile_product;
+  decltype(Kernels::write_rows_times_state_pairs) write_rows_times_state;
+  decltype(Kernels::matmul_tile_pairs) matmul_tile;
+  decltype(Kernels::few_rows_pairs) few_rows;
+  decltype(Kernels::pack_tiles_from_columns_pairs) pack_tiles_from_columns;
+};
+
 // What a level with tiles of kMaxTileRows rows of pairs puts in the place of another level's; see Kernels::pair_rows.
 struct WideTiles {
   decltype(Kernels::pack_queries_pairs) pack_queries;

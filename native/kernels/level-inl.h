@@ -1,6 +1,7 @@
 // Everything of one instruction-set level: its source file includes this after the level's vector type (simd_NAME.h), inside
-// no namespace. UWAGA_LEVEL is the level's namespace and UWAGA_LEVEL_NAME its public name. UWAGA_LEVEL_BFLOAT16_PAIRS: it
-// multiplies pairs of bfloat16 (pairs-inl.h). UWAGA_LEVEL_AMX: it has nothing but wide tiles of its own (amx-inl.h).
+// no namespace. UWAGA_LEVEL is the level's namespace and UWAGA_LEVEL_NAME its public name. A level that is another one with products
+// of pairs of bfloat16 defines UWAGA_LEVEL_BFLOAT16_PAIRS and has those kernels alone (pairs-inl.h); UWAGA_LEVEL_AMX: it has
+// nothing but wide tiles of its own (amx-inl.h). registry.cc joins them with the level below.
 #include "kernels/kernels.h"
 #include "uwaga/c_api.h"
 
@@ -35,11 +36,6 @@ inline int64_t padded_width(int width) { return (int64_t{width} + kMaxLanes - 1)
 // clang-format on
 #ifdef UWAGA_LEVEL_BFLOAT16_PAIRS
 #include "kernels/pairs-inl.h"
-#define UWAGA_PAIRS(kernel) kernel
-constexpr bool kBfloat16Pairs = true;
-#else
-#define UWAGA_PAIRS(kernel) nullptr
-constexpr bool kBfloat16Pairs = false;
 #endif
 #include "kernels/linear-inl.h"
 
@@ -61,6 +57,27 @@ const WideTiles kWideTiles = {
     .matmul_tile = matmul_wide_tile,
     .pack_few_rows = pack_few_rows_tile,
     .few_rows = few_wide_rows,
+};
+#elif defined(UWAGA_LEVEL_BFLOAT16_PAIRS)
+}  // namespace
+
+extern const PairKernels kPairKernels;
+const PairKernels kPairKernels = {
+    .pack_columns = pack_columns_pairs,
+    .pack_rows = pack_rows_pairs,
+    .pack_tile = pack_tile_pairs,
+    .all_finite = all_finite_pairs,
+    .forward_tile = forward_tile_pairs,
+    .forward_tile_in_place = forward_tile_in_place_pairs,
+    .weights_tile = weights_tile_pairs,
+    .backward_tile = backward_tile_pairs,
+    .split_state = split_state,
+    .add_outer_product = add_outer_product_pairs,
+    .add_tile_product = add_tile_product_pairs,
+    .write_rows_times_state = write_rows_times_state_pairs,
+    .matmul_tile = matmul_tile_pairs,
+    .few_rows = few_rows_pairs,
+    .pack_tiles_from_columns = pack_tiles_from_columns_pairs,
 };
 #else
 
@@ -92,29 +109,29 @@ extern const Kernels kKernels;
 const Kernels kKernels = {
     .name = UWAGA_LEVEL_NAME,
     .strip = kStrip,
-    .bfloat16_pairs = kBfloat16Pairs,
+    .bfloat16_pairs = false,
     .pack_columns = pack_columns,
     .pack_rows = pack_rows,
     .pack_tile = pack_tile,
     .all_finite = all_finite,
     .forward_tile = forward_tile,
     .forward_tile_in_place = forward_tile_in_place,
-    .pack_columns_pairs = UWAGA_PAIRS(pack_columns_pairs),
-    .pack_rows_pairs = UWAGA_PAIRS(pack_rows_pairs),
-    .pack_tile_pairs = UWAGA_PAIRS(pack_tile_pairs),
-    .all_finite_pairs = UWAGA_PAIRS(all_finite_pairs),
+    .pack_columns_pairs = nullptr,
+    .pack_rows_pairs = nullptr,
+    .pack_tile_pairs = nullptr,
+    .all_finite_pairs = nullptr,
     .pair_rows = kTileRows,
-    .pack_queries_pairs = UWAGA_PAIRS(pack_tile_pairs),
-    .pack_keys_pairs = UWAGA_PAIRS(pack_columns_pairs),
-    .pack_values_pairs = UWAGA_PAIRS(pack_rows_pairs),
-    .pack_gradients_pairs = UWAGA_PAIRS(pack_tile),
+    .pack_queries_pairs = nullptr,
+    .pack_keys_pairs = nullptr,
+    .pack_values_pairs = nullptr,
+    .pack_gradients_pairs = nullptr,
     .begin_tiles = nullptr,
     .end_tiles = nullptr,
     .six_rows = nullptr,
-    .forward_tile_pairs = UWAGA_PAIRS(forward_tile_pairs),
-    .forward_tile_in_place_pairs = UWAGA_PAIRS(forward_tile_in_place_pairs),
-    .weights_tile_pairs = UWAGA_PAIRS(weights_tile_pairs),
-    .backward_tile_pairs = UWAGA_PAIRS(backward_tile_pairs),
+    .forward_tile_pairs = nullptr,
+    .forward_tile_in_place_pairs = nullptr,
+    .weights_tile_pairs = nullptr,
+    .backward_tile_pairs = nullptr,
     .merge_rows = merge_rows,
     .lane_sum = lane_sum,
     .lane_sums = lane_sums,
@@ -128,21 +145,21 @@ const Kernels kKernels = {
     .add_scaled_row = add_scaled_row,
     .add_outer_product = add_outer_product,
     .add_tile_product = add_tile_product,
-    .split_state = UWAGA_PAIRS(split_state),
-    .add_outer_product_pairs = UWAGA_PAIRS(add_outer_product_pairs),
-    .add_tile_product_pairs = UWAGA_PAIRS(add_tile_product_pairs),
-    .write_rows_times_state_pairs = UWAGA_PAIRS(write_rows_times_state_pairs),
+    .split_state = nullptr,
+    .add_outer_product_pairs = nullptr,
+    .add_tile_product_pairs = nullptr,
+    .write_rows_times_state_pairs = nullptr,
     .weights_tile = weights_tile,
     .add_rows = add_rows,
     .keep_largest = keep_largest,
     .add_seen = add_seen,
     .matmul_tile = matmul_tile,
-    .matmul_tile_pairs = UWAGA_PAIRS(matmul_tile_pairs),
+    .matmul_tile_pairs = nullptr,
     .few_rows = few_rows,
-    .pack_few_rows_pairs = UWAGA_PAIRS(pack_tile_pairs),
-    .few_rows_pairs = UWAGA_PAIRS(few_rows_pairs),
+    .pack_few_rows_pairs = nullptr,
+    .few_rows_pairs = nullptr,
     .pack_tiles_from_columns = pack_tiles_from_columns,
-    .pack_tiles_from_columns_pairs = UWAGA_PAIRS(pack_tiles_from_columns_pairs),
+    .pack_tiles_from_columns_pairs = nullptr,
     .finish_tile = finish_tile,
     .activation_gradient = activation_gradient,
     .norm_row = norm_row,

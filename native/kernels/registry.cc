@@ -22,7 +22,7 @@ extern const Kernels kKernels;
 #endif
 #ifdef UWAGA_HAS_AVX512_BF16
 namespace avx512_bf16 {
-extern const Kernels kKernels;
+extern const PairKernels kPairKernels;
 }
 #endif
 #ifdef UWAGA_HAS_AMX
@@ -38,6 +38,31 @@ extern const Kernels kKernels;
 
 namespace {
 
+#ifdef UWAGA_HAS_AVX512_BF16
+Kernels with_pairs(const char* name, const Kernels& base, const PairKernels& pairs) {
+  Kernels level = base;
+  level.name = name;
+  level.bfloat16_pairs = true;
+  level.pack_columns_pairs = level.pack_keys_pairs = pairs.pack_columns;
+  level.pack_rows_pairs = level.pack_values_pairs = pairs.pack_rows;
+  level.pack_tile_pairs = level.pack_queries_pairs = level.pack_few_rows_pairs = pairs.pack_tile;
+  level.pack_gradients_pairs = base.pack_tile;
+  level.all_finite_pairs = pairs.all_finite;
+  level.forward_tile_pairs = pairs.forward_tile;
+  level.forward_tile_in_place_pairs = pairs.forward_tile_in_place;
+  level.weights_tile_pairs = pairs.weights_tile;
+  level.backward_tile_pairs = pairs.backward_tile;
+  level.split_state = pairs.split_state;
+  level.add_outer_product_pairs = pairs.add_outer_product;
+  level.add_tile_product_pairs = pairs.add_tile_product;
+  level.write_rows_times_state_pairs = pairs.write_rows_times_state;
+  level.matmul_tile_pairs = pairs.matmul_tile;
+  level.few_rows_pairs = pairs.few_rows;
+  level.pack_tiles_from_columns_pairs = pairs.pack_tiles_from_columns;
+  return level;
+}
+const Kernels kAvx512Bf16Kernels = with_pairs("avx512_bf16", avx512::kKernels, avx512_bf16::kPairKernels);
+#endif
 #ifdef UWAGA_HAS_AMX
 Kernels with_wide_tiles(const char* name, const Kernels& base, const WideTiles& tiles) {
   Kernels level = base;
@@ -59,7 +84,7 @@ Kernels with_wide_tiles(const char* name, const Kernels& base, const WideTiles& 
   level.few_rows_pairs = tiles.few_rows;
   return level;
 }
-const Kernels kAmxKernels = with_wide_tiles("amx", avx512_bf16::kKernels, amx::kWideTiles);
+const Kernels kAmxKernels = with_wide_tiles("amx", kAvx512Bf16Kernels, amx::kWideTiles);
 #endif
 
 struct Level {
@@ -77,7 +102,7 @@ const Level kLevels[] = {
     {&avx512::kKernels, kAvx512},
 #endif
 #ifdef UWAGA_HAS_AVX512_BF16
-    {&avx512_bf16::kKernels, kAvx512 | kAvx512Bf16, kSlowPairs},
+    {&kAvx512Bf16Kernels, kAvx512 | kAvx512Bf16, kSlowPairs},
 #endif
 #ifdef UWAGA_HAS_AMX
     {&kAmxKernels, kAvx512 | kAvx512Bf16 | kAmx},
