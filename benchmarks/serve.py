@@ -62,7 +62,7 @@ class Load(NamedTuple):
 
 def commands(folder: Path) -> dict[str, list[str]]:
     """The sides that are installed; a port comes last."""
-    sides = {OURS: [sys.executable, "-m", "uwaga.cli", "serve", str(folder), "--name", "model", "--port"]}
+    sides = {OURS: [sys.executable, "-m", "uwaga.cli", "serve", str(folder), "--name", "model", "--truncate", "--port"]}
     if all(map(_is_installed, ("fastapi", "sentence_transformers"))):
         sides[PLAIN] = [sys.executable, __file__, "--peer", str(folder)]
     if _is_installed("infinity_emb"):

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from uwaga.maps.attended import attend
     from uwaga.maps.map import AttentionMap
     from uwaga.models.text.encoder import TextEncoder
+    from uwaga.models.text.reranker import Reranker
     from uwaga.ops.attention.api import attention, explain
     from uwaga.ops.biases import AlibiBias, RelativeBias
     from uwaga.ops.linear.api import linear
@@ -39,6 +40,7 @@ __all__ = [
     "Ragged",
     "Recording",
     "RelativeBias",
+    "Reranker",
     "ShapeError",
     "SoftDatabase",
     "TextEncoder",
@@ -66,6 +68,7 @@ _HOME = {
     "Ragged": "uwaga.ops.ragged",
     "Recording": "uwaga.inspect.recordings.recording",
     "RelativeBias": "uwaga.ops.biases",
+    "Reranker": "uwaga.models.text.reranker",
     "ShapeError": "uwaga._base.errors",
     "SoftDatabase": "uwaga.store.database",
     "TextEncoder": "uwaga.models.text.encoder",

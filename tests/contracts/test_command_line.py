@@ -22,7 +22,7 @@ SURFACE = {
         "sentence", "--plain", "--all", "--query", "--heads", "--unscaled", "--save", "--worksheet", "--language", "--no-model", "--port", "--no-browser",
     },
     "serve": {
-        "model", "--host", "--port", "--name", "--keys", "--dtype", "--truncate", "--processes", "--step-tokens", "--max-items", "--max-tokens",
+        "model", "--host", "--port", "--name", "--keys", "--reranker", "--dtype", "--truncate", "--processes", "--step-tokens", "--max-items", "--max-tokens",
         "--max-body", "--max-queue", "--timeout",
     },
     "store": {

@@ -26,6 +26,7 @@ PUBLIC = [
     "Ragged",
     "Recording",
     "RelativeBias",
+    "Reranker",
     "ShapeError",
     "SoftDatabase",
     "TextEncoder",

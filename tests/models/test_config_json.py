@@ -127,7 +127,7 @@ def test_every_key_of_a_published_config_is_known(minilm: Path) -> None:
     assert (config.d_model, config.num_layers, config.num_heads, config.max_position_embeddings) == (384, 6, 12, 512)
 
 
-@pytest.mark.parametrize("model_type", ["llama", None, ["bert"]])
+@pytest.mark.parametrize("model_type", ["mamba", None, ["bert"]])
 def test_other_kinds_of_models_are_refused(model_type: object) -> None:
     from uwaga.models.checkpoints import load_save
 

@@ -117,12 +117,14 @@ def serving(encoder: TextEncoder, one_thread: None) -> Iterator[Callable[..., An
     """Run a coroutine function with a client of a server of the tiny model; settings are those of Service. hold=True: its model is a
     HeldModel, the second argument."""
 
-    def run(test: Callable[..., Awaitable[None]], *, hold: bool = False, **settings: Any) -> None:
+    def run(
+        test: Callable[..., Awaitable[None]], *, hold: bool = False, ranker: Any = SimilarityRanker, **settings: Any
+    ) -> None:
         async def main() -> None:
             model = EmbeddingModel(encoder)
             held = HeldModel(model.run) if hold else None
             options = settings | ({"run": held} if hold else {})
-            service = Service(model, SimilarityRanker(model), name="tiny", **options)
+            service = Service(model, ranker(model), name="tiny", **options)
             try:
                 async with asyncio.timeout(HANG):
                     await test(*([Client(service), held] if hold else [Client(service)]))

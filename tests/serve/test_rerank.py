@@ -116,3 +116,52 @@ def test_errors_are_in_the_form_of_the_interface(serving, body, status, message)
         assert answer.json["error_type"] == {422: "Validation", 413: "Tokenizer"}[status]
 
     serving(test)
+
+
+@pytest.fixture
+def reranker(encoder):
+    """A cross-encoder with the tokenizer of the embedding model: whose pairs it cannot tell from one text."""
+    import torch
+
+    from uwaga import Reranker
+    from uwaga.models.bert.config import BertConfig
+    from uwaga.models.bert.model import BertModel
+
+    torch.manual_seed(1)
+    config = BertConfig(
+        vocab_size=encoder.tokenizer.vocab_size, d_model=16, num_layers=1, num_heads=2, d_ff=32,
+        max_position_embeddings=16, outputs=("pooled", "sequence"), labels=("relevance",),
+    )  # fmt: skip
+    return Reranker(BertModel(config), encoder.tokenizer, max_tokens=16, has_sigmoid=True)
+
+
+def test_a_cross_encoder_ranks_where_there_is_one(serving, encoder, reranker) -> None:
+    from uwaga.serve.models import CrossEncoderRanker
+
+    def with_both(model):
+        return CrossEncoderRanker(model, reranker)
+
+    async def test(client) -> None:
+        expected = reranker.rank(QUERY, PASSAGES)
+        answer = (await client.post("/v1/rerank", {"query": QUERY, "documents": PASSAGES})).json["results"]
+        assert [each["index"] for each in answer] == expected.indices.tolist()
+        assert [each["relevance_score"] for each in answer] == expected.scores.tolist()
+        raw = reranker.scores([(QUERY, text) for text in PASSAGES], raw=True)
+        answer = (await client.post("/rerank", {"query": QUERY, "texts": PASSAGES, "raw_scores": True})).json
+        assert {each["index"]: each["score"] for each in answer} == dict(enumerate(raw.tolist()))
+        embedded = (await client.post("/v1/embeddings", {"input": QUERY})).json["data"][0]["embedding"]
+        assert np.float32(embedded).tobytes() == encoder.encode([QUERY])[0].tobytes()
+        long = "the cat sat on the mat and then it ran away from the house and then"
+        refused = await client.post("/v1/rerank", {"query": QUERY, "documents": ["a", long]})
+        assert (refused.status, refused.json["message"]) == (
+            413,
+            "documents[1] has 18 tokens with the query, and the model takes at most 16; send truncate: true to read its beginning",
+        )
+        cut = (await client.post("/v1/rerank", {"query": QUERY, "documents": [long], "truncation": True})).json[
+            "results"
+        ]
+        assert cut[0]["relevance_score"] == reranker.rank(QUERY, [long], overflow="truncate").scores[0]
+        empty = await client.post("/v1/rerank", {"query": QUERY, "documents": ["a", " "]})
+        assert (empty.status, empty.json["message"]) == (422, "passage 1 is empty")
+
+    serving(test, ranker=with_both)

@@ -1,6 +1,7 @@
 """The queue's order, what it holds, and the thread that empties it."""
 
 import asyncio
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -67,6 +68,30 @@ def test_a_released_job_is_passed_over() -> None:
     queue = queue_of(gone, job("a", 5))
     gone.is_held = False
     assert take(queue, 100) == ["a0"]
+
+
+def test_a_released_job_holds_no_texts_though_the_queue_has_it() -> None:
+    async def test() -> None:
+        begun, go = threading.Event(), threading.Event()
+
+        def wait(items: Sequence[str], kind: Any) -> np.ndarray:
+            begun.set()
+            assert go.wait(HANG)
+            return length_of(items, kind)
+
+        scheduler = Scheduler(wait, step_tokens=1, limit=NO_LIMIT)
+        jobs = [scheduler.submit([name], [1]) for name in "abc"]
+        assert begun.wait(HANG)
+        for each in jobs[:2]:  # the one that is computed, and one that waits
+            scheduler.release(each)
+            assert len(each.items) == len(each.tokens) == 0
+        assert scheduler.held == (1, 1, 1)
+        go.set()
+        assert (await jobs[2].result)[:, 0].tolist() == [1]
+        scheduler.release(jobs[2])
+        scheduler.close()
+
+    run(test)
 
 
 def length_of(items: Sequence[str], kind: Any) -> np.ndarray:

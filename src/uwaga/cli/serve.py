@@ -13,7 +13,7 @@ from uwaga._base.errors import CheckpointError, DataError
 from uwaga.cli.terminal import echo, error_text, fail
 
 if TYPE_CHECKING:
-    from uwaga.models.text.encoder import TextEncoder
+    from uwaga import Reranker, TextEncoder
     from uwaga.serve.app import Service
 
 Storage = Literal["float32", "bfloat16"]
@@ -28,6 +28,10 @@ def serve(
     name: Annotated[str | None, typer.Option(help="Of the model in requests; else that of its directory.")] = None,
     keys: Annotated[
         Path | None, typer.Option(help="A file with a key in each line, one of which clients send.")
+    ] = None,
+    reranker: Annotated[
+        str | None,
+        typer.Option(help="A cross-encoder's directory or id, for /v1/rerank; else by similarity of vectors."),
     ] = None,
     dtype: Annotated[Storage, typer.Option(help="Of weights and arithmetic; vectors are float32.")] = "float32",
     truncate: Annotated[
@@ -65,7 +69,7 @@ def serve(
         try:
             digests = None if keys is None else server.read_keys(keys)
             _warn(host, keys)
-            encoder, threads = _load(model, dtype, processes)
+            encoder, cross, threads = _load(model, reranker, dtype, processes)
             listening = server.listen(host, port)
         except (CheckpointError, DataError, ValueError) as error:
             fail("serve", str(error))
@@ -77,7 +81,7 @@ def serve(
 
         def make() -> "Service":
             return _service(
-                encoder, shown, share, step_tokens=step_tokens, truncate=truncate, limits=limits, keys=digests
+                encoder, cross, shown, share, step_tokens=step_tokens, truncate=truncate, limits=limits, keys=digests
             )
 
         address = listening.getsockname()
@@ -103,25 +107,28 @@ def _warn(host: str, keys: Path | None) -> None:
         echo("uwaga serve: requests are not encrypted; a proxy in front of it does TLS", err=True)
 
 
-def _load(model: str, dtype: str, processes: int) -> "tuple[TextEncoder, int]":
-    """The model, and the threads that this machine, or OMP_NUM_THREADS, gives to all processes together."""
+def _load(model: str, reranker: str | None, dtype: str, processes: int) -> "tuple[TextEncoder, Reranker | None, int]":
+    """The models, and the threads that this machine, or OMP_NUM_THREADS, gives to all processes together."""
     import torch
 
-    from uwaga.models.text.encoder import TextEncoder
+    from uwaga import Reranker, TextEncoder
 
     threads = torch.get_num_threads()
     if processes > 1:
         torch.set_num_threads(1)  # threads of this process would not be in those that are forked from it
-    return TextEncoder.load(model, dtype=getattr(torch, dtype)), threads
+    encoder = TextEncoder.load(model, dtype=getattr(torch, dtype))
+    cross = None if reranker is None else Reranker.load(reranker, dtype=getattr(torch, dtype))
+    return encoder, cross, threads
 
 
-def _service(encoder: "TextEncoder", name: str, threads: int, **options: Any) -> "Service":
+def _service(encoder: "TextEncoder", cross: "Reranker | None", name: str, threads: int, **options: Any) -> "Service":
     """In the process that serves."""
     import torch
 
     from uwaga.serve.app import Service
-    from uwaga.serve.models import EmbeddingModel, SimilarityRanker
+    from uwaga.serve.models import CrossEncoderRanker, EmbeddingModel, SimilarityRanker
 
     torch.set_num_threads(threads)
     model = EmbeddingModel(encoder)
-    return Service(model, SimilarityRanker(model), name=name, **options)
+    ranker = SimilarityRanker(model) if cross is None else CrossEncoderRanker(model, cross)
+    return Service(model, ranker, name=name, **options)

@@ -70,7 +70,7 @@ class Service:
         self._truncate = truncate
         self.metrics = Metrics()
         most = QueueSize(limits.queue_requests, limits.queue_items, limits.queue_tokens)
-        self.scheduler = Scheduler(run or model.run, step_tokens=step_tokens, limit=most, on_step=self.metrics.step)
+        self.scheduler = Scheduler(run or ranker.run, step_tokens=step_tokens, limit=most, on_step=self.metrics.step)
         self.readers = ThreadPoolExecutor(_READERS, thread_name_prefix="uwaga-read")
         self.body_bytes = 0  # of requests that are not answered
 

@@ -4,11 +4,12 @@ Letters: R texts, E width of a vector.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from uwaga.models.text.encoder import TextEncoder
+from uwaga.models.text.reranker import Reranker, sigmoid
 from uwaga.models.text.token_text import join_tokens, token_text
 from uwaga.serve.requests import ApiError
 from uwaga.serve.scheduler import Item
@@ -16,6 +17,7 @@ from uwaga.serve.scheduler import Item
 # The names that sentence-transformers looks for in encode_query and encode_document.
 _QUERY_PROMPTS = ("query",)
 _PASSAGE_PROMPTS = ("document", "passage", "corpus")
+_PAIRS = object()  # the kind of pairs for a cross-encoder
 
 
 class Work(NamedTuple):
@@ -106,6 +108,10 @@ class EmbeddingModel:
 class Ranker(Protocol):
     """Scores passages for a query."""
 
+    def run(self, items: Sequence[Item], kind: Any) -> np.ndarray:
+        """Compute items of any kind that the server has, in the model's thread."""
+        ...
+
     def works(self, query: str, passages: Sequence[str], *, truncate: bool) -> list[Work]:
         """What must be computed. Raises ApiError."""
         ...
@@ -126,6 +132,9 @@ class SimilarityRanker:
             for names in (_QUERY_PROMPTS, _PASSAGE_PROMPTS)
         )
 
+    def run(self, items: Sequence[Item], kind: Any) -> np.ndarray:
+        return self._model.run(items, kind)
+
     def works(self, query: str, passages: Sequence[str], *, truncate: bool) -> list[Work]:
         return [
             self._model.work([query], prompt=self._query, truncate=truncate, name="query"),
@@ -138,3 +147,33 @@ class SimilarityRanker:
         dots = (passages * query).sum(1)
         norms = np.sqrt(np.square(passages).sum(1)) * np.sqrt(np.square(query).sum())
         return (dots / np.maximum(norms, np.finfo(np.float64).tiny)).tolist()
+
+
+class CrossEncoderRanker:
+    """Ranks by a model that reads query and passage together. Beside it, the vectors of `model` are computed."""
+
+    def __init__(self, model: EmbeddingModel, reranker: Reranker) -> None:
+        self._model, self._reranker = model, reranker
+
+    def run(self, items: Sequence[Item], kind: Any) -> np.ndarray:
+        if kind is not _PAIRS:
+            return self._model.run(items, kind)
+        return self._reranker.scores(items, overflow="truncate", raw=True)[:, None]
+
+    def works(self, query: str, passages: Sequence[str], *, truncate: bool) -> list[Work]:
+        pairs, most = [(query, passage) for passage in passages], self._reranker.max_tokens
+        try:
+            lengths = [len(each) for each in self._reranker.tokenize(pairs)]
+        except ValueError as error:  # of an empty text
+            raise ApiError(422, str(error).removeprefix("Reranker: "), param="documents") from error
+        for number, length in enumerate(lengths):
+            if length > most and not truncate:
+                counts = f"has {length:,} tokens with the query, and the model takes at most {most:,}"
+                raise ApiError(
+                    413, f"documents[{number}] {counts}; send truncate: true to read its beginning", param="documents"
+                )
+        return [Work(pairs, [min(length, most) for length in lengths], _PAIRS)]
+
+    def scores(self, rows: Sequence[np.ndarray], *, raw: bool) -> list[float]:
+        logits = rows[0][:, 0]
+        return (sigmoid(logits) if self._reranker.has_sigmoid and not raw else logits).tolist()

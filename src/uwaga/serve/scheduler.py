@@ -154,12 +154,13 @@ class Scheduler:
         """Forget a job; of its items, those that wait are not computed. Idempotent."""
         if not job.is_held:
             return
-        with self._lock:
-            job.is_held = False
-        if not job.result.cancel() and not job.result.cancelled():
-            job.result.exception()  # asyncio logs errors that nobody looked at
         held = self.held
         self.held = QueueSize(held.requests - 1, held.items - len(job.items), held.tokens - sum(job.tokens))
+        with self._lock:
+            job.is_held = False
+            job.items, job.tokens = (), ()  # the queue may have the job until its turn comes
+        if not job.result.cancel() and not job.result.cancelled():
+            job.result.exception()  # asyncio logs errors that nobody looked at
 
     def close(self) -> None:
         """End the thread after the step that is being computed. Jobs that wait never end."""
@@ -180,13 +181,15 @@ class Scheduler:
                 self._is_running = bool(parts)
                 if not parts:
                     return
+                items = [item for part in parts for item in part.job.items[part.start : part.stop]]
+                tokens = sum(sum(part.job.tokens[part.start : part.stop]) for part in parts)
             rows: np.ndarray | ModelError
             try:
-                rows = self._run([item for part in parts for item in _items(part)], parts[0].job.kind)
+                rows = self._run(items, parts[0].job.kind)
             except BaseException as error:  # noqa: BLE001  # it goes to those who asked; the thread serves the others
                 rows = ModelError("the computation failed")
                 rows.__cause__ = error
-            self._on_step(sum(sum(part.job.tokens[part.start : part.stop]) for part in parts))
+            self._on_step(tokens)
             with suppress(RuntimeError):  # the loop is closed, and nobody waits
                 loop.call_soon_threadsafe(_deliver, parts, rows)
 
@@ -208,10 +211,6 @@ def _deliver(parts: Sequence[Part], rows_RE: np.ndarray | ModelError) -> None:
         job.done += stop - start
         if job.done == len(job.items):
             job.result.set_result(job.rows)
-
-
-def _items(part: Part) -> Sequence[Item]:
-    return part.job.items[part.start : part.stop]
 
 
 def _parts(taken: Sequence[tuple[Job, int]]) -> list[Part]:
