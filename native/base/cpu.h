@@ -11,6 +11,7 @@ enum : uint32_t {
   kAvx512 = 1u << 1,  // F, BW, DQ, VL
   kAvx512Bf16 = 1u << 2,
   kNeon = 1u << 3,
+  kNeonBf16 = 1u << 5,  // FEAT_BF16: BFDOT and conversions
 };
 
 uint32_t cpu_features();  // the flags above, or-ed

@@ -30,12 +30,18 @@ namespace neon {
 extern const Kernels kKernels;
 }
 #endif
+#ifdef UWAGA_HAS_NEON_BF16
+namespace neon_bf16 {
+extern const Kernels kKernels;
+}
+#endif
 
 namespace {
 
 struct Level {
   const Kernels* kernels;
-  uint32_t needs;  // features of the processor
+  uint32_t needs;             // features of the processor
+  bool only_by_name = false;  // no processor has shown it to be faster than the level before
 };
 
 const Level kLevels[] = {
@@ -52,6 +58,9 @@ const Level kLevels[] = {
 #ifdef UWAGA_HAS_NEON
     {&neon::kKernels, kNeon},
 #endif
+#ifdef UWAGA_HAS_NEON_BF16
+    {&neon_bf16::kKernels, kNeon | kNeonBf16, true},
+#endif
 };
 constexpr int kLevelCount = sizeof(kLevels) / sizeof(kLevels[0]);
 
@@ -67,7 +76,8 @@ bool level_supported(int index) { return level_at(index) && possible(kLevels[ind
 
 const Kernels* set_level(const char* name) {
   for (int n = kLevelCount - 1; n >= 0; --n) {
-    if (!possible(kLevels[n]) || (name && strcmp(name, kLevels[n].kernels->name))) continue;
+    if (!possible(kLevels[n])) continue;
+    if (name ? strcmp(name, kLevels[n].kernels->name) != 0 : kLevels[n].only_by_name) continue;
     g_active.store(kLevels[n].kernels);
     return kLevels[n].kernels;
   }
