@@ -12,6 +12,7 @@ enum : uint32_t {
   kAvx512Bf16 = 1u << 2,
   kNeon = 1u << 3,
   kAmx = 1u << 4,        // tiles and their products of bfloat16
+  kNeonBf16 = 1u << 5,   // FEAT_BF16: BFDOT and conversions
   kSlowPairs = 1u << 6,  // no level needs it: AVX512-BF16 is there, and slower than the same products in float32
 };
 

@@ -82,7 +82,7 @@ void UnitPass::pack(int64_t n) {
     scoring_.pack_queries(packed_.query_tiles + at * packed_.query_tile, queries, tile.count, query_width_,
                           p_.query.column, p_.query.dtype, scoring_.query_factor);
     scoring_.pack_gradients(packed_.grad_tiles + at * packed_.grad_tile, grads, tile.count, value_width_,
-                       args_.grad_output.column, args_.grad_output.dtype, 1.0f);
+                            args_.grad_output.column, args_.grad_output.dtype, 1.0f);
   }
 }
 
@@ -90,7 +90,8 @@ void UnitPass::run_segment(int64_t n, float* grad_query, float* grad_relative) c
   thread_local Scratch scratch;
   KeyBlockScratch w;
   const TileRegisters registers(kernels_);
-  KeyBlockScratch::lay_out(p_, scoring_.rows, scratch.reserve(KeyBlockScratch::lay_out(p_, scoring_.rows, nullptr, &w)), &w);
+  KeyBlockScratch::lay_out(p_, scoring_.rows, scratch.reserve(KeyBlockScratch::lay_out(p_, scoring_.rows, nullptr, &w)),
+                           &w);
   std::fill(grad_query, grad_query + grad_query_size(), 0.0f);
   const int64_t last = std::min(s_.keys, (n + 1) * kSegmentKeys);
   for (int64_t j0 = n * kSegmentKeys; j0 < last; j0 += kBlockKeys) {

@@ -227,7 +227,7 @@ class Matmul {
       const int count = std::min(tile_rows_, rows - r0);
       for (int r = 0; r < count; ++r) starts[r] = entry(p_.a, m + r0 + r, column);
       (pairs_ ? kernels_.pack_queries_pairs : kernels_.pack_tile)(packed, starts, count, width, p_.a.column, p_.a.dtype,
-                                                               1.0f);
+                                                                  1.0f);
     }
   }
 

@@ -54,8 +54,7 @@ void StatisticsAccumulator::clear_top(int64_t tiles) const {
 
 void StatisticsAccumulator::set_position(int64_t row, const Sequence& s, int64_t query) const {
   if (!position_) return;
-  position_[row / rows_ * kMaxLanes + row % rows_] =
-      static_cast<float>(query + start_of(wanted_.distance_start, s));
+  position_[row / rows_ * kMaxLanes + row % rows_] = static_cast<float>(query + start_of(wanted_.distance_start, s));
 }
 
 TileStatistics StatisticsAccumulator::statistics(int64_t tile) const {

@@ -143,7 +143,8 @@ class Mass {
       bits[r] = view.bits[r] & other.bits(s, 0, rows.rows[r].query, j0, static_cast<int>(j1 - j0));
     }
     weights.kernels().add_seen(sums, weights.weights(), bits, rows.count, view.mask.first, view.mask.last);
-    for (int r = 0; r < rows.count; ++r) totals[t * weights.tile_size() + r] += weights.kernels().lane_sum(sums + r * kMaxLanes);
+    for (int r = 0; r < rows.count; ++r)
+      totals[t * weights.tile_size() + r] += weights.kernels().lane_sum(sums + r * kMaxLanes);
   }
 
   const uwaga_problem& p_;

@@ -51,9 +51,9 @@ inline void pack_keys_tile(float* out, const Rows& rows, int count, int width) {
     for (int w0 = 0; w0 < words; w0 += kLanes) {
       F lanes[kLanes];
       for (int n = 0; n < kLanes; ++n) {
-        lanes[n] = n0 + n < count && 2 * w0 < width ? load_pairs_strided(x + (n0 + n) * rows.row + 2 * w0 * rows.column,
-                                                                         rows.column, width - 2 * w0)
-                                                    : zero();
+        lanes[n] = n0 + n < count && 2 * w0 < width
+                       ? load_pairs_strided(x + (n0 + n) * rows.row + 2 * w0 * rows.column, rows.column, width - 2 * w0)
+                       : zero();
       }
       transpose(lanes);
       for (int w = 0; w < kLanes; ++w) store(out + int64_t{w0 + w} * kBlockKeys + n0, lanes[w]);

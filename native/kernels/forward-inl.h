@@ -333,8 +333,9 @@ inline void values_of_tile(const ForwardTile& tile, const Block& block, int firs
     for_strips(tile.value_width - done, [&](auto v, int from) {
       const int w = done + from;
       product_strip<FloatProduct, r.value, v.value, kBlockKeys, 1>(
-          tile.scores + row * kBlockKeys + first, block.values + w / kStrip * block.value_strip + first * block.value_row,
-          last - first, factor + row, tile.state.output + row * out_row + w, out_row, block.value_row);
+          tile.scores + row * kBlockKeys + first,
+          block.values + w / kStrip * block.value_strip + first * block.value_row, last - first, factor + row,
+          tile.state.output + row * out_row + w, out_row, block.value_row);
     });
   });
 }

@@ -407,7 +407,8 @@ struct WideTiles {
 const Kernels* level_at(int index);
 bool level_supported(int index);
 const Kernels* active_level();
-const Kernels* set_level(const char* name);  // null: the fastest supported. Returns null where no such level is supported
+const Kernels* set_level(
+    const char* name);  // null: the fastest supported. Returns null where no such level is supported
 
 }  // namespace uwaga
 #endif  // UWAGA_KERNELS_KERNELS_H_

@@ -5,7 +5,7 @@
 // zero beside it. Counted in words the layouts are those of kernels.h: a width W of the scores becomes W / 2 words, and
 // the rows of the values become half as many. A word is stored as a float but never computed with as one.
 //
-// Unlike in float32, products are exact, sums are rounded after every product as the instruction does, and weights are rounded
+// Unlike in float32, products are exact, sums are rounded as the instruction of the level (pair_step) does, and weights are rounded
 // to bfloat16 before they multiply the values; the row's sum is of unrounded weights. The largest weight of a chunk is 1 and
 // exact, so a row that sees one key returns its value unchanged.
 
@@ -89,18 +89,25 @@ inline void pack_rows_pairs(float* out, const Rows& rows, int count, int depth, 
 // `factor` is 1 or -1: any other would round the queries. Writes past the six rows as pack_tile does.
 inline void pack_tile_pairs(float* out, const void* const* rows, int count, int width, int64_t column, int,
                             float factor) {
+  constexpr int kGroups = (kTileRows + kLanes - 1) / kLanes;
   const int words = pairs_of(width);
   for (int w0 = 0; w0 < words; w0 += kLanes) {
     const int left = words - w0 < kLanes ? words - w0 : kLanes;
-    F lanes[kLanes];
-    for (int n = 0; n < kLanes; ++n) {
-      lanes[n] = zero();
-      if (n >= count) continue;
-      lanes[n] = load_pairs_strided(static_cast<const bfloat16*>(rows[n]) + 2 * w0 * column, column, width - 2 * w0);
-      if (factor < 0.0f) lanes[n] = negate_pairs(lanes[n]);
+    F lanes[kGroups][kLanes];
+    for (int g = 0; g < kGroups; ++g) {
+      for (int n = 0; n < kLanes; ++n) {
+        F& lane = lanes[g][n];
+        const int r = g * kLanes + n;
+        lane = zero();
+        if (r >= count) continue;
+        lane = load_pairs_strided(static_cast<const bfloat16*>(rows[r]) + 2 * w0 * column, column, width - 2 * w0);
+        if (factor < 0.0f) lane = negate_pairs(lane);
+      }
+      transpose(lanes[g]);
     }
-    transpose(lanes);
-    for (int w = 0; w < left; ++w) store(out + (w0 + w) * kTileRows, lanes[w]);
+    for (int w = 0; w < left; ++w) {
+      for (int g = 0; g < kGroups; ++g) store(out + (w0 + w) * kTileRows + g * kLanes, lanes[g][w]);
+    }
   }
 }
 
@@ -229,10 +236,12 @@ inline void pack_tiles_from_columns_pairs(float* out, const Rows& x, int count, 
   const bfloat16* from = static_cast<const bfloat16*>(x.data);
   for (int w = 0; w < width; w += 2, from += 2 * x.column) {
     float* to = out + w / 2 * kTileRows;
-    for (int r = 0; r < count; r += kTileRows, to += tile_room) {
-      const int lanes = count - r < kLanes ? count - r : kLanes;
-      const F high = w + 1 < width ? load_halves(from + x.column + r, lanes) : zero();
-      store(to, join_halves(load_halves(from + r, lanes), high));
+    for (int r0 = 0; r0 < count; r0 += kTileRows, to += tile_room) {
+      for (int r = r0; r < r0 + kTileRows; r += kLanes) {
+        const int lanes = count - r < kLanes ? (count - r > 0 ? count - r : 0) : kLanes;
+        const F high = w + 1 < width && lanes ? load_halves(from + x.column + r, lanes) : zero();
+        store(to + (r - r0), lanes ? join_halves(load_halves(from + r, lanes), high) : zero());
+      }
     }
   }
 }

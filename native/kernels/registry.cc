@@ -35,10 +35,15 @@ namespace neon {
 extern const Kernels kKernels;
 }
 #endif
+#ifdef UWAGA_HAS_NEON_BF16
+namespace neon_bf16 {
+extern const PairKernels kPairKernels;
+}
+#endif
 
 namespace {
 
-#ifdef UWAGA_HAS_AVX512_BF16
+#if defined(UWAGA_HAS_AVX512_BF16) || defined(UWAGA_HAS_NEON_BF16)
 Kernels with_pairs(const char* name, const Kernels& base, const PairKernels& pairs) {
   Kernels level = base;
   level.name = name;
@@ -61,7 +66,12 @@ Kernels with_pairs(const char* name, const Kernels& base, const PairKernels& pai
   level.pack_tiles_from_columns_pairs = pairs.pack_tiles_from_columns;
   return level;
 }
+#endif
+#ifdef UWAGA_HAS_AVX512_BF16
 const Kernels kAvx512Bf16Kernels = with_pairs("avx512_bf16", avx512::kKernels, avx512_bf16::kPairKernels);
+#endif
+#ifdef UWAGA_HAS_NEON_BF16
+const Kernels kNeonBf16Kernels = with_pairs("neon_bf16", neon::kKernels, neon_bf16::kPairKernels);
 #endif
 #ifdef UWAGA_HAS_AMX
 Kernels with_wide_tiles(const char* name, const Kernels& base, const WideTiles& tiles) {
@@ -109,6 +119,9 @@ const Level kLevels[] = {
 #endif
 #ifdef UWAGA_HAS_NEON
     {&neon::kKernels, kNeon},
+#endif
+#ifdef UWAGA_HAS_NEON_BF16
+    {&kNeonBf16Kernels, kNeon | kNeonBf16, kNeonBf16},  // no processor has shown it to be faster than neon
 #endif
 };
 constexpr int kLevelCount = sizeof(kLevels) / sizeof(kLevels[0]);

@@ -24,7 +24,9 @@ struct TileConfiguration {
 static_assert(sizeof(TileConfiguration) == 64);
 
 #ifdef UWAGA_EMULATE_AVX512
-inline void configure_tiles(const TileConfiguration& configuration) { uwaga_emulated::load_configuration(&configuration); }
+inline void configure_tiles(const TileConfiguration& configuration) {
+  uwaga_emulated::load_configuration(&configuration);
+}
 inline void release_tiles() { uwaga_emulated::release(); }
 template <int T>
 inline void clear_tile() {

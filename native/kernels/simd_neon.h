@@ -1,4 +1,6 @@
 // Four lanes: AArch64's Advanced SIMD. simd_scalar.h documents each function.
+//
+// Two levels include this file, with and without the bfloat16 dot product, so the namespace is the includer's UWAGA_LEVEL.
 #ifndef UWAGA_KERNELS_SIMD_NEON_H_
 #define UWAGA_KERNELS_SIMD_NEON_H_
 
@@ -8,7 +10,7 @@
 #include "kernels/kernels.h"
 
 namespace uwaga {
-namespace neon {
+namespace UWAGA_LEVEL {
 namespace {
 
 struct F {
@@ -120,6 +122,6 @@ inline uint32_t keep_bits(uint32_t row_key, uint32_t first, uint32_t threshold) 
 }
 
 }  // namespace
-}  // namespace neon
+}  // namespace UWAGA_LEVEL
 }  // namespace uwaga
 #endif  // UWAGA_KERNELS_SIMD_NEON_H_

@@ -123,7 +123,7 @@ struct Scene {
     const void* addresses[kMaxTileRows] = {};
     for (int r = 0; r < rows; ++r) addresses[r] = query.row(r);
     (pairs ? k.pack_queries_pairs : k.pack_tile)(packed_query.data(), addresses, rows, d, query.column(), dtype,
-                                              pairs ? 1.0f : rule.scale);
+                                                 pairs ? 1.0f : rule.scale);
     (pairs ? k.pack_keys_pairs : k.pack_columns)(packed_keys.data(), keys.rows(), count, d);
     (pairs ? k.pack_values_pairs : k.pack_rows)(packed_values.data(), values.rows(), count, kBlockKeys, e);
     uint64_t any = 0, every = ~uint64_t{0};

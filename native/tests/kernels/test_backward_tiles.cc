@@ -30,7 +30,8 @@ void test_backward_tile(const Kernels& k, bool pairs) {
             delta[r] = static_cast<float>(scene.random.normal());
           }
           scene.run(rule);  // packs queries and keys
-          (pairs ? k.pack_gradients_pairs : k.pack_tile)(packed_grad.data(), output_grads, rows, scene.e, 1, UWAGA_FLOAT32, 1.0f);
+          (pairs ? k.pack_gradients_pairs : k.pack_tile)(packed_grad.data(), output_grads, rows, scene.e, 1,
+                                                         UWAGA_FLOAT32, 1.0f);
           k.pack_columns(values.data(), scene.values.rows(), count, scene.e);
           uint64_t any = 0, every = ~uint64_t{0};
           for (int r = 0; r < rows; ++r) any |= scene.bits[r], every &= scene.bits[r];

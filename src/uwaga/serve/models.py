@@ -37,7 +37,9 @@ class EmbeddingModel:
     def __init__(self, encoder: TextEncoder) -> None:
         self._encoder = encoder
         self.width = encoder.embedding_dim
-        self.has_unit_vectors = encoder.config.normalize
+        # Normalize at the end, and nothing cut off the vectors after it; Dropout does nothing here.
+        head = [module.kind for module in encoder.config.head if module.kind != "Dropout"]
+        self.has_unit_vectors = head[-1:] == ["Normalize"] and encoder.config.truncate_dim is None
         self.prompts: Mapping[str, str] = encoder.config.prompts
 
     @property
