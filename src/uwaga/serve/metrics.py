@@ -1,16 +1,14 @@
 """What /metrics says, by prometheus-client."""
 
-import os
 from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
+from prometheus_client.values import MutexValue, ValueClass
 
 from uwaga.serve.scheduler import QueueSize
 
-# Where prometheus-client puts the numbers of several processes of a server, of which any may be asked for the sum of all.
-FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _TOKENS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
 
@@ -65,8 +63,8 @@ class Metrics:
             gauge.set(value)
 
     def text(self) -> bytes:
-        """In the text format of Prometheus; of several processes that share FOLDER_VARIABLE, the sums."""
-        if not os.environ.get(FOLDER_VARIABLE):
+        """In the text format of Prometheus; of several processes that share PROMETHEUS_MULTIPROC_DIR, the sums."""
+        if ValueClass is MutexValue:  # prometheus-client has read the variable
             return generate_latest(self._registry)
         registry = CollectorRegistry()
         MultiProcessCollector(registry)
