@@ -17,6 +17,7 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).parent))  # for `import tolerance`: the tests are no package
 
 import tolerance
+from tiny_tokenizer import SPECIAL, WORDS, write_tokenizer
 
 from uwaga._base import processor
 from uwaga._base.processor import Processor
@@ -33,29 +34,6 @@ if not torch.cuda.is_available():
 pytest_plugins = ["tiers"]
 
 # Words and pieces of them; what is in none of them becomes [UNK].
-WORDS = [
-    "the",
-    "a",
-    "cat",
-    "dog",
-    "sat",
-    "on",
-    "mat",
-    "and",
-    "then",
-    "it",
-    "ran",
-    "away",
-    "from",
-    "house",
-    "un",
-    "##believ",
-    "##able",
-    ".",
-    ",",
-    "é",
-]
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 
 @pytest.fixture
@@ -141,21 +119,3 @@ def write_model() -> Callable[..., Path]:
         return folder
 
     return write
-
-
-def write_tokenizer(folder: Path) -> None:
-    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
-
-    vocabulary = {word: number for number, word in enumerate(SPECIAL + WORDS)}
-    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    around = [("[CLS]", vocabulary["[CLS]"]), ("[SEP]", vocabulary["[SEP]"])]
-    tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=around)
-    tokenizer.add_special_tokens(SPECIAL)
-    # As that of all-MiniLM-L6-v2: the settings of its last use are still in it.
-    tokenizer.enable_truncation(4)
-    tokenizer.enable_padding(length=4)
-    tokenizer.save(str(folder / "tokenizer.json"))
-    names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
-    (folder / "tokenizer_config.json").write_text(json.dumps({**names, "model_max_length": 12}))

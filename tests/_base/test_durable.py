@@ -390,6 +390,8 @@ WRITERS = {
 }  # fmt: skip
 # What writes where it is told to by a library: a file that durable opened, or what is in memory.
 GIVEN = {
+    ("cli/serve.py", "tempfile"),  # of what prometheus-client shares between processes
+    ("cli/serve.py", "TemporaryDirectory"),
     ("models/checkpoints/load_save.py", "save_file"),
     ("train/checkpoint.py", "save_file"),
     ("inspect/recordings/files.py", "save_file"),
@@ -447,5 +449,9 @@ def test_nothing_else_in_the_package_writes_or_removes() -> None:
             if isinstance(node, ast.Import)
             for alias in node.names
         } | {node.module for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)}
-        results += [f"{place}: imports {name}" for name in sorted(imported & {"shutil", "tempfile", "fcntl"}, key=str)]
+        results += [
+            f"{place}: imports {name}"
+            for name in sorted(imported & {"shutil", "tempfile", "fcntl"}, key=str)
+            if (place, name) not in GIVEN
+        ]
     assert results == []

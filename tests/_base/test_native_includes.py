@@ -33,5 +33,7 @@ def test_a_layer_includes_none_above_it(folder: str) -> None:
 
 def test_only_the_emulation_is_included_from_the_tests() -> None:
     kernels = [path for path in (NATIVE / "kernels").iterdir() if '#include "tests/' in path.read_text()]
-    assert [path.name for path in kernels] == ["simd_avx512.h"]
-    assert '#ifdef UWAGA_EMULATE_AVX512\n#include "tests/emulate_avx512.h"\n#else' in kernels[0].read_text()
+    assert sorted(path.name for path in kernels) == ["simd_amx.h", "simd_avx512.h"]
+    for path in kernels:
+        name = path.stem.removeprefix("simd_")
+        assert f'#ifdef UWAGA_EMULATE_AVX512\n#include "tests/emulate_{name}.h"\n#e' in path.read_text()

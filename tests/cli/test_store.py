@@ -245,7 +245,7 @@ def test_a_question_is_viewed(model: Path, files: Path, tmp_path: Path) -> None:
         assert weights[passage["id"]].item() == pytest.approx(passage["share"], abs=1e-6)
     assert side.token_text("encoder").labels == TEXTS
     assert side.token_text("encoder").breaks == dict.fromkeys(range(1, 6), 2)
-    about = ViewService(shown).answer({"ask": "about"}).meta["sides"][0]
+    about = ViewService(shown).answer({"request": "about"}).meta["sides"][0]
     assert about["kinds"] == {"cross": {"queries": "decoder", "keys": "encoder"}}
     result = CliRunner().invoke(app, ["view", str(db), "--ask", TEXTS[1], "--model", str(model), "--save", str(page)])
     assert result.exit_code == 0, result.output

@@ -137,7 +137,7 @@ def write_databases(folder: Path) -> None:
 def write_vectors(folder: Path) -> None:
     """A finished file, and the folder of one that was interrupted after two of three shards."""
     sys.path.insert(0, str(HERE.parent))
-    from conftest import SPECIAL, WORDS, write_tokenizer
+    from tiny_tokenizer import SPECIAL, WORDS, write_tokenizer
 
     folder.mkdir()
     model = folder / "model"

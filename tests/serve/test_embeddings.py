@@ -7,7 +7,7 @@ import random
 
 import numpy as np
 import pytest
-from conftest import WORDS
+from tiny_tokenizer import WORDS
 
 TEXTS = ["the cat sat on the mat", "a dog", "it ran away, unbelievable.", "the house and the cat and the dog", "Cat"]
 

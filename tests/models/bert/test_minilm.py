@@ -42,8 +42,9 @@ def documents(minilm: Path, shared_data: Path) -> list[Tensor]:
 
 def test_its_directory_tells_how_states_become_vectors(minilm: Path) -> None:
     modules = modules_json.read(minilm)
+    normalize = modules_json.SentenceModule("Normalize", minilm / "2_Normalize")
     assert modules == modules_json.SentenceModules(
-        transformer=minilm, pooling=("mean",), normalize=True, others=(), max_tokens=256
+        transformer=minilm, pooling=("mean",), others=(normalize,), max_tokens=256
     )
 
 

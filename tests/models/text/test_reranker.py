@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import WORDS, write_tokenizer
+from tiny_tokenizer import WORDS, write_tokenizer
 from torch import Tensor
 
 from uwaga._base.errors import CheckpointError
