@@ -175,10 +175,10 @@ fuzz-coverage: build/fuzz/recorded
 at_levels = for level in $$levels; do echo "level $$level"; UWAGA_LEVEL=$$level OMP_NUM_THREADS=1 \
 	python -m pytest -q -n 2 --dist worksteal -m "not timing" --ignore=tests/ops/test_tracing.py $(1) || exit 1; done
 
-# At the instruction-set levels below the best one, at which `make test` runs them, or at those of LEVELS="scalar avx2".
+# At the instruction-set levels beside the one in use, at which `make test` runs them, or at those of LEVELS="scalar avx2".
 # tests/conformance runs at every level by itself.
 levels: setup
-	levels=$${LEVELS-$$(python -c "from uwaga._base import native; print(*native.supported_levels()[:-1])")} && \
+	levels=$${LEVELS-$$(python -c "from uwaga._base import native; print(*(x for x in native.supported_levels() if x != native.level()))")} && \
 	$(call at_levels,tests/ops tests/maps)
 
 # AVX-512 written out by SIMDe (Debian: libsimde-dev), so that any x86 processor runs those levels: the C++ tests, and the

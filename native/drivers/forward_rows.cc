@@ -126,8 +126,8 @@ Block RowBlockPass::pack_block(int64_t j0, int count) {
   if (reads_values_in_place()) {
     return {w_.keys, static_cast<const float*>(values.data), values.row, kernels_.strip, first_key, count};
   }
-  (value_pairs_ ? kernels_.pack_values_pairs : kernels_.pack_rows)(w_.values, values, count, kBlockKeys,
-                                                                   static_cast<int>(p_.value_width));
+  (value_pairs_ ? kernels_.pairs->pack_values : kernels_.pack_rows)(w_.values, values, count, kBlockKeys,
+                                                                    static_cast<int>(p_.value_width));
   return {w_.keys, w_.values, kernels_.strip, kBlockKeys * kernels_.strip, first_key, count, value_pairs_};
 }
 

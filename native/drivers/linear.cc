@@ -87,7 +87,11 @@ struct Workspace {
 class Linear {
  public:
   Linear(const uwaga_problem& p, const uwaga_forward_result& result)
-      : p_(p), result_(result), mask_(p), kernels_(six_row_level(*active_level())), scoring_(scoring_of(p, kernels_)) {
+      : p_(p),
+        result_(result),
+        mask_(p),
+        kernels_(*active_level()),
+        scoring_(scoring_of(p, kernels_, kernels_.six_row_pairs)) {
     pairs_ = scoring_.pairs && p.value.dtype == UWAGA_BFLOAT16;
     if (!pairs_) scoring_ = float_scoring_of(p, kernels_);
     // Pairs are not scaled when they are packed, but the output is when it is written.
@@ -143,10 +147,10 @@ class Linear {
     const Workspace w = workspace();
     for (int64_t j = first; j < last; j += kBlockKeys) {
       const int count = static_cast<int>(std::min<int64_t>(kBlockKeys, last - j));
-      const auto pack = pairs_ ? kernels_.pack_rows_pairs : kernels_.pack_rows;
+      const auto pack = pairs_ ? kernels_.six_row_pairs->pack_values : kernels_.pack_rows;
       pack(w.key_rows, rows_at(p_.key, s, g, j), count, kBlockKeys, width(p_.query_width));
       pack(w.values, rows_at(p_.value, s, g, j), count, kBlockKeys, width(p_.value_width));
-      const auto add = pairs_ ? kernels_.add_outer_product_pairs : kernels_.add_outer_product;
+      const auto add = pairs_ ? kernels_.six_row_pairs->add_outer_product : kernels_.add_outer_product;
       add(state, w.key_rows, w.values, count, kBlockKeys, width(p_.query_width), width(p_.value_width));
     }
   }
@@ -196,8 +200,8 @@ class Linear {
       load_state(at, s, whole_blocks, states, state.data(), &loaded);
       if (pairs_ && split != whole_blocks) {
         float* parts = state.data() + state_size_;
-        kernels_.split_state(state.data(), parts, parts + state_size_ / 2, width(p_.query_width),
-                             width(p_.value_width));
+        kernels_.six_row_pairs->split_state(state.data(), parts, parts + state_size_ / 2, width(p_.query_width),
+                                            width(p_.value_width));
         split = whole_blocks;
       }
       const int64_t through_state = limit_.causal ? whole_blocks * kBlockKeys : limit_.keys(s);
@@ -220,9 +224,9 @@ class Linear {
       queries[r] = query_address(p_, p_.query, s, rows.rows[r].head, rows.rows[r].query);
       outputs[r] = query_address(p_, result_.output, s, rows.rows[r].head, rows.rows[r].query);
     }
-    kernels_.write_rows_times_state_pairs({queries, outputs, result_.output.column, result_.output.dtype,
-                                           output_scale_ * scoring_.query_factor, parts, parts + state_size_ / 2,
-                                           rows.count, width(p_.query_width), width(p_.value_width)});
+    kernels_.six_row_pairs->write_rows_times_state(
+        {queries, outputs, result_.output.column, result_.output.dtype, output_scale_ * scoring_.query_factor, parts,
+         parts + state_size_ / 2, rows.count, width(p_.query_width), width(p_.value_width)});
   }
 
   // Queries [i0, i1): keys before j0 through the state, keys [j0, j1) through their scores.
@@ -250,9 +254,9 @@ class Linear {
                             p_.query.dtype, scoring_.query_factor);
       if (j0 > 0 && pairs_) {
         const float* parts = state + state_size_;
-        kernels_.add_tile_product_pairs(outputs + t * output_tile, padded_width(p_.value_width),
-                                        queries + t * query_tile, parts, parts + state_size_ / 2, rows.count,
-                                        width(p_.query_width), width(p_.value_width));
+        kernels_.six_row_pairs->add_tile_product(outputs + t * output_tile, padded_width(p_.value_width),
+                                                 queries + t * query_tile, parts, parts + state_size_ / 2, rows.count,
+                                                 width(p_.query_width), width(p_.value_width));
       } else if (j0 > 0) {
         kernels_.add_tile_product(outputs + t * output_tile, padded_width(p_.value_width), queries + t * query_tile,
                                   state, rows.count, width(p_.query_width), width(p_.value_width));

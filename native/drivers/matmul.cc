@@ -50,8 +50,8 @@ class Matmul {
   explicit Matmul(const uwaga_matmul_args& args)
       : p_(args),
         kernels_(*active_level()),
-        pairs_(kernels_.bfloat16_pairs && args.a.dtype == UWAGA_BFLOAT16),
-        tile_rows_(pairs_ ? kernels_.pair_rows : kTileRows),
+        pairs_(kernels_.pairs && args.a.dtype == UWAGA_BFLOAT16),
+        tile_rows_(pairs_ ? kernels_.pairs->rows : kTileRows),
         wide_(tile_rows_ > kTileRows),
         entries_per_word_(pairs_ ? 2 : 1),
         words_(divide_up(args.depth, entries_per_word_)),
@@ -158,7 +158,7 @@ class Matmul {
     if (wide_) {
       const void* starts[kMaxTileRows];
       for (int r = 0; r < rows; ++r) starts[r] = entry(p_.a, r, 0);
-      kernels_.pack_few_rows_pairs(packed, starts, rows, entries(0, words_), p_.a.column, p_.a.dtype, 1.0f);
+      kernels_.pairs->pack_few_rows(packed, starts, rows, entries(0, words_), p_.a.column, p_.a.dtype, 1.0f);
       tile.a = packed;
     } else {
       place_rows(0, rows, 0, words_, packed, &tile);
@@ -174,7 +174,7 @@ class Matmul {
         few.entries = entries(first, depth);
         few.rows = rows, few.width = static_cast<int>(columns);
         few.to = total, few.sums = sums, few.to_row = kFewColumns, few.add = block > 0;
-        (pairs_ ? kernels_.few_rows_pairs : kernels_.few_rows)(few);
+        (pairs_ ? kernels_.pairs->few_rows : kernels_.few_rows)(few);
       }
       if (plain_) {
         copy_rows(static_cast<float*>(p_.out.data) + n, p_.out.row, total, kFewColumns, rows, columns);
@@ -196,9 +196,9 @@ class Matmul {
       if (p_.b.row == 1 && p_.b.column != 1) {  // adjacent along the columns: rows of b^T
         const Rows turned{rows.data, rows.column, rows.row, rows.dtype};
         const int room = wide_ ? static_cast<int>(2 * depth_room(depth)) : width;
-        (pairs_ ? kernels_.pack_values_pairs : kernels_.pack_rows)(unit, turned, width, room, count);
+        (pairs_ ? kernels_.pairs->pack_values : kernels_.pack_rows)(unit, turned, width, room, count);
       } else {
-        (pairs_ ? kernels_.pack_keys_pairs : kernels_.pack_columns)(unit, rows, count, width);
+        (pairs_ ? kernels_.pairs->pack_keys : kernels_.pack_columns)(unit, rows, count, width);
       }
     }
   }
@@ -218,16 +218,16 @@ class Matmul {
     }
     if (p_.a.row == 1 && !wide_) {
       const Rows x{entry(p_.a, m, column), 1, p_.a.column, p_.a.dtype};
-      (pairs_ ? kernels_.pack_tiles_from_columns_pairs : kernels_.pack_tiles_from_columns)(packed, x, rows, width,
-                                                                                           tile_room(depth));
+      (pairs_ ? kernels_.pairs->pack_tiles_from_columns : kernels_.pack_tiles_from_columns)(packed, x, rows, width,
+                                                                                            tile_room(depth));
       return;
     }
     for (int r0 = 0; r0 < rows; r0 += tile_rows_, packed += tile_room(depth)) {
       const void* starts[kMaxTileRows];
       const int count = std::min(tile_rows_, rows - r0);
       for (int r = 0; r < count; ++r) starts[r] = entry(p_.a, m + r0 + r, column);
-      (pairs_ ? kernels_.pack_queries_pairs : kernels_.pack_tile)(packed, starts, count, width, p_.a.column, p_.a.dtype,
-                                                                  1.0f);
+      (pairs_ ? kernels_.pairs->pack_queries : kernels_.pack_tile)(packed, starts, count, width, p_.a.column,
+                                                                   p_.a.dtype, 1.0f);
     }
   }
 
@@ -252,7 +252,7 @@ class Matmul {
         tile->from = tile->to, tile->from_row = strip;
         copy_rows(buffer.tile, strip, out, p_.out.row, tile->rows, width);
       }
-      (pairs_ ? kernels_.matmul_tile_pairs : kernels_.matmul_tile)(*tile);
+      (pairs_ ? kernels_.pairs->matmul_tile : kernels_.matmul_tile)(*tile);
       tile->next_a = nullptr;  // prefetched once
       if (tile->to != buffer.tile) continue;
       if (plain_) {

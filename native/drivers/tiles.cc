@@ -50,23 +50,23 @@ Scoring float_scoring_of(const uwaga_problem& p, const Kernels& kernels) {
           kernels.backward_tile};
 }
 
-Scoring scoring_of(const uwaga_problem& p, const Kernels& kernels) {
-  if (!kernels.bfloat16_pairs || p.query.dtype != UWAGA_BFLOAT16 || p.key.dtype != UWAGA_BFLOAT16 || p.scale == 0.0f) {
+Scoring scoring_of(const uwaga_problem& p, const Kernels& kernels, const PairKernels* pairs) {
+  if (!pairs || p.query.dtype != UWAGA_BFLOAT16 || p.key.dtype != UWAGA_BFLOAT16 || p.scale == 0.0f) {
     return float_scoring_of(p, kernels);
   }
   ScoreRule rule = rule_of(p);
   rule.scale = std::fabs(p.scale);
   return {true,
-          kernels.pair_rows,
+          pairs->rows,
           p.scale < 0.0f ? -1.0f : 1.0f,
           rule,
-          kernels.pack_queries_pairs,
-          kernels.pack_keys_pairs,
-          kernels.pack_gradients_pairs,
-          kernels.forward_tile_pairs,
-          kernels.forward_tile_in_place_pairs,
-          kernels.weights_tile_pairs,
-          kernels.backward_tile_pairs};
+          pairs->pack_queries,
+          pairs->pack_keys,
+          pairs->pack_gradients,
+          pairs->forward_tile,
+          pairs->forward_tile_in_place,
+          pairs->weights_tile,
+          pairs->backward_tile};
 }
 
 TileRows tile_rows(const uwaga_problem& p, const Sequence& s, int64_t key_head, int64_t first, int64_t last, int most) {
@@ -147,7 +147,7 @@ bool packed_rows_are_finite(const Kernels& kernels, const float* packed, int cou
 bool packed_pairs_are_finite(const Kernels& kernels, const float* packed, int count, int depth, int width) {
   const int64_t words = (count + 1) / 2, room = (depth + 1) / 2;
   for (int64_t w = 0; w < width; w += kernels.strip) {
-    if (!kernels.all_finite_pairs(packed + w * room, words * kernels.strip)) return false;
+    if (!kernels.pairs->all_finite(packed + w * room, words * kernels.strip)) return false;
   }
   return true;
 }

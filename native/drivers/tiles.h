@@ -29,7 +29,11 @@ struct Scoring {
 };
 
 ScoreRule rule_of(const uwaga_problem& p);
-Scoring scoring_of(const uwaga_problem& p, const Kernels& kernels);
+// `pairs` may be null: float32.
+Scoring scoring_of(const uwaga_problem& p, const Kernels& kernels, const PairKernels* pairs);
+inline Scoring scoring_of(const uwaga_problem& p, const Kernels& kernels) {
+  return scoring_of(p, kernels, kernels.pairs);
+}
 Scoring float_scoring_of(const uwaga_problem& p, const Kernels& kernels);  // in float32 whatever the level has
 
 // Grouped rows [first, last) of one sequence and key head (see GroupedRow).

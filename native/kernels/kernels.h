@@ -21,7 +21,7 @@ namespace uwaga {
 
 constexpr int kBlockKeys = 64;
 constexpr int kTileRows = 6;
-constexpr int kMaxTileRows = 16;  // of any level: tiles of pairs may have more rows, see Kernels::pair_rows
+constexpr int kMaxTileRows = 16;  // of any level: tiles of pairs may have more rows, see PairKernels::rows
 constexpr int kMaxLanes = 16;
 constexpr int kMaxStrip = 64;
 
@@ -233,12 +233,53 @@ struct RowsTimesState {
   int count, depth, width;
 };
 
+// The kernels on operands packed as pairs of bfloat16, each as that of Kernels with its name (pack_queries: pack_tile, pack_keys:
+// pack_columns, pack_values: pack_rows). Null where they are a level's below, see Kernels::six_row_pairs.
+struct PairKernels {
+  // Rows of a tile. Where there are more than six, the packing functions lay operands out as the level's products read them and fill
+  // depths up to multiples of 16 words; blocks are not read in place, a product of matrices has both operands packed (the left one
+  // also in place, whole tiles of it), and every task of a driver is between begin_tiles and end_tiles.
+  int rows;
+  void (*pack_queries)(float* out, const void* const* rows, int count, int width, int64_t column, int dtype,
+                       float factor);
+  void (*pack_keys)(float* out, const Rows& x, int count, int width);
+  void (*pack_values)(float* out, const Rows& x, int count, int depth, int width);
+  // Of outputs: floats, packed[w * rows + r].
+  void (*pack_gradients)(float* out, const void* const* rows, int count, int width, int64_t column, int dtype,
+                         float factor);
+  bool (*all_finite)(const float* packed, int64_t count);  // count in words
+  void (*begin_tiles)();                                   // both null where tiles need no state of the processor
+  void (*end_tiles)();
+  void (*forward_tile)(const ForwardTile&, const Block&, const ScoreRule&);
+  void (*forward_tile_in_place)(const ForwardTile&, const InPlaceBlock&, const ScoreRule&);
+  void (*weights_tile)(const WeightsTile&, const Block&, const ScoreRule&);
+  void (*backward_tile)(const BackwardTile&, const Block&, const ScoreRule&);
+
+  // The state stays float32; for the second product it is split into two bfloat16 parts, whose sum has an error of at most 2^-18 of
+  // each entry.
+  void (*split_state)(const float* state, float* high, float* low, int rows_width, int width);
+  void (*add_outer_product)(float* state, const float* a, const float* b, int count, int depth, int rows_width,
+                            int width);
+  void (*add_tile_product)(float* out, int64_t out_row, const float* tile, const float* high, const float* low,
+                           int rows, int depth, int width);
+  // The same product alone, of rows where they lie, written to where it goes.
+  void (*write_rows_times_state)(const RowsTimesState&);
+
+  void (*matmul_tile)(const MatmulTile&);
+  // Up to `rows` rows, packed[w * rows + r], and where that is six also in the caller's memory.
+  void (*pack_few_rows)(float* out, const void* const* rows, int count, int width, int64_t column, int dtype,
+                        float factor);
+  void (*few_rows)(const FewRows&);
+  void (*pack_tiles_from_columns)(float* out, const Rows& x, int count, int width, int64_t tile_room);
+};
+
 // One per level, filled by name in level-inl.h.
 struct Kernels {
   const char* name;
   int strip;
-  // Whether bfloat16 operands stay bfloat16 when packed, two along the depth of a product per 32-bit word.
-  bool bfloat16_pairs;
+  // Where not null, bfloat16 operands stay bfloat16 when packed, two along the depth of a product per 32-bit word.
+  const PairKernels* pairs;
+  const PairKernels* six_row_pairs;  // of tiles of kTileRows rows: `pairs`, or those of a level below
 
   void (*pack_columns)(float* out, const Rows& x, int count, int width);
   void (*pack_rows)(float* out, const Rows& x, int count, int depth, int width);
@@ -249,31 +290,6 @@ struct Kernels {
   void (*forward_tile)(const ForwardTile&, const Block&, const ScoreRule&);
   // The same bits, of a block of which nothing is masked.
   void (*forward_tile_in_place)(const ForwardTile&, const InPlaceBlock&, const ScoreRule&);
-  // The same on operands packed as pairs of bfloat16; null where `bfloat16_pairs` is false.
-  void (*pack_columns_pairs)(float* out, const Rows& x, int count, int width);
-  void (*pack_rows_pairs)(float* out, const Rows& x, int count, int depth, int width);
-  void (*pack_tile_pairs)(float* out, const void* const* rows, int count, int width, int64_t column, int dtype,
-                          float factor);
-  bool (*all_finite_pairs)(const float* packed, int64_t count);  // count in words
-  // Tiles of pairs have `pair_rows` rows. The functions that follow pack them as the level's products read them: queries, keys and
-  // values, and the gradients of outputs as floats, packed[w * pair_rows + r]. Where there are more than six, depths are filled up to
-  // multiples of 16 words, blocks are not read in place, a product of matrices has both operands packed so (the left one also in
-  // place, 16 whole rows of it), and every task of a driver is between begin_tiles and end_tiles.
-  int pair_rows;
-  void (*pack_queries_pairs)(float* out, const void* const* rows, int count, int width, int64_t column, int dtype,
-                             float factor);
-  void (*pack_keys_pairs)(float* out, const Rows& x, int count, int width);
-  void (*pack_values_pairs)(float* out, const Rows& x, int count, int depth, int width);
-  void (*pack_gradients_pairs)(float* out, const void* const* rows, int count, int width, int64_t column, int dtype,
-                               float factor);
-  void (*begin_tiles)();  // both null where tiles need no state of the processor
-  void (*end_tiles)();
-  const Kernels* six_rows;  // the level whose tiles of pairs have six rows; null: this one
-  void (*forward_tile_pairs)(const ForwardTile&, const Block&, const ScoreRule&);
-  void (*forward_tile_in_place_pairs)(const ForwardTile&, const InPlaceBlock&, const ScoreRule&);
-  void (*weights_tile_pairs)(const WeightsTile&, const Block&, const ScoreRule&);
-  void (*backward_tile_pairs)(const BackwardTile&, const Block&, const ScoreRule&);
-
   // Folds the lane sums of `rows` rows and merges them into the totals: total = exp(..) total + exp(..) part.
   void (*merge_rows)(float* total, RowResult* total_rows, const float* part, const RowResult* part_rows, int rows,
                      int width);
@@ -301,16 +317,6 @@ struct Kernels {
   // out[r][0:width] += a tile of `rows` packed rows, `depth` wide, times such a state.
   void (*add_tile_product)(float* out, int64_t out_row, const float* tile, const float* state, int rows, int depth,
                            int width);
-  // The same on operands packed as pairs of bfloat16; null where `bfloat16_pairs` is false. The state stays float32; for the
-  // second product it is split into two bfloat16 parts, whose sum has an error of at most 2^-18 of each entry.
-  void (*split_state)(const float* state, float* high, float* low, int rows_width, int width);
-  void (*add_outer_product_pairs)(float* state, const float* a, const float* b, int count, int depth, int rows_width,
-                                  int width);
-  void (*add_tile_product_pairs)(float* out, int64_t out_row, const float* tile, const float* high, const float* low,
-                                 int rows, int depth, int width);
-  // The same product alone, of rows where they lie, written to where it goes.
-  void (*write_rows_times_state_pairs)(const RowsTimesState&);
-
   void (*weights_tile)(const WeightsTile&, const Block&, const ScoreRule&);
   // Over rows [first_row, last_row) of weights[6][64], in the whole vectors around columns [first, last):
   // sums[64] += weights; best[64] = the largest so far, and at[64] = its row's number (an int32 in the bits of a float), where
@@ -322,16 +328,10 @@ struct Kernels {
   void (*add_seen)(float* sums, const float* weights, const uint64_t* bits, int rows, int first, int last);
 
   void (*matmul_tile)(const MatmulTile&);
-  void (*matmul_tile_pairs)(const MatmulTile&);
   // b.column = 1: any number of columns, and b.row = 1.
   void (*few_rows)(const FewRows&);
-  // Up to pair_rows rows, packed[w * pair_rows + r], and where that is six also in the caller's memory.
-  void (*pack_few_rows_pairs)(float* out, const void* const* rows, int count, int width, int64_t column, int dtype,
-                              float factor);
-  void (*few_rows_pairs)(const FewRows&);
   // Packed rows of tiles, `tile_room` floats apart, from a matrix whose rows are adjacent in memory, x.row = 1.
   void (*pack_tiles_from_columns)(float* out, const Rows& x, int count, int width, int64_t tile_room);
-  void (*pack_tiles_from_columns_pairs)(float* out, const Rows& x, int count, int width, int64_t tile_room);
   void (*finish_tile)(const MatmulEpilogue&);
   // out[n] = grad[n] f'(x[n]) for the activation f that `kind` names (UWAGA_GELU, UWAGA_GELU_TANH).
   void (*activation_gradient)(void* out, const void* x, const void* grad, int dtype, int kind, int64_t count);
@@ -341,9 +341,6 @@ struct Kernels {
 
   double (*peak_flops)(int64_t iterations);  // runs `iterations` rounds of independent FMAs, returns flops done
 };
-
-// For products whose operands are not scores alone.
-inline const Kernels& six_row_level(const Kernels& kernels) { return kernels.six_rows ? *kernels.six_rows : kernels; }
 
 // Memory, in floats, of a tile's packed rows and of a block's packed keys; where tiles have 16 rows, pairs of both fill whole
 // tiles of 16 words.
@@ -355,60 +352,24 @@ constexpr int64_t packed_keys(int64_t width) { return int64_t{kBlockKeys} * (wid
 // The state of the processor that tiles need, for as long as this lives; on one thread.
 class TileRegisters {
  public:
-  explicit TileRegisters(const Kernels& kernels) : kernels_(kernels) {
-    if (kernels_.begin_tiles) kernels_.begin_tiles();
+  explicit TileRegisters(const Kernels& kernels) : pairs_(kernels.pairs) {
+    if (pairs_ && pairs_->begin_tiles) pairs_->begin_tiles();
   }
   TileRegisters(const TileRegisters&) = delete;
   TileRegisters& operator=(const TileRegisters&) = delete;
   ~TileRegisters() {
-    if (kernels_.end_tiles) kernels_.end_tiles();
+    if (pairs_ && pairs_->end_tiles) pairs_->end_tiles();
   }
 
  private:
-  const Kernels& kernels_;
-};
-
-// What a level adds to the one whose vectors it shares: products of pairs.
-struct PairKernels {
-  decltype(Kernels::pack_columns_pairs) pack_columns;
-  decltype(Kernels::pack_rows_pairs) pack_rows;
-  decltype(Kernels::pack_tile_pairs) pack_tile;
-  decltype(Kernels::all_finite_pairs) all_finite;
-  decltype(Kernels::forward_tile_pairs) forward_tile;
-  decltype(Kernels::forward_tile_in_place_pairs) forward_tile_in_place;
-  decltype(Kernels::weights_tile_pairs) weights_tile;
-  decltype(Kernels::backward_tile_pairs) backward_tile;
-  decltype(Kernels::split_state) split_state;
-  decltype(Kernels::add_outer_product_pairs) add_outer_product;
-  decltype(Kernels::add_tile_product_pairs) add_tile_product;
-  decltype(Kernels::write_rows_times_state_pairs) write_rows_times_state;
-  decltype(Kernels::matmul_tile_pairs) matmul_tile;
-  decltype(Kernels::few_rows_pairs) few_rows;
-  decltype(Kernels::pack_tiles_from_columns_pairs) pack_tiles_from_columns;
-};
-
-// What a level with tiles of kMaxTileRows rows of pairs puts in the place of another level's; see Kernels::pair_rows.
-struct WideTiles {
-  decltype(Kernels::pack_queries_pairs) pack_queries;
-  decltype(Kernels::pack_keys_pairs) pack_keys;
-  decltype(Kernels::pack_values_pairs) pack_values;
-  decltype(Kernels::pack_gradients_pairs) pack_gradients;
-  decltype(Kernels::begin_tiles) begin;
-  decltype(Kernels::end_tiles) end;
-  decltype(Kernels::forward_tile_pairs) forward_tile;
-  decltype(Kernels::weights_tile_pairs) weights_tile;
-  decltype(Kernels::backward_tile_pairs) backward_tile;
-  decltype(Kernels::matmul_tile_pairs) matmul_tile;
-  decltype(Kernels::pack_few_rows_pairs) pack_few_rows;
-  decltype(Kernels::few_rows_pairs) few_rows;
+  const PairKernels* pairs_;
 };
 
 // Levels of this build by index, lowest first; null past the end. Supported: this processor has the instructions.
 const Kernels* level_at(int index);
 bool level_supported(int index);
 const Kernels* active_level();
-const Kernels* set_level(
-    const char* name);  // null: the fastest supported. Returns null where no such level is supported
+const Kernels* set_level(const char* name);  // null: the fastest one. Returns null where it is not supported
 
 }  // namespace uwaga
 #endif  // UWAGA_KERNELS_KERNELS_H_

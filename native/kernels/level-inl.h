@@ -1,7 +1,7 @@
 // Everything of one instruction-set level: its source file includes this after the level's vector type (simd_NAME.h), inside
 // no namespace. UWAGA_LEVEL is the level's namespace and UWAGA_LEVEL_NAME its public name. A level that is another one with products
-// of pairs of bfloat16 defines UWAGA_LEVEL_BFLOAT16_PAIRS and has those kernels alone (pairs-inl.h); UWAGA_LEVEL_AMX: it has
-// nothing but wide tiles of its own (amx-inl.h). registry.cc joins them with the level below.
+// of pairs of bfloat16 defines UWAGA_LEVEL_BFLOAT16_PAIRS and has those kernels alone (pairs-inl.h); UWAGA_LEVEL_AMX: it
+// has wide tiles of them (amx-inl.h). registry.cc joins them with the level below.
 #include "kernels/kernels.h"
 #include "uwaga/c_api.h"
 
@@ -41,32 +41,44 @@ inline int64_t padded_width(int width) { return (int64_t{width} + kMaxLanes - 1)
 
 #ifdef UWAGA_LEVEL_AMX
 #include "kernels/amx-inl.h"
+#endif
+#ifdef UWAGA_LEVEL_BFLOAT16_PAIRS
 }  // namespace
 
-extern const WideTiles kWideTiles;
-const WideTiles kWideTiles = {
+extern const PairKernels kPairKernels;
+#ifdef UWAGA_LEVEL_AMX
+const PairKernels kPairKernels = {
+    .rows = kTileRows,
     .pack_queries = pack_queries_tile,
     .pack_keys = pack_keys_tile,
     .pack_values = pack_values_tile,
     .pack_gradients = pack_tile,
-    .begin = begin_tiles,
-    .end = end_tiles,
+    .all_finite = all_finite_pairs,
+    .begin_tiles = begin_tiles,
+    .end_tiles = end_tiles,
     .forward_tile = forward_wide_tile,
+    .forward_tile_in_place = nullptr,
     .weights_tile = weights_wide_tile,
     .backward_tile = backward_wide_tile,
+    .split_state = nullptr,
+    .add_outer_product = nullptr,
+    .add_tile_product = nullptr,
+    .write_rows_times_state = nullptr,
     .matmul_tile = matmul_wide_tile,
     .pack_few_rows = pack_few_rows_tile,
     .few_rows = few_wide_rows,
+    .pack_tiles_from_columns = nullptr,
 };
-#elif defined(UWAGA_LEVEL_BFLOAT16_PAIRS)
-}  // namespace
-
-extern const PairKernels kPairKernels;
+#else
 const PairKernels kPairKernels = {
-    .pack_columns = pack_columns_pairs,
-    .pack_rows = pack_rows_pairs,
-    .pack_tile = pack_tile_pairs,
+    .rows = kTileRows,
+    .pack_queries = pack_tile_pairs,
+    .pack_keys = pack_columns_pairs,
+    .pack_values = pack_rows_pairs,
+    .pack_gradients = pack_tile,
     .all_finite = all_finite_pairs,
+    .begin_tiles = nullptr,
+    .end_tiles = nullptr,
     .forward_tile = forward_tile_pairs,
     .forward_tile_in_place = forward_tile_in_place_pairs,
     .weights_tile = weights_tile_pairs,
@@ -76,9 +88,11 @@ const PairKernels kPairKernels = {
     .add_tile_product = add_tile_product_pairs,
     .write_rows_times_state = write_rows_times_state_pairs,
     .matmul_tile = matmul_tile_pairs,
+    .pack_few_rows = pack_tile_pairs,
     .few_rows = few_rows_pairs,
     .pack_tiles_from_columns = pack_tiles_from_columns_pairs,
 };
+#endif
 #else
 
 // Measures the processor's peak: independent multiply-adds and nothing else.
@@ -109,29 +123,14 @@ extern const Kernels kKernels;
 const Kernels kKernels = {
     .name = UWAGA_LEVEL_NAME,
     .strip = kStrip,
-    .bfloat16_pairs = false,
+    .pairs = nullptr,
+    .six_row_pairs = nullptr,
     .pack_columns = pack_columns,
     .pack_rows = pack_rows,
     .pack_tile = pack_tile,
     .all_finite = all_finite,
     .forward_tile = forward_tile,
     .forward_tile_in_place = forward_tile_in_place,
-    .pack_columns_pairs = nullptr,
-    .pack_rows_pairs = nullptr,
-    .pack_tile_pairs = nullptr,
-    .all_finite_pairs = nullptr,
-    .pair_rows = kTileRows,
-    .pack_queries_pairs = nullptr,
-    .pack_keys_pairs = nullptr,
-    .pack_values_pairs = nullptr,
-    .pack_gradients_pairs = nullptr,
-    .begin_tiles = nullptr,
-    .end_tiles = nullptr,
-    .six_rows = nullptr,
-    .forward_tile_pairs = nullptr,
-    .forward_tile_in_place_pairs = nullptr,
-    .weights_tile_pairs = nullptr,
-    .backward_tile_pairs = nullptr,
     .merge_rows = merge_rows,
     .lane_sum = lane_sum,
     .lane_sums = lane_sums,
@@ -145,21 +144,13 @@ const Kernels kKernels = {
     .add_scaled_row = add_scaled_row,
     .add_outer_product = add_outer_product,
     .add_tile_product = add_tile_product,
-    .split_state = nullptr,
-    .add_outer_product_pairs = nullptr,
-    .add_tile_product_pairs = nullptr,
-    .write_rows_times_state_pairs = nullptr,
     .weights_tile = weights_tile,
     .add_rows = add_rows,
     .keep_largest = keep_largest,
     .add_seen = add_seen,
     .matmul_tile = matmul_tile,
-    .matmul_tile_pairs = nullptr,
     .few_rows = few_rows,
-    .pack_few_rows_pairs = nullptr,
-    .few_rows_pairs = nullptr,
     .pack_tiles_from_columns = pack_tiles_from_columns,
-    .pack_tiles_from_columns_pairs = nullptr,
     .finish_tile = finish_tile,
     .activation_gradient = activation_gradient,
     .norm_row = norm_row,

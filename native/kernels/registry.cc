@@ -27,7 +27,7 @@ extern const PairKernels kPairKernels;
 #endif
 #ifdef UWAGA_HAS_AMX
 namespace amx {
-extern const WideTiles kWideTiles;
+extern const PairKernels kPairKernels;
 }
 #endif
 #ifdef UWAGA_HAS_NEON
@@ -47,54 +47,19 @@ namespace {
 Kernels with_pairs(const char* name, const Kernels& base, const PairKernels& pairs) {
   Kernels level = base;
   level.name = name;
-  level.bfloat16_pairs = true;
-  level.pack_columns_pairs = level.pack_keys_pairs = pairs.pack_columns;
-  level.pack_rows_pairs = level.pack_values_pairs = pairs.pack_rows;
-  level.pack_tile_pairs = level.pack_queries_pairs = level.pack_few_rows_pairs = pairs.pack_tile;
-  level.pack_gradients_pairs = base.pack_tile;
-  level.all_finite_pairs = pairs.all_finite;
-  level.forward_tile_pairs = pairs.forward_tile;
-  level.forward_tile_in_place_pairs = pairs.forward_tile_in_place;
-  level.weights_tile_pairs = pairs.weights_tile;
-  level.backward_tile_pairs = pairs.backward_tile;
-  level.split_state = pairs.split_state;
-  level.add_outer_product_pairs = pairs.add_outer_product;
-  level.add_tile_product_pairs = pairs.add_tile_product;
-  level.write_rows_times_state_pairs = pairs.write_rows_times_state;
-  level.matmul_tile_pairs = pairs.matmul_tile;
-  level.few_rows_pairs = pairs.few_rows;
-  level.pack_tiles_from_columns_pairs = pairs.pack_tiles_from_columns;
+  level.pairs = &pairs;
+  if (pairs.rows == kTileRows) level.six_row_pairs = &pairs;
   return level;
 }
 #endif
 #ifdef UWAGA_HAS_AVX512_BF16
 const Kernels kAvx512Bf16Kernels = with_pairs("avx512_bf16", avx512::kKernels, avx512_bf16::kPairKernels);
 #endif
+#ifdef UWAGA_HAS_AMX
+const Kernels kAmxKernels = with_pairs("amx", kAvx512Bf16Kernels, amx::kPairKernels);
+#endif
 #ifdef UWAGA_HAS_NEON_BF16
 const Kernels kNeonBf16Kernels = with_pairs("neon_bf16", neon::kKernels, neon_bf16::kPairKernels);
-#endif
-#ifdef UWAGA_HAS_AMX
-Kernels with_wide_tiles(const char* name, const Kernels& base, const WideTiles& tiles) {
-  Kernels level = base;
-  level.name = name;
-  level.six_rows = &base;
-  level.pair_rows = kMaxTileRows;
-  level.pack_queries_pairs = tiles.pack_queries;
-  level.pack_keys_pairs = tiles.pack_keys;
-  level.pack_values_pairs = tiles.pack_values;
-  level.pack_gradients_pairs = tiles.pack_gradients;
-  level.begin_tiles = tiles.begin;
-  level.end_tiles = tiles.end;
-  level.forward_tile_pairs = tiles.forward_tile;
-  level.forward_tile_in_place_pairs = nullptr;
-  level.weights_tile_pairs = tiles.weights_tile;
-  level.backward_tile_pairs = tiles.backward_tile;
-  level.matmul_tile_pairs = tiles.matmul_tile;
-  level.pack_few_rows_pairs = tiles.pack_few_rows;
-  level.few_rows_pairs = tiles.few_rows;
-  return level;
-}
-const Kernels kAmxKernels = with_wide_tiles("amx", kAvx512Bf16Kernels, amx::kWideTiles);
 #endif
 
 struct Level {

@@ -9,7 +9,7 @@ namespace uwaga_tests {
 namespace {
 
 bool in_pairs(const uwaga::Kernels& k, const Call& call) {
-  return k.bfloat16_pairs && call.options.dtype == UWAGA_BFLOAT16 && call.value.array().dtype() == UWAGA_BFLOAT16;
+  return k.pairs && call.options.dtype == UWAGA_BFLOAT16 && call.value.array().dtype() == UWAGA_BFLOAT16;
 }
 
 void run(const uwaga::Kernels& k, Call& call) {

@@ -107,11 +107,13 @@ def test_long_texts_are_refused_or_truncated(serving, encoder) -> None:
 
 def test_a_prompt_is_put_before_the_texts(serving, encoder) -> None:
     async def test(client) -> None:
-        client.service.model.prompts = {"query": "the dog and "}
+        client.service.model.prompts = {"query": "the dog and ", "document": ""}
         answer = await client.post("/v1/embeddings", {"input": "a cat", "prompt_name": "query"})
         assert vectors(answer).tobytes() == encoder.encode(["a cat"], prompt="the dog and ").tobytes()
         refused = await client.post("/v1/embeddings", {"input": "a cat", "prompt_name": "passage"})
-        assert refused.json["error"]["message"] == "prompt_name is 'passage', and the model's prompts are: query"
+        assert (
+            refused.json["error"]["message"] == "prompt_name is 'passage', and the model's prompts are: query, document"
+        )
 
     serving(test)
 

@@ -71,7 +71,7 @@ def test_prompts_of_queries_and_passages_are_put_before_them(serving, encoder) -
         client.service.model.prompts = {"query": "dog ", "document": "house "}
         client.service.ranker = SimilarityRanker(client.service.model)
         prompted = (await client.post("/rerank", {"query": "cat", "texts": ["mat", "it"]})).json
-        client.service.model.prompts = {}
+        client.service.model.prompts = {"query": "", "document": ""}
         client.service.ranker = SimilarityRanker(client.service.model)
         written = (await client.post("/rerank", {"query": "dog cat", "texts": ["house mat", "house it"]})).json
         assert prompted == written

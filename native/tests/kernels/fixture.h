@@ -83,7 +83,7 @@ inline uint32_t keep_hash(uint32_t row_key, uint32_t j) {
 }
 
 // The most rows of a tile of scores, and some numbers of rows.
-inline int tile_size(const Kernels& k, bool pairs) { return pairs ? k.pair_rows : kTileRows; }
+inline int tile_size(const Kernels& k, bool pairs) { return pairs ? k.pairs->rows : kTileRows; }
 inline std::vector<int> row_counts(const Kernels& k, bool pairs) {
   return tile_size(k, pairs) == kTileRows ? std::vector<int>{1, 2, 3, 4, 5, 6} : std::vector<int>{1, 2, 7, 15, 16};
 }
@@ -122,10 +122,10 @@ struct Scene {
   void run(const ScoreRule& rule, int first_key = 0, bool guard = false) {
     const void* addresses[kMaxTileRows] = {};
     for (int r = 0; r < rows; ++r) addresses[r] = query.row(r);
-    (pairs ? k.pack_queries_pairs : k.pack_tile)(packed_query.data(), addresses, rows, d, query.column(), dtype,
-                                                 pairs ? 1.0f : rule.scale);
-    (pairs ? k.pack_keys_pairs : k.pack_columns)(packed_keys.data(), keys.rows(), count, d);
-    (pairs ? k.pack_values_pairs : k.pack_rows)(packed_values.data(), values.rows(), count, kBlockKeys, e);
+    (pairs ? k.pairs->pack_queries : k.pack_tile)(packed_query.data(), addresses, rows, d, query.column(), dtype,
+                                                  pairs ? 1.0f : rule.scale);
+    (pairs ? k.pairs->pack_keys : k.pack_columns)(packed_keys.data(), keys.rows(), count, d);
+    (pairs ? k.pairs->pack_values : k.pack_rows)(packed_values.data(), values.rows(), count, kBlockKeys, e);
     uint64_t any = 0, every = ~uint64_t{0};
     for (int r = 0; r < rows; ++r) any |= bits[r], every &= bits[r];
     const TileMask mask{every == ~uint64_t{0} ? nullptr : bits, __builtin_ctzll(any), 64 - __builtin_clzll(any), guard};
@@ -140,7 +140,7 @@ struct Scene {
                            {output.data(), maximum.data(), sum.data()},
                            statistics};
     const Block block{packed_keys.data(), packed_values.data(), k.strip, kBlockKeys * k.strip, first_key, count, pairs};
-    (pairs ? k.forward_tile_pairs : k.forward_tile)(tile, block, rule);
+    (pairs ? k.pairs->forward_tile : k.forward_tile)(tile, block, rule);
   }
 
   bool sees(int r, int n) const { return bits[r] >> n & 1; }

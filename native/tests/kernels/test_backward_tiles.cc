@@ -30,14 +30,14 @@ void test_backward_tile(const Kernels& k, bool pairs) {
             delta[r] = static_cast<float>(scene.random.normal());
           }
           scene.run(rule);  // packs queries and keys
-          (pairs ? k.pack_gradients_pairs : k.pack_tile)(packed_grad.data(), output_grads, rows, scene.e, 1,
-                                                         UWAGA_FLOAT32, 1.0f);
+          (pairs ? k.pairs->pack_gradients : k.pack_tile)(packed_grad.data(), output_grads, rows, scene.e, 1,
+                                                          UWAGA_FLOAT32, 1.0f);
           k.pack_columns(values.data(), scene.values.rows(), count, scene.e);
           uint64_t any = 0, every = ~uint64_t{0};
           for (int r = 0; r < rows; ++r) any |= scene.bits[r], every &= scene.bits[r];
           const TileMask mask{every == ~uint64_t{0} ? nullptr : scene.bits, __builtin_ctzll(any),
                               64 - __builtin_clzll(any), false};
-          const auto backward_tile = pairs ? k.backward_tile_pairs : k.backward_tile;
+          const auto backward_tile = pairs ? k.pairs->backward_tile : k.backward_tile;
           backward_tile({scene.packed_query.data(), packed_grad.data(), rule.biased ? scene.bias.data() : nullptr,
                          lse.data(), delta.data(), scene.row_keys, weights.data(), grads.data(), grad_bias.data(), rows,
                          scene.d, scene.e, mask},
@@ -91,7 +91,7 @@ void test_backward_tile(const Kernels& k, bool pairs) {
 
 void test_backward_tiles(const Kernels& k) {
   group(std::string(k.name) + ": backward_tile", [&] { test_backward_tile(k, false); });
-  if (k.bfloat16_pairs) group(std::string(k.name) + ": backward_tile_pairs", [&] { test_backward_tile(k, true); });
+  if (k.pairs) group(std::string(k.name) + ": backward_tile_pairs", [&] { test_backward_tile(k, true); });
 }
 
 }  // namespace uwaga_tests

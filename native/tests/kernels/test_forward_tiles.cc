@@ -91,9 +91,10 @@ void test_in_place(const Kernels& k, bool pairs) {
         // The next block follows; its keys are prefetched, not multiplied.
         const Matrix keys(dtype, 2 * kBlockKeys, width.first, kRowMajor, scene.random);
         const Matrix values(dtype, kBlockKeys, width.second, kRowMajor, scene.random);
-        (pairs ? k.pack_columns_pairs : k.pack_columns)(scene.packed_keys.data(), keys.rows(), kBlockKeys, width.first);
-        (pairs ? k.pack_rows_pairs : k.pack_rows)(scene.packed_values.data(), values.rows(), kBlockKeys, kBlockKeys,
-                                                  width.second);
+        (pairs ? k.six_row_pairs->pack_keys : k.pack_columns)(scene.packed_keys.data(), keys.rows(), kBlockKeys,
+                                                              width.first);
+        (pairs ? k.six_row_pairs->pack_values : k.pack_rows)(scene.packed_values.data(), values.rows(), kBlockKeys,
+                                                             kBlockKeys, width.second);
         const Block block{scene.packed_keys.data(),
                           scene.packed_values.data(),
                           k.strip,
@@ -115,12 +116,12 @@ void test_in_place(const Kernels& k, bool pairs) {
                                  {scene.output.data(), scene.maximum.data(), scene.sum.data()},
                                  nullptr};
           scene.reset();
-          (pairs ? k.forward_tile_pairs : k.forward_tile)(tile, block, rule);
+          (pairs ? k.pairs->forward_tile : k.forward_tile)(tile, block, rule);
           const std::vector<float> packed(scene.output.data(), scene.output.data() + rows * padded(width.second));
           const float maximum = scene.maximum[rows - 1];
           for (const int readable : {0, kBlockKeys, 2 * kBlockKeys}) {
             scene.reset();
-            (pairs ? k.forward_tile_in_place_pairs : k.forward_tile_in_place)(
+            (pairs ? k.pairs->forward_tile_in_place : k.forward_tile_in_place)(
                 tile, {keys.rows(), values.rows(), 128, readable}, rule);
             expect(memcmp(packed.data(), scene.output.data(), packed.size() * sizeof(float)) == 0,
                    "%s, %d rows, widths %d and %d: other bits than of packed rows", type_name(dtype), rows, width.first,
@@ -298,11 +299,11 @@ void test_forward_tiles(const Kernels& k) {
   group(level + "forward_tile, hidden values", [&] { test_guard(k, false); });
   group(level + "forward_tile, rows alone", [&] { test_rows_alone(k, false); });
   group(level + "forward_tile_in_place", [&] { test_in_place(k, false); });
-  if (k.bfloat16_pairs) {
+  if (k.pairs) {
     group(level + "forward_tile_pairs", [&] { test_forward_tile(k, true); });
     group(level + "forward_tile_pairs, hidden values", [&] { test_guard(k, true); });
     group(level + "forward_tile_pairs, rows alone", [&] { test_rows_alone(k, true); });
-    if (k.forward_tile_in_place_pairs) group(level + "forward_tile_in_place_pairs", [&] { test_in_place(k, true); });
+    if (k.pairs->forward_tile_in_place) group(level + "forward_tile_in_place_pairs", [&] { test_in_place(k, true); });
   }
   group(level + "dropout's hash", [&] { test_dropout_hash(k); });
   group(level + "exp and tanh", [&] { test_elementary(k); });

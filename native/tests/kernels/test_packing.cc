@@ -63,7 +63,7 @@ void test_pack_pairs(const Kernels& k) {
     if (x.dtype() != UWAGA_BFLOAT16) return;
     const int s = k.strip, words = (width + 1) / 2;
     Floats columns(int64_t{kBlockKeys} * (width + 1));
-    k.pack_columns_pairs(columns.data(), x.rows(), count, width);
+    k.six_row_pairs->pack_keys(columns.data(), x.rows(), count, width);
     for (int n = 0; n < up(count, s); ++n) {
       for (int w = 0; w < 2 * words; ++w) {
         const double want = n < count && w < width ? x.at(n, w) : 0.0;
@@ -72,7 +72,7 @@ void test_pack_pairs(const Kernels& k) {
       }
     }
     Floats rows(kBlockKeys * up(width, uwaga::kMaxStrip));
-    k.pack_rows_pairs(rows.data(), x.rows(), count, kBlockKeys, width);
+    k.six_row_pairs->pack_values(rows.data(), x.rows(), count, kBlockKeys, width);
     for (int n = 0; n < up(count, 2); ++n) {
       for (int w = 0; w < up(width, s); ++w) {
         const double want = n < count && w < width ? x.at(n, w) : 0.0;
@@ -85,7 +85,7 @@ void test_pack_pairs(const Kernels& k) {
     for (int r = 0; r < live; ++r) addresses[r] = x.row(r);
     for (const float factor : {1.0f, -1.0f}) {
       Floats tile(width * kTileRows + kMaxLanes);
-      k.pack_tile_pairs(tile.data(), addresses, live, width, x.column(), x.dtype(), factor);
+      k.six_row_pairs->pack_queries(tile.data(), addresses, live, width, x.column(), x.dtype(), factor);
       for (int w = 0; w < 2 * words; ++w) {
         for (int r = 0; r < kTileRows; ++r) {
           const double want = r < live && w < width ? factor * x.at(r, w) : 0.0;
@@ -111,16 +111,16 @@ void test_all_finite(const Kernels& k) {
         x[n] = before;
       }
     }
-    if (!k.bfloat16_pairs) continue;
+    if (!k.pairs) continue;
     const auto word = [](uint32_t low, uint32_t high) { return uwaga::float_of(low | high << 16); };
     for (int n = 0; n < count; ++n) x[n] = word(0x7F7Fu, 0xFF7Fu);
-    expect(k.all_finite_pairs(x.data(), count), "the largest bfloat16 are finite");
+    expect(k.pairs->all_finite(x.data(), count), "the largest bfloat16 are finite");
     for (int n = 0; n < count; ++n) {
       for (const uint32_t bad : {0x7F80u, 0xFF80u, 0x7FC1u}) {
         const float before = x[n];
         for (const float both : {word(bad, 0x3F80u), word(0x3F80u, bad)}) {
           memcpy(&x[n], &both, sizeof both);
-          expect(!k.all_finite_pairs(x.data(), count), "%x at %d of %d was not seen", bad, n, count);
+          expect(!k.pairs->all_finite(x.data(), count), "%x at %d of %d was not seen", bad, n, count);
         }
         x[n] = before;
       }
@@ -136,7 +136,7 @@ void test_packing(const Kernels& k) {
   group(level + "pack_rows", [&] { test_pack_rows(k); });
   group(level + "pack_tile", [&] { test_pack_tile(k); });
   group(level + "all_finite", [&] { test_all_finite(k); });
-  if (k.bfloat16_pairs) group(level + "pack_*_pairs", [&] { test_pack_pairs(k); });
+  if (k.pairs) group(level + "pack_*_pairs", [&] { test_pack_pairs(k); });
 }
 
 }  // namespace uwaga_tests

@@ -29,7 +29,7 @@ void test_weights_tile(const Kernels& k, bool pairs) {
           float maximum[kMaxTileRows], factor[kMaxTileRows];
           for (int r = 0; r < kMaxTileRows; ++r) maximum[r] = 0.5f * r, factor[r] = 0.3f - 0.1f * r;
           Floats weights(kMaxTileRows * kBlockKeys);
-          const auto weights_tile = pairs ? k.weights_tile_pairs : k.weights_tile;
+          const auto weights_tile = pairs ? k.pairs->weights_tile : k.weights_tile;
           weights_tile({scene.packed_query.data(), rule.biased ? scene.bias.data() : nullptr, maximum, factor, -1.0f,
                         weights.data(), rows, scene.d, mask},
                        {scene.packed_keys.data(), nullptr, 0, 0, 0, count}, rule);
@@ -201,10 +201,10 @@ void test_equal_scores(const Kernels& k) {
 void test_weights_tiles(const Kernels& k) {
   const std::string level = std::string(k.name) + ": ";
   group(level + "weights_tile", [&] { test_weights_tile(k, false); });
-  if (k.bfloat16_pairs) group(level + "weights_tile_pairs", [&] { test_weights_tile(k, true); });
+  if (k.pairs) group(level + "weights_tile_pairs", [&] { test_weights_tile(k, true); });
   group(level + "add_rows, keep_largest, add_seen", [&] { test_gathering(k); });
   group(level + "forward_tile, with statistics", [&] { test_tile_statistics(k, false); });
-  if (k.bfloat16_pairs) group(level + "forward_tile_pairs, with statistics", [&] { test_tile_statistics(k, true); });
+  if (k.pairs) group(level + "forward_tile_pairs, with statistics", [&] { test_tile_statistics(k, true); });
   group(level + "forward_tile, equal scores", [&] { test_equal_scores(k); });
 }
 

@@ -31,11 +31,8 @@ _TEMPORARY = re.compile(r"\..{1,40}\.uwaga-[0-9a-f]{16}", re.DOTALL)
 # Not available on every system.
 _NOFOLLOW, _NONBLOCK = getattr(os, "O_NOFOLLOW", 0), getattr(os, "O_NONBLOCK", 0)
 _LOCK_SECONDS = 0.1  # between two attempts on Windows, which has no lock to wait for that Ctrl-C interrupts
-_REPLACE_SECONDS = (
-    0.01,
-    0.1,
-    1.0,
-)  # between the attempts on Windows: readers and virus scanners have files open for moments
+# Between attempts on Windows, where readers and virus scanners have files open for moments.
+_REPLACE_SECONDS = (0.01, 0.1, 1.0)
 _NO_HARD_LINKS = {errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK}
 
 

@@ -319,8 +319,8 @@ class ExampleParser:
 
     def _row(self, name: str, value: object, max_count: int) -> list[float]:
         if not isinstance(value, list) or not 1 <= len(value) <= max_count:
-            output = f"of {len(value)}" if isinstance(value, list) else short(value)
-            raise self._error(f"{name} must be a list of 1 to {max_count} numbers, not {output}")
+            actual = f"of {len(value)}" if isinstance(value, list) else short(value)
+            raise self._error(f"{name} must be a list of 1 to {max_count} numbers, not {actual}")
         return [float(self._checked(f"{name}[{place}]", each, _NUMBER)) for place, each in enumerate(value)]
 
     def _checked(self, name: str, value: object, kind: OptionValidator) -> Any:

@@ -341,8 +341,8 @@ class AttentionMap(WeightMap):
         self._rows.compute(RowStatisticsRequest(squares=True, entropy=order == 1, top=self._top_of_effective_count))
         squares = self._rows.squares()
         sees_none = self._rows.top(1)[1][..., 0] < 0 if self._top_of_effective_count else squares == 0
-        output = self._rows.entropy().exp() if order == 1 else 1.0 / squares
-        return self._per_query(torch.where(sees_none, 0.0, output))
+        count = self._rows.entropy().exp() if order == 1 else 1.0 / squares
+        return self._per_query(torch.where(sees_none, 0.0, count))
 
     def sink(self) -> Sink:
         """The weight on the first key (Xiao et al., "Efficient Streaming Language Models with Attention Sinks", 2023) and the

@@ -93,8 +93,8 @@ class SequenceMap:
             IndexError: no such query.
         """
         division, queries = self._division, self._division.query_starts[-1]
-        output = agree(division.group, ROW, division.number, [query], None)
-        check_equal("the query of a row", [x[0] for x in output])
+        agreed = agree(division.group, ROW, division.number, [query], None)
+        check_equal("the query of a row", [x[0] for x in agreed])
         if not 0 <= query < queries:
             raise IndexError(f"uwaga.sequence_parallel.attention_map: row {query} is not one of the {queries} queries")
         owner = max(rank for rank in range(division.group.size) if division.query_starts[rank] <= query)

@@ -15,8 +15,6 @@ from uwaga.serve.requests import ApiError
 from uwaga.serve.scheduler import Item
 
 # The names that sentence-transformers looks for in encode_query and encode_document.
-_QUERY_PROMPTS = ("query",)
-_PASSAGE_PROMPTS = ("document", "passage", "corpus")
 _PAIRS = object()  # the kind of pairs for a cross-encoder
 
 
@@ -37,10 +35,8 @@ class EmbeddingModel:
     def __init__(self, encoder: TextEncoder) -> None:
         self._encoder = encoder
         self.width = encoder.embedding_dim
-        # Normalize at the end, and nothing cut off the vectors after it; Dropout does nothing here.
-        head = [module.kind for module in encoder.config.head if module.kind != "Dropout"]
-        self.has_unit_vectors = head[-1:] == ["Normalize"] and encoder.config.truncate_dim is None
-        self.prompts: Mapping[str, str] = encoder.config.prompts
+        self.has_unit_vectors = encoder.has_unit_vectors
+        self.prompts: Mapping[str, str] = encoder.prompts
 
     @property
     def max_tokens(self) -> int:
@@ -124,15 +120,12 @@ class Ranker(Protocol):
 
 
 class SimilarityRanker:
-    """Ranks by the cosine of the vectors of query and passage: what an embedding model can say. Prompts for queries and documents are
-    those that sentence-transformers would put before them, where the model has them."""
+    """Ranks by the cosine of the vectors of query and passage: what an embedding model can say. The prompts "query" and
+    "document" are put before them, as encode_query and encode_document do."""
 
     def __init__(self, model: EmbeddingModel) -> None:
         self._model = model
-        self._query, self._passage = (
-            next((model.prompts[name] for name in names if name in model.prompts), None)
-            for names in (_QUERY_PROMPTS, _PASSAGE_PROMPTS)
-        )
+        self._query, self._passage = model.prompts["query"], model.prompts["document"]
 
     def run(self, items: Sequence[Item], kind: Any) -> np.ndarray:
         return self._model.run(items, kind)

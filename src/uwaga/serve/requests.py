@@ -85,7 +85,7 @@ def embeddings_request(
     dimensions = fields.take("dimensions", _integer(1, width), None)
     name = fields.take("prompt_name", _string, None)
     if name is not None and name not in prompts:
-        known = ", ".join(map(printable, prompts)) or "none"
+        known = ", ".join(map(printable, prompts))
         raise ApiError(422, f"prompt_name is {short(name)}, and the model's prompts are: {known}", param="prompt_name")
     truncate = fields.take("truncate", _boolean, None)
     fields.take("user", _string, None)

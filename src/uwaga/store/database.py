@@ -263,8 +263,8 @@ class SoftDatabase:
         """The records of rows, in the order of `ids`; empty for a row without one, or that is not in the database."""
         self._check_open()
         listed = _integers(ids, "records")
-        actual = self._catalog.records(number for number in listed if 0 <= number < MOST_IDS)
-        return [actual.get(number, {}) for number in listed]
+        records = self._catalog.records(number for number in listed if 0 <= number < MOST_IDS)
+        return [records.get(number, {}) for number in listed]
 
     def counts(self, field: str) -> dict[Value, int]:
         """How many rows have each value of a field of their records."""
@@ -455,10 +455,10 @@ class SoftDatabase:
         return tensor[:, 0] if self.schema.heads == 1 else tensor
 
     def _scale(self, scale: float | None, method: str) -> float:
-        output = 1 / math.sqrt(self.schema.key_width) if scale is None else _real(scale)
-        if not abs(output) <= torch.finfo(torch.float32).max:
+        factor = 1 / math.sqrt(self.schema.key_width) if scale is None else _real(scale)
+        if not abs(factor) <= torch.finfo(torch.float32).max:
             raise ValueError(f"SoftDatabase.{method}: scale must be finite in float32, not {scale!r}")
-        return output
+        return factor
 
     def _queries(self, query: Tensor, method: str) -> "_Queries":
         query = torch.as_tensor(query)

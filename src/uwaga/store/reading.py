@@ -292,17 +292,22 @@ class _Pass:
         call = make_call(query_nHQD, key_nHKD, value_nHKE, AttentionOptions(scale=options.scale), wants_lse=True)
         top = min(options.top, rows)
         wants = RowStatisticsRequest(output=options.attention, entropy=options.attention, top=top)
-        actual = available.choose(call, None).rows(call, wants)
-        maximum_nR = actual.normalizer.maximum.flatten(1).numpy().astype(np.float64)
-        lse_nR = maximum_nR + np.log(actual.normalizer.sum.flatten(1).numpy().astype(np.float64))
+        statistics = available.choose(call, None).rows(call, wants)
+        maximum_nR = statistics.normalizer.maximum.flatten(1).numpy().astype(np.float64)
+        lse_nR = maximum_nR + np.log(statistics.normalizer.sum.flatten(1).numpy().astype(np.float64))
         if options.attention:
-            assert actual.output is not None
-            assert actual.entropy is not None
-            self._merge(lse_nR, actual.output.flatten(1, 2), actual.entropy.flatten(1).numpy().astype(np.float64))
+            assert statistics.output is not None
+            assert statistics.entropy is not None
+            self._merge(
+                lse_nR, statistics.output.flatten(1, 2), statistics.entropy.flatten(1).numpy().astype(np.float64)
+            )
         if top:
-            assert actual.top_weights is not None
-            assert actual.top_positions is not None
-            weights, positions = actual.top_weights.flatten(1, 2).numpy(), actual.top_positions.flatten(1, 2).numpy()
+            assert statistics.top_weights is not None
+            assert statistics.top_positions is not None
+            weights, positions = (
+                statistics.top_weights.flatten(1, 2).numpy(),
+                statistics.top_positions.flatten(1, 2).numpy(),
+            )
             self._top.merge(first, maximum_nR, lse_nR, weights, positions, keys, rows)
 
     def _check_scores(self, keys: Tensor, start: int) -> None:

@@ -64,20 +64,20 @@ class TrainingState:
     def read(folder: Path) -> "TrainingState":
         """From a checkpoint's folder. Raises CheckpointError."""
         path = folder / STATE
-        output = json_files.read(path)
-        if _field(path, output, "format", "a whole number", _is_count) != _FORMAT:
-            raise CheckpointError(f"{path} has format {output['format']}, and this version reads {_FORMAT}")
-        best = _field(path, output, "best", "null or an object", lambda x: x is None or isinstance(x, dict))
+        fields = json_files.read(path)
+        if _field(path, fields, "format", "a whole number", _is_count) != _FORMAT:
+            raise CheckpointError(f"{path} has format {fields['format']}, and this version reads {_FORMAT}")
+        best = _field(path, fields, "best", "null or an object", lambda x: x is None or isinstance(x, dict))
         return TrainingState(
-            step=_count(path, output, "step"),
-            tokens=_count(path, output, "tokens"),
-            seconds=_number(path, output, "seconds"),
+            step=_count(path, fields, "step"),
+            tokens=_count(path, fields, "tokens"),
+            seconds=_number(path, fields, "seconds"),
             best=None
             if best is None
             else BestEvaluation(step=_count(path, best, "step"), loss=_number(path, best, "loss")),
-            metrics=_count(path, output, "metrics"),
-            seed=_count(path, output, "seed"),
-            data=_field(path, output, "data", "a string", lambda x: isinstance(x, str)),
+            metrics=_count(path, fields, "metrics"),
+            seed=_count(path, fields, "seed"),
+            data=_field(path, fields, "data", "a string", lambda x: isinstance(x, str)),
         )
 
 

@@ -206,7 +206,7 @@ class GradientMap(DerivedMap):
         """grad_o_i . v_j of a rectangle."""
         _, _, queries, count = self._sizes()
         rows_n, columns_n = tiles.blocks(selection.queries, _GRID_ROWS, queries), tiles.blocks(keys, _GRID_KEYS, count)
-        output = []
+        grids = []
         for b, h in product(selection.sequences, selection.heads):
             grad, value = self._grad(b, h).index_select(0, rows_n), self._value(b, h).index_select(0, columns_n)
             with without_autocast(self.device):
@@ -217,8 +217,8 @@ class GradientMap(DerivedMap):
                     ]
                 )
             at, on = torch.searchsorted(rows_n, selection.queries), torch.searchsorted(columns_n, keys)
-            output.append(grid.index_select(0, at).index_select(1, on))
-        return torch.stack(output).unflatten(0, (len(selection.sequences), len(selection.heads)))
+            grids.append(grid.index_select(0, at).index_select(1, on))
+        return torch.stack(grids).unflatten(0, (len(selection.sequences), len(selection.heads)))
 
     def _sizes(self) -> tuple[int, int, int, int]:
         """B, H, Q and K."""

@@ -340,7 +340,7 @@ class _Reader:
         pairs, heads, key_heads = (
             None if each.get(name) is None else self._integers(each, name) for name in ("pairs", "heads", "key_heads")
         )
-        output = RecordedAttention(str(where), where.is_cross, HeadSelection(heads, key_heads, pairs))
+        attention = RecordedAttention(str(where), where.is_cross, HeadSelection(heads, key_heads, pairs))
         query, key = self._operand(each.get("query")), self._operand(each.get("key"))
         value = None if each.get("value") is None else self._operand(each.get("value"))
         groups = key.values.shape[1] if isinstance(key, Ragged) else key.shape[-3]
@@ -348,13 +348,13 @@ class _Reader:
             raise self._bad(f"pairs of {where} are out of range")
         if value is not None and _sizes(value) != _sizes(key):
             raise self._bad(f"the values of {where} do not fit its keys")
-        output.queries, output.keys, output.values = [query], [key], [] if value is None else [value]
+        attention.queries, attention.keys, attention.values = [query], [key], [] if value is None else [value]
         mask, bias = self._part(each.get("mask"), _MASKS), self._part(each.get("bias"), _BIASES)
         if not (mask is None or isinstance(mask, Mask | Tensor)) or not (
             bias is None or isinstance(bias, DistanceBias | Tensor)
         ):
             raise self._bad(f"the mask or bias of {where} is none")
-        output.options = MapOptions(
+        attention.options = MapOptions(
             mask=mask,
             bias=bias,
             scale=self._number(each, "scale"),
@@ -362,11 +362,11 @@ class _Reader:
             sinks=None if each.get("sinks") is None else self._tensor(each.get("sinks")),
         )
         starts, counts = sizes["encoder" if where.kind == "encoder" else "decoder"]
-        output.starts = [0] * len(counts) if where.is_cross else starts
+        attention.starts = [0] * len(counts) if where.is_cross else starts
         if lengths(_as_batch(query)) != [n - start for start, n in zip(starts, counts, strict=True)]:
             raise self._bad(f"the queries of {where} are not those of its texts")
-        output.map(None, [])  # checks operands and options
-        return output
+        attention.map(None, [])  # checks operands and options
+        return attention
 
     def _operand(self, described: object) -> Operand:
         if isinstance(described, dict) and "values" in described:
@@ -422,10 +422,10 @@ class _Reader:
             raise self._bad(f"there is no tensor {printable(repr(name))}")
         if name not in self._tensors:
             self._tensors[name] = self._file.get(name)
-        actual = self._tensors[name]
-        if dtype is not None and actual.dtype != dtype:
-            raise self._bad(f"the tensor {printable(name)} is {actual.dtype}, not {dtype}")
-        return actual
+        tensor = self._tensors[name]
+        if dtype is not None and tensor.dtype != dtype:
+            raise self._bad(f"the tensor {printable(name)} is {tensor.dtype}, not {dtype}")
+        return tensor
 
     def _object(self, of: dict, name: str) -> dict:
         if not isinstance(of.get(name), dict):
@@ -438,10 +438,10 @@ class _Reader:
         return of[name]
 
     def _integers(self, of: dict, name: str) -> list[int]:
-        reply = self._list(of, name)
-        if not all(type(each) is int and 0 <= each < _MAX_INTEGER for each in reply):
+        listed = self._list(of, name)
+        if not all(type(each) is int and 0 <= each < _MAX_INTEGER for each in listed):
             raise self._bad(f"{name} has something else than positions")
-        return reply
+        return listed
 
     def _integer(self, of: dict, name: str) -> int:
         if type(of.get(name)) is not int or not 0 <= of[name] < _MAX_INTEGER:

@@ -265,12 +265,12 @@ class RecordedAttention:
 
     def _pass_mask(self, options: MapOptions, query: Operand, key: Operand) -> PassMask:
         if isinstance(query, Tensor) and isinstance(key, Tensor):
-            output = padded_pass_mask(options["mask"], query.shape[0], query.shape[2], key.shape[2])
+            mask = padded_pass_mask(options["mask"], query.shape[0], query.shape[2], key.shape[2])
         else:
-            output = ragged_pass_mask(options["mask"])
-        if output is None:
+            mask = ragged_pass_mask(options["mask"])
+        if mask is None:
             raise self._cannot_join("a mask is not made of Causal, Window, KeyLengths and Documents combined by &")
-        return output
+        return mask
 
     def _prepare_join(self) -> None:
         """Convert the mask and bias of the first pass to the form that later ones are joined with."""

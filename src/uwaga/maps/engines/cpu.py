@@ -53,23 +53,23 @@ def refusal(call: Call) -> str | None:
 def rows(call: Call, request: RowStatisticsRequest) -> RowStatistics:
     """Statistics of the rows, and the output where it is wanted, in one pass."""
     _check()
-    output = _new_rows(call, request)
-    result = FORWARD_RESULT.pack(*tensor_fields(output.output), *row_fields(None))
+    rows = _new_rows(call, request)
+    result = FORWARD_RESULT.pack(*tensor_fields(rows.output), *row_fields(None))
     statistics = ROW_STATISTICS.pack(
-        *row_fields(output.normalizer.maximum),
-        *row_fields(output.normalizer.sum),
-        *row_fields(output.entropy),
-        *row_fields(output.squares),
-        *row_fields(output.distance),
+        *row_fields(rows.normalizer.maximum),
+        *row_fields(rows.normalizer.sum),
+        *row_fields(rows.entropy),
+        *row_fields(rows.squares),
+        *row_fields(rows.distance),
         *start_fields(*(request.distance or (START_LAST, 0, None))),
         request.top,
-        *entry_fields(output.top_weights),
-        *entry_fields(output.top_positions),
+        *entry_fields(rows.top_weights),
+        *entry_fields(rows.top_positions),
     )
     selection, alive = _selection(request.selection)
     _run("uwaga_rows", call, result, statistics, selection)
     del alive
-    return output
+    return rows
 
 
 def mass(call: Call, normalizer: Normalizer, program: MaskProgram, tensors: tuple[Tensor, ...]) -> Tensor:

@@ -61,12 +61,9 @@ _DISTILBERT = _COMMON | {
 }
 _MPNET = {name: key for name, key in _BERT.items() if name not in ("type_vocab_size", "classifier_dropout")} | {
     "vocab_size": Key("vocab_size", SIZE, 30527),
-    "pad_token_id": Key(
-        "pad_token_id", whole(1, 1), 1
-    ),  # transformers counts positions from it, whatever the file says
-    "relative_attention_num_buckets": Key(
-        "num_buckets", whole(32, 32), 32
-    ),  # transformers has 32, whatever the file says
+    # transformers counts positions from 1 and has 32 buckets, whatever the file says.
+    "pad_token_id": Key("pad_token_id", whole(1, 1), 1),
+    "relative_attention_num_buckets": Key("num_buckets", whole(32, 32), 32),
 }
 # By model type.
 KEYS = {

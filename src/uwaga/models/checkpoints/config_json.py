@@ -57,7 +57,7 @@ class Read(NamedTuple):
 
 
 def read(
-    shapes: Mapping[str, object],
+    config: Mapping[str, object],
     where: str,
     *,
     keys: Mapping[str, Key],
@@ -74,17 +74,17 @@ def read(
         harmless: keys without effect here, besides HARMLESS.
     """
     for name, key in keys.items():
-        if name in shapes and not key.kind.accepts(shapes[name]):
-            raise CheckpointError(f"{where}: {name} must be {key.kind.words}, not {printable(repr(shapes[name]))}")
+        if name in config and not key.kind.accepts(config[name]):
+            raise CheckpointError(f"{where}: {name} must be {key.kind.words}, not {printable(repr(config[name]))}")
     for name, values in only.items():
-        if name in shapes and shapes[name] not in values:
+        if name in config and config[name] not in values:
             allowed = " or ".join(map(repr, values))
-            raise CheckpointError(f"{where}: {name} is {printable(repr(shapes[name]))}; only {allowed} is supported")
-    kept = {name: value for name, value in shapes.items() if name not in keys}
+            raise CheckpointError(f"{where}: {name} is {printable(repr(config[name]))}; only {allowed} is supported")
+    kept = {name: value for name, value in config.items() if name not in keys}
     unknown = sorted(map(printable, kept.keys() - set(only) - set(harmless) - HARMLESS))
     if unknown:
         warnings.warn(f"{where} has unknown keys, which have no effect: {', '.join(unknown)}")
-    return Read(settings={key.ours: shapes.get(name, key.default) for name, key in keys.items()}, kept=kept)
+    return Read(settings={key.ours: config.get(name, key.default) for name, key in keys.items()}, kept=kept)
 
 
 def read_eos_token_id(ids: int | list[int] | None) -> tuple[int, ...]:

@@ -40,10 +40,10 @@ class SentenceModules:
 def read(folder: Path) -> SentenceModules | None:
     """The modules of a directory, or None where there is no modules.json. Raises CheckpointError."""
     path = folder / "modules.json"
-    result = json_files.optional(path, of=list)
-    if result is None:
+    listed = json_files.optional(path, of=list)
+    if listed is None:
         return None
-    modules = _modules(path, result)
+    modules = _modules(path, listed)
     of_kind = dict(modules)
     if "Transformer" not in of_kind:
         raise CheckpointError(
@@ -59,9 +59,9 @@ def read(folder: Path) -> SentenceModules | None:
     )
 
 
-def _modules(path: Path, result: list) -> list[SentenceModule]:
+def _modules(path: Path, listed: list) -> list[SentenceModule]:
     modules = []
-    for module in result:
+    for module in listed:
         kind, place = (module.get("type"), module.get("path")) if isinstance(module, dict) else (None, None)
         if not isinstance(kind, str) or not isinstance(place, str):
             raise CheckpointError(f"{path} must list modules with a type and a path")

@@ -39,21 +39,23 @@ def match(table: Table, weights: Weights, ours: Mapping[str, Tensor]) -> Matched
     """
     rows = table.rows()
     assert {name for row in rows for name in row.ours} == ours.keys(), "the table and the model disagree"
-    result, lines = _canonical(table, weights)
+    stored_names, lines = _canonical(table, weights)
     known = {row.theirs for row in rows} | table.tied.keys() | table.unread.keys()
     shapes = {row.theirs: _shape(row, ours) for row in rows}
     shapes |= {second: shapes[first] for second, first in table.tied.items()}
-    lines += [("missing", f"{name} {shapes[row.theirs]}") for name, row in table.saved() if row.theirs not in result]
-    lines += [("unexpected", _described(weights, name)) for bare, name in result.items() if bare not in known]
-    lines += _wrong_shapes_and_dtypes(weights, result, shapes)
+    lines += [
+        ("missing", f"{name} {shapes[row.theirs]}") for name, row in table.saved() if row.theirs not in stored_names
+    ]
+    lines += [("unexpected", _described(weights, name)) for bare, name in stored_names.items() if bare not in known]
+    lines += _wrong_shapes_and_dtypes(weights, stored_names, shapes)
     _raise(weights, lines)
     return Matched(
         weights=weights,
-        rows=tuple((result[row.theirs], row) for row in rows),
+        rows=tuple((stored_names[row.theirs], row) for row in rows),
         tied=tuple(
-            (result[second], result[first])
+            (stored_names[second], stored_names[first])
             for second, first in table.tied.items()
-            if second in result and result[second] != result[first]
+            if second in stored_names and stored_names[second] != stored_names[first]
         ),
     )
 
@@ -92,17 +94,17 @@ def write(table: Table, ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def _canonical(table: Table, weights: Weights) -> tuple[dict[str, str], Lines]:
     """The file's names by the table's names, and a line for every weight with two names. A tied weight may have any one of its names, as
     in transformers, which reads whichever is there."""
-    results: dict[str, str] = {}
+    stored_names: dict[str, str] = {}
     lines: Lines = []
     for name in weights.stored:
         bare = table.canonical(name)
-        if bare in results:
-            lines.append(("duplicate", f"{_described(weights, name)} is also {printable(results[bare])}"))
-        results.setdefault(bare, name)
+        if bare in stored_names:
+            lines.append(("duplicate", f"{_described(weights, name)} is also {printable(stored_names[bare])}"))
+        stored_names.setdefault(bare, name)
     for second, first in table.tied.items():
-        if second in results:
-            results.setdefault(first, results[second])
-    return results, lines
+        if second in stored_names:
+            stored_names.setdefault(first, stored_names[second])
+    return stored_names, lines
 
 
 def _shape(row: WeightMapping, ours: Mapping[str, Tensor]) -> tuple[int, ...]:
@@ -111,18 +113,18 @@ def _shape(row: WeightMapping, ours: Mapping[str, Tensor]) -> tuple[int, ...]:
 
 
 def _wrong_shapes_and_dtypes(
-    weights: Weights, result: Mapping[str, str], shapes: Mapping[str, tuple[int, ...]]
+    weights: Weights, stored_names: Mapping[str, str], shapes: Mapping[str, tuple[int, ...]]
 ) -> Iterable:
     for bare, shape in shapes.items():
-        if bare not in result:
+        if bare not in stored_names:
             continue
-        stored = weights.stored[result[bare]]
+        stored = weights.stored[stored_names[bare]]
         if stored.shape != shape:
-            yield "wrong shape", f"{_described(weights, result[bare])} must be {shape}"
+            yield "wrong shape", f"{_described(weights, stored_names[bare])} must be {shape}"
         if stored.dtype not in FLOATING:
             yield (
                 "wrong dtype",
-                f"{_described(weights, result[bare])} is {stored.dtype}, not a floating dtype of weights",
+                f"{_described(weights, stored_names[bare])} is {stored.dtype}, not a floating dtype of weights",
             )
 
 

@@ -62,9 +62,9 @@ class WeightMapping:
             yield WeightMapping(*names, layout=self.layout)
 
 
-def pair(theirs: str, ours: str) -> tuple[WeightMapping, WeightMapping]:
-    """The rows of a module's weight and bias."""
-    return WeightMapping(f"{theirs}.weight", f"{ours}.weight"), WeightMapping(f"{theirs}.bias", f"{ours}.bias")
+def pair(theirs: str, ours: str, *, bias: bool = True) -> tuple[WeightMapping, ...]:
+    """The rows of a module's weight and bias; of its weight alone where it has no bias."""
+    return tuple(WeightMapping(f"{theirs}.{part}", f"{ours}.{part}") for part in ("weight", "bias")[: 1 + bias])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -153,20 +153,16 @@ def write_config(config: RotaryConfig) -> dict[str, object]:
     }
 
 
-def _linear(theirs: str, ours: str, *, bias: bool) -> tuple[WeightMapping, ...]:
-    return pair(theirs, ours)[: 1 + bias]
-
-
 def _table(config: RotaryConfig) -> Table:
     there, here = "layers.{n}.self_attn", "layers.{n}.attention"
     body = [WeightMapping(_WORDS, "token_embedding.weight"), WeightMapping("norm.weight", "norm.weight")]
     for name in ("query", "key", "value"):
-        body += _linear(f"{there}.{name[0]}_proj", f"{here}.{name}", bias=config.qkv_bias)
-    body += _linear(f"{there}.o_proj", f"{here}.output", bias=config.output_bias)
+        body += pair(f"{there}.{name[0]}_proj", f"{here}.{name}", bias=config.qkv_bias)
+    body += pair(f"{there}.o_proj", f"{here}.output", bias=config.output_bias)
     if config.model_type == "qwen3":
         body += [WeightMapping(f"{there}.{x[0]}_norm.weight", f"{here}.{x}_norm.weight") for x in ("query", "key")]
     for name in ("gate", "up", "down"):
-        body += _linear(
+        body += pair(
             f"layers.{{n}}.mlp.{name}_proj", f"layers.{{n}}.feed_forward.{name}", bias=config.feed_forward_bias
         )
     body.append(WeightMapping("layers.{n}.input_layernorm.weight", "layers.{n}.attention_norm.weight"))

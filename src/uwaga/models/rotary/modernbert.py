@@ -124,19 +124,15 @@ def write_config(config: RotaryConfig) -> dict[str, object]:
     }
 
 
-def _linear(theirs: str, ours: str, *, bias: bool) -> tuple[WeightMapping, ...]:
-    return pair(theirs, ours)[: 1 + bias]
-
-
 def _table(config: RotaryConfig) -> Table:
     attention = tuple(f"layers.{{n}}.attention.{name}" for name in ("query", "key", "value"))
     gated = ("layers.{n}.feed_forward.gate", "layers.{n}.feed_forward.up")
     body = [WeightMapping("embeddings.tok_embeddings.weight", "token_embedding.weight")]
     for theirs, ours in (("embeddings.norm", "embedding_norm"), ("final_norm", "norm")):
-        body += _linear(theirs, ours, bias=config.norm_bias)
+        body += pair(theirs, ours, bias=config.norm_bias)
     for n in range(1, config.num_layers):  # the first layer has none
-        body += _linear(f"layers.{n}.attn_norm", f"layers.{n}.attention_norm", bias=config.norm_bias)
-    body += _linear("layers.{n}.mlp_norm", "layers.{n}.feed_forward_norm", bias=config.norm_bias)
+        body += pair(f"layers.{n}.attn_norm", f"layers.{n}.attention_norm", bias=config.norm_bias)
+    body += pair("layers.{n}.mlp_norm", "layers.{n}.feed_forward_norm", bias=config.norm_bias)
     for theirs, names, bias in (
         ("layers.{n}.attn.Wqkv", attention, config.qkv_bias),
         ("layers.{n}.mlp.Wi", gated, config.feed_forward_bias),
@@ -144,8 +140,8 @@ def _table(config: RotaryConfig) -> Table:
         for part in ("weight", "bias")[: 1 + bias]:
             parts = [f"{name}.{part}" for name in names]
             body.append(WeightMapping(f"{theirs}.{part}", *parts, layout=stacked(len(names))))
-    body += _linear("layers.{n}.attn.Wo", "layers.{n}.attention.output", bias=config.output_bias)
-    body += _linear("layers.{n}.mlp.Wo", "layers.{n}.feed_forward.down", bias=config.feed_forward_bias)
+    body += pair("layers.{n}.attn.Wo", "layers.{n}.attention.output", bias=config.output_bias)
+    body += pair("layers.{n}.mlp.Wo", "layers.{n}.feed_forward.down", bias=config.feed_forward_bias)
     return Table(
         body=tuple(body),
         prefix="model.",

@@ -105,6 +105,16 @@ class TextEncoder:
         """The length of a vector: M times the number of pooling modes, or the width of the module Dense, at most truncate_dim."""
         return self._head.width if self._truncate_dim is None else self._truncate_dim
 
+    @property
+    def has_unit_vectors(self) -> bool:
+        """Whether the vectors have length 1 by themselves: the model's last module is Normalize, and nothing is cut off after it."""
+        return self._head.normalize and self._truncate_dim is None
+
+    @property
+    def prompts(self) -> dict[str, str]:
+        """Prompts by name: those that the model was trained with, and "query" and "document", which are empty where it has none."""
+        return {"query": "", "document": "", **self.config.prompts}
+
     def _checked_dim(self, truncate_dim: int | None) -> int | None:
         """Of an argument truncate_dim, or of the model's config, which may be wider than the vectors, as in sentence-transformers."""
         width = self._head.width
@@ -141,8 +151,7 @@ class TextEncoder:
             normalize: whether vectors are scaled to length 1 (after the mean over windows, and after they are cut to
                 truncate_dim); None: as the model's modules say, which cut vectors after scaling them.
             prompt: put before every text (of several windows, before the first one); None: the model's default.
-            prompt_name: a key of `config.prompts`, the prompts that the model was trained with, in place of `prompt`. "query" and
-                "document" are prompts of every model, empty where it has none.
+            prompt_name: a key of `prompts`, in place of `prompt`.
             truncate_dim: so many first numbers of every vector are the result; None: as the encoder was loaded.
             progress: True shows a progress bar on standard error; a function is called with a Progress after every batch.
 
@@ -293,12 +302,11 @@ class TextEncoder:
             raise ValueError(f"TextEncoder: prompt must be a string or None, not {prompt!r}")
         if prompt_name is None:
             return self.config.prompt if prompt is None else prompt
-        prompts = {"query": "", "document": "", **self.config.prompts}
-        if prompt_name not in prompts:
+        if prompt_name not in self.prompts:
             raise ValueError(
-                f"TextEncoder: prompt_name must be one of {', '.join(map(repr, prompts))}, not {prompt_name!r}"
+                f"TextEncoder: prompt_name must be one of {', '.join(map(repr, self.prompts))}, not {prompt_name!r}"
             )
-        return prompts[prompt_name]
+        return self.prompts[prompt_name]
 
     def _stream(
         self, inference: Inference, parts: Iterable[Sequence[str]], progress: bool | Listener | None

@@ -68,9 +68,9 @@ class MetricsLogger:
     def log_step(self, state: TrainingState, result: StepResult, tokens_per_second: float) -> None:
         """The loss of an optimizer step."""
         loss, norm = result.loss.item(), result.grad_norm.item()
-        output = {"loss": loss, "lr": result.lr, "grad_norm": norm, "tokens": state.tokens}
+        record = {"loss": loss, "lr": result.lr, "grad_norm": norm, "tokens": state.tokens}
         wall = {"seconds": round(state.seconds, 3), "tokens_per_second": round(tokens_per_second, 1)}
-        self._jsonl.write(state.step, "train", output, wall)
+        self._jsonl.write(state.step, "train", record, wall)
         self._scalars(state.step, {"train/loss": loss, "train/lr": result.lr, "train/grad_norm": norm})
         self._display.progress(state.step, loss, tokens_per_second)
 
@@ -83,15 +83,15 @@ class MetricsLogger:
         """Error rates of pairs, by a model with all its weights; all: of every source, else of about a thousand."""
         if self._error_rates is None:
             return
-        reply = self._error_rates.evaluate(model, all=all)
-        phoneme, word = reply.rates
+        evaluated = self._error_rates.evaluate(model, all=all)
+        phoneme, word = evaluated.rates
         self._jsonl.write(
-            step, "error_rates", {"phoneme_error_rate": phoneme, "word_error_rate": word, "words": reply.words}
+            step, "error_rates", {"phoneme_error_rate": phoneme, "word_error_rate": word, "words": evaluated.words}
         )
         self._scalars(step, {"error_rates/phoneme": phoneme, "error_rates/word": word})
         self._display.message(
             f"step {step:,}: phoneme error rate {100 * phoneme:.2f} %, word error rate {100 * word:.2f} %, "
-            f"of {reply.words:,} words"
+            f"of {evaluated.words:,} words"
         )
 
     def log_samples(self, step: int, model: nn.Module) -> None:
@@ -100,13 +100,13 @@ class MetricsLogger:
             self._display.message(f"step {step:,}: {format_sample(sample)}")
 
     def log_attention(self, step: int, model: nn.Module) -> None:
-        actual = attention.measure(model, attention.first_rows(self._attention_batch))
-        self._jsonl.write(step, "attention", {"heads": attention.by_name(actual)})
-        for each in actual:
+        measured = attention.measure(model, attention.first_rows(self._attention_batch))
+        self._jsonl.write(step, "attention", {"heads": attention.by_name(measured)})
+        for each in measured:
             for name in ("entropy", "normalized_entropy", "sink"):
                 values = getattr(each, name)
                 self._scalars(step, {f"{name}/{each.name}.{head}": value for head, value in enumerate(values)})
-        self._display.message(f"step {step:,}: {attention.summary(actual)}")
+        self._display.message(f"step {step:,}: {attention.summary(measured)}")
 
     def sync(self) -> int:
         """Sync metrics.jsonl to the disk; returns its size in bytes."""
@@ -139,12 +139,12 @@ class JsonlWriter:
     def __init__(self, out: Path, size: int = 0) -> None:
         path = out / METRICS_FILE
         try:
-            output = untrusted.stat_regular(path).st_size if os.path.lexists(path) else 0
+            written = untrusted.stat_regular(path).st_size if os.path.lexists(path) else 0
         except OSError as error:
             raise TrainingError(f"{path} cannot be read: {error.strerror}") from error
-        if output < size:
+        if written < size:
             raise TrainingError(
-                f"{path} has {output} bytes, and had {size} when the checkpoint was written: the metrics up to there are lost"
+                f"{path} has {written} bytes, and had {size} when the checkpoint was written: the metrics up to there are lost"
             )
         try:
             # Unbuffered: closing a file with a buffer fails on a full disk.

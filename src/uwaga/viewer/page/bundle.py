@@ -199,8 +199,8 @@ class _Scanner:
 
     def module(self) -> _Module:
         self._refuse_dynamic()
-        for value in re.finditer(r"(?<![\w$.])(import|export)\b", self.flat):
-            (self._import if value[1] == "import" else self._export)(value.start())
+        for match in re.finditer(r"(?<![\w$.])(import|export)\b", self.flat):
+            (self._import if match[1] == "import" else self._export)(match.start())
         for at, name in self._declarations():
             if name in self.declared:
                 raise self._error(at, f"{name} is declared twice")

@@ -131,11 +131,11 @@ class ProgressiveRaster:
             if first > start:
                 yield (first - start) / (stop - start)
             last = self._head_view.stop(first, stop)
-            output = self._pooled(np.array([first, last]))[0]
+            means = self._pooled(np.array([first, last]))[0]
             cells = (
-                cells + output * ((last - first) / (stop - start))
+                cells + means * ((last - first) / (stop - start))
                 if self._how == "sum"
-                else farther_from_zero(cells, output)
+                else farther_from_zero(cells, means)
             )
             first = last
         self.cells[at] = cells
