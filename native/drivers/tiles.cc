@@ -70,7 +70,8 @@ Scoring scoring_of(const uwaga_problem& p, const Kernels& kernels, const PairKer
 }
 
 TileRows tile_rows(const uwaga_problem& p, const Sequence& s, int64_t key_head, int64_t first, int64_t last, int most) {
-  TileRows tile{};
+  TileRows tile;
+  tile.count = 0;
   for (int64_t r = first; r < last && tile.count < most; ++r) {
     const GroupedRow row = grouped_row(p, key_head, r);
     if (p.dropout > 0.0f) {
