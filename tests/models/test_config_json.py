@@ -8,7 +8,8 @@ import pytest
 
 from uwaga._base import options
 from uwaga._base.errors import CheckpointError
-from uwaga.models.bert import checkpoint
+from uwaga.models.bert import checkpoint, factorized
+from uwaga.models.checkpoints import load_save
 
 WHERE = "model/config.json"
 BERT: dict[str, object] = {
@@ -20,7 +21,7 @@ BERT: dict[str, object] = {
 
 
 def read(**changes: object):
-    return checkpoint.read_config(BERT | changes, WHERE, frozenset())
+    return checkpoint.FAMILY.read_config(BERT | changes, WHERE, frozenset())
 
 
 REFUSED = {
@@ -99,15 +100,18 @@ def test_unknown_keys_are_warned_of_and_kept() -> None:
 def test_what_is_absent_is_what_transformers_takes(transformers) -> None:
     """Of every model type, so that a short config.json means the same here and there."""
     stems = {
+        "albert": "Albert",
         "camembert": "Camembert",
         "distilbert": "DistilBert",
+        "electra": "Electra",
         "mpnet": "MPNet",
         "roberta": "Roberta",
         "xlm-roberta": "XLMRoberta",
     }
-    for model_type, keys in checkpoint.KEYS.items():
+    for model_type, keys in (checkpoint.KEYS | factorized.KEYS).items():
         theirs = getattr(transformers, f"{stems.get(model_type, 'Bert')}Config")().to_dict()
-        ours = checkpoint.write_config(checkpoint.read_config({"model_type": model_type}, WHERE, frozenset()))
+        family = load_save.family_of(model_type, WHERE)
+        ours = family.write_config(family.read_config({"model_type": model_type}, WHERE, frozenset()))
         # theirs says None there for "as hidden_dropout_prob"
         ours["classifier_dropout"] = theirs.get("classifier_dropout")
         assert {key: ours[key] for key in keys} == {key: theirs[key] for key in keys}, model_type
@@ -123,14 +127,12 @@ def test_every_key_of_a_published_config_is_known(minilm: Path) -> None:
     parsed = json.loads((minilm / "config.json").read_text())
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        config = checkpoint.read_config(parsed, WHERE, frozenset())
+        config = checkpoint.FAMILY.read_config(parsed, WHERE, frozenset())
     assert (config.d_model, config.num_layers, config.num_heads, config.max_position_embeddings) == (384, 6, 12, 512)
 
 
 @pytest.mark.parametrize("model_type", ["mamba", None, ["bert"]])
 def test_other_kinds_of_models_are_refused(model_type: object) -> None:
-    from uwaga.models.checkpoints import load_save
-
     with pytest.raises(CheckpointError) as caught:
         load_save.family_of(model_type, WHERE)
     known = ", ".join(load_save.MODEL_TYPES)

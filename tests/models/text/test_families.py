@@ -12,11 +12,13 @@ import numpy as np
 import pytest
 import tokenizers
 import torch
+from safetensors.torch import load_file, save_file
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 from tolerance import assert_as_exact
 from torch import nn
 
 from uwaga import TextEncoder
+from uwaga.models.checkpoints import load_save
 
 transformers = pytest.importorskip("transformers", minversion="5")
 peer = pytest.importorskip("sentence_transformers", minversion="6")
@@ -74,6 +76,8 @@ CASES: dict[str, tuple[str, dict, Callable[[], tokenizers.Tokenizer], str]] = {
     "mpnet of unigrams": ("mpnet", _WIDE, unigram, "weightedmean"),
     "xlm-roberta": ("xlm-roberta", _WIDE, unigram, "mean"),
     "roberta": ("roberta", _WIDE, byte_level, "cls"),
+    "electra": ("electra", _WIDE | {"embedding_size": 16}, word_piece, "cls"),
+    "albert": ("albert", _WIDE | {"embedding_size": 16, "num_hidden_groups": 2}, unigram, "mean"),
     "modernbert": ("modernbert", _WIDE | {"local_attention": 8, "global_attn_every_n_layers": 2}, byte_level, "mean"),
     "modernbert cls": ("modernbert", _WIDE | {"local_attention": 6}, word_piece, "cls"),
     "qwen3": ("qwen3", _GROUPED | {"head_dim": 16}, byte_level, "lasttoken"),
@@ -118,6 +122,23 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     modules = [Transformer(str(tmp_path / "transformer")), Pooling(32, pooling), Normalize()]
     peer.SentenceTransformer(modules=modules, device="cpu", prompts={"query": "dog: "}).save(str(tmp_path / "saved"))
     return tmp_path / "saved"
+
+
+def test_prefixed_names_in_shards_are_the_same_model(folder: Path) -> None:
+    """As a directory of a model with a head has them, or one that was too large for a file."""
+    expected = TextEncoder.load(folder).encode(TEXTS)
+    config = load_save.load(folder).config
+    prefix = load_save.family_of(config.model_type, "").table(config).prefix
+    tensors = {prefix + name: x for name, x in load_file(folder / "model.safetensors").items()}
+    (folder / "model.safetensors").unlink()
+    names = sorted(tensors)
+    listed = {name: f"model-0000{1 + n % 2}-of-00002.safetensors" for n, name in enumerate(names)}
+    for file in set(listed.values()):
+        save_file(
+            {name: tensors[name] for name in names if listed[name] == file}, folder / file, metadata={"format": "pt"}
+        )
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": listed}))
+    assert np.array_equal(TextEncoder.load(folder).encode(TEXTS), expected)
 
 
 @pytest.mark.parametrize("options", [{}, {"prompt_name": "query"}], ids=["plain", "query"])

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from uwaga._base.tracing import is_plain_eager, is_readable
-from uwaga.models.bert.config import BertConfig
+from uwaga.models.bert.config import CLASSIFIES_POOLED, BertConfig
 from uwaga.models.layer_stack import StackOutput, run_layers
 from uwaga.models.tokenizers import token_ids
 from uwaga.nn import Encoder, LayerSpec, LearnedPositions, RelativePositions
@@ -37,15 +37,17 @@ class BertOutput(NamedTuple):
     next_sentence: Tensor | None = None  # (B, 2)
     sequence: Tensor | None = None  # (B, C)
     tokens: Operand | None = None  # (B, Q, C)
+    replaced: Operand | None = None  # (B, Q), that the token is not the text's own
     hidden_states: tuple[Operand, ...] | None = None  # of the embeddings and of every layer
 
 
 class BertModel(nn.Module):
-    """BERT (Devlin et al., "BERT", 2019), RoBERTa (Liu et al. 2019), DistilBERT (Sanh et al. 2019) and MPNet (Song et al. 2020), by
-    config.
+    """BERT (Devlin et al., "BERT", 2019), RoBERTa (Liu et al. 2019), DistilBERT (Sanh et al. 2019), MPNet (Song et al. 2020), ELECTRA
+    (Clark et al. 2020) and ALBERT (Lan et al. 2020), by config.
 
-    Submodules: embeddings, encoder, relative_positions (None but in MPNet), and pooler, masked_lm, next_sentence, sequence, tokens, each None unless it is in
-    config.outputs.
+    Submodules: embeddings, embedding_projection (None unless config.projects_embeddings), encoder, relative_positions (None but in MPNet), and
+    pooler, masked_lm, next_sentence, sequence, tokens, replaced, each None unless it is in config.outputs. Where ALBERT's layers share
+    weights, each is a module, and their parameters are the same.
 
     >>> import torch, uwaga
     >>> config = BertConfig(vocab_size=20, d_model=8, num_layers=2, num_heads=2, d_ff=16, max_position_embeddings=10)
@@ -61,7 +63,12 @@ class BertModel(nn.Module):
         self.config = config
         has = config.outputs.__contains__
         self.embeddings = BertEmbeddings(config)
-        self.encoder = Encoder(_layer(config), config.num_layers)
+        projects = config.projects_embeddings
+        self.embedding_projection = nn.Linear(config.embedding_width, config.d_model) if projects else None
+        self.encoder = Encoder(_layer(config), len(config.layer_weights))
+        if config.num_hidden_groups is not None:
+            _share_weights(self)
+            self.register_load_state_dict_post_hook(_share_weights)
         buckets = config.num_buckets
         self.relative_positions = RelativePositions(config.num_heads, num_buckets=buckets) if buckets else None
         self.pooler = Pooler(config) if has("pooled") else None
@@ -69,6 +76,7 @@ class BertModel(nn.Module):
         self.next_sentence = nn.Linear(config.d_model, 2) if has("next_sentence") else None
         self.sequence = SequenceHead(config) if has("sequence") else None
         self.tokens = TokenHead(config) if has("tokens") else None
+        self.replaced = ReplacedHead(config) if has("replaced") else None
 
     def forward(
         self,
@@ -99,7 +107,10 @@ class BertModel(nn.Module):
         wanted = self._wanted(outputs)
         self._check(ids, token_types)
         mask = token_ids.padding_mask(_NAME, ids, lengths, attention_mask)
-        encoded = self._encode(self.embeddings(ids, token_types), mask, output_hidden_states)
+        embedded = self.embeddings(ids, token_types)
+        if self.embedding_projection is not None:
+            embedded = map_values(partial(apply_linear, self.embedding_projection), embedded)
+        encoded = self._encode(embedded, mask, output_hidden_states)
         result = self._heads(encoded.last, wanted, attention_mask)
         return BertOutput(
             last_hidden_state=encoded.last,
@@ -132,6 +143,8 @@ class BertModel(nn.Module):
             results["sequence"] = self.sequence(first_BM, pooled_BM)
         if "tokens" in wanted and self.tokens is not None:
             results["tokens"] = map_values(self.tokens, hidden)
+        if "replaced" in wanted and self.replaced is not None:
+            results["replaced"] = map_values(self.replaced, hidden)
         return results
 
     def _wanted(self, outputs: Collection[str] | None) -> Collection[str]:
@@ -152,6 +165,15 @@ class BertModel(nn.Module):
             raise ValueError(f"{_NAME}: a {self.config.model_type} model has no token types")
         token_ids.check_same_shape(_NAME, ids, "token_types", token_types)
         token_ids.check_ids(_NAME, "token_types", token_types, self.config.type_vocab_size)
+
+
+def _share_weights(model: BertModel, _: object = None) -> None:
+    """Give layers with one number in config.layer_weights the same parameters; after loading too, which may replace them."""
+    first: dict[int, nn.Module] = {}
+    for layer, number in zip(model.encoder.layers, model.config.layer_weights, strict=True):
+        for path, parameter in first.setdefault(number, layer).named_parameters():
+            module, _, name = path.rpartition(".")
+            setattr(layer.get_submodule(module), name, parameter)
 
 
 def _layer(config: BertConfig) -> LayerSpec:
@@ -175,10 +197,11 @@ class BertEmbeddings(nn.Module):
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
-        self.token_embedding = nn.Embedding(config.vocab_size, config.d_model)
-        self.positions = LearnedPositions(config.max_position_embeddings, config.d_model)
-        self.token_types = nn.Embedding(config.type_vocab_size, config.d_model) if config.type_vocab_size else None
-        self.norm = nn.LayerNorm(config.d_model, eps=config.norm_eps)
+        width = config.embedding_width
+        self.token_embedding = nn.Embedding(config.vocab_size, width)
+        self.positions = LearnedPositions(config.max_position_embeddings, width)
+        self.token_types = nn.Embedding(config.type_vocab_size, width) if config.type_vocab_size else None
+        self.norm = nn.LayerNorm(width, eps=config.norm_eps)
         self.dropout = nn.Dropout(config.dropout)
         # RoBERTa's first position is one after this; padding tokens have this position.
         self.padding_position = config.pad_token_id if config.is_roberta else None
@@ -260,7 +283,7 @@ def _counted_before(counted: Ragged) -> Tensor:
 class Pooler(nn.Module):
     """tanh(dense(hidden state of the first token)), (B, M). Submodule: dense.
 
-    Only BERT has it, and its sequence classifier reads its output; RoBERTa and DistilBERT have a layer in SequenceHead instead.
+    Only BERT and ALBERT have it where they classify sequences; the others have a layer in SequenceHead instead.
     """
 
     def __init__(self, config: BertConfig) -> None:
@@ -274,16 +297,18 @@ class Pooler(nn.Module):
 class MaskedLMHead(nn.Module):
     """Logits of the vocabulary, (..., V), from hidden states (..., M) (Devlin et al. 2019, section 3.1).
 
-    Submodules: dense, norm, bias (V), and decoder.weight (V, M); decoder is None where it is tied to the token embedding.
+    Submodules: dense, which gives the width of the embeddings, norm, bias (V), and decoder.weight, of the shape of the token embedding;
+    decoder is None where it is tied to that.
     """
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
-        self.dense = nn.Linear(config.d_model, config.d_model)
-        self.norm = nn.LayerNorm(config.d_model, eps=config.norm_eps)
-        self.decoder = None if config.tie_word_embeddings else nn.Linear(config.d_model, config.vocab_size, bias=False)
+        width = config.embedding_width
+        self.dense = nn.Linear(config.d_model, width)
+        self.norm = nn.LayerNorm(width, eps=config.norm_eps)
+        self.decoder = None if config.tie_word_embeddings else nn.Linear(width, config.vocab_size, bias=False)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
-        self.activation = "gelu" if config.is_roberta else config.activation
+        self.activation = "gelu" if config.is_roberta or config.model_type == "electra" else config.activation
 
     def forward(self, x: Tensor, embedding_VM: Tensor) -> Tensor:
         x = self.norm(apply_linear(self.dense, x, activation=self.activation))
@@ -292,15 +317,16 @@ class MaskedLMHead(nn.Module):
 
 
 class SequenceHead(nn.Module):
-    """Logits of the classes of a sequence, (B, C). Submodules: dense (None in BERT), output."""
+    """Logits of the classes of a sequence, (B, C). Submodules: dense (None in BERT and ALBERT), output."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
-        self.dense = None if config.model_type == "bert" else nn.Linear(config.d_model, config.d_model)
+        reads_pooled, is_electra = config.model_type in CLASSIFIES_POOLED, config.model_type == "electra"
+        self.dense = None if reads_pooled else nn.Linear(config.d_model, config.d_model)
         self.output = nn.Linear(config.d_model, len(config.labels))
-        self.activate = torch.tanh if config.is_roberta else torch.relu
+        self.activate = torch.tanh if config.is_roberta else functional.gelu if is_electra else torch.relu
         self.dropout = nn.Dropout(config.classifier_dropout)
-        self.input_dropout = nn.Dropout(config.classifier_dropout if config.is_roberta else 0.0)
+        self.input_dropout = nn.Dropout(config.classifier_dropout if config.is_roberta or is_electra else 0.0)
 
     def forward(self, first_BM: Tensor, pooled_BM: Tensor | None) -> Tensor:
         """(B, C) from the hidden state of the first token, or in BERT from the pooler's output."""
@@ -322,6 +348,20 @@ class TokenHead(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return apply_linear(self.output, apply_dropout(self.dropout, x))
+
+
+class ReplacedHead(nn.Module):
+    """The logit that a token was replaced, (...), from hidden states (..., M) (Clark et al., "ELECTRA", 2020, section 2). Submodules: dense,
+    output."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.d_model, config.d_model)
+        self.output = nn.Linear(config.d_model, 1)
+        self.activation = config.activation
+
+    def forward(self, x: Tensor) -> Tensor:
+        return apply_linear(self.output, apply_linear(self.dense, x, activation=self.activation)).squeeze(-1)
 
 
 def _first_tokens(x: Operand, attention_mask: Tensor | None) -> Tensor:

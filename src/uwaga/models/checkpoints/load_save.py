@@ -24,9 +24,11 @@ from uwaga.models.checkpoints.weight_files import Weights
 
 # model_type of config.json -> the module with its FAMILY, imported when needed.
 _MODULES = {
+    "albert": "uwaga.models.bert.factorized",
     "bert": "uwaga.models.bert.checkpoint",
     "camembert": "uwaga.models.bert.checkpoint",
     "distilbert": "uwaga.models.bert.checkpoint",
+    "electra": "uwaga.models.bert.factorized",
     "gpt2": "uwaga.models.gpt2.checkpoint",
     "llama": "uwaga.models.rotary.llama",
     "marian": "uwaga.models.transformer.checkpoint",

@@ -35,6 +35,11 @@ def stacked(parts: int, dimension: int = 0) -> WeightLayout:
     return WeightLayout(read=lambda x: x.chunk(parts, dimension), write=lambda ours: torch.cat(ours, dimension))
 
 
+def shared(layers: int) -> WeightLayout:
+    """One weight that so many layers have in common."""
+    return WeightLayout(read=lambda x: (x,) * layers, write=lambda parts: parts[0])
+
+
 def stacked_transposed(parts: int) -> WeightLayout:
     """As `stacked`, for weights that are stored transposed, as in GPT-2: (in, parts * out)."""
     return WeightLayout(
