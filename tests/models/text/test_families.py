@@ -23,7 +23,7 @@ from uwaga.models.checkpoints import load_save
 transformers = pytest.importorskip("transformers", minversion="5")
 peer = pytest.importorskip("sentence_transformers", minversion="6")
 from sentence_transformers.base.modules import Normalize, Transformer  # noqa: E402
-from sentence_transformers.sentence_transformer.modules import Pooling  # noqa: E402
+from sentence_transformers.sentence_transformer.modules import Dense, Pooling  # noqa: E402
 
 TEXTS = [
     "The cat sat on the mat.",
@@ -84,6 +84,42 @@ CASES: dict[str, tuple[str, dict, Callable[[], tokenizers.Tokenizer], str]] = {
     "qwen2": ("qwen2", _GROUPED, byte_level, "lasttoken"),
     "mistral": ("mistral", _GROUPED | {"sliding_window": 16}, unigram, "lasttoken"),
     "llama": ("llama", _GROUPED, unigram, "weightedmean"),
+    "llama of version 3": (
+        "llama",
+        _GROUPED
+        | {
+            "rope_parameters": {
+                "rope_type": "llama3",
+                "rope_theta": 500.0,
+                "factor": 8.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 16,
+            }
+        },
+        byte_level,
+        "lasttoken",
+    ),
+    "gemma2": (
+        "gemma2",
+        _GROUPED | {"head_dim": 16, "sliding_window": 8, "query_pre_attn_scalar": 9},
+        unigram,
+        "lasttoken",
+    ),
+    "gemma3": ("gemma3_text", _GROUPED | {"head_dim": 16, "sliding_window": 8}, unigram, "lasttoken"),
+    "embeddinggemma": (
+        "gemma3_text",
+        _GROUPED
+        | {
+            "head_dim": 16,
+            "sliding_window": 9,
+            "use_bidirectional_attention": True,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        },
+        unigram,
+        "mean",
+    ),
+    "eurobert": ("eurobert", _GROUPED, byte_level, "mean"),
 }
 
 
@@ -119,7 +155,11 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     draw(model)
     model.save_pretrained(tmp_path / "transformer")
     words.save_pretrained(tmp_path / "transformer")
-    modules = [Transformer(str(tmp_path / "transformer")), Pooling(32, pooling), Normalize()]
+    modules = [Transformer(str(tmp_path / "transformer")), Pooling(32, pooling)]
+    if request.param == "embeddinggemma":
+        for sizes in ((32, 48), (48, 32)):
+            modules.append(Dense(*sizes, bias=False, activation_function=nn.Identity()))
+    modules.append(Normalize())
     peer.SentenceTransformer(modules=modules, device="cpu", prompts={"query": "dog: "}).save(str(tmp_path / "saved"))
     return tmp_path / "saved"
 
