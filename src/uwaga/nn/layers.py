@@ -56,6 +56,7 @@ class LayerSpec:
     qkv_bias: bool | None = None  # of the query, key and value maps
     output_bias: bool | None = None  # of the output map of attention
     feed_forward_bias: bool | None = None
+    down_bias: bool | None = None  # of the last map of the feed-forward layer; as feed_forward_bias by default
     norm_bias: bool | None = None  # of layer norms
     qk_norm: bool = False  # an RMS norm of each head's queries and keys
     scale: float | None = None  # of the scores; None for 1/sqrt(D)
@@ -99,6 +100,7 @@ class LayerSpec:
             activation=self.activation,
             gated=self.gated,
             bias=_either(self.feed_forward_bias, self.bias),
+            down_bias=self.down_bias,
             dropout=self.activation_dropout,
             **made,
         )

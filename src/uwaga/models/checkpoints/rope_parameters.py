@@ -1,6 +1,7 @@
 """rope_parameters of config.json: the base and the scaling of rotary positions, and back."""
 
 from collections.abc import Callable
+from dataclasses import fields
 from typing import NamedTuple
 
 from uwaga._base.errors import CheckpointError
@@ -32,6 +33,7 @@ _KEYS: dict[str, dict[str, OptionValidator]] = {
         "truncate": optional(SWITCH),
     },
 }
+_DEFAULTS = {each.name: each.default for each in fields(RotaryScaling)}
 _COMMON = {"rope_theta", "rope_type", "type", "partial_rotary_factor"}
 
 
@@ -99,5 +101,8 @@ def write(rope: Rope) -> dict[str, object]:
     if scaling is None:
         return written
     assert scaling.kind in KINDS
-    given = {name: getattr(scaling, name) for name in _KEYS[scaling.kind]}
-    return written | {name: value for name, value in given.items() if value is not None}
+    for name, validator in _KEYS[scaling.kind].items():
+        value = getattr(scaling, name)
+        if not validator.accepts(None) or value != _DEFAULTS[name]:
+            written[name] = value
+    return written
