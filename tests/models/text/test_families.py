@@ -83,6 +83,18 @@ CASES: dict[str, tuple[str, dict, Callable[[], tokenizers.Tokenizer], str]] = {
     "jina v3": ("jina_embeddings_v3", _WIDE, unigram, "mean"),
     "modernbert": ("modernbert", _WIDE | {"local_attention": 8, "global_attn_every_n_layers": 2}, byte_level, "mean"),
     "modernbert cls": ("modernbert", _WIDE | {"local_attention": 6}, word_piece, "cls"),
+    "t5": (
+        "t5",
+        {"d_model": 32, "d_ff": 64, "d_kv": 8, "num_layers": 3, "num_heads": 4, "relative_attention_max_distance": 16},
+        unigram,
+        "mean",
+    ),
+    "t5 of version 1.1": (
+        "t5",
+        {"d_model": 32, "d_ff": 64, "d_kv": 6, "num_layers": 2, "num_heads": 4, "feed_forward_proj": "gated-gelu"},
+        unigram,
+        "mean",
+    ),
     "qwen3": ("qwen3", _GROUPED | {"head_dim": 16}, byte_level, "lasttoken"),
     "qwen2": ("qwen2", _GROUPED, byte_level, "lasttoken"),
     "mistral": ("mistral", _GROUPED | {"sliding_window": 16}, unigram, "lasttoken"),
@@ -151,15 +163,15 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
         model_max_length=160,
     )
     ids = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
-    config = transformers.AutoConfig.for_model(
-        family, vocab_size=len(words), max_position_embeddings=170, **ids, **settings
-    )
-    model = transformers.AutoModel.from_config(config)
+    sizes = {"vocab_size": len(words)} | ({} if family == "t5" else {"max_position_embeddings": 170})
+    config = transformers.AutoConfig.for_model(family, **sizes, **ids, **settings)
+    encoder = transformers.T5EncoderModel if family == "t5" else transformers.AutoModel.from_config
+    model = encoder(config)
     draw(model)
     model.save_pretrained(tmp_path / "transformer")
     words.save_pretrained(tmp_path / "transformer")
     modules = [Transformer(str(tmp_path / "transformer")), Pooling(32, pooling)]
-    if request.param == "embeddinggemma":
+    if request.param in ("embeddinggemma", "t5"):
         for sizes in ((32, 48), (48, 32)):
             modules.append(Dense(*sizes, bias=False, activation_function=nn.Identity()))
     modules.append(Normalize())
@@ -215,3 +227,19 @@ def test_a_plain_directory_of_transformers_is_the_mean_of_its_tokens(folder: Pat
     assert np.allclose(
         encoder.encode(TEXTS), np.concatenate([expected.encode([text]) for text in TEXTS]), atol=1e-5, rtol=1e-4
     )
+
+
+@pytest.mark.parametrize("folder", ["t5"], indirect=True)
+def test_relative_positions_have_no_longest_text(folder: Path) -> None:
+    """Unless the directory says so: T5's own config has no limit."""
+    (folder / "sentence_bert_config.json").write_text("{}")
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings | {"model_max_length": int(1e30)}))
+    encoder = TextEncoder.load(folder)
+    long = " ".join(TEXTS[2:5] * 20)
+    model = peer.SentenceTransformer(str(folder), device="cpu")
+    model.max_seq_length = 100_000
+    vector = encoder.encode([long])
+    assert int(encoder.report.tokens[0]) > 600
+    assert np.allclose(vector, model.encode([long]), atol=1e-5)
+    assert np.array_equal(encoder.encode([TEXTS[0], long], overflow="truncate")[1:], vector)

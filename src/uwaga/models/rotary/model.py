@@ -167,7 +167,10 @@ class RotaryModel(nn.Module):
         return KeyValueCache(len(self.layers), capacity=capacity)
 
     def decoding(self, prompts: Ragged, new_tokens: int) -> Decoding:
-        """For `uwaga.models.generate`: the state before the first new token of each prompt; prompts: ids (N,)."""
+        """For `uwaga.models.generate`: the state before the first new token of each prompt; prompts: ids (N,). Raises ValueError: an
+        encoder."""
+        if not self.config.is_causal:
+            raise ValueError(f"{_NAME}: a {self.config.model_type} model is an encoder, and does not continue texts")
         cache = self.new_cache(capacity=prompts.max_length + new_tokens)
         return Decoding(
             first=prompts,
