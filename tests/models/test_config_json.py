@@ -118,6 +118,13 @@ def test_models_with_code_of_their_own_are_refused_by_name(case: str) -> None:
     assert str(caught.value) == f"{WHERE}: {message}"
 
 
+def test_keys_of_own_code_beside_those_of_transformers_have_no_effect() -> None:
+    """As transformers keeps them when it saves a model that it loaded."""
+    old = {"model_type": "nomic_bert", "hidden_size": 24, "num_attention_heads": 4, "n_embd": 768}
+    with pytest.warns(UserWarning, match="unknown keys, which have no effect: n_embd"):
+        assert load_save.family_of("nomic_bert", WHERE).read_config(old, WHERE, frozenset()).d_model == 24
+
+
 def test_unknown_keys_are_warned_of_and_kept() -> None:
     with pytest.warns(UserWarning, match="unknown keys") as caught:
         config = read(new_trick=7, _name_or_path="x")

@@ -256,7 +256,7 @@ def test_padded_rows_are_those_of_transformers(twins: Twins, assert_as_exact: Ca
     ids = draw(3, 17)
     ours = twins.ours(ids, attention_mask=is_token, output_hidden_states=True)
     if twins.ours.config.model_type == "gemma2":
-        # There, padding that sees no token gets NaN, which spreads to the tokens: the rows alone are the truth.
+        # There, in float64, padding that sees no token gets NaN, which spreads to the tokens: the rows alone are the truth.
         for row in range(3):
             alone = lambda x, row=row: x[row : row + 1, is_token[row]]  # noqa: E731
             own = ours._replace(

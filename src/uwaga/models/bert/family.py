@@ -135,12 +135,7 @@ class Tables:
     names: Mapping[str, Names]
     only: Mapping[str, tuple[object, ...]] = field(default_factory=dict)  # besides those of all families
     harmless: Collection[str] = ()
-    rotary_bases: Mapping[str, float] = field(
-        default_factory=dict
-    )  # of types with rotary positions, the base by default
-    refused: Mapping[str, str] = field(
-        default_factory=dict
-    )  # a key that is there -> what it says, which is not computed
+    rotary_bases: Mapping[str, float] = field(default_factory=dict)  # by default, of types with rotary positions
 
     def family(self) -> Family:
         return Family(
@@ -153,11 +148,8 @@ class Tables:
     def read_config(self, config: Mapping[str, Any], where: str, names: Set[str]) -> BertConfig:
         """The configuration from a config.json; `outputs` follow from its architecture and from the names of the weights."""
         model_type = config["model_type"]
-        for name, why in self.refused.items():
-            if config.get(name):
-                raise CheckpointError(f"{where}: {name} is {printable(repr(config[name]))}: {why}")
         own_code = _OWN_CODE.get(str(config.get("position_embedding_type")))
-        if own_code is not None:
+        if own_code is not None and model_type not in self.rotary_bases:
             raise CheckpointError(
                 f"{where}: position_embedding_type is {config['position_embedding_type']!r}: {own_code}"
             )

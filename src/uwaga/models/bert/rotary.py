@@ -3,6 +3,12 @@
 Names are those of the authors' files, which transformers reads and writes too (its conversion_mapping.py).
 """
 
+from collections.abc import Mapping, Set
+from dataclasses import replace
+from typing import Any
+
+from uwaga._base.errors import CheckpointError
+from uwaga._base.terminal import printable
 from uwaga.models.bert.checkpoint import BERT_KEYS
 from uwaga.models.bert.config import BertConfig
 from uwaga.models.bert.family import ARCHITECTURES, POOLER, TOKENS, TYPES, WORDS, Names, Tables
@@ -46,15 +52,26 @@ _JINA = BERT_KEYS | {
 }
 KEYS = {"gte": _GTE, "jina_embeddings_v3": _JINA, "nomic_bert": _NOMIC}
 _BASES = {"gte": 160000.0, "jina_embeddings_v3": 20000.0, "nomic_bert": 1000.0}
-# Keys of the authors' own code, which say what transformers' classes do not read.
-_OWN_CODE = "of the authors' own code; saved by a class of transformers 5, the model has the keys that are read here"
-_REFUSED = {
-    "num_experts": "a mixture of experts, which is not computed",
-    "moe_every_n_layers": "a mixture of experts, which is not computed",
-    "n_embd": _OWN_CODE,
-    "lora_adaptations": _OWN_CODE,
-    "layer_norm_type": _OWN_CODE,
+# Keys of the authors' own code, whose other values change what it computes.
+_ONLY: dict[str, tuple[object, ...]] = {
+    "partial_rotary_factor": (1.0, None),
+    "position_embedding_type": ("absolute", "rope", "rotary", None),
+    "layer_norm_type": ("layer_norm", None),
+    "logn_attention_scale": (False, None),
 }
+_OWN_CODE = "of the authors' own code; saved by a class of transformers 5, the model has the keys that are read here"
+_EXPERTS = "a mixture of experts, which is not computed"
+
+
+def read_config(config: Mapping[str, Any], where: str, names: Set[str]) -> BertConfig:
+    """As of other families; a mixture of experts, and keys of the authors' code alone, are refused by name."""
+    refused = {"num_experts": _EXPERTS, "moe_every_n_layers": _EXPERTS, "lora_adaptations": _OWN_CODE}
+    if "hidden_size" not in config:
+        refused["n_embd"] = _OWN_CODE
+    for name, why in refused.items():
+        if config.get(name):
+            raise CheckpointError(f"{where}: {name} is {printable(repr(config[name]))}: {why}")
+    return _TABLES.read_config(config, where, names)
 
 
 def _qkv(theirs: str, *, bias: bool) -> list[WeightMapping]:
@@ -144,6 +161,5 @@ NAMES = {
         architectures=ARCHITECTURES,
     ),
 }
-FAMILY = Tables(
-    keys=KEYS, names=NAMES, rotary_bases=_BASES, refused=_REFUSED, only={"partial_rotary_factor": (1.0, None)}
-).family()
+_TABLES = Tables(keys=KEYS, names=NAMES, rotary_bases=_BASES, only=_ONLY)
+FAMILY = replace(_TABLES.family(), read_config=read_config)
