@@ -1,4 +1,4 @@
-"""BERT, RoBERTa, DistilBERT, MPNet, ELECTRA and ALBERT against transformers, on random checkpoints that it saved, and back.
+"""BERT and its relatives against transformers, on random checkpoints that it saved, and back.
 
 Letters: B batch, Q tokens, H heads.
 """
@@ -61,8 +61,20 @@ _CASES += [
     ("Albert", "Model", _NARROW | {"num_hidden_groups": 2, "inner_group_num": 2, "layer_norm_eps": 1e-3}),
     ("Albert", "ForMaskedLM", _NARROW | {"tie_word_embeddings": False, "hidden_act": "relu", "inner_group_num": 2}),
 ]
+_ROTARY = ("Gte", "NomicBert", "JinaEmbeddingsV3")
+_YARN = {"rope_type": "yarn", "rope_theta": 300.0, "factor": 4.0, "original_max_position_embeddings": 4}
+_CASES += [(stem, head, {}) for stem in _ROTARY for head in _EVERYWHERE]
+_CASES += [
+    ("Gte", "Model", {"type_vocab_size": 0, "hidden_act": "silu", "layer_norm_eps": 1e-3}),
+    ("Gte", "ForMaskedLM", {"type_vocab_size": 3, "rope_parameters": _YARN, "hidden_act": "relu"}),
+    ("Gte", "ForMaskedLM", {"tie_word_embeddings": False}),
+    ("NomicBert", "Model", {"head_dim": 10, "hidden_act": "gelu", "rope_parameters": {"rope_type": "default", "rope_theta": 50.0}}),
+    ("NomicBert", "ForMaskedLM", {"hidden_act": "gelu_new", "type_vocab_size": 4}),
+    ("JinaEmbeddingsV3", "Model", {"rope_parameters": {"rope_type": "linear", "rope_theta": 50.0, "factor": 2.0}}),
+    ("JinaEmbeddingsV3", "ForMaskedLM", {"hidden_act": "silu", "type_vocab_size": 2, "tie_word_embeddings": False}),
+]  # fmt: skip
 _OWN_LOGITS = {("Electra", "ForPreTraining"): {"replaced": "logits"}}
-_WITHOUT_POOLER = ("DistilBert", "Electra")
+_WITHOUT_POOLER = ("DistilBert", "Electra", "Gte", "NomicBert")
 
 
 _ROWS = 42  # of a batch: enough draws of the two or three logits of a sequence (tolerance.py)
@@ -150,6 +162,8 @@ def test_layers_of_albert_share_their_parameters(transformers, tmp_path: Path) -
         ({"model_type": "bert"}, "BertConfig: a bert model cannot have embedding_size 8"),
         ({"model_type": "electra", "inner_group_num": 2, "outputs": ()}, "BertConfig: an electra model has no groups of layers"),
         ({"model_type": "electra"}, "BertConfig: an electra model has no output pooled"),
+        ({"rotary_base": 10.0, "num_hidden_groups": 1}, "BertConfig: an albert model cannot have rotary_base 10.0"),
+        ({"d_k": 8, "num_hidden_groups": 1}, "BertConfig: an albert model cannot have rotary_scaling or d_k, which need rotary_base"),
         ({"num_hidden_groups": 1, "outputs": ("replaced",)}, "BertConfig: an albert model has no output replaced"),
     ],
 )  # fmt: skip

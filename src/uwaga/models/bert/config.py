@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from uwaga._base.options import POSITIVE, SWITCH, check, one_of
+from uwaga._base.options import POSITIVE, SWITCH, check, number, one_of, optional
 from uwaga.models.checkpoints.config_json import COUNT, OPTIONAL_COUNT, OPTIONAL_SIZE, PROBABILITY, SIZE
+from uwaga.nn.rotary_scaling import RotaryScaling
 
 # The outputs a model can have besides its hidden states; fields of BertOutput.
 OUTPUTS = ("pooled", "masked_lm", "next_sentence", "sequence", "tokens", "replaced")
@@ -14,8 +15,14 @@ ROBERTA = ("roberta", "xlm-roberta", "camembert", "mpnet")  # mpnet: with a rela
 WITHOUT_TYPES = ("distilbert", "mpnet")
 FACTORIZED = ("albert", "electra")  # embeddings of a width of their own
 _WITHOUT_POOLER = ("distilbert", "electra")
-CLASSIFIES_POOLED = ("albert", "bert")  # the classifier of sequences reads the output of the pooler
-MODEL_TYPES = ("bert", "distilbert", *FACTORIZED, *ROBERTA)
+CLASSIFIES_POOLED = (
+    "albert",
+    "bert",
+    "gte",
+    "nomic_bert",
+)  # the classifier of sequences reads the output of the pooler
+ROTARY = ("gte", "jina_embeddings_v3", "nomic_bert")  # rotary positions in place of learned ones
+MODEL_TYPES = ("bert", "distilbert", *FACTORIZED, *ROBERTA, *ROTARY)
 # Layers that share weights cost memory in no file, so that no file bounds their number.
 _MOST_SHARED = 1024
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu")
@@ -33,6 +40,8 @@ _KINDS = {
     "num_hidden_groups": OPTIONAL_SIZE,
     "inner_group_num": SIZE,
     "num_buckets": OPTIONAL_SIZE,
+    "d_k": OPTIONAL_SIZE,
+    "rotary_base": optional(number("a number above 1", lambda x: x > 1)),
     "activation": one_of(*ACTIVATIONS),
     "norm_eps": POSITIVE,
     "dropout": PROBABILITY,
@@ -69,6 +78,9 @@ class BertConfig:
     )
     inner_group_num: int = 1  # the layers of such a group, which run one after another
     num_buckets: int | None = None  # of the relative position bias of MPNet, shared by all layers; None: there is none
+    rotary_base: float | None = None  # of GTE, NomicBERT and Jina v3; None: learned positions
+    rotary_scaling: RotaryScaling | None = None
+    d_k: int | None = None  # D; None: M / H
     activation: str = "gelu"
     norm_eps: float = 1e-12  # of the layer norms
     dropout: float = 0.1
@@ -82,17 +94,22 @@ class BertConfig:
 
     def __post_init__(self) -> None:
         check("BertConfig", self, _KINDS)
-        if self.d_model % self.num_heads:
+        if self.d_k is None and self.d_model % self.num_heads:
             raise ValueError(f"BertConfig: d_model {self.d_model} is not a multiple of num_heads {self.num_heads}")
         if set(self.outputs) - set(OUTPUTS) or len(set(self.outputs)) < len(self.outputs):
             raise ValueError(f"BertConfig: outputs must be some of {', '.join(OUTPUTS)}, not {self.outputs}")
         self._check_outputs()
-        if (self.type_vocab_size == 0) != (self.model_type in WITHOUT_TYPES):
+        can_lack_types = self.model_type == "gte"
+        if (self.type_vocab_size == 0) != (self.model_type in WITHOUT_TYPES) and not can_lack_types:
             raise ValueError(f"BertConfig: {self._named} cannot have type_vocab_size {self.type_vocab_size}")
         if (self.num_buckets is None) != (self.model_type != "mpnet"):
             raise ValueError(f"BertConfig: {self._named} cannot have num_buckets {self.num_buckets}")
         if (self.embedding_size is not None) != (self.model_type in FACTORIZED):
             raise ValueError(f"BertConfig: {self._named} cannot have embedding_size {self.embedding_size}")
+        if (self.rotary_base is not None) != (self.model_type in ROTARY):
+            raise ValueError(f"BertConfig: {self._named} cannot have rotary_base {self.rotary_base}")
+        if self.rotary_base is None and (self.rotary_scaling is not None or self.d_k is not None):
+            raise ValueError(f"BertConfig: {self._named} cannot have rotary_scaling or d_k, which need rotary_base")
         self._check_groups()
         if not self.labels or len(set(self.labels)) < len(self.labels):
             raise ValueError("BertConfig: labels must be at least one name, and all different")
@@ -150,6 +167,16 @@ class BertConfig:
         share = self.num_layers / self.num_hidden_groups
         groups = (int(n / share) for n in range(self.num_layers))
         return tuple(group * self.inner_group_num + inner for group in groups for inner in range(self.inner_group_num))
+
+    @property
+    def is_gated(self) -> bool:
+        """Whether feed-forward layers have a gate."""
+        return self.model_type in ("gte", "nomic_bert")
+
+    @property
+    def has_roberta_lm_head(self) -> bool:
+        """Whether the activation of the masked-LM head is GELU, whatever that of the layers."""
+        return self.is_roberta or self.model_type in ("electra", "gte", "jina_embeddings_v3")
 
     @property
     def is_roberta(self) -> bool:

@@ -12,8 +12,9 @@ from uwaga._base.options import whole
 from uwaga._base.terminal import printable
 from uwaga.models.bert.config import OUTPUTS, WITHOUT_TYPES, BertConfig
 from uwaga.models.bert.model import BertModel
-from uwaga.models.checkpoints import config_json
+from uwaga.models.checkpoints import config_json, rope_parameters
 from uwaga.models.checkpoints.config_json import Key, read_activation, write_activation
+from uwaga.models.checkpoints.rope_parameters import Rope
 from uwaga.models.checkpoints.tables import Family, Table, WeightMapping, pair
 
 # Bounded, since labels are made for all classes before the shape of the classifier is known.
@@ -35,6 +36,13 @@ _UNREAD = {"embeddings.position_ids": "counts up from 0; a buffer of transformer
 _UNREAD_BIAS = "transformers adds the decoder's own bias where the decoder is not tied"
 # TensorFlow's names, which the first converted checkpoints have, among them bert-base-uncased.
 _LEGACY = {".LayerNorm.gamma": ".LayerNorm.weight", ".LayerNorm.beta": ".LayerNorm.bias"}
+# Keys that `rope_parameters` reads; a saved file has that of today.
+_ROTARY = ("rope_parameters", "rope_scaling", "rope_theta")
+# By position_embedding_type of files with model_type bert or xlm-roberta: models with code in their own directory.
+_OWN_CODE = {
+    "alibi": "a Jina v2, whose code is in its own directory; transformers has no class for it to compare with, so that it is not read",
+    "rotary": "a Jina v3 or GTE of code in its own directory; those of transformers have the model_type jina_embeddings_v3 and gte",
+}
 # The end of an architecture's name -> its outputs.
 ARCHITECTURES = {
     "Model": (),
@@ -44,10 +52,8 @@ ARCHITECTURES = {
 }
 
 # The names of weights that many families have: theirs on the left, ours on the right. `{n}` counts layers.
-EMBEDDINGS = (
-    WeightMapping(_WORDS, "embeddings.token_embedding.weight"),
-    *pair("embeddings.LayerNorm", "embeddings.norm"),
-)
+WORDS = WeightMapping(_WORDS, "embeddings.token_embedding.weight")
+EMBEDDINGS = (WORDS, *pair("embeddings.LayerNorm", "embeddings.norm"))
 POSITIONS = WeightMapping("embeddings.position_embeddings.weight", "embeddings.positions.weight")
 TYPES = WeightMapping("embeddings.token_type_embeddings.weight", "embeddings.token_types.weight")
 POOLER = pair("pooler.dense", "pooler.dense")
@@ -70,6 +76,7 @@ class Names:
 
     stem: str  # the start of its architectures' names: Bert of BertForMaskedLM
     prefix: str
+    old_prefixes: tuple[str, ...] = ()  # as in Table
     body: Callable[[BertConfig], tuple[WeightMapping, ...]]
     heads: dict[str, tuple[WeightMapping, ...]]  # by output; for masked_lm without the output projection
     decoder: str  # the output projection of the masked-LM head
@@ -94,6 +101,7 @@ class Names:
             body=self.body(config) + (self.heads["pooled"] if "pooled" in config.outputs else ()),
             heads=tuple(heads),
             prefix=self.prefix,
+            old_prefixes=self.old_prefixes,
             is_prefixed=self.architecture(config.outputs) != f"{self.stem}Model",
             counts={"n": config.num_layers},
             tied=tied,
@@ -111,7 +119,8 @@ class Names:
     def outputs(self, architecture: str | None, names: Set[str]) -> tuple[str, ...]:
         """The outputs of an architecture, and those whose weights are in the file. Raises KeyError: an unknown architecture."""
         of_architecture = self.architectures[architecture.removeprefix(self.stem)] if architecture else ()
-        bare = {name.removeprefix(self.prefix) for name in names}
+        canonical = Table(body=(), prefix=self.prefix, old_prefixes=self.old_prefixes).canonical
+        bare = set(map(canonical, names))
         # Not by `classifier`: the same name is used for sequences and for tokens.
         shown = {name for name in ("pooled", "masked_lm", "next_sentence", "replaced") if name in self.heads}
         results = {name for name in shown if any(row.theirs in bare for row in self.heads[name])}
@@ -126,6 +135,7 @@ class Tables:
     names: Mapping[str, Names]
     only: Mapping[str, tuple[object, ...]] = field(default_factory=dict)  # besides those of all families
     harmless: Collection[str] = ()
+    rotary_bases: Mapping[str, float] = field(default_factory=dict)  # by default, of types with rotary positions
 
     def family(self) -> Family:
         return Family(
@@ -138,9 +148,20 @@ class Tables:
     def read_config(self, config: Mapping[str, Any], where: str, names: Set[str]) -> BertConfig:
         """The configuration from a config.json; `outputs` follow from its architecture and from the names of the weights."""
         model_type = config["model_type"]
+        own_code = _OWN_CODE.get(str(config.get("position_embedding_type")))
+        if own_code is not None and model_type not in self.rotary_bases:
+            raise CheckpointError(
+                f"{where}: position_embedding_type is {config['position_embedding_type']!r}: {own_code}"
+            )
         only = _ONLY | dict(self.only)
-        read = config_json.read(config, where, keys=self.keys[model_type], only=only, harmless=self.harmless)
+        harmless = {*self.harmless, *(_ROTARY if model_type in self.rotary_bases else ())}
+        read = config_json.read(config, where, keys=self.keys[model_type], only=only, harmless=harmless)
         given = read.settings
+        if model_type in self.rotary_bases:
+            base, length = self.rotary_bases[model_type], given["max_position_embeddings"]
+            rope = {"rope_theta": config.get("rope_theta")}, config.get("rope_scaling"), config.get("rope_parameters")
+            given["rotary_base"], given["rotary_scaling"] = rope_parameters.read(where, base, length, *rope)
+            given["d_k"] = given.get("d_k") or config_json.head_width(given, where)
         given["activation"] = read_activation(given["activation"])
         if given.get("classifier_dropout") is None:
             given["classifier_dropout"] = given["dropout"]
@@ -154,10 +175,13 @@ class Tables:
 
     def write_config(self, config: BertConfig) -> dict[str, object]:
         """config.json as transformers reads it; unknown keys that were read are written unchanged."""
-        written = {name: value for name, value in config.kept.items() if name not in ("torch_dtype", "num_labels")}
+        dropped = ("torch_dtype", "num_labels", *(_ROTARY if config.rotary_base else ()))
+        written = {name: value for name, value in config.kept.items() if name not in dropped}
         for name, key in self.keys[config.model_type].items():
             value = getattr(config, key.ours)
             written[name] = write_activation(value) if key.ours == "activation" else value
+        if config.rotary_base is not None:
+            written["rope_parameters"] = rope_parameters.write(Rope(config.rotary_base, config.rotary_scaling))
         return written | {
             "model_type": config.model_type,
             "architectures": [self.names[config.model_type].architecture(config.outputs)],

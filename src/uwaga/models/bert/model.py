@@ -15,7 +15,7 @@ from uwaga._base.tracing import is_plain_eager, is_readable
 from uwaga.models.bert.config import CLASSIFIES_POOLED, BertConfig
 from uwaga.models.layer_stack import StackOutput, run_layers
 from uwaga.models.tokenizers import token_ids
-from uwaga.nn import Encoder, LayerSpec, LearnedPositions, RelativePositions
+from uwaga.nn import Encoder, LayerSpec, LearnedPositions, RelativePositions, RotaryPositions
 from uwaga.nn.batch_invariant import apply_linear
 from uwaga.nn.operand import map_values, values_of
 from uwaga.nn.plain_modules import apply_dropout, is_plain
@@ -43,7 +43,8 @@ class BertOutput(NamedTuple):
 
 class BertModel(nn.Module):
     """BERT (Devlin et al., "BERT", 2019), RoBERTa (Liu et al. 2019), DistilBERT (Sanh et al. 2019), MPNet (Song et al. 2020), ELECTRA
-    (Clark et al. 2020) and ALBERT (Lan et al. 2020), by config.
+    (Clark et al. 2020), ALBERT (Lan et al. 2020), and with rotary positions GTE (Zhang et al. 2024), NomicBERT (Nussbaum et al. 2024) and
+    Jina v3 (Sturua et al. 2024), by config.
 
     Submodules: embeddings, embedding_projection (None unless config.projects_embeddings), encoder, relative_positions (None but in MPNet), and
     pooler, masked_lm, next_sentence, sequence, tokens, replaced, each None unless it is in config.outputs. Where ALBERT's layers share
@@ -71,6 +72,12 @@ class BertModel(nn.Module):
             self.register_load_state_dict_post_hook(_share_weights)
         buckets = config.num_buckets
         self.relative_positions = RelativePositions(config.num_heads, num_buckets=buckets) if buckets else None
+        self._rotary = None
+        if config.rotary_base is not None:
+            width = config.d_k or config.d_model // config.num_heads
+            self._rotary = RotaryPositions(
+                width, base=config.rotary_base, layout="halves", scaling=config.rotary_scaling
+            )
         self.pooler = Pooler(config) if has("pooled") else None
         self.masked_lm = MaskedLMHead(config) if has("masked_lm") else None
         self.next_sentence = nn.Linear(config.d_model, 2) if has("next_sentence") else None
@@ -121,8 +128,10 @@ class BertModel(nn.Module):
     def _encode(self, x: Operand, mask: Mask | Tensor | None, states: bool) -> StackOutput:
         bias = None if self.relative_positions is None else self.relative_positions()
 
+        rotary = None if self._rotary is None else self._rotary(x)
+
         def call(layer: nn.Module, _: int, x: Operand) -> Operand:
-            return layer(x, mask=mask, bias=bias)
+            return layer(x, mask=mask, bias=bias, rotary=rotary)
 
         return run_layers(self.encoder.layers, self.encoder.norm, x, call, states=states)
 
@@ -177,10 +186,17 @@ def _share_weights(model: BertModel, _: object = None) -> None:
 
 
 def _layer(config: BertConfig) -> LayerSpec:
+    has_bias = config.model_type != "nomic_bert"
     return LayerSpec(
         d_model=config.d_model,
         num_heads=config.num_heads,
         d_ff=config.d_ff,
+        d_k=config.d_k,
+        gated=config.is_gated,
+        qkv_bias=has_bias,
+        output_bias=has_bias,
+        feed_forward_bias=not config.is_gated,
+        down_bias=has_bias,
         norm="post",
         norm_eps=config.norm_eps,
         activation=config.activation,
@@ -192,14 +208,15 @@ def _layer(config: BertConfig) -> LayerSpec:
 class BertEmbeddings(nn.Module):
     """norm(token embedding + token type embedding + position embedding) (Devlin et al., "BERT", 2019, figure 2).
 
-    Submodules: token_embedding (V, M), positions, token_types (None in DistilBERT and MPNet), norm.
+    Submodules: token_embedding (V, M), positions (None where they are rotary), token_types (None in DistilBERT and MPNet), norm.
     """
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         width = config.embedding_width
         self.token_embedding = nn.Embedding(config.vocab_size, width)
-        self.positions = LearnedPositions(config.max_position_embeddings, width)
+        learned = config.rotary_base is None
+        self.positions = LearnedPositions(config.max_position_embeddings, width) if learned else None
         self.token_types = nn.Embedding(config.type_vocab_size, width) if config.type_vocab_size else None
         self.norm = nn.LayerNorm(width, eps=config.norm_eps)
         self.dropout = nn.Dropout(config.dropout)
@@ -223,25 +240,27 @@ class BertEmbeddings(nn.Module):
             is_plain_eager()
             and all(is_plain(x, nn.Embedding) and not (x.max_norm or x.sparse or x.scale_grad_by_freq) for x in tables)
             and all(x.padding_idx is None for x in tables)
+            and self.positions is not None
             and is_plain(self.positions, LearnedPositions)
             and is_plain(self.norm, nn.LayerNorm)
         )
 
     def _embed(self, ids: Operand, token_types: Operand | None) -> Operand:
         """The norm of the sum of the embeddings, in one operation."""
+        assert self.positions is not None
         if self.padding_position is None:
             shape = values_of(ids).shape
             at = token_positions("BertEmbeddings", map_values(lambda values: values[..., None], ids), 0).expand(shape)
         else:
             at = values_of(roberta_positions(ids, self.padding_position))
-        types = None
+        types, positions = None, self.positions.weight
         if self.token_types is not None:
             types = Lookup(self.token_types.weight, None if token_types is None else values_of(token_types))
         return map_values(
             lambda values: embedding_norm(
                 Lookup(self.token_embedding.weight, values),
                 types,
-                Lookup(self.positions.weight, at),
+                Lookup(positions, at),
                 weight=self.norm.weight,
                 bias=self.norm.bias,
                 eps=self.norm.eps,
@@ -250,12 +269,12 @@ class BertEmbeddings(nn.Module):
         )
 
     def _with_positions(self, x: Operand, ids: Operand) -> Operand:
+        if self.positions is None:
+            return x
         if self.padding_position is None:
             return self.positions(x)
-        positions = roberta_positions(ids, self.padding_position)
-        return map_values(
-            torch.add, x, map_values(lambda at: functional.embedding(at, self.positions.weight), positions)
-        )
+        weight, positions = self.positions.weight, roberta_positions(ids, self.padding_position)
+        return map_values(torch.add, x, map_values(lambda at: functional.embedding(at, weight), positions))
 
 
 def roberta_positions(ids: Operand, padding: int) -> Operand:
@@ -308,7 +327,7 @@ class MaskedLMHead(nn.Module):
         self.norm = nn.LayerNorm(width, eps=config.norm_eps)
         self.decoder = None if config.tie_word_embeddings else nn.Linear(width, config.vocab_size, bias=False)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
-        self.activation = "gelu" if config.is_roberta or config.model_type == "electra" else config.activation
+        self.activation = "gelu" if config.has_roberta_lm_head else config.activation
 
     def forward(self, x: Tensor, embedding_VM: Tensor) -> Tensor:
         x = self.norm(apply_linear(self.dense, x, activation=self.activation))
@@ -322,11 +341,12 @@ class SequenceHead(nn.Module):
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         reads_pooled, is_electra = config.model_type in CLASSIFIES_POOLED, config.model_type == "electra"
+        is_roberta = config.is_roberta or config.model_type == "jina_embeddings_v3"
         self.dense = None if reads_pooled else nn.Linear(config.d_model, config.d_model)
         self.output = nn.Linear(config.d_model, len(config.labels))
-        self.activate = torch.tanh if config.is_roberta else functional.gelu if is_electra else torch.relu
+        self.activate = torch.tanh if is_roberta else functional.gelu if is_electra else torch.relu
         self.dropout = nn.Dropout(config.classifier_dropout)
-        self.input_dropout = nn.Dropout(config.classifier_dropout if config.is_roberta or is_electra else 0.0)
+        self.input_dropout = nn.Dropout(config.classifier_dropout if is_roberta or is_electra else 0.0)
 
     def forward(self, first_BM: Tensor, pooled_BM: Tensor | None) -> Tensor:
         """(B, C) from the hidden state of the first token, or in BERT from the pooler's output."""

@@ -83,6 +83,7 @@ class Table:
     body: tuple[WeightMapping, ...]
     heads: tuple[WeightMapping, ...] = ()
     prefix: str = ""
+    old_prefixes: tuple[str, ...] = ()  # of other programs' files, read in its place
     is_prefixed: bool = False  # whether saved names of the body have the prefix
     counts: Mapping[str, int] = field(default_factory=dict)  # the number of layers, by letter
     tied: Mapping[str, str] = field(default_factory=dict)  # the second name of a tied weight -> the first
@@ -101,7 +102,8 @@ class Table:
 
     def canonical(self, name: str) -> str:
         """A name from a file in the form of the rows: without the prefix, with the current ending."""
-        name = name.removeprefix(self.prefix)
+        for prefix in (self.prefix, *self.old_prefixes):
+            name = name.removeprefix(prefix)
         old = next((old for old in self.legacy if name.endswith(old)), "")
         return name.removesuffix(old) + self.legacy[old] if old else name
 
