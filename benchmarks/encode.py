@@ -12,8 +12,8 @@ in two has other tokens there.
 tokens of the texts need: two per weight of a layer's maps and token, and those of attention; what padding adds does not
 count, and what happens outside matrix products costs time alone.
 
-Without --model and --corpus (a .jsonl.gz with the field `text`), a random model and random words serve, which tells about
-speed and nothing about vectors.
+Without --model and --corpus (a .jsonl.gz with the field `text`), a random model of the size of --shape and random words serve, which tells about
+speed and nothing about vectors. ONNX Runtime's optimiser is for BERT, so that other shapes have no such side.
 """
 
 import argparse
@@ -34,6 +34,7 @@ from torch import nn
 
 from uwaga import TextEncoder
 from uwaga.cli.timing import compare
+from uwaga.nn import MultiHeadAttention
 
 ROOM = 256  # tokens of a text, special ones included, where sentence-transformers cuts
 BATCH = 32
@@ -208,35 +209,65 @@ _WORDS = [f"{a}{b}" for a in "abcdefghij" for b in ("an", "el", "in", "or", "us"
 
 
 @contextmanager
-def model_folder(chosen: argparse.Namespace) -> Iterator[Path]:
-    """The model's, or that of a random one of MiniLM's shape."""
+def model_folder(chosen: argparse.Namespace, shape: str = "minilm") -> Iterator[Path]:
+    """The model's, or that of a random one."""
     if chosen.model is not None:
         yield chosen.model
         return
     with tempfile.TemporaryDirectory() as made:
-        _write_model(Path(made), tiny=chosen.quick)
+        _write_model(Path(made), _model(shape, tiny=chosen.quick))
         yield Path(made)
 
 
-def _write_model(folder: Path, *, tiny: bool) -> None:
+def _model(shape: str, *, tiny: bool) -> nn.Module:
+    """Of published sizes, but for the vocabulary."""
+    from uwaga.models import BertConfig, BertModel, RotaryConfig, RotaryModel
+
+    torch.manual_seed(0)
+    shared = {"vocab_size": len(_WORDS) + 4, "max_position_embeddings": 514, "pad_token_id": 1}
+    size = {"d_model": 16, "num_layers": 2, "num_heads": 2, "d_ff": 32} if tiny else _SIZES[shape]
+    layers = size["num_layers"]
+    if shape == "minilm":
+        return BertModel(BertConfig(outputs=(), **shared, **size)).eval()
+    if shape == "mpnet":
+        mpnet = {"model_type": "mpnet", "type_vocab_size": 0, "num_buckets": 32, "norm_eps": 1e-5}
+        return BertModel(BertConfig(outputs=(), **mpnet, **shared, **size)).eval()
+    shared |= {"has_lm_head": False, "rotary_bases": (1e6,) * layers, "windows": (None,) * layers}
+    if shape == "qwen3":
+        heads = {"num_kv_heads": size["num_heads"] // 2, "d_k": 8 if tiny else 128}
+        return RotaryModel(RotaryConfig(model_type="qwen3", **shared, **size, **heads)).eval()
+    shared |= {
+        "windows": tuple(64 if n % 3 else None for n in range(layers)),
+        "rotary_bases": tuple(1e4 if n % 3 else 1.6e5 for n in range(layers)),
+        "num_kv_heads": size["num_heads"],
+        "d_k": size["d_model"] // size["num_heads"],
+        "activation": "gelu",
+        "norm_eps": 1e-5,
+    }
+    return RotaryModel(RotaryConfig(model_type="modernbert", **shared, **size)).eval()
+
+
+_SIZES = {
+    "minilm": {"d_model": 384, "num_layers": 6, "num_heads": 12, "d_ff": 1536},  # MiniLM-L6
+    "mpnet": {"d_model": 768, "num_layers": 12, "num_heads": 12, "d_ff": 3072},  # MPNet-base
+    "modernbert": {"d_model": 768, "num_layers": 22, "num_heads": 12, "d_ff": 1152},  # ModernBERT-base
+    "qwen3": {"d_model": 1024, "num_layers": 28, "num_heads": 16, "d_ff": 3072},  # Qwen3-0.6B
+}
+
+
+def _write_model(folder: Path, model: nn.Module) -> None:
     import tokenizers
     from tokenizers import models, pre_tokenizers, processors
 
-    from uwaga.models import BertConfig, save
-    from uwaga.models.bert.model import BertModel
+    from uwaga.models import save
 
-    words = {word: number for number, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *_WORDS])}
+    words = {word: number for number, word in enumerate(["[UNK]", "[PAD]", "[CLS]", "[SEP]", *_WORDS])}
     tokenizer = tokenizers.Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", special_tokens=[("[CLS]", words["[CLS]"]), ("[SEP]", words["[SEP]"])]
     )
-    size = (
-        {"d_model": 16, "num_layers": 2, "num_heads": 2, "d_ff": 32}
-        if tiny
-        else {"d_model": 384, "num_layers": 6, "num_heads": 12, "d_ff": 1536}
-    )
-    save(BertModel(BertConfig(vocab_size=len(words), max_position_embeddings=512, outputs=(), **size)).eval(), folder)
+    save(model, folder)
     tokenizer.save(str(folder / "tokenizer.json"))
     special = {
         name: f"[{short}]"
@@ -255,8 +286,9 @@ def contestants(chosen: argparse.Namespace, folder: Path) -> dict[str, Make]:
     results: dict[str, Make] = {}
     if _installed("sentence_transformers"):
         results[THEIRS] = partial(sentence_transformers, folder)
-        results[f"{THEIRS}, unpad and pack_linear"] = partial(sentence_transformers, folder, by_uwaga=True)
-    if _installed("onnxruntime", "transformers", "onnx"):
+        if chosen.shape != "mpnet":  # which computes attention by itself there, so that unpad refuses it
+            results[f"{THEIRS}, unpad and pack_linear"] = partial(sentence_transformers, folder, by_uwaga=True)
+    if chosen.shape == "minilm" and _installed("onnxruntime", "transformers", "onnx"):
         results["onnxruntime"] = partial(onnx_runtime, folder, chosen.threads)
     if _installed("openvino", "transformers"):
         for dtype in chosen.dtype:
@@ -275,24 +307,38 @@ def _installed(*packages: str) -> bool:
 def run(chosen: argparse.Namespace, report: Report, folder: Path) -> None:
     encoders = {f"uwaga {name}": TextEncoder.load(folder, dtype=DTYPES[name]) for name in chosen.dtype}
     others = {name: make() for name, make in contestants(chosen, folder).items()}
-    flops = partial(flops_of, json.loads((folder / "config.json").read_text()))
+    flops = partial(flops_of, next(iter(encoders.values())).model)
     for part in parts(chosen, next(iter(encoders.values()))):
         sides = {name: partial(encoder.encode, part.texts, overflow=part.long) for name, encoder in encoders.items()}
         sides |= {name: partial(encode, part.windows) for name, encode in others.items()}
         _measure(chosen, report, part, next(iter(encoders.values())), sides, flops)
 
 
-def flops_of(config: Mapping[str, int], lengths: Sequence[int]) -> int:
-    """Of the matrix products of a BERT of this config over texts of so many tokens: query, key, value, output and the two
-    maps of the feed-forward layer; scores and weighted values.
+def flops_of(model: nn.Module, lengths: Sequence[int]) -> int:
+    """Of the matrix products of a model's layers over texts of so many tokens: its linear maps, scores and weighted values.
 
-    >>> flops_of({"hidden_size": 2, "intermediate_size": 8, "num_hidden_layers": 1}, [1, 3])
+    >>> from uwaga.nn import EncoderLayer, LayerSpec
+    >>> flops_of(EncoderLayer(LayerSpec(d_model=2, num_heads=1, d_ff=8)), [1, 3])
     464
     """
-    width, inner, layers = (config[name] for name in ("hidden_size", "intermediate_size", "num_hidden_layers"))
-    maps = 2 * sum(lengths) * (4 * width * width + 2 * width * inner)
-    attention = 4 * width * sum(length * length for length in lengths)
-    return layers * (maps + attention)
+    maps = sum(2 * layer.weight.numel() for layer in model.modules() if isinstance(layer, nn.Linear))
+    layers = [layer for layer in model.modules() if isinstance(layer, MultiHeadAttention)]
+    windows = getattr(getattr(model, "config", None), "windows", (None,) * len(layers))
+    is_causal = bool(getattr(model, "is_decoder_only", False))
+    scores = sum(
+        2
+        * layer.num_heads
+        * (layer.d_k + layer.d_v)
+        * sum(_pairs(length, window, is_causal=is_causal) for length in lengths)
+        for layer, window in zip(layers, windows, strict=True)
+    )
+    return sum(lengths) * maps + scores
+
+
+def _pairs(length: int, window: int | None, *, is_causal: bool) -> int:
+    """Of a query and a key that it sees; window: as RotaryConfig.windows."""
+    before = length if window is None else window - 1 if is_causal else window
+    return sum(min(at, before) + 1 + (0 if is_causal else min(length - 1 - at, before)) for at in range(length))
 
 
 def _measure(
@@ -325,6 +371,7 @@ def _cosine(result: np.ndarray, expected: np.ndarray) -> float:
 def corpus_options(question: str) -> argparse.ArgumentParser:
     parser = options(question, grid=False)
     parser.add_argument("--model", type=Path, help="a sentence-transformers directory; unset: a random model")
+    parser.add_argument("--shape", choices=tuple(_SIZES), default="minilm", help="the size of that random model")
     parser.add_argument("--corpus", type=Path, help="a .jsonl.gz of documents; unset: random words")
     parser.add_argument("--documents", type=int, default=703, help="how many of it")
     parser.add_argument("--whole", type=int, default=40, help="how many of these to read whole, by windows")
@@ -344,7 +391,7 @@ def parse_corpus(parser: argparse.ArgumentParser) -> argparse.Namespace:
 def main() -> None:
     chosen = parse_corpus(corpus_options("How fast do texts become vectors?"))
     report = Report(chosen, "Texts to vectors", HEADINGS)
-    with model_folder(chosen) as folder:
+    with model_folder(chosen, chosen.shape) as folder:
         run(chosen, report, folder)
     report.say("\nHere the ratio is sentence-transformers' time over that of the side.\n")
 

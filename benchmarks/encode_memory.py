@@ -47,7 +47,7 @@ def main() -> None:
         print("\n", *measure(chosen, chosen.one))
         sys.exit()
     report = Report(chosen, "Memory of texts to vectors", HEADINGS)
-    with model_folder(chosen) as folder:
+    with model_folder(chosen, chosen.shape) as folder:
         texts = ["--documents", str(chosen.documents), "--dtype", ",".join(chosen.dtype)]
         texts += ["--quick"] * chosen.quick + ([] if chosen.corpus is None else ["--corpus", str(chosen.corpus)])
         for side in makers(chosen, folder):

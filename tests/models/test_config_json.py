@@ -104,8 +104,8 @@ OWN_CODE = {
         "num_experts is 8: a mixture of experts, which is not computed",
     ),
     "nomic's own keys": (
-        {"model_type": "nomic_bert", "n_embd": 768},
-        "n_embd is 768: of the authors' own code; saved by a class of transformers 5, the model has the keys that are read here",
+        {"model_type": "nomic_bert", "n_embd": 512},
+        "n_embd is 512, a key of the authors' own code; transformers reads none of these and has the sizes of v1.5, where it is 768",
     ),
 }
 
@@ -120,9 +120,24 @@ def test_models_with_code_of_their_own_are_refused_by_name(case: str) -> None:
 
 def test_keys_of_own_code_beside_those_of_transformers_have_no_effect() -> None:
     """As transformers keeps them when it saves a model that it loaded."""
-    old = {"model_type": "nomic_bert", "hidden_size": 24, "num_attention_heads": 4, "n_embd": 768}
-    with pytest.warns(UserWarning, match="unknown keys, which have no effect: n_embd"):
-        assert load_save.family_of("nomic_bert", WHERE).read_config(old, WHERE, frozenset()).d_model == 24
+    old = {"model_type": "nomic_bert", "hidden_size": 24, "num_attention_heads": 4, "n_embd": 512}
+    assert load_save.family_of("nomic_bert", WHERE).read_config(old, WHERE, frozenset()).d_model == 24
+
+
+def test_own_keys_of_nomic_v1_5_mean_what_transformers_makes_of_them(transformers) -> None:
+    """It reads none of them: its defaults are the sizes of v1.5."""
+    own = {
+        "n_embd": 768, "n_head": 12, "n_inner": 3072, "n_layer": 12, "n_positions": 8192, "activation_function": "swiglu", "prenorm": False,
+        "layer_norm_epsilon": 1e-12, "rotary_emb_base": 1000, "rotary_emb_fraction": 1.0, "vocab_size": 30528, "type_vocab_size": 2,
+        "use_flash_attn": True, "qkv_proj_bias": False,
+    }  # fmt: skip
+    theirs = transformers.NomicBertConfig(**own).to_dict() | {"classifier_dropout": 0.0}  # None: as hidden_dropout_prob
+    ours = load_save.family_of("nomic_bert", WHERE).read_config(own | {"model_type": "nomic_bert"}, WHERE, frozenset())
+    written = load_save.family_of("nomic_bert", WHERE).write_config(ours)
+    assert {key: written[key] for key in rotary.KEYS["nomic_bert"] if key in theirs} == {
+        key: theirs[key] for key in rotary.KEYS["nomic_bert"] if key in theirs
+    }
+    assert written["rope_parameters"] == theirs["rope_parameters"]
 
 
 def test_unknown_keys_are_warned_of_and_kept() -> None:

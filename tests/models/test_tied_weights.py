@@ -1,4 +1,4 @@
-"""A tied weight may have any one of its names in a file, as in transformers: GPT-2, T5, BERT, RoBERTa, DistilBERT, Marian."""
+"""A tied weight may have any one of its names in a file, as in transformers: GPT-2, T5, BERT and relatives, Marian."""
 
 import json
 from pathlib import Path
@@ -15,6 +15,7 @@ _BERT = {
     "vocab_size": 11, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8,
     "max_position_embeddings": 16,
 }  # fmt: skip
+_IDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 1}
 _MARIAN = {
     "vocab_size": 11, "d_model": 8, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2,
     "decoder_attention_heads": 2, "encoder_ffn_dim": 8, "decoder_ffn_dim": 8, "max_position_embeddings": 8, "pad_token_id": 0,
@@ -47,6 +48,45 @@ CASES: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
         "DistilBertForMaskedLM",
         {"vocab_size": 11, "dim": 8, "n_layers": 1, "n_heads": 2, "hidden_dim": 8},
         ("distilbert.embeddings.word_embeddings.weight", "vocab_projector.weight"),
+    ),
+    "electra": (
+        "ElectraForMaskedLM",
+        _BERT | {"embedding_size": 4},
+        ("electra.embeddings.word_embeddings.weight", "generator_lm_head.weight"),
+    ),
+    "albert": (
+        "AlbertForMaskedLM",
+        _BERT | {"embedding_size": 4, "bos_token_id": 1, "eos_token_id": 1},
+        ("albert.embeddings.word_embeddings.weight", "predictions.decoder.weight"),
+    ),
+    "gte": (
+        "GteForMaskedLM", _BERT, ("gte.embeddings.word_embeddings.weight", "lm_head.decoder.weight"),
+    ),
+    "nomic": (
+        "NomicBertForMaskedLM",
+        _BERT,
+        ("nomic_bert.embeddings.word_embeddings.weight", "cls.predictions.decoder.weight"),
+    ),
+    "jina v3": (
+        "JinaEmbeddingsV3ForMaskedLM", _BERT, ("roberta.embeddings.word_embeddings.weight", "lm_head.decoder.weight"),
+    ),
+    "modernbert": (
+        "ModernBertForMaskedLM", _BERT | _IDS, ("model.embeddings.tok_embeddings.weight", "decoder.weight"),
+    ),
+    "eurobert": (
+        "EuroBertForMaskedLM",
+        _BERT | _IDS | {"tie_word_embeddings": True},
+        ("model.embed_tokens.weight", "lm_head.weight"),
+    ),
+    "gemma2": (
+        "Gemma2ForCausalLM",
+        _BERT | _IDS | {"num_key_value_heads": 1, "head_dim": 4},
+        ("model.embed_tokens.weight", "lm_head.weight"),
+    ),
+    "gemma3": (
+        "Gemma3ForCausalLM",
+        _BERT | _IDS | {"num_key_value_heads": 1, "head_dim": 4},
+        ("model.embed_tokens.weight", "lm_head.weight"),
     ),
     "marian": (
         "MarianMTModel",

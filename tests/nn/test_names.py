@@ -18,7 +18,9 @@ PUBLIC = [
     "MultiHeadAttention",
     "RelativePositions",
     "RotaryPositions",
+    "RotaryScaling",
     "SinusoidalPositions",
+    "ZeroCenteredRMSNorm",
 ]
 
 

@@ -4,7 +4,7 @@
     layer(batch)                                   # a Ragged batch: no padding is ever computed
     layer(padded, mask=uwaga.KeyLengths(lengths))  # the same numbers
 
-Norms are torch.nn's own. Each name is imported when first used.
+Norms are torch.nn's own, and Gemma's ZeroCenteredRMSNorm. Each name is imported when first used.
 """
 
 from typing import TYPE_CHECKING
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from uwaga.nn.kv_cache import KeyValueCache
     from uwaga.nn.layers import Decoder, DecoderLayer, Encoder, EncoderLayer, LayerSpec
     from uwaga.nn.memory_attention import MemoryAttention
+    from uwaga.nn.norms import ZeroCenteredRMSNorm
     from uwaga.nn.positions import (
         AlibiPositions,
         LearnedPositions,
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
         RotaryPositions,
         SinusoidalPositions,
     )
+    from uwaga.nn.rotary_scaling import RotaryScaling
 
 __all__ = [
     "AlibiPositions",
@@ -39,7 +41,9 @@ __all__ = [
     "MultiHeadAttention",
     "RelativePositions",
     "RotaryPositions",
+    "RotaryScaling",
     "SinusoidalPositions",
+    "ZeroCenteredRMSNorm",
 ]
 
 _HOME = {
@@ -56,7 +60,9 @@ _HOME = {
     "MultiHeadAttention": "uwaga.nn.attention",
     "RelativePositions": "uwaga.nn.positions",
     "RotaryPositions": "uwaga.nn.positions",
+    "RotaryScaling": "uwaga.nn.rotary_scaling",
     "SinusoidalPositions": "uwaga.nn.positions",
+    "ZeroCenteredRMSNorm": "uwaga.nn.norms",
 }
 
 __getattr__, __dir__ = names(__name__, _HOME)

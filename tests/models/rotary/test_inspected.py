@@ -33,6 +33,46 @@ def test_maps_are_the_weights_that_give_the_output() -> None:
     assert encoder == "encoder"
 
 
+@torch.no_grad()
+def test_maps_of_gemma_have_its_softcap_scale_and_windows() -> None:
+    """Each map times the values, by hand, is what the layer's attention gave."""
+    settings = {"softcap": 2.0, "query_pre_attn_scalar": 9.0, "windows": (4, None), "logit_softcap": 3.0}
+    for model_type, more in (("gemma2", {}), ("gemma3_text", {"bidirectional": True, "has_lm_head": False})):
+        model = made(model_type, **settings, **more)
+        ids = torch.arange(5, 15)[None]
+        seen: list[torch.Tensor] = []
+        for layer in model.layers:
+            layer.attention.output.register_forward_hook(lambda _, given, out, seen=seen: seen.append(given[0]))
+        with uwaga.watch(model, values=True) as recording:
+            model(ids)
+        kind = "encoder" if more else "decoder"
+        for n in range(2):
+            weights, value = recording.maps[kind, n].to_dense(), recording.values[kind, n]
+            heads = weights @ value.repeat_interleave(2, 1)
+            torch.testing.assert_close(heads.transpose(1, 2).flatten(2), seen[n])
+        assert bool((recording.maps[kind, 0].to_dense()[..., 9, :5] == 0).all())
+        assert bool((recording.maps[kind, 1].to_dense()[..., 9, :] > 0).all())
+
+
+@torch.no_grad()
+def test_a_head_of_gemma_that_is_switched_off_adds_nothing() -> None:
+    model = made("gemma2", softcap=2.0)
+    ids = torch.arange(5, 15)[None]
+    with uwaga.edit(model, heads={("decoder", 1, 1): 0.0}):
+        edited = model(ids).logits
+    assert not torch.equal(edited, model(ids).logits)
+    model.layers[1].attention.output.weight[:, 6:12] = 0.0
+    assert torch.allclose(edited, model(ids).logits, atol=1e-6)
+
+
+def test_the_logit_lens_refuses_what_has_norms_between_a_head_and_the_stream() -> None:
+    with pytest.raises(ValueError) as caught:
+        logit_lens(made("gemma3_text"), torch.arange(5, 15)[None])
+    assert str(caught.value).startswith(
+        "interpret: RotaryModel has no residual stream that is known here, with one final norm"
+    )
+
+
 def recorded(model: RotaryModel) -> list[tuple[str, int]]:
     with uwaga.watch(model) as recording:
         model(torch.arange(5, 15)[None])

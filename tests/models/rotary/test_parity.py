@@ -92,7 +92,14 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "smollm": (
         "LlamaForCausalLM",
         _GROUPED
-        | {"num_attention_heads": 6, "tie_word_embeddings": True, "rope_theta": 1e5, "rope_interleaved": False},
+        | {
+            "num_attention_heads": 6,
+            "tie_word_embeddings": True,
+            "rope_theta": 1e5,
+            "rope_interleaved": False,
+            "is_llama_config": True,
+            "transformers.js_config": {"dtype": "q4"},
+        },
     ),
     "qwen3 of yarn": (
         "Qwen3ForCausalLM",

@@ -35,6 +35,7 @@ TEXTS = [
 ]
 _WIDE = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4}
 _GROUPED = _WIDE | {"num_key_value_heads": 2}
+_T5 = {"t5": "T5EncoderModel", "mt5": "MT5EncoderModel"}  # AutoModel makes the decoder too
 _SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 
 
@@ -89,6 +90,7 @@ CASES: dict[str, tuple[str, dict, Callable[[], tokenizers.Tokenizer], str]] = {
         unigram,
         "mean",
     ),
+    "mt5": ("mt5", {"d_model": 32, "d_ff": 64, "d_kv": 8, "num_layers": 2, "num_heads": 4}, unigram, "mean"),
     "t5 of version 1.1": (
         "t5",
         {"d_model": 32, "d_ff": 64, "d_kv": 6, "num_layers": 2, "num_heads": 4, "feed_forward_proj": "gated-gelu"},
@@ -163,10 +165,10 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
         model_max_length=160,
     )
     ids = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
-    sizes = {"vocab_size": len(words)} | ({} if family == "t5" else {"max_position_embeddings": 170})
+    sizes = {"vocab_size": len(words)} | ({} if family in _T5 else {"max_position_embeddings": 170})
     config = transformers.AutoConfig.for_model(family, **sizes, **ids, **settings)
-    encoder = transformers.T5EncoderModel if family == "t5" else transformers.AutoModel.from_config
-    model = encoder(config)
+    make = getattr(transformers, _T5[family]) if family in _T5 else transformers.AutoModel.from_config
+    model = make(config)
     draw(model)
     model.save_pretrained(tmp_path / "transformer")
     words.save_pretrained(tmp_path / "transformer")

@@ -59,6 +59,14 @@ _ONLY: dict[str, tuple[object, ...]] = {
     "layer_norm_type": ("layer_norm", None),
     "logn_attention_scale": (False, None),
 }
+# transformers reads no size of a NomicBERT from the keys of its authors' code, and takes its defaults: those of v1.5, which say this.
+_NOMIC_OWN: dict[str, tuple[object, ...]] = {
+    "n_embd": (768,), "n_head": (12,), "n_inner": (3072,), "n_layer": (12,), "activation_function": ("swiglu",), "causal": (False,),
+    "layer_norm_epsilon": (1e-12,), "prenorm": (False,), "parallel_block": (False,), "use_rms_norm": (False, None),
+    "qkv_proj_bias": (False,), "mlp_fc1_bias": (False,), "mlp_fc2_bias": (False,), "rotary_emb_base": (1000,),
+    "rotary_emb_fraction": (1.0,), "rotary_emb_interleaved": (False,), "rotary_emb_scale_base": (None,), "scale_attn_weights": (True,),
+    "scale_attn_by_inverse_layer_idx": (False,),
+}  # fmt: skip
 _OWN_CODE = "of the authors' own code; saved by a class of transformers 5, the model has the keys that are read here"
 _EXPERTS = "a mixture of experts, which is not computed"
 
@@ -66,8 +74,12 @@ _EXPERTS = "a mixture of experts, which is not computed"
 def read_config(config: Mapping[str, Any], where: str, names: Set[str]) -> BertConfig:
     """As of other families; a mixture of experts, and keys of the authors' code alone, are refused by name."""
     refused = {"num_experts": _EXPERTS, "moe_every_n_layers": _EXPERTS, "lora_adaptations": _OWN_CODE}
-    if "hidden_size" not in config:
-        refused["n_embd"] = _OWN_CODE
+    if config["model_type"] == "nomic_bert" and "hidden_size" not in config:
+        for name, values in _NOMIC_OWN.items():
+            if config.get(name, values[0]) not in values:
+                given = f"{name} is {printable(repr(config[name]))}, a key of the authors' own code"
+                rule = f"transformers reads none of these and has the sizes of v1.5, where it is {values[0]!r}"
+                raise CheckpointError(f"{where}: {given}; {rule}")
     for name, why in refused.items():
         if config.get(name):
             raise CheckpointError(f"{where}: {name} is {printable(repr(config[name]))}: {why}")
@@ -161,5 +173,11 @@ NAMES = {
         architectures=ARCHITECTURES,
     ),
 }
-_TABLES = Tables(keys=KEYS, names=NAMES, rotary_bases=_BASES, only=_ONLY)
+_HARMLESS = {
+    *_NOMIC_OWN, "attn_pdrop", "auto_map", "dense_seq_output", "embd_pdrop", "fused_bias_fc", "fused_dropout_add_ln", "last_layer_subset",
+    "max_trained_positions", "n_positions", "pad_vocab_size_multiple", "reorder_and_upcast_attn", "resid_pdrop", "rotary_scaling_factor",
+    "summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj", "use_flash_attn",
+    "use_xentropy",
+}  # fmt: skip
+_TABLES = Tables(keys=KEYS, names=NAMES, rotary_bases=_BASES, only=_ONLY, harmless=_HARMLESS)
 FAMILY = replace(_TABLES.family(), read_config=read_config)
