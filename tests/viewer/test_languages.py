@@ -283,6 +283,43 @@ def test_every_text_of_the_lesson_comes_from_a_table(settings: dict[str, object]
     assert not bare
 
 
+# What no language translates: names of functions and of code, of models, and letters of sizes.
+_NO_WORDS = {
+    *("softmax", "exp", "log", "cos", "sin", "max", "sqrt", "Var", "ReLU", "GELU", "LayerNorm", "norm", "uwaga", "torch", "attention"),
+    *("layer", "shuffle", "unshuffle", "PE", "BERT", "GPT", "T5", "Transformer", "MB"),
+}  # fmt: skip
+
+
+def test_no_english_is_left_in_the_lesson(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With tables whose messages have other letters, every Latin word that is left did not come from a table: values inside
+    messages, formulas and heads of columns too."""
+    whole = languages._tables()
+    forms = {
+        message: ["".join(part if part.startswith("{") else re.sub("[A-Za-z]", "\N{CYRILLIC SMALL LETTER ZHE}", part)
+                          for part in re.split(r"(\{\w+\})", message))]
+        for message in whole["messages"]
+    }  # fmt: skip
+    table = _Table(forms, frozenset(forms), lambda count: 0)
+    monkeypatch.setattr(languages, "_table", lambda language: table)
+    own = {"sentences": [["\u0436", "\u0436\u0436"]], "written": ["\u0436"]}
+    for settings in ({}, {"heads": 1, "scaled": False, "norm": "pre"}):
+        reply = answer(
+            {
+                "request": "lesson",
+                "language": "pl",
+                "tokens": ["\u0436", "\u0436\u0436", "\u0436."],
+                "settings": own | settings,
+            }
+        )
+        texts = [*strings(reply.meta["steps"]), *strings(list(reply.meta["matrices"].values()))]
+        words = {
+            word: text
+            for text in texts
+            for word in re.findall(r"[A-Za-z]{2,}", re.sub(r"uwaga\.[\w.]+|<start>|\bd[A-Z]", "", text))
+        }
+        assert {word: text for word, text in words.items() if word not in _NO_WORDS} == {}
+
+
 def test_an_unknown_language_is_refused_by_name() -> None:
     rule = "lesson: language must be one of en, pl, pt, ja, zh, not 'de'"
     for call in (lambda: work_through("a", language="de"), lambda: answer({"request": "lesson", "language": "de"})):

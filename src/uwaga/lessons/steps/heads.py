@@ -198,7 +198,7 @@ def _findings(example: Example, heads: list[list[Matrix]]) -> list[Finding]:
 
 def _columns(trace: LayerTrace, h: int) -> str:
     width = trace.query_HND.shape[-1]
-    return f"{h * width + 1} to {(h + 1) * width}" if width > 1 else str(h + 1)
+    return f"{h * width + 1}\N{EN DASH}{(h + 1) * width}" if width > 1 else str(h + 1)
 
 
 class Weights(NamedTuple):
