@@ -101,6 +101,48 @@ def test_no_message_is_left_in_english(language: str) -> None:
     assert not left
 
 
+def glossary(language: str) -> list[tuple[str, str, str]]:
+    """Of each concept: the pattern of its English words, that of the language's, and what others call it."""
+    rows = (ROOT / "docs" / language / "glossary.md").read_text(encoding="utf-8").splitlines()[2:]
+    cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows if row.startswith("|")]
+    result = []
+    for english_words, _, forms, others in cells[2:]:
+        named = "|".join(re.escape(word.strip()) for word in english_words.split(","))
+        found = "|".join(
+            r"\w*".join(map(re.escape, re.split(r"(?<=\w)-(?=\s|$)", form.strip()))) for form in forms.split(",")
+        )
+        result.append((rf"\b(?:{named})\b", found, others))
+    return result
+
+
+# English words of the glossary that mean something else: keys of a keyboard, code.
+_ELSEWHERE = r"arrow keys|Single keys|What one sees, and the keys|In place of|\{\w+\}|uwaga\.[\w.]+|\w+\([^)]*\)"
+
+
+@pytest.mark.parametrize("language", OTHERS)
+def test_a_concept_has_one_word(language: str) -> None:
+    wrong = []
+    for concept, word, _ in glossary(language):
+        used = 0
+        for message in table_of(language):
+            if not message.id or not re.search(concept, re.sub(_ELSEWHERE, "", english(message)), re.IGNORECASE):
+                continue
+            used += 1
+            for form in message.string if message.pluralizable else [message.string]:
+                if not re.search(word, re.sub(r"\{\w+\}", "", form), re.IGNORECASE):
+                    wrong.append((concept, english(message), form))
+    assert not wrong
+
+
+@pytest.mark.parametrize("language", OTHERS)
+def test_what_others_call_a_concept_stands_beside_our_word(language: str) -> None:
+    """Once at least, so that a reader of another explanation finds it."""
+    forms = [form for message in table_of(language) if message.id
+             for form in (message.string if message.pluralizable else [message.string])]  # fmt: skip
+    for _, word, others in glossary(language):
+        assert not others or any(others in form.lower() and re.search(word, form, re.IGNORECASE) for form in forms)
+
+
 def test_plural_forms_are_those_of_the_language() -> None:
     one, other = "{count} token", "{count} tokens"
     with using("pl"):
@@ -239,6 +281,43 @@ def test_every_text_of_the_lesson_comes_from_a_table(settings: dict[str, object]
     assert sum("⟦" in text for text in results) > 400
     bare = [text for text in results if "⟦" not in text and re.search(r"[a-z]{3,} [a-z]{2,}", text)]
     assert not bare
+
+
+# What no language translates: names of functions and of code, of models, and letters of sizes.
+_NO_WORDS = {
+    *("softmax", "exp", "log", "cos", "sin", "max", "sqrt", "Var", "ReLU", "GELU", "LayerNorm", "norm", "uwaga", "torch", "attention"),
+    *("layer", "shuffle", "unshuffle", "PE", "BERT", "GPT", "T5", "Transformer", "MB"),
+}  # fmt: skip
+
+
+def test_no_english_is_left_in_the_lesson(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With tables whose messages have other letters, every Latin word that is left did not come from a table: values inside
+    messages, formulas and heads of columns too."""
+    whole = languages._tables()
+    forms = {
+        message: ["".join(part if part.startswith("{") else re.sub("[A-Za-z]", "\N{CYRILLIC SMALL LETTER ZHE}", part)
+                          for part in re.split(r"(\{\w+\})", message))]
+        for message in whole["messages"]
+    }  # fmt: skip
+    table = _Table(forms, frozenset(forms), lambda count: 0)
+    monkeypatch.setattr(languages, "_table", lambda language: table)
+    own = {"sentences": [["\u0436", "\u0436\u0436"]], "written": ["\u0436"]}
+    for settings in ({}, {"heads": 1, "scaled": False, "norm": "pre"}):
+        reply = answer(
+            {
+                "request": "lesson",
+                "language": "pl",
+                "tokens": ["\u0436", "\u0436\u0436", "\u0436."],
+                "settings": own | settings,
+            }
+        )
+        texts = [*strings(reply.meta["steps"]), *strings(list(reply.meta["matrices"].values()))]
+        words = {
+            word: text
+            for text in texts
+            for word in re.findall(r"[A-Za-z]{2,}", re.sub(r"uwaga\.[\w.]+|<start>|\bd[A-Z]", "", text))
+        }
+        assert {word: text for word, text in words.items() if word not in _NO_WORDS} == {}
 
 
 def test_an_unknown_language_is_refused_by_name() -> None:
