@@ -1,5 +1,6 @@
 """Texts typed into the page, and changes of the model, in a browser."""
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -68,6 +69,28 @@ def test_a_text_that_cannot_be_read_leaves_the_picture(bard: View, open_page: Ca
     page.keyboard.press("Enter")
     page.locator(".uwaga-typing-note", has_text="50,001 tokens").wait_for()
     assert page.locator(".uwaga-headline").inner_text() == before
+
+
+def test_a_card_of_a_long_text_and_the_headline_after_a_click_have_the_same_figure(
+    view_text: Callable[[str, str], View], open_page: Callable[..., Any]
+) -> None:
+    """With more tokens than an overview has cells, a card once showed the sum of a cell of several words."""
+    text = "The keeper of the lighthouse did not cross the bay because it was too wild; she waited for the boat. " * 14
+    page = open_page(view_text(text, "minilm").address)
+    cards = page.locator(".uwaga-rail-card")
+    cards.first.wait_for()
+    figure = re.compile(r"(.+?) \u2192 (.+?) ([<>]?[\d.]+%)")
+    for at in range(cards.count()):
+        match = figure.match(cards.nth(at).locator("small").first.inner_text())
+        assert match is not None
+        cards.nth(at).click()
+        query, key, weight = match.groups()
+        start = f"\u201c{query}\u201d looks "
+        page.wait_for_function(
+            "([start, key, weight]) => { const text = document.querySelector('.uwaga-headline').innerText; "
+            "return text.startsWith(start) && text.includes(`at \u201c${key}\u201d: ${weight}`); }",
+            arg=[start, key, weight],
+        )
 
 
 def test_a_head_is_switched_off_and_a_link_cut(bard: View, open_page: Callable[..., Any]) -> None:

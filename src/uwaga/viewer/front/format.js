@@ -17,7 +17,7 @@ export function numberText(value) {
 }
 
 /**
- * A weight as percent in two digits: "59%", "3.4%" below ten, "<0.1%"; "\u2212" before a negative one.
+ * A weight as percent to a tenth: "67.7%", "<0.1%", and ">99.9%" for what is less than 1; "\u2212" before a negative one.
  * @param {number | null | undefined} weight
  * @returns {string}
  */
@@ -25,8 +25,9 @@ export function percentText(weight) {
   if (weight === null || weight === undefined || Number.isNaN(weight)) return "\u2013";
   const percent = Math.abs(weight) * 100, sign = weight < 0 ? "\u2212" : "";
   if (percent === 0) return "0%";
-  if (percent < 0.095) return `${sign}<${decimalText(0.1, 1)}%`;
-  return `${sign}${decimalText(percent, percent < 9.95 && percent.toFixed(1).at(-1) !== "0" ? 1 : 0)}%`;
+  if (percent < 0.05) return `${sign}<${decimalText(0.1, 1)}%`;
+  if (percent >= 99.95 && percent < 100) return `${sign}>${decimalText(99.9, 1)}%`;
+  return `${sign}${decimalText(percent, percent.toFixed(1).at(-1) === "0" ? 0 : 1)}%`;
 }
 
 /**

@@ -44,7 +44,8 @@ export function makeStrongestList(onOpen) {
       if (!shown) return;
       element.dataset.hue = shown.hue;
       element.append(el("h3", {}, ...shown.title), el("p", { class: "uwaga-text-note", text: strongestNote(shown) }));
-      if (shown.weights) element.append(strongestItemsList(shown.weights.weights, shown, onOpen));
+      // Means of many items are no weights of single ones.
+      if (shown.weights?.cell === 1) element.append(strongestItemsList(shown.weights.weights, shown, onOpen));
     },
   };
 }

@@ -1,5 +1,10 @@
 """Labels of every head of a layer, as `uwaga.inspect.head_labels` gives them, over the items that are shown; for long texts from a sample of
-the queries. Beside them what other sentences tell of the model's heads.
+the queries. Beside them the strongest link of each head, and what other sentences tell of the model's heads.
+
+A link is an exact weight between two words, off the sinks. A head has the name of one that follows a pronoun where the text has a pronoun
+that looks at another word most.
+
+Letters: H heads, Q queries, K keys, n rows that are read at once.
 """
 
 import math
@@ -11,10 +16,13 @@ import torch
 
 from uwaga.inspect.heads.labels import LEAST, HeadLabel, LabelShares, sampled_rows
 from uwaga.viewer.messages import Reply
-from uwaga.viewer.queries.heads import DIFFERENCE, Axis, HeadResolver, LayerSelection
+from uwaga.viewer.queries.heads import DIFFERENCE, WRITTEN, Axis, HeadResolver, LayerSelection
 
 _BLOCK = 1 << 20  # weights of a block
 _ROWS = 256  # queries that are read
+# English, as the sentences are by which coreference is measured.
+_PRONOUNS = frozenset("he she it they him her them his hers its their theirs himself herself itself themselves".split())
+_LEAST_OF_PRONOUN = 0.2  # the weight that a pronoun's largest link has at least where it tells what the pronoun means
 
 
 class Labels:
@@ -33,6 +41,13 @@ class Labels:
             self._sinks[0] = True
         self._queries = len(queries)
         self._rows = sampled_rows(len(queries), _ROWS)
+        asking = queries
+        if selection.name[0] == "cross" and resolver.side(selection.side).writes:
+            # Rows are named by what is written there.
+            asking = resolver.axis(selection.side, WRITTEN, selection.merge, selection.specials)
+        axes = (self._heads, asking, keys, self._sinks)
+        self._links = _StrongestLinks(*axes, is_self=selection.name[0] != "cross")
+        self._of_pronouns = _StrongestLinks(*axes, is_self=selection.name[0] != "cross", of_pronouns=True)
         self._found: list[HeadLabel] = []
         self._coreference: dict[int, dict[str, Any]] = {}
         self._steps = self._work()
@@ -52,10 +67,11 @@ class Labels:
         self.complete = 1.0
 
     def reply(self) -> Reply:
-        """A label per head, none before all are computed; `sampled` is the number of queries where not all were read."""
+        """A label per head, none before all are computed; `sampled` is the number of queries where not all were read. A "link" is [query,
+        key, weight], or None where no word looks at another."""
         meta = {
             "labels": [
-                {**_described(each), "coreference": self._coreference.get(head)}
+                {**_described(each), "link": self._links.found[head], "coreference": self._coreference.get(head)}
                 for head, each in enumerate(self._found)
             ],
             "complete": self.complete,
@@ -74,7 +90,10 @@ class Labels:
             if at:
                 yield at / len(self._rows)
             rows = self._rows[at : at + height]
-            shares.add(rows, torch.stack([view.read(rows, slice(None)) for view in views]))
+            weights_HnK = torch.stack([view.read(rows, slice(None)) for view in views])
+            shares.add(rows, weights_HnK)
+            for links in (self._links, self._of_pronouns):
+                links.add(rows, weights_HnK)
         self._coreference = self._heads_that_follow_a_pronoun()
         self._found = shares.labels()
         yield 1.0
@@ -83,11 +102,84 @@ class Labels:
         coreference = self._resolver.side(self._selection.side).coreference
         if coreference is None or self._selection.side == DIFFERENCE:
             return {}
+        links = self._of_pronouns.found
         return {
-            row["head"]: {name: row[name] for name in ("shift", "right", "wrong", "of")}
+            row["head"]: {"link": link, **{name: row[name] for name in ("shift", "right", "wrong", "of")}}
             for row in cast("list[dict[str, Any]]", coreference().rows)
-            if row["label"] and (row["kind"], row["layer"]) == self._selection.name
+            if row["label"]
+            and (row["kind"], row["layer"]) == self._selection.name
+            and (link := links[row["head"]]) is not None
+            and link[2] >= _LEAST_OF_PRONOUN
         }
+
+
+class _StrongestLinks:
+    """The largest weight of each head between two words at different places, the first of equal ones.
+
+    Args:
+        heads: H.
+        queries, keys: the axes.
+        sinks: (K,) bool: keys that are left out.
+        is_self: whether both axes are one text, where a word that looks at itself has no link.
+        of_pronouns: only links from a pronoun to what it looks at most, where that is neither itself nor a pronoun.
+    """
+
+    def __init__(
+        self,
+        heads: int,
+        queries: Axis,
+        keys: Axis,
+        sinks: torch.Tensor,
+        *,
+        is_self: bool,
+        of_pronouns: bool = False,
+    ) -> None:
+        self.found: list[list[Any] | None] = [None] * heads
+        self._is_self, self._of_pronouns = is_self, of_pronouns
+        self._asks = _pronouns(queries) if of_pronouns else _words(queries)
+        self._answers = _words(keys) & ~sinks
+        self._no_answer = _pronouns(keys)
+
+    def add(self, rows: list[int], weights_HnK: torch.Tensor) -> None:
+        """Rows of all heads."""
+        asking = [at for at, row in enumerate(rows) if self._asks[row]]
+        if not asking or not bool(self._answers.any()):
+            return
+        positions = torch.tensor([rows[at] for at in asking])
+        shown_HnK = weights_HnK[:, asking].masked_fill(~self._answers, -1.0)
+        if self._is_self and not self._of_pronouns:
+            shown_HnK[:, torch.arange(len(asking)), positions] = -1.0
+        most_Hn, keys_Hn = shown_HnK.max(-1)
+        if self._of_pronouns:
+            most_Hn = most_Hn.masked_fill(self._no_answer[keys_Hn] | (keys_Hn == positions), -1.0)
+        most_H, at_H = most_Hn.max(-1)
+        for head, (weight, at) in enumerate(zip(most_H.tolist(), at_H.tolist(), strict=True)):
+            known = self.found[head]
+            if weight > (0.0 if known is None else known[2]):
+                self.found[head] = [rows[asking[at]], int(keys_Hn[head, at]), weight]
+
+
+def _words(axis: Axis) -> torch.Tensor:
+    """(I,) bool: items with a letter or a digit that are no special tokens."""
+    result = torch.tensor([any(letter.isalnum() for letter in label) for label in axis.labels], dtype=torch.bool)
+    return result & ~_specials(axis)
+
+
+def _pronouns(axis: Axis) -> torch.Tensor:
+    """(I,) bool: items that are a whole word, and a pronoun."""
+    size = len(axis)
+    continues = [
+        joined and label[:1].isalnum() for joined, label in zip(axis.no_space_before, axis.labels, strict=True)
+    ]
+    return torch.tensor(
+        [
+            label.lower() in _PRONOUNS
+            and not (at and continues[at] and axis.labels[at - 1][-1:].isalnum() and at - 1 not in axis.specials)
+            and not (at + 1 < size and continues[at + 1] and at + 1 not in axis.specials)
+            for at, label in enumerate(axis.labels)
+        ],
+        dtype=torch.bool,
+    )
 
 
 def _specials(axis: Axis) -> torch.Tensor:

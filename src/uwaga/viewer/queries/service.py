@@ -232,7 +232,9 @@ def _about(resolver: HeadResolver) -> Reply:
 
 
 def _start(resolver: HeadResolver) -> dict[str, Any]:
-    kind, layer = next(iter(resolver.maps("0")))
+    """A decoder with cross-attention opens on that: what it writes is the story, and what it reads of the text its reason."""
+    names = list(resolver.maps("0"))
+    kind, layer = next((name for name in names if name[0] == "cross"), names[0])
     return {"side": "0", "kind": kind, "layer": layer, "head": 0}
 
 

@@ -1,18 +1,17 @@
 // The most distinctive heads: what each of them does in this text, and where its strongest link is.
 //
-// Labels come from Python, with their evidence. Links are those of the small maps of "All heads", without special tokens as queries, and
-// without the sinks' columns.
+// Labels and links come from Python: labels with their evidence, links as the exact weight between two words.
 
 import { briefText } from "../dom.js";
 import { percentText } from "../format.js";
 import { tr } from "../languages.js";
-import { sinkColumns, sinksOf } from "../weights.js";
+import { sinksOf } from "../weights.js";
 
 /** @typedef {import("../types.js").App} App */
 /** @typedef {import("../types.js").Items} Items */
 /** @typedef {import("../types.js").Kind} Kind */
 
-/** @typedef {{query: number, key: number, weight: number}} Link  items; weight: of the cell if cells are of many weights */
+/** @typedef {{query: number, key: number, weight: number}} Link  two items, and the exact weight between them */
 /**
  * @typedef {object} DistinctiveHead
  * @property {Kind} kind
@@ -33,7 +32,9 @@ import { sinkColumns, sinksOf } from "../weights.js";
  * @property {number} sink  the share of all weight on sinks
  * @property {number | null} by_position
  * @property {number} key
- * @property {{shift: number, right: number, wrong: number, of: number} | null} [coreference]  where it follows what a pronoun means
+ * @property {[number, number, number] | null} link  query, key and weight of its strongest link between words; null: it has none
+ * @property {{shift: number, right: number, wrong: number, of: number, link: [number, number, number]} | null} [coreference]  where it
+ *   follows what a pronoun of this text means
  */
 /**
  * @typedef {object} DistinctiveHeads
@@ -43,7 +44,6 @@ import { sinkColumns, sinksOf } from "../weights.js";
  * @property {number} resting  heads that give most of their weight to sinks
  * @property {string} sink  the sink's name
  */
-/** @typedef {{cells: Float32Array, rows: number, columns: number, sinks: Uint8Array | null, queries: Items, keys: Items, kind: Kind}} SmallMap */
 
 /** What a head with a label of Python does (`uwaga.inspect.head_labels`). @type {{[label: string]: string}} */
 const labelSentences = {
@@ -77,7 +77,7 @@ const leastOfNamed = 0.45;
  * @returns {Promise<DistinctiveHeads>}
  */
 export async function askDistinctive(app, signal) {
-  const { side: id, kind, pooling, merge, specials } = app.store.get(), side = app.side(id), axes = side.kinds[kind];
+  const { side: id, kind, merge, specials } = app.store.get(), side = app.side(id), axes = side.kinds[kind];
   const [queries, keys] = await Promise.all([app.items(id, axes.queries), app.items(id, axes.keys)]);
   const layers = side.maps.filter((map) => map.kind === kind);
   /** @type {(DistinctiveHead & {gathers: string, coreference: HeadLabel["coreference"]})[]} */
@@ -90,24 +90,17 @@ export async function askDistinctive(app, signal) {
     /** @type {{labels: HeadLabel[], sampled: number | null}} */
     const known = { labels: [], sampled: null };
     if (app.host.has(named)) await app.client.follow(named, ({ meta }) => void Object.assign(known, meta), { priority: 2, signal });
-    const request = { request: "overview", side: id, kind, layer, pooling, merge, specials };
-    if (!app.host.has(request)) return;
-    const { arrays: [array] } = await app.client.ask(request, { priority: 2, signal });
-    const [, rows, columns] = array.shape, data = /** @type {Float32Array} */ (array.data);
-    const sinks = sinkColumns(sinksOf(keys, kind), columns, (at) => Math.floor((at * keys.total) / columns));
-    for (let head = 0; head < heads; head++) {
-      const map = { cells: data.subarray(head * rows * columns, (head + 1) * rows * columns), rows, columns, sinks, queries, keys, kind };
-      const link = strongestLink(map), { label = "", sink: rests = 0 } = known.labels[head] ?? {};
-      given.push(label);
-      if (rests > 0.5) resting += 1;
-      if (link) found.push({ kind, layer, head, label, sentence: "", link, evidence: label ? evidenceText(known.labels[head], known.sampled) : "",
-        coreference: known.labels[head]?.coreference ?? null, gathers: label === "gathers" ? keys.labels[known.labels[head].key] : "" });
-    }
+    known.labels.slice(0, heads).forEach((one, head) => {
+      given.push(one.label);
+      if (one.sink > 0.5) resting += 1;
+      if (one.link) found.push({ kind, layer, head, label: one.label, sentence: "", link: linkOf(one.link), evidence: one.label ? evidenceText(one, known.sampled) : "",
+        coreference: one.coreference ?? null, gathers: one.label === "gathers" ? keys.labels[one.key] : "" });
+    });
   }));
   const common = commonLabels(given);
   const all = found.map(({ gathers, coreference, ...one }) => {
     if (coreference && (!one.label || common.has(one.label)))
-      return { ...one, label: "coreference", sentence: labelSentences.coreference, evidence: coreferenceText(coreference) };
+      return { ...one, label: "coreference", sentence: labelSentences.coreference, link: linkOf(coreference.link), evidence: coreferenceText(coreference) };
     const isNamed = one.label !== "" && !common.has(one.label);
     const sentence = !isNamed ? linkSentence(one.link, queries, keys)
       : gathers ? tr("Most words look at “{gathers}”", { gathers }) : labelSentences[one.label];
@@ -118,26 +111,31 @@ export async function askDistinctive(app, signal) {
   return { heads: mostDistinctiveHeads(all, keys.labels), all, total, resting, sink: sink === undefined ? "" : keys.labels[sink] };
 }
 
+/** @param {[number, number, number]} link @returns {Link} */
+function linkOf([query, key, weight]) {
+  return { query, key, weight };
+}
+
 /** @param {Link} link @param {Items} queries @param {Items} keys */
 function linkSentence({ query, key }, queries, keys) {
   return tr("“{labels}” looks at “{labels2}”", { labels: briefText(queries.labels[query]), labels2: briefText(keys.labels[key]) });
 }
 
 /**
- * What the open head does over the whole text; "" where no label fits.
+ * What the open head does over the whole text, "" where no label fits; and its strongest link.
  * @param {App} app
  * @param {Items} keys
- * @returns {Promise<string>}
+ * @returns {Promise<{sentence: string, link: Link | null}>}
  */
-export async function headSentence(app, keys) {
+export async function askOpenHead(app, keys) {
   const { side, kind, layer, head, merge, specials } = app.store.get(), request = { request: "labels", side, kind, layer, merge, specials };
-  if (app.side().signed || !app.host.has(request)) return "";
+  if (app.side().signed || !app.host.has(request)) return { sentence: "", link: null };
   /** @type {HeadLabel[]} */
   let labels = [];
   await app.client.follow(request, ({ meta }) => void (labels = meta.labels), { priority: 6 });
-  const own = labels[head];
-  if (own?.coreference && !own.label) return labelSentences.coreference;
-  return own?.label === "gathers" ? tr("Most words look at “{labels}”", { labels: keys.labels[own.key] }) : labelSentences[own?.label ?? ""] ?? "";
+  const own = labels[head], link = own?.link ? linkOf(own.link) : null;
+  if (own?.coreference && !own.label) return { sentence: labelSentences.coreference, link: linkOf(own.coreference.link) };
+  return { link, sentence: own?.label === "gathers" ? tr("Most words look at “{labels}”", { labels: keys.labels[own.key] }) : labelSentences[own?.label ?? ""] ?? "" };
 }
 
 /** @param {string[]} labels  of every head; "" for none @returns {Set<string>} those that most have */
@@ -174,6 +172,8 @@ export function mostDistinctiveHeads(heads, names) {
   const worth = (/** @type {DistinctiveHead} */ { kind, label, link: { query, key, weight } }) => {
     const far = kind === "cross" ? 1 : Math.min(1, Math.abs(query - key) / 3);
     const own = weight * far * (kind !== "cross" && names[query] === names[key] ? 0.6 : 1) * (label === "broad" ? 0.5 : 1);
+    // What a pronoun means is a story that anyone can check.
+    if (label === "coreference") return 1 + weight;
     return label && label !== "broad" ? Math.max(own, leastOfNamed) : own;
   };
   return [...heads].sort((a, b) => worth(b) - worth(a)).filter(({ label, link }) => {
@@ -181,26 +181,4 @@ export function mostDistinctiveHeads(heads, names) {
     counts.set(name, (counts.get(name) ?? 0) + 1);
     return Number(counts.get(name)) <= (label ? mostOfALabel : 1);
   }).slice(0, mostDistinctive);
-}
-
-/**
- * The largest weight off the sinks, between words; the first of equal ones.
- * @param {SmallMap} map
- * @returns {Link | null}
- */
-export function strongestLink({ cells, rows, columns, sinks, queries, keys }) {
-  const item = (/** @type {number} */ at, /** @type {number} */ count, /** @type {Items} */ { total }) => Math.floor(((at + 0.5) * total) / count);
-  const isWord = (/** @type {Items} */ items, /** @type {number} */ at) => /[\p{L}\p{N}]/u.test(items.labels[at] ?? "") && !items.specials.has(at);
-  /** @type {Link | null} */
-  let best = null;
-  for (let i = 0; i < rows; i++) {
-    const query = item(i, rows, queries);
-    if (!isWord(queries, query)) continue;
-    for (let j = 0; j < columns; j++) {
-      const weight = cells[i * columns + j], key = item(j, columns, keys);
-      if (sinks?.[j] || !(weight > (best?.weight ?? 0)) || !isWord(keys, key)) continue;
-      best = { query, key, weight };
-    }
-  }
-  return best;
 }

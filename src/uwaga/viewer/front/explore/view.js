@@ -138,7 +138,8 @@ export function exploreView(app) {
   function draw() {
     if (!shown || store.get().tab !== "explore") return;
     const state = store.get(), { kind, layer, head, query, key } = state;
-    const known = texts, weights = row.weights?.weights ?? null;
+    // A saved page may hold means of many words here: they are no weights between two words.
+    const known = texts, isExact = row.weights?.cell === 1, weights = isExact ? row.weights?.weights ?? null : null;
     const own = distinctive?.all.find((one) => one.kind === kind && one.layer === layer && one.head === head);
     if (!known || query === null || query >= known.queries.total) {
       headline.replaceChildren(app.side().text_title);
@@ -154,8 +155,9 @@ export function exploreView(app) {
     const inQueries = query !== null && query < known.queries.total ? query : null;
     const shownWeights = inQueries === null ? null : weights;
     if (inQueries !== null) {
-      headline.replaceChildren(...headlineOf(known, inQueries, key, shownWeights, sinks, app.side().signed));
-      note.replaceChildren(noteOf(state, own, shownWeights, sinks));
+      headline.replaceChildren(...headlineOf(known, inQueries, key, shownWeights, sinks, app.side().signed, own?.link));
+      note.replaceChildren(noteOf(state, own, shownWeights, sinks), row.weights && !isExact
+        ? ` ${tr("This saved page holds means over {cell} by {cell} words here, not the weights of single ones.", { cell: row.weights.cell })}` : "");
       evidence.hidden = !own?.evidence;
       /** @type {HTMLElement} */ (evidence.lastElementChild).textContent = own?.evidence ?? "";
       links.show(shownWeights && { name: known.queries.labels[inQueries], weights: shownWeights, items: known.keys, sinks, picked: key });
@@ -227,11 +229,14 @@ export function exploreView(app) {
  * @param {Float32Array | null} weights
  * @param {ReadonlySet<number>} sinks
  * @param {boolean} signed
+ * @param {import("./distinctive.js").Link} [strongest]  of the head
  * @returns {(string | Node)[]}
  */
-function headlineOf({ queries, keys }, query, key, weights, sinks, signed) {
+function headlineOf({ queries, keys }, query, key, weights, sinks, signed, strongest) {
   const word = (/** @type {Items} */ items, /** @type {number} */ item) => el("bdi", { text: tr("“{token}”", { token: briefText(items.labels[item] ?? String(item)) }) });
   const from = word(queries, query);
+  if (!weights && strongest?.query === query && (key === null || key === strongest.key))
+    return trParts("{from} looks at {to}: {weight}", { from, to: word(keys, strongest.key), weight: percentText(strongest.weight) });
   if (!weights) return [from];
   const best = strongestItems(weights, sinks.size + 1).find((item) => !sinks.has(item));
   const at = key !== null && key < keys.total ? key : best;

@@ -1,7 +1,7 @@
 // Pictures to show around: a title over every exported picture, and a picture of the picked link, 1200 x 630.
 
 import { overviewPixels, overviewScaleMax } from "../overview/drawing.js";
-import { headSentence, strongestLink } from "../explore/distinctive.js";
+import { askOpenHead } from "../explore/distinctive.js";
 import { tokenText } from "../dom.js";
 import { headText, percentText } from "../format.js";
 import { tr } from "../languages.js";
@@ -69,12 +69,12 @@ export async function shareScene(app) {
   const [, rows, columns] = overview.arrays[0].shape;
   const cells = /** @type {Float32Array} */ (overview.arrays[0].data).subarray(head * rows * columns, (head + 1) * rows * columns);
   const sinks = sinkColumns(sinksOf(keys, kind), columns, (at) => Math.floor((at * keys.total) / columns));
-  const map = { cells, rows, columns, sinks, queries, keys, kind };
-  const strongest = strongestLink(map), query = pickedQuery ?? strongest?.query ?? 0;
+  const { sentence: does, link: strongest } = await askOpenHead(app, keys), query = pickedQuery ?? strongest?.query ?? 0;
   const row = app.host.has({ request: "row", ...app.where(), query })
     ? /** @type {Float32Array} */ ((await app.client.ask({ request: "row", ...app.where(), query }, { priority: 6 })).arrays[0].data) : null;
-  const best = row ? strongestItems(row, sinksOf(keys, kind).size + 1).find((item) => !sinksOf(keys, kind).has(item)) : strongest?.key;
-  const key = pickedKey ?? best ?? 0, weight = row ? row[key] : strongest?.weight ?? NaN;
+  const known = strongest?.query === query ? strongest : null; // in a saved page there may be no other exact weight
+  const best = row ? strongestItems(row, sinksOf(keys, kind).size + 1).find((item) => !sinksOf(keys, kind).has(item)) : known?.key;
+  const key = pickedKey ?? best ?? 0, weight = row ? row[key] : known?.key === key ? known.weight : NaN;
 
   const { bg, ink, muted, line, query: orange } = shareColours;
   const labelled = rows <= maxShareLabels && columns <= maxShareLabels && rows === queries.total && columns === keys.total;
@@ -98,7 +98,7 @@ export async function shareScene(app) {
   const at = shareMargin + shareMap + shareMargin, space = shareWidth - at - shareMargin;
   const pair = `${tokenText(queries.labels[query] ?? "")} \u2192 ${tokenText(keys.labels[key] ?? "")}`;
   const pairSize = Math.max(40, Math.min(64, space / (Math.max(1, [...pair].length) * letterWidth)));
-  const sentence = await headSentence(app, keys) || (key === best ? tr("“{labels}” looks mostly there", { labels: tokenText(queries.labels[query] ?? "") }) : "");
+  const sentence = does || (key === best ? tr("“{labels}” looks mostly there", { labels: tokenText(queries.labels[query] ?? "") }) : "");
   const where = [headText(kind, layer, head), side.model, "uwaga"].filter(Boolean).join(" \u00b7 ");
   items.push(
     { kind: "text", x: at, y: 190, text: fittingText(pair, pairSize, space), size: pairSize, anchor: "start", fill: ink },

@@ -4,7 +4,7 @@ import { makeShading } from "../colours.js";
 import { arrowKeysFree } from "../commands.js";
 import { segmentedControl, toggle } from "../controls.js";
 import { el, tokenElement } from "../dom.js";
-import { weightText } from "../format.js";
+import { percentText, weightText } from "../format.js";
 import { tr, trParts } from "../languages.js";
 import { sinksOf } from "../weights.js";
 import { lineAxisAt, LineColumns } from "./columns.js";
@@ -342,7 +342,7 @@ function drawLineTokens(view, { lines, only, heads }) {
   const weightLabels = (/** @type {LineAxis} */ axis) => {
     if (!only || only.axis === axis || heads.length !== 1) return () => "";
     const known = new Map(lines.map((line) => [axis === "query" ? line.query : line.key, line.weight]));
-    return (/** @type {number} */ item) => (known.has(item) ? weightText(known.get(item) ?? 0) : "");
+    return (/** @type {number} */ item) => (known.has(item) ? percentText(known.get(item) ?? 0) : "");
   };
   for (const column of [view.columns.query, view.columns.key]) {
     const [selected, weightLabel] = [column.axis === "query" ? query : key, weightLabels(column.axis)];
@@ -387,7 +387,7 @@ function lineRow({ head, query, key, weight }, queries, keys, colour) {
   mark.style.setProperty("--lines-head", colour);
   return el("tr", { "data-weight": weight }, el("td", {}, mark, String(head)),
     el("td", {}, lineEnd(query, queries)), el("td", {}, lineEnd(key, keys)),
-    el("td", { class: "uwaga-lines-weight", text: weightText(weight) }));
+    el("td", { class: "uwaga-lines-weight", text: percentText(weight), title: weightText(weight) }));
 }
 
 /** @param {number} item @param {Items} items @returns {(string | Node)[]} */

@@ -130,7 +130,7 @@ const fakeAnswers = {
   },
   labels: (shape, { layer }, complete) => ({ arrays: [], meta: { complete, sampled: null, labels: complete < 1 ? []
     : Array.from({ length: shape.heads }, (_, head) => ({ label: head === layer ? "previous" : "", share: head === layer ? 0.9 : null,
-      least: head === layer ? 0.5 : null, queries: 9, of: 10, sink: 0.25, by_position: 0.99, key: 1 })) } }),
+      least: head === layer ? 0.5 : null, queries: 9, of: 10, sink: 0.25, by_position: 0.99, key: 1, link: [3, 1, 0.25] })) } }),
   statistics(shape, { side, kind, layer }, complete) {
     const columns = Object.fromEntries(Object.keys(meanings).map((name, at) => [name, Array.from({ length: shape.heads }, (_, head) => {
       const value = fakeRandom(at, layer, head, kind.length, Number(side === "1")) * (name === "distance"

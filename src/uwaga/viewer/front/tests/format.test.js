@@ -27,7 +27,7 @@ test("control and bidirectional characters of a token are made visible", () => {
   assert.equal(tokenText("\ud800"), "<U+D800>");
 });
 
-test("percent in two digits", () => {
-  assert.deepEqual([0, 1, 0.594, 0.0996, 0.0344, 0.01, 0.0004, -0.25, NaN, null].map(percentText),
-    ["0%", "100%", "59%", "10%", "3.4%", "1%", "<0.1%", "\u221225%", "\u2013", "\u2013"]);
+test("percent to a tenth", () => {
+  assert.deepEqual([0, 1, 0.9977, 0.9998, 0.594, 0.0996, 0.0344, 0.01, 0.0004, -0.25, NaN, null].map(percentText),
+    ["0%", "100%", "99.8%", ">99.9%", "59.4%", "10%", "3.4%", "1%", "<0.1%", "\u221225%", "\u2013", "\u2013"]);
 });

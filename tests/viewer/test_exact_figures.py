@@ -1,0 +1,121 @@
+"""Every figure that names two words is the exact weight between them, whatever the length of the text and the model."""
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from uwaga.inspect.run_text import load
+from uwaga.viewer.service import ViewService
+from uwaga.viewer.text_runner import RunRequest, TextRunner
+
+PLAIN = {"merge": "tokens", "specials": "show"}
+# Characters that are a token or more each, so that the names say how long the texts are.
+SENTENCE = "The animal did not cross the street because it was too tired, and the keeper said that she would wait . "
+CASES = [
+    *(("minilm", SENTENCE[:size]) for size in (3, 10, 31, 60)),
+    *(("minilm", (SENTENCE * 30)[:size]) for size in (300, 1000, 1800)),
+    *(("copyist", (SENTENCE * 30)[:size]) for size in (6, 60, 300, 900, 2500)),
+    *(("bard", (SENTENCE * 30)[:size]) for size in (3, 65, 257, 1000)),
+    *(("speller", word) for word in ("cat", "attention", "onomatopoeia")),
+    pytest.param("copyist", SENTENCE * 500, marks=pytest.mark.stress),
+    pytest.param("bard", (SENTENCE * 200)[:20_000], marks=pytest.mark.stress),
+]
+
+
+@cache
+def runner_of(model: str) -> TextRunner:
+    return TextRunner(reader=load(model, "float32"))
+
+
+def complete(service: ViewService, **request: Any) -> Any:
+    while (reply := service.answer(request)).meta.get("complete", 1) < 1:
+        pass
+    return reply
+
+
+@pytest.mark.parametrize(("model", "text"), CASES)
+def test_links_are_exact(model: str, text: str) -> None:
+    runner = runner_of(model)
+    result = runner.run(RunRequest(text), max_tokens=None)
+    service = ViewService(result, runner=runner)
+    side = service.answer({"request": "about"}).meta["sides"][0]
+    seen = 0
+    for each in side["maps"]:
+        where = {"side": "0", "kind": each["kind"], "layer": each["layer"], **PLAIN}
+        axes = side["kinds"][each["kind"]]
+        queries, keys = (
+            complete(service, request="items", side="0", stack=axes[axis], first=0, count=200_000, **PLAIN).meta
+            for axis in ("queries", "keys")
+        )
+        reply = complete(service, request="labels", **where).meta
+        for head, label in enumerate(reply["labels"]):
+            for link in filter(None, (label["link"], (label["coreference"] or {}).get("link"))):
+                seen += 1
+                query, key, weight = link
+                at = {**where, "head": head}
+                row = service.answer({"request": "row", "query": query, **at}).arrays[0]
+                entry = service.answer({"request": "entry", "query": query, "key": key, **at}).meta["weight"]
+                # One float32 number, in the rail, in the headline, which reads the row, and in the map, which reads the entry.
+                assert np.float32(weight) == row[key] == np.float32(entry)
+                m = result.view_model.sides[0].maps[each["kind"], each["layer"]].select(head)
+                torch.testing.assert_close(torch.tensor(weight), m[query, key].detach(), rtol=1e-5, atol=1e-7)
+                for axis, item in ((queries, query), (keys, key)):
+                    assert item not in axis["specials"]
+                    assert any(letter.isalnum() for letter in axis["labels"][item])
+            if reply["sampled"] is None and label["link"] is not None:
+                assert label["link"][2] >= largest(service, where, head, queries, keys) * (1 - 1e-6)
+    assert seen or len(text) < 10
+
+
+def largest(service: ViewService, where: dict[str, Any], head: int, queries: Any, keys: Any) -> float:
+    """The largest weight between two words, read by another way: as a block."""
+    sizes = queries["total"], keys["total"]
+    block = service.answer(
+        {"request": "weights", **where, "head": head, "rows": [0, sizes[0]], "columns": [0, sizes[1]]}
+    ).arrays[0]
+
+    def words(axis: Any) -> list[int]:
+        return [
+            at
+            for at, label in enumerate(axis["labels"])
+            if at not in axis["specials"] and any(letter.isalnum() for letter in label)
+        ]
+
+    asked = [at for at in words(keys) if where["kind"] != "decoder" or at]
+    if where["kind"] != "cross":
+        np.fill_diagonal(block, 0.0)
+    return float(block[np.ix_(words(queries), asked)].max(initial=0.0))
+
+
+@pytest.mark.parametrize(
+    ("text", "pronoun"),
+    [
+        ("The animal didn't cross the street because it was too tired.", True),
+        ("The animal crossed the street.", False),
+        ("print(s); s.item(); edit", False),
+    ],
+)
+def test_only_a_text_with_a_pronoun_has_heads_that_follow_one(text: str, pronoun: bool) -> None:
+    runner = runner_of("minilm")
+    service = ViewService(runner.run(RunRequest(text)), runner=runner)
+    found = [
+        label["coreference"]
+        for layer in range(6)
+        for label in complete(service, request="labels", side="0", kind="encoder", layer=layer, **PLAIN).meta["labels"]
+    ]
+    assert any(found) == pronoun
+    if pronoun:
+        labels = service.answer(
+            {"request": "items", "side": "0", "stack": "encoder", "first": 0, "count": 99, **PLAIN}
+        ).meta["labels"]
+        assert [[labels[at] for at in each["link"][:2]] for each in found if each] == [["it", "animal"]]
+
+
+@pytest.mark.parametrize(("model", "kind"), [("minilm", "encoder"), ("copyist", "decoder"), ("speller", "cross")])
+def test_a_page_opens_on_what_is_written(model: str, kind: str) -> None:
+    runner = runner_of(model)
+    service = ViewService(runner.run(RunRequest("attention")), runner=runner)
+    assert service.answer({"request": "about"}).meta["start"] == {"side": "0", "kind": kind, "layer": 0, "head": 0}
