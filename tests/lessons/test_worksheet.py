@@ -22,7 +22,8 @@ def tables(html: str) -> tuple[dict[str, Cells], dict[str, Cells]]:
     return tuple(
         {
             table.attrib["data-matrix"]: [
-                [cell.text or "" for cell in row.iter("td")] for row in table.findall("tbody/tr")
+                [(cell.text or "").replace("\N{MINUS SIGN}", "-") for cell in row.iter("td")]
+                for row in table.findall("tbody/tr")
             ]
             for table in part.iter("table")
         }

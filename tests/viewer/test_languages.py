@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import uwaga
 from uwaga._base import languages
-from uwaga._base.languages import LANGUAGES, _Table, tr_n, using
+from uwaga._base.languages import LANGUAGES, _Table, decimal, integer, percent, significant, tr, tr_n, using
 from uwaga.cli import app
 from uwaga.viewer.lesson import work_through
 from uwaga.viewer.messages import RequestError
@@ -101,6 +101,48 @@ def test_no_message_is_left_in_english(language: str) -> None:
     assert not left
 
 
+def glossary(language: str) -> list[tuple[str, str, str]]:
+    """Of each concept: the pattern of its English words, that of the language's, and what others call it."""
+    rows = (ROOT / "docs" / language / "glossary.md").read_text(encoding="utf-8").splitlines()[2:]
+    cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows if row.startswith("|")]
+    result = []
+    for english_words, _, forms, others in cells[2:]:
+        named = "|".join(re.escape(word.strip()) for word in english_words.split(","))
+        found = "|".join(
+            r"\w*".join(map(re.escape, re.split(r"(?<=\w)-(?=\s|$)", form.strip()))) for form in forms.split(",")
+        )
+        result.append((rf"\b(?:{named})\b", found, others))
+    return result
+
+
+# English words of the glossary that mean something else: keys of a keyboard, code.
+_ELSEWHERE = r"arrow keys|Single keys|What one sees, and the keys|In place of|\{\w+\}|uwaga\.[\w.]+|\w+\([^)]*\)"
+
+
+@pytest.mark.parametrize("language", OTHERS)
+def test_a_concept_has_one_word(language: str) -> None:
+    wrong = []
+    for concept, word, _ in glossary(language):
+        used = 0
+        for message in table_of(language):
+            if not message.id or not re.search(concept, re.sub(_ELSEWHERE, "", english(message)), re.IGNORECASE):
+                continue
+            used += 1
+            for form in message.string if message.pluralizable else [message.string]:
+                if not re.search(word, re.sub(r"\{\w+\}", "", form), re.IGNORECASE):
+                    wrong.append((concept, english(message), form))
+    assert not wrong
+
+
+@pytest.mark.parametrize("language", OTHERS)
+def test_what_others_call_a_concept_stands_beside_our_word(language: str) -> None:
+    """Once at least, so that a reader of another explanation finds it."""
+    forms = [form for message in table_of(language) if message.id
+             for form in (message.string if message.pluralizable else [message.string])]  # fmt: skip
+    for _, word, others in glossary(language):
+        assert not others or any(others in form.lower() and re.search(word, form, re.IGNORECASE) for form in forms)
+
+
 def test_plural_forms_are_those_of_the_language() -> None:
     one, other = "{count} token", "{count} tokens"
     with using("pl"):
@@ -111,6 +153,48 @@ def test_plural_forms_are_those_of_the_language() -> None:
     assert tr_n(one, other, 1) == "1 token"
     with pytest.raises(ValueError, match=r"^language must be one of en, pl, pt, ja, zh, not 'de'$"), using("de"):
         pass
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_numbers_are_written_as_the_language_writes_them(language: str) -> None:
+    """As Babel does, which has the symbols of CLDR; a test of the page compares them with the browser's own."""
+    from babel import Locale
+    from babel.numbers import format_decimal, format_percent
+
+    with using(language):
+        for number in (0.0, 0.375, 2.0, 999.5, 12345.678, 1234567.0):
+            assert decimal(number, 2) == format_decimal(number, format="#,##0.00", locale=language)
+        four = {"en": "1,024", "pl": "1024", "pt": "1.024", "ja": "1,024", "zh": "1,024"}[language]
+        assert integer(1024) == four
+        assert four in tr("{count} MB", count=1024)
+        comma = Locale(language).number_symbols["latn"]["decimal"]
+        assert significant(1.234e-9, 3) == f"1{comma}23\N{MULTIPLICATION SIGN}10⁻⁹"
+        assert percent(0.5) == format_percent(0.5, locale=language)
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_every_number_of_the_lesson_is_written_as_the_language_writes_it(language: str) -> None:
+    """A decimal point where the language has a comma is left over from a format of Python."""
+    foreign = r"(?<![\d.,])\d+\.\d+(?!\d*[.,]\d)" if language == "pl" else r"(?<![\d.,])\d+\.(?!\d{3}(?!\d))\d+"
+    reply = answer({"request": "lesson", "language": language})
+    texts = [*strings(reply.meta["steps"]), *strings(list(reply.meta["matrices"].values()))]
+    found = [text for text in texts if re.search(foreign, re.sub(r"scale=1\.0|q\.\w+|10000\^", "", text))]
+    if language in ("pl", "pt"):
+        assert not found
+        assert sum(bool(re.search(r"\d,\d", text)) for text in texts) > 20
+    else:
+        assert len(found) > 20
+
+
+@pytest.mark.parametrize("language", OTHERS)
+def test_zero_takes_the_form_that_the_browser_gives_it(language: str) -> None:
+    """By CLDR: in Portuguese 0 is singular."""
+    from babel import Locale
+
+    rule = Locale(language).plural_form
+    names = [name for name in ("one", "few", "many", "other") if name in {rule(n) for n in range(1000)}]
+    forms = languages._table(language).form_of
+    assert [forms(n) for n in range(201)] == [min(names.index(rule(n)), PLURALS[language] - 1) for n in range(201)]
 
 
 @pytest.mark.parametrize("language", OTHERS)
@@ -197,6 +281,43 @@ def test_every_text_of_the_lesson_comes_from_a_table(settings: dict[str, object]
     assert sum("⟦" in text for text in results) > 400
     bare = [text for text in results if "⟦" not in text and re.search(r"[a-z]{3,} [a-z]{2,}", text)]
     assert not bare
+
+
+# What no language translates: names of functions and of code, of models, and letters of sizes.
+_NO_WORDS = {
+    *("softmax", "exp", "log", "cos", "sin", "max", "sqrt", "Var", "ReLU", "GELU", "LayerNorm", "norm", "uwaga", "torch", "attention"),
+    *("layer", "shuffle", "unshuffle", "PE", "BERT", "GPT", "T5", "Transformer", "MB"),
+}  # fmt: skip
+
+
+def test_no_english_is_left_in_the_lesson(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With tables whose messages have other letters, every Latin word that is left did not come from a table: values inside
+    messages, formulas and heads of columns too."""
+    whole = languages._tables()
+    forms = {
+        message: ["".join(part if part.startswith("{") else re.sub("[A-Za-z]", "\N{CYRILLIC SMALL LETTER ZHE}", part)
+                          for part in re.split(r"(\{\w+\})", message))]
+        for message in whole["messages"]
+    }  # fmt: skip
+    table = _Table(forms, frozenset(forms), lambda count: 0)
+    monkeypatch.setattr(languages, "_table", lambda language: table)
+    own = {"sentences": [["\u0436", "\u0436\u0436"]], "written": ["\u0436"]}
+    for settings in ({}, {"heads": 1, "scaled": False, "norm": "pre"}):
+        reply = answer(
+            {
+                "request": "lesson",
+                "language": "pl",
+                "tokens": ["\u0436", "\u0436\u0436", "\u0436."],
+                "settings": own | settings,
+            }
+        )
+        texts = [*strings(reply.meta["steps"]), *strings(list(reply.meta["matrices"].values()))]
+        words = {
+            word: text
+            for text in texts
+            for word in re.findall(r"[A-Za-z]{2,}", re.sub(r"uwaga\.[\w.]+|<start>|\bd[A-Z]", "", text))
+        }
+        assert {word: text for word, text in words.items() if word not in _NO_WORDS} == {}
 
 
 def test_an_unknown_language_is_refused_by_name() -> None:

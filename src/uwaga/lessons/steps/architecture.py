@@ -6,7 +6,7 @@ Letters: N tokens, M width, D width of queries and keys, E of values.
 import torch
 from torch import Tensor
 
-from uwaga._base.languages import tr
+from uwaga._base.languages import significant, tr
 from uwaga.lessons import provenance
 from uwaga.lessons.compute import OneHead
 from uwaga.lessons.document import Drawing, Finding, Matrix, Part, Section, Step
@@ -216,7 +216,7 @@ def length_step(example: Example, head: OneHead, projected: Projected, scored: S
         title=tr("Any length"),
         text=(
             tr(
-                "No learned matrix knows the number of tokens: W_Q, W_K, W_V and W_O have the sizes of vectors. The same weights"
+                "No learned matrix knows the number of tokens: W_Q, W_K, W_V and W_O have the sizes of vectors. The same parameters"
                 " compute a sentence of five words and a book."
             ),
             tr(
@@ -268,18 +268,18 @@ def _twice(example: Example, head: OneHead, scored: Scored, projected: Projected
     apart = float((result - head.output_NE).abs().max())
     text = (
         tr(
-            "Twice as many keys, the same weights W: each token shares its attention among {many} keys instead of {n}, and since both"
+            "Twice as many keys, the same parameters W: each token shares its attention among {many} keys instead of {n}, and since both"
             " copies say the same, its output is that of the step “Sum”, to the last bit.",
             many=2 * n,
             n=n,
         )
         if apart == 0
         else tr(
-            "Twice as many keys, the same weights W: each token shares its attention among {many} keys instead of {n}, and since both"
+            "Twice as many keys, the same parameters W: each token shares its attention among {many} keys instead of {n}, and since both"
             " copies say the same, its output is that of the step “Sum”, up to rounding: {apart}.",
             many=2 * n,
             n=n,
-            apart=f"{apart:.1g}",
+            apart=significant(apart, 1),
         )
     )
     finding = Finding(text=text, cells=[(output.id, i, c) for i in range(n) for c in range(len(output.columns))])
@@ -297,8 +297,15 @@ def _growing(n: int, d: int, e: int, example: Example) -> Section:
         id="by_length",
         title=tr("By the number of tokens"),
         formula=tr("n² scores, n² ({d} + {e}) multiplications", d=d, e=e),
-        rows=[tr("{length} tokens", length=f"{length:,}") if length > 1 else tr("1 token") for length in lengths],
-        columns=(tr("tokens"), tr("learned"), tr("scores"), tr("multiplications"), tr("waits"), tr("waits, recurrent")),
+        rows=[tr("{length} tokens", length=length) if length > 1 else tr("1 token") for length in lengths],
+        columns=(
+            tr("tokens"),
+            tr("parameters"),
+            tr("scores"),
+            tr("multiplications"),
+            tr("waits"),
+            tr("waits, recurrent"),
+        ),
         numbers=torch.tensor(rows, dtype=torch.float64).float(),
         source=provenance.by_column(
             (
@@ -321,13 +328,13 @@ def _growing(n: int, d: int, e: int, example: Example) -> Section:
         digits=0,
     )
     text = tr(
-        "From {compared} to {compared2} tokens the learned numbers stay {weights}, and the scores grow from {compared3}"
+        "From {compared} to {compared2} tokens there are {weights} parameters, and the scores grow from {compared3}"
         " to {compared4}. A recurrent network needs only n steps of work, but one after another.",
         compared=_COMPARED[0],
-        compared2=f"{_COMPARED[-1]:,}",
+        compared2=_COMPARED[-1],
         weights=weights,
-        compared3=f"{_COMPARED[0] ** 2:,}",
-        compared4=f"{_COMPARED[-1] ** 2:,}",
+        compared3=_COMPARED[0] ** 2,
+        compared4=_COMPARED[-1] ** 2,
     )
     last = len(lengths) - 1
     return Section(

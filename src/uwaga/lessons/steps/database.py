@@ -141,7 +141,7 @@ def _output(
     return Matrix(
         id=id,
         title=title,
-        formula="Σⱼ a(i, j) valueⱼ",
+        formula="Σⱼ a(i, j) vⱼ",
         rows=example.tokens,
         columns=numbered("k", width) if values == "k" else _payload_names(width),
         numbers=result,

@@ -198,7 +198,7 @@ def _findings(example: Example, heads: list[list[Matrix]]) -> list[Finding]:
 
 def _columns(trace: LayerTrace, h: int) -> str:
     width = trace.query_HND.shape[-1]
-    return f"{h * width + 1} to {(h + 1) * width}" if width > 1 else str(h + 1)
+    return f"{h * width + 1}\N{EN DASH}{(h + 1) * width}" if width > 1 else str(h + 1)
 
 
 class Weights(NamedTuple):
@@ -418,10 +418,10 @@ def _wide(example: Example, x: Matrix) -> tuple[Section, ...]:
         m=m,
     )
     finding = Finding(
-        text=tr("With one head both forms are the same layer, of {cut_numbers} weights.", cut_numbers=cut_numbers)
+        text=tr("With one head both forms are the same layer, of {cut_numbers} parameters.", cut_numbers=cut_numbers)
         if count == 1
         else tr(
-            "Cut into heads, the layer has {cut_numbers} weights, whatever the number of heads; with wide heads it has"
+            "Cut into heads, the layer has {cut_numbers} parameters, whatever the number of heads; with wide heads it has"
             " {count} times as many: {count2}.",
             cut_numbers=cut_numbers,
             count=count,

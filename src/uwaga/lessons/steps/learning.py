@@ -387,7 +387,7 @@ def _backwards(example: Example, task: Task, now: State, made: _Forward) -> Sect
         matrix("dz", "dZ", tr("errors · 1/{n}", n=n), words, dz_NC, provenance.scaled(of("errors", "i", "j"), 1 / n, f"1/{n}")),
         matrix("dv", "dV", "Aᵀ dZ", words, dv_NC, provenance.dot(of("weights", "m", "i"), of("dz", "m", "j"), n)),
         matrix("da", "dA", "dZ Vᵀ", tokens, da_NN, provenance.dot(of("dz", "i", "m"), of("v", "j", "m"), len(words))),
-        matrix("da_mean", tr("Mean of dA"), "Σⱼ a(i, j) dA(i, j)", ("mean",), mean_N1, provenance.dot(of("weights", "i", "m"), of("da", "i", "m"), n)),
+        matrix("da_mean", tr("Mean of dA"), "Σⱼ a(i, j) dA(i, j)", (tr("mean"),), mean_N1, provenance.dot(of("weights", "i", "m"), of("da", "i", "m"), n)),
         matrix("da_apart", tr("dA - its mean"), tr("dA(i, j) - mean(i)"), tokens, da_NN - mean_N1, provenance.minus(of("da", "i", "j"), of("da_mean", "i", 0))),
         matrix("ds", tr("dS, through softmax"), tr("a(i, j) (dA(i, j) - mean(i))"), tokens, ds_NN, provenance.product(of("weights", "i", "j"), of("da_apart", "i", "j"))),
         matrix("ds_raw", tr("dS, before scaling"), f"· 1/√{_WIDTH}", tokens, ds_NN * factor, provenance.scaled(of("ds", "i", "j"), factor, f"1/√{_WIDTH}")),

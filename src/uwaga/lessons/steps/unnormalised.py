@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from uwaga._base.languages import tr, tr_n
+from uwaga._base.languages import significant, tr, tr_n
 from uwaga.lessons import provenance
 from uwaga.lessons.compute import OneHead, matmul, scores, unnormalised
 from uwaga.lessons.document import Finding, Matrix, Section, Step, shown
@@ -83,7 +83,7 @@ def work_out(example: Example, x: Matrix) -> Crude:
         scores=Matrix(
             id="crude_scores",
             title=tr("Scores X Xᵀ"),
-            formula="score(i, j) = xᵢ · xⱼ",
+            formula="s(i, j) = xᵢ · xⱼ",
             rows=tokens,
             columns=tokens,
             numbers=scores_NN,
@@ -92,7 +92,7 @@ def work_out(example: Example, x: Matrix) -> Crude:
         sums=Matrix(
             id="crude_sums",
             title=tr("Sum of each row"),
-            formula="Σⱼ score(i, j)",
+            formula="Σⱼ s(i, j)",
             rows=tokens,
             columns=(tr("sum"),),
             numbers=scores_NN.sum(-1, keepdim=True),
@@ -110,7 +110,7 @@ def work_out(example: Example, x: Matrix) -> Crude:
         mixed=Matrix(
             id="crude",
             title="X Xᵀ X",
-            formula="Σⱼ score(i, j) xⱼ",
+            formula="Σⱼ s(i, j) xⱼ",
             rows=tokens,
             columns=widths,
             numbers=unnormalised(x_NM, x_NM, x_NM),
@@ -271,7 +271,7 @@ def _same_in_both_orders(one: Matrix, other: Matrix) -> Finding:
     text = (
         tr("Both orders give the same output, to the last bit.")
         if furthest == 0
-        else tr("Both orders give the same output; the largest difference is {apart}.", apart=f"{furthest:.1g}")
+        else tr("Both orders give the same output; the largest difference is {apart}.", apart=significant(furthest, 1))
     )
     return Finding(text=text, cells=[(one.id, 0, 0), (other.id, 0, 0)])
 
@@ -287,7 +287,7 @@ def _covariance(example: Example, x: Matrix) -> Section:
         Matrix(
             id="feature_means",
             title=tr("Mean of each feature"),
-            formula="Σᵢ x(i, a) / n",
+            formula="μ(a) = Σᵢ x(i, a) / n",
             rows=(tr("mean"),),
             columns=widths,
             numbers=mean_1M,
@@ -296,7 +296,7 @@ def _covariance(example: Example, x: Matrix) -> Section:
         Matrix(
             id="centred",
             title=tr("X, centred"),
-            formula="x(i, a) - mean(a)",
+            formula="x(i, a) - μ(a)",
             rows=example.tokens,
             columns=widths,
             numbers=centred_NM,
@@ -305,7 +305,7 @@ def _covariance(example: Example, x: Matrix) -> Section:
         Matrix(
             id="centred_products",
             title=tr("Products of the centred features"),
-            formula="Σᵢ centred(i, a) centred(i, b)",
+            formula="Σᵢ (x(i, a) - μ(a)) (x(i, b) - μ(b))",
             rows=widths,
             columns=widths,
             numbers=products_MM,
@@ -314,7 +314,7 @@ def _covariance(example: Example, x: Matrix) -> Section:
         Matrix(
             id="covariance",
             title=tr("Covariance"),
-            formula="products / n",
+            formula="Σᵢ (x(i, a) - μ(a)) (x(i, b) - μ(b)) / n",
             rows=widths,
             columns=widths,
             numbers=products_MM / n,
@@ -504,11 +504,11 @@ def _multiplications(n: int, d: int, e: int) -> Section:
     )
     _, by_tokens, by_features = counts[0]
     numbers = {
-        "first": f"{by_tokens:,}",
-        "second": f"{by_features:,}",
-        "many": f"{_LENGTHS[-1]:,}",
-        "many_first": f"{counts[-1][1]:,}",
-        "many_second": f"{counts[-1][2]:,}",
+        "first": by_tokens,
+        "second": by_features,
+        "many": _LENGTHS[-1],
+        "many_first": counts[-1][1],
+        "many_second": counts[-1][2],
     }
     if by_tokens < by_features:
         text = tr_n(
