@@ -224,7 +224,7 @@ def test_explore_is_driven_by_the_rail_the_text_and_the_keys(serve: Any, make_ma
     grid = page.get_by_role("grid", name="Attention map")
     assert (grid.get_attribute("aria-rowcount"), grid.get_attribute("aria-colcount")) == ("9", "9")
     said = page.locator(f"#{grid.get_attribute('aria-activedescendant')}").text_content()
-    assert re.fullmatch(r"\S+ to \S+, (<0\.1|[\d.]+) %, \d+(st|nd|rd|th) of 9", said), said
+    assert re.fullmatch(r"\S+ to \S+, (<0\.1|[\d.]+)%, \d+(st|nd|rd|th) of 9", said), said
 
 
 def test_a_phone_has_a_tab_bar_and_a_bottom_sheet(serve: Any, make_maps: Any, open_page: Any) -> None:
