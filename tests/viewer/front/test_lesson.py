@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 import numpy as np
 import pytest
+from written import number_of
 
 import uwaga
 from uwaga.viewer.lesson import Lesson, work_through
@@ -51,7 +52,7 @@ def table(page: Page, matrix: str) -> np.ndarray:
     """The numbers of a matrix as the page shows them."""
     rows = page.locator(f"[data-matrix={matrix}]").first.locator("tbody tr")
     texts = [rows.nth(row).locator("td").all_text_contents() for row in range(rows.count())]
-    return np.array([[float(text.replace("\u2212", "-").replace("\u2013", "nan")) for text in row] for row in texts])
+    return np.array([[number_of(text) for text in row] for row in texts])
 
 
 def settle(page: Page) -> None:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from PIL import Image
 from waiting import HANG
+from written import number_of
 
 import uwaga
 from uwaga.viewer.api import View
@@ -130,7 +131,7 @@ def test_the_map_is_there_as_a_table(serve: Any, open_map: Any, make_maps: Any) 
     page.get_by_role("button", name="As table").click()
     region = page.get_by_role("region", name="The weights in view as a table")
     until(page, lambda: region.locator("td[title]").count() == len(WORDS) ** 2)
-    shown = [float(cell.get_attribute("title")) for cell in region.locator("td[title]").all()]
+    shown = [number_of(cell.get_attribute("title")) for cell in region.locator("td[title]").all()]
     np.testing.assert_allclose(shown, maps["encoder", 1][0, 2].to_dense().flatten(), rtol=1e-5)
     assert region.locator("th[scope=row]").count() == region.locator("th[scope=col]").count() == len(WORDS)
     page.get_by_role("button", name="As table").click()

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from waiting import HANG
+from written import number_of
 
 pytestmark = pytest.mark.slow
 
@@ -79,7 +80,7 @@ def test_the_table_sorts_and_opens_a_head(page: Page) -> None:
     page.keyboard.press("Enter")
     assert heading.get_attribute("aria-sort") == "descending"
     at = page.locator("table.uwaga-heads thead th").all_inner_texts().index(heading.inner_text())
-    values = [float(row.locator("td, th").nth(at).inner_text()) for row in page.locator("tr[data-at]").all()]
+    values = [number_of(row.locator("td, th").nth(at).inner_text()) for row in page.locator("tr[data-at]").all()]
     assert len(values) == 12
     assert values == sorted(values, reverse=True)
     page.keyboard.press("Enter")
