@@ -241,7 +241,7 @@ def test_a_text_of_a_hundred_thousand_tokens_scrolls_and_is_searched(serve: Serv
     assert peaks.count() == 5
     peaks.first.click()
     highest = passages[0][0]
-    assert f"at {highest}:" in peaks.first.get_attribute("aria-label")
+    assert f"at {highest:,}:" in peaks.first.get_attribute("aria-label")
     page.wait_for_selector(f"#uwaga-text-both-{highest}")
     page.keyboard.press("/")
     page.keyboard.type("needle")
