@@ -162,9 +162,10 @@ struct RowsGradient {
   const float* b;  // keys, packed values of pairs
   float* out;
   int64_t out_row;
-  int first, last;       // keys outside have weights of zero
-  int rows, width;       // columns of `out` are rounded up to whole vectors
-  const uint64_t* seen;  // or null. Where a row's bit is not set, its entry of b counts as zero: it may be NaN or infinite
+  int first, last;  // keys outside have weights of zero
+  int rows, width;  // columns of `out` are rounded up to whole vectors
+  const uint64_t*
+      seen;  // or null. Where a row's bit is not set, its entry of b counts as zero: it may be NaN or infinite
 };
 
 // Of the rows of one row block, 32 at a time: out[width][64] += sum over the rows of a[row][w] weights[row][n], the transposed
