@@ -107,7 +107,7 @@ class Backward {
     if (args_.grad_sinks.data) pass.add_grad_sinks(shared_sums(unit).sinks);
     if (!args_.grad_query.data) return;
     parallel_for(threads_, pass.row_blocks(), [&](int64_t n, int) {
-      pass.write_grad_query(total, n * kBlockRows, std::min(pass.rows(), (n + 1) * kBlockRows));
+      pass.write_grad_query(total, n * pass.block_rows(), std::min(pass.rows(), (n + 1) * pass.block_rows()));
     });
   }
 

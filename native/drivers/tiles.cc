@@ -44,10 +44,12 @@ Scoring float_scoring_of(const uwaga_problem& p, const Kernels& kernels) {
           kernels.pack_tile,
           kernels.pack_columns,
           kernels.pack_tile,
+          kernels.pack_columns,
           kernels.forward_tile,
           kernels.forward_tile_in_place,
           kernels.weights_tile,
-          kernels.backward_tile};
+          kernels.backward_tile,
+          nullptr};
 }
 
 Scoring scoring_of(const uwaga_problem& p, const Kernels& kernels, const PairKernels* pairs) {
@@ -63,10 +65,23 @@ Scoring scoring_of(const uwaga_problem& p, const Kernels& kernels, const PairKer
           pairs->pack_queries,
           pairs->pack_keys,
           pairs->pack_gradients,
+          kernels.pack_columns,
           pairs->forward_tile,
           pairs->forward_tile_in_place,
           pairs->weights_tile,
-          pairs->backward_tile};
+          pairs->backward_tile,
+          nullptr};
+}
+
+Scoring backward_scoring_of(const uwaga_problem& p, int grad_dtype, const Kernels& kernels) {
+  Scoring scoring = scoring_of(p, kernels);
+  if (!scoring.pairs || p.value.dtype != UWAGA_BFLOAT16 || grad_dtype != UWAGA_BFLOAT16) return scoring;
+  scoring.gradients = kernels.pairs->gradients;
+  if (!scoring.gradients) return scoring;
+  scoring.pack_gradients = kernels.pairs->pack_queries;
+  scoring.pack_values = kernels.pairs->pack_keys;
+  scoring.backward_tile = scoring.gradients->backward_tile;
+  return scoring;
 }
 
 TileRows::TileRows(const uwaga_problem& p, const Sequence& s, int64_t key_head, int64_t first, int64_t last, int most) {

@@ -22,10 +22,12 @@ struct Scoring {
   decltype(Kernels::pack_tile) pack_queries;
   decltype(Kernels::pack_columns) pack_keys;
   decltype(Kernels::pack_tile) pack_gradients;  // of the outputs
+  decltype(Kernels::pack_columns) pack_values;  // of the backward pass
   decltype(Kernels::forward_tile) forward_tile;
   decltype(Kernels::forward_tile_in_place) forward_tile_in_place;
   decltype(Kernels::weights_tile) weights_tile;
   decltype(Kernels::backward_tile) backward_tile;
+  const PairGradientKernels* gradients;  // or null: the gradients are sums of float32 products
 };
 
 ScoreRule rule_of(const uwaga_problem& p);
@@ -35,6 +37,9 @@ inline Scoring scoring_of(const uwaga_problem& p, const Kernels& kernels) {
   return scoring_of(p, kernels, kernels.pairs);
 }
 Scoring float_scoring_of(const uwaga_problem& p, const Kernels& kernels);  // in float32 whatever the level has
+// Of the backward pass: all its products are of pairs where the level has them and the output gradients, of type `grad_dtype`, and
+// the values are bfloat16 too.
+Scoring backward_scoring_of(const uwaga_problem& p, int grad_dtype, const Kernels& kernels);
 
 // Grouped rows [first, last) of one sequence and key head (see GroupedRow).
 struct RowBlock {

@@ -78,26 +78,36 @@ inline __attribute__((always_inline)) void add_column(const float* b) {
   add_tile_products<V, 4, 5 + V % 2>();
 }
 
+// Registers 0 to 3, those whose bit is set in `columns`, += register 4, which is loaded from a[16][16], times words b[16][64].
+inline __attribute__((always_inline)) void add_columns(const void* a, int64_t a_row, const float* b, int columns) {
+  load_tile<4>(a, a_row);
+  if (columns & 1) add_column<0>(b);
+  if (columns & 2) add_column<1>(b);
+  if (columns & 4) add_column<2>(b);
+  if (columns & 8) add_column<3>(b);
+}
+
+inline __attribute__((always_inline)) void store_columns(float* out, int64_t row_bytes, int columns) {
+  if (columns & 1) store_tile<0>(out, row_bytes);
+  if (columns & 2) store_tile<1>(out + kLanes, row_bytes);
+  if (columns & 4) store_tile<2>(out + 2 * kLanes, row_bytes);
+  if (columns & 8) store_tile<3>(out + 3 * kLanes, row_bytes);
+}
+
+// The bits of the vectors that hold the first `count` columns of 64.
+inline int column_bits(int count) { return (1 << (count + kLanes - 1) / kLanes) - 1; }
+
 // out[16][columns] of a[16][words], whose rows are `a_row` bytes apart, and packed words b[words][64]; `columns` is rounded up to
 // whole tiles.
 inline void product_of_tiles(const void* a, int64_t a_row, const float* b, int64_t words, int columns, float* out) {
-  const int vectors = (columns + kLanes - 1) / kLanes;
+  const int bits = column_bits(columns);
   clear_tile<0>();
-  if (vectors > 1) clear_tile<1>();
-  if (vectors > 2) clear_tile<2>();
-  if (vectors > 3) clear_tile<3>();
-  for (int64_t w = 0; w < words; w += kTileWords) {
-    const float* at = b + w * kStrip;
-    load_tile<4>(static_cast<const char*>(a) + 4 * w, a_row);
-    add_column<0>(at);
-    if (vectors > 1) add_column<1>(at);
-    if (vectors > 2) add_column<2>(at);
-    if (vectors > 3) add_column<3>(at);
-  }
-  store_tile<0>(out, kStripBytes);
-  if (vectors > 1) store_tile<1>(out + kLanes, kStripBytes);
-  if (vectors > 2) store_tile<2>(out + 2 * kLanes, kStripBytes);
-  if (vectors > 3) store_tile<3>(out + 3 * kLanes, kStripBytes);
+  if (bits & 2) clear_tile<1>();
+  if (bits & 4) clear_tile<2>();
+  if (bits & 8) clear_tile<3>();
+  for (int64_t w = 0; w < words; w += kTileWords)
+    add_columns(static_cast<const char*>(a) + 4 * w, a_row, b + w * kStrip, bits);
+  store_columns(out, kStripBytes, bits);
 }
 
 struct TileProduct {};
@@ -183,7 +193,7 @@ inline void weights_wide_tile(const WeightsTile& tile, const Block& block, const
 }
 
 inline void backward_wide_tile(const BackwardTile& tile, const Block& block, const ScoreRule& rule) {
-  gradients_of_tile<TileProduct>(tile, block, rule, tile_words(tile.query_width));
+  gradients_of_tile<TileProduct, FloatProduct>(tile, block, rule, tile_words(tile.query_width), tile.value_width);
 }
 
 // Depth is a multiple of kTileWords here, and sixteen rows of a can be read.

@@ -91,14 +91,17 @@ inline void clear_columns(float* tile, int rows, int first, int last) {
   }
 }
 
-// `block.keys` and `block.values` are both packed as columns here; the products of queries and keys are `depth` steps
-// deep.
-template <class Step>
-inline void gradients_of_tile(const BackwardTile& tile, const Block& block, const ScoreRule& rule, int depth) {
+// `block.keys` and `block.values` are both packed as columns here; the products of queries and keys are `depth` steps of Step
+// deep, those of output gradients and values `value_depth` steps of ValueStep.
+template <class Step, class ValueStep>
+inline void gradients_of_tile(const BackwardTile& tile, const Block& block, const ScoreRule& rule, int depth,
+                              int value_depth) {
   const int first = first_column(tile.mask), last = last_column(tile.mask);
   scores_of_tile<Step>(tile.query, block.keys, tile.rows, depth, tile.mask.last, rule, tile.weights);
-  scores_of_tile<FloatProduct>(tile.grad_output, block.values, tile.rows, tile.value_width, tile.mask.last, rule,
-                               tile.grad_scores);
+  ScoreRule unscaled = rule;
+  unscaled.scale = 1.0f;
+  scores_of_tile<ValueStep>(tile.grad_output, block.values, tile.rows, value_depth, tile.mask.last, unscaled,
+                            tile.grad_scores);
   const bool plain = rule.plain() && rule.keep == 1.0f && !tile.grad_bias;
   for (int r = 0; r < tile.rows; ++r) {
     if (plain) {
@@ -113,7 +116,7 @@ inline void gradients_of_tile(const BackwardTile& tile, const Block& block, cons
 }
 
 inline void backward_tile(const BackwardTile& tile, const Block& block, const ScoreRule& rule) {
-  gradients_of_tile<FloatProduct>(tile, block, rule, tile.query_width);
+  gradients_of_tile<FloatProduct, FloatProduct>(tile, block, rule, tile.query_width, tile.value_width);
 }
 
 template <int A_ROW, int A_DEPTH>

@@ -117,7 +117,7 @@ struct RowResult {
 };
 
 // One tile of the backward pass: P from lse, then dS. Both are left in [row][64] scratch for the products. Output
-// gradients and values are float32, whatever the scores are made of.
+// gradients and values are float32, whatever the scores are made of, except in PairGradientKernels.
 struct BackwardTile {
   const float* query;        // packed rows of a tile
   const float* grad_output;  // packed rows of a tile
@@ -125,8 +125,8 @@ struct BackwardTile {
   const float* lse;          // [rows]
   const float* delta;        // [rows] sum_e dO_e O_e - dlse
   const uint32_t* row_keys;
-  float* weights;      // [rows][64] out: the weights, after dropout
-  float* grad_scores;  // [rows][64] out: d loss / d (q.k)
+  float* weights;      // [rows][64] out: the weights, after dropout; room for all rows that a tile may have
+  float* grad_scores;  // [rows][64] out: d loss / d (q.k); likewise
   float* grad_bias;    // [rows][64] out: d loss / d bias, or null
   int rows, query_width, value_width;
   TileMask mask;
@@ -144,6 +144,43 @@ struct Product {
   int64_t out_row;
   int rows, first, last, b_depth, width;
   const DepthRange* by_tile;  // [first, last) for each six rows of `out`, outside which their `a` is zero; or null
+};
+
+// Weights of a tile (P or dS) as words of two bfloat16, split: x = high + low to 2^-17 of x, where high is x rounded and low what is
+// left over, rounded; low is zero where high is not finite.
+struct SplitTile {
+  const float* weights;  // [rows][64]
+  int rows;              // of the tile's sixteen; the others become zeros
+  float* by_row;         // [2][16][32] out, high and low: words of two keys of a row; or null
+  float* by_column;      // [8][64] out, high: words of two rows of a key; or null
+  int64_t low;           // floats from `by_column` to the same of the low parts
+};
+
+// out[16][width] += a b, for the sixteen rows of a tile and a block of keys.
+struct RowsGradient {
+  const float* a;  // SplitTile::by_row
+  const float* b;  // keys, packed values of pairs
+  float* out;
+  int64_t out_row;
+  int first, last;  // keys outside have weights of zero
+  int rows, width;  // columns of `out` are rounded up to whole vectors
+  const uint64_t*
+      seen;  // or null. Where a row's bit is not set, its entry of b counts as zero: it may be NaN or infinite
+};
+
+// Of the rows of one row block, 32 at a time: out[width][64] += sum over the rows of a[row][w] weights[row][n], the transposed
+// gradient of a block of keys.
+struct ColumnsGradient {
+  static constexpr int kRows = 32;  // one tile of words
+  const float* a;                   // PairGradientKernels::pack_transposed, for each 32 rows
+  int64_t a_next;                   // from 32 rows to the next
+  const float *high, *low;          // [16][64] for each 32 rows: SplitTile::by_column of two tiles
+  float* out;
+  const DepthRange* keys;  // of each 32 rows: outside it their weights are zero
+  int groups;              // of 32 rows
+  int width;               // rows of `out` are rounded up to whole vectors
+  int count;               // keys
+  const uint64_t* seen;    // of each row, or null, as above: their entries of a
 };
 
 // The rows of one tile of a product of matrices over part of its depth: to = from + a b, `strip` columns wide. Depth counts words: floats, or
@@ -233,6 +270,19 @@ struct RowsTimesState {
   int count, depth, width;
 };
 
+// The backward pass where queries, keys, values and output gradients are all bfloat16: its five products on pairs.
+struct PairGradientKernels {
+  // As PairKernels::backward_tile, of output gradients packed as queries and values packed as keys.
+  void (*backward_tile)(const BackwardTile&, const Block&, const ScoreRule&);
+  // Up to 32 rows by pointer: packed[w * 16 + r / 2], words of two rows; zeros where there are fewer, w up to whole vectors.
+  void (*pack_transposed)(float* out, const void* const* rows, int count, int width, int64_t column);
+  void (*split_weights)(const SplitTile&);
+  void (*add_rows_gradient)(const RowsGradient&);
+  void (*add_columns_gradient)(const ColumnsGradient&);
+  // out[n * padded width + w] = sums[w * 64 + n]
+  void (*transpose_gradient)(float* out, const float* sums, int width);
+};
+
 // The kernels on operands packed as pairs of bfloat16, each as that of Kernels with its name (pack_queries: pack_tile, pack_keys:
 // pack_columns, pack_values: pack_rows). Null where they are a level's below, see Kernels::six_row_pairs.
 struct PairKernels {
@@ -254,6 +304,7 @@ struct PairKernels {
   void (*forward_tile_in_place)(const ForwardTile&, const InPlaceBlock&, const ScoreRule&);
   void (*weights_tile)(const WeightsTile&, const Block&, const ScoreRule&);
   void (*backward_tile)(const BackwardTile&, const Block&, const ScoreRule&);
+  const PairGradientKernels* gradients;  // null: the gradients' products are float32
 
   // The state stays float32; for the second product it is split into two bfloat16 parts, whose sum has an error of at most 2^-18 of
   // each entry.

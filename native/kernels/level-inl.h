@@ -1,7 +1,7 @@
 // Everything of one instruction-set level: its source file includes this after the level's vector type (simd_NAME.h), inside
 // no namespace. UWAGA_LEVEL is the level's namespace and UWAGA_LEVEL_NAME its public name. A level that is another one with products
 // of pairs of bfloat16 defines UWAGA_LEVEL_BFLOAT16_PAIRS and has those kernels alone (pairs-inl.h); UWAGA_LEVEL_AMX: it
-// has wide tiles of them (amx-inl.h). registry.cc joins them with the level below.
+// has wide tiles of them (amx-inl.h, amx_gradients-inl.h). registry.cc joins them with the level below.
 #include "kernels/kernels.h"
 #include "uwaga/c_api.h"
 
@@ -41,12 +41,21 @@ inline int64_t padded_width(int width) { return (int64_t{width} + kMaxLanes - 1)
 
 #ifdef UWAGA_LEVEL_AMX
 #include "kernels/amx-inl.h"
+#include "kernels/amx_gradients-inl.h"
 #endif
 #ifdef UWAGA_LEVEL_BFLOAT16_PAIRS
 }  // namespace
 
 extern const PairKernels kPairKernels;
 #ifdef UWAGA_LEVEL_AMX
+const PairGradientKernels kPairGradientKernels = {
+    .backward_tile = backward_of_tiles,
+    .pack_transposed = pack_transposed_tiles,
+    .split_weights = split_weights,
+    .add_rows_gradient = add_rows_gradient,
+    .add_columns_gradient = add_columns_gradient,
+    .transpose_gradient = transpose_gradient,
+};
 const PairKernels kPairKernels = {
     .rows = kTileRows,
     .pack_queries = pack_queries_tile,
@@ -60,6 +69,7 @@ const PairKernels kPairKernels = {
     .forward_tile_in_place = nullptr,
     .weights_tile = weights_wide_tile,
     .backward_tile = backward_wide_tile,
+    .gradients = &kPairGradientKernels,
     .split_state = nullptr,
     .add_outer_product = nullptr,
     .add_tile_product = nullptr,
@@ -83,6 +93,7 @@ const PairKernels kPairKernels = {
     .forward_tile_in_place = forward_tile_in_place_pairs,
     .weights_tile = weights_tile_pairs,
     .backward_tile = backward_tile_pairs,
+    .gradients = nullptr,
     .split_state = split_state,
     .add_outer_product = add_outer_product_pairs,
     .add_tile_product = add_tile_product_pairs,

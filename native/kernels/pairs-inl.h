@@ -212,7 +212,7 @@ inline void weights_tile_pairs(const WeightsTile& tile, const Block& block, cons
 }
 
 inline void backward_tile_pairs(const BackwardTile& tile, const Block& block, const ScoreRule& rule) {
-  gradients_of_tile<PairProduct>(tile, block, rule, pairs_of(tile.query_width));
+  gradients_of_tile<PairProduct, FloatProduct>(tile, block, rule, pairs_of(tile.query_width), tile.value_width);
 }
 
 inline void matmul_tile_pairs(const MatmulTile& tile) { matmul_tile_of<PairProduct>(tile); }

@@ -37,10 +37,10 @@ void test_shapes() {
 
 void test_masked() {
   Random random(800);
-  for (int trial = 0; trial < 24; ++trial) {
+  for (int trial = 0; trial < 48; ++trial) {
     Options options;
     options.seed = random.word(), options.layout = static_cast<int>(random.below(4));
-    options.threads = 1 + trial % 3;
+    options.threads = 1 + trial % 3, options.dtype = trial < 24 ? UWAGA_FLOAT32 : UWAGA_BFLOAT16;
     const int64_t q = random.between(1, 60), more = random.between(0, 90);
     Call call(random.chance(0.5) ? dense_shape(2, 2, 1, q, q + more, 9, 10)
                                  : ragged_shape(2, 1, {q, 0, 4}, {q + more, 7, 4}, 9, 10),
@@ -51,8 +51,9 @@ void test_masked() {
 }
 
 void test_options() {
-  for (int trial = 0; trial < 64; ++trial) {
+  for (int trial = 0; trial < 128; ++trial) {
     Options options;
+    options.dtype = trial < 64 ? UWAGA_FLOAT32 : UWAGA_BFLOAT16;
     options.seed = 900 + static_cast<uint64_t>(trial);
     options.softcap = trial & 1 ? 2.0 : 0.0;
     options.relative = trial & 2, options.bias = trial & 4, options.sinks = trial & 8;
@@ -68,9 +69,10 @@ void test_options() {
 }
 
 void test_long() {
-  for (const int threads : {1, 3}) {
+  for (const int variant : {0, 1, 2, 3}) {
     Options options;
-    options.threads = threads, options.relative = true;
+    options.threads = variant % 2 ? 3 : 1, options.relative = true;
+    options.dtype = variant < 2 ? UWAGA_FLOAT32 : UWAGA_BFLOAT16;
     Call call(dense_shape(1, 1, 1, 30, 1200, 6, 6), options);
     call.mask.band(-UWAGA_UNBOUNDED, 0);
     run(call);

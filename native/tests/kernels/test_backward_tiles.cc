@@ -4,7 +4,8 @@
 namespace uwaga_tests {
 namespace {
 
-void test_backward_tile(const Kernels& k, bool pairs) {
+// `all_pairs`: output gradients and values too.
+void test_backward_tile(const Kernels& k, bool pairs, bool all_pairs) {
   uint64_t seed = 12;
   const int widths[][2] = {{1, 1}, {5, 3}, {16, 16}, {33, 65}, {64, 80}};
   for (const auto& width : widths) {
@@ -19,8 +20,9 @@ void test_backward_tile(const Kernels& k, bool pairs) {
           if (variant == 4 || variant == 1) {
             for (int r = 0; r < rows; ++r) scene.bits[r] &= scene.random.word() | (r == 0);
           }
-          Matrix grad(UWAGA_FLOAT32, rows, scene.e, kRowMajor, scene.random);
-          Floats packed_grad(uwaga::packed_tile(scene.e, kMaxTileRows)), values(kBlockKeys * scene.e);
+          const int grad_type = all_pairs ? UWAGA_BFLOAT16 : UWAGA_FLOAT32;
+          Matrix grad(grad_type, rows, scene.e, kRowMajor, scene.random);
+          Floats packed_grad(uwaga::packed_tile(scene.e, kMaxTileRows)), values(uwaga::packed_keys(scene.e));
           Floats weights(kMaxTileRows * kBlockKeys), grads(kMaxTileRows * kBlockKeys);
           Floats grad_bias(kMaxTileRows * kBlockKeys), lse(kMaxTileRows), delta(kMaxTileRows);
           const void* output_grads[kMaxTileRows] = {};
@@ -30,14 +32,16 @@ void test_backward_tile(const Kernels& k, bool pairs) {
             delta[r] = static_cast<float>(scene.random.normal());
           }
           scene.run(rule);  // packs queries and keys
-          (pairs ? k.pairs->pack_gradients : k.pack_tile)(packed_grad.data(), output_grads, rows, scene.e, 1,
-                                                          UWAGA_FLOAT32, 1.0f);
-          k.pack_columns(values.data(), scene.values.rows(), count, scene.e);
+          const auto pack_gradients = all_pairs ? k.pairs->pack_queries : pairs ? k.pairs->pack_gradients : k.pack_tile;
+          pack_gradients(packed_grad.data(), output_grads, rows, scene.e, 1, grad_type, 1.0f);
+          (all_pairs ? k.pairs->pack_keys : k.pack_columns)(values.data(), scene.values.rows(), count, scene.e);
           uint64_t any = 0, every = ~uint64_t{0};
           for (int r = 0; r < rows; ++r) any |= scene.bits[r], every &= scene.bits[r];
           const TileMask mask{every == ~uint64_t{0} ? nullptr : scene.bits, __builtin_ctzll(any),
                               64 - __builtin_clzll(any), false};
-          const auto backward_tile = pairs ? k.pairs->backward_tile : k.backward_tile;
+          const auto backward_tile = all_pairs ? k.pairs->gradients->backward_tile
+                                     : pairs   ? k.pairs->backward_tile
+                                               : k.backward_tile;
           backward_tile({scene.packed_query.data(), packed_grad.data(), rule.biased ? scene.bias.data() : nullptr,
                          lse.data(), delta.data(), scene.row_keys, weights.data(), grads.data(), grad_bias.data(), rows,
                          scene.d, scene.e, mask},
@@ -90,8 +94,10 @@ void test_backward_tile(const Kernels& k, bool pairs) {
 }  // namespace
 
 void test_backward_tiles(const Kernels& k) {
-  group(std::string(k.name) + ": backward_tile", [&] { test_backward_tile(k, false); });
-  if (k.pairs) group(std::string(k.name) + ": backward_tile_pairs", [&] { test_backward_tile(k, true); });
+  group(std::string(k.name) + ": backward_tile", [&] { test_backward_tile(k, false, false); });
+  if (k.pairs) group(std::string(k.name) + ": backward_tile_pairs", [&] { test_backward_tile(k, true, false); });
+  if (k.pairs && k.pairs->gradients)
+    group(std::string(k.name) + ": backward_tile of pairs alone", [&] { test_backward_tile(k, true, true); });
 }
 
 }  // namespace uwaga_tests
