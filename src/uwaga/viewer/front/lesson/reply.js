@@ -21,6 +21,7 @@
  * @property {"none" | "signed" | "share" | "bits"} shade
  * @property {number} digits
  * @property {string} note
+ * @property {string} product  the shapes of the two matrices that it is the product of
  * @property {Float32Array} data
  */
 /**
@@ -38,19 +39,24 @@
  * @property {LessonChart[]} charts
  * @property {LessonFinding[]} findings
  * @property {string[]} controls
+ * @property {boolean} told  shown only behind the question
+ * @property {LessonPicture[]} pictures
  */
+/** @typedef {{kind: string, title: string, description: string, matrices: string[], labels: string[], sizes: [number, number][]}} LessonPicture */
+/** @typedef {{id: string, title: string, text: string, solved: boolean, here: boolean}} LessonProblem */
 /** @typedef {{statistic: string, sense: "largest" | "smallest", why: string}} LessonHead */
 /**
- * @typedef {{id: string, title: string, number: string, text: string[], code: string, head: LessonHead | null,
+ * @typedef {{id: string, title: string, number: string, text: string[], told: string[], ledger: LessonProblem[], code: string, head: LessonHead | null,
  *   drawing: LessonDrawing | null, question: LessonQuestion | null, sections: LessonSection[]}} LessonStep
  */
 /**
- * @typedef {{text: string, choices: string[], answers: number[], why: string, covers: string[], cells: [string, number, number][]}}
- *   LessonQuestion
+ * @typedef {{text: string, choices: string[], answers: number[], why: string, covers: string[], cells: [string, number, number][],
+ *   about_sizes: boolean}} LessonQuestion
  */
 /** @typedef {{id: string, label: string, step: string, x: number, y: number, width: number, height: number, shape: string}} LessonPart */
 /**
- * @typedef {{title: string, parts: LessonPart[], arrows: [string, string][], models: {name: string, without: string[], text: string}[]}}
+ * @typedef {{title: string, parts: LessonPart[], arrows: [string, string][], bypasses: [string, string][], repeated: [string, string][],
+ *   models: {name: string, without: string[], text: string}[]}}
  *   LessonDrawing
  */
 /** @typedef {{tokens: number, width: number, heads: number, sentences: number, number: number, steps: number,
