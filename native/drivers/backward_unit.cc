@@ -70,7 +70,7 @@ void UnitPass::pack(int64_t n) {
   const int count = static_cast<int>(std::min<int64_t>(kBlockRows, rows_ - first));
   const int size = scoring_.rows;
   for (int t = 0; t * size < count; ++t) {
-    const TileRows tile = tile_rows(p_, s_, unit_.key_head, first + t * size, first + count, size);
+    const TileRows tile(p_, s_, unit_.key_head, first + t * size, first + count, size);
     const void *queries[kMaxTileRows], *grads[kMaxTileRows];
     for (int r = 0; r < tile.count; ++r) {
       queries[r] = query_address(p_, p_.query, s_, tile.rows[r].head, tile.rows[r].query);
@@ -193,7 +193,7 @@ void UnitPass::run_row_block(const KeyBlockScratch& w, int64_t n, int64_t j0, in
     return *keys_are_finite && rows_finite;
   };
   for (int64_t r0 = first_row; r0 < last_row; r0 += scoring_.rows) {
-    const TileRows rows = tile_rows(p_, s_, unit_.key_head, r0, last_row, scoring_.rows);
+    const TileRows rows(p_, s_, unit_.key_head, r0, last_row, scoring_.rows);
     TileVisibility view;
     evaluate_tile_mask(p_, mask_, s_, rows, seen, j0, count, w.bias, &view);
     const int at = static_cast<int>(r0 - first_row);

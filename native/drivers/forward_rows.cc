@@ -30,7 +30,7 @@ RowBlockPass::RowBlockPass(const uwaga_problem& p, const Mask& mask, const Kerne
   tiles_ = (rows() + scoring_.rows - 1) / scoring_.rows;
   rows_.reserve(tiles_);
   for (int64_t t = 0; t < tiles_; ++t) {
-    rows_.push_back(tile_rows(p, s_, block.key_head, block.first + t * scoring_.rows, block.last, scoring_.rows));
+    rows_.emplace_back(p, s_, block.key_head, block.first + t * scoring_.rows, block.last, scoring_.rows);
   }
   in_place_ = reads_blocks_in_place();
   thread_local Scratch scratch;

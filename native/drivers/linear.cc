@@ -301,7 +301,7 @@ class Linear {
 
   TileRows tile_at(const Segment& at, const Sequence& s, int64_t i0, int64_t i1, int64_t t) const {
     const int64_t group = p_.query_heads / p_.key_heads;
-    return tile_rows(p_, s, at.key_head, i0 * group + t * kTileRows, i1 * group, kTileRows);
+    return {p_, s, at.key_head, i0 * group + t * kTileRows, i1 * group, kTileRows};
   }
 
   static int width(int64_t w) { return static_cast<int>(w); }

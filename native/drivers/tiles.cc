@@ -69,18 +69,15 @@ Scoring scoring_of(const uwaga_problem& p, const Kernels& kernels, const PairKer
           pairs->backward_tile};
 }
 
-TileRows tile_rows(const uwaga_problem& p, const Sequence& s, int64_t key_head, int64_t first, int64_t last, int most) {
-  TileRows tile;
-  tile.count = 0;
-  for (int64_t r = first; r < last && tile.count < most; ++r) {
+TileRows::TileRows(const uwaga_problem& p, const Sequence& s, int64_t key_head, int64_t first, int64_t last, int most) {
+  for (int64_t r = first; r < last && count < most; ++r) {
     const GroupedRow row = grouped_row(p, key_head, r);
     if (p.dropout > 0.0f) {
       const uint64_t head = p.seed + static_cast<uint64_t>(s.index * p.query_heads + row.head);
-      tile.row_keys[tile.count] = static_cast<uint32_t>(splitmix(splitmix(head) + static_cast<uint64_t>(row.query)));
+      row_keys[count] = static_cast<uint32_t>(splitmix(splitmix(head) + static_cast<uint64_t>(row.query)));
     }
-    tile.rows[tile.count++] = row;
+    rows[count++] = row;
   }
-  return tile;
 }
 
 void gather_bias(const uwaga_problem& p, const Sequence& s, const TileRows& tile, int64_t j0, int count, float* bias,

@@ -54,7 +54,7 @@ def test_all_prints_every_step_with_tables() -> None:
         "Why √d_k",
     ):
         assert title in out
-    assert "“a” sees nothing: the weights sum to 0.00 and the output is zeros." in out
+    assert "“a” sees nothing: the weights sum to 0 and the output is zeros." in out
 
 
 def test_another_sentence_another_query_and_no_scaling() -> None:

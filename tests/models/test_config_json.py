@@ -8,7 +8,8 @@ import pytest
 
 from uwaga._base import options
 from uwaga._base.errors import CheckpointError
-from uwaga.models.bert import checkpoint
+from uwaga.models.bert import checkpoint, factorized, rotary
+from uwaga.models.checkpoints import load_save
 
 WHERE = "model/config.json"
 BERT: dict[str, object] = {
@@ -20,7 +21,7 @@ BERT: dict[str, object] = {
 
 
 def read(**changes: object):
-    return checkpoint.read_config(BERT | changes, WHERE, frozenset())
+    return checkpoint.FAMILY.read_config(BERT | changes, WHERE, frozenset())
 
 
 REFUSED = {
@@ -87,6 +88,43 @@ def test_what_is_not_computed_here_is_refused(case: str) -> None:
     assert str(caught.value) == f"{WHERE}: {message}"
 
 
+OWN_CODE = {
+    "jina v2": (
+        {"model_type": "bert", "position_embedding_type": "alibi"},
+        "position_embedding_type is 'alibi': a Jina v2, whose code is in its own directory; transformers has no class for it to compare "
+        "with, so that it is not read",
+    ),
+    "jina v3 of flash attention": (
+        {"model_type": "xlm-roberta", "position_embedding_type": "rotary"},
+        "position_embedding_type is 'rotary': a Jina v3 or GTE of code in its own directory; those of transformers have the model_type "
+        "jina_embeddings_v3 and gte",
+    ),
+    "a mixture of experts": (
+        {"model_type": "nomic_bert", "num_experts": 8, "n_embd": 768},
+        "num_experts is 8: a mixture of experts, which is not computed",
+    ),
+    "nomic's own keys": (
+        {"model_type": "nomic_bert", "n_embd": 768},
+        "n_embd is 768: of the authors' own code; saved by a class of transformers 5, the model has the keys that are read here",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", OWN_CODE)
+def test_models_with_code_of_their_own_are_refused_by_name(case: str) -> None:
+    config, message = OWN_CODE[case]
+    with pytest.raises(CheckpointError) as caught:
+        load_save.family_of(config["model_type"], WHERE).read_config(config, WHERE, frozenset())
+    assert str(caught.value) == f"{WHERE}: {message}"
+
+
+def test_keys_of_own_code_beside_those_of_transformers_have_no_effect() -> None:
+    """As transformers keeps them when it saves a model that it loaded."""
+    old = {"model_type": "nomic_bert", "hidden_size": 24, "num_attention_heads": 4, "n_embd": 768}
+    with pytest.warns(UserWarning, match="unknown keys, which have no effect: n_embd"):
+        assert load_save.family_of("nomic_bert", WHERE).read_config(old, WHERE, frozenset()).d_model == 24
+
+
 def test_unknown_keys_are_warned_of_and_kept() -> None:
     with pytest.warns(UserWarning, match="unknown keys") as caught:
         config = read(new_trick=7, _name_or_path="x")
@@ -99,17 +137,25 @@ def test_unknown_keys_are_warned_of_and_kept() -> None:
 def test_what_is_absent_is_what_transformers_takes(transformers) -> None:
     """Of every model type, so that a short config.json means the same here and there."""
     stems = {
+        "albert": "Albert",
         "camembert": "Camembert",
         "distilbert": "DistilBert",
+        "electra": "Electra",
+        "gte": "Gte",
+        "jina_embeddings_v3": "JinaEmbeddingsV3",
         "mpnet": "MPNet",
+        "nomic_bert": "NomicBert",
         "roberta": "Roberta",
         "xlm-roberta": "XLMRoberta",
     }
-    for model_type, keys in checkpoint.KEYS.items():
+    for model_type, keys in (checkpoint.KEYS | factorized.KEYS | rotary.KEYS).items():
         theirs = getattr(transformers, f"{stems.get(model_type, 'Bert')}Config")().to_dict()
-        ours = checkpoint.write_config(checkpoint.read_config({"model_type": model_type}, WHERE, frozenset()))
+        family = load_save.family_of(model_type, WHERE)
+        ours = family.write_config(family.read_config({"model_type": model_type}, WHERE, frozenset()))
         # theirs says None there for "as hidden_dropout_prob"
         ours["classifier_dropout"] = theirs.get("classifier_dropout")
+        keys = {**keys, "rope_parameters": None} if model_type in rotary.KEYS else keys
+        theirs["tie_word_embeddings"] = theirs.get("tie_word_embeddings", True)  # a constant of NomicBertConfig
         assert {key: ours[key] for key in keys} == {key: theirs[key] for key in keys}, model_type
 
 
@@ -123,14 +169,12 @@ def test_every_key_of_a_published_config_is_known(minilm: Path) -> None:
     parsed = json.loads((minilm / "config.json").read_text())
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        config = checkpoint.read_config(parsed, WHERE, frozenset())
+        config = checkpoint.FAMILY.read_config(parsed, WHERE, frozenset())
     assert (config.d_model, config.num_layers, config.num_heads, config.max_position_embeddings) == (384, 6, 12, 512)
 
 
 @pytest.mark.parametrize("model_type", ["mamba", None, ["bert"]])
 def test_other_kinds_of_models_are_refused(model_type: object) -> None:
-    from uwaga.models.checkpoints import load_save
-
     with pytest.raises(CheckpointError) as caught:
         load_save.family_of(model_type, WHERE)
     known = ", ".join(load_save.MODEL_TYPES)

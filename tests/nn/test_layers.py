@@ -121,7 +121,8 @@ def test_residuals_are_dropped_in_training_only() -> None:
     ("options", "message"),
     [
         ({"norm": "Pre"}, "LayerSpec: norm must be 'post' or 'pre', not 'Pre'"),
-        ({"norm_type": "batch"}, "LayerSpec: norm_type must be 'layer' or 'rms', not 'batch'"),
+        ({"output_norms": True}, "LayerSpec: output_norms needs norm='pre'"),
+        ({"norm_type": "batch"}, "LayerSpec: norm_type must be 'layer' or 'rms' or 'zero_centered_rms', not 'batch'"),
     ],
 )
 def test_options_that_there_are_not(options: dict, message: str) -> None:

@@ -1,5 +1,6 @@
 """Rotary positions are a rotation of complex numbers. Letters: Q tokens, H heads, D head width, M width, N packed tokens."""
 
+import math
 from textwrap import dedent
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 
 from uwaga import Causal, KeyLengths, Ragged, ShapeError
 from uwaga.nn import KeyValueCache, MultiHeadAttention, RotaryPositions
+from uwaga.nn.rotary_scaling import RotaryScaling
 
 
 def turned(x_QHD: torch.Tensor, places: list[int], base: float = 10000.0) -> torch.Tensor:
@@ -153,3 +155,33 @@ def test_heads_narrower_than_what_is_turned_are_shown() -> None:
           heads  (1, 3, 2, 6)   D=6   <- D is 6
         """
     assert str(error.value) == dedent(message).strip()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"kind": "ntk", "factor": 2.0}, "kind must be one of 'linear', 'dynamic', 'llama3', 'yarn', not 'ntk'"),
+        ({"kind": "linear", "factor": 0.0}, "factor must be positive, not 0.0"),
+        ({"kind": "yarn", "factor": 2.0}, "yarn needs original_max_position_embeddings of at least 1, not None"),
+    ],
+)
+def test_a_scaling_without_a_meaning_is_refused(options: dict, message: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        RotaryScaling(**options)
+    assert str(caught.value) == f"RotaryScaling: {message}"
+
+
+def test_linear_scaling_is_positions_divided_by_the_factor() -> None:
+    x = torch.zeros(1, 9, 8)
+    scaled = RotaryPositions(8, scaling=RotaryScaling(kind="linear", factor=4.0))(x)
+    plain = RotaryPositions(8)(torch.zeros(1, 3, 8))
+    torch.testing.assert_close(scaled.cos[::4], plain.cos)
+    torch.testing.assert_close(scaled.sin[::4], plain.sin)
+
+
+def test_yarn_scales_cosines_and_sines() -> None:
+    scaling = RotaryScaling(kind="yarn", factor=4.0, original_max_position_embeddings=16)
+    rotation = RotaryPositions(8, scaling=scaling)(torch.zeros(1, 9, 8))
+    torch.testing.assert_close(
+        (rotation.cos.square() + rotation.sin.square()).sqrt(), torch.full((9, 4), 0.1 * math.log(4.0) + 1)
+    )

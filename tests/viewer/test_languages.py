@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import uwaga
 from uwaga._base import languages
-from uwaga._base.languages import LANGUAGES, _Table, tr_n, using
+from uwaga._base.languages import LANGUAGES, _Table, decimal, integer, percent, significant, tr, tr_n, using
 from uwaga.cli import app
 from uwaga.viewer.lesson import work_through
 from uwaga.viewer.messages import RequestError
@@ -111,6 +111,48 @@ def test_plural_forms_are_those_of_the_language() -> None:
     assert tr_n(one, other, 1) == "1 token"
     with pytest.raises(ValueError, match=r"^language must be one of en, pl, pt, ja, zh, not 'de'$"), using("de"):
         pass
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_numbers_are_written_as_the_language_writes_them(language: str) -> None:
+    """As Babel does, which has the symbols of CLDR; a test of the page compares them with the browser's own."""
+    from babel import Locale
+    from babel.numbers import format_decimal, format_percent
+
+    with using(language):
+        for number in (0.0, 0.375, 2.0, 999.5, 12345.678, 1234567.0):
+            assert decimal(number, 2) == format_decimal(number, format="#,##0.00", locale=language)
+        four = {"en": "1,024", "pl": "1024", "pt": "1.024", "ja": "1,024", "zh": "1,024"}[language]
+        assert integer(1024) == four
+        assert four in tr("{count} MB", count=1024)
+        comma = Locale(language).number_symbols["latn"]["decimal"]
+        assert significant(1.234e-9, 3) == f"1{comma}23\N{MULTIPLICATION SIGN}10⁻⁹"
+        assert percent(0.5) == format_percent(0.5, locale=language)
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_every_number_of_the_lesson_is_written_as_the_language_writes_it(language: str) -> None:
+    """A decimal point where the language has a comma is left over from a format of Python."""
+    foreign = r"(?<![\d.,])\d+\.\d+(?!\d*[.,]\d)" if language == "pl" else r"(?<![\d.,])\d+\.(?!\d{3}(?!\d))\d+"
+    reply = answer({"request": "lesson", "language": language})
+    texts = [*strings(reply.meta["steps"]), *strings(list(reply.meta["matrices"].values()))]
+    found = [text for text in texts if re.search(foreign, re.sub(r"scale=1\.0|q\.\w+|10000\^", "", text))]
+    if language in ("pl", "pt"):
+        assert not found
+        assert sum(bool(re.search(r"\d,\d", text)) for text in texts) > 20
+    else:
+        assert len(found) > 20
+
+
+@pytest.mark.parametrize("language", OTHERS)
+def test_zero_takes_the_form_that_the_browser_gives_it(language: str) -> None:
+    """By CLDR: in Portuguese 0 is singular."""
+    from babel import Locale
+
+    rule = Locale(language).plural_form
+    names = [name for name in ("one", "few", "many", "other") if name in {rule(n) for n in range(1000)}]
+    forms = languages._table(language).form_of
+    assert [forms(n) for n in range(201)] == [min(names.index(rule(n)), PLURALS[language] - 1) for n in range(201)]
 
 
 @pytest.mark.parametrize("language", OTHERS)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from uwaga._base.languages import tr
+from uwaga._base.languages import decimal, significant, tr
 from uwaga._base.terminal import escape_controls
 from uwaga.cli.terminal import echo, error_text, fail, in_language
 
@@ -99,7 +99,7 @@ def _write(worked: "Lesson", save: Path | None, worksheet: Path | None) -> None:
     if save is not None:
         worked.save(save)
         if save.is_file():  # else it went into a device or a pipe, perhaps that of this message
-            size = f"{save.stat().st_size / 1e6:.1f}"
+            size = decimal(save.stat().st_size / 1e6, 1)
             echo(tr("{path}: {size} MB, self-contained HTML", path=save, size=size))
     if worksheet is not None:
         worked.save_worksheet(worksheet)
@@ -224,13 +224,10 @@ def _digits(matrix: "Matrix", column: Sequence[float]) -> int:
 def _cell(number: float, largest: float, matrix: "Matrix", digits: int) -> "Text":
     from rich.text import Text
 
-    from uwaga.lessons.document import rounded
-
     if number != number:
         return Text("-", style="dim")
-    text = rounded(number, digits)
-    if number and abs(number) < 0.5 * 10**-digits:
-        text = f"{number:.0e}"
+    is_tiny = number and abs(number) < 0.5 * 10**-digits
+    text = significant(number, 1) if is_tiny else decimal(number, digits)
     warmth = number / (largest if matrix.shade == "signed" else 1.0)
     if matrix.shade == "none" or warmth <= 0:
         return Text(text)

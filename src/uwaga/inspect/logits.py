@@ -23,7 +23,7 @@ from uwaga.models.transformer.model import Transformer
 from uwaga.nn import MultiHeadAttention
 from uwaga.ops.linear.api import linear_map
 
-_SUPPORTED = "GPT2Model, a RotaryModel that decodes, the decoder of T5Model, a pre-norm Transformer, and of transformers GPT-2 and Llama-like models"
+_SUPPORTED = "GPT2Model, a RotaryModel that decodes (but Gemma), the decoder of T5Model, a pre-norm Transformer, and of transformers GPT-2 and Llama-like models"
 
 
 class Block(NamedTuple):
@@ -257,6 +257,9 @@ def _of_this_package(model: GPT2Model | RotaryModel | T5Model | Transformer) -> 
         layers: Any = model.layers
         norm: nn.Module = model.norm
         if not model.config.has_lm_head:
+            return None
+        # An encoder's logits are of the token itself, and norms of outputs stand between a head and the stream.
+        if isinstance(model, RotaryModel) and (not model.config.is_causal or model.config.is_gemma):
             return None
     else:
         if model.decoder is None or model.decoder.norm is None:

@@ -5,11 +5,11 @@ Letters: S slices (one per query), R rows, C columns.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from decimal import ROUND_HALF_UP, Decimal
 from typing import Any
 
 from torch import Tensor
 
+from uwaga._base.languages import decimal, integer, significant
 from uwaga.lessons.provenance import Rule
 
 
@@ -298,24 +298,15 @@ def matrices(steps: Iterable[Step]) -> dict[str, Matrix]:
 
 
 def shown(number: float) -> str:
-    """A number as it is written inside a sentence.
+    """A number as it is written inside a sentence: as in the page's tables, but small ones with three digits.
 
     >>> shown(0.125), shown(-0.001), shown(123456.0), shown(2.0)
-    ('0.13', '-0.001', '1.23e+05', '2.00')
+    ('0.13', '\N{MINUS SIGN}0.00100', '123,456', '2.00')
     """
-    if number == 0 or 0.005 <= abs(number) < 10_000:
-        return rounded(number, 2)
-    return f"{number:.3g}"
-
-
-def rounded(number: float, digits: int) -> str:
-    """With a number of decimals, halves away from zero as in the page; Python rounds halves to even.
-
-    >>> rounded(0.625, 2), rounded(-0.001, 2)
-    ('0.63', '0.00')
-    """
-    text = str(Decimal(number).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP))
-    return text.removeprefix("-") if not float(text) else text
+    size = abs(number)
+    if number == 0 or 0.005 <= size < 10_000:
+        return decimal(number, 2)
+    return integer(number) if 10_000 <= size < 1e7 else significant(number, 3)
 
 
 def _listed(value: Any) -> Any:

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from uwaga._base.languages import tr
+from uwaga._base.languages import decimal, integer, percent, tr
 from uwaga.lessons.document import Matrix, Question, Step, matrices, shown
 from uwaga.lessons.example import START, Example
 
@@ -193,7 +193,7 @@ def _softmax(example: Example, results: _Results) -> Question | None:
     weights = results["weights"].numbers
     i = int(weights.amax(-1).argmax())
     j = int(weights[i].argmax())
-    choices, right = _bucket(float(weights[i, j]), 0.4, 0.7, "{:.1f}".format)
+    choices, right = _bucket(float(weights[i, j]), 0.4, 0.7, lambda share: decimal(share, 1))
     return _made(
         tr("The largest of all shares is in the row of “{token}”. How large is it?", token=example.tokens[i]),
         choices,
@@ -250,9 +250,9 @@ def _linear(example: Example, results: _Results) -> Question | None:
         [right],
         tr(
             "{counts} for {orders} and {counts2} for {orders2}. The more tokens, the more the second order saves.",
-            counts=f"{counts[1]:,.0f}",
+            counts=integer(counts[1]),
             orders=orders[0],
-            counts2=f"{counts[2]:,.0f}",
+            counts2=integer(counts[2]),
             orders2=orders[1],
         ),
         ("multiplications",),
@@ -263,11 +263,11 @@ def _linear(example: Example, results: _Results) -> Question | None:
 def _root(example: Example, results: _Results) -> Question | None:
     measured = results["saturation"].numbers
     last = len(measured) - 1
-    choices, right = _bucket(float(measured[last, 3]), 0.2, 0.6, "{:.1f}".format)
+    choices, right = _bucket(float(measured[last, 3]), 0.2, 0.6, lambda share: decimal(share, 1))
     return _made(
         tr(
             "32 random keys, d_k = {measured}, scores not scaled: how large is the largest weight on average?",
-            measured=f"{measured[last, 0]:.0f}",
+            measured=int(measured[last, 0]),
         ),
         choices,
         [right],
@@ -307,7 +307,7 @@ def _database(example: Example, results: _Results) -> Question | None:
         ),
         (tr("It grows."), tr("It shrinks."), tr("It stays.")),
         [right],
-        tr("It is {after} then.", after=shown(after)),
+        tr("It is {x} then.", x=shown(after)),
         ("sharp_scores", "sharp_weights", "sharp_output"),
         (("sharp_weights", i, j),),
     )
@@ -323,7 +323,7 @@ def _past(example: Example, results: _Results) -> Question | None:
             second=second,
             first=first,
         ),
-        ("1", tr("It depends on their score."), "0.5"),
+        ("1", tr("It depends on their score."), decimal(0.5, 1)),
         [0],
         tr("Softmax over a single score gives 1, whatever the score is."),
         ("own_weights", "own_keys", "own_payload"),
@@ -380,14 +380,14 @@ def _heads(example: Example, results: _Results) -> Question | None:
 
 def _batches(example: Example, results: _Results) -> Question | None:
     wasted = float(results["work_total"].numbers[0, 4])
-    choices, right = _bucket(wasted, 0.25, 0.5, "{:.0%}".format)
+    choices, right = _bucket(wasted, 0.25, 0.5, percent)
     return _made(
         tr("How much of the work is wasted, if all sentences are padded to the longest?"),
         choices,
         [right],
         tr(
             "{wasted}: pairs grow with the square of the length, so that padding costs more than its share of the tokens.",
-            wasted=f"{wasted:.0%}",
+            wasted=percent(wasted),
         ),
         ("work", "work_total"),
         (("work_total", 0, 4),),

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from html import escape
 
-from uwaga._base.languages import current, tr
+from uwaga._base.languages import current, decimal, significant, tr
 from uwaga._base.terminal import escape_controls
-from uwaga.lessons.document import Matrix, Step, rounded
+from uwaga.lessons.document import Matrix, Step
 
 # Of each of the six steps, by its id: what is to be filled in.
 _TASKS = {
@@ -95,7 +95,10 @@ def _table(matrix: Matrix, tokens: tuple[str, ...], *, filled: bool) -> str:
 
 def _number(number: float, matrix: Matrix) -> str:
     """What is given has all its digits, what is computed two decimals."""
-    return f"{number:.7g}" if matrix.source["op"] == "typed" else rounded(number, matrix.digits)
+    if matrix.source["op"] != "typed":
+        return decimal(number, matrix.digits)
+    text = f"{number:.7g}"
+    return significant(number, 7) if "e" in text else decimal(number, len(text.partition(".")[2]))
 
 
 def _text(text: str) -> str:

@@ -20,6 +20,7 @@ from uwaga._base.errors import ShapeError
 from uwaga.nn.batch_invariant import apply_linear
 from uwaga.nn.fused_qkv import fused_linears, is_worthwhile
 from uwaga.nn.kv_cache import CrossAttentionCache, KVView, SelfAttentionCache
+from uwaga.nn.norms import ZeroCenteredRMSNorm
 from uwaga.nn.operand import check_width, values_of
 from uwaga.nn.positions import Rotation
 from uwaga.ops.attention.api import attention
@@ -88,6 +89,7 @@ class MultiHeadAttention(nn.Module):
         softcap: c > 0 bounds the scores to c * tanh(s / c).
         qk_norm_eps: each head's queries and keys, of width D, go through an RMS norm before they are rotated (Henry et al. 2020;
             Qwen3), with this epsilon: the submodules query_norm and key_norm. None: they do not.
+        qk_norm_zero_centered: whether that norm is `uwaga.nn.norms.ZeroCenteredRMSNorm`, as in Gemma 3.
 
     Raises:
         ValueError: numbers of heads or widths that do not fit together.
@@ -119,6 +121,7 @@ class MultiHeadAttention(nn.Module):
         scale: float | None = None,
         softcap: float | None = None,
         qk_norm_eps: float | None = None,
+        qk_norm_zero_centered: bool = False,
         device: Device = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -138,8 +141,9 @@ class MultiHeadAttention(nn.Module):
         self.value = nn.Linear(value_dim or d_model, values, bias, **factory)
         output_bias = bias if output_bias is None else output_bias
         self.output = nn.Linear(num_heads * self.d_v, output_dim or d_model, output_bias, **factory)
+        norm = ZeroCenteredRMSNorm if qk_norm_zero_centered else nn.RMSNorm
         self.query_norm, self.key_norm = (
-            None if qk_norm_eps is None else nn.RMSNorm(self.d_k, eps=qk_norm_eps, **factory) for _ in range(2)
+            None if qk_norm_eps is None else norm(self.d_k, eps=qk_norm_eps, **factory) for _ in range(2)
         )
 
     def forward(

@@ -26,6 +26,7 @@ class FeedForward(nn.Module):
         activation: "gelu", "gelu_tanh" (the tanh approximation of GELU, as in GPT-2), "relu" or "silu".
         gated: whether up x is multiplied by f(gate x), a second linear map of the input, instead of being activated itself.
         bias: whether the linear maps add a bias.
+        down_bias: whether the last one does; as `bias` by default.
         dropout: probability of dropping a hidden activation, in training.
 
     Raises:
@@ -40,6 +41,7 @@ class FeedForward(nn.Module):
         activation: str = "gelu",
         gated: bool = False,
         bias: bool = True,
+        down_bias: bool | None = None,
         dropout: float = 0.0,
         device: Device = None,
         dtype: torch.dtype | None = None,
@@ -52,7 +54,7 @@ class FeedForward(nn.Module):
         self.activation = activation
         self.up = nn.Linear(d_model, d_ff, bias, **factory)
         self.gate = nn.Linear(d_model, d_ff, bias, **factory) if gated else None
-        self.down = nn.Linear(d_ff, d_model, bias, **factory)
+        self.down = nn.Linear(d_ff, d_model, bias if down_bias is None else down_bias, **factory)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Operand, *, batch_invariant: bool = True) -> Operand:

@@ -20,6 +20,7 @@ from torch.types import Device
 from uwaga.nn.attention import MultiHeadAttention
 from uwaga.nn.feed_forward import FeedForward
 from uwaga.nn.kv_cache import KeyValueCache, LayerCache
+from uwaga.nn.norms import ZeroCenteredRMSNorm
 from uwaga.nn.operand import check_width, map_values, values_of
 from uwaga.nn.plain_modules import add_dropped, residual_norm
 from uwaga.nn.positions import Rotation
@@ -44,7 +45,10 @@ class LayerSpec:
     d_v: int | None = None  # E; D by default
     memory_dim: int | None = None  # the width of the memory of cross-attention; M by default
     norm: str = "post"  # "post": after the residual sum, "pre": before the sublayer
-    norm_type: str = "layer"  # "layer" (Ba et al. 2016) or "rms" (Zhang and Sennrich 2019)
+    norm_type: str = (
+        "layer"  # "layer" (Ba et al. 2016), "rms" (Zhang and Sennrich 2019), or "zero_centered_rms", as in Gemma
+    )
+    output_norms: bool = False  # the outputs of a pre-norm encoder layer's sublayers are normed too (Ding et al., "CogView", 2021; Gemma 2)
     norm_eps: float = 1e-5  # of the norms
     activation: str = "gelu"  # of the feed-forward layer, see FeedForward
     gated: bool = False
@@ -52,6 +56,7 @@ class LayerSpec:
     qkv_bias: bool | None = None  # of the query, key and value maps
     output_bias: bool | None = None  # of the output map of attention
     feed_forward_bias: bool | None = None
+    down_bias: bool | None = None  # of the last map of the feed-forward layer; as feed_forward_bias by default
     norm_bias: bool | None = None  # of layer norms
     qk_norm: bool = False  # an RMS norm of each head's queries and keys
     scale: float | None = None  # of the scores; None for 1/sqrt(D)
@@ -61,10 +66,12 @@ class LayerSpec:
     activation_dropout: float = 0.0  # in the feed-forward layer, after the activation
 
     def __post_init__(self) -> None:
-        for name, known in (("norm", ("post", "pre")), ("norm_type", ("layer", "rms"))):
+        for name, known in (("norm", ("post", "pre")), ("norm_type", ("layer", "rms", "zero_centered_rms"))):
             given = getattr(self, name)
             if given not in known:
-                raise ValueError(f"LayerSpec: {name} must be {known[0]!r} or {known[1]!r}, not {given!r}")
+                raise ValueError(f"LayerSpec: {name} must be {' or '.join(map(repr, known))}, not {given!r}")
+        if self.output_norms and self.norm != "pre":
+            raise ValueError("LayerSpec: output_norms needs norm='pre'")
 
     def new_attention(self, *, memory_dim: int | None = None, **made: Any) -> MultiHeadAttention:
         """Self-attention; with memory_dim cross-attention."""
@@ -82,6 +89,7 @@ class LayerSpec:
             scale=self.scale,
             softcap=self.softcap,
             qk_norm_eps=self.norm_eps if self.qk_norm else None,
+            qk_norm_zero_centered=self.norm_type == "zero_centered_rms",
             **made,
         )
 
@@ -92,6 +100,7 @@ class LayerSpec:
             activation=self.activation,
             gated=self.gated,
             bias=_either(self.feed_forward_bias, self.bias),
+            down_bias=self.down_bias,
             dropout=self.activation_dropout,
             **made,
         )
@@ -99,6 +108,8 @@ class LayerSpec:
     def new_norm(self, **made: Any) -> nn.Module:
         if self.norm_type == "rms":
             return nn.RMSNorm(self.d_model, eps=self.norm_eps, **made)
+        if self.norm_type == "zero_centered_rms":
+            return ZeroCenteredRMSNorm(self.d_model, eps=self.norm_eps, **made)
         return nn.LayerNorm(self.d_model, eps=self.norm_eps, bias=_either(self.norm_bias, self.bias), **made)
 
 
@@ -109,7 +120,8 @@ def _either(own: bool | None, shared: bool) -> bool:
 class EncoderLayer(nn.Module):
     """Self-attention and a feed-forward layer; with a causal mask the layer of a decoder-only model such as GPT-2.
 
-    Submodules: attention, attention_norm, feed_forward, feed_forward_norm. Equal to torch.nn.TransformerEncoderLayer where
+    Submodules: attention, attention_norm, feed_forward, feed_forward_norm, and attention_output_norm and feed_forward_output_norm, None
+    without spec.output_norms. Equal to torch.nn.TransformerEncoderLayer where
     `dropout`, `attention_dropout` and `activation_dropout` are equal.
 
     >>> import torch
@@ -125,6 +137,9 @@ class EncoderLayer(nn.Module):
         self.attention_norm = spec.new_norm(**made)
         self.feed_forward = spec.new_feed_forward(**made)
         self.feed_forward_norm = spec.new_norm(**made)
+        self.attention_output_norm, self.feed_forward_output_norm = (
+            spec.new_norm(**made) if spec.output_norms else None for _ in range(2)
+        )
         self.dropout, self.is_pre = nn.Dropout(spec.dropout), spec.norm == "pre"
 
     def forward(
@@ -151,8 +166,15 @@ class EncoderLayer(nn.Module):
         self_cache = None if cache is None else cache.attention
         attend = partial(self.attention, mask=mask, bias=bias, rotary=rotary, cache=self_cache)
         feed_forward = partial(self.feed_forward, batch_invariant=cache is None)
-        sublayers = [(attend, self.attention_norm), (feed_forward, self.feed_forward_norm)]
+        sublayers = [
+            (_with_output_norm(attend, self.attention_output_norm), self.attention_norm),
+            (_with_output_norm(feed_forward, self.feed_forward_output_norm), self.feed_forward_norm),
+        ]
         return _run_sublayers(x, sublayers, self.dropout, self.is_pre)
+
+
+def _with_output_norm(sublayer: Callable[[Operand], Operand], norm: nn.Module | None) -> Callable[[Operand], Operand]:
+    return sublayer if norm is None else lambda x: map_values(norm, sublayer(x))
 
 
 class DecoderLayer(nn.Module):
@@ -169,6 +191,8 @@ class DecoderLayer(nn.Module):
 
     def __init__(self, spec: LayerSpec, *, device: Device = None, dtype: torch.dtype | None = None) -> None:
         super().__init__()
+        if spec.output_norms:
+            raise ValueError("DecoderLayer: output_norms are of encoder layers alone")
         made: dict[str, Any] = {"device": device, "dtype": dtype}
         self.attention = spec.new_attention(**made)
         self.attention_norm = spec.new_norm(**made)

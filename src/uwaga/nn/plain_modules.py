@@ -5,9 +5,11 @@ A module that was replaced by another class, has hooks, or whose forward was rep
 
 from typing import cast
 
+import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 
+from uwaga.nn.norms import ZeroCenteredRMSNorm
 from uwaga.ops import dropout as ops_dropout
 from uwaga.ops import norms
 from uwaga.ops.norms import Normed
@@ -43,7 +45,7 @@ def add_dropped(dropout: nn.Module, x: Tensor, added: Tensor) -> Tensor:
 
 def residual_norm(norm: nn.Module, dropout: nn.Module, x: Tensor, added: Tensor, *, wants_sum: bool) -> Normed:
     """norm(x + dropout(added)), and the sum where it is wanted: in one pass where both modules are plain, an nn.LayerNorm or
-    nn.RMSNorm of the last dimension and an nn.Dropout."""
+    nn.RMSNorm (zero-centered too) of the last dimension and an nn.Dropout."""
     if not _is_plain_norm(norm):
         total = add_dropped(dropout, x, added)
         return Normed(norm(total), total if wants_sum else None)
@@ -58,7 +60,7 @@ def residual_norm(norm: nn.Module, dropout: nn.Module, x: Tensor, added: Tensor,
         x,
         added,
         kind="layer" if isinstance(norm, nn.LayerNorm) else "rms",
-        weight=norm.weight,
+        weight=norm.factor() if isinstance(norm, ZeroCenteredRMSNorm) else norm.weight,
         bias=norm.bias if isinstance(norm, nn.LayerNorm) else None,
         eps=norm.eps,
         p=p,
@@ -68,7 +70,10 @@ def residual_norm(norm: nn.Module, dropout: nn.Module, x: Tensor, added: Tensor,
 
 def _is_plain_norm(norm: nn.Module) -> bool:
     """Whether it is a plain norm of the last dimension. An RMSNorm without eps takes one that depends on the dtype."""
-    if not (is_plain(norm, nn.LayerNorm) or is_plain(norm, nn.RMSNorm)):
+    # In half precision the factor 1 + weight is float32, which the operation does not take.
+    if is_plain(norm, ZeroCenteredRMSNorm) and norm.weight.dtype != torch.float32:
+        return False
+    if not any(is_plain(norm, kind) for kind in (nn.LayerNorm, nn.RMSNorm, ZeroCenteredRMSNorm)):
         return False
     assert isinstance(norm, nn.LayerNorm | nn.RMSNorm)
     return len(norm.normalized_shape) == 1 and norm.eps is not None

@@ -14,6 +14,7 @@ from torch.types import Device
 from uwaga._base.shapes import NamedShape, shape_error
 from uwaga._base.tracing import is_readable
 from uwaga.nn.operand import check_width, map_values, values_of
+from uwaga.nn.rotary_scaling import RotaryScaling
 from uwaga.ops.attention.call import compute_dtype
 from uwaga.ops.biases import AlibiBias, RelativeBias
 from uwaga.ops.mask_program import Start
@@ -277,16 +278,24 @@ class RotaryPositions(nn.Module):
         base: 10000 in the paper.
         layout: which two elements are a pair: "interleaved", 2 i and 2 i + 1, as in the paper, or "halves", i and
             i + W / 2, as in GPT-NeoX, and in Llama in transformers.
+        scaling: other frequencies, for longer contexts than those of the training; None: there are none.
 
     Raises:
         ValueError: an odd rotary_dim, an unknown layout.
     """
 
-    def __init__(self, rotary_dim: int, *, base: float = 10000.0, layout: str = "interleaved") -> None:
+    def __init__(
+        self,
+        rotary_dim: int,
+        *,
+        base: float = 10000.0,
+        layout: str = "interleaved",
+        scaling: RotaryScaling | None = None,
+    ) -> None:
         super().__init__()
         _check_even("RotaryPositions", "rotary_dim", rotary_dim)
         _check_layout("RotaryPositions", layout)
-        self.rotary_dim, self.base, self.layout = rotary_dim, base, layout
+        self.rotary_dim, self.base, self.layout, self.scaling = rotary_dim, base, layout, scaling
         self._table = _PositionTable(self._cos_and_sin)
 
     def forward(self, x: Operand, start: int | Tensor = 0) -> Rotation:
@@ -305,11 +314,16 @@ class RotaryPositions(nn.Module):
         return Rotation(cos, sin, self.layout == "interleaved")
 
     def _cos_and_sin(self, position: Tensor) -> Tensor:
-        angle = _angles(position, self.rotary_dim, self.base)
-        return torch.cat((angle.cos(), angle.sin()), dim=-1)
+        if self.scaling is None:
+            angle = _angles(position, self.rotary_dim, self.base)
+            return torch.cat((angle.cos(), angle.sin()), dim=-1)
+        frequency_I = _angles(torch.ones(1, device=position.device), self.rotary_dim, self.base)[0]
+        angle = position[..., None] * self.scaling.frequencies(frequency_I, self.base)
+        return torch.cat((angle.cos(), angle.sin()), dim=-1) * self.scaling.scale
 
     def extra_repr(self) -> str:
-        return f"rotary_dim={self.rotary_dim}, base={self.base}, layout={self.layout!r}"
+        scaling = "" if self.scaling is None else f", scaling={self.scaling}"
+        return f"rotary_dim={self.rotary_dim}, base={self.base}, layout={self.layout!r}{scaling}"
 
 
 class AlibiPositions(nn.Module):

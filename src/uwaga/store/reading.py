@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from uwaga.maps.engines import available
-from uwaga.maps.spec import RowStatisticsRequest
+from uwaga.maps.spec import RowStatistics, RowStatisticsRequest
 from uwaga.ops.attention.arguments import AttentionOptions, make_call
 from uwaga.store.segments import CHUNK, SegmentFile
 
@@ -37,9 +37,9 @@ QUERIES = (
     256  # that share a pass: enough to be bound by arithmetic, and the memory of a pass does not grow with their number
 )
 BAND, BANDS = 16.0, 4
-_CALL_ROWS = 64  # most blocks of one call
+_VISITED = 64, 512  # most blocks that are visited at once, at first and at last: what they find may spare others
 _FIRST = 4  # blocks that a search visits for a first idea of the largest scores
-_COPIED = 8  # most of those that are copied first
+_COPIED = 8  # most of those that are copied first, and whose copies are held
 _CALL_FLOATS = 2**22  # of their outputs together
 _SMALL = 2**13  # floats of an output that are added by one operation; more would leave the cache
 # Rounding of a float32 score of width D, relative to |scale| |q| |k|: each of D + 2 operations by 2^-24, doubled.
@@ -126,6 +126,15 @@ class LiveRows:
         return np.where((ends <= self.ends[n + 1]) & np.array(plain, bool)[n], n, -1)
 
     @cached_property
+    def balls(self) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """Of each segment the chunks' centres (H, c, D), their radii and the largest norms in them (H, 1, c), float64."""
+        listed = []
+        for segment in self.segments:
+            centres, radii = segment.centres.double().transpose(0, 1), segment.radii.double().T[:, None]
+            listed.append((centres, radii, centres.square().sum(-1).sqrt()[:, None] + radii))
+        return listed
+
+    @cached_property
     def largest_norm(self) -> float:
         """No key of these segments has a larger norm."""
         norms = [float((s.centres.double().square().sum(-1).sqrt() + s.radii.double()).amax()) for s in self.segments]
@@ -190,6 +199,14 @@ def query_gradient(
     return (scale * found_HQD).float().transpose(0, 1)
 
 
+class _BlockResults(NamedTuple):
+    """What one call found in neighbouring blocks."""
+
+    first: int  # of the blocks
+    keys: Tensor  # of their rows, (rows, H, D)
+    statistics: RowStatistics  # of each block, for R rows
+
+
 class _Pass:
     def __init__(self, live: LiveRows, query_HQD: Tensor, options: PassOptions) -> None:
         self._live, self._query, self._options = live, query_HQD, options
@@ -226,16 +243,15 @@ class _Pass:
             left = np.argsort(-(upper - upper.max(1, keepdims=True)).max(0), kind="stable")
             self._visit(np.sort(left[:_FIRST]))
             left = np.sort(left[_FIRST:])
-        at_once = self._blocks_at_once()
-        for n in range(0, len(left), at_once):
-            blocks = left[n : n + at_once]
+        at_once, most = _VISITED
+        room = max(1, _CALL_FLOATS // max(self._rows * self._width, 1))
+        while len(left):
+            blocks, left = np.split(left, [min(at_once, room)])
             needed = blocks[self._is_needed(blocks)]
             self._visit(needed)
             skipped += int(live.count(blocks).sum() - live.count(needed).sum())
+            at_once = min(2 * at_once, most)
         return skipped
-
-    def _blocks_at_once(self) -> int:
-        return max(1, min(_CALL_ROWS, _CALL_FLOATS // max(self._rows * self._width, 1)))
 
     def _is_needed(self, blocks: np.ndarray) -> np.ndarray:
         """Whether some query needs each of the blocks."""
@@ -265,18 +281,27 @@ class _Pass:
         return 0
 
     def _visit(self, blocks: np.ndarray) -> None:
-        """Attention within each of the blocks, and their place in the sums; neighbours in one segment have one call."""
+        """Attention within each of the blocks, and their place in the sums; neighbours in one segment have one call, and the
+        results of several calls one place in the sums."""
         places, whole = self._live.places[blocks], len(self._live) // BLOCK
         ends = np.flatnonzero((np.diff(blocks) > 1) | (np.diff(places) != 0) | (blocks[1:] == whole)) + 1
+        held: list[_BlockResults] = []
+        copied = 0
         for run, place in zip(
             np.split(blocks, ends), places[np.concatenate([[0], ends])] if len(blocks) else (), strict=False
         ):
             most = len(run) if place >= 0 else _COPIED
             for n in range(0, len(run), most):
                 first, stop = int(run[n]), int(run[n : n + most][-1]) + 1
-                self._call(first, stop, BLOCK if first < whole else len(self._live) - first * BLOCK)
+                if place < 0 and copied + stop - first > _COPIED:
+                    self._merge(held)
+                    held, copied = [], 0
+                held.append(self._call(first, stop, BLOCK if first < whole else len(self._live) - first * BLOCK))
+                copied += 0 if place >= 0 else stop - first
+        if held:
+            self._merge(held)
 
-    def _call(self, first: int, stop: int, rows: int) -> None:
+    def _call(self, first: int, stop: int, rows: int) -> "_BlockResults":
         live, options, count = self._live, self._options, stop - first
         start = first * BLOCK
         keys = live.keys(start, start + count * rows)
@@ -290,25 +315,21 @@ class _Pass:
             value_nHKE = values.unflatten(0, (count, rows)).transpose(1, 2)
         query_nHQD = self._query.expand(count, *self._query.shape)
         call = make_call(query_nHQD, key_nHKD, value_nHKE, AttentionOptions(scale=options.scale), wants_lse=True)
-        top = min(options.top, rows)
-        wants = RowStatisticsRequest(output=options.attention, entropy=options.attention, top=top)
-        statistics = available.choose(call, None).rows(call, wants)
-        maximum_nR = statistics.normalizer.maximum.flatten(1).numpy().astype(np.float64)
-        lse_nR = maximum_nR + np.log(statistics.normalizer.sum.flatten(1).numpy().astype(np.float64))
-        if options.attention:
-            assert statistics.output is not None
-            assert statistics.entropy is not None
-            self._merge(
-                lse_nR, statistics.output.flatten(1, 2), statistics.entropy.flatten(1).numpy().astype(np.float64)
-            )
-        if top:
-            assert statistics.top_weights is not None
-            assert statistics.top_positions is not None
-            weights, positions = (
-                statistics.top_weights.flatten(1, 2).numpy(),
-                statistics.top_positions.flatten(1, 2).numpy(),
-            )
-            self._top.merge(first, maximum_nR, lse_nR, weights, positions, keys, rows)
+        wants = RowStatisticsRequest(output=options.attention, entropy=options.attention, top=min(options.top, rows))
+        return _BlockResults(first, keys, available.choose(call, None).rows(call, wants))
+
+    def _merge(self, results: Sequence["_BlockResults"]) -> None:
+        """Takes the results of some blocks, in their order."""
+        found = [each.statistics for each in results]
+        maximum_nR = _joined([each.normalizer.maximum for each in found]).astype(np.float64)
+        sum_nR = _joined([each.normalizer.sum for each in found]).astype(np.float64)
+        lse_nR = maximum_nR + np.log(sum_nR)
+        if self._options.attention:
+            outputs = [each.output.flatten(1, 2) for each in found if each.output is not None]
+            entropies = [each.entropy for each in found if each.entropy is not None]
+            self._add(lse_nR, torch.cat(outputs), _joined(entropies).astype(np.float64))
+        if self._options.top:
+            self._top.merge(results, maximum_nR, lse_nR)
 
     def _check_scores(self, keys: Tensor, start: int) -> None:
         """Raises ValueError where a score of these rows, or a sum on the way to it, is beyond float32."""
@@ -329,7 +350,7 @@ class _Pass:
                 f"SoftDatabase: scale times query {is_large.nonzero()[0, 1]} is beyond float32; give a smaller scale or query"
             )
 
-    def _merge(self, lse_nR: np.ndarray, output_nRE: Tensor, entropy_nR: np.ndarray) -> None:
+    def _add(self, lse_nR: np.ndarray, output_nRE: Tensor, entropy_nR: np.ndarray) -> None:
         band_nR = np.floor(lse_nR / BAND)  # an integer, of any size that a float may have
         self._highest = np.maximum(self._highest, band_nR.max(0))
         output = output_nRE.double()
@@ -417,26 +438,24 @@ class _Top:
         """(R,): no smaller score will be listed."""
         return np.maximum(self._scores[:, -1], self._expected) if self.top else self._expected
 
-    def merge(
-        self, first: int, maximum_nR: np.ndarray, lse_nR: np.ndarray, weights: np.ndarray, positions: np.ndarray,
-        keys: Tensor, rows: int,
-    ) -> None:  # fmt: skip
-        """Takes the candidates (n, R, k) of `n` blocks of `rows` rows, of which `first` is the first; their keys are (n rows, H, D)."""
+    def merge(self, results: Sequence[_BlockResults], maximum_nR: np.ndarray, lse_nR: np.ndarray) -> None:
+        """Takes the candidates of some blocks; these have the largest scores and the lse that are given."""
         lowest = self.lowest()
         r = np.flatnonzero((maximum_nR + self._rounding >= lowest).any(0))
         if not len(r):
             return
+        weights, positions, blocks = _candidates(results, self.top)
         # Scores as the engine's weights give them; where a weight is zero, only that the score is not above this one.
         lse = np.broadcast_to(lse_nR[:, r, None], (*lse_nR[:, r].shape, weights.shape[2]))
         weight, at = (x[:, r].transpose(1, 0, 2).reshape(len(r), -1).astype(x.dtype) for x in (weights, positions))
         lse = lse.transpose(1, 0, 2).reshape(len(r), -1)
-        at = at + np.repeat((first + np.arange(len(lse_nR))) * BLOCK, weights.shape[2])
+        is_row, at = at >= 0, at + np.repeat(blocks * BLOCK, weights.shape[2])
         is_known = weight > 0
         score = lse + np.where(is_known, np.log(np.where(is_known, weight, 1.0), dtype=np.float64), _UNDERFLOW)
         slack = (2 * self._rounding[r] + 1e-5)[:, None]
         known = np.concatenate([self._scores[r], np.where(is_known, score, -np.inf)], axis=1)
         enough = np.partition(known, -self.top, axis=1)[:, -self.top]
-        is_near = score + slack >= np.maximum(enough, lowest[r])[:, None]
+        is_near = is_row & (score + slack >= np.maximum(enough, lowest[r])[:, None])
         counts = is_near.sum(1)
         row, column = np.nonzero(is_near)
         if not len(row):
@@ -444,9 +463,7 @@ class _Top:
         # Row by row, with as many places as the row with the most candidates needs.
         place = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
         shape = (len(r), int(counts.max()))
-        block_row = torch.from_numpy(at[row, column] - first * BLOCK)
-        offset = torch.from_numpy(r[row] // self._queries)
-        result = keys[block_row // BLOCK * rows + block_row % BLOCK, offset].double().numpy()
+        result = _keys_at(results, at[row, column], r[row] // self._queries)
         query = self._query.reshape(len(lowest), -1)[r[row]]
         new = [np.full(shape, -np.inf), np.full(shape, 2**62), np.zeros(shape), np.full(shape, -np.inf)]
         for each, candidates in zip(
@@ -484,13 +501,8 @@ def _bounds(live: LiveRows, query_HQD: Tensor, scale: float) -> _Bounds:
     rows = query.shape[0] * query.shape[1]
     norm = query.square().sum(-1).sqrt()[:, :, None] * abs(scale)  # (H, Q, 1)
     uppers, lowers = [], []
-    for segment in live.segments:
-        centres, radii = (
-            segment.centres.double().transpose(0, 1),
-            segment.radii.double().T[:, None],
-        )  # (H, c, D), (H, 1, c)
+    for centres, radii, largest in live.balls:
         middle = scale * (query @ centres.transpose(-1, -2))  # (H, Q, c)
-        largest = centres.square().sum(-1).sqrt()[:, None] + radii
         reach = norm * (radii + largest * ((query.shape[2] + 2) * _ROUNDING))
         uppers.append((middle + reach).reshape(rows, -1).numpy())
         lowers.append((middle - reach).reshape(rows, -1).numpy())
@@ -512,6 +524,37 @@ def _gathered(parts: Sequence[tuple[Tensor, slice | np.ndarray]]) -> Tensor:
     for (tensor, rows), part in zip(parts, whole.split(counts), strict=True):
         part.copy_(tensor[rows] if isinstance(rows, slice) else tensor[torch.from_numpy(rows)])
     return whole
+
+
+def _joined(parts_nHQ: Sequence[Tensor]) -> np.ndarray:
+    """One array (n, R)."""
+    return np.concatenate([part.flatten(1).numpy() for part in parts_nHQ])
+
+
+def _candidates(results: Sequence[_BlockResults], top: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of all blocks the largest weights and their places in the block, (n, R, k), and the blocks' numbers (n,). A block with fewer rows
+    than `top` has weights of zero and places of -1 at the end."""
+    weights, positions, blocks = [], [], []
+    for each in results:
+        found = each.statistics
+        assert found.top_weights is not None
+        assert found.top_positions is not None
+        fill = ((0, 0), (0, 0), (0, top - found.top_weights.shape[-1]))
+        weights.append(np.pad(found.top_weights.flatten(1, 2).numpy(), fill))
+        positions.append(np.pad(found.top_positions.flatten(1, 2).numpy(), fill, constant_values=-1))
+        blocks.append(each.first + np.arange(len(found.top_weights)))
+    return np.concatenate(weights), np.concatenate(positions), np.concatenate(blocks)
+
+
+def _keys_at(results: Sequence[_BlockResults], positions: np.ndarray, heads: np.ndarray) -> np.ndarray:
+    """The keys (n, D), float64, of live rows that these blocks have, each for a head."""
+    keys = np.empty((len(positions), results[0].keys.shape[2]))
+    part = np.searchsorted([each.first * BLOCK for each in results], positions, "right") - 1
+    for n in np.unique(part).tolist():
+        is_here, each = part == n, results[n]
+        rows = torch.from_numpy(positions[is_here] - each.first * BLOCK)
+        keys[is_here] = each.keys[rows, torch.from_numpy(heads[is_here])].double().numpy()
+    return keys
 
 
 def _added(terms: np.ndarray) -> np.ndarray:

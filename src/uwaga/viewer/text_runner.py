@@ -273,6 +273,8 @@ class Predictions:
             kind, logits = "masked", lambda states: head(states, words)
         elif stack == "decoder" and getattr(model.config, "has_lm_head", True):
             kind, logits = "next", model.logits
+        elif stack == "encoder" and getattr(model.config, "has_lm_head", False):
+            kind, logits = "masked", model.logits
         else:
             return None
         return Predictions(

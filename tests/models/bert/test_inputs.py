@@ -171,7 +171,7 @@ CONFIGS = {
     "d_model": ({"num_heads": 5}, "BertConfig: d_model 768 is not a multiple of num_heads 5"),
     "outputs": (
         {"outputs": ("pooled", "pooled")},
-        "BertConfig: outputs must be some of pooled, masked_lm, next_sentence, sequence, tokens, not ('pooled', 'pooled')",
+        "BertConfig: outputs must be some of pooled, masked_lm, next_sentence, sequence, tokens, replaced, not ('pooled', 'pooled')",
     ),
     "next sentence": (
         {"outputs": ("next_sentence",)},

@@ -1,4 +1,4 @@
-"""BERT, RoBERTa and DistilBERT against transformers, on random checkpoints that it saved, and back.
+"""BERT and its relatives against transformers, on random checkpoints that it saved, and back.
 
 Letters: B batch, Q tokens, H heads.
 """
@@ -51,6 +51,30 @@ _CASES += [
     ("DistilBert", "ForMaskedLM", {"activation": "relu", "tie_word_embeddings": False}),
     ("Bert", "Model", {"layer_norm_eps": 1e-3, "type_vocab_size": 4}),
 ]
+_NARROW = {"embedding_size": 16}
+_CASES += [(stem, head, _NARROW) for stem in ("Electra", "Albert") for head in _EVERYWHERE]
+_CASES += [
+    ("Electra", "ForPreTraining", _NARROW | {"hidden_act": "relu"}),
+    ("Electra", "Model", {"embedding_size": 24, "type_vocab_size": 3}),
+    ("Electra", "ForMaskedLM", _NARROW | {"tie_word_embeddings": False, "hidden_act": "silu", "layer_norm_eps": 1e-3}),
+    ("Albert", "Model", {"embedding_size": 24, "num_hidden_groups": 3, "hidden_act": "gelu"}),
+    ("Albert", "Model", _NARROW | {"num_hidden_groups": 2, "inner_group_num": 2, "layer_norm_eps": 1e-3}),
+    ("Albert", "ForMaskedLM", _NARROW | {"tie_word_embeddings": False, "hidden_act": "relu", "inner_group_num": 2}),
+]
+_ROTARY = ("Gte", "NomicBert", "JinaEmbeddingsV3")
+_YARN = {"rope_type": "yarn", "rope_theta": 300.0, "factor": 4.0, "original_max_position_embeddings": 4}
+_CASES += [(stem, head, {}) for stem in _ROTARY for head in _EVERYWHERE]
+_CASES += [
+    ("Gte", "Model", {"type_vocab_size": 0, "hidden_act": "silu", "layer_norm_eps": 1e-3}),
+    ("Gte", "ForMaskedLM", {"type_vocab_size": 3, "rope_parameters": _YARN, "hidden_act": "relu"}),
+    ("Gte", "ForMaskedLM", {"tie_word_embeddings": False}),
+    ("NomicBert", "Model", {"head_dim": 10, "hidden_act": "gelu", "rope_parameters": {"rope_type": "default", "rope_theta": 50.0}}),
+    ("NomicBert", "ForMaskedLM", {"hidden_act": "gelu_new", "type_vocab_size": 4}),
+    ("JinaEmbeddingsV3", "Model", {"rope_parameters": {"rope_type": "linear", "rope_theta": 50.0, "factor": 2.0}}),
+    ("JinaEmbeddingsV3", "ForMaskedLM", {"hidden_act": "silu", "type_vocab_size": 2, "tie_word_embeddings": False}),
+]  # fmt: skip
+_OWN_LOGITS = {("Electra", "ForPreTraining"): {"replaced": "logits"}}
+_WITHOUT_POOLER = ("DistilBert", "Electra", "Gte", "NomicBert")
 
 
 _ROWS = 42  # of a batch: enough draws of the two or three logits of a sequence (tolerance.py)
@@ -82,7 +106,7 @@ def twins(
     peer = randomize(getattr(transformers, stem + head)(getattr(transformers, stem + "Config")(**sizes)))
     peer.save_pretrained(folder / "theirs")
     exact = type(peer).from_pretrained(folder / "theirs", dtype=torch.float64).eval()
-    logits = _LOGITS[head] if stem != "DistilBert" or head != "Model" else {}
+    logits = {} if stem in _WITHOUT_POOLER and head == "Model" else _OWN_LOGITS.get((stem, head), _LOGITS[head])
     return Twins(folder=folder, ours=load(folder / "theirs"), peer=peer, exact=exact, logits=logits)
 
 
@@ -98,7 +122,7 @@ def compare(
         check(value[is_token], peer.hidden_states[n][is_token], lambda n=n: exact().hidden_states[n][is_token])
     for field, theirs in twins.logits.items():
         value = getattr(ours, field)
-        where = is_token if value.dim() == 3 else slice(None)
+        where = is_token if value.shape[:2] == is_token.shape else slice(None)
         check(value[where], peer[theirs][where], lambda theirs=theirs, where=where: exact()[theirs][where])
 
 
@@ -107,12 +131,54 @@ def random_ids(config: uwaga.models.BertConfig, *shape: int) -> Tensor:
     return torch.randint(4, config.vocab_size, shape, generator=torch.Generator().manual_seed(2))
 
 
+def test_layers_of_albert_share_their_parameters(transformers, tmp_path: Path) -> None:
+    """As modules each is watched and edited by its number; training moves one set of weights."""
+    sizes = {**_SIZES, "embedding_size": 8, "intermediate_size": 40, "num_hidden_groups": 2, "inner_group_num": 2}
+    transformers.AlbertModel(transformers.AlbertConfig(**sizes)).save_pretrained(tmp_path)
+    model = load(tmp_path)
+    assert model.config.layer_weights == (0, 1, 0, 1, 2, 3)
+    layers = model.encoder.layers
+    for name, parameter in layers[0].named_parameters():
+        assert layers[2].get_parameter(name) is parameter, name
+        assert layers[1].get_parameter(name) is not parameter, name
+    ids = random_ids(model.config, 2, 9)
+    with uwaga.watch(model) as recording:
+        model(ids)
+    assert [layer for _, layer in recording.maps] == [0, 1, 2, 3, 4, 5]
+    model.train()(ids).last_hidden_state.square().sum().backward()
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+    save(model, tmp_path / "trained")
+    again = load(tmp_path / "trained").eval()
+    with torch.no_grad():
+        assert torch.equal(again(ids).last_hidden_state, model.eval()(ids).last_hidden_state)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({}, "BertConfig: an albert model needs num_hidden_groups from 1 to num_layers 12, not None"),
+        ({"num_hidden_groups": 13}, "BertConfig: an albert model needs num_hidden_groups from 1 to num_layers 12, not 13"),
+        ({"num_hidden_groups": 1, "num_layers": 1025}, "BertConfig: num_layers 1025 times inner_group_num 1 is more than 1024 layers"),
+        ({"model_type": "bert"}, "BertConfig: a bert model cannot have embedding_size 8"),
+        ({"model_type": "electra", "inner_group_num": 2, "outputs": ()}, "BertConfig: an electra model has no groups of layers"),
+        ({"model_type": "electra"}, "BertConfig: an electra model has no output pooled"),
+        ({"rotary_base": 10.0, "num_hidden_groups": 1}, "BertConfig: an albert model cannot have rotary_base 10.0"),
+        ({"d_k": 8, "num_hidden_groups": 1}, "BertConfig: an albert model cannot have rotary_scaling or d_k, which need rotary_base"),
+        ({"num_hidden_groups": 1, "outputs": ("replaced",)}, "BertConfig: an albert model has no output replaced"),
+    ],
+)  # fmt: skip
+def test_settings_of_groups_and_embeddings_that_contradict_each_other(settings: dict, message: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        uwaga.models.BertConfig(**{"model_type": "albert", "embedding_size": 8, **settings})
+    assert str(caught.value) == message
+
+
 @torch.no_grad()
 def test_states_and_logits_are_those_of_transformers(twins: Twins, assert_as_exact: Callable) -> None:
     ids = random_ids(twins.ours.config, _ROWS, 9)
     inputs = {"input_ids": ids}
     types = None
-    if twins.ours.config.model_type == "bert":
+    if twins.ours.config.type_vocab_size > 1:
         types = inputs["token_type_ids"] = (torch.arange(9) > 4).long().expand(_ROWS, 9)
     is_token = torch.ones(_ROWS, 9).bool()
     compare(twins, twins.ours(ids, token_types=types, output_hidden_states=True), inputs, assert_as_exact, is_token)
@@ -203,7 +269,11 @@ def test_what_is_saved_here_loads_there_with_nothing_missing(twins: Twins) -> No
     save(twins.ours, twins.folder / "ours")
     back, info = type(twins.peer).from_pretrained(twins.folder / "ours", output_loading_info=True)
     # A parameter that transformers keeps and does not read where the decoder is not tied.
-    unread = {"cls.predictions.bias", "lm_head.bias"} if not twins.ours.config.tie_word_embeddings else set()
+    unread = (
+        {"cls.predictions.bias", "lm_head.bias", "predictions.bias"}
+        if not twins.ours.config.tie_word_embeddings
+        else set()
+    )
     assert not info["unexpected_keys"]
     assert not info["mismatched_keys"]
     assert set(info["missing_keys"]) <= unread

@@ -60,7 +60,7 @@ def test_the_last_row_of_the_logit_lens_is_the_models_own() -> None:
 def test_an_encoder_does_not_generate() -> None:
     with pytest.raises(ValueError) as caught:
         generate(made("modernbert", has_lm_head=False, num_kv_heads=4), [[5, 6]], max_new_tokens=2)
-    assert str(caught.value) == "RotaryModel: a modernbert model is an encoder, and has no cache"
+    assert str(caught.value) == "RotaryModel: a modernbert model is an encoder, and does not continue texts"
 
 
 def test_logits_that_norms_bound_are_not_clipped() -> None:

@@ -1,4 +1,4 @@
-"""ModernBERT, Llama, Mistral, Qwen2 and Qwen3 against transformers, on random checkpoints that it saved, and back.
+"""ModernBERT, EuroBERT, Llama, Mistral, Qwen2, Qwen3, Gemma 2 and 3 against transformers, on random checkpoints that it saved, and back.
 
 Letters: B batch, Q tokens.
 """
@@ -30,6 +30,9 @@ _SIZES = {
     "eos_token_id": 2,
 }
 _GROUPED = _SIZES | {"num_key_value_heads": 2}
+_ROPE = {"rope_theta": 300.0, "factor": 4.0}
+_GEMMA = _GROUPED | {"head_dim": 8, "sliding_window": 4, "query_pre_attn_scalar": 20}
+_BY_LAYER = {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
 _SPARSE = {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1}
 # Name of the case: class there, and what its config says.
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -63,6 +66,110 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "LlamaForCausalLM",
         _GROUPED | {"rope_parameters": {"rope_type": "default", "rope_theta": 300.0}},
     ),
+    "llama of interpolated positions": (
+        "LlamaForCausalLM",
+        _GROUPED | {"rope_parameters": _ROPE | {"rope_type": "linear"}},
+    ),
+    "llama of dynamic positions": (
+        "LlamaForCausalLM",
+        _GROUPED | {"rope_parameters": _ROPE | {"rope_type": "dynamic"}},
+    ),
+    "llama of version 3": (
+        "LlamaForCausalLM",
+        _GROUPED
+        | {
+            "head_dim": 16,
+            "rope_parameters": _ROPE
+            | {
+                "rope_type": "llama3",
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 16,
+            },
+        },
+    ),
+    "llama bare of yarn": ("LlamaModel", _GROUPED | {"head_dim": 16, "rope_parameters": _ROPE | {"rope_type": "yarn"}}),
+    "smollm": (
+        "LlamaForCausalLM",
+        _GROUPED
+        | {"num_attention_heads": 6, "tie_word_embeddings": True, "rope_theta": 1e5, "rope_interleaved": False},
+    ),
+    "qwen3 of yarn": (
+        "Qwen3ForCausalLM",
+        _GROUPED
+        | {
+            "head_dim": 16,
+            "rope_parameters": _ROPE
+            | {
+                "rope_type": "yarn",
+                "original_max_position_embeddings": 16,
+                "beta_fast": 3.0,
+                "beta_slow": 0.5,
+                "mscale": 0.7,
+                "mscale_all_dim": 0.3,
+                "truncate": False,
+            },
+        },
+    ),
+    "mistral of yarn": (
+        "MistralForCausalLM",
+        _GROUPED
+        | {
+            "sliding_window": 4,
+            "head_dim": 16,
+            "rope_parameters": _ROPE
+            | {"rope_type": "yarn", "original_max_position_embeddings": 8, "attention_factor": 1.3},
+        },
+    ),
+    "gemma2": ("Gemma2ForCausalLM", _GEMMA | {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0}),
+    "gemma2 untied": (
+        "Gemma2ForCausalLM",
+        _GEMMA
+        | _BY_LAYER
+        | {"tie_word_embeddings": False, "attn_logit_softcapping": None, "final_logit_softcapping": None},
+    ),
+    "gemma2 bare": (
+        "Gemma2Model",
+        _GEMMA | {"attention_bias": True, "hidden_activation": "silu", "rms_norm_eps": 1e-3},
+    ),
+    "gemma2 of another base": ("Gemma2ForCausalLM", _GEMMA | {"rope_parameters": _ROPE | {"rope_type": "linear"}}),
+    "gemma3": ("Gemma3ForCausalLM", _GEMMA | _BY_LAYER | {"final_logit_softcapping": 3.0}),
+    "gemma3 bare": (
+        "Gemma3TextModel",
+        _GEMMA
+        | _BY_LAYER
+        | {
+            "attention_bias": True,
+            "rms_norm_eps": 1e-3,
+            "rope_parameters": {
+                "full_attention": _ROPE | {"rope_type": "linear"},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 70.0},
+            },
+        },
+    ),
+    "gemma3 by default": ("Gemma3ForCausalLM", _GEMMA | {"num_hidden_layers": 7}),
+    "gemma3 of both sides": (
+        "Gemma3TextModel",
+        _GEMMA | _BY_LAYER | {"use_bidirectional_attention": True, "sliding_window": 7},
+    ),
+    "eurobert": ("EuroBertModel", _GROUPED | {"rms_norm_eps": 1e-3, "attention_bias": True}),
+    "eurobert masked": ("EuroBertForMaskedLM", _SIZES | {"mlp_bias": True, "hidden_act": "gelu"}),
+    "eurobert tied": ("EuroBertForMaskedLM", _SIZES | {"tie_word_embeddings": True, "head_dim": 10}),
+    "modernbert with a head of biases": (
+        "ModernBertForMaskedLM",
+        _SIZES
+        | {
+            "local_attention": 6,
+            "classifier_bias": True,
+            "norm_bias": True,
+            "classifier_activation": "relu",
+            "tie_word_embeddings": False,
+        },
+    ),
+    "modernbert with a head without biases": (
+        "ModernBertForMaskedLM",
+        _SIZES | {"local_attention": 6, "decoder_bias": False},
+    ),
     "mistral": ("MistralForCausalLM", _GROUPED | {"sliding_window": 4}),
     "mistral without a window": ("MistralModel", _GROUPED | {"sliding_window": None}),
     "qwen2": ("Qwen2ForCausalLM", _GROUPED | {"hidden_act": "relu"}),
@@ -76,7 +183,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         | {"head_dim": 8, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
     ),
 }
-DECODERS = [name for name in CASES if "modernbert" not in name]
+DECODERS = [name for name in CASES if "bert" not in name and "both sides" not in name]
 WRITERS = [name for name in DECODERS if "bare" not in name and "without" not in name]
 
 
@@ -140,7 +247,7 @@ def test_states_and_logits_are_those_of_transformers(twins: Twins, assert_as_exa
     ours = twins.ours(ids, output_hidden_states=True)
     compare(twins, ours, ids, torch.ones(4, 17).bool(), assert_as_exact)
     has_head = twins.ours.config.has_lm_head
-    assert (ours.logits is not None) == has_head == ("ForCausalLM" in type(twins.peer).__name__)
+    assert (ours.logits is not None) == has_head == ("For" in type(twins.peer).__name__)
 
 
 @torch.no_grad()
@@ -148,7 +255,18 @@ def test_padded_rows_are_those_of_transformers(twins: Twins, assert_as_exact: Ca
     is_token = torch.arange(17) < torch.tensor([17, 3, 9])[:, None]
     ids = draw(3, 17)
     ours = twins.ours(ids, attention_mask=is_token, output_hidden_states=True)
-    compare(twins, ours, ids, is_token, assert_as_exact)
+    if twins.ours.config.model_type == "gemma2":
+        # There, in float64, padding that sees no token gets NaN, which spreads to the tokens: the rows alone are the truth.
+        for row in range(3):
+            alone = lambda x, row=row: x[row : row + 1, is_token[row]]  # noqa: E731
+            own = ours._replace(
+                hidden_states=tuple(map(alone, ours.hidden_states)),
+                logits=None if ours.logits is None else alone(ours.logits),
+                last_hidden_state=alone(ours.last_hidden_state),
+            )
+            compare(twins, own, alone(ids), alone(is_token), assert_as_exact)
+    else:
+        compare(twins, ours, ids, is_token, assert_as_exact)
     by_lengths = twins.ours(ids, lengths=torch.tensor([17, 3, 9]))
     assert torch.equal(by_lengths.last_hidden_state[is_token], ours.last_hidden_state[is_token])
 
@@ -192,8 +310,6 @@ def test_a_cache_gives_the_states_of_the_whole(case: str, make_twins: Callable, 
 def test_what_is_saved_here_loads_there_with_nothing_missing(twins: Twins, tmp_path: Path) -> None:
     save(twins.ours, tmp_path)
     kind = type(twins.peer)
-    if twins.ours.config.model_type == "modernbert":
-        from transformers import ModernBertModel as kind
     back, info = kind.from_pretrained(tmp_path, output_loading_info=True)
     assert not any(info[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
     ids = draw(2, 9)
@@ -224,14 +340,28 @@ def test_keys_of_transformers_4_mean_what_they_meant(make_twins: Callable, tmp_p
 @pytest.mark.parametrize(
     ("case", "settings", "message"),
     [
-        ("llama", {"rope_parameters": {"rope_type": "llama3", "rope_theta": 1e4}}, "rotary positions of the type 'llama3' are not supported, only 'default'"),
-        ("llama", {"rope_parameters": {"partial_rotary_factor": 0.5}}, "rotary positions of the type 'partial_rotary_factor' are not supported, only 'default'"),
+        ("llama", {"rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4}}, "rotary positions of the type 'longrope' are not supported, only 'default', 'linear', 'dynamic', 'llama3', 'yarn'"),
+        ("llama", {"rope_parameters": {"partial_rotary_factor": 0.5}}, "rotary positions of the type 'partial_rotary_factor' are not supported, only 'default', 'linear', 'dynamic', 'llama3', 'yarn'"),
         ("llama", {"rope_parameters": {"rope_theta": "x"}}, "rope_theta must be a number above 1, not 'x'"),
         ("llama", {"rope_parameters": [1]}, "rope_parameters must be a JSON object, not [1]"),
         ("llama", {"architectures": ["LlamaForSequenceClassification"]}, "architectures is ['LlamaForSequenceClassification']; supported: LlamaModel, LlamaForCausalLM"),
         ("llama", {"head_dim": None, "hidden_size": 25}, "hidden_size 25 is not a multiple of 4 heads"),
         ("llama", {"num_key_value_heads": 3}, "RotaryConfig: num_heads 4 is not a multiple of num_kv_heads 3"),
         ("llama", {"head_dim": 5}, "RotaryConfig: d_k must be even, not 5"),
+        ("llama", {"rope_parameters": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0}}, "high_freq_factor of rope_parameters must be a positive number, not None"),
+        ("llama", {"rope_parameters": {"rope_type": "linear"}}, "factor of rope_parameters must be a positive number, not None"),
+        ("llama", {"rope_parameters": {"rope_type": "yarn", "factor": 2.0, "beta_fast": 1.0, "beta_slow": 2.0}}, "RotaryScaling: beta_slow must be above 0 and at most beta_fast, not 2.0 and 1.0"),
+        ("llama", {"rope_parameters": {"rope_type": "llama3", "factor": 2.0, "low_freq_factor": 2.0, "high_freq_factor": 1.0}}, "RotaryScaling: low_freq_factor must be above 0 and below high_freq_factor, not 2.0 and 1.0"),
+        ("llama", {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "trick": 1}}, "rope_parameters of the type 'linear' have no trick"),
+        ("llama", {"original_max_position_embeddings": 16}, "original_max_position_embeddings is 16; only None is supported"),
+        ("smollm", {"rope_interleaved": True}, "rope_interleaved is True; only False is supported"),
+        ("gemma2", {"use_bidirectional_attention": True}, "use_bidirectional_attention is True; only False or None is supported"),
+        ("gemma3", {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping is 50.0; only None is supported"),
+        ("gemma3", {"sliding_window": None}, "layer_types has sliding_attention, and there is no sliding_window"),
+        ("gemma3", {"sliding_window": "x"}, "sliding_window and sliding_window_pattern must be whole numbers, not ('x', 6)"),
+        ("gemma3", {"rope_parameters": [1]}, "rope_parameters must be a JSON object, not [1]"),
+        ("gemma3", {"architectures": ["Gemma3ForConditionalGeneration"]}, "architectures is ['Gemma3ForConditionalGeneration']; supported: Gemma3TextModel, Gemma3ForCausalLM"),
+        ("eurobert", {"architectures": ["EuroBertForSequenceClassification"]}, "architectures is ['EuroBertForSequenceClassification']; supported: EuroBertModel, EuroBertForMaskedLM"),
         ("qwen3", {"is_causal": False}, "is_causal is False; only True is supported"),
         ("mistral", {"sliding_window": "x"}, "sliding_window and max_window_layers must be whole numbers, not ('x', 0)"),
         ("qwen2", {"layer_types": ["sliding_attention"] * 3}, "layer_types has sliding_attention, and there is no sliding_window"),
@@ -259,7 +389,11 @@ def test_settings_that_are_not_computed_are_refused(
     [
         ({"windows": (None,)}, "windows must have one for each of 2 layers, not (None,)"),
         ({"rotary_bases": (1.0, 1.0)}, "rotary_bases must be a tuple of numbers above 1, not (1.0, 1.0)"),
-        ({"model_type": "modernbert"}, "a modernbert model has no lm_head"),
+        ({"model_type": "modernbert"}, "head_activation is of a modernbert model with has_lm_head, which needs it"),
+        ({"head_activation": "gelu"}, "head_activation is of a modernbert model with has_lm_head, which needs it"),
+        ({"rotary_scaling": (None,)}, "rotary_scaling must have one for each of 2 layers or none, not (None,)"),
+        ({"bidirectional": True}, "bidirectional needs the model_type gemma3_text, not llama"),
+        ({"softcap": 0.0}, "softcap must be None or a positive number, not 0.0"),
         ({"tie_word_embeddings": True, "has_lm_head": False}, "tie_word_embeddings needs has_lm_head: a model without logits has nothing to tie"),
     ],
 )  # fmt: skip
@@ -275,6 +409,9 @@ def test_settings_that_contradict_each_other(settings: dict, message: str) -> No
         {"windows": (3, None)},
         {"rotary_bases": (10.0, 20.0)},
         {"model_type": "mistral", "windows": (3, None)},
+        {"model_type": "gemma2", "rotary_bases": (10.0, 20.0)},
+        {"model_type": "gemma3_text", "windows": (3, 4)},
+        {"model_type": "gemma3_text", "rotary_bases": (10.0, 20.0)},
         {"model_type": "qwen2", "windows": (3, 4), "qkv_bias": True},
         {"model_type": "modernbert", "has_lm_head": False, "windows": (3, 4)},
         {"model_type": "modernbert", "has_lm_head": False, "rotary_bases": (10.0, 20.0)},

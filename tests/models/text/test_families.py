@@ -12,16 +12,18 @@ import numpy as np
 import pytest
 import tokenizers
 import torch
+from safetensors.torch import load_file, save_file
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 from tolerance import assert_as_exact
 from torch import nn
 
 from uwaga import TextEncoder
+from uwaga.models.checkpoints import load_save
 
 transformers = pytest.importorskip("transformers", minversion="5")
 peer = pytest.importorskip("sentence_transformers", minversion="6")
 from sentence_transformers.base.modules import Normalize, Transformer  # noqa: E402
-from sentence_transformers.sentence_transformer.modules import Pooling  # noqa: E402
+from sentence_transformers.sentence_transformer.modules import Dense, Pooling  # noqa: E402
 
 TEXTS = [
     "The cat sat on the mat.",
@@ -74,12 +76,65 @@ CASES: dict[str, tuple[str, dict, Callable[[], tokenizers.Tokenizer], str]] = {
     "mpnet of unigrams": ("mpnet", _WIDE, unigram, "weightedmean"),
     "xlm-roberta": ("xlm-roberta", _WIDE, unigram, "mean"),
     "roberta": ("roberta", _WIDE, byte_level, "cls"),
+    "electra": ("electra", _WIDE | {"embedding_size": 16}, word_piece, "cls"),
+    "albert": ("albert", _WIDE | {"embedding_size": 16, "num_hidden_groups": 2}, unigram, "mean"),
+    "gte": ("gte", _WIDE, unigram, "cls"),
+    "nomic": ("nomic_bert", _WIDE, word_piece, "mean"),
+    "jina v3": ("jina_embeddings_v3", _WIDE, unigram, "mean"),
     "modernbert": ("modernbert", _WIDE | {"local_attention": 8, "global_attn_every_n_layers": 2}, byte_level, "mean"),
     "modernbert cls": ("modernbert", _WIDE | {"local_attention": 6}, word_piece, "cls"),
+    "t5": (
+        "t5",
+        {"d_model": 32, "d_ff": 64, "d_kv": 8, "num_layers": 3, "num_heads": 4, "relative_attention_max_distance": 16},
+        unigram,
+        "mean",
+    ),
+    "t5 of version 1.1": (
+        "t5",
+        {"d_model": 32, "d_ff": 64, "d_kv": 6, "num_layers": 2, "num_heads": 4, "feed_forward_proj": "gated-gelu"},
+        unigram,
+        "mean",
+    ),
     "qwen3": ("qwen3", _GROUPED | {"head_dim": 16}, byte_level, "lasttoken"),
     "qwen2": ("qwen2", _GROUPED, byte_level, "lasttoken"),
     "mistral": ("mistral", _GROUPED | {"sliding_window": 16}, unigram, "lasttoken"),
     "llama": ("llama", _GROUPED, unigram, "weightedmean"),
+    "llama of version 3": (
+        "llama",
+        _GROUPED
+        | {
+            "rope_parameters": {
+                "rope_type": "llama3",
+                "rope_theta": 500.0,
+                "factor": 8.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 16,
+            }
+        },
+        byte_level,
+        "lasttoken",
+    ),
+    "gemma2": (
+        "gemma2",
+        _GROUPED | {"head_dim": 16, "sliding_window": 8, "query_pre_attn_scalar": 9},
+        unigram,
+        "lasttoken",
+    ),
+    "gemma3": ("gemma3_text", _GROUPED | {"head_dim": 16, "sliding_window": 8}, unigram, "lasttoken"),
+    "embeddinggemma": (
+        "gemma3_text",
+        _GROUPED
+        | {
+            "head_dim": 16,
+            "sliding_window": 9,
+            "use_bidirectional_attention": True,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        },
+        unigram,
+        "mean",
+    ),
+    "eurobert": ("eurobert", _GROUPED, byte_level, "mean"),
 }
 
 
@@ -108,16 +163,37 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
         model_max_length=160,
     )
     ids = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
-    config = transformers.AutoConfig.for_model(
-        family, vocab_size=len(words), max_position_embeddings=170, **ids, **settings
-    )
-    model = transformers.AutoModel.from_config(config)
+    sizes = {"vocab_size": len(words)} | ({} if family == "t5" else {"max_position_embeddings": 170})
+    config = transformers.AutoConfig.for_model(family, **sizes, **ids, **settings)
+    encoder = transformers.T5EncoderModel if family == "t5" else transformers.AutoModel.from_config
+    model = encoder(config)
     draw(model)
     model.save_pretrained(tmp_path / "transformer")
     words.save_pretrained(tmp_path / "transformer")
-    modules = [Transformer(str(tmp_path / "transformer")), Pooling(32, pooling), Normalize()]
+    modules = [Transformer(str(tmp_path / "transformer")), Pooling(32, pooling)]
+    if request.param in ("embeddinggemma", "t5"):
+        for sizes in ((32, 48), (48, 32)):
+            modules.append(Dense(*sizes, bias=False, activation_function=nn.Identity()))
+    modules.append(Normalize())
     peer.SentenceTransformer(modules=modules, device="cpu", prompts={"query": "dog: "}).save(str(tmp_path / "saved"))
     return tmp_path / "saved"
+
+
+def test_prefixed_names_in_shards_are_the_same_model(folder: Path) -> None:
+    """As a directory of a model with a head has them, or one that was too large for a file."""
+    expected = TextEncoder.load(folder).encode(TEXTS)
+    config = load_save.load(folder).config
+    prefix = load_save.family_of(config.model_type, "").table(config).prefix
+    tensors = {prefix + name: x for name, x in load_file(folder / "model.safetensors").items()}
+    (folder / "model.safetensors").unlink()
+    names = sorted(tensors)
+    listed = {name: f"model-0000{1 + n % 2}-of-00002.safetensors" for n, name in enumerate(names)}
+    for file in set(listed.values()):
+        save_file(
+            {name: tensors[name] for name in names if listed[name] == file}, folder / file, metadata={"format": "pt"}
+        )
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": listed}))
+    assert np.array_equal(TextEncoder.load(folder).encode(TEXTS), expected)
 
 
 @pytest.mark.parametrize("options", [{}, {"prompt_name": "query"}], ids=["plain", "query"])
@@ -151,3 +227,19 @@ def test_a_plain_directory_of_transformers_is_the_mean_of_its_tokens(folder: Pat
     assert np.allclose(
         encoder.encode(TEXTS), np.concatenate([expected.encode([text]) for text in TEXTS]), atol=1e-5, rtol=1e-4
     )
+
+
+@pytest.mark.parametrize("folder", ["t5"], indirect=True)
+def test_relative_positions_have_no_longest_text(folder: Path) -> None:
+    """Unless the directory says so: T5's own config has no limit."""
+    (folder / "sentence_bert_config.json").write_text("{}")
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings | {"model_max_length": int(1e30)}))
+    encoder = TextEncoder.load(folder)
+    long = " ".join(TEXTS[2:5] * 20)
+    model = peer.SentenceTransformer(str(folder), device="cpu")
+    model.max_seq_length = 100_000
+    vector = encoder.encode([long])
+    assert int(encoder.report.tokens[0]) > 600
+    assert np.allclose(vector, model.encode([long]), atol=1e-5)
+    assert np.array_equal(encoder.encode([TEXTS[0], long], overflow="truncate")[1:], vector)

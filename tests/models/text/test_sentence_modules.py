@@ -327,7 +327,7 @@ def test_settings_of_sentence_transformers_that_are_none(make: Callable, setting
     assert refusal(folder) == f"{path}: {message}"
 
 
-@pytest.mark.parametrize("model_type", ["albert", "deberta-v2", None])
+@pytest.mark.parametrize("model_type", ["new", "deberta-v2", None])
 def test_other_families_are_refused_with_what_reads_them(make: Callable, model_type: str | None) -> None:
     folder = make(Pooling(16))
     path = folder / "config.json"

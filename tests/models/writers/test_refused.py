@@ -6,16 +6,31 @@ import pytest
 import torch
 
 from uwaga import Ragged
-from uwaga.models import GPT2Config, GPT2Model, T5Config, T5Model, Transformer, TransformerConfig
+from uwaga.models import (
+    BertConfig,
+    BertModel,
+    GPT2Config,
+    GPT2Model,
+    T5Config,
+    T5Model,
+    Transformer,
+    TransformerConfig,
+    generate,
+)
 
 PACKED = Ragged(torch.tensor([3, 4, 5]), torch.tensor([0, 2, 3]))
 _T5 = {"vocab_size": 20, "d_model": 8, "num_layers": 1, "num_decoder_layers": 1, "num_heads": 2, "d_kv": 4, "d_ff": 16}
+_BERT = {"vocab_size": 20, "d_model": 8, "num_layers": 1, "num_heads": 2, "d_ff": 16}
 _GPT2 = {"vocab_size": 20, "d_model": 8, "num_layers": 1, "num_heads": 2, "d_ff": 16, "max_position_embeddings": 4}
 _BOTH = {"vocab_size": 30, "d_model": 16, "num_layers": 2, "num_decoder_layers": 2, "num_heads": 2, "d_ff": 32}
 WRONG: dict[str, tuple[Callable[[], object], str]] = {
     "heads that do not divide": (
         lambda: GPT2Config(**(_GPT2 | {"num_heads": 3})),
         "GPT2Config: d_model 8 is not a multiple of num_heads 3",
+    ),
+    "a model that continues no text": (
+        lambda: generate(BertModel(BertConfig(**_BERT)).eval(), ["a text"]),
+        "generate: BertModel (bert) does not continue texts; a GPT2Model, T5Model, Transformer, or a RotaryModel of a decoder does",
     ),
     "a band of nothing": (
         lambda: GPT2Config(band=0),

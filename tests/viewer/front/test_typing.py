@@ -83,10 +83,10 @@ def test_a_head_is_switched_off_and_a_link_cut(bard: View, open_page: Callable[.
     page.locator(".uwaga-cut").click()
     bar.get_by_text("2 changes").wait_for()
     # Nothing goes over the link that was cut.
-    page.wait_for_function("() => /: 0 %|nothing/.test(document.querySelector('.uwaga-headline').textContent)")
+    page.wait_for_function("() => /: 0%|nothing/.test(document.querySelector('.uwaga-headline').textContent)")
     bar.get_by_role("button", name="Before").click()
     page.wait_for_function("() => location.hash.includes('side=0')")
-    page.wait_for_function("() => !/: 0 %/.test(document.querySelector('.uwaga-headline').textContent)")
+    page.wait_for_function("() => !/: 0%/.test(document.querySelector('.uwaga-headline').textContent)")
     bar.get_by_role("button", name="Undo").click()
     bar.get_by_text("1 change", exact=True).wait_for()
     bar.get_by_role("button", name="Clear").click()

@@ -12,6 +12,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from decimal import ROUND_HALF_UP, Decimal
 from importlib import resources
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
@@ -23,13 +24,17 @@ _Result = TypeVar("_Result")
 _current: ContextVar[str] = ContextVar("language", default=_ENGLISH)
 
 
+_MINUS, _TIMES = "\N{MINUS SIGN}", "\N{MULTIPLICATION SIGN}"
+_SUPERSCRIPTS = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
+
+
 def tr(message: str, **values: object) -> str:
-    """A message in the current language, with the values in its braces.
+    """A message in the current language, with the values in its braces; integers among them as the language writes them.
 
     >>> tr("The sum is {sum}.", sum=1)
     'The sum is 1.'
     """
-    return _table(_current.get()).forms.get(message, [message])[0].format(**values)
+    return _filled(_table(_current.get()).forms.get(message, [message])[0], values)
 
 
 def tr_n(one: str, other: str, count: int, **values: object) -> str:
@@ -41,7 +46,56 @@ def tr_n(one: str, other: str, count: int, **values: object) -> str:
     table = _table(_current.get())
     forms = table.forms.get(one)
     own = forms[table.form_of(count)] if forms else one if count == 1 else other
-    return own.format(count=f"{count:,}", **values)
+    return _filled(own, {"count": count, **values})
+
+
+def _filled(form: str, values: Mapping[str, object]) -> str:
+    return form.format(**{name: integer(value) if type(value) is int else value for name, value in values.items()})
+
+
+def integer(number: float) -> str:
+    """A whole number as the current language writes it.
+
+    >>> integer(1024)
+    '1,024'
+    """
+    return decimal(number, 0)
+
+
+def decimal(number: float, digits: int) -> str:
+    """A number with some decimals as the current language writes it; halves are rounded away from zero, as in the page.
+
+    >>> decimal(0.625, 2), decimal(-0.001, 2), decimal(-12345.5, 1)
+    ('0.63', '0.00', '\N{MINUS SIGN}12,345.5')
+    """
+    signs = _numbers(_current.get())
+    rounded = Decimal(number).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP)
+    whole, _, part = f"{abs(rounded):f}".partition(".")
+    if len(whole) >= 3 + signs.least_group:
+        whole = f"{int(whole):,}".replace(",", signs.group)
+    return (_MINUS if rounded < 0 else "") + whole + (signs.decimal + part if part else "")
+
+
+def significant(number: float, digits: int) -> str:
+    """A number with some significant digits; as a power of ten below 0.0001 and where its last digit would be above the units.
+
+    >>> significant(0.00125, 2), significant(123456.0, 3), significant(-2e-7, 1), significant(0.0, 1)
+    ('0.0013', '1.23\N{MULTIPLICATION SIGN}10⁵', '\N{MINUS SIGN}2\N{MULTIPLICATION SIGN}10⁻⁷', '0')
+    """
+    mantissa, power = f"{number:.{digits - 1}e}".split("e")
+    if number == 0 or -4 <= int(power) < digits:
+        return decimal(number, digits - 1 - int(power)) if number else "0"
+    text = mantissa.replace("-", _MINUS).replace(".", _numbers(_current.get()).decimal)
+    return f"{text}{_TIMES}10{str(int(power)).translate(_SUPERSCRIPTS)}"
+
+
+def percent(share: float, digits: int = 0) -> str:
+    """A share as percent, as the current language writes it.
+
+    >>> percent(0.25)
+    '25%'
+    """
+    return decimal(share * 100, digits) + "%"
 
 
 def cached(maxsize: int) -> Callable[[Callable[_Arguments, _Result]], Callable[_Arguments, _Result]]:
@@ -113,6 +167,15 @@ def page_table(language: str, *, can_change: bool = False) -> dict[str, Any]:
     return {"language": language, "messages": messages} | ({"names": LANGUAGES} if can_change else {})
 
 
+class _Numbers(NamedTuple):
+    """How a language writes numbers: the decimal separator, that of groups of three, and the digits that stand before the
+    rightmost group at least (CLDR's minimumGroupingDigits: Polish writes 1024, but 10 240)."""
+
+    decimal: str
+    group: str
+    least_group: int
+
+
 class _Table(NamedTuple):
     """The messages of a language: the forms by the English message."""
 
@@ -133,6 +196,11 @@ def _table(language: str) -> _Table:
     forms = {message: value for message, value in zip(whole["messages"], whole["forms"][number], strict=True) if value}
     in_page = frozenset(itertools.compress(whole["messages"], whole["in_page"]))
     return _Table(forms, in_page, gettext.c2py(whole["plural"][number]))
+
+
+@functools.cache
+def _numbers(language: str) -> _Numbers:
+    return _Numbers(*_tables()["numbers"][language])
 
 
 @functools.cache

@@ -8,7 +8,7 @@ import itertools
 import torch
 from torch import Tensor
 
-from uwaga._base.languages import tr
+from uwaga._base.languages import significant, tr
 from uwaga.lessons import provenance
 from uwaga.lessons.compute import OneHead
 from uwaga.lessons.document import Chart, Drawing, Finding, Matrix, Part, Section, Step
@@ -244,8 +244,8 @@ def length_step(example: Example, head: OneHead, projected: Projected, scored: S
         title=tr("Any length"),
         text=(
             tr(
-                "No learned matrix knows the number of tokens: W_Q, W_K, W_V and W_O have the sizes of vectors. The same"
-                " parameters serve a sentence of five words and a book."
+                "No learned matrix knows the number of tokens: W_Q, W_K, W_V and W_O have the sizes of vectors. The same parameters"
+                " compute a sentence of five words and a book."
             ),
             tr(
                 "Every token's output can be computed at the same time, since none waits for another's. A recurrent network"
@@ -296,18 +296,18 @@ def _twice(example: Example, head: OneHead, scored: Scored, projected: Projected
     apart = float((result - head.output_NE).abs().max())
     text = (
         tr(
-            "Twice as many keys, the same W_Q, W_K and W_V: each token shares its attention among {many} keys instead of {n}, and since both"
+            "Twice as many keys, the same parameters W: each token shares its attention among {many} keys instead of {n}, and since both"
             " copies say the same, its output is that of the step “Sum”, to the last bit.",
             many=2 * n,
             n=n,
         )
         if apart == 0
         else tr(
-            "Twice as many keys, the same W_Q, W_K and W_V: each token shares its attention among {many} keys instead of {n}, and since both"
+            "Twice as many keys, the same parameters W: each token shares its attention among {many} keys instead of {n}, and since both"
             " copies say the same, its output is that of the step “Sum”, up to rounding: {apart}.",
             many=2 * n,
             n=n,
-            apart=f"{apart:.1g}",
+            apart=significant(apart, 1),
         )
     )
     finding = Finding(text=text, cells=[(output.id, i, c) for i in range(n) for c in range(len(output.columns))])
@@ -325,7 +325,7 @@ def _growing(n: int, d: int, e: int, example: Example) -> Section:
         id="by_length",
         title=tr("By the number of tokens"),
         formula=tr("n² scores, n² ({d} + {e}) multiplications", d=d, e=e),
-        rows=[tr("{length} tokens", length=f"{length:,}") if length > 1 else tr("1 token") for length in lengths],
+        rows=[tr("{length} tokens", length=length) if length > 1 else tr("1 token") for length in lengths],
         columns=(
             tr("tokens"),
             tr("parameters"),
@@ -356,13 +356,13 @@ def _growing(n: int, d: int, e: int, example: Example) -> Section:
         digits=0,
     )
     text = tr(
-        "From {compared} to {compared2} tokens the number of parameters stays {weights}, and the scores grow from {compared3}"
+        "From {compared} to {compared2} tokens there are {weights} parameters, and the scores grow from {compared3}"
         " to {compared4}. A recurrent network needs only n steps of work, but one after another.",
         compared=_COMPARED[0],
-        compared2=f"{_COMPARED[-1]:,}",
+        compared2=_COMPARED[-1],
         weights=weights,
-        compared3=f"{_COMPARED[0] ** 2:,}",
-        compared4=f"{_COMPARED[-1] ** 2:,}",
+        compared3=_COMPARED[0] ** 2,
+        compared4=_COMPARED[-1] ** 2,
     )
     last = len(lengths) - 1
     return Section(

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from uwaga._base.languages import tr
+from uwaga._base.languages import integer, significant, tr
 from uwaga.lessons import provenance
 from uwaga.lessons.compute import layer_of
 from uwaga.lessons.document import Finding, Matrix, Picture, Section, Step, difference_shade
@@ -74,7 +74,7 @@ def step(example: Example) -> Step:
                 folded=True,
                 findings=(
                     Finding(
-                        text=tr("The largest difference is {furthest}.", furthest=f"{furthest:.1g}"),
+                        text=tr("The largest difference is {furthest}.", furthest=significant(furthest, 1)),
                         cells=[(apart.id, 0, 0)],
                     ),
                 ),
@@ -223,8 +223,9 @@ def _limit(example: Example) -> Section:
     )
     lost = int((lengths_R - kept_R).sum())
     text = tr(
-        "Learned positions exist up to the length of training: BERT reads 512 tokens, GPT-2 1,024. Longer texts are"
-        " truncated, or read in windows. Sinusoidal positions have no limit, but the model was not trained on larger ones."
+        "Learned positions exist up to the length of training: BERT reads 512 tokens, GPT-2 {gpt2}. Longer texts are"
+        " truncated, or read in windows. Sinusoidal positions have no limit, but the model was not trained on larger ones.",
+        gpt2=1024,
     )
     finding = Finding(
         text=tr(
@@ -245,8 +246,8 @@ def _growth() -> Section:
     matrix = Matrix(
         id="growth",
         title=tr("Scores of one head, stored"),
-        formula=tr("pairs = n²; MB = pairs · 4 bytes"),
-        rows=[f"{n:,}" for n in _LONG],
+        formula=tr("pairs = tokens²; MB = pairs · 4 bytes"),
+        rows=[integer(n) for n in _LONG],
         columns=(tr("tokens"), tr("pairs"), "MB"),
         numbers=torch.stack((tokens, pairs, megabytes), dim=-1).float(),
         source=provenance.by_column(

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from uwaga._base.languages import tr
+from uwaga._base.languages import decimal, significant, tr
 from uwaga.lessons import provenance
 from uwaga.lessons.compute import layer_of
 from uwaga.lessons.document import Finding, Matrix, Picture, Section, Step, shown
@@ -196,7 +196,7 @@ def _norm(name: str, norm: nn.Module, x: Matrix) -> Iterator[Matrix]:
     yield Matrix(
         id=stats,
         title=tr("Mean and variance of each row"),
-        formula="μ = Σ x / M, σ² = Σ (x - μ)² / M",
+        formula="μ = Σ x / M, Σ (x - μ)² / M",
         rows=x.rows,
         columns=(tr("mean"), tr("variance")),
         numbers=torch.cat((mean_N1, variance_N1), dim=-1),
@@ -211,7 +211,7 @@ def _norm(name: str, norm: nn.Module, x: Matrix) -> Iterator[Matrix]:
     yield Matrix(
         id=f"{name}_norm",
         title=tr("LayerNorm"),
-        formula=tr("(x - μ) / √(σ² + {value})", value=f"{_EPS:.5f}"),
+        formula=tr("(x - mean) / √(variance + {value})", value=decimal(_EPS, 5)),
         rows=x.rows,
         columns=x.columns,
         numbers=norm(numbers_NM),
@@ -325,7 +325,7 @@ def _whole_layer(example: Example, x: Matrix, forward: Sublayer) -> Finding:
 def _agrees(name: str, apart: float) -> str:
     if apart == 0:
         return tr("{name} gives the same numbers to the last bit.", name=name)
-    return tr("{name} gives the same numbers, up to rounding: {apart}.", name=name, apart=f"{apart:.1g}")
+    return tr("{name} gives the same numbers, up to rounding: {apart}.", name=name, apart=significant(apart, 1))
 
 
 def stack_step(

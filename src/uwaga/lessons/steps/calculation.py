@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from uwaga._base.languages import tr
+from uwaga._base.languages import significant, tr
 from uwaga.lessons import provenance
 from uwaga.lessons.compute import OneHead, dense, layer_of, matmul, scores, trace_layer
 from uwaga.lessons.document import Finding, Matrix, Picture, Section, Step, shown
@@ -478,7 +478,7 @@ def _arcs(title: str, matrix: Matrix) -> Picture:
 
 
 def _apart(number: float) -> str:
-    return "0" if number == 0 else f"{number:.1g}"
+    return significant(number, 1)
 
 
 class Mixed(NamedTuple):
@@ -553,7 +553,7 @@ def sum_step(example: Example, scored: Scored, projected: Projected, mixed: Mixe
         if furthest == 0
         else tr(
             "Computed for all queries at once and for one query at a time, the outputs agree up to rounding, {apart}.",
-            apart=f"{furthest:.1g}",
+            apart=significant(furthest, 1),
         )
     )
     return Step(

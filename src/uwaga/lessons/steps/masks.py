@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from uwaga._base.languages import tr, tr_n
+from uwaga._base.languages import percent, tr, tr_n
 from uwaga.lessons import provenance
 from uwaga.lessons.compute import OneHead, dense
 from uwaga.lessons.document import Finding, Matrix, Picture, Section, Step, shown
@@ -168,15 +168,15 @@ def _finding(tokens: Sequence[str], bits_NN: Tensor, weights: Matrix) -> Finding
         named = ", ".join(tr("“{token}”", token=tokens[i]) for i in blind[:3])
         text = (
             tr_n(
-                "{named} sees nothing: the weights sum to 0.00 and the output is zeros.",
-                "{named} see nothing: the weights sum to 0.00 and the output is zeros.",
+                "{named} sees nothing: the weights sum to 0 and the output is zeros.",
+                "{named} see nothing: the weights sum to 0 and the output is zeros.",
                 len(blind),
                 named=named,
             )
             if len(blind) <= 3
             else tr_n(
-                "{count} token sees nothing: the weights sum to 0.00 and the output is zeros.",
-                "{count} tokens see nothing: the weights sum to 0.00 and the output is zeros.",
+                "{count} token sees nothing: the weights sum to 0 and the output is zeros.",
+                "{count} tokens see nothing: the weights sum to 0 and the output is zeros.",
                 len(blind),
             )
         )
@@ -188,7 +188,7 @@ def _finding(tokens: Sequence[str], bits_NN: Tensor, weights: Matrix) -> Finding
         "{hidden} of {pairs} pairs are hidden, {hidden2} of the work. The row of “{tokens}” still sums to {sum}.",
         hidden=hidden,
         pairs=pairs,
-        hidden2=f"{hidden / pairs:.0%}",
+        hidden2=percent(hidden / pairs),
         tokens=tokens[last],
         sum=shown(float(weights.numbers[last].sum())),
     )

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from uwaga._base.languages import cached, tr
+from uwaga._base.languages import cached, decimal, significant, tr
 from uwaga.lessons import provenance
 from uwaga.lessons.compute import layer_of
 from uwaga.lessons.document import Chart, Finding, Matrix, Picture, Section, Step, difference_shade, shown
@@ -223,12 +223,13 @@ def _similarity() -> Section:
     rise = next((n for n in range(1, _PLACES - 1) if values[n - 1] < values[n] > values[n + 1]), dip)
     text = tr(
         "Neighbours are similar ({values}), and similarity falls to {values2} at {dip} places. On the way it rises"
-        " again: at {rise} places ({values3}) the fastest pair has made one turn, since 2π is about 6.28.",
+        " again: at {rise} places ({values3}) the fastest pair has made one turn, since 2π is about {turn}.",
         values=shown(values[1]),
         values2=shown(values[dip]),
         dip=dip,
         rise=rise,
         values3=shown(values[rise]),
+        turn=shown(2 * math.pi),
     )
     chart = Chart(
         title=tr("Similarity of the codes of two places"),
@@ -252,10 +253,13 @@ def _repeats() -> Section:
         title=tr("Where codes start to repeat"),
         formula=tr("the first n with |PE(p + n) - PE(p)| / |PE(p)| ≤ tolerance"),
         rows=[tr("width {width}", width=width) for width in _WIDTHS],
-        columns=[tr("up to {tolerance}", tolerance=tolerance) for tolerance in _TOLERANCES],
+        columns=[tr("within {tolerance}", tolerance=significant(tolerance, 1)) for tolerance in _TOLERANCES],
         numbers=torch.tensor(numbers),
         source=provenance.given(
-            tr("Found by SinusoidalPositions.repeats among the first 1,000,000 places; a dash where there is none.")
+            tr(
+                "Found by SinusoidalPositions.repeats among the first {places} places; a dash where there is none.",
+                places=1_000_000,
+            )
         ),
         shade="none",
         digits=0,
@@ -267,7 +271,7 @@ def _repeats() -> Section:
         " within {distance} of its length. Every further pair delays the repetition; codes of width 64 do not repeat in a"
         " million places.",
         length=first.length,
-        distance=f"{first.distance:.3f}",
+        distance=decimal(first.distance, 3),
     )
     finding = Finding(text=text, cells=(("repeats", 0, 0),))
     return Section(title=tr("Where codes repeat"), matrices=(matrix,), findings=(finding,))

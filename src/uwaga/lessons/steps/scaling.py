@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from uwaga._base.languages import cached, tr
+from uwaga._base.languages import cached, integer, significant, tr
 from uwaga.lessons import provenance
 from uwaga.lessons.compute import dense, matmul, scores
 from uwaga.lessons.document import Chart, Finding, Matrix, Picture, Section, Step, shown
@@ -67,7 +67,7 @@ def _derivation(seed: int) -> Section:
         title=tr("Derived and measured"),
         formula=tr(
             "over {pairs} pairs of random vectors of width {derived_width}",
-            pairs=f"{_PAIRS:,}",
+            pairs=_PAIRS,
             derived_width=_DERIVED_WIDTH,
         ),
         rows=[name for name, _, _ in lines],
@@ -77,7 +77,7 @@ def _derivation(seed: int) -> Section:
             (
                 provenance.given(tr("What the line of the derivation says.")),
                 provenance.given(
-                    tr("Measured over {pairs} pairs of random vectors, seed {seed}.", pairs=f"{_PAIRS:,}", seed=seed)
+                    tr("Measured over {pairs} pairs of random vectors, seed {seed}.", pairs=_PAIRS, seed=str(seed))
                 ),
             )
         ),
@@ -148,13 +148,13 @@ def _measured(seed: int) -> tuple[Matrix, Matrix]:
         unscaled, scaled = (_softmax(q_QD, k_KD, value_RKE, scale) for scale in (1.0, 1.0 / math.sqrt(width)))
         shapes.append((width, *(value for pair in zip(unscaled, scaled, strict=True) for value in pair)))
     say = tr(
-        "Measured over {queries} pairs of random vectors, seed {seed}.", queries=f"{_QUERIES * _QUERIES:,}", seed=seed
+        "Measured over {queries} pairs of random vectors, seed {seed}.", queries=_QUERIES * _QUERIES, seed=str(seed)
     )
     variance = Matrix(
         id="variance",
         title=tr("Variance of q · k"),
         formula=tr("mean over pairs of (q · k - mean)²"),
-        rows=[f"d = {width}" for width in _WIDTHS],
+        rows=[f"d = {integer(width)}" for width in _WIDTHS],
         columns=("d_k", "Var(q · k)", "Var(q · k / √d_k)"),
         numbers=torch.tensor(variances),
         source=provenance.given(say),
@@ -166,14 +166,14 @@ def _measured(seed: int) -> tuple[Matrix, Matrix]:
         " {draws} draws of values.",
         queries=_QUERIES,
         value=_KEYS,
-        seed=seed,
+        seed=str(seed),
         draws=_DRAWS,
     )
     softmax = Matrix(
         id="saturation",
         title=tr("Softmax over {value} keys", value=_KEYS),
         formula=tr("over all queries"),
-        rows=[f"d = {width}" for width in _WIDTHS],
+        rows=[f"d = {integer(width)}" for width in _WIDTHS],
         columns=(
             "d_k",
             tr("entropy"),
@@ -212,10 +212,10 @@ def _variance(matrix: Matrix) -> Section:
     text = tr(
         "At d_k = {first} the variance is {first2}, at {last} it is {last2}: it grows as d_k does. Divided by √d_k it"
         " stays near 1: {first3} and {last3}.",
-        first=f"{first[0]:.0f}",
+        first=int(first[0]),
         first2=shown(first[1]),
-        last=f"{last[0]:.0f}",
-        last2=f"{last[1]:,.0f}",
+        last=int(last[0]),
+        last2=integer(last[1]),
         first3=shown(first[2]),
         last3=shown(last[2]),
     )
@@ -238,7 +238,7 @@ def _saturation(matrix: Matrix) -> Section:
         "Without scaling, at d_k = {last} the largest of {value} weights is {last2} on average: softmax is almost a"
         " maximum. With scaling it is {last3}. The entropy, as a fraction of the largest possible, is {last4} without and"
         " {last5} with.",
-        last=f"{last[0]:.0f}",
+        last=int(last[0]),
         value=_KEYS,
         last2=shown(last[3]),
         last3=shown(last[4]),
@@ -263,7 +263,7 @@ def _gradients(matrix: Matrix) -> Section:
     text = tr(
         "The gradient through a saturated softmax vanishes: its derivative is a (1 - a), and a is 0 or 1. At d_k ="
         " {last} the median gradient is {last2} without scaling and {last3} with it: {ratio} times as large.",
-        last=f"{last[0]:.0f}",
+        last=int(last[0]),
         last2=shown(last[5]),
         last3=shown(last[6]),
         ratio=_times(ratio),
@@ -294,4 +294,4 @@ def _section(title: str, matrix: Matrix | None, chart: Chart, text: str, cells: 
 
 
 def _times(ratio: float) -> str:
-    return f"{ratio:,.0f}" if ratio < 1e6 else f"{ratio:.1g}"
+    return integer(ratio) if ratio < 1e6 else significant(ratio, 1)

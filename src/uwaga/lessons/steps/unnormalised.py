@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from uwaga._base.languages import tr, tr_n
+from uwaga._base.languages import significant, tr, tr_n
 from uwaga.lessons import provenance
 from uwaga.lessons.compute import OneHead, matmul, scores, unnormalised
 from uwaga.lessons.document import Chart, Finding, Matrix, Picture, Section, Step, shown
@@ -286,7 +286,7 @@ def _same_in_both_orders(one: Matrix, other: Matrix) -> Finding:
     text = (
         tr("Both orders give the same output, to the last bit.")
         if furthest == 0
-        else tr("Both orders give the same output; the largest difference is {apart}.", apart=f"{furthest:.1g}")
+        else tr("Both orders give the same output; the largest difference is {apart}.", apart=significant(furthest, 1))
     )
     return Finding(text=text, cells=[(one.id, 0, 0), (other.id, 0, 0)])
 
@@ -302,7 +302,7 @@ def _covariance(example: Example, x: Matrix) -> Section:
         Matrix(
             id="feature_means",
             title=tr("Mean of each feature"),
-            formula="Σᵢ x(i, a) / n",
+            formula="μ(a) = Σᵢ x(i, a) / n",
             rows=(tr("mean"),),
             columns=widths,
             numbers=mean_1M,
@@ -310,7 +310,7 @@ def _covariance(example: Example, x: Matrix) -> Section:
         ),
         Matrix(
             id="centred",
-            title=tr("X̃: X, centred"),
+            title=tr("X, centred"),
             formula="x(i, a) - μ(a)",
             rows=example.tokens,
             columns=widths,
@@ -320,7 +320,7 @@ def _covariance(example: Example, x: Matrix) -> Section:
         Matrix(
             id="centred_products",
             title=tr("Products of the centred features"),
-            formula="Σᵢ x̃(i, a) x̃(i, b)",
+            formula="Σᵢ (x(i, a) - μ(a)) (x(i, b) - μ(b))",
             rows=widths,
             columns=widths,
             numbers=products_MM,
@@ -329,7 +329,7 @@ def _covariance(example: Example, x: Matrix) -> Section:
         Matrix(
             id="covariance",
             title=tr("Covariance"),
-            formula="X̃ᵀ X̃ / n",
+            formula="Σᵢ (x(i, a) - μ(a)) (x(i, b) - μ(b)) / n",
             rows=widths,
             columns=widths,
             numbers=products_MM / n,
@@ -521,11 +521,11 @@ def _multiplications(n: int, d: int, e: int) -> Section:
     )
     _, by_tokens, by_features = counts[0]
     numbers = {
-        "first": f"{by_tokens:,}",
-        "second": f"{by_features:,}",
-        "many": f"{_LENGTHS[-1]:,}",
-        "many_first": f"{counts[-1][1]:,}",
-        "many_second": f"{counts[-1][2]:,}",
+        "first": by_tokens,
+        "second": by_features,
+        "many": _LENGTHS[-1],
+        "many_first": counts[-1][1],
+        "many_second": counts[-1][2],
     }
     if by_tokens < by_features:
         text = tr_n(

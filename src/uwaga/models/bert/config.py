@@ -3,16 +3,28 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from uwaga._base.options import POSITIVE, SWITCH, check, one_of
+from uwaga._base.options import POSITIVE, SWITCH, check, number, one_of, optional
 from uwaga.models.checkpoints.config_json import COUNT, OPTIONAL_COUNT, OPTIONAL_SIZE, PROBABILITY, SIZE
+from uwaga.nn.rotary_scaling import RotaryScaling
 
 # The outputs a model can have besides its hidden states; fields of BertOutput.
-OUTPUTS = ("pooled", "masked_lm", "next_sentence", "sequence", "tokens")
+OUTPUTS = ("pooled", "masked_lm", "next_sentence", "sequence", "tokens", "replaced")
 
 # Model types as in transformers. They differ in defaults, positions and heads.
 ROBERTA = ("roberta", "xlm-roberta", "camembert", "mpnet")  # mpnet: with a relative position bias besides
 WITHOUT_TYPES = ("distilbert", "mpnet")
-MODEL_TYPES = ("bert", "distilbert", *ROBERTA)
+FACTORIZED = ("albert", "electra")  # embeddings of a width of their own
+_WITHOUT_POOLER = ("distilbert", "electra")
+CLASSIFIES_POOLED = (
+    "albert",
+    "bert",
+    "gte",
+    "nomic_bert",
+)  # the classifier of sequences reads the output of the pooler
+ROTARY = ("gte", "jina_embeddings_v3", "nomic_bert")  # rotary positions in place of learned ones
+MODEL_TYPES = ("bert", "distilbert", *FACTORIZED, *ROBERTA, *ROTARY)
+# Layers that share weights cost memory in no file, so that no file bounds their number.
+_MOST_SHARED = 1024
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu")
 
 _KINDS = {
@@ -24,7 +36,12 @@ _KINDS = {
     "d_ff": SIZE,
     "max_position_embeddings": SIZE,
     "type_vocab_size": COUNT,
+    "embedding_size": OPTIONAL_SIZE,
+    "num_hidden_groups": OPTIONAL_SIZE,
+    "inner_group_num": SIZE,
     "num_buckets": OPTIONAL_SIZE,
+    "d_k": OPTIONAL_SIZE,
+    "rotary_base": optional(number("a number above 1", lambda x: x > 1)),
     "activation": one_of(*ACTIVATIONS),
     "norm_eps": POSITIVE,
     "dropout": PROBABILITY,
@@ -53,7 +70,17 @@ class BertConfig:
         512  # rows of the position embedding; RoBERTa uses those after the row of pad_token_id
     )
     type_vocab_size: int = 2  # 0: no embedding of token types, as in DistilBERT and MPNet
+    embedding_size: int | None = (
+        None  # the width of embeddings in ALBERT and ELECTRA, which a linear map brings to M; None: M
+    )
+    num_hidden_groups: int | None = (
+        None  # in ALBERT, the groups of layers with weights of their own; None: every layer has its own
+    )
+    inner_group_num: int = 1  # the layers of such a group, which run one after another
     num_buckets: int | None = None  # of the relative position bias of MPNet, shared by all layers; None: there is none
+    rotary_base: float | None = None  # of GTE, NomicBERT and Jina v3; None: learned positions
+    rotary_scaling: RotaryScaling | None = None
+    d_k: int | None = None  # D; None: M / H
     activation: str = "gelu"
     norm_eps: float = 1e-12  # of the layer norms
     dropout: float = 0.1
@@ -67,17 +94,23 @@ class BertConfig:
 
     def __post_init__(self) -> None:
         check("BertConfig", self, _KINDS)
-        if self.d_model % self.num_heads:
+        if self.d_k is None and self.d_model % self.num_heads:
             raise ValueError(f"BertConfig: d_model {self.d_model} is not a multiple of num_heads {self.num_heads}")
         if set(self.outputs) - set(OUTPUTS) or len(set(self.outputs)) < len(self.outputs):
             raise ValueError(f"BertConfig: outputs must be some of {', '.join(OUTPUTS)}, not {self.outputs}")
         self._check_outputs()
-        if (self.type_vocab_size == 0) != (self.model_type in WITHOUT_TYPES):
-            raise ValueError(
-                f"BertConfig: a {self.model_type} model cannot have type_vocab_size {self.type_vocab_size}"
-            )
+        can_lack_types = self.model_type == "gte"
+        if (self.type_vocab_size == 0) != (self.model_type in WITHOUT_TYPES) and not can_lack_types:
+            raise ValueError(f"BertConfig: {self._named} cannot have type_vocab_size {self.type_vocab_size}")
         if (self.num_buckets is None) != (self.model_type != "mpnet"):
-            raise ValueError(f"BertConfig: a {self.model_type} model cannot have num_buckets {self.num_buckets}")
+            raise ValueError(f"BertConfig: {self._named} cannot have num_buckets {self.num_buckets}")
+        if (self.embedding_size is not None) != (self.model_type in FACTORIZED):
+            raise ValueError(f"BertConfig: {self._named} cannot have embedding_size {self.embedding_size}")
+        if (self.rotary_base is not None) != (self.model_type in ROTARY):
+            raise ValueError(f"BertConfig: {self._named} cannot have rotary_base {self.rotary_base}")
+        if self.rotary_base is None and (self.rotary_scaling is not None or self.d_k is not None):
+            raise ValueError(f"BertConfig: {self._named} cannot have rotary_scaling or d_k, which need rotary_base")
+        self._check_groups()
         if not self.labels or len(set(self.labels)) < len(self.labels):
             raise ValueError("BertConfig: labels must be at least one name, and all different")
         if self.pad_token_id is not None and self.pad_token_id >= self.vocab_size:
@@ -86,15 +119,64 @@ class BertConfig:
             )
         if self.is_roberta and (self.pad_token_id is None or self.max_tokens < 1):
             rule = f"needs max_position_embeddings above pad_token_id + 1: {self.max_position_embeddings} and {self.pad_token_id}"
-            raise ValueError(f"BertConfig: a {self.model_type} model {rule}")
+            raise ValueError(f"BertConfig: {self._named} {rule}")
+
+    @property
+    def _named(self) -> str:
+        return f"{'an' if self.model_type[0] in 'aeiou' else 'a'} {self.model_type} model"
 
     def _check_outputs(self) -> None:
-        made_from_pooled = {"next_sentence"} | ({"sequence"} if self.model_type == "bert" else set())
+        made_from_pooled = {"next_sentence"} | ({"sequence"} if self.model_type in CLASSIFIES_POOLED else set())
+        lacks = {"pooled", "next_sentence"} if self.model_type in _WITHOUT_POOLER else set()
+        lacks |= {"replaced"} if self.model_type != "electra" else set()
         for name in self.outputs:
             if name in made_from_pooled and "pooled" not in self.outputs:
                 raise ValueError(f"BertConfig: output {name} is computed from pooled, which is not in outputs")
-            if name in ("pooled", "next_sentence") and self.model_type == "distilbert":
-                raise ValueError(f"BertConfig: a distilbert model has no output {name}")
+            if name in lacks:
+                raise ValueError(f"BertConfig: {self._named} has no output {name}")
+
+    def _check_groups(self) -> None:
+        if self.model_type != "albert":
+            if self.num_hidden_groups is not None or self.inner_group_num != 1:
+                raise ValueError(f"BertConfig: {self._named} has no groups of layers")
+            return
+        if self.num_hidden_groups is None or not self.num_hidden_groups <= self.num_layers:
+            raise ValueError(
+                f"BertConfig: an albert model needs num_hidden_groups from 1 to num_layers {self.num_layers}, not {self.num_hidden_groups}"
+            )
+        if self.num_layers * self.inner_group_num > _MOST_SHARED:
+            raise ValueError(
+                f"BertConfig: num_layers {self.num_layers} times inner_group_num {self.inner_group_num} is more than {_MOST_SHARED} layers"
+            )
+
+    @property
+    def embedding_width(self) -> int:
+        """The width of the embeddings."""
+        return self.d_model if self.embedding_size is None else self.embedding_size
+
+    @property
+    def projects_embeddings(self) -> bool:
+        """Whether a linear map follows the embeddings: always in ALBERT, in ELECTRA where their width is not M."""
+        return self.model_type == "albert" or self.embedding_width != self.d_model
+
+    @property
+    def layer_weights(self) -> tuple[int, ...]:
+        """For each layer that runs, the number of its weights: those of ALBERT share them by groups."""
+        if self.num_hidden_groups is None:
+            return tuple(range(self.num_layers))
+        share = self.num_layers / self.num_hidden_groups
+        groups = (int(n / share) for n in range(self.num_layers))
+        return tuple(group * self.inner_group_num + inner for group in groups for inner in range(self.inner_group_num))
+
+    @property
+    def is_gated(self) -> bool:
+        """Whether feed-forward layers have a gate."""
+        return self.model_type in ("gte", "nomic_bert")
+
+    @property
+    def has_roberta_lm_head(self) -> bool:
+        """Whether the activation of the masked-LM head is GELU, whatever that of the layers."""
+        return self.is_roberta or self.model_type in ("electra", "gte", "jina_embeddings_v3")
 
     @property
     def is_roberta(self) -> bool:

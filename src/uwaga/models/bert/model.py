@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from uwaga._base.tracing import is_plain_eager, is_readable
-from uwaga.models.bert.config import BertConfig
+from uwaga.models.bert.config import CLASSIFIES_POOLED, BertConfig
 from uwaga.models.layer_stack import StackOutput, run_layers
 from uwaga.models.tokenizers import token_ids
-from uwaga.nn import Encoder, LayerSpec, LearnedPositions, RelativePositions
+from uwaga.nn import Encoder, LayerSpec, LearnedPositions, RelativePositions, RotaryPositions
 from uwaga.nn.batch_invariant import apply_linear
 from uwaga.nn.operand import map_values, values_of
 from uwaga.nn.plain_modules import apply_dropout, is_plain
@@ -37,15 +37,18 @@ class BertOutput(NamedTuple):
     next_sentence: Tensor | None = None  # (B, 2)
     sequence: Tensor | None = None  # (B, C)
     tokens: Operand | None = None  # (B, Q, C)
+    replaced: Operand | None = None  # (B, Q), that the token is not the text's own
     hidden_states: tuple[Operand, ...] | None = None  # of the embeddings and of every layer
 
 
 class BertModel(nn.Module):
-    """BERT (Devlin et al., "BERT", 2019), RoBERTa (Liu et al. 2019), DistilBERT (Sanh et al. 2019) and MPNet (Song et al. 2020), by
-    config.
+    """BERT (Devlin et al., "BERT", 2019), RoBERTa (Liu et al. 2019), DistilBERT (Sanh et al. 2019), MPNet (Song et al. 2020), ELECTRA
+    (Clark et al. 2020), ALBERT (Lan et al. 2020), and with rotary positions GTE (Zhang et al. 2024), NomicBERT (Nussbaum et al. 2024) and
+    Jina v3 (Sturua et al. 2024), by config.
 
-    Submodules: embeddings, encoder, relative_positions (None but in MPNet), and pooler, masked_lm, next_sentence, sequence, tokens, each None unless it is in
-    config.outputs.
+    Submodules: embeddings, embedding_projection (None unless config.projects_embeddings), encoder, relative_positions (None but in MPNet), and
+    pooler, masked_lm, next_sentence, sequence, tokens, replaced, each None unless it is in config.outputs. Where ALBERT's layers share
+    weights, each is a module, and their parameters are the same.
 
     >>> import torch, uwaga
     >>> config = BertConfig(vocab_size=20, d_model=8, num_layers=2, num_heads=2, d_ff=16, max_position_embeddings=10)
@@ -61,14 +64,26 @@ class BertModel(nn.Module):
         self.config = config
         has = config.outputs.__contains__
         self.embeddings = BertEmbeddings(config)
-        self.encoder = Encoder(_layer(config), config.num_layers)
+        projects = config.projects_embeddings
+        self.embedding_projection = nn.Linear(config.embedding_width, config.d_model) if projects else None
+        self.encoder = Encoder(_layer(config), len(config.layer_weights))
+        if config.num_hidden_groups is not None:
+            _share_weights(self)
+            self.register_load_state_dict_post_hook(_share_weights)
         buckets = config.num_buckets
         self.relative_positions = RelativePositions(config.num_heads, num_buckets=buckets) if buckets else None
+        self._rotary = None
+        if config.rotary_base is not None:
+            width = config.d_k or config.d_model // config.num_heads
+            self._rotary = RotaryPositions(
+                width, base=config.rotary_base, layout="halves", scaling=config.rotary_scaling
+            )
         self.pooler = Pooler(config) if has("pooled") else None
         self.masked_lm = MaskedLMHead(config) if has("masked_lm") else None
         self.next_sentence = nn.Linear(config.d_model, 2) if has("next_sentence") else None
         self.sequence = SequenceHead(config) if has("sequence") else None
         self.tokens = TokenHead(config) if has("tokens") else None
+        self.replaced = ReplacedHead(config) if has("replaced") else None
 
     def forward(
         self,
@@ -99,7 +114,10 @@ class BertModel(nn.Module):
         wanted = self._wanted(outputs)
         self._check(ids, token_types)
         mask = token_ids.padding_mask(_NAME, ids, lengths, attention_mask)
-        encoded = self._encode(self.embeddings(ids, token_types), mask, output_hidden_states)
+        embedded = self.embeddings(ids, token_types)
+        if self.embedding_projection is not None:
+            embedded = map_values(partial(apply_linear, self.embedding_projection), embedded)
+        encoded = self._encode(embedded, mask, output_hidden_states)
         result = self._heads(encoded.last, wanted, attention_mask)
         return BertOutput(
             last_hidden_state=encoded.last,
@@ -110,8 +128,10 @@ class BertModel(nn.Module):
     def _encode(self, x: Operand, mask: Mask | Tensor | None, states: bool) -> StackOutput:
         bias = None if self.relative_positions is None else self.relative_positions()
 
+        rotary = None if self._rotary is None else self._rotary(x)
+
         def call(layer: nn.Module, _: int, x: Operand) -> Operand:
-            return layer(x, mask=mask, bias=bias)
+            return layer(x, mask=mask, bias=bias, rotary=rotary)
 
         return run_layers(self.encoder.layers, self.encoder.norm, x, call, states=states)
 
@@ -132,6 +152,8 @@ class BertModel(nn.Module):
             results["sequence"] = self.sequence(first_BM, pooled_BM)
         if "tokens" in wanted and self.tokens is not None:
             results["tokens"] = map_values(self.tokens, hidden)
+        if "replaced" in wanted and self.replaced is not None:
+            results["replaced"] = map_values(self.replaced, hidden)
         return results
 
     def _wanted(self, outputs: Collection[str] | None) -> Collection[str]:
@@ -154,11 +176,27 @@ class BertModel(nn.Module):
         token_ids.check_ids(_NAME, "token_types", token_types, self.config.type_vocab_size)
 
 
+def _share_weights(model: BertModel, _: object = None) -> None:
+    """Give layers with one number in config.layer_weights the same parameters; after loading too, which may replace them."""
+    first: dict[int, nn.Module] = {}
+    for layer, number in zip(model.encoder.layers, model.config.layer_weights, strict=True):
+        for path, parameter in first.setdefault(number, layer).named_parameters():
+            module, _, name = path.rpartition(".")
+            setattr(layer.get_submodule(module), name, parameter)
+
+
 def _layer(config: BertConfig) -> LayerSpec:
+    has_bias = config.model_type != "nomic_bert"
     return LayerSpec(
         d_model=config.d_model,
         num_heads=config.num_heads,
         d_ff=config.d_ff,
+        d_k=config.d_k,
+        gated=config.is_gated,
+        qkv_bias=has_bias,
+        output_bias=has_bias,
+        feed_forward_bias=not config.is_gated,
+        down_bias=has_bias,
         norm="post",
         norm_eps=config.norm_eps,
         activation=config.activation,
@@ -170,15 +208,17 @@ def _layer(config: BertConfig) -> LayerSpec:
 class BertEmbeddings(nn.Module):
     """norm(token embedding + token type embedding + position embedding) (Devlin et al., "BERT", 2019, figure 2).
 
-    Submodules: token_embedding (V, M), positions, token_types (None in DistilBERT and MPNet), norm.
+    Submodules: token_embedding (V, M), positions (None where they are rotary), token_types (None in DistilBERT and MPNet), norm.
     """
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
-        self.token_embedding = nn.Embedding(config.vocab_size, config.d_model)
-        self.positions = LearnedPositions(config.max_position_embeddings, config.d_model)
-        self.token_types = nn.Embedding(config.type_vocab_size, config.d_model) if config.type_vocab_size else None
-        self.norm = nn.LayerNorm(config.d_model, eps=config.norm_eps)
+        width = config.embedding_width
+        self.token_embedding = nn.Embedding(config.vocab_size, width)
+        learned = config.rotary_base is None
+        self.positions = LearnedPositions(config.max_position_embeddings, width) if learned else None
+        self.token_types = nn.Embedding(config.type_vocab_size, width) if config.type_vocab_size else None
+        self.norm = nn.LayerNorm(width, eps=config.norm_eps)
         self.dropout = nn.Dropout(config.dropout)
         # RoBERTa's first position is one after this; padding tokens have this position.
         self.padding_position = config.pad_token_id if config.is_roberta else None
@@ -200,25 +240,27 @@ class BertEmbeddings(nn.Module):
             is_plain_eager()
             and all(is_plain(x, nn.Embedding) and not (x.max_norm or x.sparse or x.scale_grad_by_freq) for x in tables)
             and all(x.padding_idx is None for x in tables)
+            and self.positions is not None
             and is_plain(self.positions, LearnedPositions)
             and is_plain(self.norm, nn.LayerNorm)
         )
 
     def _embed(self, ids: Operand, token_types: Operand | None) -> Operand:
         """The norm of the sum of the embeddings, in one operation."""
+        assert self.positions is not None
         if self.padding_position is None:
             shape = values_of(ids).shape
             at = token_positions("BertEmbeddings", map_values(lambda values: values[..., None], ids), 0).expand(shape)
         else:
             at = values_of(roberta_positions(ids, self.padding_position))
-        types = None
+        types, positions = None, self.positions.weight
         if self.token_types is not None:
             types = Lookup(self.token_types.weight, None if token_types is None else values_of(token_types))
         return map_values(
             lambda values: embedding_norm(
                 Lookup(self.token_embedding.weight, values),
                 types,
-                Lookup(self.positions.weight, at),
+                Lookup(positions, at),
                 weight=self.norm.weight,
                 bias=self.norm.bias,
                 eps=self.norm.eps,
@@ -227,12 +269,12 @@ class BertEmbeddings(nn.Module):
         )
 
     def _with_positions(self, x: Operand, ids: Operand) -> Operand:
+        if self.positions is None:
+            return x
         if self.padding_position is None:
             return self.positions(x)
-        positions = roberta_positions(ids, self.padding_position)
-        return map_values(
-            torch.add, x, map_values(lambda at: functional.embedding(at, self.positions.weight), positions)
-        )
+        weight, positions = self.positions.weight, roberta_positions(ids, self.padding_position)
+        return map_values(torch.add, x, map_values(lambda at: functional.embedding(at, weight), positions))
 
 
 def roberta_positions(ids: Operand, padding: int) -> Operand:
@@ -260,7 +302,7 @@ def _counted_before(counted: Ragged) -> Tensor:
 class Pooler(nn.Module):
     """tanh(dense(hidden state of the first token)), (B, M). Submodule: dense.
 
-    Only BERT has it, and its sequence classifier reads its output; RoBERTa and DistilBERT have a layer in SequenceHead instead.
+    Only BERT and ALBERT have it where they classify sequences; the others have a layer in SequenceHead instead.
     """
 
     def __init__(self, config: BertConfig) -> None:
@@ -274,16 +316,18 @@ class Pooler(nn.Module):
 class MaskedLMHead(nn.Module):
     """Logits of the vocabulary, (..., V), from hidden states (..., M) (Devlin et al. 2019, section 3.1).
 
-    Submodules: dense, norm, bias (V), and decoder.weight (V, M); decoder is None where it is tied to the token embedding.
+    Submodules: dense, which gives the width of the embeddings, norm, bias (V), and decoder.weight, of the shape of the token embedding;
+    decoder is None where it is tied to that.
     """
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
-        self.dense = nn.Linear(config.d_model, config.d_model)
-        self.norm = nn.LayerNorm(config.d_model, eps=config.norm_eps)
-        self.decoder = None if config.tie_word_embeddings else nn.Linear(config.d_model, config.vocab_size, bias=False)
+        width = config.embedding_width
+        self.dense = nn.Linear(config.d_model, width)
+        self.norm = nn.LayerNorm(width, eps=config.norm_eps)
+        self.decoder = None if config.tie_word_embeddings else nn.Linear(width, config.vocab_size, bias=False)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
-        self.activation = "gelu" if config.is_roberta else config.activation
+        self.activation = "gelu" if config.has_roberta_lm_head else config.activation
 
     def forward(self, x: Tensor, embedding_VM: Tensor) -> Tensor:
         x = self.norm(apply_linear(self.dense, x, activation=self.activation))
@@ -292,15 +336,17 @@ class MaskedLMHead(nn.Module):
 
 
 class SequenceHead(nn.Module):
-    """Logits of the classes of a sequence, (B, C). Submodules: dense (None in BERT), output."""
+    """Logits of the classes of a sequence, (B, C). Submodules: dense (None in BERT and ALBERT), output."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
-        self.dense = None if config.model_type == "bert" else nn.Linear(config.d_model, config.d_model)
+        reads_pooled, is_electra = config.model_type in CLASSIFIES_POOLED, config.model_type == "electra"
+        is_roberta = config.is_roberta or config.model_type == "jina_embeddings_v3"
+        self.dense = None if reads_pooled else nn.Linear(config.d_model, config.d_model)
         self.output = nn.Linear(config.d_model, len(config.labels))
-        self.activate = torch.tanh if config.is_roberta else torch.relu
+        self.activate = torch.tanh if is_roberta else functional.gelu if is_electra else torch.relu
         self.dropout = nn.Dropout(config.classifier_dropout)
-        self.input_dropout = nn.Dropout(config.classifier_dropout if config.is_roberta else 0.0)
+        self.input_dropout = nn.Dropout(config.classifier_dropout if is_roberta or is_electra else 0.0)
 
     def forward(self, first_BM: Tensor, pooled_BM: Tensor | None) -> Tensor:
         """(B, C) from the hidden state of the first token, or in BERT from the pooler's output."""
@@ -322,6 +368,20 @@ class TokenHead(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return apply_linear(self.output, apply_dropout(self.dropout, x))
+
+
+class ReplacedHead(nn.Module):
+    """The logit that a token was replaced, (...), from hidden states (..., M) (Clark et al., "ELECTRA", 2020, section 2). Submodules: dense,
+    output."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.d_model, config.d_model)
+        self.output = nn.Linear(config.d_model, 1)
+        self.activation = config.activation
+
+    def forward(self, x: Tensor) -> Tensor:
+        return apply_linear(self.output, apply_linear(self.dense, x, activation=self.activation)).squeeze(-1)
 
 
 def _first_tokens(x: Operand, attention_mask: Tensor | None) -> Tensor:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from uwaga._base.errors import CheckpointError
-from uwaga._base.options import FRACTION_BELOW_1, OptionValidator, is_number, one_of, optional, whole
+from uwaga._base.options import FRACTION_BELOW_1, OptionValidator, one_of, optional, whole
 from uwaga._base.terminal import printable
 
 # The product of two sizes, in bytes, must stay far below 2**63.
@@ -87,6 +87,21 @@ def read(
     return Read(settings={key.ours: config.get(name, key.default) for name, key in keys.items()}, kept=kept)
 
 
+def check_architecture(config: Mapping[str, Any], where: str, known: Sequence[str]) -> None:
+    """Raises CheckpointError: `architectures` is there, and not one of those that are known."""
+    if config.get("architectures") and config["architectures"] not in ([name] for name in known):
+        shown = printable(repr(config["architectures"]))
+        raise CheckpointError(f"{where}: architectures is {shown}; supported: {', '.join(known)}")
+
+
+def head_width(settings: Mapping[str, Any], where: str) -> int:
+    """d_model / num_heads. Raises CheckpointError: it is no whole number."""
+    width, heads = settings["d_model"], settings["num_heads"]
+    if width % heads:
+        raise CheckpointError(f"{where}: hidden_size {width} is not a multiple of {heads} heads")
+    return int(width // heads)
+
+
 def read_eos_token_id(ids: int | list[int] | None) -> tuple[int, ...]:
     """
     >>> read_eos_token_id(None), read_eos_token_id(5), read_eos_token_id([5, 6])
@@ -123,29 +138,6 @@ def write_activation(ours: str) -> str:
     return next(theirs for theirs, name in _ACTIVATIONS.items() if name == ours)
 
 
-def read_rotary_base(where: str, default: float, *parameters: object) -> float:
-    """The base of rotary positions, `rope_theta` of JSON objects of which the last that has it counts; None is none.
-
-    Raises CheckpointError: another kind than the default, whose positions are scaled, or values of a wrong type.
-
-    >>> read_rotary_base("config.json", 10000.0, None, {"rope_type": "default", "rope_theta": 160000})
-    160000.0
-    """
-    merged: dict[str, object] = {}
-    for each in parameters:
-        if not isinstance(each, dict | None):
-            raise CheckpointError(f"{where}: rope_parameters must be a JSON object, not {printable(repr(each))}")
-        merged |= {key: value for key, value in (each or {}).items() if value is not None}
-    kind = merged.get("rope_type", merged.get("type", "default"))
-    if kind != "default" or merged.get("partial_rotary_factor", 1.0) != 1.0:
-        given = printable(repr(kind if kind != "default" else "partial_rotary_factor"))
-        raise CheckpointError(f"{where}: rotary positions of the type {given} are not supported, only 'default'")
-    base = merged.get("rope_theta", default)
-    if not is_number(base) or not base > 1:
-        raise CheckpointError(f"{where}: rope_theta must be a number above 1, not {printable(repr(base))}")
-    return float(base)
-
-
 def read_layer_types(types: object, where: str, default: Sequence[str]) -> tuple[str, ...]:
     """`layer_types`: for each layer "sliding_attention" or "full_attention"; None: the default. Raises CheckpointError."""
     types = list(default) if types is None else types
@@ -154,6 +146,13 @@ def read_layer_types(types: object, where: str, default: Sequence[str]) -> tuple
             f"{where}: layer_types must be {len(default)} of {' and '.join(LAYER_TYPES)}, not {printable(repr(types))}"
         )
     return tuple(types)
+
+
+def windows_of(types: Sequence[str], window: int | None, where: str) -> tuple[int | None, ...]:
+    """For each layer, its window; None: it sees all. Raises CheckpointError: a layer needs one, and there is none."""
+    if window is None and LOCAL in types:
+        raise CheckpointError(f"{where}: layer_types has {LOCAL}, and there is no sliding_window")
+    return tuple(window if each == LOCAL else None for each in types)
 
 
 # Keys of every model that say how it was made, what to return, or how a tokenizer or a generation goes.

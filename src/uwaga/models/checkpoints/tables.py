@@ -35,6 +35,11 @@ def stacked(parts: int, dimension: int = 0) -> WeightLayout:
     return WeightLayout(read=lambda x: x.chunk(parts, dimension), write=lambda ours: torch.cat(ours, dimension))
 
 
+def shared(layers: int) -> WeightLayout:
+    """One weight that so many layers have in common."""
+    return WeightLayout(read=lambda x: (x,) * layers, write=lambda parts: parts[0])
+
+
 def stacked_transposed(parts: int) -> WeightLayout:
     """As `stacked`, for weights that are stored transposed, as in GPT-2: (in, parts * out)."""
     return WeightLayout(
@@ -78,6 +83,7 @@ class Table:
     body: tuple[WeightMapping, ...]
     heads: tuple[WeightMapping, ...] = ()
     prefix: str = ""
+    old_prefixes: tuple[str, ...] = ()  # of other programs' files, read in its place
     is_prefixed: bool = False  # whether saved names of the body have the prefix
     counts: Mapping[str, int] = field(default_factory=dict)  # the number of layers, by letter
     tied: Mapping[str, str] = field(default_factory=dict)  # the second name of a tied weight -> the first
@@ -96,7 +102,8 @@ class Table:
 
     def canonical(self, name: str) -> str:
         """A name from a file in the form of the rows: without the prefix, with the current ending."""
-        name = name.removeprefix(self.prefix)
+        for prefix in (self.prefix, *self.old_prefixes):
+            name = name.removeprefix(prefix)
         old = next((old for old in self.legacy if name.endswith(old)), "")
         return name.removesuffix(old) + self.legacy[old] if old else name
 

@@ -47,7 +47,7 @@ def generate(
     transformers generates for each prompt alone, unless rounding decides between two tokens.
 
     Args:
-        model: a GPT2Model, T5Model or Transformer, in evaluation mode; an encoder-decoder reads the prompts with its encoder.
+        model: a GPT2Model, RotaryModel of a decoder, T5Model or Transformer, in evaluation mode; an encoder-decoder reads the prompts with its encoder.
         prompts: texts, for a model that `uwaga.models.load` returned, whose tokenizer is used; or token ids as a list of lists,
             as Ragged (N,), or as a tensor (R, T) with padding on the right.
         lengths: (R,) tokens of each padded prompt; None: there is no padding.
@@ -73,7 +73,7 @@ def generate(
         UserWarning: a text has characters that the model's vocabulary lacks.
 
     Raises:
-        ValueError: an option of a wrong type or value, or without effect beside the others, ids outside the vocabulary, an empty prompt, more tokens than
+        ValueError: a model that does not continue texts, an option of a wrong type or value, or without effect beside the others, ids outside the vocabulary, an empty prompt, more tokens than
             the model has positions, a model in training mode, logits that contain NaN, texts for a model without a directory.
         CheckpointError: texts for a model whose directory has no tokenizer that fits.
 
@@ -86,6 +86,12 @@ def generate(
     >>> generate(load("speller"), ["attention", "cat"])
     ['AH T EH N SH AH N', 'K AE T']
     """
+    if not hasattr(model, "decoding"):
+        kind = getattr(getattr(model, "config", None), "model_type", None)
+        named = type(model).__name__ + (f" ({kind})" if isinstance(kind, str) else "")
+        raise ValueError(
+            f"generate: {named} does not continue texts; a GPT2Model, T5Model, Transformer, or a RotaryModel of a decoder does"
+        )
     if _are_texts(prompts):
         return _generate_texts(
             model, prompts, lengths=lengths, max_new_tokens=max_new_tokens, do_sample=do_sample, temperature=temperature, top_k=top_k,

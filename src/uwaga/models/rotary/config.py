@@ -3,11 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from uwaga._base.options import POSITIVE, SWITCH, OptionValidator, check, one_of
+from uwaga._base.options import POSITIVE, SWITCH, OptionValidator, check, one_of, optional
 from uwaga.models.checkpoints.config_json import IDS, OPTIONAL_COUNT, PROBABILITY, SIZE
+from uwaga.models.checkpoints.rope_parameters import Rope
+from uwaga.nn.rotary_scaling import RotaryScaling
 
-DECODERS = ("llama", "mistral", "qwen2", "qwen3")
-MODEL_TYPES = (*DECODERS, "modernbert")
+GEMMA = ("gemma2", "gemma3_text")
+DECODERS = (*GEMMA, "llama", "mistral", "qwen2", "qwen3")
+MODEL_TYPES = (*DECODERS, "eurobert", "modernbert")
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu")
 
 _KINDS = {
@@ -20,6 +23,10 @@ _KINDS = {
     "d_k": SIZE,
     "d_ff": SIZE,
     "max_position_embeddings": SIZE,
+    "bidirectional": SWITCH,
+    "query_pre_attn_scalar": optional(POSITIVE),
+    "softcap": optional(POSITIVE),
+    "logit_softcap": optional(POSITIVE),
     "activation": one_of(*ACTIVATIONS),
     "norm_eps": POSITIVE,
     "norm_bias": SWITCH,
@@ -31,6 +38,9 @@ _KINDS = {
     "activation_dropout": PROBABILITY,
     "tie_word_embeddings": SWITCH,
     "has_lm_head": SWITCH,
+    "lm_head_bias": SWITCH,
+    "head_activation": optional(one_of(*ACTIVATIONS)),
+    "head_bias": SWITCH,
     "eos_token_ids": IDS,
     "pad_token_id": OPTIONAL_COUNT,
     "windows": OptionValidator(
@@ -39,6 +49,10 @@ _KINDS = {
     "rotary_bases": OptionValidator(
         "a tuple of numbers above 1",
         lambda x: isinstance(x, tuple) and all(POSITIVE.accepts(base) and base > 1 for base in x),
+    ),
+    "rotary_scaling": OptionValidator(
+        "a tuple of RotaryScaling or None",
+        lambda x: isinstance(x, tuple) and all(each is None or isinstance(each, RotaryScaling) for each in x),
     ),
 }
 
@@ -51,7 +65,7 @@ class RotaryConfig:
         ValueError: a setting of a wrong type or range, or settings that contradict each other.
     """
 
-    model_type: str = "llama"  # modernbert is an encoder, with layer norms; the others are decoders, with RMS norms
+    model_type: str = "llama"  # modernbert is an encoder, with layer norms; the others have RMS norms, and all but eurobert are decoders
     vocab_size: int = 32000  # V
     d_model: int = 256  # M
     num_layers: int = 2
@@ -60,6 +74,10 @@ class RotaryConfig:
     d_k: int = 64  # D
     d_ff: int = 1024  # F
     max_position_embeddings: int = 2048  # the greatest number of tokens of a row
+    bidirectional: bool = False  # of a Gemma 3: an encoder, whose tokens see all others
+    query_pre_attn_scalar: float | None = None  # scores are divided by its square root; None: d_k
+    softcap: float | None = None  # of scores, and of logits: c * tanh(x / c)
+    logit_softcap: float | None = None
     activation: str = "silu"  # of the gate of the feed-forward layers
     norm_eps: float = 1e-6
     norm_bias: bool = False  # of layer norms
@@ -69,11 +87,17 @@ class RotaryConfig:
     # For each layer: in a decoder, the last tokens that are seen, the token itself included; in an encoder, the tokens on each side; None: all.
     windows: tuple[int | None, ...] = (None, None)
     rotary_bases: tuple[float, ...] = (10000.0, 10000.0)  # for each layer
+    rotary_scaling: tuple[RotaryScaling | None, ...] = ()  # for each layer; (): none
     embedding_dropout: float = 0.0
     attention_dropout: float = 0.0
     activation_dropout: float = 0.0
     tie_word_embeddings: bool = False  # logits by the token embedding; False: by lm_head, which has its own weight
-    has_lm_head: bool = True  # False: the model has no logits, as an encoder
+    has_lm_head: bool = True  # False: the model has no logits
+    lm_head_bias: bool = False
+    head_activation: str | None = (
+        None  # of ModernBERT: hidden states go through a linear map, this, and a norm before the logits
+    )
+    head_bias: bool = False  # of that linear map
     eos_token_ids: tuple[int, ...] = ()  # ids of the end-of-sequence tokens
     pad_token_id: int | None = None  # the id of the padding token
     kept: Mapping[str, object] = field(default_factory=dict, repr=False)  # other keys of config.json, unchanged
@@ -91,8 +115,15 @@ class RotaryConfig:
                 raise ValueError(
                     f"RotaryConfig: {name} must have one for each of {self.num_layers} layers, not {getattr(self, name)}"
                 )
-        if self.has_lm_head and not self.is_causal:
-            raise ValueError(f"RotaryConfig: a {self.model_type} model has no lm_head")
+        if self.rotary_scaling and len(self.rotary_scaling) != self.num_layers:
+            raise ValueError(
+                f"RotaryConfig: rotary_scaling must have one for each of {self.num_layers} layers or none, not {self.rotary_scaling}"
+            )
+        if self.bidirectional and self.model_type != "gemma3_text":
+            raise ValueError(f"RotaryConfig: bidirectional needs the model_type gemma3_text, not {self.model_type}")
+        has_head = self.has_lm_head and self.model_type == "modernbert"
+        if (self.head_activation is not None) != has_head:
+            raise ValueError("RotaryConfig: head_activation is of a modernbert model with has_lm_head, which needs it")
         if self.tie_word_embeddings and self.is_causal and not self.has_lm_head:
             raise ValueError(
                 "RotaryConfig: tie_word_embeddings needs has_lm_head: a model without logits has nothing to tie"
@@ -101,7 +132,22 @@ class RotaryConfig:
     @property
     def is_causal(self) -> bool:
         """Whether it is a decoder, whose tokens see those before them."""
-        return self.model_type in DECODERS
+        return self.model_type in DECODERS and not self.bidirectional
+
+    @property
+    def norm_type(self) -> str:
+        """As in `uwaga.nn.LayerSpec`."""
+        return {"modernbert": "layer"}.get(self.model_type, "zero_centered_rms" if self.is_gemma else "rms")
+
+    @property
+    def is_gemma(self) -> bool:
+        """Whether embeddings are multiplied by sqrt(M), norms are zero-centered, and outputs of sublayers have norms."""
+        return self.model_type in GEMMA
+
+    @property
+    def ropes(self) -> tuple[Rope, ...]:
+        """The rotary positions of each layer."""
+        return tuple(map(Rope, self.rotary_bases, self.rotary_scaling or (None,) * self.num_layers))
 
     @property
     def outputs(self) -> tuple[str, ...]:

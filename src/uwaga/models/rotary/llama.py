@@ -1,6 +1,5 @@
-"""Checkpoints of the decoders Llama, Mistral, Qwen2 and Qwen3: the keys of config.json and the names of weights, as in transformers.
-
-To add a model type: its keys in _KEYS, its stem in _STEMS, and a line in checkpoints/load_save.py.
+"""Checkpoints of the decoders Llama, Mistral, Qwen2 and Qwen3, and of the encoder EuroBERT, which has Llama's shape: the keys of
+config.json and the names of weights, as in transformers.
 """
 
 from collections.abc import Mapping, Set
@@ -9,7 +8,7 @@ from typing import Any
 from uwaga._base.errors import CheckpointError
 from uwaga._base.options import POSITIVE, SWITCH
 from uwaga._base.terminal import printable
-from uwaga.models.checkpoints import config_json
+from uwaga.models.checkpoints import config_json, rope_parameters
 from uwaga.models.checkpoints.config_json import (
     ACTIVATION,
     EOS_TOKEN_ID,
@@ -23,7 +22,6 @@ from uwaga.models.checkpoints.config_json import (
     read_activation,
     read_eos_token_id,
     read_layer_types,
-    read_rotary_base,
     write_activation,
     write_eos_token_id,
 )
@@ -49,6 +47,17 @@ _LLAMA = {
     "eos_token_id": Key("eos_token_ids", EOS_TOKEN_ID, 2),
     "pad_token_id": Key("pad_token_id", OPTIONAL_COUNT, None),
 }
+_EUROBERT = _LLAMA | {
+    "vocab_size": Key("vocab_size", SIZE, 128256),
+    "hidden_size": Key("d_model", SIZE, 768),
+    "intermediate_size": Key("d_ff", SIZE, 3072),
+    "num_hidden_layers": Key("num_layers", SIZE, 12),
+    "num_attention_heads": Key("num_heads", SIZE, 12),
+    "max_position_embeddings": Key("max_position_embeddings", SIZE, 8192),
+    "rms_norm_eps": Key("norm_eps", POSITIVE, 1e-5),
+    "eos_token_id": Key("eos_token_ids", EOS_TOKEN_ID, 128001),
+    "pad_token_id": Key("pad_token_id", OPTIONAL_COUNT, 128001),
+}
 _MISTRAL = {name: key for name, key in _LLAMA.items() if name not in ("attention_bias", "mlp_bias")} | {
     "intermediate_size": Key("d_ff", SIZE, 14336),
     "num_key_value_heads": Key("num_kv_heads", OPTIONAL_SIZE, 8),
@@ -65,49 +74,52 @@ _QWEN3 = _QWEN2 | {
     "head_dim": Key("d_k", OPTIONAL_SIZE, 128),
     "attention_bias": Key("qkv_bias", SWITCH, False),
 }
-_KEYS = {"llama": _LLAMA, "mistral": _MISTRAL, "qwen2": _QWEN2, "qwen3": _QWEN3}
-_STEMS = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3"}
+_KEYS = {"eurobert": _EUROBERT, "llama": _LLAMA, "mistral": _MISTRAL, "qwen2": _QWEN2, "qwen3": _QWEN3}
+_WITHOUT_WINDOWS = ("eurobert", "llama")
+_STEMS = {"eurobert": "EuroBert", "llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3"}
 # Keys that change what is computed, and their only supported values.
-_ONLY: dict[str, tuple[object, ...]] = {
+ONLY: dict[str, tuple[object, ...]] = {
     "add_cross_attention": (False,),
     "is_causal": (True,),
     "is_encoder_decoder": (False,),
+    "original_max_position_embeddings": (None,),
     "partial_rotary_factor": (1.0, None),
+    "rope_interleaved": (False,),
     "pretraining_tp": (1, None),
     "quantization_config": (None,),
     "use_bidirectional_attention": (False, None),
 }
-# Keys that `_windows` and `read_rotary_base` read; a saved file has those of today.
+# Settings of the classifiers of EuroBERT, and what SmolLM says of itself.
+_BUFFER = "a buffer of transformers before 4.32"
+_HARMLESS = {"classifier_pooling", "is_llama_config", "mask_token_id", "transformers.js_config"}
+# Keys that `_windows` and `rope_parameters` read; a saved file has those of today.
 _LAYERS = {
     "layer_types", "max_window_layers", "rope_parameters", "rope_scaling", "rope_theta", "sliding_window", "use_sliding_window"
 }  # fmt: skip
-_WORDS, _HEAD = "embed_tokens.weight", "lm_head.weight"
+_WORDS, HEAD = "embed_tokens.weight", "lm_head.weight"
+_OWN_HEAD, _HEAD_BIAS = WeightMapping(HEAD, HEAD), WeightMapping("lm_head.bias", "lm_head_bias")
 
 
 def read_config(config: Mapping[str, Any], where: str, names: Set[str]) -> RotaryConfig:
     """The configuration from a config.json; whether the model has a head follows from the names of the weights too."""
     model_type = config["model_type"]
-    read = config_json.read(config, where, keys=_KEYS[model_type], only=_ONLY, harmless=_LAYERS)
-    known = [_STEMS[model_type] + head for head in ("Model", "ForCausalLM")]
-    if (config.get("architectures") or known[:1]) not in ([name] for name in known):
-        shown = printable(repr(config["architectures"]))
-        raise CheckpointError(f"{where}: architectures is {shown}; supported: {', '.join(known)}")
-    given = read.settings
-    given["activation"] = read_activation(given["activation"])
+    read = config_json.read(config, where, keys=_KEYS[model_type], only=ONLY, harmless=_LAYERS | _HARMLESS)
+    known = _architectures(model_type)
+    config_json.check_architecture(config, where, known)
+    given, layers = read.settings, read.settings["num_layers"]
+    given |= {
+        "activation": read_activation(given["activation"]),
+        "eos_token_ids": read_eos_token_id(given["eos_token_ids"]),
+    }
     given["output_bias"] = given.setdefault("qkv_bias", model_type == "qwen2") and model_type != "qwen2"
-    given["eos_token_ids"] = read_eos_token_id(given["eos_token_ids"])
-    has_own = _HEAD in names or config.get("architectures") == known[1:]
-    given["has_lm_head"] = given["tie_word_embeddings"] or has_own
+    given["has_lm_head"] = given["tie_word_embeddings"] or HEAD in names or config.get("architectures") == known[1:]
     given["num_kv_heads"] = given["num_kv_heads"] or given["num_heads"]
-    if not given["d_k"] and given["d_model"] % given["num_heads"]:
-        raise CheckpointError(
-            f"{where}: hidden_size {given['d_model']} is not a multiple of {given['num_heads']} heads"
-        )
-    given["d_k"] = given["d_k"] or given["d_model"] // given["num_heads"]
+    given["d_k"] = given["d_k"] or config_json.head_width(given, where)
     rope = {"rope_theta": config.get("rope_theta")}, config.get("rope_scaling"), config.get("rope_parameters")
-    layers = given["num_layers"]
-    given["rotary_bases"] = (read_rotary_base(where, 10000.0, *rope),) * layers
-    given["windows"] = (None,) * layers if model_type == "llama" else _windows(config, where, layers)
+    base, scaling = rope_parameters.read(where, 10000.0, given["max_position_embeddings"], *rope)
+    given |= {"rotary_bases": (base,) * layers, "rotary_scaling": (scaling,) * layers if scaling else ()}
+    given["windows"] = (None,) * layers if model_type in _WITHOUT_WINDOWS else _windows(config, where, layers)
+    given["lm_head_bias"] = model_type == "eurobert" and given["has_lm_head"] and given["feed_forward_bias"]
     try:
         return RotaryConfig(model_type=model_type, kept=read.kept, **given)
     except ValueError as error:
@@ -116,70 +128,73 @@ def read_config(config: Mapping[str, Any], where: str, names: Set[str]) -> Rotar
 
 def _windows(config: Mapping[str, Any], where: str, layers: int) -> tuple[int | None, ...]:
     """The window of each layer: of all layers of Mistral, and of those of Qwen that layer_types says."""
-    is_mistral = config["model_type"] == "mistral"
-    window = config.get("sliding_window", 4096) if is_mistral or config.get("use_sliding_window") else None
+    is_mistral, given = config["model_type"] == "mistral", config.get("sliding_window", 4096)
+    window = given if is_mistral or config.get("use_sliding_window") else None
     first = 0 if is_mistral else config.get("max_window_layers", 28)
     if not OPTIONAL_SIZE.accepts(window) or not OPTIONAL_COUNT.accepts(first):
         shown = printable(repr((window, first)))
         raise CheckpointError(f"{where}: sliding_window and max_window_layers must be whole numbers, not {shown}")
     default = [GLOBAL if window is None or n < (first or 0) else LOCAL for n in range(layers)]
     types = read_layer_types(None if is_mistral else config.get("layer_types"), where, default)
-    if window is None and LOCAL in types:
-        raise CheckpointError(f"{where}: layer_types has {LOCAL}, and there is no sliding_window")
-    return tuple(window if each == LOCAL else None for each in types)
+    return config_json.windows_of(types, window, where)
 
 
 def write_config(config: RotaryConfig) -> dict[str, object]:
     """config.json as transformers reads it; unknown keys that were read are written unchanged. Raises CheckpointError: transformers
     has no such model."""
     windows = {window for window in config.windows if window is not None}
-    most = {"llama": 0, "mistral": 1 if set(config.windows) == windows else 0}.get(config.model_type, 1)
-    if len(windows) > most or len(set(config.rotary_bases)) > 1:
+    most = 0 if config.model_type in _WITHOUT_WINDOWS else 1
+    most = int(set(config.windows) == windows) if config.model_type == "mistral" else most
+    if len(windows) > most or len(set(config.ropes)) > 1:
         raise CheckpointError(f"transformers has no {config.model_type} model with these windows and rotary bases")
     written = {name: value for name, value in config.kept.items() if name not in _LAYERS | {"torch_dtype"}}
-    for name, key in _KEYS[config.model_type].items():
-        written[name] = getattr(config, key.ours)
-    if config.model_type != "llama":
+    written |= {name: getattr(config, key.ours) for name, key in _KEYS[config.model_type].items()}
+    if config.model_type not in _WITHOUT_WINDOWS:
         written["sliding_window"] = next(iter(windows), None)
     if config.model_type.startswith("qwen"):
         kinds = [GLOBAL if window is None else LOCAL for window in config.windows]
         written |= {"layer_types": kinds, "use_sliding_window": bool(windows)}
     return written | {
         "model_type": config.model_type,
-        "architectures": [_STEMS[config.model_type] + ("ForCausalLM" if config.has_lm_head else "Model")],
+        "architectures": [_architectures(config.model_type)[config.has_lm_head]],
         "hidden_act": write_activation(config.activation),
         "eos_token_id": write_eos_token_id(config.eos_token_ids),
-        "rope_parameters": {"rope_type": "default", "rope_theta": config.rotary_bases[0]},
+        "rope_parameters": rope_parameters.write(config.ropes[0]),
     }
 
 
-def _table(config: RotaryConfig) -> Table:
+def _architectures(model_type: str) -> list[str]:
+    """Without and with a head."""
+    head = "ForMaskedLM" if model_type == "eurobert" else "ForCausalLM"
+    return [_STEMS[model_type] + suffix for suffix in ("Model", head)]
+
+
+NORMS = {"input_layernorm": "attention_norm", "post_attention_layernorm": "feed_forward_norm"}
+
+
+def table(config: RotaryConfig, norms: Mapping[str, str] = NORMS) -> Table:
+    """The names of weights; norms: of a layer, theirs -> ours."""
     there, here = "layers.{n}.self_attn", "layers.{n}.attention"
     body = [WeightMapping(_WORDS, "token_embedding.weight"), WeightMapping("norm.weight", "norm.weight")]
     for name in ("query", "key", "value"):
         body += pair(f"{there}.{name[0]}_proj", f"{here}.{name}", bias=config.qkv_bias)
     body += pair(f"{there}.o_proj", f"{here}.output", bias=config.output_bias)
-    if config.model_type == "qwen3":
+    if config.model_type in ("gemma3_text", "qwen3"):
         body += [WeightMapping(f"{there}.{x[0]}_norm.weight", f"{here}.{x}_norm.weight") for x in ("query", "key")]
+    mlp, ours = "layers.{n}.mlp", "layers.{n}.feed_forward"
     for name in ("gate", "up", "down"):
-        body += pair(
-            f"layers.{{n}}.mlp.{name}_proj", f"layers.{{n}}.feed_forward.{name}", bias=config.feed_forward_bias
-        )
-    body.append(WeightMapping("layers.{n}.input_layernorm.weight", "layers.{n}.attention_norm.weight"))
-    body.append(WeightMapping("layers.{n}.post_attention_layernorm.weight", "layers.{n}.feed_forward_norm.weight"))
+        body += pair(f"{mlp}.{name}_proj", f"{ours}.{name}", bias=config.feed_forward_bias)
+    body += [WeightMapping(f"layers.{{n}}.{x}.weight", f"layers.{{n}}.{norm}.weight") for x, norm in norms.items()]
     has_own = config.has_lm_head and not config.tie_word_embeddings
     return Table(
         body=tuple(body),
-        heads=(WeightMapping(_HEAD, _HEAD),) if has_own else (),
+        heads=tuple(row for row, is_there in ((_OWN_HEAD, has_own), (_HEAD_BIAS, config.lm_head_bias)) if is_there),
         prefix="model.",
         is_prefixed=config.has_lm_head,
         counts={"n": config.num_layers},
-        tied={_HEAD: _WORDS} if config.tie_word_embeddings else {},
-        unread={
-            f"layers.{n}.self_attn.rotary_emb.inv_freq": "a buffer of transformers before 4.32"
-            for n in range(config.num_layers)
-        },
+        tied={HEAD: _WORDS} if config.tie_word_embeddings else {},
+        unread=dict.fromkeys((f"{there.format(n=n)}.rotary_emb.inv_freq" for n in range(config.num_layers)), _BUFFER),
     )
 
 
-FAMILY = Family(read_config=read_config, write_config=write_config, table=_table, build=RotaryModel)
+FAMILY = Family(read_config=read_config, write_config=write_config, table=table, build=RotaryModel)

@@ -1,4 +1,4 @@
-"""Pre-norm stacks with rotary positions and gated feed-forward layers: ModernBERT, Llama, Mistral, Qwen2, Qwen3.
+"""Pre-norm stacks with rotary positions and gated feed-forward layers: ModernBERT, EuroBERT, Llama, Mistral, Qwen2, Qwen3, Gemma 2 and 3.
 
 Letters: B batch, Q tokens, M model width, N packed tokens, V vocabulary.
 """
@@ -7,6 +7,7 @@ from collections.abc import Collection
 from functools import partial
 from typing import NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from uwaga.models.generation.decoding import Decoding
@@ -14,6 +15,7 @@ from uwaga.models.layer_stack import StackOutput, run_layers
 from uwaga.models.rotary.config import RotaryConfig
 from uwaga.models.tokenizers import token_ids
 from uwaga.nn import EncoderLayer, KeyValueCache, LayerSpec, RotaryPositions
+from uwaga.nn.batch_invariant import apply_linear
 from uwaga.nn.operand import map_values
 from uwaga.nn.plain_modules import apply_dropout
 from uwaga.ops.linear.api import linear_map
@@ -27,17 +29,21 @@ class RotaryOutput(NamedTuple):
     """The outputs of a RotaryModel: Ragged where the ids are."""
 
     last_hidden_state: Operand  # (B, Q, M), after the final norm
-    logits: Operand | None = None  # (B, Q, V), of the next token; None: no head, or not requested
+    logits: Operand | None = (
+        None  # (B, Q, V), of the next token, in an encoder of the token itself; None: no head, or not requested
+    )
     hidden_states: tuple[Operand, ...] | None = None  # of the embeddings and of every layer, before the final norm
 
 
 class RotaryModel(nn.Module):
     """A pre-norm stack with rotary positions (Su et al., "RoFormer", 2021) and gated feed-forward layers, by config: the encoder ModernBERT
     (Warner et al., "Smarter, Better, Faster, Longer", 2024), whose layers see all tokens or a window on both sides; the decoders Llama
-    (Touvron et al. 2023), Mistral (Jiang et al. 2023), Qwen2 and Qwen3 (Yang et al. 2024, 2025), with fewer key heads than query heads.
+    (Touvron et al. 2023), Mistral (Jiang et al. 2023), Qwen2 and Qwen3 (Yang et al. 2024, 2025), with fewer key heads than query heads;
+    Gemma 2 and 3 (Gemma Team 2024, 2025), whose sublayers' outputs are normed too; the encoders EuroBERT (Boizard et al. 2025), of
+    Llama's shape, and EmbeddingGemma (Vera et al. 2025), of Gemma 3's.
 
-    Submodules: token_embedding (V, M), embedding_norm (of ModernBERT, else None), layers, norm, and lm_head, None where
-    config.tie_word_embeddings or not config.has_lm_head.
+    Submodules: token_embedding (V, M), embedding_norm (of ModernBERT, else None), layers, norm, head (of ModernBERT with logits, else
+    None), lm_head, None where config.tie_word_embeddings or not config.has_lm_head, and the parameter lm_head_bias (V) or None.
 
     >>> import torch, uwaga
     >>> config = RotaryConfig(vocab_size=20, d_model=8, num_heads=2, num_kv_heads=1, d_k=4, d_ff=16, max_position_embeddings=10)
@@ -52,16 +58,20 @@ class RotaryModel(nn.Module):
         self.config, self.is_decoder_only = config, config.is_causal
         self.token_embedding = nn.Embedding(config.vocab_size, config.d_model)
         spec = _layer(config)
-        self.embedding_norm = None if config.is_causal else spec.new_norm()
+        self.embedding_norm = spec.new_norm() if config.model_type == "modernbert" else None
         self.dropout = nn.Dropout(config.embedding_dropout)
         self.layers = nn.ModuleList(EncoderLayer(spec) for _ in range(config.num_layers))
         if self.embedding_norm is not None:
             self.layers[0].attention_norm = nn.Identity()  # its input is normed already
         self.norm = spec.new_norm()
+        self.head = PredictionHead(config, spec.new_norm()) if config.head_activation else None
         has_own_head = config.has_lm_head and not config.tie_word_embeddings
         self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=False) if has_own_head else None
+        has_bias = config.has_lm_head and config.lm_head_bias
+        self.lm_head_bias = nn.Parameter(torch.zeros(config.vocab_size)) if has_bias else None
         self._rotary = {
-            base: RotaryPositions(config.d_k, base=base, layout="halves") for base in set(config.rotary_bases)
+            rope: RotaryPositions(config.d_k, base=rope.base, layout="halves", scaling=rope.scaling)
+            for rope in set(config.ropes)
         }
 
     def forward(
@@ -74,7 +84,7 @@ class RotaryModel(nn.Module):
         outputs: Collection[str] | None = None,
         output_hidden_states: bool = False,
     ) -> RotaryOutput:
-        """The hidden states, and the logits of the next token.
+        """The hidden states, and the logits of the next token, or in an encoder of the token itself.
 
         Args:
             ids: token ids (B, Q), or Ragged with values (N,): texts one after another, without padding.
@@ -120,16 +130,18 @@ class RotaryModel(nn.Module):
         self, ids: Operand, padding: Mask | Tensor | None, cache: KeyValueCache | None, states: bool
     ) -> StackOutput:
         x = map_values(self.token_embedding, ids)
+        if self.config.is_gemma:  # in half precision by a rounded factor, as in transformers
+            factor = torch.tensor(self.config.d_model**0.5, dtype=self.token_embedding.weight.dtype)
+            x = map_values(lambda values: values * factor, x)
         x = x if self.embedding_norm is None else map_values(self.embedding_norm, x)
         x = map_values(partial(apply_dropout, self.dropout), x)
         start = 0 if cache is None else cache.start
-        rotations = {base: rotary(x, start) for base, rotary in self._rotary.items()}
+        rotations, ropes = {rope: rotary(x, start) for rope, rotary in self._rotary.items()}, self.config.ropes
 
         def call(layer: nn.Module, n: int, x: Operand) -> Operand:
             own = self._mask(n)
             mask = own if padding is None else padding if own is None else own & padding
-            rotary = rotations[self.config.rotary_bases[n]]
-            return layer(x, mask=mask, rotary=rotary, cache=None if cache is None else cache[n])
+            return layer(x, mask=mask, rotary=rotations[ropes[n]], cache=None if cache is None else cache[n])
 
         return run_layers(self.layers, self.norm, x, call, states=states)
 
@@ -145,14 +157,20 @@ class RotaryModel(nn.Module):
         if not self.config.has_lm_head:
             raise ValueError(f"{_NAME}: this model has no head for logits")
         weight_VM = self.token_embedding.weight if self.lm_head is None else self.lm_head.weight
-        return linear_map(hidden, weight_VM, batch_invariant=batch_invariant)
+        hidden = hidden if self.head is None else self.head(hidden)
+        logits = linear_map(hidden, weight_VM, self.lm_head_bias, batch_invariant=batch_invariant)
+        softcap = self.config.logit_softcap
+        return logits if softcap is None else torch.tanh(logits / softcap) * softcap
 
     def new_cache(self, *, capacity: int = 0) -> KeyValueCache:
         """An empty cache for this model; capacity: tokens per row to allocate in advance."""
         return KeyValueCache(len(self.layers), capacity=capacity)
 
     def decoding(self, prompts: Ragged, new_tokens: int) -> Decoding:
-        """For `uwaga.models.generate`: the state before the first new token of each prompt; prompts: ids (N,)."""
+        """For `uwaga.models.generate`: the state before the first new token of each prompt; prompts: ids (N,). Raises ValueError: an
+        encoder."""
+        if not self.config.is_causal:
+            raise ValueError(f"{_NAME}: a {self.config.model_type} model is an encoder, and does not continue texts")
         cache = self.new_cache(capacity=prompts.max_length + new_tokens)
         return Decoding(
             first=prompts,
@@ -162,7 +180,21 @@ class RotaryModel(nn.Module):
         )
 
 
+class PredictionHead(nn.Module):
+    """norm(f(dense(x))), (..., M), before the logits of ModernBERT. Submodules: dense, norm."""
+
+    def __init__(self, config: RotaryConfig, norm: nn.Module) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.d_model, config.d_model, config.head_bias)
+        self.norm, self.activation = norm, config.head_activation
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.norm(apply_linear(self.dense, x, activation=self.activation))
+        return result
+
+
 def _layer(config: RotaryConfig) -> LayerSpec:
+    scalar = config.query_pre_attn_scalar
     return LayerSpec(
         d_model=config.d_model,
         num_heads=config.num_heads,
@@ -170,7 +202,8 @@ def _layer(config: RotaryConfig) -> LayerSpec:
         d_k=config.d_k,
         d_ff=config.d_ff,
         norm="pre",
-        norm_type="rms" if config.is_causal else "layer",
+        norm_type=config.norm_type,
+        output_norms=config.is_gemma,
         norm_eps=config.norm_eps,
         norm_bias=config.norm_bias,
         activation=config.activation,
@@ -178,7 +211,9 @@ def _layer(config: RotaryConfig) -> LayerSpec:
         qkv_bias=config.qkv_bias,
         output_bias=config.output_bias,
         feed_forward_bias=config.feed_forward_bias,
-        qk_norm=config.model_type == "qwen3",
+        qk_norm=config.model_type in ("qwen3", "gemma3_text"),
+        scale=None if scalar is None else scalar**-0.5,
+        softcap=config.softcap,
         attention_dropout=config.attention_dropout,
         activation_dropout=config.activation_dropout,
     )

@@ -6,7 +6,7 @@ from typing import Any
 from uwaga._base.errors import CheckpointError
 from uwaga._base.options import POSITIVE, SWITCH
 from uwaga._base.terminal import printable
-from uwaga.models.checkpoints import config_json
+from uwaga.models.checkpoints import config_json, rope_parameters
 from uwaga.models.checkpoints.config_json import (
     ACTIVATION,
     GLOBAL,
@@ -17,9 +17,9 @@ from uwaga.models.checkpoints.config_json import (
     Key,
     read_activation,
     read_layer_types,
-    read_rotary_base,
     write_activation,
 )
+from uwaga.models.checkpoints.rope_parameters import Rope
 from uwaga.models.checkpoints.tables import Family, Table, WeightMapping, pair, stacked
 from uwaga.models.rotary.config import RotaryConfig
 from uwaga.models.rotary.model import RotaryModel
@@ -41,6 +41,11 @@ _KEYS = {
     "tie_word_embeddings": Key("tie_word_embeddings", SWITCH, True),
     "pad_token_id": Key("pad_token_id", OPTIONAL_COUNT, 50283),
 }
+_HEAD_KEYS = {  # without effect where there is no head
+    "classifier_activation": Key("head_activation", ACTIVATION, "gelu"),
+    "classifier_bias": Key("head_bias", SWITCH, False),
+    "decoder_bias": Key("lm_head_bias", SWITCH, True),
+}
 # Keys that change what is computed, and their only supported values.
 _ONLY: dict[str, tuple[object, ...]] = {
     "attention_dropout": (0.0,),  # of the output of attention too, in training
@@ -54,31 +59,26 @@ _LAYERS = {
 }  # fmt: skip
 # Its initialisation and heads, and settings of the checkpoint's own code.
 _HARMLESS = {
-    "classifier_activation", "classifier_bias", "classifier_dropout", "classifier_pooling", "cls_token_id", "decoder_bias",
-    "deterministic_flash_attn", "initializer_cutoff_factor", "layer_norm_eps", "position_embedding_type", "reference_compile",
+    "classifier_dropout", "classifier_pooling", "cls_token_id", "deterministic_flash_attn", "initializer_cutoff_factor", "layer_norm_eps", "position_embedding_type", "reference_compile",
     "repad_logits_with_grad", "sparse_pred_ignore_index", "sparse_prediction",
 }  # fmt: skip
 _ARCHITECTURES = ("ModernBertModel", "ModernBertForMaskedLM")
-_HEAD = (
-    "head.dense.weight", "head.dense.bias", "head.norm.weight", "head.norm.bias", "decoder.weight", "decoder.bias"
-)  # fmt: skip
-_UNREAD_HEAD = "the masked-LM head, which predicts words; an encoder does not use it"
+_WORDS, _HEAD, _DECODER = "embeddings.tok_embeddings.weight", "head.dense.weight", "decoder.weight"
 
 
 def read_config(config: Mapping[str, Any], where: str, names: Set[str]) -> RotaryConfig:
     """The configuration from a config.json."""
-    read = config_json.read(config, where, keys=_KEYS, only=_ONLY, harmless=_LAYERS | _HARMLESS)
-    if (config.get("architectures") or list(_ARCHITECTURES[:1])) not in ([name] for name in _ARCHITECTURES):
-        shown = printable(repr(config["architectures"]))
-        raise CheckpointError(f"{where}: architectures is {shown}; supported: {', '.join(_ARCHITECTURES)}")
+    has_head = _HEAD in names or config.get("architectures") == list(_ARCHITECTURES[1:])
+    keys, harmless = (_KEYS | _HEAD_KEYS if has_head else _KEYS), _LAYERS | _HARMLESS | set(_HEAD_KEYS)
+    read = config_json.read(config, where, keys=keys, only=_ONLY, harmless=harmless)
+    config_json.check_architecture(config, where, _ARCHITECTURES)
     given = read.settings
     given["activation"] = read_activation(given["activation"])
-    if given["d_model"] % given["num_heads"]:
-        raise CheckpointError(
-            f"{where}: hidden_size {given['d_model']} is not a multiple of {given['num_heads']} heads"
-        )
-    given |= {"output_bias": given["qkv_bias"], "num_kv_heads": given["num_heads"], "has_lm_head": False}
-    given["d_k"] = given["d_model"] // given["num_heads"]
+    given |= {"output_bias": given["qkv_bias"], "num_kv_heads": given["num_heads"], "has_lm_head": has_head}
+    if has_head:
+        given["head_activation"] = read_activation(given["head_activation"])
+    given["tie_word_embeddings"] = given["tie_word_embeddings"] or not has_head
+    given["d_k"] = config_json.head_width(given, where)
     every, span = config.get("global_attn_every_n_layers", 3), config.get("local_attention", 128)
     if not SIZE.accepts(every) or not SIZE.accepts(span) or span < 2:
         shown = printable(repr((every, span)))
@@ -87,20 +87,22 @@ def read_config(config: Mapping[str, Any], where: str, names: Set[str]) -> Rotar
         )
     default = [LOCAL if n % every else GLOBAL for n in range(given["num_layers"])]
     types = read_layer_types(config.get("layer_types"), where, default)
-    bases = {kind: _base(config, where, kind) for kind in sorted(set(types))}
+    ropes = {kind: _rope(config, where, kind, given["max_position_embeddings"]) for kind in sorted(set(types))}
     given["windows"] = tuple(span // 2 if each == LOCAL else None for each in types)
-    given["rotary_bases"] = tuple(bases[each] for each in types)
+    given["rotary_bases"], given["rotary_scaling"] = zip(*(ropes[each] for each in types), strict=True)
     try:
         return RotaryConfig(model_type="modernbert", kept=read.kept, **given)
     except ValueError as error:
         raise CheckpointError(f"{where}: {error}") from error
 
 
-def _base(config: Mapping[str, Any], where: str, kind: str) -> float:
+def _rope(config: Mapping[str, Any], where: str, kind: str, length: int) -> Rope:
     old, default = ("local_rope_theta", 10000.0) if kind == LOCAL else ("global_rope_theta", 160000.0)
     parameters = config.get("rope_parameters") or {}
     own = parameters.get(kind) if isinstance(parameters, dict) else parameters
-    return read_rotary_base(where, default, {"rope_theta": config.get(old)}, config.get("rope_scaling"), own)
+    return rope_parameters.read(
+        where, default, length, {"rope_theta": config.get(old)}, config.get("rope_scaling"), own
+    )
 
 
 def write_config(config: RotaryConfig) -> dict[str, object]:
@@ -108,26 +110,26 @@ def write_config(config: RotaryConfig) -> dict[str, object]:
     has no such model."""
     kinds = [GLOBAL if window is None else LOCAL for window in config.windows]
     windows = {window for window in config.windows if window is not None}
-    bases = dict(zip(kinds, config.rotary_bases, strict=True))
-    if len(windows) > 1 or [bases[kind] for kind in kinds] != list(config.rotary_bases):
+    ropes = dict(zip(kinds, config.ropes, strict=True))
+    if len(windows) > 1 or [ropes[kind] for kind in kinds] != list(config.ropes):
         raise CheckpointError("transformers has no modernbert model with these windows and rotary bases")
     written = {name: value for name, value in config.kept.items() if name not in _LAYERS | {"torch_dtype"}}
-    for name, key in _KEYS.items():
-        written[name] = getattr(config, key.ours)
+    for name, key in (_KEYS | _HEAD_KEYS if config.has_lm_head else _KEYS).items():
+        value = getattr(config, key.ours)
+        written[name] = write_activation(value) if key.kind is ACTIVATION else value
     return written | {
         "model_type": "modernbert",
-        "architectures": list(_ARCHITECTURES[:1]),
-        "hidden_activation": write_activation(config.activation),
+        "architectures": [_ARCHITECTURES[config.has_lm_head]],
         "layer_types": kinds,
         "local_attention": 2 * next(iter(windows), 64),
-        "rope_parameters": {kind: {"rope_type": "default", "rope_theta": base} for kind, base in bases.items()},
+        "rope_parameters": {kind: rope_parameters.write(rope) for kind, rope in ropes.items()},
     }
 
 
 def _table(config: RotaryConfig) -> Table:
     attention = tuple(f"layers.{{n}}.attention.{name}" for name in ("query", "key", "value"))
     gated = ("layers.{n}.feed_forward.gate", "layers.{n}.feed_forward.up")
-    body = [WeightMapping("embeddings.tok_embeddings.weight", "token_embedding.weight")]
+    body = [WeightMapping(_WORDS, "token_embedding.weight")]
     for theirs, ours in (("embeddings.norm", "embedding_norm"), ("final_norm", "norm")):
         body += pair(theirs, ours, bias=config.norm_bias)
     for n in range(1, config.num_layers):  # the first layer has none
@@ -142,11 +144,19 @@ def _table(config: RotaryConfig) -> Table:
             body.append(WeightMapping(f"{theirs}.{part}", *parts, layout=stacked(len(names))))
     body += pair("layers.{n}.attn.Wo", "layers.{n}.attention.output", bias=config.output_bias)
     body += pair("layers.{n}.mlp.Wo", "layers.{n}.feed_forward.down", bias=config.feed_forward_bias)
+    heads: list[WeightMapping] = []
+    if config.has_lm_head:
+        heads += pair("head.dense", "head.dense", bias=config.head_bias)
+        heads += pair("head.norm", "head.norm", bias=config.norm_bias)
+        heads += [WeightMapping("decoder.bias", "lm_head_bias")] if config.lm_head_bias else []
+        heads += [] if config.tie_word_embeddings else [WeightMapping(_DECODER, "lm_head.weight")]
     return Table(
         body=tuple(body),
+        heads=tuple(heads),
         prefix="model.",
+        is_prefixed=config.has_lm_head,
         counts={"n": config.num_layers},
-        unread=dict.fromkeys(_HEAD, _UNREAD_HEAD),
+        tied={_DECODER: _WORDS} if config.has_lm_head and config.tie_word_embeddings else {},
     )
 
 

@@ -4,7 +4,9 @@ Letters: N packed tokens, R rows of the result, M model width.
 """
 
 import os
+import sys
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,7 @@ from uwaga._base.errors import CheckpointError, ShapeError
 from uwaga.models.bert.model import BertModel
 from uwaga.models.checkpoints import directories, load_save
 from uwaga.models.rotary.model import RotaryModel
+from uwaga.models.t5.model import T5Model
 from uwaga.models.text import sentence_config, sentence_head
 from uwaga.models.text.inference import Encoded, Inference, keep_freed_memory
 from uwaga.models.text.preprocessing import OverflowPolicy, Preprocessor, groups
@@ -37,7 +40,7 @@ class TextEncoder:
     `tokens_per_batch` tokens without padding, and their vectors come out in the order of the texts.
 
     Attributes:
-        model: a BertModel or RotaryModel.
+        model: a BertModel, RotaryModel, or T5Model, whose encoder alone runs.
         tokenizer: its tokenizer.
         config: maximum length, prompts, pooling and what follows it.
         max_tokens: the most tokens of a text that the model reads, special tokens not counted.
@@ -46,7 +49,7 @@ class TextEncoder:
 
     def __init__(
         self,
-        model: BertModel | RotaryModel,
+        model: BertModel | RotaryModel | T5Model,
         tokenizer: Tokenizer,
         config: SentenceConfig,
         *,
@@ -55,7 +58,7 @@ class TextEncoder:
         self.model, self.tokenizer, self.config = model, tokenizer, config
         self._head = sentence_head.read(config.head, model.config.d_model * len(config.pooling))
         self._truncate_dim = self._checked_dim(truncate_dim)
-        limit = min(model.config.max_tokens, config.max_length or model.config.max_tokens)
+        limit = min(each for each, _ in _limits(model, config))
         self.max_tokens = limit - tokenizer.num_special_tokens
         if self.max_tokens < 1:
             raise ValueError(
@@ -93,7 +96,7 @@ class TextEncoder:
         sentence_config.check_family(config.folder)
         model = load_save.load(config.folder, dtype=dtype)
         tokenizer = Tokenizer.load(config.folder, lowercase=config.lowercase)
-        if not isinstance(model, BertModel | RotaryModel):
+        if not isinstance(model, BertModel | RotaryModel | T5Model):
             raise CheckpointError(
                 f"{config.folder} holds a {type(model).__name__}, and TextEncoder cannot use it; {sentence_config.PEER_READS_IT}"
             )
@@ -317,14 +320,10 @@ class TextEncoder:
                 yield part.vectors
 
 
-def _check_fit(model: BertModel | RotaryModel, tokenizer: Tokenizer, config: SentenceConfig) -> None:
+def _check_fit(model: BertModel | RotaryModel | T5Model, tokenizer: Tokenizer, config: SentenceConfig) -> None:
     """Check that the files of a model agree. Raises CheckpointError, which names the file with the smallest limit."""
     model_file = config.folder / "config.json"
-    limits = [
-        (model.config.max_tokens, model_file),
-        (config.max_length or model.config.max_tokens, config.limited_by),
-    ]
-    limit, file = min(limits, key=lambda each: each[0])
+    limit, file = min(_limits(model, config), key=lambda each: each[0])
     if limit <= tokenizer.num_special_tokens:
         raise CheckpointError(
             f"{file}: the limit of {limit} tokens leaves none for text beside {tokenizer.num_special_tokens} special tokens"
@@ -333,6 +332,14 @@ def _check_fit(model: BertModel | RotaryModel, tokenizer: Tokenizer, config: Sen
         raise CheckpointError(
             f"{model_file}: vocab_size is {model.config.vocab_size}, but tokenizer.json has the token id {tokenizer.vocab_size - 1}"
         )
+
+
+def _limits(model: BertModel | RotaryModel | T5Model, config: SentenceConfig) -> list[tuple[int, Path | None]]:
+    """The most tokens that the model and its files take, special ones included, each with the file that says so."""
+    own = (
+        sys.maxsize if model.config.max_tokens is None else model.config.max_tokens
+    )  # T5's positions are relative: none
+    return [(own, config.folder / "config.json"), (config.max_length or own, config.limited_by)]
 
 
 def _with_prompt(options: dict[str, Any], name: str) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from uwaga._base.options import OptionValidator, check
+from uwaga.models.t5.model import T5Model
 from uwaga.models.text.pooling import mean_rows, pool
 from uwaga.models.text.preprocessing import Preprocessor, TokenizedGroup, batches
 from uwaga.models.text.progress import Meter
@@ -104,9 +105,15 @@ class Inference:
                 # Told, the longest text need not be read from a GPU, which would wait for it.
                 longest = int(own_offsets.diff().max())
                 packed = Ragged(ids[first:last].to(device), own_offsets.to(device), max_length=longest)
-                hidden = self.model(packed, outputs=()).last_hidden_state
+                hidden = _last_hidden_state(self.model, packed)
             meter.add(int(last - first), group.documents_within(batch.stop))
             yield batch, hidden
+
+
+def _last_hidden_state(model: nn.Module, packed: Ragged) -> Ragged:
+    """Of an encoder, or of the encoder of an encoder-decoder alone."""
+    result: Ragged = model(packed).memory if isinstance(model, T5Model) else model(packed, outputs=()).last_hidden_state
+    return result
 
 
 def keep_freed_memory() -> None:

@@ -1,6 +1,6 @@
 // Numbers and names as text.
 
-import { currentLanguage, tr } from "./languages.js";
+import { currentLanguage, decimalText, powerText, tr } from "./languages.js";
 
 /**
  * A weight or statistic in four significant digits, with a minus sign (U+2212).
@@ -11,22 +11,22 @@ export function numberText(value) {
   if (value === null || value === undefined || Number.isNaN(value)) return "\u2013";
   const size = Math.abs(value);
   if (size === Infinity) return value > 0 ? "\u221e" : "\u2212\u221e";
-  const text = size === 0 ? "0" : size < 1e-4 || size >= 1e6 ? size.toExponential(2) : size >= 100
-    ? size.toFixed(1) : size >= 10 ? size.toFixed(2) : size.toFixed(4);
-  return (value < 0 ? "\u2212" : "") + text.replace("e-", "e\u2212").replace("e+", "e");
+  if (size === 0) return "0";
+  if (size < 1e-4 || size >= 1e6) return powerText(value, 2);
+  return decimalText(value, size >= 100 ? 1 : size >= 10 ? 2 : 4);
 }
 
 /**
- * A weight as percent in two digits: "59 %", "3.4 %" below ten, "<0.1 %"; "\u2212" before a negative one.
+ * A weight as percent in two digits: "59%", "3.4%" below ten, "<0.1%"; "\u2212" before a negative one.
  * @param {number | null | undefined} weight
  * @returns {string}
  */
 export function percentText(weight) {
   if (weight === null || weight === undefined || Number.isNaN(weight)) return "\u2013";
   const percent = Math.abs(weight) * 100, sign = weight < 0 ? "\u2212" : "";
-  if (percent === 0) return "0 %";
-  if (percent < 0.095) return `${sign}<0.1 %`;
-  return `${sign}${percent < 9.95 ? Number(percent.toFixed(1)) : Math.round(percent)} %`;
+  if (percent === 0) return "0%";
+  if (percent < 0.095) return `${sign}<${decimalText(0.1, 1)}%`;
+  return `${sign}${decimalText(percent, percent < 9.95 && percent.toFixed(1).at(-1) !== "0" ? 1 : 0)}%`;
 }
 
 /**
@@ -37,7 +37,8 @@ export function percentText(weight) {
 export function weightText(weight) {
   if (Number.isNaN(weight)) return tr("not known yet");
   if (weight === 0) return "0";
-  return Math.abs(weight) < 1e-4 ? weight.toExponential(5) : weight.toPrecision(6);
+  if (Math.abs(weight) < 1e-4) return powerText(weight, 5);
+  return decimalText(weight, weight.toPrecision(6).split(".")[1]?.length ?? 0);
 }
 
 /**
@@ -52,11 +53,11 @@ export function ordinalText(rank) {
 }
 
 /**
- * A count with spaces between thousands: 100 000. The spaces are thin and do not break.
+ * A count: 100,000.
  * @param {number} count
  */
 export function countText(count) {
-  return String(Math.round(count)).replace(/\B(?=(\d{3})+(?!\d))/gu, "\u202f");
+  return decimalText(Math.round(count), 0);
 }
 
 /** @param {string} kind @param {number} layer @param {number} head @returns {string} which head; of encoders without the kind */

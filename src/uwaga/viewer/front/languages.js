@@ -60,7 +60,44 @@ export function trN(one, other, count, values) {
 
 /** @param {string} message @param {{[name: string]: unknown}} values */
 function fillMessage(message, values) {
-  return message.replace(/\{(\w+)\}/g, (whole, name) => (Object.hasOwn(values, name) ? String(values[name]) : whole));
+  return message.replace(/\{(\w+)\}/g, (whole, name) => (Object.hasOwn(values, name) ? valueText(values[name]) : whole));
+}
+
+/** @param {unknown} value @returns {string} */
+function valueText(value) {
+  return Number.isInteger(value) ? decimalText(/** @type {number} */ (value), 0) : String(value);
+}
+
+/** @type {Map<number, Intl.NumberFormat>} */
+const numberFormats = new Map();
+
+/**
+ * A number with some decimals as the page's language writes it, with a minus sign (U+2212).
+ * @param {number} value  finite, below 1e21
+ * @param {number} digits
+ * @returns {string}
+ */
+export function decimalText(value, digits) {
+  let format = numberFormats.get(digits);
+  if (!format) {
+    format = new Intl.NumberFormat(pageLanguage.language, { minimumFractionDigits: digits, maximumFractionDigits: digits });
+    numberFormats.set(digits, format);
+  }
+  // Rounded by toFixed, which takes the number as it is; Intl rounds its shortest decimal, 1.005 to 1.01.
+  const rounded = /** @type {Intl.StringNumericLiteral} */ (value.toFixed(digits).replace(/^-(?=[0.]+$)/, ""));
+  return format.format(rounded).replace("-", "\u2212");
+}
+
+/**
+ * A number as a power of ten: 1.50\u00d710\u207b\u2077.
+ * @param {number} value  not 0
+ * @param {number} digits  decimals of the factor
+ * @returns {string}
+ */
+export function powerText(value, digits) {
+  const [factor, power] = value.toExponential(digits).split("e");
+  const raised = String(Number(power)).replace(/./g, (sign) => "\u207b\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079"["-0123456789".indexOf(sign)]);
+  return `${decimalText(Number(factor), digits)}\u00d710${raised}`;
 }
 
 /**
@@ -98,6 +135,6 @@ export function trNParts(one, other, count, values) {
 function filledParts(message, values) {
   return splitMessage(message).filter(({ text, name }) => text || name).map(({ text, name }) => {
     const value = values[name];
-    return !name ? text : typeof value === "object" ? value : String(value);
+    return !name ? text : typeof value === "object" ? value : valueText(value);
   });
 }

@@ -54,7 +54,7 @@ function strongestNote({ weights, note }) {
   if (!weights) return note;
   const { complete, cell } = weights;
   const known = weights.weights.reduce((sum, weight) => (Number.isNaN(weight) ? sum : sum + weight), 0);
-  const parts = [complete < 1 ? tr("Total {known} so far, {value} % of the text read.", { known: percentText(known), value: Math.floor(100 * complete) })
+  const parts = [complete < 1 ? tr("Total {known} so far, {value}% of the text read.", { known: percentText(known), value: Math.floor(100 * complete) })
     : tr("Total {known}.", { known: percentText(known) })];
   if (cell > 1) parts.push(tr("Means over {cell} by {cell} items: this saved page contains nothing finer here.", { cell }));
   return [...parts, note].filter((part) => part !== "").join(" ");

@@ -158,7 +158,7 @@ export function evidenceText({ label, share, least, queries, of, by_position: po
 
 /** @param {NonNullable<HeadLabel["coreference"]>} found @returns {string} what the label rests on */
 export function coreferenceText({ shift, right, wrong, of }) {
-  return tr("Where one word decides what a pronoun means, this head’s weight follows it: by {shift} on average over {of} pairs of sentences, by 5 % or more the right way in {right} and the wrong way in {wrong}. The name needs 3 %, and more pairs the right way than chance would have in any head.", { shift: percentText(shift), of, right, wrong });
+  return tr("Where one word decides what a pronoun means, this head’s weight follows it: by {shift} on average over {of} pairs of sentences, by 5% or more the right way in {right} and the wrong way in {wrong}. The name needs 3%, and more pairs the right way than chance would have in any head.", { shift: percentText(shift), of, right, wrong });
 }
 
 /**

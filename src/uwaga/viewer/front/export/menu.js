@@ -95,7 +95,7 @@ function fileFormats(app) {
     { id: "png", title: tr("PNG"), hint: tr("a picture of this view, at twice its size"), key: "Shift+P",
       live: false, make: picture("png", "image/png", async (scene) => {
       const { blob, scale } = await scenePng(scene);
-      return { data: blob, note: scale < 2 ? tr("at {scale} % of the size on screen, the most that a browser draws", { scale: Math.round(scale * 100) }) : "" };
+      return { data: blob, note: scale < 2 ? tr("at {scale}% of the size on screen, the most that a browser draws", { scale: Math.round(scale * 100) }) : "" };
     }) },
     { id: "svg", title: tr("SVG"), hint: tr("a drawing of this view, with text as text"), key: "Shift+V", live: false,
       make: picture("svg", "image/svg+xml", async (scene, title) => ({ data: await svgFile(scene, title) })) },

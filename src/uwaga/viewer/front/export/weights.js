@@ -1,5 +1,6 @@
 // Weights in view as CSV and NPZ files, the page as an HTML file, and names of files.
 
+import { countText } from "../format.js";
 import { languageOfRequest, tr } from "../languages.js";
 import { savedCells } from "../weights.js";
 
@@ -29,7 +30,7 @@ function checkBlockSize({ rows, columns }, most) {
   const count = (rows[1] - rows[0]) * (columns[1] - columns[0]);
   if (count < 1) throw new Error(tr("No weights are in view."));
   if (count <= most) return count;
-  const sizes = `${rows[1] - rows[0]} x ${columns[1] - columns[0]}`;
+  const sizes = `${countText(rows[1] - rows[0])} \u00d7 ${countText(columns[1] - columns[0])}`;
   throw new Error(tr("The view has {sizes} weights, more than the limit of {most} per file. Zoom in on the map, then save again.", { sizes, most }));
 }
 

@@ -1,6 +1,7 @@
 // A line chart with axes, a description for screen readers and a legend.
 
 import { el, svgEl } from "../dom.js";
+import { powerText } from "../languages.js";
 import { lessonNumber } from "./numbers.js";
 import { lessonMatrix } from "./reply.js";
 
@@ -103,6 +104,6 @@ function chartName(columns, c) {
 
 /** @param {number} tick @param {boolean} log @returns {string} */
 function chartTick(tick, log) {
-  if (log && (tick >= 1e5 || tick < 1e-3)) return `1e${Math.round(Math.log10(tick))}`;
+  if (log && (tick >= 1e5 || tick < 1e-3)) return powerText(tick, 0).slice(2);
   return lessonNumber(tick, Number.isInteger(tick) ? 0 : Math.min(6, Math.max(1, -Math.floor(Math.log10(Math.abs(tick))))));
 }

@@ -2,7 +2,7 @@
 // that writes the calculation out.
 
 import { el, tokenText } from "../dom.js";
-import { splitMessage, tr } from "../languages.js";
+import { decimalText, splitMessage, tr } from "../languages.js";
 import { lessonNumber } from "./numbers.js";
 import { makeMatrixCopy } from "./pipeline.js";
 import { makePlay } from "./play.js";
@@ -116,7 +116,7 @@ const calculationWriters = {
   mean: ([of]) => ["(", ...joinParts(of.map(cellPart), " + "), `) / ${of.length}`],
   variance: ([of, mean]) => ["(", ...joinParts(of.map((cell) => ["(", { cell }, " \u2212 ", { cell: mean[0] }, ")\u00b2"]), " + "), `) / ${of.length}`],
   normalized: ([own, mean, variance], rule) =>
-    ["(", { cell: own[0] }, " \u2212 ", { cell: mean[0] }, ") / \u221a(", { cell: variance[0] }, ` + ${(rule.eps ?? 0).toFixed(5)})`],
+    ["(", { cell: own[0] }, " \u2212 ", { cell: mean[0] }, ") / \u221a(", { cell: variance[0] }, ` + ${decimalText(rule.eps ?? 0, 5)})`],
   relu: ([of]) => ["max(0, ", { cell: of[0] }, ")"],
   negative_log: ([of]) => ["\u2212log(", { cell: of[0] }, ")"],
   moved: ([of, gradient], rule) => [{ cell: of[0] }, ` \u2212 ${rule.times} \u00b7 `, { cell: gradient[0] }],
@@ -155,7 +155,7 @@ export function lessonRuleText(lesson, cell) {
   if (rule.op === "given") return rule.say ?? "";
   if (rule.op !== "code") return "";
   const pair = Math.floor(cell.column / 2), wave = cell.column % 2 ? "cos" : "sin";
-  return tr("{wave}(p / {base}^({value}/{width})) at position p = {row}", { wave, base: rule.base, value: 2 * pair, width: rule.width, row: cell.row });
+  return tr("{wave}(p / {base}^({value}/{width})) at position p = {row}", { wave, base: String(rule.base), value: 2 * pair, width: rule.width, row: cell.row });
 }
 
 /**

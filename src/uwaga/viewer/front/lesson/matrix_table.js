@@ -212,7 +212,7 @@ function fillMatrixCell({ place, target }, matrix, value, largest, name, readOnl
   }
   const text = lessonNumber(value, lessonDigits(matrix, Number(place.dataset.column)));
   target.textContent = text;
-  target.setAttribute("aria-label", `${name}: ${Number.isNaN(value) ? "hidden" : text}`);
+  target.setAttribute("aria-label", `${name}: ${Number.isNaN(value) ? tr("hidden") : text}`);
 }
 
 /** @param {HTMLElement} place @param {string} name */

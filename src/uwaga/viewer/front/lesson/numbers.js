@@ -1,6 +1,6 @@
 // Numbers of the lesson as text, and parsing of typed numbers.
 
-import { tr } from "../languages.js";
+import { decimalText, powerText, tr } from "../languages.js";
 
 /**
  * @param {number} value  NaN: masked
@@ -10,14 +10,8 @@ import { tr } from "../languages.js";
 export function lessonNumber(value, digits = 2) {
   if (Number.isNaN(value)) return "\u2013";
   const size = Math.abs(value);
-  let text;
-  if (size !== 0 && (size < 0.5 * 10 ** -digits || size >= 1e7)) {
-    const [mantissa, power] = value.toExponential(size >= 1e7 ? 2 : 0).split("e");
-    text = `${mantissa}e${Number(power)}`;
-  } else if (size >= 1e4) text = Math.round(value).toLocaleString("en");
-  else text = value.toFixed(digits);
-  if (/^-0(\.0*)?$/.test(text)) text = text.slice(1);
-  return text.replaceAll("-", "\u2212");
+  if (size !== 0 && (size < 0.5 * 10 ** -digits || size >= 1e7)) return powerText(value, size >= 1e7 ? 2 : 0);
+  return decimalText(value, size >= 1e4 ? 0 : digits);
 }
 
 /**
@@ -28,9 +22,14 @@ export function lessonNumber(value, digits = 2) {
 export function inputText(value) {
   for (let digits = 1; digits < 9; digits++) {
     const text = Number(value.toPrecision(digits));
-    if (Math.fround(text) === Math.fround(value)) return String(text);
+    if (Math.fround(text) === Math.fround(value)) return typedText(text);
   }
-  return String(value);
+  return typedText(value);
+}
+
+/** @param {number} value @returns {string} as it is typed in the page's language: without groups */
+function typedText(value) {
+  return String(value).replace(".", decimalText(0.5, 1)[1]);
 }
 
 /**

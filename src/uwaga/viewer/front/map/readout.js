@@ -244,7 +244,7 @@ export function mapStatusText({ level, percent, merge, pooling, live }) {
   const pooled = pooling === "sum" ? tr("summed over keys, mean over queries") : tr("the largest weight");
   const cells = level === 0 ? tr("Exact weights") : tr("A cell is {side} × {side} {merge}: {pooled}", { side, merge, pooled });
   if (percent >= 100) return cells;
-  return live ? tr("{cells}. From a sample, {percent} % read", { cells, percent }) : tr("{cells}. The saved page contains nothing finer here", { cells });
+  return live ? tr("{cells}. From a sample, {percent}% read", { cells, percent }) : tr("{cells}. The saved page contains nothing finer here", { cells });
 }
 
 /**

@@ -6,7 +6,7 @@ import { tokenText } from "../dom.js";
 
 test("numbers with four digits; null, NaN and infinity", () => {
   assert.deepEqual([0, 0.5, -0.12345, 12.345, 123.45, 1e-5, 2e6, null, NaN, -Infinity].map(numberText),
-    ["0", "0.5000", "\u22120.1235", "12.35", "123.5", "1.00e\u22125", "2.00e6", "\u2013", "\u2013", "\u2212\u221e"]);
+    ["0", "0.5000", "\u22120.1235", "12.35", "123.5", "1.00\u00d710\u207b\u2075", "2.00\u00d710\u2076", "\u2013", "\u2013", "\u2212\u221e"]);
 });
 
 test("slider steps convert to weights and back", () => {
@@ -29,5 +29,5 @@ test("control and bidirectional characters of a token are made visible", () => {
 
 test("percent in two digits", () => {
   assert.deepEqual([0, 1, 0.594, 0.0996, 0.0344, 0.01, 0.0004, -0.25, NaN, null].map(percentText),
-    ["0 %", "100 %", "59 %", "10 %", "3.4 %", "1 %", "<0.1 %", "\u221225 %", "\u2013", "\u2013"]);
+    ["0%", "100%", "59%", "10%", "3.4%", "1%", "<0.1%", "\u221225%", "\u2013", "\u2013"]);
 });

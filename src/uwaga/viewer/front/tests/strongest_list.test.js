@@ -54,7 +54,7 @@ test("in a strip with more rows than lines, the tokens of a line are below each 
 
 test("weights are shown with six digits", () => {
   assert.equal(weightText(0.123456789), "0.123457");
-  assert.equal(weightText(0.000012345678), "1.23457e-5");
+  assert.equal(weightText(0.000012345678), "1.23457\u00d710\u207b\u2075");
   assert.equal(weightText(0), "0");
   assert.equal(weightText(NaN), "not known yet");
 });

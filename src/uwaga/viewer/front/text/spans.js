@@ -131,7 +131,7 @@ export class SpanPanel {
   announceMasses({ rows, columns }, masses) {
     const name = (/** @type {SpanTable["rows"][number]} */ { items, range }) => tokenText(rangeText(items, range));
     const messages = rows.flatMap((row, i) =>
-      columns.map((column, j) => `${name(row)} to ${name(column)}: ${weightText(masses[i * columns.length + j])}`));
+      columns.map((column, j) => tr("{row} to {column}: {mass}", { row: name(row), column: name(column), mass: weightText(masses[i * columns.length + j]) })));
     this.app.announce(messages.slice(-4).join("; "));
   }
 }

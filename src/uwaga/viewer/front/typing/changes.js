@@ -130,7 +130,7 @@ export function makeChanges(app) {
       const link = pickedLink(), on = isCut();
       cut.disabled = link === null;
       cut.textContent = on ? tr("✂ Mend link") : tr("✂ Cut link");
-      cut.title = tr("The query may not see this key: its weight becomes 0 before softmax, and the rest of the row grows (D)");
+      cut.title = tr("The query may not see this key: its score is removed before softmax, so that its weight is 0 and the rest of the row grows (D)");
     }
     bar.hidden = !count;
     if (!count) return;

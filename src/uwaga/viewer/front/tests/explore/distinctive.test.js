@@ -32,7 +32,7 @@ test("labels and their evidence are those of Python", async () => {
   assert.deepEqual([total, resting], [6, 0]);
   assert.deepEqual(all.filter((one) => one.label).map(({ layer, head, sentence }) => [layer, head, sentence]).sort(),
     [[0, 0, "Looks at the word before"], [1, 1, "Looks at the word before"]]);
-  assert.match(all.find((one) => one.label)?.evidence ?? "", /^90 % of its weight off the sinks is on the word before, on average; 9 of 10 words reach 50 %/);
+  assert.match(all.find((one) => one.label)?.evidence ?? "", /^90% of its weight off the sinks is on the word before, on average; 9 of 10 words reach 50%/);
   assert.ok(all.every((one) => one.label || (!one.evidence && /looks at/.test(one.sentence))));
 });
 
@@ -44,13 +44,13 @@ test("a label that most heads have names none", () => {
 
 test("evidence says where it is from a sample, and that of entropy is no weight", () => {
   const found = { label: "broad", share: 0.9, least: 0.85, queries: 200, of: 256, sink: 0.1, by_position: null, key: 0 };
-  assert.equal(evidenceText(found, 256), "The entropy of its weights off the sinks is 90 % of the most that it can be, on average; "
-    + "200 of 256 words reach 85 %, which the name needs from at least five. From a sample of 256 queries.");
+  assert.equal(evidenceText(found, 256), "The entropy of its weights off the sinks is 90% of the most that it can be, on average; "
+    + "200 of 256 words reach 85%, which the name needs from at least five. From a sample of 256 queries.");
 });
 
 test("a head that follows a pronoun says on what that rests", () => {
   assert.equal(coreferenceText({ shift: 0.06, right: 19, wrong: 3, of: 40 }), "Where one word decides what a pronoun means, this head\u2019s weight follows it: "
-    + "by 6 % on average over 40 pairs of sentences, by 5 % or more the right way in 19 and the wrong way in 3. The name needs 3 %, and more pairs the right way than chance would have in any head.");
+    + "by 6% on average over 40 pairs of sentences, by 5% or more the right way in 19 and the wrong way in 3. The name needs 3%, and more pairs the right way than chance would have in any head.");
 });
 
 test("the strongest link is between words, off the sinks", () => {

@@ -45,9 +45,9 @@ test("the CSV has the block in view, requested in parts within the host's limit"
 test("too many weights are refused, and the message says what to do", async () => {
   const { app } = makeApp();
   await assert.rejects(blockCsv(app, viewOf([0, 3000], [0, 3000])),
-    { message: "The view has 3000 x 3000 weights, more than the limit of 4194304 per file. Zoom in on the map, then save again." });
+    { message: "The view has 3,000 \u00d7 3,000 weights, more than the limit of 4,194,304 per file. Zoom in on the map, then save again." });
   await assert.rejects(blockNpz(app, viewOf([0, 1025], [0, 1024])),
-    { message: "The view has 1025 x 1024 weights, more than the limit of 1048576 per file. Zoom in on the map, then save again." });
+    { message: "The view has 1,025 \u00d7 1,024 weights, more than the limit of 1,048,576 per file. Zoom in on the map, then save again." });
   await assert.rejects(blockCsv(app, viewOf([5, 5], [0, 9])), { message: "No weights are in view." });
 });
 

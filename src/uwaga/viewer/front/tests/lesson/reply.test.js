@@ -38,9 +38,9 @@ test("numbers have the digits of their table, a minus sign, and a dash where the
 });
 
 test("a number too small for its digits is not shown as zero", () => {
-  assert.equal(lessonNumber(0.004, 2), "4e\u22123");
-  assert.equal(lessonNumber(-2.4e-8, 2), "\u22122e\u22128");
-  assert.equal(lessonNumber(1e10, 2), "1.00e10");
+  assert.equal(lessonNumber(0.004, 2), "4\u00d710\u207b\u00b3");
+  assert.equal(lessonNumber(-2.4e-8, 2), "\u22122\u00d710\u207b\u2078");
+  assert.equal(lessonNumber(1e10, 2), "1.00\u00d710\u00b9\u2070");
 });
 
 test("a float32 is shown as it was typed", () => {
@@ -60,7 +60,7 @@ test("errors of typed input", () => {
   assert.deepEqual(parseNumber("two", range), { error: "\u201ctwo\u201d is not a number." });
   assert.deepEqual(parseNumber("0x10", range), { error: "\u201c0x10\u201d is not a number." });
   assert.deepEqual(parseNumber("Infinity", range), { error: "\u201cInfinity\u201d is not a number." });
-  assert.deepEqual(parseNumber("1001", range), { error: "1001 is not between \u22121000 and 1000." });
+  assert.deepEqual(parseNumber("1001", range), { error: "1001 is not between \u22121,000 and 1,000." });
   assert.deepEqual(parseNumber("1.5", { least: 0, most: 12, whole: true }), { error: "1.5 is not a whole number." });
   assert.deepEqual(parseNumber("", { least: 0, most: 12, whole: true }), { error: "This field is empty; it needs a whole number." });
 });

@@ -26,7 +26,7 @@ test("long labels are shortened between grapheme clusters", () => {
 test("positions and counts as text", () => {
   assert.deepEqual([1, 2, 3, 4, 11, 12, 13, 21, 22, 103, 111].map(ordinalText),
     ["1st", "2nd", "3rd", "4th", "11th", "12th", "13th", "21st", "22nd", "103rd", "111th"]);
-  assert.equal(countText(100_000), "100\u202f000");
+  assert.equal(countText(100_000), "100,000");
   assert.equal(countText(512), "512");
 });
 

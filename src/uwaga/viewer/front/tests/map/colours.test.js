@@ -28,8 +28,8 @@ test("the labels of the colour bar are the weights of its colours", () => {
   }
   assert.deepEqual(colourBarTicks(signed).map(({ value }) => value), [-0.5, 0, 0.5]);
   assert.equal(colourBarLabel({ ...plain, threshold: 0.01, hideSink: true }),
-    "Colours from 0 % to 50 % and more, linear, nothing below 1 %, without sinks");
-  assert.equal(colourBarLabel({ ...plain, log: true }), "Colours from <0.1 % to 50 % and more, logarithmic");
+    "Colours from 0% to 50% and more, linear, nothing below 1%, without sinks");
+  assert.equal(colourBarLabel({ ...plain, log: true }), "Colours from <0.1% to 50% and more, logarithmic");
 });
 
 test("cells: unknown ones have their colour or are transparent", () => {

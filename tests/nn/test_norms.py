@@ -1,0 +1,60 @@
+"""ZeroCenteredRMSNorm is an RMS norm by 1 + weight, in layers and alone, forward and backward."""
+
+import pytest
+import torch
+from torch import nn
+
+from uwaga.nn import DecoderLayer, EncoderLayer, LayerSpec
+from uwaga.nn.norms import ZeroCenteredRMSNorm
+from uwaga.nn.plain_modules import residual_norm
+
+_SPEC = {"d_model": 12, "num_heads": 3, "d_ff": 20, "norm": "pre", "norm_type": "zero_centered_rms", "bias": False}
+
+
+def drawn() -> tuple[ZeroCenteredRMSNorm, nn.RMSNorm]:
+    torch.manual_seed(0)
+    norm, plain = ZeroCenteredRMSNorm(12, eps=1e-6), nn.RMSNorm(12, eps=1e-6)
+    assert not norm.weight.any()
+    with torch.no_grad():
+        norm.weight.normal_()
+        plain.weight.copy_(1 + norm.weight)
+    return norm, plain
+
+
+def test_it_is_the_norm_by_one_more_than_its_weight() -> None:
+    norm, plain = drawn()
+    x, added = torch.randn(5, 12), torch.randn(5, 12)
+    assert torch.equal(norm(x), plain(x))
+    drop = nn.Dropout(0.0)
+    ours, theirs = (residual_norm(each, drop, x, added, wants_sum=True) for each in (norm, plain))
+    assert torch.equal(ours.output, theirs.output)
+    for each in (ours, theirs):
+        each.output.square().sum().backward()
+    assert torch.equal(norm.weight.grad, plain.weight.grad)
+
+
+def test_in_half_precision_the_factor_is_not_rounded() -> None:
+    norm, _ = drawn()
+    half, x = norm.bfloat16(), torch.randn(5, 12).bfloat16()
+    exact = nn.functional.rms_norm(x.float(), (12,), 1 + half.weight.float(), 1e-6)
+    assert torch.equal(half(x), exact.bfloat16())
+    both = residual_norm(half, nn.Dropout(0.0), x, x, wants_sum=False).output
+    assert torch.equal(both, half(x + x))
+
+
+@torch.no_grad()
+def test_outputs_of_sublayers_are_normed_before_the_sum() -> None:
+    torch.manual_seed(0)
+    layer = EncoderLayer(LayerSpec(output_norms=True, **_SPEC)).eval()
+    for name, parameter in layer.named_parameters():
+        if "norm" in name:
+            parameter.normal_()
+    x = torch.randn(2, 5, 12)
+    middle = x + layer.attention_output_norm(layer.attention(layer.attention_norm(x)))
+    expected = middle + layer.feed_forward_output_norm(layer.feed_forward(layer.feed_forward_norm(middle)))
+    torch.testing.assert_close(layer(x), expected)
+
+
+def test_a_decoder_layer_has_none() -> None:
+    with pytest.raises(ValueError, match=r"^DecoderLayer: output_norms are of encoder layers alone$"):
+        DecoderLayer(LayerSpec(output_norms=True, **_SPEC))
