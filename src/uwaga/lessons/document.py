@@ -136,7 +136,7 @@ class Problem:
     here: bool  # it is new, removed or measured again at this step
 
     def to_json(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__slots__}
+        return {"id": self.id, "title": self.title, "text": self.text, "solved": self.solved}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,7 +273,7 @@ class Step:
             "number": self.number,
             "text": list(self.text),
             "told": list(self.told),
-            "ledger": [problem.to_json() for problem in self.ledger],
+            "ledger": [problem.to_json() for problem in self.ledger if problem.here],
             "code": self.code,
             "head": dict(self.head) or None,
             "drawing": None if self.drawing is None else self.drawing.to_json(),

@@ -43,7 +43,7 @@
  * @property {LessonPicture[]} pictures
  */
 /** @typedef {{kind: string, title: string, description: string, matrices: string[], labels: string[], sizes: [number, number][]}} LessonPicture */
-/** @typedef {{id: string, title: string, text: string, solved: boolean, here: boolean}} LessonProblem */
+/** @typedef {{id: string, title: string, text: string, solved: boolean}} LessonProblem  as a step has measured it */
 /** @typedef {{statistic: string, sense: "largest" | "smallest", why: string}} LessonHead */
 /**
  * @typedef {{id: string, title: string, number: string, text: string[], told: string[], ledger: LessonProblem[], code: string, head: LessonHead | null,
@@ -79,6 +79,19 @@ export function readLesson(reply) {
     known.set(id, { ...facts, data: /** @type {Float32Array} */ (reply.arrays[facts.array].data) });
   }
   return { request, limits, steps, matrices: known };
+}
+
+/**
+ * The problems known at a step, each as it was measured last, and whether that was at this step.
+ * @param {Lesson} lesson
+ * @param {number} step
+ * @returns {(LessonProblem & {here: boolean})[]}
+ */
+export function lessonLedger(lesson, step) {
+  /** @type {Map<string, LessonProblem & {here: boolean}>} */
+  const known = new Map();
+  for (let at = 0; at <= step; at++) for (const problem of lesson.steps[at].ledger) known.set(problem.id, { ...problem, here: at === step });
+  return [...known.values()];
 }
 
 /**

@@ -9,7 +9,7 @@ import { makeSetting } from "./controls.js";
 import { makeDrawing } from "./drawing.js";
 import { makeMatrixTable } from "./matrix_table.js";
 import { makePicture } from "./pictures.js";
-import { lessonMatrix } from "./reply.js";
+import { lessonLedger, lessonMatrix } from "./reply.js";
 
 /** @typedef {import("./reply.js").Lesson} Lesson */
 /** @typedef {import("./reply.js").LessonCell} LessonCell */
@@ -80,7 +80,7 @@ export function makeStepPage(lesson, step, query, actions) {
     told.hidden = isAsking || !told.childElementCount;
     drawing?.ask(isAsking);
     // What a step removes is part of its answer.
-    ledger.update(isAsking ? current.steps[step - 1]?.ledger ?? [] : current.steps[step].ledger, isAsking);
+    ledger.update(lessonLedger(current, isAsking ? step - 1 : step), isAsking);
     question?.element.classList.toggle("lesson-answered", !isAsking);
   }
 
@@ -278,7 +278,7 @@ function isZero({ shade, data, source }) {
 
 /**
  * What is wrong so far and what has been removed, each as measured at this step.
- * @returns {{element: HTMLElement, update: (problems: import("./reply.js").LessonProblem[], isAsking: boolean) => void}}
+ * @returns {{element: HTMLElement, update: (problems: ReturnType<typeof lessonLedger>, isAsking: boolean) => void}}
  */
 function makeLedger() {
   const list = el("ul", { class: "lesson-ledger-list" });
