@@ -115,7 +115,7 @@ def _drawing(example: Example, n: int, t: int, m: int) -> Drawing:
         ("out_positions", tr("+ positions"), "positions", 508),
         ("own", tr("Causal self-attention"), "masks", 424),
         ("own_norm", tr("Add, LayerNorm"), "decoder", 368),
-        ("cross", tr("Cross-attention"), "copy", 300),
+        ("cross", tr("Cross-attention"), "decoder", 300),
         ("cross_norm", tr("Add, LayerNorm"), "decoder", 244),
         ("out_ff", tr("Feed-forward"), "decoder", 176),
         ("out_norm", tr("Add, LayerNorm"), "decoder", 120),

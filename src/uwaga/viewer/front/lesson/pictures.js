@@ -120,7 +120,7 @@ function makeArcs(actions) {
         x1: places[from], x2: places[to], y1: 0, y2: 0 },
       svgEl("stop", { offset: 0, class: "lesson-looks" }), svgEl("stop", { offset: 1, class: "lesson-looked-at" })))),
       svgEl("rect", { class: "lesson-bar", x: places[from] - arcsMost / 2, y: arcsHeight - 3, width: arcsMost, height: 3 }),
-      !covered && own > 0 ? svgEl("rect", { class: "lesson-stub", x: places[from] - arcsMost / 2, y: arcsHeight - 22, width: arcsMost, height: 19, rx: 4 }) : null,
+      ...(!covered && own > 0 ? [svgEl("rect", { class: "lesson-stub", x: places[from] - arcsMost / 2, y: arcsHeight - 22, width: arcsMost, height: 19, rx: 4 })] : []),
       ...arcs.map(({ to, width, start }) => svgEl("path", { class: "lesson-arc", "stroke-width": width.toFixed(1),
         stroke: `url(#lesson-arc-${shown.matrices[0]}-${to})`, d: arcPath(places[from] + start, places[to], arcsHeight) })),
       ...words.map((word, to) => {
