@@ -46,7 +46,9 @@ def test_matrices_are_copies() -> None:
 def test_an_unknown_matrix_is_refused() -> None:
     with pytest.raises(KeyError) as caught:
         work_through("a")["weight"]
-    assert str(caught.value.args[0]).startswith("unknown matrix 'weight': choose one of x, lengths, crude_scores, ")
+    assert str(caught.value.args[0]).startswith(
+        "unknown matrix 'weight': choose one of crude_scores, crude_sums, x, lengths, "
+    )
 
 
 @pytest.mark.parametrize(
@@ -80,7 +82,7 @@ def test_the_served_lesson_has_the_numbers_and_a_url_of_the_lesson(served: Lesso
     address = urlsplit(served.view.address)
     assert address.hostname == "127.0.0.1"
     assert address.fragment.endswith("&tab=lesson")
-    assert repr(served) == f"Lesson('my pen .', 23 steps, {len(served.matrices)} matrices, {served.view.address})"
+    assert repr(served) == f"Lesson('my pen .', 24 steps, {len(served.matrices)} matrices, {served.view.address})"
 
 
 def test_in_a_notebook_the_lesson_is_a_widget(monkeypatch: pytest.MonkeyPatch) -> None:

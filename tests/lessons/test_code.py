@@ -182,7 +182,7 @@ def test_the_entropy_of_the_scaling_step() -> None:
 @given(examples())
 def test_scores_are_called_symmetric_only_where_they_are(example: Example) -> None:
     step = next(step for step in build_steps(example) if step.id == "scores")
-    scores, says = matrix(step, "scores"), step.text[1]
+    scores, says = matrix(step, "scores"), step.told[0]
     quoted = re.search(r"“(.*?)” has a score of (\S+) with “(.*?)”, and “.*?” one of (\S+) with", says)
     if quoted is None:
         assert "with these numbers it is" in says

@@ -32,12 +32,12 @@ def near(result: NDArray[np.float64], expected: NDArray[np.float64]) -> None:
 def test_the_six_steps(numbers: Numbers) -> None:
     x = numbers["x"]
     q, k, v = (x @ numbers[name] for name in ("wq", "wk", "wv"))
-    weights = softmax(q @ k.T / 2)
+    weights = softmax(q @ k.T / np.sqrt(2))
     near(numbers["q"], q)
     near(numbers["k"], k)
     near(numbers["v"], v)
     near(numbers["scores"], q @ k.T)
-    near(numbers["scaled"], q @ k.T / 2)
+    near(numbers["scaled"], q @ k.T / np.sqrt(2))
     near(numbers["weights"], weights)
     near(numbers["weighted"], weights[:, :, None] * v)
     near(numbers["output"], weights @ v)
@@ -104,11 +104,13 @@ def test_the_soft_database(numbers: Numbers) -> None:
 @pytest.mark.parametrize("heads", [1, 2, 4])
 def test_heads(numbers_of: Callable[..., Numbers], heads: int) -> None:
     numbers = numbers_of(answer({"request": "lesson", "settings": {"heads": heads}}))
-    width, outputs = 4 // heads, []
+    outputs = []
     for head in range(heads):
-        columns = slice(head * width, (head + 1) * width)
-        q, k, v = (numbers[name][:, columns] for name in "qkv")
-        weights = softmax(q @ k.T / np.sqrt(width))
+        q, k, v = (
+            numbers["x"] @ numbers[f"heads_w{name}"][:, head * width : (head + 1) * width]
+            for name, width in (("q", 2), ("k", 2), ("v", 3))
+        )
+        weights = softmax(q @ k.T / np.sqrt(2))
         near(numbers[f"head{head + 1}_weights"], weights)
         outputs.append(weights @ v)
     near(numbers["joined"], np.concatenate(outputs, axis=1))

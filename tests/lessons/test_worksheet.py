@@ -69,6 +69,6 @@ def test_questions_stand_before_the_numbers_and_their_answers_in_the_solutions(t
 
 
 def test_the_scale_that_was_chosen_is_named(tmp_path: Path) -> None:
-    for scaled, said in ((True, "1/√4"), (False, "1")):
+    for scaled, said in ((True, "1/√2"), (False, "1")):
         work_through(scaled=scaled).save_worksheet(tmp_path / "sheet.html")
         assert f"Scores are scaled by {said}." in (tmp_path / "sheet.html").read_text()

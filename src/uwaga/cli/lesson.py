@@ -164,7 +164,7 @@ def _print_step(console: "Console", step: "Step", tokens: Sequence[str], query: 
     from rich.text import Text
 
     console.rule(Text(f"{step.number}: {step.title}" if step.number else step.title, style="bold"))
-    for paragraph in step.text:
+    for paragraph in (*step.text, *step.told):
         console.print(Text(_one_line(paragraph)))
     for section in step.sections:
         _print_section(console, section, tokens, query, shown)

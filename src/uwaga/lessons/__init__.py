@@ -9,6 +9,8 @@ provenance   what a number came from, so that a page can follow it
 document     pages, sections, matrices and drawings, as data
 steps        one module per part of the lesson
 build        all steps in order
+copyist      a small encoder and decoder that were trained to copy
+ledger       what is wrong with crude attention, and what has removed it, measured
 questions    what the reader is asked, with answers from the numbers
 worksheet    the six steps on paper
 """

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import torch
 
-from uwaga._base.languages import tr
 from uwaga.lessons.compute import one_head
 from uwaga.lessons.document import Matrix, Step
 from uwaga.lessons.example import Example
+from uwaga.lessons.ledger import with_ledger
 from uwaga.lessons.questions import with_questions
 from uwaga.lessons.steps import (
     architecture,
@@ -20,6 +20,7 @@ from uwaga.lessons.steps import (
     masks,
     positions,
     scaling,
+    trained,
     unnormalised,
 )
 
@@ -35,6 +36,7 @@ def build_steps(example: Example) -> tuple[Step, ...]:
     crude = unnormalised.work_out(example, x)
     payload, output_weight = database.payload_of(example), heads.output_weight_of(example)
     masked, placed = masks.step(example, head), positions.placed(example, x)
+    root = scaling.step(example.seed)
     steps = (
         unnormalised.step(example, crude),
         unnormalised.alike_step(example, crude),
@@ -44,24 +46,24 @@ def build_steps(example: Example) -> tuple[Step, ...]:
         calculation.softmax_step(example, scored),
         calculation.weighting_step(scored, projected, mixed),
         calculation.sum_step(example, scored, projected, mixed),
-        unnormalised.linear_step(example, head, projected, scored),
-        scaling.step(example.seed),
+        root,
+        heads.step(example, x, output_weight),
+        positions.step(example, x, placed),
         masked,
         database.step(example, head, scored.weights, projected, payload),
         database.past_step(example, head, masks.past_bits(masked), projected, payload),
         learning.step(example),
-        heads.step(example, x, projected, output_weight),
         batches.step(example),
-        positions.step(example, x, placed),
         *_transformer(example, placed),
+        unnormalised.linear_step(example, head, projected, scored),
         architecture.length_step(example, head, projected, scored),
-        _in_a_model(),
+        trained.model_step(),
     )
-    return with_questions(example, steps)
+    return with_ledger(example, with_questions(example, steps))
 
 
 def _transformer(example: Example, source: Matrix) -> Iterator[Step]:
-    """The encoder block, two of them, the decoder and the whole architecture."""
+    """The encoder block, two of them, the decoder, one that was trained, and the whole architecture."""
     weights = blocks.feed_forward_weights(example)
     first = blocks.encoder_block(example, 1, source, weights)
     second = blocks.encoder_block(example, 2, first[1].output, weights)
@@ -70,20 +72,5 @@ def _transformer(example: Example, source: Matrix) -> Iterator[Step]:
     yield blocks.encoder_step(example, source, weights, first)
     yield blocks.stack_step(example, source, first[1].output, second, memory, final)
     yield blocks.decoder_step(example, memory, blocks.decode(example, memory, weights))
+    yield trained.copy_step(example)
     yield architecture.step(example)
-
-
-def _in_a_model() -> Step:
-    return Step(
-        id="model",
-        title=tr("The same in a real model"),
-        text=(
-            tr(
-                "A trained model is this calculation, many heads wide and many layers deep: the same operation computed the"
-                " numbers of this lesson and computes its maps. What it has learned is in its W_Q, W_K, W_V and W_O."
-            ),
-            tr("These heads of the model that is loaded show most clearly what you have seen. Open one."),
-        ),
-        sections=(),
-        code="with uwaga.watch(model) as recording: model(ids)",
-    )

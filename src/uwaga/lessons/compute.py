@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from uwaga.lessons.example import Example
+from uwaga.lessons.example import Example, weight
 from uwaga.maps.attended import attend
 from uwaga.maps.map import AttentionMap
 from uwaga.nn import MultiHeadAttention
@@ -51,24 +51,18 @@ def one_head(example: Example) -> OneHead:
 
 
 def layer_of(example: Example, heads: int) -> MultiHeadAttention:
-    """The layer with the example's weights, which torch.nn.Linear stores transposed."""
-    width, inner = example.wq_MD.shape
-    values = example.wv_ME.shape[1]
-    layer = MultiHeadAttention(
-        width,
-        heads,
-        d_k=inner // heads,
-        d_v=values // heads,
-        bias=False,
-        scale=None if example.scaled else 1.0,
-    )
-    for linear, weight in (
-        (layer.query, example.wq_MD),
-        (layer.key, example.wk_MD),
-        (layer.value, example.wv_ME),
-        (layer.output, example.wo_EM),
+    """A layer of heads that all have the sizes of the example's matrices, of which the first has these. torch.nn.Linear stores
+    weights transposed."""
+    (width, inner), values = example.wq_MD.shape, example.wv_ME.shape[1]
+    layer = MultiHeadAttention(width, heads, d_k=inner, d_v=values, bias=False, scale=None if example.scaled else 1.0)
+    for linear, name, own in (
+        (layer.query, "wq", example.wq_MD),
+        (layer.key, "wk", example.wk_MD),
+        (layer.value, "wv", example.wv_ME),
     ):
-        linear.weight.data = weight.T.contiguous()
+        others = [weight(f"{name} of head {head + 1}", *own.shape) for head in range(1, heads)]
+        linear.weight.data = torch.cat((own, *others), dim=1).T.contiguous()
+    layer.output.weight.data = example.wo_EM[: heads * values].T.contiguous()
     return layer.eval()
 
 

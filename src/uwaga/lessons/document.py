@@ -37,6 +37,17 @@ class Matrix:
     def __post_init__(self) -> None:
         assert self.numbers.shape[-2:] == (len(self.rows), len(self.columns)), self.id
 
+    @property
+    def product(self) -> str:
+        """The shapes of the two matrices that this one is the product of, and its own; "" where it is none."""
+        if self.source["op"] != "dot" or self.numbers.dim() == 3:
+            return ""
+        left, right = self.source["from"]
+        if "i" not in (left["row"], left.get("column")) or "j" not in (right.get("row"), right["column"]):
+            return ""
+        (rows, columns), over = self.numbers.shape, self.source["over"]
+        return f"{rows}×{over} · {over}×{columns} = {rows}×{columns}"
+
     def to_json(self, array: int) -> dict[str, Any]:
         """All but the numbers; `array` is their index in the reply."""
         return {
@@ -52,6 +63,7 @@ class Matrix:
             "shade": self.shade,
             "digits": self.digits,
             "note": self.note,
+            "product": self.product,
         }
 
 
@@ -84,12 +96,57 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """A drawing of numbers.
+
+    kind: "arcs", a row of weights or scores as arcs between words; "circles", a matrix as circles, filled where positive;
+        "film", a matrix per moment, with a slider; "waves", each column as a curve over the rows; "shapes", matrices as
+        rectangles that fit each other, or do not; "layers", a batch as layers, one of rows for each sentence.
+    matrices: what is drawn; a film's first has a slice per moment, its second a row per moment with the curves beside it.
+    labels: of the moments, or of the shapes.
+    sizes: of "shapes": rows and columns of each.
+    """
+
+    kind: str
+    title: str
+    description: str = ""
+    matrices: Sequence[Matrix] = ()
+    labels: Sequence[str] = ()
+    sizes: Sequence[tuple[int, int]] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "title": self.title,
+            "description": self.description,
+            "matrices": [matrix.id for matrix in self.matrices],
+            "labels": list(self.labels),
+            "sizes": [list(size) for size in self.sizes],
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """What is wrong with the calculation as it stands at a step, measured there; or what has removed it."""
+
+    id: str
+    title: str
+    text: str
+    solved: bool
+    here: bool  # it is new, removed or measured again at this step
+
+    def to_json(self) -> dict[str, Any]:
+        return {"id": self.id, "title": self.title, "text": self.text, "solved": self.solved}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
     """Matrices that are shown together.
 
     form: "matrix" and "token" are two sections side by side, the same calculation in both forms; "" for all others.
     controls: settings that the user can change here.
     folded: whether the page shows the section only when it is opened.
+    told: whether it is shown only when the step's question has been answered.
     """
 
     title: str
@@ -100,11 +157,15 @@ class Section:
     findings: Sequence[Finding] = ()
     controls: Sequence[str] = ()
     folded: bool = False
+    told: bool = False
+    pictures: Sequence[Picture] = ()
 
     def to_json(self) -> dict[str, Any]:
         return {
             "title": self.title,
             "folded": self.folded,
+            "told": self.told,
+            "pictures": [picture.to_json() for picture in self.pictures],
             "text": list(self.text),
             "form": self.form,
             "matrices": [matrix.id for matrix in self.matrices],
@@ -135,12 +196,16 @@ class Part:
 class Drawing:
     """Boxes that data goes through, in the order of `parts`, and arrows between them.
 
+    bypasses: residual connections, from where they leave to where they are added.
+    repeated: first and last part of what is stacked N times.
     models: name, parts that the model leaves out, and a text.
     """
 
     title: str
     parts: Sequence[Part]
     arrows: Sequence[tuple[str, str]]
+    bypasses: Sequence[tuple[str, str]]
+    repeated: Sequence[tuple[str, str]]
     models: Sequence[tuple[str, Sequence[str], str]]
 
     def to_json(self) -> dict[str, Any]:
@@ -148,6 +213,8 @@ class Drawing:
             "title": self.title,
             "parts": [part.to_json() for part in self.parts],
             "arrows": [list(arrow) for arrow in self.arrows],
+            "bypasses": [list(arrow) for arrow in self.bypasses],
+            "repeated": [list(ends) for ends in self.repeated],
             "models": [{"name": name, "without": list(without), "text": text} for name, without, text in self.models],
         }
 
@@ -159,6 +226,7 @@ class Question:
     answers: places of the right choices, more than one where numbers are equal.
     covers: ids of the matrices that would tell the answer.
     cells: those that the answer is about.
+    about_sizes: whether the mere shape of the covered matrices would tell the answer.
     """
 
     text: str
@@ -167,6 +235,7 @@ class Question:
     why: str
     covers: Sequence[str]
     cells: Sequence[tuple[str, int, int]]
+    about_sizes: bool = False
 
     def to_json(self) -> dict[str, Any]:
         return {name: _listed(getattr(self, name)) for name in self.__slots__} | {
@@ -179,6 +248,8 @@ class Step:
     """One page of the lesson.
 
     number: "2 of 6" for the steps of the calculation itself, "" for all others.
+    told: paragraphs that are shown when the question has been answered, since they would answer it.
+    ledger: what is wrong so far, and what has been removed.
     code: the same in Python.
     head: which head of a real model shows this: statistic, sense ("largest"), why.
     """
@@ -192,6 +263,8 @@ class Step:
     head: dict[str, str] = field(default_factory=dict)
     drawing: Drawing | None = None
     question: Question | None = None
+    told: Sequence[str] = ()
+    ledger: Sequence[Problem] = ()
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -199,6 +272,8 @@ class Step:
             "title": self.title,
             "number": self.number,
             "text": list(self.text),
+            "told": list(self.told),
+            "ledger": [problem.to_json() for problem in self.ledger if problem.here],
             "code": self.code,
             "head": dict(self.head) or None,
             "drawing": None if self.drawing is None else self.drawing.to_json(),
@@ -217,7 +292,7 @@ def matrices(steps: Iterable[Step]) -> dict[str, Matrix]:
     results: dict[str, Matrix] = {}
     for step in steps:
         for section in step.sections:
-            for matrix in section.matrices:
+            for matrix in (*section.matrices, *(each for picture in section.pictures for each in picture.matrices)):
                 assert results.setdefault(matrix.id, matrix) is matrix, matrix.id
     return results
 

@@ -3,7 +3,7 @@
 The default is a sentence with a vector per word and weights that can be followed by hand. No weight is trained. Requests come
 from a page, a notebook or a terminal, and are untrusted.
 
-Letters: N tokens, M width of a token's vector, D total width of queries and keys over all heads, E of values, P of the payload.
+Letters: N tokens, M width of a token's vector, D width of a head's queries and keys, E of its values, P of the payload.
 """
 
 import zlib
@@ -84,13 +84,18 @@ def by_hand(word: str) -> tuple[float, ...] | None:
     return None if role is None else _BY_ROLE[role]
 
 
-# Columns 1 and 2 are head 1: a pointing word looks for a thing. Columns 3 and 4 are head 2: an acting word looks for what it
-# acts on, and every word a little for the end.
-_W_Q = ((2.0, 0.0, 0.0, 0.5), (0.0, 1.0, 2.0, 0.0), (0.0, 0.5, 0.5, 0.0), (0.0, 0.0, 0.0, 1.0))
-_W_K = ((0.0, 1.0, 1.5, 0.0), (0.0, 0.0, 0.0, 1.0), (2.0, 0.0, 0.5, 0.0), (0.0, 0.5, 0.0, 1.0))
-_W_V = ((1.0, 0.0, 0.0, 0.0), (0.0, 1.0, 0.5, 0.0), (0.0, 0.0, 1.0, 0.5), (0.0, 0.0, 0.0, 1.0))
-_W_O = ((1.0, 0.0, 0.0, 0.0), (0.0, 1.0, 0.0, 0.0), (0.5, 0.0, 1.0, 0.0), (0.0, 0.0, 0.0, 1.0))
-_BY_HAND = {"wq": _W_Q, "wk": _W_K, "wv": _W_V, "wo": _W_O}
+# Three widths that differ, d = 4, d_k = 2 and d_v = 3, so that no product of matrices fits by chance. In head 1 a pointing word
+# looks for a thing; in head 2 an acting word looks for what it acts on.
+_BY_HAND = {
+    "wq": ((1.5, 0.0), (0.0, 1.0), (0.5, 0.5), (0.0, 0.5)),
+    "wk": ((0.0, 1.0), (0.5, 0.0), (1.5, 0.0), (0.0, 0.5)),
+    "wv": ((1.0, 0.0, 0.0), (0.0, 1.0, 0.5), (0.0, 0.0, 1.0), (0.0, 0.5, 0.0)),
+    "wo": ((1.0, 0.0, 0.0, 0.0), (0.0, 1.0, 0.0, 0.0), (0.5, 0.0, 1.0, 0.0)),
+    "wq of head 2": ((0.0, 0.5), (2.0, 0.0), (0.5, 0.0), (0.0, 1.0)),
+    "wk of head 2": ((1.5, 0.0), (0.0, 1.0), (0.5, 0.0), (0.0, 0.5)),
+    "wv of head 2": ((0.0, 0.0, 1.0), (1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 0.5)),
+    "wo of head 2": ((0.0, 0.5, 0.0, 0.0), (0.0, 0.0, 0.5, 0.0), (0.0, 0.0, 0.0, 1.0)),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -103,8 +108,8 @@ class Example:
     wq_MD: Tensor
     wk_MD: Tensor
     wv_ME: Tensor
-    wo_EM: Tensor
-    heads: int
+    wo_EM: Tensor  # of all heads, one after the other: (heads * E, M)
+    heads: int  # each with matrices of the sizes of wq, wk and wv; those are of the first
     scaled: bool
     window: int  # visible keys before the query's own
     length: int  # keys that are not padding
@@ -234,16 +239,6 @@ class ExampleParser:
             return self._split(name, value, max_count)
         return tuple(default) if value is None else self._words(name, value, max_count)
 
-    def heads(self, name: str, max_count: int, *widths: int) -> int:
-        """A number of heads that divides all widths; by default 2 if it does, else 1."""
-        fitting = [n for n in range(1, max_count + 1) if all(width % n == 0 for width in widths)]
-        value = self._values.get(name, 2 if 2 in fitting else 1)
-        if isinstance(value, bool) or value not in fitting:
-            inner = " and ".join(map(str, dict.fromkeys(widths)))
-            choices = ", ".join(map(str, fitting))
-            raise self._wrong(name, f"one of {choices}, which divide the inner width {inner}", value)
-        return int(str(value))
-
     def order(self, name: str, count: int) -> tuple[int, ...]:
         """A permutation of 0 to count - 1; by default the reverse order."""
         value = self._values.get(name)
@@ -359,12 +354,13 @@ def parse_example(request: Mapping[str, object]) -> Example:
 
 def _example(text: str | None, tokens: tuple[str, ...], x_NM: Tensor, settings: ExampleParser) -> Example:
     count, width = x_NM.shape
-    wq_MD = settings.matrix("wq", (width, None), MAX_WIDTH, lambda n: weight("wq", width, n or width))
+    wq_MD = settings.matrix("wq", (width, None), MAX_WIDTH, lambda n: weight("wq", width, n or max(1, width // 2)))
     inner = wq_MD.shape[1]
     wk_MD = settings.matrix("wk", (width, inner), MAX_WIDTH, lambda n: weight("wk", width, inner))
-    wv_ME = settings.matrix("wv", (width, None), MAX_WIDTH, lambda n: weight("wv", width, n or inner))
+    wv_ME = settings.matrix("wv", (width, None), MAX_WIDTH, lambda n: weight("wv", width, n or max(1, width - 1)))
     values = wv_ME.shape[1]
-    wo_EM = settings.matrix("wo", (values, width), MAX_WIDTH, lambda n: weight("wo", values, width))
+    heads = settings.integer("heads", 1, MAX_HEADS, 2)
+    wo_EM = _output_weight(settings, heads, values, width)
     w1_MF = settings.matrix("w1", (width, None), MAX_WIDTH, lambda n: weight("w1", width, min(2 * width, MAX_WIDTH)))
     hidden = w1_MF.shape[1]
     return Example(
@@ -375,7 +371,7 @@ def _example(text: str | None, tokens: tuple[str, ...], x_NM: Tensor, settings: 
         wk_MD=wk_MD,
         wv_ME=wv_ME,
         wo_EM=wo_EM,
-        heads=settings.heads("heads", MAX_HEADS, inner, values),
+        heads=heads,
         scaled=settings.boolean("scaled", True),
         window=settings.integer("window", 0, MAX_TOKENS, 1),
         length=settings.integer("length", 0, count, max(1, count - 2)),
@@ -392,6 +388,18 @@ def _example(text: str | None, tokens: tuple[str, ...], x_NM: Tensor, settings: 
         steps=settings.integer("steps", 0, MAX_STEPS, 0),
         rate=settings.positive("rate", MAX_RATE, 2.0),
     )
+
+
+def _output_weight(settings: ExampleParser, heads: int, values: int, width: int) -> Tensor:
+    """(heads * E, M) W_O, whose rows of a head that are not given are the default's."""
+    most = MAX_HEADS * values
+    given = settings.height("wo", most) or values
+    if given % values:
+        given = values  # which is what the error names
+    first_EM = settings.matrix("wo", (given, width), MAX_WIDTH, lambda n: weight("wo", values, width))
+    known = len(first_EM) // values
+    others = [weight(f"wo of head {head + 1}", values, width) for head in range(known, heads)]
+    return torch.cat((first_EM, *others))[: heads * values]
 
 
 def _vectors(parser: ExampleParser, before: Sequence[str], tokens: Sequence[str], settings: ExampleParser) -> Tensor:
@@ -428,7 +436,7 @@ def vector(word: str, width: int) -> tuple[float, ...]:
 
 def weight(name: str, rows: int, columns: int) -> Tensor:
     """(rows, columns) float32, "wq", "wk", of one of the lesson's matrices: by hand for the default widths, else random with a fixed seed."""
-    if rows == columns == WIDTH and name in _BY_HAND:
+    if name in _BY_HAND and (rows, columns) == (len(_BY_HAND[name]), len(_BY_HAND[name][0])):
         return torch.tensor(_BY_HAND[name])
     return torch.randint(-4, 5, (rows, columns), generator=_seeded(f"weight {name}")) / 4.0
 

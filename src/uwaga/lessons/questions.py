@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from uwaga._base.languages import decimal, integer, percent, tr, tr_n
+from uwaga._base.languages import decimal, integer, percent, tr
 from uwaga.lessons.document import Matrix, Question, Step, matrices, shown
 from uwaga.lessons.example import START, Example
 
@@ -39,6 +39,7 @@ def _made(
     cells: Sequence[tuple[str, int, int]] = (),
     *,
     ordered: bool = False,
+    about_sizes: bool = False,
 ) -> Question | None:
     """A question with its choices in an order that gives nothing away, or as they are where ordered; None where there is nothing to choose."""
     distinct = list(dict.fromkeys(choices))
@@ -48,7 +49,9 @@ def _made(
     if not ordered:
         random.Random(zlib.crc32("".join((text, *distinct)).encode("utf-8", "surrogatepass"))).shuffle(distinct)
     places = tuple(place for place, choice in enumerate(distinct) if choice in answers)
-    return Question(text=text, choices=distinct, answers=places, why=why, covers=covers, cells=cells)
+    return Question(
+        text=text, choices=distinct, answers=places, why=why, covers=covers, cells=cells, about_sizes=about_sizes
+    )
 
 
 def _largest(row: Tensor) -> list[int]:
@@ -111,7 +114,7 @@ def _crude(example: Example, results: _Results) -> Question | None:
 def _alike(example: Example, results: _Results) -> Question | None:
     n, m = example.x_NM.shape
     return _made(
-        tr("X has {n} rows and {m} columns. How many numbers has Xᵀ X?", n=n, m=m),
+        tr("X is {n} × {m}. How many numbers has Xᵀ X?", n=n, m=m),
         [str(m * m), str(n * n), str(n * m)],
         [0],
         tr(
@@ -123,21 +126,26 @@ def _alike(example: Example, results: _Results) -> Question | None:
         ),
         ("feature_products",),
         (("feature_products", 0, 0),),
+        about_sizes=True,
     )
 
 
 def _vectors(example: Example, results: _Results) -> Question | None:
-    first = example.tokens[0]
+    (m, d), e = example.wq_MD.shape, example.wv_ME.shape[1]
     return _made(
-        tr("If all numbers in the row of “{first}” in X double, what becomes of its query?", first=first),
-        (tr("It doubles."), tr("It grows fourfold."), tr("It stays.")),
+        tr(
+            "W_Q is {m} × {d}, W_V is {m} × {e}. Which of them must have as many columns as W_K?",
+            m=m,
+            d=d,
+            e=e,
+        ),
+        ("W_Q", "W_V", tr("Both.")),
         [0],
         tr(
-            "Each number of the query is a sum of the row's numbers, each times a number of W_Q: all of them double, and so does"
-            " the sum."
+            "A score multiplies every number of a query by one of a key, so they need the same length. A value meets no query:"
+            " its weight multiplies the whole vector."
         ),
-        ("q", "q_products"),
-        (("q", 0, 0),),
+        (),
     )
 
 
@@ -157,7 +165,10 @@ def _scores(example: Example, results: _Results) -> Question | None:
 def _scale(example: Example, results: _Results) -> Question | None:
     scores, scaled = results["scores"].numbers, results["scaled"].numbers
     d = example.wq_MD.shape[1]
-    i, j = divmod(int(scores.abs().argmax()), len(scores))
+    others = scores.abs().clone()
+    if len(scores) > 1:  # the largest would tell the answer of the step before
+        others[int(scores.amax(-1).argmax())] = -1.0
+    i, j = divmod(int(others.argmax()), len(scores))
     value, after = float(scores[i, j]), float(scaled[i, j])
     shown_after = shown(after)
     return _made(
@@ -184,11 +195,7 @@ def _softmax(example: Example, results: _Results) -> Question | None:
     j = int(weights[i].argmax())
     choices, right = _bucket(float(weights[i, j]), 0.4, 0.7, lambda share: decimal(share, 1))
     return _made(
-        tr(
-            "Of all shares, the largest is that of “{tokens}” in the row of “{tokens2}”. How large is it?",
-            tokens=example.tokens[j],
-            tokens2=example.tokens[i],
-        ),
+        tr("The largest of all shares is in the row of “{token}”. How large is it?", token=example.tokens[i]),
         choices,
         [right],
         tr("It is {weights}: its exponential, divided by the sum of its row's.", weights=shown(float(weights[i, j]))),
@@ -199,11 +206,17 @@ def _softmax(example: Example, results: _Results) -> Question | None:
 
 
 def _weighted(example: Example, results: _Results) -> Question | None:
+    weights = results["weights"].numbers
+    # Another row than that of the questions before, and one whose answer is clear.
+    clear_N = weights.topk(min(2, len(weights)), -1).values
+    apart_N = (clear_N[:, 0] - clear_N[:, -1]).clone()
+    apart_N[int(results["scores"].numbers.amax(-1).argmax())] = -1.0
+    i = int(apart_N.argmax())
     return _which_token(
         example,
         results["weights"],
-        0,
-        tr("Whose value counts most in the output of “{tokens}”?", tokens=example.tokens[0]),
+        i,
+        tr("Whose value counts most in the output of “{tokens}”?", tokens=example.tokens[i]),
         tr("That of the token with the largest weight in its row."),
         ("weights", "weighted"),
     )
@@ -232,11 +245,7 @@ def _linear(example: Example, results: _Results) -> Question | None:
     orders = ("(Q Kᵀ) V", "Q (Kᵀ V)", tr("Both need the same."))
     right = 2 if counts[1] == counts[2] else int(counts[2] < counts[1])
     return _made(
-        tr_n(
-            "Which order needs fewer multiplications for {count} token?",
-            "Which order needs fewer multiplications for {count} tokens?",
-            n,
-        ),
+        tr("Which order needs fewer multiplications, with n = {n} tokens?", n=n),
         orders,
         [right],
         tr(
@@ -263,7 +272,7 @@ def _root(example: Example, results: _Results) -> Question | None:
         choices,
         [right],
         tr(
-            "It is {measured}: the scores differ by tens, and exp makes almost all of that one of them.",
+            "It is {measured}: the scores differ by tens, and exp gives one of the keys almost the whole weight.",
             measured=shown(float(measured[last, 3])),
         ),
         ("saturation",),
@@ -329,14 +338,13 @@ def _learning(example: Example, results: _Results) -> Question | None:
         example,
         matrix,
         i,
-        tr_n(
-            "The task is to name the word before. After {count} step, which token will “{token}” look at most?",
-            "The task is to name the word before. After {count} steps, which token will “{token}” look at most?",
-            int(matrix.id.rpartition("_")[2]),
+        tr(
+            "The task is to name the word before. After gradient step {step}, which token will “{token}” look at most?",
+            step=matrix.id.rpartition("_")[2],
             token=example.tokens[i],
         ),
         tr("Where it looks was never said; the gradient of the loss found it."),
-        (matrix.id, "learn_progress"),
+        (matrix.id, "learn_progress", "learn_forms"),
     )
 
 
@@ -344,23 +352,28 @@ def _heads(example: Example, results: _Results) -> Question | None:
     if example.heads < 2 or len(example.tokens) == 1:
         return None
     first, second = (results[f"head{h}_weights"].numbers for h in (1, 2))
-    apart_N = (first - second).abs().amax(-1)
-    i = int(apart_N.argmax())
-    ones, others = _largest(first[i]), _largest(second[i])
     names = _names(example.tokens)
-    same = bool(set(ones) & set(others))
+    # The token whose heads differ most, among those of which no head has two largest weights.
+    clear = [i for i in range(len(names)) if len(_largest(first[i])) == len(_largest(second[i])) == 1]
+    apart_N = (first - second).abs().amax(-1)
+    i = max(clear or range(len(names)), key=lambda place: float(apart_N[place]))
+    ones, others = _largest(first[i]), _largest(second[i])
     return _made(
         tr("Do heads 1 and 2 give their largest weight of “{tokens}” to the same token?", tokens=example.tokens[i]),
         (tr("Yes."), tr("No.")),
-        [0 if same else 1],
+        [0 if set(ones) & set(others) else 1],
         tr(
             "Head 1 gives {first} to {names}, head 2 {second} to {names2}.",
             first=shown(float(first[i, ones[0]])),
-            names=names[ones[0]],
+            names=", ".join(names[place] for place in ones),
             second=shown(float(second[i, others[0]])),
-            names2=names[others[0]],
+            names2=", ".join(names[place] for place in others),
         ),
-        tuple(f"head{h + 1}_{name}" for h in range(example.heads) for name in ("raw", "scores", "weights", "output")),
+        (
+            *(f"head{h + 1}_{name}" for h in range(example.heads) for name in ("raw", "scores", "weights", "output")),
+            "joined",
+            "layer_output",
+        ),
         (("head1_weights", i, ones[0]), ("head2_weights", i, others[0])),
     )
 
@@ -383,13 +396,19 @@ def _batches(example: Example, results: _Results) -> Question | None:
 
 
 def _positions(example: Example, results: _Results) -> Question | None:
+    if "with_apart" not in results:
+        return None
+    choices = (tr("It stays."), tr("It changes."), tr("It becomes zeros."))
+    changes = float(results["with_apart"].numbers.abs().max()) > _CLOSE
     return _made(
-        tr("The tokens are shuffled, and there are no position codes. What happens to the output of each token?"),
-        (tr("It stays."), tr("It changes."), tr("It becomes zeros.")),
-        [0],
-        tr("Its weights go with the keys, wherever these are: the same numbers are summed in another order."),
-        ("without_shuffled", "without_apart"),
-        (("without_apart", 0, 0),),
+        tr("Position codes are added to the tokens, which are then shuffled. What happens to the output of a token?"),
+        choices,
+        [int(changes)],
+        tr("The code of its new place is added to it, so its query, key and value are others.")
+        if changes
+        else tr("With these numbers the codes make no difference."),
+        ("with_order", "with_shuffled", "with_apart"),
+        (("with_apart", 0, 0),),
     )
 
 
@@ -408,44 +427,52 @@ def _encoder(example: Example, results: _Results) -> Question | None:
 def _stack(example: Example, results: _Results) -> Question | None:
     m = example.x_NM.shape[1]
     return _made(
-        tr_n(
-            "A token enters with {count} number. How many leave the second block?",
-            "A token enters with {count} numbers. How many leave the second block?",
-            m,
-        ),
+        tr("A token enters as {m} numbers. How many leave the second block?", m=m),
         (str(m), str(2 * m), str(4 * m)),
         [0],
         tr("Every block adds to the row that it gets, so that the row keeps its width."),
-        ("block2_sum", "block2_ff", "block2_ff_sum"),
+        tuple(name for name in results if name.startswith(("block2_", "encoder_final"))),
         (("block2_ff_sum", 0, 0),),
+        about_sizes=True,
     )
 
 
 def _decoder(example: Example, results: _Results) -> Question | None:
     t, n = len(example.written) + 1, len(example.tokens)
-    rows = tr("{t} rows, {n} columns", t=t, n=n)
+    right = f"{t} × {n}"
     return _made(
         tr(
             "“{start}” and the words written are {t}, and the words read {n}. How large is a table of cross-attention's"
-            " weights?",
+            " weights, rows × columns?",
             start=START,
             t=t,
             n=n,
         ),
-        (
-            rows,
-            tr("{n} rows, {t} columns", n=n, t=t),
-            tr("{t} rows, {t} columns", t=t),
-            tr("{n} rows, {n} columns", n=n),
-        ),
+        (right, f"{n} × {t}", f"{t} × {t}", f"{n} × {n}"),
         [0],
         tr(
             "A row for each query, which comes from what is written, and a column for each key, which comes from what was"
-            " read: {rows}.",
-            rows=rows,
+            " read: {right}.",
+            right=right,
         ),
-        tuple(f"decoder_cross_head{h + 1}_weights" for h in range(example.heads)),
+        tuple(name for name in results if name.startswith("decoder_cross_head")),
         (("decoder_cross_head1_weights", 0, 0),),
+        about_sizes=True,
+    )
+
+
+def _copy(example: Example, results: _Results) -> Question | None:
+    i = min(2, len(example.tokens) - 1)
+    return _which_token(
+        example,
+        results["copy_weights"],
+        i,
+        tr(
+            "It has written “{before}”. Which word of what it has read will it look at, to write the next?",
+            before=" ".join((START, *(row.partition(": ")[2] for row in results["copy_weights"].rows[1 : i + 1]))),
+        ),
+        tr("The one that is to be written next."),
+        ("copy_scores", "copy_weights", "copy_logits", "copy_next"),
     )
 
 
@@ -494,6 +521,7 @@ _QUESTIONS: Mapping[str, Callable[[Example, _Results], Question | None]] = {
     "encoder": _encoder,
     "stack": _stack,
     "decoder": _decoder,
+    "copy": _copy,
     "architecture": _architecture,
     "length": _length,
 }

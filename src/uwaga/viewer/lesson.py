@@ -48,7 +48,7 @@ class Lesson:
     >>> from uwaga.viewer.lesson import work_through
     >>> worked = work_through("a pen .")
     >>> worked
-    Lesson('a pen .', 23 steps, 272 matrices)
+    Lesson('a pen .', 24 steps, 263 matrices)
     >>> worked["weights"].sum(axis=1).round(5)
     array([1., 1., 1.], dtype=float32)
     """
@@ -151,9 +151,9 @@ def lesson(
         tokens: the words of X, as a list or a sentence.
         wq, wk: (M, D), D at most 8.
         wv: (M, E), E at most 8.
-        wo: (E, M).
+        wo: (E, M) of the first head, or (heads * E, M) of all.
         port, browser, block, language: as in `uwaga.view`. The language's own sentence is the default.
-        settings: heads (at most 4, a divisor of D and E); scaled (whether scores are scaled by 1/sqrt(d_k)); and settings of
+        settings: heads (at most 4, each with matrices of these sizes; the given ones are those of the first); scaled (whether scores are scaled by 1/sqrt(d_k)); and settings of
             single steps: window (visible keys before the query's own), length (keys that are not padding), sharpness (factor of
             the scores in the soft database), payload (its values, N rows), sentences (a batch, lists of words), limit (context
             length of a model), order (a permutation of the tokens), seed (of random vectors), w1 and w2 (the feed-forward layer's, (M, F) and (F, M)),

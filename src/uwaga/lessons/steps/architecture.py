@@ -3,13 +3,15 @@
 Letters: N tokens, M width, D width of queries and keys, E of values.
 """
 
+import itertools
+
 import torch
 from torch import Tensor
 
 from uwaga._base.languages import significant, tr
 from uwaga.lessons import provenance
 from uwaga.lessons.compute import OneHead
-from uwaga.lessons.document import Drawing, Finding, Matrix, Part, Section, Step
+from uwaga.lessons.document import Chart, Drawing, Finding, Matrix, Part, Section, Step
 from uwaga.lessons.example import START, Example
 from uwaga.lessons.provenance import cell
 from uwaga.lessons.steps.blocks import spec_of
@@ -18,8 +20,28 @@ from uwaga.nn import DecoderLayer
 from uwaga.ops.attention.api import attention
 
 # What each leaves out of the first Transformer, by the parts of the drawing.
-_WITHOUT_DECODER = ("written", "out_positions", "own", "own_norm", "cross", "cross_norm", "out_ff", "out_norm")
-_WITHOUT_ENCODER = ("read", "in_positions", "attention", "attention_norm", "ff", "ff_norm", "cross", "cross_norm")
+_WITHOUT_DECODER = (
+    "written",
+    "out_embedding",
+    "out_positions",
+    "own",
+    "own_norm",
+    "cross",
+    "cross_norm",
+    "out_ff",
+    "out_norm",
+)
+_WITHOUT_ENCODER = (
+    "read",
+    "in_embedding",
+    "in_positions",
+    "attention",
+    "attention_norm",
+    "ff",
+    "ff_norm",
+    "cross",
+    "cross_norm",
+)
 _WITHOUT = {
     "Transformer": (),
     "BERT": _WITHOUT_DECODER,
@@ -32,7 +54,8 @@ def _models() -> tuple[tuple[str, tuple[str, ...], str], ...]:
     """Each model's name, the parts that it leaves out, and what else it does differently."""
     texts = {
         "Transformer": tr(
-            "The first Transformer (Vaswani et al. 2017) has all parts: it reads one text and writes another."
+            "The first Transformer (Vaswani et al. 2017, “Attention Is All You Need”) has all parts: it reads one text and writes"
+            " another."
         ),
         "BERT": tr(
             "BERT (Devlin et al. 2018) leaves out the decoder: no causal mask and no cross-attention. Words of its input are"
@@ -40,7 +63,8 @@ def _models() -> tuple[tuple[str, tuple[str, ...], str], ...]:
         ),
         "GPT": tr(
             "GPT (Radford et al. 2018) leaves out the encoder, and with it cross-attention: what it reads and what it writes"
-            " are one text, under one causal mask. Positions are learned; since GPT-2 LayerNorm comes first (pre-norm)."
+            " are one text, under one causal mask. Positions are learned; since GPT-2 LayerNorm comes first (pre-norm). GPT-3"
+            " (Brown et al. 2020) has 96 such blocks, 12,288 wide, with 96 heads each."
         ),
         "T5": tr(
             "T5 (Raffel et al. 2019) keeps encoder and decoder, and leaves out position codes: a learned bias of the scores"
@@ -75,50 +99,53 @@ def step(example: Example) -> Step:
 def _drawing(example: Example, n: int, t: int, m: int) -> Drawing:
     read, written = f"{n} \u00d7 {m}", f"{t} \u00d7 {m}"
     words = len(dict.fromkeys((*example.tokens, *example.written)))
-    left, right, width = 10, 230, 190
-    parts = (
-        Part(id="read", label=tr("Tokens read"), step="crude", x=left, y=560, width=width, shape=read),
-        Part(id="in_positions", label=tr("+ positions"), step="positions", x=left, y=500, width=width, shape=read),
-        Part(id="attention", label=tr("Self-attention"), step="heads", x=left, y=420, width=width, shape=read),
-        Part(id="attention_norm", label=tr("Add, LayerNorm"), step="encoder", x=left, y=366, width=width, shape=read),
-        Part(id="ff", label=tr("Feed-forward"), step="encoder", x=left, y=312, width=width, shape=read),
-        Part(id="ff_norm", label=tr("Add, LayerNorm"), step="stack", x=left, y=258, width=width, shape=read),
-        Part(id="written", label=tr("Tokens written"), step="decoder", x=right, y=560, width=width, shape=written),
-        Part(id="out_positions", label=tr("+ positions"), step="positions", x=right, y=500, width=width, shape=written),
-        Part(id="own", label=tr("Causal self-attention"), step="masks", x=right, y=420, width=width, shape=written),
-        Part(id="own_norm", label=tr("Add, LayerNorm"), step="decoder", x=right, y=366, width=width, shape=written),
-        Part(id="cross", label=tr("Cross-attention"), step="decoder", x=right, y=258, width=width, shape=written),
-        Part(id="cross_norm", label=tr("Add, LayerNorm"), step="decoder", x=right, y=204, width=width, shape=written),
-        Part(id="out_ff", label=tr("Feed-forward"), step="decoder", x=right, y=150, width=width, shape=written),
-        Part(id="out_norm", label=tr("Add, LayerNorm"), step="decoder", x=right, y=96, width=width, shape=written),
-        Part(
-            id="words",
-            label=tr("Next word"),
-            step="decoder",
-            x=right,
-            y=20,
-            width=width,
-            shape=f"{t} \u00d7 {words}",
-        ),
+    left, right, width = 40, 310, 200
+    column = (
+        ("read", tr("Tokens read"), "crude", 620),
+        ("in_embedding", tr("Embedding"), "crude", 564),
+        ("in_positions", tr("+ positions"), "positions", 508),
+        ("attention", tr("Self-attention"), "heads", 424),
+        ("attention_norm", tr("Add, LayerNorm"), "encoder", 368),
+        ("ff", tr("Feed-forward"), "encoder", 300),
+        ("ff_norm", tr("Add, LayerNorm"), "stack", 244),
     )
-    arrows = (
-        ("read", "in_positions"),
-        ("in_positions", "attention"),
-        ("attention", "attention_norm"),
-        ("attention_norm", "ff"),
-        ("ff", "ff_norm"),
-        ("ff_norm", "cross"),
-        ("written", "out_positions"),
-        ("out_positions", "own"),
-        ("own", "own_norm"),
-        ("own_norm", "cross"),
-        ("cross", "cross_norm"),
-        ("cross_norm", "out_ff"),
-        ("out_ff", "out_norm"),
-        ("out_norm", "words"),
+    writing = (
+        ("written", tr("Tokens written"), "decoder", 620),
+        ("out_embedding", tr("Embedding"), "crude", 564),
+        ("out_positions", tr("+ positions"), "positions", 508),
+        ("own", tr("Causal self-attention"), "masks", 424),
+        ("own_norm", tr("Add, LayerNorm"), "decoder", 368),
+        ("cross", tr("Cross-attention"), "decoder", 300),
+        ("cross_norm", tr("Add, LayerNorm"), "decoder", 244),
+        ("out_ff", tr("Feed-forward"), "decoder", 176),
+        ("out_norm", tr("Add, LayerNorm"), "decoder", 120),
+        ("words", tr("Next word"), "copy", 20),
+    )
+    shapes = {"words": f"{t} \u00d7 {words}"}
+    parts = [
+        Part(id=id, label=label, step=step, x=x, y=y, width=width, height=42, shape=shapes.get(id, shape))
+        for x, shape, listed in ((left, read, column), (right, written, writing))
+        for id, label, step, y in listed
+    ]
+    ids = [[each[0] for each in listed] for listed in (column, writing)]
+    arrows = [pair for listed in ids for pair in itertools.pairwise(listed)]
+    arrows.append(("ff_norm", "cross"))
+    bypasses = (
+        ("in_positions", "attention_norm"),
+        ("attention_norm", "ff_norm"),
+        ("out_positions", "own_norm"),
+        ("own_norm", "cross_norm"),
+        ("cross_norm", "out_norm"),
     )
     title = tr("Encoder on the left, decoder on the right; “{start}” begins what is written", start=START)
-    return Drawing(title=title, parts=parts, arrows=arrows, models=_models())
+    return Drawing(
+        title=title,
+        parts=parts,
+        arrows=arrows,
+        bypasses=bypasses,
+        repeated=(("attention", "ff_norm"), ("own", "out_norm")),
+        models=_models(),
+    )
 
 
 def _table() -> Matrix:
@@ -172,16 +199,17 @@ def _weights(example: Example) -> Section:
     m, d = example.wq_MD.shape
     e, f = example.wv_ME.shape[1], example.w1_MF.shape[1]
     say = tr(
-        "Counted in uwaga.nn.DecoderLayer: with M = {m}, D = {d}, E = {e} and F = {f}, attention has 2 M D + 2 M E,"
-        " feed-forward 2 M F, LayerNorm M.",
+        "Counted in uwaga.nn.DecoderLayer: with M = {m}, D = {d}, E = {e}, F = {f} and H = {h} heads, attention has"
+        " H (2 M D + 2 M E), feed-forward 2 M F, LayerNorm M.",
         m=m,
         d=d,
         e=e,
         f=f,
+        h=example.heads,
     )
     matrix = Matrix(
         id="parameters",
-        title=tr("Learned numbers of a block"),
+        title=tr("Parameters of a block"),
         formula=tr("without biases"),
         rows=[name for name, _, _ in named],
         columns=(tr("encoder block"), tr("decoder block")),
@@ -341,4 +369,16 @@ def _growing(n: int, d: int, e: int, example: Example) -> Section:
         title=tr("What grows, and what waits"),
         matrices=(matrix,),
         findings=(Finding(text=text, cells=[(matrix.id, last, c) for c in (1, 2, 5)]),),
+        charts=(
+            Chart(
+                title=tr("What grows, and what waits"),
+                matrix=matrix.id,
+                lines=(1, 2, 4, 5),
+                description=text,
+                x_title=tr("tokens"),
+                y_title=tr("number"),
+                log_x=True,
+                log_y=True,
+            ),
+        ),
     )

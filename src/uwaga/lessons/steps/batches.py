@@ -11,7 +11,7 @@ from torch import Tensor
 from uwaga._base.languages import integer, significant, tr
 from uwaga.lessons import provenance
 from uwaga.lessons.compute import layer_of
-from uwaga.lessons.document import Finding, Matrix, Section, Step, difference_shade
+from uwaga.lessons.document import Finding, Matrix, Picture, Section, Step, difference_shade
 from uwaga.lessons.example import Example, vector
 from uwaga.lessons.provenance import cell
 from uwaga.ops.masks import KeyLengths
@@ -29,13 +29,35 @@ def step(example: Example) -> Step:
         title=tr("Batches: sentences of different lengths"),
         text=(
             tr(
-                "Many sentences are computed at once. A rectangular tensor needs them to be of one length, so the short ones are"
-                " padded; the padding is computed, hidden by a mask and discarded."
+                "Gradient descent does not take the mean of the loss over all texts of a corpus for one step, which would cost"
+                " too much, nor that of one text, which varies too much, but over some at once: a mini-batch. They are computed"
+                " together, as X of b × n × d."
             ),
-            tr("Packed one after the other (Ragged), they need neither padding nor a mask."),
+            tr(
+                "A rectangular tensor needs sentences of one length, so the short ones are padded; the padding is computed,"
+                " hidden by a mask and discarded. Packed one after the other (Ragged), they need neither padding nor a mask."
+            ),
         ),
         sections=(
-            Section(title=tr("Padded to the longest"), matrices=(places,), controls=("sentences",)),
+            Section(
+                title=tr("Padded to the longest"),
+                matrices=(places,),
+                controls=("sentences",),
+                pictures=(
+                    Picture(
+                        kind="layers",
+                        title=tr(
+                            "X, {b} × {n} × {d}",
+                            b=len(example.sentences),
+                            n=len(places.columns),
+                            d=example.x_NM.shape[1],
+                        ),
+                        description=tr("A layer for each sentence, a row for each token; pale rows are padding."),
+                        matrices=(places,),
+                        sizes=((len(places.columns), example.x_NM.shape[1]),),
+                    ),
+                ),
+            ),
             Section(
                 title=tr("The work: pairs of a query and a key"),
                 matrices=(work, whole),
@@ -46,11 +68,10 @@ def step(example: Example) -> Step:
                     ),
                 ),
             ),
-            Section(title=tr("Packed: one call, no padding"), form="matrix", matrices=(packed,)),
-            Section(title=tr("Padded, with a mask; without the rows of padding"), form="token", matrices=(padded,)),
             Section(
-                title=tr("The same results"),
-                matrices=(apart,),
+                title=tr("The same results, packed and padded"),
+                matrices=(packed, padded, apart),
+                folded=True,
                 findings=(
                     Finding(
                         text=tr("The largest difference is {furthest}.", furthest=significant(furthest, 1)),
@@ -98,7 +119,7 @@ def _work(example: Example) -> Matrix:
     return Matrix(
         id="work",
         title=tr("Per sentence"),
-        formula=tr("pairs = tokens²; wasted = 1 - pairs / padded pairs"),
+        formula=tr("pairs = n²; wasted = 1 - pairs / padded pairs"),
         rows=_names(example),
         columns=(tr("tokens"), tr("padded"), tr("pairs"), tr("padded pairs"), tr("wasted")),
         numbers=torch.stack(columns, dim=-1),
@@ -183,7 +204,7 @@ def _limit(example: Example) -> Section:
     kept_R = lengths_R.clamp(max=example.limit)
     cut = Matrix(
         id="cut",
-        title=tr("A model that reads {limit} tokens", limit=example.limit),
+        title=tr("A model with a limit of {limit} tokens", limit=example.limit),
         formula=tr("read = the smaller of tokens and limit"),
         rows=_names(example),
         columns=(tr("tokens"), tr("read"), tr("lost")),
@@ -239,5 +260,8 @@ def _growth() -> Section:
         shade="none",
         digits=0,
     )
-    text = tr("Twice the length has four times the pairs. uwaga computes all of them and stores none.")
-    return Section(title=tr("The cost"), text=(text,), matrices=(matrix,))
+    text = tr(
+        "Twice the length has four times the pairs. To store the weights of b sentences of length n₀ takes O(b n₀²) memory;"
+        " the library uwaga computes all of them and stores none."
+    )
+    return Section(title=tr("The cost"), text=(text,), matrices=(matrix,), folded=True)

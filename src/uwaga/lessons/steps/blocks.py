@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from uwaga._base.languages import decimal, significant, tr
 from uwaga.lessons import provenance
 from uwaga.lessons.compute import layer_of
-from uwaga.lessons.document import Finding, Matrix, Section, Step, shown
+from uwaga.lessons.document import Finding, Matrix, Picture, Section, Step, shown
 from uwaga.lessons.example import START, Example, numbered, vector
 from uwaga.lessons.provenance import cell
 from uwaga.lessons.steps.heads import Traced, Weights, traced_attention
@@ -24,7 +24,7 @@ from uwaga.ops.masks import Causal
 from uwaga.ops.score_shape import ScoreShape
 
 _EPS = 1e-5
-_OWN = Weights("wq", "wk", "wv", "wo")
+_OWN = Weights("heads_wq", "heads_wk", "heads_wv", "wo")
 
 
 class FeedForwardWeights(NamedTuple):
@@ -48,8 +48,8 @@ def spec_of(example: Example) -> LayerSpec:
         d_model=example.x_NM.shape[1],
         num_heads=example.heads,
         d_ff=example.w1_MF.shape[1],
-        d_k=example.wq_MD.shape[1] // example.heads,
-        d_v=example.wv_ME.shape[1] // example.heads,
+        d_k=example.wq_MD.shape[1],
+        d_v=example.wv_ME.shape[1],
         norm=example.norm,
         norm_eps=_EPS,
         activation="relu",
@@ -81,7 +81,7 @@ def feed_forward_weights(example: Example) -> FeedForwardWeights:
             Matrix(
                 id=id,
                 title=title,
-                formula=tr("learned"),
+                formula=tr("chosen, not learned"),
                 rows=rows,
                 columns=columns,
                 numbers=numbers,
@@ -239,10 +239,11 @@ def encoder_step(example: Example, x: Matrix, weights: FeedForwardWeights, block
         text=(
             tr(
                 "Attention moves information between tokens; a feed-forward layer then works on each token by itself. Both only"
-                " add to what is there: x + f(x), the residual. LayerNorm gives each row mean 0 and variance 1."
+                " add to what is there: x + f(x), the residual."
             ),
             order,
         ),
+        told=(tr("LayerNorm gives each row mean 0 and variance 1, so that no row is longer than another."),),
         sections=(
             Section(title=tr("What goes in"), matrices=(x,), text=_input_text(x), controls=("norm",)),
             *_traced_sections(attended, tr("Attention")),
@@ -250,8 +251,9 @@ def encoder_step(example: Example, x: Matrix, weights: FeedForwardWeights, block
                 title=tr("1. Attention, residual and LayerNorm"),
                 matrices=attended.matrices,
                 findings=_normal(attended),
+                pictures=_circles(attended.matrices[-1]),
             ),
-            Section(title=tr("2. The feed-forward layer's matrices"), matrices=weights),
+            Section(title=tr("2. The feed-forward layer's matrices"), matrices=weights, folded=True),
             Section(
                 title=tr("3. Feed-forward, residual and LayerNorm"),
                 matrices=forward.matrices,
@@ -263,6 +265,10 @@ def encoder_step(example: Example, x: Matrix, weights: FeedForwardWeights, block
         ),
         code="encoder_layer(source)     # uwaga.nn.EncoderLayer with these weights",
     )
+
+
+def _circles(*shown_: Matrix) -> tuple[Picture, ...]:
+    return tuple(Picture(kind="circles", title=each.title, matrices=(each,)) for each in shown_)
 
 
 def _input_text(x: Matrix) -> tuple[str, ...]:
@@ -336,19 +342,29 @@ def stack_step(
         title=tr("Two blocks: an encoder"),
         text=(
             tr(
-                "What leaves a block has the shape of what went in, so blocks can be stacked. The second block attends to what"
-                " the first has mixed: through it a token reaches what others have found."
+                "Blocks can be stacked: the second block attends to what the first has mixed, and through it a token reaches"
+                " what others have found. The first Transformer has six, N = 6; GPT-3 has 96."
             ),
             tr(
                 "Here both blocks have the same matrices, so that there is one set to edit. Most models learn a set for each"
                 " block."
             ),
         ),
+        told=(tr("What leaves a block has the shape of what went in."),),
         sections=(
-            Section(title=tr("The output of block 1 goes in"), matrices=(x,), controls=("norm",)),
+            Section(
+                title=tr("The output of block 1 goes in"),
+                matrices=(x,),
+                controls=("norm",),
+                pictures=_circles(x, forward.output),
+            ),
             *_traced_sections(attended, tr("Attention of block 2")),
-            Section(title=tr("Block 2: attention"), matrices=attended.matrices),
-            Section(title=tr("Block 2: feed-forward"), matrices=forward.matrices, findings=(_silent(forward),)),
+            Section(title=tr("Block 2: attention"), matrices=attended.matrices, folded=True),
+            Section(
+                title=tr("Block 2: feed-forward"),
+                matrices=forward.matrices,
+                findings=(_silent(forward),),
+            ),
             *((Section(title=tr("The final LayerNorm of a pre-norm encoder"), matrices=final),) if final else ()),
             Section(
                 title=tr("What the blocks have changed"),
@@ -500,14 +516,15 @@ def decoder_step(example: Example, memory: Matrix, decoded: Decoded) -> Step:
                 title=tr("What has been written so far"), matrices=(decoded.x, decoded.bits), controls=("written",)
             ),
             *_traced_sections(own, tr("Causal self-attention")),
-            Section(title=tr("1. Causal self-attention"), matrices=own.matrices),
+            Section(title=tr("1. Causal self-attention"), matrices=own.matrices, folded=True),
             Section(
                 title=tr("2. Cross-attention: the encoder is asked"),
                 matrices=(memory, *cross.matrices),
                 findings=(_asked(example, decoded),),
+                pictures=_circles(_cross_weights(decoded)),
             ),
             *_traced_sections(cross, tr("Cross-attention")),
-            Section(title=tr("3. Feed-forward"), matrices=(*forward.matrices, *decoded.final)),
+            Section(title=tr("3. Feed-forward"), matrices=(*forward.matrices, *decoded.final), folded=True),
             Section(
                 title=tr("4. The next word"),
                 text=(
@@ -523,15 +540,19 @@ def decoder_step(example: Example, memory: Matrix, decoded: Decoded) -> Step:
     )
 
 
-def _asked(example: Example, decoded: Decoded) -> Finding:
+def _cross_weights(decoded: Decoded) -> Matrix:
     traced = decoded.sublayers[1].traced
     assert traced is not None
-    weights = next(each for each in traced.heads if each.id == "decoder_cross_head1_weights")
+    return next(each for each in traced.heads if each.id == "decoder_cross_head1_weights")
+
+
+def _asked(example: Example, decoded: Decoded) -> Finding:
+    weights = _cross_weights(decoded)
     i = len(weights.rows) - 1
     j = int(weights.numbers[i].argmax())
     text = tr(
-        "These weights have {rows} rows and {columns} columns: one row per written word, one column per word read. In"
-        " head 1 “{rows2}” gives {numbers} to “{columns2}”.",
+        "These weights are {rows} × {columns}: one row per written word, one column per word read. In head 1 “{rows2}” gives"
+        " {numbers} to “{columns2}”.",
         rows=len(weights.rows),
         columns=len(weights.columns),
         rows2=weights.rows[i],
@@ -547,7 +568,7 @@ def _likeliest(decoded: Decoded) -> Finding:
     j = int(chances.numbers[i].argmax())
     text = tr(
         "After “{rows}”, “{columns}” would follow with a probability of {numbers}. Nothing is trained here, so it means"
-        " nothing yet.",
+        " nothing yet. The next step has a decoder that was trained.",
         rows=chances.rows[i],
         columns=chances.columns[j],
         numbers=shown(float(chances.numbers[i, j])),

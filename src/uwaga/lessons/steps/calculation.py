@@ -3,6 +3,7 @@
 Letters: N tokens, M width of a token's vector, D width of queries and keys, E of values.
 """
 
+import functools
 import math
 from typing import NamedTuple
 
@@ -11,10 +12,11 @@ from torch import Tensor
 
 from uwaga._base.languages import significant, tr
 from uwaga.lessons import provenance
-from uwaga.lessons.compute import OneHead, matmul, scores
-from uwaga.lessons.document import Finding, Matrix, Section, Step, shown
+from uwaga.lessons.compute import OneHead, dense, layer_of, matmul, scores, trace_layer
+from uwaga.lessons.document import Finding, Matrix, Picture, Section, Step, shown
 from uwaga.lessons.example import Example, numbered
 from uwaga.lessons.provenance import cell
+from uwaga.maps.attended import Attended, attend
 from uwaga.ops.attention.api import attention
 
 
@@ -48,14 +50,24 @@ def projection_step(example: Example, x: Matrix, projected: Projected) -> Step:
         number=tr("{place} of {count}", place=1, count=6),
         text=(
             tr(
-                "A token plays three roles: it looks for something (query), it can be found by something (key), and it gives"
-                " something (value). Three learned matrices compute query, key and value from its row of X."
+                "In self-attention a token plays three roles: it looks for something (query), it can be found by something"
+                " (key), and it gives something (value). Three matrices project its embedding into other spaces: one X, three"
+                " uses, Q = X W_Q, K = X W_K and V = X W_V."
             ),
             tr("In a trained model they are learned; here they are chosen so that the calculation is easy to follow."),
         ),
+        told=(
+            tr(
+                "Books write the same by columns: E(w) is the embedding of word w as a column, and W, turned on its side, is"
+                " {d} × {m}, so that W E(w) is {d} × {m} · {m} × 1 = {d} × 1. It is one column of (X W)ᵀ.",
+                d=example.wq_MD.shape[1],
+                m=example.x_NM.shape[1],
+            ),
+        ),
         sections=(
+            _widths(example),
             Section(title=tr("The input"), matrices=(x,)),
-            Section(title=tr("The learned matrices"), matrices=(projected.wq, projected.wk, projected.wv)),
+            Section(title=tr("Three matrices"), matrices=(projected.wq, projected.wk, projected.wv)),
             Section(
                 title=tr("All tokens at once: X W"),
                 form="matrix",
@@ -77,7 +89,7 @@ def _weight(example: Example, id: str, title: str, numbers: Tensor, letter: str)
     return Matrix(
         id=id,
         title=title,
-        formula=tr("learned"),
+        formula=tr("chosen, not learned"),
         rows=example.width_names,
         columns=numbered(letter, numbers.shape[1]),
         numbers=numbers,
@@ -95,6 +107,44 @@ def _projection(example: Example, id: str, title: str, numbers: Tensor, weight: 
         columns=numbered(id, numbers.shape[1]),
         numbers=numbers,
         source=provenance.dot(cell("x", "i", "m"), cell(weight, "m", "j"), example.x_NM.shape[1]),
+    )
+
+
+def _widths(example: Example) -> Section:
+    """Why queries and keys have one width, and values may have another: the product that cannot be formed."""
+    n, d, e = len(example.tokens), example.wq_MD.shape[1], example.wv_ME.shape[1]
+    other = d + 1
+    try:
+        attention(torch.zeros(n, d), torch.zeros(n, other), torch.zeros(n, e))
+        raise AssertionError("operands of different widths were accepted")
+    except ValueError as error:
+        said = str(error).partition("\n")[0]
+    return Section(
+        title=tr("Two widths that must agree, and one that need not"),
+        told=True,
+        text=(
+            tr(
+                "Every number of a query meets one of a key, so W_Q and W_K have the same width d_k = {d}. With keys of length"
+                " {other} the product could not be formed: {n}×{d} · {other}×{n}. uwaga.attention says: {said}",
+                d=d,
+                other=other,
+                n=n,
+                said=said,
+            ),
+            tr(
+                "A value meets no query: its weight is one number and multiplies the whole vector, so d_v is free:"
+                " {n}×{n} · {n}×{e} = {n}×{e}.",
+                n=n,
+                e=e,
+            ),
+        ),
+        pictures=(
+            Picture(kind="shapes", title=tr("Fits"), labels=("Q", "Kᵀ", "Q Kᵀ"), sizes=((n, d), (d, n), (n, n))),
+            Picture(
+                kind="shapes", title=tr("Does not fit"), labels=("Q", "Kᵀ", ""), sizes=((n, d), (other, n), (0, 0))
+            ),
+            Picture(kind="shapes", title=tr("Fits"), labels=("A", "V", "A V"), sizes=((n, n), (n, e), (n, e))),
+        ),
     )
 
 
@@ -173,11 +223,27 @@ def scores_step(example: Example, projected: Projected, scored: Scored) -> Step:
         title=tr("Scores: Q Kᵀ"),
         number=tr("{place} of {count}", place=2, count=6),
         text=(
-            tr("Every query is compared with every key: the sum of the products of their numbers is their score."),
+            tr(
+                "Every query is compared with every key: their dot product, the sum of the products of their numbers, is their score."
+            ),
+        ),
+        told=(
             _roles(example, scored),
+            tr(
+                "As matrices: Scores[i, :] = qᵢ Kᵀ is 1×{d} · {d}×{n} = 1×{n}, and Kᵀ[:, j] is the key of token j. To a token"
+                " that comes j-th, only the j - 1 keys before it are known: K is then {d}×(j-1), and V is (j-1)×{e}.",
+                d=projected.q.numbers.shape[1],
+                n=len(example.tokens),
+                e=projected.v.numbers.shape[1],
+            ),
         ),
         sections=(
-            Section(title=tr("All at once: Q Kᵀ"), form="matrix", matrices=(projected.q, projected.k, scored.raw)),
+            Section(
+                title=tr("All at once: Q Kᵀ"),
+                form="matrix",
+                matrices=(projected.q, projected.k, scored.raw),
+                pictures=(_arcs(tr("What a word looks for"), scored.raw),),
+            ),
             Section(
                 title=tr("Token by token: qᵢ · kⱼ"),
                 form="token",
@@ -216,7 +282,7 @@ def scale_step(example: Example, head: OneHead, scored: Scored) -> Step:
     d = head.q_ND.shape[1]
     if example.scaled:
         text = tr(
-            "Queries and keys have {d} numbers here, so each score is divided by √{d} = {d2}.",
+            "Queries and keys have length {d} here, so each score is divided by √{d} = {d2}.",
             d=d,
             d2=shown(math.sqrt(d)),
         )
@@ -226,8 +292,19 @@ def scale_step(example: Example, head: OneHead, scored: Scored) -> Step:
         id="scale",
         title=tr("Scale: 1/√d_k") if example.scaled else tr("Scale: none"),
         number=tr("{place} of {count}", place=3, count=6),
-        text=(text, tr("The wider queries and keys are, the larger their products grow. “Why √d_k” measures it.")),
-        sections=(Section(title="", matrices=(scored.raw, scored.scaled), controls=("scaled",)),),
+        text=(tr("The wider queries and keys are, the larger their products grow. “Why √d_k” measures it."),),
+        told=(text,),
+        sections=(
+            Section(
+                title="",
+                matrices=(scored.raw, scored.scaled),
+                controls=("scaled",),
+                pictures=(
+                    Picture(kind="circles", title=scored.raw.title, matrices=(scored.raw,)),
+                    Picture(kind="circles", title=scored.scaled.title, matrices=(scored.scaled,)),
+                ),
+            ),
+        ),
         code="uwaga.attention(q, k, torch.eye(len(k))"
         + (", normalize=None)     # the default is scale=1/√d_k" if example.scaled else ", scale=1.0, normalize=None)"),
     )
@@ -248,7 +325,11 @@ def softmax_step(example: Example, scored: Scored) -> Step:
             ),
         ),
         sections=(
-            Section(title=tr("All at once"), matrices=(scored.scaled, scored.exponentials, scored.weights)),
+            Section(
+                title=tr("All at once"),
+                matrices=(scored.scaled, scored.exponentials, scored.weights),
+                pictures=(_arcs(tr("The shares of a word"), scored.weights),),
+            ),
             Section(
                 title=tr("What has changed"),
                 findings=(
@@ -256,6 +337,7 @@ def softmax_step(example: Example, scored: Scored) -> Step:
                         text=tr("Every row sums to 1 now: {sums}.", sums=sums),
                         cells=[("weights", row, c) for row in range(len(weights_NN)) for c in range(len(weights_NN))],
                     ),
+                    _still_long(example),
                     Finding(
                         text=tr(
                             "The largest share: “{tokens}” gives “{tokens2}” {weights} of its attention.",
@@ -270,6 +352,37 @@ def softmax_step(example: Example, scored: Scored) -> Step:
         ),
         code=f"uwaga.attend(q, k, v{example.scale_argument}).map.to_dense()",
     )
+
+
+def _still_long(example: Example) -> Finding:
+    """What softmax does not remove: the weights on the longest vector as it is, and four times as long."""
+    j, before_N, after_N = longer(example)
+    return Finding(
+        text=tr(
+            "Long vectors still dominate. “{token}” has the weights {before}; four times as long it has {after}.",
+            token=example.tokens[j],
+            before=", ".join(map(shown, before_N.tolist())),
+            after=", ".join(map(shown, after_N.tolist())),
+        ),
+        cells=[("weights", i, j) for i in range(len(example.tokens))],
+    )
+
+
+def longer(example: Example, times: float = 4.0) -> tuple[int, Tensor, Tensor]:
+    """The token of the longest vector, all weights on it, and all weights on it with its vector several times as long."""
+    j = int(example.x_NM.norm(dim=-1).argmax())
+    x_NM = example.x_NM.clone()
+    x_NM[j] *= times
+    before_NN, after_NN = (
+        dense(trace.map) for trace in map(functools.partial(_attended, example), (example.x_NM, x_NM))
+    )
+    return j, before_NN[:, j], after_NN[:, j]
+
+
+def _attended(example: Example, x_NM: Tensor) -> Attended:
+    trace = trace_layer(layer_of(example, heads=1), x_NM)
+    q_ND, k_ND, v_NE = trace.query_HND[0], trace.key_HND[0], trace.value_HNE[0]
+    return attend(q_ND, k_ND, v_NE, scale=None if example.scaled else 1.0)
 
 
 def _score_products(example: Example, projected: Projected, scored: Scored) -> tuple[Matrix, Matrix]:
@@ -331,6 +444,7 @@ def _bilinear_form(example: Example, projected: Projected, scored: Scored) -> Se
     a, b = divmod(int(form_MM.abs().argmax()), m)
     return Section(
         title=tr("The same without Q and K: the bilinear form W_Q W_Kᵀ"),
+        folded=True,
         text=(
             tr(
                 "qᵢ · kⱼ = (xᵢ W_Q)(xⱼ W_K)ᵀ = xᵢ (W_Q W_Kᵀ) xⱼᵀ. The score is a bilinear form of the two tokens: entry (a, b)"
@@ -357,6 +471,10 @@ def _bilinear_form(example: Example, projected: Projected, scored: Scored) -> Se
             ),
         ),
     )
+
+
+def _arcs(title: str, matrix: Matrix) -> Picture:
+    return Picture(kind="arcs", title=title, matrices=(matrix,))
 
 
 def _apart(number: float) -> str:
@@ -409,9 +527,19 @@ def weighting_step(scored: Scored, projected: Projected, mixed: Mixed) -> Step:
         id="weighted",
         title=tr("Weigh the values"),
         number=tr("{place} of {count}", place=5, count=6),
-        text=(tr("Each value is multiplied by the query's weight on its token."),),
+        text=(
+            tr(
+                "Each value is multiplied by the query's weight on its token. A weight is one number, and multiplies the whole"
+                " vector: it says how much of the token counts, not which part of it."
+            ),
+        ),
         sections=(
-            Section(title=tr("All at once"), form="matrix", matrices=(scored.weights, projected.v)),
+            Section(
+                title=tr("All at once"),
+                form="matrix",
+                matrices=(scored.weights, projected.v),
+                pictures=(_arcs(tr("The shares of a word"), scored.weights),),
+            ),
             Section(title=tr("Token by token: a(i, j) vⱼ"), form="token", matrices=(mixed.weighted,)),
         ),
         code="weights[i, :, None] * v",
@@ -439,8 +567,27 @@ def sum_step(example: Example, scored: Scored, projected: Projected, mixed: Mixe
             ),
         ),
         sections=(
-            Section(title=tr("All at once: A V"), form="matrix", matrices=(scored.weights, projected.v, mixed.output)),
-            Section(title=tr("Token by token"), form="token", matrices=(mixed.weighted, mixed.one_by_one)),
+            Section(
+                title=tr("All at once: A V"),
+                form="matrix",
+                matrices=(scored.weights, projected.v, mixed.output),
+                pictures=(
+                    Picture(kind="circles", title=projected.v.title, matrices=(projected.v,)),
+                    Picture(kind="circles", title=mixed.output.title, matrices=(mixed.output,)),
+                ),
+            ),
+            Section(
+                title=tr("Token by token"),
+                form="token",
+                matrices=(mixed.weighted, mixed.one_by_one),
+                text=(
+                    tr(
+                        "One query: its weights times V, 1×{n} · {n}×{e} = 1×{e}.",
+                        n=len(scored.weights.rows),
+                        e=len(projected.v.columns),
+                    ),
+                ),
+            ),
             Section(
                 title=tr("Both are one calculation"),
                 findings=(

@@ -8,7 +8,7 @@ from torch import Tensor
 from uwaga._base.languages import tr, tr_n
 from uwaga.lessons import provenance
 from uwaga.lessons.compute import OneHead, dense
-from uwaga.lessons.document import Chart, Finding, Matrix, Section, Step, shown
+from uwaga.lessons.document import Chart, Finding, Matrix, Picture, Section, Step, shown
 from uwaga.lessons.example import Example, numbered
 from uwaga.lessons.provenance import cell
 from uwaga.lessons.steps.calculation import Projected
@@ -32,6 +32,7 @@ def step(example: Example, head: OneHead, weights: Matrix, projected: Projected,
             ),
             tr("The values need not come from the tokens: here they are a payload that you can edit."),
         ),
+        told=(tr("The larger the scores, the more of a query's weight is on one record, as in a hard look-up."),),
         sections=(
             Section(
                 title=tr("The values are the keys"), matrices=(projected.k, _looked_up(example, head, "keys_output"))
@@ -39,12 +40,10 @@ def step(example: Example, head: OneHead, weights: Matrix, projected: Projected,
             Section(
                 title=tr("The values are any payload"),
                 matrices=(weights, payload, _looked_up(example, head, "payload_output")),
+                pictures=(Picture(kind="arcs", title=tr("The records that a word asks"), matrices=(weights,)),),
             ),
             Section(
                 title=tr("Sharper: scores times {sharpness}", sharpness=shown(example.sharpness)),
-                text=(
-                    tr("The larger the scores, the more of a query's weight is on one record, as in a hard look-up."),
-                ),
                 matrices=(sharp_scores, sharp, _sharp_output(example, head, sharp)),
                 controls=("sharpness",),
                 findings=(
@@ -183,7 +182,7 @@ def past_step(example: Example, head: OneHead, past_bits: Matrix, projected: Pro
         text=(
             tr(
                 "Each token asks the tokens before it, and only them: when it is read, its own record is not yet in the"
-                " database. The scores are not scaled, so that a good match counts fully."
+                " database. The scores are not scaled."
             ),
             tr(
                 "This is the strictly past mask with scale=1.0. What one stores is free: the keys themselves, or a payload."
@@ -193,6 +192,7 @@ def past_step(example: Example, head: OneHead, past_bits: Matrix, projected: Pro
             Section(
                 title=tr("Who is asked"),
                 matrices=(past_bits, asked, weights),
+                pictures=(Picture(kind="arcs", title=tr("The records that a word asks"), matrices=(weights,)),),
                 findings=(_first_token(example, weights),),
             ),
             Section(
@@ -221,7 +221,7 @@ def _of_the_past(
     return Matrix(
         id=id,
         title=tr("Output"),
-        formula=tr("Σⱼ a(i, j) valueⱼ over the past"),
+        formula=tr("Σⱼ a(i, j) vⱼ over the past"),
         rows=example.tokens,
         columns=columns,
         numbers=output,

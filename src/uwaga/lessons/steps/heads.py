@@ -1,4 +1,4 @@
-"""Heads: splitting, attention, concatenation, W_O; heads as wide as the model; and the same numbers for any layer.
+"""Heads: the matrices of each, attention, concatenation, W_O; and the same numbers for any layer.
 
 Letters: N tokens, M width, H heads, D width of a head's queries and keys, E of values.
 """
@@ -9,21 +9,21 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from uwaga._base.languages import tr, tr_n
+from uwaga._base.languages import tr
 from uwaga.lessons import provenance
 from uwaga.lessons.compute import LayerTrace, dense, layer_of, scale_of, scores, trace_layer
 from uwaga.lessons.document import Finding, Matrix, Section, Step, shown
-from uwaga.lessons.example import Example, numbered, weight
+from uwaga.lessons.example import Example, numbered
 from uwaga.lessons.provenance import cell
-from uwaga.lessons.steps.calculation import Projected
 from uwaga.maps.attended import attend
 from uwaga.nn import MultiHeadAttention
 from uwaga.ops.masks import Mask
 
 
-def step(example: Example, x: Matrix, projected: Projected, output_weight: Matrix) -> Step:
+def step(example: Example, x: Matrix, output_weight: Matrix) -> Step:
     layer = layer_of(example, example.heads)
     trace = trace_layer(layer, example.x_NM)
+    weights = _weights_of_heads(example, layer)
     heads = [list(_head(example, trace, h, scale_of(layer))) for h in range(example.heads)]
     joined = _joined(example, heads)
     return Step(
@@ -31,26 +31,38 @@ def step(example: Example, x: Matrix, projected: Projected, output_weight: Matri
         title=tr("Heads: several queries at once"),
         text=(
             tr(
-                "With one softmax, a token looks for one thing at a time. So Q, K and V are split into heads of a few columns"
-                " each; each head computes attention by itself, with its own weights. The outputs are concatenated and multiplied"
-                " by W_O."
+                "With one softmax, a token looks for one thing at a time. So there are several heads: each has a W_Q, W_K and W_V"
+                " of its own, and computes attention by itself. The outputs are concatenated and multiplied by W_O."
             ),
         ),
         sections=(
-            Section(title=tr("Q, K and V"), matrices=(projected.q, projected.k, projected.v), controls=("heads",)),
+            Section(
+                title=tr("The matrices of all heads, side by side"),
+                text=(
+                    tr(
+                        "One product computes the queries of all heads, since their matrices can stand side by side; it is then"
+                        " cut into the columns of each head. In the first Transformer the heads share the width of the model,"
+                        " d_k = d_v = M / H."
+                    ),
+                ),
+                matrices=(x, *weights),
+                controls=("heads",),
+                findings=(_parameters(example),),
+                folded=True,
+            ),
             *(
-                Section(
-                    title=tr("Head {h}: columns {trace} of Q and K", h=h + 1, trace=_columns(trace, h)),
-                    matrices=matrices,
-                )
+                Section(title=tr("Head {head}", head=h + 1), matrices=matrices[:5], folded=True)
                 for h, matrices in enumerate(heads)
+            ),
+            Section(
+                title=tr("Each head looks for something else"),
+                matrices=[each for matrices in heads for each in matrices[5:]],
+                findings=_findings(example, heads),
             ),
             Section(
                 title=tr("Concatenated, times W_O"),
                 matrices=(joined, output_weight, _output(example, trace)),
-                findings=_findings(example, heads),
             ),
-            *_wide(example, x),
         ),
         code=f"layer(X)     # {_constructor(example)} with these weights",
         head={
@@ -61,30 +73,67 @@ def step(example: Example, x: Matrix, projected: Projected, output_weight: Matri
     )
 
 
+def _weights_of_heads(example: Example, layer: MultiHeadAttention) -> list[Matrix]:
+    """W_Q, W_K and W_V of all heads side by side; the first columns are the lesson's own."""
+    drawn = provenance.given(tr("Chosen for this head alone: every head has matrices of its own."))
+    made = []
+    for letter, linear in (("q", layer.query), ("k", layer.key), ("v", layer.value)):
+        numbers_MC = linear.weight.detach().T.contiguous()
+        count = numbers_MC.shape[1]
+        own = provenance.copy(cell(f"w{letter}", "i", "j"))
+        made.append(
+            Matrix(
+                id=f"heads_w{letter}",
+                title=tr("{matrix} of all heads", matrix=f"W_{letter.upper()}"),
+                formula=tr("chosen, not learned"),
+                rows=example.width_names,
+                columns=numbered(letter, count),
+                numbers=numbers_MC,
+                source=provenance.by_column([own if c < count // example.heads else drawn for c in range(count)]),
+            )
+        )
+    return made
+
+
+def _parameters(example: Example) -> Finding:
+    (m, d), e, count = example.wq_MD.shape, example.wv_ME.shape[1], example.heads
+    return Finding(
+        text=tr(
+            "Parameters of a head: 2 · {m} · {d} + 2 · {m} · {e} = {one}. Of the layer, with {count} times as many: {all}.",
+            m=m,
+            d=d,
+            e=e,
+            one=2 * m * (d + e),
+            count=count,
+            all=2 * m * (d + e) * count,
+        )
+    )
+
+
 def _constructor(example: Example) -> str:
     (width, inner), values = example.wq_MD.shape, example.wv_ME.shape[1]
-    widths = "" if inner == values == width else f", d_k={inner // example.heads}, d_v={values // example.heads}"
     return (
-        f"uwaga.nn.MultiHeadAttention({width}, num_heads={example.heads}{widths}, bias=False{example.scale_argument})"
+        f"uwaga.nn.MultiHeadAttention({width}, num_heads={example.heads}, d_k={inner}, d_v={values},"
+        f" bias=False{example.scale_argument})"
     )
 
 
 def _head(example: Example, trace: LayerTrace, h: int, scale: float) -> Iterator[Matrix]:
     """The q, k, v, scores, weights and output of one head."""
-    tokens, n, name = example.tokens, len(example.tokens), f"head{h + 1}"
+    tokens, n, name, m = example.tokens, len(example.tokens), f"head{h + 1}", example.x_NM.shape[1]
     operands = (("q", trace.query_HND[h]), ("k", trace.key_HND[h]), ("v", trace.value_HNE[h]))
     for letter, numbers in operands:
         first, width = h * numbers.shape[1], numbers.shape[1]
         yield Matrix(
             id=f"{name}_{letter}",
             title=tr("{upper} of head {h}", upper=letter.upper(), h=h + 1),
-            formula=tr(
-                "columns {first} to {first2} of {upper}", first=first + 1, first2=first + width, upper=letter.upper()
-            ),
+            formula=f"X W_{letter.upper()} [{first + 1}…{first + width}]",
             rows=tokens,
             columns=[f"{letter}{first + c + 1}" for c in range(width)],
             numbers=numbers,
-            source=provenance.copy(cell(letter, "i", provenance.shifted(first, "j"))),
+            source=provenance.dot(
+                cell("x", "i", "m"), cell(f"heads_w{letter}", "m", provenance.shifted(first, "j")), m
+            ),
         )
     (_, q_ND), (_, k_ND), (_, v_NE) = operands
     output_NE, _, weights = attend(q_ND, k_ND, v_NE, scale=scale)
@@ -148,7 +197,7 @@ def output_weight_of(example: Example) -> Matrix:
     return Matrix(
         id="wo",
         title="W_O",
-        formula=tr("learned"),
+        formula=tr("chosen, not learned"),
         rows=numbered("v", example.wo_EM.shape[0]),
         columns=example.width_names,
         numbers=example.wo_EM,
@@ -194,11 +243,6 @@ def _findings(example: Example, heads: list[list[Matrix]]) -> list[Finding]:
         numbers2=shown(float(second.numbers[i, j])),
     )
     return [Finding(text=text, cells=[(first.id, i, j), (second.id, i, j)])]
-
-
-def _columns(trace: LayerTrace, h: int) -> str:
-    width = trace.query_HND.shape[-1]
-    return f"{h * width + 1}\N{EN DASH}{(h + 1) * width}" if width > 1 else str(h + 1)
 
 
 class Weights(NamedTuple):
@@ -273,12 +317,7 @@ def traced_attention(
                 Matrix(
                     id=f"{name}_{letter}",
                     title=_of_head(letter.upper(), of_head),
-                    formula=tr(
-                        "times columns {h} to {h2} of W_{upper}",
-                        h=h * width + 1,
-                        h2=(h + 1) * width,
-                        upper=letter.upper(),
-                    ),
+                    formula=f"X W_{letter.upper()} [{h * width + 1}…{(h + 1) * width}]",
                     rows=source.rows,
                     columns=[f"{letter}{h * width + c + 1}" for c in range(width)],
                     numbers=numbers,
@@ -369,88 +408,3 @@ def _one_head(
         numbers=output_NE,
         source=provenance.dot(cell(f"{name}_weights", "i", "m"), cell(f"{name}_v", "m", "j"), len(columns)),
     )
-
-
-def _wide(example: Example, x: Matrix) -> tuple[Section, ...]:
-    """Heads as wide as one head of the lesson's whole W_Q; the first has the lesson's own matrices."""
-    (m, d), e, count = example.wq_MD.shape, example.wv_ME.shape[1], example.heads
-    layer = wide_layer(example)
-    numbers = [linear.weight.T.contiguous() for linear in (layer.query, layer.key, layer.value, layer.output)]
-    names = ("wide_wq", "wide_wk", "wide_wv", "wide_wo")
-    matrices = []
-    for name, of, value in zip(names, ("wq", "wk", "wv", "wo"), numbers, strict=True):
-        of_output = of == "wo"
-        width = value.shape[0 if of_output else 1] // count
-        letter = {"wq": "q", "wk": "k"}.get(of, "v")
-        axis = [f"{letter}{c + 1}" for c in range(width * count)]
-        own = provenance.copy(cell(of, "i", "j"))
-        drawn = provenance.given(tr("A random number with a fixed seed: every further head has matrices of its own."))
-        rules = [own if c < width else drawn for c in range(width * count)]
-        matrices.append(
-            Matrix(
-                id=name,
-                title=tr_n(
-                    "{matrix} of {count} wide head",
-                    "{matrix} of {count} wide heads",
-                    count,
-                    matrix=f"W_{of[1].upper()}",
-                ),
-                formula=tr("learned"),
-                rows=axis if of_output else example.width_names,
-                columns=example.width_names if of_output else axis,
-                numbers=value,
-                source=provenance.given(
-                    tr("The rows of head 1 are W_O of the lesson; those of further heads are random.")
-                )
-                if of_output
-                else provenance.by_column(rules),
-            )
-        )
-    traced = traced_attention("wide", layer, x, Weights(*names), title=tr("Output of the wide layer"))
-    cut_numbers = m * d * 2 + m * e + e * m
-    text = tr(
-        "Heads need not divide the width. Here every head has queries and keys of width {d} and values of width {e} for"
-        " itself, and W_O has {count} · {e} = {count2} rows, which bring the outputs back to width {m}.",
-        d=d,
-        e=e,
-        count=count,
-        count2=count * e,
-        m=m,
-    )
-    finding = Finding(
-        text=tr("With one head both forms are the same layer, of {cut_numbers} parameters.", cut_numbers=cut_numbers)
-        if count == 1
-        else tr(
-            "Cut into heads, the layer has {cut_numbers} parameters, whatever the number of heads; with wide heads it has"
-            " {count} times as many: {count2}.",
-            cut_numbers=cut_numbers,
-            count=count,
-            count2=count * cut_numbers,
-        )
-    )
-    first = Finding(
-        text=tr(
-            "Head 1 has the matrices W_Q, W_K and W_V of the lesson, so its weights are those of the step “Softmax”."
-        ),
-        cells=[("wide_head1_weights", i, j) for i in range(len(x.rows)) for j in range(len(x.rows))],
-    )
-    return (
-        Section(title=tr("The other form: wide heads"), text=(text,), matrices=matrices, findings=(finding, first)),
-        *traced.sections(tr("Wide heads")),
-        Section(title=tr("The wide heads side by side, times W_O"), matrices=(traced.output[1],)),
-    )
-
-
-def wide_layer(example: Example) -> MultiHeadAttention:
-    """A layer whose heads all have the widths of the example's matrices; those of head 1 are the example's."""
-    (m, d), e, count = example.wq_MD.shape, example.wv_ME.shape[1], example.heads
-    layer = MultiHeadAttention(m, count, d_k=d, d_v=e, bias=False, scale=None if example.scaled else 1.0)
-    for linear, name, own, dim in (
-        (layer.query, "wq", example.wq_MD, 1),
-        (layer.key, "wk", example.wk_MD, 1),
-        (layer.value, "wv", example.wv_ME, 1),
-        (layer.output, "wo", example.wo_EM, 0),
-    ):
-        others = [weight(f"{name} of head {h + 1}", *own.shape) for h in range(1, count)]
-        linear.weight.data = torch.cat((own, *others), dim=dim).T.contiguous()
-    return layer.eval()

@@ -17,7 +17,7 @@ from torch.nn.functional import cross_entropy, one_hot
 from uwaga._base.languages import tr, tr_n
 from uwaga.lessons import provenance
 from uwaga.lessons.compute import scores, unnormalised
-from uwaga.lessons.document import Chart, Finding, Matrix, Section, Step, shown
+from uwaga.lessons.document import Chart, Finding, Matrix, Picture, Section, Step, shown
 from uwaga.lessons.example import Example, numbered
 from uwaga.lessons.provenance import cell
 from uwaga.nn import SinusoidalPositions
@@ -98,23 +98,30 @@ def step(example: Example) -> Step:
         title=tr("Learning: W_Q, W_K and W_V move"),
         text=(
             tr(
-                "A task that one can see succeed: each token shall name the word before it (the first one, itself). Queries and"
+                "A task whose success can be seen: each token shall name the word before it (the first one, itself). Queries and"
                 " keys are made from the codes of the places; a value is a score for each word."
             ),
             tr(
                 "The loss says how wrong the answers are. Its gradient says, for every number of W_Q, W_K and W_V, in which"
-                " direction the loss grows; a step moves each number a little in the other. Make steps and watch the weights."
+                " direction the loss grows; a step moves each number a little in the other. Nobody says where to look."
+            ),
+        ),
+        told=(
+            tr(
+                "The scores are a bilinear form of two places: P W_Q W_Kᵀ Pᵀ, n×8 · 8×8 · 8×8 · 8×n. Drag the time and watch"
+                " it grow: noise at step 0, and at the end each row is largest one place back."
             ),
         ),
         sections=(
             *_progress(example, states, made),
             Section(title=tr("What is read"), matrices=(made.codes, made.words), folded=True),
-            Section(title=tr("The three matrices now"), matrices=(made.wq, made.wk, made.wv)),
+            Section(title=tr("The three matrices at this step"), matrices=(made.wq, made.wk, made.wv), folded=True),
             Section(title=tr("Attention"), matrices=(made.q, made.k, made.v, made.raw, made.scaled), folded=True),
             Section(
                 title=tr("The loss"),
                 matrices=(made.chances, made.wanted, made.losses, made.loss),
                 findings=(_answers(example, task, made),),
+                folded=True,
             ),
             _backwards(example, task, now, made),
             _after(example, states),
@@ -250,7 +257,7 @@ class _Forward:
         return Matrix(
             id=id,
             title=title,
-            formula=tr("learned"),
+            formula=tr("moved by the steps"),
             rows=rows,
             columns=columns,
             numbers=numbers,
@@ -269,7 +276,13 @@ def _product(
 def _progress(example: Example, states: Sequence[State], made: _Forward) -> tuple[Section, Section]:
     count = len(example.tokens)
     rows = [
-        (number, each.loss, each.right, sum(float(gradient.square().sum()) for gradient in each.gradients) ** 0.5)
+        (
+            number,
+            each.loss,
+            each.right,
+            sum(float(gradient.square().sum()) for gradient in each.gradients) ** 0.5,
+            _one_back(each.weights_NN),
+        )
         for number, each in enumerate(states)
     ]
     matrix = Matrix(
@@ -277,12 +290,12 @@ def _progress(example: Example, states: Sequence[State], made: _Forward) -> tupl
         title=tr("Step by step"),
         formula=tr("{states} steps at a learning rate of {rate}", states=len(states) - 1, rate=f"{example.rate:g}"),
         rows=[tr("after {number}", number=number) for number in range(len(states))],
-        columns=(tr("step"), tr("loss"), tr("right"), tr("gradient")),
+        columns=(tr("step"), tr("loss"), tr("right"), tr("gradient"), tr("one place back")),
         numbers=torch.tensor(rows, dtype=torch.float32),
         source=provenance.given(
             tr(
-                "Gradient descent by autograd from the same start: the loss, the tokens whose answer is right, and the length of"
-                " the gradient of all three matrices."
+                "Gradient descent by autograd from the same start: the loss, the tokens whose answer is right, the length of the"
+                " gradient of all three matrices, and the mean weight on the place before."
             )
         ),
         shade="none",
@@ -325,8 +338,42 @@ def _progress(example: Example, states: Sequence[State], made: _Forward) -> tupl
             Finding(text=way, cells=[(matrix.id, 0, 1), (matrix.id, len(states) - 1, 1)]),
         ),
         matrices=(made.weights, made.output),
+        pictures=(_film(example, states, matrix),),
     )
     return steps, Section(title=tr("Step by step"), matrices=(matrix,), folded=True)
+
+
+def _one_back(weights_NN: Tensor) -> float:
+    """The mean weight on the place before; of a single token, on itself."""
+    return float(weights_NN.diagonal(-1).mean()) if len(weights_NN) > 1 else float(weights_NN[0, 0])
+
+
+_MOMENTS = 13
+
+
+def _film(example: Example, states: Sequence[State], progress: Matrix) -> Picture:
+    """The scores P W_Q W_K^T P^T as they grow."""
+    task, last = task_of(example.tokens), len(states) - 1
+    moments = list(dict.fromkeys(round(last * moment / (_MOMENTS - 1)) for moment in range(_MOMENTS)))
+    numbers = torch.stack(
+        [scores(task.codes_NW @ states[at].wq_WW, task.codes_NW @ states[at].wk_WW) for at in moments]
+    )
+    growing = Matrix(
+        id="learn_forms",
+        title="P W_Q W_Kᵀ Pᵀ",
+        formula=tr("a row for the place that looks, a column for the place looked at"),
+        rows=[f"{place}: {token}" for place, token in enumerate(example.tokens)],
+        columns=[f"{place}: {token}" for place, token in enumerate(example.tokens)],
+        numbers=numbers,
+        source=provenance.given(tr("The scores Q Kᵀ with W_Q and W_K of that step.")),
+    )
+    return Picture(
+        kind="film",
+        title=tr("It learns where to look"),
+        description=tr("Filled is a positive score, a ring is negative, a bigger circle is more."),
+        matrices=(growing, progress),
+        labels=[str(at) for at in moments],
+    )
 
 
 def _answers(example: Example, task: Task, made: _Forward) -> Finding:
@@ -388,9 +435,9 @@ def _backwards(example: Example, task: Task, now: State, made: _Forward) -> Sect
         matrix("dv", "dV", "Aᵀ dZ", words, dv_NC, provenance.dot(of("weights", "m", "i"), of("dz", "m", "j"), n)),
         matrix("da", "dA", "dZ Vᵀ", tokens, da_NN, provenance.dot(of("dz", "i", "m"), of("v", "j", "m"), len(words))),
         matrix("da_mean", tr("Mean of dA"), "Σⱼ a(i, j) dA(i, j)", (tr("mean"),), mean_N1, provenance.dot(of("weights", "i", "m"), of("da", "i", "m"), n)),
-        matrix("da_apart", tr("dA - its mean"), tr("dA(i, j) - mean(i)"), tokens, da_NN - mean_N1, provenance.minus(of("da", "i", "j"), of("da_mean", "i", 0))),
-        matrix("ds", tr("dS, through softmax"), tr("a(i, j) (dA(i, j) - mean(i))"), tokens, ds_NN, provenance.product(of("weights", "i", "j"), of("da_apart", "i", "j"))),
-        matrix("ds_raw", tr("dS, before scaling"), f"· 1/√{_WIDTH}", tokens, ds_NN * factor, provenance.scaled(of("ds", "i", "j"), factor, f"1/√{_WIDTH}")),
+        matrix("da_apart", tr("dA - its mean"), "dA(i, j) - μ(i)", tokens, da_NN - mean_N1, provenance.minus(of("da", "i", "j"), of("da_mean", "i", 0))),
+        matrix("ds", tr("dS, through softmax"), "a(i, j) (dA(i, j) - μ(i))", tokens, ds_NN, provenance.product(of("weights", "i", "j"), of("da_apart", "i", "j"))),
+        matrix("ds_raw", tr("dS, gradient of the scores before scaling"), f"· 1/√{_WIDTH}", tokens, ds_NN * factor, provenance.scaled(of("ds", "i", "j"), factor, f"1/√{_WIDTH}")),
         matrix("dq", "dQ", "dS K", q_names, dq_NW, provenance.dot(of("ds_raw", "i", "m"), of("k", "m", "j"), n)),
         matrix("dk", "dK", "dSᵀ Q", k_names, dk_NW, provenance.dot(of("ds_raw", "m", "i"), of("q", "m", "j"), n)),
     )  # fmt: skip
@@ -404,7 +451,7 @@ def _backwards(example: Example, task: Task, now: State, made: _Forward) -> Sect
     which = max(range(3), key=sizes.__getitem__)
     at = divmod(int(gradients[which].numbers.abs().argmax()), len(gradients[which].columns))
     text = tr(
-        "The steepest number is in {value}, with a gradient of {numbers}. Every number of the way back is written out"
+        "The number with the largest gradient is in {value}: {numbers}. Every number of the way back is written out"
         " below.",
         value=("W_Q", "W_K", "W_V")[which],
         numbers=shown(float(gradients[which].numbers[at])),
@@ -466,6 +513,7 @@ def _after(example: Example, states: Sequence[State]) -> Section:
     return Section(
         title=tr("One more step, and many"),
         matrices=(*matrices, *pictures),
+        folded=True,
         findings=(
             Finding(text=change, cells=[("learn_wq_next", 0, 0)]),
             _on_the_word_before(tokens, pictures[-1], len(states) - 1),

@@ -8,7 +8,7 @@ from torch import Tensor
 from uwaga._base.languages import percent, tr, tr_n
 from uwaga.lessons import provenance
 from uwaga.lessons.compute import OneHead, dense
-from uwaga.lessons.document import Finding, Matrix, Section, Step, shown
+from uwaga.lessons.document import Finding, Matrix, Picture, Section, Step, shown
 from uwaga.lessons.example import Example
 from uwaga.lessons.provenance import cell
 from uwaga.maps.attended import attend
@@ -23,9 +23,10 @@ def step(example: Example, head: OneHead) -> Step:
         title=tr("Masks: which keys a query sees"),
         text=(
             tr(
-                "A mask hides keys from queries. The weight on a hidden key is 0, and the weights on the others sum to 1."
+                "A mask hides keys from queries: their scores are left out of the row's softmax. So the weights on hidden keys"
+                " are 0, and those on the others sum to 1."
             ),
-            tr("uwaga skips hidden scores: they are not computed."),
+            tr("The library uwaga skips hidden scores: they are not computed."),
         ),
         sections=(
             _section(
@@ -44,9 +45,7 @@ def step(example: Example, head: OneHead) -> Step:
                 Causal(include_self=False),
                 tr("Strictly past: only the tokens before"),
                 tr("1 where the key's place is before the query's own"),
-                tr(
-                    "No token is before the first one: it sees no key, and its output is zeros, not the result of a division by zero."
-                ),
+                tr("A token does not see itself, so that what it answers cannot be copied from its own record."),
             ),
             _section(
                 example,
@@ -59,6 +58,7 @@ def step(example: Example, head: OneHead) -> Step:
                     "Distant keys are hidden; through several layers, information still passes over more than one window."
                 ),
                 controls=("window",),
+                folded=True,
             ),
             _section(
                 example,
@@ -69,6 +69,7 @@ def step(example: Example, head: OneHead) -> Step:
                 tr("1 for the first {length} keys", length=length),
                 tr("In a padded batch, the places after the end of a sentence hold padding; no query may see it."),
                 controls=("length",),
+                folded=True,
             ),
         ),
         code=f"uwaga.attention(q, k, v, mask=uwaga.Causal(include_self=False){example.scale_argument})",
@@ -94,6 +95,8 @@ def _section(
     rule: str,
     text: str,
     controls: Sequence[str] = (),
+    *,
+    folded: bool = False,
 ) -> Section:
     tokens, n = example.tokens, len(example.tokens)
     bits_NN = mask.dense(ScoreShape(queries=n, keys=n))[0, 0].expand(n, n)
@@ -131,7 +134,15 @@ def _section(
         ),
     )
     finding = _finding(tokens, bits_NN, made[2])
-    return Section(title=title, text=(text,), matrices=made, findings=(finding,), controls=controls)
+    return Section(
+        title=title,
+        text=(text,),
+        matrices=made,
+        findings=(finding,),
+        controls=controls,
+        pictures=(Picture(kind="circles", title=made[2].title, matrices=(made[2],)),),
+        folded=folded,
+    )
 
 
 def _square(

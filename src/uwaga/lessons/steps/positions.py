@@ -12,13 +12,13 @@ from torch import Tensor
 from uwaga._base.languages import cached, decimal, significant, tr
 from uwaga.lessons import provenance
 from uwaga.lessons.compute import layer_of
-from uwaga.lessons.document import Chart, Finding, Matrix, Section, Step, difference_shade, shown
+from uwaga.lessons.document import Chart, Finding, Matrix, Picture, Section, Step, difference_shade, shown
 from uwaga.lessons.example import Example
 from uwaga.lessons.provenance import cell
 from uwaga.nn import SinusoidalPositions
 from uwaga.ops.attention.api import attention
 
-_PLACES = 64
+_PLACES, _SHOWN_PLACES = 64, 25
 _WIDTHS = (2, 4, 8, 16, 64)
 _TOLERANCES = (0.02, 0.1, 0.5)
 _WIDE = 64
@@ -46,19 +46,16 @@ def step(example: Example, x: Matrix, summed: Matrix) -> Step:
         title=tr("Positions: the order of tokens"),
         text=(
             tr(
-                "Attention alone ignores the order of tokens. So each place has a code, which is added to the token's vector:"
-                " sines and cosines of many wavelengths, like the hands of a clock that turn at different speeds."
+                "Each place has a code, which is added to the token's embedding: sines and cosines of many wavelengths, like the"
+                " hands of a clock that turn at different speeds."
             ),
         ),
+        told=(tr("Attention alone ignores the order of tokens; with the codes it does not."),),
         sections=(
             *_added(example, x, summed),
             Section(
-                title=tr("Without positions, order does not count"),
-                text=(
-                    tr(
-                        "Shuffle the tokens, compute attention, and reorder the outputs: without positions they are unchanged."
-                    ),
-                ),
+                title=tr("Shuffled, without position codes"),
+                text=(tr("Shuffle the tokens, compute attention, and reorder the outputs."),),
                 matrices=_shuffled(example, with_positions=False),
                 controls=("order",),
             ),
@@ -107,8 +104,33 @@ def _added(example: Example, x: Matrix, summed: Matrix) -> tuple[Section, ...]:
         digits=3,
     )
     return (
-        Section(title=tr("A code for each place"), matrices=(codes, waves)),
+        Section(
+            title=tr("A code for each place"),
+            matrices=(codes, waves),
+            pictures=(
+                Picture(
+                    kind="waves",
+                    title=tr("Codes of the places"),
+                    description=tr("A curve for each column; at each place its height is the number of the code."),
+                    matrices=(_wave(m),),
+                ),
+            ),
+        ),
         Section(title=tr("Added to the tokens"), matrices=(x, summed)),
+    )
+
+
+@cached(4)
+def _wave(m: int) -> Matrix:
+    """The codes of more places than the sentence has, for curves."""
+    return Matrix(
+        id="code_waves",
+        title=tr("Codes of the places"),
+        formula=tr("PE(p, 2i) = sin(p / 10000^(2i/M)), PE(p, 2i+1) = cos(the same)"),
+        rows=[str(place) for place in range(_SHOWN_PLACES)],
+        columns=[f"{'cos' if c % 2 else 'sin'} {c // 2 + 1}" for c in range(m)],
+        numbers=SinusoidalPositions(m).table(_SHOWN_PLACES),
+        source={"op": "code", "from": [], "width": m, "base": 10000.0},
     )
 
 
@@ -117,7 +139,8 @@ def _counted(example: Example) -> tuple[Section, ...]:
         return ()
     return (
         Section(
-            title=tr("With positions, order counts"),
+            title=tr("Shuffled, with position codes"),
+            told=True,
             text=(tr("The same with the codes added: a token in another place has another output."),),
             matrices=_shuffled(example, with_positions=True),
         ),

@@ -8,14 +8,14 @@ from torch import Tensor
 
 from uwaga._base.languages import cached, integer, significant, tr
 from uwaga.lessons import provenance
-from uwaga.lessons.compute import dense, scores
-from uwaga.lessons.document import Chart, Finding, Matrix, Section, Step, shown
+from uwaga.lessons.compute import dense, matmul, scores
+from uwaga.lessons.document import Chart, Finding, Matrix, Picture, Section, Step, shown
 from uwaga.maps.map import AttentionMap
 from uwaga.ops.attention.api import attention
 
 _WIDTHS = (4, 8, 16, 32, 64, 128, 256, 512, 1024)
 _QUERIES, _KEYS, _DRAWS = 256, 32, 16
-_PAIRS, _DERIVED_WIDTH = 16_384, 64
+_PAIRS, _DERIVED_WIDTH, _TABLE_WIDTH = 16_384, 64, 8
 
 
 class _Softmax(NamedTuple):
@@ -34,7 +34,7 @@ def step(seed: int) -> Step:
         text=(
             tr(
                 "Let the numbers of queries and keys be random, with mean 0 and variance 1. Then q · k is a sum of d_k such"
-                " products, and its variance is d_k: the wider the vectors, the larger the scores. Here it is measured."
+                " products, and its variance is d_k. Here it is measured."
             ),
         ),
         sections=(_derivation(seed), _variance(variance), _saturation(softmax), _gradients(softmax)),
@@ -53,7 +53,7 @@ def _derivation(seed: int) -> Section:
     generator = torch.Generator().manual_seed(seed)
     q_QD, k_QD = (torch.randn(_PAIRS, _DERIVED_WIDTH, generator=generator) for _ in range(2))
     terms_QD = q_QD * k_QD
-    dots_Q = terms_QD.sum(-1)
+    dots_Q, table = terms_QD.sum(-1), _terms(terms_QD, seed)
     cross = (dots_Q.square() - terms_QD.square().sum(-1)).mean() / (_DERIVED_WIDTH * (_DERIVED_WIDTH - 1))
     lines = (
         (tr("mean of q k"), 0.0, terms_QD.mean()),
@@ -93,11 +93,44 @@ def _derivation(seed: int) -> Section:
                 "3. Two different terms of the sum are independent: E[(q₁ k₁)(q₂ k₂)] = E[q₁] E[k₁] E[q₂] E[k₂] = 0. The cross"
                 " terms vanish."
             ),
-            tr("4. So the variances add: Var(q · k) = Var(q k) + … + Var(q k) = d_k."),
+            tr(
+                "4. Var(q · k) = E[(Σₚ qₚ kₚ)(Σᵣ qᵣ kᵣ)] = Σₚ Σᵣ E[qₚ kₚ qᵣ kᵣ]: a square table of d_k × d_k terms. On its"
+                " diagonal, p = r, each is 1; elsewhere, p ≠ r, each is 0. So they sum to d_k."
+            ),
             tr("5. Dividing by √d_k divides the variance by d_k: Var(q · k / √d_k) = d_k / d_k = 1."),
         ),
         matrices=(matrix,),
         controls=("seed",),
+        pictures=(Picture(kind="circles", title=table.title, description=_sum_of(table), matrices=(table,)),),
+    )
+
+
+def _terms(terms_QD: Tensor, seed: int) -> Matrix:
+    """Each term of the double sum over p and r, measured."""
+    size = _TABLE_WIDTH
+    some_QD = terms_QD[:, :size].contiguous()
+    numbers = matmul(some_QD.T.contiguous(), some_QD) / len(some_QD)
+    return Matrix(
+        id="variance_terms",
+        title=tr("E[qₚ kₚ qᵣ kᵣ], measured"),
+        formula=tr("a row for p, a column for r, d_k = {size}", size=size),
+        rows=[f"p = {p + 1}" for p in range(size)],
+        columns=[f"r = {r + 1}" for r in range(size)],
+        numbers=numbers,
+        source=provenance.given(
+            tr("Measured over {pairs} pairs of random vectors, seed {seed}.", pairs=f"{_PAIRS:,}", seed=seed)
+        ),
+    )
+
+
+def _sum_of(table: Matrix) -> str:
+    numbers = table.numbers
+    diagonal, all = float(numbers.diagonal().sum()), float(numbers.sum())
+    return tr(
+        "Ones on the diagonal, zeros elsewhere: the diagonal sums to {diagonal}, the whole table to {all}, and d_k is {size}.",
+        diagonal=shown(diagonal),
+        all=shown(all),
+        size=len(numbers),
     )
 
 
@@ -187,7 +220,7 @@ def _variance(matrix: Matrix) -> Section:
         last3=shown(last[2]),
     )
     chart = Chart(
-        title=tr("Variance of q · k over d_k"),
+        title=tr("Variance of q · k by d_k"),
         matrix=matrix.id,
         lines=(1, 2),
         description=text,
@@ -213,7 +246,7 @@ def _saturation(matrix: Matrix) -> Section:
         last5=shown(last[2]),
     )
     chart = Chart(
-        title=tr("Entropy and largest weight over d_k"),
+        title=tr("Entropy and largest weight by d_k"),
         matrix=matrix.id,
         lines=(1, 2, 3, 4),
         description=text,
@@ -236,7 +269,7 @@ def _gradients(matrix: Matrix) -> Section:
         ratio=_times(ratio),
     )
     chart = Chart(
-        title=tr("Gradient with respect to a score, over d_k"),
+        title=tr("Gradient with respect to a score, by d_k"),
         matrix=matrix.id,
         lines=(5, 6),
         description=text,
@@ -245,18 +278,18 @@ def _gradients(matrix: Matrix) -> Section:
         log_x=True,
         log_y=True,
     )
-    return _section(tr("Gradients vanish"), matrix, chart, text, ((-1, 5), (-1, 6)))
+    return _section(tr("Gradients vanish"), None, chart, text, ((-1, 5), (-1, 6)))
 
 
-def _section(title: str, matrix: Matrix, chart: Chart, text: str, cells: tuple[tuple[int, int], ...]) -> Section:
+def _section(title: str, matrix: Matrix | None, chart: Chart, text: str, cells: tuple[tuple[int, int], ...]) -> Section:
+    """A chart with its table; None where a section before has it."""
     last = len(_WIDTHS) - 1
-    marked = [(matrix.id, last if row < 0 else row, column) for row, column in cells]
+    marked = [(chart.matrix, last if row < 0 else row, column) for row, column in cells]
     return Section(
         title=title,
-        matrices=(matrix,),
+        matrices=() if matrix is None else (matrix,),
         charts=(chart,),
         findings=(Finding(text=text, cells=marked),),
-        controls=("seed",),
     )
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from uwaga._base.languages import significant, tr, tr_n
 from uwaga.lessons import provenance
 from uwaga.lessons.compute import OneHead, matmul, scores, unnormalised
-from uwaga.lessons.document import Finding, Matrix, Section, Step, shown
+from uwaga.lessons.document import Chart, Finding, Matrix, Picture, Section, Step, shown
 from uwaga.lessons.example import Example
 from uwaga.lessons.provenance import cell
 from uwaga.lessons.steps.calculation import Projected, Scored
@@ -48,18 +48,30 @@ def step(example: Example, made: Crude) -> Step:
         title=tr("Crude attention: X Xᵀ X"),
         text=(
             tr(
-                "Each token is a row of numbers. Every token is compared with every other: their score is the sum of the"
-                " products of their numbers, q · k. The output of a token is the sum of all rows, each multiplied by its score."
+                "To understand “it”, a reader looks back at other words. Attention lets every word look at all words at once:"
+                " each is a row of numbers, its embedding, and the score of two words is the dot product of their rows."
             ),
             tr(
-                "Nothing is learned here: there is no number that training could move. And it has four shortcomings, each of"
-                " which can be seen in the numbers below. The later steps remove them one by one: softmax and 1/√d_k the first"
-                " two, Q and K the third, positions the fourth."
+                "The output of a word is the sum of all rows, each multiplied by its score. One X is used three times, as what"
+                " asks, what is asked and what is given: X^Q, X^K and X^V. That is self-attention."
+            ),
+        ),
+        told=(
+            tr(
+                "Nothing is learned here: there is no number that training could move. The other shortcomings can be seen in the"
+                " numbers below. The list under each step keeps them all, and measures them again after each remedy."
             ),
         ),
         sections=(
+            Section(
+                title=tr("Scores: X Xᵀ"),
+                matrices=(made.scores, made.sums),
+                pictures=(
+                    Picture(kind="arcs", title=tr("Words that look at each other"), matrices=(made.scores,)),
+                    Picture(kind="circles", title=made.scores.title, matrices=(made.scores,)),
+                ),
+            ),
             Section(title=tr("The input"), matrices=(made.x, made.lengths)),
-            Section(title=tr("Scores: X Xᵀ"), matrices=(made.scores, made.sums)),
             Section(title=tr("Weighted sums: (X Xᵀ) X"), matrices=(made.mixed,)),
             Section(
                 title=tr("Its shortcomings"),
@@ -242,6 +254,9 @@ def alike_step(example: Example, made: Crude) -> Step:
             Section(
                 title=tr("Both tables"),
                 matrices=(made.scores, features),
+                pictures=tuple(
+                    Picture(kind="circles", title=each.title, matrices=(each,)) for each in (made.scores, features)
+                ),
                 findings=(_traces(made.scores, features),),
             ),
             Section(
@@ -326,6 +341,7 @@ def _covariance(example: Example, x: Matrix) -> Section:
         text=(tr("Subtract from each feature its mean over the tokens, and divide by the number of tokens."),),
         matrices=matrices,
         findings=(_together(matrices[-1], m),),
+        folded=True,
     )
 
 
@@ -414,10 +430,11 @@ def linear_step(example: Example, head: OneHead, projected: Projected, scored: S
                 " number."
             ),
             tr(
-                "What is gained: products of matrices can be computed in any order. Kᵀ V is a table of one size, whatever the"
-                " number of tokens. With softmax that is impossible, since exp needs each single score."
+                "What is gained: products of matrices can be computed in any order. With softmax that is impossible, since exp"
+                " needs each single score."
             ),
         ),
+        told=(tr("Kᵀ V is a table of one size, whatever the number of tokens."),),
         sections=(
             Section(
                 title=tr("By tokens: (Q Kᵀ) V"),
@@ -538,4 +555,14 @@ def _multiplications(n: int, d: int, e: int) -> Section:
             **numbers,
         )
     finding = Finding(text=text, cells=[(matrix.id, row, c) for row in (0, len(lengths) - 1) for c in (1, 2)])
-    return Section(title=tr("The number of multiplications"), matrices=(matrix,), findings=(finding,))
+    chart = Chart(
+        title=tr("The number of multiplications"),
+        matrix=matrix.id,
+        lines=(1, 2),
+        description=text,
+        x_title=tr("tokens"),
+        y_title=tr("multiplications"),
+        log_x=True,
+        log_y=True,
+    )
+    return Section(title=tr("The number of multiplications"), matrices=(matrix,), charts=(chart,), findings=(finding,))

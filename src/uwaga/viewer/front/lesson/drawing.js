@@ -8,11 +8,11 @@ import { tr } from "../languages.js";
 
 /** Milliseconds that each part is lit. */
 const drawingPause = 600;
-const drawingSize = { width: 430, height: 604 };
+const drawingSize = { width: 550, height: 672 };
 
 /**
  * @param {(step: string) => void} open
- * @returns {{element: HTMLElement, update: (drawing: LessonDrawing) => void, dispose: () => void}}
+ * @returns {{element: HTMLElement, update: (drawing: LessonDrawing) => void, ask: (asks: boolean) => void, dispose: () => void}}
  */
 export function makeDrawing(open) {
   const picture = svgEl("svg", { class: "lesson-drawing", viewBox: `0 0 ${drawingSize.width} ${drawingSize.height}`, role: "group" });
@@ -22,7 +22,7 @@ export function makeDrawing(open) {
   const play = el("button", { type: "button", class: "lesson-play", on: { click: () => (timer ? stop() : start()) } });
   /** @type {LessonDrawing | null} */
   let shown = null;
-  let model = 0, lit = -1;
+  let model = 0, lit = -1, isAsking = false;
   /** @type {ReturnType<typeof setInterval> | undefined} */
   let timer;
 
@@ -46,17 +46,21 @@ export function makeDrawing(open) {
 
   function draw() {
     if (!shown) return;
-    const present = kept(), { parts, arrows } = shown;
+    const { parts, arrows, bypasses, repeated } = shown, present = isAsking ? parts : kept();
     const has = (/** @type {string} */ id) => present.some((part) => part.id === id);
     const byId = new Map(parts.map((part) => [part.id, part]));
     picture.setAttribute("aria-label", shown.title);
     picture.replaceChildren(
       ...arrows.map(([from, to]) => drawingArrow(/** @type {LessonPart} */ (byId.get(from)), /** @type {LessonPart} */ (byId.get(to)),
         !has(from) || !has(to))),
+      ...bypasses.map(([from, to]) => drawingBypass(/** @type {LessonPart} */ (byId.get(from)), /** @type {LessonPart} */ (byId.get(to)),
+        !has(from) || !has(to))),
+      ...repeated.map(([from, to]) => drawingRepeated(/** @type {LessonPart} */ (byId.get(from)), /** @type {LessonPart} */ (byId.get(to)), !has(from))),
       ...parts.map((part) => drawingBox(part, !has(part.id), open)));
     models.replaceChildren(...shown.models.map(({ name }, at) => el("button", { type: "button", text: name, "aria-pressed": String(at === model),
       on: { click: () => { model = at; stop(); draw(); /** @type {HTMLElement} */ (models.children[at]).focus(); } } })));
-    words.textContent = shown.models[model].text;
+    words.textContent = isAsking ? "" : shown.models[model].text;
+    models.hidden = isAsking;
     light();
   }
 
@@ -74,8 +78,36 @@ export function makeDrawing(open) {
       shown = drawing;
       draw();
     },
+    ask(asks) {
+      if (asks === isAsking) return;
+      isAsking = asks;
+      draw();
+    },
     dispose: () => clearInterval(timer),
   };
+}
+
+/**
+ * A residual connection: around the sublayers, on the outer side.
+ * @param {LessonPart} from
+ * @param {LessonPart} to
+ * @param {boolean} isLeftOut
+ * @returns {Element}
+ */
+function drawingBypass(from, to, isLeftOut) {
+  const isLeft = from.x < drawingSize.width / 2, side = isLeft ? from.x : from.x + from.width, out = side + (isLeft ? -22 : 22);
+  const y1 = from.y - 7, middle = from.x + from.width / 2, y2 = to.y + to.height / 2, end = isLeft ? to.x : to.x + to.width;
+  const head = isLeft ? `M${end - 7} ${y2 - 4}L${end} ${y2}L${end - 7} ${y2 + 4}` : `M${end + 7} ${y2 - 4}L${end} ${y2}L${end + 7} ${y2 + 4}`;
+  return svgEl("path", { class: `lesson-arrow lesson-bypass${isLeftOut ? " lesson-left-out" : ""}`,
+    d: `M${middle} ${y1}L${out} ${y1}L${out} ${y2}L${end} ${y2}${head}` });
+}
+
+/** The frame of what is stacked N times. @param {LessonPart} first @param {LessonPart} last @param {boolean} isLeftOut @returns {Element} */
+function drawingRepeated(first, last, isLeftOut) {
+  const isLeft = first.x < drawingSize.width / 2, x = first.x - (isLeft ? 32 : 12), width = first.width + 44;
+  return svgEl("g", { class: isLeftOut ? "lesson-left-out" : "" },
+    svgEl("rect", { class: "lesson-repeated", x, y: last.y - 10, width, height: first.y + first.height - last.y + 26, rx: 10 }),
+    svgEl("text", { class: "lesson-times", x: isLeft ? x + 8 : x + width - 8, y: last.y - 16, "text-anchor": isLeft ? "start" : "end", text: "N \u00d7" }));
 }
 
 /**
@@ -107,8 +139,8 @@ function drawingBox(part, isLeftOut, open) {
     } },
   },
   svgEl("rect", { x, y, width, height, rx: 6 }),
-  svgEl("text", { x: x + 10, y: y + height / 2 + 4.5, text: label }),
-  svgEl("text", { class: "lesson-shape", x: x + width - 8, y: y + height / 2 + 4, "text-anchor": "end", text: shape }));
+  svgEl("text", { x: x + width / 2, y: y + 18, "text-anchor": "middle", text: label }),
+  svgEl("text", { class: "lesson-shape", x: x + width / 2, y: y + 34, "text-anchor": "middle", text: shape }));
 }
 
 /**

@@ -45,8 +45,8 @@ export function makeMatrixTable(lesson, id, slice, actions) {
     el("thead", {}, el("tr", {}, el("td", { class: "lesson-corner" }), heads)),
     el("tbody", {}, cells.map((line, row) => el("tr", {}, sides[row], line.map((cell) => cell.place)))),
   );
-  const note = el("p", { class: "lesson-note" });
-  const element = el("figure", { class: "lesson-matrix" }, el("div", { class: "lesson-scroll" }, table), error, note);
+  const note = el("p", { class: "lesson-note" }), product = el("p", { class: "lesson-product" });
+  const element = el("figure", { class: "lesson-matrix" }, el("div", { class: "lesson-scroll" }, table), product, error, note);
 
   let shown = lesson;
   let at = slice;
@@ -133,6 +133,8 @@ export function makeMatrixTable(lesson, id, slice, actions) {
     caption.replaceChildren(el("strong", { text: tokenText(now.title) }), " ", el("span", { class: "lesson-formula", text: now.formula }));
     note.textContent = tokenText(now.note);
     note.hidden = !now.note;
+    product.textContent = now.product;
+    product.hidden = !now.product || isCovered;
     now.columns.forEach((name, column) => { heads[column].textContent = tokenText(name); });
     now.rows.forEach((name, row) => { sides[row].textContent = tokenText(name); });
     const largest = largestMagnitude(now.data);

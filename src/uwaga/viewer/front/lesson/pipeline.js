@@ -9,7 +9,7 @@ import { lessonCellKey, lessonHas, lessonMatrix, lessonValue } from "./reply.js"
 /** @typedef {{slot: string, id: string, label: string, role: string, x: number, y: number, cell: number, rows: number, columns: number, stacked: boolean}} PipelineBox */
 
 const pipelineHeight = 220, pipelineLabel = 18, pipelineGap = 34, pipelineEdge = 8;
-const pipelineMost = 3; // heads that are drawn
+const pipelineMost = 2; // further heads that are drawn: the first is the calculation of the six steps
 
 /** The boxes from left to right, by column: slot, matrix, label. @type {[string, string, string][][]} */
 const pipelineColumns = [
@@ -18,11 +18,11 @@ const pipelineColumns = [
   [["scores", "scores", "Q K\u1d40"]],
   [["scaled", "scaled", "Q K\u1d40 / \u221ad"]],
   [["weights", "weights", "A"]],
-  [["output", "output", "Z = A V"]],
+  [["output", "output", "Z\u2081 = A V"]],
 ];
 const pipelineArrows = [
   ["x", "q"], ["x", "k"], ["x", "v"], ["q", "scores"], ["k", "scores"], ["scores", "scaled"], ["scaled", "weights"], ["weights", "output"],
-  ["v", "output"], ["output", "head1"], ["output", "head2"], ["output", "head3"], ["head1", "layer"], ["head2", "layer"], ["head3", "layer"],
+  ["v", "output"], ["output", "layer"], ["x", "head2"], ["x", "head3"], ["head2", "layer"], ["head3", "layer"],
 ];
 const pipelineRoles = { q: "query", k: "key", v: "value" };
 
@@ -37,7 +37,7 @@ export const pipelineSteps = {
   masks: { scaled: ["causal_scores", "Q K\u1d40 / \u221ad"], weights: ["causal_weights", "A"], output: ["causal_output", "A V"] },
   database: { v: ["payload", "V"], output: ["payload_output", "A V"] },
   past: { v: ["payload", "V"], scaled: ["own_scores", "Q K\u1d40"], weights: ["own_weights", "A"], output: ["own_payload", "A V"] },
-  learning: { x: ["learn_x", "X"], ...pipelineNames("learn_", "raw", "weights"), head1: ["", ""], head2: ["", ""], head3: ["", ""], layer: ["", ""] },
+  learning: { x: ["learn_x", "X"], ...pipelineNames("learn_", "raw", "weights"), head2: ["", ""], head3: ["", ""], layer: ["", ""] },
   positions: { x: ["x_placed", "X + P"] },
   encoder: { x: ["first", "X"], ...pipelineNames("block1_head1_", "raw", "weights"), ...pipelineHeads("block1_") },
   stack: { x: ["first", "X"], ...pipelineNames("block2_head1_", "raw", "weights"), ...pipelineHeads("block2_") },
@@ -55,7 +55,7 @@ function pipelineNames(before, scores, weights) {
 /** @param {string} before @returns {{[slot: string]: [string, string]}} */
 function pipelineHeads(before) {
   return {
-    head1: [`${before}head1_weights`, "A\u2081"], head2: [`${before}head2_weights`, "A\u2082"], head3: [`${before}head3_weights`, "A\u2083"],
+    head2: [`${before}head2_weights`, "A\u2082"], head3: [`${before}head3_weights`, "A\u2083"],
     layer: [`${before}attended`, "Z W_O"],
   };
 }
@@ -71,9 +71,9 @@ export function pipelineBoxes(lesson, step) {
   const own = pipelineSteps[id] ?? {};
   const tokens = lesson.request.tokens.length;
   const cell = Math.max(4, Math.min(12, Math.floor((pipelineHeight - 3 * (pipelineLabel + 4)) / (3 * tokens))));
-  const count = Math.min(pipelineMost, [1, 2, 3].filter((head) => lesson.matrices.has(`head${head}_weights`)).length);
+  const count = Math.min(pipelineMost, [2, 3].filter((head) => lesson.matrices.has(`head${head}_weights`)).length);
   const heads = /** @type {[string, string, string][]} */ (Array.from({ length: count },
-    (_, head) => [`head${head + 1}`, `head${head + 1}_weights`, `A${"\u2081\u2082\u2083"[head]}`]));
+    (_, head) => [`head${head + 2}`, `head${head + 2}_weights`, `A${"\u2082\u2083"[head]}`]));
   /** @type {PipelineBox[]} */
   const boxes = [];
   let x = pipelineEdge;
@@ -264,7 +264,9 @@ function pipelineArrow(from, to, isComing) {
   const x1 = from.x + from.columns * from.cell + 2, x2 = to.x - (to.role ? 9 : 3);
   const y1 = from.y + from.rows * from.cell / 2;
   const y2 = to.y + to.rows * to.cell / 2 + (from.role === "query" ? -6 : from.role === "key" ? 6 : from.role === "value" ? 10 : 0);
-  const bend = from.role === "value" ? `C${x1 + (x2 - x1) * 0.35} ${pipelineHeight - 4} ${x2 - 30} ${pipelineHeight - 4} ${x2} ${y2}`
+  // Further heads have queries, keys and values of their own: they branch from X, and their lines pass under the first head.
+  const bend = to.slot.startsWith("head") ? `C${x1 + 24} ${pipelineHeight - 1} ${x1 + 40} ${pipelineHeight - 1} ${x1 + 90} ${pipelineHeight - 1}L${x2 - 60} ${pipelineHeight - 1}C${x2 - 24} ${pipelineHeight - 1} ${x2 - 24} ${y2} ${x2} ${y2}`
+    : from.role === "value" ? `C${x1 + (x2 - x1) * 0.35} ${pipelineHeight - 4} ${x2 - 30} ${pipelineHeight - 4} ${x2} ${y2}`
     : `C${(x1 + x2) / 2} ${y1} ${(x1 + x2) / 2} ${y2} ${x2} ${y2}`;
   return svgEl("path", { class: `lesson-arrow${isComing ? " lesson-left-out" : ""}`, d: `M${x1} ${y1}${bend}` });
 }

@@ -21,6 +21,7 @@
  * @property {"none" | "signed" | "share" | "bits"} shade
  * @property {number} digits
  * @property {string} note
+ * @property {string} product  the shapes of the two matrices that it is the product of
  * @property {Float32Array} data
  */
 /**
@@ -38,19 +39,24 @@
  * @property {LessonChart[]} charts
  * @property {LessonFinding[]} findings
  * @property {string[]} controls
+ * @property {boolean} told  shown only behind the question
+ * @property {LessonPicture[]} pictures
  */
+/** @typedef {{kind: string, title: string, description: string, matrices: string[], labels: string[], sizes: [number, number][]}} LessonPicture */
+/** @typedef {{id: string, title: string, text: string, solved: boolean}} LessonProblem  as a step has measured it */
 /** @typedef {{statistic: string, sense: "largest" | "smallest", why: string}} LessonHead */
 /**
- * @typedef {{id: string, title: string, number: string, text: string[], code: string, head: LessonHead | null,
+ * @typedef {{id: string, title: string, number: string, text: string[], told: string[], ledger: LessonProblem[], code: string, head: LessonHead | null,
  *   drawing: LessonDrawing | null, question: LessonQuestion | null, sections: LessonSection[]}} LessonStep
  */
 /**
- * @typedef {{text: string, choices: string[], answers: number[], why: string, covers: string[], cells: [string, number, number][]}}
- *   LessonQuestion
+ * @typedef {{text: string, choices: string[], answers: number[], why: string, covers: string[], cells: [string, number, number][],
+ *   about_sizes: boolean}} LessonQuestion
  */
 /** @typedef {{id: string, label: string, step: string, x: number, y: number, width: number, height: number, shape: string}} LessonPart */
 /**
- * @typedef {{title: string, parts: LessonPart[], arrows: [string, string][], models: {name: string, without: string[], text: string}[]}}
+ * @typedef {{title: string, parts: LessonPart[], arrows: [string, string][], bypasses: [string, string][], repeated: [string, string][],
+ *   models: {name: string, without: string[], text: string}[]}}
  *   LessonDrawing
  */
 /** @typedef {{tokens: number, width: number, heads: number, sentences: number, number: number, steps: number,
@@ -73,6 +79,19 @@ export function readLesson(reply) {
     known.set(id, { ...facts, data: /** @type {Float32Array} */ (reply.arrays[facts.array].data) });
   }
   return { request, limits, steps, matrices: known };
+}
+
+/**
+ * The problems known at a step, each as it was measured last, and whether that was at this step.
+ * @param {Lesson} lesson
+ * @param {number} step
+ * @returns {(LessonProblem & {here: boolean})[]}
+ */
+export function lessonLedger(lesson, step) {
+  /** @type {Map<string, LessonProblem & {here: boolean}>} */
+  const known = new Map();
+  for (let at = 0; at <= step; at++) for (const problem of lesson.steps[at].ledger) known.set(problem.id, { ...problem, here: at === step });
+  return [...known.values()];
 }
 
 /**

@@ -8,7 +8,8 @@ import { makeLessonChart } from "./chart.js";
 import { makeSetting } from "./controls.js";
 import { makeDrawing } from "./drawing.js";
 import { makeMatrixTable } from "./matrix_table.js";
-import { lessonMatrix } from "./reply.js";
+import { makePicture } from "./pictures.js";
+import { lessonLedger, lessonMatrix } from "./reply.js";
 
 /** @typedef {import("./reply.js").Lesson} Lesson */
 /** @typedef {import("./reply.js").LessonCell} LessonCell */
@@ -38,6 +39,7 @@ import { lessonMatrix } from "./reply.js";
 export function stepStructure(lesson, step) {
   const { id, question, sections } = lesson.steps[step];
   return JSON.stringify([id, !question, sections.map((section) => [section.form, section.controls, section.charts.length,
+    section.pictures.map(({ kind, matrices }) => [kind, matrices]),
     section.matrices.map((name) => {
       const matrix = lessonMatrix(lesson, name);
       return [name, matrix.rows.length, matrix.columns.length, matrix.sliced];
@@ -60,8 +62,10 @@ export function makeStepPage(lesson, step, query, actions) {
   const heads = stepHeads(lesson, step).map((head) => makeModelHead(actions.app, head));
   const drawing = lesson.steps[step].drawing ? makeDrawing(actions.open) : null;
   const question = lesson.steps[step].question ? makeQuestion(actions, () => showNumbers()) : null;
-  const element = el("article", { class: "lesson-page" }, heading, words, question?.element, drawing?.element, placeSections(parts),
-    codeLine,
+  const told = el("div", { class: "lesson-words lesson-told" });
+  const ledger = makeLedger();
+  const element = el("article", { class: "lesson-page" }, heading, words, question?.element, told, drawing?.element, placeSections(parts),
+    ledger.element, codeLine,
     heads.length ? el("section", { class: "lesson-section", "aria-label": tr("In a real model") },
       el("h3", { text: tr("In a real model") }), heads.map((head) => head.element)) : null);
 
@@ -72,14 +76,19 @@ export function makeStepPage(lesson, step, query, actions) {
     const { id, question: asked } = current.steps[step];
     const isAsking = !!asked && actions.asks(id);
     element.classList.toggle("lesson-asking", isAsking);
-    for (const part of parts) for (const grid of part.grids) grid.cover(isAsking && asked.covers.includes(grid.id));
+    for (const part of parts) part.ask(isAsking ? asked : null);
+    told.hidden = isAsking || !told.childElementCount;
+    drawing?.ask(isAsking);
+    // What a step removes is part of its answer.
+    ledger.update(lessonLedger(current, isAsking ? step - 1 : step), isAsking);
     question?.element.classList.toggle("lesson-answered", !isAsking);
   }
 
   /** @param {Lesson} next @param {number} at */
   function update(next, at) {
     current = next;
-    const { title, text, code: python } = next.steps[step];
+    const { title, text, told: behind, code: python } = next.steps[step];
+    told.replaceChildren(...behind.map((paragraph) => el("p", { text: tokenText(paragraph) })));
     heading.textContent = title;
     words.replaceChildren(...text.map((paragraph) => el("p", { text: paragraph })));
     code.textContent = python;
@@ -96,6 +105,7 @@ export function makeStepPage(lesson, step, query, actions) {
     grids: parts.flatMap((part) => part.grids),
     dispose() {
       drawing?.dispose();
+      parts.forEach((part) => part.dispose());
       heads.forEach((head) => head.dispose());
     },
   };
@@ -165,7 +175,7 @@ function stepHeads(lesson, step) {
 
 /**
  * @typedef {{element: HTMLElement, form: string, grids: import("./matrix_table.js").MatrixTable[], update: (lesson: Lesson,
- *   query: number) => void}} SectionView
+ *   query: number) => void, ask: (asked: import("./reply.js").LessonQuestion | null) => void, dispose: () => void}} SectionView
  */
 
 /**
@@ -203,14 +213,51 @@ function makeSection(lesson, step, at, query, actions) {
   const isSliced = section.matrices.some((id) => lessonMatrix(lesson, id).sliced);
   const chooser = isSliced ? makeQuerySelect(actions) : null;
   const charts = el("div", { class: "lesson-charts" });
+  const pictures = section.pictures.map((picture) => makePicture(picture, actions));
+  const pictured = new Set(section.pictures.filter(({ kind }) => kind === "circles").flatMap(({ matrices }) => matrices));
+  const tables = grids.map((grid) => {
+    const matrix = lessonMatrix(lesson, grid.id);
+    // What is drawn, what is long, and differences that are all zero.
+    const isFolded = pictured.has(grid.id) || matrix.rows.length > 12 || isZero(matrix);
+    return isFolded && !section.folded ? el("details", { class: "lesson-folded lesson-as-table" },
+      el("summary", {}, `${tr("As table:")} ${tokenText(matrix.title)}`), grid.element) : grid.element;
+  });
   const findings = el("ul", { class: "lesson-findings" });
-  const content = [words, ...controls.map((control) => control.element), chooser?.element, findings, charts,
-    el("div", { class: "lesson-matrices" }, grids.map((grid) => grid.element))];
+  const content = [words, ...controls.map((control) => control.element), chooser?.element,
+    el("div", { class: "lesson-pictures" }, pictures.map((picture) => picture.element)), findings, charts,
+    el("div", { class: "lesson-matrices" }, tables)];
   const element = el("section", { class: "lesson-section" },
     section.folded ? el("details", { class: "lesson-folded" }, el("summary", {}, heading), content) : [heading, content].flat());
+  /** @type {import("./reply.js").LessonQuestion | null} */
+  let asked = null;
+  /** @type {[Lesson, number]} */
+  let drawn = [lesson, query];
+
+  function drawPictures() {
+    const [next, slice] = drawn;
+    pictures.forEach((picture, which) => {
+      const covered = !!asked && picture.matrices.some((id) => asked?.covers.includes(id));
+      picture.update(next, next.steps[step].sections[at].pictures[which], slice, covered);
+      picture.element.hidden = covered && !!asked?.about_sizes;
+    });
+  }
+
   return {
     element, grids, form: section.form,
+    dispose: () => pictures.forEach((picture) => picture.dispose()),
+    ask(now) {
+      const covers = (/** @type {string} */ id) => !!now && now.covers.includes(id);
+      asked = now;
+      element.hidden = !!now && (section.told || (now.about_sizes && section.matrices.length > 0 && section.matrices.every(covers)));
+      grids.forEach((grid, which) => {
+        grid.cover(covers(grid.id));
+        tables[which].hidden = !!now?.about_sizes && covers(grid.id);
+      });
+      drawPictures();
+    },
     update(next, slice) {
+      drawn = [next, slice];
+      drawPictures();
       const now = next.steps[step].sections[at];
       if (heading) heading.textContent = tokenText(now.title);
       words.replaceChildren(...now.text.map((text) => el("p", { text: tokenText(text) })));
@@ -220,6 +267,31 @@ function makeSection(lesson, step, at, query, actions) {
       charts.replaceChildren(...now.charts.map((chart) => makeLessonChart(next, chart)));
       findings.replaceChildren(...now.findings.map((finding) => makeFinding(finding, actions)));
       findings.hidden = !now.findings.length;
+    },
+  };
+}
+
+/** Whether a matrix of differences has nothing but rounding errors. @param {import("./reply.js").LessonMatrix} matrix @returns {boolean} */
+function isZero({ shade, data, source }) {
+  return shade === "none" && source.op === "minus" && data.every((value) => Math.abs(value) < 1e-5);
+}
+
+/**
+ * What is wrong so far and what has been removed, each as measured at this step.
+ * @returns {{element: HTMLElement, update: (problems: ReturnType<typeof lessonLedger>, isAsking: boolean) => void}}
+ */
+function makeLedger() {
+  const list = el("ul", { class: "lesson-ledger-list" });
+  const element = el("section", { class: "lesson-ledger", "aria-label": tr("Problems and remedies") },
+    el("h3", { text: tr("Problems and remedies") }), list);
+  return {
+    element,
+    update(problems, isAsking) {
+      element.hidden = !problems.length;
+      list.replaceChildren(...problems.map(({ title, text, solved, here }) =>
+        el("li", { class: `${solved ? "lesson-solved" : "lesson-open-problem"}${here && !isAsking ? " lesson-here" : ""}` },
+          el("strong", { text: title }), " ", el("span", { class: "lesson-state", text: solved ? tr("removed") : tr("open") }),
+          el("p", { text: tokenText(text) }))));
     },
   };
 }

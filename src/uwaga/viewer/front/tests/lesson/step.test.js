@@ -49,6 +49,6 @@ test("the exported drawing of a step has every number of its tables within its s
   assert.ok(texts.includes("Output Z = A V"));
   assert.ok(texts.includes("The sum, for one query (pen)"));
   const cells = items.filter((item) => item.kind === "rect");
-  assert.equal(cells.length, 9 + 12 + 12 + 12 + 4);
+  assert.equal(cells.length, 9 + 9 + 9 + 9 + 3);
   for (const { x, y, w, h } of cells) assert.ok(x >= 0 && y >= 0 && x + w <= width && y + h <= height);
 });

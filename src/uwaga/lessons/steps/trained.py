@@ -1,0 +1,194 @@
+"""What training makes of the blocks: a decoder that copies, and one layer of a real model over a real sentence.
+
+Letters: N tokens read, S distinct words.
+"""
+
+import functools
+import json
+from importlib import resources
+from typing import Any
+
+import torch
+
+from uwaga._base.languages import tr
+from uwaga.lessons import provenance
+from uwaga.lessons.copyist import HEADS, SIGNS, WIDTH, copy
+from uwaga.lessons.document import Finding, Matrix, Picture, Section, Step, shown
+from uwaga.lessons.example import START, Example
+from uwaga.lessons.provenance import cell
+
+
+def copy_step(example: Example) -> Step:
+    """An encoder and a decoder that were trained to copy write the sentence that they have read."""
+    tokens, n = example.tokens, len(example.tokens)
+    copied = copy(tokens)
+    before = (START, *copied.written[:-1])
+    rows = [f"{place + 1}: {word}" for place, word in enumerate(before)]
+    columns = [f"{place + 1}: {word}" for place, word in enumerate(tokens)]
+    scores = Matrix(
+        id="copy_scores",
+        title=tr("Scores of cross-attention, scaled"),
+        formula=f"qᵢ · kⱼ / √{WIDTH // HEADS}",
+        rows=rows,
+        columns=columns,
+        numbers=copied.scores_NN,
+        source=provenance.given(tr("Queries from what is written, keys from what was read, both by trained matrices.")),
+    )
+    weights = Matrix(
+        id="copy_weights",
+        title=tr("Weights of cross-attention"),
+        formula=tr("softmax of each row"),
+        rows=rows,
+        columns=columns,
+        numbers=copied.weights_NN,
+        source=provenance.softmax(cell("copy_scores", "i", "j"), cell("copy_scores", "i", "m"), n),
+        shade="share",
+    )
+    logits = Matrix(
+        id="copy_logits",
+        title=tr("Scores of the words"),
+        formula=tr("output · the word's embedding"),
+        rows=rows,
+        columns=copied.words,
+        numbers=copied.logits_NS,
+        source=provenance.given(tr("The decoder's output times the embeddings of the words, both trained.")),
+    )
+    chances = Matrix(
+        id="copy_next",
+        title=tr("Probability of each word"),
+        formula=tr("softmax of each row"),
+        rows=rows,
+        columns=copied.words,
+        numbers=copied.logits_NS.softmax(-1),
+        source=provenance.softmax(cell("copy_logits", "i", "j"), cell("copy_logits", "i", "m"), len(copied.words)),
+        shade="share",
+    )
+    right = sum(a == b for a, b in zip(copied.written, tokens, strict=True))
+    return Step(
+        id="copy",
+        title=tr("A decoder that has learned to copy"),
+        text=(
+            tr(
+                "The same blocks with parameters that were trained: an encoder block reads the sentence, a decoder block writes"
+                " it again, word by word, each word chosen from what it has written itself. It was trained on random signs, at"
+                " most {most} of them, and has never seen this sentence.",
+                most=SIGNS,
+            ),
+        ),
+        told=(
+            tr(
+                "Nobody told it where to look. To write a word it looks at the place read that comes next, so its"
+                " cross-attention is a diagonal, and the word there is the word that follows."
+            ),
+        ),
+        sections=(
+            Section(
+                title=tr("Where it looks"),
+                matrices=(scores, weights),
+                pictures=(
+                    Picture(
+                        kind="circles",
+                        title=weights.title,
+                        description=tr("A row for each word so far, a column for each word read."),
+                        matrices=(weights,),
+                    ),
+                ),
+                findings=(_on_the_diagonal(weights),),
+            ),
+            Section(
+                title=tr("The next word"),
+                matrices=(logits, chances),
+                pictures=(Picture(kind="circles", title=chances.title, matrices=(chances,)),),
+                findings=(
+                    Finding(
+                        text=tr(
+                            "It writes “{written}”: {right} of {n} right.",
+                            written=" ".join(copied.written),
+                            right=right,
+                            n=n,
+                        ),
+                        cells=[(chances.id, i, copied.words.index(word)) for i, word in enumerate(copied.written)],
+                    ),
+                ),
+            ),
+        ),
+        code="decoder(positions(embedding(written)), encoder(positions(embedding(read))), mask=uwaga.Causal())",
+    )
+
+
+def _on_the_diagonal(weights: Matrix) -> Finding:
+    n = len(weights.rows)
+    text = tr(
+        "On average {share} of a word's cross-attention is on the place that comes next; by chance it would be {chance}.",
+        share=shown(float(weights.numbers.diagonal().mean())),
+        chance=shown(1 / n),
+    )
+    return Finding(text=text, cells=[(weights.id, i, i) for i in range(n)])
+
+
+@functools.cache
+def _sentence() -> dict[str, Any]:
+    stored: dict[str, Any] = json.loads(resources.files("uwaga.lessons").joinpath("sentence.json").read_text("utf-8"))
+    return stored
+
+
+def model_step() -> Step:
+    stored = _sentence()
+    tokens, weights_HNN = stored["tokens"], torch.tensor(stored["weights"])
+    asks = tokens.index("it")
+    matrix = Matrix(
+        id="real_weights",
+        title=tr("Layer {layer}, Attention: Input - Input", layer=stored["layer"]),
+        formula=tr("weights of {heads} heads, {model}", heads=len(weights_HNN), model=stored["model"]),
+        rows=tokens,
+        columns=tokens,
+        numbers=weights_HNN,
+        source=provenance.given(
+            tr("Recorded by uwaga.watch in {model}, and stored with the lesson.", model=stored["model"])
+        ),
+        shade="share",
+    )
+    head = int(weights_HNN[:, asks, :].clone()[:, _nouns(tokens)].amax(-1).argmax())
+    best = int(weights_HNN[head, asks].argmax())
+    return Step(
+        id="model",
+        title=tr("The same in a real model"),
+        text=(
+            tr(
+                "A trained model is this calculation, many heads wide and many layers deep: the same operation computed the"
+                " numbers of this lesson and computes its maps. What it has learned is in its W_Q, W_K, W_V and W_O."
+            ),
+            tr(
+                "Here is one layer of {model}, a model of sentences, on a sentence in English. Choose a head, and a word. In head"
+                " {head} “it” gives {weight} of its attention to “{word}”.",
+                model=stored["model"],
+                head=head,
+                weight=shown(float(weights_HNN[head, asks, best])),
+                word=tokens[best],
+            ),
+        ),
+        sections=(
+            Section(
+                title=matrix.title,
+                pictures=(
+                    Picture(
+                        kind="arcs",
+                        title=tr("The attention of a word"),
+                        description=tr("A slider chooses the head; tap a word to see where it looks."),
+                        matrices=(matrix,),
+                        labels=[tr("head {head}", head=h) for h in range(len(weights_HNN))],
+                        sizes=((head, asks),),
+                    ),
+                ),
+            ),
+            Section(
+                title=tr("In the model that is loaded"),
+                text=(tr("These heads of the model that is loaded show most clearly what you have seen. Open one."),),
+            ),
+        ),
+        code="with uwaga.watch(model) as recording: model(ids)",
+    )
+
+
+def _nouns(tokens: list[str]) -> list[int]:
+    return [tokens.index("animal"), tokens.index("street")]
