@@ -21,26 +21,8 @@ from uwaga.viewer.queries.heads import DIFFERENCE, WRITTEN, Axis, HeadResolver, 
 _BLOCK = 1 << 20  # weights of a block
 _ROWS = 256  # queries that are read
 # English, as the sentences are by which coreference is measured.
-_PRONOUNS = frozenset(
-    [
-        "he",
-        "she",
-        "it",
-        "they",
-        "him",
-        "her",
-        "them",
-        "his",
-        "hers",
-        "its",
-        "their",
-        "theirs",
-        "himself",
-        "herself",
-        "itself",
-        "themselves",
-    ]
-)
+_PRONOUNS = {"he", "she", "it", "they", "him", "her", "them", "his", "hers", "its", "their", "theirs"}
+_PRONOUNS |= {"himself", "herself", "itself", "themselves"}
 _LEAST_OF_PRONOUN = 0.2  # the weight that a pronoun's largest link has at least where it tells what the pronoun means
 
 

@@ -157,7 +157,7 @@ export function exploreView(app) {
     if (inQueries !== null) {
       headline.replaceChildren(...headlineOf(known, inQueries, key, shownWeights, sinks, app.side().signed, own?.link));
       note.replaceChildren(noteOf(state, own, shownWeights, sinks), row.weights && !isExact
-        ? ` ${tr("This saved page holds means over {cell} by {cell} words here, not the weights of single ones.", { cell: row.weights.cell })}` : "");
+        ? ` ${meansText(row.weights.cell)}` : "");
       evidence.hidden = !own?.evidence;
       /** @type {HTMLElement} */ (evidence.lastElementChild).textContent = own?.evidence ?? "";
       links.show(shownWeights && { name: known.queries.labels[inQueries], weights: shownWeights, items: known.keys, sinks, picked: key });
@@ -219,6 +219,11 @@ export function exploreView(app) {
       map.dispose();
     },
   };
+}
+
+/** @param {number} cell @returns {string} */
+function meansText(cell) {
+  return tr("Means over {cell} by {cell} items: this saved page contains nothing finer here.", { cell });
 }
 
 /**
