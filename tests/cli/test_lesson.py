@@ -40,7 +40,7 @@ def test_plain_prints_the_numbers() -> None:
     assert "Exponentials" in row
     assert "0.05    0.03    0.13    0.77    0.02" in out
     # 0.625 is rounded as the page rounds it.
-    assert "2.69    0.50    4.44    8.56    0.63" in out
+    assert "1.56    0.88    2.75    5.31    0.13" in out
 
 
 def test_all_prints_every_step_with_tables() -> None:
