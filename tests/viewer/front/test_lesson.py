@@ -462,7 +462,7 @@ def test_charts_have_descriptions(page: Page) -> None:
     go(page, "Why")
     names = [each.get_attribute("aria-label") for each in page.locator("svg.lesson-chart[role=img]").all()]
     assert len(names) == 3
-    assert names[0].startswith("Variance of q · k over d_k. At d_k = 4 the variance is ")
+    assert names[0].startswith("Variance of q · k by d_k. At d_k = 4 the variance is ")
 
 
 @pytest.mark.parametrize("width", [360, 700, 1280])
