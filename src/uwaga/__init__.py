@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from uwaga.ops.biases import AlibiBias, RelativeBias
     from uwaga.ops.linear.api import linear
     from uwaga.ops.masks import Causal, Documents, KeyLengths, Window
+    from uwaga.ops.maxsim import maxsim
     from uwaga.ops.ragged import Ragged
     from uwaga.store.database import SoftDatabase
     from uwaga.viewer.api import view
@@ -52,6 +53,7 @@ __all__ = [
     "explain",
     "lesson",
     "linear",
+    "maxsim",
     "view",
     "watch",
 ]
@@ -79,6 +81,7 @@ _HOME = {
     "explain": "uwaga.ops.attention.api",
     "lesson": "uwaga.viewer.lesson",
     "linear": "uwaga.ops.linear.api",
+    "maxsim": "uwaga.ops.maxsim",
     "view": "uwaga.viewer.api",
     "watch": "uwaga.inspect.watching",
 }

@@ -38,6 +38,7 @@ PUBLIC = [
     "explain",
     "lesson",
     "linear",
+    "maxsim",
     "view",
     "watch",
 ]

@@ -33,6 +33,9 @@ _ONLY: dict[str, tuple[object, ...]] = {
 _WORDS = "embeddings.word_embeddings.weight"
 # Names in old files that are not read, and why.
 _UNREAD = {"embeddings.position_ids": "counts up from 0; a buffer of transformers before 4.31"}
+# Of the architecture that ColBERT's own code writes (Khattab and Zaharia 2020): a BertModel and this weight.
+COLBERT = "HF_ColBERT"
+_UNREAD_PROJECTION = "ColBERT's projection of hidden states, which TextEncoder reads"
 _UNREAD_BIAS = "transformers adds the decoder's own bias where the decoder is not tied"
 # TensorFlow's names, which the first converted checkpoints have, among them bert-base-uncased.
 _LEGACY = {".LayerNorm.gamma": ".LayerNorm.weight", ".LayerNorm.beta": ".LayerNorm.bias"}
@@ -88,6 +91,8 @@ class Names:
         heads = [row for name in config.outputs for row in self.heads[name] if name != "pooled"]
         tied: dict[str, str] = {}
         unread = dict(_UNREAD)
+        if config.kept.get("architectures") == [COLBERT]:
+            unread["linear.weight"] = _UNREAD_PROJECTION
         if "masked_lm" in config.outputs and config.tie_word_embeddings:
             heads.append(WeightMapping(self.decoder_bias, "masked_lm.bias"))
             tied = {f"{self.decoder}.weight": _WORDS, f"{self.decoder}.bias": self.decoder_bias}
@@ -197,6 +202,8 @@ def _outputs(names: Names, config: Mapping[str, Any], where: str, stored: Set[st
             f"{where}: architectures must be a list of one name, not {printable(repr(architectures))}"
         )
     known = [names.stem + suffix for suffix in names.architectures]
+    if architectures == [COLBERT] and names.stem == "Bert":
+        return names.outputs(None, stored)
     if architectures[0] not in (None, *known):
         raise CheckpointError(
             f"{where}: architecture {printable(repr(architectures[0]))}; supported: {', '.join(known)}"

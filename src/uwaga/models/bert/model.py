@@ -92,6 +92,7 @@ class BertModel(nn.Module):
         token_types: Operand | None = None,
         lengths: Tensor | None = None,
         attention_mask: Tensor | None = None,
+        key_lengths: Tensor | None = None,
         outputs: Collection[str] | None = None,
         output_hidden_states: bool = False,
     ) -> BertOutput:
@@ -104,6 +105,8 @@ class BertModel(nn.Module):
                 and its own hidden states are meaningless.
             attention_mask: (B, Q) bool, True is a token; an alternative to lengths. The first token is pooled. Positions
                 are counted from the start of the row, as in transformers (RoBERTa: from the first token).
+            key_lengths: (R,) of Ragged ids: the first so many tokens of each row are seen; those after them see these and are seen by
+                none, as the mask tokens that lengthen a query of ColBERT.
             outputs: which of config.outputs to compute; None: all of them, (): only the hidden states.
             output_hidden_states: also return the hidden states of the embeddings and of every layer.
 
@@ -113,7 +116,7 @@ class BertModel(nn.Module):
         """
         wanted = self._wanted(outputs)
         self._check(ids, token_types)
-        mask = token_ids.padding_mask(_NAME, ids, lengths, attention_mask)
+        mask = token_ids.padding_mask(_NAME, ids, lengths, attention_mask, key_lengths)
         embedded = self.embeddings(ids, token_types)
         if self.embedding_projection is not None:
             embedded = map_values(partial(apply_linear, self.embedding_projection), embedded)

@@ -12,7 +12,15 @@ from uwaga._base.errors import CheckpointError
 from uwaga.models.checkpoints import modules_json
 
 # The files of a model, its tokenizer and its modules; not its weights in the formats of other programs.
-_FILES = ("*.json", "*.txt", "*.model", "*/config.json", "[0-9]_*/model.safetensors", "[0-9]_*/pytorch_model.bin")
+_FILES = (
+    "*.json",
+    "artifact.metadata",
+    "*.txt",
+    "*.model",
+    "*/config.json",
+    "[0-9]_*/model.safetensors",
+    "[0-9]_*/pytorch_model.bin",
+)
 # In the folder of a training run (uwaga.train.run_folder): its checkpoints, and the files that name the last and the best one.
 CHECKPOINT_NAME = re.compile(r"step-([0-9]{6,12})")
 LAST, BEST = "last", "best"

@@ -80,6 +80,7 @@ class RotaryModel(nn.Module):
         *,
         lengths: Tensor | None = None,
         attention_mask: Tensor | None = None,
+        key_lengths: Tensor | None = None,
         cache: KeyValueCache | None = None,
         outputs: Collection[str] | None = None,
         output_hidden_states: bool = False,
@@ -91,6 +92,8 @@ class RotaryModel(nn.Module):
             lengths: (B,) the number of tokens of each row of padded ids. Padding comes after them; no token attends to it.
             attention_mask: (B, Q) bool, True is a token; an alternative to lengths. Positions are counted from the start of
                 the row, as in transformers.
+            key_lengths: (R,) of Ragged ids: the first so many tokens of each row are seen; those after them see these and are seen by
+                none, as the mask tokens that lengthen a query of ColBERT.
             cache: of a decoder, keys and values of the tokens before these, made by `new_cache`; those of `ids` are appended. Rows
                 may have different lengths, without padding.
             outputs: which of config.outputs to compute; None: all of them, (): only the hidden states.
@@ -106,8 +109,8 @@ class RotaryModel(nn.Module):
         token_ids.check_ids(_NAME, "ids", ids, self.config.vocab_size)
         token_ids.check_length(_NAME, ids, self.config.max_tokens)
         if cache is not None:
-            self._check_cache(cache, is_padded=not (lengths is None and attention_mask is None))
-        padding = token_ids.padding_mask(_NAME, ids, lengths, attention_mask)
+            self._check_cache(cache, is_padded=any(x is not None for x in (lengths, attention_mask, key_lengths)))
+        padding = token_ids.padding_mask(_NAME, ids, lengths, attention_mask, key_lengths)
         encoded = self._encode(ids, padding, cache, output_hidden_states)
         logits = partial(self.logits, batch_invariant=cache is None)
         return RotaryOutput(

@@ -6,26 +6,30 @@ Letters: N packed tokens, R rows of the result, M model width.
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import torch
 from torch.nn.functional import normalize as normalize_rows
 
+from uwaga._base import json_files
 from uwaga._base.errors import CheckpointError, ShapeError
 from uwaga.models.bert.model import BertModel
 from uwaga.models.checkpoints import directories, load_save
 from uwaga.models.rotary.model import RotaryModel
 from uwaga.models.t5.model import T5Model
-from uwaga.models.text import sentence_config, sentence_head
-from uwaga.models.text.inference import Encoded, Inference, keep_freed_memory
-from uwaga.models.text.preprocessing import OverflowPolicy, Preprocessor, groups
+from uwaga.models.text import colbert, sentence_config, sentence_head
+from uwaga.models.text.colbert import TokenVectors
+from uwaga.models.text.inference import Encoded, Inference, TokenSelection, keep_freed_memory
+from uwaga.models.text.preprocessing import OverflowPolicy, Padding, Preprocessor, groups
 from uwaga.models.text.progress import Listener, Meter, listening
 from uwaga.models.text.report import Report
 from uwaga.models.text.sentence_config import SentenceConfig
 from uwaga.models.tokenizers.loading import Tokenizer
 from uwaga.ops.linear.api import linear_map
+from uwaga.ops.maxsim import maxsim
 from uwaga.ops.ragged import Ragged
 from uwaga.ops.validation import is_integer
 
@@ -56,14 +60,14 @@ class TextEncoder:
         truncate_dim: int | None = None,
     ) -> None:
         self.model, self.tokenizer, self.config = model, tokenizer, config
-        self._head = sentence_head.read(config.head, model.config.d_model * len(config.pooling))
+        if config.tokens is None:
+            self._head = sentence_head.read(config.head, model.config.d_model * len(config.pooling))
+        else:
+            self._head = sentence_head.read_tokens(config.tokens, config.head, model.config.d_model)
         self._truncate_dim = self._checked_dim(truncate_dim)
-        limit = min(each for each, _ in _limits(model, config))
-        self.max_tokens = limit - tokenizer.num_special_tokens
-        if self.max_tokens < 1:
-            raise ValueError(
-                f"TextEncoder: the limit of {limit} tokens leaves none for text beside {tokenizer.num_special_tokens} special tokens"
-            )
+        self._most = min(each for each, _ in _limits(model, config))
+        self._expansion_id = self._prepare_tokens(config.tokens)
+        self.max_tokens = self._limit(None)
         self.report = Report.join(())
         keep_freed_memory()
 
@@ -103,9 +107,37 @@ class TextEncoder:
         _check_fit(model, tokenizer, config)
         return cls(model, tokenizer, config, truncate_dim=truncate_dim)
 
+    def _prepare_tokens(self, tokens: TokenVectors | None) -> int | None:
+        """Teaches the tokenizer the prefixes of a ColBERT model; the token that lengthens its queries. Raises CheckpointError."""
+        if tokens is None:
+            return None
+        tokenizer, folder = self.tokenizer, self.config.folder
+        if colbert.register_prefixes(tokenizer.backend, tokens.prefixes):
+            tokenizer.splits_at_spaces = False
+        if tokens.expansion is None:
+            return None
+        file = folder / "tokenizer_config.json"
+        return colbert.expansion_id(tokenizer.backend, tokens.expansion, json_files.optional(file) or {}, file)
+
+    def _limit(self, task: str | None) -> int:
+        """The most tokens of a text of a task, special ones not counted."""
+        limit = self._most if self.config.tokens is None else self.config.tokens.limit(task, self._most)
+        special = self.tokenizer.num_special_tokens
+        if limit <= special:
+            raise ValueError(
+                f"TextEncoder: the limit of {limit} tokens leaves none for text beside {special} special tokens"
+            )
+        return limit - special
+
+    @property
+    def has_token_vectors(self) -> bool:
+        """Whether this is a ColBERT model, which gives a vector to every token and none to a text: `encode_tokens` serves it."""
+        return self.config.tokens is not None
+
     @property
     def embedding_dim(self) -> int:
-        """The length of a vector: M times the number of pooling modes, or the width of the module Dense, at most truncate_dim."""
+        """The length of a vector: M times the number of pooling modes, or the width of the module Dense, at most truncate_dim. Of a
+        ColBERT model, the length of a token's vector."""
         return self._head.width if self._truncate_dim is None else self._truncate_dim
 
     @property
@@ -121,6 +153,12 @@ class TextEncoder:
     def _checked_dim(self, truncate_dim: int | None) -> int | None:
         """Of an argument truncate_dim, or of the model's config, which may be wider than the vectors, as in sentence-transformers."""
         width = self._head.width
+        if self.config.tokens is not None:
+            if truncate_dim is not None:
+                raise ValueError(
+                    "TextEncoder: truncate_dim is for models that give one vector to a text, and this one is ColBERT"
+                )
+            return None
         if truncate_dim is None:
             return None if self.config.truncate_dim is None else min(self.config.truncate_dim, width)
         if not is_integer(truncate_dim) or not 1 <= truncate_dim <= width:
@@ -226,32 +264,101 @@ class TextEncoder:
         self,
         texts: Iterable[str],
         *,
+        task: str | None = None,
         overflow: str = "error",
         overlap: int = 0,
         tokens_per_batch: int = TOKENS_PER_BATCH,
+        normalize: bool | None = None,
         prompt: str | None = None,
         prompt_name: str | None = None,
         progress: bool | Listener | None = None,
     ) -> Ragged:
-        """The hidden states of all tokens, special ones included: Ragged with values (N, M) in the model's dtype and a row for
-        each text, or with overflow="windows" for each window. Arguments and errors as `encode`."""
+        """A vector for every token, special ones included: Ragged with values (N, M) and a row for each text, or with
+        overflow="windows" for each window. `uwaga.maxsim` scores them.
+
+        Without a head, as of BERT or an embedding model, they are the hidden states in the model's dtype. A ColBERT model, in the
+        directory of sentence-transformers' MultiVectorEncoder, of PyLate or of ColBERT's own code, gives float32 vectors of
+        its projection, (N, embedding_dim): queries are lengthened by mask tokens up to the model's length for them, which count; of
+        documents, punctuation and what else the model skips has no vector.
+
+        Args:
+            texts, overflow, overlap, tokens_per_batch, prompt, prompt_name, progress: as `encode`, but for overflow="mean".
+            task: "query" or "document": what the texts are. Of a ColBERT model it decides about the mask tokens, the tokens without
+                a vector, and the most tokens of a text; of any model it is the prompt, unless one is given. None: neither; tokens are
+                skipped as in documents.
+            normalize: whether vectors are scaled to length 1, in float32; None: as the model's modules say; without a head they are not.
+
+        Raises:
+            DocumentError, ValueError: as `encode`; a task or overflow that is not one of these.
+        """
         if overflow == "mean":
             raise ValueError("TextEncoder: encode_tokens has no mean over windows; use overflow='windows'")
+        if task is not None and task not in colbert.TASKS:
+            raise ValueError(f"TextEncoder: task must be None, 'query' or 'document', not {task!r}")
+        if task is not None and prompt is None and prompt_name is None:
+            prompt_name = task
         texts = list(_iterable_of_texts(texts))
-        inference = self._inference(overflow, overlap, tokens_per_batch, False, prompt, prompt_name, None)
+        tokens = self.config.tokens
+        inference = self._inference(
+            overflow,
+            overlap,
+            tokens_per_batch,
+            bool(normalize),
+            prompt,
+            prompt_name,
+            None,
+            task=task,
+            is_of_tokens=True,
+        )
+        if tokens is not None:
+            inference = replace(
+                inference,
+                token_head=self._head.module,
+                selection=self._selection(tokens, task),
+                normalize="after" if self._head.normalize and normalize is None else inference.normalize,
+            )
         with listening(progress, len(texts)) as listener:
-            parts = list(inference.hidden_states(groups(texts, _num_characters), Meter(listener, len(texts))))
+            parts = list(inference.token_vectors(groups(texts, _num_characters), Meter(listener, len(texts))))
         self.report = Report.join(part.report for part in parts)
-        empty = next(self.model.parameters()).new_zeros(0, self.model.config.d_model)
-        offsets = torch.from_numpy(np.cumsum([0, *self.report.tokens], dtype=np.int64)).to(empty.device)
+        weight = next(self.model.parameters())
+        in_float32 = tokens is not None or bool(normalize)
+        width = self.model.config.d_model if tokens is None else self.embedding_dim
+        empty = weight.new_zeros(0, width, dtype=torch.float32 if in_float32 else weight.dtype)
+        lengths = np.concatenate([np.zeros(1, np.int64), *(part.lengths for part in parts)])
+        offsets = torch.from_numpy(np.cumsum(lengths)).to(empty.device)
         return Ragged(torch.cat([empty, *(part.values for part in parts)]), offsets)
 
-    def similarity(self, vectors_RM: np.ndarray, others_SM: np.ndarray) -> np.ndarray:
-        """(R, S) float32: how alike the vectors are, by `config.similarity`: their "cosine", their "dot" product, or minus their
-        "euclidean" or "manhattan" distance.
+    def _selection(self, tokens: TokenVectors, task: str | None) -> TokenSelection | None:
+        """The tokens of a ColBERT model that have vectors; None: all."""
+        words = tokens.skipped_words if (task or "document") in tokens.skipped_of else ()
+        without = tuple(colbert.token_ids(self.tokenizer.backend, words))
+        only = () if task == "query" else tokens.kept_ids
+        return TokenSelection(without, only) if without or only else None
 
-        vectors_RM, others_SM: (R, M) and (S, M), such as `encode` gives. Raises ShapeError: others.
+    @overload
+    def similarity(self, vectors_RM: np.ndarray, others_SM: np.ndarray) -> np.ndarray: ...
+    @overload
+    def similarity(self, vectors_RM: Ragged, others_SM: Ragged) -> np.ndarray: ...
+    def similarity(self, vectors_RM: np.ndarray | Ragged, others_SM: np.ndarray | Ragged) -> np.ndarray:
+        """(R, S) float32: how alike the vectors are, by `config.similarity`: their "cosine", their "dot" product, or minus their
+        "euclidean" or "manhattan" distance. Of a ColBERT model "maxsim" (`uwaga.maxsim`), or "meanmaxsim", which divides it by
+        the query's tokens.
+
+        vectors_RM, others_SM: (R, M) and (S, M), such as `encode` gives; of a ColBERT model, what `encode_tokens` gives of queries and
+        of documents. Raises ShapeError, ValueError: others.
         """
+        if isinstance(vectors_RM, Ragged) or isinstance(others_SM, Ragged):
+            if self.config.tokens is None or not (isinstance(vectors_RM, Ragged) and isinstance(others_SM, Ragged)):
+                raise ValueError(
+                    "TextEncoder.similarity: vectors of tokens are compared with such, of a ColBERT model; see uwaga.maxsim"
+                )
+            scores_RS = maxsim(vectors_RM, others_SM)
+            by = vectors_RM.lengths[:, None] if self.config.similarity == "meanmaxsim" else 1
+            return (scores_RS / by).cpu().numpy()
+        if self.config.tokens is not None:
+            raise ValueError(
+                "TextEncoder.similarity: a ColBERT model compares vectors of tokens: give what encode_tokens returns"
+            )
         x_RM, y_SM = (torch.from_numpy(np.asarray(x, np.float32)) for x in (vectors_RM, others_SM))
         if x_RM.dim() != 2 or y_SM.dim() != 2 or x_RM.shape[1] != y_SM.shape[1]:
             raise ShapeError(
@@ -276,15 +383,23 @@ class TextEncoder:
         truncate_dim: int | None,
         *,
         skip_invalid: bool = False,
+        task: str | None = None,
+        is_of_tokens: bool = False,
     ) -> Inference:
+        if self.config.tokens is not None and not is_of_tokens:
+            raise ValueError(
+                f"TextEncoder: {self.config.folder} holds a ColBERT model, which gives a vector to every token and none to a text; "
+                "use encode_tokens"
+            )
         if normalize is not None and not isinstance(normalize, bool):
             raise ValueError(f"TextEncoder: normalize must be True, False or None, not {normalize!r}")
         preprocessor = Preprocessor(
             tokenizer=self.tokenizer,
-            policy=OverflowPolicy(overflow=overflow, overlap=overlap, max_tokens=self.max_tokens),
+            policy=OverflowPolicy(overflow=overflow, overlap=overlap, max_tokens=self._limit(task)),
             prompt=self._prompt(prompt, prompt_name),
             include_prompt=self.config.include_prompt,
             skip_invalid=skip_invalid,
+            padding=self._padding(task),
         )
         dim = self.embedding_dim if truncate_dim is None else self._checked_dim(truncate_dim)
         assert dim is not None
@@ -297,6 +412,14 @@ class TextEncoder:
             embedding_dim=dim,
             normalize="after" if normalize else "before" if normalize is None and self._head.normalize else None,
         )
+
+    def _padding(self, task: str | None) -> Padding | None:
+        """The mask tokens after queries of a ColBERT model."""
+        expansion = None if self.config.tokens is None else self.config.tokens.expansion
+        if task != "query" or expansion is None:
+            return None
+        assert self._expansion_id is not None
+        return Padding(self._expansion_id, min(expansion.length, self._most), expansion.attend)
 
     def _prompt(self, prompt: str | None, prompt_name: str | None) -> str:
         if prompt is not None and prompt_name is not None:

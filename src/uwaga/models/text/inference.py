@@ -36,11 +36,24 @@ class Encoded(NamedTuple):
     invalid: tuple[DocumentError, ...] = ()  # texts that were left out
 
 
-class HiddenStates(NamedTuple):
-    """The hidden states of a group of texts, and the parts of texts that they were computed from."""
+class EncodedTokens(NamedTuple):
+    """The vectors of the tokens of a group of texts, and the parts of texts that they were computed from."""
 
-    values: Tensor  # (N, M) in the model's dtype
+    values: Tensor  # (N, M): in the model's dtype, or float32 after a head
+    lengths: np.ndarray  # (R,) int64: vectors of each row
     report: Report
+
+
+class TokenSelection(NamedTuple):
+    """The tokens whose vectors are the result: all but `without`, and of `only` where it is not empty."""
+
+    without: tuple[int, ...] = ()
+    only: tuple[int, ...] = ()
+
+    def __call__(self, ids_N: Tensor) -> Tensor:
+        """(N,) bool."""
+        kept_N = torch.isin(ids_N, ids_N.new_tensor(self.without), invert=True)
+        return kept_N & torch.isin(ids_N, ids_N.new_tensor(self.only)) if self.only else kept_N
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +71,8 @@ class Inference:
     head: nn.Module = field(default_factory=nn.Identity)  # what the pooled states go through, row by row
     embedding_dim: int = 0  # the length of a vector, at most that of the head's output
     normalize: str | None = None  # to length 1, "before" or "after" vectors are cut to embedding_dim
+    token_head: nn.Module | None = None  # what the states of tokens go through, one by one
+    selection: TokenSelection | None = None  # of tokens that have vectors; None: all
 
     def __post_init__(self) -> None:
         check("TextEncoder", self, _KINDS)
@@ -88,16 +103,34 @@ class Inference:
         cut_RM = vectors_RM[:, : self.embedding_dim].contiguous()
         return normalize(cut_RM, dim=-1) if self.normalize == "after" else cut_RM
 
-    def hidden_states(self, groups: Iterable[Sequence[str]], meter: Meter) -> Iterator[HiddenStates]:
-        """The hidden states of all tokens, special ones included."""
+    def token_vectors(self, groups: Iterable[Sequence[str]], meter: Meter) -> Iterator[EncodedTokens]:
+        """The vectors of the tokens of each group that are selected, special ones included."""
         for group in self.preprocessor.tokenized(groups):
-            values_NM = torch.cat([hidden.values for _, hidden in self._hidden_states(group, meter)])
-            yield HiddenStates(values_NM, group.report)
+            parts, lengths = list[Tensor](), [np.zeros(0, np.int64)]
+            ids_N, selection = torch.from_numpy(group.ids), self.selection
+            kept_N = None if selection is None else selection(ids_N).numpy()
+            for batch, hidden in self._hidden_states(group, meter):
+                offsets = group.offsets[batch.start : batch.stop + 1]
+                values_NM, counts_S = hidden.values, np.diff(offsets)
+                if kept_N is not None:
+                    own_N = kept_N[offsets[0] : offsets[-1]]
+                    values_NM = values_NM[torch.from_numpy(own_N).to(values_NM.device)]
+                    counts_S = np.add.reduceat(own_N.astype(np.int64), offsets[:-1] - offsets[0])
+                parts.append(self._finished_tokens(values_NM))
+                lengths.append(counts_S)
+            yield EncodedTokens(torch.cat(parts), np.concatenate(lengths), group.report)
+
+    @torch.no_grad()
+    def _finished_tokens(self, values_NM: Tensor) -> Tensor:
+        if self.token_head is not None:
+            values_NM = self.token_head(values_NM.float())
+        return values_NM if self.normalize is None else normalize(values_NM.float(), dim=-1)
 
     def _hidden_states(self, group: TokenizedGroup, meter: Meter) -> Iterator[tuple[slice, Ragged]]:
         """Batches of sequences, and their hidden states."""
         device = next(self.model.parameters()).device
         ids, offsets = torch.from_numpy(group.ids), torch.from_numpy(group.offsets)
+        seen_S = None if group.seen is None else torch.from_numpy(group.seen)
         for batch in batches(np.diff(group.offsets), self.tokens_per_batch):
             first, last = group.offsets[batch.start], group.offsets[batch.stop]
             own_offsets = offsets[batch.start : batch.stop + 1] - first
@@ -105,14 +138,18 @@ class Inference:
                 # Told, the longest text need not be read from a GPU, which would wait for it.
                 longest = int(own_offsets.diff().max())
                 packed = Ragged(ids[first:last].to(device), own_offsets.to(device), max_length=longest)
-                hidden = _last_hidden_state(self.model, packed)
+                own = {} if seen_S is None else {"key_lengths": seen_S[batch].to(device)}
+                hidden = _last_hidden_state(self.model, packed, **own)
             meter.add(int(last - first), group.documents_within(batch.stop))
             yield batch, hidden
 
 
-def _last_hidden_state(model: nn.Module, packed: Ragged) -> Ragged:
+def _last_hidden_state(model: nn.Module, packed: Ragged, **options: Tensor) -> Ragged:
     """Of an encoder, or of the encoder of an encoder-decoder alone."""
-    result: Ragged = model(packed).memory if isinstance(model, T5Model) else model(packed, outputs=()).last_hidden_state
+    if isinstance(model, T5Model):
+        memory: Ragged = model(packed, **options).memory
+        return memory
+    result: Ragged = model(packed, outputs=(), **options).last_hidden_state
     return result
 
 

@@ -137,6 +137,9 @@ class TokenizedGroup:
     report: Report
     first_document: int  # the number of documents in earlier groups
     skipped: np.ndarray  # (S,) int64: tokens at the start of each sequence that are not pooled, those of the prompt
+    seen: np.ndarray | None = (
+        None  # (S,) int64: the first so many tokens of each sequence are seen by others; None: all
+    )
     invalid: tuple[DocumentError, ...] = ()  # documents that were left out, in order
 
     def documents_within(self, sequences: int) -> int:
@@ -159,6 +162,14 @@ class _Row(NamedTuple):
     windows: int
 
 
+class Padding(NamedTuple):
+    """Tokens that lengthen short sequences: the mask tokens after a query of ColBERT."""
+
+    token: int
+    length: int  # of a sequence then, special tokens included
+    is_seen: bool  # by the other tokens
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preprocessor:
     """Texts to sequences of tokens. A text gives the same sequences in any group."""
@@ -168,6 +179,7 @@ class Preprocessor:
     prompt: str = ""  # before every text
     include_prompt: bool = True  # False: the prompt's tokens, and the special ones before them, are not pooled
     skip_invalid: bool = False  # leave out texts that cannot be encoded, instead of raising
+    padding: Padding | None = None
 
     def tokenized(self, groups: Iterable[Sequence[str]]) -> Iterator[TokenizedGroup]:
         """The groups in their order. A thread tokenises the next group while the caller works on this one.
@@ -199,6 +211,7 @@ class Preprocessor:
         counts: list[int] = []
         rows: list[_Row] = []
         skipped: list[int] = []
+        seen: list[int] = []
         prompt_tokens = self._prompt_tokens()
         for (number, text), tokens in zip(valid.items(), self._encode(list(valid.values())), strict=True):
             if (reason := self._reason_against(len(tokens), prompt_tokens)) is not None:
@@ -207,7 +220,10 @@ class Preprocessor:
             windows, numbers = self.policy.windows(len(tokens)), tokens.ids
             for start, stop in windows:
                 ids += (*self.tokenizer.prefix_ids, *numbers[start:stop], *self.tokenizer.suffix_ids)
-                lengths.append(stop - start + self.tokenizer.num_special_tokens)
+                seen.append(stop - start + self.tokenizer.num_special_tokens)
+                lengths.append(self._length(start, stop))
+                if self.padding is not None:
+                    ids += [self.padding.token] * (lengths[-1] - seen[-1])
                 of_prompt = min(prompt_tokens, stop) - start
                 skipped.append(of_prompt + len(self.tokenizer.prefix_ids) if of_prompt > 0 else 0)
             own = list(self._rows(number, len(text), tokens, windows))
@@ -221,8 +237,14 @@ class Preprocessor:
             report=Report(**dict(zip(_Row._fields, columns, strict=True))),
             first_document=first,
             skipped=np.array(skipped, dtype=np.int64),
+            seen=None if self.padding is None or self.padding.is_seen else np.array(seen, dtype=np.int64),
             invalid=tuple(sorted(invalid, key=lambda error: error.document)),
         )
+
+    def _length(self, start: int, stop: int) -> int:
+        """Tokens of the sequence of a window, special ones included."""
+        length = stop - start + self.tokenizer.num_special_tokens
+        return length if self.padding is None else max(length, self.padding.length)
 
     def _valid(self, texts: Sequence[str], first: int, invalid: list[DocumentError]) -> dict[int, str]:
         """The texts that can be tokenised, by number."""
@@ -267,17 +289,17 @@ class Preprocessor:
     def _rows(
         self, number: int, characters: int, tokens: Encoding, windows: Sequence[tuple[int, int]]
     ) -> Iterator[_Row]:
-        special, count = self.tokenizer.num_special_tokens, len(windows)
+        count = len(windows)
         if self.policy.overflow == "windows":
             for index, (start, stop) in enumerate(windows):
                 # The first row begins with the text and the last one ends with it, white space included: the rows cover it all.
                 first = self._characters(tokens, start)[0] if index else 0
                 end = self._characters(tokens, stop - 1)[1] if index + 1 < count else characters
-                yield _Row(number, first, end, characters, stop - start + special, count)
+                yield _Row(number, first, end, characters, self._length(start, stop), count)
             return
         last = windows[-1][1]
         end = characters if last == len(tokens) else self._characters(tokens, last - 1)[1]
-        yield _Row(number, 0, end, characters, sum(stop - start + special for start, stop in windows), count)
+        yield _Row(number, 0, end, characters, sum(self._length(start, stop) for start, stop in windows), count)
 
     def _characters(self, tokens: Encoding, index: int) -> tuple[int, int]:
         """(start, stop) of a token in the text without its prompt; (0, 0) for a token of the prompt."""

@@ -17,11 +17,14 @@ from uwaga._base.terminal import printable
 from uwaga.models.checkpoints import load_save, modules_json
 from uwaga.models.checkpoints.config_json import OPTIONAL_SIZE
 from uwaga.models.checkpoints.modules_json import SentenceModule
+from uwaga.models.text import colbert
+from uwaga.models.text.colbert import TokenVectors
 
 # transformers writes 1e30 where a tokenizer has no limit.
 _NO_LIMIT = 1 << 40
 
 
+_MAXSIM = ("maxsim", "meanmaxsim")
 _SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
 _HEAD = ("Dense", "LayerNorm", "Normalize", "Dropout")
 _INSTEAD = "{}, and uwaga.integrations.sentence_transformers.unpad makes it skip padding"
@@ -33,10 +36,6 @@ _SPARSE = (
     "a SPLADE model, which gives a weight to every word of the vocabulary and no dense vector",
     _INSTEAD.format("sentence_transformers.SparseEncoder reads it"),
 )
-_MULTI_VECTOR = (
-    "a ColBERT model, which gives a vector to every token and none to a text",
-    "sentence_transformers.MultiVectorEncoder reads it",
-)
 _ST = "sentence_transformers.SentenceTransformer reads it"
 PEER_READS_IT = _INSTEAD.format(_ST)
 # Families of transformers that compute attention by themselves, so that `unpad` refuses them.
@@ -45,8 +44,6 @@ _NOT_UNPADDED = ("deberta", "deberta-v2")
 _OTHER_MODELS = {
     "CrossEncoder": _CROSS_ENCODER,
     "SparseEncoder": _SPARSE,
-    "MultiVectorEncoder": _MULTI_VECTOR,
-    "ColBERT": _MULTI_VECTOR,
 }
 # by modules,
 _OTHER_MODULES = {
@@ -80,7 +77,9 @@ class SentenceConfig:
     include_prompt: bool = True  # False: the tokens of a prompt are not pooled
     head: tuple[SentenceModule, ...] = ()  # what follows pooling: Dense, LayerNorm, Normalize, Dropout
     truncate_dim: int | None = None  # the first numbers of a vector, which are its result; None: all
-    similarity: str = "cosine"  # or "dot", "euclidean", "manhattan": what vectors are compared by
+    # What vectors are compared by: "cosine", "dot", "euclidean", "manhattan"; those of tokens "maxsim" or "meanmaxsim".
+    similarity: str = "cosine"
+    tokens: TokenVectors | None = None  # of a ColBERT model, which has vectors of tokens in place of pooling
     max_length: int | None = None  # tokens, special ones included; None: not given
     limited_by: Path | None = None  # the file that gives max_length
     lowercase: bool = False  # before anything that the tokenizer does
@@ -107,9 +106,21 @@ def read(folder: Path) -> SentenceConfig:
         architectures = json_files.read(place / "config.json").get("architectures")
         _refuse(folder, _OTHER_HEADS, architectures if isinstance(architectures, list) else [], is_suffix=True)
     length, file = _tokenizer_length(place)
+    listed_modules = () if modules is None else (SentenceModule("Transformer", modules.transformer), *modules.others)
+    tokens = colbert.read(folder, settings, listed_modules)
     if modules is None:
-        return SentenceConfig(folder=folder, max_length=length, limited_by=file, prompts={})
-    others = [module.kind for module in modules.others if module.kind not in _HEAD]
+        if tokens is None:
+            return SentenceConfig(folder=folder, max_length=length, limited_by=file, prompts={})
+        return SentenceConfig(
+            folder=folder,
+            max_length=length,
+            limited_by=file,
+            tokens=tokens,
+            similarity="maxsim",
+            prompts=tokens.prompts,
+        )
+    allowed = _HEAD if tokens is None else colbert.MODULES
+    others = [module.kind for module in modules.others if module.kind not in allowed]
     if others:
         raise CheckpointError(
             f"{folder / 'modules.json'} has modules that TextEncoder does not compute: {', '.join(map(printable, others))}; "
@@ -117,14 +128,20 @@ def read(folder: Path) -> SentenceConfig:
         )
     if modules.max_tokens is not None:
         length, file = modules.max_tokens, place / "sentence_bert_config.json"
-    prompts, default = _prompts(path, settings)
+    prompts, default = _prompts(path, settings if tokens is None else {**settings, "prompts": tokens.prompts})
+    if tokens is None:
+        similarity = _checked(path, settings, "similarity_fn_name", optional(one_of(*_SIMILARITIES)), None) or "cosine"
+    else:  # PyLate writes the names of other comparisons, and compares by MaxSim
+        named = settings.get("similarity_fn_name")
+        similarity = named if named in _MAXSIM else "maxsim"
     return SentenceConfig(
         folder=place,
         pooling=modules.pooling or ("mean",),
         include_prompt=modules.include_prompt,
         head=modules.others,
         truncate_dim=_checked(path, settings, "truncate_dim", OPTIONAL_SIZE, None),
-        similarity=_checked(path, settings, "similarity_fn_name", optional(one_of(*_SIMILARITIES)), None) or "cosine",
+        similarity=similarity,
+        tokens=tokens,
         max_length=length,
         limited_by=file,
         lowercase=(json_files.optional(place / "sentence_bert_config.json") or {}).get("do_lower_case") is True,
@@ -186,6 +203,7 @@ def _tokenizer_length(folder: Path) -> tuple[int | None, Path]:
 # What vectors depend on: settings of models, tokenizers, pooling and prompts; weights of any kind, and the index of shards.
 _FINGERPRINTED = (
     "*.json",
+    "artifact.metadata",
     "*/config.json",
     "*.safetensors",
     "*.bin",

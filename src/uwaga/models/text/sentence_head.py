@@ -1,4 +1,5 @@
-"""What sentence-transformers computes of pooled states, row by row: its modules Dense and LayerNorm, and Normalize between them.
+"""What sentence-transformers computes of pooled states, or of those of tokens, row by row: its modules Dense and LayerNorm, and
+Normalize between them.
 
 Letters: S sequences, M and W widths of a module's input and output.
 """
@@ -19,12 +20,13 @@ from uwaga.models.checkpoints import state_dict_check, weight_files
 from uwaga.models.checkpoints.config_json import SIZE
 from uwaga.models.checkpoints.modules_json import SentenceModule
 from uwaga.models.checkpoints.tables import Table, WeightMapping
+from uwaga.models.text.colbert import TokenVectors
 from uwaga.nn.batch_invariant import apply_linear
 
 # The activations of torch.nn.modules by their class, as `uwaga.linear` computes them, and tanh: all give a row the same bits alone as
 # among others, as PyTorch's GELU, SiLU and sigmoid do not.
 _ACTIVATIONS = {"Identity": None, "Tanh": None, "ReLU": "relu", "GELU": "gelu"}
-_VECTOR = "sentence_embedding"  # what these modules read and write; others name it token_embeddings
+_VECTOR, _TOKENS = "sentence_embedding", "token_embeddings"  # what these modules read and write
 _DENSE = {
     "out_features": None,
     "bias": True,
@@ -77,24 +79,25 @@ class _Normalize(nn.Module):
         return functional.normalize(x_SM, dim=-1)
 
 
-def read(modules: Iterable[SentenceModule], width: int) -> SentenceHead:
+def read(modules: Iterable[SentenceModule], width: int, *, of_tokens: bool = False) -> SentenceHead:
     """The modules Dense, LayerNorm, Normalize and Dropout after pooling, with their weights in float32.
 
-    width: M, of the pooled states.
+    width: M, of the pooled states. of_tokens: the modules are about the vectors of tokens.
 
     Raises:
         CheckpointError: a module's settings or weights are wrong, or say something that is not implemented.
     """
     layers: list[nn.Module] = []
     for kind, folder in modules:
-        if kind == "Dropout":  # drops nothing outside of training
+        if kind in ("Dropout", "MultiVectorMask"):  # drops nothing outside of training; is read by `colbert`
             continue
         path = folder / "config.json"
         settings = json_files.optional(path) or {}
         for key in ("module_input_name", "module_output_name"):
-            if settings.get(key) not in (_VECTOR, None):
+            vector = _TOKENS if of_tokens else _VECTOR
+            if settings.get(key) not in (vector, None):
                 shown = printable(repr(settings[key]))
-                raise CheckpointError(f"{path}: {key} is {shown}; only {_VECTOR!r} is supported")
+                raise CheckpointError(f"{path}: {key} is {shown}; only {vector!r} is supported")
         if kind == "Normalize":
             layers.append(_Normalize())
             continue
@@ -105,6 +108,32 @@ def read(modules: Iterable[SentenceModule], width: int) -> SentenceHead:
         width = layer.linear.out_features if isinstance(layer, Dense) else width
     normalize = bool(layers) and isinstance(layers[-1], _Normalize)
     return SentenceHead(nn.Sequential(*layers[: len(layers) - normalize]).eval(), width, normalize)
+
+
+def read_tokens(vectors: TokenVectors, modules: Iterable[SentenceModule], width: int) -> SentenceHead:
+    """The head of a ColBERT model, of the states of tokens; width: M. Raises CheckpointError."""
+    head = read(modules, width, of_tokens=True)
+    if vectors.projection is None:
+        return head._replace(normalize=head.normalize or vectors.normalize)
+    weights = weight_files.find(vectors.projection)
+    stored = weights.stored.get("linear.weight")
+    if (
+        stored is None
+        or len(stored.shape) != 2
+        or stored.shape[1] != width
+        or stored.dtype not in state_dict_check.FLOATING
+    ):
+        said = "there is none" if stored is None else f"it is {stored.shape} {stored.dtype}"
+        raise CheckpointError(
+            f"{weights.path}: the projection linear.weight must be (any, {width}) floating numbers; {said}"
+        )
+    weight = weights.read("linear.weight").to(torch.float32, copy=True)
+    if not bool(weight.isfinite().all()):
+        raise CheckpointError(f"{weights.path}: the projection linear.weight has an entry that is NaN or infinite")
+    with torch.device("meta"):
+        dense = Dense(width, stored.shape[0], bias=False, activation="Identity", use_residual=False)
+    dense.load_state_dict({"linear.weight": weight}, assign=True)
+    return SentenceHead(nn.Sequential(dense).eval(), stored.shape[0], normalize=True)
 
 
 def _dense(path: Path, settings: dict[str, object], width: int) -> Dense:

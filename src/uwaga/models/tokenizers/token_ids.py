@@ -49,21 +49,28 @@ def check_same_shape(model: str, ids: Operand, name: str, other: Operand) -> Non
 
 
 def padding_mask(
-    model: str, ids: Operand, lengths: Tensor | None, attention_mask: Tensor | None
+    model: str,
+    ids: Operand,
+    lengths: Tensor | None,
+    attention_mask: Tensor | None,
+    key_lengths: Tensor | None = None,
 ) -> Mask | Tensor | None:
-    """The attention mask that hides padding from queries; None where there is no padding.
+    """The attention mask that hides padding, or the last tokens of Ragged rows, from queries; None where there is nothing to hide.
 
     Args:
         model: the name of the model in error messages.
         ids: (..., Q), or Ragged, which has no padding: lengths and attention_mask must then be None.
         lengths: integers that broadcast to the batch: the number of tokens of each row, padding comes after them.
         attention_mask: (..., Q) bool, True is a token; padding may be anywhere.
+        key_lengths: (R,), of Ragged ids alone: the first so many tokens of each row are seen, the others see them and are not seen.
 
     Raises:
-        ShapeError, ValueError: both are given, either of them for Ragged ids, a mask of another shape or dtype.
+        ShapeError, ValueError: two of them are given, either of them for Ragged ids, a mask of another shape or dtype.
     """
     if lengths is None and attention_mask is None:
-        return None
+        if key_lengths is not None and not isinstance(ids, Ragged):
+            raise ValueError(f"{model}: key_lengths is for Ragged ids; padded ids have lengths")
+        return None if key_lengths is None else KeyLengths(key_lengths)
     if isinstance(ids, Ragged):
         raise ValueError(f"{model}: lengths and attention_mask are for padded ids; Ragged ids have no padding")
     if attention_mask is None:

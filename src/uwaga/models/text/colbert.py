@@ -1,0 +1,252 @@
+"""Models that give a vector to every token (ColBERT: Khattab and Zaharia 2020), from the directories of sentence-transformers
+(MultiVectorEncoder), of PyLate, and of ColBERT's own code.
+
+    directory of              what says that it is one                                   projection
+    sentence-transformers     model_type MultiVectorEncoder, a module MultiVectorMask    modules Dense, token by token
+    PyLate, to version 3      model_type ColBERT; settings beside it                     module Dense
+    ColBERT                   the architecture HF_ColBERT; artifact.metadata             the weight linear.weight, beside BERT's
+
+Letters: N packed tokens, S sequences.
+"""
+
+import string
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken
+from tokenizers import Tokenizer as Backend
+
+from uwaga._base import json_files
+from uwaga._base.errors import CheckpointError
+from uwaga._base.options import SWITCH, OptionValidator, one_of, optional
+from uwaga._base.terminal import printable
+from uwaga.models.bert.family import COLBERT
+from uwaga.models.checkpoints.config_json import OPTIONAL_SIZE, SIZE
+from uwaga.models.checkpoints.modules_json import SentenceModule
+
+TASKS = ("query", "document")
+# Of the modules of a directory, those that work on the vectors of tokens; the others of sentence-transformers are refused.
+MODULES = ("Dense", "LayerNorm", "Normalize", "MultiVectorMask")
+_QUERY_LENGTH = 32  # where nothing is said, as in ColBERT's code
+_STRINGS = OptionValidator(
+    "None or a list of strings",
+    lambda x: x is None or (isinstance(x, list) and all(isinstance(each, str) for each in x)),
+)
+_TASKS = OptionValidator(
+    "'query', 'document' or a list of them",
+    lambda x: x in TASKS or (isinstance(x, list) and all(each in TASKS for each in x)),
+)
+_EXPANSION = OptionValidator("None or a JSON object", lambda x: x is None or isinstance(x, dict))
+_TEXT = optional(OptionValidator("a string", lambda x: isinstance(x, str)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expansion:
+    """Mask tokens after the tokens of a query, up to a length ("query augmentation")."""
+
+    length: int  # of the query then, special tokens included
+    is_fixed: bool = True  # longer queries are too long; False: they have no mask tokens
+    attend: bool = False  # whether tokens see the mask tokens
+    token: str | None = None  # None: the tokenizer's mask token, or its end of sequence where it has none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenVectors:
+    """How the hidden states of tokens become vectors, and which of them are the result."""
+
+    expansion: Expansion | None = None
+    query_length: int | None = None  # tokens, special ones included; None: as the model
+    document_length: int | None = None
+    skipped_words: tuple[str, ...] = ()  # tokens without a vector, such as punctuation
+    skipped_of: tuple[str, ...] = ("document",)  # the tasks where they are left out
+    kept_ids: tuple[int, ...] = ()  # where there are some, the only tokens of a document with a vector
+    prefixes: tuple[str, ...] = ()  # of prompts; those in the vocabulary are one token each
+    prompts: Mapping[str, str]
+    projection: Path | None = None  # the directory whose weights have linear.weight; None: the modules say all
+    normalize: bool = False  # at the end, beside the modules
+
+    def limit(self, task: str | None, most: int) -> int:
+        """The most tokens of a text that the model reads, special ones included; `most` of any text."""
+        if task == "document":
+            return min(most, self.document_length or most)
+        if task == "query" and self.expansion is not None and self.expansion.is_fixed:
+            return min(most, self.expansion.length)
+        if task == "query" and self.query_length is not None:
+            return min(most, max(self.query_length, 0 if self.expansion is None else self.expansion.length))
+        return most
+
+
+def read(folder: Path, settings: Mapping[str, Any], modules: Sequence[SentenceModule]) -> TokenVectors | None:
+    """What a directory says of vectors of tokens; None where it is of another kind.
+
+    Args:
+        settings: config_sentence_transformers.json.
+        modules: those of modules.json, in their order.
+
+    Raises:
+        CheckpointError: a file that is wrong, or asks for something that is not implemented.
+    """
+    config = json_files.optional(folder / "config.json") or {}
+    if not modules and config.get("architectures") == [COLBERT]:
+        return _of_colbert(folder)
+    if settings.get("model_type") not in ("MultiVectorEncoder", "ColBERT"):
+        return None
+    path = folder / "config_sentence_transformers.json"
+    prefixes, prompts = _prompts(path, settings)
+    of_kind = {module.kind: module for module in modules}
+    transformer = of_kind["Transformer"].folder / "sentence_bert_config.json" if "Transformer" in of_kind else path
+    own = json_files.optional(transformer) or {}
+    flat = _settings_of_pylate(path, settings)
+    values = {
+        **flat,
+        **{name: own[name] for name in ("query_length", "document_length", "query_expansion") if name in own},
+    }
+    result = TokenVectors(
+        expansion=_expansion(transformer, values.get("query_expansion")),
+        query_length=_checked(transformer, values, "query_length", OPTIONAL_SIZE, None),
+        document_length=_checked(transformer, values, "document_length", OPTIONAL_SIZE, None),
+        prefixes=prefixes,
+        prompts=prompts,
+    )
+    words = _checked(path, settings, "skiplist_words", _STRINGS, None)
+    if settings.get("model_type") == "ColBERT":
+        skipped = string.punctuation if words is None else words
+        return replace(result, skipped_words=tuple(skipped), normalize=True)
+    if "MultiVectorMask" not in of_kind:
+        if result.expansion is not None:
+            raise CheckpointError(
+                f"{transformer}: has query_expansion, and no module MultiVectorMask follows: its mask tokens would have no vectors"
+            )
+        return result
+    return _masked(result, of_kind["MultiVectorMask"].folder / "config.json")
+
+
+def _of_colbert(folder: Path) -> TokenVectors:
+    """A directory of ColBERT's own code."""
+    path = folder / "artifact.metadata"
+    said = json_files.optional(path) or {}
+    prefixes = {
+        task: _checked(path, said, name, _TEXT, None) or default
+        for task, name, default in (("query", "query_token_id", "[unused0]"), ("document", "doc_token_id", "[unused1]"))
+    }
+    return TokenVectors(
+        expansion=Expansion(
+            length=_checked(path, said, "query_maxlen", OPTIONAL_SIZE, None) or _QUERY_LENGTH,
+            attend=_checked(path, said, "attend_to_mask_tokens", SWITCH, False),
+        ),
+        document_length=_checked(path, said, "doc_maxlen", OPTIONAL_SIZE, None),
+        skipped_words=tuple(string.punctuation) if _checked(path, said, "mask_punctuation", SWITCH, True) else (),
+        prefixes=tuple(prefixes.values()),
+        prompts={task: f"{prefix} " for task, prefix in prefixes.items()},
+        projection=folder,
+        normalize=True,
+    )
+
+
+def _settings_of_pylate(path: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """PyLate's settings under the names of sentence-transformers."""
+    given = {
+        name: settings[name]
+        for name in ("query_length", "document_length", "query_expansion")
+        if name in settings and (settings[name] is not None or name == "query_expansion")
+    }
+    of_pylate = (
+        "do_query_expansion",
+        "attend_to_expansion_tokens",
+        "query_prefix",
+        "document_prefix",
+        "skiplist_words",
+    )
+    if "query_expansion" in given or not (given or any(name in settings for name in of_pylate)):
+        return given
+    if settings.get("do_query_expansion") is False:
+        return given | {"query_expansion": None}
+    attend = _checked(path, settings, "attend_to_expansion_tokens", optional(SWITCH), None)
+    length = given.pop("query_length", None) or _QUERY_LENGTH
+    return given | {"query_expansion": {"strategy": "fixed", "attend": bool(attend), "length": length}}
+
+
+def _prompts(path: Path, settings: Mapping[str, Any]) -> tuple[tuple[str, ...], dict[str, str]]:
+    """The prefixes of PyLate, and the prompts, which begin with them."""
+    prompts = dict(settings.get("prompts") or {})
+    prefixes = []
+    for task in TASKS:
+        name = f"{task}_prefix"
+        if name in settings:
+            prefix = _checked(path, settings, name, _TEXT, None) or ""
+            prefixes.append(prefix)
+            prompts[task] = prefix + (prompts.get(task) or "").removeprefix(prefix)
+    return tuple(prefixes), {name: prompt or "" for name, prompt in prompts.items()}
+
+
+def _expansion(path: Path, said: Any) -> Expansion | None:
+    if not _EXPANSION.accepts(said) or (said and set(said) - {"strategy", "attend", "token", "length"}):
+        raise CheckpointError(f"{path}: query_expansion is not one of sentence-transformers: {printable(repr(said))}")
+    if said is None:
+        return None
+    strategy = _checked(path, said, "strategy", one_of("fixed", "min"), None)
+    return Expansion(
+        length=_checked(path, said, "length", SIZE, None),
+        is_fixed=strategy == "fixed",
+        attend=_checked(path, said, "attend", SWITCH, False),
+        token=_checked(path, said, "token", _TEXT, None),
+    )
+
+
+def _masked(vectors: TokenVectors, path: Path) -> TokenVectors:
+    said = json_files.optional(path) or {}
+    tasks = _checked(path, said, "skiplist_tasks", _TASKS, ["document"])
+    kept = said.get("keep_only_token_ids")
+    if kept is not None and not (isinstance(kept, list) and all(type(each) is int for each in kept)):
+        raise CheckpointError(
+            f"{path}: keep_only_token_ids must be None or a list of token ids, not {printable(repr(kept))}"
+        )
+    return replace(
+        vectors,
+        skipped_words=tuple(_checked(path, said, "skiplist_words", _STRINGS, None) or ()),
+        skipped_of=(tasks,) if isinstance(tasks, str) else tuple(tasks),
+        kept_ids=tuple(kept or ()),
+    )
+
+
+def _checked(path: Path, settings: Mapping[str, Any], name: str, kind: OptionValidator, default: Any) -> Any:
+    value = settings.get(name, default)
+    if not kind.accepts(value):
+        raise CheckpointError(f"{path}: {name} must be {kind.words}, not {printable(repr(value))}")
+    return value
+
+
+def register_prefixes(backend: Backend, prefixes: Sequence[str]) -> bool:
+    """Makes each prefix that the vocabulary has one token, as the models were trained; others stay texts. Returns whether one of
+    these tokens has a space in it."""
+    vocabulary = backend.get_vocab(with_added_tokens=True)
+    registered = []
+    for prefix in prefixes:
+        candidates = [prefix, *prefix.split(None, 1)[:1]]
+        token = next((each for each in candidates if each.strip() and each in vocabulary), None)
+        if token is not None and backend.encode(token, add_special_tokens=False).tokens != [token]:
+            registered.append(token)
+    backend.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in registered])
+    return any(" " in token for token in registered)
+
+
+def token_ids(backend: Backend, words: Sequence[str]) -> list[int]:
+    """The ids of those words that are one token of the vocabulary."""
+    return [number for number in map(backend.token_to_id, words) if number is not None]
+
+
+def expansion_id(backend: Backend, expansion: Expansion, names: Mapping[str, Any], path: Path) -> int:
+    """The token that lengthens queries. names: of special tokens, by their keys in tokenizer_config.json. Raises CheckpointError."""
+    candidates = [expansion.token] if expansion.token is not None else [names.get("mask_token"), names.get("eos_token")]
+    for name in candidates:
+        token = name.get("content") if isinstance(name, dict) else name
+        if isinstance(token, str):
+            number = backend.token_to_id(token)
+            if number is None:
+                raise CheckpointError(
+                    f"{path}: the token {printable(token)!r} of query_expansion is not in its vocabulary"
+                )
+            return number
+    raise CheckpointError(f"{path}: has neither a mask_token nor an eos_token, which query_expansion needs")

@@ -1,0 +1,287 @@
+"""Vectors of tokens are those of sentence-transformers' MultiVectorEncoder: batch 1 of its own encode is the truth.
+
+Letters: N tokens, M width.
+"""
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tiny_tokenizer import WORDS
+from tolerance import assert_as_exact
+
+import uwaga
+from uwaga import TextEncoder
+from uwaga._base.errors import CheckpointError
+
+pytest.importorskip("transformers", minversion="5")
+peer = pytest.importorskip("sentence_transformers", minversion="6")
+from sentence_transformers import MultiVectorEncoder  # noqa: E402
+from sentence_transformers.base.modules import Dense, Normalize, Transformer  # noqa: E402
+from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask  # noqa: E402
+
+QUERIES = ["the cat sat", "a dog ran away from the house", "it"]
+DOCUMENTS = ["the cat sat on the mat .", "a dog , a cat and then it ran away from the house .", "mat", ". , ."]
+EXPANSION = {"strategy": "fixed", "attend": False, "length": 12}
+
+
+@pytest.fixture
+def plain(write_model: Callable[..., Path], tmp_path: Path) -> Path:
+    folder = write_model(tmp_path / "model", positions=32)
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    settings |= {"model_max_length": 32, "mask_token": "[MASK]"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return folder
+
+
+def projection(**names: str) -> torch.nn.Module:
+    torch.manual_seed(3)
+    dense = Dense(
+        16, 8, bias=False, activation_function=torch.nn.Identity(), module_input_name="token_embeddings", **names
+    )
+    torch.nn.init.normal_(dense.linear.weight, 0.0, 0.4)
+    return dense
+
+
+@pytest.fixture
+def make(plain: Path, tmp_path: Path) -> Callable[..., Path]:
+    """A directory that MultiVectorEncoder saved."""
+
+    def made(
+        *,
+        prompts: dict | None = None,
+        mask: MultiVectorMask | None = None,
+        similarity: str | None = None,
+        **options: object,
+    ) -> Path:
+        modules = [Transformer(str(plain), **options), projection(), Normalize(module_input_name="token_embeddings")]
+        modules.append(MultiVectorMask(skiplist_words=[".", ",", "!"]) if mask is None else mask)
+        model = MultiVectorEncoder(modules=modules, device="cpu", prompts=prompts, similarity_fn_name=similarity)
+        model.save(str(tmp_path / "saved"))
+        return tmp_path / "saved"
+
+    return made
+
+
+def agrees(folder: Path) -> TextEncoder:
+    """Queries and documents, and texts of no task, lie no farther from float64 than twice what theirs do; and have the same bits alone."""
+    model, encoder = MultiVectorEncoder(str(folder), device="cpu"), TextEncoder.load(folder)
+    exact = copy.deepcopy(model).double()
+    for task, texts in (("query", QUERIES), ("document", DOCUMENTS), (None, DOCUMENTS)):
+        name = "encode" if task is None else f"encode_{task}"
+
+        def theirs(each: MultiVectorEncoder, name: str = name, texts: list[str] = texts) -> list[torch.Tensor]:
+            return [getattr(each, name)([text])[0].cpu() for text in texts]
+
+        own = encoder.encode_tokens(texts, task=task)
+        assert own.lengths.tolist() == [len(each) for each in theirs(model)]
+        assert_as_exact(own.values, torch.cat(theirs(model)), lambda theirs=theirs: torch.cat(theirs(exact)))
+        for number, text in enumerate(texts):
+            assert torch.equal(encoder.encode_tokens([text], task=task).values, own.to_list()[number])
+    return encoder
+
+
+@pytest.mark.parametrize("strategy", ["fixed", "min"])
+@pytest.mark.parametrize("attend", [False, True])
+def test_queries_lengthened_by_mask_tokens(make, strategy: str, attend: bool) -> None:
+    folder = make(
+        query_expansion={"strategy": strategy, "attend": attend, "length": 7 if strategy == "min" else 12},
+        prompts={"query": "the : ", "document": "a : "},
+    )
+    agrees(folder)
+
+
+def test_without_mask_tokens_and_with_other_lists(make) -> None:
+    agrees(make(mask=MultiVectorMask(skiplist_words=["the", "[UNK]"], skiplist_tasks=["query", "document"])))
+    agrees(make(mask=MultiVectorMask(keep_only_token_ids=[2, 5, 7]), document_length=20))
+
+
+def test_the_token_of_the_expansion_may_be_any(make) -> None:
+    agrees(make(query_expansion={**EXPANSION, "token": "cat"}))
+
+
+def write_pylate(folder: Path, **settings: object) -> Path:
+    """What PyLate 1.x writes: a Transformer and its own Dense, and the rest in config_sentence_transformers.json."""
+    dense = projection()
+    (folder / "1_Dense").mkdir()
+    dense.save(str(folder / "1_Dense"))
+    config = json.loads((folder / "1_Dense" / "config.json").read_text())
+    kept = {name: config[name] for name in ("in_features", "out_features", "bias", "activation_function")}
+    (folder / "1_Dense" / "config.json").write_text(json.dumps(kept))
+    modules = [("", "sentence_transformers.models.Transformer"), ("1_Dense", "pylate.models.Dense.Dense")]
+    listed = [{"idx": n, "name": str(n), "path": path, "type": kind} for n, (path, kind) in enumerate(modules)]
+    (folder / "modules.json").write_text(json.dumps(listed))
+    (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 31, "do_lower_case": False}))
+    of_pylate = {
+        "model_type": "ColBERT", "prompts": {}, "default_prompt_name": None, "similarity_fn_name": "MaxSim",
+        "query_prefix": "[unused0]", "document_prefix": "[unused1]", "query_length": 10, "document_length": 25,
+        "attend_to_expansion_tokens": False, "skiplist_words": None, "do_query_expansion": True,
+    }  # fmt: skip
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(of_pylate | settings))
+    return folder
+
+
+@pytest.fixture
+def prefixed(plain: Path) -> Path:
+    """With ColBERT's markers in the vocabulary, in the place of two words: as text they would be cut into pieces."""
+    text = (plain / "tokenizer.json").read_text()
+    for word, marker in (("un", "[unused0]"), ("house", "[unused1]")):
+        text = text.replace(f'"{word}":', f'"{marker}":')
+    (plain / "tokenizer.json").write_text(text)
+    return plain
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"do_query_expansion": False},
+        {"attend_to_expansion_tokens": True},
+        {"skiplist_words": ["cat"], "query_length": 14, "query_prefix": "[unused0] ", "prompts": {"query": "the cat "}},
+    ],
+)
+def test_directories_of_pylate(prefixed: Path, settings: dict) -> None:
+    encoder = agrees(write_pylate(prefixed, **settings))
+    assert encoder.config.similarity == "maxsim"
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [None, {}, {"query_maxlen": 11, "doc_maxlen": 20, "attend_to_mask_tokens": True, "mask_punctuation": False}],
+)
+def test_directories_of_colbert(prefixed: Path, metadata: dict | None) -> None:
+    from safetensors.torch import load_file, save_file
+
+    weights = {f"bert.{name}": x for name, x in load_file(prefixed / "model.safetensors").items()}
+    save_file(
+        weights | {"linear.weight": projection().linear.weight.detach()},
+        prefixed / "model.safetensors",
+        {"format": "pt"},
+    )
+    config = json.loads((prefixed / "config.json").read_text()) | {"architectures": ["HF_ColBERT"]}
+    (prefixed / "config.json").write_text(json.dumps(config))
+    if metadata is not None:
+        (prefixed / "artifact.metadata").write_text(json.dumps(metadata))
+    encoder = agrees(prefixed)
+    assert encoder.has_token_vectors
+    assert encoder.embedding_dim == 8
+    save_file(weights, prefixed / "model.safetensors", {"format": "pt"})
+    with pytest.raises(CheckpointError, match="the projection") as caught:
+        TextEncoder.load(prefixed)
+    assert str(caught.value).endswith("must be (any, 16) floating numbers; there is none")
+
+
+@pytest.mark.parametrize("similarity", ["maxsim", "meanmaxsim"])
+def test_similarity_is_theirs(make, similarity: str) -> None:
+    folder = make(query_expansion=EXPANSION, similarity=similarity)
+    model, encoder = MultiVectorEncoder(str(folder), device="cpu"), TextEncoder.load(folder)
+    queries, documents = (
+        encoder.encode_tokens(texts, task=task)
+        for task, texts in (("query", WORDS[:12]), ("document", [*DOCUMENTS, *WORDS[:12]]))
+    )
+    own = torch.from_numpy(encoder.similarity(queries, documents))
+    lists = queries.to_list(), documents.to_list()
+
+    def theirs(dtype: torch.dtype) -> torch.Tensor:
+        rows = [[model.similarity([q.to(dtype)], [d.to(dtype)]) for d in lists[1]] for q in lists[0]]
+        return torch.cat([torch.cat(row, 1) for row in rows])
+
+    by = queries.lengths[:, None] if similarity == "meanmaxsim" else 1
+    exact = uwaga.maxsim(queries.with_values(queries.values.double()), documents.with_values(documents.values.double()))
+    assert_as_exact(own, theirs(torch.float32), lambda: exact / by)
+
+
+def test_the_report_counts_what_the_model_reads(make) -> None:
+    encoder = TextEncoder.load(make(query_expansion=EXPANSION))
+    encoder.encode_tokens(QUERIES, task="query")
+    assert encoder.report.tokens.tolist() == [12, 12, 12]
+    encoder.encode_tokens(DOCUMENTS, task="document")
+    assert encoder.report.tokens.tolist() == [9, 16, 3, 5]
+
+
+def test_queries_that_are_too_long(make) -> None:
+    encoder = TextEncoder.load(make(query_expansion={**EXPANSION, "length": 6}))
+    with pytest.raises(ValueError) as caught:
+        encoder.encode_tokens(QUERIES, task="query")
+    assert str(caught.value) == (
+        "TextEncoder: document 1 has 7 tokens, and the model takes at most 4; set the option overflow to truncate, mean or windows"
+    )
+    cut = encoder.encode_tokens(QUERIES, task="query", overflow="truncate")
+    assert cut.lengths.tolist() == [6, 6, 6]
+    assert encoder.report.cut.tolist() == [1]
+
+
+def test_bfloat16_has_vectors_in_float32(make) -> None:
+    encoder = TextEncoder.load(make(), dtype=torch.bfloat16)
+    assert encoder.encode_tokens(DOCUMENTS).values.dtype == torch.float32
+    assert encoder.encode_tokens([]).values.shape == (0, 8)
+
+
+def test_an_encoder_without_a_head_gives_its_hidden_states(plain: Path) -> None:
+    encoder = TextEncoder.load(plain)
+    states = encoder.encode_tokens(DOCUMENTS, task="document").values
+    assert torch.equal(states, encoder.encode_tokens(DOCUMENTS).values)
+    scaled = encoder.encode_tokens(DOCUMENTS, normalize=True).values
+    assert torch.equal(scaled, torch.nn.functional.normalize(states, dim=-1))
+
+
+def test_what_a_colbert_model_does_not_do_is_said(make) -> None:
+    folder = make()
+    encoder = TextEncoder.load(folder)
+    for call in (encoder.encode, encoder.encode_query, lambda texts: list(encoder.encode_stream(texts))):
+        with pytest.raises(ValueError) as caught:
+            call(["the cat"])
+        assert str(caught.value) == (
+            f"TextEncoder: {folder} holds a ColBERT model, which gives a vector to every token and none to a text; use encode_tokens"
+        )
+    with pytest.raises(ValueError) as caught:
+        TextEncoder.load(folder, truncate_dim=4)
+    assert str(caught.value) == (
+        "TextEncoder: truncate_dim is for models that give one vector to a text, and this one is ColBERT"
+    )
+    with pytest.raises(ValueError) as caught:
+        encoder.encode_tokens(["the cat"], task="passage")
+    assert str(caught.value) == "TextEncoder: task must be None, 'query' or 'document', not 'passage'"
+    with pytest.raises(ValueError) as caught:
+        encoder.similarity(np.ones((1, 8)), np.ones((1, 8)))
+    assert str(caught.value) == (
+        "TextEncoder.similarity: a ColBERT model compares vectors of tokens: give what encode_tokens returns"
+    )
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "message"),
+    [
+        ("sentence_bert_config.json", {"query_expansion": {"strategy": "long"}}, "strategy must be one of 'fixed', 'min', not 'long'"),
+        ("sentence_bert_config.json", {"query_expansion": {"size": 3}}, "query_expansion is not one of sentence-transformers: {'size': 3}"),
+        ("sentence_bert_config.json", {"document_length": 0}, "document_length must be None or a whole number from 1 to 268435456, not 0"),
+        ("3_MultiVectorMask/config.json", {"skiplist_tasks": "all"}, "skiplist_tasks must be 'query', 'document' or a list of them, not 'all'"),
+        ("3_MultiVectorMask/config.json", {"skiplist_words": "."}, "skiplist_words must be None or a list of strings, not '.'"),
+        ("3_MultiVectorMask/config.json", {"keep_only_token_ids": ["a"]}, "keep_only_token_ids must be None or a list of token ids, not ['a']"),
+        ("1_Dense/config.json", {"module_input_name": "sentence_embedding"}, "module_input_name is 'sentence_embedding'; only 'token_embeddings' is supported"),
+    ],
+)  # fmt: skip
+def test_files_that_are_wrong(make, file: str, change: dict, message: str) -> None:
+    folder = make()
+    settings = json.loads((folder / file).read_text()) | change
+    (folder / file).write_text(json.dumps(settings))
+    with pytest.raises(CheckpointError) as caught:
+        TextEncoder.load(folder)
+    assert str(caught.value) == f"{folder / file}: {message}"
+
+
+def test_a_mask_token_that_is_not_there(make) -> None:
+    folder = make(query_expansion=EXPANSION)
+    file = folder / "tokenizer_config.json"
+    settings = {
+        name: value for name, value in json.loads(file.read_text()).items() if name not in ("mask_token", "eos_token")
+    }
+    file.write_text(json.dumps(settings))
+    with pytest.raises(CheckpointError) as caught:
+        TextEncoder.load(folder)
+    assert str(caught.value) == f"{file}: has neither a mask_token nor an eos_token, which query_expansion needs"
+    assert "[MASK]" not in WORDS

@@ -1,0 +1,61 @@
+"""MaxSim over ragged tokens: the equation, the same bits alone, gradients, and what is refused."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from uwaga import Ragged, ShapeError, maxsim
+
+
+def ragged(lengths: list[int], seed: int, width: int = 24) -> Ragged:
+    generator = torch.Generator().manual_seed(seed)
+    return Ragged.from_list([torch.randn(length, width, generator=generator) for length in lengths])
+
+
+def by_equation(queries: Ragged, documents: Ragged) -> Tensor:
+    rows = [[(q @ d.T).amax(1).sum() for d in documents.to_list()] for q in queries.to_list()]
+    return torch.stack([torch.stack(row) for row in rows])
+
+
+QUERIES, DOCUMENTS = ragged([3, 1, 32, 7], 0), ragged([5, 1, 90, 17, 2], 1)
+
+
+def test_scores_and_gradients_are_those_of_the_equation() -> None:
+    queries, documents = (each.with_values(each.values.double().requires_grad_()) for each in (QUERIES, DOCUMENTS))
+    expected, result = by_equation(queries, documents), maxsim(queries, documents)
+    torch.testing.assert_close(result, expected, rtol=1e-12, atol=1e-12)
+    weights = torch.arange(20.0, dtype=torch.float64).reshape(4, 5)
+    grads = [torch.autograd.grad((x * weights).sum(), (queries.values, documents.values)) for x in (result, expected)]
+    for own, theirs in zip(*grads, strict=True):
+        torch.testing.assert_close(own, theirs, rtol=1e-12, atol=1e-12)
+
+
+def test_a_score_has_the_same_bits_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    together = maxsim(QUERIES, DOCUMENTS)
+    for row, query in enumerate(QUERIES.to_list()):
+        for column, document in enumerate(DOCUMENTS.to_list()):
+            alone = maxsim(Ragged.from_list([query]), Ragged.from_list([document]))
+            assert torch.equal(alone[0, 0], together[row, column])
+    monkeypatch.setattr("uwaga.ops.maxsim._FLOATS", 1)
+    assert torch.equal(maxsim(QUERIES, DOCUMENTS), together)
+
+
+def test_what_is_refused() -> None:
+    for queries, message in (
+        (QUERIES.values, "maxsim: query_tokens must be Ragged, a row for each text, not Tensor"),
+        (ragged([2, 0, 1], 2), "maxsim: query 1 has no tokens, and so no score"),
+        (
+            ragged([2], 2, width=8),
+            "maxsim: query_tokens and document_tokens disagree on the width M of a vector: 8 and 24",
+        ),
+    ):
+        with pytest.raises(ValueError) as caught:
+            maxsim(queries, DOCUMENTS)
+        assert str(caught.value) == message
+    values = DOCUMENTS.values.clone()
+    values[6, 3] = torch.nan
+    with pytest.raises(ValueError) as caught:
+        maxsim(QUERIES, DOCUMENTS.with_values(values))
+    assert str(caught.value) == "maxsim: document 2 has a vector with an entry that is NaN or infinite"
+    with pytest.raises(ShapeError):
+        maxsim(ragged([2], 2, width=8), DOCUMENTS)
