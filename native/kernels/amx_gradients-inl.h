@@ -83,7 +83,7 @@ inline void add_rows_strip(const RowsGradient& p, const float* b, const float* f
                            int64_t to_bytes, int columns) {
   load_columns(from, from_bytes, columns);
   for (int w = p.first / 2 / kTileWords * kTileWords; 2 * w < p.last; w += kTileWords) {
-    for (const int64_t part : {0, kTileRows * kBlockPairs})
+    for (int64_t part = 0; part <= kTileRows * kBlockPairs; part += kTileRows * kBlockPairs)
       add_columns(p.a + part + w, 4 * kBlockPairs, b + w * kStrip, columns);
   }
   store_columns(to, to_bytes, columns);
@@ -120,6 +120,7 @@ inline int seen_columns(const DepthRange& keys) {
 
 // The key `n` alone, of rows that do not all see it.
 inline void add_guarded_column(const ColumnsGradient& p, int n) {
+  const float* const parts[] = {p.high, p.low};
   const int column = 1 << n / kLanes;
   for (int w = 0; w < p.width; w += kLanes) {
     alignas(64) float sums[kLanes * kStrip];
@@ -134,7 +135,7 @@ inline void add_guarded_column(const ColumnsGradient& p, int n) {
         words[m] &= (seen[0] >> n & 1 ? 0xFFFFu : 0u) | (seen[1] >> n & 1 ? 0xFFFF0000u : 0u);
       }
       const int64_t at = int64_t{g} * kTileWords * kBlockKeys;
-      for (const float* part : {p.high, p.low}) add_columns(words, 4 * kTileWords, part + at, column);
+      for (const float* part : parts) add_columns(words, 4 * kTileWords, part + at, column);
     }
     store_columns(sums, kStripBytes, column);
     for (int m = 0; m < kLanes; ++m) out[m * kBlockKeys + n] = sums[m * kStrip + n];
@@ -146,6 +147,7 @@ inline void add_columns_gradient(const ColumnsGradient& p) {
     for (int n = 0; n < p.count; ++n) add_guarded_column(p, n);
     return;
   }
+  const float* const parts[] = {p.high, p.low};
   int all = 0;
   for (int g = 0; g < p.groups; ++g) all |= seen_columns(p.keys[g]);
   for (int w = 0; w < p.width; w += kLanes) {
@@ -154,7 +156,7 @@ inline void add_columns_gradient(const ColumnsGradient& p) {
     for (int g = 0; g < p.groups; ++g) {
       const float* a = p.a + g * p.a_next + w * kTileWords;
       const int64_t at = int64_t{g} * kTileWords * kBlockKeys;
-      for (const float* part : {p.high, p.low}) add_columns(a, 4 * kTileWords, part + at, seen_columns(p.keys[g]));
+      for (const float* part : parts) add_columns(a, 4 * kTileWords, part + at, seen_columns(p.keys[g]));
     }
     store_columns(out, kStripBytes, all);
   }
