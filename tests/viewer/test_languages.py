@@ -293,8 +293,8 @@ _NO_WORDS = {
 }  # fmt: skip
 
 
-# Names in Python and of a model, an error of the library, and gradients.
-_QUOTED = r"uwaga\.[\w.]+|all-MiniLM-L6-v2|attention: key and query disagree on head width D|<start>|\bd[A-Z]"
+# Names in Python and of a model, a word that it read, an error of the library, and gradients.
+_QUOTED = r"uwaga\.[\w.]+|all-MiniLM-L6-v2|attention: key and query disagree on head width D|“animal”|<start>|\bd[A-Z]"
 
 
 def test_no_english_is_left_in_the_lesson(monkeypatch: pytest.MonkeyPatch) -> None:
