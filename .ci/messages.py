@@ -4,6 +4,7 @@
 """
 
 import json
+import lzma
 import sys
 from datetime import datetime
 from pathlib import Path
@@ -115,9 +116,11 @@ def main() -> None:
         )
         tables[language] = table
         sys.stdout.write(f"{path.name}: {len(table)} messages, {missing} without a translation\n")
-    (TABLES / "messages.json").write_text(
-        json.dumps(compiled(tables), ensure_ascii=False, separators=(",", ":")) + "\n", encoding="utf-8"
-    )
+    whole = compiled(tables)
+    rules = {name: whole.pop(name) for name in ("languages", "plural", "numbers")}
+    (TABLES / "rules.json").write_text(json.dumps(rules, ensure_ascii=False) + "\n", encoding="utf-8")
+    text = json.dumps(whole, ensure_ascii=False, separators=(",", ":"))
+    (TABLES / "messages.json.xz").write_bytes(lzma.compress(text.encode(), preset=9))
 
 
 if __name__ == "__main__":

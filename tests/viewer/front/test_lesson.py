@@ -62,7 +62,7 @@ def settle(page: Page) -> None:
 
 def test_the_page_opens_at_the_lesson_without_a_model(page: Page) -> None:
     assert page.locator(TITLE).text_content() == "Crude attention: X Xᵀ X"
-    assert page.locator(".lesson-list li").count() == 23
+    assert page.locator(".lesson-list li").count() == 24
     go(page, "The same in a real model")
     button = page.locator(".lesson-open").first
     assert button.is_disabled()

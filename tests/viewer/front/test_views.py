@@ -161,7 +161,7 @@ def test_the_first_screen(open_page: Any, keep: Any, recordings: Any, text_view:
         row = recordings[0].maps["encoder", layer][0, head, query].clone()
         row[0] = row[-1] = 0  # special tokens
         assert int(row.argmax()) == key
-        assert page.locator(".uwaga-headline").inner_text().endswith(f": {100 * float(row[key]):.0f}%")
+        assert page.locator(".uwaga-headline").inner_text().endswith(f": {100 * float(row[key]):.1f}%")
 
 
 def test_two_texts_and_their_difference(view_of: Callable[..., View], open_page: Any, keep: Any) -> None:

@@ -3,8 +3,8 @@ import { readFileSync } from "node:fs";
 import { test } from "node:test";
 import { decimalText, powerText, tr } from "../languages.js";
 
-// What Python writes numbers and plurals by: uwaga/_base/languages/messages.json.
-const tables = JSON.parse(readFileSync(new URL("../../../_base/languages/messages.json", import.meta.url), "utf-8"));
+// What Python writes numbers and plurals by: uwaga/_base/languages/rules.json.
+const tables = JSON.parse(readFileSync(new URL("../../../_base/languages/rules.json", import.meta.url), "utf-8"));
 
 for (const [language, [decimal, group, least]] of Object.entries(tables.numbers)) {
   test(`the program and the page write numbers alike: ${language}`, () => {
