@@ -163,13 +163,13 @@ function makeQuestion(actions, changed) {
 }
 
 /**
- * The statistics by which a step looks for a head of the loaded model; for the last step, which has no matrices, those of all steps.
+ * The statistics by which a step looks for a head of the loaded model; for the step of a real model, those of all steps.
  * @param {Lesson} lesson
  * @param {number} step
  * @returns {import("./reply.js").LessonHead[]}
  */
 function stepHeads(lesson, step) {
-  const steps = lesson.steps[step].sections.length ? [lesson.steps[step]] : lesson.steps;
+  const steps = lesson.steps[step].id === "model" ? lesson.steps : [lesson.steps[step]];
   return steps.flatMap(({ head }) => (head ? [head] : []));
 }
 
