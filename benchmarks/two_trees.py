@@ -19,7 +19,7 @@ import uwaga
 
 HEADINGS = ("call", "H", "N", "D", "type", "this / other", "this us", "other us")
 THIS = Path(__file__).parents[1]
-CALLS = {"forward": None, "causal": uwaga.Causal()}
+CALLS = {"forward": None, "causal": uwaga.Causal(), "gradients": None, "causal-gradients": uwaga.Causal()}
 _LEAST_OF = 40
 
 
@@ -65,12 +65,20 @@ def answer() -> None:
         tokens, width, dtype = int(sizes[0]), int(sizes[1]), DTYPES[sizes[2]]
         if tuple(sizes) not in operands:
             operands[tuple(sizes)] = [torch.randn(1, HEADS, tokens, width, dtype=dtype) for _ in range(3)]
-        results = []
-        for _ in range(_LEAST_OF):
-            begin = perf_counter()
-            uwaga.attention(*operands[tuple(sizes)], mask=CALLS[name])
-            results.append(perf_counter() - begin)
-        print(min(results), flush=True)
+        print(min(_seconds(name, operands[tuple(sizes)]) for _ in range(_LEAST_OF)), flush=True)
+
+
+def _seconds(name: str, operands: list[torch.Tensor]) -> float:
+    """Of one call; of one whose name ends in "gradients", its backward pass alone."""
+    if not name.endswith("gradients"):
+        begin = perf_counter()
+        uwaga.attention(*operands, mask=CALLS[name])
+        return perf_counter() - begin
+    leaves = [operand.detach().requires_grad_() for operand in operands]
+    output = uwaga.attention(*leaves, mask=CALLS[name])
+    begin = perf_counter()
+    output.backward(output.detach())
+    return perf_counter() - begin
 
 
 def compare(chosen: argparse.Namespace) -> None:

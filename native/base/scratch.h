@@ -44,9 +44,14 @@ class ScratchLayout {
  public:
   explicit ScratchLayout(float* base) : base_(base) {}
   float* take(int64_t count) {
-    float* part = base_ ? base_ + used_ : nullptr;
+    const int64_t at = offset_of(count);
+    return base_ ? base_ + at : nullptr;
+  }
+  // Where the next part begins, of `count` floats, for a layout that is made once and has several bases.
+  int64_t offset_of(int64_t count) {
+    const int64_t at = used_;
     used_ += (count + 15) / 16 * 16;
-    return part;
+    return at;
   }
   int64_t used() const { return used_; }
 

@@ -27,11 +27,12 @@ class FloatGradientProducts final : public GradientProducts {
         args_(args),
         kernels_(kernels),
         query_width_(static_cast<int>(p.query_width)),
-        value_width_(static_cast<int>(p.value_width)) {}
+        value_width_(static_cast<int>(p.value_width)),
+        at_(query_width_, value_width_) {}
 
   int block_rows() const override { return kBlockRows; }
   int64_t packed_size() const override { return query_rows_size() + kBlockRows * rounded_up(value_width_, kMaxStrip); }
-  int64_t memory_size() const override { return lay_out(nullptr, nullptr); }
+  int64_t memory_size() const override { return at_.size; }
 
   void pack_rows(float* packed, const void* const* queries, const void* const* grads, int count) const override {
     // Rows of one head have one stride; the rows of several heads of a group alternate and are packed one by one.
@@ -51,20 +52,17 @@ class FloatGradientProducts final : public GradientProducts {
   }
 
   void pack_keys(float* memory, const Rows& keys, int count) const override {
-    const Memory m(*this, memory);
-    kernels_.pack_rows(m.keys, keys, count, kBlockKeys, query_width_);
-    std::fill(m.grad_key, m.grad_key + kBlockKeys * padded_width(query_width_), 0.0f);
-    std::fill(m.grad_value, m.grad_value + kBlockKeys * padded_width(value_width_), 0.0f);
+    kernels_.pack_rows(memory + at_.keys, keys, count, kBlockKeys, query_width_);
+    std::fill(memory + at_.grad_key, memory + at_.grad_key + kBlockKeys * padded_width(query_width_), 0.0f);
+    std::fill(memory + at_.grad_value, memory + at_.grad_value + kBlockKeys * padded_width(value_width_), 0.0f);
   }
 
   bool keys_are_finite(const float* memory, int count) const override {
     return packed_rows_are_finite(kernels_, memory, count, kBlockKeys, query_width_);  // keys come first
   }
 
-  float* weights(float* memory, int first) const override { return Memory(*this, memory).weights + first * kBlockKeys; }
-  float* grad_scores(float* memory, int first) const override {
-    return Memory(*this, memory).grad_scores + first * kBlockKeys;
-  }
+  float* weights(float* memory, int first) const override { return memory + at_.weights + first * kBlockKeys; }
+  float* grad_scores(float* memory, int first) const override { return memory + at_.grad_scores + first * kBlockKeys; }
 
   void clear_tile(float* memory, int first, int count) const override {
     for (float* of_tile : {weights(memory, first), grad_scores(memory, first)})
@@ -73,56 +71,54 @@ class FloatGradientProducts final : public GradientProducts {
 
   void add_tile(float* memory, const GradientTile& tile) const override {
     if (!tile.grad_query) return;
-    const Memory m(*this, memory);
-    const float* grad_scores = m.grad_scores + tile.first * kBlockKeys;
-    if (tile.guard) return guarded_grad_query(m.keys, grad_scores, tile);
-    kernels_.product_rows({grad_scores, m.keys, tile.grad_query, padded_width(query_width_), tile.count,
+    const float* grad_scores = memory + at_.grad_scores + tile.first * kBlockKeys;
+    if (tile.guard) return guarded_grad_query(memory + at_.keys, grad_scores, tile);
+    kernels_.product_rows({grad_scores, memory + at_.keys, tile.grad_query, padded_width(query_width_), tile.count,
                            tile.mask.first, tile.mask.last, kBlockKeys, query_width_, nullptr});
   }
 
   void add_block(float* memory, const GradientBlock& block) const override {
-    const Memory m(*this, memory);
     const float* grad_rows = block.packed + query_rows_size();
     if (block.guard) {
-      if (block.grad_value) guarded_grad_keys(m.weights, block, grad_rows, value_width_, m.grad_value);
-      if (block.grad_key) guarded_grad_keys(m.grad_scores, block, block.packed, query_width_, m.grad_key);
+      if (block.grad_value)
+        guarded_grad_keys(memory + at_.weights, block, grad_rows, value_width_, memory + at_.grad_value);
+      if (block.grad_key)
+        guarded_grad_keys(memory + at_.grad_scores, block, block.packed, query_width_, memory + at_.grad_key);
       return;
     }
     DepthRange visible_rows[kKeyTiles];
     if (block.hides) find_visible_rows(block.bits, block.first_visible, block.last_visible, visible_rows);
     const DepthRange* by_tile = block.hides ? visible_rows : nullptr;
     if (block.grad_value)
-      kernels_.product_columns({m.weights, grad_rows, m.grad_value, padded_width(value_width_), block.keys,
-                                block.first_visible, block.last_visible, kBlockRows, value_width_, by_tile});
+      kernels_.product_columns({memory + at_.weights, grad_rows, memory + at_.grad_value, padded_width(value_width_),
+                                block.keys, block.first_visible, block.last_visible, kBlockRows, value_width_,
+                                by_tile});
     if (block.grad_key)
-      kernels_.product_columns({m.grad_scores, block.packed, m.grad_key, padded_width(query_width_), block.keys,
-                                block.first_visible, block.last_visible, kBlockRows, query_width_, by_tile});
+      kernels_.product_columns({memory + at_.grad_scores, block.packed, memory + at_.grad_key,
+                                padded_width(query_width_), block.keys, block.first_visible, block.last_visible,
+                                kBlockRows, query_width_, by_tile});
   }
 
-  const float* grad_key(float* memory) const override { return Memory(*this, memory).grad_key; }
-  const float* grad_value(float* memory) const override { return Memory(*this, memory).grad_value; }
+  const float* grad_key(float* memory) const override { return memory + at_.grad_key; }
+  const float* grad_value(float* memory) const override { return memory + at_.grad_value; }
 
  private:
   static constexpr int kBlockRows = 48;  // their P and dS are 12 KB each
   static_assert(kBlockRows % kTileRows == 0 && kBlockRows % kMaxTileRows == 0, "row blocks of whole tiles");
 
-  struct Memory {
-    float *keys, *grad_key, *grad_value, *weights, *grad_scores;
-    Memory() = default;
-    Memory(const FloatGradientProducts& products, float* base) { products.lay_out(base, this); }
+  // Where the parts of `memory` begin. Made once: it is asked for at every tile.
+  struct Layout {
+    int64_t keys, grad_key, grad_value, weights, grad_scores, size;
+    Layout(int query_width, int value_width) {
+      ScratchLayout layout(nullptr);
+      keys = layout.offset_of(kBlockKeys * rounded_up(query_width, kMaxStrip));
+      grad_key = layout.offset_of(kBlockKeys * padded_width(query_width));
+      grad_value = layout.offset_of(kBlockKeys * padded_width(value_width));
+      weights = layout.offset_of(kBlockRows * kBlockKeys);
+      grad_scores = layout.offset_of(kBlockRows * kBlockKeys);
+      size = layout.used();
+    }
   };
-
-  int64_t lay_out(float* base, Memory* memory) const {
-    Memory unused;
-    Memory& m = memory ? *memory : unused;
-    ScratchLayout layout(base);
-    m.keys = layout.take(kBlockKeys * rounded_up(query_width_, kMaxStrip));
-    m.grad_key = layout.take(kBlockKeys * padded_width(query_width_));
-    m.grad_value = layout.take(kBlockKeys * padded_width(value_width_));
-    m.weights = layout.take(kBlockRows * kBlockKeys);
-    m.grad_scores = layout.take(kBlockRows * kBlockKeys);
-    return layout.used();
-  }
 
   int64_t query_rows_size() const { return kBlockRows * rounded_up(query_width_, kMaxStrip); }
 
@@ -159,6 +155,7 @@ class FloatGradientProducts final : public GradientProducts {
   const uwaga_backward_args& args_;
   const Kernels& kernels_;
   const int query_width_, value_width_;
+  const Layout at_;
 };
 
 // On pairs of bfloat16: gradients of keys and values are summed transposed, see amx_gradients-inl.h.
@@ -171,11 +168,12 @@ class PairGradientProducts final : public GradientProducts {
         kernels_(kernels),
         pairs_(pairs),
         query_width_(static_cast<int>(p.query_width)),
-        value_width_(static_cast<int>(p.value_width)) {}
+        value_width_(static_cast<int>(p.value_width)),
+        at_(query_width_, value_width_) {}
 
   int block_rows() const override { return kBlockRows; }
   int64_t packed_size() const override { return kGroups * (group_size(query_width_) + group_size(value_width_)); }
-  int64_t memory_size() const override { return lay_out(nullptr, nullptr); }
+  int64_t memory_size() const override { return at_.size; }
 
   void pack_rows(float* packed, const void* const* queries, const void* const* grads, int count) const override {
     for (int g = 0; g < kGroups; ++g) {
@@ -191,22 +189,20 @@ class PairGradientProducts final : public GradientProducts {
   }
 
   void pack_keys(float* memory, const Rows& keys, int count) const override {
-    const Memory m(*this, memory);
-    kernels_.pairs->pack_values(m.keys, keys, count, kBlockKeys, query_width_);
-    std::fill(m.grad_key, m.grad_key + kBlockKeys * padded_width(query_width_), 0.0f);
-    std::fill(m.grad_value, m.grad_value + kBlockKeys * padded_width(value_width_), 0.0f);
+    kernels_.pairs->pack_values(memory + at_.keys, keys, count, kBlockKeys, query_width_);
+    std::fill(memory + at_.grad_key, memory + at_.grad_key + kBlockKeys * padded_width(query_width_), 0.0f);
+    std::fill(memory + at_.grad_value, memory + at_.grad_value + kBlockKeys * padded_width(value_width_), 0.0f);
   }
 
   bool keys_are_finite(const float* memory, int count) const override {
     return packed_pairs_are_finite(kernels_, memory, count, kBlockKeys, query_width_);  // keys come first
   }
 
-  float* weights(float* memory, int) const override { return Memory(*this, memory).weights; }
-  float* grad_scores(float* memory, int) const override { return Memory(*this, memory).grad_scores; }
+  float* weights(float* memory, int) const override { return memory + at_.weights; }
+  float* grad_scores(float* memory, int) const override { return memory + at_.grad_scores; }
 
   void clear_tile(float* memory, int first, int) const override {
-    const Memory m(*this, memory);
-    for (float* columns : {m.weight_columns, m.grad_score_columns}) {
+    for (float* columns : {memory + at_.weight_columns, memory + at_.grad_score_columns}) {
       for (const int64_t part : {int64_t{0}, kColumns}) {
         float* of_tile = columns + part + first / 2 * kBlockKeys;
         std::fill(of_tile, of_tile + kMaxTileRows / 2 * kBlockKeys, 0.0f);
@@ -215,17 +211,17 @@ class PairGradientProducts final : public GradientProducts {
   }
 
   void add_tile(float* memory, const GradientTile& tile) const override {
-    const Memory m(*this, memory);
     const int64_t at = tile.first / 2 * kBlockKeys;
-    pairs_.split_weights({m.weights, tile.count, nullptr, m.weight_columns + at, kColumns});
-    pairs_.split_weights({m.grad_scores, tile.count, m.grad_score_rows, m.grad_score_columns + at, kColumns});
+    pairs_.split_weights({memory + at_.weights, tile.count, nullptr, memory + at_.weight_columns + at, kColumns});
+    pairs_.split_weights({memory + at_.grad_scores, tile.count, memory + at_.grad_score_rows,
+                          memory + at_.grad_score_columns + at, kColumns});
     if (!tile.grad_query) return;
-    pairs_.add_rows_gradient({m.grad_score_rows, m.keys, tile.grad_query, padded_width(query_width_), tile.mask.first,
-                              tile.mask.last, tile.count, query_width_, tile.guard ? tile.bits : nullptr});
+    pairs_.add_rows_gradient({memory + at_.grad_score_rows, memory + at_.keys, tile.grad_query,
+                              padded_width(query_width_), tile.mask.first, tile.mask.last, tile.count, query_width_,
+                              tile.guard ? tile.bits : nullptr});
   }
 
   void add_block(float* memory, const GradientBlock& block) const override {
-    const Memory m(*this, memory);
     // The last rows may end before those of a tile of words do, where another row block's weights are left.
     for (int r = static_cast<int>(rounded_up(block.rows, kMaxTileRows)); r % kGroupRows; r += kMaxTileRows)
       clear_tile(memory, r, kMaxTileRows);
@@ -241,17 +237,16 @@ class PairGradientProducts final : public GradientProducts {
       pairs_.add_columns_gradient(
           {rows, group_size(width), columns, columns + kColumns, out, keys, kGroups, width, block.keys, seen});
     };
-    if (block.grad_value) add(packed_grads(block.packed), m.weight_columns, m.grad_value, value_width_);
-    if (block.grad_key) add(block.packed, m.grad_score_columns, m.grad_key, query_width_);
+    if (block.grad_value)
+      add(packed_grads(block.packed), memory + at_.weight_columns, memory + at_.grad_value, value_width_);
+    if (block.grad_key) add(block.packed, memory + at_.grad_score_columns, memory + at_.grad_key, query_width_);
   }
 
   const float* grad_key(float* memory) const override {
-    const Memory m(*this, memory);
-    return transposed(m, m.grad_key, query_width_);
+    return transposed(memory, memory + at_.grad_key, query_width_);
   }
   const float* grad_value(float* memory) const override {
-    const Memory m(*this, memory);
-    return transposed(m, m.grad_value, value_width_);
+    return transposed(memory, memory + at_.grad_value, value_width_);
   }
 
  private:
@@ -259,45 +254,43 @@ class PairGradientProducts final : public GradientProducts {
   static constexpr int kGroupRows = ColumnsGradient::kRows, kGroups = kBlockRows / kGroupRows;
   static constexpr int64_t kColumns = kBlockRows / 2 * kBlockKeys;  // words of two rows
 
-  struct Memory {
-    float *keys, *grad_key, *grad_value, *transposed;
-    float *weights, *grad_scores;                // of one tile
-    float* grad_score_rows;                      // of one tile, split
-    float *weight_columns, *grad_score_columns;  // of a row block, split
-    Memory() = default;
-    Memory(const PairGradientProducts& products, float* base) { products.lay_out(base, this); }
+  // Where the parts of `memory` begin.
+  struct Layout {
+    int64_t keys, grad_key, grad_value, transposed;
+    int64_t weights, grad_scores;                // of one tile
+    int64_t grad_score_rows;                     // of one tile, split
+    int64_t weight_columns, grad_score_columns;  // of a row block, split
+    int64_t size;
+    Layout(int query_width, int value_width) {
+      ScratchLayout layout(nullptr);
+      keys = layout.offset_of(kBlockKeys / 2 * rounded_up(query_width, kMaxStrip));
+      grad_key = layout.offset_of(kBlockKeys * padded_width(query_width));
+      grad_value = layout.offset_of(kBlockKeys * padded_width(value_width));
+      transposed = layout.offset_of(kBlockKeys * padded_width(std::max(query_width, value_width)));
+      weights = layout.offset_of(kMaxTileRows * kBlockKeys);
+      grad_scores = layout.offset_of(kMaxTileRows * kBlockKeys);
+      grad_score_rows = layout.offset_of(kMaxTileRows * kBlockKeys);
+      weight_columns = layout.offset_of(2 * kColumns);
+      grad_score_columns = layout.offset_of(2 * kColumns);
+      size = layout.used();
+    }
   };
-
-  int64_t lay_out(float* base, Memory* memory) const {
-    Memory unused;
-    Memory& m = memory ? *memory : unused;
-    ScratchLayout layout(base);
-    m.keys = layout.take(kBlockKeys / 2 * rounded_up(query_width_, kMaxStrip));
-    m.grad_key = layout.take(kBlockKeys * padded_width(query_width_));
-    m.grad_value = layout.take(kBlockKeys * padded_width(value_width_));
-    m.transposed = layout.take(kBlockKeys * padded_width(std::max(query_width_, value_width_)));
-    m.weights = layout.take(kMaxTileRows * kBlockKeys);
-    m.grad_scores = layout.take(kMaxTileRows * kBlockKeys);
-    m.grad_score_rows = layout.take(kMaxTileRows * kBlockKeys);
-    m.weight_columns = layout.take(2 * kColumns);
-    m.grad_score_columns = layout.take(2 * kColumns);
-    return layout.used();
-  }
 
   static int64_t group_size(int width) { return padded_width(width) * (kGroupRows / 2); }
   template <class Float>
   Float* packed_grads(Float* packed) const {
     return packed + kGroups * group_size(query_width_);
   }
-  const float* transposed(const Memory& m, const float* sums, int width) const {
-    pairs_.transpose_gradient(m.transposed, sums, width);
-    return m.transposed;
+  const float* transposed(float* memory, const float* sums, int width) const {
+    pairs_.transpose_gradient(memory + at_.transposed, sums, width);
+    return memory + at_.transposed;
   }
 
   const int64_t query_column_, grad_column_;
   const Kernels& kernels_;
   const PairGradientKernels& pairs_;
   const int query_width_, value_width_;
+  const Layout at_;
 };
 
 }  // namespace
