@@ -89,7 +89,7 @@ def test_the_page_shows_the_numbers_of_work_through(
         np.testing.assert_allclose(table(page, name), worked[name], atol=0.0051, equal_nan=True)
 
 
-def test_the_provenance_of_a_number_can_be_followed_to_the_input(page: Page) -> None:
+def test_the_provenance_of_a_number_can_be_followed_to_the_input(page: Page, worked: Lesson) -> None:
     """From a weight to its exponential, the scaled score, the score, the query and the token's vector."""
     go(page, "Softmax")
     cell(page, "weights", 0, 3).click()
@@ -97,7 +97,7 @@ def test_the_provenance_of_a_number_can_be_followed_to_the_input(page: Page) -> 
     assert heading.text_content() == f"Weights A [this, pen] = {worked['weights'][0, 3]:.3f}"
     assert "lesson-source" in cell(page, "exponentials", 0, 1).get_attribute("class")
     assert page.locator(".lesson-calculation").text_content() == (
-        "= 1.00 / (0.053 + 0.0178 + 0.1271 + 1.00 + 0.0189) = 0.822"
+        "= 1.00 / (0.0705 + 0.0434 + 0.1633 + 1.00 + 0.0255) = 0.768"
     )
     followed = []
     for number in (0, 0, 0, 0, 0):
@@ -105,9 +105,9 @@ def test_the_provenance_of_a_number_can_be_followed_to_the_input(page: Page) -> 
         followed.append(heading.text_content())
     assert followed == [
         "Exponentials [this, pen] = 1.000",
-        "Scores [this, pen] = 4.281",
-        "Scores Q Kᵀ [this, pen] = 8.563",
-        "Q [this, q1] = 2.000",
+        "Scores [this, pen] = 3.757",
+        "Scores Q Kᵀ [this, pen] = 5.313",
+        "Q [this, q1] = 1.750",
         "X [this, pointing] = 1.000",
     ]
     assert page.locator(".lesson-why").text_content().startswith("a row of numbers per tokenThis number is typed in")
@@ -129,7 +129,7 @@ def test_one_drawing_of_the_matrices_stays_through_all_steps(worked: Lesson, pag
         )
     assert states["Crude attention"] == {
         "x": "here", "q": "coming", "k": "coming", "v": "coming", "scores": "here", "scaled": "coming", "weights": "coming",
-        "output": "here", "head1": "coming", "head2": "coming", "layer": "coming",
+        "output": "here", "head2": "coming", "layer": "coming",
     }  # fmt: skip
     assert [slot for slot, state in states["Scores"].items() if state == "here"] == ["q", "k", "scores"]
     assert [slot for slot, state in states["Sum"].items() if state == "past"] == ["x", "q", "k", "scores", "scaled"]
@@ -150,13 +150,13 @@ def test_one_drawing_of_the_matrices_stays_through_all_steps(worked: Lesson, pag
 def test_lines_join_a_number_with_its_sources_and_copies_show_those_of_other_steps(page: Page) -> None:
     go(page, "Scores")
     cell(page, "scores", 0, 3).click()
-    assert page.locator(".lesson-join").count() == 8
+    assert page.locator(".lesson-join").count() == 2 * 2  # d_k numbers of the query, and as many of the key
     assert page.locator(".lesson-pipeline .lesson-joined").count() == 1
     assert page.locator(".lesson-copy").count() == 0
     above = page.evaluate("document.querySelector('.lesson-explanation').previousElementSibling.innerHTML")
     assert 'data-matrix="scores"' in above
     page.locator(".lesson-number").first.click()
-    assert page.locator(".lesson-copy figcaption").all_text_contents() == ["X 5 \u00d7 4", "W_Q 4 \u00d7 4"]
+    assert page.locator(".lesson-copy figcaption").all_text_contents() == ["X 5 \u00d7 4", "W_Q 4 \u00d7 2"]
     assert page.locator(".lesson-copy").first.locator(".lesson-joined-source").count() == 4
 
 
@@ -167,23 +167,23 @@ def test_a_calculation_is_played_term_by_term(page: Page) -> None:
     places = "() => [...document.querySelectorAll('.lesson-calculation *')].map(one => one.getBoundingClientRect().x)"
     before = page.evaluate(places)
     shown, marked = [], []
-    for _ in range(6):
+    for _ in range(4):
         page.get_by_role("button", name="One term").click()
         shown.append(page.locator(".lesson-term:not(.lesson-unplayed)").count())
         marked.append(page.locator("td.lesson-source").count())
         assert page.evaluate(places) == before
-    assert shown == [0, 1, 2, 3, 4, 5]
-    assert marked == [8, 2, 2, 2, 2, 8]
+    assert shown == [0, 1, 2, 3]
+    assert marked == [4, 2, 2, 4]
     page.get_by_label("Speed").select_option("2")
     page.get_by_role("button", name="Play").click()
     # At once, since a click of Playwright's may come after the end on a busy machine.
     page.wait_for_function("""() => {
-        if (document.querySelectorAll('.lesson-unplayed').length !== 3) return false;
+        if (document.querySelectorAll('.lesson-unplayed').length !== 2) return false;
         [...document.querySelectorAll('button')].find((one) => one.textContent === 'Pause').click();
         return true;
     }""")
     page.wait_for_timeout(400)
-    assert page.locator(".lesson-unplayed").count() == 3
+    assert page.locator(".lesson-unplayed").count() == 2
     page.get_by_role("button", name="Play").click()
     page.wait_for_function("() => document.querySelectorAll('.lesson-unplayed').length === 0")
     assert page.get_by_role("button", name="Play").count() == 1
@@ -270,9 +270,11 @@ def test_settings_and_the_query(page: Page) -> None:
     settle(page)
     np.testing.assert_array_equal(table(page, "scaled"), table(page, "scores"))
     go(page, "Heads")
-    page.locator("[data-setting=heads]").select_option("4")
+    page.locator("[data-setting=heads]").select_option("1")
     settle(page)
-    assert page.locator("[data-matrix=head4_weights]").count() == 1
+    assert page.locator("[data-matrix$=_weights]").evaluate_all("all => all.map(one => one.dataset.matrix)") == [
+        "head1_weights"
+    ]
     go(page, "Weigh")
     page.locator("[data-setting=query]").select_option(label="4: pen")
     expected = work_through(scaled=False)["weighted"][3]
@@ -383,7 +385,7 @@ def test_numbers_of_an_address_that_are_not_valid_are_named(worked: Lesson, brow
     said = "The numbers in the address are not shown: lesson: heads must be an integer from 1 to 4, not 9"
     assert page.locator(".lesson-error:visible").text_content() == said
     assert page.locator(TITLE).text_content() == "Heads: several queries at once"
-    np.testing.assert_allclose(table(page, "q"), work_through()["q"], atol=0.0051)
+    np.testing.assert_allclose(table(page, "head1_q"), work_through()["head1_q"], atol=0.0051)
     page.close()
 
 
