@@ -12,6 +12,7 @@ import pytest
 from written import number_of
 
 import uwaga
+from uwaga._base.languages import LANGUAGES
 from uwaga.viewer.lesson import Lesson, work_through
 
 pytestmark = pytest.mark.slow
@@ -31,6 +32,7 @@ def page(worked: Lesson, open_page: Callable[..., Page]) -> Page:
     opened = open_page(worked.view.address)  # type: ignore[union-attr]
     opened.wait_for_selector(TITLE)
     show_numbers(opened)
+    unfold(opened)
     return opened
 
 
@@ -40,8 +42,15 @@ def show_numbers(page: Page) -> None:
 
 
 def go(page: Page, title: str) -> None:
+    """Opens a step by the dots, and everything that is folded in it."""
+    page.locator(".lesson-thread").click()
     page.locator(".lesson-list button", has_text=title).first.click()
     page.wait_for_function("title => document.querySelector('.lesson-title').textContent.startsWith(title)", arg=title)
+    unfold(page)
+
+
+def unfold(page: Page) -> None:
+    page.locator(".lesson-view details").evaluate_all("all => { for (const one of all) one.open = true; }")
 
 
 def cell(page: Page, matrix: str, row: int, column: int) -> Any:
@@ -120,7 +129,10 @@ def test_the_provenance_of_a_number_can_be_followed_to_the_input(page: Page, wor
 
 
 def test_one_drawing_of_the_matrices_stays_through_all_steps(worked: Lesson, page: Page) -> None:
-    """Boxes of this step, of earlier and of later ones; squares by sign and size; a click goes to a matrix, in its step."""
+    """Boxes of this step, of earlier and of later ones; squares by sign and size; a click goes to a matrix, in its step.
+
+    It is folded under each step.
+    """
     states = {}
     for title in ("Crude attention", "Scores", "Sum", "Heads", "The decoder"):
         go(page, title)
@@ -286,6 +298,7 @@ def test_the_lesson_works_with_the_keyboard_alone(page: Page) -> None:
     for _ in range(3):
         page.keyboard.press("n")
     assert page.locator(TITLE).text_content() == "Scores: Q Kᵀ"
+    unfold(page)
     cell(page, "scores", 0, 0).focus()
     for key in ("ArrowDown", "ArrowRight", "ArrowRight", "Enter"):
         page.keyboard.press(key)
@@ -296,6 +309,7 @@ def test_the_lesson_works_with_the_keyboard_alone(page: Page) -> None:
     assert page.locator("[data-setting=query]").input_value() == "1"
     page.keyboard.press("p")
     assert page.locator(TITLE).text_content() == "Three roles: Q, K and V"
+    unfold(page)
     cell(page, "wq", 0, 0).locator("input").focus()
     page.keyboard.press("ArrowDown")
     page.keyboard.type("2")
@@ -346,7 +360,6 @@ def test_a_number_of_the_decoder_can_be_followed_into_a_folded_section(page: Pag
     cell(page, "decoder_cross_attended", 2, 0).click()
     page.locator(".lesson-number").first.click()
     assert page.locator(".lesson-explained").text_content().startswith("Heads side by side [pen, v1] = ")
-    page.locator(".lesson-folded summary", has_text="Cross-attention: scores").click()
     np.testing.assert_allclose(
         table(page, "decoder_cross_head1_weights"),
         work_through(written="my pen")["decoder_cross_head1_weights"],
@@ -397,7 +410,7 @@ def test_the_whole_lesson_is_printed_on_white_without_controls(
     page.wait_for_selector(TITLE)
     page.emulate_media(media="print")
     assert page.locator(".uwaga").evaluate("e => getComputedStyle(e).backgroundColor") == "rgb(255, 255, 255)"
-    for hidden in (".lesson-nav", ".lesson-explanation", ".lesson-top", ".uwaga-header"):
+    for hidden in (".lesson-nav", ".lesson-explanation", ".lesson-own", ".uwaga-header"):
         assert not page.locator(hidden).first.is_visible(), hidden
     page.emulate_media(media="screen")
     page.evaluate(
@@ -444,7 +457,7 @@ def test_a_question_is_answered_before_its_numbers_are_shown(worked: Lesson, ope
     page.get_by_role("button", name="Show me").click()
     assert page.locator(".lesson-answer").text_content().startswith("Head 1 gives 0.77 to ")
     go(page, "Masks")
-    page.get_by_role("button", name="Zeros.").click()
+    page.get_by_role("button", name="Zeros.", exact=True).click()
     assert page.locator(".lesson-answer").text_content().startswith("Right. ")
     go(page, "Softmax")
     np.testing.assert_allclose(table(page, "weights"), worked["weights"], atol=0.0051)
@@ -456,8 +469,7 @@ def test_a_question_is_answered_before_its_numbers_are_shown(worked: Lesson, ope
 
 def test_a_finding_marks_its_numbers(page: Page) -> None:
     page.get_by_role("button", name=re.compile("^Long vectors dominate")).click()
-    marked = page.locator(".lesson-source")
-    assert marked.all_text_contents() == ["1.25", "2.00", "2.06"]
+    assert page.locator(".lesson-source").all_text_contents() == ["1.25", "2.00", "2.06"]
 
 
 def test_charts_have_descriptions(page: Page) -> None:
@@ -472,9 +484,100 @@ def test_no_element_is_wider_than_the_page(worked: Lesson, open_page: Callable[.
     page = open_page(worked.view.address, width=width, height=700)  # type: ignore[union-attr]
     page.wait_for_selector(TITLE)
     for step in range(24):
-        for part in (".lesson-view", ".lesson-main"):
-            assert page.locator(part).evaluate("e => e.scrollWidth <= e.clientWidth"), (step, part)
+        for _ in ("as it opens", "unfolded"):
+            for part in (".lesson-view", ".lesson-main"):
+                assert page.locator(part).evaluate("e => e.scrollWidth <= e.clientWidth"), (step, part)
+            unfold(page)
         page.locator(".lesson-after").click(force=True) if step < 23 else None
+
+
+PHONE = {"width": 390, "height": 844}
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_no_step_is_longer_than_three_screens_of_a_phone(open_page: Callable[..., Page], language: str) -> None:
+    """Before its question is answered and after it, with the example's own sentence."""
+    with uwaga.lesson(browser=False, block=False, language=language) as lesson:
+        page = open_page(lesson.view.address, **PHONE)  # type: ignore[union-attr]
+        page.wait_for_selector(TITLE)
+        heights = {}
+        for step in lesson.steps:
+            for state in ("asking", "answered"):
+                heights[step.id, state] = page.locator(".lesson-view").evaluate("e => e.scrollHeight")
+                if state == "asking" and step.question is not None:
+                    page.locator(".lesson-show").click()
+            page.locator(".lesson-after").click(force=True) if step is not lesson.steps[-1] else None
+        assert not {at: height for at, height in heights.items() if height > 3 * PHONE["height"]}
+
+
+def test_every_step_has_a_drawing(worked: Lesson, open_page: Callable[..., Page]) -> None:
+    page = open_page(worked.view.address)  # type: ignore[union-attr]
+    page.wait_for_selector(TITLE)
+    for step in worked.steps:
+        if step.question is not None:
+            page.locator(".lesson-show").click()
+        drawn = page.locator(".lesson-picture svg:visible, .lesson-chart:visible, .lesson-drawing:visible")
+        assert drawn.count() > 0, step.id
+        page.locator(".lesson-after").click(force=True) if step is not worked.steps[-1] else None
+
+
+def test_a_word_of_the_picture_is_the_guess_and_its_arcs_follow(worked: Lesson, open_page: Callable[..., Page]) -> None:
+    page = open_page(worked.view.address)  # type: ignore[union-attr]
+    page.wait_for_selector(TITLE)
+    words, shares = page.locator(".lesson-stage .lesson-word"), page.locator(".lesson-stage .lesson-share")
+    assert set(shares.all_text_contents()) == {"?"}
+    assert page.locator(".lesson-word-asks").first.text_content() == "a"  # the question's word
+    assert page.get_by_role("button", name="Guess pen").count() == 1
+    words.filter(has_text="this").press("Enter")
+    assert page.locator(".lesson-answer").text_content().startswith("Not so. “pen”: 2.00.")
+    np.testing.assert_allclose([number_of(text) for text in shares.all_text_contents()], worked["crude_scores"][2])
+    words.filter(has_text="pen").click()
+    np.testing.assert_allclose(
+        [number_of(text) for text in shares.all_text_contents()], worked["crude_scores"][3], atol=0.0051
+    )
+    assert page.locator(".lesson-word-asks").first.text_content() == "pen"
+    widths = page.locator(".lesson-arc").evaluate_all("all => all.map(one => parseFloat(one.style.strokeWidth))")
+    row = worked["crude_scores"][3]
+    np.testing.assert_allclose(widths, 44 * np.where(np.arange(5) == 3, 0, row) / row.sum(), atol=0.006)
+
+
+def test_the_circles_of_a_table_grow_with_its_numbers(page: Page, worked: Lesson) -> None:
+    """Their area; the numbers of the chosen word stand with them, the others on request."""
+    go(page, "Sum")
+    circles = page.locator("[data-matrix=weights] td.lesson-cell")
+    sizes = circles.evaluate_all("all => all.map(one => parseFloat(one.style.getPropertyValue('--lesson-size')))")
+    np.testing.assert_allclose(np.square(sizes), np.ravel(worked["weights"]), atol=0.002)
+    seen = "all => all.map(one => getComputedStyle(one).opacity).join('')"
+    numbers = page.locator("[data-matrix=weights] .lesson-cell-number")
+    page.locator(TITLE).hover()
+    assert numbers.evaluate_all(seen) == "11111" + 20 * "0"
+    page.get_by_label("All numbers").check()
+    assert numbers.evaluate_all(seen) == 25 * "1"
+
+
+def test_the_film_has_a_hundred_steps_and_stops(page: Page, worked: Lesson) -> None:
+    go(page, "Learning")
+    moments = page.get_by_label("Moment")
+    assert moments.get_attribute("max") == "100"
+    stops = page.locator(".lesson-strip button")
+    assert stops.all_text_contents() == ["0", "14", "29", "43", "57", "71", "86", "100"]
+    stops.last.click()
+    assert moments.input_value() == "100"
+    assert page.locator(".lesson-film-said").text_content().startswith("Step 100: loss 0.02")
+    circles = page.locator(".lesson-film > .lesson-scroll circle")
+    radii = circles.evaluate_all(
+        "all => all.map(one => Number(one.getAttribute('r')) * (one.classList.contains('lesson-ring') ? -1 : 1))"
+    )
+    assert np.reshape(radii, (5, 5)).argmax(-1)[1:].tolist() == [0, 1, 2, 3]
+
+
+def test_the_decoder_that_copies_is_watched_word_by_word(page: Page) -> None:
+    go(page, "A decoder that has learned")
+    page.get_by_role("button", name="Watch it write").click()
+    said = page.locator(".lesson-film-said")
+    page.wait_for_function("() => document.querySelector('.lesson-film-said').textContent === 'this is'")
+    page.get_by_role("button", name="Watch it write").wait_for()
+    assert said.text_content() == "this is a pen ."
 
 
 def test_the_head_that_a_step_suggests_opens_in_the_map(

@@ -35,14 +35,14 @@ def step(example: Example, x: Matrix, output_weight: Matrix) -> Step:
                 " of its own, and computes attention by itself. The outputs are concatenated and multiplied by W_O."
             ),
         ),
+        pictures=[
+            Picture(kind="arcs", title=tr("Head {head}", head=h + 1), matrices=(matrices[5],))
+            for h, matrices in enumerate(heads)
+        ],
         sections=(
             Section(
                 title=tr("Each head looks for something else"),
                 controls=("heads",),
-                pictures=[
-                    Picture(kind="arcs", title=tr("Head {head}", head=h + 1), matrices=(matrices[5],))
-                    for h, matrices in enumerate(heads)
-                ],
                 matrices=[each for matrices in heads for each in matrices[5:]],
                 findings=_findings(example, heads),
             ),
