@@ -94,7 +94,10 @@ STRESS: Mapping[str, Sequence[str]] = {
     "train/test_recipes.py::test_the_held_out_words_are_as_many_as_the_readme_says": (),
     "train/test_short_runs.py": (r"\[speller\]",),
     "viewer/front/test_languages.py": ("saved_lesson", "overflows.pl-360", "from_a_table.explore"),
-    "viewer/front/test_lesson.py": ("opens_at_the_lesson", r"numbers_of_work_through.(Scores|Softmax)", "question_is_answered", "wider.*360"),
+    "viewer/front/test_lesson.py": (
+        "opens_at_the_lesson", r"numbers_of_work_through.(Scores|Softmax)", "question_is_answered", "wider.*360", r"three_screens.*\[pl",
+        "has_a_drawing", "word_of_the_picture",
+    ),
     "viewer/front/test_map.py": ("readout_has_the_weights",),
     "viewer/front/test_shell.py": ("driven_by_the_rail", "used_url"),
     "viewer/front/test_text.py": ("hostile_tokens", "saved_page_has_exact", "its_row_and_its_column"),

@@ -245,6 +245,7 @@ def strings(value: Any) -> Iterator[str]:
             "matrices",
             "controls",
             "covers",
+            "tap",
             "cells",
             "arrows",
             "kind",

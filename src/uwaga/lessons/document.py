@@ -99,10 +99,12 @@ class Finding:
 class Picture:
     """A drawing of numbers.
 
-    kind: "arcs", a row of weights or scores as arcs between words; "circles", a matrix as circles, filled where positive;
-        "film", a matrix per moment, with a slider; "waves", each column as a curve over the rows; "shapes", matrices as
-        rectangles that fit each other, or do not; "layers", a batch as layers, one of rows for each sentence.
-    matrices: what is drawn; a film's first has a slice per moment, its second a row per moment with the curves beside it.
+    kind: "arcs", a row of weights or scores as arcs between words; "ribbons", all rows of weights between two sentences;
+        "rows", the row of one word in each of several matrices; "film", a matrix per moment, with a slider; "waves", each
+        column as a curve over the rows; "shapes", matrices as rectangles that fit each other, or do not; "layers", a batch
+        as layers, one of rows for each sentence.
+    matrices: what is drawn; a film's first has a slice per moment, its second a row per moment with the curves beside it, its
+        third the weights of each moment. A matrix is drawn as circles where it stands in a section.
     labels: of the moments, or of the shapes.
     sizes: of "shapes": rows and columns of each.
     """
@@ -127,16 +129,22 @@ class Picture:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """What is wrong with the calculation as it stands at a step, measured there; or what has removed it."""
+    """What is wrong with the calculation as it stands at a step, measured there; or what has removed it.
+
+    numbers: those that were measured, which the problem's drawing shows.
+    here: whether it is new, removed or measured again at this step.
+    """
 
     id: str
     title: str
     text: str
     solved: bool
-    here: bool  # it is new, removed or measured again at this step
+    here: bool
+    numbers: Sequence[float] = ()
 
     def to_json(self) -> dict[str, Any]:
-        return {"id": self.id, "title": self.title, "text": self.text, "solved": self.solved}
+        numbers = [float(f"{number:.4g}") for number in self.numbers]
+        return {"id": self.id, "title": self.title, "text": self.text, "solved": self.solved, "numbers": numbers}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,6 +235,7 @@ class Question:
     covers: ids of the matrices that would tell the answer.
     cells: those that the answer is about.
     about_sizes: whether the mere shape of the covered matrices would tell the answer.
+    tap: the matrix whose columns are the choices in their order, the words of a picture of it; "": the choices are buttons.
     """
 
     text: str
@@ -236,6 +245,7 @@ class Question:
     covers: Sequence[str]
     cells: Sequence[tuple[str, int, int]]
     about_sizes: bool = False
+    tap: str = ""
 
     def to_json(self) -> dict[str, Any]:
         return {name: _listed(getattr(self, name)) for name in self.__slots__} | {
@@ -249,6 +259,7 @@ class Step:
 
     number: "2 of 6" for the steps of the calculation itself, "" for all others.
     told: paragraphs that are shown when the question has been answered, since they would answer it.
+    pictures: what the page shows first, above the question.
     ledger: what is wrong so far, and what has been removed.
     code: the same in Python.
     head: which head of a real model shows this: statistic, sense ("largest"), why.
@@ -264,6 +275,7 @@ class Step:
     drawing: Drawing | None = None
     question: Question | None = None
     told: Sequence[str] = ()
+    pictures: Sequence[Picture] = ()
     ledger: Sequence[Problem] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -273,6 +285,7 @@ class Step:
             "number": self.number,
             "text": list(self.text),
             "told": list(self.told),
+            "pictures": [picture.to_json() for picture in self.pictures],
             "ledger": [problem.to_json() for problem in self.ledger if problem.here],
             "code": self.code,
             "head": dict(self.head) or None,
@@ -291,9 +304,10 @@ def matrices(steps: Iterable[Step]) -> dict[str, Matrix]:
     """All matrices by id; a later step may show one of an earlier step again."""
     results: dict[str, Matrix] = {}
     for step in steps:
-        for section in step.sections:
-            for matrix in (*section.matrices, *(each for picture in section.pictures for each in picture.matrices)):
-                assert results.setdefault(matrix.id, matrix) is matrix, matrix.id
+        pictures = (*step.pictures, *(picture for section in step.sections for picture in section.pictures))
+        tables = (matrix for section in step.sections for matrix in section.matrices)
+        for matrix in (*tables, *(each for picture in pictures for each in picture.matrices)):
+            assert results.setdefault(matrix.id, matrix) is matrix, matrix.id
     return results
 
 

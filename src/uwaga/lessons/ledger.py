@@ -20,11 +20,12 @@ _TIMES = 4.0  # that the longest vector is made longer
 
 
 class _State(NamedTuple):
-    """What was measured at a step, and whether the problem is gone from there on."""
+    """What was measured at a step, whether the problem is gone from there on, and the numbers of its drawing."""
 
     step: str
     text: str
     solved: bool = False
+    numbers: Sequence[float] = ()
 
 
 def with_ledger(example: Example, steps: Sequence[Step]) -> tuple[Step, ...]:
@@ -42,8 +43,9 @@ def with_ledger(example: Example, steps: Sequence[Step]) -> tuple[Step, ...]:
             past = [state for state in states if places[state.step] <= place]
             if past:
                 last = past[-1]
+                here = last.step == step.id
                 listed.append(
-                    Problem(id=id, title=title, text=last.text, solved=last.solved, here=last.step == step.id)
+                    Problem(id=id, title=title, text=last.text, solved=last.solved, here=here, numbers=last.numbers)
                 )
         result.append(replace(step, ledger=listed))
     return tuple(result)
@@ -54,17 +56,17 @@ def _problems(example: Example, known: Mapping[str, Matrix]) -> list[tuple[str, 
     variance, progress = known["variance"].numbers, known["learn_progress"].numbers
     crude, scored = known["crude_scores"].numbers, known["scores"].numbers
     parameters = example.wq_MD.numel() + example.wk_MD.numel() + example.wv_ME.numel()
-    later = float(known["weights"].numbers.triu(1).sum() / n)
     heads = [known[f"head{h + 1}_weights"].numbers for h in range(example.heads)]
     between = max((float((each - heads[0]).abs().max()) for each in heads), default=0.0)
     first, last = variance[0].tolist(), variance[-1].tolist()
+    losses = progress[:: max(1, len(progress) // 20), 1].tolist()
     return [
         (
             "learned",
             tr("Nothing is learned"),
             [
-                _State("crude", tr("parameters: {count}", count=0)),
-                _State("vectors", tr("parameters: {count}", count=parameters), True),
+                _State("crude", tr("parameters: {count}", count=0), numbers=losses[:1] * 2),
+                _State("vectors", tr("parameters: {count}", count=parameters), True, losses[:1] * 2),
                 _State(
                     "learning",
                     tr(
@@ -74,6 +76,7 @@ def _problems(example: Example, known: Mapping[str, Matrix]) -> list[tuple[str, 
                         loss2=shown(float(progress[-1, 1])),
                     ),
                     True,
+                    losses,
                 ),
             ],
         ),
@@ -82,27 +85,27 @@ def _problems(example: Example, known: Mapping[str, Matrix]) -> list[tuple[str, 
             "shares",
             tr("Scores are not shares"),
             [
-                _State("crude", tr("rows sum to {sums}", sums=_sums(crude))),
-                _State("scores", tr("rows sum to {sums}", sums=_sums(scored))),
-                _State("softmax", tr("rows sum to {sums}", sums=_sums(known["weights"].numbers)), True),
+                _row_sums("crude", crude),
+                _row_sums("scores", scored),
+                _row_sums("softmax", known["weights"].numbers, True),
             ],
         ),
         (
             "symmetric",
             tr("Who asks and who is asked are the same"),
             [
-                _State("crude", _two_ways(crude)),
-                _State("scores", _two_ways(scored), _asymmetry(scored) > 0),
+                _two_ways("crude", crude),
+                _two_ways("scores", scored),
             ],
         ),
         (
             "order",
             tr("Order is lost"),
             [
-                _State("crude", _moved(_apart(known, "crude", example))),
-                _State("sum", _moved(float(known["without_apart"].numbers.abs().max()))),
+                _moved("crude", _apart(known, "crude", example)),
+                _moved("sum", float(known["without_apart"].numbers.abs().max())),
                 *(
-                    [_State("positions", _moved(float(known["with_apart"].numbers.abs().max())), True)]
+                    [_moved("positions", float(known["with_apart"].numbers.abs().max()), True)]
                     if "with_apart" in known
                     else []
                 ),
@@ -112,15 +115,15 @@ def _problems(example: Example, known: Mapping[str, Matrix]) -> list[tuple[str, 
             "wide",
             tr("Wide vectors have large scores"),
             [
-                _State("scores", _variances(first[0], first[1], last[0], last[1])),
-                _State("scale", _variances(first[0], first[2], last[0], last[2]), example.scaled),
+                _variances("scores", first[0], first[1], last[0], last[1]),
+                _variances("scale", first[0], first[2], last[0], last[2], example.scaled),
             ],
         ),
         (
             "one",
             tr("One softmax looks for one thing"),
             [
-                _State("softmax", tr("tables of weights: {count}", count=1)),
+                _State("softmax", tr("tables of weights: {count}", count=1), numbers=(1,)),
                 _State(
                     "heads",
                     tr(
@@ -129,6 +132,7 @@ def _problems(example: Example, known: Mapping[str, Matrix]) -> list[tuple[str, 
                         between=shown(between),
                     ),
                     between > 0,
+                    (example.heads,),
                 ),
             ],
         ),
@@ -136,24 +140,19 @@ def _problems(example: Example, known: Mapping[str, Matrix]) -> list[tuple[str, 
             "later",
             tr("A word sees what comes after it"),
             [
-                _State("softmax", tr("weight on later words: {later} of a row on average", later=shown(later))),
-                _State(
-                    "masks",
-                    tr(
-                        "weight on later words: {later} of a row on average",
-                        later=shown(float(known["causal_weights"].numbers.triu(1).sum() / n)),
-                    ),
-                    True,
-                ),
+                _later("softmax", known["weights"].numbers),
+                _later("masks", known["causal_weights"].numbers, True),
             ],
         ),
         (
             "cost",
             tr("Pairs grow with the square of the length"),
             [
-                _State("scores", tr("scores of {n} tokens: {pairs}", n=n, pairs=n * n)),
-                _State("linear", tr("without softmax n² is avoided, and with it the shares are lost")),
-                _State("length", tr("this one stays: the library uwaga computes n² scores, and stores none")),
+                _State("scores", tr("scores of {n} tokens: {pairs}", n=n, pairs=n * n), numbers=(n,)),
+                _State("linear", tr("without softmax n² is avoided, and with it the shares are lost"), numbers=(1,)),
+                _State(
+                    "length", tr("this one stays: the library uwaga computes n² scores, and stores none"), numbers=(n,)
+                ),
             ],
         ),
     ]
@@ -188,41 +187,52 @@ def _long(example: Example) -> list[_State]:
         return float(dense(attended.map)[:, j].mean())
 
     normed = [norm(each) for each in both]
+    measured = [("crude", [share(each) for each in both]), ("softmax", [weight(each) for each in both])]
     before, after = (weight(each) for each in normed)
     return [
-        _State("crude", text(*map(share, both))),
-        _State("softmax", text(*map(weight, both))),
-        _State("encoder", text(before, after), abs(after - before) < 0.01),
+        *(_State(step, text(*pair), numbers=pair) for step, pair in measured),
+        _State("encoder", text(before, after), abs(after - before) < 0.01, (before, after)),
     ]
 
 
-def _sums(numbers_NN: Tensor) -> str:
-    sums = numbers_NN.sum(-1)
-    low, high = shown(float(sums.min())), shown(float(sums.max()))
-    return low if low == high else tr("{low} to {high}", low=low, high=high)
+def _row_sums(step: str, numbers_NN: Tensor, solved: bool = False) -> _State:
+    sums = numbers_NN.sum(-1).tolist()
+    low, high = shown(min(sums)), shown(max(sums))
+    text = low if low == high else tr("{low} to {high}", low=low, high=high)
+    return _State(step, tr("rows sum to {sums}", sums=text), solved, sums)
 
 
-def _asymmetry(scores_NN: Tensor) -> float:
-    return float((scores_NN - scores_NN.T).abs().max())
-
-
-def _two_ways(scores_NN: Tensor) -> str:
-    return tr("s(i, j) and s(j, i) differ by up to {apart}", apart=shown(_asymmetry(scores_NN)))
+def _two_ways(step: str, scores_NN: Tensor) -> _State:
+    apart_NN = (scores_NN - scores_NN.T).abs()
+    i, j = divmod(int(apart_NN.argmax()), len(scores_NN))
+    apart = float(apart_NN[i, j])
+    text = tr("s(i, j) and s(j, i) differ by up to {apart}", apart=shown(apart))
+    return _State(step, text, apart > 0, (float(scores_NN[i, j]), float(scores_NN[j, i])))
 
 
 def _apart(known: Mapping[str, Matrix], id: str, example: Example) -> float:
     return float((known[id].numbers[list(example.order)] - known[f"{id}_shuffled"].numbers).abs().max())
 
 
-def _moved(apart: float) -> str:
-    return tr("after a shuffle an output differs by up to {apart}", apart=shown(0.0 if apart < 1e-5 else apart))
+def _moved(step: str, apart: float, solved: bool = False) -> _State:
+    apart = 0.0 if apart < 1e-5 else apart
+    return _State(step, tr("after a shuffle an output differs by up to {apart}", apart=shown(apart)), solved, (apart,))
 
 
-def _variances(width: float, variance: float, width2: float, variance2: float) -> str:
-    return tr(
+def _variances(
+    step: str, width: float, variance: float, width2: float, variance2: float, solved: bool = False
+) -> _State:
+    text = tr(
         "variance at d_k = {width}: {variance}, at {width2}: {variance2}",
         width=f"{width:.0f}",
         variance=shown(variance),
         width2=f"{width2:.0f}",
         variance2=shown(variance2),
     )
+    return _State(step, text, solved, (variance, variance2))
+
+
+def _later(step: str, weights_NN: Tensor, solved: bool = False) -> _State:
+    later = float(weights_NN.triu(1).sum() / len(weights_NN))
+    text = tr("weight on later words: {later} of a row on average", later=shown(later))
+    return _State(step, text, solved, (later,))

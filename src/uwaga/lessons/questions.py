@@ -40,6 +40,7 @@ def _made(
     *,
     ordered: bool = False,
     about_sizes: bool = False,
+    tap: str = "",
 ) -> Question | None:
     """A question with its choices in an order that gives nothing away, or as they are where ordered; None where there is nothing to choose."""
     distinct = list(dict.fromkeys(choices))
@@ -50,7 +51,14 @@ def _made(
         random.Random(zlib.crc32("".join((text, *distinct)).encode("utf-8", "surrogatepass"))).shuffle(distinct)
     places = tuple(place for place, choice in enumerate(distinct) if choice in answers)
     return Question(
-        text=text, choices=distinct, answers=places, why=why, covers=covers, cells=cells, about_sizes=about_sizes
+        text=text,
+        choices=distinct,
+        answers=places,
+        why=why,
+        covers=covers,
+        cells=cells,
+        about_sizes=about_sizes,
+        tap=tap,
     )
 
 
@@ -72,12 +80,15 @@ def _names(tokens: Sequence[str]) -> list[str]:
 
 
 def _which_token(
-    example: Example, matrix: Matrix, i: int, text: str, why: str, covers: Sequence[str]
+    example: Example, matrix: Matrix, i: int, text: str, why: str, covers: Sequence[str], *, tapped: bool = False
 ) -> Question | None:
-    """Which token has the largest number of row i; at most four to choose among, the largest and the smallest."""
+    """Which token has the largest number of row i; at most four to choose among, the largest and the smallest.
+
+    tapped: whether the choices are all words of a picture of the matrix.
+    """
     names, row = _names(example.tokens), matrix.numbers[i]
     order = sorted(range(len(names)), key=lambda place: -float(row[place]))
-    some = order if len(order) <= 4 else [*order[:3], order[-1]]
+    some = range(len(names)) if tapped else order if len(order) <= 4 else [*order[:3], order[-1]]
     right = [some.index(place) for place in _largest(row) if place in some]
     j = order[0]
     return _made(
@@ -87,6 +98,8 @@ def _which_token(
         f"{names[j]}: {shown(float(row[j]))}. {why}",
         covers,
         ((matrix.id, i, j),),
+        ordered=tapped,
+        tap=matrix.id if tapped else "",
     )
 
 
@@ -108,6 +121,7 @@ def _crude(example: Example, results: _Results) -> Question | None:
         tr("With which token has “{tokens}” the highest score?", tokens=example.tokens[i]),
         tr("The score is the sum of the products of their numbers, so a long vector scores high with many."),
         ("crude_scores", "crude_sums", "crude", "crude_shuffled"),
+        tapped=True,
     )
 
 
@@ -159,6 +173,7 @@ def _scores(example: Example, results: _Results) -> Question | None:
         tr("Which token's key fits the query of “{tokens}” best?", tokens=example.tokens[i]),
         tr("The score is the sum of the products of the query's and the key's numbers."),
         ("scores", "score_products", "score_sums", "x_form", "form_scores"),
+        tapped=True,
     )
 
 
@@ -219,6 +234,7 @@ def _weighted(example: Example, results: _Results) -> Question | None:
         tr("Whose value counts most in the output of “{tokens}”?", tokens=example.tokens[i]),
         tr("That of the token with the largest weight in its row."),
         ("weights", "weighted"),
+        tapped=True,
     )
 
 
@@ -344,7 +360,7 @@ def _learning(example: Example, results: _Results) -> Question | None:
             token=example.tokens[i],
         ),
         tr("Where it looks was never said; the gradient of the loss found it."),
-        (matrix.id, "learn_progress", "learn_forms"),
+        (matrix.id, "learn_progress", "learn_forms", "learn_shares"),
     )
 
 
@@ -413,14 +429,14 @@ def _positions(example: Example, results: _Results) -> Question | None:
 
 
 def _encoder(example: Example, results: _Results) -> Question | None:
-    normed = next(name for name in results if name.startswith("block1_") and name.endswith("_norm"))
+    normed = [name for name in results if name.startswith("block1_") and name.endswith("_norm")]
     return _made(
         tr("LayerNorm is applied to a row. What is the sum of its numbers then?"),
         ("0", "1", tr("It depends on the row.")),
         [0],
         tr("The mean is subtracted from each number, so that their sum is 0; the division only changes their size."),
-        (normed,),
-        ((normed, 0, 0),),
+        normed,
+        ((normed[0], 0, 0),),
     )
 
 
@@ -473,6 +489,7 @@ def _copy(example: Example, results: _Results) -> Question | None:
         ),
         tr("The one that is to be written next."),
         ("copy_scores", "copy_weights", "copy_logits", "copy_next"),
+        tapped=True,
     )
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from uwaga._base.languages import significant, tr
 from uwaga.lessons import provenance
 from uwaga.lessons.compute import OneHead
-from uwaga.lessons.document import Chart, Drawing, Finding, Matrix, Part, Section, Step
+from uwaga.lessons.document import Chart, Drawing, Finding, Matrix, Part, Picture, Section, Step
 from uwaga.lessons.example import START, Example
 from uwaga.lessons.provenance import cell
 from uwaga.lessons.steps.blocks import spec_of
@@ -239,6 +239,7 @@ def length_step(example: Example, head: OneHead, projected: Projected, scored: S
     """The same weights for any number of tokens."""
     n, d = head.q_ND.shape
     e = head.v_NE.shape[1]
+    twice = _twice(example, head, scored, projected)
     return Step(
         id="length",
         title=tr("Any length"),
@@ -252,7 +253,8 @@ def length_step(example: Example, head: OneHead, projected: Projected, scored: S
                 " reads token after token: each of its states waits for the one before."
             ),
         ),
-        sections=(_twice(example, head, scored, projected), _growing(n, d, e, example)),
+        pictures=(Picture(kind="arcs", title=twice.title, matrices=(twice.matrices[1],)),),
+        sections=(twice, _growing(n, d, e, example)),
         code="uwaga.attention(q, torch.cat((k, k)), torch.cat((v, v))" + example.scale_argument + ")",
     )
 

@@ -38,25 +38,25 @@ def step(example: Example) -> Step:
                 " hidden by a mask and discarded. Packed one after the other (Ragged), they need neither padding nor a mask."
             ),
         ),
+        pictures=(
+            Picture(
+                kind="layers",
+                title=tr(
+                    "X, {b} × {n} × {d}",
+                    b=len(example.sentences),
+                    n=len(places.columns),
+                    d=example.x_NM.shape[1],
+                ),
+                description=tr("A layer for each sentence, a row for each token; pale rows are padding."),
+                matrices=(places,),
+                sizes=((len(places.columns), example.x_NM.shape[1]),),
+            ),
+        ),
         sections=(
             Section(
                 title=tr("Padded to the longest"),
                 matrices=(places,),
                 controls=("sentences",),
-                pictures=(
-                    Picture(
-                        kind="layers",
-                        title=tr(
-                            "X, {b} × {n} × {d}",
-                            b=len(example.sentences),
-                            n=len(places.columns),
-                            d=example.x_NM.shape[1],
-                        ),
-                        description=tr("A layer for each sentence, a row for each token; pale rows are padding."),
-                        matrices=(places,),
-                        sizes=((len(places.columns), example.x_NM.shape[1]),),
-                    ),
-                ),
             ),
             Section(
                 title=tr("The work: pairs of a query and a key"),

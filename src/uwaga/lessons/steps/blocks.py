@@ -244,6 +244,7 @@ def encoder_step(example: Example, x: Matrix, weights: FeedForwardWeights, block
             order,
         ),
         told=(tr("LayerNorm gives each row mean 0 and variance 1, so that no row is longer than another."),),
+        pictures=(_way(x, *attended.matrices, *forward.matrices),),
         sections=(
             Section(title=tr("What goes in"), matrices=(x,), text=_input_text(x), controls=("norm",)),
             *_traced_sections(attended, tr("Attention")),
@@ -251,7 +252,6 @@ def encoder_step(example: Example, x: Matrix, weights: FeedForwardWeights, block
                 title=tr("1. Attention, residual and LayerNorm"),
                 matrices=attended.matrices,
                 findings=_normal(attended),
-                pictures=_circles(attended.matrices[-1]),
             ),
             Section(title=tr("2. The feed-forward layer's matrices"), matrices=weights, folded=True),
             Section(
@@ -267,8 +267,15 @@ def encoder_step(example: Example, x: Matrix, weights: FeedForwardWeights, block
     )
 
 
-def _circles(*shown_: Matrix) -> tuple[Picture, ...]:
-    return tuple(Picture(kind="circles", title=each.title, matrices=(each,)) for each in shown_)
+def _way(*matrices: Matrix) -> Picture:
+    """One word on its way: its row in each matrix of the width of the model."""
+    shown_ = [each for each in matrices if len(each.columns) == len(matrices[0].columns)]
+    return Picture(
+        kind="rows",
+        title=tr("One word on its way through"),
+        matrices=shown_,
+        labels=[each.title for each in shown_],
+    )
 
 
 def _input_text(x: Matrix) -> tuple[str, ...]:
@@ -351,13 +358,9 @@ def stack_step(
             ),
         ),
         told=(tr("What leaves a block has the shape of what went in."),),
+        pictures=(_way(source, x), _way(x, forward.output)),
         sections=(
-            Section(
-                title=tr("The output of block 1 goes in"),
-                matrices=(x,),
-                controls=("norm",),
-                pictures=_circles(x, forward.output),
-            ),
+            Section(title=tr("The output of block 1 goes in"), matrices=(x,), controls=("norm",)),
             *_traced_sections(attended, tr("Attention of block 2")),
             Section(title=tr("Block 2: attention"), matrices=attended.matrices, folded=True),
             Section(
@@ -511,6 +514,13 @@ def decoder_step(example: Example, memory: Matrix, decoded: Decoded) -> Step:
             ),
             tr("Here one block has the lesson's matrices for both; a trained model learns each by itself."),
         ),
+        pictures=(
+            Picture(
+                kind="ribbons",
+                title=tr("What each word written asks of the words read, in head 1"),
+                matrices=(_cross_weights(decoded),),
+            ),
+        ),
         sections=(
             Section(
                 title=tr("What has been written so far"), matrices=(decoded.x, decoded.bits), controls=("written",)
@@ -521,7 +531,6 @@ def decoder_step(example: Example, memory: Matrix, decoded: Decoded) -> Step:
                 title=tr("2. Cross-attention: the encoder is asked"),
                 matrices=(memory, *cross.matrices),
                 findings=(_asked(example, decoded),),
-                pictures=_circles(_cross_weights(decoded)),
             ),
             *_traced_sections(cross, tr("Cross-attention")),
             Section(title=tr("3. Feed-forward"), matrices=(*forward.matrices, *decoded.final), folded=True),

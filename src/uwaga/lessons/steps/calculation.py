@@ -64,6 +64,14 @@ def projection_step(example: Example, x: Matrix, projected: Projected) -> Step:
                 m=example.x_NM.shape[1],
             ),
         ),
+        pictures=(
+            Picture(
+                kind="rows",
+                title=tr("One word in its three roles"),
+                matrices=(x, projected.q, projected.k, projected.v),
+                labels=("X", "Q", "K", "V"),
+            ),
+        ),
         sections=(
             _widths(example),
             Section(title=tr("The input"), matrices=(x,)),
@@ -237,13 +245,9 @@ def scores_step(example: Example, projected: Projected, scored: Scored) -> Step:
                 e=projected.v.numbers.shape[1],
             ),
         ),
+        pictures=(_arcs(tr("What a word looks for"), scored.raw),),
         sections=(
-            Section(
-                title=tr("All at once: Q Kᵀ"),
-                form="matrix",
-                matrices=(projected.q, projected.k, scored.raw),
-                pictures=(_arcs(tr("What a word looks for"), scored.raw),),
-            ),
+            Section(title=tr("All at once: Q Kᵀ"), form="matrix", matrices=(projected.q, projected.k, scored.raw)),
             Section(
                 title=tr("Token by token: qᵢ · kⱼ"),
                 form="token",
@@ -294,17 +298,15 @@ def scale_step(example: Example, head: OneHead, scored: Scored) -> Step:
         number=tr("{place} of {count}", place=3, count=6),
         text=(tr("The wider queries and keys are, the larger their products grow. “Why √d_k” measures it."),),
         told=(text,),
-        sections=(
-            Section(
-                title="",
+        pictures=(
+            Picture(
+                kind="rows",
+                title=tr("The scores of a word"),
                 matrices=(scored.raw, scored.scaled),
-                controls=("scaled",),
-                pictures=(
-                    Picture(kind="circles", title=scored.raw.title, matrices=(scored.raw,)),
-                    Picture(kind="circles", title=scored.scaled.title, matrices=(scored.scaled,)),
-                ),
+                labels=("Q Kᵀ", f"Q Kᵀ / √{d}" if example.scaled else "Q Kᵀ"),
             ),
         ),
+        sections=(Section(title="", matrices=(scored.raw, scored.scaled), controls=("scaled",)),),
         code="uwaga.attention(q, k, torch.eye(len(k))"
         + (", normalize=None)     # the default is scale=1/√d_k" if example.scaled else ", scale=1.0, normalize=None)"),
     )
@@ -324,12 +326,9 @@ def softmax_step(example: Example, scored: Scored) -> Step:
                 "exp makes every score positive and increases their differences; divided by its row's sum, each is a share of 1."
             ),
         ),
+        pictures=(_arcs(tr("The shares of a word"), scored.weights),),
         sections=(
-            Section(
-                title=tr("All at once"),
-                matrices=(scored.scaled, scored.exponentials, scored.weights),
-                pictures=(_arcs(tr("The shares of a word"), scored.weights),),
-            ),
+            Section(title=tr("All at once"), matrices=(scored.scaled, scored.exponentials, scored.weights)),
             Section(
                 title=tr("What has changed"),
                 findings=(
@@ -533,13 +532,9 @@ def weighting_step(scored: Scored, projected: Projected, mixed: Mixed) -> Step:
                 " vector: it says how much of the token counts, not which part of it."
             ),
         ),
+        pictures=(_arcs(tr("The shares of a word"), scored.weights),),
         sections=(
-            Section(
-                title=tr("All at once"),
-                form="matrix",
-                matrices=(scored.weights, projected.v),
-                pictures=(_arcs(tr("The shares of a word"), scored.weights),),
-            ),
+            Section(title=tr("All at once"), form="matrix", matrices=(scored.weights, projected.v)),
             Section(title=tr("Token by token: a(i, j) vⱼ"), form="token", matrices=(mixed.weighted,)),
         ),
         code="weights[i, :, None] * v",
@@ -566,16 +561,16 @@ def sum_step(example: Example, scored: Scored, projected: Projected, mixed: Mixe
                 formula=f"attention(Q, K, V) = softmax(Q Kᵀ{'/√d_k' if example.scaled else ''}) V",
             ),
         ),
-        sections=(
-            Section(
-                title=tr("All at once: A V"),
-                form="matrix",
-                matrices=(scored.weights, projected.v, mixed.output),
-                pictures=(
-                    Picture(kind="circles", title=projected.v.title, matrices=(projected.v,)),
-                    Picture(kind="circles", title=mixed.output.title, matrices=(mixed.output,)),
-                ),
+        pictures=(
+            Picture(
+                kind="rows",
+                title=tr("The weights of a word, and its output"),
+                matrices=(scored.weights, mixed.output),
+                labels=("A", "Z = A V"),
             ),
+        ),
+        sections=(
+            Section(title=tr("All at once: A V"), form="matrix", matrices=(scored.weights, projected.v, mixed.output)),
             Section(
                 title=tr("Token by token"),
                 form="token",

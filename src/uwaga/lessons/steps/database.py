@@ -33,6 +33,7 @@ def step(example: Example, head: OneHead, weights: Matrix, projected: Projected,
             tr("The values need not come from the tokens: here they are a payload that you can edit."),
         ),
         told=(tr("The larger the scores, the more of a query's weight is on one record, as in a hard look-up."),),
+        pictures=(Picture(kind="arcs", title=tr("The records that a word asks"), matrices=(weights,)),),
         sections=(
             Section(
                 title=tr("The values are the keys"), matrices=(projected.k, _looked_up(example, head, "keys_output"))
@@ -40,7 +41,6 @@ def step(example: Example, head: OneHead, weights: Matrix, projected: Projected,
             Section(
                 title=tr("The values are any payload"),
                 matrices=(weights, payload, _looked_up(example, head, "payload_output")),
-                pictures=(Picture(kind="arcs", title=tr("The records that a word asks"), matrices=(weights,)),),
             ),
             Section(
                 title=tr("Sharper: scores times {sharpness}", sharpness=shown(example.sharpness)),
@@ -188,11 +188,11 @@ def past_step(example: Example, head: OneHead, past_bits: Matrix, projected: Pro
                 "This is the strictly past mask with scale=1.0. What one stores is free: the keys themselves, or a payload."
             ),
         ),
+        pictures=(Picture(kind="arcs", title=tr("The records that a word asks"), matrices=(weights,)),),
         sections=(
             Section(
                 title=tr("Who is asked"),
                 matrices=(past_bits, asked, weights),
-                pictures=(Picture(kind="arcs", title=tr("The records that a word asks"), matrices=(weights,)),),
                 findings=(_first_token(example, weights),),
             ),
             Section(

@@ -12,7 +12,7 @@ from torch import Tensor
 from uwaga._base.languages import tr
 from uwaga.lessons import provenance
 from uwaga.lessons.compute import LayerTrace, dense, layer_of, scale_of, scores, trace_layer
-from uwaga.lessons.document import Finding, Matrix, Section, Step, shown
+from uwaga.lessons.document import Finding, Matrix, Picture, Section, Step, shown
 from uwaga.lessons.example import Example, numbered
 from uwaga.lessons.provenance import cell
 from uwaga.maps.attended import attend
@@ -35,7 +35,21 @@ def step(example: Example, x: Matrix, output_weight: Matrix) -> Step:
                 " of its own, and computes attention by itself. The outputs are concatenated and multiplied by W_O."
             ),
         ),
+        pictures=[
+            Picture(kind="arcs", title=tr("Head {head}", head=h + 1), matrices=(matrices[5],))
+            for h, matrices in enumerate(heads)
+        ],
         sections=(
+            Section(
+                title=tr("Each head looks for something else"),
+                controls=("heads",),
+                matrices=[each for matrices in heads for each in matrices[5:]],
+                findings=_findings(example, heads),
+            ),
+            Section(
+                title=tr("Concatenated, times W_O"),
+                matrices=(joined, output_weight, _output(example, trace)),
+            ),
             Section(
                 title=tr("The matrices of all heads, side by side"),
                 text=(
@@ -46,22 +60,12 @@ def step(example: Example, x: Matrix, output_weight: Matrix) -> Step:
                     ),
                 ),
                 matrices=(x, *weights),
-                controls=("heads",),
                 findings=(_parameters(example),),
                 folded=True,
             ),
             *(
                 Section(title=tr("Head {head}", head=h + 1), matrices=matrices[:5], folded=True)
                 for h, matrices in enumerate(heads)
-            ),
-            Section(
-                title=tr("Each head looks for something else"),
-                matrices=[each for matrices in heads for each in matrices[5:]],
-                findings=_findings(example, heads),
-            ),
-            Section(
-                title=tr("Concatenated, times W_O"),
-                matrices=(joined, output_weight, _output(example, trace)),
             ),
         ),
         code=f"layer(X)     # {_constructor(example)} with these weights",

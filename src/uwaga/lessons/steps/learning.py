@@ -24,7 +24,7 @@ from uwaga.nn import SinusoidalPositions
 from uwaga.ops.attention.api import attention
 
 _WIDTH = 8
-_AHEAD = 60  # steps that the chart shows, at least
+_AHEAD = 100  # steps that the chart shows, at least; as many are recorded
 _START_QK, _START_V = 0.5, 3.0  # spread of W_Q and W_K, diagonal of W_V
 
 
@@ -93,6 +93,7 @@ def step(example: Example) -> Step:
     states = _run(example.tokens, example.rate, ahead)
     task, now = task_of(example.tokens), states[example.steps]
     made = _Forward(example, task, now)
+    progress = _progress(example, states, made)
     return Step(
         id="learning",
         title=tr("Learning: W_Q, W_K and W_V move"),
@@ -101,10 +102,6 @@ def step(example: Example) -> Step:
                 "A task whose success can be seen: each token shall name the word before it (the first one, itself). Queries and"
                 " keys are made from the codes of the places; a value is a score for each word."
             ),
-            tr(
-                "The loss says how wrong the answers are. Its gradient says, for every number of W_Q, W_K and W_V, in which"
-                " direction the loss grows; a step moves each number a little in the other. Nobody says where to look."
-            ),
         ),
         told=(
             tr(
@@ -112,8 +109,9 @@ def step(example: Example) -> Step:
                 " it grow: noise at step 0, and at the end each row is largest one place back."
             ),
         ),
+        pictures=(_film(example, states, progress[1].matrices[0]),),
         sections=(
-            *_progress(example, states, made),
+            *progress,
             Section(title=tr("What is read"), matrices=(made.codes, made.words), folded=True),
             Section(title=tr("The three matrices at this step"), matrices=(made.wq, made.wk, made.wv), folded=True),
             Section(title=tr("Attention"), matrices=(made.q, made.k, made.v, made.raw, made.scaled), folded=True),
@@ -331,6 +329,12 @@ def _progress(example: Example, states: Sequence[State], made: _Forward) -> tupl
     )
     steps = Section(
         title=tr("Make steps"),
+        text=(
+            tr(
+                "The loss says how wrong the answers are. Its gradient says, for every number of W_Q, W_K and W_V, in which"
+                " direction the loss grows; a step moves each number a little in the other. Nobody says where to look."
+            ),
+        ),
         controls=("steps", "rate"),
         charts=(chart,),
         findings=(
@@ -338,7 +342,6 @@ def _progress(example: Example, states: Sequence[State], made: _Forward) -> tupl
             Finding(text=way, cells=[(matrix.id, 0, 1), (matrix.id, len(states) - 1, 1)]),
         ),
         matrices=(made.weights, made.output),
-        pictures=(_film(example, states, matrix),),
     )
     return steps, Section(title=tr("Step by step"), matrices=(matrix,), folded=True)
 
@@ -348,13 +351,14 @@ def _one_back(weights_NN: Tensor) -> float:
     return float(weights_NN.diagonal(-1).mean()) if len(weights_NN) > 1 else float(weights_NN[0, 0])
 
 
-_MOMENTS = 13
+_MOMENTS = 101  # that are recorded, at most: of every step, where a film has no more than a hundred
 
 
 def _film(example: Example, states: Sequence[State], progress: Matrix) -> Picture:
     """The scores P W_Q W_K^T P^T as they grow."""
     task, last = task_of(example.tokens), len(states) - 1
     moments = list(dict.fromkeys(round(last * moment / (_MOMENTS - 1)) for moment in range(_MOMENTS)))
+    places = [f"{place}: {token}" for place, token in enumerate(example.tokens)]
     numbers = torch.stack(
         [scores(task.codes_NW @ states[at].wq_WW, task.codes_NW @ states[at].wk_WW) for at in moments]
     )
@@ -362,16 +366,26 @@ def _film(example: Example, states: Sequence[State], progress: Matrix) -> Pictur
         id="learn_forms",
         title="P W_Q W_Kᵀ Pᵀ",
         formula=tr("a row for the place that looks, a column for the place looked at"),
-        rows=[f"{place}: {token}" for place, token in enumerate(example.tokens)],
-        columns=[f"{place}: {token}" for place, token in enumerate(example.tokens)],
+        rows=places,
+        columns=places,
         numbers=numbers,
         source=provenance.given(tr("The scores Q Kᵀ with W_Q and W_K of that step.")),
+    )
+    shares = Matrix(
+        id="learn_shares",
+        title=tr("Weights A"),
+        formula=tr("softmax of each row"),
+        rows=places,
+        columns=places,
+        numbers=torch.stack([states[at].weights_NN for at in moments]),
+        source=provenance.given(tr("The weights with W_Q and W_K of that step.")),
+        shade="share",
     )
     return Picture(
         kind="film",
         title=tr("It learns where to look"),
         description=tr("Filled is a positive score, a ring is negative, a bigger circle is more."),
-        matrices=(growing, progress),
+        matrices=(growing, progress, shares),
         labels=[str(at) for at in moments],
     )
 

@@ -18,6 +18,15 @@ from uwaga.ops.score_shape import ScoreShape
 
 def step(example: Example, head: OneHead) -> Step:
     window, length = example.window, example.length
+    causal = _section(
+        example,
+        head,
+        "causal",
+        Causal(),
+        tr("Causal: itself and the tokens before"),
+        tr("1 where the key's place is at most the query's own"),
+        tr("A language model generates from left to right: no token may see a later one."),
+    )
     return Step(
         id="masks",
         title=tr("Masks: which keys a query sees"),
@@ -28,16 +37,9 @@ def step(example: Example, head: OneHead) -> Step:
             ),
             tr("The library uwaga skips hidden scores: they are not computed."),
         ),
+        pictures=(Picture(kind="arcs", title=causal.title, matrices=(causal.matrices[2],)),),
         sections=(
-            _section(
-                example,
-                head,
-                "causal",
-                Causal(),
-                tr("Causal: itself and the tokens before"),
-                tr("1 where the key's place is at most the query's own"),
-                tr("A language model generates from left to right: no token may see a later one."),
-            ),
+            causal,
             _section(
                 example,
                 head,
@@ -140,7 +142,6 @@ def _section(
         matrices=made,
         findings=(finding,),
         controls=controls,
-        pictures=(Picture(kind="circles", title=made[2].title, matrices=(made[2],)),),
         folded=folded,
     )
 

@@ -41,6 +41,7 @@ def placed(example: Example, x: Matrix) -> Matrix:
 
 
 def step(example: Example, x: Matrix, summed: Matrix) -> Step:
+    m = example.x_NM.shape[1]
     return Step(
         id="positions",
         title=tr("Positions: the order of tokens"),
@@ -51,6 +52,7 @@ def step(example: Example, x: Matrix, summed: Matrix) -> Step:
             ),
         ),
         told=(tr("Attention alone ignores the order of tokens; with the codes it does not."),),
+        pictures=_waves(m),
         sections=(
             *_added(example, x, summed),
             Section(
@@ -63,7 +65,7 @@ def step(example: Example, x: Matrix, summed: Matrix) -> Step:
             _similarity(),
             _repeats(),
         ),
-        code=f"uwaga.nn.SinusoidalPositions({m})(X)" if (m := example.x_NM.shape[1]) % 2 == 0 else "",
+        code="" if m % 2 else f"uwaga.nn.SinusoidalPositions({m})(X)",
         head={
             "statistic": "distance",
             "sense": "largest",
@@ -107,16 +109,32 @@ def _added(example: Example, x: Matrix, summed: Matrix) -> tuple[Section, ...]:
         Section(
             title=tr("A code for each place"),
             matrices=(codes, waves),
+        ),
+        Section(
+            title=tr("Added to the tokens"),
+            matrices=(x, summed),
             pictures=(
                 Picture(
-                    kind="waves",
-                    title=tr("Codes of the places"),
-                    description=tr("A curve for each column; at each place its height is the number of the code."),
-                    matrices=(_wave(m),),
+                    kind="rows",
+                    title=tr("One word and the code of its place"),
+                    matrices=(x, codes, summed),
+                    labels=("X", "PE", "X + PE"),
                 ),
             ),
         ),
-        Section(title=tr("Added to the tokens"), matrices=(x, summed)),
+    )
+
+
+def _waves(m: int) -> tuple[Picture, ...]:
+    if m % 2:
+        return ()
+    return (
+        Picture(
+            kind="waves",
+            title=tr("Codes of the places"),
+            description=tr("A curve for each column; at each place its height is the number of the code."),
+            matrices=(_wave(m),),
+        ),
     )
 
 

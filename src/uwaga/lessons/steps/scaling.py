@@ -1,6 +1,7 @@
 """Why scores are scaled by 1/sqrt(d_k): measured on random vectors. Letters: Q queries, K keys, D their width."""
 
 import math
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 from uwaga._base.languages import cached, integer, significant, tr
 from uwaga.lessons import provenance
 from uwaga.lessons.compute import dense, matmul, scores
-from uwaga.lessons.document import Chart, Finding, Matrix, Picture, Section, Step, shown
+from uwaga.lessons.document import Chart, Finding, Matrix, Section, Step, shown
 from uwaga.maps.map import AttentionMap
 from uwaga.ops.attention.api import attention
 
@@ -99,9 +100,8 @@ def _derivation(seed: int) -> Section:
             ),
             tr("5. Dividing by √d_k divides the variance by d_k: Var(q · k / √d_k) = d_k / d_k = 1."),
         ),
-        matrices=(matrix,),
+        matrices=(replace(table, note=_sum_of(table)), matrix),
         controls=("seed",),
-        pictures=(Picture(kind="circles", title=table.title, description=_sum_of(table), matrices=(table,)),),
     )
 
 

@@ -81,24 +81,24 @@ def copy_step(example: Example) -> Step:
                 " cross-attention is a diagonal, and the word there is the word that follows."
             ),
         ),
+        pictures=(
+            Picture(
+                kind="ribbons",
+                title=tr("Where it looks, word by word"),
+                description=tr("Above, what it has written so far; below, what it reads."),
+                matrices=(weights,),
+                labels=copied.written,
+            ),
+        ),
         sections=(
             Section(
                 title=tr("Where it looks"),
                 matrices=(scores, weights),
-                pictures=(
-                    Picture(
-                        kind="circles",
-                        title=weights.title,
-                        description=tr("A row for each word so far, a column for each word read."),
-                        matrices=(weights,),
-                    ),
-                ),
                 findings=(_on_the_diagonal(weights),),
             ),
             Section(
                 title=tr("The next word"),
                 matrices=(logits, chances),
-                pictures=(Picture(kind="circles", title=chances.title, matrices=(chances,)),),
                 findings=(
                     Finding(
                         text=tr(
@@ -167,20 +167,17 @@ def model_step() -> Step:
                 word=tokens[best],
             ),
         ),
-        sections=(
-            Section(
+        pictures=(
+            Picture(
+                kind="arcs",
                 title=matrix.title,
-                pictures=(
-                    Picture(
-                        kind="arcs",
-                        title=tr("The attention of a word"),
-                        description=tr("A slider chooses the head; tap a word to see where it looks."),
-                        matrices=(matrix,),
-                        labels=[tr("head {head}", head=h) for h in range(len(weights_HNN))],
-                        sizes=((head, asks),),
-                    ),
-                ),
+                description=tr("A slider chooses the head; tap a word to see where it looks."),
+                matrices=(matrix,),
+                labels=[tr("head {head}", head=h) for h in range(len(weights_HNN))],
+                sizes=((head, asks),),
             ),
+        ),
+        sections=(
             Section(
                 title=tr("In the model that is loaded"),
                 text=(tr("These heads of the model that is loaded show most clearly what you have seen. Open one."),),

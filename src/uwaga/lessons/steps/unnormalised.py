@@ -62,15 +62,9 @@ def step(example: Example, made: Crude) -> Step:
                 " numbers below. The list under each step keeps them all, and measures them again after each remedy."
             ),
         ),
+        pictures=(Picture(kind="arcs", title=tr("Words that look at each other"), matrices=(made.scores,)),),
         sections=(
-            Section(
-                title=tr("Scores: X Xᵀ"),
-                matrices=(made.scores, made.sums),
-                pictures=(
-                    Picture(kind="arcs", title=tr("Words that look at each other"), matrices=(made.scores,)),
-                    Picture(kind="circles", title=made.scores.title, matrices=(made.scores,)),
-                ),
-            ),
+            Section(title=tr("Scores: X Xᵀ"), matrices=(made.scores, made.sums)),
             Section(title=tr("The input"), matrices=(made.x, made.lengths)),
             Section(title=tr("Weighted sums: (X Xᵀ) X"), matrices=(made.mixed,)),
             Section(
@@ -249,14 +243,12 @@ def alike_step(example: Example, made: Crude) -> Step:
             ),
             tr("So crude attention can be computed in two orders: by tokens, (X Xᵀ) X, or by features, X (Xᵀ X)."),
         ),
+        pictures=(Picture(kind="arcs", title=features.title, matrices=(features,)),),
         sections=(
             Section(title=tr("The input"), matrices=(made.x,)),
             Section(
                 title=tr("Both tables"),
                 matrices=(made.scores, features),
-                pictures=tuple(
-                    Picture(kind="circles", title=each.title, matrices=(each,)) for each in (made.scores, features)
-                ),
                 findings=(_traces(made.scores, features),),
             ),
             Section(
@@ -435,6 +427,10 @@ def linear_step(example: Example, head: OneHead, projected: Projected, scored: S
             ),
         ),
         told=(tr("Kᵀ V is a table of one size, whatever the number of tokens."),),
+        pictures=(
+            Picture(kind="shapes", title="(Q Kᵀ) V", labels=("Q Kᵀ", "V", "(Q Kᵀ) V"), sizes=((n, n), (n, e), (n, e))),
+            Picture(kind="shapes", title="Q (Kᵀ V)", labels=("Q", "Kᵀ V", "Q (Kᵀ V)"), sizes=((n, d), (d, e), (n, e))),
+        ),
         sections=(
             Section(
                 title=tr("By tokens: (Q Kᵀ) V"),

@@ -57,6 +57,11 @@ function domFill(element, props, children) {
   return element;
 }
 
+/** Opens what an element is folded in. @param {Element | null | undefined} element */
+export function openAround(element) {
+  for (let at = element?.parentElement?.closest("details"); at; at = at.parentElement?.closest("details")) at.open = true;
+}
+
 /**
  * A token's string with invisible characters made visible: control characters as Unicode control pictures, other invisible ones
  * and bidirectional controls as <U+202E>, the empty string as the empty-set sign, leading and trailing spaces as open boxes.

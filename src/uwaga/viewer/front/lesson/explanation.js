@@ -6,6 +6,7 @@ import { decimalText, splitMessage, tr } from "../languages.js";
 import { lessonNumber } from "./numbers.js";
 import { makeMatrixCopy } from "./pipeline.js";
 import { makePlay } from "./play.js";
+import { makeProduct } from "./rows.js";
 import { lessonDigits, lessonHas, lessonMatrix, lessonValue } from "./reply.js";
 
 /** @typedef {import("./reply.js").Lesson} Lesson */
@@ -190,7 +191,7 @@ function lessonCellName(lesson, cell) {
 
 /**
  * @param {{follow: (cell: LessonCell) => void, back: () => void, close: () => void, go: (step: number) => void,
- *   mark: (cells: LessonCell[] | null) => void}} actions  mark: other numbers than the sources; null: the sources
+ *   mark: (cells: LessonCell[] | null) => void, isNarrow: () => boolean}} actions  mark: other numbers than the sources; null: the sources
  * @returns {{element: HTMLElement, show: (lesson: Lesson, chain: LessonCell[], step: number) => void, heading: HTMLElement}}
  */
 export function makeExplanation(actions) {
@@ -235,14 +236,17 @@ export function makeExplanation(actions) {
     }));
     const result = el("span", { class: "lesson-term", text: Number.isNaN(value) ? "" : ` = ${cellNumber(matrix, cell, value, 3)}` });
     if (terms.length > 1) player = makePlay({ terms, result, mark: actions.mark });
-    body.replaceChildren(
+    const written = [parts.length ? el("p", { class: "lesson-calculation" }, "= ", terms.map((term) => term.element), result) : null, player?.element];
+    const rule = lessonRule(lesson, cell);
+    const product = Number.isNaN(value) ? null : makeProduct(lesson, rule, rule.from.map((_, which) => lessonTerms(rule, which, cell)), cellNumber(matrix, cell, value, 2));
+    body.replaceChildren(...[
       el("p", { class: "lesson-formula", text: matrix.formula }),
-      ...(parts.length ? [el("p", { class: "lesson-calculation" }, "= ", terms.map((term) => term.element), result)] : []),
-      ...(player ? [player.element] : []),
+      ...(product ? [el("div", { class: "lesson-scroll" }, product)] : []),
+      ...(product ? [el("details", { class: "lesson-folded", open: !actions.isNarrow() }, el("summary", { text: tr("Term by term") }), written)] : written),
       ...(ruleWords ? [el("p", { text: tokenText(ruleWords) })] : []),
       ...copiesOfSources(lesson, cell, step),
       ...stepLink(lesson, cell, step, actions),
-    );
+    ].filter((part) => !!part));
   }
   return { element, heading, show };
 }

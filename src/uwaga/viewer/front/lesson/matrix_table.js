@@ -1,6 +1,6 @@
 // A matrix as a table: numbers whose calculation can be followed, or inputs where the user may write.
 
-import { el, tokenText } from "../dom.js";
+import { el, openAround, tokenText } from "../dom.js";
 import { tr } from "../languages.js";
 import { inputText, lessonNumber, parseNumber } from "./numbers.js";
 import { lessonCellKey, lessonDigits, lessonHas, lessonMatrix, lessonValue } from "./reply.js";
@@ -40,7 +40,7 @@ export function makeMatrixTable(lesson, id, slice, actions) {
   const heads = matrix.columns.map(() => el("th", { scope: "col" }));
   const sides = matrix.rows.map(() => el("th", { scope: "row" }));
   const cells = matrix.rows.map((_, row) => matrix.columns.map((__, column) => makeMatrixCell(row, column, editable)));
-  const table = el("table", { class: "lesson-table", role: "grid", "data-matrix": id, "aria-readonly": String(!editable) },
+  const table = el("table", { class: `lesson-table lesson-shade-${matrix.shade}`, role: "grid", "data-matrix": id, "aria-readonly": String(!editable) },
     caption,
     el("thead", {}, el("tr", {}, el("td", { class: "lesson-corner" }), heads)),
     el("tbody", {}, cells.map((line, row) => el("tr", {}, sides[row], line.map((cell) => cell.place)))),
@@ -136,7 +136,11 @@ export function makeMatrixTable(lesson, id, slice, actions) {
     product.textContent = now.product;
     product.hidden = !now.product || isCovered;
     now.columns.forEach((name, column) => { heads[column].textContent = tokenText(name); });
-    now.rows.forEach((name, row) => { sides[row].textContent = tokenText(name); });
+    const isOfTokens = now.rows.length === next.request.tokens.length && now.rows.every((name, row) => name === next.request.tokens[row]);
+    now.rows.forEach((name, row) => {
+      sides[row].textContent = tokenText(name);
+      sides[row].parentElement?.classList.toggle("lesson-row-asks", isOfTokens && row === query);
+    });
     const largest = largestMagnitude(now.data);
     cells.forEach((line, row) => line.forEach((cell, column) => {
       const value = lessonValue(next, cellAt(row, column));
@@ -166,7 +170,7 @@ export function makeMatrixTable(lesson, id, slice, actions) {
     reveal(cell) {
       if (!lessonHas(shown, cell)) return;
       moveTabStop(cell.row, cell.column);
-      element.closest("details")?.setAttribute("open", "");
+      openAround(element);
       cells[cell.row][cell.column].target.focus();
     },
   };
@@ -180,7 +184,7 @@ export function makeMatrixTable(lesson, id, slice, actions) {
 function makeMatrixCell(row, column, editable) {
   const props = { role: "gridcell", class: "lesson-cell", "data-row": row, "data-column": column };
   if (!editable) {
-    const place = el("td", props);
+    const place = el("td", props, el("span", { class: "lesson-cell-number" }));
     return { place, target: place };
   }
   const input = el("input", { type: "text", inputmode: "decimal", autocomplete: "off", size: 5 });
@@ -198,7 +202,8 @@ function makeMatrixCell(row, column, editable) {
  */
 function fillMatrixCell({ place, target }, matrix, value, largest, name, readOnly, isInvalid) {
   const heat = matrix.shade === "none" || Number.isNaN(value) ? 0 : matrix.shade === "signed" ? value / largest : value;
-  place.style.setProperty("--lesson-heat", String(Math.min(1, Math.abs(heat) || 0)));
+  // The area of the circle grows with the number.
+  place.style.setProperty("--lesson-size", Math.sqrt(Math.min(1, Math.abs(heat) || 0)).toFixed(3));
   place.classList.toggle("lesson-negative", heat < 0);
   place.classList.toggle("lesson-hidden-number", Number.isNaN(value));
   if (target instanceof HTMLInputElement) {
@@ -211,14 +216,21 @@ function fillMatrixCell({ place, target }, matrix, value, largest, name, readOnl
     return;
   }
   const text = lessonNumber(value, lessonDigits(matrix, Number(place.dataset.column)));
-  target.textContent = text;
+  showCellText(target, text);
+  place.classList.remove("lesson-covered");
   target.setAttribute("aria-label", `${name}: ${Number.isNaN(value) ? tr("hidden") : text}`);
+}
+
+/** @param {HTMLElement} place @param {string} text */
+function showCellText(place, text) {
+  /** @type {Element} */ (place.firstElementChild).textContent = text;
 }
 
 /** @param {HTMLElement} place @param {string} name */
 function coverMatrixCell(place, name) {
-  place.textContent = "?";
-  place.style.setProperty("--lesson-heat", "0");
+  showCellText(place, "?");
+  place.style.setProperty("--lesson-size", "0");
+  place.classList.add("lesson-covered");
   place.classList.remove("lesson-negative", "lesson-hidden-number");
   place.setAttribute("aria-label", tr("{name}: not shown yet", { name }));
 }

@@ -43,15 +43,15 @@
  * @property {LessonPicture[]} pictures
  */
 /** @typedef {{kind: string, title: string, description: string, matrices: string[], labels: string[], sizes: [number, number][]}} LessonPicture */
-/** @typedef {{id: string, title: string, text: string, solved: boolean}} LessonProblem  as a step has measured it */
+/** @typedef {{id: string, title: string, text: string, solved: boolean, numbers: number[]}} LessonProblem  as a step has measured it */
 /** @typedef {{statistic: string, sense: "largest" | "smallest", why: string}} LessonHead */
 /**
- * @typedef {{id: string, title: string, number: string, text: string[], told: string[], ledger: LessonProblem[], code: string, head: LessonHead | null,
+ * @typedef {{id: string, title: string, number: string, text: string[], told: string[], pictures: LessonPicture[], ledger: LessonProblem[], code: string, head: LessonHead | null,
  *   drawing: LessonDrawing | null, question: LessonQuestion | null, sections: LessonSection[]}} LessonStep
  */
 /**
  * @typedef {{text: string, choices: string[], answers: number[], why: string, covers: string[], cells: [string, number, number][],
- *   about_sizes: boolean}} LessonQuestion
+ *   about_sizes: boolean, tap: string}} LessonQuestion  tap: the matrix whose columns are the choices, or ""
  */
 /** @typedef {{id: string, label: string, step: string, x: number, y: number, width: number, height: number, shape: string}} LessonPart */
 /**

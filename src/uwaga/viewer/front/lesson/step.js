@@ -9,6 +9,7 @@ import { makeSetting } from "./controls.js";
 import { makeDrawing } from "./drawing.js";
 import { makeMatrixTable } from "./matrix_table.js";
 import { makePicture } from "./pictures.js";
+import { makeLedger } from "./problems.js";
 import { lessonLedger, lessonMatrix } from "./reply.js";
 
 /** @typedef {import("./reply.js").Lesson} Lesson */
@@ -19,6 +20,7 @@ import { lessonLedger, lessonMatrix } from "./reply.js";
 /**
  * @typedef {object} StepPage
  * @property {HTMLElement} element
+ * @property {string} step  its id
  * @property {string} structure  a page can be updated in place to another of the same structure
  * @property {HTMLElement} heading
  * @property {import("./matrix_table.js").MatrixTable[]} grids
@@ -27,7 +29,7 @@ import { lessonLedger, lessonMatrix } from "./reply.js";
  */
 /**
  * @typedef {import("./matrix_table.js").MatrixActions & import("./controls.js").SettingActions & {
- *   choose: (query: number) => void, asks: (id: string) => boolean, answered: (id: string) => void, open: (id: string) => void, highlight: (cells: LessonCell[]) => void, app: import("../types.js").App}} StepActions
+ *   asks: (id: string) => boolean, answered: (id: string) => void, explainAnswer: (cell: LessonCell) => void, open: (id: string) => void, highlight: (cells: LessonCell[]) => void, app: import("../types.js").App} & import("./pictures.js").PictureActions} StepActions
  */
 
 /**
@@ -37,8 +39,8 @@ import { lessonLedger, lessonMatrix } from "./reply.js";
  * @returns {string}
  */
 export function stepStructure(lesson, step) {
-  const { id, question, sections } = lesson.steps[step];
-  return JSON.stringify([id, !question, sections.map((section) => [section.form, section.controls, section.charts.length,
+  const { id, question, sections, pictures } = lesson.steps[step];
+  return JSON.stringify([id, !question, pictures.map(({ kind, matrices }) => [kind, matrices]), sections.map((section) => [section.form, section.controls, section.charts.length,
     section.pictures.map(({ kind, matrices }) => [kind, matrices]),
     section.matrices.map((name) => {
       const matrix = lessonMatrix(lesson, name);
@@ -57,19 +59,41 @@ export function makeStepPage(lesson, step, query, actions) {
   const heading = el("h2", { class: "lesson-title", tabindex: "-1" });
   const words = el("div", { class: "lesson-words" });
   const code = el("code", {});
-  const codeLine = el("p", { class: "lesson-code" }, el("span", { class: "uwaga-label", text: `${tr("In Python:")} ` }), code);
+  const codeLine = el("details", { class: "lesson-folded lesson-code", open: !actions.place().isNarrow }, el("summary", { text: tr("In Python:") }), code);
   const parts = lesson.steps[step].sections.map((_, at) => makeSection(lesson, step, at, query, actions));
-  const heads = stepHeads(lesson, step).map((head) => makeModelHead(actions.app, head));
+  const { pictures } = lesson.steps[step];
+  // Of several pictures each has its part of the width.
+  const shared = { ...actions, place: () => { const { room, isNarrow } = actions.place(); return { room: isNarrow ? room : room / Math.min(2, pictures.length) - 20, isNarrow }; } };
+  const stages = pictures.map((picture) => makePicture(picture, shared));
+  const stage = el("div", { class: "lesson-pictures lesson-stage" }, stages.map((picture) => picture.element));
+  // Without a model, the last step alone says how to load one.
+  const isLast = lesson.steps[step].id === "model";
+  const heads = isLast || !noModelText(actions.app) ? stepHeads(lesson, step).map((head) => makeModelHead(actions.app, head)) : [];
   const drawing = lesson.steps[step].drawing ? makeDrawing(actions.open) : null;
-  const question = lesson.steps[step].question ? makeQuestion(actions, () => showNumbers()) : null;
+  const question = lesson.steps[step].question ? makeQuestion(actions, () => showNumbers(), !!asksByWord(lesson, step)) : null;
   const told = el("div", { class: "lesson-words lesson-told" });
   const ledger = makeLedger();
-  const element = el("article", { class: "lesson-page" }, heading, words, question?.element, told, drawing?.element, placeSections(parts),
+  const element = el("article", { class: "lesson-page" }, heading, words, stages.length ? stage : null, question?.element, told, drawing?.element, placeSections(parts, lesson.steps[step].sections, actions.place().isNarrow),
     ledger.element, codeLine,
     heads.length ? el("section", { class: "lesson-section", "aria-label": tr("In a real model") },
       el("h3", { text: tr("In a real model") }), heads.map((head) => head.element)) : null);
 
-  let current = lesson;
+  let current = lesson, shownQuery = query;
+
+  /** Draws the pictures above the question; a word of them may be the guess. */
+  function drawStage() {
+    const { id, question: asked, pictures: now } = current.steps[step];
+    const isAsking = !!asked && actions.asks(id);
+    let isShown = false;
+    stages.forEach((picture, at) => {
+      const isCovered = isAsking && picture.matrices.some((matrix) => asked.covers.includes(matrix));
+      const guess = isAsking && asked.tap && asked.tap === picture.matrices[0] && question ? { row: asked.cells[0][1], say: question.say } : null;
+      picture.element.hidden = isCovered && asked.about_sizes;
+      isShown ||= !picture.element.hidden;
+      if (!picture.element.hidden) picture.update(current, isAsking ? { ...now[at], covered: asked.covers } : now[at], shownQuery, isCovered, guess);
+    });
+    stage.hidden = !isShown;
+  }
 
   /** Covers what would tell the answer, or uncovers it. */
   function showNumbers() {
@@ -77,6 +101,7 @@ export function makeStepPage(lesson, step, query, actions) {
     const isAsking = !!asked && actions.asks(id);
     element.classList.toggle("lesson-asking", isAsking);
     for (const part of parts) part.ask(isAsking ? asked : null);
+    drawStage();
     told.hidden = isAsking || !told.childElementCount;
     drawing?.ask(isAsking);
     // What a step removes is part of its answer.
@@ -87,6 +112,7 @@ export function makeStepPage(lesson, step, query, actions) {
   /** @param {Lesson} next @param {number} at */
   function update(next, at) {
     current = next;
+    shownQuery = at;
     const { title, text, told: behind, code: python } = next.steps[step];
     told.replaceChildren(...behind.map((paragraph) => el("p", { text: tokenText(paragraph) })));
     heading.textContent = title;
@@ -101,62 +127,81 @@ export function makeStepPage(lesson, step, query, actions) {
   update(lesson, query);
   return {
     element, heading, update,
-    structure: stepStructure(lesson, step),
+    structure: stepStructure(lesson, step), step: lesson.steps[step].id,
     grids: parts.flatMap((part) => part.grids),
     dispose() {
       drawing?.dispose();
+      stages.forEach((picture) => picture.dispose());
       parts.forEach((part) => part.dispose());
       heads.forEach((head) => head.dispose());
     },
   };
 }
 
+/** Whether the words of a step's picture are the choices of its question. @param {Lesson} lesson @param {number} step @returns {boolean} */
+function asksByWord(lesson, step) {
+  const { question, pictures } = lesson.steps[step];
+  return !!question?.tap && pictures.some(({ matrices }) => matrices[0] === question.tap);
+}
+
 /**
  * A question before the numbers: a choice shows them, the right answer and why; so does "Show me".
  * @param {StepActions} actions
  * @param {() => void} changed  after an answer
- * @returns {{element: HTMLElement, update: (id: string, question: import("./reply.js").LessonQuestion | null) => void}}
+ * @param {boolean} isTapped  whether a word of the picture above is tapped, in place of a button
+ * @returns {{element: HTMLElement, update: (id: string, question: import("./reply.js").LessonQuestion | null) => void, say: (which: number) => void}}
  */
-function makeQuestion(actions, changed) {
+function makeQuestion(actions, changed, isTapped) {
   const text = el("p", { class: "lesson-question-text" });
   const choices = el("div", { class: "lesson-control", role: "group", "aria-label": tr("Answers") });
   const answer = el("p", { class: "lesson-answer", role: "status" });
   let shown = "", step = "";
   /** @type {number | null} */
   let guess = null;
+  /** @type {import("./reply.js").LessonQuestion | null} */
+  let asked = null;
+
+  /** @param {number | null} which  null: it is shown without a guess */
+  function say(which) {
+    if (!asked || !actions.asks(step)) return;
+    guess = which;
+    actions.answered(step);
+    draw(asked);
+    changed();
+    const [first] = asked.cells;
+    if (!first) return;
+    if (asked.tap) actions.choose(first[1]);
+    actions.explainAnswer({ of: first[0], row: first[1], column: first[2], slice: null });
+  }
 
   /** @param {import("./reply.js").LessonQuestion} question */
   function draw(question) {
     const isAsking = actions.asks(step);
-    const say = (/** @type {number | null} */ which) => {
-      guess = which;
-      actions.answered(step);
-      draw(question);
-      changed();
-      const [first] = question.cells;
-      if (first) actions.select({ of: first[0], row: first[1], column: first[2], slice: null });
-    };
+    asked = question;
     text.textContent = tokenText(question.text);
     choices.replaceChildren(
-      ...question.choices.map((choice, at) => el("button", {
+      isAsking && isTapped ? el("span", { class: "lesson-note", text: tr("Tap the word in the picture, or") }) : "",
+      ...(isTapped ? [] : question.choices).map((choice, at) => el("button", {
         type: "button", text: tokenText(choice), disabled: !isAsking,
         class: isAsking ? "" : question.answers.includes(at) ? "lesson-right" : at === guess ? "lesson-guess" : "",
         on: { click: () => say(at) },
       })),
       isAsking ? el("button", { type: "button", class: "lesson-show", text: tr("Show me"), on: { click: () => say(null) } }) : "");
     const verdict = guess === null ? "" : question.answers.includes(guess) ? `${tr("Right.")} ` : `${tr("Not so.")} `;
+    choices.hidden = isTapped && !isAsking;
     answer.textContent = isAsking ? "" : tokenText(`${verdict}${question.why}`);
   }
 
   return {
+    say,
     element: el("section", { class: "lesson-question", "aria-label": tr("Predict") }, text, choices, answer),
     update(id, question) {
       if (!question) return;
       step = id;
-      const asked = JSON.stringify(question);
+      const now = JSON.stringify(question);
       // The guess was one at other numbers.
-      if (asked !== shown) guess = null;
-      shown = asked;
+      if (now !== shown) guess = null;
+      shown = now;
       draw(question);
     },
   };
@@ -178,14 +223,26 @@ function stepHeads(lesson, step) {
  *   query: number) => void, ask: (asked: import("./reply.js").LessonQuestion | null) => void, dispose: () => void}} SectionView
  */
 
+/** Sections of a narrow page that stand for themselves, at most, where others are folded. */
+const sectionsMost = 5;
+
 /**
- * Places the sections: the matrix form and the form token by token side by side.
+ * Places the sections: the matrix form and the form token by token side by side; on a narrow page those that are folded anyway together.
  * @param {SectionView[]} parts
+ * @param {import("./reply.js").LessonSection[]} sections
+ * @param {boolean} isNarrow
  * @returns {HTMLElement[]}
  */
-function placeSections(parts) {
+function placeSections(parts, sections, isNarrow) {
   /** @type {HTMLElement[]} */
   const placed = [];
+  if (isNarrow && parts.length > sectionsMost) {
+    const folded = parts.filter((_, at) => sections[at].folded), count = folded.reduce((sum, { grids }) => sum + grids.length, 0);
+    if (folded.length > 1) {
+      return [...parts.filter((part) => !folded.includes(part)).map(({ element }) => element), el("section", { class: "lesson-section" }, el("details", { class: "lesson-folded" },
+        el("summary", {}, el("h3", { text: tr("Every number (tables: {count})", { count }) })), folded.map(({ element }) => element)))];
+    }
+  }
   for (let at = 0; at < parts.length; at++) {
     const next = parts[at + 1];
     if (parts[at].form && next?.form) {
@@ -214,20 +271,20 @@ function makeSection(lesson, step, at, query, actions) {
   const chooser = isSliced ? makeQuerySelect(actions) : null;
   const charts = el("div", { class: "lesson-charts" });
   const pictures = section.pictures.map((picture) => makePicture(picture, actions));
-  const pictured = new Set(section.pictures.filter(({ kind }) => kind === "circles").flatMap(({ matrices }) => matrices));
   const tables = grids.map((grid) => {
     const matrix = lessonMatrix(lesson, grid.id);
-    // What is drawn, what is long, and differences that are all zero.
-    const isFolded = pictured.has(grid.id) || matrix.rows.length > 12 || isZero(matrix);
-    return isFolded && !section.folded ? el("details", { class: "lesson-folded lesson-as-table" },
+    // What is drawn as a curve, and differences that are all zero.
+    const isFolded = matrix.rows.length > 12 || isZero(matrix) || section.charts.some((chart) => chart.matrix === grid.id);
+    return isFolded ? el("details", { class: "lesson-folded lesson-as-table" },
       el("summary", {}, `${tr("As table:")} ${tokenText(matrix.title)}`), grid.element) : grid.element;
   });
   const findings = el("ul", { class: "lesson-findings" });
   const content = [words, ...controls.map((control) => control.element), chooser?.element,
     el("div", { class: "lesson-pictures" }, pictures.map((picture) => picture.element)), findings, charts,
     el("div", { class: "lesson-matrices" }, tables)];
+  const isOpen = isSectionOpen(lesson, step, at, actions.place().isNarrow);
   const element = el("section", { class: "lesson-section" },
-    section.folded ? el("details", { class: "lesson-folded" }, el("summary", {}, heading), content) : [heading, content].flat());
+    heading ? el("details", { class: "lesson-folded", open: isOpen }, el("summary", {}, heading), content) : content);
   /** @type {import("./reply.js").LessonQuestion | null} */
   let asked = null;
   /** @type {[Lesson, number]} */
@@ -237,7 +294,7 @@ function makeSection(lesson, step, at, query, actions) {
     const [next, slice] = drawn;
     pictures.forEach((picture, which) => {
       const covered = !!asked && picture.matrices.some((id) => asked?.covers.includes(id));
-      picture.update(next, next.steps[step].sections[at].pictures[which], slice, covered);
+      picture.update(next, { ...next.steps[step].sections[at].pictures[which], covered: asked?.covers ?? [] }, slice, covered);
       picture.element.hidden = covered && !!asked?.about_sizes;
     });
   }
@@ -271,29 +328,26 @@ function makeSection(lesson, step, at, query, actions) {
   };
 }
 
+/**
+ * Whether a section is open at first: the one that answers the question, with the other form of the same calculation; on a narrow
+ * page none, where there is a picture above.
+ * @param {Lesson} lesson
+ * @param {number} step
+ * @param {number} at
+ * @param {boolean} isNarrow
+ * @returns {boolean}
+ */
+export function isSectionOpen(lesson, step, at, isNarrow) {
+  const { question, sections, pictures, drawing } = lesson.steps[step], of = question?.cells[0]?.[0];
+  if (sections[at].folded || (isNarrow && (pictures.length || drawing))) return false;
+  const answers = sections.findIndex(({ matrices, folded, told }) => !folded && !told && matrices.includes(of ?? ""));
+  const open = answers < 0 ? sections.findIndex(({ folded, told }) => !folded && !told) : answers;
+  return at === open || (!isNarrow && (sections[at].told || (!!sections[at].form && !!sections[open].form)));
+}
+
 /** Whether a matrix of differences has nothing but rounding errors. @param {import("./reply.js").LessonMatrix} matrix @returns {boolean} */
 function isZero({ shade, data, source }) {
   return shade === "none" && source.op === "minus" && data.every((value) => Math.abs(value) < 1e-5);
-}
-
-/**
- * What is wrong so far and what has been removed, each as measured at this step.
- * @returns {{element: HTMLElement, update: (problems: ReturnType<typeof lessonLedger>, isAsking: boolean) => void}}
- */
-function makeLedger() {
-  const list = el("ul", { class: "lesson-ledger-list" });
-  const element = el("section", { class: "lesson-ledger", "aria-label": tr("Problems and remedies") },
-    el("h3", { text: tr("Problems and remedies") }), list);
-  return {
-    element,
-    update(problems, isAsking) {
-      element.hidden = !problems.length;
-      list.replaceChildren(...problems.map(({ title, text, solved, here }) =>
-        el("li", { class: `${solved ? "lesson-solved" : "lesson-open-problem"}${here && !isAsking ? " lesson-here" : ""}` },
-          el("strong", { text: title }), " ", el("span", { class: "lesson-state", text: solved ? tr("removed") : tr("open") }),
-          el("p", { text: tokenText(text) }))));
-    },
-  };
 }
 
 /** @param {import("./reply.js").LessonFinding} finding @param {StepActions} actions @returns {HTMLElement} */

@@ -1,6 +1,6 @@
 // The lesson's tab: the calculation of attention step by step, on numbers that can be changed.
 
-import { el } from "../dom.js";
+import { el, openAround } from "../dom.js";
 import { isAbort } from "../hosts.js";
 import { languageOfRequest, tr } from "../languages.js";
 import { lessonSources, makeExplanation, stepShows } from "./explanation.js";
@@ -15,6 +15,8 @@ import { makeStepPage, stepStructure } from "./step.js";
 
 /** Debounce of edits in milliseconds. */
 const lessonInputPause = 200;
+/** Under this width in pixels words stand in a column, and sections are folded. */
+const narrowWidth = 620;
 const lessonReadOnlyNote = tr("This is a saved page, without a program that could calculate other numbers. “uwaga lesson” opens one where you can change them.");
 
 /**
@@ -31,6 +33,7 @@ export function lessonView(app) {
   let requested = (!isReadOnly && readExample(app.store.get().example)) || start;
   /** @type {LessonCell[]} */
   let chain = [];
+  let isAnswer = false; // whether the chain began with the answer of the step's question
   /** @type {import("./step.js").StepPage | null} */
   let page = null;
   let step = 0, query = 0, visible = false;
@@ -41,13 +44,15 @@ export function lessonView(app) {
 
   const message = el("p", { class: "lesson-error lesson-message", role: "alert", hidden: true });
   const sentence = makeSentenceInput({ write: (text) => lesson && change(lessonWithText(editedRequest(), text), 0), reset, isReadOnly });
-  const steps = makeStepNavigation(goToStep, { print: printAll, ask: setAsking });
+  const steps = makeStepNavigation(goToStep, { print: printAll, ask: setAsking, number: (all) => main.classList.toggle("lesson-all-numbers", all) });
   const place = el("div", { class: "lesson-place" });
-  const explanation = makeExplanation({ follow, back, close, go: showCellInStep, mark });
+  const explanation = makeExplanation({ follow, back, close, go: showCellInStep, mark, isNarrow: () => actions.place().isNarrow });
   const pipeline = makePipeline({ open: showMatrix });
-  const main = el("div", { class: "lesson-main" }, isReadOnly ? el("p", { class: "lesson-note", text: lessonReadOnlyNote }) : null,
-    sentence.element, message, pipeline.element, place, steps.footer);
-  const element = el("div", { class: "lesson-view" }, steps.element, main);
+  const own = isReadOnly ? el("p", { class: "lesson-own lesson-note", text: lessonReadOnlyNote })
+    : el("details", { class: "lesson-own lesson-folded", open: innerWidth >= narrowWidth }, el("summary", {}, el("h3", { text: tr("Your own sentence") })), sentence.element);
+  const map = el("details", { class: "lesson-folded lesson-whole" }, el("summary", {}, el("h3", { text: tr("The whole calculation") })), pipeline.element);
+  const main = el("div", { class: "lesson-main" }, steps.element, message, place, map, own, steps.footer);
+  const element = el("div", { class: "lesson-view" }, main);
 
   /** Steps whose question was answered, or whose numbers were asked for. @type {Set<string>} */
   const answered = new Set();
@@ -75,6 +80,15 @@ export function lessonView(app) {
     answered(id) {
       answered.add(id);
       drawPipeline();
+    },
+    explainAnswer(cell) {
+      isAnswer = true;
+      chain = [cell];
+      explain();
+    },
+    place() {
+      const whole = main.clientWidth || innerWidth, isNarrow = whole < narrowWidth;
+      return { room: Math.min(1080, whole) - (isNarrow ? 40 : 80), isNarrow };
     },
     open(id) { if (lesson) goToStep(lesson.steps.findIndex((one) => one.id === id)); },
   };
@@ -147,8 +161,10 @@ export function lessonView(app) {
     if (!lesson) return;
     if (page && page.structure === stepStructure(lesson, step)) page.update(lesson, query);
     else {
+      const before = page?.step === lesson.steps[step].id ? page.element : null;
       page?.dispose();
       page = makeStepPage(lesson, step, query, actions);
+      if (before) keepOpen(before, page.element);
       place.replaceChildren(page.element);
     }
     drawPipeline();
@@ -166,8 +182,10 @@ export function lessonView(app) {
   function placeExplanation() {
     if (!page) return;
     const grid = page.grids.find(({ id }) => id === chain[0]?.of);
-    const above = grid?.element.closest(".lesson-matrices") ?? page.element.querySelector(".lesson-question, .lesson-words");
-    if (above && above.nextElementSibling !== explanation.element) above.after(explanation.element);
+    // Behind the question, whose answer it explains, or under the matrices that the number was picked in.
+    const above = isAnswer && chain.length ? page.element.querySelector(".lesson-question") : grid?.element.closest(".lesson-matrices");
+    if (!above) page.element.querySelector(".lesson-ledger")?.before(explanation.element);
+    else if (above.nextElementSibling !== explanation.element) above.after(explanation.element);
   }
 
   /** Goes to a matrix: on this page, or in the first step that has it. @param {string} id */
@@ -176,7 +194,7 @@ export function lessonView(app) {
     const now = lesson;
     if (!stepShows(now, step, id)) goToStep(now.steps.findIndex((_, at) => stepShows(now, at, id)));
     const grid = page?.grids.find((one) => one.id === id);
-    grid?.element.closest("details")?.setAttribute("open", "");
+    openAround(grid?.element);
     grid?.element.scrollIntoView({ block: "nearest" });
   }
 
@@ -196,6 +214,7 @@ export function lessonView(app) {
       actions.say(tr("Not shown yet: answer the question, or choose Show me."));
       return;
     }
+    isAnswer = false;
     chain = [cell];
     explain();
   }
@@ -239,11 +258,12 @@ export function lessonView(app) {
 
   /** @param {LessonCell[]} cells */
   function highlight(cells) {
+    isAnswer = false;
     chain = cells.slice(0, 1);
+    const grid = page?.grids.find((one) => one.id === cells[0]?.of);
+    openAround(grid?.element);
     explain();
     showSelection(cells);
-    const grid = page?.grids.find((one) => one.id === cells[0]?.of);
-    grid?.element.closest("details")?.setAttribute("open", "");
     grid?.element.scrollIntoView({ block: "nearest" });
   }
 
@@ -343,6 +363,13 @@ export function lessonView(app) {
   };
 }
 
+/** What the reader has opened and folded stays so, where the same step is built again. @param {HTMLElement} before @param {HTMLElement} after */
+function keepOpen(before, after) {
+  const named = (/** @type {HTMLElement} */ page) => [...page.querySelectorAll("details")].map((one) => ({ one, name: one.firstElementChild?.textContent }));
+  const known = named(before);
+  for (const { one, name } of named(after)) one.open = known.find((each) => each.name === name)?.one.open ?? one.open;
+}
+
 /**
  * The lesson's question in an address; null where there is none. Python checks what is in it.
  * @param {string} text
@@ -383,47 +410,61 @@ function makeSentenceInput({ write, reset, isReadOnly }) {
   };
 }
 
-// Step navigation: list of steps, previous and next step, progress.
+// Step navigation: a dot for each step, which open the list of their names; previous and next step.
 
 /**
  * @param {(step: number) => void} go
- * @param {{print: () => void, ask: (asks: boolean) => void}} actions
+ * @param {{print: () => void, ask: (asks: boolean) => void, number: (all: boolean) => void}} actions
  * @returns {{element: HTMLElement, footer: HTMLElement, update: (lesson: import("./reply.js").Lesson, step: number) => void}}
  */
 function makeStepNavigation(go, actions) {
   let at = 0;
-  const list = el("ol", { class: "lesson-list" });
-  const select = el("select", { class: "lesson-select", "aria-label": tr("Step"), on: { change: () => go(Number(select.value)) } });
-  const progress = el("progress", { class: "lesson-progress", "aria-label": tr("Progress"), value: 0, max: 1 });
-  const count = el("span", { class: "lesson-count" });
+  const list = el("ol", { class: "lesson-list", hidden: true });
+  const dots = el("span", { class: "lesson-dots", "aria-hidden": "true" }), count = el("span", { class: "lesson-count" });
+  const thread = el("button", { type: "button", class: "lesson-thread", "aria-expanded": "false", on: { click: () => show(list.hidden) } }, dots, count);
   const asks = el("input", { type: "checkbox", checked: true, on: { change: () => actions.ask(asks.checked) } });
+  const numbers = el("input", { type: "checkbox", on: { change: () => actions.number(numbers.checked) } });
   const before = el("button", { type: "button", class: "lesson-before", title: tr("Previous step (p)"), on: { click: () => go(at - 1) } });
   const after = el("button", { type: "button", class: "lesson-after", title: tr("Next step (n)"), on: { click: () => go(at + 1) } });
+
+  /** @param {boolean} isOpen */
+  function show(isOpen) {
+    list.hidden = !isOpen;
+    thread.setAttribute("aria-expanded", String(isOpen));
+    if (isOpen) list.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest" });
+  }
+
+  const element = el("nav", { class: "lesson-nav", "aria-label": tr("Steps of the lesson") }, thread,
+    el("div", { class: "lesson-tools" },
+      el("label", { class: "lesson-control", title: tr("Each step asks a question before it shows the numbers that answer it") }, asks, ` ${tr("Predict first")}`),
+      el("label", { class: "lesson-control", title: tr("Every circle with its number; without, those of the chosen word") }, numbers, ` ${tr("All numbers")}`),
+      el("button", { type: "button", class: "lesson-print", text: tr("Print all steps"), on: { click: actions.print } })),
+    list);
+  element.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape" || list.hidden) return;
+    event.stopPropagation();
+    show(false);
+    thread.focus();
+  });
   return {
-    element: el("nav", { class: "lesson-nav", "aria-label": tr("Steps of the lesson") }, progress, count, select,
-      el("div", { class: "lesson-tools" },
-        el("label", { class: "lesson-control", title: tr("Each step asks a question before it shows the numbers that answer it") }, asks, ` ${tr("Predict first")}`),
-        el("button", { type: "button", text: tr("Print all steps"), on: { click: actions.print } })),
-      list),
+    element,
     footer: el("div", { class: "lesson-footer" }, before, after),
     update(lesson, step) {
       at = step;
+      show(false);
       const { steps } = lesson;
-      progress.max = steps.length;
-      progress.value = step + 1;
       count.textContent = tr("Step {step} of {length}", { step: step + 1, length: steps.length });
       if (list.childElementCount !== steps.length) {
-        list.replaceChildren(...steps.map((one, place) => el("li", {}, el("button", { type: "button", on: { click: () => go(place) } }))));
-        select.replaceChildren(...steps.map((one, place) => el("option", { value: place })));
+        list.replaceChildren(...steps.map((_, place) => el("li", {}, el("button", { type: "button", on: { click: () => go(place) } }))));
+        dots.replaceChildren(...steps.map(() => el("i", {})));
       }
       steps.forEach((one, place) => {
         const button = /** @type {HTMLElement} */ (list.children[place].firstElementChild);
         button.textContent = one.title;
         if (place === step) button.setAttribute("aria-current", "step");
         else button.removeAttribute("aria-current");
-        select.options[place].textContent = `${place + 1}. ${one.title}`;
+        dots.children[place].className = place === step ? "lesson-dot-here" : place < step ? "lesson-dot-past" : "";
       });
-      select.value = String(step);
       before.disabled = step === 0;
       after.disabled = step === steps.length - 1;
       before.textContent = step > 0 ? `\u2190 ${steps[step - 1].title}` : tr("← Back");

@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { arcsOf, circleRadius } from "../../lesson/pictures.js";
+import { arcsOf } from "../../lesson/arcs.js";
+import { circleRadius } from "../../lesson/rows.js";
 
 test("the arcs of a word are as wide as its shares, beside each other on one bar", () => {
   const arcs = arcsOf([0.5, 0.25, 0.25], 1);

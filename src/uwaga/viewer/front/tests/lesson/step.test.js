@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { lessonScale } from "../../lesson/chart.js";
-import { bestHead, noModelText, stepStructure } from "../../lesson/step.js";
+import { bestHead, isSectionOpen, noModelText, stepStructure } from "../../lesson/step.js";
 import { drawLessonScene } from "../../lesson/scene.js";
 import { keptLesson } from "./saved_reply.js";
 
@@ -27,6 +27,16 @@ test("the shape of a step depends on its sizes, not on its numbers", () => {
   assert.equal(stepStructure(lesson, 0), stepStructure(other, 0));
   other.matrices.get("x").rows.push("more");
   assert.notEqual(stepStructure(lesson, 0), stepStructure(other, 0));
+});
+
+test("the section that answers is open; on a narrow page none where a picture stands above", () => {
+  const lesson = keptLesson();
+  lesson.steps.forEach(({ id, sections, pictures, drawing }, step) => {
+    const open = (isNarrow) => sections.map((_, at) => isSectionOpen(lesson, step, at, isNarrow));
+    assert.ok(open(false).includes(true), id);
+    assert.equal(open(true).filter((one) => one).length, pictures.length || drawing ? 0 : 1, id);
+    sections.forEach(({ folded }, at) => assert.ok(!folded || !open(false)[at], id));
+  });
 });
 
 test("the best head has the largest or smallest value, and heads without a value are ignored", () => {

@@ -1,0 +1,301 @@
+// Words with arcs to the words that they look at: in a line, or on a narrow page in a column; and ribbons between two sentences.
+
+import { el, svgEl, tokenText } from "../dom.js";
+import { tr } from "../languages.js";
+import { lessonNumber } from "./numbers.js";
+import { lessonMatrix, lessonValue } from "./reply.js";
+
+/** @typedef {import("./reply.js").Lesson} Lesson */
+/** @typedef {import("./reply.js").LessonPicture} LessonPicture */
+/** @typedef {import("./pictures.js").PictureBody} PictureBody */
+/** @typedef {import("./pictures.js").PictureActions} PictureActions */
+/** @typedef {import("./pictures.js").PictureGuess} PictureGuess */
+
+/** Pixels that all arcs of a word have together, where they leave from it. */
+const arcsMost = 44, arcsTallest = 236;
+/** Sizes of words in pixels; the gap between them and the height of a row of a column. */
+const arcsWord = { most: 50, least: 22, narrow: 25 }, arcsGap = 0.5, arcsRow = 38;
+/** Shares under it have no arc, and under the second no number on it. */
+const arcsLeast = 0.004, arcsLabelled = 0.08;
+
+/** @param {Element} element @param {() => void} run */
+export function pressable(element, run) {
+  element.setAttribute("role", "button");
+  element.setAttribute("tabindex", "0");
+  element.addEventListener("click", run);
+  element.addEventListener("keydown", (event) => {
+    const { key } = /** @type {KeyboardEvent} */ (event);
+    if (key !== "Enter" && key !== " ") return;
+    event.preventDefault();
+    run();
+  });
+}
+
+/** About how wide a word is, in its font size. @param {string} word @returns {number} */
+export const wordWidth = (word) => [...word].reduce((sum, letter) => sum + (letter > "\u2e80" ? 1 : "il.,;:'!|tfj".includes(letter) ? 0.36 : "mwMW".includes(letter) ? 0.92 : 0.6), 0);
+
+/**
+ * The place of an arc's end at each word: the arcs of the word that looks leave from one bar, in the order of the words, as wide
+ * as their numbers.
+ * @param {number[]} values
+ * @param {number} most  pixels of the whole bar
+ * @returns {{to: number, width: number, start: number}[]}  start: the middle of the arc's end on the bar, from the bar's middle
+ */
+export function arcSpans(values, most = arcsMost) {
+  const sizes = values.map((value) => (Number.isFinite(value) ? Math.max(0, value) : 0));
+  const sum = sizes.reduce((total, size) => total + size, 0) || 1;
+  let at = -most / 2;
+  return sizes.map((size, to) => {
+    const width = size / sum * most;
+    at += width;
+    return { to, width, start: at - width / 2 };
+  });
+}
+
+/** @param {number[]} values @param {number} from @returns {{to: number, width: number, start: number}[]} those that are drawn */
+export const arcsOf = (values, from) => arcSpans(values).filter(({ to, width }) => to !== from && width > arcsLeast * arcsMost);
+
+/** Words with arcs from the one that looks to those it looks at; a word is chosen by a click. @param {PictureActions} actions @returns {PictureBody} */
+export function makeArcs(actions) {
+  const picture = svgEl("svg", { class: "lesson-arcs", role: "group" });
+  const slider = el("input", { type: "range", min: 0, step: 1, class: "lesson-moment" });
+  const label = el("span", { class: "lesson-moment-label" });
+  const choice = el("label", { class: "lesson-control" }, slider, label);
+  let slice = -1, asks = 0, hovered = -1, built = "";
+  /** @type {ReturnType<typeof makeStage> | null} */
+  let stage = null;
+  /** @type {[Lesson, LessonPicture, number, boolean, PictureGuess | null] | null} */
+  let last = null;
+  slider.addEventListener("input", () => { slice = Number(slider.value); if (last) draw(...last); });
+
+  /** @param {number} to */
+  function press(to) {
+    if (!last) return;
+    const [lesson, shown, , covered, guess] = last, matrix = lessonMatrix(lesson, shown.matrices[0]);
+    hovered = -1;
+    if (guess) guess.say(to);
+    else if (covered) return;
+    else if (!shown.labels.length && isOfTokens(lesson, matrix)) actions.choose(to % matrix.rows.length);
+    else { asks = to % matrix.rows.length; draw(...last); }
+  }
+
+  /** @param {number} to  -1: none */
+  function hover(to) {
+    hovered = to;
+    if (last && !last[3]) draw(...last);
+  }
+
+  /** @param {Lesson} lesson @param {LessonPicture} shown @param {number} query @param {boolean} covered @param {PictureGuess | null} guess */
+  function draw(lesson, shown, query, covered, guess) {
+    last = [lesson, shown, query, covered, guess];
+    const matrix = lessonMatrix(lesson, shown.matrices[0]);
+    const isSliced = shown.labels.length > 0; // words of another sentence, with a slider of their own
+    if (isSliced && slice < 0) [slice, asks] = shown.sizes[0];
+    const row = guess ? guess.row : hovered >= 0 ? hovered % matrix.rows.length : !isSliced && isOfTokens(lesson, matrix) ? query : asks;
+    const from = Math.min(row, matrix.rows.length - 1);
+    choice.hidden = !isSliced;
+    slider.max = String(shown.labels.length - 1);
+    slider.value = String(slice);
+    slider.setAttribute("aria-label", shown.title);
+    label.textContent = isSliced ? shown.labels[slice] : "";
+    const words = matrix.columns.map(tokenText);
+    const values = words.map((_, to) => lessonValue(lesson, { of: matrix.id, row: from, column: to, slice: isSliced ? slice : null }));
+    const { room, isNarrow } = actions.place();
+    const key = JSON.stringify([words, isNarrow, Math.round(room / 40)]);
+    if (key !== built || !stage) {
+      stage = makeStage(words, room, isNarrow, { press, hover });
+      built = key;
+      picture.replaceChildren(...stage.elements);
+      picture.setAttribute("viewBox", `0 0 ${stage.width} ${stage.height}`);
+      picture.setAttribute("width", String(stage.width));
+      picture.setAttribute("height", String(stage.height));
+    }
+    picture.setAttribute("aria-label", `${shown.title}: ${words[from]}`);
+    stage.update(values, from, { covered, digits: matrix.digits, isShare: matrix.shade === "share",
+      name: (word) => (guess ? tr("Guess {token}", { token: word }) : tr("{token} looks", { token: word })) });
+  }
+  return { element: el("div", { class: "lesson-arcs-stage" }, choice, el("div", { class: "lesson-scroll lesson-wide" }, picture)), update: draw };
+}
+
+/** Whether the rows are the sentence's tokens. @param {Lesson} lesson @param {import("./reply.js").LessonMatrix} matrix @returns {boolean} */
+const isOfTokens = (lesson, matrix) => matrix.rows.length === lesson.request.tokens.length && matrix.rows.every((name, at) => name === lesson.request.tokens[at]);
+
+/**
+ * The elements of words and arcs. They stay while the word that looks changes, so that the arcs move to it.
+ * @param {string[]} words
+ * @param {number} room  pixels across
+ * @param {boolean} isColumn
+ * @param {{press: (to: number) => void, hover: (to: number) => void}} events
+ */
+function makeStage(words, room, isColumn, { press, hover }) {
+  const ems = words.map(wordWidth);
+  const whole = ems.reduce((sum, one) => sum + one, 0) + arcsGap * (words.length + 1);
+  const size = isColumn ? arcsWord.narrow : Math.max(arcsWord.least, Math.min(arcsWord.most, room / whole));
+  const most = isColumn ? 34 : arcsMost;
+  let at = arcsGap * size;
+  const places = words.map((_, to) => {
+    if (isColumn) return (to + 0.5) * arcsRow;
+    const middle = at + ems[to] * size / 2;
+    at += (ems[to] + arcsGap) * size;
+    return middle;
+  });
+  const base = isColumn ? Math.max(...ems) * size + 74 : Math.min(arcsTallest, 48 + 0.3 * (places[places.length - 1] - places[0]));
+  const width = isColumn ? Math.max(base + 120, Math.min(room, base + 220)) : Math.max(at, 60), height = isColumn ? words.length * arcsRow + 6 : base + size + 36;
+  const ids = words.map(() => `lesson-arc-${++stageCount}`);
+  const gradients = ids.map((id) => svgEl("linearGradient", { id, gradientUnits: "userSpaceOnUse" },
+    svgEl("stop", { offset: 0, class: "lesson-looks" }), svgEl("stop", { offset: 1, class: "lesson-looked-at" })));
+  const paths = ids.map((id) => svgEl("path", { class: "lesson-arc", stroke: `url(#${id})` }));
+  const labels = words.map(() => svgEl("text", { class: "lesson-arc-label", "text-anchor": "middle" }));
+  const bar = svgEl("rect", { class: "lesson-bar" }), stub = svgEl("rect", { class: "lesson-stub", rx: 4 });
+  const names = words.map((word, to) => {
+    const text = svgEl("text", { class: "lesson-word", style: { "font-size": `${size.toFixed(1)}px` }, text: word,
+      ...(isColumn ? { x: 0, y: places[to] + size * 0.32 } : { x: places[to], y: base + size * 0.92, "text-anchor": "middle" }) });
+    pressable(text, () => press(to));
+    text.addEventListener("pointerenter", (event) => { if (/** @type {PointerEvent} */ (event).pointerType === "mouse") hover(to); });
+    text.addEventListener("pointerleave", () => hover(-1));
+    return text;
+  });
+  const numbers = words.map((_, to) => svgEl("text", { class: "lesson-share", ...(isColumn ? { x: base - 14, y: places[to] + 5, "text-anchor": "end" }
+    : { x: places[to], y: base + size + 26, "text-anchor": "middle" }) }));
+
+  /** How far an arc bends away. @param {number} from @param {number} to */
+  const bend = (from, to) => (isColumn ? Math.min(width - base - 28, 26 + Math.abs(to - from) * 0.7) : Math.min(base - 24, 34 + Math.abs(to - from) * 0.3));
+
+  /**
+   * @param {number[]} values @param {number} from
+   * @param {{covered: boolean, digits: number, isShare: boolean, name: (word: string) => string}} how
+   */
+  function update(values, from, { covered, digits, isShare, name }) {
+    const spans = arcSpans(covered ? [] : values, most), own = spans[from];
+    const middle = places[from];
+    setAll(bar, isColumn ? { x: base - 3, y: middle - most / 2, width: 3, height: most } : { x: middle - most / 2, y: base - 3, width: most, height: 3 });
+    const wide = own ? Math.max(own.width, 0) : 0, start = middle + (own ? own.start - wide / 2 : 0);
+    setAll(stub, isColumn ? { x: base, y: start, width: wide > 0.5 ? 22 : 0, height: wide } : { x: start, y: base - 24, width: wide, height: wide > 0.5 ? 22 : 0 });
+    words.forEach((word, to) => {
+      const span = spans[to], isArc = !!span && to !== from && span.width > arcsLeast * most;
+      const begin = middle + (span && isArc ? span.start : 0), end = isArc ? places[to] : begin, deep = isArc ? bend(middle, places[to]) : 0;
+      const path = isColumn ? `M${base} ${begin.toFixed(1)}C${(base + deep * 1.33).toFixed(1)} ${begin.toFixed(1)} ${(base + deep * 1.33).toFixed(1)} ${end.toFixed(1)} ${base} ${end.toFixed(1)}`
+        : `M${begin.toFixed(1)} ${base.toFixed(1)}C${begin.toFixed(1)} ${(base - deep * 1.33).toFixed(1)} ${end.toFixed(1)} ${(base - deep * 1.33).toFixed(1)} ${end.toFixed(1)} ${base.toFixed(1)}`;
+      paths[to].setAttribute("d", path);
+      /** @type {SVGElement} */ (paths[to]).style.setProperty("d", `path("${path}")`);
+      /** @type {SVGElement} */ (paths[to]).style.strokeWidth = isArc ? span.width.toFixed(2) : "0";
+      setAll(gradients[to], isColumn ? { x1: 0, x2: 0, y1: middle, y2: places[to] } : { y1: 0, y2: 0, x1: middle, x2: places[to] });
+      const isLabelled = isArc && !isColumn && span.width > arcsLabelled * most && Math.abs(places[to] - middle) > 60;
+      labels[to].textContent = isLabelled ? shareText(values[to], digits, isShare) : "";
+      setAll(labels[to], { x: (begin + end) / 2, y: base - deep + 5 });
+      names[to].setAttribute("class", `lesson-word${to === from ? " lesson-word-asks" : ""}`);
+      names[to].setAttribute("aria-label", name(word));
+      names[to].setAttribute("aria-pressed", String(to === from));
+      numbers[to].textContent = covered ? "?" : shareText(values[to], digits, isShare);
+    });
+  }
+  return { width, height, update, elements: [svgEl("defs", {}, gradients), ...paths, bar, stub, ...names, ...numbers, ...labels] };
+}
+let stageCount = 0;
+
+/** @param {number} value @param {number} digits @param {boolean} isShare  a share of 0 is a whole number @returns {string} */
+const shareText = (value, digits, isShare) => lessonNumber(value, isShare && value === 0 ? 0 : digits);
+
+/** @param {Element} element @param {{[name: string]: number}} attributes */
+function setAll(element, attributes) {
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value.toFixed(1));
+}
+
+/** Milliseconds that a row is alone before the next. */
+const ribbonsPause = 700, ribbonsMost = 26;
+
+/** All weights between two sentences, each as wide as it is; a word of the first is picked. @param {PictureActions} actions @returns {PictureBody} */
+export function makeRibbons(actions) {
+  const picture = svgEl("svg", { class: "lesson-ribbons", role: "group" });
+  const said = el("p", { class: "lesson-film-said", role: "status" });
+  const watch = el("button", { type: "button", class: "lesson-watch", on: { click: () => (timer ? stop() : start()) } });
+  const control = el("div", { class: "lesson-control" }, watch, said);
+  let picked = -1, until = -1;
+  /** @type {ReturnType<typeof setInterval> | undefined} */
+  let timer;
+  /** @type {[Lesson, LessonPicture, number, boolean, PictureGuess | null] | null} */
+  let last = null;
+
+  const rowsOf = () => (last ? lessonMatrix(last[0], last[1].matrices[0]).rows.length : 0);
+
+  function stop() {
+    clearInterval(timer);
+    timer = undefined;
+    until = -1;
+    if (last) draw(...last);
+  }
+
+  function start() {
+    if (!last || last[3]) return;
+    until = picked = 0;
+    timer = setInterval(() => {
+      if (until + 1 >= rowsOf()) { stop(); return; }
+      until += 1;
+      picked = until;
+      if (last) draw(...last);
+    }, ribbonsPause);
+    draw(...last);
+  }
+
+  /** @param {Lesson} lesson @param {LessonPicture} shown @param {number} query @param {boolean} covered @param {PictureGuess | null} guess */
+  function draw(lesson, shown, query, covered, guess) {
+    last = [lesson, shown, query, covered, guess];
+    const matrix = lessonMatrix(lesson, shown.matrices[0]), rows = matrix.rows.map(plainName), columns = matrix.columns.map(plainName);
+    const { room, isNarrow } = actions.place();
+    const most = Math.max(rows.length, columns.length);
+    const size = isNarrow ? 22 : Math.max(18, Math.min(34, room / most / 3.2));
+    const slot = isNarrow ? arcsRow : Math.min(150, room / most);
+    const side = isNarrow ? Math.max(...rows.map(wordWidth)) * size + 16 : size + 12, deep = isNarrow ? 120 : 130;
+    const far = side + deep;
+    const width = isNarrow ? far + Math.max(...columns.map(wordWidth)) * size + 60 : most * slot + 8;
+    const height = isNarrow ? most * slot + 6 : far + size + 34;
+    const middle = (/** @type {number} */ at, /** @type {number} */ count) => (at + 0.5 + (most - count) / 2) * slot + 4;
+    const row = guess ? guess.row : picked;
+    if (row >= rows.length) picked = -1;
+    const value = (/** @type {number} */ from, /** @type {number} */ to) => lessonValue(lesson, { of: matrix.id, row: from, column: to, slice: null });
+    const isDrawn = (/** @type {number} */ from) => !covered && (until < 0 || from <= until);
+    control.hidden = covered || !shown.labels.length;
+    watch.textContent = timer ? tr("Stop") : tr("Watch it write");
+    said.textContent = shown.labels.length && until >= 0 ? shown.labels.slice(0, until + 1).join(" ") : shown.labels.join(" ");
+    picture.setAttribute("viewBox", `0 0 ${width} ${height}`);
+    picture.setAttribute("width", String(width));
+    picture.setAttribute("height", String(height));
+    picture.setAttribute("aria-label", shown.title);
+    const word = (/** @type {string} */ name, /** @type {string} */ kind, /** @type {number} */ at, /** @type {boolean} */ isFirst) => {
+      const [x, y] = isNarrow ? [isFirst ? side - 10 : far + 10, at + size * 0.32] : [at, isFirst ? size : far + size * 1.05];
+      return svgEl("text", { class: `lesson-word ${kind}`, style: { "font-size": `${size}px` }, x, y, "text-anchor": isNarrow ? (isFirst ? "end" : "start") : "middle", text: name });
+    };
+    picture.replaceChildren(
+      svgEl("defs", {}, svgEl("linearGradient", { id: "lesson-ribbon", ...(isNarrow ? { x1: side, x2: far } : { y1: side, y2: far, x1: 0, x2: 0 }), gradientUnits: "userSpaceOnUse" },
+        svgEl("stop", { offset: 0, class: "lesson-looks" }), svgEl("stop", { offset: 1, class: "lesson-looked-at" }))),
+      ...rows.flatMap((_, from) => (!isDrawn(from) ? [] : arcSpans(columns.map((__, to) => value(from, to)), ribbonsMost).flatMap(({ to, width: wide, start: begin }) => {
+        if (wide < arcsLeast * ribbonsMost) return [];
+        const a = middle(from, rows.length) + begin, b = middle(to, columns.length), half = (side + far) / 2;
+        return [svgEl("path", { class: `lesson-ribbon${row >= 0 && row !== from ? " lesson-faded" : ""}`, stroke: "url(#lesson-ribbon)", "stroke-width": Math.max(0.5, wide).toFixed(1),
+          // A straight gradient needs a path that is not.
+          d: isNarrow ? `M${side} ${a}C${half} ${a} ${half} ${b + 0.01} ${far} ${b + 0.01}` : `M${a} ${side}C${a} ${half} ${b + 0.01} ${half} ${b + 0.01} ${far}` })];
+      }))),
+      ...rows.map((name, from) => {
+        const text = word(name, from === row ? "lesson-word-asks" : "", middle(from, rows.length), true);
+        text.setAttribute("aria-label", tr("{token} looks", { token: name }));
+        pressable(text, () => { if (covered || timer) return; picked = picked === from ? -1 : from; if (last) draw(...last); });
+        return text;
+      }),
+      ...columns.map((name, to) => {
+        const text = word(name, "", middle(to, columns.length), false);
+        if (guess) {
+          text.setAttribute("aria-label", tr("Guess {token}", { token: name }));
+          pressable(text, () => guess.say(to));
+        }
+        return text;
+      }),
+      ...(row < 0 && !covered ? [] : columns.map((_, to) => {
+        const [x, y] = isNarrow ? [width, middle(to, columns.length) + 5] : [middle(to, columns.length), far + size * 1.05 + 24];
+        return svgEl("text", { class: "lesson-share", x, y, "text-anchor": isNarrow ? "end" : "middle", text: covered ? "?" : shareText(value(row, to), matrix.digits, true) });
+      })));
+  }
+  return { element: el("div", {}, el("div", { class: "lesson-scroll" }, picture), control), update: draw, dispose: () => clearInterval(timer) };
+}
+
+/** A word without the number of its place. @param {string} name @returns {string} */
+const plainName = (name) => tokenText(name.replace(/^\d+: (?=.)/, ""));

@@ -1,0 +1,153 @@
+// Moments of a matrix that grows: circles, a slider with eight of its moments, arcs of the same weights, and two curves.
+
+import { el, svgEl, tokenText } from "../dom.js";
+import { tr } from "../languages.js";
+import { arcSpans } from "./arcs.js";
+import { lessonNumber } from "./numbers.js";
+import { lessonMatrix, lessonValue } from "./reply.js";
+import { circleRadius } from "./rows.js";
+
+/** @typedef {import("./reply.js").Lesson} Lesson */
+
+/** Milliseconds that a moment of a film is shown, and how many moments stand below as small pictures. */
+const filmPause = 70, filmStops = 8;
+
+/**
+ * A matrix as circles: filled is positive, a ring is negative.
+ * @param {Lesson} lesson
+ * @param {string} id
+ * @param {{slice: number, largest: number, cell: number, covered?: boolean, isNamed?: boolean}} how
+ * @returns {Element}
+ */
+function filmCircles(lesson, id, { slice, largest, cell, covered = false, isNamed = true }) {
+  const matrix = lessonMatrix(lesson, id), count = matrix.rows.length;
+  const names = matrix.rows.map((name) => name.split(":")[0]);
+  const side = isNamed ? 24 : 0, size = side + count * cell + 2;
+  return svgEl("svg", { class: "lesson-circles", viewBox: `0 0 ${size} ${size}`, width: size, height: size,
+    ...(isNamed ? { role: "img", "aria-label": `${tokenText(matrix.title)}, ${count} \u00d7 ${count}` } : { "aria-hidden": "true" }) },
+  ...(isNamed ? names.flatMap((name, at) => [svgEl("text", { class: "lesson-share", x: side + (at + 0.5) * cell, y: 14, "text-anchor": "middle", text: name }),
+    svgEl("text", { class: "lesson-share", x: side - 6, y: side + (at + 0.5) * cell + 5, "text-anchor": "end", text: name })]) : []),
+  matrix.rows.flatMap((row, i) => matrix.columns.map((column, j) => {
+    const x = side + (j + 0.5) * cell, y = side + (i + 0.5) * cell, number = lessonValue(lesson, { of: id, row: i, column: j, slice });
+    if (covered) return svgEl("text", { class: "lesson-share", x, y: y + 5, "text-anchor": "middle", text: "?" });
+    return svgEl("circle", { class: `lesson-circle${number < 0 ? " lesson-ring" : ""}`, cx: x, cy: y, r: Math.max(0.6, circleRadius(number, largest, cell * 0.46)).toFixed(2) },
+      isNamed ? svgEl("title", {}, `${tokenText(row)}, ${tokenText(column)}: ${lessonNumber(number)}`) : null);
+  })));
+}
+
+/** @param {import("./pictures.js").PictureActions} actions @returns {import("./pictures.js").PictureBody} */
+export function makeFilm(actions) {
+  const place = el("div", { class: "lesson-scroll" }), curves = el("div", { class: "lesson-film-curves" });
+  const slider = el("input", { type: "range", min: 0, step: 1, class: "lesson-moment", "aria-label": tr("Moment") });
+  const play = el("button", { type: "button", class: "lesson-watch", text: tr("Watch it learn"), on: { click: () => (timer ? stop() : start()) } });
+  const said = el("p", { class: "lesson-film-said", role: "status" });
+  const strip = el("div", { class: "lesson-strip" });
+  let moment = 0;
+  /** @type {ReturnType<typeof setInterval> | undefined} */
+  let timer;
+  /** @type {[Lesson, import("./reply.js").LessonPicture, boolean] | null} */
+  let last = null;
+  /** @type {Float32Array | null} the numbers that the strip shows */
+  let stripped = null;
+  slider.addEventListener("input", () => { stop(); moment = Number(slider.value); draw(); });
+
+  /** Fewer on a narrow page. @param {number} most @returns {number[]} */
+  function stops(most) {
+    const count = actions.place().isNarrow ? filmStops / 2 : filmStops;
+    return [...new Set(Array.from({ length: count }, (_, at) => Math.round(most * at / (count - 1))))];
+  }
+
+  function stop() {
+    clearInterval(timer);
+    timer = undefined;
+    play.textContent = tr("Watch it learn");
+  }
+
+  function start() {
+    if (!last || last[2]) return;
+    const most = last[1].labels.length - 1;
+    if (moment >= most) moment = 0;
+    const isStill = matchMedia("(prefers-reduced-motion: reduce)").matches;
+    timer = setInterval(() => {
+      const next = isStill ? stops(most).find((at) => at > moment) ?? most : moment + 1;
+      if (moment >= most) { stop(); return; }
+      moment = next;
+      draw();
+    }, isStill ? filmPause * 12 : filmPause);
+    play.textContent = tr("Stop");
+    draw();
+  }
+
+  function draw() {
+    if (!last) return;
+    const [lesson, shown, covered] = last, [growing, progress, shares] = shown.matrices, { data, rows } = lessonMatrix(lesson, growing);
+    const most = shown.labels.length - 1, { room, isNarrow } = actions.place();
+    moment = Math.min(moment, most);
+    slider.max = String(most);
+    slider.value = String(moment);
+    slider.disabled = play.disabled = covered;
+    let largest = 0;
+    for (const number of data) largest = Math.max(largest, Math.abs(number) || 0);
+    const cell = Math.max(18, Math.min(isNarrow ? 34 : 52, ((isNarrow ? room : 400) - 30) / rows.length));
+    place.replaceChildren(filmCircles(lesson, growing, { slice: moment, largest, cell, covered }));
+    const step = Number(shown.labels[moment]);
+    const at = (/** @type {number} */ column) => lessonValue(lesson, { of: progress, row: step, column, slice: null });
+    said.textContent = covered ? "" : tr("Step {step}: loss {loss}, weight one place back {back}.", { step, loss: lessonNumber(at(1)), back: lessonNumber(at(4)) });
+    curves.replaceChildren(...(covered ? [] : [filmArcs(lesson, shares, moment), filmCurves(lesson, progress, step)]));
+    strip.hidden = covered;
+    if (!covered && stripped !== data) {
+      stripped = data;
+      strip.replaceChildren(...stops(most).map((stop_) => el("button", { type: "button", "data-moment": stop_, on: { click: () => { stop(); moment = stop_; draw(); } } },
+        filmCircles(lesson, growing, { slice: stop_, largest, cell: 72 / rows.length, isNamed: false }), shown.labels[stop_])));
+    }
+    for (const button of strip.children) button.setAttribute("aria-pressed", String(button.getAttribute("data-moment") === String(moment)));
+  }
+
+  return {
+    element: el("div", { class: "lesson-film" }, place, el("div", {}, said, curves), el("div", { class: "lesson-film-foot" },
+      el("div", { class: "lesson-control" }, play, slider), strip)),
+    update(lesson, shown, _query, covered) {
+      last = [lesson, shown, covered];
+      draw();
+    },
+    dispose: stop,
+  };
+}
+
+/** The weights of a moment as arcs over the places. @param {Lesson} lesson @param {string} id @param {number} slice @returns {Element} */
+function filmArcs(lesson, id, slice) {
+  const matrix = lessonMatrix(lesson, id), count = matrix.rows.length, width = 420, base = 84;
+  const x = (/** @type {number} */ at) => 16 + at / Math.max(1, count - 1) * (width - 32);
+  const name = `lesson-film-arcs-${id}`;
+  return svgEl("svg", { class: "lesson-chart", viewBox: `0 0 ${width} ${base + 22}`, "aria-hidden": "true" },
+    svgEl("defs", {}, svgEl("linearGradient", { id: name }, svgEl("stop", { offset: 0, class: "lesson-looked-at" }), svgEl("stop", { offset: 1, class: "lesson-looks" })),
+      svgEl("linearGradient", { id: `${name}-on` }, svgEl("stop", { offset: 0, class: "lesson-looks" }), svgEl("stop", { offset: 1, class: "lesson-looked-at" }))),
+    matrix.rows.flatMap((_, from) => arcSpans(matrix.columns.map((__, to) => lessonValue(lesson, { of: id, row: from, column: to, slice })), 16)
+      .filter(({ to, width: wide }) => to !== from && wide > 0.3)
+      .map(({ to, width: wide }) => {
+        const high = Math.min(base - 8, 14 + Math.abs(x(to) - x(from)) * 0.4) * 1.33;
+        return svgEl("path", { class: "lesson-arc", stroke: `url(#${to < from ? name : `${name}-on`})`, "stroke-width": wide.toFixed(1),
+          d: `M${x(from)} ${base}C${x(from)} ${base - high} ${x(to)} ${base - high} ${x(to)} ${base}` });
+      })),
+    matrix.rows.map((row, at) => svgEl("text", { x: x(at), y: base + 17, "text-anchor": "middle", text: row.split(":")[0] })));
+}
+
+/** The loss and the weight one place back over the steps. @param {Lesson} lesson @param {string} id @param {number} step @returns {Element} */
+function filmCurves(lesson, id, step) {
+  const matrix = lessonMatrix(lesson, id), count = matrix.rows.length, width = 420, height = 120;
+  const at = (/** @type {number} */ row, /** @type {number} */ column) => lessonValue(lesson, { of: id, row, column, slice: null });
+  const x = (/** @type {number} */ row) => 4 + row / Math.max(1, count - 1) * (width - 8);
+  const line = (/** @type {number} */ column) => {
+    const most = Math.max(...matrix.rows.map((_, row) => at(row, column))) || 1;
+    const y = (/** @type {number} */ row) => height - 22 - at(row, column) / most * (height - 44);
+    return { d: matrix.rows.map((_, row) => `${row ? "L" : "M"}${x(row).toFixed(1)} ${y(row).toFixed(1)}`).join(""), y: y(step) };
+  };
+  const loss = line(1), back = line(4);
+  return svgEl("svg", { class: "lesson-chart", viewBox: `0 0 ${width} ${height}`, "aria-hidden": "true" },
+    svgEl("line", { class: "lesson-rule", x1: x(step), x2: x(step), y1: 16, y2: height - 18 }),
+    svgEl("path", { class: "lesson-curve-back", d: back.d }), svgEl("path", { class: "lesson-curve-loss", d: loss.d }),
+    svgEl("circle", { class: "lesson-looked-at-dot", cx: x(step), cy: back.y, r: 5 }), svgEl("circle", { class: "lesson-loss-dot", cx: x(step), cy: loss.y, r: 5 }),
+    svgEl("text", { class: "lesson-curve-name-back", x: width - 4, y: 12, "text-anchor": "end", text: matrix.columns[4] }),
+    svgEl("text", { x: 4, y: 12, text: matrix.columns[1] }),
+    svgEl("text", { x: 4, y: height - 4, text: matrix.rows[0] }), svgEl("text", { x: width - 4, y: height - 4, "text-anchor": "end", text: matrix.rows[count - 1] }));
+}

@@ -1,0 +1,80 @@
+// The problems and remedies under each step: those of the step as drawings of what was measured, all others folded.
+
+import { el, svgEl, tokenText } from "../dom.js";
+import { tr } from "../languages.js";
+
+/** @typedef {ReturnType<typeof import("./reply.js").lessonLedger>} LessonLedger */
+
+const problemSize = { width: 110, height: 48 };
+
+/**
+ * @returns {{element: HTMLElement, update: (problems: LessonLedger, isAsking: boolean) => void}}
+ */
+export function makeLedger() {
+  const here = el("ul", { class: "lesson-ledger-list" }), others = el("ul", { class: "lesson-ledger-list" });
+  const count = el("summary");
+  const rest = el("details", { class: "lesson-ledger-rest" }, count, others);
+  const element = el("section", { class: "lesson-ledger", "aria-label": tr("Problems and remedies") },
+    el("h3", { text: tr("Problems and remedies") }), here, rest);
+  return {
+    element,
+    update(problems, isAsking) {
+      const isHere = (/** @type {LessonLedger[number]} */ problem) => problem.here && !isAsking;
+      const known = problems.filter((problem) => !isHere(problem));
+      element.hidden = !problems.length;
+      here.replaceChildren(...problems.filter(isHere).map(problemItem));
+      others.replaceChildren(...known.map(problemItem));
+      rest.hidden = !known.length;
+      count.textContent = tr("Known so far: {count}, removed: {removed}", { count: known.length, removed: known.filter(({ solved }) => solved).length });
+    },
+  };
+}
+
+/** @param {LessonLedger[number]} problem @returns {HTMLElement} */
+function problemItem({ id, title, text, solved, numbers }) {
+  return el("li", { class: solved ? "lesson-solved" : "lesson-open-problem", "data-problem": id }, problemDrawing(id, numbers),
+    el("strong", { text: title }), " ", el("span", { class: "lesson-state", text: solved ? tr("removed") : tr("open") }), el("p", { text: tokenText(text) }));
+}
+
+/**
+ * What was measured, as a drawing: bars, a curve, lines that cross, arrows in two directions, points.
+ * @param {string} id
+ * @param {number[]} numbers
+ * @returns {Element}
+ */
+export function problemDrawing(id, numbers) {
+  const draw = problemDrawings[id] ?? problemBars;
+  const { width, height } = problemSize;
+  return svgEl("svg", { class: "lesson-problem-drawing", viewBox: `0 0 ${width} ${height}`, width, height, "aria-hidden": "true" }, draw(numbers));
+}
+
+/** @param {string} d @param {number} [wide] @returns {Element} */
+const problemLine = (d, wide = 2) => svgEl("path", { d, "stroke-width": wide });
+
+/** @param {number[]} numbers @returns {Element[]} */
+function problemBars(numbers) {
+  const most = Math.max(...numbers.map(Math.abs), 1e-9), each = Math.min(22, 96 / numbers.length);
+  return numbers.map((value, at) => problemLine(`M${8 + (at + 0.5) * each} 46V${(46 - Math.max(1, 40 * Math.abs(value) / most)).toFixed(1)}`, each * 0.55));
+}
+
+/** @type {{[id: string]: (numbers: number[]) => Element[]}} */
+const problemDrawings = {
+  learned(numbers) {
+    const most = Math.max(...numbers, 1e-9), step = 92 / Math.max(1, numbers.length - 1);
+    return [problemLine("M8 4V44H104", 1), problemLine(numbers.map((value, at) => `${at ? "L" : "M"}${(10 + at * step).toFixed(1)} ${(42 - 32 * value / most).toFixed(1)}`).join(""), 3)];
+  },
+  // What the longest vector takes of a row, before and after it is made longer: the whole line is the row.
+  long: (numbers) => numbers.flatMap((value, at) => [problemLine(`M6 ${16 + at * 20}H104`, 1), problemLine(`M6 ${16 + at * 20}H${(6 + 98 * Math.min(1, value)).toFixed(1)}`, 6)]),
+  order: ([apart]) => (apart ? [10, 25, 40] : [10, 25, 40]).map((y, at) => problemLine(apart ? `M8 ${y}H104` : `M8 ${y}C54 ${y} 54 ${[25, 10, 40][at]} 104 ${[25, 10, 40][at]}`)),
+  symmetric([there = 0, back = 0]) {
+    const most = Math.max(Math.abs(there), Math.abs(back), 1e-9), wide = (/** @type {number} */ value) => 1 + 5 * Math.abs(value) / most;
+    return [problemLine("M8 16H98", wide(there)), problemLine("M92 9L101 16L92 23"), problemLine("M14 36H104", wide(back)), problemLine("M20 29L11 36L20 43")];
+  },
+  wide: (numbers) => problemBars(numbers.map((value) => Math.sqrt(Math.abs(value)))),
+  one: ([count = 1]) => Array.from({ length: Math.min(4, count) }, (_, at) => problemLine(`M${12 + at * 12} 44C${12 + at * 12} ${6 + at * 6} ${96 - at * 6} ${6 + at * 6} ${96 - at * 6} 44`, 3)),
+  later: ([share = 0]) => [problemLine("M30 4V44H70", 1), svgEl("path", { class: "lesson-problem-fill", "fill-opacity": Math.min(1, share * 1.6).toFixed(2), d: "M30 4H70V44Z" }), problemLine("M30 4L70 44", 1)],
+  cost([n = 1]) {
+    const step = 40 / Math.max(1, n);
+    return Array.from({ length: n * n }, (_, at) => svgEl("circle", { class: "lesson-problem-fill", cx: 8 + (at % n + 0.5) * step, cy: 4 + (Math.floor(at / n) + 0.5) * step, r: Math.min(4, step * 0.36) }));
+  },
+};

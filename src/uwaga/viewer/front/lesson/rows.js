@@ -1,0 +1,142 @@
+// The row of one word in several matrices as circles, and the calculation of a dot product, term under term.
+
+import { el, svgEl, tokenText } from "../dom.js";
+import { wordWidth } from "./arcs.js";
+import { lessonNumber } from "./numbers.js";
+import { lessonDigits, lessonMatrix, lessonValue } from "./reply.js";
+
+/** @typedef {import("./reply.js").Lesson} Lesson */
+/** @typedef {import("./reply.js").LessonCell} LessonCell */
+
+/**
+ * The radius of a number's circle: its area grows with the number.
+ * @param {number} value
+ * @param {number} largest
+ * @param {number} most
+ * @returns {number}
+ */
+export const circleRadius = (value, largest, most) => (Number.isFinite(value) && largest > 0 ? Math.sqrt(Math.min(1, Math.abs(value) / largest)) * most : 0);
+
+/** Heights of a row's parts, in pixels, and the most that a circle has as its radius. */
+const rowsSize = { label: 20, names: 18, circles: 48, radius: 14 };
+
+/** @param {import("./pictures.js").PictureActions} actions @returns {import("./pictures.js").PictureBody} */
+export function makeRows(actions) {
+  const words = el("div", { class: "lesson-rows-words", role: "group" });
+  const picture = svgEl("svg", { class: "lesson-rows", role: "img" });
+  /** @type {Element[]} */
+  let circles = [];
+  let built = "";
+
+  return {
+    element: el("div", {}, words, el("div", { class: "lesson-scroll" }, picture)),
+    update(lesson, shown, query, covered) {
+      const matrices = shown.matrices.map((id) => lessonMatrix(lesson, id));
+      const { room } = actions.place();
+      const most = Math.max(...matrices.map(({ columns }) => columns.length));
+      const cell = Math.max(44, Math.min(92, Math.floor((room - 8) / most)));
+      words.setAttribute("aria-label", shown.title);
+      words.replaceChildren(...lesson.request.tokens.map((/** @type {string} */ token, /** @type {number} */ at) => el("button", { type: "button",
+        class: `lesson-rows-word${at === query ? " lesson-word-asks" : ""}`, "aria-pressed": String(at === query), text: tokenText(token),
+        on: { click: () => actions.choose(at) } })));
+      let largest = 0;
+      for (const { data } of matrices) for (const value of data) largest = Math.max(largest, Math.abs(value) || 0);
+      let y = 0;
+      const place = matrices.map((matrix, at) => {
+        const names = at && matrices[at - 1].columns.join("\n") === matrix.columns.join("\n") ? null : matrix.columns;
+        const top = y;
+        y += rowsSize.label + (names ? rowsSize.names : 0) + rowsSize.circles;
+        return { names, top };
+      });
+      const width = Math.max(most * cell + 8, ...shown.labels.map((text) => wordWidth(text) * 16 + 8));
+      picture.setAttribute("viewBox", `0 0 ${width} ${y}`);
+      picture.setAttribute("width", String(width));
+      picture.setAttribute("height", String(y));
+      picture.setAttribute("aria-label", `${shown.title}: ${tokenText(lesson.request.tokens[query])}`);
+      const hides = (/** @type {number} */ at) => covered && shown.covered?.includes(matrices[at].id);
+      const key = JSON.stringify([matrices.map(({ id, columns }) => [id, columns]), shown.labels, cell, matrices.map((_, at) => hides(at))]);
+      if (key !== built) {
+        built = key;
+        circles = [];
+        picture.replaceChildren(...matrices.flatMap((matrix, at) => {
+          const { names, top } = place[at];
+          return [
+            svgEl("text", { class: "lesson-rows-label", x: 2, y: top + 16, text: tokenText(shown.labels[at]) }),
+            ...(names ?? []).map((name, column) => svgEl("text", { class: "lesson-share", x: (column + 0.5) * cell, y: top + rowsSize.label + 12, "text-anchor": "middle", text: cutName(name, cell) })),
+            ...matrix.columns.flatMap(() => {
+              const pair = [svgEl("circle"), svgEl("text", { class: "lesson-share", "text-anchor": "middle" })];
+              circles.push(...pair);
+              return pair;
+            }),
+          ];
+        }));
+      }
+      let which = 0;
+      matrices.forEach((matrix, at) => {
+        const middle = place[at].top + rowsSize.label + (place[at].names ? rowsSize.names : 0) + rowsSize.radius + 2;
+        const role = matrix.id === "q" ? " lesson-circle-asks" : matrix.id === "k" ? "" : " lesson-circle-ink";
+        matrix.columns.forEach((_, column) => {
+          const value = lessonValue(lesson, { of: matrix.id, row: Math.min(query, matrix.rows.length - 1), column, slice: null }), isHidden = hides(at);
+          const [circle, text] = circles.slice(which, which + 2), x = (column + 0.5) * cell;
+          which += 2;
+          circle.setAttribute("class", `lesson-circle${role}${value < 0 ? " lesson-ring" : ""}`);
+          circle.setAttribute("cx", x.toFixed(1));
+          circle.setAttribute("cy", middle.toFixed(1));
+          /** @type {SVGElement} */ (circle).style.setProperty("r", `${isHidden ? 0 : Math.max(1, circleRadius(value, largest, rowsSize.radius)).toFixed(2)}px`);
+          text.setAttribute("x", x.toFixed(1));
+          text.setAttribute("y", (isHidden ? middle + 5 : middle + rowsSize.radius + 14).toFixed(1));
+          text.textContent = isHidden ? "?" : lessonNumber(value, lessonDigits(matrix, column));
+        });
+      });
+    },
+  };
+}
+
+/** A name that fits a column. @param {string} name @param {number} width @returns {string} */
+function cutName(name, width) {
+  const shown = [...tokenText(name)];
+  while (shown.length > 1 && wordWidth(shown.join("")) * 13 > width - 2) shown.pop();
+  return shown.length < [...tokenText(name)].length ? `${shown.slice(0, -1).join("")}\u2026` : shown.join("");
+}
+
+/** Terms of a product that are drawn, at most. */
+const productMost = 8;
+
+/**
+ * A dot product: the numbers of both sides as circles under each other, their products, and the sum. Null where it is none, or long.
+ * @param {Lesson} lesson
+ * @param {import("./reply.js").LessonRule} rule
+ * @param {LessonCell[][]} terms  of both operands
+ * @param {string} result
+ * @returns {Element | null}
+ */
+export function makeProduct(lesson, rule, terms, result) {
+  const [left, right] = terms;
+  if (rule.op !== "dot" || left.length > productMost || left.length !== right.length) return null;
+  const numbers = [left, right].map((side) => side.map((cell) => lessonValue(lesson, cell)));
+  if (numbers.flat().some(Number.isNaN)) return null;
+  const largest = Math.max(...numbers.flat().map(Math.abs)), names = [left, right].map((side) => productName(lesson, side));
+  const first = Math.min(120, Math.max(34, ...names.map(({ fixed }) => wordWidth(fixed) * 18 + 14))), cell = 64;
+  const width = first + left.length * cell + 4, middle = (/** @type {number} */ m) => first + (m + 0.5) * cell;
+  const side = (/** @type {number} */ which, /** @type {number} */ y, /** @type {string} */ kind) => [
+    svgEl("text", { class: `lesson-product-name${which ? " lesson-is-key" : " lesson-word-asks"}`, x: 0, y: y + 5, text: cutName(names[which].fixed, 120) }),
+    ...numbers[which].flatMap((value, m) => [
+      svgEl("circle", { class: `lesson-circle ${kind}${value < 0 ? " lesson-ring" : ""}`, cx: middle(m) - 12, cy: y, r: Math.max(1, circleRadius(value, largest, 13)).toFixed(2) }),
+      svgEl("text", { class: "lesson-share", x: middle(m) + 4, y: y + 5, text: lessonNumber(value) })]),
+  ];
+  return svgEl("svg", { class: "lesson-product-drawing", viewBox: `0 0 ${width} 146`, width, height: 146, "aria-hidden": "true" },
+    names[0].moving.map((name, m) => svgEl("text", { class: "lesson-share", x: middle(m), y: 13, "text-anchor": "middle", text: cutName(name, cell) })),
+    side(0, 36, "lesson-circle-asks"), side(1, 78, ""),
+    left.map((_, m) => svgEl("text", { class: "lesson-share", x: middle(m) - 12, y: 61, "text-anchor": "middle", text: "\u00d7" })),
+    svgEl("line", { class: "lesson-rule", x1: 0, x2: width, y1: 98, y2: 98 }),
+    left.map((_, m) => svgEl("text", { class: "lesson-product-term", x: middle(m), y: 118, "text-anchor": "middle", text: lessonNumber(numbers[0][m] * numbers[1][m]) })),
+    left.slice(1).map((_, m) => svgEl("text", { class: "lesson-share", x: first + (m + 1) * cell, y: 118, "text-anchor": "middle", text: "+" })),
+    svgEl("text", { class: "lesson-product-sum", x: 0, y: 140, text: `= ${result}` }));
+}
+
+/** What is the same in all terms of a side, and what moves. @param {Lesson} lesson @param {LessonCell[]} side @returns {{fixed: string, moving: string[]}} */
+function productName(lesson, side) {
+  const matrix = lessonMatrix(lesson, side[0].of), isRow = side.every(({ row }) => row === side[0].row);
+  return isRow ? { fixed: tokenText(matrix.rows[side[0].row]), moving: side.map(({ column }) => matrix.columns[column]) }
+    : { fixed: tokenText(matrix.columns[side[0].column]), moving: side.map(({ row }) => matrix.rows[row]) };
+}
