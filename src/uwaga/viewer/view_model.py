@@ -6,6 +6,7 @@ Letters: R rows of a batch, H query heads, Q queries, K keys, T tokens of one te
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -98,8 +99,8 @@ class ViewModel:
                 (R, H, Q, K), (H, Q, K), (Q, K) or ragged.
             tokens: a string per token, which replace those of the recording; a dict with the keys "encoder" and "decoder" for
                 maps of both stacks.
-            title: the title of the page; None: the beginning of the text.
-            model: the name of the model.
+            title: the title of the page; None: of a recording its model, of maps the beginning of the text.
+            model: the name of the model; "": that of the recording.
             row: the row of a batch that is shown.
             second, ...: the same for a second text or model, beside the first.
 
@@ -108,7 +109,8 @@ class ViewModel:
         """
         first = _side(maps, tokens, title, model, row)
         if second is None:
-            return cls(sides=(first,), title=first.title)
+            named = first.model if title is None and isinstance(maps, Recording) else ""
+            return cls(sides=(first,), title=named or first.title)
         other = _side(second, second_tokens, second_title, model if second_model is None else second_model, second_row)
         return cls(sides=(first, other), title=" | ".join(dict.fromkeys([first.title, other.title])))
 
@@ -160,6 +162,8 @@ def _side(given: MapsLike, tokens: Tokens | None, title: str | None, model: str,
         for stack, rows in written.items()
         if row < len(rows) and len(rows[row][1]) == sizes.get(stack)
     }
+    if not model and isinstance(given, Recording):
+        model = _model_name(given.model)
     side = Side(title="", model=model, maps=maps, sizes=sizes, tokens=names, sources=sources)
     return replace(side, title=_title(side) if title is None else title)
 
@@ -242,6 +246,12 @@ def _token_strings(
         if len(names) != sizes[stack]:
             raise ValueError(f"view: tokens has {len(names)} strings, but the {stack} has {sizes[stack]} tokens")
     return {stack: [str(name) for name in names] for stack, names in given.items()}
+
+
+def _model_name(recorded: str) -> str:
+    """The name of a recording's model; of a directory its last part: a saved page must not tell where directories are."""
+    path = Path(recorded)
+    return path.name if path.is_absolute() else recorded
 
 
 def _title(side: Side) -> str:
