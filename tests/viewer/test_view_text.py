@@ -130,7 +130,8 @@ def test_a_model_of_transformers_reads_texts_and_what_is_typed() -> None:
         assert about["typing"]["boxes"] == ["text", "second"]
         assert about["typing"]["command"] == "uwaga.view(text, model=model, tokenizer=tokenizer)"
         edits = {"heads": [{"kind": "decoder", "layer": 0, "head": 1, "value": 0.0}]}
-        run = view.service.answer({"request": "run", "text": "the dog ran", "edits": edits}).meta["run"]
+        typed = {"text": "the dog ran", "second": None, "target": None, "edits": edits}
+        run = view.service.answer({"request": "run", **typed}).meta["run"]
         changed = view.service.answer({"request": "about", "run": run}).meta
         assert [side["title"] for side in changed["sides"]] == [
             "the dog ran",

@@ -47,9 +47,15 @@ class LoadedModel(NamedTuple):
     @property
     def adapter(self) -> "Adapter":
         """How it is run."""
-        from uwaga.inspect.adapters.adapter import adapter_of
+        from uwaga.inspect.layers import huggingface
 
-        return adapter_of(self.model)
+        if huggingface.outermost(self.model):
+            from uwaga.inspect.adapters.huggingface import HuggingFaceAdapter
+
+            return HuggingFaceAdapter(self.model)
+        from uwaga.inspect.adapters.builtin import BuiltinAdapter
+
+        return BuiltinAdapter(self.model)
 
     @property
     def has_both(self) -> bool:
@@ -92,14 +98,16 @@ def default_model() -> str:
 def load(name: str, dtype: str) -> LoadedModel:
     """A bundled model, one in a directory, or one from the hub; of a family that this package does not have, as transformers
     computes it. Raises CheckpointError."""
+    from uwaga.models.checkpoints import directories
+
+    result = directories.find(name, None)  # before PyTorch is imported, which takes seconds
     import torch
 
     from uwaga._base import json_files
     from uwaga.inspect.adapters import loading
-    from uwaga.models.checkpoints import directories, load_save
+    from uwaga.models.checkpoints import load_save
     from uwaga.models.tokenizers.loading import Tokenizer
 
-    result = directories.find(name, None)
     folder = directories.transformer(result)
     title = directories.BUNDLED[name].title if name in directories.BUNDLED else Path(name).name or name
     if not loading.is_own(folder):

@@ -1,14 +1,12 @@
-"""What is needed of a model that reads texts, and which adapter a model gets.
+"""What is needed of a model that reads texts.
 
 Letters: T tokens, M model width, V vocabulary.
 """
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from torch import Tensor, nn
-
-from uwaga.inspect.layers import huggingface
 
 
 class Head(NamedTuple):
@@ -65,14 +63,3 @@ class Adapter(Protocol):
 
     def head(self) -> Head | None:
         """None for a model that predicts no tokens."""
-
-
-def adapter_of(model: Any) -> Adapter:
-    """The adapter of a model of transformers, or of this package."""
-    if huggingface.outermost(model):
-        from uwaga.inspect.adapters.huggingface import HuggingFaceAdapter
-
-        return HuggingFaceAdapter(model)
-    from uwaga.inspect.adapters.builtin import BuiltinAdapter
-
-    return BuiltinAdapter(model)

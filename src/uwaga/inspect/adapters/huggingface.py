@@ -164,7 +164,11 @@ class HuggingFaceAdapter:
         stacks = [self._model.get_decoder()] if self.has_both else [self._model.base_model, self._model.get_decoder()]
         inside = {id(each): each for each in stacks if isinstance(each, nn.Module) and each is not self._model}
         one = torch.zeros(1, 1, dtype=torch.int64, device=self._model.device)
-        given = {"input_ids": one, **({"decoder_input_ids": one} if self.has_both else {})}
+        given = {
+            "input_ids": one,
+            "attention_mask": torch.ones_like(one),
+            **({"decoder_input_ids": one} if self.has_both else {}),
+        }
         hooks = [each.register_forward_hook(replaced) for each in inside.values()]
         try:
             with torch.no_grad():
