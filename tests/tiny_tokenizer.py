@@ -1,7 +1,8 @@
-"""A WordPiece tokenizer of few words, for random models of the BERT family."""
+"""Tokenizers of few words, for random models."""
 
 import json
 from pathlib import Path
+from typing import Any
 
 WORDS = [
     "the",
@@ -44,3 +45,16 @@ def write_tokenizer(folder: Path) -> None:
     tokenizer.save(str(folder / "tokenizer.json"))
     names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
     (folder / "tokenizer_config.json").write_text(json.dumps({**names, "model_max_length": 12}))
+
+
+def word_tokenizer(*, family: str = "gpt2", size: int = 40) -> Any:
+    """A token for each word, with so many ids; the end of a text is a token where the model has an encoder and a decoder."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+    named = ["[PAD]", "[UNK]", "[EOS]", *(word for word in WORDS if not word.startswith("##"))]
+    words = named + [f"word{number}" for number in range(len(named), size)]
+    tokenizer = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    if family in ("bart", "m2m_100", "t5", "umt5"):
+        tokenizer.post_processor = processors.TemplateProcessing(single="$A [EOS]", special_tokens=[("[EOS]", 2)])
+    return tokenizer

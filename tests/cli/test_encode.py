@@ -275,6 +275,23 @@ def test_a_document_that_cannot_be_encoded_is_named_and_can_be_mended_later(
     assert parquet.read_metadata(output).num_rows == len(TEXTS) + 1
 
 
+def test_blank_lines_of_a_text_are_no_documents(model: Path, tmp_path: Path) -> None:
+    lines = tmp_path / "lines.txt"
+    lines.write_text("\n".join([TEXTS[0], "", " \t", TEXTS[1], ""]) + "\n")
+    output = tmp_path / "out.parquet"
+    assert run(lines, output, model).startswith(f"{output}: documents: 2;")
+    assert parquet.read_table(output)["document"].to_pylist() == [0, 1]
+    assert "finished already" in run(lines, output, model)
+    # Listed as before where documents are left out and listed.
+    assert "skipped: 3" in run(lines, tmp_path / "listed.parquet", model, "--skip-invalid")
+
+
+def test_without_a_model_minilm_encodes(corpus: Path, tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["encode", str(corpus), "-o", str(tmp_path / "out.parquet")])
+    assert result.exit_code == 0, result.output
+    assert parquet.read_schema(tmp_path / "out.parquet").field("vector").type == pa.list_(pa.float32(), 384)
+
+
 def test_after_a_kill_the_numbers_of_documents_are_still_right(begun: Path, corpus: Path, model: Path) -> None:
     write(corpus, [*TEXTS, ""])
     assert refusal(corpus, begun, model) == f"{corpus}:10: is empty\n{SKIP}"

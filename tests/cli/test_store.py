@@ -65,7 +65,7 @@ def test_passages_are_added_once_and_asked(model: Path, files: Path, tmp_path: P
     said = run("ask", db, TEXTS[1], "--model", model, "--top", 1, "--where", "document = 'd2'").splitlines()
     assert said[0].split()[0] == "100.0%"
     assert said[1].strip() == TEXTS[5]
-    assert said[2] == "  0.0%  on 0 other passages; 1.0 speak effectively"
+    assert said[2] == "  0.0%  on 0 other passages; as spread out as over 1.0 equal ones"
 
 
 def test_an_interrupted_add_is_resumed(
@@ -185,13 +185,17 @@ def test_a_database_follows_its_model(
     assert "its keys were made by model@" in run("ask", db, "the cat", "--model", other, code=1)
 
 
+def test_a_new_database_is_made_by_minilm_where_no_model_is_named(files: Path, tmp_path: Path) -> None:
+    assert run("add", tmp_path / "db", files / "a.md").endswith("3 passages added, 0 were there already\n")
+    with SoftDatabase.open(tmp_path / "db") as opened:
+        assert str(opened.model).startswith("minilm@")
+    assert run("add", tmp_path / "db", files).endswith("3 passages added, 3 were there already\n")
+
+
 def test_what_cannot_be_done_is_said(
     model: Path, files: Path, tmp_path: Path, write_model: Callable[..., Path]
 ) -> None:
     db = tmp_path / "db"
-    assert run("add", db, files, code=1) == (
-        f"add: {db}: there is no database yet; --model says which model makes its keys, such as minilm"
-    )
     run("add", db, files / "a.md", "--model", model, "--by", "sentence")
     with SoftDatabase.open(db) as opened:
         assert len(opened) == 3
@@ -205,7 +209,7 @@ def test_what_cannot_be_done_is_said(
     assert said.startswith("ask: SoftDatabase: the condition nothing = 1 cannot be used: ")
     assert run("stats", tmp_path / "nowhere", code=1) == f"stats: {tmp_path}/nowhere: there is no such folder"
     assert run("add", db, files / "below" / "none.txt", "--model", model, code=1).endswith(
-        "none.txt: cannot be read: No such file or directory"
+        "none.txt: there is no such file or folder"
     )
     empty = tmp_path / "empty"
     empty.mkdir()
@@ -247,6 +251,16 @@ def test_a_question_is_viewed(model: Path, files: Path, tmp_path: Path) -> None:
     assert side.token_text("encoder").breaks == dict.fromkeys(range(1, 6), 2)
     about = ViewService(shown).answer({"request": "about"}).meta["sides"][0]
     assert about["kinds"] == {"cross": {"queries": "decoder", "keys": "encoder"}}
+    # The page opens with the answer: the same passages in the same order, whole.
+    answer = ViewService(shown).answer({"request": "about"}).meta["answer"]
+    assert (answer["question"], answer["others"], answer["unlisted"]) == (TEXTS[1], 0, 0.0)
+    assert [passage["key"] for passage in answer["passages"]] == [passage["id"] for passage in parsed["passages"]]
+    assert [passage["text"] for passage in answer["passages"]] == [
+        passage["record"]["text"] for passage in parsed["passages"]
+    ]
+    assert {passage["origin"] for passage in answer["passages"]} == {"a.md", "b.jsonl d1", "b.jsonl d2"}
+    for shown_passage, said in zip(answer["passages"], parsed["passages"], strict=True):
+        assert shown_passage["share"] == pytest.approx(said["share"], abs=1e-6)
     result = CliRunner().invoke(app, ["view", str(db), "--ask", TEXTS[1], "--model", str(model), "--save", str(page)])
     assert result.exit_code == 0, result.output
     assert page.stat().st_size > 100_000

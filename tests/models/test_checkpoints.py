@@ -390,7 +390,9 @@ def test_pickles_are_fetched_only_where_there_is_nothing_better(
 
 def test_a_path_that_does_not_exist_and_is_no_hub_id_is_told() -> None:
     said = message(Path("no/such/folder"))
-    assert said.startswith("no/such/folder is neither a directory nor the id of a repository: ")
+    assert said.startswith(
+        "no/such/folder is neither a directory nor the id of a repository on the hub, such as owner/name"
+    )
 
 
 def test_a_hub_that_does_not_answer_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, models
+from tokenizers import Tokenizer, models, processors
 from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer, ByteLevel
 
@@ -117,6 +117,28 @@ def test_a_decoder_reads_a_start_token_first() -> None:
 
 def test_a_text_that_gave_other_tokens_has_no_source() -> None:
     assert written("a b", byte_pairs(), ["a", "x", "b", "c"]) is None
+
+
+@pytest.mark.parametrize("kept", [1, 4, 8])
+def test_a_text_that_was_cut_short_is_shown_as_it_was_written(kept: int) -> None:
+    tokenizer = word_pieces()
+    around = [("[CLS]", 1), ("[SEP]", 15)]
+    tokenizer.add_special_tokens(["[CLS]", "[SEP]"])
+    tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=around)
+    whole = tokenizer.encode(TEXT)
+    source = written(TEXT, tokenizer, [*whole.tokens[: 1 + kept], "[SEP]"])
+    assert source is not None
+    end = whole.offsets[kept][1]
+    assert (source.text, source.offsets[:-1]) == (TEXT[:end], whole.offsets[: 1 + kept])
+    labels = token_text([*whole.tokens[: 1 + kept], "[SEP]"], source).labels
+    assert labels[0] == "[CLS]"
+    assert labels[1] == "The"
+    assert labels[-1] == "[SEP]"
+    assert written(TEXT, tokenizer, [*whole.tokens[: 1 + kept], "the", "[SEP]"]) is None
+    # What a decoder reads: a start token, and the beginning of its tokens.
+    read = written(TEXT, tokenizer, ["<s>", *whole.tokens[: 1 + kept]])
+    assert read is not None
+    assert (read.text, list(read.offsets)) == (TEXT[:end], [(0, 0), *whole.offsets[: 1 + kept]])
 
 
 def test_special_tokens_are_recognised() -> None:

@@ -6,7 +6,10 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+import tiny_models
 import torch
+import transformers
+from tiny_tokenizer import word_tokenizer
 
 import uwaga
 from uwaga.inspect.run_text import load, record_text
@@ -14,6 +17,10 @@ from uwaga.viewer.api import View
 
 pytest.importorskip("uvicorn", reason="the server's packages are not installed: pip install 'uwaga[view]'")
 pytestmark = pytest.mark.usefixtures("small_front", "one_thread")
+
+
+def gpt2() -> torch.nn.Module:
+    return tiny_models.make("gpt2", tiny_models.small("gpt2"), transformers.AutoModelForCausalLM)
 
 
 @pytest.fixture
@@ -108,3 +115,84 @@ def test_a_target_or_a_second_text_needs_a_text() -> None:
 def test_a_model_that_does_not_exist(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="missing"):
         uwaga.view("the cat", model=tmp_path / "missing", browser=False, block=False)
+
+
+def test_a_model_of_transformers_reads_texts_and_what_is_typed() -> None:
+    model, tokenizer = gpt2(), word_tokenizer()
+    with served("the cat sat", model=model, tokenizer=tokenizer) as view:
+        about = view.service.answer({"request": "about"}).meta
+        (side,) = about["sides"]
+        assert (side["model"], side["title"], side["stacks"]["decoder"]["tokens"]) == (
+            "GPT2LMHeadModel",
+            "the cat sat",
+            3,
+        )
+        assert about["typing"]["boxes"] == ["text", "second"]
+        assert about["typing"]["command"] == "uwaga.view(text, model=model, tokenizer=tokenizer)"
+        edits = {"heads": [{"kind": "decoder", "layer": 0, "head": 1, "value": 0.0}]}
+        typed = {"text": "the dog ran", "second": None, "target": None, "edits": edits}
+        run = view.service.answer({"request": "run", **typed}).meta["run"]
+        changed = view.service.answer({"request": "about", "run": run}).meta
+        assert [side["title"] for side in changed["sides"]] == [
+            "the dog ran",
+            "with the changes",
+            "the dog ran minus with the changes",
+        ]
+        assert changed["predictions"]["1"] == {"kind": "next", "stack": "decoder", "tokens": 3}
+
+
+def test_a_model_of_this_package_has_its_own_tokenizer(bert: Path) -> None:
+    model = uwaga.models.load(bert)
+    (side,) = sides("The cat sat", model=model)
+    assert (side["model"], side["title"]) == ("BertModel", "The cat sat")
+
+
+def test_two_models_that_are_in_memory() -> None:
+    tokenizer = word_tokenizer()
+    first, second, _ = sides(
+        "the cat", model=gpt2(), tokenizer=tokenizer, second_model=gpt2(), second_tokenizer=tokenizer
+    )
+    assert first["title"] == second["title"] == "the cat"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"model": 5}, "view: model must be the name of a model, a directory or a model itself, not int"),
+        ({"model": gpt2}, "view: model must be .*, not function"),
+        ({"model": torch.nn.Linear(2, 2)}, r"view: model: .*give its tokenizer"),
+        ({"second_model": torch.nn.Linear(2, 2), "model": "speller"}, r"view: second_model: .*give its tokenizer"),
+        (
+            {"tokenizer": object()},
+            "view: tokenizer goes with a text and model=, a model itself: a named model has its own",
+        ),
+        ({"second_tokenizer": object()}, "view: second_tokenizer goes with a text and second_model="),
+    ],
+)
+def test_wrong_models_and_tokenizers_are_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        served("the cat", **options)
+
+
+def test_maps_have_the_name_of_a_model() -> None:
+    m = uwaga.AttentionMap(*torch.randn(2, 2, 4, 8))
+    with pytest.raises(
+        ValueError, match="view: model is a model, which reads a text; maps are given, with the name of a model"
+    ):
+        served(m, model=gpt2())
+
+
+def test_a_recording_is_called_by_its_model_and_has_its_text_under_it(bert: Path, tmp_path: Path) -> None:
+    recording = record_text(load(str(bert), "float32"), "The cat sat")
+    recording.save(tmp_path / "saved.safetensors")
+    for each in (recording, uwaga.Recording.load(tmp_path / "saved.safetensors")):
+        with served(each) as view:
+            about = view.service.answer({"request": "about"}).meta
+        assert (about["title"], about["sides"][0]["model"], about["sides"][0]["text_title"]) == (
+            "bert",
+            "bert",
+            "The cat sat",
+        )
+    recording.model = "/home/somebody/models/own"  # no directory of this machine is told
+    with served(recording) as view:
+        assert view.service.view_model.title == "own"

@@ -14,6 +14,7 @@ import typer
 from uwaga._base.errors import CheckpointError, DataError
 from uwaga._base.terminal import escape_controls
 from uwaga.cli.terminal import echo, fail, in_option_names
+from uwaga.models.checkpoints.directories import DEFAULT_ENCODER
 from uwaga.models.text.corpus import Document, DocumentFile, InvalidDocumentError
 from uwaga.models.text.vector_files import (
     Shard,
@@ -35,9 +36,11 @@ _SKIP = "--skip-invalid leaves out such documents and lists them"
 
 
 def encode(
-    documents: Annotated[Path, typer.Argument(help="A file .jsonl, .csv, .txt (a document in each line) or .parquet.")],
+    documents: Annotated[
+        Path, typer.Argument(help="A file .jsonl, .csv, .txt (a document in each line that is not blank) or .parquet.")
+    ],
     output: Annotated[Path, typer.Option("--output", "-o", help="The parquet file to write.")],
-    model: Annotated[str, typer.Option(help="minilm, a model's directory, or its id on the hub.")],
+    model: Annotated[str, typer.Option(help="minilm, a model's directory, or its id on the hub.")] = DEFAULT_ENCODER,
     overflow: Annotated[Overflow, typer.Option(help="What to do with documents longer than the model.")] = "error",
     overlap: Annotated[int, typer.Option(help="Tokens that neighbouring windows share.")] = 0,
     dtype: Annotated[Storage, typer.Option(help="Of weights and arithmetic; vectors are float32.")] = "float32",
@@ -73,7 +76,9 @@ def encode(
     try:
         if numpy is not None:
             check_numpy(numpy)
-        file = DocumentFile(documents, text_field=text, id_field=id, keep_invalid=skip_invalid)
+        file = DocumentFile(
+            documents, text_field=text, id_field=id, keep_invalid=skip_invalid, skip_blank=not skip_invalid
+        )
         settings = {"text": text, "id": id, **({} if limit is None else {"limit": limit})}
         message = _encode(_Corpus(file, limit), output, model, dtype, options, settings)
         rows = None if numpy is None else write_numpy(output, numpy)

@@ -85,13 +85,14 @@ def _text(number: int, prompt: str) -> str:
 
 def _load(model: str, dtype: str) -> _LoadedModel:
     """Raises CheckpointError: before weights are read, where there is no tokenizer."""
+    from uwaga.models.checkpoints import directories
+
+    folder = directories.find(model, None)  # before PyTorch is imported, which takes seconds
     import torch
 
-    from uwaga.models.checkpoints import directories
     from uwaga.models.checkpoints.load_save import load
     from uwaga.models.tokenizers.loading import Tokenizer
 
-    folder = directories.find(model, None)
     transformer = directories.transformer(folder)
     tokenizer = Tokenizer.load(transformer)
     target = Tokenizer.load_target(transformer) or tokenizer

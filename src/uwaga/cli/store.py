@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ import typer
 
 from uwaga._base.errors import CheckpointError, DataError, SoftDatabaseError
 from uwaga.cli.terminal import echo, echo_json, error_text, fail, in_option_names, progress_bar
+from uwaga.models.checkpoints import directories
 from uwaga.models.text.corpus import InvalidDocumentError
 from uwaga.store.encoders import COSINE_SCALE
 from uwaga.store.files import AddedFiles, Split, find_files
@@ -29,7 +31,12 @@ _Json = Annotated[bool, typer.Option("--json", help="JSON, for programs.")]
 def add(
     database: _Database,
     files: Annotated[list[Path], typer.Argument(help="Files .txt, .md, .jsonl, .csv or .parquet, or folders of them.")],
-    model: Annotated[str | None, typer.Option(help="minilm, a model's directory, or its id on the hub.")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="minilm, a model's directory, or its id on the hub. Without it minilm, or the model of the database."
+        ),
+    ] = None,
     by: Annotated[Split, typer.Option(help="What a passage is.")] = "paragraph",
     dtype: Annotated[Storage, typer.Option(help="Of what a new database stores.")] = "float32",
     text: Annotated[str | None, typer.Option(help="The field of the text; else text.")] = None,
@@ -39,6 +46,8 @@ def add(
 ) -> None:
     """Add the passages of files. If it is interrupted, the same command resumes it; a file that is there already adds nothing."""
     with _errors("store add"):
+        if model is not None:
+            directories.check_name(model)
         try:
             done = _add(database, find_files(files), model, by, dtype, text, skip_invalid)
         except InvalidDocumentError as error:
@@ -60,6 +69,7 @@ def ask(
 ) -> None:
     """What the database says: the passages with their exact shares of all attention, and how much is on the others."""
     with _errors("store ask"):
+        check_folder(database)
         from uwaga import store
 
         with store.SoftDatabase.open(database) as db:
@@ -70,6 +80,7 @@ def ask(
 def check(database: _Database, as_json: _Json = False) -> None:
     """Compare every byte with its checksum. Ends with 1 where something is damaged."""
     with _errors("store check"):
+        check_folder(database)
         from uwaga.store import SoftDatabase
 
         with SoftDatabase.open(database) as db:
@@ -86,6 +97,7 @@ def check(database: _Database, as_json: _Json = False) -> None:
 def stats(database: _Database, as_json: _Json = False) -> None:
     """Sizes and settings."""
     with _errors("store stats"):
+        check_folder(database)
         from uwaga.store import SoftDatabase
 
         with SoftDatabase.open(database) as db:
@@ -101,6 +113,7 @@ def stats(database: _Database, as_json: _Json = False) -> None:
 def compact(database: _Database) -> None:
     """Remove deleted rows from the files, and join small files."""
     with _errors("store compact"):
+        check_folder(database)
         from uwaga.store import SoftDatabase
 
         with SoftDatabase.open(database) as db:
@@ -111,6 +124,7 @@ def compact(database: _Database) -> None:
 def export(database: _Database, file: Annotated[Path, typer.Argument(help="The Parquet file to write.")]) -> None:
     """Write all rows to a Parquet file: id, key, value, and the record as JSON."""
     with _errors("store export"):
+        check_folder(database)
         from uwaga.store import SoftDatabase
 
         with SoftDatabase.open(database) as db:
@@ -120,6 +134,12 @@ def export(database: _Database, file: Annotated[Path, typer.Argument(help="The P
 
 
 COMMANDS: tuple[Callable[..., None], ...] = (add, ask, check, stats, compact, export)
+
+
+def check_folder(database: str | os.PathLike[str]) -> None:
+    """Raises SoftDatabaseError: it is not there. Takes no time, where opening it would first import PyTorch."""
+    if not Path(database).is_dir():
+        raise SoftDatabaseError(f"{database}: there is no such folder")
 
 
 @contextmanager
@@ -155,11 +175,8 @@ def _add(
     encoder: TextEncoder | None = None
     if database.exists():
         db = store.SoftDatabase.open(database)
-    elif model is None:
-        raise DataError(
-            f"{database}: there is no database yet; --model says which model makes its keys, such as minilm"
-        )
     else:
+        model = model or directories.DEFAULT_ENCODER
         encoder, name = TextEncoder.load(model), store.model_name(model)
         db = store.SoftDatabase.create(
             database, key_width=encoder.embedding_dim, dtype=getattr(torch, dtype), model=name
@@ -194,6 +211,7 @@ def _show(answer: "Answer", *, as_json: bool) -> None:
         for line in str(record.get("text", "")).splitlines():
             echo(f"        {line}")
     others = answer.rows - len(listed)
+    # exp(entropy) is the effective number of statistics: so many equal shares would be as uneven.
     echo(
-        f"{answer.unlisted_weight.item():6.1%}  on {others:,} other passages; {answer.effective_count.item():,.1f} speak effectively"
+        f"{answer.unlisted_weight.item():6.1%}  on {others:,} other passages; as spread out as over {answer.effective_count.item():,.1f} equal ones"
     )

@@ -20,13 +20,27 @@ from uwaga._base.terminal import escape_controls
 
 
 def echo(text: str = "", *, err: bool = False, nl: bool = True) -> None:
-    """Text for people, without control characters, on standard output or standard error."""
-    typer.echo(escape_controls(text), err=err, nl=nl)
+    """Text for people, without control characters, on standard output or standard error. Ends the command where nobody reads it any more."""
+    with _ending_quietly():
+        typer.echo(escape_controls(text), err=err, nl=nl)
 
 
 def echo_json(text: str) -> None:
     """A line of JSON in ASCII, for programs. JSON escapes all control characters except DEL."""
-    typer.echo(text.replace("\x7f", "\\u007f"))
+    with _ending_quietly():
+        typer.echo(text.replace("\x7f", "\\u007f"))
+
+
+@contextmanager
+def _ending_quietly() -> Iterator[None]:
+    """Where the reader of a pipe has gone, as `head` does, the command ends without a message, with the exit code of SIGPIPE. Commands take
+    an OSError for one of their files."""
+    try:
+        yield
+    except BrokenPipeError:
+        sink = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(sink, sys.stdout.fileno())  # what is left in the buffer is flushed at the end
+        raise typer.Exit(141) from None
 
 
 def fail(verb: str, message: str) -> NoReturn:

@@ -31,7 +31,6 @@ def train(
 ) -> None:
     """Train a model. Ctrl-C writes a checkpoint. Stopped or killed, the same command with --resume continues it, to the same
     weights bit for bit."""
-    from uwaga.train.api import fit
     from uwaga.train.config import Config
     from uwaga.train.errors import ConfigError, DataError, TrainingError
 
@@ -40,6 +39,8 @@ def train(
         if print_config:
             echo(read.text(), nl=False)
             return
+        from uwaga.train.api import fit  # imports PyTorch, which takes seconds
+
         result = fit(read, resume=resume, fsdp=fsdp)
     except (ConfigError, DataError, CheckpointError, TrainingError) as error:
         _fail(str(error))

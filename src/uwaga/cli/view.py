@@ -103,6 +103,7 @@ def view(
                 raise RecordError(f"--save {save}: the directory {save.parent} does not exist")
             if text is None and ask is not None:
                 raise RecordError("--ask needs a soft database before it, as uwaga store add makes")
+            _check_names(text if ask is None else None, second, model, second_model)
             if text is None:
                 text = _example(model or default_model())
             if ask is not None:
@@ -112,14 +113,24 @@ def view(
             if save is not None:
                 _save(service, save, wanted)
             else:
-                _serve(
-                    service, port, language, opens=not no_browser, fragment="" if ask is None else "tab=text&query=0"
-                )
+                _serve(service, port, language, opens=not no_browser, fragment="" if ask is None else "query=0")
         except (CheckpointError, RecordError, ModuleNotFoundError, OSError) as error:
             fail("view", error_text(error))
         except KeyboardInterrupt:
             echo("\nuwaga view: " + tr("stopped"), err=True)
             raise typer.Exit(130) from None
+
+
+def _check_names(text: str | None, second: str | None, *models: str | None) -> None:
+    """Find what is not there before PyTorch is imported, which takes seconds. Raises RecordError, CheckpointError."""
+    from uwaga.models.checkpoints import directories
+
+    for each in (text, second):
+        if each not in (None, "-"):
+            _file_of(each)
+    for name in models:
+        if name is not None:
+            directories.check_name(name)
 
 
 def _example(model: str) -> str:
@@ -186,9 +197,8 @@ def _service(
 def _of_database(
     database: str, question: str, model: str | None, second: str | None, second_model: str | None, options: _Options
 ) -> "ViewService":
-    from uwaga.store import SoftDatabase, SoftDatabaseError
-    from uwaga.viewer.service import ViewService
-    from uwaga.viewer.view_model import ViewModel
+    from uwaga._base.errors import SoftDatabaseError
+    from uwaga.cli.store import check_folder
 
     unused = {
         "--second": second,
@@ -200,6 +210,11 @@ def _of_database(
         if value is not None:
             raise RecordError(f"{name} does not go with --ask, which has one question to a soft database")
     try:
+        check_folder(database)
+        from uwaga.store import SoftDatabase
+        from uwaga.viewer.service import ViewService
+        from uwaga.viewer.view_model import ViewModel
+
         with SoftDatabase.open(database) as db:
             return ViewService(ViewModel.of_question(db, question, model))
     except (SoftDatabaseError, DataError, ValueError) as error:
@@ -250,22 +265,27 @@ def read_prompt_text(argument: str) -> str:
     """The text of an argument: of stdin for "-", of the file at a path, else the argument itself. Raises RecordError."""
     if argument == "-":
         return _decoded(_read(argument), "stdin")
-    path = Path(argument)
-    try:
-        is_file, is_folder = path.is_file(), bool(argument) and path.is_dir()  # "" would be the current directory
-    except (OSError, ValueError):  # too long for a path, or with a character that paths cannot have
-        is_file = is_folder = False
-    if is_file:
+    if _file_of(argument):
         return _decoded(_read(argument), argument)
-    if is_folder:
-        raise RecordError(f"{argument} is a directory, not a text or a file")
-    if _LIKE_A_FILE.fullmatch(argument):
-        raise RecordError(f"there is no file {argument}")
     try:
         argument.encode()  # bytes that are not UTF-8 arrive as lone surrogates
     except UnicodeError as error:
         raise RecordError("the text is not valid UTF-8") from error
     return argument
+
+
+def _file_of(argument: str) -> bool:
+    """Whether an argument is the path of a file. Raises RecordError: a directory, or what looks like a file that is not there."""
+    path = Path(argument)
+    try:
+        is_file, is_folder = path.is_file(), bool(argument) and path.is_dir()  # "" would be the current directory
+    except (OSError, ValueError):  # too long for a path, or with a character that paths cannot have
+        is_file = is_folder = False
+    if is_folder:
+        raise RecordError(f"{argument} is a directory, not a text or a file")
+    if not is_file and _LIKE_A_FILE.fullmatch(argument):
+        raise RecordError(f"there is no file {argument}")
+    return is_file
 
 
 def _read(argument: str) -> bytes:

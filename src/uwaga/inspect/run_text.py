@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from uwaga.inspect.adapters.adapter import Adapter
     from uwaga.inspect.edits import Edits
     from uwaga.inspect.recordings.recording import Recording
     from uwaga.models.tokenizers.loading import Tokenizer
@@ -31,20 +32,35 @@ class TextTooLongError(RecordError):
 
 
 class LoadedModel(NamedTuple):
-    """A model with its name and title, its tokenizer, the tokenizer of its decoder, which may be another one, and its directory."""
+    """A model with its name and title, its tokenizer, the tokenizer of its decoder, which may be another one, and its directory.
+
+    A model that was not loaded by its name has the name "", and perhaps no directory.
+    """
 
     name: str
     title: str
     model: "nn.Module"
     tokenizer: "Tokenizer"
     target_tokenizer: "Tokenizer"
-    folder: Path
+    folder: Path | None
+
+    @property
+    def adapter(self) -> "Adapter":
+        """How it is run."""
+        from uwaga.inspect.layers import huggingface
+
+        if huggingface.outermost(self.model):
+            from uwaga.inspect.adapters.huggingface import HuggingFaceAdapter
+
+            return HuggingFaceAdapter(self.model)
+        from uwaga.inspect.adapters.builtin import BuiltinAdapter
+
+        return BuiltinAdapter(self.model)
 
     @property
     def has_both(self) -> bool:
         """Whether it has an encoder and a decoder of its own."""
-        model = cast("Any", self.model)
-        return not getattr(model, "is_decoder_only", True) and getattr(model, "decoder", None) is not None
+        return self.adapter.has_both
 
 
 class Reading(NamedTuple):
@@ -80,21 +96,68 @@ def default_model() -> str:
 
 
 def load(name: str, dtype: str) -> LoadedModel:
-    """A bundled model, one in a directory, or one from the hub. Raises CheckpointError."""
+    """A bundled model, one in a directory, or one from the hub; of a family that this package does not have, as transformers
+    computes it. Raises CheckpointError."""
+    from uwaga.models.checkpoints import directories
+
+    result = directories.find(name, None)  # before PyTorch is imported, which takes seconds
     import torch
 
     from uwaga._base import json_files
-    from uwaga.models.checkpoints import directories, load_save
+    from uwaga.inspect.adapters import loading
+    from uwaga.models.checkpoints import load_save
     from uwaga.models.tokenizers.loading import Tokenizer
 
-    result = directories.find(name, None)
     folder = directories.transformer(result)
+    title = directories.BUNDLED[name].title if name in directories.BUNDLED else Path(name).name or name
+    if not loading.is_own(folder):
+        model = loading.load(folder, getattr(torch, dtype))
+        tokenizer = loading.tokenizer(folder)
+        return LoadedModel(name, title, model, tokenizer, tokenizer, result)
     settings = json_files.optional(folder / "sentence_bert_config.json") or {}
     lowercase = settings.get("do_lower_case") is True
     tokenizer = Tokenizer.load(folder, lowercase=lowercase)
-    title = directories.BUNDLED[name].title if name in directories.BUNDLED else Path(name).name or name
     model = load_save.load(folder, dtype=getattr(torch, dtype))
     return LoadedModel(name, title, model, tokenizer, Tokenizer.load_target(folder) or tokenizer, result)
+
+
+def of_module(model: "nn.Module", tokenizer: object = None) -> LoadedModel:
+    """A model that is in memory: of this package, or of transformers.
+
+    Args:
+        model: in evaluation mode.
+        tokenizer: one of transformers or tokenizers, which is copied; None: that of the directory that the model was read from.
+
+    Raises:
+        ValueError: a model that cannot be watched, reads no text or is in training mode; no tokenizer, or one with more ids than the
+            model has embeddings.
+    """
+    from uwaga.inspect.adapters import loading
+    from uwaga.inspect.layers.attention_layers import token_embeddings
+    from uwaga.models.tokenizers.loading import of_model
+
+    name = getattr(getattr(model, "config", None), "name_or_path", "")
+    title = (Path(name).name if isinstance(name, str) else "") or type(model).__name__
+    folder = getattr(model, "directory", None) or (Path(name) if name and Path(name).is_dir() else None)
+    if tokenizer is not None:
+        own = target = loading.tokenizer_of(tokenizer)
+    elif hasattr(model, "directory"):
+        own, target = of_model(model), of_model(model, decoder=True)
+    elif folder is not None:
+        own = target = loading.tokenizer(folder)
+    else:
+        raise ValueError(f"this {type(model).__name__} was not read from a directory: give its tokenizer")
+    result = LoadedModel("", title, model, own, target, folder)
+    if not hasattr(result.adapter, "max_tokens"):
+        raise ValueError(f"{type(model).__name__} is neither a model of uwaga.models nor of transformers")
+    sizes = [
+        int(cast("Any", each).num_embeddings) for each in token_embeddings(model) if hasattr(each, "num_embeddings")
+    ]
+    if sizes and own.vocab_size > max(sizes):
+        raise ValueError(
+            f"the tokenizer has the token id {own.vocab_size - 1}, and {type(model).__name__} has {max(sizes)} embeddings"
+        )
+    return result
 
 
 def run_text(
@@ -132,9 +195,10 @@ def run_text(
 
     from uwaga.inspect.editing import edit
     from uwaga.inspect.watching import watch
-    from uwaga.models.generation.generate import generate
 
-    model, has_both = cast("Any", reader.model), reader.has_both
+    with reporting_errors():
+        adapter = reader.adapter
+    model, has_both = reader.model, adapter.has_both
     if target is not None and not has_both:
         raise RecordError(f"{reader.title} reads one text; a target is for models with an encoder and a decoder")
     generates = has_both and target is None
@@ -145,24 +209,23 @@ def run_text(
         inputs: list[Tensor] = [torch.tensor([ids])]
         written_ids: list[int] | None = None
         if generates:
-            with _after_each_layer(model, lambda _: report(0.0)):
-                written_ids = cast("list[list[int]]", generate(model, [ids], max_new_tokens=new_tokens))[0]
+            with _after_each_layer(adapter, lambda _: report(0.0)):
+                written_ids = adapter.generate(ids, new_tokens)
         if has_both:
             if isinstance(target, str):
                 decoder_ids = _target(reader, target, truncate, max_tokens)
             else:
-                decoder_ids = [model.config.decoder_start_token_id, *(target or written_ids or [])][:-1]
+                decoder_ids = [adapter.decoder_start_token_id, *(target or written_ids or [])][:-1]
             inputs.append(torch.tensor([decoder_ids]))
         with ExitStack() as editing:
             if edits is not None:
-                editing.enter_context(_before_each_attention(model, lambda: report(0.0)))
+                editing.enter_context(_before_each_attention(adapter, model, lambda: report(0.0)))
                 editing.enter_context(edit(model, edits))
-            with watch(model, layers=layers, tokenizer=called) as recording, _after_each_layer(model, report):
-                output = model(*inputs)
+            with watch(model, layers=layers, tokenizer=called) as recording, _after_each_layer(adapter, report):
+                states = adapter.read(inputs[0], inputs[1] if has_both else None)
     recording.model = reader.title
     recording.written = _written(reader, recording, text, target if isinstance(target, str) else None)
-    states = output.memory if output.last_hidden_state is None else output.last_hidden_state
-    return Reading(recording, inputs[-1][0], states[0], written_ids)
+    return Reading(recording, inputs[-1][0], states, written_ids)
 
 
 def record_text(
@@ -200,11 +263,9 @@ def _written(
 
 
 @contextmanager
-def _after_each_layer(model: "nn.Module", report: Callable[[float], object]) -> Iterator[None]:
+def _after_each_layer(adapter: "Adapter", report: Callable[[float], object]) -> Iterator[None]:
     """Report each layer that this thread computes: 100,000 tokens take minutes."""
-    from uwaga.nn import DecoderLayer, EncoderLayer
-
-    layers = [module for module in model.modules() if isinstance(module, EncoderLayer | DecoderLayer)]
+    layers = adapter.layers()
     thread = threading.get_ident()
     with ExitStack() as hooks:
         for number, layer in enumerate(layers, start=1):
@@ -219,10 +280,10 @@ def _after_each_layer(model: "nn.Module", report: Callable[[float], object]) -> 
 
 
 @contextmanager
-def _before_each_attention(model: "nn.Module", report: Callable[[], object]) -> Iterator[None]:
+def _before_each_attention(adapter: "Adapter", model: "nn.Module", report: Callable[[], object]) -> Iterator[None]:
     """Report each call of attention in this thread: an edited layer has one for each set of queries whose links are weakened."""
-    from uwaga.nn import MultiHeadAttention
-    from uwaga.nn.attention import Attend, editing
+    from uwaga.inspect.editing import editing_layers
+    from uwaga.nn.attention import Attend
 
     thread = threading.get_ident()
 
@@ -231,7 +292,7 @@ def _before_each_attention(model: "nn.Module", report: Callable[[], object]) -> 
             report()
         return attend(query, key, value, options)
 
-    with editing({module: before for module in model.modules() if isinstance(module, MultiHeadAttention)}):
+    with editing_layers(model, dict.fromkeys(adapter.attentions(), before)):
         yield
 
 
@@ -241,9 +302,9 @@ def _ignore(fraction: float) -> None:
 
 def _target(reader: LoadedModel, target: str, truncate: bool, max_tokens: int | None) -> list[int]:
     """The decoder's input ids for the target: the start token first, without the end-of-sequence token."""
-    config = cast("Any", reader.model).config
+    adapter = reader.adapter
     ids = _ids(reader, reader.target_tokenizer, target, "the target", truncate, max_tokens)
-    return [config.decoder_start_token_id, *(ids[:-1] if ids[-1] in config.eos_token_ids else ids)]
+    return [adapter.decoder_start_token_id, *(ids[:-1] if ids[-1] in adapter.eos_token_ids else ids)]
 
 
 def _ids(
@@ -257,7 +318,7 @@ def _ids(
     generates: bool = False,
 ) -> list[int]:
     """Token ids with special tokens. Raises RecordError for no tokens, or more than the model takes or generates from."""
-    room, rule = cast("Any", reader.model).config.max_tokens, "takes {:,}"
+    room, rule = reader.adapter.max_tokens, "takes {:,}"
     if generates and (room is None or room > MAX_GENERATED_FROM):
         room, rule = MAX_GENERATED_FROM, "generates from {:,} at most: with a target it takes more"
     try:

@@ -106,9 +106,11 @@ def add_files(
 
 
 def find_files(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
-    """The files, and those of folders in the order of their names. Raises DataError: a folder without any."""
+    """The files, and those of folders in the order of their names. Raises DataError: a folder without any, or nothing of that name."""
     results = []
     for path in map(Path, paths):
+        if not path.exists():
+            raise DataError(f"{path}: there is no such file or folder")
         inside = sorted(each for each in path.rglob("*") if each.name.endswith(SUFFIXES)) if path.is_dir() else [path]
         if not inside:
             raise DataError(f"{path}: the folder has no file whose name ends in {', '.join(SUFFIXES)}")

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from uwaga._base.languages import LANGUAGES
-from uwaga.inspect.run_text import RecordError, default_model, load
+from uwaga.inspect.run_text import LoadedModel, RecordError, default_model, load, of_module
 from uwaga.viewer.page.bundle import bundle
 from uwaga.viewer.page.snapshot import Exact, save_snapshot
 from uwaga.viewer.service import ViewService
@@ -15,6 +15,8 @@ from uwaga.viewer.text_runner import RunRequest, TextRunner
 from uwaga.viewer.view_model import MapsLike, Tokens, ViewModel
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from uwaga.viewer.notebook import Widget
     from uwaga.viewer.server.server import Server
 
@@ -92,13 +94,15 @@ def view(
     *,
     tokens: Tokens | None = None,
     title: str | None = None,
-    model: str | os.PathLike[str] = "",
+    model: "str | os.PathLike[str] | nn.Module" = "",
+    tokenizer: object = None,
     target: str | None = None,
     row: int = 0,
     second: MapsLike | str | None = None,
     second_tokens: Tokens | None = None,
     second_title: str | None = None,
-    second_model: str | os.PathLike[str] | None = None,
+    second_model: "str | os.PathLike[str] | nn.Module | None" = None,
+    second_tokenizer: object = None,
     second_row: int = 0,
     port: int = 0,
     browser: bool | None = None,
@@ -112,6 +116,7 @@ def view(
         uwaga.view(recording)
 
         uwaga.view("The animal didn't cross the street because it was too tired.", model="minilm")
+        uwaga.view("Four score and seven years ago", model=model, tokenizer=tokenizer)      # of transformers, or of uwaga.models
 
     A text is read by a model, whose attention and predictions are shown; further texts can be typed into the page, and heads switched
     off. In a notebook (Jupyter, VS Code, Colab, marimo) the view is a widget. Elsewhere it is served to a browser on this machine
@@ -124,10 +129,12 @@ def view(
             of both stacks.
         title: the title of the page; None: the beginning of the text.
         model: the name of the model; for a text the model that reads it: "minilm" or another bundled one (empty: minilm
-            where it is installed, else copyist), a directory, or a model id of the Hugging Face Hub.
+            where it is installed, else copyist), a directory, or a model id of the Hugging Face Hub: of a family of `uwaga.models`, or of
+            whatever transformers loads from safetensors; or a model itself, of `uwaga.models` or of transformers, in evaluation mode.
+        tokenizer: for a model itself, one of transformers or tokenizers; None: that of the directory that the model was read from.
         target: for a text, what the decoder of an encoder-decoder reads; None: it generates at most 40 tokens.
         row: the row of a batch that is shown.
-        second, second_tokens, second_title, second_model, second_row: the same for a second text or model, which is shown
+        second, second_tokens, second_title, second_model, second_tokenizer, second_row: the same for a second text or model, which is shown
             beside the first and as their difference. A text with a second model alone is read by both.
         port: the TCP port to serve on; 0: any free one.
         browser: whether to open a browser; None: where there is a graphical one.
@@ -139,50 +146,86 @@ def view(
 
     Raises:
         ValueError: an unknown language; no maps; maps of different texts; a row out of range; a number of tokens that differs from the maps';
-            a text without tokens, or with more than the model takes; a model that cannot be read (CheckpointError).
+            a text without tokens, or with more than the model takes; a model that cannot be read (CheckpointError) or watched, reads no
+            text, is in training mode, or has no tokenizer; a tokenizer with more ids than the model.
         ImportError: the extra `uwaga[view]` is not installed.
         OSError: the port is not available.
     """
     check_language("view", language)
-    name = os.fspath(model)
-    second_name = None if second_model is None else os.fspath(second_model)
+    for argument, value in (("model", model), ("second_model", second_model)):
+        if not (value is None or isinstance(value, str | os.PathLike) or _is_module(value)):
+            rule = "the name of a model, a directory or a model itself"
+            raise ValueError(f"view: {argument} must be {rule}, not {type(value).__name__}")
+    for argument, given, of in (
+        ("tokenizer", tokenizer, model),
+        ("second_tokenizer", second_tokenizer, second_model),
+    ):
+        if given is not None and not (isinstance(maps, str) and _is_module(of)):
+            name = argument.replace("tokenizer", "model")
+            raise ValueError(
+                f"view: {argument} goes with a text and {name}=, a model itself: a named model has its own"
+            )
     if isinstance(maps, str):
-        for wrong, given in ((tokens, "tokens"), (second_tokens, "second_tokens")):
+        for wrong, argument in ((tokens, "tokens"), (second_tokens, "second_tokens")):
             if wrong is not None:
-                raise ValueError(f"view: {given} are those of maps, and a text is given")
-        for wrong_row, of in ((row, "the text"), (second_row, "the second text")):
+                raise ValueError(f"view: {argument} are those of maps, and a text is given")
+        for wrong_row, of_text in ((row, "the text"), (second_row, "the second text")):
             if wrong_row:
-                raise ValueError(f"view: row {wrong_row} is out of range: {of} is one row")
+                raise ValueError(f"view: row {wrong_row} is out of range: {of_text} is one row")
         if second is not None and not isinstance(second, str):
             raise ValueError("view: second is maps, and the first is a text: give two texts, or maps for both")
-        service = _text_service(RunRequest(maps, second, target), name, second_name, title, second_title)
+        reader = _reader("", model or default_model(), tokenizer)
+        again = None if second_model is None else _reader("second_", second_model, second_tokenizer)
+        service = _text_service(RunRequest(maps, second, target), reader, again, title, second_title)
     else:
         if target is not None:
             raise ValueError("view: target is read with a text, and maps are given")
         if isinstance(second, str):
             raise ValueError("view: second is a text, and maps is none: give two texts, or maps for both")
+        names = []
+        for argument, value in (("model", model), ("second_model", second_model)):
+            if not (value is None or isinstance(value, str | os.PathLike)):
+                raise ValueError(
+                    f"view: {argument} is a model, which reads a text; maps are given, with the name of a model"
+                )
+            names.append(None if value is None else os.fspath(value))
         view_model = ViewModel.create(
             maps,
             tokens=tokens,
             title=title,
-            model=name,
+            model=names[0] or "",
             row=row,
             second=second,
             second_tokens=second_tokens,
             second_title=second_title,
-            second_model=second_name,
+            second_model=names[1],
             second_row=second_row,
         )
         service = ViewService(view_model)
     return display(service, port=port, browser=browser, block=block, language=language)
 
 
+def _is_module(value: object) -> bool:
+    from torch import nn
+
+    return isinstance(value, nn.Module)
+
+
+def _reader(prefix: str, model: "str | os.PathLike[str] | nn.Module", tokenizer: object) -> LoadedModel:
+    """The model of an argument, with its tokenizer. prefix: "second_" or "", of the argument in messages."""
+    if isinstance(model, str | os.PathLike):
+        return load(os.fspath(model), "float32")
+    try:
+        return of_module(model, tokenizer)
+    except ValueError as error:
+        raise type(error)(f"view: {prefix}model: {error}") from error
+
+
 def _text_service(
-    request: RunRequest, model: str, second_model: str | None, title: str | None, second_title: str | None
+    request: RunRequest, reader: LoadedModel, second: LoadedModel | None, title: str | None, second_title: str | None
 ) -> ViewService:
     """Texts, read by a model."""
-    reader = load(model or default_model(), "float32")
-    runner = TextRunner(reader=reader, second=None if second_model is None else load(second_model, "float32"))
+    runner = TextRunner(reader=reader, second=second)
     try:
         first = runner.run(request, max_tokens=None, title=title, second_title=second_title)
     except RecordError as error:

@@ -9,7 +9,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -117,12 +117,15 @@ class TextRunner:
         options = " ".join(
             f"--{option} {shlex.quote(name)}" for option, name in zip(("model", "second-model"), models, strict=False)
         )
+        in_memory = not all(each.name for each in readers)
         return {
             "boxes": ["text", "second", *(["target"] if self.reader.has_both else [])],
             "examples": list(EXAMPLES.get(self.reader.name, _OTHERS)),
             "model": self.reader.title,
-            "command": f"uwaga view TEXT {options}",
-            "max_tokens": min(cast("Any", self.reader.model).config.max_tokens or MAX_TOKENS, MAX_TOKENS),
+            "command": "uwaga.view(text, model=model, tokenizer=tokenizer)"
+            if in_memory
+            else f"uwaga view TEXT {options}",
+            "max_tokens": min(self.reader.adapter.max_tokens or MAX_TOKENS, MAX_TOKENS),
             "editable": self.second is None,
         }
 
@@ -201,7 +204,7 @@ class TextRunner:
     def _coreference_of(self, reader: LoadedModel) -> Callable[[], HeadTable] | None:
         """What 80 short sentences tell of the heads of an encoder; None for a model that would take long over them, and for decoders,
         whose pronouns do not see the words after them."""
-        if reader.has_both or not hasattr(reader.model, "encoder"):
+        if reader.adapter.continues:
             return None
         if sum(parameter.numel() for parameter in reader.model.parameters()) > _MOST_PARAMETERS:
             return None
@@ -262,26 +265,15 @@ class Predictions:
     @staticmethod
     def of(reader: LoadedModel, reading: Reading) -> "Predictions | None":
         """None for a model that predicts no tokens."""
-        from uwaga.models.bert.model import BertModel
-
-        model = cast("Any", reader.model)
-        stack = "decoder" if "decoder" in reading.recording.tokens else "encoder"
-        if isinstance(model, BertModel):
-            head, words = model.masked_lm, model.embeddings.token_embedding.weight
-            if head is None:
-                return None
-            kind, logits = "masked", lambda states: head(states, words)
-        elif stack == "decoder" and getattr(model.config, "has_lm_head", True):
-            kind, logits = "next", model.logits
-        elif stack == "encoder" and getattr(model.config, "has_lm_head", False):
-            kind, logits = "masked", model.logits
-        else:
+        head = reader.adapter.head()
+        if head is None:
             return None
+        stack: str = "decoder" if "decoder" in reading.recording.tokens else "encoder"
         return Predictions(
-            kind=kind,
+            kind=head.kind,
             stack=stack,
             states=reading.states,
-            logits=logits,
+            logits=head.logits,
             reader=reader,
             tokens=reading.recording.tokens[stack][0][:_CONTEXT],
         )
@@ -320,7 +312,7 @@ def _vector(reader: LoadedModel, reading: Reading) -> NDArray[np.float32] | None
     from uwaga.models.text.pooling import pool
     from uwaga.ops.ragged import Ragged
 
-    if not isinstance(reader.model, BertModel) or reader.model.masked_lm is not None:
+    if not isinstance(reader.model, BertModel) or reader.model.masked_lm is not None or reader.folder is None:
         return None
     try:
         config = sentence_config.read(reader.folder)

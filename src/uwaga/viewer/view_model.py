@@ -6,7 +6,8 @@ Letters: R rows of a batch, H query heads, Q queries, K keys, T tokens of one te
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 
@@ -16,12 +17,16 @@ from uwaga.inspect.recordings.recording import Recording
 from uwaga.inspect.recordings.stack import KINDS
 from uwaga.maps.base import WeightMap
 from uwaga.maps.map import AttentionMap
+from uwaga.models.checkpoints.directories import BUNDLED
 from uwaga.models.text.token_text import SourceText, TokenText, join_tokens, token_text
 from uwaga.store.encoders import COSINE_SCALE, encoder_of
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from uwaga.store import SoftDatabase
 
+_ANSWERS = 20  # passages of an answer that are listed
 _OF_KIND = {"encoder": ("encoder", "encoder"), "decoder": ("decoder", "decoder"), "cross": ("decoder", "encoder")}
 
 MapName = tuple[str, int]  # kind ("encoder", "decoder", "cross") and layer
@@ -69,12 +74,44 @@ class Side:
         return self._token_text[stack]
 
 
+class Passage(NamedTuple):
+    """A passage of a database: its place among the keys, its share of the attention, its text in full, and where it is from."""
+
+    key: int
+    share: float
+    text: str
+    origin: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What a database says to a question: the passages with the largest shares in their order, and what is left for the others."""
+
+    question: str
+    passages: Sequence[Passage]
+    others: int
+    unlisted: float
+
+    def to_json(self) -> dict[str, Any]:
+        """As a page gets it."""
+        return {
+            "question": self.question,
+            "passages": [passage._asdict() for passage in self.passages],
+            "others": self.others,
+            "unlisted": self.unlisted,
+        }
+
+
 @dataclass(frozen=True, kw_only=True)
 class ViewModel:
-    """What a page shows: one side; two, which are compared; or none, for a page with the lesson alone."""
+    """What a page shows: one side; two, which are compared; or none, for a page with the lesson alone.
+
+    answer: what a page about a question to a database opens with.
+    """
 
     sides: tuple[Side, ...]
     title: str
+    answer: Answer | None = None
 
     @classmethod
     def create(
@@ -98,8 +135,8 @@ class ViewModel:
                 (R, H, Q, K), (H, Q, K), (Q, K) or ragged.
             tokens: a string per token, which replace those of the recording; a dict with the keys "encoder" and "decoder" for
                 maps of both stacks.
-            title: the title of the page; None: the beginning of the text.
-            model: the name of the model.
+            title: the title of the page; None: of a recording its model, of maps the beginning of the text.
+            model: the name of the model; "": that of the recording.
             row: the row of a batch that is shown.
             second, ...: the same for a second text or model, beside the first.
 
@@ -108,7 +145,8 @@ class ViewModel:
         """
         first = _side(maps, tokens, title, model, row)
         if second is None:
-            return cls(sides=(first,), title=first.title)
+            named = first.model if title is None and isinstance(maps, Recording) else ""
+            return cls(sides=(first,), title=named or first.title)
         other = _side(second, second_tokens, second_title, model if second_model is None else second_model, second_row)
         return cls(sides=(first, other), title=" | ".join(dict.fromkeys([first.title, other.title])))
 
@@ -121,12 +159,15 @@ class ViewModel:
         if not len(db):
             raise DataError(f"{db.path}: has no passages yet; uwaga store add adds them")
         vector = encoder_of(db, model).encode([question], overflow="mean")
-        passages = [str(record.get("text", "")) for record in db.records(db.ids().tolist())]
+        records = list(db.records(db.ids().tolist()))
+        passages = [str(record.get("text", "")) for record in records]
+        made = (db.model or "").rpartition("@")[0]
+        m = db.map(torch.from_numpy(vector), scale=COSINE_SCALE)
         shown = cls.create(
-            {("cross", 0): db.map(torch.from_numpy(vector), scale=COSINE_SCALE)},
+            {("cross", 0): m},
             tokens={"encoder": passages, "decoder": [question]},
             title=question,
-            model=(db.model or "").partition("@")[0],
+            model=BUNDLED[made].title if made in BUNDLED else _model_name(made),
         )
         # Whole passages, with an empty line between them.
         ends = accumulate(len(passage) + 2 for passage in passages)
@@ -135,12 +176,25 @@ class ViewModel:
             "encoder": SourceText("\n\n".join(passages), places),
             "decoder": SourceText(question, [(0, len(question))]),
         }
-        return replace(shown, sides=(replace(shown.sides[0], sources=written),))
+        weights, positions = (cast("Tensor", each) for each in m.topk(min(_ANSWERS, len(records))))
+        listed = [
+            Passage(key, share, passages[key], _origin(records[key]))
+            for share, key in zip(weights.flatten().tolist(), positions.flatten().tolist(), strict=True)
+        ]
+        unlisted = max(0.0, 1.0 - sum(passage.share for passage in listed)) if len(listed) < len(records) else 0.0
+        answer = Answer(question=question, passages=listed, others=len(records) - len(listed), unlisted=unlisted)
+        return replace(shown, sides=(replace(shown.sides[0], sources=written),), answer=answer)
 
     @classmethod
     def empty(cls) -> "ViewModel":
         """No maps: a page with the lesson alone."""
         return cls(sides=(), title="lesson")
+
+
+def _origin(record: Mapping[str, Any]) -> str:
+    """The name of the file and of the document; not the folder, which is that of this machine."""
+    names = [Path(str(record["source"])).name] if "source" in record else []
+    return " ".join([*names, *([str(record["document"])] if "document" in record else [])])
 
 
 def axes_of(kind: str) -> tuple[str, str]:
@@ -160,6 +214,8 @@ def _side(given: MapsLike, tokens: Tokens | None, title: str | None, model: str,
         for stack, rows in written.items()
         if row < len(rows) and len(rows[row][1]) == sizes.get(stack)
     }
+    if not model and isinstance(given, Recording):
+        model = _model_name(given.model)
     side = Side(title="", model=model, maps=maps, sizes=sizes, tokens=names, sources=sources)
     return replace(side, title=_title(side) if title is None else title)
 
@@ -242,6 +298,12 @@ def _token_strings(
         if len(names) != sizes[stack]:
             raise ValueError(f"view: tokens has {len(names)} strings, but the {stack} has {sizes[stack]} tokens")
     return {stack: [str(name) for name in names] for stack, names in given.items()}
+
+
+def _model_name(recorded: str) -> str:
+    """The name of a recording's model; of a directory its last part: a saved page must not tell where directories are."""
+    path = Path(recorded)
+    return path.name if path.is_absolute() else recorded
 
 
 def _title(side: Side) -> str:

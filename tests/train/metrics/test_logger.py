@@ -1,5 +1,6 @@
 """metrics.jsonl, TensorBoard and the progress display."""
 
+import io
 import json
 from pathlib import Path
 
@@ -117,3 +118,14 @@ def test_no_display_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     NoDisplay().progress(1, 1.0, 1.0)
     NoDisplay().message("nothing")
     assert capsys.readouterr().err == ""
+
+
+def test_the_bar_names_no_loss_before_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    from rich.console import Console
+
+    shown = io.StringIO()
+    monkeypatch.setattr("rich.console.Console", lambda **_: Console(file=shown, force_terminal=True, width=160))
+    with progress_display(10, 0) as display:
+        display.progress(5, 1.25, 12345.0)
+    assert "nan" not in shown.getvalue()
+    assert "loss 1.2500" in shown.getvalue()

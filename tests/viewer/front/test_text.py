@@ -195,7 +195,7 @@ def test_hostile_tokens_are_shown_as_text_everywhere(
     page.click("#uwaga-text-both-1")
     listed(page, "query")
     shown = page.locator(".uwaga-text-token").all_inner_texts()
-    assert shown[1:7] == [HOSTILE[0], HOSTILE[1], "<U+202E>evil", "a\u2407b", "\u2205", "=1+1"]
+    assert shown[1:7] == [HOSTILE[0], HOSTILE[1], "<U+202E>evil", "a<U+0007>b", "\u2205", "=1+1"]
     drag(page, "both-1", "both-3")
     masses(page)
     tab(page, "Lines")

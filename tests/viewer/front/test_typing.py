@@ -55,7 +55,7 @@ def test_a_typed_text_is_shown_with_what_comes_next(bard: View, open_page: Calla
     run = TextRunner(reader=load("bard", "float32"))
     predictions = run.run(RunRequest("ROMEO:\nWhat light is")).predictions["0"]
     words = predictions.top(len(predictions) - 1, len(predictions), 5)[0][0]
-    assert bars(page, "What comes next") == [word.replace(" ", "\u2423").replace("\n", "\u240a") for word in words]
+    assert bars(page, "What comes next") == [word.replace(" ", "\u2423").replace("\n", "\u21b5") for word in words]
     page.go_back()
     page.wait_for_function("() => !location.hash.includes('text=')")
     page.wait_for_function("box => document.querySelector(box).value === 'To be, or not to'", arg=BOX)

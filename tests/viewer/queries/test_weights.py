@@ -32,7 +32,7 @@ def test_entries_rows_columns_and_rectangles_are_bit_identical_to_the_map(servic
 
 def test_a_hidden_key_has_no_score(service: ViewService, where) -> None:
     result = service.answer({"request": "entry", **where, "layer": 1, "query": 9, "key": 0}).meta
-    assert (result["weight"], result["score"], result["visible"]) == (0.0, None, False)
+    assert (result["weight"], result["score"], result["visible"], result["rank"]) == (0.0, None, False, None)
 
 
 @pytest.mark.parametrize("merge", ["tokens", "words"])

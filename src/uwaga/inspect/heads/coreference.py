@@ -11,7 +11,7 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -19,7 +19,6 @@ from torch import Tensor
 from uwaga.inspect.heads.labels import MIN_QUERIES
 from uwaga.inspect.heads.table import HeadTable
 from uwaga.inspect.run_text import LoadedModel, RecordError, load
-from uwaga.ops.ragged import Ragged
 
 LEAST_SHIFT = 0.03  # the least mean shift of a labelled head
 MOVES = 0.05  # the least shift of a pair that counts as right, or below minus this as wrong
@@ -195,12 +194,13 @@ def _shifts(reader: LoadedModel, pairs: Sequence[WinogradPair]) -> dict[tuple[st
     texts = [pair.text.format(word) for pair in pairs for word in pair.words]
     encodings = reader.tokenizer.encode(texts, with_offsets=True)
     before, after = reader.tokenizer.prefix_ids, reader.tokenizer.suffix_ids
-    ids = Ragged.from_list([torch.tensor([*before, *encoding.ids, *after]) for encoding in encodings])
-    longest, room = int(ids.lengths.max()), cast("Any", reader.model).config.max_tokens
+    adapter = reader.adapter
+    ids = [[*before, *encoding.ids, *after] for encoding in encodings]
+    longest, room = max(map(len, ids)), adapter.max_tokens
     if room is not None and longest > room:
         raise RecordError(f"coreference_heads: a sentence has {longest} tokens, and {reader.title} takes {room}")
     with watch(reader.model) as recording, torch.no_grad():
-        reader.model(*([ids, ids] if reader.has_both else [ids]))
+        adapter.read_each(ids)
     kind = "encoder" if any(kind == "encoder" for kind, _ in recording.maps) else "decoder"
     leans: dict[tuple[str, int], list[Tensor]] = {name: [] for name in recording.maps if name[0] == kind}
     for number, (text, encoding) in enumerate(zip(texts, encodings, strict=True)):

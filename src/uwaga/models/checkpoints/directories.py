@@ -3,6 +3,7 @@
 import os
 import re
 from dataclasses import dataclass
+from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -24,6 +25,7 @@ _FILES = (
 # In the folder of a training run (uwaga.train.run_folder): its checkpoints, and the files that name the last and the best one.
 CHECKPOINT_NAME = re.compile(r"step-([0-9]{6,12})")
 LAST, BEST = "last", "best"
+_HUB_ID = re.compile(r"(?!\.)[\w.-]+(/[\w.-]+)?")
 _SAFETENSORS, _PICKLED = "model*.safetensors", "pytorch_model*.bin"
 
 
@@ -63,6 +65,8 @@ BUNDLED = {
     ),
 }
 
+DEFAULT_ENCODER = "minilm"  # where a command is given no model of vectors
+
 
 def find(path_or_hub_id: str | os.PathLike[str], revision: str | None) -> Path:
     """The directory itself, the best checkpoint of a training run's folder, the directory of a bundled model, or that of a repository
@@ -75,6 +79,7 @@ def find(path_or_hub_id: str | os.PathLike[str], revision: str | None) -> Path:
         if revision is not None:
             raise ValueError(f"load: {path} is a directory, which has no revision {revision!r}")
         return checkpoint_of_run(path)
+    check_name(path_or_hub_id)
     if path.exists():
         raise CheckpointError(f"{path} is a file, not a directory with config.json")
     name = os.fspath(path_or_hub_id)
@@ -83,6 +88,16 @@ def find(path_or_hub_id: str | os.PathLike[str], revision: str | None) -> Path:
             raise ValueError(f"load: {name} is a bundled model, which has no revision {revision!r}")
         return bundled_folder(name)
     return _download(name, revision)
+
+
+def check_name(path_or_hub_id: str | os.PathLike[str]) -> None:
+    """Raises CheckpointError: a directory that is not there, and whose name no repository of the hub can have. Takes no time, where
+    loading a model would first import PyTorch."""
+    name = os.fspath(path_or_hub_id)
+    if not os.path.lexists(name) and not _HUB_ID.fullmatch(name):
+        raise CheckpointError(
+            f"{name} is neither a directory nor the id of a repository on the hub, such as owner/name"
+        )
 
 
 def checkpoint_of_run(folder: Path) -> Path:
@@ -168,5 +183,8 @@ def _download(hub_id: str, revision: str | None) -> Path:
     except HFValidationError as error:
         raise CheckpointError(f"{hub_id} is neither a directory nor the id of a repository: {error}") from error
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
-        raise CheckpointError(f"{hub_id} is not a directory, and cannot be downloaded from the hub: {error}") from error
+        similar = get_close_matches(hub_id.lower(), BUNDLED, n=1)
+        meant = f"; did you mean {similar[0]}?\n" if similar else ": "
+        rule = f"{hub_id} is not a directory, and cannot be downloaded from the hub"
+        raise CheckpointError(f"{rule}{meant}{error}") from error
     return folder

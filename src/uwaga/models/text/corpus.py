@@ -85,6 +85,7 @@ class DocumentFile:
         id_field: the field of a document's id, a string or a whole number; None: "id" where the first document has one; "":
             no ids are read.
         skip_empty: leave out documents of no characters.
+        skip_blank: of plain text by lines, leave out those without a character that is not a space.
         keep_invalid: of lines, JSON lines, CSV and parquet, documents that cannot be read are empty, and have the error.
 
     Raises:
@@ -101,6 +102,7 @@ class DocumentFile:
         text_field: str | None = None,
         id_field: str | None = None,
         skip_empty: bool = False,
+        skip_blank: bool = False,
         keep_invalid: bool = False,
     ) -> None:
         self._size = _size(path)
@@ -109,6 +111,7 @@ class DocumentFile:
             raise DataError(f"{path}: lines of plain text have no fields")
         self.path = path
         self._unit, self._skip_empty, self._keep_invalid = unit, skip_empty, keep_invalid
+        self._skip_blank = skip_blank
         self._text_field, self._id_field = text_field or "text", id_field
 
     def __iter__(self) -> Iterator[Document]:
@@ -130,6 +133,8 @@ class DocumentFile:
 
     def _lines(self) -> Iterator[Document]:
         for line in lines(self.path, keep_invalid=True):
+            if self._skip_blank and line.error is None and not line.text.strip():
+                continue
             yield self._checked(line.place, line.position / self._size, partial(_text_of_line, line))
 
     def _objects(self) -> Iterator[Document]:

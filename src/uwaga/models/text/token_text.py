@@ -44,8 +44,8 @@ class SourceText(NamedTuple):
 
 
 def written(text: str, tokenizer: Any, tokens: Sequence[str]) -> SourceText | None:
-    """The offsets of tokens in the text that they were read from; None where the tokenizer does not give these tokens for it, as
-    after a text was cut short. A decoder reads a start token before them and not the last of them.
+    """The offsets of tokens in the text that they were read from, or in its beginning, where it was cut short before the special tokens at
+    its end; None where the tokenizer does not give these tokens for it. A decoder reads a start token before them and not the last of them.
 
     Args:
         text: as it was given to the tokenizer.
@@ -53,10 +53,19 @@ def written(text: str, tokenizer: Any, tokens: Sequence[str]) -> SourceText | No
         tokens: T strings.
     """
     encoding = tokenizer.encode(text)
-    if encoding.tokens == list(tokens):
+    known, count = encoding.tokens, len(tokens)
+    if known == list(tokens):
         return SourceText(text, encoding.offsets)
-    if list(tokens[1:]) == encoding.tokens[:-1]:
-        return SourceText(text, [(0, 0), *encoding.offsets[:-1]])
+    behind = next((n for n, special in enumerate(reversed(encoding.special_tokens_mask)) if not special), 0)
+    kept = count - behind
+    if 0 < kept < len(known) - behind and list(tokens) == [*known[:kept], *known[len(known) - behind :]]:
+        offsets = encoding.offsets[:kept]
+        end = max(end for _, end in offsets)
+        return SourceText(text[:end], [*offsets, *[(end, end)] * behind])
+    if count and list(tokens[1:]) == known[: count - 1]:
+        offsets = encoding.offsets[: count - 1]
+        is_whole = count >= len(known)
+        return SourceText(text if is_whole else text[: max((end for _, end in offsets), default=0)], [(0, 0), *offsets])
     return None
 
 

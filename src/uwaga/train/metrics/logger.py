@@ -262,11 +262,11 @@ def progress_display(steps: int, done: int) -> Iterator[ProgressDisplay]:
 
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     columns = (
-        rich.BarColumn(), rich.MofNCompleteColumn(), rich.TextColumn("loss {task.fields[loss]:.4f}"),
+        rich.BarColumn(), rich.MofNCompleteColumn(), rich.TextColumn("{task.fields[loss]}"),
         rich.TextColumn("{task.fields[rate]:,.0f} tokens/s"), rich.TimeRemainingColumn(compact=True),
     )  # fmt: skip
     with rich.Progress(*columns, console=console, disable=not console.is_terminal) as bar:
-        task = bar.add_task("", total=steps, completed=done, loss=float("nan"), rate=0.0)
+        task = bar.add_task("", total=steps, completed=done, loss="", rate=0.0)  # no loss is known yet
         yield _TerminalDisplay(bar, task, console, steps, done)
 
 
@@ -276,7 +276,7 @@ class _TerminalDisplay:
         self._started = self._last_line = time.monotonic()
 
     def progress(self, step: int, loss: float, tokens_per_second: float) -> None:
-        self._bar.update(self._task, completed=step, loss=loss, rate=tokens_per_second)  # type: ignore[attr-defined]
+        self._bar.update(self._task, completed=step, loss=f"loss {loss:.4f}", rate=tokens_per_second)  # type: ignore[attr-defined]
         now = time.monotonic()
         if self._console.is_terminal or now - self._last_line < _SECONDS_BETWEEN_LINES:  # type: ignore[attr-defined]
             return

@@ -63,8 +63,8 @@ export function openAround(element) {
 }
 
 /**
- * A token's string with invisible characters made visible: control characters as Unicode control pictures, other invisible ones
- * and bidirectional controls as <U+202E>, the empty string as the empty-set sign, leading and trailing spaces as open boxes.
+ * A token's string with invisible characters made visible: a newline and a tab as arrows, which fonts have where they lack the
+ * pictures of control characters; other invisible ones and bidirectional controls as <U+202E>, the empty string as the empty-set sign, leading and trailing spaces as open boxes.
  * @param {string} token
  * @returns {string}
  */
@@ -91,10 +91,9 @@ export function briefText(token) {
  */
 function visibleCharacter(letter) {
   const code = /** @type {number} */ (letter.codePointAt(0));
-  if (code < 0x20) return String.fromCharCode(0x2400 + code);
-  if (code === 0x7f) return "\u2421";
-  if (code === 0xa0) return "\u237d";
-  if (!domInvisible.test(letter)) return letter;
+  if (letter === "\n") return "\u21b5";
+  if (letter === "\t") return "\u21e5";
+  if (code >= 0x20 && code !== 0x7f && code !== 0xa0 && !domInvisible.test(letter)) return letter;
   return `<U+${code.toString(16).toUpperCase().padStart(4, "0")}>`;
 }
 

@@ -3,6 +3,7 @@
 import { makeClient } from "./client.js";
 import { makeHelp } from "./commands.js";
 import { el } from "./dom.js";
+import { answerView } from "./answer/view.js";
 import { exploreView } from "./explore/view.js";
 import { makeExportMenu } from "./export/menu.js";
 import { savedHost, servedHost, widgetHost } from "./hosts.js";
@@ -34,7 +35,7 @@ import { hostOfRun, makeSession, typedOfHash, completeRequest } from "./typing/s
  * @param {import("./types.js").About} about
  * @returns {TabView[]}
  */
-function explorerViews({ sides, lesson }) {
+function explorerViews({ sides, lesson, answer }) {
   /** @type {import("./types.js").View | null} */
   let shared = null;
   const explore = (/** @type {App} */ app) => (shared ??= exploreView(app));
@@ -47,7 +48,7 @@ function explorerViews({ sides, lesson }) {
     { name: "lines", title: tr("Lines"), make: (app) => sideBySideView(app, linesView) },
     { name: "table", title: tr("Table"), make: tableView },
   ];
-  return [...(sides.length ? ofMaps : []), ...(lesson ? [{ name: /** @type {Tab} */ ("lesson"), title: tr("Lesson"), make: lessonView }] : [])];
+  return [...(answer ? [{ name: /** @type {Tab} */ ("answer"), title: tr("Answer"), make: answerView }] : []), ...(sides.length ? ofMaps : []), ...(lesson ? [{ name: /** @type {Tab} */ ("lesson"), title: tr("Lesson"), make: lessonView }] : [])];
 }
 
 /**
@@ -176,6 +177,7 @@ function openExplorer(root, host, client, about, frame, kept, carried) {
   else cleanups.push(syncUrl(app, window, carried));
   if (about.sides.length && !hasItems(app, {})) app.store.set({ merge: "tokens", specials: "show" });
   if (!tabs.length) throw new Error(tr("There is nothing to show."));
+  if (about.answer && app.isFresh && !carried && app.store.get().tab === "explore") app.store.set({ tab: "answer" });
   if (!tabs.some(({ name }) => name === app.store.get().tab)) app.store.set({ tab: tabs[0].name });
 
   const headBar = about.sides.length ? makeHeadBar(app) : el("div");

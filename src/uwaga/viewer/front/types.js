@@ -2,7 +2,7 @@
 
 /** @typedef {"encoder" | "decoder" | "cross"} Kind */
 /** @typedef {"0" | "1" | "difference"} SideId */
-/** @typedef {"explore" | "overview" | "map" | "text" | "lines" | "table" | "lesson"} Tab */
+/** @typedef {"answer" | "explore" | "overview" | "map" | "text" | "lines" | "table" | "lesson"} Tab */
 
 /**
  * @typedef {object} Stack  sizes of the text of one stack (encoder or decoder)
@@ -43,7 +43,16 @@
  * @property {RunRequest | null} [typed]  the text, where the page may run it again
  * @property {string} [python]  the line that makes the changes; "" without changes
  * @property {{[side: string]: {kind: "next" | "masked", stack: string, tokens: number}}} [predictions]
+ * @property {Answer} [answer]  what a database says to a question; the page opens with it
  * @property {[string, number][]} [similar]  other texts, and the cosine of their vectors with this one's
+ */
+
+/**
+ * @typedef {object} Answer
+ * @property {string} question
+ * @property {{key: number, share: number, text: string, origin: string}[]} passages  in order of their shares
+ * @property {number} others  passages that are not listed
+ * @property {number} unlisted  their share
  */
 
 /**

@@ -228,6 +228,8 @@ def _about(resolver: HeadResolver) -> Reply:
         "sides": sides,
         "start": _start(resolver) if sides else None,
     }
+    if resolver.view_model.answer is not None:
+        meta["answer"] = resolver.view_model.answer.to_json()
     return Reply(meta=meta)
 
 

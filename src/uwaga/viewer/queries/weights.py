@@ -24,7 +24,8 @@ Pairs = list[tuple[int, int]]
 
 
 def entry(head_view: HeadView, query: int, key: int) -> Reply:
-    """One weight, its rank in its row (1 is the largest; equal weights share a rank), its score, and the row's log-sum-exp."""
+    """One weight, its rank in its row (1 is the largest; equal weights share a rank; None of a weight that is 0, as masked ones are), its score,
+    and the row's log-sum-exp."""
     row = head_view.read([query], slice(None))[0]
     weight = row[key]
     score = lse = None
@@ -36,7 +37,7 @@ def entry(head_view: HeadView, query: int, key: int) -> Reply:
     meta = {
         "weight": _number(float(weight)),
         "score": score,
-        "rank": int((row > weight).sum()) + 1,
+        "rank": int((row > weight).sum()) + 1 if visible and weight != 0 else None,
         "visible": visible,
         "lse": lse,
     }

@@ -59,11 +59,19 @@ export function makeProse({ pick, point, whole }) {
     return text;
   }
 
+  /** The excerpt of a long text is longer than its box. @param {Element | null} word */
+  function reveal(word) {
+    if (!word || !element.clientHeight) return;
+    const box = element.getBoundingClientRect(), place = word.getBoundingClientRect();
+    if (place.top < box.top || place.bottom > box.bottom) element.scrollTop += place.top - box.top - element.clientHeight / 2;
+  }
+
   return {
     element,
     /** @param {ProseContent[]} contents  one text, or two */
     show(contents) {
       element.replaceChildren(...contents.map(paragraph));
+      reveal(element.querySelector(".uwaga-word-picked") ?? element.querySelector(".uwaga-word-marked"));
     },
   };
 }

@@ -20,7 +20,7 @@ import { goTo, headsOf, kindsOf, layersOf } from "./head_navigation.js";
  * @returns {{elements: HTMLElement[], panelId: string}}
  */
 export function makeHeader(app, tabs, share, status) {
-  const model = el("h1");
+  const model = el("h1"), read = el("p", { class: "uwaga-read", dir: "auto" });
   const help = el("button", { type: "button", text: "?", "aria-label": tr("Help"), title: tr("What one sees, and the keys"),
     on: { click: () => app.commands.run("shell.help") } });
   const bar = makeTabs(app, tabs);
@@ -32,11 +32,13 @@ export function makeHeader(app, tabs, share, status) {
     const text = [...new Set(sides.map((one) => one.text_title))].join(join);
     model.textContent = [...new Set(sides.map((one) => one.model))].join(join) || app.about.title;
     model.title = [model.textContent, text].join("\n");
+    // Where no text is typed, as of a recording, nothing else says which text this is.
+    read.textContent = app.about.typing || model.textContent === text ? "" : text;
   }
   app.store.subscribe(["side", "compare"], draw);
   draw();
   return {
-    elements: [model, bar.element, status,
+    elements: [el("div", { class: "uwaga-title" }, model, read), bar.element, status,
       el("div", { class: "uwaga-actions" }, share, makeSettings(app), help)],
     panelId: bar.panelId,
   };

@@ -80,7 +80,7 @@ export class TextColumns {
     this.make(stacks.queries === stacks.keys ? ["both"] : ["query", "key"]);
     for (const column of this.all) {
       column.items = column.axis === "key" ? keys : queries;
-      const role = { both: "", query: tr("queries ({queries})", { queries: stacks.queries }), key: tr("keys ({keys})", { keys: stacks.keys }) }[column.axis];
+      const role = app.about.answer ? { both: "", query: tr("question"), key: tr("passages") }[column.axis] : { both: "", query: tr("queries ({queries})", { queries: stacks.queries }), key: tr("keys ({keys})", { keys: stacks.keys }) }[column.axis];
       const rest = ["", role, `${column.items.total} ${merge}`].filter((part, at) => part || !at).join(" \u00b7 ");
       column.pane.setItems(app.side().text_title, rest, column.items);
     }

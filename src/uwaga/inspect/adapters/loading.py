@@ -1,0 +1,177 @@
+"""Models of transformers from the directories of families that this package does not have itself.
+
+A directory is untrusted: no code of it is run, weights are safetensors, and their number bounds the model that config.json may ask for.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import nn
+
+from uwaga._base import json_files
+from uwaga._base.errors import CheckpointError
+from uwaga._base.terminal import printable
+from uwaga.inspect.adapters.huggingface import HuggingFaceAdapter
+from uwaga.models.checkpoints import load_save, weight_files
+from uwaga.models.tokenizers.loading import Tokenizer
+
+_VOCABULARIES = ("*.model", "vocab*.json", "*vocab.txt")
+_PART = 4  # of a model's parameters at least one of so many is in its files, which may hold tied ones once
+
+
+def is_own(folder: Path) -> bool:
+    """Whether this package has the family of a directory, with all that its config.json asks for. Raises CheckpointError: no config.json."""
+    file = folder / "config.json"
+    described = json_files.read(file)
+    if described.get("model_type") not in load_save.MODEL_TYPES:
+        return False
+    try:
+        stored = frozenset(weight_files.find(folder).stored)
+        load_save.family_of(described["model_type"], str(file)).read_config(described, str(file), stored)
+    except CheckpointError:
+        return False
+    return True
+
+
+def load(folder: Path, dtype: torch.dtype) -> nn.Module:
+    """The model of a directory, of the class that config.json names, in evaluation mode.
+
+    Raises:
+        CheckpointError: transformers is not installed, does not know it, or computes its attention where nothing can be watched; it
+            reads no text; weights that are missing, of another shape, NaN or infinite, or not safetensors.
+    """
+    file = folder / "config.json"
+    described = json_files.read(file)
+    kind = printable(repr(described.get("model_type")))
+    try:
+        import transformers
+    except ImportError as error:
+        known = ", ".join(load_save.MODEL_TYPES)
+        rule = f"supported: {known}; with transformers installed others too: pip install transformers"
+        raise CheckpointError(f"{file}: model_type is {kind}; {rule}") from error
+    if described.get("quantization_config") is not None:
+        raise CheckpointError(f"{file}: quantization_config: quantized weights are not read")
+    if os.path.lexists(folder / "adapter_config.json"):
+        raise CheckpointError(f"{folder} has adapter_config.json: merge the adapter into its model, and save that")
+    stored = _stored(folder)
+    with _reporting(folder), _quiet(transformers):
+        config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        maker = _class_of(transformers, config, described)
+        _check_size(maker, config, stored, file)
+        model, info = maker.from_pretrained(
+            folder,
+            config=config,
+            dtype=dtype,
+            use_safetensors=True,
+            local_files_only=True,
+            attn_implementation="sdpa" if maker._supports_sdpa else "eager",
+            ignore_mismatched_sizes=True,  # listed below
+            output_loading_info=True,
+        )
+    # The pooler of BERT's relatives is not part of what is shown.
+    lost = sorted(name for name in info["missing_keys"] if ".pooler." not in f".{name}")
+    wrong = [f"  {printable(str(name))} is not in the files" for name in lost]
+    wrong += [f"  {printable(str(each[0]))} has another shape in the files" for each in info["mismatched_keys"]]
+    wrong += [
+        f"  {name} has values that are NaN or infinite"
+        for name, weight in model.named_parameters()
+        if not bool(torch.isfinite(weight).all())
+    ]
+    if wrong:
+        raise CheckpointError("\n".join([f"{folder} does not have the weights of {maker.__name__}", *wrong]))
+    try:
+        HuggingFaceAdapter(model)
+    except ValueError as error:  # it reads no texts, or cannot be watched
+        raise CheckpointError(f"{folder}: {error}") from error
+    model.__dict__["directory"] = folder
+    return cast("nn.Module", model.eval())
+
+
+def tokenizer(folder: Path) -> Tokenizer:
+    """Of a directory: its tokenizer.json, or what transformers makes of its other files. Raises CheckpointError."""
+    if os.path.lexists(folder / "tokenizer.json"):
+        return Tokenizer.load(folder)
+    if not any(True for pattern in _VOCABULARIES for _ in folder.glob(pattern)):
+        raise CheckpointError(
+            f"there is no {folder / 'tokenizer.json'}, and no vocabulary from which transformers makes one"
+        )
+    import transformers
+
+    with _reporting(folder), _quiet(transformers):
+        made = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    return tokenizer_of(made, folder / "tokenizer.json")
+
+
+def tokenizer_of(given: Any, path: Path = Path("tokenizer")) -> Tokenizer:
+    """A copy of a tokenizer of transformers or of tokenizers. Raises ValueError: it is neither, or has no Rust tokenizer inside."""
+    from tokenizers import Tokenizer as Backend
+
+    backend = getattr(given, "backend_tokenizer", given)
+    if not isinstance(backend, Backend):
+        rule = "a tokenizer of tokenizers, or one of transformers that has a backend_tokenizer"
+        raise ValueError(f"tokenizer must be {rule}, not {type(given).__name__}")
+    return Tokenizer(Backend.from_str(backend.to_str()), path)
+
+
+def _stored(folder: Path) -> int:
+    """The number of elements of all weights in the safetensors files of a directory. Raises CheckpointError: there are none."""
+    if not any(os.path.lexists(folder / name) for name in (weight_files.SINGLE, weight_files.SHARDED)):
+        raise CheckpointError(
+            f"{folder} has no {weight_files.SINGLE}: models of transformers are read from safetensors alone"
+        )
+    weights = weight_files.find(folder)
+    return sum(torch.Size(each.shape).numel() for each in weights.stored.values())
+
+
+def _class_of(transformers: Any, config: Any, described: dict[str, Any]) -> Any:
+    """The class that config.json names, or the body alone where it names none of transformers'."""
+    names = described.get("architectures")
+    for name in names if isinstance(names, list) else []:
+        made: Any = getattr(transformers, name, None) if isinstance(name, str) else None
+        is_model = isinstance(made, type) and issubclass(made, transformers.PreTrainedModel)
+        if is_model and made.config_class is type(config):
+            return made
+    return transformers.MODEL_MAPPING[type(config)]
+
+
+def _check_size(maker: Any, config: Any, stored: int, file: Path) -> None:
+    """Bound what config.json asks for by what the files hold, before memory is taken for it. Raises CheckpointError."""
+    for part in (config, *(getattr(config, name) for name in config.sub_configs)):
+        layers = getattr(part, "num_hidden_layers", None)
+        if isinstance(layers, int) and layers > stored:
+            raise CheckpointError(f"{file} says {layers} layers, and its weights are {stored} numbers in all")
+    with torch.device("meta"):
+        wanted = sum(weight.numel() for weight in maker._from_config(config).parameters())
+    if wanted > _PART * stored:
+        raise CheckpointError(f"{file} asks for {wanted:,} weights, and the files have {stored:,}")
+
+
+@contextmanager
+def _quiet(transformers: Any) -> Iterator[None]:
+    """Without the progress bars and reports of transformers: what is wrong is an error here."""
+    logging = transformers.utils.logging
+    verbosity, shows_bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity(logging.CRITICAL)
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if shows_bars:
+            logging.enable_progress_bar()
+
+
+@contextmanager
+def _reporting(folder: Path) -> Iterator[None]:
+    """Errors of transformers about a directory, as CheckpointError."""
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except (ValueError, TypeError, KeyError, OSError, ImportError, AttributeError, RuntimeError) as error:
+        reason = printable(str(error).strip() or type(error).__name__)
+        raise CheckpointError(f"{folder}: transformers cannot read it: {reason}") from error

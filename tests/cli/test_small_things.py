@@ -1,0 +1,108 @@
+"""What a command says of what is not there, at once; and pipes whose reader has gone."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from uwaga._base.errors import CheckpointError
+from uwaga.cli import app
+from uwaga.models.checkpoints import directories
+
+NOT_THERE = {
+    "view nowhere/a.txt": "view: there is no file nowhere/a.txt",
+    "view text --second nowhere.txt": "view: there is no file nowhere.txt",
+    "view text --model ./nowhere": "view: ./nowhere is neither a directory nor the id of a repository on the hub",
+    "view text --second-model /no/where": "view: /no/where is neither a directory nor the id of a repository on the hub",
+    "view nowhere --ask why": "view: nowhere: there is no such folder",
+    "generate --model /no/where text": "generate: /no/where is neither a directory nor the id of a repository on the hub",
+    "encode nowhere.txt -o a.parquet": "encode: nowhere.txt: there is no such file",
+    "store add db nowhere": "store add: nowhere: there is no such file or folder",
+    "store ask nowhere why": "store ask: nowhere: there is no such folder",
+    "store stats nowhere": "store stats: nowhere: there is no such folder",
+    "train nowhere.toml": "train: nowhere.toml cannot be read: No such file or directory",
+}
+# One process: what is not there is found where PyTorch cannot be imported.
+PROGRAM = """
+import json, sys
+sys.modules["torch"] = None
+from typer.testing import CliRunner
+from uwaga.cli import app
+results = [CliRunner().invoke(app, line.split()) for line in json.load(sys.stdin)]
+print(json.dumps([(each.exit_code, each.stdout, each.stderr) for each in results]))
+"""
+
+
+@pytest.mark.slow
+def test_what_is_not_there_is_said_before_pytorch_is_imported(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        input=json.dumps(list(NOT_THERE)),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    for (code, out, said), message in zip(json.loads(done.stdout), NOT_THERE.values(), strict=True):
+        assert (code, out) == (1, ""), said
+        assert said.startswith(f"uwaga {message}")
+
+
+def test_a_model_that_is_spelled_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    import huggingface_hub
+
+    def offline(*_: object, **__: object) -> None:
+        raise OSError("there is no network")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", offline)
+    rule = "is not a directory, and cannot be downloaded from the hub"
+    for name, message in {
+        "minlm": f"minlm {rule}; did you mean minilm?\nthere is no network",
+        "Speler": f"Speler {rule}; did you mean speller?\nthere is no network",
+        "gpt2": f"gpt2 {rule}: there is no network",
+    }.items():
+        with pytest.raises(CheckpointError) as error:
+            directories.find(name, None)
+        assert str(error.value) == message
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory, write_model: Callable[..., Path]) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("store")
+    model = write_model(folder / "model")
+    (folder / "a.txt").write_text("the cat sat\n\nthe dog ran\n")
+    added = CliRunner().invoke(app, ["store", "add", str(folder / "db"), str(folder / "a.txt"), "--model", str(model)])
+    assert added.exit_code == 0
+    return folder / "db", model
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="pipes of Windows have other errors")
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--version"],
+        ["doctor"],
+        ["doctor", "--json"],
+        ["generate", "--model", "speller", "cat"],
+        ["lesson", "--plain"],
+        ["store", "ask", "DB", "the cat", "--model", "MODEL"],
+        ["store", "ask", "DB", "the cat", "--model", "MODEL", "--json"],
+        ["store", "stats", "DB"],
+    ],
+    ids=" ".join,
+)
+def test_a_pipe_whose_reader_has_gone_is_no_error(arguments: list[str], database: tuple[Path, Path]) -> None:
+    names = {"DB": str(database[0]), "MODEL": str(database[1])}
+    program = "import sys; sys.argv[0] = 'uwaga'; from uwaga.cli import main; main()"
+    command = [sys.executable, "-c", program, *(names.get(each, each) for each in arguments)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as writer:
+        assert writer.stdout is not None
+        assert writer.stderr is not None
+        writer.stdout.close()
+        assert writer.stderr.read() == ""
+        assert writer.wait() in (1, 141)  # as SIGPIPE; rich ends with 1

@@ -1,0 +1,181 @@
+"""Models of transformers as they read texts: their maps, predictions and changes are those of the model itself."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import tiny_models
+import torch
+import transformers
+from tiny_tokenizer import word_tokenizer
+
+import uwaga
+from uwaga.inspect import Edits
+from uwaga.inspect.run_text import LoadedModel, RecordError, TextTooLongError, of_module, run_text
+from uwaga.viewer.text_runner import RunRequest, TextRunner
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+TEXT = "the cat sat on the mat ."
+CAUSAL, MASKED, BOTH = (
+    transformers.AutoModelForCausalLM,
+    transformers.AutoModelForMaskedLM,
+    transformers.AutoModelForSeq2SeqLM,
+)
+FAMILIES = {
+    "bert": MASKED, "esm": MASKED, "modernbert": MASKED, "roberta": MASKED,
+    "gemma2": CAUSAL, "gpt2": CAUSAL, "gpt_neox": CAUSAL, "gpt_oss": CAUSAL, "llama": CAUSAL, "opt": CAUSAL, "qwen3": CAUSAL,
+    "bart": BOTH, "m2m_100": BOTH, "t5": BOTH, "umt5": BOTH,
+}  # fmt: skip
+
+
+def make(family: str) -> Any:
+    return tiny_models.make(family, tiny_models.small(family), FAMILIES[family])
+
+
+@pytest.fixture(scope="module")
+def reader() -> Callable[[str], LoadedModel]:
+    known: dict[str, LoadedModel] = {}
+
+    def get(family: str) -> LoadedModel:
+        if family not in known:
+            known[family] = of_module(make(family), word_tokenizer(family=family))
+        return known[family]
+
+    return get
+
+
+def given(reader: LoadedModel) -> dict[str, torch.Tensor]:
+    ids = torch.tensor([reader.tokenizer.with_special_tokens([TEXT])[0]])
+    more = {"decoder_input_ids": run_text(reader, TEXT).ids[None]} if reader.has_both else {}
+    return {"input_ids": ids, "attention_mask": torch.ones_like(ids), **more}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_its_maps_are_those_of_the_whole_model(family: str, reader: Callable[[str], LoadedModel]) -> None:
+    own = reader(family)
+    reading, inputs = run_text(own, TEXT), given(own)
+    with uwaga.watch(own.model) as expected, torch.no_grad():
+        own.model(**inputs)
+    assert set(reading.recording.maps) == set(expected.maps)
+    for name, m in expected.maps.items():
+        assert torch.equal(reading.recording.maps[name].to_dense(), m.to_dense()), name
+    assert own.model.config._attn_implementation == "eager"  # as it was
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_its_predictions_are_those_of_its_head(
+    family: str, reader: Callable[[str], LoadedModel], assert_as_exact: Callable[..., None]
+) -> None:
+    own = reader(family)
+    inputs = given(own)
+    predictions = TextRunner(reader=own).run(RunRequest(TEXT)).predictions["0"]
+    with torch.no_grad():
+        logits = own.model(**inputs).logits[0]
+        exact = tiny_models.oracle(own.model)(**inputs).logits[0]
+        assert_as_exact(predictions.logits(predictions.states), logits, lambda: exact)
+    kind, last = ("masked", "encoder") if FAMILIES[family] is MASKED else ("next", "decoder")
+    assert (predictions.kind, predictions.stack, len(predictions)) == (kind, last, len(logits))
+
+
+@pytest.mark.parametrize("family", ["bert", "opt", "bart"])
+def test_heads_off_and_cut_links(family: str, reader: Callable[[str], LoadedModel]) -> None:
+    own = reader(family)
+    kind = "cross" if own.has_both else "decoder" if family == "opt" else "encoder"
+    changes: dict[str, Any] = {
+        "heads": {(kind, 0, 1): 0.0},
+        "scores": {(kind, 0, 0): uwaga.Links(2, 1)},
+    }
+    run = TextRunner(reader=own).run(RunRequest(TEXT, edits=Edits(**changes)))
+    inputs = given(own)
+    with uwaga.edit(own.model, **changes), uwaga.watch(own.model) as expected, torch.no_grad():
+        own.model(**inputs)
+    before, after = run.view_model.sides
+    for name, m in expected.maps.items():
+        assert torch.equal(torch.as_tensor(after.maps[name][:, :, :]), m.to_dense()[0]), name
+    assert after.maps[kind, 0][0, 2, 1] == 0
+    assert before.maps[kind, 0][0, 2, 1] > 0
+    assert not torch.equal(torch.as_tensor(before.maps[kind, 1][:]), torch.as_tensor(after.maps[kind, 1][:]))
+    plain = TextRunner(reader=own).run(RunRequest(TEXT)).view_model.sides[0]
+    assert torch.equal(torch.as_tensor(plain.maps[kind, 1][:]), torch.as_tensor(before.maps[kind, 1][:]))
+
+
+@pytest.mark.parametrize(
+    ("family", "most"), [("gpt2", 64), ("roberta", 63), ("opt", 64), ("llama", 64), ("t5", None), ("bart", 64)]
+)
+def test_how_many_tokens_it_takes(family: str, most: int | None, reader: Callable[[str], LoadedModel]) -> None:
+    own = reader(family)
+    assert own.adapter.max_tokens == most
+    if most is not None:
+        ids = torch.tensor([[5] * most])
+        own.adapter.read(ids, torch.tensor([[1]]) if own.has_both else None)
+        with pytest.raises(TextTooLongError, match=f"takes {most}"):
+            run_text(own, "cat " * (most + 1), target="a" if own.has_both else None)
+
+
+def test_a_run_ends_when_progress_raises(reader: Callable[[str], LoadedModel]) -> None:
+    class StoppedError(Exception):
+        pass
+
+    def check() -> None:
+        if len(calls) == 2:
+            raise StoppedError
+        calls.append(1)
+
+    calls: list[int] = []
+    own = reader("bart")
+    with pytest.raises(StoppedError):
+        TextRunner(reader=own).run(RunRequest(TEXT), check)
+    assert not any(module._forward_hooks for module in own.model.modules())
+
+
+def test_heads_that_follow_pronouns_are_looked_for_in_encoders(reader: Callable[[str], LoadedModel]) -> None:
+    from uwaga.inspect import coreference_heads
+    from uwaga.inspect.heads.coreference import WinogradPair
+
+    pairs = [WinogradPair("the cat ran from the dog . it {} .", ("sat", "ran"), "it", ("cat", "dog"))] * 2
+    own = reader("bert")
+    table = coreference_heads(own, pairs)
+    # A padded batch gives the weights of each sentence alone.
+    leans = []
+    for word in ("sat", "ran"):
+        text = pairs[0].text.format(word)
+        m = run_text(own, text).recording.maps["encoder", 1].to_dense()[0]
+        row = text.split().index("it")
+        leans.append(m[:, row, 1] - m[:, row, text.split().index("dog")])
+    shift = (leans[0] - leans[1]) / 2
+    found = [value for layer, value in zip(table.columns["layer"], table.columns["shift"], strict=True) if layer == 1]
+    torch.testing.assert_close(torch.tensor(found), shift, atol=1e-6, rtol=0)
+    assert TextRunner(reader=reader("opt")).run(RunRequest(TEXT)).view_model.sides[0].coreference is None
+
+
+def test_errors(reader: Callable[[str], LoadedModel]) -> None:
+    with pytest.raises(ValueError, match=r"this GPT2LMHeadModel was not read from a directory: give its tokenizer"):
+        of_module(make("gpt2"))
+    with pytest.raises(ValueError, match=r"tokenizer must be a tokenizer of tokenizers, .*, not dict"):
+        of_module(make("gpt2"), {})
+    with pytest.raises(ValueError, match="GPT2LMHeadModel is in training mode"):
+        of_module(make("gpt2").train(), word_tokenizer())
+    with pytest.raises(ValueError, match="has the token id 70, and GPT2LMHeadModel has 64 embeddings"):
+        of_module(make("gpt2"), word_tokenizer(size=71))
+    vision = transformers.ViTModel(
+        transformers.ViTConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
+    )
+    with pytest.raises(ValueError, match="ViTModel reads pixel_values, not a text"):
+        of_module(vision.eval(), word_tokenizer())
+    own_attention = tiny_models.make("deberta-v2", tiny_models.small("deberta-v2"), MASKED)
+    with pytest.raises(ValueError, match="DebertaV2ForMaskedLM computes attention by itself"):
+        of_module(own_attention, word_tokenizer())
+    with pytest.raises(ValueError, match=r"Linear is neither a model of uwaga\.models nor of transformers"):
+        of_module(torch.nn.Linear(2, 2), word_tokenizer())
+    body = of_module(transformers.BartModel(make("bart").config).eval(), word_tokenizer())
+    with pytest.raises(RecordError, match="BartModel generates nothing: give what its decoder reads"):
+        run_text(body, TEXT)
+    assert run_text(body, TEXT, target="a cat").states.shape == (3, 32)
+
+
+def test_a_tokenizer_that_was_given_is_not_changed() -> None:
+    backend = word_tokenizer()
+    backend.enable_truncation(4)
+    of_module(make("gpt2"), backend)
+    assert backend.truncation is not None

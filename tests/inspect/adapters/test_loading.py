@@ -1,0 +1,125 @@
+"""Directories of models of transformers: which library reads them, and what of them is refused."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny_models
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+from tiny_tokenizer import word_tokenizer
+
+from uwaga._base.errors import CheckpointError
+from uwaga.inspect.run_text import load, run_text
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+TEXT = "the cat sat on the mat ."
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., Path]:
+    def make(family: str = "gpt_neox", maker: Any = transformers.AutoModelForCausalLM, **config: object) -> Path:
+        folder = tmp_path / family
+        tiny_models.make(family, tiny_models.small(family), maker).save_pretrained(folder)
+        word_tokenizer(family=family).save(str(folder / "tokenizer.json"))
+        change(folder, **config)
+        return folder
+
+    return make
+
+
+def change(folder: Path, **config: object) -> None:
+    file = folder / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | config))
+
+
+def change_weight(folder: Path, name: str, weight: torch.Tensor | None) -> None:
+    weights = load_file(folder / "model.safetensors")
+    weights.pop(name)
+    more = {} if weight is None else {name: weight}
+    save_file(weights | more, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def test_a_family_of_transformers_alone_is_read_by_transformers(write: Callable[..., Path]) -> None:
+    reader = load(str(write()), "float32")
+    assert type(reader.model).__name__ == "GPTNeoXForCausalLM"
+    assert (reader.title, reader.model.training) == ("gpt_neox", False)
+    assert run_text(reader, TEXT).recording.maps["decoder", 1].shape == (1, 4, 7, 7)
+    assert run_text(reader, TEXT).recording.model == "gpt_neox"
+
+
+def test_a_family_of_this_package_is_read_by_it(write: Callable[..., Path]) -> None:
+    assert type(load(str(write("llama")), "float32").model).__module__ == "uwaga.models.rotary.model"
+
+
+def test_what_this_package_has_no_option_for_is_read_by_transformers(write: Callable[..., Path]) -> None:
+    folder = write("llama", mlp_bias=False, hidden_act="relu2")
+    assert type(load(str(folder), "float32").model).__module__ == "transformers.models.llama.modeling_llama"
+
+
+def test_bfloat16(write: Callable[..., Path]) -> None:
+    reader = load(str(write()), "bfloat16")
+    assert run_text(reader, TEXT).states.dtype is torch.bfloat16
+
+
+NAME = "gpt_neox.layers.0.attention.dense.weight"
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (
+            lambda folder: change_weight(folder, NAME, None),
+            rf"weights of GPTNeoXForCausalLM\n  {NAME} is not in the files",
+        ),
+        (lambda folder: change_weight(folder, NAME, torch.zeros(3, 32)), rf"{NAME} has another shape in the files"),
+        (
+            lambda folder: change_weight(folder, NAME, torch.full((32, 32), torch.nan)),
+            rf"{NAME} has values that are NaN or infinite",
+        ),
+        (
+            lambda folder: change(folder, num_hidden_layers=10**9),
+            r"says 1000000000 layers, and its weights are [0-9]+ numbers",
+        ),
+        (lambda folder: change(folder, vocab_size=10**9), r"asks for [0-9,]+ weights, and the files have"),
+        (lambda folder: change(folder, quantization_config={"quant_method": "gptq"}), "quantized weights are not read"),
+        (lambda folder: (folder / "adapter_config.json").write_text("{}"), "merge the adapter into its model"),
+        (lambda folder: change(folder, model_type="no-such"), "transformers cannot read it"),
+        (
+            lambda folder: (folder / "model.safetensors").rename(folder / "pytorch_model.bin"),
+            "models of transformers are read from safetensors alone",
+        ),
+        (lambda folder: (folder / "tokenizer.json").unlink(), "there is no .*tokenizer.json, and no vocabulary"),
+    ],
+)
+def test_what_is_refused(write: Callable[..., Path], spoil: Callable[[Path], object], message: str) -> None:
+    folder = write()
+    spoil(folder)
+    with pytest.raises(CheckpointError, match=message) as error:
+        load(str(folder), "float32")
+    assert str(folder) in str(error.value)
+
+
+def test_code_of_a_directory_is_not_run(write: Callable[..., Path], tmp_path: Path) -> None:
+    ran = tmp_path / "ran"
+    names = {"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Model"}
+    folder = write(auto_map=names, model_type="own", architectures=["Model"])
+    (folder / "own.py").write_text(f"open({str(ran)!r}, 'w')\nclass Config: pass\nclass Model: pass\n")
+    with pytest.raises(CheckpointError, match="transformers cannot read it"):
+        load(str(folder), "float32")
+    assert not ran.exists()
+
+
+def test_without_transformers_the_message_says_what_is_missing(
+    write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write()
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(
+        CheckpointError, match=r"model_type is 'gpt_neox'; supported: albert, .*pip install transformers"
+    ):
+        load(str(folder), "float32")
