@@ -141,6 +141,17 @@ def test_every_option_reaches_the_encoder(model: Path, tmp_path: Path) -> None:
     assert np.array_equal(np.array([row["vector"]], dtype=np.float32), expected)
 
 
+def test_late_chunking_has_a_row_for_each_span(model: Path, tmp_path: Path) -> None:
+    text = "the cat sat. a dog ran."
+    corpus = write(tmp_path / "docs.jsonl", [text, LONG])
+    run(corpus, tmp_path / "out.parquet", model, "--spans", "sentence", "--overflow", "windows", "--overlap", "2")
+    table = parquet.read_table(tmp_path / "out.parquet").to_pylist()
+    assert [row["id"] for row in table] == ["d0", "d0", "d1"]
+    assert [text[row["start"] : row["stop"]] for row in table[:2]] == ["the cat sat. ", "a dog ran."]
+    expected = TextEncoder.load(model).encode_spans([text, LONG], "sentence", overflow="windows", overlap=2)
+    assert np.array_equal(np.array([row["vector"] for row in table], np.float32), expected.values.numpy())
+
+
 @pytest.mark.parametrize("kind", ["txt", "txt.gz", "jsonl", "jsonl.gz", "csv", "parquet"])
 def test_documents_come_from_every_kind_of_file(kind: str, model: Path, tmp_path: Path) -> None:
     corpus = tmp_path / f"docs.{kind}"
@@ -477,6 +488,10 @@ def test_options_that_do_not_go_together(corpus: Path, model: Path, tmp_path: Pa
     result = CliRunner().invoke(app, arguments, env={"COLUMNS": "200"})
     assert result.exit_code == 2
     assert "--overlap needs --overflow 'mean' or 'windows', not 'error'" in result.stderr
+    late = [*arguments[:-2], "--spans", "line", "--overflow", "mean"]
+    result = CliRunner().invoke(app, late, env={"COLUMNS": "200"})
+    assert result.exit_code == 2
+    assert "--overflow must be 'error' or 'windows' for spans, not 'mean'" in result.stderr
     assert not (tmp_path / "o.parquet.parts").exists()
 
 

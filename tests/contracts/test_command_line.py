@@ -15,7 +15,7 @@ SURFACE = {
     },
     "encode": {
         "documents", "--output", "-o", "--model", "--overflow", "--overlap", "--dtype", "--tokens-per-batch", "--normalize", "--prompt",
-        "--prompt-name", "--truncate-dim",
+        "--prompt-name", "--truncate-dim", "--spans",
         "--text", "--id", "--skip-invalid", "--limit", "--numpy",
     },
     "lesson": {
@@ -26,7 +26,7 @@ SURFACE = {
         "--max-body", "--max-queue", "--timeout",
     },
     "store": {
-        "add": {"database", "files", "--model", "--by", "--dtype", "--text", "--skip-invalid"},
+        "add": {"database", "files", "--model", "--by", "--dtype", "--late-chunking", "--text", "--skip-invalid"},
         "ask": {"database", "question", "--top", "--scale", "--where", "--model", "--json"},
         "check": {"database", "--json"},
         "stats": {"database", "--json"},

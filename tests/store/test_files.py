@@ -1,5 +1,6 @@
 """Files as passages of a database, the model that made its keys, and questions: as functions, without the command."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -81,3 +82,64 @@ def test_the_encoder_is_the_one_that_made_the_keys(
     assert encoder_of(db, moved).embedding_dim == 16
     with SoftDatabase.create(tmp_path / "plain", key_width=16) as db:
         assert refused(None) == f"{db.path}: was made with no known model; give the option model to load it"
+
+
+@pytest.fixture
+def long_model(write_model: Callable[..., Path], tmp_path: Path) -> Path:
+    """Reads 30 tokens."""
+    folder = write_model(tmp_path / "long", positions=32)
+    settings = (
+        (folder / "tokenizer_config.json").read_text().replace('"model_max_length": 12', '"model_max_length": 32')
+    )
+    (folder / "tokenizer_config.json").write_text(settings)
+    return folder
+
+
+@pytest.mark.parametrize("split", ["paragraph", "sentence"])
+def test_late_chunking_reads_documents_whole(long_model: Path, tmp_path: Path, split: str) -> None:
+    encoder = TextEncoder.load(long_model)
+    long = " ".join([TEXT] * 4)  # in windows
+    (tmp_path / "a.txt").write_text(TEXT)
+    (tmp_path / "b.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in (TEXT, long)))
+    files = [tmp_path / "a.txt", tmp_path / "b.jsonl"]
+    with SoftDatabase.create(tmp_path / "late", key_width=16, model=model_name(long_model)) as db:
+        add_files(db, files, encoder, split=split)  # the same passages, each alone, are others
+        before = len(db)
+        added = add_files(db, files, encoder, split=split, late_chunking=True)
+        assert added == AddedFiles(before, 0, [])
+        own = encoder.encode_spans([TEXT, TEXT, long], split, overflow="windows", overlap=7)
+        rows = list(db)[before:]
+        assert torch.equal(torch.stack([row.key for row in rows]), own.values)
+        assert [row.record["text"] for row in rows] == [row.record["text"] for row in list(db)[:before]]
+        assert add_files(db, files, encoder, split=split, late_chunking=True) == AddedFiles(0, before, [])
+
+
+def test_late_chunking_resumes_within_a_document(
+    long_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A document without a token in one of its passages is left out whole, and is not taken for what is there."""
+    encoder = TextEncoder.load(long_model)
+    rows = [{"text": "the cat.\n\n\u0007"}, {"text": "a dog. it ran. a cat."}, {"text": "the mat. it sat."}]
+    file = tmp_path / "a.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    options = {"split": "sentence", "late_chunking": True, "skip_invalid": True}
+    with SoftDatabase.create(tmp_path / "late", key_width=16, model=model_name(long_model)) as db:
+        monkeypatch.setattr("uwaga.store.files._AT_ONCE", 2)
+        append = SoftDatabase.append
+
+        def interrupted(self: SoftDatabase, keys: torch.Tensor, *, records: list) -> object:
+            append(self, keys[:2], records=records[:2])  # as if its transactions ended there
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(SoftDatabase, "append", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                add_files(db, [file], encoder, **options)
+        done = add_files(db, [file], encoder, **options)
+        assert done.added == 3
+        assert done.known == 2
+        assert done.skipped == [f"{file}: passage 1: has no token in span 1, from character 10 to 11"]
+        own = encoder.encode_spans([rows[1]["text"], rows[2]["text"]], "sentence")
+        assert torch.equal(torch.stack([row.key for row in db]), own.values)
+        with pytest.raises(InvalidDocumentError, match="has no token in span 1"):
+            add_files(db, [file], encoder, split="paragraph", late_chunking=True)

@@ -16,6 +16,7 @@ from uwaga._base.terminal import escape_controls
 from uwaga.cli.terminal import echo, fail, in_option_names
 from uwaga.models.checkpoints.directories import DEFAULT_ENCODER
 from uwaga.models.text.corpus import Document, DocumentFile, InvalidDocumentError
+from uwaga.models.text.passages import Split
 from uwaga.models.text.vector_files import (
     Shard,
     Skipped,
@@ -51,6 +52,9 @@ def encode(
         str | None, typer.Option(help="A prompt of the model by its name, such as document.")
     ] = None,
     truncate_dim: Annotated[int | None, typer.Option(min=1, help="So many first numbers of every vector.")] = None,
+    spans: Annotated[
+        Split | None, typer.Option(help="A vector for each, made with the whole document in sight: late chunking.")
+    ] = None,
     text: Annotated[str | None, typer.Option(help="The field of the text; else text.")] = None,
     id: Annotated[str | None, typer.Option(help="The field of an id; else id, where the documents have it.")] = None,
     skip_invalid: Annotated[
@@ -71,6 +75,7 @@ def encode(
         **({"skip_invalid": True} if skip_invalid else {}),
         **({} if prompt_name is None else {"prompt_name": prompt_name}),
         **({} if truncate_dim is None else {"truncate_dim": truncate_dim}),
+        **({} if spans is None else {"spans": spans}),
     }
     _check_pyarrow()
     try:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -39,6 +39,9 @@ def add(
     ] = None,
     by: Annotated[Split, typer.Option(help="What a passage is.")] = "paragraph",
     dtype: Annotated[Storage, typer.Option(help="Of what a new database stores.")] = "float32",
+    late_chunking: Annotated[
+        bool, typer.Option("--late-chunking", help="Read each document whole; its passages are pooled from that.")
+    ] = False,
     text: Annotated[str | None, typer.Option(help="The field of the text; else text.")] = None,
     skip_invalid: Annotated[
         bool, typer.Option("--skip-invalid", help="Leave out what cannot be read or encoded, and list it on stderr.")
@@ -49,7 +52,8 @@ def add(
         if model is not None:
             directories.check_name(model)
         try:
-            done = _add(database, find_files(files), model, by, dtype, text, skip_invalid)
+            options = {"split": by, "late_chunking": late_chunking, "text_field": text, "skip_invalid": skip_invalid}
+            done = _add(database, find_files(files), model, dtype, options)
         except InvalidDocumentError as error:
             fail("store add", f"{error}\n--skip-invalid leaves out such documents and lists them")
     for reason in done.skipped:
@@ -163,10 +167,8 @@ def _add(
     database: Path,
     files: list[Path],
     model: str | None,
-    split: Split,
     dtype: str,
-    field: str | None,
-    skip_invalid: bool,
+    options: dict[str, Any],
 ) -> AddedFiles:
     import torch
 
@@ -183,9 +185,7 @@ def _add(
         )
     with db, progress_bar("passages") as progress:
         encoder = encoder or store.encoder_of(db, model)
-        return store.add_files(
-            db, files, encoder, split=split, text_field=field, skip_invalid=skip_invalid, progress=progress
-        )
+        return store.add_files(db, files, encoder, progress=progress, **options)
 
 
 def _show(answer: "Answer", *, as_json: bool) -> None:

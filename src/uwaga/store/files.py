@@ -2,15 +2,14 @@
 
 import itertools
 import os
-import re
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from uwaga._base import untrusted
 from uwaga._base.errors import DataError
 from uwaga.models.text.corpus import SUFFIXES, DocumentFile, InvalidDocumentError
+from uwaga.models.text.passages import SPLITS, Span, Split, split_spans
 
 if TYPE_CHECKING:
     import numpy as np
@@ -18,13 +17,9 @@ if TYPE_CHECKING:
     from uwaga.models.text.encoder import TextEncoder
     from uwaga.store.database import SoftDatabase
 
-Split = Literal["paragraph", "sentence", "line", "document"]
-
 # How a file of plain text is read; a sentence is in one paragraph.
 _UNITS = {"paragraph": "paragraph", "sentence": "paragraph", "line": "line", "document": "file"}
 _AT_ONCE = 512  # passages of one transaction
-_SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<=[\u3002\uff01\uff1f])\s*")
-_PARAGRAPH_END = re.compile(r"\n[^\S\n]*\n\s*")
 
 
 class AddedFiles(NamedTuple):
@@ -35,9 +30,13 @@ class AddedFiles(NamedTuple):
     skipped: list[str]  # the place of each document or passage that was left out, and why
 
 
-class _Passage(NamedTuple):
+class _Document(NamedTuple):
+    """A text whose passages get their vectors in one pass over it."""
+
     text: str
-    record: dict[str, Any]
+    spans: list[Span]
+    records: list[dict[str, Any]]  # of the passages
+    known: int  # the first so many passages are in the database already
 
 
 def add_files(
@@ -46,6 +45,7 @@ def add_files(
     encoder: "TextEncoder",
     *,
     split: Split = "paragraph",
+    late_chunking: bool = False,
     text_field: str | None = None,
     skip_invalid: bool = False,
     progress: Callable[[float], object] | None = None,
@@ -61,23 +61,26 @@ def add_files(
         files: paths of .txt, .md, .jsonl, .csv and .parquet files, or folders of them.
         encoder: `encoder_of(db)` gives that of a database.
         split: what a passage is.
+        late_chunking: the vector of a passage is made with its whole document in sight (`TextEncoder.encode_spans`); documents longer
+            than the model are read in windows that share a quarter of its tokens. A file of plain text is one document.
         text_field: of the text in .jsonl, .csv and .parquet; None: text.
         skip_invalid: leave out documents that cannot be read or encoded; else the first one raises.
         progress: called with the share that is read, from 0 to 1.
 
     Raises:
         DataError: a file or document that cannot be read or encoded (InvalidDocumentError: with skip_invalid it would be left out).
-        ValueError, SoftDatabaseError: as `SoftDatabase.append`.
+        ValueError, SoftDatabaseError: as `SoftDatabase.append`; late chunking with a model whose vector is the state of one token.
     """
     import torch  # not with the module: the command reads its names
 
     if split not in _UNITS:
-        raise ValueError(f"add_files: split must be one of {', '.join(get_args(Split))}, not {split!r}")
+        raise ValueError(f"add_files: split must be one of {', '.join(SPLITS)}, not {split!r}")
     paths = find_files(files)
     stored, known, added = db.counts("file"), 0, 0
     skipped: list[str] | None = [] if skip_invalid else None
 
-    def passages() -> Iterator[_Passage]:
+    def documents() -> Iterator[_Document]:
+        """Those that have a passage which is not in the database."""
         nonlocal known
         for number, path in enumerate(paths):
 
@@ -85,18 +88,20 @@ def add_files(
                 if progress is not None:
                     progress((number + share) / len(paths))
 
-            key = f"{_digest(path)}:{split}:{text_field or 'text'}"
+            key = f"{_digest(path)}:{split}:{text_field or 'text'}" + (":late" if late_chunking else "")
             left, count = int(stored.get(key, 0)), 0
-            for passage in _passages(path, key, split, text_field, listener, skipped):
-                count += 1
-                if not left:
-                    yield passage
-                elif not skip_invalid or _has_tokens(encoder, passage.text):
-                    left, known = left - 1, known + 1
+            for document in _documents(path, key, split, text_field, listener, skipped, late_chunking=late_chunking):
+                count += len(document.spans)
+                if left and (not skip_invalid or _has_tokens(encoder, document)):
+                    here = min(left, len(document.spans))
+                    left, known = left - here, known + here
+                    document = document._replace(known=here)
+                if document.known < len(document.spans):
+                    yield document
             stored[key] = count  # another file may have the same content
             listener(1.0)
 
-    for vectors, records in _encoded(encoder, passages(), skipped):
+    for vectors, records in _encoded(encoder, documents(), skipped, late_chunking=late_chunking):
         db.append(torch.from_numpy(vectors), records=records)
         added += len(records)
     # One that was killed has left small segments, though nothing is added now.
@@ -118,10 +123,15 @@ def find_files(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
     return results
 
 
-def _has_tokens(encoder: "TextEncoder", text: str) -> bool:
-    """Whether a passage can be encoded, and so is in the database."""
-    (tokens,) = encoder.tokenizer.encode([(encoder.config.prompt or "") + text], with_offsets=False)
-    return len(tokens) > 0
+def _has_tokens(encoder: "TextEncoder", document: _Document) -> bool:
+    """Whether all passages of a document can be encoded, so that they are in the database."""
+    from uwaga.models.text.spans import span_tokens
+
+    prompt = encoder.config.prompt or ""
+    (tokens,) = encoder.tokenizer.encode([prompt + document.text], with_offsets=True)
+    if len(document.spans) == 1:
+        return len(tokens) > 0
+    return not isinstance(span_tokens(document.text, document.spans, tokens.offsets, len(prompt)), str)
 
 
 def _digest(path: Path) -> str:
@@ -131,17 +141,22 @@ def _digest(path: Path) -> str:
         raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
-def _passages(
+def _documents(
     path: Path,
     key: str,
     split: Split,
     text_field: str | None,
     listener: Callable[[float], None],
     skipped: list[str] | None,
-) -> Iterator[_Passage]:
-    """The passages of a file. What cannot be read is added to `skipped`; None: it is an error. Raises DataError."""
+    *,
+    late_chunking: bool,
+) -> Iterator[_Document]:
+    """The documents of a file with their passages, or each passage as a document of its own. What cannot be read is added to `skipped`;
+    None: it is an error. Raises DataError."""
     part = 0
-    documents = DocumentFile(path, unit=_UNITS[split], text_field=text_field, keep_invalid=skipped is not None)
+    documents = DocumentFile(
+        path, unit="file" if late_chunking else _UNITS[split], text_field=text_field, keep_invalid=skipped is not None
+    )
     try:
         for document in documents:
             error = document.error
@@ -152,10 +167,25 @@ def _passages(
                     raise InvalidDocumentError(f"{document.place}: {error}")
                 skipped.append(f"{document.place}: {error}")
                 continue
-            for text in split_text(document.text, split):
-                record = {"text": text, "source": str(path), "document": document.id, "part": part, "file": key}
-                yield _Passage(text, record)
-                part += 1
+            text = document.text
+            spans = split_spans(text, split)
+            records = [
+                {
+                    "text": text[start:stop].strip(),
+                    "source": str(path),
+                    "document": document.id,
+                    "part": part + number,
+                    "file": key,
+                }
+                for number, (start, stop) in enumerate(spans)
+            ]
+            part += len(spans)
+            if late_chunking and spans:
+                yield _Document(text, spans, records, 0)
+            elif not late_chunking:
+                for record in records:
+                    passage = str(record["text"])
+                    yield _Document(passage, [(0, len(passage))], [record], 0)
             listener(document.position)
     except DataError as error:  # of plain text, and of what is not divided into documents: all from there on
         if skipped is None:
@@ -163,53 +193,40 @@ def _passages(
         skipped.append(str(error))
 
 
-def split_text(text: str, split: Split) -> Iterator[str]:
-    """The passages of a text, without white space around them.
-
-    >>> list(split_text("One. Two!\\nThree\\n\\nFour.", "sentence"))
-    ['One.', 'Two!', 'Three', 'Four.']
-    >>> list(split_text("One. Two!\\nThree\\n\\nFour.", "paragraph"))
-    ['One. Two!\\nThree', 'Four.']
-    """
-    if split == "document":
-        parts = [text]
-    elif split == "line":
-        parts = text.splitlines()
-    else:
-        parts = _PARAGRAPH_END.split(text)
-        if split == "sentence":
-            parts = [sentence for part in parts for line in part.splitlines() for sentence in _SENTENCE_END.split(line)]
-    return (part.strip() for part in parts if part.strip())
-
-
 def _encoded(
-    encoder: "TextEncoder", passages: Iterator[_Passage], skipped: list[str] | None
+    encoder: "TextEncoder", documents: Iterator[_Document], skipped: list[str] | None, *, late_chunking: bool
 ) -> Iterator[tuple["np.ndarray", list[dict[str, Any]]]]:
-    """Vectors (n, D) and records of passages, in groups. A group of the model is tokenised while another is computed. What cannot be
-    encoded is added to `skipped`; None: it is an error. Raises DataError."""
+    """Vectors (n, D) and records of the passages that are not known, in groups. A group of the model is tokenised while another is
+    computed. What cannot be encoded is added to `skipped`; None: it is an error. Raises DataError."""
+    from uwaga.models.text.preprocessing import groups
     from uwaga.models.text.report import DocumentError
 
-    waiting: deque[list[_Passage]] = deque()
-    finished = 0  # passages
+    waiting: dict[int, _Document] = {}  # by number
 
     def texts() -> Iterator[list[str]]:
-        while group := list(itertools.islice(passages, _AT_ONCE)):
-            waiting.append(group)
+        numbers = itertools.count()
+        for group in groups(documents, lambda each: len(each.text), max_documents=_AT_ONCE):
+            waiting.update((next(numbers), document) for document in group)
             yield [each.text for each in group]
 
-    def reason(record: dict[str, Any], error: DocumentError) -> str:
+    def reason(error: DocumentError) -> str:
+        record = waiting[error.document].records[0]
         return f"{record['source']}: passage {record['part'] + 1}: {error.reason}"
 
+    options: dict[str, Any] = {"overflow": "mean"}
+    if late_chunking:
+        overlap = encoder.max_tokens // 4
+        options = {"overflow": "windows", "overlap": overlap, "spans": lambda number, _: waiting[number].spans}
     try:
-        for encoded in encoder.encode_groups(texts(), overflow="mean", skip_invalid=skipped is not None):
-            group = waiting.popleft()
-            invalid = {error.document - finished: error for error in encoded.invalid}
+        for encoded in encoder.encode_groups(texts(), skip_invalid=skipped is not None, **options):
             if skipped is not None:
-                skipped += [reason(group[number].record, error) for number, error in invalid.items()]
-            records = [passage.record for number, passage in enumerate(group) if number not in invalid]
-            finished += len(group)
+                skipped += [reason(error) for error in encoded.invalid]
+            listed = list(dict.fromkeys(encoded.report.document.tolist()))
+            is_new = [n >= waiting[each].known for each in listed for n in range(len(waiting[each].spans))]
+            records = [record for each in listed for record in waiting[each].records[waiting[each].known :]]
+            for number in (*listed, *(error.document for error in encoded.invalid)):
+                del waiting[number]
             if records:
-                yield encoded.vectors, records
+                yield encoded.vectors[is_new], records
     except DocumentError as error:
-        # Results come in order: the error is in the first group that has none.
-        raise InvalidDocumentError(reason(waiting[0][error.document - finished].record, error)) from error
+        raise InvalidDocumentError(reason(error)) from error

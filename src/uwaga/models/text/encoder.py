@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, cast, overload
 
 import numpy as np
 import torch
@@ -23,10 +23,13 @@ from uwaga.models.t5.model import T5Model
 from uwaga.models.text import colbert, sentence_config, sentence_head
 from uwaga.models.text.colbert import TokenVectors
 from uwaga.models.text.inference import Encoded, Inference, TokenSelection, keep_freed_memory
+from uwaga.models.text.passages import Span, Split
+from uwaga.models.text.pooling import SPAN_POOLING
 from uwaga.models.text.preprocessing import OverflowPolicy, Padding, Preprocessor, groups
 from uwaga.models.text.progress import Listener, Meter, listening
 from uwaga.models.text.report import Report
 from uwaga.models.text.sentence_config import SentenceConfig
+from uwaga.models.text.spans import SpansOf, spans_of
 from uwaga.models.tokenizers.loading import Tokenizer
 from uwaga.ops.linear.api import linear_map
 from uwaga.ops.maxsim import maxsim
@@ -48,7 +51,7 @@ class TextEncoder:
         tokenizer: its tokenizer.
         config: maximum length, prompts, pooling and what follows it.
         max_tokens: the most tokens of a text that the model reads, special tokens not counted.
-        report: for each row of the last result of `encode`, `encode_stream` or `encode_tokens`, the part of a text it is from.
+        report: for each row of the last result of `encode`, `encode_stream`, `encode_spans` or `encode_tokens`, the part of a text it is from.
     """
 
     def __init__(
@@ -247,18 +250,88 @@ class TextEncoder:
         prompt: str | None = None,
         prompt_name: str | None = None,
         truncate_dim: int | None = None,
+        spans: Split | SpansOf | None = None,
         skip_invalid: bool = False,
         progress: Listener | None = None,
     ) -> Iterator[Encoded]:
         """As `encode_stream`, for groups of texts made by the caller. A group gives the same bits whatever came before it.
 
+        spans: a vector for each span, as `encode_spans`: of a text's number and itself, or what it is split into; None: for each text.
         skip_invalid: leave out texts for which `encode` raises DocumentError; `Encoded.invalid` has the errors, and the report
         the numbers of the others.
         """
         inference = self._inference(
             overflow, overlap, tokens_per_batch, normalize, prompt, prompt_name, truncate_dim, skip_invalid=skip_invalid
         )
-        return inference.vectors(parts, Meter(progress))
+        if spans is None:
+            return inference.vectors(parts, Meter(progress))
+        return self._of_spans(inference, spans).span_vectors(parts, Meter(progress))
+
+    def encode_spans(
+        self,
+        texts: str | Iterable[str],
+        spans: Split | Sequence[Span] | Sequence[Sequence[Span]],
+        *,
+        overflow: str = "error",
+        overlap: int = 0,
+        tokens_per_batch: int = TOKENS_PER_BATCH,
+        normalize: bool | None = None,
+        prompt: str | None = None,
+        prompt_name: str | None = None,
+        truncate_dim: int | None = None,
+        progress: bool | Listener | None = None,
+    ) -> Ragged:
+        """A vector for every span of every text, each made with the whole text in sight: late chunking (Günther et al., "Late Chunking:
+        Contextual Chunk Embeddings Using Long-Context Embedding Models", 2024). The model reads a text once, and the hidden states
+        of a span's tokens are pooled as those of a text are.
+
+        Ragged with values (N, embedding_dim) float32, N spans, and a row for each text; `report` has the characters of every span. A
+        token is in the span that has its first character, white space before it left out; special tokens and those of the
+        prompt are in none. The vectors of a text have the same bits alone as in any batch.
+
+        Args:
+            texts: strings, none of them empty; or one.
+            spans: for each text the spans (start, stop) of its characters, in any order, which may overlap; of one string, its
+                spans. "paragraph", "sentence", "line" or "document" finds them, so that they cover the texts.
+            overflow: "error" raises for texts of more than `max_tokens` tokens; "windows" reads them in overlapping windows (algorithm 2
+                of the paper, with windows of one size): a token in two windows has the state of the first, so that the second reads its
+                first `overlap` tokens for those that follow.
+            overlap: tokens that neighbouring windows share.
+            tokens_per_batch, normalize, prompt, prompt_name, truncate_dim, progress: as `encode`.
+
+        Raises:
+            DocumentError: as `encode`; a text without spans, or a span that is empty, outside its text, or has no token.
+            ValueError: options or spans that are not these; a model whose vector is the state of one token (pooling "cls" or
+                "lasttoken") or depends on positions ("weightedmean"), and a ColBERT model.
+        """
+        if isinstance(texts, str):
+            texts, spans = [texts], spans if isinstance(spans, str) else cast("Sequence[Sequence[Span]]", [spans])
+        texts = list(texts)
+        found = spans_of(spans, len(texts))
+        inference = self._inference(overflow, overlap, tokens_per_batch, normalize, prompt, prompt_name, truncate_dim)
+        inference = self._of_spans(inference, found)
+        with listening(progress, len(texts)) as listener:
+            parts = list(inference.span_vectors(groups(texts, _num_characters), Meter(listener, len(texts))))
+        self.report = Report.join(part.report for part in parts)
+        vectors = np.concatenate(
+            [np.zeros((0, inference.embedding_dim), np.float32), *(part.vectors for part in parts)]
+        )
+        counts = np.bincount(self.report.document, minlength=len(texts))
+        offsets = torch.from_numpy(np.concatenate([[0], np.cumsum(counts)]))
+        return Ragged(torch.from_numpy(vectors), offsets)
+
+    def _of_spans(self, inference: Inference, spans: Split | SpansOf) -> Inference:
+        """Raises ValueError: late chunking and the model, or the option overflow, do not go together."""
+        if unfit := sorted(set(self.config.pooling) - set(SPAN_POOLING)):
+            raise ValueError(
+                f"TextEncoder: late chunking pools all tokens of a span, and the pooling of this model is {' and '.join(unfit)}; "
+                f"it needs {', '.join(SPAN_POOLING)}"
+            )
+        policy = inference.preprocessor.policy
+        if policy.overflow not in ("error", "windows"):
+            raise ValueError(f"TextEncoder: overflow must be 'error' or 'windows' for spans, not {policy.overflow!r}")
+        found = spans_of(spans, None) if isinstance(spans, str) else spans
+        return replace(inference, preprocessor=replace(inference.preprocessor, spans=found))
 
     def encode_tokens(
         self,

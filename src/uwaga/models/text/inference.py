@@ -97,6 +97,36 @@ class Inference:
         result: Tensor = self.head(pool(hidden, self.pooling, own_S))
         return result
 
+    def span_vectors(self, groups: Iterable[Sequence[str]], meter: Meter) -> Iterator[Encoded]:
+        """The vectors of the spans of each group, R of them: as `vectors`. Beside a batch, the states of one text are in memory."""
+        for group in self.preprocessor.tokenized(groups):
+            if not len(group.ids):
+                yield Encoded(np.zeros((0, self.embedding_dim), np.float32), group.report, group.invalid)
+                continue
+            pooled_RM = torch.cat(list(self._pooled_spans(group, meter)))
+            yield Encoded(self._finished(pooled_RM).cpu().numpy(), group.report, group.invalid)
+
+    @torch.no_grad()
+    def _pooled_spans(self, group: TokenizedGroup, meter: Meter) -> Iterator[Tensor]:
+        """Of the spans of those texts that are finished with a batch, after each."""
+        assert group.spans is not None
+        ends_R, done = np.cumsum(group.sequences_per_row), 0  # the sequences after which a row's text is finished
+        first, held = 0, list[Tensor]()  # the states of the tokens from this one on
+        for batch, hidden in self._hidden_states(group, meter):
+            held.append(hidden.values)
+            rows = int(np.searchsorted(ends_R, batch.stop, side="right"))
+            if rows == done:
+                continue
+            states_NM = torch.cat(held)
+            tokens, offsets = group.spans.of_rows(done, rows)
+            own = torch.from_numpy(tokens - first).to(states_NM.device)
+            pooled: Tensor = self.head(
+                pool(Ragged(states_NM[own], torch.from_numpy(offsets).to(states_NM.device)), self.pooling)
+            )
+            yield pooled
+            begin = int(group.offsets[ends_R[rows - 1]])
+            first, held, done = begin, [states_NM[begin - first :].clone()], rows
+
     def _finished(self, vectors_RM: Tensor) -> Tensor:
         """The vectors cut to embedding_dim, and scaled to length 1 where it is wanted."""
         vectors_RM = normalize(vectors_RM, dim=-1) if self.normalize == "before" else vectors_RM

@@ -68,3 +68,5 @@ POOLING: dict[str, Callable[[Ragged, Tensor], Tensor]] = {
     "weightedmean": _weighted_mean,
     "lasttoken": lambda hidden, _: hidden.values[hidden.offsets[1:] - 1],
 }
+# Those of which a span of a text has one: they read all its tokens, and no positions.
+SPAN_POOLING = ("mean", "max", "mean_sqrt_len_tokens")

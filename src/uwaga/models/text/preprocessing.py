@@ -18,6 +18,7 @@ from tokenizers import Encoding
 
 from uwaga._base.options import OptionValidator, check, one_of
 from uwaga.models.text.report import DocumentError, Report
+from uwaga.models.text.spans import SpansOf, SpanTokens, places_in, span_tokens
 from uwaga.models.tokenizers.loading import Tokenizer, encode_prefixes
 from uwaga.ops.validation import is_integer
 
@@ -141,6 +142,9 @@ class TokenizedGroup:
         None  # (S,) int64: the first so many tokens of each sequence are seen by others; None: all
     )
     invalid: tuple[DocumentError, ...] = ()  # documents that were left out, in order
+    spans: SpanTokens | None = (
+        None  # of the rows, where they are spans; then a text's first row has all of its sequences
+    )
 
     def documents_within(self, sequences: int) -> int:
         """The number of documents that are finished after the first `sequences` of this group: earlier groups included, and the
@@ -180,6 +184,7 @@ class Preprocessor:
     include_prompt: bool = True  # False: the prompt's tokens, and the special ones before them, are not pooled
     skip_invalid: bool = False  # leave out texts that cannot be encoded, instead of raising
     padding: Padding | None = None
+    spans: SpansOf | None = None  # the spans of a text, each of which is a row; None: a row for each text or window
 
     def tokenized(self, groups: Iterable[Sequence[str]]) -> Iterator[TokenizedGroup]:
         """The groups in their order. A thread tokenises the next group while the caller works on this one.
@@ -212,12 +217,22 @@ class Preprocessor:
         rows: list[_Row] = []
         skipped: list[int] = []
         seen: list[int] = []
+        of_spans: list[np.ndarray] = []
         prompt_tokens = self._prompt_tokens()
         for (number, text), tokens in zip(valid.items(), self._encode(list(valid.values())), strict=True):
             if (reason := self._reason_against(len(tokens), prompt_tokens)) is not None:
                 self._leave_out(DocumentError(number, reason), invalid)
                 continue
             windows, numbers = self.policy.windows(len(tokens)), tokens.ids
+            places: list[np.ndarray] = []
+            if self.spans is not None:
+                spans = self.spans(number, text)
+                own_tokens = span_tokens(text, spans, tokens.offsets, len(self.prompt))
+                if isinstance(own_tokens, str):
+                    self._leave_out(DocumentError(number, own_tokens), invalid)
+                    continue
+                at = places_in(windows, len(ids), len(self.tokenizer.prefix_ids), self.tokenizer.num_special_tokens)
+                places = [at[each] for each in own_tokens]
             for start, stop in windows:
                 ids += (*self.tokenizer.prefix_ids, *numbers[start:stop], *self.tokenizer.suffix_ids)
                 seen.append(stop - start + self.tokenizer.num_special_tokens)
@@ -226,6 +241,12 @@ class Preprocessor:
                     ids += [self.padding.token] * (lengths[-1] - seen[-1])
                 of_prompt = min(prompt_tokens, stop) - start
                 skipped.append(of_prompt + len(self.tokenizer.prefix_ids) if of_prompt > 0 else 0)
+            if self.spans is not None:
+                of_spans += places
+                pairs = zip(spans, places, strict=True)
+                rows += [_Row(number, *span, len(text), len(each), len(windows)) for span, each in pairs]
+                counts += [len(windows), *[0] * (len(places) - 1)]
+                continue
             own = list(self._rows(number, len(text), tokens, windows))
             rows += own
             counts += [len(windows) // len(own)] * len(own)
@@ -239,6 +260,7 @@ class Preprocessor:
             skipped=np.array(skipped, dtype=np.int64),
             seen=None if self.padding is None or self.padding.is_seen else np.array(seen, dtype=np.int64),
             invalid=tuple(sorted(invalid, key=lambda error: error.document)),
+            spans=None if self.spans is None else SpanTokens.of(of_spans),
         )
 
     def _length(self, start: int, stop: int) -> int:
@@ -266,7 +288,7 @@ class Preprocessor:
             texts = [self.prompt + text for text in texts]
         if self.policy.overflow == "truncate" and self.policy.max_tokens is not None:
             return encode_prefixes(self.tokenizer, texts, max_tokens=self.policy.max_tokens)
-        return self.tokenizer.encode(texts, with_offsets=self.policy.overflow == "windows")
+        return self.tokenizer.encode(texts, with_offsets=self.policy.overflow == "windows" or self.spans is not None)
 
     def _prompt_tokens(self) -> int:
         """The tokens of the prompt, where pooling leaves them out, counted as in sentence-transformers: of the prompt alone."""
@@ -281,7 +303,8 @@ class Preprocessor:
             return "is empty: it has no tokens"
         if self.policy.overflow == "error" and self.policy.is_too_long(tokens):
             counts = f"has {tokens:,} tokens, and the model takes at most {self.policy.max_tokens:,}"
-            return f"{counts}; set the option overflow to truncate, mean or windows"
+            others = "truncate, mean or windows" if self.spans is None else "windows"
+            return f"{counts}; set the option overflow to {others}"
         if self.policy.windows(tokens)[0][1] <= prompt_tokens and not self.tokenizer.suffix_ids:
             return f"has no token to pool: the {prompt_tokens} tokens of the prompt are left out, and leave no room for others"
         return None

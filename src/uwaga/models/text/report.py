@@ -55,7 +55,7 @@ class Report:
     start: np.ndarray  # the first character of the part
     stop: np.ndarray  # after the last one
     characters: np.ndarray  # of the whole text
-    tokens: np.ndarray  # read by the model for this row, special ones included
+    tokens: np.ndarray  # read by the model for this row, special ones included; of a span, those that are pooled
     windows: np.ndarray  # of the whole text: 1 unless it was longer than the model
 
     def __repr__(self) -> str:
@@ -73,8 +73,16 @@ class Report:
 
     @property
     def cut(self) -> np.ndarray:
-        """Numbers of the documents that were truncated."""
-        return self.document[self.is_last & (self.stop < self.characters)]
+        """Numbers of the documents whose end is in no row: they were truncated, or their spans end before them."""
+        return self.document[self.is_last & (self._ends < self.characters)]
+
+    @property
+    def _ends(self) -> np.ndarray:
+        """(R,): the last character of the document that is in a row; spans may be in any order."""
+        if not len(self.document):
+            return self.stop
+        first = np.append(True, self.document[1:] != self.document[:-1])
+        return np.maximum.reduceat(self.stop, np.flatnonzero(first))[np.cumsum(first) - 1]
 
     @property
     def summary(self) -> Summary:
@@ -84,7 +92,7 @@ class Report:
             documents=int(last.sum()),
             tokens=int(self.tokens.sum()),
             cut=len(self.cut),
-            lost=int((self.characters - self.stop)[last].sum()),
+            lost=int((self.characters - self._ends)[last].sum()),
             windowed=int(windowed.sum()),
             windows=int(self.windows[windowed].sum()),
         )
