@@ -44,6 +44,7 @@
  * @property {string} [python]  the line that makes the changes; "" without changes
  * @property {{[side: string]: {kind: "next" | "masked", stack: string, tokens: number}}} [predictions]
  * @property {[string, number][]} [similar]  other texts, and the cosine of their vectors with this one's
+ * @property {number | null} [unchanged]  beside changes of the model: the cosine of the text's vectors without and with them
  */
 
 /**

@@ -9,6 +9,7 @@
  * @property {number} width  pixels
  * @property {number} weight
  * @property {boolean} isSelf  of a word to itself: a stub
+ * @property {boolean} [isCut]
  */
 
 /** Pixels of a bar that is 100 %. */
@@ -22,22 +23,35 @@ const arcLowest = 26, arcFar = 420, arcBend = 24;
  * @param {ArrayLike<number>} weights  of the word
  * @param {number} query  the word
  * @param {number[]} centres  of all words, along the text
- * @param {{height: number, scale?: number, far?: number}} room  far: the distance of the highest arc, at least
+ * @param {{height: number, scale?: number, far?: number, cut?: ReadonlySet<number>}} room  far: the distance of the highest arc, at least;
+ *   cut: keys whose links are cut, which keep a trace
  * @returns {Arc[]}
  */
-export function arcsOfWord(weights, query, centres, { height, scale = arcScale, far = arcFar }) {
-  const keys = Array.from(centres.keys()).filter((key) => weights[key] > 0);
+export function arcsOfWord(weights, query, centres, { height, scale = arcScale, far = arcFar, cut }) {
+  const keys = Array.from(centres.keys()).filter((key) => weights[key] > 0 || cut?.has(key));
   const ordered = [...keys.filter((key) => key <= query).reverse(), ...keys.filter((key) => key > query).reverse()];
-  const reach = Math.max(far, ...keys.filter((key) => weights[key] >= arcLeast).map((key) => Math.abs(centres[key] - centres[query])));
+  const reach = Math.max(far, ...keys.filter((key) => weights[key] >= arcLeast || cut?.has(key)).map((key) => Math.abs(centres[key] - centres[query])));
   let at = centres[query] - (scale * ordered.reduce((sum, key) => sum + weights[key], 0)) / 2;
   return ordered.flatMap((key) => {
     const weight = weights[key], wide = weight * scale, from = at + wide / 2;
     at += wide;
-    if (weight < arcLeast) return [];
+    const isCut = Boolean(cut?.has(key));
+    if (weight < arcLeast && !isCut) return [];
     const isSelf = key === query, distance = Math.abs(centres[key] - centres[query]);
-    return [{ key, from, to: isSelf ? from : centres[key], weight, isSelf, width: weight < arcHairline ? 0.8 : wide,
+    return [{ key, from, to: isSelf ? from : centres[key], weight, isSelf, isCut, width: isCut ? 1.6 : weight < arcHairline ? 0.8 : wide,
       rise: isSelf ? arcLowest + wide / 4 : Math.min(height, arcLowest + (height - arcLowest) * (distance / reach) ** 0.8) }];
   });
+}
+
+/**
+ * Arcs of several words at once, from the middle of each.
+ * @param {{query: number, key: number, weight: number}[]} links @param {number[]} centres @param {{height: number, scale?: number, far?: number}} room
+ * @returns {Arc[]}
+ */
+export function arcsOfLinks(links, centres, { height, scale = arcScale, far = arcFar }) {
+  const distance = (/** @type {{query: number, key: number}} */ { query, key }) => Math.abs(centres[key] - centres[query]), reach = Math.max(far, ...links.map(distance));
+  return links.map((link) => ({ key: link.key, from: centres[link.query], to: centres[link.key], weight: link.weight, isSelf: false, width: Math.max(0.8, link.weight * scale * 0.4),
+    rise: Math.min(height, arcLowest + (height - arcLowest) * (distance(link) / reach) ** 0.8) }));
 }
 
 /**
@@ -75,4 +89,20 @@ export function headArcs(cells, rows, columns, hidden, { width, height }) {
     }
   }
   return arcs.sort((one, other) => one.width - other.width);
+}
+
+/**
+ * The drawing of a head of cross-attention: a line from each word below to what it looks at above.
+ * @param {ArrayLike<number>} cells  (rows, columns)
+ * @param {number} rows @param {number} columns
+ * @param {ReadonlySet<number>} hidden
+ * @param {{width: number, height: number}} size
+ * @returns {{d: string, width: number}[]}
+ */
+export function headRibbons(cells, rows, columns, hidden, { width, height }) {
+  const x = (/** @type {number} */ at, /** @type {number} */ of) => ((width * (at + 0.5)) / of).toFixed(1);
+  return Array.from({ length: rows * columns }, (_, at) => at).flatMap((at) => {
+    const column = at % columns, weight = Math.abs(cells[at]), [from, to] = [x(Math.floor(at / columns), rows), x(column, columns)];
+    return weight >= 0.1 && !hidden.has(column) ? [{ width: Number((0.4 + (weight * width * 0.45) / rows).toFixed(2)), d: `M${from} ${height}C${from} ${height / 2} ${to} ${height / 2} ${to} 0` }] : [];
+  });
 }

@@ -1,6 +1,6 @@
 // The text as the largest thing on the page, and over it the arcs of one word to the words that it looks at.
 
-import { pathOfArc, arcScale, arcsOfWord } from "./arcs.js";
+import { arcScale, arcsOfLinks, arcsOfWord, pathOfArc } from "./arcs.js";
 import { briefText, el, svgEl } from "../dom.js";
 import { percentText } from "../format.js";
 import { tr } from "../languages.js";
@@ -18,6 +18,7 @@ import { isRightToLeft } from "../text/layout.js";
  * @property {ReadonlySet<number>} sinks
  * @property {ArrayLike<number> | null} [before]  the weights before a change of the model
  * @property {ReadonlySet<number>} [cut]  keys whose links are cut
+ * @property {{query: number, key: number, weight: number}[]} [links]  shown in place of the arcs of one word
  */
 
 const stageHeight = 236, largestLetters = 50, smallestLetters = 22, narrowStage = 620, columnLetters = 26, rowHeight = 36;
@@ -122,11 +123,11 @@ export function makeStage({ pick, point, pickKey }) {
 
   /** @param {number} time  milliseconds; 0: at once @param {boolean} sameKeys  arcs go over into those to the same words, else into those of their rank */
   function move(time, sameKeys) {
-    const { query, weights } = /** @type {StageContent} */ (shown);
-    const next = query === null || !weights ? [] : arcsOfWord(weights, query, centres, room()).sort((one, other) => other.weight - one.weight);
+    const { query, weights, links, cut } = /** @type {StageContent} */ (shown);
+    const next = (links ? arcsOfLinks(links, centres, room()) : query === null || !weights ? [] : arcsOfWord(weights, query, centres, { ...room(), cut })).sort((one, other) => other.weight - one.weight);
     const old = [...drawn].sort((one, other) => other.weight - one.weight);
     const pairs = next.map((to, rank) => {
-      const from = sameKeys ? old.find(({ key }) => key === to.key) : old[rank];
+      const from = sameKeys && !links ? old.find(({ key }) => key === to.key) : old[rank];
       return { from: from ?? { ...to, to: to.from, rise: 20, width: 0, opacity: 0 }, to: { ...to, opacity: 1 } };
     });
     const left = old.filter((arc) => !pairs.some(({ from }) => from === arc));
@@ -146,7 +147,7 @@ export function makeStage({ pick, point, pickKey }) {
   }
 
   function draw() {
-    const { query, sinks, key: picked, cut } = /** @type {StageContent} */ (shown), count = drawn.length;
+    const { query, sinks, key: picked, cut, links } = /** @type {StageContent} */ (shown), count = drawn.length;
     while (lines.childElementCount < count) {
       const number = lines.childElementCount;
       gradients.append(svgEl("linearGradient", { id: `${prefix}-${number}`, gradientUnits: "userSpaceOnUse" },
@@ -167,7 +168,7 @@ export function makeStage({ pick, point, pickKey }) {
       line.setAttribute("stroke", arc.isSelf || sinks.has(arc.key) ? "" : `url(#${prefix}-${i})`);
       line.setAttribute("stroke-width", arc.width.toFixed(2));
       line.setAttribute("opacity", (arc.opacity * (arc.weight > 0.05 ? 1 : 0.75)).toFixed(2));
-      if (arc.opacity < 0.5 || arc.isSelf || sinks.has(arc.key) || arc.weight < labelled) continue;
+      if (links || arc.opacity < 0.5 || arc.isSelf || sinks.has(arc.key) || arc.weight < labelled) continue;
       const isLarge = arc.weight >= largeLabel, above = arc.rise - arc.width / 2 - (isColumn ? 10 : isLarge ? 42 : 20);
       if (isColumn && above < 62) continue;
       const [x, y] = at((arc.from + arc.to) / 2, above).split(" ");
@@ -177,11 +178,11 @@ export function makeStage({ pick, point, pickKey }) {
       text.textContent = percentText(arc.weight);
     }
     const half = room().scale / 2, middle = query === null ? 0 : centres[query];
-    bar.setAttribute("d", query === null ? "" : `M${at(middle - half, -1)}L${at(middle + half, -1)}`);
+    bar.setAttribute("d", query === null || links ? "" : `M${at(middle - half, -1)}L${at(middle + half, -1)}`);
   }
 
   function paint() {
-    const { items, query, key, weights, sinks, before } = /** @type {StageContent} */ (shown);
+    const { items, key, sinks, before, links, cut } = /** @type {StageContent} */ (shown), query = links ? null : shown?.query ?? null, weights = links ? null : shown?.weights;
     const most = weights ? buttons.reduce((best, _, item) => (sinks.has(item) || item === query || (best >= 0 && weights[item] <= weights[best]) ? best : item), -1) : -1;
     buttons.forEach((button, item) => {
       const weight = weights ? weights[item] : NaN, share = Number.isNaN(weight) ? "" : percentText(weight);
@@ -189,10 +190,10 @@ export function makeStage({ pick, point, pickKey }) {
       button.tabIndex = item === (query ?? 0) ? 0 : -1;
       button.setAttribute("aria-pressed", String(item === query));
       button.setAttribute("aria-label", share ? `${briefText(items.labels[item])}, ${share}` : briefText(items.labels[item]));
-      const role = item === query ? "asks" : item === (key !== null && key !== query ? key : most) ? "asked" : weight < dimBelow ? "dim" : "";
+      const role = links ? "" : item === query ? "asks" : item === (key !== null && key !== query ? key : most) ? "asked" : weight < dimBelow ? "dim" : "";
       button.dataset.role = role;
       const number = /** @type {Element} */ (button.lastElementChild);
-      number.replaceChildren(share.replace("%", ""), ...(Math.abs(gain) >= 5 ? [el("i", { text: `${gain > 0 ? "+" : "\u2212"}${percentText(Math.abs(gain) / 100).replace("%", "")}` })] : []));
+      number.replaceChildren(cut?.has(item) ? tr("cut") : share.replace("%", ""), ...(Math.abs(gain) >= 5 ? [el("i", { text: `${gain > 0 ? "+" : "\u2212"}${percentText(Math.abs(gain) / 100).replace("%", "")}` })] : []));
     });
   }
 

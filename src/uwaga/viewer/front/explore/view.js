@@ -13,10 +13,13 @@ import { sinksOf, WeightsReader } from "../weights.js";
 import { makeTextBox } from "../typing/box.js";
 import { makeChanges } from "../typing/changes.js";
 import { makePredictions } from "../typing/predictions.js";
+import { makeMoved } from "../typing/moved.js";
 import { makeSwap } from "../typing/swap.js";
-import { makeEveryHead } from "./every_head.js";
+import { hasExactCells, headCells, makeEveryHead, shownLayers } from "./every_head.js";
+import { filmLinks, filmText, layerShares, makeLayerFilm, meanOfHeads } from "./film.js";
 import { makeProse } from "./prose.js";
-import { makeStage } from "./stage.js";
+import { makeRibbons, mostRibbons } from "./ribbons.js";
+import { makeStage, wantsNoMotion } from "./stage.js";
 import { makeWall } from "./wall.js";
 import { askDistinctive, linkStory } from "./distinctive.js";
 
@@ -31,7 +34,7 @@ const stageWords = 24;
 /** Milliseconds of a run after which the page says that it computes. */
 const sayComputingAfter = 300;
 /** Milliseconds in which arcs go over into those of another head. */
-const headTime = 600;
+const headTime = 600, filmTime = 850, holdTime = 700, flowTime = 1400;
 
 /**
  * @param {App} app
@@ -51,24 +54,27 @@ export function exploreView(app) {
     store.set({ query: item, key: null });
   };
   const stage = makeStage({ pick, point, pickKey: (key) => store.set({ key }) });
+  const ribbons = makeRibbons({ pick: (item) => store.set({ query: item, key: null }), point, pickKey: (key) => store.set({ key }) });
   const prose = makeProse({
     pick: (axis, item) => store.set(axis === "key" ? { key: item } : { query: item, ...(store.get().query === item ? {} : { key: null }) }),
     point: (axis, item) => (axis === "key" ? map.point(-1, item) : map.point(item, -1)),
     whole: () => store.set({ tab: "text" }),
   });
+  const film = makeLayerFilm(() => draw());
   const links = makeLinks((key) => store.set({ key }));
   const every = makeEveryHead(app, () => draw());
   const wall = makeWall(app, every, (layer, head) => store.set({ layer, head, view: { x: 0, y: 0, scale: 0 } }));
+  const moved = makeMoved(app, () => draw());
   const headMenu = changes.controls && menuButton(tr("This head"), changes.controls).element;
   const top = el("div", { class: "uwaga-top" },
     el("div", {}, where, headline, story, evidence),
     el("div", { class: "uwaga-row" }, makeHeadBar(app, { heads: false }), headMenu, box.button));
   const mapPart = el("div", { class: "uwaga-map-part" }, el("h2", { text: tr("Every word at once") }),
     el("p", { class: "uwaga-sub" }, el("span", { class: "uwaga-if-light", text: tr("Each row is a word; darker means it looks there more.") }),
-      el("span", { class: "uwaga-if-dark", text: tr("Each row is a word; brighter means it looks there more.") })), map.element);
-  const side = el("div", { class: "uwaga-low-side" }, links.element, wall.element, predictions.element);
+      el("span", { class: "uwaga-if-dark", text: tr("Each row is a word; brighter means it looks there more.") })), map.element, predictions.element);
+  const side = el("div", { class: "uwaga-low-side" }, links.element, moved.element, wall.element);
   const element = el("section", { class: "uwaga-explore", "aria-label": tr("Explore") }, el("div", { class: "uwaga-explore-page" },
-    top, box.element, stage.element, prose.element, bands, el("div", { class: "uwaga-top uwaga-under" }, changes.cut, swap.element),
+    top, box.element, stage.element, ribbons.element, prose.element, bands, el("div", { class: "uwaga-top uwaga-under" }, film.element, changes.cut, swap.element),
     el("div", { class: "uwaga-low" }, mapPart, side), changes.bar));
   const row = new WeightsReader(app, "row", () => draw());
   /** @type {{queries: Items, keys: Items, name: string} | null} */
@@ -80,6 +86,11 @@ export function exploreView(app) {
   /** @type {ReturnType<typeof setTimeout> | undefined} */
   let computing;
   let shown = false;
+  // After a change the arcs begin as they were, and flow into what they are.
+  let flows = Boolean(app.about.python) && store.get().side !== "0" && !wantsNoMotion();
+  /** @type {ReturnType<typeof setTimeout> | undefined} */
+  let flowing;
+  let flowEnded = false;
   // The page opens on the most telling head, unless the URL or a click has named another one.
   let opens = app.isFresh && isUntouched();
 
@@ -93,7 +104,7 @@ export function exploreView(app) {
     map.point(item, -1);
     if (item === pointed || (item >= 0 && !every.row(item))) return;
     pointed = item;
-    draw();
+    draw(true);
   }
 
   /** @param {DistinctiveHead} one */
@@ -161,11 +172,12 @@ export function exploreView(app) {
     void loadDistinctive();
     pickStrongest();
     row.request(store.get().query);
-    if (store.get().tab === "explore") every.request();
+    if (store.get().tab === "explore") { every.request(); moved.request(); }
     draw();
   }
 
-  function draw() {
+  /** @param {boolean} [isPointing]  only another word is pointed at */
+  function draw(isPointing = false) {
     if (!shown || store.get().tab !== "explore") return;
     const state = store.get(), { kind } = state, known = texts;
     const query = pointed >= 0 ? pointed : state.query, key = pointed >= 0 ? null : state.key;
@@ -180,37 +192,56 @@ export function exploreView(app) {
       story.textContent = "";
       links.show(null);
     }
-    predictions.show(known);
+    if (!isPointing) predictions.show(known);
     if (!known) return;
     const sinks = state.colour.hideSink ? sinksOf(known.keys, kind) : new Set(), one = app.side().kinds[kind].queries === app.side().kinds[kind].keys;
     const shownWeights = inQueries === null ? null : weights;
     const best = shownWeights ? strongestItems(shownWeights, sinks.size + 1).find((item) => !sinks.has(item)) ?? null : null;
-    changes.show(known, best);
-    swap.show(one ? known.queries : null, state.query);
+    if (!isPointing) {
+      changes.show(known, best);
+      swap.show(one ? known.queries : null, state.query);
+    }
     if (inQueries !== null) {
       headline.replaceChildren(...headlineOf(known, inQueries, key, shownWeights, sinks, app.side().signed, own?.link));
       where.textContent = whereText(app, own);
       const at = key ?? best;
       story.replaceChildren([restText(shownWeights, sinks), at !== null && at === best ? linkStory({ query: inQueries, key: at, weight: 0 }, known.queries, known.keys, kind) : "",
-        shownWeights && stage.element.hidden ? "" : tr("A wide arc is a big share of this word’s attention; the numbers under the words add up to 100%."),
+        !one ? tr("Every word sends out a ribbon of the same width, 100%; what many look at grows wide.") : shownWeights && stage.element.hidden ? "" : tr("A wide arc is a big share of this word’s attention; the numbers under the words add up to 100%."),
         row.weights && !isExact && !shownWeights ? meansText(row.weights.cell) : ""].filter(Boolean).join(" "));
       evidence.hidden = !own?.evidence;
       /** @type {HTMLElement} */ (evidence.lastElementChild).textContent = own?.evidence ?? "";
     }
+    const layer = film.layer(), filmed = layer === null ? null : every.layer(layer), reel = filmed?.complete === 1 && filmed.rows === known.queries.total ? filmed : null;
+    const was = inQueries === null || state.side !== "1" ? null : moved.row("0", inQueries), isHeld = flows && was !== null, cut = inQueries !== null && state.side === "1" ? moved.cut(known.queries, known.keys, inQueries) : new Set();
+    if (isHeld && flowing === undefined) flowing = setTimeout(() => { flows = false; draw(); }, holdTime);
+    if (cut.size && !isHeld && shownWeights && inQueries !== null && (key === null || cut.has(key))) headline.replaceChildren(...withoutText(known, inQueries, cut, shownWeights));
+    const mean = reel && meanOfHeads(reel), atRest = sinksOf(known.keys, kind);
+    if (reel && mean && layer !== null) headline.textContent = filmText(layer, layerShares(mean, reel.rows, reel.columns, atRest));
     const isStaged = one && !app.side().signed && isOneLine(known.queries)
-      && stage.show({ items: known.queries, query: inQueries, key, weights: shownWeights, sinks }, { time: timeOf(state) });
+      && stage.show({ items: known.queries, query: inQueries, key, weights: isHeld ? was : shownWeights, sinks, before: isHeld ? null : was, cut: isHeld ? new Set() : cut, ...(reel && mean && { links: filmLinks(mean, reel.rows, reel.columns, atRest) }) },
+        { time: isHeld ? 0 : mean ? filmTime : flowing !== undefined && !flowEnded ? flowTime : timeOf(state), sameKeys: Boolean(app.about.python) });
+    if (flowing !== undefined && !flows) flowEnded = true;
+    film.element.hidden = !isStaged || !hasExactCells(app);
+    film.setLayers(shownLayers(app).map((each) => each.layer));
+    wall.light(film.element.hidden ? null : layer);
     if (!isStaged) stage.hide();
-    element.toggleAttribute("data-staged", isStaged);
-    prose.element.hidden = isStaged;
+    const cells = !one && !app.side().signed && hasExactCells(app) && Math.max(known.queries.total, known.keys.total) <= mostRibbons ? every.layer(state.layer) : null;
+    const isRibboned = cells !== null && cells.complete === 1 && cells.rows === known.queries.total && cells.columns === known.keys.total;
+    if (isRibboned) ribbons.show({ ...known, cells: headCells(cells, state.head), rows: cells.rows, columns: cells.columns, query: inQueries, key, sinks });
+    else ribbons.hide();
+    const isDrawn = isStaged || isRibboned;
+    prose.element.hidden = isDrawn;
     const common = { picked: inQueries, sinks };
-    prose.show(isStaged ? [] : one ? [{ ...common, items: known.queries, axis: "both", marked: key, weights: shownWeights }]
+    prose.show(isDrawn ? [] : one ? [{ ...common, items: known.queries, axis: "both", marked: key, weights: shownWeights }]
       : [{ ...common, items: known.queries, axis: "query", marked: null, weights: null, sinks: new Set() },
         { ...common, items: known.keys, axis: "key", picked: null, marked: key, weights: shownWeights }]);
-    links.show(shownWeights && inQueries !== null && !isStaged ? { name: known.queries.labels[inQueries], weights: shownWeights, items: known.keys, sinks, picked: key } : null);
+    links.show(shownWeights && inQueries !== null && !isDrawn ? { name: known.queries.labels[inQueries], weights: shownWeights, items: known.keys, sinks, picked: key } : null);
     const scale = shownWeights ? bandScale(shownWeights, sinks) : 1;
-    bands.hidden = isStaged || scale >= bandFloor;
+    bands.hidden = isDrawn || scale >= bandFloor;
     bands.textContent = tr("The largest weight is {scale}: the colours of the text are fractions of it.", { scale: percentText(scale) });
+    if (isPointing) return;
     wall.show(distinctive, known);
+    moved.show(known, inQueries);
   }
 
   /** Arcs of another head take their time. @param {import("../types.js").State} state */
@@ -262,15 +293,20 @@ export function exploreView(app) {
     hide() {
       shown = false;
       every.stop();
+      moved.stop();
       map.hide();
     },
     dispose() {
       asked.abort();
       clearTimeout(computing);
       row.cancel();
+      clearTimeout(flowing);
       every.stop();
+      moved.stop();
       sizes.disconnect();
       unsubscribe.forEach((end) => end());
+      shown = false;
+      film.stop();
       stage.dispose();
       box.dispose();
       predictions.dispose();
@@ -316,6 +352,17 @@ function headlineOf({ queries, keys }, query, key, weights, sinks, signed, stron
   if (at === best) return trParts("{from} looks mostly at {to}: {weight}", { from, to, weight });
   if (best === undefined || sinks.has(at)) return trParts("{from} looks at {to}: {weight}", { from, to, weight });
   return trParts("{from} looks at {to}: {weight}, mostly at {most}: {largest}", { from, to, weight, most: word(keys, best), largest: percentText(weights[best]) });
+}
+
+/**
+ * Without animal, it looks mostly at [CLS]: 31.4 %.
+ * @param {{queries: Items, keys: Items}} texts @param {number} query @param {ReadonlySet<number>} cut @param {ArrayLike<number>} weights
+ */
+function withoutText({ queries, keys }, query, cut, weights) {
+  const [most] = strongestItems(weights, 1), [lost] = cut, word = (/** @type {string} */ hue, /** @type {string} */ text) => el("bdi", { class: hue, text: briefText(text) });
+  if (most === undefined) return trParts("Without {lost}, {from} looks at nothing", { lost: word("uwaga-asked", keys.labels[lost]), from: word("uwaga-asks", queries.labels[query]) });
+  return trParts("Without {lost}, {from} looks mostly at {most}: {largest}", { lost: word("uwaga-asked", keys.labels[lost]), from: word("uwaga-asks", queries.labels[query]),
+    most: word("", keys.labels[most]), largest: percentText(weights[most]) });
 }
 
 /** @param {App} app @param {DistinctiveHead | undefined} own @returns {string} the model, which head, and what the head does */

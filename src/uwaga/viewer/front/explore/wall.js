@@ -1,6 +1,6 @@
 // The wall: every head of a kind of attention as a drawing of its arcs, a row for each layer. The line beneath is its share at rest.
 
-import { headArcs } from "./arcs.js";
+import { headArcs, headRibbons } from "./arcs.js";
 import { headCells, shownLayers } from "./every_head.js";
 import { el, svgEl, tokenText } from "../dom.js";
 import { headText } from "../format.js";
@@ -75,7 +75,7 @@ export function makeWall(app, every, open) {
       button.dataset.rest = String(rest);
       if (rest > 0.5) resting += 1;
       button.replaceChildren(svgEl("svg", { viewBox: `0 0 ${glyph.width} ${glyph.height + glyph.foot}`, "aria-hidden": "true" },
-        headArcs(weights, cells.rows, cells.columns, atRest, glyph).map(({ d, width }) => svgEl("path", { d, "stroke-width": width })),
+        (state.kind === "cross" ? headRibbons : headArcs)(weights, cells.rows, cells.columns, atRest, glyph).map(({ d, width }) => svgEl("path", { d, "stroke-width": width })),
         svgEl("rect", { x: 0, y: glyph.height + 3, width: glyph.width * Math.min(1, Math.abs(rest)), height: 1.6 })));
     }
     const sink = distinctive?.sink ? tokenText(distinctive.sink).replace(/^\[|\]$/gu, "") : "";
@@ -96,5 +96,11 @@ export function makeWall(app, every, open) {
     open(Number(to.dataset.layer), Number(to.dataset.head));
   }
 
-  return { element, show };
+  return {
+    element, show,
+    /** Lights the row of a layer, while the film shows it; null: all. @param {number | null} layer */
+    light(layer) {
+      for (const button of buttons.values()) button.toggleAttribute("data-dim", layer !== null && button.dataset.layer !== String(layer));
+    },
+  };
 }
