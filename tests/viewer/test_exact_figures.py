@@ -118,4 +118,31 @@ def test_only_a_text_with_a_pronoun_has_heads_that_follow_one(text: str, pronoun
 def test_a_page_opens_on_what_is_written(model: str, kind: str) -> None:
     runner = runner_of(model)
     service = ViewService(runner.run(RunRequest("attention")), runner=runner)
-    assert service.answer({"request": "about"}).meta["start"] == {"side": "0", "kind": kind, "layer": 0, "head": 0}
+    start = {"side": "0", "kind": kind, "layer": 0, "head": 0, "merge": "tokens"}
+    assert service.answer({"request": "about"}).meta["start"] == start
+
+
+@pytest.mark.parametrize("model", ["minilm", "copyist", "bard"])
+@pytest.mark.parametrize(
+    ("text", "merge"), [(SENTENCE[:60], "words"), ("attention", "tokens"), (SENTENCE * 4, "tokens")]
+)
+def test_a_short_text_is_read_in_words(model: str, text: str, merge: str) -> None:
+    runner = runner_of(model)
+    service = ViewService(runner.run(RunRequest(text)), runner=runner)
+    start = service.answer({"request": "about"}).meta["start"]
+    assert start["merge"] == merge
+    if merge == "words":
+        # Each cell of a small map is the exact weight between two words, which the arcs are drawn from.
+        where = {"side": "0", "kind": start["kind"], "layer": 0, "merge": merge, "specials": "show"}
+        cells = complete(service, request="overview", pooling="sum", **where).arrays[0]
+        for query in range(cells.shape[1]):
+            row = service.answer({"request": "row", "head": 1, "query": query, **where}).arrays[0]
+            assert np.array_equal(cells[1, query], row)
+
+
+def test_texts_of_other_words_are_compared_in_tokens() -> None:
+    runner = runner_of("minilm")
+    same, other = "The animal was too tired.", "The animal was too worn-out."
+    for second, merge in (("The animal was too wide.", "words"), (other, "tokens")):
+        service = ViewService(runner.run(RunRequest(same, second=second)), runner=runner)
+        assert service.answer({"request": "about"}).meta["start"]["merge"] == merge

@@ -71,6 +71,7 @@ class RunCache:
                 for side, each in cached.run.predictions.items()
             },
             "similar": self._similar(cached),
+            "unchanged": _unchanged(cached),
         }
 
     def run(self, parser: RequestParser) -> Reply:
@@ -166,11 +167,18 @@ class RunCache:
                 and (cached.typed is None or each.typed is None or each.typed.text != cached.typed.text)
             ]
         for run in (cached.run, *(each.run for each in others)):
-            for side, vector in list(zip(run.view_model.sides, run.vectors, strict=True))[
-                1 if run is cached.run else 0 :
-            ]:
+            sides = list(zip(run.view_model.sides, run.vectors, strict=True))
+            # What a changed model makes of a text is no text to compare with.
+            for side, vector in sides[1 if run is cached.run else 0 : 1 if run.python else None]:
                 similar.setdefault(side.title, round(float(own @ vector), 6))
         return list(similar.items())
+
+
+def _unchanged(cached: _CachedRun) -> float | None:
+    """The cosine of the text's vectors without and with the changes of the model; None without changes, or without vectors."""
+    if not cached.run.python or len(cached.run.vectors) < 2:
+        return None
+    return round(float(cached.run.vectors[0] @ cached.run.vectors[1]), 6)
 
 
 def _run_request(parser: RequestParser) -> RunRequest:

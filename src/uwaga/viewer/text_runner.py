@@ -40,6 +40,7 @@ Check = Callable[[], None]
 EXAMPLES = {
     "minilm": (
         "The animal didn't cross the street because it was too tired.",
+        "The dog didn't drink the water because it was too tired.",
         "Freedom is freedom only where everyone's freedom is the same.",
         "The trophy doesn't fit into the suitcase because it is too small.",
     ),
@@ -51,6 +52,8 @@ EXAMPLES = {
     "speller": ("attention", "transformer", "onomatopoeia"),
 }
 _OTHERS = EXAMPLES["minilm"]
+# A word of an example, and another that changes what the pronoun means.
+PAIRS = ((_OTHERS[0], "tired", "wide"), (_OTHERS[1], "tired", "cold"), (_OTHERS[3], "small", "big"))
 _MOST_PARAMETERS = 200_000_000  # of a model whose heads are tried on other sentences
 _CONTEXT = 1000  # tokens of a text from which the form of its tokenizer is seen
 
@@ -121,6 +124,7 @@ class TextRunner:
         return {
             "boxes": ["text", "second", *(["target"] if self.reader.has_both else [])],
             "examples": list(EXAMPLES.get(self.reader.name, _OTHERS)),
+            "pairs": [list(pair) for pair in PAIRS],
             "model": self.reader.title,
             "command": "uwaga.view(text, model=model, tokenizer=tokenizer)"
             if in_memory

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from waiting import HANG
 from written import number_of
 
@@ -191,32 +192,44 @@ def test_the_file_that_is_opened_in_a_browser_redirects_to_the_page(
     context.close()
 
 
-def test_explore_is_driven_by_the_rail_the_text_and_the_keys(serve: Any, make_maps: Any, open_page: Any) -> None:
+def test_explore_is_driven_by_the_wall_the_words_and_the_keys(serve: Any, make_maps: Any, open_page: Any) -> None:
     words = ["[CLS]", "the", "cat", "saw", "the", "dog", "and", "ran", "[SEP]"]
     maps = make_maps(len(words), layers=3, heads=4)
     page = open_page(serve(maps, tokens=words).address)
-    rail = page.get_by_role("listbox", name="Most distinctive heads")
-    chosen = rail.get_by_role("option", selected=True)
-    chosen.wait_for()
-    cards = rail.get_by_role("option").count()
-    assert 2 <= cards <= 8
-    first = part(page, "layer"), part(page, "head")
-    rail.focus()
-    page.keyboard.press("ArrowDown")
-    page.wait_for_function("([layer, head]) => !location.hash.includes(`layer=${layer}&head=${head}`)", arg=list(first))
-    assert rail.get_by_role("option").nth(1).get_attribute("aria-selected") == "true"
+    wall = page.get_by_role("group", name="All heads")
+    wall.get_by_role("button", pressed=True).wait_for()
+    assert wall.get_by_role("button").count() == 12
+    first = int(part(page, "layer") or 0), int(part(page, "head") or 0)
+    wall.get_by_role("button", pressed=True).focus()
+    page.keyboard.press("ArrowRight" if first != (2, 3) else "ArrowLeft")
+    page.wait_for_function(
+        "([layer, head]) => !location.hash.includes(`layer=${layer}&head=${head}&`)", arg=list(first)
+    )
+    opened = wall.get_by_role("button", pressed=True)
+    assert opened.get_attribute("data-head") == part(page, "head")
 
-    page.locator('.uwaga-prose [data-item="5"]').click()
-    page.locator(".uwaga-headline", has_text="\u201cdog\u201d looks mostly at").wait_for()
-    row = maps["encoder", int(part(page, "layer") or 0)][0, int(part(page, "head") or 0), 5].clone()
-    total = float(row.sum())
-    shown = page.locator(".uwaga-bars button").evaluate_all("all => all.map(e => Number(e.dataset.key))")
-    assert shown == row.argsort(descending=True)[:5].tolist()
-    assert total == pytest.approx(1, abs=1e-5)
-    bands = page.locator(".uwaga-prose [data-item]").evaluate_all("all => all.map(e => Number(e.dataset.band ?? 0))")
-    assert bands[0] == bands[-1] == 0, "special tokens are no colour"
-    limits = (0.01, 0.03, 0.08, 0.2, 0.5)
-    assert bands[1:-1] == [sum(float(weight) >= least for least in limits) for weight in row[1:-1]]
+    dog = page.locator('.uwaga-words [data-item="5"]')
+    dog.click()
+    page.locator(".uwaga-headline", has_text="dog looks mostly at").wait_for()
+
+    def row_of(query: int) -> torch.Tensor:
+        return maps["encoder", int(part(page, "layer") or 0)][0, int(part(page, "head") or 0), query]
+
+    assert_shares(page, row_of(5))
+    # A word's arcs while the pointer is on it, and those of the picked one after that.
+    page.locator('.uwaga-words [data-item="2"]').hover()
+    page.locator(".uwaga-headline", has_text="cat looks").wait_for()
+    assert_shares(page, row_of(2))
+    page.mouse.move(0, 0)
+    page.locator(".uwaga-headline", has_text="dog looks").wait_for()
+    assert_shares(page, row_of(5))
+    dog.focus()
+    page.keyboard.press("ArrowLeft")
+    page.locator(".uwaga-headline", has_text="the looks").wait_for()
+    assert page.evaluate("() => document.activeElement.dataset.item") == "4"
+    assert_shares(page, row_of(4))
+    page.keyboard.press("Shift+ArrowRight")
+    page.wait_for_url("**key=**")
 
     page.locator(".uwaga-map-frame").focus()
     page.keyboard.press("ArrowRight")
@@ -227,15 +240,55 @@ def test_explore_is_driven_by_the_rail_the_text_and_the_keys(serve: Any, make_ma
     assert re.fullmatch(r"\S+ to \S+, (<0\.1|[\d.]+)%, \d+(st|nd|rd|th) of 9", said), said
 
 
-def test_a_phone_has_a_tab_bar_and_a_bottom_sheet(serve: Any, make_maps: Any, open_page: Any) -> None:
+def assert_shares(page: Page, row: torch.Tensor) -> None:
+    """Under each word stands its share, and every arc is as wide as it: 44 pixels are 100%, 30.8 on a narrow stage."""
+    shown = page.locator(".uwaga-words small").all_inner_texts()
+    for share, weight in zip(shown, row.tolist(), strict=True):
+        assert number_of(share.lstrip("<>")) == pytest.approx(100 * weight, abs=0.051)
+    page.wait_for_timeout(700)
+    arcs = page.locator('.uwaga-arc:not([style*="none"])').evaluate_all(
+        "all => all.map(e => [Number(e.dataset.key), Number(e.getAttribute('stroke-width'))])"
+    )
+    scale = 44 if page.locator(".uwaga-stage").evaluate("e => e.clientWidth") >= 1000 else 30.8
+    assert sorted(key for key, _ in arcs) == [key for key, weight in enumerate(row.tolist()) if weight >= 0.004]
+    for key, width in arcs:
+        weight = float(row[key])
+        assert width == pytest.approx(scale * weight if weight >= 0.02 else 0.8, abs=0.01)
+
+
+def test_a_phone_has_a_tab_bar_and_the_words_as_a_column(serve: Any, make_maps: Any, open_page: Any) -> None:
     page = open_page(serve(make_maps(12)).address, width=360, height=780)
-    sheet = page.locator(".uwaga-side")
-    sheet.locator(".uwaga-bars li").first.wait_for(state="attached")
+    words = page.locator(".uwaga-stage-word")
+    words.nth(11).wait_for()
     tabs = page.get_by_role("tablist").bounding_box()
     assert (tabs["y"] + tabs["height"], tabs["height"]) == (780, 56)
-    low = sheet.bounding_box()
-    assert low["y"] + low["height"] == 780 - 56
-    page.get_by_role("button", name="Details: smaller or larger").click()
-    page.wait_for_function("() => document.querySelector('.uwaga-side').getBoundingClientRect().height > 250")
+    places = [word.bounding_box() for word in words.all()]
+    assert len({place["x"] for place in places}) == 1
+    assert [place["y"] for place in places] == sorted(place["y"] for place in places)
     page.get_by_role("tab", name="Lines").click()
-    assert not sheet.is_visible()
+    assert not words.first.is_visible()
+
+
+def test_without_motion_arcs_jump(serve: Any, make_maps: Any, open_page: Any) -> None:
+    page = open_page(serve(make_maps(9), tokens=list("abcdefghi")).address, reduced_motion="reduce")
+    page.locator(".uwaga-words [data-item='3']").click()
+    page.locator(".uwaga-headline", has_text="d looks").wait_for()
+    opacity = "all => all.filter(e => e.style.display !== 'none').map(e => Number(e.getAttribute('opacity')))"
+    assert all(one in (1, 0.75) for one in page.locator(".uwaga-arc").evaluate_all(opacity))
+
+
+def test_words_from_right_to_left(serve: Any, make_maps: Any, open_page: Any) -> None:
+    words = [
+        "\u0627\u0644\u0642\u0637",
+        "\u0646\u0627\u0645",
+        "\u0639\u0644\u0649",
+        "\u0627\u0644\u0633\u0631\u064a\u0631",
+    ]
+    page = open_page(serve(make_maps(4), tokens=words).address)
+    shown = page.locator(".uwaga-stage-word")
+    shown.nth(3).wait_for()
+    places = [word.bounding_box()["x"] for word in shown.all()]
+    assert places == sorted(places, reverse=True)
+    shown.first.click()
+    shown.first.press("ArrowLeft")
+    assert page.evaluate("() => document.activeElement.dataset.item") == "1"

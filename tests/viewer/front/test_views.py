@@ -7,7 +7,6 @@ import importlib.util
 import io
 import os
 import random
-import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -127,7 +126,7 @@ def is_drawn(pixels: np.ndarray) -> bool:
 
 def test_every_view_of_a_real_model(view_of: Callable[..., View], open_page: Any, keep: Any, recordings: Any) -> None:
     page = open_page(view_of().address)
-    page.locator(".uwaga-rail-card").first.wait_for()
+    page.locator(".uwaga-wall svg").first.wait_for()
     tab(page, "All heads")
     assert is_drawn(keep(page, "overview"))
     tab(page, "Map")
@@ -148,20 +147,51 @@ def test_every_view_of_a_real_model(view_of: Callable[..., View], open_page: Any
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_the_first_screen(open_page: Any, keep: Any, recordings: Any, text_view: View, theme: str) -> None:
-    """It opens on a distinctive head whose strongest link is said with its exact weight, at three widths, with nothing cut off."""
-    for width, height in ((1400, 900), (800, 900), (360, 780)):
+    """It opens on what the pronoun means, with the exact weight, at three widths, with nothing cut off."""
+    for width, height in ((1400, 1240), (800, 1300), (390, 844)):
         page = open_page(text_view.address, width=width, height=height, color_scheme=theme)
-        page.locator('.uwaga-rail-card[aria-selected="true"]').wait_for()
-        page.locator(".uwaga-headline", has_text="looks mostly at").wait_for()
+        page.locator(".uwaga-wall svg").nth(71).wait_for()
+        page.locator(".uwaga-headline", has_text="it looks mostly at animal").wait_for()
         assert is_drawn(keep(page, f"explore-{width}-{theme}"))
         overflow = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
         assert overflow <= 0, width
-        result = dict(re.findall(r"(layer|head|query|key)=(\d+)", page.url))
-        layer, head, query, key = (int(result[name]) for name in ("layer", "head", "query", "key"))
-        row = recordings[0].maps["encoder", layer][0, head, query].clone()
-        row[0] = row[-1] = 0  # special tokens
-        assert int(row.argmax()) == key
-        assert page.locator(".uwaga-headline").inner_text().endswith(f": {100 * float(row[key]):.1f}%")
+        tokens = recordings[0].tokens["encoder"][0]
+        row = recordings[0].maps["encoder", 3][0, 1, tokens.index("it")]
+        shown = f"{100 * float(row[tokens.index('animal')]):.1f}%"
+        assert page.locator(".uwaga-headline").inner_text().endswith(f": {shown}")
+
+
+@pytest.mark.parametrize(
+    ("model", "text", "said", "labels"),
+    [
+        (
+            "minilm",
+            "The animal didn't cross the street because it was too tired.",
+            "it looks mostly at animal: 67.7%",
+            14,
+        ),
+        (
+            "minilm",
+            "The animal didn't cross the street because it was too wide.",
+            "it looks mostly at animal: 28.1%",
+            14,
+        ),
+        ("copyist", "The animal didn't cross the street because it was too tired.", "it looks mostly at animal: ", 12),
+        ("copyist", "Mr and Mrs Dursley of Privet Drive were proud . Mr and Mrs Durs", "and looks mostly at Mrs", 14),
+        ("speller", "attention", "SH looks mostly at t: 98.2%", 18),
+    ],
+)
+def test_a_first_screen_tells_a_story(open_page: Any, model: str, text: str, said: str, labels: int) -> None:
+    """Opened cold: a pronoun's meaning, what came after an earlier copy, a sound's letter; and every word is on the screen."""
+    with cast("View", uwaga.view(text, model=model, browser=False, block=False)) as served:
+        page = open_page(served.address, width=1400, height=900)
+        page.locator(".uwaga-headline", has_text=said).wait_for()
+        words = page.locator(".uwaga-stage-word, .uwaga-word")
+        assert words.count() == labels
+        for word in words.all():
+            box = word.bounding_box()
+            assert 0 <= box["x"] < box["x"] + box["width"] <= 1400
+            assert 0 <= box["y"] < box["y"] + box["height"] <= 900
 
 
 def test_two_texts_and_their_difference(view_of: Callable[..., View], open_page: Any, keep: Any) -> None:

@@ -19,7 +19,7 @@ def test_the_first_reply_lists_sides_layers_and_axes(service: ViewService) -> No
     assert side["maps"] == [{"kind": "encoder", "layer": layer, "heads": 3} for layer in (0, 1)]
     assert side["stacks"] == {"encoder": {"tokens": 11, "words": 10, "specials": 2}}
     assert side["kinds"] == {"encoder": {"queries": "encoder", "keys": "encoder"}}
-    assert meta["start"] == {"side": "0", "kind": "encoder", "layer": 0, "head": 0}
+    assert meta["start"] == {"side": "0", "kind": "encoder", "layer": 0, "head": 0, "merge": "tokens"}
 
 
 def test_items_have_no_prefixes_of_the_tokenizer(service: ViewService) -> None:

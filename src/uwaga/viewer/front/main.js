@@ -79,13 +79,13 @@ export async function start(root, host) {
 
   /** Shows a result in place of the one that is shown. @param {number} run @param {import("./types.js").RunRequest} typed @param {boolean} keep */
   async function show(run, typed, keep) {
-    const before = opened?.app.store.get(), { client, about, shown } = await connect(run, opening);
+    const before = opened?.app.store.get(), old = opened?.app.about, { client, about, shown } = await connect(run, opening);
     if (!keep && !typed.edits) { history.past.length = 0; history.future.length = 0; }
-    const isTyping = root.querySelector(".uwaga-typing textarea:focus") !== null;
+    const isWriting = root.querySelector(".uwaga-typing:not([hidden])") !== null;
     opened?.dispose();
     shown.frame = makePageFrame(root, host.mode);
-    opened = openExplorer(root, hostOfRun(host, run), client, about, shown.frame, kept, before && carriedState(before, about, keep));
-    if (isTyping) /** @type {HTMLElement | null} */ (root.querySelector(".uwaga-typing textarea"))?.focus();
+    opened = openExplorer(root, hostOfRun(host, run), client, about, shown.frame, kept, before && old && carriedState(before, old, about, keep));
+    if (isWriting && !typed.edits) opened.app.commands.run("typing.write");
     opened.app.announce(typed.edits ? tr("The model was changed.") : tr("The text was run."));
   }
 
@@ -118,12 +118,15 @@ export async function start(root, host) {
 /**
  * What stays when another text or a changed model is shown.
  * @param {Readonly<import("./types.js").State>} state
+ * @param {import("./types.js").About} old  what was shown
  * @param {import("./types.js").About} about
  * @param {boolean} keep  the head and the picked words too
  * @returns {Partial<import("./types.js").State>}
  */
-function carriedState(state, about, keep) {
-  const { theme, colour, pooling, merge, specials, shortcuts, overviewScale, textDirection, linesAll, linesThreshold, tab, step, example } = state;
+function carriedState(state, old, about, keep) {
+  const { theme, colour, pooling, specials, shortcuts, overviewScale, textDirection, linesAll, linesThreshold, tab, step, example } = state;
+  // Words or tokens: what a reader has chosen stays, else it is as the length of the text suggests.
+  const merge = keep || state.merge !== old.start?.merge ? state.merge : about.start?.merge ?? state.merge;
   const always = { theme, colour, pooling, merge, specials, shortcuts, overviewScale, textDirection, linesAll, linesThreshold, tab, step, example };
   if (!keep) return always;
   const { kind, layer, head, query, key, view } = state;

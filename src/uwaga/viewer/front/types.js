@@ -37,7 +37,7 @@
  * @property {boolean} live  the host can compute more; false in a saved page
  * @property {StatisticInfo[]} statistics
  * @property {Side[]} sides  empty: only the lesson is shown
- * @property {{side: SideId, kind: Kind, layer: number, head: number} | null} start  null without sides
+ * @property {{side: SideId, kind: Kind, layer: number, head: number, merge?: "tokens" | "words"} | null} start  null without sides; merge: words, for a short text
  * @property {number} [run]  the number of the text
  * @property {Typing | null} [typing]  null: no text can be run
  * @property {RunRequest | null} [typed]  the text, where the page may run it again
@@ -45,6 +45,7 @@
  * @property {{[side: string]: {kind: "next" | "masked", stack: string, tokens: number}}} [predictions]
  * @property {Answer} [answer]  what a database says to a question; the page opens with it
  * @property {[string, number][]} [similar]  other texts, and the cosine of their vectors with this one's
+ * @property {number | null} [unchanged]  beside changes of the model: the cosine of the text's vectors without and with them
  */
 
 /**
@@ -59,6 +60,7 @@
  * @typedef {object} Typing  what a text box needs to know
  * @property {string[]} boxes  "text", and perhaps "second" and "target"
  * @property {string[]} examples
+ * @property {[string, string, string][]} [pairs]  an example, a word of it, and another that it may be changed into
  * @property {string} model
  * @property {string} command  of the command line, with TEXT in the text's place
  * @property {number} max_tokens

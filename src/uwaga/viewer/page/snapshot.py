@@ -235,10 +235,11 @@ def groups(about: Mapping[str, Any], language: str = "en") -> Iterator[Group]:
         yield Group(choices=((asked,),), needed=True)
     for merge, specials in _variants(about):
         plain = (merge, specials) == ("tokens", "show")
+        opens = (merge, specials) == ((about["start"] or {}).get("merge", "tokens"), "show")
         variant = {"merge": merge, "specials": specials}
-        yield Group(choices=(tuple(_overviews(about, {"pooling": "sum", **variant})),), needed=plain)
-        yield Group(choices=(tuple(_labels(about, variant)),), needed=plain)
-        yield Group(choices=_whole_maps(about, "sum", variant), needed=plain)
+        yield Group(choices=(tuple(_overviews(about, {"pooling": "sum", **variant})),), needed=plain or opens)
+        yield Group(choices=(tuple(_labels(about, variant)),), needed=plain or opens)
+        yield Group(choices=_whole_maps(about, "sum", variant), needed=plain or opens)
         if plain:
             yield Group(choices=(tuple(_overviews(about, {"pooling": "max", **variant})),))
             yield Group(choices=_whole_maps(about, "max", variant))

@@ -65,7 +65,11 @@ class Axis:
         spans = np.array([(position[start], position[stop - 1] + 1) for start, stop in items], np.int32)
         return cls(
             labels=shown.labels if words is None else [join_tokens(shown, *word) for word in words],
-            no_space_before=[shown.no_space_before[start] for start, _ in items],
+            # A space that is a token of its own ends the word before, whose name leaves it out.
+            no_space_before=[
+                shown.no_space_before[start] and not (words and start and shown.labels[start - 1].endswith(" "))
+                for start, _ in items
+            ],
             specials=[at for at, (start, _) in enumerate(items) if shown.special[start]],
             spans=spans.reshape(-1, 2),
             kept=kept,

@@ -27,6 +27,7 @@ from uwaga.viewer.view_model import ViewModel, axes_of
 
 _TIME_BUDGET = 0.2  # seconds per reply; a step that has begun may overrun it
 _MAX_ITEMS = 200_000
+_LEAST_WORDS, _MOST_WORDS = 3, 60  # of a short text: what a small map has a cell for each of, with special tokens
 _MAX_FINISHED_BYTES = 128 << 20
 _MAX_UNFINISHED_BYTES = 128 << 20
 
@@ -237,7 +238,19 @@ def _start(resolver: HeadResolver) -> dict[str, Any]:
     """A decoder with cross-attention opens on that: what it writes is the story, and what it reads of the text its reason."""
     names = list(resolver.maps("0"))
     kind, layer = next((name for name in names if name[0] == "cross"), names[0])
-    return {"side": "0", "kind": kind, "layer": layer, "head": 0}
+    return {"side": "0", "kind": kind, "layer": layer, "head": 0, "merge": _merge(resolver, kind)}
+
+
+def _merge(resolver: HeadResolver, kind: str) -> str:
+    """A short text is read in words: its pieces are merged, where what is compared has the same ones. A decoder writes tokens, not words,
+    and the letters of one word stay apart."""
+    sides = [side for side in resolver.ids if side != DIFFERENCE]
+    if kind == "cross" or not all(resolver.side(side).sources for side in sides):
+        return "tokens"
+    axes = [resolver.axis(side, axes_of(kind)[0], "words", "show") for side in sides]
+    is_short = all(_LEAST_WORDS <= len(axis) - len(axis.specials) <= _MOST_WORDS for axis in axes)
+    is_comparable = all(np.array_equal(axes[0].spans, axis.spans) for axis in axes)
+    return "words" if is_short and is_comparable else "tokens"
 
 
 def _side(resolver: HeadResolver, side: str) -> dict[str, Any]:

@@ -1,8 +1,11 @@
-// The most distinctive heads: what each of them does in this text, and where its strongest link is.
+// What each head does in this text, which of its links tells most, and the head that a page opens on: one that follows what a pronoun of
+// the text means, else the one of the most telling link.
 //
-// Labels and links come from Python: labels with their evidence, links as the exact weight between two words.
+// Labels and strongest links come from Python: labels with their evidence, links as the exact weight between two words.
 
 import { briefText } from "../dom.js";
+import { hasExactCells, layerCells, smallMapsRequest } from "./every_head.js";
+import { isForeseen, tellingLinks } from "./telling.js";
 import { percentText } from "../format.js";
 import { tr } from "../languages.js";
 import { sinksOf } from "../weights.js";
@@ -20,7 +23,8 @@ import { sinksOf } from "../weights.js";
  * @property {string} label  heads of one label do the same; "" if the strongest link is all that is said
  * @property {string} sentence
  * @property {string} evidence  what the label rests on; "" without one
- * @property {Link} link
+ * @property {Link} link  the most telling one
+ * @property {number} worth  what it tells a person, beside the other heads
  */
 /**
  * @typedef {object} HeadLabel  of Python
@@ -38,8 +42,7 @@ import { sinksOf } from "../weights.js";
  */
 /**
  * @typedef {object} DistinctiveHeads
- * @property {DistinctiveHead[]} heads  the first is the one to open on
- * @property {DistinctiveHead[]} all  every head that has a link
+ * @property {DistinctiveHead[]} all  every head that has a link; the first is the one to open on
  * @property {number} total  heads of this kind of attention
  * @property {number} resting  heads that give most of their weight to sinks
  * @property {string} sink  the sink's name
@@ -66,8 +69,6 @@ const labelShares = {
 };
 /** A label that more than half of the heads have, of at least four, names none of them. */
 const commonShare = 0.5, commonHeads = 4;
-const mostDistinctive = 8;
-const mostOfALabel = 2;
 /** What a head that has a name is worth at least, on the scale of a link's weight: a name says more than a weak link. */
 const leastOfNamed = 0.45;
 
@@ -79,36 +80,46 @@ const leastOfNamed = 0.45;
 export async function askDistinctive(app, signal) {
   const { side: id, kind, merge, specials } = app.store.get(), side = app.side(id), axes = side.kinds[kind];
   const [queries, keys] = await Promise.all([app.items(id, axes.queries), app.items(id, axes.keys)]);
-  const layers = side.maps.filter((map) => map.kind === kind);
-  /** @type {(DistinctiveHead & {gathers: string, coreference: HeadLabel["coreference"]})[]} */
+  const layers = side.maps.filter((map) => map.kind === kind), isExact = hasExactCells(app);
+  /** @type {(DistinctiveHead & {gathers: string, coreference: HeadLabel["coreference"], isTelling: boolean})[]} */
   const found = [];
   let resting = 0;
   /** @type {string[]} */
   const given = [];
   await Promise.all(layers.map(async ({ layer, heads }) => {
-    const named = { request: "labels", side: id, kind, layer, merge, specials };
+    const named = { request: "labels", side: id, kind, layer, merge, specials }, small = smallMapsRequest(app, layer);
     /** @type {{labels: HeadLabel[], sampled: number | null}} */
     const known = { labels: [], sampled: null };
-    if (app.host.has(named)) await app.client.follow(named, ({ meta }) => void Object.assign(known, meta), { priority: 2, signal });
+    /** @type {ReturnType<typeof tellingLinks>} */
+    let telling = [];
+    await Promise.all([
+      app.host.has(named) && app.client.follow(named, ({ meta }) => void Object.assign(known, meta), { priority: 2, signal }),
+      isExact && app.host.has(small) && app.client.follow(small, (reply) => {
+        const cells = layerCells(reply);
+        if (cells?.complete === 1) telling = tellingLinks(cells, queries, keys, kind);
+      }, { priority: 2, signal }),
+    ]);
     known.labels.slice(0, heads).forEach((one, head) => {
       given.push(one.label);
       if (one.sink > 0.5) resting += 1;
-      if (one.link) found.push({ kind, layer, head, label: one.label, sentence: "", link: linkOf(one.link), evidence: one.label ? evidenceText(one, known.sampled) : "",
-        coreference: one.coreference ?? null, gathers: one.label === "gathers" ? keys.labels[one.key] : "" });
+      const own = telling[head], link = own?.link ?? (one.link && linkOf(one.link));
+      if (link) found.push({ kind, layer, head, label: one.label, sentence: "", link, evidence: one.label ? evidenceText(one, known.sampled) : "",
+        worth: own?.worth ?? 0, isTelling: Boolean(own), coreference: one.coreference ?? null, gathers: one.label === "gathers" ? keys.labels[one.key] : "" });
     });
   }));
   const common = commonLabels(given);
-  const all = found.map(({ gathers, coreference, ...one }) => {
+  const all = found.map(({ gathers, coreference, isTelling, ...one }) => {
     if (coreference && (!one.label || common.has(one.label)))
-      return { ...one, label: "coreference", sentence: labelSentences.coreference, link: linkOf(coreference.link), evidence: coreferenceText(coreference) };
-    const isNamed = one.label !== "" && !common.has(one.label);
+      return { ...one, label: "coreference", sentence: labelSentences.coreference, link: linkOf(coreference.link), evidence: coreferenceText(coreference),
+        worth: 2 + linkOf(coreference.link).weight };
+    const isNamed = one.label !== "" && !common.has(one.label), label = isNamed ? one.label : "";
     const sentence = !isNamed ? linkSentence(one.link, queries, keys)
       : gathers ? tr("Most words look at “{gathers}”", { gathers }) : labelSentences[one.label];
-    return { ...one, label: isNamed ? one.label : "", evidence: isNamed ? one.evidence : "", sentence };
-  });
+    return { ...one, label, evidence: isNamed ? one.evidence : "", sentence, worth: isTelling ? one.worth : isExact ? 0 : worthOf({ ...one, label }, keys.labels) };
+  }).sort((one, other) => other.worth - one.worth || one.layer - other.layer || one.head - other.head);
   const total = layers.reduce((sum, { heads }) => sum + heads, 0);
   const [sink] = sinksOf(keys, kind);
-  return { heads: mostDistinctiveHeads(all, keys.labels), all, total, resting, sink: sink === undefined ? "" : keys.labels[sink] };
+  return { all, total, resting, sink: sink === undefined ? "" : keys.labels[sink] };
 }
 
 /** @param {[number, number, number]} link @returns {Link} */
@@ -160,25 +171,21 @@ export function coreferenceText({ shift, right, wrong, of }) {
 }
 
 /**
- * At most `mostDistinctive` heads and two of a label. A link to another place, between different words, tells more than one to a
- * neighbour or a copy.
- * @param {DistinctiveHead[]} heads
+ * What a head's strongest link tells: one to another place, between different words, more than one to a neighbour or a copy.
+ * @param {{kind: Kind, label: string, link: Link}} head
  * @param {string[]} names  of the keys
- * @returns {DistinctiveHead[]}
  */
-export function mostDistinctiveHeads(heads, names) {
-  /** @type {Map<string, number>} */
-  const counts = new Map();
-  const worth = (/** @type {DistinctiveHead} */ { kind, label, link: { query, key, weight } }) => {
-    const far = kind === "cross" ? 1 : Math.min(1, Math.abs(query - key) / 3);
-    const own = weight * far * (kind !== "cross" && names[query] === names[key] ? 0.6 : 1) * (label === "broad" ? 0.5 : 1);
-    // What a pronoun means is a story that anyone can check.
-    if (label === "coreference") return 1 + weight;
-    return label && label !== "broad" ? Math.max(own, leastOfNamed) : own;
-  };
-  return [...heads].sort((a, b) => worth(b) - worth(a)).filter(({ label, link }) => {
-    const name = label || `${link.query} ${link.key}`;
-    counts.set(name, (counts.get(name) ?? 0) + 1);
-    return Number(counts.get(name)) <= (label ? mostOfALabel : 1);
-  }).slice(0, mostDistinctive);
+export function worthOf({ kind, label, link: { query, key, weight } }, names) {
+  const far = kind === "cross" ? 1 : Math.min(1, Math.abs(query - key) / 3);
+  const own = weight * far * (kind !== "cross" && names[query] === names[key] ? 0.6 : 1) * (label === "broad" ? 0.5 : 1);
+  return label && label !== "broad" ? Math.max(own, leastOfNamed) : own;
+}
+
+/**
+ * What a link tells beside its weight; "" for nothing.
+ * @param {Link} link @param {Items} queries @param {Items} keys @param {Kind} kind
+ */
+export function linkStory({ query, key }, queries, keys, kind) {
+  if (kind === "cross" || queries !== keys || !isForeseen(keys, query, key)) return "";
+  return tr("“{to}” is what came after “{from}” before.", { from: briefText(queries.labels[query]), to: briefText(keys.labels[key]) });
 }

@@ -1,4 +1,5 @@
-// Explore: the most distinctive heads, a sentence on the picked link, the text, the map and the strongest links; and the map alone, as a tab of its own.
+// Explore: what one word looks at, as a sentence, as arcs over the text, and as a row of the map; every head as a drawing; and the map
+// alone, as a tab of its own.
 
 import { bandFloor, bandScale } from "../colours.js";
 import { briefText, el } from "../dom.js";
@@ -6,23 +7,34 @@ import { headText, percentText } from "../format.js";
 import { tr, trParts } from "../languages.js";
 import { mapView } from "../map/view.js";
 import { makeHeadBar } from "../shell/header.js";
+import { menuButton } from "../controls.js";
 import { strongestItems } from "../strongest_list.js";
 import { sinksOf, WeightsReader } from "../weights.js";
 import { makeTextBox } from "../typing/box.js";
 import { makeChanges } from "../typing/changes.js";
 import { makePredictions } from "../typing/predictions.js";
+import { makeMoved } from "../typing/moved.js";
+import { makeSwap } from "../typing/swap.js";
+import { hasExactCells, headCells, makeEveryHead, shownLayers } from "./every_head.js";
+import { filmLinks, filmText, layerShares, makeLayerFilm, meanOfHeads } from "./film.js";
 import { makeProse } from "./prose.js";
-import { makeRail } from "./rail.js";
-import { askDistinctive } from "./distinctive.js";
+import { makeRibbons, mostRibbons } from "./ribbons.js";
+import { makeStage, wantsNoMotion } from "./stage.js";
+import { makeWall } from "./wall.js";
+import { askDistinctive, linkStory } from "./distinctive.js";
 
 /** @typedef {import("../types.js").App} App */
 /** @typedef {import("../types.js").Items} Items */
 /** @typedef {import("./distinctive.js").DistinctiveHeads} DistinctiveHeads */
 /** @typedef {import("./distinctive.js").DistinctiveHead} DistinctiveHead */
 
-const linkBars = 5;
+const linkBars = 8;
+/** Words that are shown on one line, with arcs; a longer text is read as prose. */
+const stageWords = 24;
 /** Milliseconds of a run after which the page says that it computes. */
 const sayComputingAfter = 300;
+/** Milliseconds in which arcs go over into those of another head. */
+const headTime = 600, filmTime = 850, holdTime = 700, flowTime = 1400;
 
 /**
  * @param {App} app
@@ -31,41 +43,68 @@ const sayComputingAfter = 300;
 export function exploreView(app) {
   const { store } = app;
   const map = mapView(app);
-  const box = makeTextBox(app), predictions = makePredictions(app), changes = makeChanges(app);
+  const box = makeTextBox(app), predictions = makePredictions(app), changes = makeChanges(app), swap = makeSwap(app);
+  const where = el("p", { class: "uwaga-sub uwaga-headline-note" });
   const headline = el("h2", { class: "uwaga-headline", "aria-live": "polite" });
-  const note = el("p", { class: "uwaga-headline-note" });
+  const story = el("p", { class: "uwaga-sub" });
   const evidence = el("details", { class: "uwaga-evidence", hidden: true }, el("summary", { text: tr("Why this name") }), el("p"));
-  const bands = el("p", { class: "uwaga-band-note", hidden: true });
+  const bands = el("p", { class: "uwaga-sub", hidden: true });
+  const pick = (/** @type {number} */ item) => {
+    if (store.get().query === item) return swap.edit();
+    store.set({ query: item, key: null });
+  };
+  const stage = makeStage({ pick, point, pickKey: (key) => store.set({ key }) });
+  const ribbons = makeRibbons({ pick: (item) => store.set({ query: item, key: null }), point, pickKey: (key) => store.set({ key }) });
   const prose = makeProse({
     pick: (axis, item) => store.set(axis === "key" ? { key: item } : { query: item, ...(store.get().query === item ? {} : { key: null }) }),
     point: (axis, item) => (axis === "key" ? map.point(-1, item) : map.point(item, -1)),
     whole: () => store.set({ tab: "text" }),
   });
+  const film = makeLayerFilm(() => draw());
   const links = makeLinks((key) => store.set({ key }));
-  const rail = makeRail(app, openDistinctive);
-  const handle = el("button", { type: "button", class: "uwaga-sheet-handle", "aria-label": tr("Details: smaller or larger"), on: { click() {
-    side.dataset.sheet = { low: "half", half: "full" }[side.dataset.sheet ?? "low"] ?? "low";
-  } } });
-  const side = el("aside", { class: "uwaga-side", "aria-label": tr("Details"), "data-sheet": "low" }, handle, predictions.element, links.element);
-  const middle = el("div", { class: "uwaga-middle" }, box.element, headline,
-    el("div", { class: "uwaga-headline-row" }, note, makeHeadBar(app), changes.controls), evidence, prose.element, bands, map.element, changes.bar);
-  const element = el("section", { class: "uwaga-explore", "aria-label": tr("Explore") }, rail.element, middle, side);
-  const row = new WeightsReader(app, "row", draw);
+  const every = makeEveryHead(app, () => draw());
+  const wall = makeWall(app, every, (layer, head) => store.set({ layer, head, view: { x: 0, y: 0, scale: 0 } }));
+  const moved = makeMoved(app, () => draw());
+  const headMenu = changes.controls && menuButton(tr("This head"), changes.controls).element;
+  const top = el("div", { class: "uwaga-top" },
+    el("div", {}, where, headline, story, evidence),
+    el("div", { class: "uwaga-row" }, makeHeadBar(app, { heads: false }), headMenu, box.button));
+  const mapPart = el("div", { class: "uwaga-map-part" }, el("h2", { text: tr("Every word at once") }),
+    el("p", { class: "uwaga-sub" }, el("span", { class: "uwaga-if-light", text: tr("Each row is a word; darker means it looks there more.") }),
+      el("span", { class: "uwaga-if-dark", text: tr("Each row is a word; brighter means it looks there more.") })), map.element, predictions.element);
+  const side = el("div", { class: "uwaga-low-side" }, links.element, moved.element, wall.element);
+  const element = el("section", { class: "uwaga-explore", "aria-label": tr("Explore") }, el("div", { class: "uwaga-explore-page" },
+    top, box.element, stage.element, ribbons.element, prose.element, bands, el("div", { class: "uwaga-top uwaga-under" }, film.element, changes.cut, swap.element),
+    el("div", { class: "uwaga-low" }, mapPart, side), changes.bar));
+  const row = new WeightsReader(app, "row", () => draw());
   /** @type {{queries: Items, keys: Items, name: string} | null} */
   let texts = null;
   /** @type {DistinctiveHeads | null} */
   let distinctive = null;
   let asked = new AbortController();
-  let askedFor = "";
+  let askedFor = "", drawnHead = "", pointed = -1;
   /** @type {ReturnType<typeof setTimeout> | undefined} */
   let computing;
   let shown = false;
-  // The page opens on the most distinctive head, unless the URL or a click has named another one.
+  // After a change the arcs begin as they were, and flow into what they are.
+  let flows = Boolean(app.about.python) && store.get().side !== "0" && !wantsNoMotion();
+  /** @type {ReturnType<typeof setTimeout> | undefined} */
+  let flowing;
+  let flowEnded = false;
+  // The page opens on the most telling head, unless the URL or a click has named another one.
   let opens = app.isFresh && isUntouched();
 
   function isUntouched() {
     const { tab, kind, layer, head, query } = store.get(), { start } = app.about;
     return tab === "explore" && query === null && kind === start?.kind && layer === start.layer && head === start.head;
+  }
+
+  /** Shows the arcs of the word under the pointer; -1: of the picked one. @param {number} item */
+  function point(item) {
+    map.point(item, -1);
+    if (item === pointed || (item >= 0 && !every.row(item))) return;
+    pointed = item;
+    draw(true);
   }
 
   /** @param {DistinctiveHead} one */
@@ -91,8 +130,8 @@ export function exploreView(app) {
 
   async function loadDistinctive() {
     if (store.get().tab !== "explore") return;
-    const { side: id, kind, merge, specials, pooling } = store.get();
-    const name = JSON.stringify([id, kind, merge, specials, pooling]);
+    const { side: id, kind, merge, specials } = store.get();
+    const name = JSON.stringify([id, kind, merge, specials]);
     if (name === askedFor || app.side().signed) return;
     askedFor = name;
     distinctive = null; // links are items of the settings before
@@ -104,10 +143,9 @@ export function exploreView(app) {
       await load();
       if (signal.aborted) return;
       distinctive = found;
-      rail.show(distinctive, texts);
       // "Back" leads to what was shown before the page opened this head by itself.
       app.quiet.on = true;
-      if (opens && isUntouched() && found.heads.length) openDistinctive(found.heads[0]);
+      if (opens && isUntouched() && found.all.length) openDistinctive(found.all[0]);
       app.quiet.on = false;
       opens = false;
       pickStrongest();
@@ -117,10 +155,14 @@ export function exploreView(app) {
     }
   }
 
-  /** Something is always picked: without a query it is the head's strongest link. */
+  const ownHead = () => {
+    const { kind, layer, head } = store.get();
+    return distinctive?.all.find((one) => one.kind === kind && one.layer === layer && one.head === head);
+  };
+
+  /** Something is always picked: without a query it is the head's most telling link. */
   function pickStrongest() {
-    const { tab, kind, layer, head, query } = store.get();
-    const own = distinctive?.all.find((one) => one.kind === kind && one.layer === layer && one.head === head);
+    const { tab, query } = store.get(), own = ownHead();
     if (tab === "explore" && query === null && own && !opens) store.set({ query: own.link.query, key: own.link.key });
   }
 
@@ -129,46 +171,84 @@ export function exploreView(app) {
     void load();
     void loadDistinctive();
     pickStrongest();
-    const { query } = store.get();
-    row.request(query);
-    rail.mark();
+    row.request(store.get().query);
+    if (store.get().tab === "explore") { every.request(); moved.request(); }
     draw();
   }
 
-  function draw() {
+  /** @param {boolean} [isPointing]  only another word is pointed at */
+  function draw(isPointing = false) {
     if (!shown || store.get().tab !== "explore") return;
-    const state = store.get(), { kind, layer, head, query, key } = state;
+    const state = store.get(), { kind } = state, known = texts;
+    const query = pointed >= 0 ? pointed : state.query, key = pointed >= 0 ? null : state.key;
     // A saved page may hold means of many words here: they are no weights between two words.
-    const known = texts, isExact = row.weights?.cell === 1, weights = isExact ? row.weights?.weights ?? null : null;
-    const own = distinctive?.all.find((one) => one.kind === kind && one.layer === layer && one.head === head);
-    if (!known || query === null || query >= known.queries.total) {
+    const isExact = row.weights?.cell === 1, own = ownHead();
+    const weights = query === null || !known ? null : every.row(query) ?? (query === state.query && isExact ? row.weights?.weights ?? null : null);
+    const inQueries = known && query !== null && query < known.queries.total ? query : null;
+    if (!known || inQueries === null) {
       headline.replaceChildren(app.side().text_title);
-      note.textContent = known ? tr("Pick a word to see what it attends to.") : "";
+      where.textContent = known ? tr("Pick a word to see what it attends to.") : "";
       evidence.hidden = true;
+      story.textContent = "";
       links.show(null);
     }
-    predictions.show(known);
-    changes.show(known);
+    if (!isPointing) predictions.show(known);
     if (!known) return;
-    const sinks = state.colour.hideSink ? sinksOf(known.keys, kind) : new Set();
-    const one = app.side().kinds[kind].queries === app.side().kinds[kind].keys;
-    const inQueries = query !== null && query < known.queries.total ? query : null;
+    const sinks = state.colour.hideSink ? sinksOf(known.keys, kind) : new Set(), one = app.side().kinds[kind].queries === app.side().kinds[kind].keys;
     const shownWeights = inQueries === null ? null : weights;
+    const best = shownWeights ? strongestItems(shownWeights, sinks.size + 1).find((item) => !sinks.has(item)) ?? null : null;
+    if (!isPointing) {
+      changes.show(known, best);
+      swap.show(one ? known.queries : null, state.query);
+    }
     if (inQueries !== null) {
       headline.replaceChildren(...headlineOf(known, inQueries, key, shownWeights, sinks, app.side().signed, own?.link));
-      note.replaceChildren(noteOf(state, own, shownWeights, sinks), row.weights && !isExact
-        ? ` ${meansText(row.weights.cell)}` : "");
+      where.textContent = whereText(app, own);
+      const at = key ?? best;
+      story.replaceChildren([restText(shownWeights, sinks), at !== null && at === best ? linkStory({ query: inQueries, key: at, weight: 0 }, known.queries, known.keys, kind) : "",
+        !one ? tr("Every word sends out a ribbon of the same width, 100%; what many look at grows wide.") : shownWeights && stage.element.hidden ? "" : tr("A wide arc is a big share of this word’s attention; the numbers under the words add up to 100%."),
+        row.weights && !isExact && !shownWeights ? meansText(row.weights.cell) : ""].filter(Boolean).join(" "));
       evidence.hidden = !own?.evidence;
       /** @type {HTMLElement} */ (evidence.lastElementChild).textContent = own?.evidence ?? "";
-      links.show(shownWeights && { name: known.queries.labels[inQueries], weights: shownWeights, items: known.keys, sinks, picked: key });
     }
+    const layer = film.layer(), filmed = layer === null ? null : every.layer(layer), reel = filmed?.complete === 1 && filmed.rows === known.queries.total ? filmed : null;
+    const was = inQueries === null || state.side !== "1" ? null : moved.row("0", inQueries), isHeld = flows && was !== null, cut = inQueries !== null && state.side === "1" ? moved.cut(known.queries, known.keys, inQueries) : new Set();
+    if (isHeld && flowing === undefined) flowing = setTimeout(() => { flows = false; draw(); }, holdTime);
+    if (cut.size && !isHeld && shownWeights && inQueries !== null && (key === null || cut.has(key))) headline.replaceChildren(...withoutText(known, inQueries, cut, shownWeights));
+    const mean = reel && meanOfHeads(reel), atRest = sinksOf(known.keys, kind);
+    if (reel && mean && layer !== null) headline.textContent = filmText(layer, layerShares(mean, reel.rows, reel.columns, atRest));
+    const isStaged = one && !app.side().signed && isOneLine(known.queries)
+      && stage.show({ items: known.queries, query: inQueries, key, weights: isHeld ? was : shownWeights, sinks, before: isHeld ? null : was, cut: isHeld ? new Set() : cut, ...(reel && mean && { links: filmLinks(mean, reel.rows, reel.columns, atRest) }) },
+        { time: isHeld ? 0 : mean ? filmTime : flowing !== undefined && !flowEnded ? flowTime : timeOf(state), sameKeys: Boolean(app.about.python) });
+    if (flowing !== undefined && !flows) flowEnded = true;
+    film.element.hidden = !isStaged || !hasExactCells(app);
+    film.setLayers(shownLayers(app).map((each) => each.layer));
+    wall.light(film.element.hidden ? null : layer);
+    if (!isStaged) stage.hide();
+    const cells = !one && !app.side().signed && hasExactCells(app) && Math.max(known.queries.total, known.keys.total) <= mostRibbons ? every.layer(state.layer) : null;
+    const isRibboned = cells !== null && cells.complete === 1 && cells.rows === known.queries.total && cells.columns === known.keys.total;
+    if (isRibboned) ribbons.show({ ...known, cells: headCells(cells, state.head), rows: cells.rows, columns: cells.columns, query: inQueries, key, sinks });
+    else ribbons.hide();
+    const isDrawn = isStaged || isRibboned;
+    prose.element.hidden = isDrawn;
     const common = { picked: inQueries, sinks };
-    prose.show(one ? [{ ...common, items: known.queries, axis: "both", marked: key, weights: shownWeights }]
+    prose.show(isDrawn ? [] : one ? [{ ...common, items: known.queries, axis: "both", marked: key, weights: shownWeights }]
       : [{ ...common, items: known.queries, axis: "query", marked: null, weights: null, sinks: new Set() },
         { ...common, items: known.keys, axis: "key", picked: null, marked: key, weights: shownWeights }]);
+    links.show(shownWeights && inQueries !== null && !isDrawn ? { name: known.queries.labels[inQueries], weights: shownWeights, items: known.keys, sinks, picked: key } : null);
     const scale = shownWeights ? bandScale(shownWeights, sinks) : 1;
-    bands.hidden = scale >= bandFloor;
+    bands.hidden = isDrawn || scale >= bandFloor;
     bands.textContent = tr("The largest weight is {scale}: the colours of the text are fractions of it.", { scale: percentText(scale) });
+    if (isPointing) return;
+    wall.show(distinctive, known);
+    moved.show(known, inQueries);
+  }
+
+  /** Arcs of another head take their time. @param {import("../types.js").State} state */
+  function timeOf({ kind, layer, head }) {
+    const name = `${kind} ${layer} ${head}`, time = name === drawnHead ? undefined : headTime;
+    drawnHead = name;
+    return time;
   }
 
   function layoutTab() {
@@ -185,13 +265,20 @@ export function exploreView(app) {
     if (isRunning) computing = setTimeout(() => element.setAttribute("data-computing", ""), sayComputingAfter);
   }
 
+  let width = 0;
+  const sizes = new ResizeObserver(() => {
+    if (element.clientWidth === width) return;
+    width = element.clientWidth;
+    draw();
+  });
+  sizes.observe(element);
   const unsubscribe = [
     app.session.subscribe(showRunning),
     store.subscribe(["tab"], layoutTab),
-    store.subscribe(["side", "kind", "layer", "head", "merge", "specials", "pooling", "query", "key", "colour"], () => {
+    store.subscribe(["side", "kind", "layer", "head", "merge", "specials", "pooling", "query", "key", "colour", "dark"], () => {
+      pointed = -1;
       if (shown) refresh();
     }),
-    store.subscribe(["colour", "dark"], () => { if (shown) rail.draw(); }),
   ];
   layoutTab();
 
@@ -205,14 +292,22 @@ export function exploreView(app) {
     },
     hide() {
       shown = false;
+      every.stop();
+      moved.stop();
       map.hide();
     },
     dispose() {
       asked.abort();
       clearTimeout(computing);
       row.cancel();
+      clearTimeout(flowing);
+      every.stop();
+      moved.stop();
+      sizes.disconnect();
       unsubscribe.forEach((end) => end());
-      rail.dispose();
+      shown = false;
+      film.stop();
+      stage.dispose();
       box.dispose();
       predictions.dispose();
       changes.dispose();
@@ -221,13 +316,18 @@ export function exploreView(app) {
   };
 }
 
+/** @param {Items} items @returns {boolean} whether it is short, and without newlines */
+function isOneLine({ labels, specials, breaks }) {
+  return labels.length - specials.size <= stageWords && !breaks?.size && !labels.some((label) => label.includes("\n"));
+}
+
 /** @param {number} cell @returns {string} */
 function meansText(cell) {
   return tr("Means over {cell} by {cell} items: this saved page contains nothing finer here.", { cell });
 }
 
 /**
- * "it" looks mostly at "tired": 59 %.
+ * it looks mostly at tired: 59 %.
  * @param {{queries: Items, keys: Items}} texts
  * @param {number} query
  * @param {number | null} key
@@ -238,7 +338,8 @@ function meansText(cell) {
  * @returns {(string | Node)[]}
  */
 function headlineOf({ queries, keys }, query, key, weights, sinks, signed, strongest) {
-  const word = (/** @type {Items} */ items, /** @type {number} */ item) => el("bdi", { text: tr("“{token}”", { token: briefText(items.labels[item] ?? String(item)) }) });
+  const word = (/** @type {Items} */ items, /** @type {number} */ item) =>
+    el("bdi", { class: items === queries && item === query ? "uwaga-asks" : sinks.has(item) ? "" : "uwaga-asked", text: briefText(items.labels[item] ?? String(item)) });
   const from = word(queries, query);
   if (!weights && strongest?.query === query && (key === null || key === strongest.key))
     return trParts("{from} looks at {to}: {weight}", { from, to: word(keys, strongest.key), weight: percentText(strongest.weight) });
@@ -254,17 +355,26 @@ function headlineOf({ queries, keys }, query, key, weights, sinks, signed, stron
 }
 
 /**
- * @param {import("../types.js").State} state
- * @param {DistinctiveHead | undefined} distinctive
- * @param {Float32Array | null} weights
- * @param {ReadonlySet<number>} sinks
- * @returns {string}
+ * Without animal, it looks mostly at [CLS]: 31.4 %.
+ * @param {{queries: Items, keys: Items}} texts @param {number} query @param {ReadonlySet<number>} cut @param {ArrayLike<number>} weights
  */
-function noteOf({ kind, layer, head }, distinctive, weights, sinks) {
-  const where = `${headText(kind, layer, head).replace(/^./u, (letter) => letter.toUpperCase())}.`;
+function withoutText({ queries, keys }, query, cut, weights) {
+  const [most] = strongestItems(weights, 1), [lost] = cut, word = (/** @type {string} */ hue, /** @type {string} */ text) => el("bdi", { class: hue, text: briefText(text) });
+  if (most === undefined) return trParts("Without {lost}, {from} looks at nothing", { lost: word("uwaga-asked", keys.labels[lost]), from: word("uwaga-asks", queries.labels[query]) });
+  return trParts("Without {lost}, {from} looks mostly at {most}: {largest}", { lost: word("uwaga-asked", keys.labels[lost]), from: word("uwaga-asks", queries.labels[query]),
+    most: word("", keys.labels[most]), largest: percentText(weights[most]) });
+}
+
+/** @param {App} app @param {DistinctiveHead | undefined} own @returns {string} the model, which head, and what the head does */
+function whereText(app, own) {
+  const { kind, layer, head } = app.store.get();
+  return [app.side().model, headText(kind, layer, head), own?.label && own.sentence.replace(/^./u, (letter) => letter.toLowerCase())].filter(Boolean).join(" \u00b7 ");
+}
+
+/** @param {ArrayLike<number> | null} weights @param {ReadonlySet<number>} sinks @returns {string} */
+function restText(weights, sinks) {
   const resting = weights ? [...sinks].reduce((sum, sink) => sum + (weights[sink] || 0), 0) : 0;
-  return [where, distinctive?.label && `${distinctive.sentence}.`,
-    resting > 0.5 && tr("{resting} of this word’s weight rests on special tokens: a grey bar, not a colour.", { resting: percentText(resting) })].filter(Boolean).join(" ");
+  return resting > 0.5 ? tr("{resting} of this word’s weight rests on special tokens.", { resting: percentText(resting) }) : "";
 }
 
 /**

@@ -47,9 +47,10 @@ export function makeHeader(app, tabs, share, status) {
 /**
  * The bar that chooses what is compared, kind, layer and head.
  * @param {App} app
+ * @param {{heads?: boolean}} [parts]  heads: whether layer and head are chosen here
  * @returns {HTMLElement}
  */
-export function makeHeadBar(app) {
+export function makeHeadBar(app, { heads = true } = {}) {
   const { store } = app;
   const choices = app.about.sides.map(({ id, title }) => ({ id, title, compare: "one" }));
   if (choices.length > 1) choices.splice(2, 0, { id: "0", title: tr("side by side"), compare: "both" });
@@ -73,7 +74,7 @@ export function makeHeadBar(app) {
   return el("div", { class: "uwaga-head-bar", role: "group", "aria-label": tr("What is shown") },
     // Before, after and difference of a changed model are in the bar of changes.
     choices.length > 1 && !app.about.python && el("label", {}, el("span", { class: "uwaga-label", text: `${tr("Compare")} ` }), side),
-    kindsOf(app.about).length > 1 && kinds.element, layer.element, head.element);
+    kindsOf(app.about).length > 1 && kinds.element, ...(heads ? [layer.element, head.element] : []));
 }
 
 /** @param {import("../types.js").App} app @param {{name: import("../types.js").Tab, title: string}[]} tabs */
@@ -167,7 +168,7 @@ function makeSettings(app) {
   const high = weightSlider((step) => change({ high: step >= sliderSteps ? null : sliderToWeight(Math.max(1, step)) }));
   const threshold = weightSlider((step) => change({ threshold: sliderToWeight(step) }));
   const ramp = el("canvas", { class: "uwaga-ramp", width: 256, height: 1, "aria-hidden": "true" });
-  const standard = initialState();
+  const standard = { ...initialState(), ...app.about.start };
   const reset = el("button", { type: "button", text: tr("Reset"), "aria-label": tr("Reset the view"), on: { click: () => {
     const { pooling: cells, colour, merge, specials: hidden } = standard;
     store.set({ pooling: cells, colour, theme: standard.theme,

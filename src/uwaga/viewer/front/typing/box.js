@@ -14,12 +14,12 @@ const boxHints = { text: tr("Type a text"), second: tr("A second text, shown bes
 
 /**
  * @param {App} app
- * @returns {{element: HTMLElement | null, dispose: () => void}}  null: no text can be run
+ * @returns {{element: HTMLElement | null, button: HTMLElement | null, dispose: () => void}}  null: no text can be run; the button opens the box
  */
 export function makeTextBox(app) {
   const { typing } = app.about;
-  if (!typing) return { element: null, dispose() {} };
-  if (app.host.mode === "saved") return { element: savedCommand(app, typing), dispose() {} };
+  if (!typing) return { element: null, button: null, dispose() {} };
+  if (app.host.mode === "saved") return { element: savedCommand(app, typing), button: null, dispose() {} };
   const session = app.session, typed = completeRequest(app.about.typed ?? {});
   const boxes = /** @type {("text" | "second" | "target")[]} */ (typing.boxes);
   const fields = Object.fromEntries(boxes.map((name) => [name, makeField(name, typed[name] ?? "")]));
@@ -38,7 +38,8 @@ export function makeTextBox(app) {
   more.setAttribute("aria-pressed", String(!(fields.second?.hidden ?? true)));
   const list = el("ul", { class: "uwaga-typing-list" });
   const texts = menuButton(tr("Texts"), list, drawTexts);
-  const element = el("form", { class: "uwaga-typing", "aria-label": tr("Text"), on: { submit, keydown } },
+  const button = el("button", { type: "button", class: "uwaga-pill", text: tr("Write a text"), "aria-expanded": "false", on: { click: () => open(element.hidden) } });
+  const element = el("form", { class: "uwaga-typing", "aria-label": tr("Text"), hidden: true, on: { submit, keydown } },
     ...boxes.filter((name) => name !== "second").map((name) => fields[name]), fields.second ?? null,
     el("div", { class: "uwaga-typing-actions" }, run, stop, texts.element, boxes.includes("second") && more), note);
 
@@ -49,6 +50,15 @@ export function makeTextBox(app) {
     input.value = value;
     return el("div", { class: "uwaga-typing-field" }, boxes.length > 2 || name === "second" ? el("span", { class: "uwaga-label", "aria-hidden": "true",
       text: boxNames[name] }) : null, input);
+  }
+
+  /** @param {boolean} on */
+  function open(on) {
+    element.hidden = !on;
+    button.setAttribute("aria-expanded", String(on));
+    if (!on) return;
+    Object.values(fields).forEach((field) => fit(inputOf(field)));
+    inputOf(fields.text).focus();
   }
 
   /** One to four lines. @param {HTMLTextAreaElement} input */
@@ -78,9 +88,11 @@ export function makeTextBox(app) {
       event.stopPropagation();
       submit();
     }
-    if (event.key === "Escape" && session.isRunning()) {
+    if (event.key === "Escape") {
       event.stopPropagation();
-      session.stop();
+      if (session.isRunning()) return session.stop();
+      open(false);
+      button.focus();
     }
   }
 
@@ -101,20 +113,23 @@ export function makeTextBox(app) {
     element.toggleAttribute("data-running", on);
     note.toggleAttribute("data-wrong", Boolean(session.error()) && !on);
     note.textContent = on ? tr("computing…") : session.error();
+    // What went wrong is said where the text was written, also of one that was chosen elsewhere.
+    if (session.error() && !on && element.hidden) open(true);
   }
   const unsubscribe = session.subscribe(draw);
-  const removeCommand = app.commands.add({ id: "typing.focus", title: tr("Type a text"), keys: ["/"], group: tr("Text and changes"), run() {
-    app.store.set({ tab: "explore" });
-    inputOf(fields.text).focus();
-    inputOf(fields.text).select();
-  } });
+  const removeCommands = [
+    app.commands.add({ id: "typing.write", title: tr("Write a text"), keys: [], group: tr("Text and changes"), run: () => open(true) }),
+    app.commands.add({ id: "typing.focus", title: tr("Type a text"), keys: ["/"], group: tr("Text and changes"), run() {
+      app.store.set({ tab: "explore" });
+      open(true);
+      inputOf(fields.text).select();
+    } })];
   draw();
-  requestAnimationFrame(() => Object.values(fields).forEach((field) => fit(inputOf(field))));
   return {
-    element,
+    element, button,
     dispose() {
       unsubscribe();
-      removeCommand();
+      removeCommands.forEach((remove) => remove());
     },
   };
 }

@@ -52,7 +52,8 @@ function tokensOfItem(items, item) {
 
 /**
  * @param {App} app
- * @returns {{controls: HTMLElement, bar: HTMLElement, show: (texts: {queries: Items, keys: Items} | null) => void, dispose: () => void}}
+ * @returns {{controls: HTMLElement | null, cut: HTMLElement | null, bar: HTMLElement, dispose: () => void,
+ *   show: (texts: {queries: Items, keys: Items} | null, best?: number | null) => void}} best: the key whose link is cut where none is picked
  */
 export function makeChanges(app) {
   const { store, about, session } = app, controls = el("div", { class: "uwaga-change-controls", role: "group", "aria-label": tr("Change the model") });
@@ -61,7 +62,9 @@ export function makeChanges(app) {
   const edits = typed?.edits ?? noEdits();
   /** @type {{queries: Items, keys: Items} | null} */
   let texts = null;
-  if (!about.python && !can) return { controls, bar, show() {}, dispose() {} };
+  /** @type {number | null} */
+  let best = null;
+  if (!about.python && !can) return { controls: null, cut: null, bar, show() {}, dispose() {} };
 
   const head = segmentedControl(tr("This head"), [{ name: /** @type {"as is"} */ ("as is"), title: "As is" }, { name: /** @type {"off"} */ ("off"), title: tr("Off"),
     hint: tr("The head's output becomes zero") }, { name: /** @type {"double"} */ ("double"), title: "\u00d7 2", hint: tr("The head's output is doubled") }],
@@ -69,7 +72,7 @@ export function makeChanges(app) {
   const cut = el("button", { type: "button", class: "uwaga-cut", on: { click: () => app.commands.run("typing.cut") } });
   const views = segmentedControl(tr("Shown"), [{ name: /** @type {"0"} */ ("0"), title: tr("Before") }, { name: /** @type {"1"} */ ("1"), title: tr("After") },
     { name: /** @type {"difference"} */ ("difference"), title: tr("Difference"), hint: tr("Before minus after") }], (name) => goTo.compare(app, name));
-  if (can) controls.append(head.element, cut);
+  controls.append(head.element);
 
   /** @param {Edits} next @param {boolean} [isStep]  false: a step back or forth */
   function change(next, isStep = true) {
@@ -80,7 +83,7 @@ export function makeChanges(app) {
 
   /** @returns {{queries: number[], keys: number[]} | null} the picked link, in tokens */
   function pickedLink() {
-    const { query, key } = store.get();
+    const { query, key: picked } = store.get(), key = picked ?? best;
     if (!texts || query === null || key === null || query >= texts.queries.total || key >= texts.keys.total) return null;
     return { queries: tokensOfItem(texts.queries, query), keys: tokensOfItem(texts.keys, key) };
   }
@@ -167,9 +170,10 @@ export function makeChanges(app) {
   const unsubscribe = store.subscribe(["side", "compare", "kind", "layer", "head", "query", "key"], draw);
   draw();
   return {
-    controls, bar,
-    show(next) {
+    controls: can ? controls : null, cut: can ? cut : null, bar,
+    show(next, key = null) {
       texts = next;
+      best = key;
       draw();
     },
     dispose() {

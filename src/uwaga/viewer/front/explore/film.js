@@ -1,0 +1,102 @@
+// The film of the layers: for each layer the three widest links of each word, in the mean of its heads.
+
+import { el } from "../dom.js";
+import { percentText } from "../format.js";
+import { tr } from "../languages.js";
+
+/** @typedef {import("./every_head.js").LayerCells} LayerCells */
+/** @typedef {{query: number, key: number, weight: number}} FilmLink */
+
+const stopTime = 1500, linksOfWord = 3, leastLink = 0.04;
+
+/** @param {LayerCells} cells @returns {Float32Array} (rows, columns): the mean over the heads */
+export function meanOfHeads({ data, heads, rows, columns }) {
+  const mean = new Float32Array(rows * columns);
+  for (let at = 0; at < data.length; at++) mean[at % mean.length] += data[at] / heads;
+  return mean;
+}
+
+/** @param {ArrayLike<number>} mean @param {number} rows @param {number} columns @param {ReadonlySet<number>} sinks @returns {FilmLink[]} */
+export function filmLinks(mean, rows, columns, sinks) {
+  return Array.from({ length: rows }, (_, query) => Array.from({ length: columns }, (_, key) => ({ query, key, weight: mean[query * columns + key] }))
+    .filter(({ key, weight }) => weight >= leastLink && !sinks.has(key) && !sinks.has(query) && key !== query).sort((one, other) => other.weight - one.weight).slice(0, linksOfWord)).flat();
+}
+
+/**
+ * Where the weight of a layer goes, as shares of all words: to itself and its neighbours, farther, and to rest.
+ * @param {ArrayLike<number>} mean @param {number} rows @param {number} columns @param {ReadonlySet<number>} sinks
+ */
+export function layerShares(mean, rows, columns, sinks) {
+  let near = 0, far = 0, rest = 0;
+  for (let query = 0; query < rows; query++) for (let key = 0; key < columns; key++) {
+    const weight = mean[query * columns + key] / rows;
+    if (sinks.has(key)) rest += weight;
+    else if (Math.abs(query - key) <= 1) near += weight;
+    else far += weight;
+  }
+  return { near, far, rest };
+}
+
+/**
+ * Play, and a stop for each layer.
+ * @param {(layer: number | null) => void} show  null: the film has ended
+ * @returns {{element: HTMLElement, layer: () => number | null, setLayers: (layers: number[]) => void, stop: () => void}}
+ */
+export function makeLayerFilm(show) {
+  /** @type {number[]} */
+  let layers = [];
+  let shown = /** @type {number | null} */ (null);
+  /** @type {ReturnType<typeof setTimeout> | undefined} */
+  let timer;
+  const play = el("button", { type: "button", class: "uwaga-pill", on: { click: () => (timer === undefined ? run(0) : stop()) } });
+  const dots = el("div", { class: "uwaga-dots", role: "group", "aria-label": tr("Layer") });
+  const element = el("div", { class: "uwaga-row uwaga-film", on: { keydown: (/** @type {KeyboardEvent} */ event) => {
+    if (event.key !== "Escape" || shown === null) return;
+    event.stopPropagation();
+    stop();
+  } } }, play, dots);
+
+  /** @param {number} at */
+  function run(at) {
+    if (at >= layers.length) return stop();
+    to(layers[at]);
+    timer = setTimeout(() => run(at + 1), stopTime);
+    draw();
+  }
+  function stop() {
+    clearTimeout(timer);
+    timer = undefined;
+    if (shown !== null) to(null);
+    draw();
+  }
+  /** @param {number | null} layer */
+  function to(layer) {
+    shown = layer;
+    draw();
+    show(layer);
+  }
+  function draw() {
+    play.textContent = timer === undefined ? tr("▶ Play the layers") : tr("■ Stop");
+    [...dots.children].forEach((button, at) => button.setAttribute("aria-pressed", String(layers[at] === shown)));
+  }
+  draw();
+  return {
+    element, stop,
+    layer: () => shown,
+    setLayers(next) {
+      if (next.join() === layers.join()) return;
+      layers = next;
+      dots.replaceChildren(...layers.map((layer) => el("button", { type: "button", "aria-label": tr("layer {layer}", { layer }), text: String(layer), on: { click() {
+        clearTimeout(timer);
+        timer = undefined;
+        to(shown === layer ? null : layer);
+      } } })));
+      draw();
+    },
+  };
+}
+
+/** @param {number} layer @param {{near: number, far: number, rest: number}} shares @returns {string} */
+export function filmText(layer, { near, far, rest }) {
+  return tr("Layer {layer}: {near} to neighbours, {far} farther, {rest} at rest", { layer, near: percentText(near), far: percentText(far), rest: percentText(rest) });
+}

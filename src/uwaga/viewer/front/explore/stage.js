@@ -1,0 +1,227 @@
+// The text as the largest thing on the page, and over it the arcs of one word to the words that it looks at.
+
+import { arcScale, arcsOfLinks, arcsOfWord, pathOfArc } from "./arcs.js";
+import { briefText, el, svgEl } from "../dom.js";
+import { percentText } from "../format.js";
+import { tr } from "../languages.js";
+import { isRightToLeft } from "../text/layout.js";
+
+/** @typedef {import("../types.js").Items} Items */
+/** @typedef {import("./arcs.js").Arc} Arc */
+
+/**
+ * @typedef {object} StageContent
+ * @property {Items} items
+ * @property {number | null} query  the word whose arcs are shown
+ * @property {number | null} key  the word that is picked beside it
+ * @property {ArrayLike<number> | null} weights  of the query
+ * @property {ReadonlySet<number>} sinks
+ * @property {ArrayLike<number> | null} [before]  the weights before a change of the model
+ * @property {ReadonlySet<number>} [cut]  keys whose links are cut
+ * @property {{query: number, key: number, weight: number}[]} [links]  shown in place of the arcs of one word
+ */
+
+const stageHeight = 236, largestLetters = 50, smallestLetters = 22, narrowStage = 620, columnLetters = 26, rowHeight = 36;
+const labelled = 0.08, largeLabel = 0.24, dimBelow = 0.01;
+const hoverTime = 320;
+
+/** @returns {boolean} whether the reader wants no motion */
+export function wantsNoMotion() {
+  return typeof matchMedia === "function" && matchMedia("(prefers-reduced-motion: reduce)").matches;
+}
+
+/**
+ * @param {{pick: (item: number) => void, point: (item: number) => void, pickKey: (key: number) => void}} act  point: -1 when nothing is pointed at
+ */
+export function makeStage({ pick, point, pickKey }) {
+  const prefix = `uwaga-${Math.random().toString(36).slice(2)}`;
+  const gradients = svgEl("defs"), lines = svgEl("g"), texts = svgEl("g"), bar = svgEl("path", { class: "uwaga-arc-bar" });
+  const picture = svgEl("svg", { class: "uwaga-arcs", "aria-hidden": "true" }, gradients, lines, bar, texts);
+  const words = el("div", { class: "uwaga-words", role: "group", "aria-label": tr("The text: each word shows what it looks at"), on: {
+    keydown, click: (/** @type {Event} */ event) => { const item = itemOf(event); if (item >= 0) pick(item); },
+    pointerover: (/** @type {PointerEvent} */ event) => { if (event.pointerType === "mouse") point(itemOf(event)); }, pointerleave: () => point(-1) } });
+  const element = el("div", { class: "uwaga-stage", hidden: true }, picture, words);
+  /** @type {StageContent | null} */
+  let shown = null;
+  /** @type {HTMLButtonElement[]} */
+  let buttons = [];
+  let measured = "", isColumn = false, isReversed = false, base = 0;
+  /** @type {number[]} */
+  let centres = [];
+  /** @type {(Arc & {opacity: number})[]} */
+  let drawn = [];
+  let frame = 0;
+
+  /** @param {Event} event */
+  function itemOf(event) {
+    const word = event.target instanceof Element ? event.target.closest("[data-item]") : null;
+    return word instanceof HTMLElement ? Number(word.dataset.item) : -1;
+  }
+
+  /** @param {KeyboardEvent} event */
+  function keydown(event) {
+    const forward = isReversed && !isColumn ? "ArrowLeft" : "ArrowRight", back = isReversed && !isColumn ? "ArrowRight" : "ArrowLeft";
+    const by = { [forward]: 1, ArrowDown: 1, [back]: -1, ArrowUp: -1 }[event.key], at = itemOf(event);
+    if (by === undefined || at < 0 || event.ctrlKey || event.altKey || event.metaKey) return;
+    event.preventDefault();
+    event.stopPropagation();
+    if (event.shiftKey) {
+      const from = shown?.key ?? shown?.query ?? at;
+      return pickKey((from + by + buttons.length) % buttons.length);
+    }
+    const to = (at + by + buttons.length) % buttons.length;
+    buttons[to].focus();
+    pick(to);
+  }
+
+  /** @param {Items} items */
+  function setWords(items) {
+    isReversed = isRightToLeft(items.labels);
+    words.dir = isReversed ? "rtl" : "ltr";
+    buttons = items.labels.map((label, item) => el("button", { type: "button", "data-item": item,
+      class: `uwaga-stage-word${items.specials.has(item) ? " uwaga-stage-special" : ""}${item && items.noSpaceBefore[item] ? " uwaga-stage-tight" : ""}` },
+    el("bdi", { text: items.specials.has(item) ? briefText(label).replace(/^\[|\]$/gu, "") : briefText(label) }), el("small")));
+    words.replaceChildren(...buttons);
+  }
+
+  /** Sizes and places of the words. @returns {boolean} whether they fit on one line, in letters that can be read */
+  function measure() {
+    const width = element.clientWidth, name = `${width} ${buttons.length} ${words.textContent}`;
+    if (!width || name === measured) return measured !== "" && !measured.endsWith(" no");
+    isColumn = width <= narrowStage;
+    element.dataset.column = isColumn ? "" : "no";
+    if (!isColumn) {
+      words.style.setProperty("font-size", `${largestLetters}px`);
+      const size = Math.min(largestLetters, Math.floor((largestLetters * (width - 8)) / words.offsetWidth * 2) / 2);
+      if (size < smallestLetters) { measured = `${name} no`; return false; }
+      words.style.setProperty("font-size", `${size}px`);
+    } else words.style.setProperty("font-size", `${columnLetters}px`);
+    measured = name;
+    place();
+    return true;
+  }
+
+  function place() {
+    const box = element.getBoundingClientRect();
+    const places = buttons.map((button) => /** @type {Element} */ (button.firstElementChild).getBoundingClientRect());
+    centres = places.map(({ left, top, width, height }) => (isColumn ? top - box.top + height / 2 : left - box.left + width / 2));
+    const widest = Math.max(...places.map(({ width }) => width));
+    words.style.setProperty("--uwaga-widest", `${Math.ceil(widest)}px`);
+    base = isColumn ? widest + 66 : stageHeight + 30;
+    picture.setAttribute("height", String(isColumn ? rowHeight * buttons.length : base));
+    picture.setAttribute("width", String(box.width));
+  }
+
+  const room = () => ({ height: isColumn ? Math.max(40, element.clientWidth - base - 30) : stageHeight,
+    scale: arcScale * (isColumn ? 0.62 : element.clientWidth < 1000 ? 0.7 : 1), far: isColumn ? 260 : undefined });
+
+  /** A point as text. @param {number} along @param {number} above */
+  const at = (along, above) => {
+    const up = isColumn && isReversed ? element.clientWidth - base - above : base + above;
+    return isColumn ? `${up.toFixed(1)} ${along.toFixed(1)}` : `${along.toFixed(1)} ${(base - above).toFixed(1)}`;
+  };
+
+  /** @param {number} time  milliseconds; 0: at once @param {boolean} sameKeys  arcs go over into those to the same words, else into those of their rank */
+  function move(time, sameKeys) {
+    const { query, weights, links, cut } = /** @type {StageContent} */ (shown);
+    const next = (links ? arcsOfLinks(links, centres, room()) : query === null || !weights ? [] : arcsOfWord(weights, query, centres, { ...room(), cut })).sort((one, other) => other.weight - one.weight);
+    const old = [...drawn].sort((one, other) => other.weight - one.weight);
+    const pairs = next.map((to, rank) => {
+      const from = sameKeys && !links ? old.find(({ key }) => key === to.key) : old[rank];
+      return { from: from ?? { ...to, to: to.from, rise: 20, width: 0, opacity: 0 }, to: { ...to, opacity: 1 } };
+    });
+    const left = old.filter((arc) => !pairs.some(({ from }) => from === arc));
+    const all = [...pairs, ...left.map((arc) => ({ from: arc, to: { ...arc, width: 0, opacity: 0 } }))];
+    const began = performance.now();
+    cancelAnimationFrame(frame);
+    const step = (/** @type {number} */ now) => {
+      const part = time ? Math.min(1, Math.max(0, now - began) / time) : 1;
+      const eased = part < 0.5 ? 4 * part ** 3 : 1 - (2 - 2 * part) ** 3 / 2;
+      const mix = (/** @type {number} */ one, /** @type {number} */ other) => one + (other - one) * eased;
+      drawn = all.map(({ from, to }) => ({ ...to, from: mix(from.from, to.from), to: mix(from.to, to.to), rise: mix(from.rise, to.rise),
+        width: mix(from.width, to.width), opacity: mix(from.opacity, to.opacity) })).filter(({ opacity }) => part < 1 || opacity > 0);
+      draw();
+      if (part < 1) frame = requestAnimationFrame(step);
+    };
+    step(began);
+  }
+
+  function draw() {
+    const { query, sinks, key: picked, cut, links } = /** @type {StageContent} */ (shown), count = drawn.length;
+    while (lines.childElementCount < count) {
+      const number = lines.childElementCount;
+      gradients.append(svgEl("linearGradient", { id: `${prefix}-${number}`, gradientUnits: "userSpaceOnUse" },
+        ["asks", "between", "asked"].map((name, i) => svgEl("stop", { offset: i / 2, class: `uwaga-stop-${name}` }))));
+      lines.append(svgEl("path", { on: { click: (/** @type {Event} */ event) => pickKey(Number(/** @type {SVGElement} */ (event.currentTarget).dataset.key)) } }));
+      texts.append(svgEl("text"));
+    }
+    for (let i = 0; i < lines.childElementCount; i++) {
+      const line = /** @type {SVGPathElement} */ (lines.children[i]), text = texts.children[i], arc = drawn[i];
+      line.style.setProperty("display", arc ? "" : "none");
+      text.textContent = "";
+      if (!arc) continue;
+      const gradient = gradients.children[i], [x1, y1] = at(arc.from, 0).split(" "), [x2, y2] = at(arc.to + 0.01, 0).split(" ");
+      for (const [name, value] of [["x1", isColumn ? "0" : x1], ["x2", isColumn ? "0" : x2], ["y1", isColumn ? y1 : "0"], ["y2", isColumn ? y2 : "0"]]) gradient.setAttribute(name, value);
+      line.setAttribute("class", `uwaga-arc${arc.isSelf ? " uwaga-arc-self" : sinks.has(arc.key) ? " uwaga-arc-sink" : ""}${arc.key === picked ? " uwaga-arc-picked" : ""}${cut?.has(arc.key) ? " uwaga-arc-cut" : ""}`);
+      line.dataset.key = String(arc.key);
+      line.setAttribute("d", pathOfArc(arc, at));
+      line.setAttribute("stroke", arc.isSelf || sinks.has(arc.key) ? "" : `url(#${prefix}-${i})`);
+      line.setAttribute("stroke-width", arc.width.toFixed(2));
+      line.setAttribute("opacity", (arc.opacity * (arc.weight > 0.05 ? 1 : 0.75)).toFixed(2));
+      if (links || arc.opacity < 0.5 || arc.isSelf || sinks.has(arc.key) || arc.weight < labelled) continue;
+      const isLarge = arc.weight >= largeLabel, above = arc.rise - arc.width / 2 - (isColumn ? 10 : isLarge ? 42 : 20);
+      if (isColumn && above < 62) continue;
+      const [x, y] = at((arc.from + arc.to) / 2, above).split(" ");
+      text.setAttribute("x", x);
+      text.setAttribute("y", isColumn ? String(Number(y) + (isLarge ? 9 : 5)) : y);
+      text.setAttribute("class", isLarge ? "uwaga-arc-large" : "");
+      text.textContent = percentText(arc.weight);
+    }
+    const half = room().scale / 2, middle = query === null ? 0 : centres[query];
+    bar.setAttribute("d", query === null || links ? "" : `M${at(middle - half, -1)}L${at(middle + half, -1)}`);
+  }
+
+  function paint() {
+    const { items, key, sinks, before, links, cut } = /** @type {StageContent} */ (shown), query = links ? null : shown?.query ?? null, weights = links ? null : shown?.weights;
+    const most = weights ? buttons.reduce((best, _, item) => (sinks.has(item) || item === query || (best >= 0 && weights[item] <= weights[best]) ? best : item), -1) : -1;
+    buttons.forEach((button, item) => {
+      const weight = weights ? weights[item] : NaN, share = Number.isNaN(weight) ? "" : percentText(weight);
+      const gain = before && weights ? Math.round(1000 * (weights[item] - before[item])) / 10 : 0;
+      button.tabIndex = item === (query ?? 0) ? 0 : -1;
+      button.setAttribute("aria-pressed", String(item === query));
+      button.setAttribute("aria-label", share ? `${briefText(items.labels[item])}, ${share}` : briefText(items.labels[item]));
+      const role = links ? "" : item === query ? "asks" : item === (key !== null && key !== query ? key : most) ? "asked" : weight < dimBelow ? "dim" : "";
+      button.dataset.role = role;
+      const number = /** @type {Element} */ (button.lastElementChild);
+      number.replaceChildren(cut?.has(item) ? tr("cut") : share.replace("%", ""), ...(Math.abs(gain) >= 5 ? [el("i", { text: `${gain > 0 ? "+" : "\u2212"}${percentText(Math.abs(gain) / 100).replace("%", "")}` })] : []));
+    });
+  }
+
+  return {
+    element,
+    /**
+     * @param {StageContent} content
+     * @param {{time?: number, sameKeys?: boolean}} [how]
+     * @returns {boolean} false: the text does not fit, and is not shown
+     */
+    show(content, { time = hoverTime, sameKeys = false } = {}) {
+      const isNew = shown?.items !== content.items;
+      shown = content;
+      element.hidden = false;
+      if (isNew) { setWords(content.items); measured = ""; }
+      const before = measured;
+      element.hidden = !measure();
+      if (element.hidden) return false;
+      paint();
+      move(measured !== before && !isNew ? 0 : wantsNoMotion() ? 0 : time, sameKeys);
+      return true;
+    },
+    hide() {
+      element.hidden = true;
+      measured = "";
+    },
+    /** The words, for the keyboard. */
+    focus: () => buttons[shown?.query ?? 0]?.focus(),
+    dispose: () => cancelAnimationFrame(frame),
+  };
+}
