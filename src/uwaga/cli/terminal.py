@@ -12,11 +12,14 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import NoReturn, TextIO
+from typing import TYPE_CHECKING, NoReturn, TextIO
 
 import typer
 
 from uwaga._base.terminal import escape_controls
+
+if TYPE_CHECKING:
+    from uwaga.ops.engine_choice import Choice
 
 
 def echo(text: str = "", *, err: bool = False, nl: bool = True) -> None:
@@ -27,6 +30,13 @@ def echo(text: str = "", *, err: bool = False, nl: bool = True) -> None:
 def echo_json(text: str) -> None:
     """A line of JSON in ASCII, for programs. JSON escapes all control characters except DEL."""
     typer.echo(text.replace("\x7f", "\\u007f"))
+
+
+def say_engine(command: str, model: str, choice: "Choice") -> None:
+    """Say on standard error how transformers runs a model that is not of a family of ours."""
+    if choice.engine != "uwaga":
+        whys = "".join(f"; not {name}: {why}" for name, why in choice.refused.items())
+        echo(f"uwaga {command}: {model} runs by {choice.engine}{whys}", err=True)
 
 
 def fail(verb: str, message: str) -> NoReturn:
