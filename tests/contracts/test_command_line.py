@@ -8,7 +8,7 @@ from uwaga.cli import app
 
 SURFACE = {
     "bench": {"--save", "--seconds", "--tiny"},
-    "doctor": {"--distributed", "--json"},
+    "doctor": {"--distributed", "--json", "--model"},
     "generate": {
         "prompts", "--model", "--max-new-tokens", "--do-sample", "--temperature", "--top-k", "--top-p", "--num-beams",
         "--length-penalty", "--seed", "--dtype", "--json",

@@ -47,9 +47,14 @@ def doctor(
             "--distributed", help="Under torchrun: who is there, how fast, and whether all compute the same bits."
         ),
     ] = False,
+    model: Annotated[
+        str | None, typer.Option(help="Also say how TextEncoder runs this model: a directory, or an id of the hub.")
+    ] = None,
 ) -> None:
     """Say what is installed, what the kernels run on, and what is missing and why."""
     findings = list(_processes() if distributed else examine())
+    if model is not None:
+        findings.append(_encoder(model))
     if distributed and os.environ["RANK"] != "0":
         return
     if as_json:
@@ -253,6 +258,14 @@ def _optional() -> Iterator[Finding]:
         else:
             version = machine.version(distribution) or "installed"
             yield Finding(topic="extras", name=distribution, value=version, why=f"for {needs}")
+    # No extra: it is what those have who load such models.
+    there = machine.version("transformers")
+    needs = "families of models that are not uwaga's own, in TextEncoder"
+    if there is None:
+        why = f"{needs}: pip install 'transformers>=5'"
+        yield Finding(topic="extras", name="transformers", value="none", status="note", why=why)
+    else:
+        yield Finding(topic="extras", name="transformers", value=there, why=f"for {needs}")
 
 
 def _models() -> Iterator[Finding]:
@@ -268,6 +281,19 @@ def _models() -> Iterator[Finding]:
         else:
             why = "" if model.distribution == "uwaga" else f"from {model.distribution}"
             yield Finding(topic="models", name=name, value=str(folder), why=why)
+
+
+def _encoder(model: str) -> Finding:
+    """How TextEncoder runs a model."""
+    from uwaga import TextEncoder
+    from uwaga._base.errors import CheckpointError
+
+    try:
+        choice = TextEncoder.load(model).explain()
+    except (CheckpointError, ValueError) as error:
+        return Finding(topic="encoder", name=model, value="none", status="missing", why=str(error))
+    whys = [choice.reason, *(f"not {name}: {why}" for name, why in choice.refused.items())]
+    return Finding(topic="encoder", name=model, value=choice.engine, why="; ".join(whys))
 
 
 def _caches() -> Iterator[Finding]:

@@ -5,7 +5,6 @@ import itertools
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
@@ -13,7 +12,7 @@ import typer
 
 from uwaga._base.errors import CheckpointError, DataError
 from uwaga._base.terminal import escape_controls
-from uwaga.cli.terminal import echo, fail, in_option_names
+from uwaga.cli.terminal import echo, fail, in_option_names, say_engine
 from uwaga.models.checkpoints.directories import DEFAULT_ENCODER
 from uwaga.models.text.corpus import Document, DocumentFile, InvalidDocumentError
 from uwaga.models.text.passages import Split
@@ -236,6 +235,7 @@ class _Run:
         from uwaga.models.text.report import DocumentError
 
         encoder = TextEncoder.load(self._folder, dtype=getattr(torch, self._dtype))
+        say_engine("encode", str(self._folder), encoder.explain())
 
         def listen(progress: "Progress") -> None:
             listener(progress._replace(documents=progress.documents + self._skipped))
@@ -291,11 +291,11 @@ class _Run:
 
 def _finish(vectors: VectorFile) -> str:
     """Write the file of all shards; its counts, for a message. Raises OSError, VectorsError."""
-    from uwaga.models.text.report import Report, Summary
+    from uwaga.models.text.report import COLUMNS, Report, Summary
 
     total = Summary()
     for table in vectors.finish():
-        columns = {field.name: table[field.name].to_numpy() for field in fields(Report)}
-        total = total.plus(Report(**columns).summary)
+        columns = {name: table[name].to_numpy() for name in COLUMNS}
+        total = total.plus(Report.of_columns(columns).summary)
     skipped = sum(shard.documents for shard in vectors.finished) - total.documents
     return f"{total}; skipped: {skipped:,}, listed in {vectors.skipped_path}" if skipped else str(total)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from uwaga._base.errors import CheckpointError, DataError
-from uwaga.cli.terminal import echo, error_text, fail
+from uwaga.cli.terminal import echo, error_text, fail, say_engine
 
 if TYPE_CHECKING:
     from uwaga import Reranker, TextEncoder
@@ -76,6 +76,7 @@ def serve(
         except OSError as error:
             fail("serve", error_text(error))
 
+        say_engine("serve", model, encoder.explain())
         shown = name or (Path(model).resolve().name if Path(model).exists() else model)
         share = max(1, threads // processes)
 

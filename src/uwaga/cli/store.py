@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from uwaga._base.errors import CheckpointError, DataError, SoftDatabaseError
-from uwaga.cli.terminal import echo, echo_json, error_text, fail, in_option_names, progress_bar
+from uwaga.cli.terminal import echo, echo_json, error_text, fail, in_option_names, progress_bar, say_engine
 from uwaga.models.checkpoints import directories
 from uwaga.models.text.corpus import InvalidDocumentError
 from uwaga.store.encoders import COSINE_SCALE
@@ -185,6 +185,7 @@ def _add(
         )
     with db, progress_bar("passages") as progress:
         encoder = encoder or store.encoder_of(db, model)
+        say_engine("store add", model or str(db.model), encoder.explain())
         return store.add_files(db, files, encoder, progress=progress, **options)
 
 

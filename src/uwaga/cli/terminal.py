@@ -12,11 +12,14 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import NoReturn, TextIO
+from typing import TYPE_CHECKING, NoReturn, TextIO
 
 import typer
 
 from uwaga._base.terminal import escape_controls
+
+if TYPE_CHECKING:
+    from uwaga.ops.engine_choice import Choice
 
 
 def echo(text: str = "", *, err: bool = False, nl: bool = True) -> None:
@@ -41,6 +44,13 @@ def _ending_quietly() -> Iterator[None]:
         sink = os.open(os.devnull, os.O_WRONLY)
         os.dup2(sink, sys.stdout.fileno())  # what is left in the buffer is flushed at the end
         raise typer.Exit(141) from None
+
+
+def say_engine(command: str, model: str, choice: "Choice") -> None:
+    """Say on standard error how transformers runs a model that is not of a family of ours."""
+    if choice.engine != "uwaga":
+        whys = "".join(f"; not {name}: {why}" for name, why in choice.refused.items())
+        echo(f"uwaga {command}: {model} runs by {choice.engine}{whys}", err=True)
 
 
 def fail(verb: str, message: str) -> NoReturn:

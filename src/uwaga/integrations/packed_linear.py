@@ -89,10 +89,14 @@ def unpack_linear(model: nn.Module) -> int:
     return len(packed)
 
 
+def is_packed(module: nn.Module) -> bool:
+    """Whether `pack_linear` took this module."""
+    return isinstance(module, tuple(_packed_classes().values()))
+
+
 def _packed(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """Every packed module with its name, changed by other code or not."""
-    classes = tuple(_packed_classes().values())
-    return ((name, module) for name, module in model.named_modules() if isinstance(module, classes))
+    return ((name, module) for name, module in model.named_modules() if is_packed(module))
 
 
 def _packed_classes() -> dict[type[nn.Module], type[nn.Module]]:

@@ -11,10 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
+from uwaga.integrations.transformers.packed_row import keeps_apart, packed_row, position_padding
 from uwaga.integrations.transformers.register import NAME, register_with_transformers
-from uwaga.models.bert.model import roberta_positions
 from uwaga.nn.evaluation_mode import evaluation_mode
-from uwaga.nn.operand import values_of
 from uwaga.ops.ragged import Ragged
 
 if TYPE_CHECKING:
@@ -100,11 +99,7 @@ def _can_pack(transformer: "Transformer") -> bool:
 def _pack(transformer: "Transformer") -> None:
     """What `Transformer._can_flatten_inputs` sets up where it finds FlashAttention, with the positions that the model itself
     would count; nothing where texts of one row would change one another."""
-    from transformers import DataCollatorWithFlattening
-
-    collator = DataCollatorWithFlattening(return_seq_idx=True, return_flash_attn_kwargs=True, return_position_ids=True)
-    first_position = transformer._infer_flatten_position_offset()
-    collate: Any = partial(_collate, collator, transformer.tokenizer, first_position - 1 if first_position else None)
+    collate: Any = partial(_collate, transformer.tokenizer, position_padding(transformer.model))
     forward_params = transformer.model_forward_params
     if forward_params is not None:
         transformer.model_forward_params = forward_params | _PACKED_KEYS
@@ -112,48 +107,32 @@ def _pack(transformer: "Transformer") -> None:
         transformer.model_forward_params = forward_params
         return
     transformer.data_collator = collate
-    transformer._flatten_position_offset = 0  # `collate` has counted it
+    transformer._flatten_position_offset = 0  # `packed_row` has counted it
     transformer.can_flatten_inputs = True
 
 
-def _collate(collator: Any, tokenizer: Any, padding: int | None, texts: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The texts in one row, or padded where one has no tokens: the collator would drop it. padding: RoBERTa's, whose positions are
-    counted without the padding tokens that a text itself may have; None: positions are counted from 0."""
+def _collate(tokenizer: Any, padding: int | None, texts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The texts in one row, or padded where one has no tokens."""
     if not all(len(text["input_ids"]) for text in texts):
         padded: dict[str, Any] = tokenizer.pad(texts, return_tensors="pt")
         return padded
-    row: dict[str, Any] = collator(texts)
-    if padding is not None:
-        ids = Ragged(row["input_ids"][0], row["cu_seq_lens_q"].long())
-        row["position_ids"] = values_of(roberta_positions(ids, padding))[None]
-    return row
-
-
-# Ids of the two texts of `_keeps_apart`, above those that most vocabularies have for padding and the like.
-_SHORT_TEXTS = ([5, 6, 7], [8, 9, 10, 11])
+    return packed_row(Ragged.from_list([torch.as_tensor(text["input_ids"]) for text in texts]), padding)
 
 
 def _keeps_apart(transformer: "Transformer", collate: Any) -> bool:
-    """Whether two texts in one row have the states that they have alone. They do not where a layer mixes tokens outside of
-    attention, as a convolution or a recurrence, or counts positions by itself."""
-    device = transformer.model.device
-    name = transformer.module_output_name
-    texts = [{"input_ids": ids} for ids in _SHORT_TEXTS]
+    """Whether the texts of a row do not change one another in this model."""
+    device, name = transformer.model.device, transformer.module_output_name
 
     def states(features: dict[str, Any]) -> Tensor:
         moved = {key: x.to(device) if isinstance(x, Tensor) else x for key, x in features.items()}
-        output: Tensor = transformer(moved | {"modality": "text"})[name][0].double()
+        output: Tensor = transformer(moved | {"modality": "text"})[name][0]
         return output
 
+    def alone(ids: Tensor) -> Tensor:
+        return states({"input_ids": ids, "attention_mask": torch.ones_like(ids)})
+
     with evaluation_mode(transformer):
-        alone = [torch.tensor([ids]) for ids in _SHORT_TEXTS]
-        expected = torch.cat([states({"input_ids": ids, "attention_mask": torch.ones_like(ids)}) for ids in alone])
-        try:
-            result = states(collate(texts))
-        except (ValueError, NotImplementedError):  # a layer that says so itself
-            return False
-    # Far above what rounding and its amplification make in bfloat16, and far below what a neighbour does.
-    return bool(((result - expected).norm(dim=-1) <= 0.1 * expected.norm(dim=-1)).all())
+        return keeps_apart(alone, lambda texts: states(collate([{"input_ids": ids} for ids in texts])), device)
 
 
 def _give_tokens(model: nn.Module) -> None:

@@ -42,6 +42,28 @@ def token_positions(layer: str, x: Operand, start: int | Tensor) -> Tensor:
     return token_N - x.offsets[row_N] + first_N
 
 
+def roberta_positions(ids: Operand, padding: int) -> Operand:
+    """RoBERTa's positions: padding + 1 for the first token of a row that is not padding, and padding for padding tokens.
+
+    >>> roberta_positions(torch.tensor([[5, 1, 7, 1]]), padding=1)
+    tensor([[2, 1, 3, 1]])
+    >>> roberta_positions(Ragged(torch.tensor([5, 6, 7]), torch.tensor([0, 2, 3])), padding=1).values
+    tensor([2, 3, 2])
+    """
+    is_token = map_values(lambda values: values != padding, ids)
+    counted = map_values(lambda values: values.cumsum(-1), is_token)
+    if isinstance(counted, Ragged):
+        counted = counted.with_values(counted.values - _counted_before(counted))
+    return map_values(lambda count, token: count * token + padding, counted, is_token)
+
+
+def _counted_before(counted: Ragged) -> Tensor:
+    """(N,): for each token, the count before its row."""
+    before_N1 = torch.cat((counted.values.new_zeros(1), counted.values))
+    row_N = torch.repeat_interleave(counted.lengths, output_size=counted.values.shape[0])
+    return before_N1[counted.offsets[:-1]][row_N]
+
+
 def _check_start(layer: str, x: Operand, start: int | Tensor) -> None:
     if not isinstance(start, Tensor):
         least = start

@@ -15,7 +15,6 @@ from tolerance import assert_as_exact
 
 from uwaga import TextEncoder
 from uwaga._base.errors import CheckpointError, ShapeError
-from uwaga.models.checkpoints.load_save import MODEL_TYPES
 
 pytest.importorskip("transformers", minversion="5")
 peer = pytest.importorskip("sentence_transformers", minversion="6")
@@ -327,23 +326,16 @@ def test_settings_of_sentence_transformers_that_are_none(make: Callable, setting
     assert refusal(folder) == f"{path}: {message}"
 
 
-@pytest.mark.parametrize("model_type", ["new", "deberta-v2", None])
-def test_other_families_are_refused_with_what_reads_them(make: Callable, model_type: str | None) -> None:
-    folder = make(Pooling(16))
-    path = folder / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"model_type": model_type}))
-    unpad = "" if model_type == "deberta-v2" else UNPAD
-    known = ", ".join(MODEL_TYPES)
-    assert refusal(folder) == (
-        f"{path}: model_type is {model_type!r}; supported: {known}. sentence_transformers.SentenceTransformer reads it{unpad}"
-    )
-
-
 def test_a_model_that_is_no_encoder_is_refused(make: Callable) -> None:
-    from uwaga.models import GPT2Config, GPT2Model, save
+    from uwaga.models import Transformer, TransformerConfig, save
 
     folder = make(Pooling(16))
-    save(GPT2Model(GPT2Config(vocab_size=40, d_model=16, num_layers=1, num_heads=2, d_ff=16)), folder)
+    save(
+        Transformer(
+            TransformerConfig(vocab_size=40, d_model=16, num_heads=2, d_ff=16, num_layers=1, num_decoder_layers=1)
+        ),
+        folder,
+    )
     assert refusal(folder) == (
-        f"{folder} holds a GPT2Model, and TextEncoder cannot use it; sentence_transformers.SentenceTransformer reads it{UNPAD}"
+        f"{folder} holds a Transformer, and TextEncoder cannot use it; sentence_transformers.SentenceTransformer reads it{UNPAD}"
     )

@@ -19,7 +19,7 @@ from uwaga.nn import Encoder, LayerSpec, LearnedPositions, RelativePositions, Ro
 from uwaga.nn.batch_invariant import apply_linear
 from uwaga.nn.operand import map_values, values_of
 from uwaga.nn.plain_modules import apply_dropout, is_plain
-from uwaga.nn.positions import token_positions
+from uwaga.nn.positions import roberta_positions, token_positions
 from uwaga.ops.linear.api import linear_map
 from uwaga.ops.masks import Mask
 from uwaga.ops.norms import Lookup, embedding_norm
@@ -278,28 +278,6 @@ class BertEmbeddings(nn.Module):
             return self.positions(x)
         weight, positions = self.positions.weight, roberta_positions(ids, self.padding_position)
         return map_values(torch.add, x, map_values(lambda at: functional.embedding(at, weight), positions))
-
-
-def roberta_positions(ids: Operand, padding: int) -> Operand:
-    """RoBERTa's positions: padding + 1 for the first token of a row that is not padding, and padding for padding tokens.
-
-    >>> roberta_positions(torch.tensor([[5, 1, 7, 1]]), padding=1)
-    tensor([[2, 1, 3, 1]])
-    >>> roberta_positions(Ragged(torch.tensor([5, 6, 7]), torch.tensor([0, 2, 3])), padding=1).values
-    tensor([2, 3, 2])
-    """
-    is_token = map_values(lambda values: values != padding, ids)
-    counted = map_values(lambda values: values.cumsum(-1), is_token)
-    if isinstance(counted, Ragged):
-        counted = counted.with_values(counted.values - _counted_before(counted))
-    return map_values(lambda count, token: count * token + padding, counted, is_token)
-
-
-def _counted_before(counted: Ragged) -> Tensor:
-    """(N,): for each token, the count before its row."""
-    before_N1 = torch.cat((counted.values.new_zeros(1), counted.values))
-    row_N = torch.repeat_interleave(counted.lengths, output_size=counted.values.shape[0])
-    return before_N1[counted.offsets[:-1]][row_N]
 
 
 class Pooler(nn.Module):

@@ -16,11 +16,12 @@ from torch.nn.functional import normalize as normalize_rows
 
 from uwaga._base import json_files
 from uwaga._base.errors import CheckpointError, ShapeError
+from uwaga.integrations.transformers.ragged_model import RaggedModel
 from uwaga.models.bert.model import BertModel
 from uwaga.models.checkpoints import directories, load_save
 from uwaga.models.rotary.model import RotaryModel
 from uwaga.models.t5.model import T5Model
-from uwaga.models.text import colbert, sentence_config, sentence_head
+from uwaga.models.text import colbert, foreign, sentence_config, sentence_head
 from uwaga.models.text.colbert import TokenVectors
 from uwaga.models.text.inference import Encoded, Inference, TokenSelection, keep_freed_memory
 from uwaga.models.text.passages import Span, Split
@@ -31,6 +32,7 @@ from uwaga.models.text.report import Report
 from uwaga.models.text.sentence_config import SentenceConfig
 from uwaga.models.text.spans import SpansOf, spans_of
 from uwaga.models.tokenizers.loading import Tokenizer
+from uwaga.ops.engine_choice import Choice
 from uwaga.ops.linear.api import linear_map
 from uwaga.ops.maxsim import maxsim
 from uwaga.ops.ragged import Ragged
@@ -38,6 +40,8 @@ from uwaga.ops.validation import is_integer
 
 # Activations of so many tokens stay in the cache of the processor, and matrix products are large enough to be fast.
 TOKENS_PER_BATCH = 2048
+
+Model = BertModel | RotaryModel | T5Model | RaggedModel
 
 
 class TextEncoder:
@@ -47,7 +51,7 @@ class TextEncoder:
     `tokens_per_batch` tokens without padding, and their vectors come out in the order of the texts.
 
     Attributes:
-        model: a BertModel, RotaryModel, or T5Model, whose encoder alone runs.
+        model: a BertModel, RotaryModel, or T5Model, whose encoder alone runs; a RaggedModel of any other family, by transformers.
         tokenizer: its tokenizer.
         config: maximum length, prompts, pooling and what follows it.
         max_tokens: the most tokens of a text that the model reads, special tokens not counted.
@@ -56,7 +60,7 @@ class TextEncoder:
 
     def __init__(
         self,
-        model: BertModel | RotaryModel | T5Model,
+        model: Model,
         tokenizer: Tokenizer,
         config: SentenceConfig,
         *,
@@ -85,6 +89,8 @@ class TextEncoder:
     ) -> "TextEncoder":
         """Load a sentence-transformers directory, a plain Hugging Face directory (mean pooling), or a hub id. A directory means what
         sentence-transformers makes of it: its modules Transformer, Pooling, Dense, LayerNorm, Normalize, prompts, lengths and widths.
+        Families that are not uwaga's own run as the models of transformers, where that is installed (`explain` says how). Code that comes
+        with a model is never run.
 
         Args:
             path_or_hub_id, revision: as uwaga.models.load.
@@ -95,20 +101,22 @@ class TextEncoder:
 
         Raises:
             CheckpointError: files that are wrong, contradict each other, need something that is not implemented, or are those of a
-                cross-encoder or another model that gives no vectors.
+                cross-encoder or another model that gives no vectors; a family that is not uwaga's own, without transformers, or not in
+                safetensors.
             ValueError: truncate_dim is not from 1 to the length of a vector.
         """
         folder = directories.find(path_or_hub_id, revision)
         config = sentence_config.read(folder)
-        sentence_config.check_family(config.folder)
-        model = load_save.load(config.folder, dtype=dtype)
-        tokenizer = Tokenizer.load(config.folder, lowercase=config.lowercase)
-        if not isinstance(model, BertModel | RotaryModel | T5Model):
-            raise CheckpointError(
-                f"{config.folder} holds a {type(model).__name__}, and TextEncoder cannot use it; {sentence_config.PEER_READS_IT}"
-            )
+        model, tokenizer = _read(config, dtype)
         _check_fit(model, tokenizer, config)
         return cls(model, tokenizer, config, truncate_dim=truncate_dim)
+
+    def explain(self) -> Choice:
+        """What computes the hidden states: engine "uwaga", a model of ours; "transformers, packed", where that was checked when the model was
+        loaded to give a text the same bits in any batch; or "transformers, one by one", and `refused` says why not packed."""
+        if isinstance(self.model, RaggedModel):
+            return self.model.choice
+        return Choice("uwaga", f"{self.model.config.model_type} is a family of uwaga's own", {})
 
     def _prepare_tokens(self, tokens: TokenVectors | None) -> int | None:
         """Teaches the tokenizer the prefixes of a ColBERT model; the token that lengthens its queries. Raises CheckpointError."""
@@ -207,7 +215,7 @@ class TextEncoder:
         inference = self._inference(overflow, overlap, tokens_per_batch, normalize, prompt, prompt_name, truncate_dim)
         with listening(progress, len(texts)) as listener:
             parts = list(inference.vectors(groups(texts, _num_characters), Meter(listener, len(texts))))
-        self.report = Report.join(part.report for part in parts)
+        self.report = replace(Report.join(part.report for part in parts), engine=self.explain().engine)
         return np.concatenate([np.zeros((0, inference.embedding_dim), np.float32), *(part.vectors for part in parts)])
 
     def encode_query(self, texts: Iterable[str], **options: Any) -> np.ndarray:
@@ -392,7 +400,7 @@ class TextEncoder:
             )
         with listening(progress, len(texts)) as listener:
             parts = list(inference.token_vectors(groups(texts, _num_characters), Meter(listener, len(texts))))
-        self.report = Report.join(part.report for part in parts)
+        self.report = replace(Report.join(part.report for part in parts), engine=self.explain().engine)
         weight = next(self.model.parameters())
         in_float32 = tokens is not None or bool(normalize)
         width = self.model.config.d_model if tokens is None else self.embedding_dim
@@ -512,11 +520,29 @@ class TextEncoder:
     ) -> Iterator[np.ndarray]:
         with listening(progress, None) as listener:
             for part in inference.vectors(parts, Meter(listener)):
-                self.report = part.report
+                self.report = replace(part.report, engine=self.explain().engine)
                 yield part.vectors
 
 
-def _check_fit(model: BertModel | RotaryModel | T5Model, tokenizer: Tokenizer, config: SentenceConfig) -> None:
+def _read(config: SentenceConfig, dtype: torch.dtype | None) -> tuple[Model, Tokenizer]:
+    """The model of a folder and its tokenizer. Raises CheckpointError."""
+    if foreign.is_needed(config.folder):
+        tokens = Tokenizer.load(config.folder, lowercase=config.lowercase, allows_types=True)
+        expansion = None if config.tokens is None else config.tokens.expansion
+        if expansion is not None and not expansion.attend:
+            raise CheckpointError(
+                f"{config.folder}: mask tokens that the others do not see are computed for uwaga's own families alone"
+            )
+        return foreign.load(config.folder, tokens, dtype), tokens
+    model = load_save.load(config.folder, dtype=dtype)
+    if not isinstance(model, BertModel | RotaryModel | T5Model):
+        raise CheckpointError(
+            f"{config.folder} holds a {type(model).__name__}, and TextEncoder cannot use it; {sentence_config.PEER_READS_IT}"
+        )
+    return model, Tokenizer.load(config.folder, lowercase=config.lowercase)
+
+
+def _check_fit(model: Model, tokenizer: Tokenizer, config: SentenceConfig) -> None:
     """Check that the files of a model agree. Raises CheckpointError, which names the file with the smallest limit."""
     model_file = config.folder / "config.json"
     limit, file = min(_limits(model, config), key=lambda each: each[0])
@@ -530,7 +556,7 @@ def _check_fit(model: BertModel | RotaryModel | T5Model, tokenizer: Tokenizer, c
         )
 
 
-def _limits(model: BertModel | RotaryModel | T5Model, config: SentenceConfig) -> list[tuple[int, Path | None]]:
+def _limits(model: Model, config: SentenceConfig) -> list[tuple[int, Path | None]]:
     """The most tokens that the model and its files take, special ones included, each with the file that says so."""
     own = (
         sys.maxsize if model.config.max_tokens is None else model.config.max_tokens

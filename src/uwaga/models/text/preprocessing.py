@@ -255,7 +255,7 @@ class Preprocessor:
             ids=np.array(ids, dtype=np.int64),
             offsets=np.cumsum([0, *lengths], dtype=np.int64),
             sequences_per_row=np.array(counts, dtype=np.int64),
-            report=Report(**dict(zip(_Row._fields, columns, strict=True))),
+            report=Report.of_columns(dict(zip(_Row._fields, columns, strict=True))),
             first_document=first,
             skipped=np.array(skipped, dtype=np.int64),
             seen=None if self.padding is None or self.padding.is_seen else np.array(seen, dtype=np.int64),

@@ -1,8 +1,8 @@
 """For each row of an array, the part of which text it was computed from, and what was cut off. Letters: R rows of the array."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -57,19 +57,25 @@ class Report:
     characters: np.ndarray  # of the whole text
     tokens: np.ndarray  # read by the model for this row, special ones included; of a span, those that are pooled
     windows: np.ndarray  # of the whole text: 1 unless it was longer than the model
+    engine: str = "uwaga"  # what computed the hidden states: TextEncoder.explain
 
     def __repr__(self) -> str:
-        return f"Report({len(self.document)} rows; {self.summary})"
+        by = "" if self.engine == "uwaga" else f"; {self.engine}"
+        return f"Report({len(self.document)} rows; {self.summary}{by})"
+
+    @staticmethod
+    def of_columns(columns: Mapping[str, np.ndarray]) -> "Report":
+        """From the arrays by name."""
+        return Report(**cast(dict[str, Any], columns))
 
     @staticmethod
     def join(reports: Iterable["Report"]) -> "Report":
         """The report of concatenated arrays."""
-        columns = [[np.zeros(0, dtype=np.int64)] for _ in fields(Report)]
+        columns = {name: [np.zeros(0, dtype=np.int64)] for name in COLUMNS}
         for report in reports:
-            for column, field in zip(columns, fields(Report), strict=True):
-                column.append(getattr(report, field.name))
-        names = (field.name for field in fields(Report))
-        return Report(**dict(zip(names, map(np.concatenate, columns), strict=True)))
+            for name, column in columns.items():
+                column.append(getattr(report, name))
+        return Report.of_columns({name: np.concatenate(column) for name, column in columns.items()})
 
     @property
     def cut(self) -> np.ndarray:
@@ -101,3 +107,6 @@ class Report:
     def is_last(self) -> np.ndarray:
         """(R,) bool: the last row of each document."""
         return np.append(self.document[1:] != self.document[:-1], True)[: len(self.document)]
+
+
+COLUMNS = tuple(field.name for field in fields(Report) if field.name != "engine")  # the arrays

@@ -14,7 +14,7 @@ from uwaga._base.digests import cached_sha256
 from uwaga._base.errors import CheckpointError
 from uwaga._base.options import OptionValidator, one_of, optional
 from uwaga._base.terminal import printable
-from uwaga.models.checkpoints import load_save, modules_json
+from uwaga.models.checkpoints import modules_json
 from uwaga.models.checkpoints.config_json import OPTIONAL_SIZE
 from uwaga.models.checkpoints.modules_json import SentenceModule
 from uwaga.models.text import colbert
@@ -38,8 +38,6 @@ _SPARSE = (
 )
 _ST = "sentence_transformers.SentenceTransformer reads it"
 PEER_READS_IT = _INSTEAD.format(_ST)
-# Families of transformers that compute attention by themselves, so that `unpad` refuses them.
-_NOT_UNPADDED = ("deberta", "deberta-v2")
 # What is refused: what it is in words, and what reads it. By model_type of config_sentence_transformers.json,
 _OTHER_MODELS = {
     "CrossEncoder": _CROSS_ENCODER,
@@ -148,16 +146,6 @@ def read(folder: Path) -> SentenceConfig:
         prompt=default,
         prompts=prompts,
     )
-
-
-def check_family(folder: Path) -> None:
-    """Raises CheckpointError: the model in a folder is of a family that is not read here; the message says what reads it."""
-    path = folder / "config.json"
-    model_type = json_files.read(path).get("model_type")
-    if model_type not in load_save.MODEL_TYPES:
-        reader = _ST if model_type in _NOT_UNPADDED else PEER_READS_IT
-        known = ", ".join(load_save.MODEL_TYPES)
-        raise CheckpointError(f"{path}: model_type is {printable(repr(model_type))}; supported: {known}. {reader}")
 
 
 def _refuse(

@@ -39,12 +39,13 @@ class Tokenizer:
         backend: the tokenizers.Tokenizer, with truncation and padding turned off.
         path: the file, for messages.
         prefix_ids, suffix_ids: the special tokens before and after every sequence.
+        prefix_types, suffix_types: their token types; 0 but for models of transformers that tell them apart, as Funnel and XLNet do.
         vocab_size: one more than the largest id.
         splits_at_spaces: whether the tokens of a text up to a space do not depend on what follows: words are separated at
             spaces first, and no later step joins them.
     """
 
-    def __init__(self, backend: Backend, path: Path = Path(_FILE)) -> None:
+    def __init__(self, backend: Backend, path: Path = Path(_FILE), *, allows_types: bool = False) -> None:
         self.backend, self.path = backend, path
         # Files keep the settings of their last use: that of all-MiniLM-L6-v2 truncates at 128 tokens.
         backend.no_truncation()
@@ -54,14 +55,19 @@ class Tokenizer:
             raise CheckpointError(
                 f"{path}: it has the token id {self.vocab_size - 1}, beyond the limit of {untrusted.TOKENIZER_IDS} ids"
             )
-        self.prefix_ids, self.suffix_ids = _special_ids_around(backend, path)
+        before, behind = _special_tokens_around(backend, path, allows_types=allows_types)
+        self.prefix_ids, self.suffix_ids = [each[0] for each in before], [each[0] for each in behind]
+        self.prefix_types, self.suffix_types = [each[1] for each in before], [each[1] for each in behind]
         described = json.loads(backend.to_str())
         self.splits_at_spaces = _splits_at_spaces(described)
         self._unknown_id = _unknown_id(described["model"], backend)
 
     @staticmethod
-    def load(folder: Path, *, lowercase: bool = False) -> "Tokenizer":
-        """From the directory of a model. Raises CheckpointError, also where it does not match config.json."""
+    def load(folder: Path, *, lowercase: bool = False, allows_types: bool = False) -> "Tokenizer":
+        """From the directory of a model. allows_types: special tokens may have other token types than 0.
+
+        Raises CheckpointError, also where it does not match config.json.
+        """
         path = folder / _FILE
         if not os.path.lexists(path):
             raise CheckpointError(
@@ -74,7 +80,7 @@ class Tokenizer:
         # The special tokens of config.json are those of the decoder where it has a tokenizer of its own.
         _check_fit(backend, path, "vocab_size", has_ids=not os.path.lexists(folder / TARGET_FILE))
         with library_errors(path):
-            return Tokenizer(backend, path)
+            return Tokenizer(backend, path, allows_types=allows_types)
 
     @staticmethod
     def load_target(folder: Path) -> "Tokenizer | None":
@@ -247,17 +253,21 @@ def library_errors(path: Path) -> Iterator[None]:
         raise CheckpointError(f"{path} is not a valid tokenizer: {error}") from error
 
 
-def _special_ids_around(backend: Backend, path: Path) -> tuple[list[int], list[int]]:
-    """The special tokens before and after a sequence, found by encoding a sample with and without them."""
+def _special_tokens_around(
+    backend: Backend, path: Path, *, allows_types: bool
+) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """The special tokens before and after a sequence, each with its type, found by encoding a sample with and without them."""
     with_them, alone = (backend.encode("a", add_special_tokens=wanted) for wanted in (True, False))
     own = [index for index, special in enumerate(with_them.special_tokens_mask) if not special]
     start, stop = (own[0], own[-1] + 1) if own else (0, 0)
-    if not own or with_them.ids[start:stop] != alone.ids or any(with_them.type_ids):
+    types = with_them.type_ids[start:stop] if allows_types else with_them.type_ids
+    if not own or with_them.ids[start:stop] != alone.ids or any(types):
         raise CheckpointError(
             f"{path}: its post-processor does more than add special tokens of type 0 before and after a text"
         )
-    around = with_them.ids[:start], with_them.ids[stop:]
-    for number in (*around[0], *around[1]):
+    tokens = list(zip(with_them.ids, with_them.type_ids, strict=True))
+    around = tokens[:start], tokens[stop:]
+    for number, _ in (*around[0], *around[1]):
         if backend.id_to_token(number) is None:
             raise CheckpointError(f"{path}: its post-processor adds token {number}, which is not in the vocabulary")
     return around

@@ -1,0 +1,342 @@
+"""A model of transformers as one of ours: ragged token ids in, ragged hidden states out, and a text with the same bits in any batch.
+
+All texts go through the model in one row where that is sure to change none of them, else one after another. It is sure where
+
+- attention is uwaga's, which keeps the texts of a row apart, and linear maps are those of `pack_linear`, by native kernels;
+- every other operator that the model calls computes a row of its operands as it does alone (`_BY_ROW`), or each number by itself: PyTorch
+  computes activations differently in a partial vector, so that these get whole vectors (`_InFullVectors`);
+- and the states of a few short texts have the same bits alone, together, and beside a text that was edited.
+
+Letters: N tokens of all texts, M width.
+"""
+
+import contextlib
+import inspect
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+from uwaga._base import native
+from uwaga._base.errors import CheckpointError
+from uwaga.integrations.packed_linear import is_packed, pack_linear
+from uwaga.integrations.transformers.packed_row import is_close, keeps_apart, packed_row, position_padding
+from uwaga.integrations.transformers.register import NAME, register_with_transformers
+from uwaga.nn.evaluation_mode import evaluation_mode
+from uwaga.ops.engine_choice import Choice
+from uwaga.ops.linear import choose
+from uwaga.ops.ragged import Ragged
+
+PACKED, ONE_BY_ONE = "transformers, packed", "transformers, one by one"
+# Operators of PyTorch whose result for a row, or a number, is the same whatever other rows there are: they move numbers, compute each
+# of them by an exact rule (IEEE arithmetic and roots), or reduce the last dimension of each row by itself.
+_BY_ROW = frozenset({
+    "_fused_rms_norm", "_local_scalar_dense", "_to_copy", "abs", "add", "add_", "alias", "all", "any", "arange", "as_strided",
+    "as_strided_", "bitwise_and", "bitwise_not", "bitwise_or", "cat", "clamp", "clamp_", "clone", "copy_", "cumsum", "detach", "detach_",
+    "diff", "div", "div_", "embedding", "empty", "empty_like", "empty_strided", "eq", "equal", "expand", "fill_", "floor", "full",
+    "full_like", "gather", "ge", "gt", "index", "index_select", "is_same_size", "le", "lift_fresh", "logical_and", "logical_not",
+    "logical_or", "lt", "masked_fill", "masked_fill_", "max", "maximum", "mean", "min", "minimum", "mul", "mul_", "native_layer_norm", "ne",
+    "neg", "new_empty", "new_empty_strided", "new_full", "new_ones", "new_zeros", "nonzero", "ones", "ones_like", "permute", "pow",
+    "reciprocal", "relu", "relu_", "repeat_interleave", "rsqrt", "rsub", "searchsorted", "select", "slice", "split", "split_with_sizes",
+    "sqrt", "squeeze", "stack", "sub", "sub_", "sum", "t", "transpose", "unbind", "unsafe_split", "unsqueeze", "view", "where", "zero_",
+    "zeros", "zeros_like",
+})  # fmt: skip
+# Numbers that PyTorch computes at a time, in two vectors of the narrowest kind of the widest processor.
+_VECTORS = 64
+_GRAINS = (
+    32768,
+    2048,
+)  # numbers of the smallest share of a thread: at::internal::GRAIN_SIZE, and that of functions of MKL
+_FIXED_ROTATIONS = ("default", "linear", "llama3", "yarn")  # functions of the position alone
+
+
+@dataclass(frozen=True, kw_only=True)
+class RaggedModelConfig:
+    """What is known of a model of transformers, in the names of our configs."""
+
+    model_type: str
+    d_model: int  # M
+    vocab_size: int
+    max_tokens: int | None  # special ones included; None: any number
+
+
+class RaggedModelOutput(NamedTuple):
+    last_hidden_state: Ragged  # (N, M)
+
+
+class RaggedModel(nn.Module):
+    """A model of transformers that reads tokens, with uwaga's attention, where it can be given that, and linear maps.
+
+    Attributes:
+        model: the model, changed for good: its attention, linear maps and activations.
+        choice: whether it runs "transformers, packed" or "transformers, one by one", and why.
+
+    Args:
+        model: in evaluation mode.
+        types: the token types of the special tokens before and after a text, whose own type is 0; None: the model is given none.
+
+    Raises:
+        CheckpointError: a model that does not read tokens alone, or whose states are not the same twice.
+    """
+
+    def __init__(self, model: Any, *, types: tuple[Sequence[int], Sequence[int]] | None = None) -> None:
+        super().__init__()
+        self.model = model
+        parameters = inspect.signature(model.forward).parameters
+        takes_types = types is not None and "token_type_ids" in parameters
+        self._types = types if takes_types else None
+        self._options = {"use_cache": False} if "use_cache" in parameters else {}
+        self._padding = position_padding(model)
+        vocabulary = _vocab_size(model)
+        with evaluation_mode(model):
+            width = self._prepare(vocabulary)
+            why_not = self._why_not_packed(vocabulary)
+        self.choice = _choice(why_not, self._own_attention)
+        self.config = RaggedModelConfig(
+            model_type=model.config.model_type,
+            d_model=width,
+            vocab_size=vocabulary,
+            max_tokens=_max_tokens(model, self._padding),
+        )
+
+    def forward(self, ids: Ragged, *, outputs: tuple[()] = ()) -> RaggedModelOutput:
+        """ids: values (N,); no text may be empty. outputs: as of our models; there are no others."""
+        if self.choice.engine == PACKED:
+            return RaggedModelOutput(ids.with_values(self._together(ids)))
+        return RaggedModelOutput(ids.with_values(torch.cat([self._alone(each) for each in ids.to_list()])))
+
+    def _alone(self, ids_N: Tensor) -> Tensor:
+        """(N, M): the states of one text, as the model itself computes them."""
+        given = {"input_ids": ids_N[None], "attention_mask": torch.ones_like(ids_N)[None]}
+        if self._types is not None:
+            given["token_type_ids"] = self._token_types(Ragged.from_list([ids_N]))
+        states: Tensor = self.model(**given, **self._options)[0][0]
+        return states
+
+    def _together(self, ids: Ragged) -> Tensor:
+        """(N, M): the states of all texts, in one row."""
+        row = packed_row(ids, self._padding)
+        if self._types is not None:
+            row["token_type_ids"] = self._token_types(ids)
+        states: Tensor = self.model(**row, **self._options)[0][0]
+        return states
+
+    def _token_types(self, ids: Ragged) -> Tensor:
+        """(1, N)."""
+        assert self._types is not None
+        result = torch.zeros_like(ids.values)
+        before, behind = self._types
+        for at, kind in enumerate(before):
+            result[ids.offsets[:-1] + at] = kind
+        for at, kind in enumerate(reversed(behind)):
+            result[ids.offsets[1:] - 1 - at] = kind
+        return result[None]
+
+    def _prepare(self, vocabulary: int) -> int:
+        """Give the model our attention and linear maps; M."""
+        model, text = self.model, torch.tensor(_text(7, vocabulary), device=self.model.device)
+        try:
+            expected = self._alone(text)
+        except (TypeError, ValueError, NotImplementedError, RuntimeError, IndexError, AttributeError) as error:
+            raise CheckpointError(
+                f"{type(model).__name__} of transformers cannot read tokens alone: {error}"
+            ) from error
+        if expected.dim() != 2 or len(expected) != len(text):
+            raise CheckpointError(f"{type(model).__name__} of transformers does not give a state to every token")
+        self._own_attention = self._take_attention(text, expected)
+        with contextlib.suppress(ValueError):  # it has no linear map
+            pack_linear(model)
+        _give_full_vectors(model)
+        states = self._alone(text)
+        if not torch.equal(states, self._alone(text)):
+            raise CheckpointError(f"{type(model).__name__} of transformers gives a text other states every time")
+        return expected.shape[1]
+
+    def _take_attention(self, text: Tensor, expected: Tensor) -> str | None:
+        """Switch to uwaga's attention; None, or why the model keeps its own."""
+        model, name = self.model, type(self.model).__name__
+        register_with_transformers()
+        if not model._can_set_attn_implementation():
+            return f"{name} computes attention by itself"
+        own = model.config._attn_implementation
+        try:
+            model.set_attn_implementation(NAME)
+            if is_close(self._alone(text), expected):
+                return None
+            why = f"{name} has other states with uwaga's attention"
+        except (TypeError, ValueError, NotImplementedError, RuntimeError) as error:
+            why = f"{name} cannot use uwaga's attention: {error}"
+        model.set_attn_implementation(own)
+        return why
+
+    def _why_not_packed(self, vocabulary: int) -> str | None:
+        """None: texts can be computed in one row."""
+        model, name = self.model, type(self.model).__name__
+        if self._own_attention is not None:
+            return self._own_attention
+        if native.reason_unavailable() is not None or not _has_batch_invariant_maps(model.dtype):
+            return "without the native linear map a text may have other bits beside others"
+        if not (model.is_backend_compatible() and model._supports_flash_attn):
+            return f"{name} makes a bias of the whole row, or cannot tell the texts of a row apart"
+
+        def together(texts: Sequence[list[int]]) -> Tensor:
+            return self._together(Ragged.from_list([torch.tensor(ids, device=model.device) for ids in texts]))
+
+        if not keeps_apart(lambda ids: self._alone(ids[0]), together, model.device):
+            return f"{name} mixes the texts of a row"
+        texts = [_text(length, vocabulary, seed) for seed, length in enumerate((3, 17, 1, 8, 5))]
+        with _Operators(model) as seen:
+            together(texts)
+        if strange := sorted(seen.names - _BY_ROW):
+            return f"{name} calls {', '.join(strange)}, which may give a text other bits beside others"
+        states = together(texts).split([len(text) for text in texts])
+        edited = [_text(len(texts[0]), vocabulary, 9), *texts[1:]]
+        beside = together(edited).split([len(text) for text in edited])
+        alone = [together([text]) for text in texts]
+        if not all(map(torch.equal, states, alone)) or not all(map(torch.equal, states[1:], beside[1:])):
+            return f"{name} gives a text other bits beside others"
+        return None
+
+
+def _vocab_size(model: Any) -> int:
+    weight = getattr(model.get_input_embeddings(), "weight", None)
+    if "input_ids" not in inspect.signature(model.forward).parameters or weight is None:
+        raise CheckpointError(f"{type(model).__name__} of transformers does not read tokens")
+    return len(weight)
+
+
+def _choice(why_not: str | None, own_attention: str | None) -> Choice:
+    if why_not is None:
+        return Choice(PACKED, "a text has the same bits alone and beside others, which was checked", {})
+    attention = "its own attention" if own_attention is not None else "uwaga's attention"
+    return Choice(ONE_BY_ONE, f"with {attention} and uwaga's linear maps", {PACKED: why_not})
+
+
+def _text(length: int, vocabulary: int, seed: int = 0) -> list[int]:
+    """Ids above those that most vocabularies have for padding and the like."""
+    least = min(5, vocabulary - 1)
+    return [least + (7 * seed + 3 * at) % (vocabulary - least) for at in range(length)]
+
+
+def _has_batch_invariant_maps(dtype: torch.dtype) -> bool:
+    engine = choose.eager_engine(dtype, None)
+    return engine is not None and choose.has_batch_invariant_rows(engine, dtype)
+
+
+def _max_tokens(model: Any, padding: int | None) -> int | None:
+    most = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    if not isinstance(most, int) or most <= 0:
+        return None
+    return most if padding is None else most - padding - 1
+
+
+class _InFullVectors(nn.Module):
+    """A module that computes each number by itself, of operands so long that PyTorch computes all of them in whole vectors: a number
+    has then the same bits wherever it stands."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, x: Tensor) -> Tensor:
+        numbers = x.reshape(-1)
+        filled = _filled(numbers.numel())
+        if filled == numbers.numel():
+            result: Tensor = self.module(x.contiguous())
+            return result
+        longer = numbers.new_zeros(filled)
+        longer[: numbers.numel()] = numbers
+        return self.module(longer)[: numbers.numel()].view(x.shape)
+
+
+class _RotationsInFullVectors(nn.Module):
+    """The cosines and sines of rotary positions, computed so for more positions than there are."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, x: Tensor, position_ids: Tensor, *others: Any, **more: Any) -> Any:
+        tokens = position_ids.shape[-1]
+        longer = position_ids.new_zeros(*position_ids.shape[:-1], _filled(tokens))
+        longer[..., :tokens] = position_ids
+        cos, sin = self.module(x, longer, *others, **more)
+        return cos[..., :tokens, :], sin[..., :tokens, :]
+
+
+def _filled(count: int) -> int:
+    """The next number of numbers of which every thread gets whole vectors. Threads get equal shares, and fewer than all threads
+    one where shares would be below a grain."""
+    threads = torch.get_num_threads()
+    while True:
+        sharing = {threads, *(max(1, min(threads, -(-count // grain))) for grain in _GRAINS)}
+        step = _VECTORS * math.lcm(*sharing)
+        if count % step == 0:
+            return count
+        count += -count % step
+
+
+def _give_full_vectors(model: nn.Module) -> None:
+    """Put `_InFullVectors` around activations, and around rotary positions that are functions of the position alone."""
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if _is_activation(child):
+                setattr(parent, name, _InFullVectors(child))
+            elif type(child).__name__.endswith("RotaryEmbedding") and _is_fixed(child):
+                setattr(parent, name, _RotationsInFullVectors(child))
+
+
+def _is_activation(module: nn.Module) -> bool:
+    home = type(module).__module__
+    return (
+        home in ("transformers.activations", "torch.nn.modules.activation")
+        and not isinstance(module, nn.Softmax | nn.Softmin | nn.LogSoftmax | nn.GLU | nn.MultiheadAttention)
+        and not any(True for _ in module.parameters())
+    )
+
+
+def _is_fixed(module: Any) -> bool:
+    kinds = getattr(module, "rope_type", None)  # of some models a dict by the type of layer
+    listed = set(kinds.values()) if isinstance(kinds, dict) else {kinds}
+    return listed <= {*_FIXED_ROTATIONS} and "position_ids" in inspect.signature(module.forward).parameters
+
+
+class _Operators(TorchDispatchMode):
+    """Notes the names of PyTorch's operators that are called, but for those inside of modules whose rows are known to be independent."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+        self._known = [
+            each
+            for each in model.modules()
+            if is_packed(each) or isinstance(each, _InFullVectors | _RotationsInFullVectors)
+        ]
+
+    def __enter__(self) -> "_Operators":
+        for module in self._known:
+            module.forward = partial(_unseen, module.forward)  # of this instance, until the end
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        for module in self._known:
+            del module.forward
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if function.namespace != "uwaga":  # our own attention
+            self.names.add(function.overloadpacket.__name__)
+        return function(*args, **(kwargs or {}))
+
+
+def _unseen(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    with _disable_current_modes():
+        return forward(*args, **kwargs)

@@ -1,0 +1,183 @@
+"""Directories of families that are not ours, as models of transformers, where that is installed.
+
+No code of a directory is run, and its weights are read from safetensors alone: what runs is the class that the installed transformers has
+for its model_type.
+"""
+
+import inspect
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from uwaga._base import json_files
+from uwaga._base.errors import CheckpointError
+from uwaga._base.terminal import printable
+from uwaga.integrations.transformers.ragged_model import RaggedModel
+from uwaga.models.checkpoints import load_save, weight_files
+from uwaga.models.tokenizers.loading import Tokenizer
+
+# Model types that TextEncoder reads by itself: those of uwaga.models.load but for decoders with learned positions, which run through
+# transformers too, and for models that translate.
+OWN = tuple(each for each in load_save.MODEL_TYPES if each not in ("gpt2", "marian", "uwaga-gpt3", "uwaga-transformer"))
+# Encoder-decoders of which the encoder alone runs, as in sentence-transformers, and its class.
+_ENCODERS = {
+    "longt5": "LongT5EncoderModel",
+    "switch_transformers": "SwitchTransformersEncoderModel",
+    "umt5": "UMT5EncoderModel",
+}
+_LAYERS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers", "encoder_layers", "decoder_layers")
+# No number of a published config.json is larger: sizes of its tables and masks are allocated before weights are compared.
+_LARGEST = 1 << 24
+_INSTALL = "pip install 'transformers>=5'"
+
+
+def is_needed(folder: Path) -> bool:
+    """Whether the model in a folder is of a family that is not ours."""
+    model_type = json_files.read(folder / "config.json").get("model_type")
+    return model_type not in load_save.MODEL_TYPES or model_type == "gpt2"
+
+
+def load(folder: Path, tokenizer: Tokenizer, dtype: torch.dtype | None) -> RaggedModel:
+    """The model in a folder. tokenizer: of the same folder. dtype: None for that of the files.
+
+    Raises CheckpointError: transformers is not installed, has no such model, or refuses the files; they do not fit together, are not
+    safetensors, or have numbers that are NaN or infinite; the model gives no state to every token of a text.
+    """
+    path = folder / "config.json"
+    described = json_files.read(path)
+    shown = printable(repr(described.get("model_type")))
+    if find_spec("transformers") is None or int(import_module("transformers").__version__.partition(".")[0]) < 5:
+        known = ", ".join(OWN)
+        raise CheckpointError(
+            f"{path}: model_type is {shown}, which uwaga runs through the package transformers, version 5 or newer: {_INSTALL}. "
+            f"Without it: {known}"
+        )
+    maker = _maker(path, described, shown)
+    _check_sizes(path, described, _safetensors(folder))
+    model = _from_pretrained(folder, maker, described, dtype)
+    if not all(bool(x.isfinite().all()) for x in model.parameters()):
+        raise CheckpointError(f"{folder}: a weight has an entry that is NaN or infinite")
+    types = (tokenizer.prefix_types, tokenizer.suffix_types) if _takes_types(folder, described) else None
+    return RaggedModel(model, types=types)
+
+
+def _maker(path: Path, described: Mapping[str, Any], shown: str) -> Any:
+    """The class of transformers that reads the directory."""
+    import transformers
+
+    model_type = described.get("model_type")
+    if model_type in _ENCODERS:
+        return getattr(transformers, _ENCODERS[model_type])
+    known = isinstance(model_type, str) and model_type in transformers.CONFIG_MAPPING
+    config = transformers.CONFIG_MAPPING[str(model_type)] if known else None
+    if config is None or config not in transformers.MODEL_MAPPING:
+        code = " The code that comes with it is never run here;" if described.get("auto_map") else ""
+        raise CheckpointError(
+            f"{path}: model_type is {shown}; uwaga's own are {', '.join(OWN)}, and transformers {transformers.__version__} has no "
+            f"model of it.{code} sentence_transformers.SentenceTransformer may read it with trust_remote_code=True"
+        )
+    if described.get("is_encoder_decoder", getattr(config(), "is_encoder_decoder", False)):
+        raise CheckpointError(f"{path}: model_type is {shown}, an encoder-decoder, which gives no vectors of a text")
+    return transformers.AutoModel
+
+
+def _safetensors(folder: Path) -> int:
+    """The number of weights. Raises CheckpointError: there are none in safetensors."""
+    if not any(os.path.lexists(folder / name) for name in (weight_files.SINGLE, weight_files.SHARDED)):
+        raise CheckpointError(
+            f"{folder} has no {weight_files.SINGLE} or {weight_files.SHARDED}: a family that is not uwaga's own is read from safetensors alone"
+        )
+    return len(weight_files.find(folder).stored)
+
+
+def _check_sizes(path: Path, described: Mapping[str, Any], weights: int) -> None:
+    """Bound what is allocated and built before names and shapes of weights are compared."""
+    for key, number in _numbers(described):
+        if number > _LARGEST:
+            raise CheckpointError(f"{path}: {printable(key)} is {number}, more than the limit of {_LARGEST}")
+        if key in _LAYERS and number > weights:
+            raise CheckpointError(f"{path} says {number} layers, and there are {weights} weights in all")
+
+
+def _numbers(described: object, key: str = "") -> Iterator[tuple[str, int]]:
+    if isinstance(described, dict):
+        for name, inner in described.items():
+            yield from _numbers(inner, str(name))
+    elif isinstance(described, list):
+        for inner in described:
+            yield from _numbers(inner, key)
+    elif isinstance(described, int) and not isinstance(described, bool):
+        yield key, described
+
+
+def _from_pretrained(folder: Path, maker: Any, described: Mapping[str, Any], dtype: torch.dtype | None) -> Any:
+    import transformers
+
+    options: dict[str, Any] = {
+        "dtype": "auto" if dtype is None else dtype,
+        "use_safetensors": True,
+        "trust_remote_code": False,
+    }
+    with _quiet():
+        try:
+            config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+            made = maker if maker is not transformers.AutoModel else transformers.MODEL_MAPPING[type(config)]
+            if isinstance(made, type) and "add_pooling_layer" in inspect.signature(made).parameters:
+                options["add_pooling_layer"] = False  # it would be computed of every text, and thrown away
+            model, info = maker.from_pretrained(
+                folder, config=config, local_files_only=True, output_loading_info=True, **options
+            )
+        except Exception as error:  # whatever the code of one of hundreds of families raises of its files
+            raise CheckpointError(
+                f"{folder} cannot be read by transformers {transformers.__version__}: {error}"
+            ) from error
+    _check_keys(folder, model, info)
+    return model.eval().requires_grad_(False)
+
+
+def _check_keys(folder: Path, model: Any, info: Mapping[str, Any]) -> None:
+    """Raises CheckpointError: weights of the model are missing, or left over. Those of a head, which is not computed, may be."""
+    own = {name for name, _ in model.named_children()}
+    body = model.base_model_prefix
+    missing = sorted(info["missing_keys"])
+    left = [name for name in info["unexpected_keys"] if name.removeprefix(f"{body}.").split(".")[0] in own]
+    lines = [f"  {printable(name)} is missing" for name in missing]
+    lines += [f"  {printable(name)} is no weight of the model" for name in sorted(left)]
+    if lines:
+        raise CheckpointError("\n".join([f"{folder} does not match {type(model).__name__} of transformers", *lines]))
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the bar and the table that transformers writes to standard error; what it would say is checked here."""
+    from transformers.utils import logging
+
+    level, had_bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if had_bar:
+            logging.enable_progress_bar()
+
+
+def _takes_types(folder: Path, described: Mapping[str, Any]) -> bool:
+    """Whether the tokenizer of transformers gives the model token types, as it says by itself or by its class."""
+    import transformers
+    from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES
+
+    settings = json_files.optional(folder / "tokenizer_config.json") or {}
+    names = settings.get("model_input_names")
+    if names is None:
+        kind = settings.get("tokenizer_class") or TOKENIZER_MAPPING_NAMES.get(str(described.get("model_type")))
+        maker = getattr(transformers, kind, None) if isinstance(kind, str) else None
+        names = getattr(maker, "model_input_names", transformers.PreTrainedTokenizerFast.model_input_names)
+    return isinstance(names, Sequence) and "token_type_ids" in names

@@ -1,0 +1,59 @@
+"""Commands with a family that is not uwaga's own: they say how it runs."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from uwaga import TextEncoder
+from uwaga.cli import app
+
+pytest.importorskip("transformers", minversion="5")
+from tiny_foreign import write_deberta
+
+TEXTS = ["the cat sat", "a dog", "it ran away"]
+WHY = "transformers, one by one; not transformers, packed: DebertaV2Model computes attention by itself"
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return write_deberta(tmp_path / "deberta")
+
+
+def run(*arguments: object) -> tuple[str, str]:
+    """Standard output and standard error."""
+    result = CliRunner().invoke(app, [str(each) for each in arguments])
+    assert result.exit_code == 0, result.output
+    return result.stdout, result.stderr
+
+
+def test_encode(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "texts.txt").write_text("\n".join(TEXTS))
+    output, numbers = tmp_path / "vectors.parquet", tmp_path / "vectors.npy"
+    _, said = run("encode", tmp_path / "texts.txt", "-o", output, "--model", model, "--numpy", numbers)
+    assert f"uwaga encode: {model} runs by {WHY}\n" in said
+    assert np.array_equal(np.load(numbers), TextEncoder.load(model).encode(TEXTS))
+
+
+def test_store_add(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "one.txt").write_text("\n\n".join(TEXTS))
+    added, said = run("store", "add", tmp_path / "db", tmp_path / "texts", "--model", model)
+    assert added == f"{tmp_path / 'db'}: 3 passages added, 0 were there already\n"
+    assert f"uwaga store add: {model} runs by {WHY}\n" in said
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_doctor(model: Path, tmp_path: Path) -> None:
+    findings = json.loads(run("doctor", "--json", "--model", model)[0])
+    assert findings[-1] == {
+        "topic": "encoder", "name": str(model), "value": "transformers, one by one", "status": "ok",
+        "why": "with its own attention and uwaga's linear maps; not transformers, packed: DebertaV2Model computes attention by itself",
+    }  # fmt: skip
+    own = json.loads(run("doctor", "--json", "--model", "minilm")[0])[-1]
+    assert (own["value"], own["why"]) == ("uwaga", "bert is a family of uwaga's own")
+    missing = json.loads(run("doctor", "--json", "--model", tmp_path)[0])[-1]
+    assert (missing["value"], missing["status"]) == ("none", "missing")
+    assert str(tmp_path) in missing["why"]

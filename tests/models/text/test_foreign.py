@@ -1,0 +1,271 @@
+"""TextEncoder with families that are not uwaga's own: transformers' model, and batch 1 of sentence-transformers as the truth.
+
+Letters: R texts, M width.
+"""
+
+import copy
+import json
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tolerance import assert_as_exact
+from torch import nn
+
+from uwaga import TextEncoder
+from uwaga._base.errors import CheckpointError
+from uwaga.models.text import foreign
+
+transformers = pytest.importorskip("transformers", minversion="5")
+peer = pytest.importorskip("sentence_transformers", minversion="6")
+from sentence_transformers.base.modules import Normalize, Transformer  # noqa: E402
+from sentence_transformers.sentence_transformer.modules import Pooling  # noqa: E402
+from tiny_tokenizer import write_tokenizer  # noqa: E402
+from tokenizers import Tokenizer, processors  # noqa: E402
+
+TEXTS = [
+    "the cat sat on the mat .",
+    "a dog",
+    "then it ran away from the house , unbelievable , and on the mat the cat sat and sat and then the dog ran away",
+    "cat",
+    "it ran .",
+    "mat on mat",
+]
+_WIDE = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+_DECODER = _WIDE | {"num_key_value_heads": 2}
+PACKED, ONE_BY_ONE = "transformers, packed", "transformers, one by one"
+# By name: the family, its settings, how it runs, and why not packed.
+CASES: dict[str, tuple[str, dict, str, str]] = {
+    "deberta": ("deberta-v2", _WIDE | {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "max_relative_positions": 8}, ONE_BY_ONE, "computes attention by itself"),
+    "gpt2": ("gpt2", {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}, PACKED, ""),
+    "funnel": ("funnel", {"d_model": 32, "d_head": 8, "n_head": 4, "d_inner": 48, "block_sizes": [1, 1], "num_decoder_layers": 1, "architectures": ["FunnelModel"]}, ONE_BY_ONE, "computes attention by itself"),
+    "xlnet": ("xlnet", {"d_model": 32, "n_layer": 2, "n_head": 4, "d_inner": 48}, ONE_BY_ONE, "computes attention by itself"),
+    "big bird": ("big_bird", _WIDE | {"attention_type": "original_full"}, ONE_BY_ONE, "computes attention by itself"),
+    "convbert": ("convbert", _WIDE | {"embedding_size": 32}, ONE_BY_ONE, "computes attention by itself"),
+    "mobilebert": ("mobilebert", _WIDE | {"embedding_size": 32, "intra_bottleneck_size": 32, "true_hidden_size": 32}, ONE_BY_ONE, "mixes the texts of a row"),
+    "prenorm": ("roberta-prelayernorm", _WIDE | {"max_position_embeddings": 65}, PACKED, ""),
+    "data2vec": ("data2vec-text", _WIDE | {"max_position_embeddings": 65}, PACKED, ""),
+    "phi": ("phi", _DECODER, PACKED, ""),
+    "olmo": ("olmo2", _DECODER, PACKED, ""),
+    "starcoder": ("starcoder2", _DECODER | {"sliding_window": 8}, PACKED, ""),
+    "experts": ("mixtral", _DECODER | {"num_local_experts": 4}, ONE_BY_ONE, "which may give a text other bits beside others"),
+    "umt5": ("umt5", {"d_model": 32, "d_ff": 48, "d_kv": 8, "num_layers": 2, "num_heads": 4}, ONE_BY_ONE, "makes a bias of the whole row"),
+}  # fmt: skip
+_WITHOUT = {("xlnet", "max_position_embeddings")}  # there is no limit
+# XLNet and Funnel tell the last and the first special token apart by a type of its own.
+_TYPED = {"funnel": "[CLS]:2 $A:0 [SEP]:0", "xlnet": "$A:0 [SEP]:0 [CLS]:2"}
+
+
+def draw(model: nn.Module) -> None:
+    """Norms about 1 and biases about 0, none exactly."""
+    generator = torch.Generator().manual_seed(1)
+    for name, x in model.named_parameters():
+        centre = 1.0 if "norm" in name.lower() and name.endswith("weight") else 0.0
+        with torch.no_grad():
+            x.copy_(centre + 0.3 * torch.randn(x.shape, generator=generator))
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Callable[[str], Path]:
+    """A directory that transformers and sentence-transformers saved."""
+
+    def made(case: str) -> Path:
+        family, settings, _, _ = CASES[case]
+        folder = tmp_path / "transformer"
+        shared = {"vocab_size": 64, "type_vocab_size": 3, "max_position_embeddings": 64}
+        ids = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3, "sep_token_id": 3}
+        config = transformers.AutoConfig.for_model(
+            family, **{name: x for name, x in (shared | ids | settings).items() if (case, name) not in _WITHOUT}
+        )
+        maker = transformers.UMT5EncoderModel if family == "umt5" else transformers.AutoModel.from_config
+        model = maker(config)
+        draw(model)
+        model.save_pretrained(folder)
+        write_tokenizer(folder)
+        named = json.loads((folder / "tokenizer_config.json").read_text()) | {"model_max_length": 64}
+        types = ["token_type_ids"] if case in _TYPED else []  # as the tokenizers of these families say
+        named["model_input_names"] = ["input_ids", *types, "attention_mask"]
+        (folder / "tokenizer_config.json").write_text(
+            json.dumps(named | {"tokenizer_class": "PreTrainedTokenizerFast"})
+        )
+        if case in _TYPED:
+            words = Tokenizer.from_file(str(folder / "tokenizer.json"))
+            around = [("[CLS]", words.token_to_id("[CLS]")), ("[SEP]", words.token_to_id("[SEP]"))]
+            words.post_processor = processors.TemplateProcessing(single=_TYPED[case], special_tokens=around)
+            words.save(str(folder / "tokenizer.json"))
+        width = model.config.hidden_size
+        modules = [Transformer(str(folder)), Pooling(width, "mean"), Normalize()]
+        saved = tmp_path / "saved"
+        peer.SentenceTransformer(modules=modules, device="cpu", prompts={"query": "the dog : "}).save(str(saved))
+        return saved
+
+    return made
+
+
+def alone(encoder: TextEncoder) -> np.ndarray:
+    return np.concatenate([encoder.encode([text]) for text in TEXTS])
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.replace(" ", "-"))
+def test_vectors_are_those_of_sentence_transformers_with_the_same_bits_alone(case: str, make: Callable) -> None:
+    folder = make(case)
+    _, _, engine, why = CASES[case]
+    model, encoder = peer.SentenceTransformer(str(folder), device="cpu"), TextEncoder.load(folder)
+    choice = encoder.explain()
+    assert choice.engine == engine
+    assert why in choice.refused.get(PACKED, "")
+    exact = copy.deepcopy(model).double()
+    exact[0].model.config._experts_implementation = "eager"  # the other one has no float64
+
+    def one_by_one(each: nn.Module) -> torch.Tensor:
+        return torch.cat([each.encode([text], convert_to_tensor=True) for text in TEXTS])
+
+    vectors = encoder.encode(TEXTS)
+    assert_as_exact(torch.from_numpy(vectors), one_by_one(model), lambda: one_by_one(exact))
+    assert encoder.report.engine == engine
+    assert repr(encoder.report) == f"Report(6 rows; {encoder.report.summary}; {engine})"
+    assert np.array_equal(vectors, alone(encoder))
+    assert np.array_equal(vectors, encoder.encode(TEXTS, tokens_per_batch=10))
+
+
+@pytest.mark.parametrize("case", ["gpt2", "phi", "prenorm", "deberta"])
+def test_bfloat16_gives_a_text_the_same_bits_alone(case: str, make: Callable) -> None:
+    folder = make(case)
+    encoder = TextEncoder.load(folder, dtype=torch.bfloat16)
+    vectors = encoder.encode(TEXTS)
+    assert np.array_equal(vectors, alone(encoder))
+    assert (vectors * TextEncoder.load(folder).encode(TEXTS)).sum(1).min() > 0.98
+
+
+@pytest.mark.parametrize("case", ["gpt2", "phi", "prenorm"])
+def test_any_number_of_threads_gives_the_same_bits(case: str, make: Callable) -> None:
+    """Of activations and rotary positions too, whose numbers PyTorch shares among threads: here there are enough of them."""
+    encoder, many = TextEncoder.load(make(case)), TEXTS * 60
+    assert encoder.explain().engine == PACKED
+    vectors = encoder.encode(many)
+    try:
+        torch.set_num_threads(3)
+        assert np.array_equal(encoder.encode(many, tokens_per_batch=1 << 20), vectors)
+        assert np.array_equal(encoder.encode(TEXTS[2:3]), vectors[2:3])
+    finally:
+        torch.set_num_threads(1)
+
+
+def test_own_families_say_so(encoder: TextEncoder) -> None:
+    assert encoder.explain() == ("uwaga", "bert is a family of uwaga's own", {})
+    encoder.encode(["a cat"])
+    assert encoder.report.engine == "uwaga"
+
+
+def refusal(folder: Path) -> str:
+    with pytest.raises(CheckpointError) as caught:
+        TextEncoder.load(folder)
+    return str(caught.value)
+
+
+def described(folder: Path, **settings: object) -> Path:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
+    return path
+
+
+def test_without_transformers_the_error_says_what_to_install(make: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = make("deberta")
+    monkeypatch.setattr(foreign, "find_spec", lambda name: None)
+    assert refusal(folder) == (
+        f"{folder}/config.json: model_type is 'deberta-v2', which uwaga runs through the package transformers, version 5 or newer: "
+        f"pip install 'transformers>=5'. Without it: {', '.join(foreign.OWN)}"
+    )
+
+
+@pytest.mark.parametrize("code", [{}, {"auto_map": {"AutoModel": "modeling.NewModel"}}])
+def test_a_family_that_transformers_does_not_have_is_refused(make: Callable, code: dict) -> None:
+    folder = make("deberta")
+    (folder / "modeling.py").write_text("raise SystemExit('this code was run')")
+    path = described(folder, model_type="new", **code)
+    never = " The code that comes with it is never run here;" if code else ""
+    assert refusal(folder) == (
+        f"{path}: model_type is 'new'; uwaga's own are {', '.join(foreign.OWN)}, and transformers {transformers.__version__} has no model "
+        f"of it.{never} sentence_transformers.SentenceTransformer may read it with trust_remote_code=True"
+    )
+
+
+def test_code_of_a_directory_whose_family_transformers_has_is_not_run(make: Callable) -> None:
+    folder = make("deberta")
+    expected = TextEncoder.load(folder).encode(TEXTS)
+    (folder / "modeling.py").write_text("raise SystemExit('this code was run')")
+    described(folder, auto_map={"AutoModel": "modeling.NewModel", "AutoConfig": "modeling.NewConfig"})
+    assert np.array_equal(TextEncoder.load(folder).encode(TEXTS), expected)
+
+
+def test_pickled_weights_are_not_read(make: Callable) -> None:
+    folder = make("deberta")
+    weights = load_file(folder / "model.safetensors")
+    torch.save(weights, folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    expected = f"{folder} has no model.safetensors or model.safetensors.index.json: a family that is not uwaga's own is read from safetensors alone"
+    assert refusal(folder) == expected
+    (folder / "pytorch_model.bin").write_bytes(pickle.dumps(print))
+    assert refusal(folder) == expected
+
+
+def test_an_encoder_decoder_is_refused(make: Callable) -> None:
+    path = described(make("deberta"), model_type="bart")
+    assert refusal(path.parent) == f"{path}: model_type is 'bart', an encoder-decoder, which gives no vectors of a text"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"max_position_embeddings": 1 << 40},
+            f": max_position_embeddings is {1 << 40}, more than the limit of 16777216",
+        ),
+        ({"num_hidden_layers": 5000}, " says 5000 layers, and there are {weights} weights in all"),
+    ],
+)
+def test_sizes_are_bounded_before_anything_is_allocated(make: Callable, settings: dict, message: str) -> None:
+    folder = make("deberta")
+    weights = len(load_file(folder / "model.safetensors"))
+    path = described(folder, **settings)
+    assert refusal(folder) == f"{path}{message.format(weights=weights)}"
+
+
+def test_weights_that_are_missing_or_left_over_are_named(make: Callable) -> None:
+    folder = make("prenorm")
+    tensors = load_file(folder / "model.safetensors")
+    name = "encoder.layer.1.output.dense.weight"
+    tensors["encoder.layer.1.output.dense.wait"] = tensors.pop(name)
+    tensors["lm_head.bias"] = torch.zeros(3)  # of a head: it is not computed
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    assert refusal(folder) == (
+        f"{folder} does not match RobertaPreLayerNormModel of transformers\n  {name} is missing\n"
+        "  encoder.layer.1.output.dense.wait is no weight of the model"
+    )
+
+
+def test_weights_that_are_not_finite_are_refused(make: Callable) -> None:
+    folder = make("prenorm")
+    tensors = load_file(folder / "model.safetensors")
+    tensors["encoder.layer.1.output.dense.weight"][3, 2] = float("nan")
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    assert refusal(folder) == f"{folder}: a weight has an entry that is NaN or infinite"
+
+
+def test_files_that_contradict_each_other_are_refused(make: Callable) -> None:
+    folder = make("prenorm")
+    described(folder, hidden_size=64)
+    assert refusal(folder).startswith(f"{folder} cannot be read by transformers {transformers.__version__}: ")
+
+
+def test_a_model_of_pictures_is_refused(tmp_path: Path) -> None:
+    config = transformers.ViTConfig(
+        hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, image_size=8, patch_size=4
+    )
+    transformers.ViTModel(config).save_pretrained(tmp_path)
+    write_tokenizer(tmp_path)
+    assert refusal(tmp_path) == "ViTModel of transformers does not read tokens"
