@@ -4,7 +4,7 @@ include(CheckCXXCompilerFlag)
 set(UWAGA_LEVEL_SOURCES native/kernels/level_scalar.cc)
 # A seventh of the wheel at -O3, for processors that hardly exist.
 set_source_files_properties(native/kernels/level_scalar.cc PROPERTIES COMPILE_OPTIONS
-  "$<$<CONFIG:Release>:-O2>;$<$<AND:$<CONFIG:Release>,$<CXX_COMPILER_ID:GNU>>:-finline-limit=30;-fno-ipa-cp-clone;-fno-tree-slp-vectorize;-falign-functions=1;-falign-loops=1;-falign-jumps=1>")
+  "$<$<CONFIG:Release>:-Os>;$<$<AND:$<CONFIG:Release>,$<CXX_COMPILER_ID:GNU>>:-finline-limit=30;-fno-ipa-cp-clone;-fno-tree-slp-vectorize;-falign-functions=1;-falign-loops=1;-falign-jumps=1>")
 set(UWAGA_LEVEL_DEFINITIONS)
 
 # Kernels neither throw nor call anything that does: without tables to unwind them the wheel is a fiftieth smaller.

@@ -35,10 +35,10 @@ RowBlockPass::RowBlockPass(const uwaga_problem& p, const Mask& mask, const Kerne
   in_place_ = reads_blocks_in_place();
   thread_local Scratch scratch;
   RowBlockScratch sizes;
-  const int64_t size = RowBlockScratch::lay_out(p, tiles_, scoring_.rows, nullptr, &sizes);
+  const int64_t size = RowBlockScratch::lay_out(p, tiles_, scoring_, nullptr, &sizes);
   if (wanted) accumulator_.emplace(p, *wanted, scoring_.rows);
   float* space = scratch.reserve(size + (wanted ? accumulator_->lay_out(tiles_, nullptr) : 0));
-  RowBlockScratch::lay_out(p, tiles_, scoring_.rows, space, &w_);
+  RowBlockScratch::lay_out(p, tiles_, scoring_, space, &w_);
   if (wanted) {
     accumulator_->lay_out(tiles_, space + size);
     accumulator_->clear_top(tiles_);
@@ -148,10 +148,16 @@ void RowBlockPass::visit(int64_t j0, int count, Visibility seen, bool more) {
   if (in_place) rows_in_place = block_in_place(j0, more);
   Block block{};
   int finite = -1;  // not computed yet
+  int at = 0;       // of two tiles, where the level starts one before it finishes the other
+  TileVisibility views[2];
+  TileStatistics statistics[2];
+  ForwardTile started;
+  bool waits = false;
   for (int64_t t = 0; t < tiles_; ++t) {
     const TileRows& rows = rows_[t];
-    TileVisibility view;
-    evaluate_tile_mask(p_, mask_, s_, rows, seen, j0, count, w_.bias, &view);
+    TileVisibility& view = views[at];
+    float* bias = w_.bias + at * w_.score_tile;
+    evaluate_tile_mask(p_, mask_, s_, rows, seen, j0, count, bias, &view);
     if (view.empty) continue;
     const bool packed = !in_place || view.mask.bits;
     if (packed && !block.keys) block = pack_block(j0, count);
@@ -161,17 +167,25 @@ void RowBlockPass::visit(int64_t j0, int count, Visibility seen, bool more) {
     }
     const TileState state{w_.output + t * w_.output_tile, w_.maximum + t * kMaxLanes,
                           w_.sum + t * scoring_.rows * kMaxLanes};
-    const TileStatistics statistics = accumulator_ ? accumulator_->statistics(t) : TileStatistics{};
+    if (accumulator_) statistics[at] = accumulator_->statistics(t);
     const ForwardTile tile{w_.query + t * w_.query_tile,
-                           w_.scores,
-                           scoring_.rule.biased ? w_.bias : nullptr,
+                           w_.scores + at * w_.score_tile,
+                           scoring_.rule.biased ? bias : nullptr,
                            rows.row_keys,
                            rows.count,
                            static_cast<int>(p_.query_width),
                            static_cast<int>(p_.value_width),
                            view.mask,
                            state,
-                           accumulator_ ? &statistics : nullptr};
+                           accumulator_ ? &statistics[at] : nullptr};
+    if (packed && scoring_.start_tile) {
+      scoring_.start_tile(tile, block, scoring_.rule);
+      if (waits) scoring_.finish_tile(started, block, scoring_.rule);
+      started = tile;
+      waits = true;
+      at ^= 1;
+      continue;
+    }
     if (packed) {
       scoring_.forward_tile(tile, block, scoring_.rule);
       continue;
@@ -179,6 +193,7 @@ void RowBlockPass::visit(int64_t j0, int count, Visibility seen, bool more) {
     scoring_.forward_tile_in_place(tile, rows_in_place, scoring_.rule);
     rows_in_place.readable_keys = 0;  // the first tile has prefetched them
   }
+  if (waits) scoring_.finish_tile(started, block, scoring_.rule);
 }
 
 }  // namespace uwaga

@@ -20,16 +20,20 @@ namespace uwaga {
 struct RowBlockScratch {
   float *query, *keys, *values, *scores, *bias, *output, *maximum, *sum;
   int64_t query_tile, output_tile;  // distance from tile to tile
+  int64_t score_tile;  // from the scores and biases of one tile to those of the other, where two are at work
 
-  static int64_t lay_out(const uwaga_problem& p, int64_t tiles, int rows, float* base, RowBlockScratch* w) {
+  static int64_t lay_out(const uwaga_problem& p, int64_t tiles, const Scoring& scoring, float* base,
+                         RowBlockScratch* w) {
     ScratchLayout layout(base);
+    const int rows = scoring.rows, at_work = scoring.start_tile ? 2 : 1;
+    w->score_tile = rows * kBlockKeys;
     w->query_tile = rounded_up(packed_tile(p.query_width, rows), 16);
     w->output_tile = rows * padded_width(p.value_width);
     w->query = layout.take(tiles * w->query_tile);
     w->keys = layout.take(packed_keys(p.query_width));
     w->values = layout.take(kBlockKeys * rounded_up(p.value_width, kMaxStrip));
-    w->scores = layout.take(rows * kBlockKeys);
-    w->bias = layout.take(rows * kBlockKeys);
+    w->scores = layout.take(at_work * w->score_tile);
+    w->bias = layout.take(at_work * w->score_tile);
     w->output = layout.take(tiles * w->output_tile);
     w->maximum = layout.take(tiles * kMaxLanes);
     w->sum = layout.take(tiles * rows * kMaxLanes);

@@ -24,6 +24,7 @@ struct Scoring {
   decltype(Kernels::pack_tile) pack_gradients;  // of the outputs
   decltype(Kernels::pack_columns) pack_values;  // of the backward pass
   decltype(Kernels::forward_tile) forward_tile;
+  decltype(Kernels::forward_tile) start_tile, finish_tile;  // or null, see PairKernels
   decltype(Kernels::forward_tile_in_place) forward_tile_in_place;
   decltype(Kernels::weights_tile) weights_tile;
   decltype(Kernels::backward_tile) backward_tile;

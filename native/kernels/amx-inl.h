@@ -111,11 +111,10 @@ inline void product_of_tiles(const void* a, int64_t a_row, const float* b, int64
 }
 
 struct TileProduct {};
+struct StoredProduct {};  // the products are in `scores` already
 
 template <bool TOP>
-inline void scaled_scores(const float* query, const float* keys, int rows, int words, int columns, F scale,
-                          float* scores, float* top) {
-  product_of_tiles(query, 4 * words, keys, words, columns, scores);
+inline void scale_scores(int rows, int columns, F scale, float* scores, float* top) {
   for (int r = 0; r < rows; ++r) {
     F best = TOP ? load(top + r * kLanes) : zero();
     for (int n = 0; n < columns; n += kLanes) {
@@ -130,12 +129,18 @@ inline void scaled_scores(const float* query, const float* keys, int rows, int w
 template <>
 inline void scores_of_tile<TileProduct, false>(const float* query, const float* keys, int rows, int depth, int columns,
                                                const ScoreRule& rule, float* scores, float*) {
-  scaled_scores<false>(query, keys, rows, depth, columns, broadcast(rule.scale), scores, nullptr);
+  product_of_tiles(query, 4 * depth, keys, depth, columns, scores);
+  scale_scores<false>(rows, columns, broadcast(rule.scale), scores, nullptr);
 }
 template <>
-inline void scores_of_tile<TileProduct, true>(const float* query, const float* keys, int rows, int depth, int columns,
-                                              const ScoreRule& rule, float* scores, float* top) {
-  scaled_scores<true>(query, keys, rows, depth, columns, broadcast(rule.scale), scores, top);
+inline void scores_of_tile<StoredProduct, false>(const float*, const float*, int rows, int, int columns,
+                                                 const ScoreRule& rule, float* scores, float*) {
+  scale_scores<false>(rows, columns, broadcast(rule.scale), scores, nullptr);
+}
+template <>
+inline void scores_of_tile<StoredProduct, true>(const float*, const float*, int rows, int, int columns,
+                                                const ScoreRule& rule, float* scores, float* top) {
+  scale_scores<true>(rows, columns, broadcast(rule.scale), scores, top);
 }
 
 // The weights of columns [first, last), multiples of kLanes, as words; zeros elsewhere.
@@ -179,13 +184,24 @@ inline void values_of_wide_tile(const ForwardTile& tile, const Block& block, con
   }
 }
 
-inline void forward_wide_tile(const ForwardTile& tile, const Block& block, const ScoreRule& rule) {
+inline void start_wide_tile(const ForwardTile& tile, const Block& block, const ScoreRule& rule) {
+  const int columns = rule.plain() && !tile.mask.bits ? kBlockKeys : tile.mask.last;
+  const int words = tile_words(tile.query_width);
+  product_of_tiles(tile.query, 4 * words, block.keys, words, columns, tile.scores);
+}
+
+inline void finish_wide_tile(const ForwardTile& tile, const Block& block, const ScoreRule& rule) {
   alignas(64) float rescale[kMaxLanes];
-  weights_of_tile<TileProduct>(tile, block, rule, tile_words(tile.query_width), rescale);
+  weights_of_tile<StoredProduct>(tile, block, rule, 0, rescale);
   if (!block.value_pairs) return values_of_tile(tile, block, tile.mask.first, tile.mask.last, rescale);
   alignas(64) float pairs[kTileRows * kBlockPairs];
   narrow_weights_of_tile(tile.scores, tile.rows, first_column(tile.mask), last_column(tile.mask), pairs);
   values_of_wide_tile(tile, block, pairs, rescale);
+}
+
+inline void forward_wide_tile(const ForwardTile& tile, const Block& block, const ScoreRule& rule) {
+  start_wide_tile(tile, block, rule);
+  finish_wide_tile(tile, block, rule);
 }
 
 inline void weights_wide_tile(const WeightsTile& tile, const Block& block, const ScoreRule& rule) {

@@ -301,6 +301,10 @@ struct PairKernels {
   void (*begin_tiles)();                                   // both null where tiles need no state of the processor
   void (*end_tiles)();
   void (*forward_tile)(const ForwardTile&, const Block&, const ScoreRule&);
+  // The same in two: the products of queries and keys, left in the tile's scores, and all else. A driver starts the next tile before
+  // it finishes one, since products and softmax use different units of the processor. Both null: forward_tile is one.
+  void (*start_tile)(const ForwardTile&, const Block&, const ScoreRule&);
+  void (*finish_tile)(const ForwardTile&, const Block&, const ScoreRule&);
   void (*forward_tile_in_place)(const ForwardTile&, const InPlaceBlock&, const ScoreRule&);
   void (*weights_tile)(const WeightsTile&, const Block&, const ScoreRule&);
   void (*backward_tile)(const BackwardTile&, const Block&, const ScoreRule&);

@@ -121,6 +121,7 @@ class Floats {
     for (int64_t n = 0; n < count_; ++n) data_[n] = x;
   }
   float* data() { return data_; }
+  int64_t size() const { return count_; }
   float& operator[](int64_t n) { return data_[n]; }
 
  private:

@@ -120,6 +120,11 @@ struct Scene {
   void reset(float top = -kInfinity) { output.fill(0.0f), maximum.fill(top), sum.fill(0.0f); }
 
   void run(const ScoreRule& rule, int first_key = 0, bool guard = false) {
+    const auto [tile, block] = packed(rule, first_key, guard);
+    (pairs ? k.pairs->forward_tile : k.forward_tile)(tile, block, rule);
+  }
+
+  std::pair<ForwardTile, Block> packed(const ScoreRule& rule, int first_key = 0, bool guard = false) {
     const void* addresses[kMaxTileRows] = {};
     for (int r = 0; r < rows; ++r) addresses[r] = query.row(r);
     (pairs ? k.pairs->pack_queries : k.pack_tile)(packed_query.data(), addresses, rows, d, query.column(), dtype,
@@ -140,7 +145,7 @@ struct Scene {
                            {output.data(), maximum.data(), sum.data()},
                            statistics};
     const Block block{packed_keys.data(), packed_values.data(), k.strip, kBlockKeys * k.strip, first_key, count, pairs};
-    (pairs ? k.pairs->forward_tile : k.forward_tile)(tile, block, rule);
+    return {tile, block};
   }
 
   bool sees(int r, int n) const { return bits[r] >> n & 1; }

@@ -291,6 +291,41 @@ void test_extremes(const Kernels& k) {
   expect(fabs(smaller - 2.0) < 140 * kEps, "after a smaller block the output is %.9g", smaller);
 }
 
+// A tile that is finished after another one was started has the bits of forward_tile.
+void test_two_at_work(const Kernels& k) {
+  uint64_t seed = 60;
+  for (const auto& [d, e] : {std::pair{1, 1}, {32, 64}, {65, 129}}) {
+    for (const int count : {15, 64}) {
+      for (const bool masked : {false, true}) {
+        Scene first(k, true, kMaxTileRows, count, d, e, ++seed), second(k, true, 5, count, d, e, ++seed);
+        ScoreRule rule = plain_rule();
+        rule.biased = masked;
+        if (masked) first.bits[2] = 1, second.bits[0] &= 0x0f0f;
+        std::vector<float> expected;
+        const auto results = [&] {
+          std::vector<float> all;
+          for (Scene* scene : {&first, &second})
+            for (Floats* part : {&scene->output, &scene->maximum, &scene->sum})
+              all.insert(all.end(), part->data(), part->data() + part->size());
+          return all;
+        };
+        for (Scene* scene : {&first, &second}) scene->run(rule);
+        expected = results();
+        for (Scene* scene : {&first, &second}) scene->reset();
+        const auto [tile, block] = first.packed(rule);
+        const auto [later, later_block] = second.packed(rule);
+        k.pairs->start_tile(tile, block, rule);
+        k.pairs->start_tile(later, later_block, rule);
+        k.pairs->finish_tile(tile, block, rule);
+        k.pairs->finish_tile(later, later_block, rule);
+        const std::vector<float> found = results();
+        expect(!memcmp(found.data(), expected.data(), sizeof(float) * expected.size()), "widths %d, %d, %d keys", d, e,
+               count);
+      }
+    }
+  }
+}
+
 }  // namespace
 
 void test_forward_tiles(const Kernels& k) {
@@ -303,6 +338,7 @@ void test_forward_tiles(const Kernels& k) {
     group(level + "forward_tile_pairs", [&] { test_forward_tile(k, true); });
     group(level + "forward_tile_pairs, hidden values", [&] { test_guard(k, true); });
     group(level + "forward_tile_pairs, rows alone", [&] { test_rows_alone(k, true); });
+    if (k.pairs->start_tile) group(level + "tiles started and finished", [&] { test_two_at_work(k); });
     if (k.pairs->forward_tile_in_place) group(level + "forward_tile_in_place_pairs", [&] { test_in_place(k, true); });
   }
   group(level + "dropout's hash", [&] { test_dropout_hash(k); });
