@@ -568,6 +568,12 @@ def _check_fit(model: BertModel | RotaryModel | T5Model, tokenizer: Tokenizer, c
         raise CheckpointError(
             f"{file}: the limit of {limit} tokens leaves none for text beside {tokenizer.num_special_tokens} special tokens"
         )
+    expansion = None if config.tokens is None else config.tokens.expansion
+    if isinstance(model, T5Model) and expansion is not None and not expansion.attend:
+        raise CheckpointError(
+            f"{model_file}: is a T5, which cannot read the mask tokens of query_expansion without seeing them; "
+            "sentence_transformers.MultiVectorEncoder reads it"
+        )
     if tokenizer.vocab_size > model.config.vocab_size:
         raise CheckpointError(
             f"{model_file}: vocab_size is {model.config.vocab_size}, but tokenizer.json has the token id {tokenizer.vocab_size - 1}"
