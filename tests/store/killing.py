@@ -1,7 +1,7 @@
 """Kills a writer of a soft database again and again, at random moments or at its steps, and compares what is left with what it had
 been told.
 
-A program: `python killing.py FOLDER KILLS SEED moments|steps`. A step is a call that makes something durable; a writer that is killed
+A program: `python killing.py FOLDER KILLS SEED moments|steps vectors|tokens`. A step is a call that makes something durable; a writer that is killed
 at one is killed in a call, whatever else the machine does. It forks, so that PyTorch is loaded once; with one thread, whose absence
 in a fork is no loss. The writer says each call before it begins and after it has returned; what had returned must be there, and the one call
 that had not must be there as a whole or not at all. Its last line is a JSON object of counts.
@@ -18,8 +18,9 @@ from pathlib import Path
 
 import torch
 
-from uwaga import SoftDatabase
+from uwaga import Ragged, SoftDatabase
 from uwaga._base import durable
+from uwaga.store import TokenDatabase, open_database
 
 WIDTH = 6
 
@@ -32,10 +33,25 @@ def rows(first: int, count: int) -> tuple[torch.Tensor, list[dict]]:
     ]
 
 
+def tokens(first: int, count: int) -> tuple[Ragged, list[dict]]:
+    """As `rows`, of one to four tokens each."""
+    keys, records = rows(first, count)
+    lengths = torch.arange(first, first + count) % 4 + 1
+    offsets = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
+    return Ragged(keys.repeat_interleave(lengths, 0), offsets), records
+
+
+def create(path: Path, kind: str) -> None:
+    if kind == "tokens":
+        TokenDatabase.create(path, width=WIDTH).close()
+    else:
+        SoftDatabase.create(path, key_width=WIDTH).close()
+
+
 def write(path: Path, seed: int, say: int) -> None:
     """Random calls, without an end."""
     chance = random.Random(seed)
-    with SoftDatabase.open(path) as db:
+    with open_database(path) as db:
         alive = db.ids().tolist()
         following = max(alive, default=-1) + 1
         while True:
@@ -43,7 +59,7 @@ def write(path: Path, seed: int, say: int) -> None:
             count = chance.choice([1, 30, 1500])
             if what == "append":
                 os.write(say, json.dumps(["append", count]).encode() + b"\n")
-                keys, records = rows(next_id(db, following), count)
+                keys, records = (tokens if db.has_tokens else rows)(next_id(db, following), count)
                 ids = db.append(keys, records=records)
                 alive += ids
                 following = ids.stop
@@ -61,7 +77,7 @@ def write(path: Path, seed: int, say: int) -> None:
             os.write(say, json.dumps(done).encode() + b"\n")
 
 
-def next_id(db: SoftDatabase, following: int) -> int:
+def next_id(db: SoftDatabase | TokenDatabase, following: int) -> int:
     """Ids are never given again, so that the next one may be larger than the largest row's."""
     return max(following, int(db._catalog.setting("next_id") or 0))
 
@@ -129,7 +145,7 @@ def compare(path: Path, alive: set[int], said: list[list], counts: dict[str, int
         elif line[:2] == ["done", "delete"]:
             alive -= set(line[2])
     pending = said[-1] if said and said[-1][0] != "done" else None
-    with SoftDatabase.open(path) as db:
+    with open_database(path) as db:
         assert db.damaged == []
         result = set(db.ids().tolist())
         if pending and pending[0] == "append" and result != alive:
@@ -145,19 +161,22 @@ def compare(path: Path, alive: set[int], said: list[list], counts: dict[str, int
         assert db.check() == []
         for row in db:
             keys, records = rows(row.id, 1)
-            assert torch.equal(row.key, keys[0])
+            if db.has_tokens:
+                assert torch.equal(row.tokens, keys.expand(row.id % 4 + 1, WIDTH))
+            else:
+                assert torch.equal(row.key, keys[0])
             assert row.record == records[0]
     moment = f"killed in {pending[0] if pending else 'no call'}"
     counts[moment] = counts.get(moment, 0) + 1
     return result
 
 
-def main(folder: Path, kills: int, seed: int, how: str) -> dict[str, int]:
+def main(folder: Path, kills: int, seed: int, how: str, kind: str) -> dict[str, int]:
     torch.set_num_threads(1)
     chance, alive = random.Random(seed), set[int]()
     counts = {"kills": 0, "whole appends that had not returned": 0, "whole deletions that had not returned": 0}
     path = folder / "db"
-    SoftDatabase.create(path, key_width=WIDTH).close()
+    create(path, kind)
     for number in range(kills):
         when = {"steps": chance.randrange(60)} if how == "steps" else {"seconds": chance.random() ** 2 * 0.25}
         said = killed(path, chance.randrange(2**30), **when)
@@ -165,10 +184,10 @@ def main(folder: Path, kills: int, seed: int, how: str) -> dict[str, int]:
         counts["kills"] += 1
         if len(alive) > 8000:  # the comparison takes time
             path = folder / f"db{number}"
-            SoftDatabase.create(path, key_width=WIDTH).close()
+            create(path, kind)
             alive = set()
     return counts
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])))  # noqa: T201
+    print(json.dumps(main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:])))  # noqa: T201

@@ -11,14 +11,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from uwaga import SoftDatabase
+from uwaga import Ragged, SoftDatabase
 from uwaga._base import durable
+from uwaga.store import TokenDatabase, open_database
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["steps", pytest.param("moments", marks=pytest.mark.stress)])
-def test_a_killed_writer_loses_nothing_and_leaves_no_half(tmp_path: Path, how: str) -> None:
-    program = [sys.executable, str(Path(__file__).with_name("killing.py")), str(tmp_path), "6", "3", how]
+@pytest.mark.parametrize("kind", ["vectors", "tokens"])
+def test_a_killed_writer_loses_nothing_and_leaves_no_half(tmp_path: Path, how: str, kind: str) -> None:
+    program = [sys.executable, str(Path(__file__).with_name("killing.py")), str(tmp_path), "6", "3", how, kind]
     done = subprocess.run(program, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     counts = json.loads(done.stdout.splitlines()[-1])
@@ -105,10 +107,43 @@ CALLS: dict[str, Callable[[SoftDatabase], object]] = {
 
 
 def state(path: Path) -> tuple[list[int], list[dict], bytes]:
-    with SoftDatabase.open(path) as db:
+    with open_database(path) as db:
         assert db.check() == []
-        answer = db.attend(torch.ones(4))
-        return db.ids().tolist(), [row.record for row in db], answer.value.numpy().tobytes()
+        if isinstance(db, TokenDatabase):
+            answer = db.search(Ragged.from_list([torch.ones(2, 4)]), 1000).scores
+        else:
+            answer = db.attend(torch.ones(4)).value
+        return db.ids().tolist(), [row.record for row in db], answer.numpy().tobytes()
+
+
+def _append_tokens(db: TokenDatabase) -> None:
+    keys = torch.full((600, 4), 2.0)
+    db.append(Ragged(keys, torch.arange(0, 601, 2)), records=[{"n": n} for n in range(300)])
+
+
+@pytest.fixture
+def token_disk(tmp_path: Path) -> Path:
+    with TokenDatabase.create(tmp_path / "db", width=4) as db:
+        for first in (0, 100):
+            tokens = Ragged(torch.rand(300, 4), torch.arange(0, 301, 3))
+            db.append(tokens, records=[{"n": first + n} for n in range(100)])
+        db.delete([3, 140])
+    return tmp_path / "db"
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_power_loss_leaves_all_or_nothing_of_vectors_of_tokens(token_disk: Path, tmp_path: Path, call: str) -> None:
+    before = state(token_disk)
+    with pytest.MonkeyPatch.context() as patch, TokenDatabase.open(token_disk) as db:
+        db._begin_writing()
+        watched = Disk(token_disk, tmp_path / "images", patch)
+        watched.image()
+        _append_tokens(db) if call == "append" else CALLS[call](db)
+        watched.image()
+    after = state(token_disk)
+    results = [state(image) for image in sorted((tmp_path / "images").iterdir())]
+    assert all(each in (before, after) for each in results)
+    assert results[-1] == results[-2] == after
 
 
 @pytest.fixture

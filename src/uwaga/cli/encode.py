@@ -148,11 +148,16 @@ def _encode(
 
 
 def _model(model: str) -> tuple[Path, str]:
-    """The model's directory and its fingerprint, before anything is loaded."""
+    """The model's directory and its fingerprint, before anything is loaded. Raises CheckpointError: it gives no vectors of documents."""
     from uwaga.models.checkpoints import directories
+    from uwaga.models.text import sentence_config
     from uwaga.models.text.sentence_config import fingerprint
 
     folder = directories.find(model, None)
+    if sentence_config.read(folder).tokens is not None:
+        raise CheckpointError(
+            f"{folder} holds a ColBERT model, which gives a vector to every token and none to a document; `uwaga store add` takes it"
+        )
     return folder, fingerprint(folder, directories.transformer(folder))
 
 

@@ -118,6 +118,10 @@ def _load(model: str, reranker: str | None, dtype: str, processes: int) -> "tupl
     if processes > 1:
         torch.set_num_threads(1)  # threads of this process would not be in those that are forked from it
     encoder = TextEncoder.load(model, dtype=getattr(torch, dtype))
+    if encoder.has_token_vectors:
+        raise CheckpointError(
+            f"{model} holds a ColBERT model, which gives a vector to every token and none to a text; `uwaga store add` takes it"
+        )
     cross = None if reranker is None else Reranker.load(reranker, dtype=getattr(torch, dtype))
     return encoder, cross, threads
 

@@ -4,7 +4,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -15,11 +15,12 @@ from uwaga._base.errors import CheckpointError, DataError, SoftDatabaseError
 from uwaga.cli.terminal import echo, echo_json, error_text, fail, in_option_names, progress_bar, say_engine
 from uwaga.models.checkpoints import directories
 from uwaga.models.text.corpus import InvalidDocumentError
+from uwaga.models.text.token_text import SPECIAL_TOKEN
 from uwaga.store.encoders import COSINE_SCALE
 from uwaga.store.files import AddedFiles, Split, find_files
 
 if TYPE_CHECKING:
-    from uwaga.store import Answer
+    from uwaga.store import Answer, TokenAnswer
 
 Storage = Literal["float32", "bfloat16"]
 
@@ -71,12 +72,19 @@ def ask(
     model: Annotated[str | None, typer.Option(help="The model that the database was made with.")] = None,
     as_json: _Json = False,
 ) -> None:
-    """What the database says: the passages with their exact shares of all attention, and how much is on the others."""
+    """What the database says: the passages with their exact shares of all attention, and how much is on the others; of vectors of
+    tokens, those with the largest MaxSim, and which tokens match."""
     with _errors("store ask"):
         check_folder(database)
         from uwaga import store
 
-        with store.SoftDatabase.open(database) as db:
+        with store.open_database(database) as db:
+            if isinstance(db, store.TokenDatabase):
+                if scale != COSINE_SCALE:
+                    fail("store ask", f"--scale is of cosines before softmax, and {database} has vectors of tokens")
+                tokens = store.ask_tokens(db, question, store.encoder_of(db, model), where=where, top=top)
+                _show_tokens(tokens, as_json=as_json)
+                return
             answer = store.ask(db, question, store.encoder_of(db, model), scale=scale, where=where, top=top)
         _show(answer, as_json=as_json)
 
@@ -85,9 +93,9 @@ def check(database: _Database, as_json: _Json = False) -> None:
     """Compare every byte with its checksum. Ends with 1 where something is damaged."""
     with _errors("store check"):
         check_folder(database)
-        from uwaga.store import SoftDatabase
+        from uwaga.store import open_database
 
-        with SoftDatabase.open(database) as db:
+        with open_database(database) as db:
             result, rows = db.check(), len(db)
     if as_json:
         echo_json(json.dumps([damage._asdict() for damage in result]))
@@ -102,9 +110,9 @@ def stats(database: _Database, as_json: _Json = False) -> None:
     """Sizes and settings."""
     with _errors("store stats"):
         check_folder(database)
-        from uwaga.store import SoftDatabase
+        from uwaga.store import open_database
 
-        with SoftDatabase.open(database) as db:
+        with open_database(database) as db:
             statistics = db.stats()
     if as_json:
         echo_json(json.dumps(statistics))
@@ -118,9 +126,9 @@ def compact(database: _Database) -> None:
     """Remove deleted rows from the files, and join small files."""
     with _errors("store compact"):
         check_folder(database)
-        from uwaga.store import SoftDatabase
+        from uwaga.store import open_database
 
-        with SoftDatabase.open(database) as db:
+        with open_database(database) as db:
             freed = db.compact()
     echo(f"{database}: {freed:,} bytes freed")
 
@@ -129,9 +137,9 @@ def export(database: _Database, file: Annotated[Path, typer.Argument(help="The P
     """Write all rows to a Parquet file: id, key, value, and the record as JSON."""
     with _errors("store export"):
         check_folder(database)
-        from uwaga.store import SoftDatabase
+        from uwaga.store import open_database
 
-        with SoftDatabase.open(database) as db:
+        with open_database(database) as db:
             db.export(file)
             rows = len(db)
     echo(f"{file}: {rows:,} rows")
@@ -176,17 +184,46 @@ def _add(
 
     encoder: TextEncoder | None = None
     if database.exists():
-        db = store.SoftDatabase.open(database)
+        db: store.SoftDatabase | store.TokenDatabase = store.open_database(database)
     else:
         model = model or directories.DEFAULT_ENCODER
         encoder, name = TextEncoder.load(model), store.model_name(model)
-        db = store.SoftDatabase.create(
-            database, key_width=encoder.embedding_dim, dtype=getattr(torch, dtype), model=name
-        )
+        width, stored = encoder.embedding_dim, getattr(torch, dtype)
+        if encoder.has_token_vectors:
+            db = store.TokenDatabase.create(database, width=width, dtype=stored, model=name)
+        else:
+            db = store.SoftDatabase.create(database, key_width=width, dtype=stored, model=name)
     with db, progress_bar("passages") as progress:
         encoder = encoder or store.encoder_of(db, model)
         say_engine("store add", model or str(db.model), encoder.explain())
         return store.add_files(db, files, encoder, progress=progress, **options)
+
+
+def _show_tokens(answer: "TokenAnswer", *, as_json: bool) -> None:
+    listed = [
+        (n, s, r)
+        for n, s, r in zip(answer.top.ids.tolist(), answer.top.scores.tolist(), answer.top.records, strict=True)
+        if n >= 0
+    ]
+    if as_json:
+        passages = [
+            {"id": n, "score": s, "record": r, "matches": [each._asdict() for each in matches]}
+            for (n, s, r), matches in zip(listed, answer.matches, strict=True)
+        ]
+        echo_json(json.dumps({"passages": passages}))
+        return
+    if not listed:
+        echo("no passage meets the condition")
+    for (_, score, record), matches in zip(listed, answer.matches, strict=True):
+        echo(f"{score:8.3f}  {_origin(record)}")
+        for line in str(record.get("text", "")).splitlines():
+            echo(f"          {line}")
+        shown = [each for each in matches if not SPECIAL_TOKEN.fullmatch(each.token)]
+        echo("          " + ", ".join(f"{each.token}: {each.found} {each.product:.2f}" for each in shown))
+
+
+def _origin(record: Mapping[str, object]) -> str:
+    return " ".join(str(record[name]) for name in ("source", "document") if name in record)
 
 
 def _show(answer: "Answer", *, as_json: bool) -> None:
@@ -207,8 +244,7 @@ def _show(answer: "Answer", *, as_json: bool) -> None:
     block = "\u2588" if (sys.stdout.encoding or "").lower().startswith("utf") else "#"
     for _, weight, record in listed:
         bar = block * max(1, math.ceil(weight / listed[0][1] * _BAR))
-        origin = " ".join(str(record[name]) for name in ("source", "document") if name in record)
-        echo(f"{weight:6.1%}  {bar:{_BAR}}  {origin}")
+        echo(f"{weight:6.1%}  {bar:{_BAR}}  {_origin(record)}")
         for line in str(record.get("text", "")).splitlines():
             echo(f"        {line}")
     others = answer.rows - len(listed)

@@ -5,13 +5,9 @@ Letters: Q queries, H heads, n rows, D key width, E value width, k listed rows.
 
 import functools
 import math
-import operator
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
 
 import numpy as np
@@ -19,17 +15,15 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from uwaga._base import durable
-from uwaga._base.errors import ShapeError, SoftDatabaseError
+from uwaga._base.errors import ShapeError
 from uwaga.maps.map import AttentionMap
-from uwaga.store import catalog, parquet, reading, segments
-from uwaga.store.catalog import Catalog, Parameters, Record, Value
+from uwaga.store import parquet, reading, segments
+from uwaga.store.catalog import Parameters, Record, Value
 from uwaga.store.reading import BLOCK, LiveRows, PassOptions
-from uwaga.store.segments import DTYPES, MOST_IDS, Damage, Entry, SegmentFile, StoredRow, StoreSchema
+from uwaga.store.segments import DTYPES, Entry, StoredRow, StoreSchema
+from uwaga.store.snapshot import integer
+from uwaga.store.writer import SEGMENT_BYTES, NewSegment, StoredDatabase
 
-_SEGMENTS, _LOCK = "segments", "lock"
-_WRITTEN_AT_ONCE = 2  # segments of an append
-_SEGMENT_BYTES = 2**28  # of keys and values; what compact() holds in memory at a time
 _MAP_BYTES = 2**32
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
@@ -71,7 +65,7 @@ def _uncompiled(method: Callable[_Arguments, _Result]) -> Callable[_Arguments, _
     return call
 
 
-class SoftDatabase:
+class SoftDatabase(StoredDatabase):
     """Attention over stored rows: keys, values and records that last on the disk.
 
     An array answers `attention(query, keys, values)` as long as the program runs. This database keeps the rows in files, reads them
@@ -98,21 +92,6 @@ class SoftDatabase:
     >>> folder.cleanup()
     """
 
-    def __init__(self, path: Path, open_catalog: Catalog) -> None:
-        self.path, self._catalog = path, open_catalog
-        self._writer = ExitStack()
-        self._is_writer = self._is_closed = False
-        self._segments: dict[str, SegmentFile] = {}
-        self._entries: list[Entry] = []
-        self._broken: dict[str, str] = {}  # file: what is wrong
-        self._live: LiveRows | None = None
-        schema = open_catalog.setting("layout") or "null"
-        try:
-            self.schema = segments.schema_of(schema)
-        except (ValueError, RecursionError) as error:
-            raise SoftDatabaseError(f"{open_catalog.path}: is damaged: {error}") from error
-        self.model = open_catalog.setting("model")
-
     @classmethod
     def create(
         cls,
@@ -138,114 +117,8 @@ class SoftDatabase:
             ValueError: a size below 1, or another dtype.
             SoftDatabaseError: the folder exists or cannot be written.
         """
-        if model is not None and not _is_text(model):
-            raise ValueError(f"SoftDatabase.create: model must be a string that UTF-8 can write, not {model!r}")
         schema = StoreSchema(heads, key_width, value_width, str(dtype).removeprefix("torch."))
-        settings = {"layout": segments.settings_of(_checked(schema)), "next_id": "0", "writer": ""}
-        if model is not None:
-            settings["model"] = model
-        path = Path(path)
-        if os.path.lexists(path):
-            raise SoftDatabaseError(f"{path}: already exists; SoftDatabase.open opens a database")
-        try:
-            with durable.atomic_folder(path) as made:
-                durable.make_folder(made / _SEGMENTS)
-                Catalog.create(made / catalog.FILE, settings)
-        except OSError as error:
-            raise SoftDatabaseError(f"{path}: cannot be created: {error.strerror or error}") from error
-        return cls.open(path)
-
-    @classmethod
-    def open(cls, path: str | os.PathLike[str]) -> "SoftDatabase":
-        """An existing database, as it is now. Rows are mapped into memory and read when they are asked for.
-
-        A damaged or missing segment is no error yet: `damaged` says which, everything that needs its rows raises, and the others can
-        be read after these are deleted.
-
-        Raises:
-            SoftDatabaseError: there is none, or its catalog cannot be read.
-        """
-        path = Path(path)
-        if not path.is_dir():
-            raise SoftDatabaseError(f"{path}: there is no such folder")
-        database = cls(path, Catalog(path / catalog.FILE, write=False))
-        try:
-            database.refresh()
-        except BaseException:
-            database.close()
-            raise
-        return database
-
-    def close(self) -> None:
-        """Closes the files; calling it again has no effect."""
-        self._is_closed = True
-        self._catalog.close()
-        self._segments.clear()
-        self._live = None
-        self._writer.close()
-
-    def __enter__(self) -> "SoftDatabase":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def refresh(self) -> None:
-        """Shows the database as it is now, with what a writer has changed since. Raises SoftDatabaseError."""
-        self._check_open()
-        self._catalog.refresh()
-        before: set[str] | None = None
-        while True:
-            self._entries = self._catalog.segments()
-            self._map()
-            # The writer may have compacted between the catalog and the files; what is as broken at a later moment is damaged.
-            if not self._broken or set(self._broken) == before:
-                break
-            before = set(self._broken)
-            self._catalog.refresh()
-        self._live = None
-
-    def _segment_folder(self) -> Path:
-        """Raises SoftDatabaseError where it is a link, whose files are those of another database."""
-        folder = self.path / _SEGMENTS
-        if folder.is_symlink():
-            raise SoftDatabaseError(f"{folder}: is a symbolic link, which no folder of segments is")
-        return folder
-
-    def _map(self) -> None:
-        """Maps the segments; `_broken` says which cannot be."""
-        folder = self._segment_folder()
-        kept = {entry.file: self._segments[entry.file] for entry in self._entries if entry.file in self._segments}
-        self._segments, self._broken = kept, {}
-        for entry in self._entries:
-            if entry.file not in kept:
-                try:
-                    kept[entry.file] = segments.open_segment(folder, entry, self.schema)
-                except SoftDatabaseError as error:
-                    self._broken[entry.file] = str(error)
-
-    # What is in it.
-
-    @property
-    def damaged(self) -> list[str]:
-        """What is wrong with segments that cannot be read, with their files and rows."""
-        return list(self._broken.values())
-
-    @property
-    def fields(self) -> list[str]:
-        """The names of the fields that records have had."""
-        return list(self._catalog.fields)
-
-    def __len__(self) -> int:
-        self._check_open()
-        return sum(entry.rows for entry in self._entries) - len(self._catalog.deleted())
-
-    def ids(self) -> Tensor:
-        """(n,) int64: the ids of all rows, rising."""
-        live = self._all()
-        return torch.from_numpy(live.ids(np.arange(len(live))))
+        return cls._create(path, schema, model)
 
     def __iter__(self) -> Iterator[StoredRow]:
         """All rows, in ascending order of their ids."""
@@ -258,30 +131,6 @@ class SoftDatabase:
             values = self._stored(live.values(start, stop)) if live.has_values() else keys
             for n, number in enumerate(ids):
                 yield StoredRow(number, keys[n], values[n], records.get(number, {}))
-
-    def records(self, ids: Iterable[int]) -> list[Record]:
-        """The records of rows, in the order of `ids`; empty for a row without one, or that is not in the database."""
-        self._check_open()
-        listed = _integers(ids, "records")
-        records = self._catalog.records(number for number in listed if 0 <= number < MOST_IDS)
-        return [records.get(number, {}) for number in listed]
-
-    def counts(self, field: str) -> dict[Value, int]:
-        """How many rows have each value of a field of their records."""
-        self._check_open()
-        return self._catalog.counts(field)
-
-    def stats(self) -> dict[str, Any]:
-        """Sizes and settings, as plain values."""
-        self._check_open()
-        rows = len(self)
-        stored = sum(segment.keys.nbytes + (segment.values.nbytes if segment.values is not segment.keys else 0)
-                     for segment in self._segments.values())  # fmt: skip
-        return {
-            "rows": rows, "deleted": len(self._catalog.deleted()), "records": self._catalog.count(),
-            "segments": len(self._entries), "bytes": stored, **self.schema._asdict(), "model": self.model,
-            "fields": self.fields, "damaged": self.damaged,
-        }  # fmt: skip
 
     # Reading.
 
@@ -320,7 +169,7 @@ class SoftDatabase:
                 float32, with its row.
             SoftDatabaseError: rows that cannot be read.
         """
-        top = _integer(top, 0, "attend: top")
+        top = integer(top, 0, "SoftDatabase.attend: top")
         share = _real(tolerance)
         if not 0.0 <= share < 1.0:
             raise ValueError(f"SoftDatabase.attend: tolerance must be at least 0 and below 1, not {tolerance!r}")
@@ -339,7 +188,7 @@ class SoftDatabase:
 
         Columns as `top` of `attend`. Arguments and errors as `attend`.
         """
-        options = PassOptions(self._scale(scale, "search"), _integer(k, 1, "search: k"), False)
+        options = PassOptions(self._scale(scale, "search"), integer(k, 1, "SoftDatabase.search: k"), False)
         return self._answer(self._queries(query, "search"), options, self._rows(where, parameters)).top
 
     @_uncompiled
@@ -358,7 +207,7 @@ class SoftDatabase:
         """
         queries = self._queries(query, "map")
         live = self._all()
-        max_bytes = _integer(max_bytes, 0, "map: max_bytes")
+        max_bytes = integer(max_bytes, 0, "SoftDatabase.map: max_bytes")
         size = 4 * len(live) * self.schema.heads * self.schema.key_width
         if size > max_bytes:
             raise ValueError(
@@ -388,7 +237,7 @@ class SoftDatabase:
         if not options.attention:
             weights = torch.full_like(weights, math.nan)
         result = self._catalog.records(ids[ids >= 0].tolist())
-        top = Top(ids, weights, joined("top_scores"), _nested(ids.tolist(), result))
+        top = Top(ids, weights, joined("top_scores"), nested(ids.tolist(), result))
         entropy = joined("entropy")
         lse = joined("lse")
         unlisted_weight = torch.where(lse.isinf(), 0.0, (1.0 - weights.sum(-1)).clamp(min=0.0))
@@ -398,56 +247,6 @@ class SoftDatabase:
             value = torch.zeros(*shape, schema.value_width or schema.key_width)
         skipped, bound = parts[-1].skipped, joined("skipped_weight_bound")
         return Answer(value, lse, top, unlisted_weight, entropy, effective_count, skipped, bound, len(live))
-
-    def _all(self) -> LiveRows:
-        """All rows."""
-        self._check_open()
-        self._drop_truncated()
-        if self._live is None:
-            deleted = self._catalog.deleted()
-            rows: list[np.ndarray | None] = []
-            for entry in self._entries:
-                of_it = entry.among(deleted)
-                self._check_readable(entry, len(of_it) < entry.rows)
-                if entry.file not in self._segments:
-                    rows.append(np.empty(0, np.int64))
-                    continue
-                gone = self._segments[entry.file].row_of(of_it)
-                rows.append(np.delete(np.arange(entry.rows), gone) if len(gone) else None)
-            self._live = self._live_rows(self._entries, rows)
-        return self._live
-
-    def _rows(self, where: str | None, parameters: Parameters) -> LiveRows:
-        """The rows that meet a condition."""
-        if where is None:
-            return self._all()
-        self._check_open()
-        self._drop_truncated()
-        ids = self._catalog.select(where, parameters)
-        rows: list[np.ndarray | None] = []
-        for entry in self._entries:
-            self._check_readable(entry, bool(entry.among(ids).size))
-            segment = self._segments.get(entry.file)
-            rows.append(np.empty(0, np.int64) if segment is None else segment.row_of(ids))
-        return self._live_rows(self._entries, rows)
-
-    def _live_rows(self, entries: Sequence[Entry], rows: Sequence[np.ndarray | None]) -> LiveRows:
-        pairs = [(self._segments[e.file], r) for e, r in zip(entries, rows, strict=True) if e.file in self._segments]
-        return LiveRows([segment for segment, _ in pairs], [r for _, r in pairs])
-
-    def _drop_truncated(self) -> None:
-        """Segments whose file has become shorter since it was opened are damaged."""
-        for entry in self._entries:
-            if entry.file in self._segments and (reason := self._segments[entry.file].truncation()):
-                del self._segments[entry.file]
-                self._broken[entry.file] = reason
-                self._live = None
-
-    def _check_readable(self, entry: Entry, is_needed: bool) -> None:
-        if is_needed and entry.file in self._broken:
-            raise SoftDatabaseError(
-                f"{self._broken[entry.file]}. Restore the file, or delete these rows to read the others"
-            )
 
     def _stored(self, tensor: Tensor) -> Tensor:
         """Rows (n, H, width) as a user gave them."""
@@ -479,10 +278,6 @@ class SoftDatabase:
             raise ValueError(f"SoftDatabase.{method}: the query has an entry that is NaN or infinite")
         shape = query.shape[: query.dim() - len(tail)]
         return _Queries(flat, shape if heads == 1 else (*shape, heads))
-
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise SoftDatabaseError(f"{self.path}: the database is closed")
 
     # Writing.
 
@@ -521,118 +316,7 @@ class SoftDatabase:
             raise ShapeError(f"SoftDatabase.append: {len(key)} keys and {len(value)} values")
         if records is not None and len(records) != len(key):
             raise ShapeError(f"SoftDatabase.append: {len(key)} keys and {len(records)} records")
-        self._begin_writing()
-        self._catalog.check_fields(records or ())
-        first = self._catalog.next_id()
-        if first + len(key) > MOST_IDS:
-            raise ValueError(
-                f"SoftDatabase.append: {len(key)} rows from id {first} on, and the ids of {self.path} are below {MOST_IDS:,}; "
-                "export its rows and append them to a new database"
-            )
-        if len(key):
-            self._add(np.arange(first, first + len(key)), key, value, (), records)
-        return range(first, first + len(key))
-
-    def delete(self, ids: Iterable[int], *, missing_ok: bool = False) -> None:
-        """Removes rows. Their keys stay in the files until `compact`; no answer has them any more.
-
-        A segment that cannot be read goes as a whole, with its file, where every id from its first to its last is listed or was
-        deleted before: which of them it had cannot be known. So this removes what `check` reports:
-
-            for damage in db.check():
-                if damage.first_id is not None:
-                    db.delete(range(damage.first_id, damage.last_id + 1), missing_ok=True)
-
-        Args:
-            ids: integers.
-            missing_ok: pass over ids that are of no row.
-
-        Raises:
-            ValueError: an id that is no integer, or, without `missing_ok`, of no row; nothing is removed.
-            SoftDatabaseError: another process writes, the catalog cannot be written, or some rows of a segment are listed that
-                cannot be read and says itself which it has; nothing is removed.
-        """
-        numbers = _integers(ids, "delete")
-        self._begin_writing()
-        self._drop_truncated()
-        if self._broken:  # it may have been restored
-            self._map()
-            self._live = None
-        listed = np.unique(np.array([number for number in numbers if 0 <= number < MOST_IDS], np.int64))
-        deleted = self._catalog.deleted()
-        is_there, is_anywhere, is_lost = (np.zeros(len(listed), bool) for _ in range(3))
-        lost = []
-        for entry in self._entries:
-            inside = (listed >= entry.first_id) & (listed <= entry.last_id)
-            is_anywhere |= inside
-            if not inside.any():
-                continue
-            segment, is_consecutive = self._segments.get(entry.file), entry.last_id - entry.first_id + 1 == entry.rows
-            if segment is not None:
-                is_there |= inside if segment.ids is None else np.isin(listed, segment.ids)
-            elif np.union1d(listed[inside], entry.among(deleted)).size == entry.last_id - entry.first_id + 1:
-                lost.append(entry)
-                is_lost |= inside
-            elif is_consecutive:
-                is_there |= inside
-            else:
-                raise SoftDatabaseError(
-                    f"{self._broken[entry.file]}. Which rows it had is not known: delete all of "
-                    f"range({entry.first_id}, {entry.last_id + 1})"
-                )
-        is_there &= ~np.isin(listed, deleted)
-        missing = [number for number in numbers if not 0 <= number < MOST_IDS] + listed[~(is_there | is_lost)].tolist()
-        if missing and not missing_ok:
-            raise ValueError(f"SoftDatabase.delete: row {min(missing)} is not in {self.path}")
-        with self._catalog.transaction():
-            for entry in lost:
-                self._catalog.remove_segment(entry)
-                self._catalog.remove_records(entry.first_id, entry.last_id)
-            self._catalog.delete(listed[is_there].tolist())
-            self._catalog.remove_orphan_rows(listed[~is_anywhere].tolist())
-        if lost:
-            self.refresh()
-            self._remove_unlisted()
-        self._live = None
-
-    def compact(self) -> int:
-        """Writes segments with deleted rows, and neighbouring small ones, anew; ids and answers stay as they are.
-
-        Returns how many bytes of keys and values that has freed.
-
-        Raises:
-            SoftDatabaseError: another process writes, something cannot be read or written, or rows to write anew differ from their
-                checksum, which would be lost.
-        """
-        self._begin_writing()
-        before = self._bytes()
-        for group in self._groups():
-            self._rewrite(group)
-        self.refresh()
-        return before - self._bytes()
-
-    def check(self) -> list[Damage]:
-        """Everything that is wrong: every byte of every segment is compared with its checksum, and the catalog checked by SQLite.
-
-        Of a segment that a writer has replaced since the moment that is shown, the bytes that are still mapped are compared."""
-        self._check_open()
-        results = [Damage(catalog.FILE, None, None, text) for text in self._catalog.problems()]
-        for entry in self._entries:
-            damages = list(segments.check(self._segment_folder(), entry, self.schema))
-            if damages and entry.file in self._segments and not self._is_listed_now(entry):
-                damages = list(segments.check_mapped(self._segments[entry.file]))
-            results += damages
-        if not results:
-            for table, ids in self._catalog.orphan_rows().items():
-                results += [Damage(catalog.FILE, n, n, f"the row is in {table} and in no segment") for n in ids]
-        return results
-
-    def _is_listed_now(self, entry: Entry) -> bool:
-        """Whether a segment is in the database still, and not only at the moment that this shows."""
-        if self._is_writer:
-            return True
-        with closing(Catalog(self.path / catalog.FILE, write=False)) as now:
-            return entry in now.segments()
+        return self._append(len(key), lambda ids: self._new(ids, key, value), records)
 
     def export(self, path: str | os.PathLike[str]) -> None:
         """Writes all rows to a Parquet file: id, key, value (where it is not the key) and record, as JSON. See `uwaga.store.parquet`."""
@@ -680,127 +364,30 @@ class SoftDatabase:
             )
         return stored
 
-    def _begin_writing(self) -> None:
-        """Makes this the writer. Raises SoftDatabaseError where another one is."""
-        self._check_open()
-        self._segment_folder()
-        if self._is_writer:
-            return
-        try:
-            self._writer.enter_context(durable.file_lock(self.path / _LOCK, wait=False))
-        except BlockingIOError as error:
-            self._catalog.refresh()
-            pid = self._catalog.setting("writer") or "unknown"
-            raise SoftDatabaseError(f"{self.path}: another writer has it open: process {pid}") from error
-        except OSError as error:
-            raise SoftDatabaseError(f"{self.path}: cannot be written: {error.strerror or error}") from error
-        try:
-            writing = Catalog(self.path / catalog.FILE, write=True)
-            with writing.transaction():
-                writing.set("writer", str(os.getpid()))
-        except BaseException:
-            self._writer.close()
-            raise
-        self._catalog.close()
-        self._catalog, self._is_writer = writing, True
-        self.refresh()
-        self._remove_unlisted()
+    def _new(self, ids: np.ndarray, keys: Tensor, values: Tensor | None) -> list[NewSegment]:
+        def segment(part: slice) -> NewSegment:
+            own = None if values is None else values[part]
+            return NewSegment(ids[part], lambda path: segments.write(path, ids[part], keys[part], own))
 
-    def _remove_unlisted(self) -> None:
-        """Removes the files that the catalog names and that are of no segment: those of a writer that failed or was killed, and of
-        segments that were replaced, which a reader may still have mapped. What cannot be removed now is when the next writer comes."""
-        names = set(self._catalog.unlisted()) - {entry.file for entry in self._catalog.segments()}
-        if names:
-            with suppress(OSError, SoftDatabaseError):
-                durable.remove_files(self._segment_folder(), names)
-                with self._catalog.transaction():
-                    self._catalog.set_unlisted(())
+        at_once = self._segment_bytes() // self._row_bytes
+        return [segment(slice(start, start + at_once)) for start in range(0, len(ids), at_once)]
 
-    def _add(
-        self,
-        ids: np.ndarray,
-        keys: Tensor,
-        values: Tensor | None,
-        replaced: Sequence[Entry],
-        records: Sequence[Mapping[str, Value | None]] | None = None,
-    ) -> None:
-        """Announces the files of segments, writes them, then the transaction that makes them true and the replaced ones untrue."""
-        folder, entries = self._segment_folder(), list[Entry]()
-        at_once = self._rows_per_segment()
-        parts = [slice(start, start + at_once) for start in range(0, len(ids), at_once)]
-        names = [segments.new_name(int(ids[part.start])) for part in parts]
-        try:
-            with self._catalog.transaction():
-                self._catalog.set_unlisted([*self._catalog.unlisted(), *names])
-            with ThreadPoolExecutor(_WRITTEN_AT_ONCE) as pool:  # the disk writes one while the next one is computed
-                entries += pool.map(
-                    lambda name, part: segments.write(
-                        folder / name, ids[part], keys[part], None if values is None else values[part]
-                    ),
-                    names,
-                    parts,
-                )
-            with self._catalog.transaction():
-                for entry in replaced:
-                    self._catalog.remove_segment(entry)
-                for entry in entries:
-                    self._catalog.add_segment(entry)
-                if not replaced:
-                    self._catalog.set("next_id", str(int(ids[-1]) + 1))
-                if records is not None:
-                    self._catalog.add_records(int(ids[0]), records)
-        except BaseException as error:
-            self._remove_unlisted()
-            if isinstance(error, OSError):
-                raise SoftDatabaseError(f"{folder}: cannot be written: {error.strerror or error}") from error
-            raise
-        if not replaced:
-            self._entries += entries
-            self._map()
-            self._live = None
-
-    def _rows_per_segment(self) -> int:
-        schema = self.schema
-        width = schema.heads * (schema.key_width + (schema.value_width or 0)) * DTYPES[schema.dtype].itemsize
-        return max(BLOCK, _SEGMENT_BYTES // width // BLOCK * BLOCK)
-
-    def _groups(self) -> list[list[Entry]]:
-        """The neighbouring segments that are to become one, and those that have deleted rows."""
-        deleted, most = self._catalog.deleted(), self._rows_per_segment()
-        groups: list[list[Entry]] = []
-        for entry in self._entries:
-            if groups and sum(each.rows for each in groups[-1]) + entry.rows <= most:
-                groups[-1].append(entry)
-            else:
-                groups.append([entry])
-
-        def has_deleted(group: Sequence[Entry]) -> bool:
-            return bool(((deleted >= group[0].first_id) & (deleted <= group[-1].last_id)).any())
-
-        return [group for group in groups if len(group) > 1 or has_deleted(group)]
-
-    def _rewrite(self, group: list[Entry]) -> None:
-        live = self._all()
-        kept = [n for n, segment in enumerate(live.segments) if segment.entry in group]
-        for n in kept:
-            _check_undamaged(live.segments[n], live.rows[n])
-        part = LiveRows([live.segments[n] for n in kept], [live.rows[n] for n in kept])
+    def _copied(self, live: LiveRows) -> list[NewSegment]:
         dtype = DTYPES[self.schema.dtype]
-        if len(part):
-            keys = part.keys(0, len(part)).to(dtype)
-            values = part.values(0, len(part)).to(dtype) if self.schema.value_width is not None else None
-            self._add(part.ids(np.arange(len(part))), keys, values, group)
-        else:
-            with self._catalog.transaction():
-                for entry in group:
-                    self._catalog.remove_segment(entry)
-        self.refresh()
-        self._remove_unlisted()
+        keys = live.keys(0, len(live)).to(dtype)
+        values = live.values(0, len(live)).to(dtype) if self.schema.value_width is not None else None
+        return self._new(live.ids(np.arange(len(live))), keys, values)
 
-    def _bytes(self) -> int:
+    @property
+    def _row_bytes(self) -> int:
         schema = self.schema
-        width = schema.heads * (schema.key_width + (schema.value_width or 0)) * DTYPES[schema.dtype].itemsize
-        return width * sum(entry.rows for entry in self._entries)
+        return schema.heads * (schema.key_width + (schema.value_width or 0)) * DTYPES[schema.dtype].itemsize
+
+    def _size(self, entry: Entry) -> int:
+        return self._row_bytes * entry.rows
+
+    def _segment_bytes(self) -> int:
+        return self._row_bytes * max(BLOCK, SEGMENT_BYTES // self._row_bytes // BLOCK * BLOCK)
 
 
 class _Value(torch.autograd.Function):
@@ -833,41 +420,6 @@ class _Queries(NamedTuple):
     shape: tuple[int, ...]  # of the result for each query and head
 
 
-def _check_undamaged(segment: SegmentFile, rows: np.ndarray | None) -> None:
-    """Raises SoftDatabaseError where rows of a segment (None: all) differ from their checksum."""
-    ids = None if rows is None else segment.id_of(rows)
-    for first, last in segments.damaged_rows(segment):
-        if ids is None or bool(((ids >= first) & (ids <= last)).any()):
-            raise SoftDatabaseError(
-                f"{segment.path} (rows {first} to {last}): the rows differ from their checksum. Restore the file, or delete these rows"
-            )
-
-
-def _checked(schema: StoreSchema) -> StoreSchema:
-    for name in ("key_width", "value_width", "heads"):
-        size = getattr(schema, name)
-        if not (size is None and name == "value_width") and (type(size) is not int or not 1 <= size <= 2**20):
-            raise ValueError(f"SoftDatabase.create: {name} must be an integer from 1 to {2**20:,}, not {size!r}")
-    if schema.dtype not in DTYPES:
-        raise ValueError(f"SoftDatabase.create: dtype must be {', '.join(DTYPES)}, not {schema.dtype}")
-    return schema
-
-
-def _is_text(value: object) -> bool:
-    """Whether it is a string that UTF-8 can write: one without lone surrogates."""
-    return isinstance(value, str) and not any("\ud800" <= character <= "\udfff" for character in value)
-
-
-def _integer(value: object, least: int, name: str) -> int:
-    try:
-        result = None if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        result = None
-    if result is None or result < least:
-        raise ValueError(f"SoftDatabase.{name} must be an integer of at least {least}, not {value!r}")
-    return result
-
-
 def _real(value: object) -> float:
     """NaN for what is no real number."""
     try:
@@ -876,25 +428,7 @@ def _real(value: object) -> float:
         return math.nan
 
 
-def _integers(ids: Iterable[int], method: str) -> list[int]:
-    """Ids as integers of Python. Raises ValueError."""
-    if isinstance(ids, Tensor | np.ndarray):
-        ids = ids.tolist()
-    if not isinstance(ids, Iterable):
-        raise ValueError(f"SoftDatabase.{method}: ids must be a list of integers, not {type(ids).__name__}")
-    results = []
-    for number in ids:
-        try:
-            is_integer, value = not isinstance(number, bool | np.bool_), operator.index(number)
-        except TypeError:
-            is_integer = False
-        if not is_integer:
-            raise ValueError(f"SoftDatabase.{method}: ids must be integers, not {number!r}")
-        results.append(value)
-    return results
-
-
-def _nested(ids: Any, records: Mapping[int, Record]) -> Any:
+def nested(ids: Any, records: Mapping[int, Record]) -> Any:
     if isinstance(ids, list):
-        return [_nested(each, records) for each in ids]
+        return [nested(each, records) for each in ids]
     return None if ids < 0 else records.get(ids, {})

@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from uwaga._base.errors import DataError
 from uwaga.models.checkpoints import directories
@@ -10,7 +10,8 @@ from uwaga.models.checkpoints import directories
 if TYPE_CHECKING:
     from uwaga.models.text.encoder import TextEncoder
     from uwaga.store.catalog import Parameters
-    from uwaga.store.database import Answer, SoftDatabase
+    from uwaga.store.database import Answer, SoftDatabase, Top
+    from uwaga.store.token_database import TokenDatabase
 
 COSINE_SCALE = 20.0  # of scores, before softmax
 
@@ -29,7 +30,7 @@ def _name(model: str | os.PathLike[str], folder: Path) -> str:
     return f"{os.fspath(model)}@{fingerprint(folder, directories.transformer(folder))[:32]}"
 
 
-def encoder_of(db: "SoftDatabase", model: str | os.PathLike[str] | None = None) -> "TextEncoder":
+def encoder_of(db: "SoftDatabase | TokenDatabase", model: str | os.PathLike[str] | None = None) -> "TextEncoder":
     """The encoder that made the keys of a database.
 
     Args:
@@ -55,6 +56,21 @@ def encoder_of(db: "SoftDatabase", model: str | os.PathLike[str] | None = None) 
     return TextEncoder.load(folder)
 
 
+class Match(NamedTuple):
+    """A token of a question and the one of a passage that it found."""
+
+    token: str  # of the question, as the vocabulary writes it
+    found: str  # of the passage; its place in it, where the record has not the text of these tokens
+    product: float
+
+
+class TokenAnswer(NamedTuple):
+    """What a database of token vectors says to a question."""
+
+    top: "Top"  # of (k,): the passages with the largest MaxSim
+    matches: "list[list[Match]]"  # of each passage, for each token of the question; the products sum to the score
+
+
 def ask(
     db: "SoftDatabase",
     question: str,
@@ -78,3 +94,47 @@ def ask(
 
     (vector,) = torch.from_numpy(encoder.encode([question], overflow="mean"))
     return db.attend(vector, scale=scale, where=where, parameters=parameters, top=top)
+
+
+def ask_tokens(
+    db: "TokenDatabase",
+    question: str,
+    encoder: "TextEncoder",
+    *,
+    where: str | None = None,
+    parameters: "Parameters" = (),
+    top: int = 5,
+) -> TokenAnswer:
+    """The passages that fit a text best by MaxSim, and which of their tokens its tokens found.
+
+    Args:
+        db: whose rows are vectors of the encoder, a ColBERT model.
+        question: any text that is not longer than the model's queries.
+        encoder: `encoder_of(db)`.
+        where, parameters: as `SoftDatabase.attend`.
+        top: how many passages, at most.
+
+    Raises:
+        ValueError: the question is too long; otherwise as `TokenDatabase.search`.
+    """
+    query = encoder.encode_tokens([question], task="query")
+    tokens = encoder.token_strings(question, task="query")
+    found = db.search(query, top, where=where, parameters=parameters)
+    ids, records = found.ids[0], found.records[0]
+    matches = []
+    for number, record in zip(ids.tolist(), records, strict=True):
+        if number < 0:
+            continue
+        own, text = db.matches(query.values, number), record.get("text")
+        names = _token_names(encoder, text, len(db.tokens(number)))
+        rows = zip(tokens, own.tokens.tolist(), own.products.tolist(), strict=True)
+        matches.append([Match(token, names[at], product) for token, at, product in rows])
+    return TokenAnswer(
+        found._replace(ids=ids, weights=found.weights[0], scores=found.scores[0], records=records), matches
+    )
+
+
+def _token_names(encoder: "TextEncoder", text: object, count: int) -> list[str]:
+    """The tokens of a passage of so many, or their places where it is not the text that they are of."""
+    names = encoder.token_strings(text, task="document", overflow="windows") if isinstance(text, str) and text else []
+    return names if len(names) == count else [str(n) for n in range(count)]

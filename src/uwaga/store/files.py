@@ -12,10 +12,13 @@ from uwaga.models.text.corpus import SUFFIXES, DocumentFile, InvalidDocumentErro
 from uwaga.models.text.passages import SPLITS, Span, Split, split_spans
 
 if TYPE_CHECKING:
-    import numpy as np
+    from torch import Tensor
 
     from uwaga.models.text.encoder import TextEncoder
+    from uwaga.models.text.inference import EncodedTokens
+    from uwaga.ops.ragged import Ragged
     from uwaga.store.database import SoftDatabase
+    from uwaga.store.token_database import TokenDatabase
 
 # How a file of plain text is read; a sentence is in one paragraph.
 _UNITS = {"paragraph": "paragraph", "sentence": "paragraph", "line": "line", "document": "file"}
@@ -40,7 +43,7 @@ class _Document(NamedTuple):
 
 
 def add_files(
-    db: "SoftDatabase",
+    db: "SoftDatabase | TokenDatabase",
     files: Iterable[str | os.PathLike[str]],
     encoder: "TextEncoder",
     *,
@@ -57,7 +60,8 @@ def add_files(
     and file (the content and the way it was split). Passages of several files share a transaction of up to 512.
 
     Args:
-        db: a database whose keys are vectors of `encoder`: made with key_width=encoder.embedding_dim.
+        db: a database whose keys are vectors of `encoder`: made with key_width=encoder.embedding_dim; or a TokenDatabase of a ColBERT
+            model, made with that width. A passage that is longer than the model has the vectors of all its windows there.
         files: paths of .txt, .md, .jsonl, .csv and .parquet files, or folders of them.
         encoder: `encoder_of(db)` gives that of a database.
         split: what a passage is.
@@ -71,8 +75,6 @@ def add_files(
         DataError: a file or document that cannot be read or encoded (InvalidDocumentError: with skip_invalid it would be left out).
         ValueError, SoftDatabaseError: as `SoftDatabase.append`; late chunking with a model whose vector is the state of one token.
     """
-    import torch  # not with the module: the command reads its names
-
     if split not in _UNITS:
         raise ValueError(f"add_files: split must be one of {', '.join(SPLITS)}, not {split!r}")
     paths = find_files(files)
@@ -101,8 +103,16 @@ def add_files(
             stored[key] = count  # another file may have the same content
             listener(1.0)
 
+    if encoder.has_token_vectors != db.has_tokens:
+        raise ValueError(
+            "add_files: a ColBERT model, which gives a vector to every token, needs a TokenDatabase, and no other model has one"
+        )
+    if late_chunking and db.has_tokens:
+        raise ValueError(
+            "add_files: late chunking gives one vector to a passage, and a TokenDatabase has one for every token"
+        )
     for vectors, records in _encoded(encoder, documents(), skipped, late_chunking=late_chunking):
-        db.append(torch.from_numpy(vectors), records=records)
+        db.append(vectors, records=records)  # type: ignore[arg-type]
         added += len(records)
     # One that was killed has left small segments, though nothing is added now.
     if added or db.stats()["segments"] > 1:
@@ -195,9 +205,12 @@ def _documents(
 
 def _encoded(
     encoder: "TextEncoder", documents: Iterator[_Document], skipped: list[str] | None, *, late_chunking: bool
-) -> Iterator[tuple["np.ndarray", list[dict[str, Any]]]]:
-    """Vectors (n, D) and records of the passages that are not known, in groups. A group of the model is tokenised while another is
+) -> Iterator[tuple["Tensor | Ragged", list[dict[str, Any]]]]:
+    """Vectors (n, D), or those of the tokens of n passages, and records of the passages that are not known, in groups. A group of the model is tokenised while another is
     computed. What cannot be encoded is added to `skipped`; None: it is an error. Raises DataError."""
+    import torch  # not with the module: the command reads its names
+
+    from uwaga.models.text.inference import Encoded, EncodedTokens
     from uwaga.models.text.preprocessing import groups
     from uwaga.models.text.report import DocumentError
 
@@ -213,12 +226,15 @@ def _encoded(
         record = waiting[error.document].records[0]
         return f"{record['source']}: passage {record['part'] + 1}: {error.reason}"
 
+    encode: Callable[..., Iterator[Encoded | EncodedTokens]] = encoder.encode_groups
     options: dict[str, Any] = {"overflow": "mean"}
+    if encoder.has_token_vectors:
+        encode, options = encoder.encode_token_groups, {"overflow": "windows", "task": "document"}
     if late_chunking:
         overlap = encoder.max_tokens // 4
         options = {"overflow": "windows", "overlap": overlap, "spans": lambda number, _: waiting[number].spans}
     try:
-        for encoded in encoder.encode_groups(texts(), skip_invalid=skipped is not None, **options):
+        for encoded in encode(texts(), skip_invalid=skipped is not None, **options):
             if skipped is not None:
                 skipped += [reason(error) for error in encoded.invalid]
             listed = list(dict.fromkeys(encoded.report.document.tolist()))
@@ -226,7 +242,21 @@ def _encoded(
             records = [record for each in listed for record in waiting[each].records[waiting[each].known :]]
             for number in (*listed, *(error.document for error in encoded.invalid)):
                 del waiting[number]
-            if records:
-                yield encoded.vectors[is_new], records
+            if records and isinstance(encoded, Encoded):
+                yield torch.from_numpy(encoded.vectors[is_new]), records
+            elif records and isinstance(encoded, EncodedTokens):
+                yield _of_passages(encoded), records
     except DocumentError as error:
         raise InvalidDocumentError(reason(error)) from error
+
+
+def _of_passages(encoded: "EncodedTokens") -> "Ragged":
+    """The vectors of each passage: those of all its windows together."""
+    import torch
+
+    from uwaga.ops.ragged import Ragged
+
+    counts = torch.zeros(int(encoded.report.is_last.sum()), dtype=torch.int64)
+    passage = torch.from_numpy(encoded.report.is_last).cumsum(0) - torch.from_numpy(encoded.report.is_last).long()
+    counts.index_add_(0, passage, torch.from_numpy(encoded.lengths))
+    return Ragged(encoded.values.cpu(), torch.cat([counts.new_zeros(1), counts.cumsum(0)]))

@@ -3,12 +3,13 @@
 id        int64
 key       a list of H D float32, which holds every number of the database exactly
 value     a list of H E float32, where the values are not the keys
+tokens    of a TokenDatabase, in place of them: a list of vectors, lists of D float32
 record    the record as a JSON object
 """
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from torch import Tensor
 from uwaga._base import durable, untrusted
 from uwaga._base.errors import DataError, SoftDatabaseError
 from uwaga._base.terminal import printable
-from uwaga.store.segments import StoredRow, StoreSchema
+from uwaga.store.segments import StoredRow, StoredTokens, StoreSchema
 
 _AT_ONCE = 4096  # rows of a row group
 _RECORD = "record"
@@ -29,17 +30,30 @@ _RECORD = "record"
 def export(path: Path, rows: Iterable[StoredRow], schema: StoreSchema) -> None:
     """See `SoftDatabase.export`. Raises SoftDatabaseError."""
     import pyarrow as pa
-    from pyarrow import parquet
 
     columns = [("id", pa.int64()), ("key", pa.list_(pa.float32(), schema.heads * schema.key_width))]
     if schema.value_width is not None:
         columns.append(("value", pa.list_(pa.float32(), schema.heads * schema.value_width)))
-    schema = pa.schema([*columns, (_RECORD, pa.string())])
+    _export(path, rows, pa.schema([*columns, (_RECORD, pa.string())]), _table)
+
+
+def export_tokens(path: Path, rows: Iterable[StoredTokens], width: int) -> None:
+    """See `TokenDatabase.export`. Raises SoftDatabaseError."""
+    import pyarrow as pa
+
+    vectors = pa.list_(pa.list_(pa.float32(), width))
+    _export(path, rows, pa.schema([("id", pa.int64()), ("tokens", vectors), (_RECORD, pa.string())]), _token_table)
+
+
+def _export(path: Path, rows: Iterable[Any], schema: Any, table: Callable[[list[Any], Any], Any]) -> None:
+    import pyarrow as pa
+    from pyarrow import parquet
+
     try:
         with durable.atomic_replace(path) as file, parquet.ParquetWriter(file, schema) as writer:
             left = iter(rows)
             while part := list(islice(left, _AT_ONCE)):
-                writer.write_table(_table(part, schema))
+                writer.write_table(table(part, schema))
     except (OSError, pa.ArrowException) as error:
         raise SoftDatabaseError(f"{path}: cannot be written: {getattr(error, 'strerror', None) or error}") from error
 
@@ -111,3 +125,13 @@ def _table(rows: list[StoredRow], schema: Any) -> Any:
             flat = torch.stack([getattr(row, name) for row in rows]).float().flatten()
             columns[name] = pa.FixedSizeListArray.from_arrays(pa.array(flat.numpy()), schema.field(name).type.list_size)
     return pa.table([columns[name] for name in schema.names], schema=schema)
+
+
+def _token_table(rows: list[StoredTokens], schema: Any) -> Any:
+    import pyarrow as pa
+
+    offsets = np.cumsum([0, *(len(row.tokens) for row in rows)]).astype(np.int32)
+    flat = torch.cat([row.tokens for row in rows]).float().flatten()
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(flat.numpy()), rows[0].tokens.shape[1])
+    columns = [pa.array([row.id for row in rows]), pa.ListArray.from_arrays(pa.array(offsets), vectors)]
+    return pa.table([*columns, [json.dumps(row.record) for row in rows]], schema=schema)

@@ -3,13 +3,15 @@
     keys      (n, H, D)
     values    (n, H, E), absent where the values are the keys
     ids       (n,) int64, strictly rising, absent where they are consecutive
+    offsets   (n+1,) int64, rising, where a row has a vector for each of some tokens: keys are then (N, D), and rows have neither
+              values, centres nor radii
     centres   (c, H, D) float32: of every CHUNK rows a point, for bounds of their scores
     radii     (c, H) float32: no key of the chunk is farther from its centre
 
 A checksum is the SHA-256 of one part of a file: the header, the bounds, and each chunk of rows (ids, keys, values), in this order,
 so that damage can be told by rows.
 
-Letters: n rows, c chunks, H heads, D key width, E value width.
+Letters: n rows, N tokens, c chunks, H heads, D key width, E value width.
 """
 
 import hashlib
@@ -34,6 +36,7 @@ from uwaga._base.errors import CheckpointError, SoftDatabaseError
 from uwaga._base.terminal import printable
 
 CHUNK = 1024  # rows of a checksum and a bound
+TOKEN_CHUNK = 64  # rows of a checksum where they have vectors of tokens
 _FORMAT = "uwaga.memory "  # and the version; the name that the package had when the first files were written
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 NAMES = re.compile(r"[0-9]{12}-[0-9a-f]{16}\.safetensors")
@@ -51,6 +54,7 @@ class StoreSchema(NamedTuple):
     key_width: int
     value_width: int | None  # None: the values are the keys
     dtype: str
+    tokens: bool = False  # whether a row has a key for each token of a text
 
 
 class Entry(NamedTuple):
@@ -82,6 +86,7 @@ class SegmentFile(NamedTuple):
     radii: Tensor  # (c, H) float32
     path: Path = Path()
     size: int = 0  # bytes of the file when it was opened
+    offsets: Tensor | None = None  # (n+1,) int64 where a row has several keys, (N, D)
 
     def truncation(self) -> str | None:
         """What is wrong where the file has become shorter since it was opened: reading what is gone would end the process (SIGBUS).
@@ -119,6 +124,14 @@ class StoredRow(NamedTuple):
     record: Mapping[str, str | int | float]
 
 
+class StoredTokens(NamedTuple):
+    """A stored row that has vectors of tokens."""
+
+    id: int
+    tokens: Tensor  # (n, D), in the dtype of the database
+    record: Mapping[str, str | int | float]
+
+
 class Damage(NamedTuple):
     """Something wrong in a database."""
 
@@ -135,6 +148,24 @@ class Damage(NamedTuple):
 def new_name(first_id: int) -> str:
     """A name that no segment has had."""
     return f"{first_id:012d}-{secrets.token_hex(8)}.safetensors"
+
+
+def write_tokens(path: Path, ids: np.ndarray, keys: Tensor, offsets: Tensor) -> Entry:
+    """As `write`, of rows with several keys: (N, D), and offsets (n+1,) from 0 to N."""
+    rows = {"keys": keys.contiguous(), "offsets": offsets.contiguous()}
+    if int(ids[-1] - ids[0]) + 1 != len(ids):
+        rows["ids"] = torch.from_numpy(np.ascontiguousarray(ids))
+    header, places = safetensors_files.layout(
+        {name: (tuple(x.shape), x.dtype) for name, x in rows.items()}, {"format": f"{_FORMAT}{VERSION}"}
+    )
+    with durable.atomic_create(path) as file, ThreadPoolExecutor(_THREADS) as pool:
+        file.write(header)
+        file.flush()
+        digests = pool.map(lambda number: _chunk_digest(rows, number), range(_chunks(len(ids), TOKEN_CHUNK)))
+        for name, x in rows.items():
+            _write_at(file, places[name], x)
+        parts = [hashlib.sha256(header).digest(), _digest(), *digests]
+    return Entry(int(ids[0]), int(ids[-1]), len(ids), path.name, b"".join(parts))
 
 
 def write(path: Path, ids: np.ndarray, keys: Tensor, values: Tensor | None) -> Entry:
@@ -218,17 +249,24 @@ def open_segment(folder: Path, entry: Entry, schema: StoreSchema) -> SegmentFile
     if written != f"{_FORMAT}{VERSION}":
         raise SoftDatabaseError(f"{place}: is no segment: its format is {printable(written[:40]) or 'not said'}")
     by_name = {name: (stored.shape, stored.dtype) for name, stored in file.stored.items()}
-    expected = _expected(entry, schema)
+    tokens = by_name.get("keys", ((0,), ""))[0][0] if schema.tokens else 0
+    expected = _expected(entry, schema, tokens)
     if by_name != expected:
         raise SoftDatabaseError(
             f"{place}: has {_described(by_name)}, and the database describes {_described(expected)}"
         )
-    if len(entry.checksums) != _DIGEST * (2 + _chunks(entry.rows)):
+    if len(entry.checksums) != _DIGEST * (2 + _chunks(entry.rows, TOKEN_CHUNK if schema.tokens else CHUNK)):
         raise SoftDatabaseError(f"{place}: the database has not one checksum for each part of the file")
     keys = file.get("keys")
     ids = file.get("ids").numpy() if "ids" in expected else None
     if ids is not None and not (ids[0] == entry.first_id and ids[-1] == entry.last_id and (np.diff(ids) > 0).all()):
         raise SoftDatabaseError(f"{place}: is damaged: its ids do not rise from the first to the last")
+    if schema.tokens:
+        offsets = file.get("offsets")
+        if not (offsets[0] == 0 and offsets[-1] == tokens and bool((offsets.diff() > 0).all())):
+            raise SoftDatabaseError(f"{place}: is damaged: its offsets do not rise from 0 to {tokens}")
+        empty = torch.zeros(0)
+        return SegmentFile(entry, keys, keys, ids, empty, empty, path, size, offsets)
     values = file.get("values") if "values" in expected else keys
     return SegmentFile(entry, keys, values, ids, file.get("centres"), file.get("radii"), path, size)
 
@@ -251,7 +289,7 @@ def check_mapped(segment: SegmentFile) -> Iterator[Damage]:
     """As `check`, of what is mapped, which is there after its file was removed."""
     entry = segment.entry
     parts = [entry.checksums[n : n + _DIGEST] for n in range(0, len(entry.checksums), _DIGEST)]
-    if _digest(segment.centres, segment.radii) != parts[1]:
+    if _digest(*(() if segment.offsets is not None else (segment.centres, segment.radii))) != parts[1]:
         yield Damage(entry.file, entry.first_id, entry.last_id, "the bounds differ from their checksum")
     for first, last in damaged_rows(segment):
         yield Damage(entry.file, first, last, "the rows differ from their checksum")
@@ -260,24 +298,30 @@ def check_mapped(segment: SegmentFile) -> Iterator[Damage]:
 def damaged_rows(segment: SegmentFile) -> Iterator[tuple[int, int]]:
     """The first and last id of each chunk whose ids, keys or values differ from their checksum."""
     checksums, rows = segment.entry.checksums, segment.entry.rows
-    tensors = {"keys": segment.keys}
+    tensors, size = {"keys": segment.keys}, CHUNK
+    if segment.offsets is not None:
+        tensors["offsets"], size = segment.offsets, TOKEN_CHUNK
     if segment.values is not segment.keys:
         tensors["values"] = segment.values
     if segment.ids is not None:
         tensors["ids"] = torch.from_numpy(segment.ids)
-    for number in range(_chunks(rows)):
+    for number in range(_chunks(rows, size)):
         at = _DIGEST * (2 + number)
         if _chunk_digest(tensors, number) != checksums[at : at + _DIGEST]:
-            ends = np.array([number * CHUNK, min((number + 1) * CHUNK, rows) - 1])
+            ends = np.array([number * size, min((number + 1) * size, rows) - 1])
             first, last = segment.id_of(ends).tolist()
             yield first, last
 
 
-def _chunks(rows: int) -> int:
-    return -(-rows // CHUNK)
+def _chunks(rows: int, size: int = CHUNK) -> int:
+    return -(-rows // size)
 
 
-def _expected(entry: Entry, schema: StoreSchema) -> dict[str, tuple[tuple[int, ...], str]]:
+def _expected(entry: Entry, schema: StoreSchema, tokens: int) -> dict[str, tuple[tuple[int, ...], str]]:
+    if schema.tokens:
+        result = {"keys": ((tokens, schema.key_width), schema.dtype), "offsets": ((entry.rows + 1,), "I64")}
+        has_ids = entry.last_id - entry.first_id + 1 != entry.rows
+        return result | ({"ids": ((entry.rows,), "I64")} if has_ids else {})
     chunks = _chunks(entry.rows)
     expected = {
         "keys": ((entry.rows, schema.heads, schema.key_width), schema.dtype),
@@ -302,6 +346,11 @@ def _header_digest(path: Path) -> bytes:
 
 
 def _chunk_digest(tensors: dict[str, Tensor], number: int) -> bytes:
+    if "offsets" in tensors:
+        rows = slice(number * TOKEN_CHUNK, (number + 1) * TOKEN_CHUNK)
+        offsets = tensors["offsets"][rows.start : rows.stop + 1]
+        ids = [tensors["ids"][rows]] if "ids" in tensors else []
+        return _digest(*ids, offsets, tensors["keys"][int(offsets[0]) : int(offsets[-1])])
     rows = slice(number * CHUNK, (number + 1) * CHUNK)
     return _digest(*(tensors[name][rows] for name in ("ids", "keys", "values") if name in tensors))
 
@@ -324,7 +373,12 @@ def newer(place: object, version: int) -> str:
 
 def settings_of(schema: StoreSchema) -> str:
     """A schema as it is stored, under the key layout."""
-    return json.dumps(schema._asdict(), sort_keys=True)
+    return json.dumps(settings(schema), sort_keys=True)
+
+
+def settings(schema: StoreSchema) -> dict[str, int | str | None]:
+    """The fields of a schema; without `tokens` where there are none, which earlier versions do not know."""
+    return {name: value for name, value in schema._asdict().items() if name != "tokens" or value}
 
 
 def schema_of(text: str) -> StoreSchema:
@@ -335,6 +389,8 @@ def schema_of(text: str) -> StoreSchema:
     match layout:
         case {"heads": int(heads), "key_width": int(key), "value_width": int() | None as value, "dtype": str(dtype)}:
             sizes = [heads, key, *([] if value is None else [value])]
-            if all(1 <= size <= 2**20 for size in sizes) and dtype in DTYPES:
-                return StoreSchema(heads, key, value, dtype)
+            tokens = layout.get("tokens", False)
+            is_of_kind = tokens is False or (tokens is True and heads == 1 and value is None)
+            if all(1 <= size <= 2**20 for size in sizes) and dtype in DTYPES and is_of_kind:
+                return StoreSchema(heads, key, value, dtype, tokens)
     raise ValueError("its layout is not one of uwaga's")

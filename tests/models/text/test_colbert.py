@@ -285,3 +285,33 @@ def test_a_mask_token_that_is_not_there(make) -> None:
         TextEncoder.load(folder)
     assert str(caught.value) == f"{file}: has neither a mask_token nor an eos_token, which query_expansion needs"
     assert "[MASK]" not in WORDS
+
+
+def test_other_classes_and_commands_name_what_takes_it(make, prefixed: Path, tmp_path: Path) -> None:
+    from typer.testing import CliRunner
+
+    from uwaga.cli import app
+
+    saved = make()
+    with pytest.raises(CheckpointError) as caught:
+        uwaga.Reranker.load(saved)
+    assert str(caught.value) == (
+        f"{saved} holds a ColBERT model, which gives a vector to every token: uwaga.TextEncoder.encode_tokens and `uwaga store add` take it"
+    )
+    with pytest.raises(CheckpointError, match="holds a ColBERT model"):
+        uwaga.Reranker.load(write_pylate(prefixed))
+    (tmp_path / "docs.txt").write_text("the cat\n")
+    says = f"{saved} holds a ColBERT model, which gives a vector to every token and none to a "
+    for command, kind in [
+        (
+            ["encode", str(tmp_path / "docs.txt"), "-o", str(tmp_path / "out.parquet"), "--model", str(saved)],
+            "document",
+        ),
+        (["serve", str(saved), "--port", "0"], "text"),
+    ]:
+        result = CliRunner().invoke(app, command)
+        assert result.exit_code == 1
+        assert f"{says}{kind}; `uwaga store add` takes it" in result.stderr
+    assert not (tmp_path / "out.parquet.parts").exists()
+    with pytest.raises(ValueError, match="use encode_tokens"):
+        TextEncoder.load(saved).encode_spans(["the cat"], "sentence")

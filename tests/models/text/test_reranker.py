@@ -124,8 +124,8 @@ def test_directories_that_are_no_cross_encoder_are_refused(write, write_model, t
     with pytest.raises(CheckpointError) as caught:
         Reranker.load(folder)
     assert str(caught.value) == (
-        f"{folder} is not a cross-encoder of the BERT family: it has no classifier of sequences; "
-        "an embedding model is loaded by TextEncoder"
+        f"{folder} is no cross-encoder: it has no classifier of sequences; uwaga.TextEncoder, `uwaga encode` and `uwaga serve` "
+        "take an embedding model"
     )
 
 
@@ -159,3 +159,50 @@ def test_bad_texts_are_named(write) -> None:
         with pytest.raises(ValueError) as caught:
             reranker.rank(*arguments, **options)
         assert str(caught.value) == message
+
+
+def test_directories_of_other_kinds_name_what_takes_them(write, write_model, describe, tmp_path: Path) -> None:
+    from typer.testing import CliRunner
+
+    from uwaga import TextEncoder
+    from uwaga.cli import app
+
+    embedding = write_model(tmp_path / "embedding")
+    describe(embedding)
+    with pytest.raises(CheckpointError) as caught:
+        Reranker.load(embedding)
+    assert str(caught.value) == (
+        f"{embedding} holds an embedding model, which has no score for a pair: uwaga.TextEncoder, `uwaga encode` and `uwaga serve` take it"
+    )
+    folder = write()
+    (tmp_path / "docs.txt").write_text("the cat\n")
+    takes = "uwaga.Reranker, and `uwaga serve` with --reranker, take one with one label"
+    with pytest.raises(CheckpointError, match="and TextEncoder cannot use it") as caught:
+        TextEncoder.load(folder)
+    assert takes in str(caught.value)
+    for command in (
+        ["encode", str(tmp_path / "docs.txt"), "-o", str(tmp_path / "out.parquet"), "--model", str(folder)],
+        ["store", "add", str(tmp_path / "db"), str(tmp_path / "docs.txt"), "--model", str(folder)],
+        ["serve", str(folder), "--port", "0"],
+        ["serve", str(embedding), "--reranker", str(embedding), "--port", "0"],
+    ):
+        result = CliRunner().invoke(app, command)
+        assert result.exit_code == 1
+        assert (takes if command[1] != str(embedding) else "holds an embedding model") in result.stderr
+    assert not (tmp_path / "db").exists()
+    assert not (tmp_path / "out.parquet.parts").exists()
+    (embedding / "modules.json").write_text(
+        json.dumps(
+            [
+                {"type": f"sentence_transformers.{kind}", "path": path}
+                for kind, path in (("Transformer", ""), ("Dense", "1"))
+            ]
+        )
+    )
+    with pytest.raises(CheckpointError) as caught:
+        Reranker.load(embedding)
+    assert str(caught.value) == (
+        f"{embedding / 'modules.json'} has modules that Reranker does not compute: Dense; sentence_transformers.CrossEncoder reads it"
+    )
+    with pytest.raises(ValueError, match="an instruction is for causal language models"):
+        Reranker.load(folder, instruction="Find the cat")

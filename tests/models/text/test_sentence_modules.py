@@ -192,6 +192,7 @@ def test_a_prompt_that_fills_a_window_leaves_nothing_to_pool(make: Callable) -> 
 
 
 REFUSED = "{folder} holds {what}, and TextEncoder cannot use it; {reader}"
+TAKES_IT = "uwaga.Reranker, and `uwaga serve` with --reranker, take one with one label"
 UNPAD = ", and uwaga.integrations.sentence_transformers.unpad makes it skip padding"
 
 
@@ -214,7 +215,9 @@ def classifier(make: Callable, tmp_path: Path) -> Path:
 
 
 def test_a_cross_encoder_is_refused_by_name(classifier: Path, tmp_path: Path) -> None:
-    reader = f"sentence_transformers.CrossEncoder reads it{UNPAD}; uwaga.models.load reads it for its logits"
+    reader = (
+        f"{TAKES_IT}; sentence_transformers.CrossEncoder reads it{UNPAD}; uwaga.models.load reads it for its logits"
+    )
     what = "a cross-encoder or classifier, which gives scores of texts or pairs and no vectors ({name})"
     assert refusal(classifier) == REFUSED.format(
         folder=classifier, what=what.format(name="BertForSequenceClassification"), reader=reader

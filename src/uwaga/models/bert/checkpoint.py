@@ -4,17 +4,8 @@ To add a model type: its keys in KEYS, its names in NAMES, and a line in checkpo
 """
 
 from uwaga._base.options import POSITIVE, SWITCH, whole
-from uwaga.models.bert.family import (
-    ARCHITECTURES,
-    BERT_LAYERS,
-    EMBEDDINGS,
-    POOLER,
-    POSITIONS,
-    TOKENS,
-    TYPES,
-    Names,
-    Tables,
-)
+from uwaga.models.bert.family import Tables
+from uwaga.models.bert.names import ARCHITECTURES, BERT_LAYERS, EMBEDDINGS, POOLER, POSITIONS, TOKENS, TYPES, Names
 from uwaga.models.checkpoints.config_json import (
     ACTIVATION,
     COUNT,

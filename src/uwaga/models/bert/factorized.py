@@ -6,7 +6,8 @@ ALBERT's layers share weights by groups (`BertConfig.layer_weights`).
 from uwaga._base.options import POSITIVE
 from uwaga.models.bert.checkpoint import BERT_KEYS, COMMON_KEYS
 from uwaga.models.bert.config import BertConfig
-from uwaga.models.bert.family import ARCHITECTURES, BERT_LAYERS, EMBEDDINGS, POSITIONS, TOKENS, TYPES, Names, Tables
+from uwaga.models.bert.family import Tables
+from uwaga.models.bert.names import ARCHITECTURES, BERT_LAYERS, EMBEDDINGS, POSITIONS, TOKENS, TYPES, Names
 from uwaga.models.checkpoints.config_json import ACTIVATION, COUNT, PROBABILITY, SIZE, Key
 from uwaga.models.checkpoints.tables import WeightMapping, pair, shared
 

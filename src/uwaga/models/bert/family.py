@@ -1,21 +1,22 @@
-"""What the checkpoints of BERT-like models share: reading and writing config.json, and tables with the heads of an architecture.
+"""What the checkpoints of BERT-like models share: reading and writing config.json.
 
-A family is then a table of the keys of config.json (`Key`) and one of the names of weights (`Names`), by model type.
+A family is then a table of the keys of config.json (`Key`) and one of the names of weights (`bert.names`), by model type.
 """
 
-from collections.abc import Callable, Collection, Mapping, Set
+from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any
 
 from uwaga._base.errors import CheckpointError
 from uwaga._base.options import whole
 from uwaga._base.terminal import printable
-from uwaga.models.bert.config import OUTPUTS, WITHOUT_TYPES, BertConfig
+from uwaga.models.bert.config import WITHOUT_TYPES, BertConfig
 from uwaga.models.bert.model import BertModel
+from uwaga.models.bert.names import COLBERT, Names
 from uwaga.models.checkpoints import config_json, rope_parameters
 from uwaga.models.checkpoints.config_json import Key, read_activation, write_activation
 from uwaga.models.checkpoints.rope_parameters import Rope
-from uwaga.models.checkpoints.tables import Family, Table, WeightMapping, pair
+from uwaga.models.checkpoints.tables import Family
 
 # Bounded, since labels are made for all classes before the shape of the classifier is known.
 _CLASSES = whole(1, 2**16)
@@ -30,15 +31,6 @@ _ONLY: dict[str, tuple[object, ...]] = {
     "quantization_config": (None,),
 }
 
-_WORDS = "embeddings.word_embeddings.weight"
-# Names in old files that are not read, and why.
-_UNREAD = {"embeddings.position_ids": "counts up from 0; a buffer of transformers before 4.31"}
-# Of the architecture that ColBERT's own code writes (Khattab and Zaharia 2020): a BertModel and this weight.
-COLBERT = "HF_ColBERT"
-_UNREAD_PROJECTION = "ColBERT's projection of hidden states, which TextEncoder reads"
-_UNREAD_BIAS = "transformers adds the decoder's own bias where the decoder is not tied"
-# TensorFlow's names, which the first converted checkpoints have, among them bert-base-uncased.
-_LEGACY = {".LayerNorm.gamma": ".LayerNorm.weight", ".LayerNorm.beta": ".LayerNorm.bias"}
 # Keys that `rope_parameters` reads; a saved file has that of today.
 _ROTARY = ("rope_parameters", "rope_scaling", "rope_theta")
 # By position_embedding_type of files with model_type bert or xlm-roberta: models with code in their own directory.
@@ -46,90 +38,6 @@ _OWN_CODE = {
     "alibi": "a Jina v2, whose code is in its own directory; transformers has no class for it to compare with, so that it is not read",
     "rotary": "a Jina v3 or GTE of code in its own directory; those of transformers have the model_type jina_embeddings_v3 and gte",
 }
-# The end of an architecture's name -> its outputs.
-ARCHITECTURES = {
-    "Model": (),
-    "ForMaskedLM": ("masked_lm",),
-    "ForSequenceClassification": ("sequence",),
-    "ForTokenClassification": ("tokens",),
-}
-
-# The names of weights that many families have: theirs on the left, ours on the right. `{n}` counts layers.
-WORDS = WeightMapping(_WORDS, "embeddings.token_embedding.weight")
-EMBEDDINGS = (WORDS, *pair("embeddings.LayerNorm", "embeddings.norm"))
-POSITIONS = WeightMapping("embeddings.position_embeddings.weight", "embeddings.positions.weight")
-TYPES = WeightMapping("embeddings.token_type_embeddings.weight", "embeddings.token_types.weight")
-POOLER = pair("pooler.dense", "pooler.dense")
-TOKENS = pair("classifier", "tokens.output")
-BERT_LAYERS = (
-    *pair("encoder.layer.{n}.attention.self.query", "encoder.layers.{n}.attention.query"),
-    *pair("encoder.layer.{n}.attention.self.key", "encoder.layers.{n}.attention.key"),
-    *pair("encoder.layer.{n}.attention.self.value", "encoder.layers.{n}.attention.value"),
-    *pair("encoder.layer.{n}.attention.output.dense", "encoder.layers.{n}.attention.output"),
-    *pair("encoder.layer.{n}.attention.output.LayerNorm", "encoder.layers.{n}.attention_norm"),
-    *pair("encoder.layer.{n}.intermediate.dense", "encoder.layers.{n}.feed_forward.up"),
-    *pair("encoder.layer.{n}.output.dense", "encoder.layers.{n}.feed_forward.down"),
-    *pair("encoder.layer.{n}.output.LayerNorm", "encoder.layers.{n}.feed_forward_norm"),
-)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Names:
-    """The names of one model type."""
-
-    stem: str  # the start of its architectures' names: Bert of BertForMaskedLM
-    prefix: str
-    old_prefixes: tuple[str, ...] = ()  # as in Table
-    body: Callable[[BertConfig], tuple[WeightMapping, ...]]
-    heads: dict[str, tuple[WeightMapping, ...]]  # by output; for masked_lm without the output projection
-    decoder: str  # the output projection of the masked-LM head
-    decoder_bias: str  # the name of its bias where the projection is tied
-    architectures: dict[str, tuple[str, ...]] = field(repr=False)  # as ARCHITECTURES
-
-    def table(self, config: BertConfig) -> Table:
-        """The table of names of a model with this configuration."""
-        heads = [row for name in config.outputs for row in self.heads[name] if name != "pooled"]
-        tied: dict[str, str] = {}
-        unread = dict(_UNREAD)
-        if config.kept.get("architectures") == [COLBERT]:
-            unread["linear.weight"] = _UNREAD_PROJECTION
-        if "masked_lm" in config.outputs and config.tie_word_embeddings:
-            heads.append(WeightMapping(self.decoder_bias, "masked_lm.bias"))
-            tied = {f"{self.decoder}.weight": _WORDS, f"{self.decoder}.bias": self.decoder_bias}
-            tied.pop(self.decoder_bias, None)
-        elif "masked_lm" in config.outputs:
-            heads.append(WeightMapping(f"{self.decoder}.weight", "masked_lm.decoder.weight"))
-            heads.append(WeightMapping(f"{self.decoder}.bias", "masked_lm.bias"))
-            if self.decoder_bias != f"{self.decoder}.bias":
-                unread[self.decoder_bias] = _UNREAD_BIAS
-        return Table(
-            body=self.body(config) + (self.heads["pooled"] if "pooled" in config.outputs else ()),
-            heads=tuple(heads),
-            prefix=self.prefix,
-            old_prefixes=self.old_prefixes,
-            is_prefixed=self.architecture(config.outputs) != f"{self.stem}Model",
-            counts={"n": config.num_layers},
-            tied=tied,
-            unread=unread,
-            legacy=_LEGACY,
-        )
-
-    def architecture(self, outputs: tuple[str, ...]) -> str:
-        """The architecture with these outputs in transformers, with or without a pooler. Raises CheckpointError: there is none."""
-        for suffix, has in self.architectures.items():
-            if set(outputs) | {"pooled"} == set(has) | {"pooled"}:
-                return self.stem + suffix
-        raise CheckpointError(f"transformers has no {self.stem} model with the outputs {', '.join(outputs)}")
-
-    def outputs(self, architecture: str | None, names: Set[str]) -> tuple[str, ...]:
-        """The outputs of an architecture, and those whose weights are in the file. Raises KeyError: an unknown architecture."""
-        of_architecture = self.architectures[architecture.removeprefix(self.stem)] if architecture else ()
-        canonical = Table(body=(), prefix=self.prefix, old_prefixes=self.old_prefixes).canonical
-        bare = set(map(canonical, names))
-        # Not by `classifier`: the same name is used for sequences and for tokens.
-        shown = {name for name in ("pooled", "masked_lm", "next_sentence", "replaced") if name in self.heads}
-        results = {name for name in shown if any(row.theirs in bare for row in self.heads[name])}
-        return tuple(name for name in OUTPUTS if name in results.union(of_architecture))
 
 
 @dataclass(frozen=True, kw_only=True)

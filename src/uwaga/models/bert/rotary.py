@@ -11,7 +11,8 @@ from uwaga._base.errors import CheckpointError
 from uwaga._base.terminal import printable
 from uwaga.models.bert.checkpoint import BERT_KEYS
 from uwaga.models.bert.config import BertConfig
-from uwaga.models.bert.family import ARCHITECTURES, POOLER, TOKENS, TYPES, WORDS, Names, Tables
+from uwaga.models.bert.family import Tables
+from uwaga.models.bert.names import ARCHITECTURES, POOLER, TOKENS, TYPES, WORDS, Names
 from uwaga.models.checkpoints.config_json import (
     ACTIVATION,
     COUNT,

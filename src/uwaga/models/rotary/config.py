@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from uwaga._base.options import POSITIVE, SWITCH, OptionValidator, check, one_of, optional
 from uwaga.models.checkpoints.config_json import IDS, OPTIONAL_COUNT, PROBABILITY, SIZE
 from uwaga.models.checkpoints.rope_parameters import Rope
+from uwaga.nn import LayerSpec
 from uwaga.nn.rotary_scaling import RotaryScaling
 
 GEMMA = ("gemma2", "gemma3_text")
@@ -163,3 +164,30 @@ class RotaryConfig:
     def max_tokens(self) -> int:
         """The greatest number of tokens of a row."""
         return self.max_position_embeddings
+
+    @property
+    def layer(self) -> LayerSpec:
+        """What every layer consists of."""
+        scalar = self.query_pre_attn_scalar
+        return LayerSpec(
+            d_model=self.d_model,
+            num_heads=self.num_heads,
+            num_kv_heads=self.num_kv_heads,
+            d_k=self.d_k,
+            d_ff=self.d_ff,
+            norm="pre",
+            norm_type=self.norm_type,
+            output_norms=self.is_gemma,
+            norm_eps=self.norm_eps,
+            norm_bias=self.norm_bias,
+            activation=self.activation,
+            gated=True,
+            qkv_bias=self.qkv_bias,
+            output_bias=self.output_bias,
+            feed_forward_bias=self.feed_forward_bias,
+            qk_norm=self.model_type in ("qwen3", "gemma3_text"),
+            scale=None if scalar is None else scalar**-0.5,
+            softcap=self.softcap,
+            attention_dropout=self.attention_dropout,
+            activation_dropout=self.activation_dropout,
+        )

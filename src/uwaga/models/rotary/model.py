@@ -14,7 +14,7 @@ from uwaga.models.generation.decoding import Decoding
 from uwaga.models.layer_stack import StackOutput, run_layers
 from uwaga.models.rotary.config import RotaryConfig
 from uwaga.models.tokenizers import token_ids
-from uwaga.nn import EncoderLayer, KeyValueCache, LayerSpec, RotaryPositions
+from uwaga.nn import EncoderLayer, KeyValueCache, RotaryPositions
 from uwaga.nn.batch_invariant import apply_linear
 from uwaga.nn.operand import map_values
 from uwaga.nn.plain_modules import apply_dropout
@@ -57,7 +57,7 @@ class RotaryModel(nn.Module):
         super().__init__()
         self.config, self.is_decoder_only = config, config.is_causal
         self.token_embedding = nn.Embedding(config.vocab_size, config.d_model)
-        spec = _layer(config)
+        spec = config.layer
         self.embedding_norm = spec.new_norm() if config.model_type == "modernbert" else None
         self.dropout = nn.Dropout(config.embedding_dropout)
         self.layers = nn.ModuleList(EncoderLayer(spec) for _ in range(config.num_layers))
@@ -194,29 +194,3 @@ class PredictionHead(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         result: Tensor = self.norm(apply_linear(self.dense, x, activation=self.activation))
         return result
-
-
-def _layer(config: RotaryConfig) -> LayerSpec:
-    scalar = config.query_pre_attn_scalar
-    return LayerSpec(
-        d_model=config.d_model,
-        num_heads=config.num_heads,
-        num_kv_heads=config.num_kv_heads,
-        d_k=config.d_k,
-        d_ff=config.d_ff,
-        norm="pre",
-        norm_type=config.norm_type,
-        output_norms=config.is_gemma,
-        norm_eps=config.norm_eps,
-        norm_bias=config.norm_bias,
-        activation=config.activation,
-        gated=True,
-        qkv_bias=config.qkv_bias,
-        output_bias=config.output_bias,
-        feed_forward_bias=config.feed_forward_bias,
-        qk_norm=config.model_type in ("qwen3", "gemma3_text"),
-        scale=None if scalar is None else scalar**-0.5,
-        softcap=config.softcap,
-        attention_dropout=config.attention_dropout,
-        activation_dropout=config.activation_dropout,
-    )

@@ -22,10 +22,11 @@ from uwaga._base import json_files
 from uwaga._base.errors import CheckpointError
 from uwaga._base.options import SWITCH, OptionValidator, one_of, optional
 from uwaga._base.terminal import printable
-from uwaga.models.bert.family import COLBERT
+from uwaga.models.bert.names import COLBERT
 from uwaga.models.checkpoints.config_json import OPTIONAL_SIZE, SIZE
 from uwaga.models.checkpoints.modules_json import SentenceModule
 
+MODEL_TYPES = ("MultiVectorEncoder", "ColBERT")  # of config_sentence_transformers.json
 TASKS = ("query", "document")
 # Of the modules of a directory, those that work on the vectors of tokens; the others of sentence-transformers are refused.
 MODULES = ("Dense", "LayerNorm", "Normalize", "MultiVectorMask")
@@ -91,7 +92,7 @@ def read(folder: Path, settings: Mapping[str, Any], modules: Sequence[SentenceMo
     config = json_files.optional(folder / "config.json") or {}
     if not modules and config.get("architectures") == [COLBERT]:
         return _of_colbert(folder)
-    if settings.get("model_type") not in ("MultiVectorEncoder", "ColBERT"):
+    if settings.get("model_type") not in MODEL_TYPES:
         return None
     path = folder / "config_sentence_transformers.json"
     prefixes, prompts = _prompts(path, settings)

@@ -23,7 +23,7 @@ from uwaga.models.rotary.model import RotaryModel
 from uwaga.models.t5.model import T5Model
 from uwaga.models.text import colbert, foreign, sentence_config, sentence_head
 from uwaga.models.text.colbert import TokenVectors
-from uwaga.models.text.inference import Encoded, Inference, TokenSelection, keep_freed_memory
+from uwaga.models.text.inference import Encoded, EncodedTokens, Inference, TokenSelection, keep_freed_memory
 from uwaga.models.text.passages import Span, Split
 from uwaga.models.text.pooling import SPAN_POOLING
 from uwaga.models.text.preprocessing import OverflowPolicy, Padding, Preprocessor, groups
@@ -320,7 +320,7 @@ class TextEncoder:
         inference = self._of_spans(inference, found)
         with listening(progress, len(texts)) as listener:
             parts = list(inference.span_vectors(groups(texts, _num_characters), Meter(listener, len(texts))))
-        self.report = Report.join(part.report for part in parts)
+        self.report = replace(Report.join(part.report for part in parts), engine=self.explain().engine)
         vectors = np.concatenate(
             [np.zeros((0, inference.embedding_dim), np.float32), *(part.vectors for part in parts)]
         )
@@ -372,13 +372,65 @@ class TextEncoder:
         Raises:
             DocumentError, ValueError: as `encode`; a task or overflow that is not one of these.
         """
+        texts = list(_iterable_of_texts(texts))
+        inference = self._token_inference(overflow, overlap, tokens_per_batch, normalize, prompt, prompt_name, task)
+        with listening(progress, len(texts)) as listener:
+            parts = list(inference.token_vectors(groups(texts, _num_characters), Meter(listener, len(texts))))
+        self.report = replace(Report.join(part.report for part in parts), engine=self.explain().engine)
+        weight, tokens = next(self.model.parameters()), self.config.tokens
+        in_float32 = tokens is not None or bool(normalize)
+        width = self.model.config.d_model if tokens is None else self.embedding_dim
+        empty = weight.new_zeros(0, width, dtype=torch.float32 if in_float32 else weight.dtype)
+        lengths = np.concatenate([np.zeros(1, np.int64), *(part.lengths for part in parts)])
+        offsets = torch.from_numpy(np.cumsum(lengths)).to(empty.device)
+        return Ragged(torch.cat([empty, *(part.values for part in parts)]), offsets)
+
+    def encode_token_groups(
+        self,
+        parts: Iterable[Sequence[str]],
+        *,
+        task: str | None = None,
+        overflow: str = "error",
+        overlap: int = 0,
+        tokens_per_batch: int = TOKENS_PER_BATCH,
+        normalize: bool | None = None,
+        prompt: str | None = None,
+        prompt_name: str | None = None,
+        skip_invalid: bool = False,
+        progress: Listener | None = None,
+    ) -> Iterator[EncodedTokens]:
+        """As `encode_tokens`, for groups of texts made by the caller; skip_invalid as `encode_groups`."""
+        inference = self._token_inference(
+            overflow, overlap, tokens_per_batch, normalize, prompt, prompt_name, task, skip_invalid=skip_invalid
+        )
+        return inference.token_vectors(parts, Meter(progress))
+
+    def token_strings(self, text: str, *, task: str | None = None, overflow: str = "error") -> list[str]:
+        """The tokens of a text that `encode_tokens` gives vectors of, as the vocabulary writes them; with overflow="windows" those of
+        all windows, one after another."""
+        inference = self._token_inference(overflow, 0, TOKENS_PER_BATCH, None, None, None, task)
+        ids_N = torch.from_numpy(inference.preprocessor.tokenize([text], 0).ids)
+        kept_N = ids_N if inference.selection is None else ids_N[inference.selection(ids_N)]
+        return [self.tokenizer.backend.id_to_token(number) or "" for number in kept_N.tolist()]
+
+    def _token_inference(
+        self,
+        overflow: str,
+        overlap: int,
+        tokens_per_batch: int,
+        normalize: bool | None,
+        prompt: str | None,
+        prompt_name: str | None,
+        task: str | None,
+        *,
+        skip_invalid: bool = False,
+    ) -> Inference:
         if overflow == "mean":
             raise ValueError("TextEncoder: encode_tokens has no mean over windows; use overflow='windows'")
         if task is not None and task not in colbert.TASKS:
             raise ValueError(f"TextEncoder: task must be None, 'query' or 'document', not {task!r}")
         if task is not None and prompt is None and prompt_name is None:
             prompt_name = task
-        texts = list(_iterable_of_texts(texts))
         tokens = self.config.tokens
         inference = self._inference(
             overflow,
@@ -388,26 +440,18 @@ class TextEncoder:
             prompt,
             prompt_name,
             None,
+            skip_invalid=skip_invalid,
             task=task,
             is_of_tokens=True,
         )
-        if tokens is not None:
-            inference = replace(
-                inference,
-                token_head=self._head.module,
-                selection=self._selection(tokens, task),
-                normalize="after" if self._head.normalize and normalize is None else inference.normalize,
-            )
-        with listening(progress, len(texts)) as listener:
-            parts = list(inference.token_vectors(groups(texts, _num_characters), Meter(listener, len(texts))))
-        self.report = replace(Report.join(part.report for part in parts), engine=self.explain().engine)
-        weight = next(self.model.parameters())
-        in_float32 = tokens is not None or bool(normalize)
-        width = self.model.config.d_model if tokens is None else self.embedding_dim
-        empty = weight.new_zeros(0, width, dtype=torch.float32 if in_float32 else weight.dtype)
-        lengths = np.concatenate([np.zeros(1, np.int64), *(part.lengths for part in parts)])
-        offsets = torch.from_numpy(np.cumsum(lengths)).to(empty.device)
-        return Ragged(torch.cat([empty, *(part.values for part in parts)]), offsets)
+        if tokens is None:
+            return inference
+        return replace(
+            inference,
+            token_head=self._head.module,
+            selection=self._selection(tokens, task),
+            normalize="after" if self._head.normalize and normalize is None else inference.normalize,
+        )
 
     def _selection(self, tokens: TokenVectors, task: str | None) -> TokenSelection | None:
         """The tokens of a ColBERT model that have vectors; None: all."""
@@ -549,6 +593,12 @@ def _check_fit(model: Model, tokenizer: Tokenizer, config: SentenceConfig) -> No
     if limit <= tokenizer.num_special_tokens:
         raise CheckpointError(
             f"{file}: the limit of {limit} tokens leaves none for text beside {tokenizer.num_special_tokens} special tokens"
+        )
+    expansion = None if config.tokens is None else config.tokens.expansion
+    if isinstance(model, T5Model) and expansion is not None and not expansion.attend:
+        raise CheckpointError(
+            f"{model_file}: is a T5, which cannot read the mask tokens of query_expansion without seeing them; "
+            "sentence_transformers.MultiVectorEncoder reads it"
         )
     if tokenizer.vocab_size > model.config.vocab_size:
         raise CheckpointError(

@@ -42,6 +42,7 @@ class EncodedTokens(NamedTuple):
     values: Tensor  # (N, M): in the model's dtype, or float32 after a head
     lengths: np.ndarray  # (R,) int64: vectors of each row
     report: Report
+    invalid: tuple[DocumentError, ...] = ()  # texts that were left out
 
 
 class TokenSelection(NamedTuple):
@@ -136,6 +137,11 @@ class Inference:
     def token_vectors(self, groups: Iterable[Sequence[str]], meter: Meter) -> Iterator[EncodedTokens]:
         """The vectors of the tokens of each group that are selected, special ones included."""
         for group in self.preprocessor.tokenized(groups):
+            if not len(group.ids):  # every text of it was left out
+                yield EncodedTokens(
+                    torch.zeros(0, self.embedding_dim), np.zeros(0, np.int64), group.report, group.invalid
+                )
+                continue
             parts, lengths = list[Tensor](), [np.zeros(0, np.int64)]
             ids_N, selection = torch.from_numpy(group.ids), self.selection
             kept_N = None if selection is None else selection(ids_N).numpy()
@@ -148,7 +154,7 @@ class Inference:
                     counts_S = np.add.reduceat(own_N.astype(np.int64), offsets[:-1] - offsets[0])
                 parts.append(self._finished_tokens(values_NM))
                 lengths.append(counts_S)
-            yield EncodedTokens(torch.cat(parts), np.concatenate(lengths), group.report)
+            yield EncodedTokens(torch.cat(parts), np.concatenate(lengths), group.report, group.invalid)
 
     @torch.no_grad()
     def _finished_tokens(self, values_NM: Tensor) -> Tensor:

@@ -18,7 +18,12 @@ from uwaga._base import json_files
 from uwaga._base.errors import CheckpointError
 from uwaga._base.terminal import printable
 from uwaga.models.bert.model import BertModel
-from uwaga.models.checkpoints import directories, load_save
+from uwaga.models.bert.names import COLBERT
+from uwaga.models.checkpoints import directories, load_save, modules_json
+from uwaga.models.checkpoints.modules_json import SentenceModule
+from uwaga.models.rotary.model import RotaryModel
+from uwaga.models.text import colbert, logit_score
+from uwaga.models.text.logit_score import LogitScore
 from uwaga.models.text.preprocessing import batches
 from uwaga.models.tokenizers.loading import Tokenizer, library_errors
 from uwaga.nn.evaluation_mode import evaluation_mode
@@ -37,41 +42,76 @@ class Ranking(NamedTuple):
 
 
 class Reranker:
-    """A cross-encoder: BERT, RoBERTa or a relative with a classifier of one label, as sentence-transformers' CrossEncoder reads it.
-    Not safe to call from two threads at once, but for `tokenize`. Pairs are packed without padding, and a pair has the same bits in any batch.
+    """A cross-encoder, as sentence-transformers' CrossEncoder reads it: BERT, RoBERTa or a relative with a classifier of one label, or a causal
+    language model that answers yes or no, such as Qwen3-Reranker, whose score is the difference of these tokens' logits. Not safe to call from two threads at once, but for `tokenize`. Pairs are packed without padding, and a pair has the same bits in any batch.
 
     Attributes:
-        model: a BertModel with the output "sequence".
+        model: a BertModel with the output "sequence", or a RotaryModel with logits.
         max_tokens: the most tokens of a pair that the model reads, special ones included.
         has_sigmoid: whether scores are between 0 and 1, as the model's configuration says.
+        instruction: what a causal language model is told to judge by; None: as its directory or its card says. Set by `load`.
     """
 
-    def __init__(self, model: BertModel, tokenizer: Tokenizer, *, max_tokens: int, has_sigmoid: bool) -> None:
+    def __init__(
+        self,
+        model: BertModel | RotaryModel,
+        tokenizer: Tokenizer,
+        *,
+        max_tokens: int,
+        has_sigmoid: bool,
+        logit_score: LogitScore | None = None,
+        instruction: str | None = None,
+    ) -> None:
         self.model, self._tokenizer = model, tokenizer
         self.max_tokens, self.has_sigmoid = max_tokens, has_sigmoid
+        self._logit_score, self.instruction = logit_score, instruction
         # One of its own: a tokenizer that truncates for a moment would do so for other threads too.
         self._truncating = Backend.from_str(tokenizer.backend.to_str())
         self._truncating.enable_truncation(max_tokens, strategy="longest_first")
 
     @classmethod
     def load(
-        cls, path_or_hub_id: str | os.PathLike[str], *, dtype: torch.dtype | None = None, revision: str | None = None
+        cls,
+        path_or_hub_id: str | os.PathLike[str],
+        *,
+        dtype: torch.dtype | None = None,
+        revision: str | None = None,
+        instruction: str | None = None,
     ) -> "Reranker":
         """Load a directory that sentence-transformers or transformers wrote, or a hub id.
 
         Args:
             path_or_hub_id, revision: as uwaga.models.load.
             dtype: of weights and arithmetic; None for the dtype that the weights are stored in.
+            instruction: of a causal language model, what makes a passage relevant, as "Given a question, find its answer".
 
         Raises:
-            CheckpointError: files that are wrong, or a model without a classifier of one label.
+            CheckpointError: files that are wrong, or a model without a classifier of one label, and no causal language model with
+                tokens for yes and no.
+            ValueError: an instruction for a model that reads none.
         """
-        folder = directories.transformer(directories.find(path_or_hub_id, revision))
+        found = directories.find(path_or_hub_id, revision)
+        folder, modules = _modules(found)
         model = load_save.load(folder, dtype=dtype)
+        if isinstance(model, RotaryModel):
+            tokenizer = Tokenizer.load(folder)
+            score = logit_score.read(folder, modules, model, tokenizer.backend)
+            if instruction is not None and not score.template.has_instruction():
+                raise ValueError(f"Reranker: the template of {folder} has no place for an instruction")
+            return cls(
+                model,
+                tokenizer,
+                max_tokens=_max_length(folder, model.config.max_tokens),
+                has_sigmoid=_has_sigmoid(folder),
+                logit_score=score,
+                instruction=instruction,
+            )
+        if instruction is not None:
+            raise ValueError("Reranker: an instruction is for causal language models, such as Qwen3-Reranker")
         if not isinstance(model, BertModel) or "sequence" not in model.config.outputs:
             raise CheckpointError(
-                f"{folder} is not a cross-encoder of the BERT family: it has no classifier of sequences; "
-                "an embedding model is loaded by TextEncoder"
+                f"{folder} is no cross-encoder: it has no classifier of sequences; uwaga.TextEncoder, `uwaga encode` and `uwaga serve` "
+                "take an embedding model"
             )
         if len(model.config.labels) != 1:
             raise CheckpointError(
@@ -118,9 +158,10 @@ class Reranker:
                         f"has {len(encoding):,} tokens with the query, and the model takes at most {self.max_tokens:,}"
                     )
                     raise ValueError(f"Reranker: passage {number} {counts}; set the option overflow to truncate")
-                encodings[number] = self._truncated(pairs[number])
+                if self._logit_score is None:
+                    encodings[number] = self._truncated(pairs[number])
         logits = [torch.zeros(0)]
-        for batch in batches([len(each) for each in encodings], _TOKENS_PER_BATCH):
+        for batch in batches([min(len(each), self.max_tokens) for each in encodings], _TOKENS_PER_BATCH):
             logits.append(self._logits(encodings[batch]))
         scores = torch.cat(logits).numpy()
         return sigmoid(scores) if self.has_sigmoid and not raw else scores
@@ -135,15 +176,34 @@ class Reranker:
             if not passage or passage.isspace():
                 raise ValueError(f"Reranker: passage {number} is empty")
         with library_errors(self._tokenizer.path):
-            return self._tokenizer.backend.encode_batch_fast(list(pairs))
+            if self._logit_score is None:
+                return self._tokenizer.backend.encode_batch_fast(list(pairs))
+            render = self._logit_score.template.render
+            texts = [render(query, passage, self.instruction) for query, passage in pairs]
+            return self._tokenizer.backend.encode_batch_fast(texts, add_special_tokens=False)
 
     def _truncated(self, pair: tuple[str, str]) -> Encoding:
         with library_errors(self._tokenizer.path):
             return self._truncating.encode(*pair)
 
+    def _whole(self, ids: list[int]) -> list[int]:
+        """The tokens of a text that fits the model: where it is too long, its end is cut off, but for what follows the passage."""
+        if len(ids) <= self.max_tokens:
+            return ids
+        assert self._logit_score is not None
+        after = self._logit_score.template.after(self.instruction)
+        kept = self._tokenizer.backend.encode(after, add_special_tokens=False).ids[-self.max_tokens :]
+        return ids[: self.max_tokens - len(kept)] + kept
+
     def _logits(self, encodings: Sequence[Encoding]) -> torch.Tensor:
         """(P,) float32 of P pairs, in one pass."""
         device = next(self.model.parameters()).device
+        if self._logit_score is not None:
+            assert isinstance(self.model, RotaryModel)
+            rows = [torch.tensor(self._whole(each.ids), device=device) for each in encodings]
+            with evaluation_mode(self.model):
+                return self._logit_score(self.model, Ragged.from_list(rows)).cpu()
+        assert isinstance(self.model, BertModel)
         offsets = torch.tensor([0, *np.cumsum([len(each) for each in encodings])], device=device)
         ids, types = (
             Ragged(torch.tensor([number for each in columns for number in each], device=device), offsets)
@@ -153,6 +213,31 @@ class Reranker:
         with evaluation_mode(self.model):
             result = self.model(ids, token_types=types if has_types else None, outputs=("sequence",)).sequence
         return result[:, 0].float().cpu()
+
+
+def _modules(found: Path) -> tuple[Path, tuple[SentenceModule, ...]]:
+    """The directory of the transformer, and the modules after it. Raises CheckpointError: it is no reranker."""
+    modules = modules_json.read(found)
+    folder = found if modules is None else modules.transformer
+    settings = json_files.optional(found / "config_sentence_transformers.json") or {}
+    architectures = (json_files.optional(folder / "config.json") or {}).get("architectures")
+    if settings.get("model_type") in colbert.MODEL_TYPES or architectures == [COLBERT]:
+        raise CheckpointError(
+            f"{found} holds a ColBERT model, which gives a vector to every token: uwaga.TextEncoder.encode_tokens and "
+            "`uwaga store add` take it"
+        )
+    if modules is None:
+        return found, ()
+    if modules.pooling:
+        raise CheckpointError(
+            f"{found} holds an embedding model, which has no score for a pair: uwaga.TextEncoder, `uwaga encode` and `uwaga serve` take it"
+        )
+    if unknown := [kind for kind, _ in modules.others if kind != "LogitScore"]:
+        raise CheckpointError(
+            f"{found / 'modules.json'} has modules that Reranker does not compute: {', '.join(map(printable, unknown))}; "
+            "sentence_transformers.CrossEncoder reads it"
+        )
+    return modules.transformer, modules.others
 
 
 def sigmoid(scores_P: np.ndarray) -> np.ndarray:

@@ -30,7 +30,9 @@ _HEAD = ("Dense", "LayerNorm", "Normalize", "Dropout")
 _INSTEAD = "{}, and uwaga.integrations.sentence_transformers.unpad makes it skip padding"
 _CROSS_ENCODER = (
     "a cross-encoder or classifier, which gives scores of texts or pairs and no vectors",
-    _INSTEAD.format("sentence_transformers.CrossEncoder reads it") + "; uwaga.models.load reads it for its logits",
+    "uwaga.Reranker, and `uwaga serve` with --reranker, take one with one label; "
+    + _INSTEAD.format("sentence_transformers.CrossEncoder reads it")
+    + "; uwaga.models.load reads it for its logits",
 )
 _SPARSE = (
     "a SPLADE model, which gives a weight to every word of the vocabulary and no dense vector",
@@ -45,6 +47,7 @@ _OTHER_MODELS = {
 }
 # by modules,
 _OTHER_MODULES = {
+    "LogitScore": _CROSS_ENCODER,
     "MLMTransformer": _SPARSE,
     "SpladePooling": _SPARSE,
     "Router": ("a router, which has a model of its own for queries and for documents", PEER_READS_IT),

@@ -67,10 +67,14 @@ def padding_mask(
     Raises:
         ShapeError, ValueError: two of them are given, either of them for Ragged ids, a mask of another shape or dtype.
     """
-    if lengths is None and attention_mask is None:
-        if key_lengths is not None and not isinstance(ids, Ragged):
+    if key_lengths is not None:
+        if not isinstance(ids, Ragged):
             raise ValueError(f"{model}: key_lengths is for Ragged ids; padded ids have lengths")
-        return None if key_lengths is None else KeyLengths(key_lengths)
+        if lengths is None and attention_mask is None:
+            _check_key_lengths(model, ids, key_lengths)
+            return KeyLengths(key_lengths)
+    if lengths is None and attention_mask is None:
+        return None
     if isinstance(ids, Ragged):
         raise ValueError(f"{model}: lengths and attention_mask are for padded ids; Ragged ids have no padding")
     if attention_mask is None:
@@ -87,6 +91,19 @@ def padding_mask(
     if is_readable(attention_mask) and torch.equal(is_before_length, attention_mask):
         return KeyLengths(lengths)
     return attention_mask[..., None, None, :]
+
+
+def _check_key_lengths(model: str, ids: Ragged, key_lengths: Tensor) -> None:
+    if key_lengths.dtype not in _INTEGERS or key_lengths.shape != (len(ids),):
+        raise ValueError(
+            f"{model}: key_lengths must be int64 or int32 ({len(ids)},), one for each row, not {key_lengths.dtype} "
+            f"{tuple(key_lengths.shape)}"
+        )
+    if is_readable(key_lengths) and bool(((key_lengths < 0) | (key_lengths > ids.lengths)).any()):
+        row = int(((key_lengths < 0) | (key_lengths > ids.lengths)).int().argmax())
+        raise ValueError(
+            f"{model}: key_lengths of row {row} is {int(key_lengths[row])}, and the row has {int(ids.lengths[row])} tokens"
+        )
 
 
 def check_same_rows(model: str, ids: Operand, decoder_ids: Operand) -> None:

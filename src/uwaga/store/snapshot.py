@@ -1,0 +1,261 @@
+"""One moment of a stored database: its segments that can be read, and which of their rows are live. What all databases share.
+
+Letters: n rows.
+"""
+
+import operator
+import os
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from uwaga._base.errors import SoftDatabaseError
+from uwaga.store import catalog, segments
+from uwaga.store.catalog import Catalog, Parameters, Record, Value
+from uwaga.store.reading import LiveRows
+from uwaga.store.segments import MOST_IDS, Entry, SegmentFile
+
+SEGMENTS = "segments"
+
+
+class Snapshot:
+    """What a database shows at one moment, until `refresh`.
+
+    Attributes:
+        path: the folder.
+        schema: what every row has.
+        model: what made the keys, as `create` was told; None: nothing was said.
+    """
+
+    has_tokens = False  # whether a row has a vector for each token of a text: of `uwaga.store.TokenDatabase`
+
+    def __init__(self, path: Path, open_catalog: Catalog) -> None:
+        self.path, self._catalog = path, open_catalog
+        self._writer = ExitStack()
+        self._is_writer = self._is_closed = False
+        self._segments: dict[str, SegmentFile] = {}
+        self._entries: list[Entry] = []
+        self._broken: dict[str, str] = {}  # file: what is wrong
+        self._live: LiveRows | None = None
+        schema = open_catalog.setting("layout") or "null"
+        try:
+            self.schema = segments.schema_of(schema)
+        except (ValueError, RecursionError) as error:
+            raise SoftDatabaseError(f"{open_catalog.path}: is damaged: {error}") from error
+        if self.schema.tokens != self.has_tokens:
+            kind, other = (
+                ("TokenDatabase", "vectors of tokens") if self.schema.tokens else ("SoftDatabase", "one vector a row")
+            )
+            raise SoftDatabaseError(f"{path}: holds {other}; uwaga.store.{kind}.open opens it")
+        self.model = open_catalog.setting("model")
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> Self:
+        """An existing database, as it is now. Rows are mapped into memory and read when they are asked for.
+
+        A damaged or missing segment is no error yet: `damaged` says which, everything that needs its rows raises, and the others can
+        be read after these are deleted.
+
+        Raises:
+            SoftDatabaseError: there is none, or its catalog cannot be read.
+        """
+        path = Path(path)
+        if not path.is_dir():
+            raise SoftDatabaseError(f"{path}: there is no such folder")
+        opened = Catalog(path / catalog.FILE, write=False)
+        try:
+            database = cls(path, opened)
+        except BaseException:
+            opened.close()
+            raise
+        try:
+            database.refresh()
+        except BaseException:
+            database.close()
+            raise
+        return database
+
+    def close(self) -> None:
+        """Closes the files; calling it again has no effect."""
+        self._is_closed = True
+        self._catalog.close()
+        self._segments.clear()
+        self._live = None
+        self._writer.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def refresh(self) -> None:
+        """Shows the database as it is now, with what a writer has changed since. Raises SoftDatabaseError."""
+        self._check_open()
+        self._catalog.refresh()
+        before: set[str] | None = None
+        while True:
+            self._entries = self._catalog.segments()
+            self._map()
+            # The writer may have compacted between the catalog and the files; what is as broken at a later moment is damaged.
+            if not self._broken or set(self._broken) == before:
+                break
+            before = set(self._broken)
+            self._catalog.refresh()
+        self._live = None
+
+    def _segment_folder(self) -> Path:
+        """Raises SoftDatabaseError where it is a link, whose files are those of another database."""
+        folder = self.path / SEGMENTS
+        if folder.is_symlink():
+            raise SoftDatabaseError(f"{folder}: is a symbolic link, which no folder of segments is")
+        return folder
+
+    def _map(self) -> None:
+        """Maps the segments; `_broken` says which cannot be."""
+        folder = self._segment_folder()
+        kept = {entry.file: self._segments[entry.file] for entry in self._entries if entry.file in self._segments}
+        self._segments, self._broken = kept, {}
+        for entry in self._entries:
+            if entry.file not in kept:
+                try:
+                    kept[entry.file] = segments.open_segment(folder, entry, self.schema)
+                except SoftDatabaseError as error:
+                    self._broken[entry.file] = str(error)
+
+    # What is in it.
+
+    @property
+    def damaged(self) -> list[str]:
+        """What is wrong with segments that cannot be read, with their files and rows."""
+        return list(self._broken.values())
+
+    @property
+    def fields(self) -> list[str]:
+        """The names of the fields that records have had."""
+        return list(self._catalog.fields)
+
+    def __len__(self) -> int:
+        self._check_open()
+        return sum(entry.rows for entry in self._entries) - len(self._catalog.deleted())
+
+    def ids(self) -> Tensor:
+        """(n,) int64: the ids of all rows, rising."""
+        live = self._all()
+        return torch.from_numpy(live.ids(np.arange(len(live))))
+
+    def records(self, ids: Iterable[int]) -> list[Record]:
+        """The records of rows, in the order of `ids`; empty for a row without one, or that is not in the database."""
+        self._check_open()
+        listed = integers(ids, f"{type(self).__name__}.records")
+        records = self._catalog.records(number for number in listed if 0 <= number < MOST_IDS)
+        return [records.get(number, {}) for number in listed]
+
+    def counts(self, field: str) -> dict[Value, int]:
+        """How many rows have each value of a field of their records."""
+        self._check_open()
+        return self._catalog.counts(field)
+
+    def stats(self) -> dict[str, Any]:
+        """Sizes and settings, as plain values."""
+        self._check_open()
+        rows = len(self)
+        stored = sum(segment.keys.nbytes + (segment.values.nbytes if segment.values is not segment.keys else 0)
+                     for segment in self._segments.values())  # fmt: skip
+        return {
+            "rows": rows, "deleted": len(self._catalog.deleted()), "records": self._catalog.count(),
+            "segments": len(self._entries), "bytes": stored, **segments.settings(self.schema), "model": self.model,
+            "fields": self.fields, "damaged": self.damaged,
+        }  # fmt: skip
+
+    # Which rows are live.
+
+    def _all(self) -> LiveRows:
+        """All rows."""
+        self._check_open()
+        self._drop_truncated()
+        if self._live is None:
+            deleted = self._catalog.deleted()
+            rows: list[np.ndarray | None] = []
+            for entry in self._entries:
+                of_it = entry.among(deleted)
+                self._check_readable(entry, len(of_it) < entry.rows)
+                if entry.file not in self._segments:
+                    rows.append(np.empty(0, np.int64))
+                    continue
+                gone = self._segments[entry.file].row_of(of_it)
+                rows.append(np.delete(np.arange(entry.rows), gone) if len(gone) else None)
+            self._live = self._live_rows(self._entries, rows)
+        return self._live
+
+    def _rows(self, where: str | None, parameters: Parameters) -> LiveRows:
+        """The rows that meet a condition."""
+        if where is None:
+            return self._all()
+        self._check_open()
+        self._drop_truncated()
+        ids = self._catalog.select(where, parameters)
+        rows: list[np.ndarray | None] = []
+        for entry in self._entries:
+            self._check_readable(entry, bool(entry.among(ids).size))
+            segment = self._segments.get(entry.file)
+            rows.append(np.empty(0, np.int64) if segment is None else segment.row_of(ids))
+        return self._live_rows(self._entries, rows)
+
+    def _live_rows(self, entries: Sequence[Entry], rows: Sequence[np.ndarray | None]) -> LiveRows:
+        pairs = [(self._segments[e.file], r) for e, r in zip(entries, rows, strict=True) if e.file in self._segments]
+        return LiveRows([segment for segment, _ in pairs], [r for _, r in pairs])
+
+    def _drop_truncated(self) -> None:
+        """Segments whose file has become shorter since it was opened are damaged."""
+        for entry in self._entries:
+            if entry.file in self._segments and (reason := self._segments[entry.file].truncation()):
+                del self._segments[entry.file]
+                self._broken[entry.file] = reason
+                self._live = None
+
+    def _check_readable(self, entry: Entry, is_needed: bool) -> None:
+        if is_needed and entry.file in self._broken:
+            raise SoftDatabaseError(
+                f"{self._broken[entry.file]}. Restore the file, or delete these rows to read the others"
+            )
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise SoftDatabaseError(f"{self.path}: the database is closed")
+
+
+def integers(ids: Iterable[int], method: str) -> list[int]:
+    """Ids as integers of Python. Raises ValueError."""
+    if isinstance(ids, Tensor | np.ndarray):
+        ids = ids.tolist()
+    if not isinstance(ids, Iterable):
+        raise ValueError(f"{method}: ids must be a list of integers, not {type(ids).__name__}")
+    results = []
+    for number in ids:
+        try:
+            is_integer, value = not isinstance(number, bool | np.bool_), operator.index(number)
+        except TypeError:
+            is_integer = False
+        if not is_integer:
+            raise ValueError(f"{method}: ids must be integers, not {number!r}")
+        results.append(value)
+    return results
+
+
+def integer(value: object, least: int, name: str) -> int:
+    try:
+        result = None if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        result = None
+    if result is None or result < least:
+        raise ValueError(f"{name} must be an integer of at least {least}, not {value!r}")
+    return result

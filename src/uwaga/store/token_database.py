@@ -1,0 +1,332 @@
+"""TokenDatabase: texts as the vectors of their tokens, and their MaxSim with a query.
+
+Letters: Q queries, t tokens of one, n rows, N tokens of rows, D width, k listed rows.
+"""
+
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from uwaga._base.errors import ShapeError, SoftDatabaseError
+from uwaga.ops.linear.api import linear_map
+from uwaga.ops.maxsim import maxsim
+from uwaga.ops.ragged import Ragged
+from uwaga.store import catalog, parquet, segments
+from uwaga.store.catalog import Catalog, Parameters, Value
+from uwaga.store.database import SoftDatabase, Top, nested
+from uwaga.store.reading import LiveRows
+from uwaga.store.segments import DTYPES, MOST_IDS, Entry, SegmentFile, StoredTokens, StoreSchema
+from uwaga.store.snapshot import integer
+from uwaga.store.writer import SEGMENT_BYTES, NewSegment, StoredDatabase
+
+_BLOCK_BYTES = 2**25  # of the vectors that are scored at a time, where one row has no more
+_RECORDS_AT_ONCE = 512
+
+
+class TokenMatches(NamedTuple):
+    """Why a row has its score: for each token of the query, the token of the row that it found."""
+
+    tokens: Tensor  # (t,) int64: the place in the row of the token with the largest product, the first of equal ones
+    products: Tensor  # (t,) float32: that product; one after another they sum to the score
+    score: float
+
+
+class TokenDatabase(StoredDatabase):
+    """Texts stored as the vectors of their tokens (ColBERT: Khattab and Zaharia 2020), with records: the score of a row is
+    `uwaga.maxsim`, and every row is scored.
+
+    Files, durability, readers, the writer, conditions and damage are those of `SoftDatabase`. A score has the bits of `uwaga.maxsim`
+    alone, whatever other rows and queries there are and however the rows lie in the files. Not safe to use from two threads at once.
+
+    Made by `create` and `open`, not by its name.
+
+    Attributes:
+        path: the folder.
+        schema: key_width and dtype of all vectors.
+        model: what made the vectors, as `create` was told; None: nothing was said.
+
+    >>> import tempfile
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> db = TokenDatabase.create(folder.name + "/db", width=2)
+    >>> db.append(Ragged.from_list([torch.eye(2), torch.tensor([[3.0, 1.0]])]), records=[{"text": "a b"}, {"text": "c"}])
+    range(0, 2)
+    >>> query = torch.tensor([[1.0, 0.0], [0.0, 2.0]])
+    >>> top = db.search(Ragged.from_list([query]), 1)
+    >>> top.scores, top.records
+    (tensor([[5.]], dtype=torch.float64), [[{'text': 'c'}]])
+    >>> db.matches(query, 0)
+    TokenMatches(tokens=tensor([0, 1]), products=tensor([1., 2.]), score=3.0)
+    >>> db.close()
+    >>> folder.cleanup()
+    """
+
+    has_tokens = True
+
+    @classmethod
+    def create(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        width: int,
+        dtype: torch.dtype = torch.float32,
+        model: str | None = None,
+    ) -> "TokenDatabase":
+        """A new database in a new folder.
+
+        Args:
+            path: the folder; it does not exist.
+            width: D, of a vector.
+            dtype: float32, bfloat16 or float16, of what is stored. Arithmetic is float32.
+            model: a name of what makes the vectors; `append` refuses those of another one.
+
+        Raises:
+            ValueError: a width below 1, or another dtype. SoftDatabaseError: the folder exists or cannot be written.
+        """
+        return cls._create(path, StoreSchema(1, width, None, str(dtype).removeprefix("torch."), tokens=True), model)
+
+    def __iter__(self) -> Iterator[StoredTokens]:
+        """All rows, in ascending order of their ids."""
+        live = self._all()
+        for start in range(0, len(live), _RECORDS_AT_ONCE):
+            stop = min(start + _RECORDS_AT_ONCE, len(live))
+            ids = live.ids(np.arange(start, stop)).tolist()
+            records = dict(self._catalog.all_records(ids[0], ids[-1]))
+            rows = (tokens for block in _blocks(live, start, stop) for tokens in block.tokens.to_list())
+            for number, tokens in zip(ids, rows, strict=True):
+                yield StoredTokens(number, tokens, records.get(number, {}))
+
+    def search(self, query: Ragged, k: int, *, where: str | None = None, parameters: Parameters = ()) -> Top:
+        """The k rows with the largest MaxSim for each query, exactly: every row is scored.
+
+        Rows are read once for all queries, in blocks from the files, and nothing of their number is held in memory.
+
+        Args:
+            query: Ragged with values (T, D), a row of tokens for each of Q queries, such as `TextEncoder.encode_tokens` gives with
+                task="query".
+            k: how many; at most the number of rows of the database.
+            where, parameters: rows that meet a condition, as `SoftDatabase.attend`.
+
+        Returns:
+            Top of (Q, k), in descending order of the scores, equal ones by id; its weights are NaN.
+
+        Raises:
+            ShapeError, ValueError: a query of another width or dtype, or not finite; an option that is not valid. SoftDatabaseError: rows
+                that cannot be read.
+        """
+        query, live = self._query(query, "search"), self._rows(where, parameters)
+        most = max(sum(entry.rows for entry in self._entries), 1)
+        best = _Best(len(query), min(integer(k, 1, "TokenDatabase.search: k"), most))
+        with torch.no_grad():
+            for block in _blocks(live, 0, len(live)):
+                scores_QS = maxsim(query, block.tokens).numpy()
+                if not np.isfinite(scores_QS).all():
+                    at = np.argwhere(~np.isfinite(scores_QS))[0]
+                    number = live.ids(np.array([block.start + at[1]]))[0]
+                    raise ValueError(
+                        f"TokenDatabase.search: the score of row {number} for query {at[0]} is beyond float32; store smaller vectors"
+                    )
+                best.merge(scores_QS, block.start)
+        ids = np.full(best.at.shape, -1, np.int64)
+        is_there = best.at >= 0
+        ids[is_there] = live.ids(best.at[is_there])
+        records = self._catalog.records(ids[is_there].tolist())
+        scores = torch.from_numpy(best.scores)
+        return Top(torch.from_numpy(ids), torch.full_like(scores, math.nan), scores, nested(ids.tolist(), records))
+
+    def matches(self, query: Tensor, id: int) -> TokenMatches:
+        """Which tokens of a row make its score.
+
+        query: (t, D), of one query. id: of the row.
+
+        Raises as `search`; ValueError: there is no such row.
+        """
+        (tokens,) = self._query(Ragged.from_list([torch.as_tensor(query)]), "matches").to_list()
+        row = self.tokens(id).float()
+        with torch.no_grad():
+            products = linear_map(row, tokens).numpy()
+        largest = torch.from_numpy(products.max(0))
+        return TokenMatches(torch.from_numpy(products.argmax(0)), largest, largest.cumsum(0)[-1].item())
+
+    def tokens(self, id: int) -> Tensor:
+        """(n, D): the vectors of a row, in the dtype of the database. Raises ValueError: there is no such row; SoftDatabaseError: it cannot
+        be read."""
+        number, live = integer(id, 0, "TokenDatabase.tokens: id"), self._all()
+        for segment in live.segments:
+            if number < MOST_IDS and (at := segment.row_of(np.array([number]))).size:
+                if number in self._catalog.deleted():
+                    break
+                return _tokens(segment, at).values
+        raise ValueError(f"TokenDatabase.tokens: row {number} is not in {self.path}")
+
+    def append(
+        self,
+        tokens: Ragged,
+        records: Sequence[Mapping[str, Value | None]] | None = None,
+        *,
+        model: str | None = None,
+    ) -> range:
+        """Adds rows; they are on the disk, all of them, when this returns. Returns their ids.
+
+        Args:
+            tokens: Ragged with values (N, D), a row for each text, in float32 or the dtype of the database.
+            records, model: as `SoftDatabase.append`.
+
+        Raises:
+            ShapeError, ValueError: sizes, dtypes or records that do not fit, a row without tokens, numbers that are NaN or infinite;
+                nothing is added.
+            SoftDatabaseError: another process writes, or the rows cannot be written; nothing is added.
+        """
+        self._check_open()
+        if model is not None and model != self.model:
+            raise ValueError(
+                f"TokenDatabase.append: the vectors were made by {model!r}, and {self.path} was created for {self.model!r}"
+            )
+        tokens = self._checked(tokens, "append", "tokens")
+        if records is not None and len(records) != len(tokens):
+            raise ShapeError(f"TokenDatabase.append: {len(tokens)} rows of tokens and {len(records)} records")
+        values = tokens.values.to(DTYPES[self.schema.dtype])
+        if not values.isfinite().all():
+            bad = int((~values.isfinite().all(-1)).nonzero()[0])
+            row = int(torch.searchsorted(tokens.offsets, bad, right=True)) - 1
+            raise ValueError(
+                f"TokenDatabase.append: tokens of row {row} have an entry that is NaN or infinite in {self.schema.dtype}"
+            )
+        return self._append(len(tokens), lambda ids: self._new(ids, tokens.with_values(values)), records)
+
+    def export(self, path: str | os.PathLike[str]) -> None:
+        """Writes all rows to a Parquet file: id, tokens (lists of vectors) and record, as JSON. See `uwaga.store.parquet`."""
+        parquet.export_tokens(Path(path), self, self.schema.key_width)
+
+    def _query(self, query: Ragged, method: str) -> Ragged:
+        query = self._checked(query, method, "the query")
+        if not query.values.isfinite().all():
+            raise ValueError(f"TokenDatabase.{method}: the query has an entry that is NaN or infinite")
+        return query.with_values(query.values.float())
+
+    def _checked(self, tokens: Ragged, method: str, name: str) -> Ragged:
+        """On the CPU, without a gradient. Raises ShapeError, ValueError."""
+        place = f"TokenDatabase.{method}: {name}"
+        if not isinstance(tokens, Ragged):
+            raise ValueError(f"{place} must be Ragged, a row for each text, not {type(tokens).__name__}")
+        values, width = tokens.values.detach().cpu(), self.schema.key_width
+        if values.dim() != 2 or values.shape[1] != width:
+            raise ShapeError(f"{place} must have values (N, {width}) for {self.path}, not {tuple(values.shape)}")
+        if values.dtype not in (torch.float32, DTYPES[self.schema.dtype]):
+            raise ValueError(
+                f"{place} must be float32 or the database's {self.schema.dtype}, not {str(values.dtype).removeprefix('torch.')}"
+            )
+        offsets = tokens.offsets.cpu()
+        if bool((empty := offsets.diff() == 0).any()):
+            raise ValueError(f"{place} has no tokens in row {int(empty.nonzero()[0])}")
+        return Ragged(values, offsets)
+
+    def _new(self, ids: np.ndarray, tokens: Ragged) -> list[NewSegment]:
+        """Segments of so many rows as `_segment_bytes` has room for, and one at least."""
+
+        def segment(start: int, stop: int) -> NewSegment:
+            first, last = int(tokens.offsets[start]), int(tokens.offsets[stop])
+            offsets = tokens.offsets[start : stop + 1] - first
+            own = ids[start:stop]
+            return NewSegment(own, lambda path: segments.write_tokens(path, own, tokens.values[first:last], offsets))
+
+        most = self._segment_bytes() // self._token_bytes
+        return [segment(start, stop) for start, stop in _cut(tokens.lengths.numpy(), most)]
+
+    def _copied(self, live: LiveRows) -> list[NewSegment]:
+        blocks = [block.tokens for block in _blocks(live, 0, len(live))]
+        lengths = torch.cat([each.lengths for each in blocks])
+        offsets = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
+        tokens = Ragged(torch.cat([each.values for each in blocks]), offsets)
+        return self._new(live.ids(np.arange(len(live))), tokens)
+
+    @property
+    def _token_bytes(self) -> int:
+        return self.schema.key_width * DTYPES[self.schema.dtype].itemsize
+
+    def _size(self, entry: Entry) -> int:
+        segment = self._segments.get(entry.file)
+        return SEGMENT_BYTES if segment is None else segment.keys.nbytes
+
+    def _segment_bytes(self) -> int:
+        return SEGMENT_BYTES
+
+
+def open_database(path: str | os.PathLike[str]) -> SoftDatabase | TokenDatabase:
+    """An existing database of either kind. Raises SoftDatabaseError."""
+    path = Path(path)
+    if not path.is_dir():
+        raise SoftDatabaseError(f"{path}: there is no such folder")
+    opened = Catalog(path / catalog.FILE, write=False)
+    try:
+        has_tokens = segments.schema_of(opened.setting("layout") or "null").tokens
+    except (ValueError, RecursionError) as error:
+        raise SoftDatabaseError(f"{opened.path}: is damaged: {error}") from error
+    finally:
+        opened.close()
+    return TokenDatabase.open(path) if has_tokens else SoftDatabase.open(path)
+
+
+class _Block(NamedTuple):
+    """Neighbouring live rows."""
+
+    start: int  # the first of them
+    tokens: Ragged
+
+
+def _blocks(live: LiveRows, start: int, stop: int) -> Iterator[_Block]:
+    """The live rows from `start` up to `stop`, as many at a time as _BLOCK_BYTES have room for."""
+    for n, rows in live.pieces(start, stop):
+        segment = live.segments[n]
+        listed = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
+        assert segment.offsets is not None
+        lengths = segment.offsets.diff().numpy()[listed]
+        for first, last in _cut(lengths, max(1, _BLOCK_BYTES // segment.keys[0].nbytes)):
+            yield _Block(start + first, _tokens(segment, listed[first:last]))
+        start += len(listed)
+
+
+def _tokens(segment: SegmentFile, rows: np.ndarray) -> Ragged:
+    """Of rows in ascending order; a view of the file where they lie together."""
+    assert segment.offsets is not None
+    offsets = segment.offsets
+    edges = np.flatnonzero(np.diff(rows) != 1) + 1
+    runs = [segment.keys[int(offsets[run[0]]) : int(offsets[run[-1] + 1])] for run in np.split(rows, edges)]
+    lengths = offsets.diff()[torch.from_numpy(rows)]
+    return Ragged(runs[0] if len(runs) == 1 else torch.cat(runs), torch.cat([lengths.new_zeros(1), lengths.cumsum(0)]))
+
+
+def _cut(lengths: np.ndarray, most: int) -> list[tuple[int, int]]:
+    """(start, stop) of consecutive rows with at most so many tokens together, one row at least.
+
+    >>> _cut(np.array([3, 3, 9, 1, 1, 1]), 6)
+    [(0, 2), (2, 3), (3, 6)]
+    """
+    ends, results, start = np.cumsum(lengths), [], 0
+    while start < len(lengths):
+        before = int(ends[start - 1]) if start else 0
+        stop = max(start + 1, int(np.searchsorted(ends, before + most, side="right")))
+        results.append((start, stop))
+        start = stop
+    return results
+
+
+class _Best:
+    """The k largest scores of each query so far, equal ones by position."""
+
+    def __init__(self, queries: int, k: int) -> None:
+        self.scores = np.full((queries, k), -np.inf)
+        self.at = np.full((queries, k), -1, np.int64)  # positions of live rows; -1: none
+
+    def merge(self, scores_QS: np.ndarray, start: int) -> None:
+        """Takes the scores of live rows from `start` on, all after those so far."""
+        at_QS = np.broadcast_to(np.arange(start, start + scores_QS.shape[1]), scores_QS.shape)
+        scores, at = np.concatenate([self.scores, scores_QS], 1), np.concatenate([self.at, at_QS], 1)
+        # Stable: what came first has the smaller position; places without a row have -inf, which no score is.
+        order = np.argsort(-scores, axis=1, kind="stable")[:, : self.scores.shape[1]]
+        self.scores, self.at = np.take_along_axis(scores, order, 1), np.take_along_axis(at, order, 1)

@@ -1,0 +1,411 @@
+"""Texts as the vectors of their tokens: answers are `uwaga.maxsim` of all rows, bit for bit.
+
+Letters: Q queries, S rows, k listed rows, D width.
+"""
+
+import json
+import re
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from typer.testing import CliRunner
+
+from uwaga import Ragged, SoftDatabase, TextEncoder, maxsim
+from uwaga._base.errors import DataError, ShapeError, SoftDatabaseError
+from uwaga.cli import app
+from uwaga.store import AddedFiles, TokenDatabase, add_files, ask_tokens, encoder_of, model_name, open_database
+from uwaga.store import token_database as module
+from uwaga.store.segments import TOKEN_CHUNK
+
+D = 8
+
+
+def draw(lengths: list[int], seed: int = 0) -> Ragged:
+    generator = torch.Generator().manual_seed(seed)
+    return Ragged.from_list([torch.randn(length, D, generator=generator) for length in lengths])
+
+
+LENGTHS = [1 + n * 7 % 13 for n in range(3 * TOKEN_CHUNK)]
+ROWS, QUERIES = draw(LENGTHS), draw([4, 1, 9], seed=1)
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Iterator[TokenDatabase]:
+    """Rows in three segments."""
+    with TokenDatabase.create(tmp_path / "db", width=D) as made:
+        listed, records = ROWS.to_list(), [{"n": n, "even": (n % 2 == 0 and "yes") or "no"} for n in range(len(ROWS))]
+        for part in (slice(0, 5), slice(5, 150), slice(150, None)):
+            made.append(Ragged.from_list(listed[part]), records=records[part])
+        yield made
+
+
+def brute_force(rows: dict[int, torch.Tensor], k: int, queries: Ragged = QUERIES) -> tuple[torch.Tensor, torch.Tensor]:
+    """The ids and scores of the best rows."""
+    scores = maxsim(queries, Ragged.from_list(list(rows.values()))).double()
+    order = torch.argsort(-scores, dim=1, stable=True)[:, :k]
+    return torch.tensor(list(rows))[order], scores.gather(1, order)
+
+
+@pytest.mark.parametrize("k", [1, 7, 10**6])
+def test_answers_are_those_of_brute_force(db: TokenDatabase, k: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = brute_force(dict(enumerate(ROWS.to_list())), k)
+    for size in (2**25, 1, 40 * D * 4):  # blocks of any size
+        monkeypatch.setattr(module, "_BLOCK_BYTES", size)
+        top = db.search(QUERIES, k)
+        assert torch.equal(top.ids, expected[0])
+        assert torch.equal(top.scores, expected[1])
+        assert top.weights.isnan().all()
+        assert [[record["n"] for record in row] for row in top.records] == top.ids.tolist()
+
+
+def test_a_query_has_the_same_bits_alone(db: TokenDatabase) -> None:
+    together = db.search(QUERIES, 20)
+    for number, query in enumerate(QUERIES.to_list()):
+        alone = db.search(Ragged.from_list([query]), 20)
+        assert torch.equal(alone.ids[0], together.ids[number])
+        assert torch.equal(alone.scores[0], together.scores[number])
+
+
+def test_bits_do_not_depend_on_threads(db: TokenDatabase) -> None:
+    threads = torch.get_num_threads()
+    try:
+        results = []
+        for count in (1, 2, 4):
+            torch.set_num_threads(count)
+            results.append(db.search(QUERIES, 50))
+    finally:
+        torch.set_num_threads(threads)
+    for each in results[1:]:
+        assert torch.equal(each.ids, results[0].ids)
+        assert torch.equal(each.scores, results[0].scores)
+
+
+def test_deleted_rows_are_in_no_answer_and_compacting_changes_no_bit(db: TokenDatabase) -> None:
+    gone = [0, 3, 70, 71, 149, 150, 191]
+    db.delete(gone)
+    kept = {n: row for n, row in enumerate(ROWS.to_list()) if n not in gone}
+    expected = brute_force(kept, 30)
+    for _ in range(2):
+        top = db.search(QUERIES, 30)
+        assert torch.equal(top.ids, expected[0])
+        assert torch.equal(top.scores, expected[1])
+        rows = list(db)
+        assert [row.id for row in rows] == list(kept)
+        assert all(torch.equal(row.tokens, kept[row.id]) for row in rows)
+        assert all(row.record["n"] == row.id for row in rows)
+        freed = db.compact()
+        assert db.stats()["segments"] == 1
+        assert db.check() == []
+    assert freed == 0
+    with TokenDatabase.open(db.path) as reader:
+        assert torch.equal(reader.search(QUERIES, 30).scores, expected[1])
+    with pytest.raises(ValueError, match=re.escape(f"TokenDatabase.tokens: row 70 is not in {db.path}")):
+        db.tokens(70)
+
+
+def test_a_condition_selects_rows(db: TokenDatabase) -> None:
+    top = db.search(QUERIES, 10, where="even = ? AND n < ?", parameters=("no", 9))
+    expected = brute_force({n: row for n, row in enumerate(ROWS.to_list()) if n % 2 and n < 9}, 10)
+    assert torch.equal(top.ids[:, :4], expected[0])
+    assert torch.equal(top.scores[:, :4], expected[1])
+    assert (top.ids[:, 4:] == -1).all()
+    assert (top.scores[:, 4:] == -torch.inf).all()
+    assert top.records[0][4] is None
+
+
+def test_equal_rows_are_listed_by_id(tmp_path: Path) -> None:
+    row = torch.randn(3, D)
+    with TokenDatabase.create(tmp_path / "same", width=D) as db:
+        for _ in range(3):
+            db.append(Ragged.from_list([row] * 3))
+        assert db.search(QUERIES, 5).ids.tolist() == [[0, 1, 2, 3, 4]] * 3
+
+
+def test_matches_say_which_tokens_make_a_score(db: TokenDatabase) -> None:
+    top = db.search(QUERIES, 5)
+    for query, ids, scores in zip(QUERIES.to_list(), top.ids.tolist(), top.scores.tolist(), strict=True):
+        for number, score in zip(ids, scores, strict=True):
+            own = db.matches(query, number)
+            assert own.score == score
+            assert own.products.cumsum(0)[-1].item() == score
+            exact = query.double() @ ROWS.to_list()[number].double().T
+            assert own.tokens.tolist() == exact.argmax(1).tolist()
+            torch.testing.assert_close(own.products.double(), exact.amax(1), rtol=1e-5, atol=1e-5)
+    same = torch.ones(3, D)
+    assert db.append(Ragged.from_list([same])).start == len(ROWS)
+    assert db.matches(torch.ones(1, D), len(ROWS)).tokens.tolist() == [0]  # the first of equal ones
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_other_dtypes_are_stored_and_computed_in_float32(tmp_path: Path, dtype: torch.dtype) -> None:
+    with TokenDatabase.create(tmp_path / "half", width=D, dtype=dtype) as db:
+        db.append(ROWS)
+        rounded = {n: row.to(dtype) for n, row in enumerate(ROWS.to_list())}
+        assert db.tokens(4).dtype == dtype
+        assert torch.equal(db.tokens(4), rounded[4])
+        expected = brute_force(rounded, 9)
+        top = db.search(QUERIES, 9)
+        assert torch.equal(top.ids, expected[0])
+        assert torch.equal(top.scores, expected[1])
+
+
+def test_no_rows_give_no_answer(tmp_path: Path) -> None:
+    with TokenDatabase.create(tmp_path / "none", width=D) as db:
+        assert db.search(QUERIES, 3).ids.tolist() == [[-1]] * 3
+        assert list(db) == []
+        assert len(db) == 0
+        assert db.append(Ragged(torch.zeros(0, D), torch.zeros(1, dtype=torch.int64))) == range(0)
+
+
+def test_large_appends_are_cut_into_segments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SEGMENT_BYTES", 100 * D * 4)
+    with TokenDatabase.create(tmp_path / "db", width=D) as db:
+        db.append(ROWS)
+        assert db.stats()["segments"] == -(-ROWS.values.shape[0] // 100) + 1
+        assert torch.equal(db.search(QUERIES, 9).scores, brute_force(dict(enumerate(ROWS.to_list())), 9)[1])
+
+
+def test_readers_keep_their_moment(db: TokenDatabase) -> None:
+    with TokenDatabase.open(db.path) as reader:
+        db.append(draw([2], seed=5))
+        db.delete([0])
+        db.compact()
+        assert torch.equal(reader.search(QUERIES, 9).ids, brute_force(dict(enumerate(ROWS.to_list())), 9)[0])
+        reader.refresh()
+        assert len(reader) == len(ROWS)
+        assert reader.ids()[0] == 1
+        with pytest.raises(SoftDatabaseError, match="another writer has it open: process"):
+            reader.append(draw([2]))
+
+
+def test_what_cannot_be_stored_or_asked_is_refused(db: TokenDatabase) -> None:
+    bad, half = draw([2, 3]), ROWS.values[:2].bfloat16()
+    bad.values[3, 1] = torch.nan
+    empty = Ragged(ROWS.values[:3], torch.tensor([0, 1, 1, 3]))
+    for error, message, call in [
+        (ShapeError, f"append: tokens must have values (N, 8) for {db.path}, not (2, 3)", lambda: db.append(Ragged.from_list([torch.ones(2, 3)]))),
+        (ValueError, "append: tokens must be Ragged, a row for each text, not Tensor", lambda: db.append(ROWS.values)),
+        (ValueError, "append: tokens must be float32 or the database's float32, not bfloat16", lambda: db.append(Ragged.from_list([half]))),
+        (ValueError, "append: tokens has no tokens in row 1", lambda: db.append(empty)),
+        (ValueError, "append: tokens of row 1 have an entry that is NaN or infinite in float32", lambda: db.append(bad)),
+        (ShapeError, "append: 2 rows of tokens and 1 records", lambda: db.append(draw([1, 1]), records=[{}])),
+        (ValueError, f"append: the vectors were made by 'x', and {db.path} was created for None", lambda: db.append(draw([1]), model="x")),
+        (ValueError, "search: the query has an entry that is NaN or infinite", lambda: db.search(bad, 1)),
+        (ValueError, "search: k must be an integer of at least 1, not 0", lambda: db.search(QUERIES, 0)),
+        (ValueError, "search: the query has no tokens in row 1", lambda: db.search(empty, 1)),
+        (ShapeError, f"matches: the query must have values (N, 8) for {db.path}, not (1, 2)", lambda: db.matches(torch.ones(1, 2), 0)),
+        (ValueError, f"tokens: row 9999 is not in {db.path}", lambda: db.matches(torch.ones(1, D), 9999)),
+        (ValueError, f"delete: row 9999 is not in {db.path}", lambda: db.delete([9999])),
+    ]:  # fmt: skip
+        with pytest.raises(error) as caught:
+            call()
+        assert str(caught.value) == f"TokenDatabase.{message}"
+    assert len(db) == len(ROWS)
+    db.append(Ragged.from_list([torch.full((2, D), 3e38)]))
+    with pytest.raises(ValueError) as caught:
+        db.search(QUERIES, 1)
+    message = f"the score of row {len(ROWS)} for query 0 is beyond float32; store smaller vectors"
+    assert str(caught.value) == f"TokenDatabase.search: {message}"
+
+
+def test_a_database_of_the_other_kind_is_named(db: TokenDatabase, tmp_path: Path) -> None:
+    SoftDatabase.create(tmp_path / "soft", key_width=3).close()
+    for kind, path, what in [
+        (SoftDatabase, db.path, "vectors of tokens; uwaga.store.TokenDatabase.open opens it"),
+        (TokenDatabase, tmp_path / "soft", "one vector a row; uwaga.store.SoftDatabase.open opens it"),
+    ]:
+        with pytest.raises(SoftDatabaseError) as caught:
+            kind.open(path)
+        assert str(caught.value) == f"{path}: holds {what}"
+    for path, kind in ((db.path, TokenDatabase), (tmp_path / "soft", SoftDatabase)):
+        with open_database(path) as opened:
+            assert type(opened) is kind
+    with pytest.raises(SoftDatabaseError, match="there is no such folder"):
+        open_database(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize("place", ["keys", "offsets"])
+def test_a_flipped_bit_is_found_by_its_rows(db: TokenDatabase, place: str) -> None:
+    path = sorted((db.path / "segments").iterdir())[1]
+    tensors, whole = load_file(path), bytearray(path.read_bytes())
+    data = tensors[place].numpy().tobytes()
+    at = bytes(whole).index(data) + (len(data) // 2 & ~7)
+    whole[at] ^= 1
+    path.write_bytes(whole)
+    with TokenDatabase.open(db.path) as reader:
+        damages = reader.check()
+        assert damages
+        assert all(damage.file == path.name for damage in damages)
+        if place == "keys":
+            ((first, last),) = [(damage.first_id, damage.last_id) for damage in damages]
+            assert last - first < TOKEN_CHUNK
+            reader_ids = set(range(first, last + 1))
+    if place == "keys":
+        db.close()
+        with TokenDatabase.open(db.path) as writer:
+            with pytest.raises(SoftDatabaseError, match="the rows differ from their checksum"):
+                writer.compact()
+            writer.delete(reader_ids)
+            writer.compact()
+            assert writer.check() == []
+
+
+@pytest.mark.parametrize(
+    "offsets", [[0, 9, 3, 20], [1, 2, 3, 20], [0, 5, 5, 20], [0, 5, 9, 2**62], [0, 5, 9, 19], [-5, 5, 9, 20]]
+)
+def test_offsets_of_a_stranger_read_nothing_beyond_the_vectors(tmp_path: Path, offsets: list[int]) -> None:
+    with TokenDatabase.create(tmp_path / "db", width=D) as made:
+        made.append(draw([5, 4, 11]))
+    (path,) = (tmp_path / "db" / "segments").iterdir()
+    tensors = load_file(path)
+    save_file(tensors | {"offsets": torch.tensor(offsets)}, path, {"format": "uwaga.memory 1"})
+    with TokenDatabase.open(tmp_path / "db") as db:
+        assert db.damaged == [f"{path} (rows 0 to 2): is damaged: its offsets do not rise from 0 to 20"]
+        with pytest.raises(SoftDatabaseError, match="its offsets do not rise from 0 to 20"):
+            db.search(QUERIES, 1)
+
+
+@pytest.mark.parametrize("changes", [{"heads": 2}, {"tokens": 1}, {"tokens": None}, {"value_width": 3}])
+def test_a_layout_that_no_database_has(db: TokenDatabase, changes: dict) -> None:
+    db.close()
+    layout = {"heads": 1, "key_width": 8, "value_width": None, "dtype": "float32", "tokens": True} | changes
+    with sqlite3.connect(db.path / "catalog.sqlite") as connection:
+        connection.execute("UPDATE settings SET value = ? WHERE name = 'layout'", (json.dumps(layout),))
+    connection.close()
+    with pytest.raises(SoftDatabaseError) as caught:
+        open_database(db.path)
+    assert str(caught.value) == f"{db.path / 'catalog.sqlite'}: is damaged: its layout is not one of uwaga's"
+
+
+def test_export_has_every_vector(db: TokenDatabase, tmp_path: Path) -> None:
+    from pyarrow import parquet
+
+    db.delete([1])
+    db.export(tmp_path / "out.parquet")
+    table = parquet.read_table(tmp_path / "out.parquet").to_pylist()
+    assert [row["id"] for row in table] == db.ids().tolist()
+    assert all(np.array_equal(np.float32(row["tokens"]), ROWS.to_list()[row["id"]].numpy()) for row in table)
+    assert json.loads(table[1]["record"])["n"] == 2
+
+
+# Texts.
+
+TEXTS = [
+    "the cat sat on the mat .",
+    "a dog ran away from the house .",
+    "the unbelievable cat and then the dog , a mat and a house .",
+]
+
+
+@pytest.fixture
+def colbert(write_model: Callable[..., Path], tmp_path: Path) -> Path:
+    """A directory of ColBERT's own code: BERT, a projection to 8 numbers, queries of 8 tokens, documents of 12."""
+    folder = write_model(tmp_path / "colbert", positions=32)
+    text = (folder / "tokenizer.json").read_text()
+    for word, marker in (("un", "[unused0]"), ("it", "[unused1]")):
+        text = text.replace(f'"{word}":', f'"{marker}":')
+    (folder / "tokenizer.json").write_text(text)
+    settings = json.loads((folder / "tokenizer_config.json").read_text()) | {
+        "model_max_length": 32,
+        "mask_token": "[MASK]",
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    weights = {f"bert.{name}": x for name, x in load_file(folder / "model.safetensors").items()}
+    torch.manual_seed(2)
+    save_file(weights | {"linear.weight": torch.randn(D, 16)}, folder / "model.safetensors", {"format": "pt"})
+    config = json.loads((folder / "config.json").read_text()) | {"architectures": ["HF_ColBERT"]}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "artifact.metadata").write_text(json.dumps({"query_maxlen": 9, "doc_maxlen": 12}))
+    return folder
+
+
+def test_files_are_added_and_asked(colbert: Path, tmp_path: Path) -> None:
+    """The last text is longer than the model's documents: it has the vectors of its windows."""
+    encoder, file = TextEncoder.load(colbert), tmp_path / "a.txt"
+    file.write_text("\n\n".join(TEXTS))
+    with TokenDatabase.create(tmp_path / "db", width=D, model=model_name(colbert)) as db:
+        assert add_files(db, [file], encoder_of(db, colbert)) == AddedFiles(3, 0, [])
+        assert add_files(db, [file], encoder) == AddedFiles(0, 3, [])
+        documents = encoder.encode_tokens(TEXTS, task="document", overflow="windows")
+        assert encoder.report.document.tolist() == [0, 1, 2, 2]
+        assert torch.equal(torch.cat([row.tokens for row in db]), documents.values)
+        answer = ask_tokens(db, "a cat ran", encoder, top=2)
+        query = encoder.encode_tokens(["a cat ran"], task="query")
+        top = db.search(query, 2)
+        assert torch.equal(answer.top.ids, top.ids[0])
+        assert torch.equal(answer.top.scores, top.scores[0])
+        for matches, number, record, score in zip(
+            answer.matches, *answer.top[:1], answer.top.records, answer.top.scores, strict=True
+        ):
+            assert [each.token for each in matches] == [
+                "[CLS]",
+                "[unused0]",
+                "a",
+                "cat",
+                "ran",
+                "[SEP]",
+                *["[MASK]"] * 3,
+            ]
+            names = encoder.token_strings(record["text"], task="document", overflow="windows")
+            assert len(names) == len(db.tokens(int(number)))
+            assert "." not in names
+            assert {each.found for each in matches} <= set(names)
+            np.testing.assert_allclose(sum(each.product for each in matches), score, rtol=1e-6)
+        with pytest.raises(ValueError, match="set the option overflow"):
+            ask_tokens(db, " ".join(TEXTS), encoder)
+
+
+def test_models_and_databases_that_do_not_go_together(colbert: Path, write_model, tmp_path: Path) -> None:
+    plain, file = TextEncoder.load(write_model(tmp_path / "plain")), tmp_path / "a.txt"
+    file.write_text(TEXTS[0])
+    with TokenDatabase.create(tmp_path / "tokens", width=D, model=model_name(colbert)) as db:
+        with pytest.raises(ValueError, match="needs a TokenDatabase, and no other model has one"):
+            add_files(db, [file], plain)
+        with pytest.raises(ValueError, match="late chunking gives one vector to a passage"):
+            add_files(db, [file], TextEncoder.load(colbert), late_chunking=True)
+        with pytest.raises(DataError, match="its keys were made by"):
+            encoder_of(db, tmp_path / "plain")
+    with (
+        SoftDatabase.create(tmp_path / "soft", key_width=D) as db,
+        pytest.raises(ValueError, match="needs a TokenDatabase"),
+    ):
+        add_files(db, [file], TextEncoder.load(colbert))
+
+
+def run(*arguments: object, code: int = 0) -> str:
+    result = CliRunner().invoke(app, ["store", *map(str, arguments)])
+    assert result.exit_code == code, result.output
+    return result.stderr.split("uwaga store ")[-1].strip() if code else result.stdout
+
+
+def test_the_command_takes_a_colbert_directory(colbert: Path, tmp_path: Path) -> None:
+    db, file = tmp_path / "db", tmp_path / "a.txt"
+    file.write_text("\n\n".join(TEXTS))
+    assert (
+        run("add", db, file, "--model", colbert, "--dtype", "bfloat16")
+        == f"{db}: 3 passages added, 0 were there already\n"
+    )
+    assert run("add", db, file, "--model", colbert) == f"{db}: 0 passages added, 3 were there already\n"
+    parsed = json.loads(run("ask", db, "a cat ran", "--model", colbert, "--top", 2, "--json"))["passages"]
+    with TokenDatabase.open(db) as opened:
+        answer = ask_tokens(opened, "a cat ran", encoder_of(opened, colbert), top=2)
+        assert opened.schema.dtype == "bfloat16"
+    assert [each["id"] for each in parsed] == answer.top.ids.tolist()
+    assert [each["score"] for each in parsed] == answer.top.scores.tolist()
+    assert parsed[0]["matches"][3]["token"] == "cat"
+    said = run("ask", db, "a cat ran", "--model", colbert, "--top", 1, "--where", "part = 1").splitlines()
+    assert said[0].endswith(f"  {file}")
+    assert said[1].strip() == TEXTS[1]
+    assert re.fullmatch(r" +a: \S+ -?\d\.\d\d, cat: \S+ -?\d\.\d\d, ran: \S+ -?\d\.\d\d", said[2])
+    assert run("ask", db, "cat", "--model", colbert, "--where", "part = 9") == "no passage meets the condition\n"
+    assert run("ask", db, "cat", "--model", colbert, "--scale", 3, code=1) == (
+        f"ask: --scale is of cosines before softmax, and {db} has vectors of tokens"
+    )
+    assert run("check", db) == "3 rows: no damage\n"
+    assert "tokens" in run("stats", db)
+    assert run("export", db, tmp_path / "out.parquet") == f"{tmp_path / 'out.parquet'}: 3 rows\n"
