@@ -19,9 +19,10 @@ CXX_FILES := $(shell find native -name '*.cc' -o -name '*.h')
 	notebooks workflows clients gpu transformers-suite clean
 
 # What `make run` shows: make run TEXT="another text, or a file"
-TEXT ?= The animal did not cross the street because it was too tired, and the street was too wide for it anyway.
+TEXT ?= The animal didn't cross the street because it was too tired.
 
 run: setup
+	@echo "uwaga: opening the explorer; Ctrl-C ends it"
 	uwaga view "$(TEXT)"
 
 # The tests that decide whether a change goes in. Four kinds of Python tests, by markers (tests/tiers.py): what is marked neither slow,
@@ -120,9 +121,10 @@ native-test: setup
 messages: setup
 	python .ci/messages.py
 
-# The documents' pictures of the explorer, made by its tests.
+# The documents' pictures of the explorer, of what their commands open; and of 100,000 tokens, by a test.
 pictures: setup
-	UWAGA_PICTURES=docs/pictures python -m pytest tests/viewer/front/test_views.py
+	python .ci/pictures.py
+	UWAGA_PICTURES=docs/pictures python -m pytest tests/viewer/front/test_views.py -k passages_that_return
 
 # The explorer's JavaScript: its unit tests need Node alone, its types also TypeScript.
 front-test: $(VENV)/node
@@ -249,6 +251,8 @@ setup:
 	@$(MAKE) --no-print-directory -j 2 $(VENV)/installed build/native/installed
 
 $(VENV)/cmake: constraints.txt
+	@echo "uwaga: setting up, once: about six minutes on two cores, and 3.1 GB"
+	@echo "uwaga: 1 of 3, a virtual environment in $(VENV)"
 	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
 	python -m pip install --quiet scikit-build-core cmake ninja uv
 	touch $@
@@ -258,6 +262,7 @@ $(VENV)/cmake: constraints.txt
 UV = UV_NATIVE_TLS=1 UV_NO_PROGRESS=1 VIRTUAL_ENV=$(abspath $(VENV)) uv pip install --quiet --constraints $(PIP_CONSTRAINT)
 PIP = python -m pip install --quiet
 $(VENV)/installed: $(VENV)/cmake pyproject.toml constraints.txt
+	@echo "uwaga: 2 of 3, PyTorch and the packages of constraints.txt: 3 GB, minutes without a word"
 	$(PIP) --no-compile torch
 	UWAGA_BUILD_NATIVE=0 $(UV) --no-build-isolation --editable ".[dev]" || \
 		UWAGA_BUILD_NATIVE=0 $(PIP) --no-build-isolation --editable ".[dev]"
@@ -274,6 +279,7 @@ interpret: setup
 
 # Straight into src/, where the editable package looks; one build folder for the library and its tests.
 build/native/installed: $(VENV)/cmake CMakeLists.txt $(shell find native -type f)
+	@echo "uwaga: 3 of 3, meanwhile, the native library is compiled"
 	cmake -S . -B build/native -G Ninja -DCMAKE_BUILD_TYPE=Release -DUWAGA_TESTS=ON
 	MAKEFLAGS= cmake --build build/native --target uwaga_native
 	cmake --install build/native --prefix src

@@ -1,0 +1,152 @@
+"""Makes the documents' pictures of the explorer (`make pictures`): each shows what a command of the documents opens.
+
+The command runs as it is written there, its page is opened in Chromium, and the address says which view. A picture keeps its command
+inside (the PNG's text "command"), and a test compares it with this table and with the documents.
+"""
+
+import io
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from PIL import Image, PngImagePlugin
+
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "docs" / "pictures"
+TIRED = 'uwaga view "The animal didn\'t cross the street because it was too tired."'
+WIDE = TIRED.replace("tired", "wide").removeprefix("uwaga view ")
+SPELLER = "uwaga view transformer --model speller"
+
+
+class Picture(NamedTuple):
+    """What a picture shows.
+
+    command: as the documents have it.
+    fragment: the view, in the page's address; "": what the page opens on.
+    """
+
+    command: str
+    fragment: str = ""
+    width: int = 1280
+    height: int = 800
+    theme: str = "light"
+
+
+PICTURES = {
+    **{
+        f"explore-{width}-{theme}": Picture(TIRED, width=width, height=height, theme=theme)
+        for width, height in ((1400, 900), (800, 900), (360, 780))
+        for theme in ("light", "dark")
+    },
+    "overview": Picture(TIRED, "tab=overview"),
+    "table": Picture(TIRED, "tab=table"),
+    # Its head that looks at the word before; that which follows the pronoun.
+    "map": Picture(TIRED, "tab=map&kind=encoder&layer=0&head=2"),
+    "text": Picture(TIRED, "tab=text&kind=encoder&layer=3&head=1&query=10"),
+    "lines": Picture(TIRED, "tab=lines&kind=encoder&layer=3&head=1&query=10"),
+    "speller": Picture(SPELLER, "tab=map&kind=cross&layer=3&head=0"),
+    "difference": Picture(
+        f"{TIRED} --second {WIDE}", "tab=map&kind=encoder&layer=3&head=1&side=difference&compare=difference"
+    ),
+}
+
+
+@contextmanager
+def opened(command: str) -> Iterator[str]:
+    """The address of the page that a command serves, while it runs."""
+    arguments = [sys.executable, "-m", "uwaga.cli", *shlex.split(command)[1:], "--no-browser"]
+    environment = os.environ | {"PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, encoding="utf-8", env=environment) as process:
+        try:
+            assert process.stdout is not None
+            lines = iter(process.stdout.readline, "")
+            yield next(match[0] for line in lines if (match := re.search(r"http://127\.0\.0\.1:\d+/\S+", line)))
+        finally:
+            process.terminate()
+
+
+def settled(page: Any) -> Image.Image:
+    """A screenshot once every reply has arrived and the page has looked the same for two seconds."""
+    before, same = b"", 0
+    for _ in range(240):
+        page.wait_for_timeout(500)
+        if (
+            page.locator(".uwaga-activity").inner_text()
+            or not page.locator(".uwaga-panel > :not(.uwaga-loading)").count()
+        ):
+            continue
+        shot = page.screenshot()
+        same = same + 1 if shot == before else 0
+        if same == 4:
+            return Image.open(io.BytesIO(shot)).convert("RGB")
+        before = shot
+    raise SystemExit("the page does not come to rest")
+
+
+def words_of(command: str) -> list[str]:
+    """The texts that a command shows: what is neither its name, nor an option, nor the name of a model."""
+    arguments = shlex.split(command)[2:]
+    return [
+        each for at, each in enumerate(arguments) if not each.startswith("--") and arguments[at - 1 : at] != ["--model"]
+    ]
+
+
+def take(page: Any, name: str, picture: Picture, folder: Path) -> None:
+    """Saves the picture. Ends the program where the page does not show the texts of the command."""
+    image = settled(page)
+    shown = page.evaluate(
+        "() => document.body.innerText + [...document.querySelectorAll('textarea')].map((one) => one.value).join(' ') + document.title"
+    )
+    for text in words_of(picture.command):
+        if not set(re.findall(r"\w+", text)) <= set(re.findall(r"\w+", shown)):
+            raise SystemExit(f"{name}: the page does not show {text!r}")
+    inside = PngImagePlugin.PngInfo()
+    inside.add_text("command", picture.command)
+    # 256 colours suffice for these pages and take a third of the bytes.
+    image.quantize(256).save(folder / f"{name}.png", optimize=True, pnginfo=inside)
+
+
+def main(folder: Path, names: list[str]) -> None:
+    """Makes these pictures, or all. Each command runs once."""
+    from playwright.sync_api import sync_playwright
+
+    wanted = {name: PICTURES[name] for name in names or PICTURES}
+    path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))))
+    flags = [
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--use-gl=angle",
+        "--use-angle=swiftshader",
+        "--enable-unsafe-swiftshader",
+    ]
+    with sync_playwright() as running:
+        browser = running.chromium.launch(executable_path=path, args=flags)
+        for command in dict.fromkeys(picture.command for picture in wanted.values()):
+            with opened(command) as address:
+                context = browser.new_context()  # the code in the address is for the first browser
+                context.new_page().goto(address)
+                page = context.pages[0]
+                page.locator(".uwaga-header").wait_for()
+                home = address.partition("#")[0]
+                for name, picture in wanted.items():
+                    if picture.command == command:
+                        page = context.new_page()
+                        page.set_viewport_size({"width": picture.width, "height": picture.height})
+                        page.emulate_media(color_scheme=picture.theme)
+                        page.goto(f"{home}#{picture.fragment}" if picture.fragment else home)
+                        take(page, name, picture, folder)
+                        sys.stdout.write(f"{folder / name}.png\n")
+                context.close()
+        browser.close()
+
+
+if __name__ == "__main__":
+    main(FOLDER, sys.argv[1:])
