@@ -78,7 +78,8 @@ def openvino(folder: Path, threads: int, precision: str) -> Encode:
     import openvino
     from transformers import AutoModel
 
-    model = _Traced(AutoModel.from_pretrained(folder, attn_implementation="sdpa")).eval()
+    made = AutoModel.from_pretrained(folder)  # with PyTorch's attention, where the family takes another than its own
+    model = _Traced(made).eval()
     example = torch.ones(2, 16, dtype=torch.int64)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what tracing says of the parts of transformers that it cannot follow

@@ -50,6 +50,8 @@ autocannon(options, (error, result) => {
 });
 """
 
+_INFINITY = "from infinity_emb.cli import cli; cli()"  # the package has no __main__
+
 
 class Load(NamedTuple):
     """What one run of the generator measured."""
@@ -67,7 +69,7 @@ def commands(folder: Path) -> dict[str, list[str]]:
         sides[PLAIN] = [sys.executable, __file__, "--peer", str(folder)]
     if _is_installed("infinity_emb"):
         infinity = ["--engine", "torch", "--device", "cpu", "--served-model-name", "model", "--url-prefix", "/v1"]
-        sides[INFINITY] = [sys.executable, "-m", "infinity_emb", "v2", "--model-id", str(folder), *infinity, "--port"]
+        sides[INFINITY] = [sys.executable, "-c", _INFINITY, "v2", "--model-id", str(folder), *infinity, "--port"]
     return sides
 
 
