@@ -221,20 +221,34 @@ def _softmax(example: Example, results: _Results) -> Question | None:
 
 
 def _weighted(example: Example, results: _Results) -> Question | None:
-    weights = results["weights"].numbers
-    # Another row than that of the questions before, and one whose answer is clear.
-    clear_N = weights.topk(min(2, len(weights)), -1).values
-    apart_N = (clear_N[:, 0] - clear_N[:, -1]).clone()
+    weights, names = results["weights"].numbers, _names(example.tokens)
+    sizes_NN = results["weighted"].numbers.norm(dim=-1)
+    # The weights were shown before. So a row, if there is one, whose largest weight is not on the longest weighted value; and not
+    # that of a question before.
+    top_N = sizes_NN.topk(min(2, len(weights)), -1).values
+    apart_N = top_N[:, 0] - top_N[:, -1] + top_N.max() * (sizes_NN.argmax(-1) != weights.argmax(-1))
     apart_N[int(results["scores"].numbers.amax(-1).argmax())] = -1.0
     i = int(apart_N.argmax())
-    return _which_token(
-        example,
-        results["weights"],
-        i,
-        tr("Whose value counts most in the output of “{tokens}”?", tokens=example.tokens[i]),
-        tr("That of the token with the largest weight in its row."),
-        ("weights", "weighted"),
-        tapped=True,
+    right = _largest(sizes_NN[i])
+    j = right[0]
+    return _made(
+        tr(
+            "Each value is multiplied by its weight for “{tokens}”. Whose is the longest then?",
+            tokens=example.tokens[i],
+        ),
+        names,
+        right,
+        tr(
+            "{token}: {size}. Its weight is {weight}, and its value has length {length}.",
+            token=names[j],
+            size=shown(float(sizes_NN[i, j])),
+            weight=shown(float(weights[i, j])),
+            length=shown(float(results["v"].numbers[j].norm())),
+        ),
+        ("weighted",),
+        (("weights", i, j),),
+        ordered=True,
+        tap="weights",
     )
 
 

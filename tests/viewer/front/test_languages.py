@@ -14,11 +14,11 @@ from uwaga.viewer.lesson import lesson, work_through
 
 Page = Any
 STEPS = {
-    "en": "Step 1 of 23",
-    "pl": "Krok 1 z 23",
-    "pt": "Passo 1 de 23",
-    "ja": "ステップ 1 / 23",
-    "zh": "第 1 步\uff0c共 23 步",
+    "en": "Step 1 of 24",
+    "pl": "Krok 1 z 24",
+    "pt": "Passo 1 de 24",
+    "ja": "ステップ 1 / 24",
+    "zh": "第 1 步\uff0c共 24 步",
 }
 
 
@@ -33,7 +33,7 @@ def test_the_page_is_in_the_browsers_language_until_another_is_chosen(open_page:
         page = opened(worked.view.address, open_page, locale="pl-PL")  # type: ignore[union-attr]
         assert page.locator("html").get_attribute("lang") == "pl"
         page.get_by_text(STEPS["pl"]).wait_for()
-        assert page.locator(".lesson-words input, input[type=text]").first.input_value() == "to jest moje pióro ."
+        assert page.locator(".lesson-sentence").first.input_value() == "to jest moje pióro ."
         page.get_by_role("button", name="Widok", exact=True).click()
         page.get_by_label("Język").select_option("ja")
         page.get_by_text(STEPS["ja"]).wait_for()

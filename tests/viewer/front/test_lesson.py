@@ -510,6 +510,46 @@ def test_no_step_is_longer_than_three_screens_of_a_phone(open_page: Callable[...
         assert not {at: height for at, height in heights.items() if height > 3 * PHONE["height"]}
 
 
+def test_nothing_on_a_page_answers_its_question(worked: Lesson, open_page: Callable[..., Page]) -> None:
+    """All that can be read, with everything unfolded, before the answer and after it: its reason, its number, its sentences."""
+    page = open_page(worked.view.address)  # type: ignore[union-attr]
+    page.wait_for_selector(TITLE)
+    page.get_by_label("All numbers").check()
+    for step in worked.steps:
+        unfold(page)
+        if step.question is not None:
+            told = [
+                *step.told,
+                step.question.why,
+                *(each.text for section in step.sections for each in section.findings),
+            ]
+            numbers = {
+                f"{abs(float(worked[of][row, column])):.2f}"
+                for of, row, column in step.question.cells
+                if of in step.question.covers and not step.question.about_sizes
+                if worked.matrices[of].shade in ("signed", "share")
+            }
+            numbers = {each for each in numbers if each in step.question.why and each not in ("0.00", "1.00")}
+            secret = [re.sub(r"[_^\s]", "", each) for each in told]
+            for state in ("asking", "answered"):
+                text = "\n".join(
+                    page.locator(".lesson-page :is(p, li, h2, h3, figcaption, summary, text)").evaluate_all(
+                        "all => all.filter(one => one.getClientRects().length && !one.closest('.lesson-ledger')).map(one => one.textContent)"
+                    )
+                )
+                seen = re.sub(r"[_^\s]", "", text)
+                said = [each for each in secret if each in seen]
+                assert said == ([] if state == "asking" else secret), (step.id, state)
+                for number in numbers:
+                    asked = number in step.question.text or number in "".join(step.question.choices)
+                    found = bool(re.search(rf"(?<![0-9.]){number}(?![0-9])", text))
+                    assert found == (state == "answered") or asked, (step.id, state, number)
+                if state == "asking":
+                    page.locator(".lesson-show").click()
+                    unfold(page)
+        page.locator(".lesson-after").click(force=True) if step is not worked.steps[-1] else None
+
+
 def test_every_step_has_a_drawing(worked: Lesson, open_page: Callable[..., Page]) -> None:
     page = open_page(worked.view.address)  # type: ignore[union-attr]
     page.wait_for_selector(TITLE)

@@ -267,14 +267,14 @@ def encoder_step(example: Example, x: Matrix, weights: FeedForwardWeights, block
     )
 
 
-def _way(*matrices: Matrix) -> Picture:
+def _way(*matrices: Matrix, labels: Sequence[str] = ()) -> Picture:
     """One word on its way: its row in each matrix of the width of the model."""
     shown_ = [each for each in matrices if len(each.columns) == len(matrices[0].columns)]
     return Picture(
         kind="rows",
         title=tr("One word on its way through"),
         matrices=shown_,
-        labels=[each.title for each in shown_],
+        labels=labels or [each.title for each in shown_],
     )
 
 
@@ -344,6 +344,7 @@ def stack_step(
     final: Sequence[Matrix],
 ) -> Step:
     attended, forward = block
+    entering = tr("The output of block 1 goes in")
     return Step(
         id="stack",
         title=tr("Two blocks: an encoder"),
@@ -358,9 +359,12 @@ def stack_step(
             ),
         ),
         told=(tr("What leaves a block has the shape of what went in."),),
-        pictures=(_way(source, x), _way(x, forward.output)),
+        pictures=(
+            _way(source, x, labels=(source.title, entering)),
+            _way(x, forward.output, labels=(entering, tr("Block 2: feed-forward"))),
+        ),
         sections=(
-            Section(title=tr("The output of block 1 goes in"), matrices=(x,), controls=("norm",)),
+            Section(title=entering, matrices=(x,), controls=("norm",)),
             *_traced_sections(attended, tr("Attention of block 2")),
             Section(title=tr("Block 2: attention"), matrices=attended.matrices, folded=True),
             Section(

@@ -149,7 +149,7 @@ function makeStage(words, room, isColumn, { press, hover }) {
   const bar = svgEl("rect", { class: "lesson-bar" }), stub = svgEl("rect", { class: "lesson-stub", rx: 4 });
   const names = words.map((word, to) => {
     const text = svgEl("text", { class: "lesson-word", style: { "font-size": `${size.toFixed(1)}px` }, text: word,
-      ...(isColumn ? { x: 0, y: places[to] + size * 0.32 } : { x: places[to], y: base + size * 0.92, "text-anchor": "middle" }) });
+      ...(isColumn ? { x: 4, y: places[to] + size * 0.32 } : { x: places[to], y: base + size * 0.92, "text-anchor": "middle" }) });
     pressable(text, () => press(to));
     text.addEventListener("pointerenter", (event) => { if (/** @type {PointerEvent} */ (event).pointerType === "mouse") hover(to); });
     text.addEventListener("pointerleave", () => hover(-1));
@@ -180,9 +180,9 @@ function makeStage(words, room, isColumn, { press, hover }) {
       /** @type {SVGElement} */ (paths[to]).style.setProperty("d", `path("${path}")`);
       /** @type {SVGElement} */ (paths[to]).style.strokeWidth = isArc ? span.width.toFixed(2) : "0";
       setAll(gradients[to], isColumn ? { x1: 0, x2: 0, y1: middle, y2: places[to] } : { y1: 0, y2: 0, x1: middle, x2: places[to] });
-      const isLabelled = isArc && !isColumn && span.width > arcsLabelled * most && Math.abs(places[to] - middle) > 60;
+      const isLabelled = isArc && !isColumn && span.width > arcsLabelled * most && Math.abs(places[to] - middle) > 70;
       labels[to].textContent = isLabelled ? shareText(values[to], digits, isShare) : "";
-      setAll(labels[to], { x: (begin + end) / 2, y: base - deep + 5 });
+      setAll(labels[to], { x: (begin + end) / 2, y: base - deep + 20 + (span ? span.width / 2 : 0) });
       names[to].setAttribute("class", `lesson-word${to === from ? " lesson-word-asks" : ""}`);
       names[to].setAttribute("aria-label", name(word));
       names[to].setAttribute("aria-pressed", String(to === from));
@@ -193,8 +193,8 @@ function makeStage(words, room, isColumn, { press, hover }) {
 }
 let stageCount = 0;
 
-/** @param {number} value @param {number} digits @param {boolean} isShare  a share of 0 is a whole number @returns {string} */
-const shareText = (value, digits, isShare) => lessonNumber(value, isShare && value === 0 ? 0 : digits);
+/** A share under half of a hundredth has its hairline alone. @param {number} value @param {number} digits @param {boolean} isShare @returns {string} */
+const shareText = (value, digits, isShare) => (isShare && value === 0 ? "0" : isShare && value < 0.005 ? "" : lessonNumber(value, digits));
 
 /** @param {Element} element @param {{[name: string]: number}} attributes */
 function setAll(element, attributes) {

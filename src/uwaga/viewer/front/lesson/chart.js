@@ -6,7 +6,7 @@ import { lessonNumber } from "./numbers.js";
 import { lessonMatrix } from "./reply.js";
 
 const chartWidth = 480, chartHeight = 220;
-const chartPlot = { left: 56, right: 22, top: 12, bottom: 40 };
+const chartPlot = { left: 58, right: 22, top: 30, bottom: 40 };
 
 /**
  * @param {number[]} values
@@ -56,8 +56,7 @@ export function makeLessonChart(lesson, chart) {
       svgEl("text", { x: x(tick), y: chartHeight - chartPlot.bottom + 16, "text-anchor": "middle", text: chartTick(tick, chart.log_x) })),
     svgEl("text", { x: (chartPlot.left + chartWidth - chartPlot.right) / 2, y: chartHeight - 6,
       "text-anchor": "middle", text: chart.x_title }),
-    svgEl("text", { x: 12, y: chartHeight / 2, "text-anchor": "middle",
-      transform: `rotate(-90 12 ${chartHeight / 2})`, text: chart.y_title }),
+    svgEl("text", { x: 2, y: 13, text: chart.y_title }),
     lines.flatMap((values, which) => chartLine(places, values, which, x, y, chart)),
   );
   const names = chart.lines.map((c, which) => el("li", { class: `lesson-line-${which}` },

@@ -1,6 +1,19 @@
-// Numbers of the lesson as text, and parsing of typed numbers.
+// Numbers and formulas of the lesson as text, and parsing of typed numbers.
 
+import { el } from "../dom.js";
 import { decimalText, powerText, tr } from "../languages.js";
+
+/**
+ * A text with its letters that have an index, such as W_Q, d_k and X^V, written as books do.
+ * @param {string} text
+ * @returns {(string | HTMLElement)[]}
+ */
+export function formulaText(text) {
+  return text.split(/(?<![\w.])([A-Za-z][_^][A-Za-z0-9]{1,2})(?![\w])/).map((part, at) => {
+    if (at % 2 === 0) return part;
+    return el("span", { class: "lesson-symbol" }, part[0], el(part[1] === "_" ? "sub" : "sup", { text: part.slice(2) }));
+  });
+}
 
 /**
  * @param {number} value  NaN: masked

@@ -86,7 +86,7 @@ function makeShapes() {
         x += 28;
         return [box, name, size, sign];
       });
-      const width = x + 24, height = Math.max(...shown.sizes.map(([rows]) => rows)) * unit / 2 + 96;
+      const width = x + 40, height = Math.max(...shown.sizes.map(([rows]) => rows)) * unit / 2 + 96;
       element.replaceChildren(svgEl("svg", { class: "lesson-shapes", viewBox: `0 0 ${width} ${height}`, width, height, role: "img",
         "aria-label": `${shown.labels[0]} ${left.join("\u00d7")} \u00b7 ${shown.labels[1]} ${right.join("\u00d7")}` }, parts));
     },

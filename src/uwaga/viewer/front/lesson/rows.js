@@ -124,14 +124,14 @@ export function makeProduct(lesson, rule, terms, result) {
       svgEl("circle", { class: `lesson-circle ${kind}${value < 0 ? " lesson-ring" : ""}`, cx: middle(m) - 12, cy: y, r: Math.max(1, circleRadius(value, largest, 13)).toFixed(2) }),
       svgEl("text", { class: "lesson-share", x: middle(m) + 4, y: y + 5, text: lessonNumber(value) })]),
   ];
-  return svgEl("svg", { class: "lesson-product-drawing", viewBox: `0 0 ${width} 146`, width, height: 146, "aria-hidden": "true" },
+  return svgEl("svg", { class: "lesson-product-drawing", viewBox: `0 0 ${width} 152`, width, height: 152, "aria-hidden": "true" },
     names[0].moving.map((name, m) => svgEl("text", { class: "lesson-share", x: middle(m), y: 13, "text-anchor": "middle", text: cutName(name, cell) })),
     side(0, 36, "lesson-circle-asks"), side(1, 78, ""),
     left.map((_, m) => svgEl("text", { class: "lesson-share", x: middle(m) - 12, y: 61, "text-anchor": "middle", text: "\u00d7" })),
     svgEl("line", { class: "lesson-rule", x1: 0, x2: width, y1: 98, y2: 98 }),
     left.map((_, m) => svgEl("text", { class: "lesson-product-term", x: middle(m), y: 118, "text-anchor": "middle", text: lessonNumber(numbers[0][m] * numbers[1][m]) })),
     left.slice(1).map((_, m) => svgEl("text", { class: "lesson-share", x: first + (m + 1) * cell, y: 118, "text-anchor": "middle", text: "+" })),
-    svgEl("text", { class: "lesson-product-sum", x: 0, y: 140, text: `= ${result}` }));
+    svgEl("text", { class: "lesson-product-sum", x: 0, y: 145, text: `= ${result}` }));
 }
 
 /** What is the same in all terms of a side, and what moves. @param {Lesson} lesson @param {LessonCell[]} side @returns {{fixed: string, moving: string[]}} */

@@ -8,6 +8,7 @@ import { makeLessonChart } from "./chart.js";
 import { makeSetting } from "./controls.js";
 import { makeDrawing } from "./drawing.js";
 import { makeMatrixTable } from "./matrix_table.js";
+import { formulaText } from "./numbers.js";
 import { makePicture } from "./pictures.js";
 import { makeLedger } from "./problems.js";
 import { lessonLedger, lessonMatrix } from "./reply.js";
@@ -68,7 +69,7 @@ export function makeStepPage(lesson, step, query, actions) {
   const stage = el("div", { class: "lesson-pictures lesson-stage" }, stages.map((picture) => picture.element));
   // Without a model, the last step alone says how to load one.
   const isLast = lesson.steps[step].id === "model";
-  const heads = isLast || !noModelText(actions.app) ? stepHeads(lesson, step).map((head) => makeModelHead(actions.app, head)) : [];
+  const heads = isLast || !noModelText(actions.app) ? stepHeads(lesson, step).slice(0, noModelText(actions.app) ? 1 : undefined).map((head) => makeModelHead(actions.app, head)) : [];
   const drawing = lesson.steps[step].drawing ? makeDrawing(actions.open) : null;
   const question = lesson.steps[step].question ? makeQuestion(actions, () => showNumbers(), !!asksByWord(lesson, step)) : null;
   const told = el("div", { class: "lesson-words lesson-told" });
@@ -114,9 +115,9 @@ export function makeStepPage(lesson, step, query, actions) {
     current = next;
     shownQuery = at;
     const { title, text, told: behind, code: python } = next.steps[step];
-    told.replaceChildren(...behind.map((paragraph) => el("p", { text: tokenText(paragraph) })));
-    heading.textContent = title;
-    words.replaceChildren(...text.map((paragraph) => el("p", { text: paragraph })));
+    told.replaceChildren(...behind.map((paragraph) => el("p", {}, formulaText(tokenText(paragraph)))));
+    heading.replaceChildren(...formulaText(title));
+    words.replaceChildren(...text.map((paragraph) => el("p", {}, formulaText(paragraph))));
     code.textContent = python;
     codeLine.hidden = python === "";
     if (drawing && next.steps[step].drawing) drawing.update(next.steps[step].drawing);
@@ -178,18 +179,18 @@ function makeQuestion(actions, changed, isTapped) {
   function draw(question) {
     const isAsking = actions.asks(step);
     asked = question;
-    text.textContent = tokenText(question.text);
+    text.replaceChildren(...formulaText(tokenText(question.text)));
     choices.replaceChildren(
       isAsking && isTapped ? el("span", { class: "lesson-note", text: tr("Tap the word in the picture, or") }) : "",
       ...(isTapped ? [] : question.choices).map((choice, at) => el("button", {
-        type: "button", text: tokenText(choice), disabled: !isAsking,
+        type: "button", disabled: !isAsking,
         class: isAsking ? "" : question.answers.includes(at) ? "lesson-right" : at === guess ? "lesson-guess" : "",
         on: { click: () => say(at) },
-      })),
+      }, formulaText(tokenText(choice)))),
       isAsking ? el("button", { type: "button", class: "lesson-show", text: tr("Show me"), on: { click: () => say(null) } }) : "");
     const verdict = guess === null ? "" : question.answers.includes(guess) ? `${tr("Right.")} ` : `${tr("Not so.")} `;
     choices.hidden = isTapped && !isAsking;
-    answer.textContent = isAsking ? "" : tokenText(`${verdict}${question.why}`);
+    answer.replaceChildren(...(isAsking ? [] : formulaText(tokenText(`${verdict}${question.why}`))));
   }
 
   return {
@@ -316,8 +317,8 @@ function makeSection(lesson, step, at, query, actions) {
       drawn = [next, slice];
       drawPictures();
       const now = next.steps[step].sections[at];
-      if (heading) heading.textContent = tokenText(now.title);
-      words.replaceChildren(...now.text.map((text) => el("p", { text: tokenText(text) })));
+      heading?.replaceChildren(...formulaText(tokenText(now.title)));
+      words.replaceChildren(...now.text.map((text) => el("p", {}, formulaText(tokenText(text)))));
       controls.forEach((control) => control.update(next));
       grids.forEach((grid) => grid.update(next, slice));
       chooser?.update(next, slice);
