@@ -420,7 +420,7 @@ def writes(name: str, whole: str, call: ast.Call) -> bool:
         return len(call.args) == 1 and not call.keywords and whole != "dataclasses.replace"
     if name in OPENERS:
         if whole == "os.open":
-            return True
+            return ast.unparse(call.args[0]) != "os.devnull"
         given = [
             *call.args[0 if isinstance(call.func, ast.Attribute) else 1 :],
             *(x.value for x in call.keywords if x.arg == "mode"),
