@@ -70,7 +70,7 @@ def test_alone_it_says_what_there_is_and_how_to_begin() -> None:
         assert re.search(rf"^. {verb} +[A-Z]", said, re.MULTILINE), verb
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     assert lines[lines.index("To begin with:") + 1 :] == [
-        'uwaga view "The animal did not cross the street because it was too tired."',
+        'uwaga view "The animal didn\'t cross the street because it was too tired."',
         "uwaga lesson",
         "uwaga generate --model speller attention",
         "uwaga doctor",

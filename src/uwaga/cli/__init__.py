@@ -34,7 +34,7 @@ EXAMPLES: Mapping[str, tuple[str, str]] = {
         "uwaga train config.toml optimizer.lr=1e-3 run.output_dir=runs/second",
     ),
     "view": (
-        'uwaga view "The animal did not cross the street because it was too tired."',
+        """uwaga view "The animal didn't cross the street because it was too tired.\"""",
         "uwaga view --model copyist book.txt --save book.html",
     ),
 }

@@ -52,7 +52,7 @@ def tab(page: Any, name: str) -> None:
 
 
 def titled(page: Any, place: str, item: int) -> None:
-    page.locator(place).filter(has_text=f"({item})").wait_for()
+    page.locator(place).filter(has_text=f"({item:,})").wait_for()
 
 
 def counted(page: Any, place: str, count: int) -> None:
