@@ -62,14 +62,14 @@ class Load(NamedTuple):
     failed: float
 
 
-def commands(folder: Path) -> dict[str, list[str]]:
+def commands(folder: Path, infinity: Path | None) -> dict[str, list[str]]:
     """The sides that are installed; a port comes last."""
     sides = {OURS: [sys.executable, "-m", "uwaga.cli", "serve", str(folder), "--name", "model", "--truncate", "--port"]}
     if all(map(_is_installed, ("fastapi", "sentence_transformers"))):
         sides[PLAIN] = [sys.executable, __file__, "--peer", str(folder)]
-    if _is_installed("infinity_emb"):
-        infinity = ["--engine", "torch", "--device", "cpu", "--served-model-name", "model", "--url-prefix", "/v1"]
-        sides[INFINITY] = [sys.executable, "-c", _INFINITY, "v2", "--model-id", str(folder), *infinity, "--port"]
+    if infinity is not None:
+        options = ["--engine", "torch", "--device", "cpu", "--served-model-name", "model", "--url-prefix", "/v1"]
+        sides[INFINITY] = [str(infinity), "-c", _INFINITY, "v2", "--model-id", str(folder), *options, "--port"]
     return sides
 
 
@@ -188,14 +188,14 @@ def run(chosen: argparse.Namespace, report: Report, folder: Path) -> None:
     encoder = TextEncoder.load(folder)
     measured: dict[tuple[int, str], list[Load]] = {}
     for _ in range(chosen.rounds):
-        for side, command in commands(folder).items():
+        for side, command in commands(folder, chosen.infinity).items():
             with serving(command, chosen.threads) as port:
                 check(port, some[0], encoder, is_ours=side == OURS)
                 for clients in chosen.clients:
                     result = load(port, bodies, clients, chosen.seconds, chosen.autocannon)
                     measured.setdefault((clients, side), []).append(result)
     for clients in chosen.clients:
-        for side in commands(folder):
+        for side in commands(folder, chosen.infinity):
             report.row(str(clients), side, *_figures(measured, clients, side))
 
 
@@ -214,6 +214,9 @@ def main() -> None:
     parser.add_argument("--texts", type=int, default=2000, help="different paragraphs")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--autocannon", type=Path, help="a folder with autocannon in its node_modules")
+    parser.add_argument(
+        "--infinity", type=Path, help="a Python that has infinity-emb, which needs older versions of transformers"
+    )
     chosen = parse(parser)
     if chosen.quick:
         chosen.clients, chosen.texts, chosen.rounds, chosen.documents = [1, 2], 4, 1, 4
