@@ -64,6 +64,8 @@ export function makeProse({ pick, point, whole }) {
     /** @param {ProseContent[]} contents  one text, or two */
     show(contents) {
       element.replaceChildren(...contents.map(paragraph));
+      const picked = element.querySelector(".uwaga-word-picked"), box = element.getBoundingClientRect(), place = picked?.getBoundingClientRect();
+      if (place && (place.top < box.top || place.bottom > box.bottom)) element.scrollTop += place.top - box.top - box.height / 2;
     },
   };
 }
