@@ -56,7 +56,7 @@ def test_arrows_and_enter_open_a_head_and_the_url_has_it(page: Page) -> None:
 def test_help_lists_the_commands_of_every_view_and_restores_the_focus(page: Page) -> None:
     page.keyboard.press("?")
     dialog = page.locator("dialog[open]")
-    for group in ("Views", "Heads", "Display", "Overview", "Map", "Text", "Lines", "Table", "Lesson", "Files"):
+    for group in ("Views", "Heads", "Display", "Overview", "Map", "Text", "Table", "Lesson", "Files"):
         assert dialog.get_by_role("heading", name=group, exact=True).count() == 1, group
     page.keyboard.press("h")
     assert part(page, "head") in (None, "0")
@@ -265,7 +265,7 @@ def test_a_phone_has_a_tab_bar_and_the_words_as_a_column(serve: Any, make_maps: 
     places = [word.bounding_box() for word in words.all()]
     assert len({place["x"] for place in places}) == 1
     assert [place["y"] for place in places] == sorted(place["y"] for place in places)
-    page.get_by_role("tab", name="Lines").click()
+    page.get_by_role("tab", name="Text").click()
     assert not words.first.is_visible()
 
 

@@ -1,4 +1,4 @@
-"""The text view, the lines view and exported files: numbers equal those of the map, and tokens are never markup."""
+"""The text view and exported files: numbers equal those of the map, and tokens are never markup."""
 
 import csv
 import io
@@ -198,9 +198,6 @@ def test_hostile_tokens_are_shown_as_text_everywhere(
     assert shown[1:7] == [HOSTILE[0], HOSTILE[1], "<U+202E>evil", "a<U+0007>b", "\u2205", "=1+1"]
     drag(page, "both-1", "both-3")
     masses(page)
-    tab(page, "Lines")
-    page.locator(".uwaga-lines-table td").first.wait_for()
-    assert HOSTILE[0] in page.locator(".uwaga-lines-label").all_inner_texts()
     root = ElementTree.parse(save(page, "svg", tmp_path)).getroot()
     assert HOSTILE[0][:20] in "".join(root.itertext())
     tags = {each.tag.rpartition("}")[2] for each in root.iter()}
@@ -251,39 +248,6 @@ def test_a_text_of_a_hundred_thousand_tokens_scrolls_and_is_searched(serve: Serv
     strip = page.locator(".uwaga-text-minimap").bounding_box()
     page.mouse.click(strip["x"] + 5, strip["y"] + 2)
     page.wait_for_selector("#uwaga-text-both-0")
-
-
-def test_lines_have_the_weights_and_the_sum_outside_the_window(serve: Serve, open_page: Open, make_maps: Maps) -> None:
-    maps = make_maps(300)
-    page = open_page(serve(maps, tokens=words(300)).address)
-    tab(page, "Lines")
-    page.click("#uwaga-lines-query-4")
-    titled(page, ".uwaga-lines-side h3", 4)
-    page.locator(".uwaga-lines-table tbody tr").filter(has_text="after the window").wait_for()
-    row = maps["encoder", 0][0, 0, 4]
-    shown = page.locator('.uwaga-lines-column[data-axis="key"] [role=option]')
-    keys = [int(each) for each in shown.evaluate_all("all => all.map(e => e.dataset.item)")]
-    cells = page.locator(".uwaga-lines-table tbody tr").evaluate_all(
-        "all => all.map(r => [r.children[2].textContent, Number(r.dataset.weight)])"
-    )
-    best = strongest(row[: max(keys) + 1], 3)
-    assert {name.split()[0]: weight for name, weight in cells[:3]} == best
-    beyond = next(weight for name, weight in cells if "after the window" in name)
-    assert beyond == pytest.approx(float(row[max(keys) + 1 :].sum()), rel=1e-4)
-
-
-def test_all_heads_have_lines_and_can_be_switched_off(serve: Serve, open_page: Open, make_maps: Maps) -> None:
-    maps = make_maps(12, heads=4)
-    page = open_page(serve(maps, tokens=words(12)).address)
-    tab(page, "Lines")
-    page.get_by_role("button", name="all heads").click()
-    page.click("#uwaga-lines-key-3")
-    counted(page, ".uwaga-lines-table tbody tr", 24)
-    page.get_by_role("button", name="Head 2", exact=True).click(modifiers=["Shift"])
-    counted(page, ".uwaga-lines-table tbody td:first-child:text-is('2')", 12)
-    column = maps["encoder", 0][0, 2, :, 3]
-    cells = page.locator(".uwaga-lines-table tbody tr").evaluate_all("all => all.map(r => Number(r.dataset.weight))")
-    assert cells == [float(each) for each in column.sort(descending=True).values if each >= 0.002]
 
 
 def save(page: Any, kind: str, folder: Path) -> Path:
@@ -395,9 +359,6 @@ def test_a_saved_page_has_exact_weights(serve: Serve, open_page: Open, make_maps
     assert listed(kept, "query") == strongest(head[12], 20)
     drag(kept, "both-20", "both-24")
     assert masses(kept).item() == pytest.approx(float(head[20:25, 20:25].sum(-1).mean()), rel=1e-5)
-    tab(kept, "Lines")
-    kept.locator(".uwaga-lines-table td").first.wait_for()
-    assert kept.locator(".uwaga-lines-note", has_text="saved page").count() == 0
 
 
 def test_two_texts_side_by_side_share_the_selection(serve: Serve, open_page: Open, make_maps: Maps) -> None:
@@ -420,21 +381,8 @@ def test_two_texts_side_by_side_share_the_selection(serve: Serve, open_page: Ope
         assert float(result.get_attribute("data-weight")) == float(row.max())
     page.keyboard.press("x")
     counted(page, '.uwaga-half [data-hue="key"]:visible', 2)
-    tab(page, "Lines")
-    page.keyboard.press("v")
-    counted(page, '.uwaga-half button[aria-pressed="true"]:text("all heads"):visible', 2)
     page.keyboard.press("c")  # the difference: one text again
     counted(page, ".uwaga-half:visible", 1)
-
-
-def test_lines_scroll_to_the_selected_query_where_a_distant_key_is_selected_too(
-    serve: Serve, open_page: Open, make_maps: Maps
-) -> None:
-    address = serve(make_maps(300), tokens=words(300)).address
-    page = open_page(f"{address}&tab=lines&query=20&key=280")
-    page.locator("#uwaga-lines-query-20").wait_for()
-    titled(page, ".uwaga-lines-side h3", 20)
-    page.locator(".uwaga-lines-table td").first.wait_for()
 
 
 def test_an_exported_overview_has_the_layers_outside_the_viewport_too(

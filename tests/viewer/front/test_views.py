@@ -32,7 +32,7 @@ COPYIST_HEAD = {"layer": 1, "head": 3}  # as its card says
 PLAYS = Path(__file__).parents[4] / "shared" / "data" / "tinyshakespeare.txt"
 # Of 80 parts of a text, those that return: the first, how many, and where they stand again.
 RETURNS = ((10, 10, 40), (0, 8, 64))
-PARTS = ("Explore", "All heads", "Map", "Text", "Lines", "Lesson")
+PARTS = ("Explore", "All heads", "Map", "Text", "Lesson")
 
 
 @pytest.fixture(scope="module")
@@ -135,8 +135,6 @@ def test_every_view_of_a_real_model(view_of: Callable[..., View], open_page: Any
     tab(page, "Text")
     page.locator(".uwaga-text-token", has_text="tired").first.click()
     assert is_drawn(keep(page, "text"))
-    tab(page, "Lines")
-    assert is_drawn(keep(page, "lines"))
     tab(page, "All heads")
     page.get_by_role("button", name="Table").click()
     page.get_by_role("columnheader", name="previous token").get_by_role("button").click()
@@ -197,7 +195,7 @@ def test_a_first_screen_tells_a_story(open_page: Any, model: str, text: str, sai
 def test_two_texts_and_their_difference(view_of: Callable[..., View], open_page: Any, keep: Any) -> None:
     page = open_page(view_of(both=True).address)
     tab(page, "Map")
-    page.locator('select:visible:has(option[value="difference"])').select_option("difference")
+    page.get_by_role("group", name="Compare").get_by_role("button", name="difference").locator("visible=true").click()
     page.locator('.uwaga-map[data-panels="3"] .uwaga-map-stage').wait_for()
     assert is_drawn(keep(page, "difference"))
 

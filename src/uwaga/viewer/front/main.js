@@ -9,7 +9,6 @@ import { makeExportMenu } from "./export/menu.js";
 import { savedHost, servedHost, widgetHost } from "./hosts.js";
 import { tr } from "./languages.js";
 import { lessonView } from "./lesson/view.js";
-import { linesView } from "./lines/view.js";
 import { overviewView } from "./overview/view.js";
 import { hasItems, makeApp, resolvedTheme } from "./shell/app.js";
 import { addPageCommands } from "./shell/head_navigation.js";
@@ -45,7 +44,6 @@ function explorerViews({ sides, lesson, answer }) {
     { name: "overview", title: tr("All heads"), make: overviewView },
     { name: "map", title: tr("Map"), make: explore },
     { name: "text", title: tr("Text"), make: (app) => sideBySideView(app, textView) },
-    { name: "lines", title: tr("Lines"), make: (app) => sideBySideView(app, linesView) },
     { name: "table", title: tr("Table"), make: tableView },
   ];
   return [...(answer ? [{ name: /** @type {Tab} */ ("answer"), title: tr("Answer"), make: answerView }] : []), ...(sides.length ? ofMaps : []), ...(lesson ? [{ name: /** @type {Tab} */ ("lesson"), title: tr("Lesson"), make: lessonView }] : [])];
@@ -124,10 +122,10 @@ export async function start(root, host) {
  * @returns {Partial<import("./types.js").State>}
  */
 function carriedState(state, old, about, keep) {
-  const { theme, colour, pooling, specials, shortcuts, overviewScale, textDirection, linesAll, linesThreshold, tab, step, example } = state;
+  const { theme, colour, pooling, specials, shortcuts, overviewScale, textDirection, tab, step, example } = state;
   // Words or tokens: what a reader has chosen stays, else it is as the length of the text suggests.
   const merge = keep || state.merge !== old.start?.merge ? state.merge : about.start?.merge ?? state.merge;
-  const always = { theme, colour, pooling, merge, specials, shortcuts, overviewScale, textDirection, linesAll, linesThreshold, tab, step, example };
+  const always = { theme, colour, pooling, merge, specials, shortcuts, overviewScale, textDirection, tab, step, example };
   if (!keep) return always;
   const { kind, layer, head, query, key, view } = state;
   const there = about.sides.some(({ id }) => id === state.side), changed = Boolean(about.python);

@@ -72,7 +72,7 @@ export function initialState() {
     tab: "explore", compare: "one", query: null, key: null, span: null, keySpan: null,
     view: { x: 0, y: 0, scale: 0 },
     colour: { log: false, low: 0, high: null, threshold: 0, hideSink: true, scheme: "blue" },
-    theme: "auto", dark: false, shortcuts: true, overviewScale: "head", textDirection: "row", linesAll: false, linesThreshold: 2,
+    theme: "auto", dark: false, shortcuts: true, overviewScale: "head", textDirection: "row",
     step: "", example: "",
   };
 }

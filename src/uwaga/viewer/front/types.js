@@ -2,7 +2,7 @@
 
 /** @typedef {"encoder" | "decoder" | "cross"} Kind */
 /** @typedef {"0" | "1" | "difference"} SideId */
-/** @typedef {"answer" | "explore" | "overview" | "map" | "text" | "lines" | "table" | "lesson"} Tab */
+/** @typedef {"answer" | "explore" | "overview" | "map" | "text" | "table" | "lesson"} Tab */
 
 /**
  * @typedef {object} Stack  sizes of the text of one stack (encoder or decoder)
@@ -132,8 +132,6 @@
  * @property {boolean} dark  whether the resolved theme is dark; derived, not set by the user
  * @property {boolean} shortcuts  keys without Ctrl or Alt run commands
  * @property {"row" | "column" | "both"} textDirection  what the text shows of the selected token: its row, its column or both
- * @property {boolean} linesAll  lines of all heads of the layer
- * @property {number} linesThreshold  index into lineThresholds: the least weight of a line
  * @property {string} step  the lesson's step by its id; "": the first
  * @property {string} example  the lesson's request as JSON, where its numbers were changed; else ""
  * @property {"all" | "head"} overviewScale  one colour scale for all small maps, or one per head

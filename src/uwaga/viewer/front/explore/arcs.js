@@ -64,8 +64,17 @@ export function pathOfArc({ from, to, rise, width, isSelf }, at) {
     return `M${at(from - half, 0)}L${at(from - half, rise - round)}Q${at(from - half, rise)} ${at(from - half + round, rise)}`
       + `L${at(from + half - round, rise)}Q${at(from + half, rise)} ${at(from + half, rise - round)}L${at(from + half, 0)}z`;
   }
+  const [start, ...rest] = arcCurve({ from, to, rise }).map(([along, above]) => at(along, above));
+  return `M${start}C${rest.join(" ")}`;
+}
+
+/**
+ * @param {{from: number, to: number, rise: number}} arc
+ * @returns {[number, number][]} the four points of its cubic curve: along the text, and above it
+ */
+export function arcCurve({ from, to, rise }) {
   const bend = Math.sign(from - to) * Math.max(0, arcBend * (1 - Math.abs(from - to) / 70)), high = (rise * 4) / 3;
-  return `M${at(from, 0)}C${at(from + bend, high)} ${at(to - bend, high)} ${at(to, 0)}`;
+  return [[from, 0], [from + bend, high], [to - bend, high], [to, 0]];
 }
 
 /**

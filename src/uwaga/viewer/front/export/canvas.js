@@ -41,6 +41,14 @@ export function fittingScale(width, height, scale) {
   return Math.min(scale, side, Math.sqrt(maxCanvasArea / Math.max(width * height, 1)));
 }
 
+/** @param {string} text @param {number} size @returns {number} pixels of the text in the font of files */
+export function canvasTextWidth(text, size) {
+  const context = typeof document === "undefined" ? null : document.createElement("canvas").getContext("2d");
+  if (!context) return text.length * size * 0.5;
+  context.font = `${size}px ${canvasFont}`;
+  return context.measureText(text).width;
+}
+
 /** @param {HTMLCanvasElement} canvas @returns {CanvasRenderingContext2D} */
 function paintContext(canvas) {
   const context = canvas.getContext("2d", { willReadFrequently: true });

@@ -87,10 +87,16 @@ function fileFormats(app) {
     const name = fileName({ model: app.side().model, where: app.where(), what: app.store.get().tab, ending });
     return { name, blob: new Blob([data], { type }), note };
   };
+  const card = async (/** @type {boolean} */ isSquare) => {
+    const { scene, alt } = await shareScene(app, isSquare), { blob } = await scenePng(scene, 1);
+    return { name: fileName({ model: app.side().model, where: app.where(), what: isSquare ? "square" : "share", ending: "png" }), blob, note: alt };
+  };
   return [
-    { id: "share", title: tr("Picture to share"), hint: tr("the picked link beside its map, 1200 × 630"), key: "Shift+S", live: true, make: async () => {
-      const { blob } = await scenePng(await shareScene(app), 1);
-      return { name: fileName({ model: app.side().model, where: app.where(), what: "share", ending: "png" }), blob };
+    { id: "share", title: tr("Picture to share"), hint: tr("the sentence with its arcs, 1200 × 630"), key: "Shift+S", live: true, make: () => card(false) },
+    { id: "square", title: tr("Square picture to share"), hint: tr("the sentence with its arcs, 1080 × 1080"), key: "Shift+Q", live: true, make: () => card(true) },
+    { id: "drawing", title: tr("Drawing to share"), hint: tr("the sentence with its arcs as an SVG, with a description"), key: "Shift+A", live: true, make: async () => {
+      const { scene, alt } = await shareScene(app);
+      return { name: fileName({ model: app.side().model, where: app.where(), what: "share", ending: "svg" }), blob: new Blob([await svgFile(scene, alt)], { type: "image/svg+xml" }), note: alt };
     } },
     { id: "png", title: tr("PNG"), hint: tr("a picture of this view, at twice its size"), key: "Shift+P",
       live: false, make: picture("png", "image/png", async (scene) => {

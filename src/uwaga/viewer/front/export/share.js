@@ -1,12 +1,14 @@
-// Pictures to show around: a title over every exported picture, and a picture of the picked link, 1200 x 630.
+// Pictures to show around: a title over every exported picture, and a picture of the picked link, as arcs over its sentence.
 
-import { overviewPixels, overviewScaleMax } from "../overview/drawing.js";
+import { arcCurve, arcsOfWord } from "../explore/arcs.js";
 import { askOpenHead } from "../explore/distinctive.js";
 import { tokenText } from "../dom.js";
 import { headText, percentText } from "../format.js";
 import { tr } from "../languages.js";
 import { strongestItems } from "../strongest_list.js";
-import { sinkColumns, sinksOf } from "../weights.js";
+import { isRightToLeft } from "../text/layout.js";
+import { sinksOf } from "../weights.js";
+import { canvasTextWidth } from "./canvas.js";
 
 /** @typedef {import("../types.js").App} App */
 /** @typedef {import("../types.js").Scene} Scene */
@@ -50,61 +52,102 @@ export function fittingText(text, size, room) {
   return letters.length <= most ? text : `${letters.slice(0, most - 1).join("").trimEnd()}\u2026`;
 }
 
-// The picture to share: always light.
+// The picture to share: the sentence, its arcs, one number.
 
-const shareWidth = 1200, shareHeight = 630, shareMargin = 56, shareMap = 460;
-const shareColours = { bg: "#ffffff", ink: "#1a2230", muted: "#566171", line: "#d8dee7", query: "#b4480f" };
-const maxShareLabels = 16;
+/** @type {{[theme: string]: {bg: string, ink: string, muted: string, line: string, edge: string, from: string, middle: string, to: string}}} */
+const shareColours = {
+  light: { bg: "#fbfaf6", ink: "#1b1d22", muted: "#5f6168", line: "#dedbd1", edge: "#8a877d", from: "#c43e0a", middle: "#953695", to: "#1556b0" },
+  dark: { bg: "#101319", ink: "#eceae4", muted: "#a3a6ae", line: "#2b303a", edge: "#6e7480", from: "#ff9757", middle: "#e390dd", to: "#79b4ff" },
+};
+const shareMargin = 68, shareScale = 60, shareLeast = 0.015, shareSteps = 32, shareWords = 24, shareLetters = 50, shareSmallest = 20;
 
 /**
- * The picked link of the current head, or its strongest one, beside its map.
+ * The picked link of the current head, or its most telling one: 1200 x 630, or a square of 1080.
  * @param {App} app
- * @returns {Promise<Scene>}
+ * @param {boolean} [isSquare]
+ * @returns {Promise<{scene: Scene, alt: string}>}
  */
-export async function shareScene(app) {
-  const { side: id, kind, layer, head, pooling, merge, specials, query: pickedQuery, key: pickedKey, colour } = app.store.get();
-  const side = app.side(), axes = side.kinds[kind];
-  const [queries, keys, overview] = await Promise.all([app.items(id, axes.queries), app.items(id, axes.keys),
-    app.client.ask({ request: "overview", side: id, kind, layer, pooling, merge, specials }, { priority: 6 })]);
-  const [, rows, columns] = overview.arrays[0].shape;
-  const cells = /** @type {Float32Array} */ (overview.arrays[0].data).subarray(head * rows * columns, (head + 1) * rows * columns);
-  const sinks = sinkColumns(sinksOf(keys, kind), columns, (at) => Math.floor((at * keys.total) / columns));
+export async function shareScene(app, isSquare = false) {
+  const { side: id, kind, layer, head, query: pickedQuery, key: pickedKey } = app.store.get(), side = app.side(), axes = side.kinds[kind];
+  const [queries, keys] = await Promise.all([app.items(id, axes.queries), app.items(id, axes.keys)]), sinks = sinksOf(keys, kind);
   const { sentence: does, link: strongest } = await askOpenHead(app, keys), query = pickedQuery ?? strongest?.query ?? 0;
   const row = app.host.has({ request: "row", ...app.where(), query })
     ? /** @type {Float32Array} */ ((await app.client.ask({ request: "row", ...app.where(), query }, { priority: 6 })).arrays[0].data) : null;
   const known = strongest?.query === query ? strongest : null; // in a saved page there may be no other exact weight
-  const best = row ? strongestItems(row, sinksOf(keys, kind).size + 1).find((item) => !sinksOf(keys, kind).has(item)) : known?.key;
+  const best = row ? strongestItems(row, sinks.size + 1).find((item) => !sinks.has(item)) : known?.key;
   const key = pickedKey ?? best ?? 0, weight = row ? row[key] : known?.key === key ? known.weight : NaN;
-
-  const { bg, ink, muted, line, query: orange } = shareColours;
-  const labelled = rows <= maxShareLabels && columns <= maxShareLabels && rows === queries.total && columns === keys.total;
-  const room = labelled ? 96 : 0, left = shareMargin + room, top = shareMargin + room, size = shareMap - room;
-  const cell = Math.min(size / rows, size / columns), width = cell * columns, height = cell * rows;
-  const small = { data: cells, heads: 1, rows, columns };
-  const high = overviewScaleMax(small, sinks);
+  const [width, height] = isSquare ? [1080, 1080] : [1200, 630], paint = shareColours[app.theme()];
+  const [from, to] = [tokenText(queries.labels[query] ?? ""), tokenText(keys.labels[key] ?? "")], space = width - 2 * shareMargin, foot = height - 74;
   /** @type {SceneItem[]} */
-  const items = [{ kind: "image", x: left, y: top, w: width, h: height, columns, rows,
-    pixels: overviewPixels(small, { colour: { ...colour, low: 0, high: null, log: false, threshold: 0 }, signed: side.signed, theme: "light", hidden: sinks }, () => high) },
-  { kind: "rect", x: left, y: top, w: width, h: height, fill: "none", stroke: line }];
-  const [x, y] = [left + Math.floor((key * columns) / keys.total) * cell, top + Math.floor((query * rows) / queries.total) * cell];
-  for (const grow of [0, 1, 2]) items.push({ kind: "rect", x: x - grow, y: y - grow, w: cell + 2 * grow, h: cell + 2 * grow, fill: "none", stroke: orange });
-  if (labelled) {
-    const fits = Math.min(18, cell * 0.8);
-    queries.labels.forEach((label, i) => items.push({ kind: "text", x: left - 8, y: top + (i + 0.5) * cell + fits * 0.35, size: fits, anchor: "end",
-      text: fittingText(tokenText(label), fits, room - 8), fill: i === query ? orange : muted }));
-    keys.labels.forEach((label, i) => items.push({ kind: "text", x: left + (i + 0.5) * cell + fits * 0.35, y: top - 8, size: fits, anchor: "start", rotate: -90,
-      text: fittingText(tokenText(label), fits, room - 8), fill: i === key ? "#1f5fa8" : muted }));
+  const items = row && queries === keys && !side.signed ? sentenceItems(queries, query, key, row, { width, base: height - 178, paint }) : [];
+  if (!items.length) {
+    const pair = `${from} \u2192 ${to}`, size = Math.max(40, Math.min(96, space / (Math.max(1, [...pair].length) * letterWidth)));
+    items.push({ kind: "text", x: shareMargin, y: height * 0.36, text: fittingText(pair, size, space), size, anchor: "start", fill: paint.ink },
+      { kind: "text", x: shareMargin, y: height * 0.36 + 130, text: percentText(weight), size: 110, anchor: "start", fill: paint.from },
+      { kind: "text", x: shareMargin, y: height * 0.36 + 190, text: fittingText(does, 28, space), size: 28, anchor: "start", fill: paint.muted },
+      { kind: "text", x: shareMargin, y: foot - 34, text: fittingText(side.text_title, 26, space), size: 26, anchor: "start", fill: paint.ink });
   }
-  const at = shareMargin + shareMap + shareMargin, space = shareWidth - at - shareMargin;
-  const pair = `${tokenText(queries.labels[query] ?? "")} \u2192 ${tokenText(keys.labels[key] ?? "")}`;
-  const pairSize = Math.max(40, Math.min(64, space / (Math.max(1, [...pair].length) * letterWidth)));
-  const sentence = does || (key === best ? tr("“{labels}” looks mostly there", { labels: tokenText(queries.labels[query] ?? "") }) : "");
-  const where = [headText(kind, layer, head), side.model, "uwaga"].filter(Boolean).join(" \u00b7 ");
-  items.push(
-    { kind: "text", x: at, y: 190, text: fittingText(pair, pairSize, space), size: pairSize, anchor: "start", fill: ink },
-    { kind: "text", x: at, y: 310, text: percentText(weight), size: 96, anchor: "start", fill: orange },
-    { kind: "text", x: at, y: 380, text: fittingText(sentence, 28, space), size: 28, anchor: "start", fill: muted },
-    { kind: "text", x: shareMargin, y: 562, text: fittingText(side.text_title, 26, shareWidth - 2 * shareMargin), size: 26, anchor: "start", fill: ink },
-    { kind: "text", x: shareMargin, y: 598, text: fittingText(where, 22, shareWidth - 2 * shareMargin), size: 22, anchor: "start", fill: muted });
-  return { width: shareWidth, height: shareHeight, background: bg, items };
+  const rest = row ? [...sinks].reduce((sum, sink) => sum + (row[sink] || 0), 0) : 0, command = app.about.typing?.command.replace("TEXT", `"${fittingText(side.text_title, 16, 110)}"`) ?? "";
+  const where = [[side.model, headText(kind, layer, head)].filter(Boolean).join(", "), rest > 0 ? tr("{rest} at rest", { rest: percentText(rest) }) : ""].filter(Boolean).join(" \u00b7 ");
+  items.push({ kind: "line", x1: shareMargin, y1: foot, x2: width - shareMargin, y2: foot, stroke: paint.line, width: 1, opacity: 1 },
+    { kind: "text", x: shareMargin, y: foot + 40, text: "uwaga", size: 26, anchor: "start", fill: paint.ink },
+    { kind: "text", x: shareMargin + 92, y: foot + 40, text: fittingText(where, 18, space * 0.6), size: 18, anchor: "start", fill: paint.muted },
+    { kind: "text", x: width - shareMargin, y: foot + 40, text: isSquare ? "" : fittingText(command, 18, space * 0.4), size: 18, anchor: "end", fill: paint.muted });
+  return { scene: { width, height, background: paint.bg, items }, alt: tr("The word “{from}” gives {weight} of its attention to “{to}”.", { from, to, weight: percentText(weight) }) };
+}
+
+/**
+ * The words on one line, and the arcs of one over them; none where they are too many.
+ * @param {import("../types.js").Items} words @param {number} query @param {number} key @param {ArrayLike<number>} weights
+ * @param {{width: number, base: number, paint: {[name: string]: string}}} place
+ * @returns {SceneItem[]}
+ */
+export function sentenceItems({ labels, specials, noSpaceBefore }, query, key, weights, { width, base, paint }) {
+  const shown = labels.flatMap((_, item) => (specials.has(item) && item !== query && item !== key ? [] : [item]));
+  if (shown.length > shareWords) return [];
+  const widths = shown.map((item, at) => canvasTextWidth(labels[item], shareLetters) + (at && !noSpaceBefore[item] ? shareLetters * 0.27 : 0)), total = widths.reduce((sum, one) => sum + one, 0);
+  const size = Math.min(shareLetters, (shareLetters * (width - 2 * shareMargin)) / total), scale = size / shareLetters;
+  if (size < shareSmallest) return [];
+  const isReversed = isRightToLeft(labels);
+  let at = (width - total * scale) / 2;
+  /** @type {SceneItem[]} */
+  const items = [], texts = /** @type {SceneItem[]} */ ([]), centres = shown.map((item, i) => {
+    const own = canvasTextWidth(labels[item], shareLetters) * scale, left = at + widths[i] * scale - own, middle = isReversed ? width - left - own / 2 : left + own / 2;
+    at += widths[i] * scale;
+    texts.push({ kind: "text", x: middle, y: base + 60, text: tokenText(labels[item]), size, anchor: "middle", fill: item === query ? paint.from : item === key ? paint.to : weights[item] >= 0.02 ? paint.ink : paint.muted });
+    return middle;
+  });
+  const arcs = arcsOfWord(shown.map((item) => weights[item]), shown.indexOf(query), centres, { height: Math.min(base - 90, width * 0.32), scale: shareScale }).filter((arc) => arc.weight >= shareLeast);
+  for (const arc of arcs.sort((one, other) => one.weight - other.weight)) {
+    if (arc.isSelf) {
+      items.push({ kind: "rect", x: arc.from - arc.width / 2, y: base - 26, w: arc.width, h: 26, fill: paint.from });
+      continue;
+    }
+    const curve = arcCurve(arc);
+    for (let step = 0; step < shareSteps; step++) {
+      // Parts overlap, so that no seam shows between two colours.
+      const [start, ...ends] = curvePart(curve, step / shareSteps, Math.min(1, (step + 1.15) / shareSteps)).map(([along, above]) => [Number(along.toFixed(2)), Number((base - above).toFixed(2))]);
+      items.push({ kind: "path", d: [["M", ...start], ["C", ...ends.flat()]], stroke: mixedColour(paint, (step + 0.5) / shareSteps), width: Number(arc.width.toFixed(2)), opacity: 1 });
+    }
+    if (arc.weight >= 0.08 && shown[arc.key] === key) items.push({ kind: "text", x: (arc.from + arc.to) / 2, y: base - arc.rise + arc.width / 2 + 66, text: percentText(arc.weight), size: 60, anchor: "middle", fill: paint.ink });
+  }
+  return [...items, ...texts];
+}
+
+/**
+ * A part of a cubic curve (de Casteljau), from one share of it to another.
+ * @param {[number, number][]} points @param {number} first @param {number} last
+ * @returns {number[][]} its four points
+ */
+function curvePart(points, first, last) {
+  const at = (/** @type {number[]} */ shares) => shares.reduce((/** @type {number[][]} */ left, share) =>
+    left.slice(1).map((one, i) => one.map((value, axis) => left[i][axis] * (1 - share) + value * share)), points)[0];
+  return [[first, first, first], [first, first, last], [first, last, last], [last, last, last]].map(at);
+}
+
+/** @param {{[name: string]: string}} paint @param {number} part  from the word that looks, 0, to the one that is looked at, 1 @returns {string} */
+function mixedColour({ from, middle, to }, part) {
+  const [one, other, share] = part < 0.5 ? [from, middle, 2 * part] : [middle, to, 2 * part - 1];
+  const channel = (/** @type {string} */ colour, /** @type {number} */ at) => parseInt(colour.slice(1 + 2 * at, 3 + 2 * at), 16);
+  return `#${[0, 1, 2].map((at) => Math.round(channel(one, at) * (1 - share) + channel(other, at) * share).toString(16).padStart(2, "0")).join("")}`;
 }

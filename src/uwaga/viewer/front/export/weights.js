@@ -167,7 +167,7 @@ export function csvWeight(value) {
  * @typedef {object} NameParts
  * @property {string} model
  * @property {import("../types.js").Where} where
- * @property {string} what  "map", "text", "lines", ...
+ * @property {string} what  "map", "text", ...
  * @property {{rows: [number, number], columns: [number, number]}} [block]
  * @property {string} ending  "png", without the dot
  */

@@ -54,8 +54,7 @@ export function makeHeadBar(app, { heads = true } = {}) {
   const { store } = app;
   const choices = app.about.sides.map(({ id, title }) => ({ id, title, compare: "one" }));
   if (choices.length > 1) choices.splice(2, 0, { id: "0", title: tr("side by side"), compare: "both" });
-  const side = el("select", { on: { change: () => goTo.compare(app, side.value) } },
-    choices.map(({ id, title, compare }) => el("option", { value: compare === "both" ? "both" : id, text: title })));
+  const side = segmentedControl(tr("Compare"), choices.map(({ id, title, compare }) => ({ name: compare === "both" ? "both" : id, title, hint: title })), (name) => goTo.compare(app, name));
   const kinds = segmentedControl(tr("Kind of attention"), kindsOf(app.about).map((name) => ({ name, title: kindTitle(name) })),
     (name) => goTo.kind(app, name));
   const layer = stepper(tr("Layer"), (value) => goTo.layer(app, value));
@@ -63,7 +62,7 @@ export function makeHeadBar(app, { heads = true } = {}) {
 
   function draw() {
     const state = store.get(), shown = app.side();
-    side.value = state.compare === "both" ? "both" : state.side;
+    side.show(state.compare === "both" ? "both" : state.side);
     kinds.show(state.kind);
     kinds.element.querySelectorAll("button").forEach((button, i) => { button.disabled = !layersOf(shown, kindsOf(app.about)[i]).length; });
     layer.show(layersOf(shown, state.kind), state.layer);
@@ -73,7 +72,7 @@ export function makeHeadBar(app, { heads = true } = {}) {
   draw();
   return el("div", { class: "uwaga-head-bar", role: "group", "aria-label": tr("What is shown") },
     // Before, after and difference of a changed model are in the bar of changes.
-    choices.length > 1 && !app.about.python && el("label", {}, el("span", { class: "uwaga-label", text: `${tr("Compare")} ` }), side),
+    choices.length > 1 && !app.about.python && side.element,
     kindsOf(app.about).length > 1 && kinds.element, ...(heads ? [layer.element, head.element] : []));
 }
 

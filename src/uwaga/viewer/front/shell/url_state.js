@@ -5,7 +5,7 @@ import { typedOfHash, typedParams, completeRequest } from "../typing/session.js"
 
 /** @typedef {import("../types.js").State} State */
 
-const urlTabs = ["answer", "explore", "overview", "map", "text", "lines", "table", "lesson"];
+const urlTabs = ["answer", "explore", "overview", "map", "text", "table", "lesson"];
 /** Characters of the lesson's example in the address; a longer one is left out. */
 const maxExample = 6000;
 /** A change of these adds a history entry, which "back" undoes. */

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { fittingText, titledScene } from "../../export/share.js";
+import { fittingText, sentenceItems, titledScene } from "../../export/share.js";
 
 test("a title moves every item down and is cut to the width of the picture", () => {
   const scene = { width: 200, height: 100, background: "#ffffff", items: [
@@ -16,4 +16,15 @@ test("a title moves every item down and is cut to the width of the picture", () 
 test("a text that fits is not cut", () => {
   assert.equal(fittingText("tired", 10, 100), "tired");
   assert.equal(fittingText("tired", 10, 15), "ti\u2026");
+});
+
+test("a picture to share has the words, the arcs from 1.5% up, and one number", () => {
+  const labels = ["[CLS]", "it", "saw", "the", "cat", "[SEP]"], words = /** @type {any} */ ({ labels, specials: new Set([0, 5]), noSpaceBefore: labels.map(() => 0), total: 6 });
+  const paint = { from: "#c43e0a", middle: "#953695", to: "#1556b0", ink: "#1b1d22", muted: "#5f6168" };
+  const items = sentenceItems(words, 1, 4, [0.2, 0.1, 0.01, 0.09, 0.5, 0.1], { width: 1200, base: 452, paint }), texts = items.filter(({ kind }) => kind === "text");
+  assert.deepEqual(texts.map((/** @type {any} */ { text }) => text), ["50%", "it", "saw", "the", "cat"]);
+  assert.deepEqual(texts.slice(1).map((/** @type {any} */ { fill }) => fill), [paint.from, paint.muted, paint.ink, paint.to]);
+  assert.equal(new Set(items.filter(({ kind }) => kind === "path").map((/** @type {any} */ { width }) => width)).size, 2, "of the and cat");
+  assert.ok(items.every((/** @type {any} */ item) => item.kind !== "text" || (item.x > 0 && item.x < 1200)));
+  assert.deepEqual(sentenceItems({ ...words, labels: Array(40).fill("word") }, 1, 4, Array(40).fill(0.025), { width: 1200, base: 452, paint }), []);
 });
