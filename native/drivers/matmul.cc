@@ -140,13 +140,24 @@ class Matmul {
     return static_cast<int>(std::min(depth * entries_per_word_, p_.depth - first * entries_per_word_));
   }
 
+  // A packed tile as rows of words: few_rows is compiled for these alone.
+  void put_in_order(const float* packed, int rows, float* in_order, MatmulTile* tile) const {
+    for (int r = 0; r < rows; ++r) {
+      for (int64_t w = 0; w < words_; ++w) in_order[r * words_ + w] = packed[w * kTileRows + r];
+    }
+    tile->a = in_order;
+    tile->a_row = words_ * static_cast<int64_t>(sizeof(float));
+  }
+
   // All rows are one tile, and b is read once: it is read in place.
   void run_few_rows(int64_t n0, int64_t n1) const {
     thread_local Scratch scratch;
-    float *packed, *total, *sums, *bias;
+    float *packed, *in_order, *total, *sums, *bias;
+    const bool packs = wide_ || !in_place_ || !p_.a.row;
     const auto lay_out = [&](float* base) {
       ScratchLayout layout(base);
-      packed = layout.take(in_place_ && p_.a.row && !wide_ ? 0 : tile_room(words_));
+      packed = layout.take(packs ? tile_room(words_) : 0);
+      in_order = layout.take(packs && !wide_ ? p_.rows * words_ : 0);
       total = layout.take(p_.rows * kFewColumns);
       sums = layout.take(kFewColumns);
       bias = layout.take(kFewColumns);
@@ -162,6 +173,7 @@ class Matmul {
       tile.a = packed;
     } else {
       place_rows(0, rows, 0, words_, packed, &tile);
+      if (!tile.a_row) put_in_order(packed, rows, in_order, &tile);
     }
     const int64_t word_bytes = tile.a_row ? 4 : 4 * tile_rows_;
     for (int64_t n = n0; n < n1; n += kFewColumns) {

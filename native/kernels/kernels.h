@@ -200,7 +200,7 @@ struct MatmulTile {
 // The same for few rows, where packing b would take longer than the product: b is read in place, and `width` columns of `to` get the
 // sums. b.row: entries from column to column of the product; b.column: along the depth.
 struct FewRows {
-  const void* a;  // as in MatmulTile
+  const void* a;  // rows of words, `a_row` bytes apart; of wide tiles, what pack_few_rows made
   int64_t a_row;
   Rows b;
   int64_t entries;  // of the depth
@@ -321,7 +321,7 @@ struct PairKernels {
   void (*write_rows_times_state)(const RowsTimesState&);
 
   void (*matmul_tile)(const MatmulTile&);
-  // Up to `rows` rows, packed[w * rows + r], and where that is six also in the caller's memory.
+  // Up to `rows` rows, packed[w * rows + r]. Null where `rows` is six.
   void (*pack_few_rows)(float* out, const void* const* rows, int count, int width, int64_t column, int dtype,
                         float factor);
   void (*few_rows)(const FewRows&);

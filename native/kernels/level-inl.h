@@ -103,7 +103,7 @@ const PairKernels kPairKernels = {
     .add_tile_product = add_tile_product_pairs,
     .write_rows_times_state = write_rows_times_state_pairs,
     .matmul_tile = matmul_tile_pairs,
-    .pack_few_rows = pack_tile_pairs,
+    .pack_few_rows = nullptr,
     .few_rows = few_rows_pairs,
     .pack_tiles_from_columns = pack_tiles_from_columns_pairs,
 };

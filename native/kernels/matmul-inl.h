@@ -194,21 +194,15 @@ inline __attribute__((always_inline)) void one_row_in_order(const Left& left, co
 template <class Words, class T>
 inline void few_rows_of(const FewRows& p, const T* b) {
   with_row_count(p.rows, [&](auto rows) {
-    const auto run = [&](const auto& left) {
-      if (p.b.column == 1) {
-        few_rows_transposed<Words, rows.value>(left, p, b);
-      } else {
-        if constexpr (rows.value == 1) {
-          one_row_in_order<Words>(left, p, b);
-        } else {
-          few_rows_by_groups<Words, rows.value>(left, p, b);
-        }
-      }
-    };
-    if (p.a_row) {
-      run(RowsInPlace{static_cast<const char*>(p.a), p.a_row});
+    const RowsInPlace left{static_cast<const char*>(p.a), p.a_row};
+    if (p.b.column == 1) {
+      few_rows_transposed<Words, rows.value>(left, p, b);
     } else {
-      run(PackedTileRows{static_cast<const float*>(p.a)});
+      if constexpr (rows.value == 1) {
+        one_row_in_order<Words>(left, p, b);
+      } else {
+        few_rows_by_groups<Words, rows.value>(left, p, b);
+      }
     }
   });
 }

@@ -217,7 +217,16 @@ def test_bfloat16_gives_a_text_the_same_bits_alone(folder: Path) -> None:
     vectors = encoder.encode(TEXTS)
     assert np.array_equal(vectors, np.concatenate([encoder.encode([text]) for text in TEXTS]))
     exact = TextEncoder.load(folder).encode(TEXTS)
-    assert (exact * vectors).sum(1).min() > 0.98
+    usual = peer.SentenceTransformer(str(folder), device="cpu").bfloat16()
+    theirs = torch.cat([usual.encode([text], convert_to_tensor=True).float() for text in TEXTS]).numpy()
+    # 1 - cosine is the square of an error: at most twice that of bfloat16 in sentence-transformers.
+    assert _off(vectors, exact) <= 4 * _off(theirs, exact)
+
+
+def _off(vectors: np.ndarray, exact: np.ndarray) -> float:
+    """The largest 1 - cosine of a text."""
+    sizes = np.linalg.norm(vectors, axis=1) * np.linalg.norm(exact, axis=1)
+    return float((1 - (exact * vectors).sum(1) / sizes).max())
 
 
 def test_a_plain_directory_of_transformers_is_the_mean_of_its_tokens(folder: Path) -> None:

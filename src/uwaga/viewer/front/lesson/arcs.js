@@ -62,7 +62,7 @@ export function makeArcs(actions) {
   const label = el("span", { class: "lesson-moment-label" });
   const choice = el("label", { class: "lesson-control" }, slider, label);
   let slice = -1, asks = 0, hovered = -1, built = "";
-  /** @type {ReturnType<typeof makeStage> | null} */
+  /** @type {ReturnType<typeof makeArcStage> | null} */
   let stage = null;
   /** @type {[Lesson, LessonPicture, number, boolean, PictureGuess | null] | null} */
   let last = null;
@@ -103,7 +103,7 @@ export function makeArcs(actions) {
     const { room, isNarrow } = actions.place();
     const key = JSON.stringify([words, isNarrow, Math.round(room / 40)]);
     if (key !== built || !stage) {
-      stage = makeStage(words, room, isNarrow, { press, hover });
+      stage = makeArcStage(words, room, isNarrow, { press, hover });
       built = key;
       picture.replaceChildren(...stage.elements);
       picture.setAttribute("viewBox", `0 0 ${stage.width} ${stage.height}`);
@@ -127,7 +127,7 @@ const isOfTokens = (lesson, matrix) => matrix.rows.length === lesson.request.tok
  * @param {boolean} isColumn
  * @param {{press: (to: number) => void, hover: (to: number) => void}} events
  */
-function makeStage(words, room, isColumn, { press, hover }) {
+function makeArcStage(words, room, isColumn, { press, hover }) {
   const ems = words.map(wordWidth);
   const whole = ems.reduce((sum, one) => sum + one, 0) + arcsGap * (words.length + 1);
   const size = isColumn ? arcsWord.narrow : Math.max(arcsWord.least, Math.min(arcsWord.most, room / whole));
@@ -205,7 +205,7 @@ function setAll(element, attributes) {
 const ribbonsPause = 700, ribbonsMost = 26;
 
 /** All weights between two sentences, each as wide as it is; a word of the first is picked. @param {PictureActions} actions @returns {PictureBody} */
-export function makeRibbons(actions) {
+export function makeRibbonPicture(actions) {
   const picture = svgEl("svg", { class: "lesson-ribbons", role: "group" });
   const said = el("p", { class: "lesson-film-said", role: "status" });
   const watch = el("button", { type: "button", class: "lesson-watch", on: { click: () => (timer ? stop() : start()) } });

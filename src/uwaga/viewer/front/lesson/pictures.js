@@ -2,7 +2,7 @@
 // numbers are those of the matrices; a picture of numbers that would tell an answer shows question marks.
 
 import { el, svgEl, tokenText } from "../dom.js";
-import { makeArcs, makeRibbons } from "./arcs.js";
+import { makeArcs, makeRibbonPicture } from "./arcs.js";
 import { makeFilm } from "./film.js";
 import { lessonMatrix, lessonValue } from "./reply.js";
 import { makeRows } from "./rows.js";
@@ -23,7 +23,7 @@ import { makeRows } from "./rows.js";
  * @returns {PictureView}
  */
 export function makePicture(picture, actions) {
-  const draws = { arcs: makeArcs, ribbons: makeRibbons, rows: makeRows, film: makeFilm, waves: makeWaves, shapes: makeShapes, layers: makeLayers };
+  const draws = { arcs: makeArcs, ribbons: makeRibbonPicture, rows: makeRows, film: makeFilm, waves: makeWaves, shapes: makeShapes, layers: makeLayers };
   const make = draws[/** @type {keyof typeof draws} */ (picture.kind)];
   if (!make) throw new Error(`lesson: unknown picture ${picture.kind}`);
   const view = make(actions);
