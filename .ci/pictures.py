@@ -42,7 +42,7 @@ class Picture(NamedTuple):
 PICTURES = {
     **{
         f"explore-{width}-{theme}": Picture(TIRED, width=width, height=height, theme=theme)
-        for width, height in ((1400, 900), (800, 900), (360, 780))
+        for width, height in ((1400, 900), (800, 900), (390, 844))
         for theme in ("light", "dark")
     },
     "overview": Picture(TIRED, "tab=overview"),
@@ -50,7 +50,6 @@ PICTURES = {
     # Its head that looks at the word before; that which follows the pronoun.
     "map": Picture(TIRED, "tab=map&kind=encoder&layer=0&head=2"),
     "text": Picture(TIRED, "tab=text&kind=encoder&layer=3&head=1&query=10"),
-    "lines": Picture(TIRED, "tab=lines&kind=encoder&layer=3&head=1&query=10"),
     "speller": Picture(SPELLER, "tab=map&kind=cross&layer=3&head=0"),
     "difference": Picture(
         f"{TIRED} --second {WIDE}", "tab=map&kind=encoder&layer=3&head=1&side=difference&compare=difference"
