@@ -251,7 +251,7 @@ setup:
 	@$(MAKE) --no-print-directory -j 2 $(VENV)/installed build/native/installed
 
 $(VENV)/cmake: constraints.txt
-	@echo "uwaga: setting up, once: about six minutes on two cores, and 3.1 GB"
+	@echo "uwaga: setting up, once: one to six minutes on two cores, as the network is, and about 3 GB"
 	@echo "uwaga: 1 of 3, a virtual environment in $(VENV)"
 	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
 	python -m pip install --quiet scikit-build-core cmake ninja uv

@@ -14,29 +14,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 
 import numpy as np
+import tiny_tokenizer
 from waiting import HANG
 
 from uwaga import TextEncoder
 
-WORDS = [
-    "the",
-    "a",
-    "cat",
-    "dog",
-    "sat",
-    "on",
-    "mat",
-    "and",
-    "then",
-    "it",
-    "ran",
-    "away",
-    "from",
-    "house",
-    "unbelievable",
-    ",",
-    ".",
-]
+WORDS = [word for word in tiny_tokenizer.WORDS if not word.startswith("##")]
 _LENGTHS = (1, 2, 3, 5, 8, 13, 30, 60)  # words
 # Bodies that no client of these interfaces sends, and the status of each.
 _HOSTILE: Sequence[tuple[bytes, int]] = (

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tiny_tokenizer
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from torch import Tensor
@@ -20,28 +21,7 @@ from uwaga.models.text.reranker import Reranker
 transformers = pytest.importorskip("transformers", minversion="5")
 pytest.importorskip("sentence_transformers", minversion="6")
 
-WORDS = [
-    "the",
-    "a",
-    "cat",
-    "dog",
-    "sat",
-    "on",
-    "mat",
-    "and",
-    "then",
-    "it",
-    "ran",
-    "away",
-    "from",
-    "house",
-    "unbelievable",
-    "naïve",
-    "木",
-    ".",
-    ",",
-    "\n",
-]
+WORDS = [*(word for word in tiny_tokenizer.WORDS if not word.startswith("##")), "unbelievable", "naïve", "木", "\n"]
 QUERY = "the cat sat on a mat"
 PASSAGES = ["a dog ran away", "the cat", "the house, the dog\n\nand then the cat on the mat.", "it", "it", " naïve 木 "]
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]

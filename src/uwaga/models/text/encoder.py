@@ -215,7 +215,7 @@ class TextEncoder:
         inference = self._inference(overflow, overlap, tokens_per_batch, normalize, prompt, prompt_name, truncate_dim)
         with listening(progress, len(texts)) as listener:
             parts = list(inference.vectors(groups(texts, _num_characters), Meter(listener, len(texts))))
-        self.report = replace(Report.join(part.report for part in parts), engine=self.explain().engine)
+        self._keep_report(part.report for part in parts)
         return np.concatenate([np.zeros((0, inference.embedding_dim), np.float32), *(part.vectors for part in parts)])
 
     def encode_query(self, texts: Iterable[str], **options: Any) -> np.ndarray:
@@ -320,7 +320,7 @@ class TextEncoder:
         inference = self._of_spans(inference, found)
         with listening(progress, len(texts)) as listener:
             parts = list(inference.span_vectors(groups(texts, _num_characters), Meter(listener, len(texts))))
-        self.report = replace(Report.join(part.report for part in parts), engine=self.explain().engine)
+        self._keep_report(part.report for part in parts)
         vectors = np.concatenate(
             [np.zeros((0, inference.embedding_dim), np.float32), *(part.vectors for part in parts)]
         )
@@ -376,7 +376,7 @@ class TextEncoder:
         inference = self._token_inference(overflow, overlap, tokens_per_batch, normalize, prompt, prompt_name, task)
         with listening(progress, len(texts)) as listener:
             parts = list(inference.token_vectors(groups(texts, _num_characters), Meter(listener, len(texts))))
-        self.report = replace(Report.join(part.report for part in parts), engine=self.explain().engine)
+        self._keep_report(part.report for part in parts)
         weight, tokens = next(self.model.parameters()), self.config.tokens
         in_float32 = tokens is not None or bool(normalize)
         width = self.model.config.d_model if tokens is None else self.embedding_dim
@@ -538,6 +538,9 @@ class TextEncoder:
             normalize="after" if normalize else "before" if normalize is None and self._head.normalize else None,
         )
 
+    def _keep_report(self, reports: Iterable[Report]) -> None:
+        self.report = replace(Report.join(reports), engine=self.explain().engine)
+
     def _padding(self, task: str | None) -> Padding | None:
         """The mask tokens after queries of a ColBERT model."""
         expansion = None if self.config.tokens is None else self.config.tokens.expansion
@@ -564,7 +567,7 @@ class TextEncoder:
     ) -> Iterator[np.ndarray]:
         with listening(progress, None) as listener:
             for part in inference.vectors(parts, Meter(listener)):
-                self.report = replace(part.report, engine=self.explain().engine)
+                self._keep_report([part.report])
                 yield part.vectors
 
 
