@@ -88,7 +88,7 @@ NAME = "gpt_neox.layers.0.attention.dense.weight"
         (lambda folder: change(folder, vocab_size=10**9), r"asks for [0-9,]+ weights, and the files have"),
         (lambda folder: change(folder, quantization_config={"quant_method": "gptq"}), "quantized weights are not read"),
         (lambda folder: (folder / "adapter_config.json").write_text("{}"), "merge the adapter into its model"),
-        (lambda folder: change(folder, model_type="no-such"), "transformers cannot read it"),
+        (lambda folder: change(folder, model_type="no-such"), "cannot be read by transformers"),
         (
             lambda folder: (folder / "model.safetensors").rename(folder / "pytorch_model.bin"),
             "models of transformers are read from safetensors alone",
@@ -109,7 +109,7 @@ def test_code_of_a_directory_is_not_run(write: Callable[..., Path], tmp_path: Pa
     names = {"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Model"}
     folder = write(auto_map=names, model_type="own", architectures=["Model"])
     (folder / "own.py").write_text(f"open({str(ran)!r}, 'w')\nclass Config: pass\nclass Model: pass\n")
-    with pytest.raises(CheckpointError, match="transformers cannot read it"):
+    with pytest.raises(CheckpointError, match="cannot be read by transformers"):
         load(str(folder), "float32")
     assert not ran.exists()
 

@@ -202,12 +202,21 @@ def test_code_of_a_directory_whose_family_transformers_has_is_not_run(make: Call
     assert np.array_equal(TextEncoder.load(folder).encode(TEXTS), expected)
 
 
+def test_what_a_directory_does_not_hold_itself_is_not_loaded(make: Callable) -> None:
+    folder = make("deberta")
+    described(folder, quantization_config={"quant_method": "gptq"})
+    assert refusal(folder) == f"{folder / 'config.json'}: quantization_config: quantized weights are not read"
+    described(folder, quantization_config=None)
+    (folder / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(folder.parent)}))
+    assert refusal(folder) == f"{folder} has adapter_config.json: merge the adapter into its model, and save that"
+
+
 def test_pickled_weights_are_not_read(make: Callable) -> None:
     folder = make("deberta")
     weights = load_file(folder / "model.safetensors")
     torch.save(weights, folder / "pytorch_model.bin")
     (folder / "model.safetensors").unlink()
-    expected = f"{folder} has no model.safetensors or model.safetensors.index.json: a family that is not uwaga's own is read from safetensors alone"
+    expected = f"{folder} has no model.safetensors or model.safetensors.index.json: models of transformers are read from safetensors alone"
     assert refusal(folder) == expected
     (folder / "pytorch_model.bin").write_bytes(pickle.dumps(print))
     assert refusal(folder) == expected

@@ -4,8 +4,6 @@ A directory is untrusted: no code of it is run, weights are safetensors, and the
 """
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,7 +14,7 @@ from uwaga._base import json_files
 from uwaga._base.errors import CheckpointError
 from uwaga._base.terminal import printable
 from uwaga.inspect.adapters.huggingface import HuggingFaceAdapter
-from uwaga.models.checkpoints import load_save, weight_files
+from uwaga.models.checkpoints import load_save, transformers_directories, weight_files
 from uwaga.models.tokenizers.loading import Tokenizer
 
 _VOCABULARIES = ("*.model", "vocab*.json", "*vocab.txt")
@@ -53,12 +51,9 @@ def load(folder: Path, dtype: torch.dtype) -> nn.Module:
         known = ", ".join(load_save.MODEL_TYPES)
         rule = f"supported: {known}; with transformers installed others too: pip install transformers"
         raise CheckpointError(f"{file}: model_type is {kind}; {rule}") from error
-    if described.get("quantization_config") is not None:
-        raise CheckpointError(f"{file}: quantization_config: quantized weights are not read")
-    if os.path.lexists(folder / "adapter_config.json"):
-        raise CheckpointError(f"{folder} has adapter_config.json: merge the adapter into its model, and save that")
-    stored = _stored(folder)
-    with _reporting(folder), _quiet(transformers):
+    found = transformers_directories.weights_of(folder, described)
+    stored = sum(torch.Size(each.shape).numel() for each in found.stored.values())
+    with transformers_directories.reading(folder):
         config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         maker = _class_of(transformers, config, described)
         _check_size(maker, config, stored, file)
@@ -101,7 +96,7 @@ def tokenizer(folder: Path) -> Tokenizer:
         )
     import transformers
 
-    with _reporting(folder), _quiet(transformers):
+    with transformers_directories.reading(folder):
         made = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     return tokenizer_of(made, folder / "tokenizer.json")
 
@@ -115,16 +110,6 @@ def tokenizer_of(given: Any, path: Path = Path("tokenizer")) -> Tokenizer:
         rule = "a tokenizer of tokenizers, or one of transformers that has a backend_tokenizer"
         raise ValueError(f"tokenizer must be {rule}, not {type(given).__name__}")
     return Tokenizer(Backend.from_str(backend.to_str()), path)
-
-
-def _stored(folder: Path) -> int:
-    """The number of elements of all weights in the safetensors files of a directory. Raises CheckpointError: there are none."""
-    if not any(os.path.lexists(folder / name) for name in (weight_files.SINGLE, weight_files.SHARDED)):
-        raise CheckpointError(
-            f"{folder} has no {weight_files.SINGLE}: models of transformers are read from safetensors alone"
-        )
-    weights = weight_files.find(folder)
-    return sum(torch.Size(each.shape).numel() for each in weights.stored.values())
 
 
 def _class_of(transformers: Any, config: Any, described: dict[str, Any]) -> Any:
@@ -148,30 +133,3 @@ def _check_size(maker: Any, config: Any, stored: int, file: Path) -> None:
         wanted = sum(weight.numel() for weight in maker._from_config(config).parameters())
     if wanted > _PART * stored:
         raise CheckpointError(f"{file} asks for {wanted:,} weights, and the files have {stored:,}")
-
-
-@contextmanager
-def _quiet(transformers: Any) -> Iterator[None]:
-    """Without the progress bars and reports of transformers: what is wrong is an error here."""
-    logging = transformers.utils.logging
-    verbosity, shows_bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity(logging.CRITICAL)
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)
-        if shows_bars:
-            logging.enable_progress_bar()
-
-
-@contextmanager
-def _reporting(folder: Path) -> Iterator[None]:
-    """Errors of transformers about a directory, as CheckpointError."""
-    try:
-        yield
-    except CheckpointError:
-        raise
-    except (ValueError, TypeError, KeyError, OSError, ImportError, AttributeError, RuntimeError) as error:
-        reason = printable(str(error).strip() or type(error).__name__)
-        raise CheckpointError(f"{folder}: transformers cannot read it: {reason}") from error

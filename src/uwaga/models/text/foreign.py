@@ -5,9 +5,7 @@ for its model_type.
 """
 
 import inspect
-import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,7 +17,7 @@ from uwaga._base import json_files
 from uwaga._base.errors import CheckpointError
 from uwaga._base.terminal import printable
 from uwaga.integrations.transformers.ragged_model import RaggedModel
-from uwaga.models.checkpoints import load_save, weight_files
+from uwaga.models.checkpoints import load_save, transformers_directories
 from uwaga.models.tokenizers.loading import Tokenizer
 
 # Model types that TextEncoder reads by itself: those of uwaga.models.load but for decoders with learned positions, which run through
@@ -59,7 +57,7 @@ def load(folder: Path, tokenizer: Tokenizer, dtype: torch.dtype | None) -> Ragge
             f"Without it: {known}"
         )
     maker = _maker(path, described, shown)
-    _check_sizes(path, described, _safetensors(folder))
+    _check_sizes(path, described, len(transformers_directories.weights_of(folder, described).stored))
     model = _from_pretrained(folder, maker, described, dtype)
     if not all(bool(x.isfinite().all()) for x in model.parameters()):
         raise CheckpointError(f"{folder}: a weight has an entry that is NaN or infinite")
@@ -85,15 +83,6 @@ def _maker(path: Path, described: Mapping[str, Any], shown: str) -> Any:
     if described.get("is_encoder_decoder", getattr(config(), "is_encoder_decoder", False)):
         raise CheckpointError(f"{path}: model_type is {shown}, an encoder-decoder, which gives no vectors of a text")
     return transformers.AutoModel
-
-
-def _safetensors(folder: Path) -> int:
-    """The number of weights. Raises CheckpointError: there are none in safetensors."""
-    if not any(os.path.lexists(folder / name) for name in (weight_files.SINGLE, weight_files.SHARDED)):
-        raise CheckpointError(
-            f"{folder} has no {weight_files.SINGLE} or {weight_files.SHARDED}: a family that is not uwaga's own is read from safetensors alone"
-        )
-    return len(weight_files.find(folder).stored)
 
 
 def _check_sizes(path: Path, described: Mapping[str, Any], weights: int) -> None:
@@ -124,19 +113,14 @@ def _from_pretrained(folder: Path, maker: Any, described: Mapping[str, Any], dty
         "use_safetensors": True,
         "trust_remote_code": False,
     }
-    with _quiet():
-        try:
-            config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
-            made = maker if maker is not transformers.AutoModel else transformers.MODEL_MAPPING[type(config)]
-            if isinstance(made, type) and "add_pooling_layer" in inspect.signature(made).parameters:
-                options["add_pooling_layer"] = False  # it would be computed of every text, and thrown away
-            model, info = maker.from_pretrained(
-                folder, config=config, local_files_only=True, output_loading_info=True, **options
-            )
-        except Exception as error:  # whatever the code of one of hundreds of families raises of its files
-            raise CheckpointError(
-                f"{folder} cannot be read by transformers {transformers.__version__}: {error}"
-            ) from error
+    with transformers_directories.reading(folder):
+        config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+        made = maker if maker is not transformers.AutoModel else transformers.MODEL_MAPPING[type(config)]
+        if isinstance(made, type) and "add_pooling_layer" in inspect.signature(made).parameters:
+            options["add_pooling_layer"] = False  # it would be computed of every text, and thrown away
+        model, info = maker.from_pretrained(
+            folder, config=config, local_files_only=True, output_loading_info=True, **options
+        )
     _check_keys(folder, model, info)
     return model.eval().requires_grad_(False)
 
@@ -151,22 +135,6 @@ def _check_keys(folder: Path, model: Any, info: Mapping[str, Any]) -> None:
     lines += [f"  {printable(name)} is no weight of the model" for name in sorted(left)]
     if lines:
         raise CheckpointError("\n".join([f"{folder} does not match {type(model).__name__} of transformers", *lines]))
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without the bar and the table that transformers writes to standard error; what it would say is checked here."""
-    from transformers.utils import logging
-
-    level, had_bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(level)
-        if had_bar:
-            logging.enable_progress_bar()
 
 
 def _takes_types(folder: Path, described: Mapping[str, Any]) -> bool:
