@@ -39,7 +39,7 @@ from uwaga.inspect.recordings.recording import Recording
 from uwaga.inspect.recordings.stack import AttentionId
 from uwaga.inspect.watching import watch
 from uwaga.models import BertConfig, BertModel, load, save
-from uwaga.models.text import vector_files
+from uwaga.models.text import logit_score, vector_files
 from uwaga.models.text.corpus import DocumentFile
 from uwaga.models.text.encoder import TextEncoder
 from uwaga.models.text.sentence_config import fingerprint
@@ -49,6 +49,7 @@ from uwaga.ops import engine_profile
 from uwaga.ops.biases import AlibiBias
 from uwaga.ops.masks import Causal, Documents
 from uwaga.ops.ragged import Ragged
+from uwaga.serve.server import read_keys
 from uwaga.store import SoftDatabase, add_files
 from uwaga.train import checkpoint, run_folder
 from uwaga.train.checkpoint import TrainingState
@@ -175,6 +176,10 @@ def _texts(name: str, write: Callable[[Path], object]) -> Callable[[Path], None]
 
 
 _ROWS = [{"text": f"the cat {n} sat", "id": str(n), "source": f"a{n}", "target": f"b{n}"} for n in range(40)]
+_TEMPLATE = "".join(
+    f'{{{{- messages | selectattr("role", "eq", "{role}") | map(attribute="content") | first -}}}}\n'
+    for role in ("query", "document")
+)
 _LINES = "".join(f"{row['text']}\n" for row in _ROWS).encode()
 _OBJECTS = "".join(json.dumps(row) + "\n" for row in _ROWS).encode()
 
@@ -497,6 +502,16 @@ KINDS = {
     "recording of view": Kind(
         covers=("uwaga._base.safetensors_files:_header", "uwaga.inspect.recordings.files:is_recording"), file="a.safetensors",
         make=_recording, read=_view_recording, faults="binary",
+    ),
+    "keys of serve": Kind(
+        covers=("uwaga.serve.server:read_keys",), file="keys.txt", faults="lines",
+        make=_texts("keys.txt", lambda path: path.write_text("# of the team\n" + "k" * 40 + "\n")),
+        read=lambda folder: read_keys(folder / "keys.txt"),
+    ),
+    "chat_template.jinja": Kind(
+        covers=("uwaga.models.text.logit_score:_template",), file="chat_template.jinja", faults="lines",
+        make=_texts("chat_template.jinja", lambda path: path.write_text(_TEMPLATE)),
+        read=lambda folder: logit_score._template(folder),
     ),
     "text of view": Kind(
         covers=("uwaga.cli.view:_read",), file="a.txt", faults="lines",

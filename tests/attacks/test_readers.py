@@ -54,11 +54,15 @@ OTHER_OPENERS = {
     "uwaga.train.metrics.logger": "writes after untrusted.stat_regular",
     "uwaga.train.data.sources": "unpacks what was downloaded, bounded by LARGEST",
     "uwaga.viewer.page.bundle": "files of the package",
+    "uwaga.lessons.copyist": "a file of the package",
+    "uwaga.lessons.steps.trained": "a file of the package",
+    "uwaga.cli.terminal": "the null device, where the reader of a pipe has gone",
 }
 # Readers that no file of a stranger reaches, or that stdin alone does.
 NOT_IN_TABLE = {
     "uwaga._base.json_files:parse": "what was read already: the header of a safetensors file",
     "uwaga.cli.generate:_text": "standard input",
+    "uwaga.serve.requests:__init__": "the body of a request; hostile ones are in tests/flood.py and tests/serve",
 }
 
 

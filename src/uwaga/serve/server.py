@@ -52,10 +52,13 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def read_keys(path: Path) -> frozenset[bytes]:
-    """The digests of the keys of a file: one in each line; empty lines and those that begin with # are none. Raises DataError,
-    OSError."""
+    """The digests of the keys of a file: one in each line; empty lines and those that begin with # are none. Raises DataError."""
+    try:
+        content = untrusted.read_file(path, _KEYS_BYTES)
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror}") from error
     keys = set()
-    for number, line in enumerate(untrusted.read_file(path, _KEYS_BYTES).split(b"\n"), start=1):
+    for number, line in enumerate(content.split(b"\n"), start=1):
         key = line.strip()
         if not key or key.startswith(b"#"):
             continue

@@ -303,8 +303,10 @@ def test_pictures_are_filled_titled_and_named(serve: Serve, open_page: Open, mak
     assert shared.name == "uwaga_tiny_encoder_layer0_head2_share.png"
     picture = Image.open(shared).convert("RGB")
     assert picture.size == (1200, 630)
-    orange = (np.asarray(picture) == (0xB4, 0x48, 0x0F)).all(-1)
-    assert orange[230:330, 570:].any(), "the weight"
+    looks, looked_at = ((np.asarray(picture) == colour).all(-1) for colour in ((0xC4, 0x3E, 0x0A), (0x15, 0x56, 0xB0)))
+    assert looks[470:530].any(), "the word that looks"
+    assert looked_at[470:530].any(), "the word that it looks at"
+    assert looks[380:452].any(), "its bar, from which the arcs come"
 
     assert save(page, "page", tmp_path).name == "uwaga_tiny_The-quick-brown-fox.html"
     with np.load(save(page, "npz", tmp_path)) as arrays:

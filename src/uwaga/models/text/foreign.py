@@ -70,7 +70,7 @@ def _maker(path: Path, described: Mapping[str, Any], shown: str) -> Any:
     import transformers
 
     model_type = described.get("model_type")
-    if model_type in _ENCODERS:
+    if isinstance(model_type, str) and model_type in _ENCODERS:
         return getattr(transformers, _ENCODERS[model_type])
     known = isinstance(model_type, str) and model_type in transformers.CONFIG_MAPPING
     config = transformers.CONFIG_MAPPING[str(model_type)] if known else None
