@@ -13,13 +13,13 @@ KINDS = ("linear", "dynamic", "llama3", "yarn")
 class RotaryScaling:
     """How `RotaryPositions` changes its frequencies f = base ** (-2 i / W); names are those of transformers' rope_parameters.
 
-    linear    f / factor for all: positions are interpolated (Chen et al., "Extending Context Window ... via Positional Interpolation", 2023)
-    dynamic   the frequencies of texts of at most original_max_position_embeddings tokens, which are unchanged; longer ones would have
-              frequencies by their length, and those of shorter texts after them (bloc97 and emozilla 2023): refused by models
-    llama3    f / factor for wavelengths above original / low_freq_factor, f below original / high_freq_factor, and a line between
-              them (Llama Team, "The Llama 3 Herd of Models", 2024)
-    yarn      f / factor for few rotations in the original context, f for many, a ramp between beta_slow and beta_fast rotations, and
-              cosines and sines times `scale` (Peng et al., "YaRN", 2024)
+    - linear: f / factor for all: positions are interpolated (Chen et al., "Extending Context Window ... via Positional Interpolation", 2023).
+    - dynamic: the frequencies of texts of at most original_max_position_embeddings tokens, which are unchanged; longer ones would have
+      frequencies by their length, and those of shorter texts after them (bloc97 and emozilla 2023): refused by models.
+    - llama3: f / factor for wavelengths above original / low_freq_factor, f below original / high_freq_factor, and a line between
+      them (Llama Team, "The Llama 3 Herd of Models", 2024).
+    - yarn: f / factor for few rotations in the original context, f for many, a ramp between beta_slow and beta_fast rotations, and
+      cosines and sines times `scale` (Peng et al., "YaRN", 2024).
 
     Raises:
         ValueError: an unknown kind, or numbers without a meaning.
