@@ -94,6 +94,7 @@ def test_the_headline_of_a_long_text_is_the_exact_weight_in_every_head(
         layer, head = divmod(at, 12)
         page.wait_for_function(f"() => location.hash.includes('layer={layer}&head={head}&')")
         page.locator(".uwaga-headline-note", has_text=f"layer {layer}, head {head}").wait_for()
+        page.locator(".uwaga-headline", has_text="%").wait_for()
         query = int(parse_qs(urlsplit(page.url).fragment)["query"][0])
         row = maps["encoder", layer][head, query]
         figures = [
