@@ -42,8 +42,11 @@ class Ranking(NamedTuple):
 
 
 class Reranker:
-    """A cross-encoder, as sentence-transformers' CrossEncoder reads it: BERT, RoBERTa or a relative with a classifier of one label, or a causal
-    language model that answers yes or no, such as Qwen3-Reranker, whose score is the difference of these tokens' logits. Not safe to call from two threads at once, but for `tokenize`. Pairs are packed without padding, and a pair has the same bits in any batch.
+    """A cross-encoder, as sentence-transformers' CrossEncoder reads it: BERT, RoBERTa or a relative with a classifier of one label, or a
+    causal language model that answers yes or no, such as Qwen3-Reranker, whose score is the difference of these tokens' logits.
+
+    Pairs are packed without padding, and a pair has the same bits in any batch. Not safe to call from two threads at once, but for
+    `tokenize`.
 
     Attributes:
         model: a BertModel with the output "sequence", or a RotaryModel with logits.

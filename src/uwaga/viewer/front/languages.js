@@ -119,18 +119,6 @@ export function trParts(message, values) {
   return filledParts(tr(message), values);
 }
 
-/**
- * The same in the form for a count, as `trN`.
- * @param {string} one
- * @param {string} other
- * @param {number} count
- * @param {{[name: string]: Node | string | number}} values
- * @returns {(Node | string)[]}
- */
-export function trNParts(one, other, count, values) {
-  return filledParts(trN(one, other, count), values);
-}
-
 /** @param {string} message @param {{[name: string]: Node | string | number}} values */
 function filledParts(message, values) {
   return splitMessage(message).filter(({ text, name }) => text || name).map(({ text, name }) => {

@@ -33,6 +33,6 @@ export function answerView(app) {
 }
 
 /** @param {number} others @returns {string} */
-export function othersText(others) {
+function othersText(others) {
   return trN("on {count} other passage", "on {count} other passages", others);
 }

@@ -19,7 +19,7 @@ const arcsWord = { most: 50, least: 22, narrow: 25 }, arcsGap = 0.5, arcsRow = 3
 const arcsLeast = 0.004, arcsLabelled = 0.08;
 
 /** @param {Element} element @param {() => void} run */
-export function pressable(element, run) {
+function pressable(element, run) {
   element.setAttribute("role", "button");
   element.setAttribute("tabindex", "0");
   element.addEventListener("click", run);
@@ -51,9 +51,6 @@ export function arcSpans(values, most = arcsMost) {
     return { to, width, start: at - width / 2 };
   });
 }
-
-/** @param {number[]} values @param {number} from @returns {{to: number, width: number, start: number}[]} those that are drawn */
-export const arcsOf = (values, from) => arcSpans(values).filter(({ to, width }) => to !== from && width > arcsLeast * arcsMost);
 
 /** Words with arcs from the one that looks to those it looks at; a word is chosen by a click. @param {PictureActions} actions @returns {PictureBody} */
 export function makeArcs(actions) {

@@ -42,7 +42,7 @@ function problemItem({ id, title, text, solved, numbers }) {
  * @param {number[]} numbers
  * @returns {Element}
  */
-export function problemDrawing(id, numbers) {
+function problemDrawing(id, numbers) {
   const draw = problemDrawings[id] ?? problemBars;
   const { width, height } = problemSize;
   return svgEl("svg", { class: "lesson-problem-drawing", viewBox: `0 0 ${width} ${height}`, width, height, "aria-hidden": "true" }, draw(numbers));
