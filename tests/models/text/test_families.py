@@ -39,11 +39,24 @@ _T5 = {"t5": "T5EncoderModel", "mt5": "MT5EncoderModel"}  # AutoModel makes the 
 _SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 
 
+# Tables of pieces stand here, as training a WordPiece or a Unigram gives another table in each process.
+_WORDS = sorted({word for text in TEXTS for word in text.lower().split()})
+_LETTERS = sorted(set("".join(TEXTS)) - {" "})
+
+
 def word_piece() -> tokenizers.Tokenizer:
-    tokenizer = tokenizers.Tokenizer(models.WordPiece(unk_token="<unk>"))
+    pieces = [
+        *_SPECIAL,
+        *_LETTERS,
+        *("##" + letter for letter in _LETTERS),
+        *(word for word in _WORDS if len(word) > 1),
+    ]
+    tokenizer = tokenizers.Tokenizer(
+        models.WordPiece({piece: row for row, piece in enumerate(pieces)}, unk_token="<unk>")
+    )
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.train_from_iterator(TEXTS, trainers.WordPieceTrainer(vocab_size=120, special_tokens=_SPECIAL))
+    tokenizer.add_special_tokens(_SPECIAL)
     tokenizer.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
     return tokenizer
 
@@ -60,11 +73,13 @@ def byte_level() -> tokenizers.Tokenizer:
 
 
 def unigram() -> tokenizers.Tokenizer:
-    tokenizer = tokenizers.Tokenizer(models.Unigram())
+    scores = (
+        dict.fromkeys(_SPECIAL, 0.0) | dict.fromkeys(["▁", *_LETTERS], -6.0) | {"▁" + word: -3.0 for word in _WORDS}
+    )
+    tokenizer = tokenizers.Tokenizer(models.Unigram(list(scores.items()), unk_id=3))
     tokenizer.normalizer = normalizers.NFKC()
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
-    trainer = trainers.UnigramTrainer(vocab_size=90, special_tokens=_SPECIAL, unk_token="<unk>")
-    tokenizer.train_from_iterator(TEXTS, trainer)
+    tokenizer.add_special_tokens(_SPECIAL)
     tokenizer.post_processor = processors.TemplateProcessing(
         single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
     )
@@ -213,20 +228,23 @@ def test_vectors_are_those_of_sentence_transformers(folder: Path, options: dict)
 
 
 def test_bfloat16_gives_a_text_the_same_bits_alone(folder: Path) -> None:
+    random = np.random.default_rng(0)
+    words = " ".join(TEXTS).split()
+    texts = [*TEXTS, *(" ".join(random.choice(words, random.integers(1, 25))) for _ in range(58))]
     encoder = TextEncoder.load(folder, dtype=torch.bfloat16)
-    vectors = encoder.encode(TEXTS)
-    assert np.array_equal(vectors, np.concatenate([encoder.encode([text]) for text in TEXTS]))
-    exact = TextEncoder.load(folder).encode(TEXTS)
+    vectors = encoder.encode(texts)
+    assert np.array_equal(vectors, np.concatenate([encoder.encode([text]) for text in texts]))
+    exact = TextEncoder.load(folder).encode(texts)
     usual = peer.SentenceTransformer(str(folder), device="cpu").bfloat16()
-    theirs = torch.cat([usual.encode([text], convert_to_tensor=True).float() for text in TEXTS]).numpy()
-    # 1 - cosine is the square of an error: at most twice that of bfloat16 in sentence-transformers.
-    assert _off(vectors, exact) <= 4 * _off(theirs, exact)
+    theirs = torch.cat([usual.encode([text], convert_to_tensor=True).float() for text in texts]).numpy()
+    # 1 - cosine is the square of an error: of its mean over enough texts that no single text decides.
+    assert _off(vectors, exact) <= 1.5 * _off(theirs, exact)
 
 
 def _off(vectors: np.ndarray, exact: np.ndarray) -> float:
-    """The largest 1 - cosine of a text."""
+    """The mean 1 - cosine of the texts."""
     sizes = np.linalg.norm(vectors, axis=1) * np.linalg.norm(exact, axis=1)
-    return float((1 - (exact * vectors).sum(1) / sizes).max())
+    return float((1 - (exact * vectors).sum(1) / sizes).mean())
 
 
 def test_a_plain_directory_of_transformers_is_the_mean_of_its_tokens(folder: Path) -> None:
