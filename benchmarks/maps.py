@@ -38,6 +38,8 @@ def sides(heads: int, tokens: int, width: int, dtype: torch.dtype, mask: uwaga.C
         "lse/cold": lambda: cold().lse,
         "received/cold": lambda: cold().received(),
         "received/warm": lambda: warm().received(),
+        "all diagonals/cold": lambda: cold().diagonal_sums(),
+        "all diagonals/warm": lambda: warm().diagonal_sums(),
         **{
             f"pool {CELLS} x {CELLS} {pooling}/{name}": lambda pooling=pooling, made=made: made().pool(
                 CELLS, CELLS, pooling=pooling
@@ -51,7 +53,7 @@ def sides(heads: int, tokens: int, width: int, dtype: torch.dtype, mask: uwaga.C
 def check(result: Mapping[str, Side], tokens: int) -> None:
     """Time means nothing where the result is wrong: what every query gives is 1 in all."""
     for name, side in result.items():
-        if name.startswith("received"):
+        if name.startswith(("received", "all diagonals")):
             total = side().double().sum(-1) / tokens
         elif "sum" in name:
             total = side().weights.double().sum(-1)

@@ -127,6 +127,14 @@ int uwaga_received(const uwaga_problem* problem, const uwaga_softmax* softmax, c
   });
 }
 
+int uwaga_diagonal_sums(const uwaga_problem* problem, const uwaga_softmax* softmax, const uwaga_tensor* out) {
+  return run_without_values(*problem, [&](uwaga::CheckedProblem& checked) {
+    checked.check(*softmax);
+    checked.check_per_diagonal("sums of the diagonals", *out);
+    uwaga::diagonal_sums(checked.problem(), *softmax, *out);
+  });
+}
+
 int uwaga_pool(const uwaga_problem* problem, const uwaga_softmax* softmax, const uwaga_pool_args* args) {
   return run_without_values(*problem, [&](uwaga::CheckedProblem& checked) {
     checked.check(*softmax);

@@ -290,6 +290,14 @@ void CheckedProblem::check_per_key(const char* name, const uwaga_tensor& t) cons
   check_key_rows(name, t, p_.query_heads, 1, float32_size(name, t));
 }
 
+void CheckedProblem::check_per_diagonal(const char* name, const uwaga_tensor& t) const {
+  if (p_.query_offsets.data || p_.key_offsets.data)
+    invalid_argument("%s are those of a dense problem, and this one is ragged", name);
+  const int64_t diagonals = std::max<int64_t>(p_.queries + p_.keys - 1, 0);
+  check_fits<4>(name, t.data, t.bytes, {p_.sequences, p_.query_heads, diagonals, 1}, {t.batch, t.head, t.row, 0},
+                float32_size(name, t));
+}
+
 void CheckedProblem::check(const uwaga_forward_result& result) const {
   if (result.output.data || !p_.normalize)
     check_query_rows("output", result.output, p_.value_width, size_of_known_type("output", result.output));

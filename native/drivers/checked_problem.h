@@ -33,6 +33,8 @@ class CheckedProblem {
   // A float32 tensor (B, H, Q) or (B, H, K), packed if the problem's operands are, fits into its memory.
   void check_per_query(const char* name, const uwaga_tensor& t) const;
   void check_per_key(const char* name, const uwaga_tensor& t) const;
+  // Of a dense problem: a float32 tensor (B, H, Q + K - 1) fits into its memory.
+  void check_per_diagonal(const char* name, const uwaga_tensor& t) const;
 
   void check(const uwaga_forward_result& result) const;
   void check(const uwaga_softmax& softmax) const;

@@ -31,6 +31,8 @@ void mass(const uwaga_problem& problem, const uwaga_softmax& softmax, const std:
           const uwaga_tensor& out);
 void received(const uwaga_problem& problem, const uwaga_softmax& softmax, const uwaga_tensor& row_weights,
               const uwaga_tensor& out);
+// Dense problems only.
+void diagonal_sums(const uwaga_problem& problem, const uwaga_softmax& softmax, const uwaga_tensor& out);
 void pool(const uwaga_problem& problem, const uwaga_softmax& softmax, const uwaga_pool_args& args);
 
 // A product of matrices with bias, activation and residual.

@@ -162,11 +162,11 @@ int call(Input& input, int function, uwaga_problem p) {
   if (function <= 3 && function != 1) result = input.take<uwaga_forward_result>();
   if (function == 1) backward = input.take<uwaga_backward_args>();
   if (function == 3) statistics = input.take<uwaga_row_statistics>(), selects = input.take<uint8_t>();
-  if (function >= 4 && function <= 7) softmax = input.take<uwaga_softmax>();
+  if ((function >= 4 && function <= 7) || function == kDiagonalSums) softmax = input.take<uwaga_softmax>();
   if (function == 3 || function == 4) selection = input.take<uwaga_selection>();
   if (function == 4) keys = input.take<uwaga_integers>();
   if (function == 6) weights = input.take<uwaga_tensor>();
-  if (function >= 4 && function <= 6) out = input.take<uwaga_tensor>();
+  if ((function >= 4 && function <= 6) || function == kDiagonalSums) out = input.take<uwaga_tensor>();
   if (function == 5) operations = input.take<uint8_t>();
   if (function == 7) pool = input.take<uwaga_pool_args>();
 
@@ -215,6 +215,8 @@ int call(Input& input, int function, uwaga_problem p) {
       input.read(at, sizeof at);
       return uwaga_mask_block(&p, at[0], at[1], at[2], at[3], at[4], at[5]) < 0 ? UWAGA_BAD_ARGUMENT : UWAGA_OK;
     }
+    case kDiagonalSums:
+      return uwaga_diagonal_sums(&p, &softmax, &out);
     default: {
       int64_t at[4];
       input.read(at, sizeof at);

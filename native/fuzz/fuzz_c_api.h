@@ -7,10 +7,11 @@
 
 namespace uwaga_fuzz {
 
-constexpr int kFunctions = 11;
-constexpr const char* kNames[kFunctions] = {"forward",  "backward", "linear_forward", "rows",      "weights", "mass",
-                                            "received", "pool",     "mask_block",     "mask_bits", "matmul"};
-constexpr int kMatmul = 10;
+constexpr int kFunctions = 12;
+constexpr const char* kNames[kFunctions] = {"forward",    "backward",  "linear_forward", "rows",
+                                            "weights",    "mass",      "received",       "pool",
+                                            "mask_block", "mask_bits", "matmul",         "diagonal_sums"};
+constexpr int kMatmul = 10, kDiagonalSums = 11;
 
 struct Counts {
   int64_t tried[kFunctions], served[kFunctions], skipped[kFunctions];  // skipped: more work than kMostWork

@@ -14,10 +14,18 @@ namespace {
 constexpr int64_t kTop = 5, kStart = -3;
 
 // A call, and the results of every function of its attention weights.
+// Of each sequence, those of the matrix of its queries and keys.
+std::vector<int64_t> diagonals_of(const Shape& shape) {
+  std::vector<int64_t> counts;
+  for (int64_t b = 0; b < shape.sequences; ++b)
+    counts.push_back(std::max<int64_t>(shape.queries[b] + shape.keys[b] - 1, 0));
+  return counts;
+}
+
 struct Readings {
   Call& call;
   const Shape& shape = call.shape;
-  Operand maximum, sum, entropy, squares, distance, top_weights, row_weights, masses, received;
+  Operand maximum, sum, entropy, squares, distance, top_weights, row_weights, masses, received, diagonals;
   std::vector<int64_t> top_positions;
 
   explicit Readings(Call& c)
@@ -31,6 +39,7 @@ struct Readings {
         row_weights(per_row(1)),
         masses(per_row(1)),
         received(UWAGA_FLOAT32, c.shape, c.shape.query_heads, c.shape.keys, 1, 0),
+        diagonals(UWAGA_FLOAT32, c.shape, c.shape.query_heads, diagonals_of(c.shape), 1, 0),
         top_positions(top_weights.array().count(), -7) {
     Random random(c.options.seed + 3);
     for (int64_t n = 0; n < row_weights.array().count(); ++n) {
@@ -63,6 +72,9 @@ struct Readings {
     expect(uwaga_mass(&p, &known, operations.data(), static_cast<int64_t>(operations.size()), &m) == UWAGA_OK,
            "mass refused: %s", uwaga_last_error());
     expect(uwaga_received(&p, &known, &w, &r) == UWAGA_OK, "received refused: %s", uwaga_last_error());
+    const uwaga_tensor d = diagonals.tensor();
+    const int status = shape.ragged ? UWAGA_BAD_ARGUMENT : UWAGA_OK;
+    expect(uwaga_diagonal_sums(&p, &known, &d) == status, "sums of diagonals: %s", uwaga_last_error());
   }
 };
 
@@ -127,18 +139,22 @@ void check_row(const Readings& r, int64_t b, int64_t h, int64_t i) {
 void check_sums(const Readings& r, const MaskProgram& other) {
   for (int64_t b = 0; b < r.shape.sequences; ++b) {
     for (int64_t h = 0; h < r.shape.query_heads; ++h) {
-      std::vector<Sum> columns(r.shape.keys[b]);
+      std::vector<Sum> columns(r.shape.keys[b]), diagonals(r.shape.queries[b] + r.shape.keys[b]);
       for (int64_t i = 0; i < r.shape.queries[b]; ++i) {
         const RowWeights row = r.call.row_weights(b, h, i);
         Sum mass;
         for (int64_t j = 0; j < r.shape.keys[b]; ++j) {
           if (other.sees(b, h, i, j)) mass.add(row.weights[j], row.relative_error[j]);
+          diagonals[j - i + r.shape.queries[b] - 1].add(row.weights[j], row.relative_error[j]);
           columns[j].add(r.row_weights.get(b, h, i, 0) * row.weights[j], row.relative_error[j] + 2 * kEps);
         }
         expect_near(r.masses.get(b, h, i, 0), mass.value, mass.bound(64), "mass", i);
       }
       for (int64_t j = 0; j < r.shape.keys[b]; ++j) {
         expect_near(r.received.get(b, h, j, 0), columns[j].value, columns[j].bound(96), "received", j);
+      }
+      for (int64_t n = 0; n < r.shape.queries[b] + r.shape.keys[b] - 1 && !r.shape.ragged; ++n) {
+        expect_near(r.diagonals.get(b, h, n, 0), diagonals[n].value, diagonals[n].bound(64), "diagonal", n);
       }
     }
   }
@@ -316,7 +332,7 @@ void test_same_bits() {
     expect(same(one.entropy, r->entropy) && same(one.squares, r->squares) && same(one.distance, r->distance),
            "moments");
     expect(same(one.top_weights, r->top_weights) && one.top_positions == r->top_positions, "largest weights");
-    expect(same(one.masses, r->masses) && same(one.received, r->received), "sums");
+    expect(same(one.masses, r->masses) && same(one.received, r->received) && same(one.diagonals, r->diagonals), "sums");
   }
   Call plain(shape, options);
   plain.forward();

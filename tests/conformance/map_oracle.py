@@ -110,6 +110,12 @@ def _pool(pooling: str) -> Callable[[Dense], Tensor]:
     return pool
 
 
+def _diagonal_sums(dense: Dense) -> Tensor:
+    queries, keys = dense.weights.shape[-2:]
+    diagonals = [dense.weights.diagonal(offset, -2, -1).sum(-1) for offset in range(1 - queries, keys)]
+    return torch.stack(diagonals, -1)
+
+
 def _between(dense: Dense) -> Tensor:
     queries, keys = dense.weights.shape[2:]
     return torch.stack(
@@ -163,6 +169,7 @@ STATISTICS = {
         of_map=lambda m: m.received(weights=oracle.on_device(_row_weights(m.shape[-2]).to(m.dtype))),
         of_dense=lambda x: (x.weights * _row_weights(x.weights.shape[2]).to(x.weights.dtype)[:, None]).sum(-2),
     ),
+    "sums of diagonals": Statistic(of_map=lambda m: m.diagonal_sums(), of_dense=_diagonal_sums),
     "pool, mass": Statistic(of_map=lambda m: m.pool(5, 7).weights, of_dense=_pool("sum")),
     "pool, max": Statistic(of_map=lambda m: m.pool(5, 7, pooling="max").weights, of_dense=_pool("max")),
     "between": Statistic(of_map=lambda m: m.between(_spans(m.shape[-2]), _spans(m.shape[-1])), of_dense=_between),

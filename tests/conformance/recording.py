@@ -16,6 +16,7 @@ FUNCTIONS = {
     "uwaga_weights": (4, ["uwaga_softmax", "uwaga_selection", "uwaga_integers", "uwaga_tensor"]),
     "uwaga_mass": (5, ["uwaga_softmax", "uwaga_tensor"]),
     "uwaga_received": (6, ["uwaga_softmax", "uwaga_tensor", "uwaga_tensor"]),
+    "uwaga_diagonal_sums": (11, ["uwaga_softmax", "uwaga_tensor"]),
     "uwaga_pool": (7, ["uwaga_softmax", "uwaga_pool_args"]),
 }
 _MOST_BYTES = 6000

@@ -80,6 +80,7 @@ def test_weights_are_read_with_the_scores_that_were_normalized(map_engine: str, 
 def test_what_keys_receive_is_what_rows_give(map_engine: str, name: str) -> None:
     m = _map(map_engine, **FORMS[name])
     torch.testing.assert_close(m.received().sum(-1), _shares(m).sum(-1), rtol=ROUNDINGS, atol=0)
+    torch.testing.assert_close(m.diagonal_sums().sum(-1), _shares(m).sum(-1), rtol=ROUNDINGS, atol=0)
     last = _shares(m)[..., -9:].sum(-1)
     torch.testing.assert_close(m.received(last=9).sum(-1), last, rtol=ROUNDINGS, atol=0)
 

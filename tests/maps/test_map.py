@@ -100,6 +100,7 @@ def test_results_have_the_dimensions_of_the_query(form: str) -> None:
     assert tuple(m.topk(3).weights.shape) == tuple(m.topk(3).positions.shape) == (*per_query, 3)
     for x in (m.received(), m.received(last=2), m.received(weights=torch.ones(queries))):
         assert (tuple(x.shape), x.dtype) == (per_key, torch.float32)
+    assert (tuple(m.diagonal_sums().shape), m.diagonal_sums().dtype) == ((*leading, queries + keys - 1), torch.float32)
     assert tuple(m.pool(2, 3).weights.shape) == tuple(m.pool(2, 3, pooling="max").weights.shape) == (*leading, 2, 3)
     assert tuple(m.pool(2, 3, pooling="max").positions.shape) == (*leading, 2, 3, 2)
     assert tuple(m.between([(0, 0)] * 4, [(0, 0)]).shape) == (*leading, 4, 1)
@@ -122,6 +123,10 @@ def test_ragged_results_are_ragged(heads: int | None, lengths: tuple[int, ...]) 
         assert x.values.shape == (tokens, *width)
         assert torch.equal(x.offsets, offsets)
     assert m.topk(3).weights.values.shape == (tokens, *width, 3)
+    sums = m.diagonal_sums()
+    assert isinstance(sums, Ragged)
+    assert sums.values.shape == (int(sums.offsets[-1]), *width)
+    assert sums.offsets.diff().tolist() == [max(2 * n - 1, 0) for n in lengths]
     assert m.pool(2, 3).weights.shape == (rows, *width, 2, 3)
     assert m.pool(2, 3, pooling="max").positions.shape == (rows, *width, 2, 3, 2)
     assert m.between([(0, 0)]).shape == (rows, *width, 1, 1)

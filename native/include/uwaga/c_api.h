@@ -26,7 +26,7 @@ extern "C" {
 #endif
 
 // Raised by one whenever a struct or a function below changes; the loader refuses a library whose number differs from its own.
-#define UWAGA_ABI_VERSION 5
+#define UWAGA_ABI_VERSION 6
 
 // Element types of query, key, value, outputs and dense biases.
 enum { UWAGA_FLOAT32 = 0, UWAGA_BFLOAT16 = 1, UWAGA_FLOAT16 = 2 };
@@ -216,6 +216,10 @@ UWAGA_EXPORT int uwaga_mass(const uwaga_problem* problem, const uwaga_softmax* s
 // out (B, H, K) float32: sum_i w_i a_ij, with w (B, H, Q) float32, or data null: ones. Rows with w_i = 0 are skipped.
 UWAGA_EXPORT int uwaga_received(const uwaga_problem* problem, const uwaga_softmax* softmax,
                                 const uwaga_tensor* row_weights, const uwaga_tensor* out);
+// out (B, H, Q + K - 1) float32 (its column stride is not read): entry n is the sum of all weights with j - i = n - (Q - 1). Dense
+// problems only.
+UWAGA_EXPORT int uwaga_diagonal_sums(const uwaga_problem* problem, const uwaga_softmax* softmax,
+                                     const uwaga_tensor* out);
 UWAGA_EXPORT int uwaga_pool(const uwaga_problem* problem, const uwaga_softmax* softmax, const uwaga_pool_args* args);
 
 // Below, an operand of N rows of M numbers is a uwaga_tensor whose `row` is the stride from row to row; `column` must be 1,

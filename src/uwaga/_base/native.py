@@ -14,7 +14,7 @@ from pathlib import Path
 
 from uwaga._base import env, native_layout
 
-ABI_VERSION = 5  # UWAGA_ABI_VERSION of c_api.h
+ABI_VERSION = 6  # UWAGA_ABI_VERSION of c_api.h
 STATUS_OK, STATUS_BAD_ARGUMENT, STATUS_OUT_OF_MEMORY = 0, 1, 2
 
 
@@ -104,6 +104,7 @@ def _declare(functions: ctypes.CDLL) -> None:
         "uwaga_weights": (ctypes.c_int, (pointer,) * 5),
         "uwaga_mass": (ctypes.c_int, (pointer, pointer, pointer, ctypes.c_int64, pointer)),
         "uwaga_received": (ctypes.c_int, (pointer,) * 4),
+        "uwaga_diagonal_sums": (ctypes.c_int, (pointer,) * 3),
         "uwaga_pool": (ctypes.c_int, (pointer,) * 3),
         "uwaga_matmul": (ctypes.c_int, (pointer,)),
         "uwaga_activation_backward": (ctypes.c_int, (pointer,)),

@@ -390,6 +390,27 @@ class AttentionMap(WeightMap):
             value = self._engine.received(self._call, normalizer, row_weights)
         return unflatten_lse(self._key, gradients.attach(gradients.RECEIVED, value, self._call, row_weights))
 
+    def diagonal_sums(self) -> Operand:
+        """(..., H, Q+K-1), or Ragged (sum of these, H): the sum of all weights on each diagonal, in one pass.
+
+        Entry n is the sum over the pairs with j - i = n - (Q - 1): with Q = K the last query's weight on the first key is entry 0,
+        the weights of all queries on their own tokens are entry Q - 1, and on the previous ones entry Q - 2. A sequence without
+        queries or keys has no diagonal. Slashes of a head are its large entries (Jiang et al., "MInference 1.0", 2024).
+
+        >>> x = torch.zeros(3, 2)
+        >>> AttentionMap(x, x, mask=Causal()).diagonal_sums()
+        tensor([0.3333, 0.8333, 1.8333, 0.0000, 0.0000])
+        """
+        parts = self.parts()
+        if parts is None:
+            normalizer = self._rows.normalizer()
+            with torch.no_grad():
+                return unflatten_lse(self._query, self._engine.diagonal_sums(self._call, normalizer))
+        sums = [part.diagonal_sums() for part in parts]
+        none = torch.zeros((0, *self.shape[1:-2]), dtype=self.dtype, device=self.device)
+        lengths = torch.tensor([0, *(x.shape[-1] for x in sums)], device=self.device)
+        return Ragged(torch.cat([none, *(x.movedim(-1, 0) for x in sums)]), lengths.cumsum(0))
+
     def pool(self, rows: Bins, cols: Bins, pooling: str = "sum") -> Pooled:
         """The map pooled into ranges of queries and keys, (..., H, rows, cols); of a ragged map (R, H, rows, cols).
 

@@ -19,6 +19,8 @@ except where an output is asked for; a ragged call has B = 1 and the tokens of a
     received(call, normalizer, row_weights) -> (B, H, K)
         sum_i w_i a_ij; row_weights (B, H, Q) in the dtype of the arithmetic, or None for ones. Rows with w_i = 0 are left
         out, even if they hold NaN.
+    diagonal_sums(call, normalizer) -> (B, H, Q+K-1)
+        of a dense call: entry n is the sum of all weights with j - i = n - (Q - 1).
     pool(call, normalizer, pooling, query_edges, key_edges) -> cells (S, H, rows, cols), positions (S, H, rows, cols, 2) | None
         with S = call.sequences and edges (S, rows+1) and (S, cols+1) int64, in ascending order (not
         strictly) within each sequence, which need neither start at 0 nor end at Q or K.

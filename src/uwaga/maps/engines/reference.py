@@ -56,6 +56,10 @@ def received(call: Call, normalizer: Normalizer, row_weights: Tensor | None) -> 
     return torch.cat([normalizer.sum[:, :, :0], *results], dim=2)
 
 
+def diagonal_sums(call: Call, normalizer: Normalizer) -> Tensor:
+    return tiles.diagonal_sums(call, normalizer)
+
+
 def pool(
     call: Call, normalizer: Normalizer, pooling: str, query_edges: Tensor, key_edges: Tensor
 ) -> tuple[Tensor, Tensor | None]:

@@ -166,6 +166,18 @@ def exponentials(tile: Tile, maximum_BHC: Tensor) -> Tensor:
     return torch.where(tile.visible, shifted_BHCK.exp(), 0.0)
 
 
+def diagonal_sums(call: Call, normalizer: Normalizer) -> Tensor:
+    """(B, H, Q+K-1): entry n is the sum of all weights with j - i = n - (Q - 1)."""
+    (batch, heads, queries, _), keys = call.query.shape, call.key.shape[2]
+    sums_BHn = normalizer.sum.new_zeros((batch, heads, max(queries + keys - 1, 0)), dtype=torch.float64)
+    j_K = torch.arange(keys, device=sums_BHn.device)
+    for some in tiles(call, height(call)):
+        weights_BHCK = weights(some, Normalizer(*(x[:, :, some.rows] for x in normalizer)))
+        at_CK = j_K - some.rows[:, None] + queries - 1
+        sums_BHn = sums_BHn.scatter_add(2, at_CK.flatten().expand(batch, heads, -1), weights_BHCK.double().flatten(2))
+    return sums_BHn.to(normalizer.sum.dtype)
+
+
 def log_sum_exp(normalizer: Normalizer) -> Tensor:
     """(B, H, Q): -inf where there is neither a visible key nor a sink."""
     is_empty = normalizer.sum == 0

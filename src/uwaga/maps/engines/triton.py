@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from uwaga._base.tracing import has_tangent, is_plain_tensor, is_tracing, is_transformed
+from uwaga.maps.engines import tiles
 from uwaga.maps.spec import Normalizer, RowStatistics, RowStatisticsRequest, Selection
 from uwaga.ops.attention import choose
 from uwaga.ops.attention.call import Call
@@ -186,6 +187,11 @@ def received(call: Call, normalizer: Normalizer, row_weights: Tensor | None) -> 
         longest,
     )
     return out
+
+
+def diagonal_sums(call: Call, normalizer: Normalizer) -> Tensor:
+    """(B, H, Q+K-1) of a dense call, by PyTorch: sums of diagonals have no kernel."""
+    return tiles.diagonal_sums(call, normalizer)
 
 
 def pool(
