@@ -7,10 +7,11 @@
 
 namespace uwaga_fuzz {
 
-constexpr int kFunctions = 11;
-constexpr const char* kNames[kFunctions] = {"forward",  "backward", "linear_forward", "rows",      "weights", "mass",
-                                            "received", "pool",     "mask_block",     "mask_bits", "matmul"};
-constexpr int kMatmul = 10;
+constexpr int kFunctions = 13;
+constexpr const char* kNames[kFunctions] = {"forward", "backward",     "linear_forward", "rows",       "weights",
+                                            "mass",    "received",     "pool",           "mask_block", "mask_bits",
+                                            "matmul",  "forward_part", "backward_part"};
+constexpr int kMatmul = 10, kForwardPart = 11, kBackwardPart = 12;
 
 struct Counts {
   int64_t tried[kFunctions], served[kFunctions], skipped[kFunctions];  // skipped: more work than kMostWork

@@ -17,6 +17,8 @@ FUNCTIONS = {
     "uwaga_mass": (5, ["uwaga_softmax", "uwaga_tensor"]),
     "uwaga_received": (6, ["uwaga_softmax", "uwaga_tensor", "uwaga_tensor"]),
     "uwaga_pool": (7, ["uwaga_softmax", "uwaga_pool_args"]),
+    "uwaga_forward_part": (11, ["uwaga_forward_result", "uwaga_forward_sums"]),
+    "uwaga_backward_part": (12, ["uwaga_backward_args", "uwaga_backward_sums"]),
 }
 _MOST_BYTES = 6000
 _OPERATION = struct_of("uwaga_mask_operation")

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from uwaga._base import env, native_layout
 
-ABI_VERSION = 5  # UWAGA_ABI_VERSION of c_api.h
+ABI_VERSION = 6  # UWAGA_ABI_VERSION of c_api.h
 STATUS_OK, STATUS_BAD_ARGUMENT, STATUS_OUT_OF_MEMORY = 0, 1, 2
 
 
@@ -99,6 +99,8 @@ def _declare(functions: ctypes.CDLL) -> None:
     signatures = {
         "uwaga_forward": (ctypes.c_int, (pointer, pointer)),
         "uwaga_backward": (ctypes.c_int, (pointer, pointer)),
+        "uwaga_forward_part": (ctypes.c_int, (pointer, pointer, pointer)),
+        "uwaga_backward_part": (ctypes.c_int, (pointer, pointer, pointer)),
         "uwaga_linear_forward": (ctypes.c_int, (pointer, pointer)),
         "uwaga_rows": (ctypes.c_int, (pointer,) * 4),
         "uwaga_weights": (ctypes.c_int, (pointer,) * 5),
