@@ -76,6 +76,24 @@ int uwaga_backward(const uwaga_problem* problem, const uwaga_backward_args* args
   });
 }
 
+int uwaga_forward_part(const uwaga_problem* problem, const uwaga_forward_result* result,
+                       const uwaga_forward_sums* sums) {
+  return run_checked(*problem, [&](uwaga::CheckedProblem& checked) {
+    checked.check(*sums);
+    if (result->output.data) checked.check(*result);
+    uwaga::forward(checked.problem(), *result, nullptr, sums);
+  });
+}
+
+int uwaga_backward_part(const uwaga_problem* problem, const uwaga_backward_args* args,
+                        const uwaga_backward_sums* sums) {
+  return run_checked(*problem, [&](uwaga::CheckedProblem& checked) {
+    checked.check(*args);
+    checked.check(*sums);
+    uwaga::backward(checked.problem(), *args, *sums);
+  });
+}
+
 int uwaga_linear_forward(const uwaga_problem* problem, const uwaga_forward_result* result) {
   return run_checked(*problem, [&](uwaga::CheckedProblem& checked) {
     if (const char* reason = uwaga::reason_to_refuse_linear(checked.problem())) uwaga::invalid_argument("%s", reason);
@@ -231,6 +249,8 @@ const int64_t* uwaga_struct_layout(const char* name) {
          AT(positions), AT(position_count))
   LAYOUT(uwaga_backward_args, AT(output), AT(grad_output), AT(lse), AT(grad_lse), AT(grad_query), AT(grad_key),
          AT(grad_value), AT(grad_relative), AT(grad_sinks), AT(grad_bias))
+  LAYOUT(uwaga_forward_sums, AT(sums), AT(continues), AT(reserved))
+  LAYOUT(uwaga_backward_sums, AT(grad_query), AT(grad_key), AT(grad_value), AT(continues_queries), AT(continues_keys))
   LAYOUT(uwaga_matmul_args, AT(rows), AT(columns), AT(depth), AT(a), AT(b), AT(bias), AT(residual), AT(preactivation),
          AT(out), AT(activation), AT(threads))
   LAYOUT(uwaga_activation_backward_args, AT(rows), AT(width), AT(activation), AT(threads), AT(input), AT(grad_output),

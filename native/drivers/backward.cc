@@ -24,9 +24,10 @@ struct SharedSums {
 
 class Backward {
  public:
-  Backward(const uwaga_problem& p, const uwaga_backward_args& args)
+  Backward(const uwaga_problem& p, const uwaga_backward_args& args, const uwaga_backward_sums& sums)
       : p_(p),
         args_(args),
+        sums_(sums),
         mask_(p),
         kernels_(*active_level()),
         threads_(useful_threads(p)),
@@ -64,19 +65,22 @@ class Backward {
 
   // One unit on one thread.
   void run_unit(int64_t unit) {
-    UnitPass pass(p_, args_, mask_, kernels_, units_[unit]);
+    UnitPass pass(p_, args_, sums_, mask_, kernels_, units_[unit]);
     const int64_t packed = pass.packed_size(), grads = rounded_up(pass.grad_query_size(), 16);
     thread_local Scratch scratch;
-    const int64_t parts = pass.segments() > 1 ? grads : 0;
+    const int64_t parts = pass.segments() > 1 || pass.continues_grad_query() ? grads : 0;
     float* base = scratch.reserve(packed + grads + parts + relative_size_);
-    float *total = base + packed, *part = total + grads, *relative = relative_size_ ? part + parts : nullptr;
+    float *own = base + packed, *part = own + grads, *relative = relative_size_ ? part + parts : nullptr;
+    float* total = pass.grad_query_sums() ? pass.grad_query_sums() : own;
     pass.set_memory(base);
     for (int64_t n = 0; n < pass.row_blocks(); ++n) pass.pack(n);
-    if (pass.segments() == 0) std::fill(total, total + grads, 0.0f);
+    const bool continues = pass.continues_grad_query();
+    if (pass.segments() == 0 && !continues) std::fill(total, total + pass.grad_query_size(), 0.0f);
     for (int64_t n = 0; n < pass.segments(); ++n) {
       // The first segment is written to the total itself: zero plus it is the same.
-      run_segment(pass, n, n == 0 ? total : part, relative);
-      if (n > 0) kernels_.add_to(total, part, pass.grad_query_size());
+      const bool is_first = n == 0 && !continues;
+      run_segment(pass, n, is_first ? total : part, relative);
+      if (!is_first) kernels_.add_to(total, part, pass.grad_query_size());
       add_relative(unit, relative);
     }
     if (args_.grad_sinks.data) pass.add_grad_sinks(shared_sums(unit).sinks);
@@ -85,16 +89,17 @@ class Backward {
 
   // One unit on all threads: as many segments at a time as there are threads, added in order.
   void run_split(int64_t unit) {
-    UnitPass pass(p_, args_, mask_, kernels_, units_[unit]);
+    UnitPass pass(p_, args_, sums_, mask_, kernels_, units_[unit]);
     const int64_t packed = pass.packed_size(), grads = rounded_up(pass.grad_query_size(), 16);
     const int64_t width = std::min<int64_t>(threads_, pass.segments());
     Scratch scratch;
     float* base = scratch.reserve(packed + grads + width * (grads + relative_size_) + 1);
-    float *total = base + packed, *parts = total + grads, *relatives = parts + width * grads;
+    float *own = base + packed, *parts = own + grads, *relatives = parts + width * grads;
+    float* total = pass.grad_query_sums() ? pass.grad_query_sums() : own;
     const auto relative_of = [&](int64_t k) { return relative_size_ ? relatives + k * relative_size_ : nullptr; };
     pass.set_memory(base);
     parallel_for(threads_, pass.row_blocks(), [&](int64_t n, int) { pass.pack(n); });
-    std::fill(total, total + grads, 0.0f);
+    if (!pass.continues_grad_query()) std::fill(total, total + pass.grad_query_size(), 0.0f);
     for (int64_t n = 0; n < pass.segments(); n += width) {
       const int64_t wave = std::min(width, pass.segments() - n);
       parallel_for(threads_, wave,
@@ -131,6 +136,7 @@ class Backward {
 
   const uwaga_problem& p_;
   const uwaga_backward_args& args_;
+  const uwaga_backward_sums& sums_;
   const Mask mask_;
   const Kernels& kernels_;
   const int threads_;
@@ -142,6 +148,8 @@ class Backward {
 
 }  // namespace
 
-void backward(const uwaga_problem& problem, const uwaga_backward_args& args) { Backward(problem, args).run(); }
+void backward(const uwaga_problem& problem, const uwaga_backward_args& args, const uwaga_backward_sums& sums) {
+  Backward(problem, args, sums).run();
+}
 
 }  // namespace uwaga

@@ -10,6 +10,10 @@ namespace uwaga {
 namespace {
 
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+constexpr int64_t kRowStep =
+    48;  // of the rows in the size of uwaga_backward_sums::grad_query: whole tiles at every level
+static_assert(kRowStep % kTileRows == 0 && kRowStep % kMaxTileRows == 0, "whole tiles");
+static_assert(UWAGA_PART_KEYS % kSegmentKeys == 0 && UWAGA_PART_QUERIES % kMaxBlockRows == 0, "parts of whole sums");
 
 }  // namespace
 
@@ -29,10 +33,11 @@ struct KeyBlockScratch {
   }
 };
 
-UnitPass::UnitPass(const uwaga_problem& p, const uwaga_backward_args& args, const Mask& mask, const Kernels& kernels,
-                   Unit unit)
+UnitPass::UnitPass(const uwaga_problem& p, const uwaga_backward_args& args, const uwaga_backward_sums& sums,
+                   const Mask& mask, const Kernels& kernels, Unit unit)
     : p_(p),
       args_(args),
+      sums_(sums),
       mask_(mask),
       kernels_(kernels),
       scoring_(backward_scoring_of(p, args.grad_output.dtype, kernels)),
@@ -47,6 +52,17 @@ UnitPass::UnitPass(const uwaga_problem& p, const uwaga_backward_args& args, cons
 int64_t UnitPass::packed_size() {
   PackedRows sizes;
   return PackedRows::lay_out(p_, rows_, scoring_.rows, *products_, nullptr, &sizes);
+}
+
+float* UnitPass::grad_query_sums() const {
+  const int64_t size = rounded_up(rows_, kRowStep) * padded_width(query_width_);
+  return sums_.grad_query.data ? sums_.grad_query.data + (unit_.sequence * p_.key_heads + unit_.key_head) * size
+                               : nullptr;
+}
+
+float* UnitPass::key_sums(const uwaga_floats& sums, int64_t j0, int width) const {
+  const int64_t keys = rounded_up(p_.keys, kBlockKeys), unit = unit_.sequence * p_.key_heads + unit_.key_head;
+  return sums.data ? sums.data + (unit * keys + j0) * padded_width(width) : nullptr;
 }
 
 void UnitPass::set_memory(float* packed) {
@@ -130,9 +146,18 @@ void UnitPass::run_block(const KeyBlockScratch& w, int64_t j0, int count, float*
   scoring_.pack_keys(w.key_columns, keys, count, query_width_);
   scoring_.pack_values(w.value_columns, values, count, value_width_);
   products_->pack_keys(w.products, keys, count);
+  float* const grad_key = key_sums(sums_.grad_key, j0, query_width_);
+  float* const grad_value = key_sums(sums_.grad_value, j0, value_width_);
+  const auto copy = [](const float* from, float* to, int width) {
+    std::copy(from, from + kBlockKeys * padded_width(width), to);
+  };
+  if (grad_key && sums_.continues_keys) copy(grad_key, products_->grad_key_sums(w.products), query_width_);
+  if (grad_value && sums_.continues_keys) copy(grad_value, products_->grad_value_sums(w.products), value_width_);
   int keys_are_finite = -1;  // not computed yet
   for (int64_t n = 0; n < packed_.count; ++n)
     run_row_block(w, n, j0, count, &keys_are_finite, grad_query, grad_relative);
+  if (grad_key) copy(products_->grad_key_sums(w.products), grad_key, query_width_);
+  if (grad_value) copy(products_->grad_value_sums(w.products), grad_value, value_width_);
   write_keys(w, j0, count);
 }
 
@@ -180,11 +205,13 @@ void UnitPass::run_row_block(const KeyBlockScratch& w, int64_t n, int64_t j0, in
         block, scoring_.rule);
     if (grad_relative) add_grad_relative(rows, j0, count, w.grad_bias, grad_relative);
     if (args_.grad_bias.data) write_grad_bias(rows, j0, count, w.grad_bias);
-    float* tile_gradient = args_.grad_query.data ? grad_query + r0 * padded_width(query_width_) : nullptr;
+    const bool wants_query = args_.grad_query.data || sums_.grad_query.data;
+    float* tile_gradient = wants_query ? grad_query + r0 * padded_width(query_width_) : nullptr;
     const bool guard = tile_gradient && view.hides && !finite();
     products_->add_tile(w.products, {at, rows.count, view.bits, view.mask, guard, tile_gradient});
   }
-  const bool wants_key = args_.grad_key.data, wants_value = args_.grad_value.data;
+  const bool wants_key = args_.grad_key.data || sums_.grad_key.data;
+  const bool wants_value = args_.grad_value.data || sums_.grad_value.data;
   if (first_visible >= last_visible || !(wants_key || wants_value)) return;
   products_->add_block(w.products, {packed, bits, first_visible, last_visible, row_count, count, hides,
                                     hides && !finite(), wants_key, wants_value});

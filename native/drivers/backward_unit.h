@@ -47,12 +47,16 @@ struct KeyBlockScratch;  // one packed block of keys and its gradients
 
 class UnitPass {
  public:
-  UnitPass(const uwaga_problem& p, const uwaga_backward_args& args, const Mask& mask, const Kernels& kernels,
-           Unit unit);
+  UnitPass(const uwaga_problem& p, const uwaga_backward_args& args, const uwaga_backward_sums& sums, const Mask& mask,
+           const Kernels& kernels, Unit unit);
   int64_t rows() const { return rows_; }
   int64_t segments() const { return (s_.keys + kSegmentKeys - 1) / kSegmentKeys; }
   int64_t packed_size();
   int64_t grad_query_size() const { return rounded_up(rows_, scoring_.rows) * padded_width(query_width_); }
+
+  // The caller's memory for the sums of dQ over the parts of the keys, or null; and whether earlier parts are in it.
+  float* grad_query_sums() const;
+  bool continues_grad_query() const { return sums_.grad_query.data && sums_.continues_queries; }
 
   void set_memory(float* packed);
   int64_t row_blocks() const { return packed_.count; }
@@ -79,10 +83,13 @@ class UnitPass {
 
   void add_grad_relative(const TileRows& rows, int64_t j0, int count, const float* grad, float* grad_relative) const;
   void write_grad_bias(const TileRows& rows, int64_t j0, int count, const float* grad) const;
+  // The caller's memory for the sums of dK or dV over the parts of the queries, of the block of keys from j0 on; or null.
+  float* key_sums(const uwaga_floats& sums, int64_t j0, int width) const;
   void write_keys(const KeyBlockScratch& w, int64_t j0, int count) const;
 
   const uwaga_problem& p_;
   const uwaga_backward_args& args_;
+  const uwaga_backward_sums& sums_;
   const Mask& mask_;
   const Kernels& kernels_;
   const Scoring scoring_;

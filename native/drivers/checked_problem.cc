@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include <algorithm>
+#include <initializer_list>
 
 namespace uwaga {
 
@@ -76,6 +77,15 @@ void check_count(const char* name, const uwaga_floats& floats, int64_t count) {
   if (floats.data && floats.count < count) {
     invalid_argument("%s: %lld elements are needed, and there are %lld", name, LongLong{count}, LongLong{floats.count});
   }
+}
+
+// The same where the count is a product of sizes that are not negative.
+void check_product(const char* name, const uwaga_floats& floats, std::initializer_list<int64_t> sizes) {
+  int64_t count = 1;
+  for (const int64_t size : sizes) {
+    if (__builtin_mul_overflow(count, size, &count)) invalid_argument("%s: too many elements are needed", name);
+  }
+  check_count(name, floats, count);
 }
 
 }  // namespace
@@ -342,6 +352,27 @@ void CheckedProblem::check(const uwaga_backward_args& args) const {
     check_fits<4>("gradient of the bias", t.data, t.bytes, {p_.sequences, p_.query_heads, max_queries_, max_keys_},
                   {t.batch, t.head, t.row, t.column}, float32_size("gradient of the bias", t));
   }
+}
+
+void CheckedProblem::check_part(const char* name) const {
+  if (p_.query_offsets.data || p_.key_offsets.data || p_.rows.data)
+    invalid_argument("%s go through dense problems without selected rows only", name);
+}
+
+void CheckedProblem::check(const uwaga_forward_sums& sums) const {
+  check_part("sums of outputs");
+  if (!sums.sums.data) invalid_argument("there is no memory for the sums of outputs");
+  check_product("sums of outputs", sums.sums,
+                {p_.sequences, p_.query_heads, p_.queries, UWAGA_PADDED(p_.value_width, 16) + 2});
+}
+
+void CheckedProblem::check(const uwaga_backward_sums& sums) const {
+  check_part("sums of gradients");
+  const int64_t units = p_.sequences * p_.key_heads, rows = p_.queries * (p_.query_heads / p_.key_heads);
+  const int64_t query_width = UWAGA_PADDED(p_.query_width, 16), value_width = UWAGA_PADDED(p_.value_width, 16);
+  check_product("sums of the query's gradient", sums.grad_query, {units, UWAGA_PADDED(rows, 48), query_width});
+  check_product("sums of the key's gradient", sums.grad_key, {units, UWAGA_PADDED(p_.keys, 64), query_width});
+  check_product("sums of the value's gradient", sums.grad_value, {units, UWAGA_PADDED(p_.keys, 64), value_width});
 }
 
 uwaga_row_statistics CheckedProblem::checked(const uwaga_row_statistics& given) {

@@ -39,6 +39,8 @@ class CheckedProblem {
   void check(const uwaga_forward_result& result) const;
   void check(const uwaga_softmax& softmax) const;
   void check(const uwaga_backward_args& args) const;
+  void check(const uwaga_forward_sums& sums) const;
+  void check(const uwaga_backward_sums& sums) const;
   // These return copies.
   uwaga_row_statistics checked(const uwaga_row_statistics& statistics);
   uwaga_selection checked(const uwaga_selection& selection);
@@ -52,6 +54,8 @@ class CheckedProblem {
   void check_block(int64_t b, int64_t h, int64_t i0, int64_t i1, int64_t j0, int64_t j1) const;
 
  private:
+  // The problem can be one part of several, which the sums of `name` go through.
+  void check_part(const char* name) const;
   // A (B, H, Q, columns) or (B, heads, K, columns) tensor fits into its memory.
   void check_query_rows(const char* name, const uwaga_tensor& t, int64_t columns, int entry_size) const;
   void check_key_rows(const char* name, const uwaga_tensor& t, int64_t heads, int64_t columns, int entry_size) const;

@@ -10,12 +10,12 @@
 namespace uwaga {
 
 // Attention of every sequence and head, and the statistics of its rows where `statistics` is not null. Without an output,
-// problem.value_width is 0.
+// problem.value_width is 0. `sums`, without statistics: the keys are one part of several.
 void forward(const uwaga_problem& problem, const uwaga_forward_result& result,
-             const uwaga_row_statistics* statistics = nullptr);
+             const uwaga_row_statistics* statistics = nullptr, const uwaga_forward_sums* sums = nullptr);
 
 // The gradients of attention with respect to every operand that has a tensor in `args`.
-void backward(const uwaga_problem& problem, const uwaga_backward_args& args);
+void backward(const uwaga_problem& problem, const uwaga_backward_args& args, const uwaga_backward_sums& sums = {});
 
 // Attention without softmax as Q (K^T V) instead of (Q K^T) V.
 void linear_forward(const uwaga_problem& problem, const uwaga_forward_result& result);

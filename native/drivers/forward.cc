@@ -20,7 +20,7 @@
 namespace uwaga {
 namespace {
 
-constexpr int64_t kChunkKeys = 2048;
+constexpr int64_t kChunkKeys = UWAGA_PART_KEYS;
 constexpr double kLn2 = 0.693147180559945309;
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
@@ -62,10 +62,12 @@ std::vector<RowBlock> row_blocks(const uwaga_problem& p) {
 
 class Forward {
  public:
-  Forward(const uwaga_problem& p, const uwaga_forward_result& result, const uwaga_row_statistics* wanted)
+  Forward(const uwaga_problem& p, const uwaga_forward_result& result, const uwaga_row_statistics* wanted,
+          const uwaga_forward_sums* sums)
       : p_(p),
         result_(result),
         wanted_(wanted),
+        sums_(sums),
         mask_(p),
         kernels_(*active_level()),
         threads_(useful_threads(p)),
@@ -85,7 +87,7 @@ class Forward {
     RowBlockPass pass(p_, mask_, kernels_, far_keys_, block, wanted_);
     const int64_t chunks = chunk_count(pass.sequence());
     RowStatisticsTable statistics(wanted_, pass.rows());
-    if (chunks <= 1) {
+    if (chunks <= 1 && !sums_) {
       pass.run(0, pass.sequence().keys);
       for (int64_t r = 0; wanted_ && r < pass.rows(); ++r) {
         statistics.row(r)->moments = pass.moments(r);
@@ -103,9 +105,8 @@ class Forward {
     RowStatisticsTable part_statistics(wanted_, pass.rows());
     PartialRows part =
         partial_rows(scratch.reserve(2 * partial_size(pass.rows())), pass.rows(), part_statistics.row(0));
-    PartialRows total = partial_rows(part.output + partial_size(pass.rows()), pass.rows(), statistics.row(0));
     statistics.clear();
-    clear(total, pass.rows());
+    const PartialRows total = total_rows(block, part.output + partial_size(pass.rows()), statistics.row(0));
     for (int64_t c = 0; c < chunks; ++c) {
       pass.run(c * kChunkKeys, std::min(pass.sequence().keys, (c + 1) * kChunkKeys));
       pass.copy_to(part);
@@ -161,8 +162,7 @@ class Forward {
       thread_local Scratch scratch;
       RowStatisticsTable statistics(wanted_, rows);
       statistics.clear();
-      PartialRows total = partial_rows(scratch.reserve(partial_size(rows)), rows, statistics.row(0));
-      clear(total, rows);
+      const PartialRows total = total_rows(blocks_[n], scratch.reserve(partial_size(rows)), statistics.row(0));
       for (size_t k = first_task[n]; k < first_task[n + 1]; ++k) {
         const PartialRows part = part_of(list[k], rows);
         merge(total, part, rows);
@@ -175,6 +175,19 @@ class Forward {
   int64_t partial_size(int64_t rows) const { return rounded_up(rows * (padded_width(p_.value_width) + 2), 16); }
   PartialRows partial_rows(float* base, int64_t rows, RowStatistics* statistics) const {
     return {base, reinterpret_cast<RowResult*>(base + rows * padded_width(p_.value_width)), statistics};
+  }
+  // Where the sums of a row block over its chunks are: in `scratch`, or in the caller's memory, whose sums of earlier parts continue.
+  PartialRows total_rows(const RowBlock& block, float* scratch, RowStatistics* statistics) const {
+    const int64_t rows = block.last - block.first;
+    PartialRows total = partial_rows(scratch, rows, statistics);
+    if (sums_) {
+      const int64_t of_unit = p_.queries * (p_.query_heads / p_.key_heads), all = p_.sequences * p_.key_heads * of_unit;
+      const int64_t first = (block.sequence * p_.key_heads + block.key_head) * of_unit + block.first;
+      const PartialRows given = partial_rows(sums_->sums.data, all, statistics);
+      total = {given.output + first * padded_width(p_.value_width), given.results + first, statistics};
+    }
+    if (!sums_ || !sums_->continues) clear(total, rows);
+    return total;
   }
   void clear(const PartialRows& total, int64_t rows) const {
     std::fill(total.output, total.output + rows * padded_width(p_.value_width), 0.0f);
@@ -190,6 +203,7 @@ class Forward {
 
   void write_all(const RowBlock& block, const Sequence& s, const PartialRows& total,
                  RowStatisticsTable& statistics) const {
+    if (sums_ && !result_.output.data) return;  // more parts follow
     const int64_t rows = block.last - block.first;
     for (int64_t r = 0; r < rows; r += kTileRows) {
       const int count = static_cast<int>(std::min<int64_t>(kTileRows, rows - r));
@@ -252,6 +266,7 @@ class Forward {
   const uwaga_problem& p_;
   const uwaga_forward_result& result_;
   const uwaga_row_statistics* const wanted_;  // or null
+  const uwaga_forward_sums* const sums_;      // or null
   const Mask mask_;
   const Kernels& kernels_;
   const int threads_;
@@ -262,8 +277,9 @@ class Forward {
 
 }  // namespace
 
-void forward(const uwaga_problem& problem, const uwaga_forward_result& result, const uwaga_row_statistics* wanted) {
-  Forward(problem, result, wanted).run();
+void forward(const uwaga_problem& problem, const uwaga_forward_result& result, const uwaga_row_statistics* wanted,
+             const uwaga_forward_sums* sums) {
+  Forward(problem, result, wanted, sums).run();
 }
 
 }  // namespace uwaga

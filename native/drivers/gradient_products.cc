@@ -99,12 +99,15 @@ class FloatGradientProducts final : public GradientProducts {
                                 kBlockRows, query_width_, by_tile});
   }
 
+  float* grad_key_sums(float* memory) const override { return memory + at_.grad_key; }
+  float* grad_value_sums(float* memory) const override { return memory + at_.grad_value; }
   const float* grad_key(float* memory) const override { return memory + at_.grad_key; }
   const float* grad_value(float* memory) const override { return memory + at_.grad_value; }
 
  private:
   static constexpr int kBlockRows = 48;  // their P and dS are 12 KB each
   static_assert(kBlockRows % kTileRows == 0 && kBlockRows % kMaxTileRows == 0, "row blocks of whole tiles");
+  static_assert(UWAGA_PART_QUERIES % kBlockRows == 0, "parts of whole row blocks");
 
   // Where the parts of `memory` begin. Made once: it is asked for at every tile.
   struct Layout {
@@ -242,6 +245,8 @@ class PairGradientProducts final : public GradientProducts {
     if (block.grad_key) add(block.packed, memory + at_.grad_score_columns, memory + at_.grad_key, query_width_);
   }
 
+  float* grad_key_sums(float* memory) const override { return memory + at_.grad_key; }
+  float* grad_value_sums(float* memory) const override { return memory + at_.grad_value; }
   const float* grad_key(float* memory) const override {
     return transposed(memory, memory + at_.grad_key, query_width_);
   }

@@ -55,6 +55,9 @@ class GradientProducts {
   virtual void add_tile(float* memory, const GradientTile& tile) const = 0;
   virtual void add_block(float* memory, const GradientBlock& block) const = 0;
 
+  // The sums in the order of the products: kBlockKeys * padded_width(width) numbers, and 0 before any block was added.
+  virtual float* grad_key_sums(float* memory) const = 0;
+  virtual float* grad_value_sums(float* memory) const = 0;
   // The sums, rows of padded_width(width); valid until the other one is asked for.
   virtual const float* grad_key(float* memory) const = 0;
   virtual const float* grad_value(float* memory) const = 0;

@@ -159,8 +159,12 @@ int call(Input& input, int function, uwaga_problem p) {
   uwaga_tensor out{}, weights{};
   int64_t operations = 0;
   uint8_t selects = 0;
-  if (function <= 3 && function != 1) result = input.take<uwaga_forward_result>();
-  if (function == 1) backward = input.take<uwaga_backward_args>();
+  uwaga_forward_sums forward_sums{};
+  uwaga_backward_sums backward_sums{};
+  if ((function <= 3 && function != 1) || function == kForwardPart) result = input.take<uwaga_forward_result>();
+  if (function == kForwardPart) forward_sums = input.take<uwaga_forward_sums>();
+  if (function == 1 || function == kBackwardPart) backward = input.take<uwaga_backward_args>();
+  if (function == kBackwardPart) backward_sums = input.take<uwaga_backward_sums>();
   if (function == 3) statistics = input.take<uwaga_row_statistics>(), selects = input.take<uint8_t>();
   if ((function >= 4 && function <= 7) || function == kDiagonalSums) softmax = input.take<uwaga_softmax>();
   if (function == 3 || function == 4) selection = input.take<uwaga_selection>();
@@ -179,6 +183,10 @@ int call(Input& input, int function, uwaga_problem p) {
     memory.give(*t);
   }
   memory.give(backward.grad_relative), memory.give(backward.grad_sinks);
+  for (uwaga_floats* sums :
+       {&forward_sums.sums, &backward_sums.grad_query, &backward_sums.grad_key, &backward_sums.grad_value}) {
+    memory.give(*sums);
+  }
   memory.give(statistics.softmax), memory.give(statistics.distance_start.starts);
   for (uwaga_tensor* t : {&statistics.entropy, &statistics.squares, &statistics.distance, &statistics.top_weights,
                           &statistics.top_positions, &out, &weights}) {
@@ -217,6 +225,10 @@ int call(Input& input, int function, uwaga_problem p) {
     }
     case kDiagonalSums:
       return uwaga_diagonal_sums(&p, &softmax, &out);
+    case kForwardPart:
+      return uwaga_forward_part(&p, &result, &forward_sums);
+    case kBackwardPart:
+      return uwaga_backward_part(&p, &backward, &backward_sums);
     default: {
       int64_t at[4];
       input.read(at, sizeof at);

@@ -2,7 +2,10 @@
 // the mask, and the values of masked keys.
 #include <string.h>
 
+#include <deque>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "tests/oracle.h"
 
@@ -160,6 +163,152 @@ void test_few_queries() {
   }
 }
 
+// Rows [first, last) of an operand as an operand of its own.
+uwaga_tensor rows_of(const Operand& operand, int64_t first) {
+  uwaga_tensor t = operand.tensor();
+  const int64_t skipped = first * t.row * size_of_type(t.dtype);
+  t.data = static_cast<char*>(t.data) + skipped, t.bytes -= skipped;
+  return t;
+}
+
+// A call in parts of its queries and keys: the sums of the rows go through the parts of the keys, and those of the keys through the parts
+// of the queries.
+class InParts {
+ public:
+  InParts(Call& call, std::vector<int64_t> queries, std::vector<int64_t> keys)
+      : call_(call), queries_(queries), keys_(keys) {}
+
+  void forward() {
+    const Shape& s = call_.shape;
+    for (size_t q = 0; q + 1 < queries_.size(); ++q) {
+      Floats sums(s.sequences * s.query_heads * (queries_[q + 1] - queries_[q]) *
+                  (UWAGA_PADDED(s.value_width, 16) + 2));
+      for (size_t k = 0; k + 1 < keys_.size(); ++k) {
+        const uwaga_problem p = part(q, k);
+        uwaga_forward_result result{};
+        if (k + 2 == keys_.size()) result = {rows_of(call_.output, queries_[q]), rows_of(call_.lse, queries_[q])};
+        const uwaga_forward_sums given{{sums.data(), sums.size()}, k > 0, 0};
+        expect(uwaga_forward_part(&p, &result, &given) == UWAGA_OK, "forward refused: %s", uwaga_last_error());
+      }
+    }
+  }
+
+  // Keys outside, so that each block of keys goes through all queries; the sums of all queries wait meanwhile.
+  void backward() {
+    const Shape& s = call_.shape;
+    const int64_t units = s.sequences * s.key_heads, group = s.query_heads / s.key_heads;
+    const int64_t query_width = UWAGA_PADDED(s.query_width, 16), value_width = UWAGA_PADDED(s.value_width, 16);
+    std::deque<Floats> of_queries;
+    for (size_t q = 0; q + 1 < queries_.size(); ++q)
+      of_queries.emplace_back(units * UWAGA_PADDED((queries_[q + 1] - queries_[q]) * group, 48) * query_width);
+    for (float& x : call_.grad_relative) x = 0.0f;
+    for (float& x : call_.grad_sinks) x = 0.0f;
+    for (size_t k = 0; k + 1 < keys_.size(); ++k) {
+      const int64_t keys = UWAGA_PADDED(keys_[k + 1] - keys_[k], 64);
+      Floats of_key(units * keys * query_width), of_value(units * keys * value_width);
+      for (size_t q = 0; q + 1 < queries_.size(); ++q) {
+        const uwaga_problem p = part(q, k);
+        const int64_t i = queries_[q];
+        uwaga_backward_args a{};
+        a.output = rows_of(call_.output, i), a.grad_output = rows_of(call_.grad_output, i);
+        a.lse = rows_of(call_.lse, i);
+        if (call_.options.softmax) a.grad_lse = rows_of(call_.grad_lse, i);
+        if (k + 2 == keys_.size()) a.grad_query = rows_of(call_.grad_query, i);
+        if (q + 2 == queries_.size())
+          a.grad_key = rows_of(call_.grad_key, keys_[k]), a.grad_value = rows_of(call_.grad_value, keys_[k]);
+        if (call_.options.relative) a.grad_relative = floats(call_.grad_relative);
+        if (call_.options.sinks && k == 0) a.grad_sinks = floats(call_.grad_sinks);
+        const uwaga_backward_sums given{{of_queries[q].data(), of_queries[q].size()},
+                                        {of_key.data(), of_key.size()},
+                                        {of_value.data(), of_value.size()},
+                                        k > 0,
+                                        q > 0};
+        expect(uwaga_backward_part(&p, &a, &given) == UWAGA_OK, "backward refused: %s", uwaga_last_error());
+      }
+    }
+  }
+
+ private:
+  uwaga_problem part(size_t q, size_t k) {
+    uwaga_problem p = call_.problem();
+    const int64_t moved = queries_[q] - keys_[k], start = call_.shape.keys[0] - call_.shape.queries[0] + moved;
+    p.queries = queries_[q + 1] - queries_[q], p.keys = keys_[k + 1] - keys_[k];
+    p.query = rows_of(call_.query, queries_[q]);
+    p.key = rows_of(call_.key, keys_[k]), p.value = rows_of(call_.value, keys_[k]);
+    mask_.assign(p.mask, p.mask + p.mask_operations);
+    for (uwaga_mask_operation& op : mask_) op.start.mode = UWAGA_START_VALUE, op.start.value = start;
+    p.mask = mask_.data();
+    p.relative_start.mode = UWAGA_START_VALUE, p.relative_start.value = start;
+    return p;
+  }
+
+  Call& call_;
+  const std::vector<int64_t> queries_, keys_;
+  std::vector<uwaga_mask_operation> mask_;
+};
+
+void test_parts() {
+  constexpr int64_t kKeys = UWAGA_PART_KEYS, kQueries = UWAGA_PART_QUERIES;
+  for (int variant = 0; variant < 8; ++variant) {
+    Options options;
+    options.seed = 1170 + static_cast<uint64_t>(variant), options.dtype = variant % 3;
+    options.threads = 1 + 2 * (variant / 4), options.layout = variant % 4, options.softmax = variant != 6;
+    options.relative = variant == 1 || variant == 4, options.sinks = variant == 2;
+    const int64_t queries = variant % 2 ? 2 * kQueries + 16 : kQueries + 1, keys = (variant < 2 ? 2 : 1) * kKeys + 100;
+    const Shape shape = dense_shape(variant == 5 ? 2 : 1, 2, variant % 2 ? 1 : 2, queries, keys, 12, 20);
+    Call whole(shape, options), parts(shape, options);
+    for (Call* call : {&whole, &parts}) {
+      // The last queries see the last keys; a window hides whole parts of them.
+      if (variant != 3) call->mask.band(variant % 2 ? -UWAGA_UNBOUNDED : -1500, 0);
+    }
+    run(whole, true);
+    std::vector<int64_t> query_edges = {0, kQueries, queries}, key_edges = {0, kKeys, keys};
+    if (variant % 2) query_edges = {0, kQueries, 2 * kQueries, queries};
+    if (variant == 0) key_edges = {0, kKeys, 2 * kKeys, keys};
+    if (variant == 1) key_edges = {0, 2 * kKeys, keys};
+    InParts in_parts(parts, query_edges, key_edges);
+    in_parts.forward();
+    parts.randomize_grad_output();
+    in_parts.backward();
+    // Sums over all queries and keys are added up part by part.
+    Call& sums = parts;
+    for (auto [a, b] : {std::pair{&whole.grad_relative, &sums.grad_relative}, {&whole.grad_sinks, &sums.grad_sinks}}) {
+      for (size_t n = 0; n < a->size(); ++n) expect_near((*b)[n], (*a)[n], 1e-3, "sum", static_cast<int64_t>(n));
+      *b = *a;
+    }
+    expect_same(whole, parts, true, "parts and the whole");
+  }
+}
+
+void test_refused_parts() {
+  Options options;
+  Call call(dense_shape(1, 1, 1, 3, 5, 4, 4), options);
+  const uwaga_problem p = call.problem();
+  uwaga_forward_result result{};
+  Floats memory(3 * (16 + 2));
+  const auto refuses = [](int status, const char* message) {
+    expect(status == UWAGA_BAD_ARGUMENT && !strcmp(uwaga_last_error(), message), "%s", uwaga_last_error());
+  };
+  uwaga_forward_sums sums{{memory.data(), memory.size() - 1}, 0, 0};
+  refuses(uwaga_forward_part(&p, &result, &sums), "sums of outputs: 54 elements are needed, and there are 53");
+  sums.sums = {};
+  refuses(uwaga_forward_part(&p, &result, &sums), "there is no memory for the sums of outputs");
+  Call ragged(ragged_shape(1, 1, {3}, {5}, 4, 4), options);
+  const uwaga_problem of_ragged = ragged.problem();
+  sums.sums = {memory.data(), memory.size()};
+  refuses(uwaga_forward_part(&of_ragged, &result, &sums),
+          "sums of outputs go through dense problems without selected rows only");
+  uwaga_backward_args a{};
+  a.output = call.output.tensor(), a.grad_output = call.grad_output.tensor(), a.lse = call.lse.tensor();
+  uwaga_backward_sums gradients{};
+  gradients.grad_query = {memory.data(), 48 * 16 - 1};
+  refuses(uwaga_backward_part(&p, &a, &gradients),
+          "sums of the query's gradient: 768 elements are needed, and there are 767");
+  gradients.grad_query = {}, gradients.grad_key = {memory.data(), 64 * 16 - 1};
+  refuses(uwaga_backward_part(&p, &a, &gradients),
+          "sums of the key's gradient: 1024 elements are needed, and there are 1023");
+}
+
 // The same visibility written as a band, as bits, and as a program of both.
 void test_spellings() {
   for (int variant = 0; variant < 6; ++variant) {
@@ -273,12 +422,14 @@ void test_hidden_numbers() {
 }  // namespace
 
 void test_bits() {
+  group("refused parts", test_refused_parts);
   for_levels([](const uwaga::Kernels& k) {
     expect(uwaga_set_level(k.name) == UWAGA_OK, "%s cannot be set", k.name);
     const std::string level = std::string(k.name) + ": same bits, ";
     group(level + "threads and split keys", test_threads);
     group(level + "ragged, padded and alone", test_company);
     group(level + "few queries and many", test_few_queries);
+    group(level + "parts of queries and keys", test_parts);
     group(level + "one mask, three spellings", test_spellings);
     group(level + "whatever masked keys hold", test_hidden_numbers);
   });

@@ -16,8 +16,10 @@ FUNCTIONS = {
     "uwaga_weights": (4, ["uwaga_softmax", "uwaga_selection", "uwaga_integers", "uwaga_tensor"]),
     "uwaga_mass": (5, ["uwaga_softmax", "uwaga_tensor"]),
     "uwaga_received": (6, ["uwaga_softmax", "uwaga_tensor", "uwaga_tensor"]),
-    "uwaga_diagonal_sums": (11, ["uwaga_softmax", "uwaga_tensor"]),
     "uwaga_pool": (7, ["uwaga_softmax", "uwaga_pool_args"]),
+    "uwaga_forward_part": (11, ["uwaga_forward_result", "uwaga_forward_sums"]),
+    "uwaga_backward_part": (12, ["uwaga_backward_args", "uwaga_backward_sums"]),
+    "uwaga_diagonal_sums": (13, ["uwaga_softmax", "uwaga_tensor"]),
 }
 _MOST_BYTES = 6000
 _OPERATION = struct_of("uwaga_mask_operation")

@@ -178,6 +178,31 @@ typedef struct {
   uwaga_tensor grad_bias;                         // (B, H, Q, K) float32, or data null: not computed
 } uwaga_backward_args;
 
+// Attention whose queries and keys come in parts, one call for each: the sums so far, which a call reads, continues and leaves to the next
+// one. Their order within a row or a block of keys is the library's own and differs between instruction-set levels. Dense problems only.
+//
+// The sums of a row associate as in one call with all keys if the parts come in the order of the keys and each but the last has a
+// multiple of UWAGA_PART_KEYS; those of a key if the parts come in the order of the queries and each but the last has a multiple of
+// UWAGA_PART_QUERIES. Then the results have the bits of one call.
+#define UWAGA_PART_KEYS 2048
+#define UWAGA_PART_QUERIES 192
+// A width, or a number of rows or keys, as it counts in the sizes of sums.
+#define UWAGA_PADDED(n, step) (((n) + (step) - 1) / (step) * (step))
+
+typedef struct {
+  uwaga_floats sums;  // output, maximum and sum of each row: B * H * Q * (UWAGA_PADDED(E, 16) + 2)
+  int32_t continues;  // 0: the first part, sums are not read
+  int32_t reserved;
+} uwaga_forward_sums;
+
+// Data null: not computed, unless the gradient itself is.
+typedef struct {
+  uwaga_floats grad_query;            // B * G * UWAGA_PADDED(Q * H / G, 48) * UWAGA_PADDED(D, 16)
+  uwaga_floats grad_key, grad_value;  // B * G * UWAGA_PADDED(K, 64) * UWAGA_PADDED(D, 16), and with E
+  int32_t continues_queries;          // 0: the first part of the keys, grad_query is not read
+  int32_t continues_keys;             // 0: the first part of the queries, grad_key and grad_value are not read
+} uwaga_backward_sums;
+
 // Activations of uwaga_matmul: x P(X <= x) for a standard normal X, its tanh form, max(x, 0), x sigmoid(x).
 enum { UWAGA_IDENTITY = 0, UWAGA_GELU = 1, UWAGA_GELU_TANH = 2, UWAGA_RELU = 3, UWAGA_SILU = 4 };
 
@@ -195,6 +220,13 @@ typedef struct {
 // All return a status; where it is not UWAGA_OK, uwaga_last_error() is the message (one per thread).
 UWAGA_EXPORT int uwaga_forward(const uwaga_problem* problem, const uwaga_forward_result* result);
 UWAGA_EXPORT int uwaga_backward(const uwaga_problem* problem, const uwaga_backward_args* args);
+// The same of one part of the keys. result->output.data null: the sums alone; otherwise the result over all parts so far, too.
+UWAGA_EXPORT int uwaga_forward_part(const uwaga_problem* problem, const uwaga_forward_result* result,
+                                    const uwaga_forward_sums* sums);
+// The same of one part of the queries and one of the keys. Of the gradients of query, key and value those with data in `args` are written,
+// over all parts so far; grad_relative is added to, and so is grad_sinks, which belongs into one call for each part of the queries.
+UWAGA_EXPORT int uwaga_backward_part(const uwaga_problem* problem, const uwaga_backward_args* args,
+                                     const uwaga_backward_sums* sums);
 // normalize = 0 by associativity: no bias, softcap, dropout; a mask of at most one causal band and lengths.
 UWAGA_EXPORT int uwaga_linear_forward(const uwaga_problem* problem, const uwaga_forward_result* result);
 UWAGA_EXPORT int uwaga_matmul(const uwaga_matmul_args* args);

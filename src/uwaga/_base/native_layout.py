@@ -38,6 +38,10 @@ STRUCTS = {
         "grad_key:uwaga_tensor grad_value:uwaga_tensor grad_relative:uwaga_floats grad_sinks:uwaga_floats "
         "grad_bias:uwaga_tensor"
     ),
+    "uwaga_forward_sums": "sums:uwaga_floats continues:i reserved:i",
+    "uwaga_backward_sums": (
+        "grad_query:uwaga_floats grad_key:uwaga_floats grad_value:uwaga_floats continues_queries:i continues_keys:i"
+    ),
     "uwaga_matmul_args": (
         "rows:q columns:q depth:q a:uwaga_tensor b:uwaga_tensor bias:uwaga_tensor residual:uwaga_tensor "
         "preactivation:uwaga_tensor out:uwaga_tensor activation:i threads:i"

@@ -403,13 +403,19 @@ class AttentionMap(WeightMap):
         """
         parts = self.parts()
         if parts is None:
-            normalizer = self._rows.normalizer()
-            with torch.no_grad():
-                return unflatten_lse(self._query, self._engine.diagonal_sums(self._call, normalizer))
-        sums = [part.diagonal_sums() for part in parts]
-        none = torch.zeros((0, *self.shape[1:-2]), dtype=self.dtype, device=self.device)
-        lengths = torch.tensor([0, *(x.shape[-1] for x in sums)], device=self.device)
-        return Ragged(torch.cat([none, *(x.movedim(-1, 0) for x in sums)]), lengths.cumsum(0))
+            return unflatten_lse(self._query, self._diagonal_sums())
+        rows = [part._diagonal_sums()[0] for part in parts]
+        none_0H = torch.zeros((0, self._call.query.shape[1]), dtype=self.dtype, device=self.device)
+        lengths = torch.tensor([0, *(x.shape[-1] for x in rows)], device=self.device)
+        sums_nH = torch.cat([none_0H, *(x.T for x in rows)])
+        return Ragged(sums_nH if len(self.shape) == 4 else sums_nH.squeeze(1), lengths.cumsum(0))
+
+    def _diagonal_sums(self) -> Tensor:
+        """(B, H, Q+K-1) of a dense map."""
+        normalizer = self._rows.normalizer()
+        with torch.no_grad():
+            sums: Tensor = self._engine.diagonal_sums(self._call, normalizer)
+        return sums
 
     def pool(self, rows: Bins, cols: Bins, pooling: str = "sum") -> Pooled:
         """The map pooled into ranges of queries and keys, (..., H, rows, cols); of a ragged map (R, H, rows, cols).
