@@ -32,9 +32,18 @@ inline void pack_columns_pairs(float* out, const Rows& rows, int count, int widt
   const int wanted = (count + kStrip - 1) / kStrip * kStrip;  // kernels read the last strip to its end
   for (int n0 = 0; n0 < wanted; n0 += kLanes) {
     float* strip = out + int64_t{n0 / kStrip} * words * kStrip + n0 % kStrip;
+    const bool whole = rows.column == 1 && n0 + kLanes <= count;
+    for (int n = 0; whole && n < kLanes; ++n) prefetch_ahead(x + (n0 + n) * rows.row, rows, width);
     for (int w0 = 0; w0 < words; w0 += kLanes) {
       F lanes[kLanes];
       const int left = words - w0 < kLanes ? words - w0 : kLanes;
+      if (whole && 2 * (w0 + kLanes) <= width) {  // a full square: no branch per row
+        const bfloat16* corner = x + n0 * rows.row + 2 * w0;
+        for (int n = 0; n < kLanes; ++n) lanes[n] = load_words(corner + n * rows.row);
+        transpose(lanes);
+        for (int w = 0; w < kLanes; ++w) store(strip + int64_t{w0 + w} * kStrip, lanes[w]);
+        continue;
+      }
       for (int n = 0; n < kLanes; ++n) {
         lanes[n] = n0 + n < count
                        ? load_pairs_strided(x + (n0 + n) * rows.row + 2 * w0 * rows.column, rows.column, width - 2 * w0)
