@@ -266,6 +266,10 @@ class Rotation(NamedTuple):
     sin: Tensor
     is_interleaved: bool
 
+    def at(self, tokens_R: Tensor) -> "Rotation":
+        """Of some tokens of a Ragged batch, (R,) indices."""
+        return Rotation(self.cos[tokens_R], self.sin[tokens_R], self.is_interleaved)
+
     def rotate(self, x: Tensor) -> Tensor:
         """Rotate the first W elements of each head of (..., Q, H, D) or (N, H, D); the others are unchanged.
 

@@ -214,7 +214,8 @@ class Reranker:
         )
         has_types = self.model.config.type_vocab_size > 1
         with evaluation_mode(self.model):
-            result = self.model(ids, token_types=types if has_types else None, outputs=("sequence",)).sequence
+            given = types if has_types else None
+            result = self.model(ids, token_types=given, outputs=("sequence",), only="first").sequence
         return result[:, 0].float().cpu()
 
 
