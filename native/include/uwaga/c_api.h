@@ -26,7 +26,7 @@ extern "C" {
 #endif
 
 // Raised by one whenever a struct or a function below changes; the loader refuses a library whose number differs from its own.
-#define UWAGA_ABI_VERSION 5
+#define UWAGA_ABI_VERSION 6
 
 // Element types of query, key, value, outputs and dense biases.
 enum { UWAGA_FLOAT32 = 0, UWAGA_BFLOAT16 = 1, UWAGA_FLOAT16 = 2 };
@@ -280,6 +280,18 @@ UWAGA_EXPORT int uwaga_norm_forward(const uwaga_norm_args* args, const uwaga_nor
 // `args` as in the forward pass, but x is the sum and added is not read.
 UWAGA_EXPORT int uwaga_norm_backward(const uwaga_norm_args* args, const uwaga_norm_backward_args* backward);
 UWAGA_EXPORT int uwaga_embed(const uwaga_embed_args* args);
+
+// Rotary positions (Su et al. 2021): of each head's width, numbers i and i + pairs are rotated by the angle of the token's position, and
+// those from 2 * pairs on are copied. Every product and sum is rounded to float32, and the result to the dtype of x.
+typedef struct {
+  int64_t rows, heads, width, pairs;  // N tokens, H, D, and at most D / 2
+  int64_t positions;                  // token n has row n % positions of cosines and sines
+  uwaga_tensor x, out;                // (N, H * D)
+  uwaga_tensor cos, sin;              // (positions, pairs) float32
+  int32_t threads;
+  int32_t reserved;
+} uwaga_rotate_args;
+UWAGA_EXPORT int uwaga_rotate(const uwaga_rotate_args* args);
 
 // The mask of block [i0, i1) x [j0, j1) of sequence b, head h: 0 empty, 1 partial, 2 full; negative: invalid arguments.
 UWAGA_EXPORT int uwaga_mask_block(const uwaga_problem* problem, int64_t b, int64_t h, int64_t i0, int64_t i1,

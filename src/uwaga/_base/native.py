@@ -14,7 +14,7 @@ from pathlib import Path
 
 from uwaga._base import env, native_layout
 
-ABI_VERSION = 5  # UWAGA_ABI_VERSION of c_api.h
+ABI_VERSION = 6  # UWAGA_ABI_VERSION of c_api.h
 STATUS_OK, STATUS_BAD_ARGUMENT, STATUS_OUT_OF_MEMORY = 0, 1, 2
 
 
@@ -110,6 +110,7 @@ def _declare(functions: ctypes.CDLL) -> None:
         "uwaga_norm_forward": (ctypes.c_int, (pointer, pointer)),
         "uwaga_norm_backward": (ctypes.c_int, (pointer, pointer)),
         "uwaga_embed": (ctypes.c_int, (pointer,)),
+        "uwaga_rotate": (ctypes.c_int, (pointer,)),
         "uwaga_last_error": (text, ()),
         "uwaga_mask_block": (ctypes.c_int, (pointer, *(ctypes.c_int64,) * 6)),
         "uwaga_mask_bits": (ctypes.c_uint64, (pointer, *(ctypes.c_int64,) * 4)),
