@@ -195,6 +195,13 @@ int uwaga_embed(const uwaga_embed_args* args) {
   });
 }
 
+int uwaga_rotate(const uwaga_rotate_args* args) {
+  return run([&] {
+    uwaga::check(*args);
+    uwaga::rotate(*args);
+  });
+}
+
 const char* uwaga_last_error(void) { return g_last_error; }
 
 int uwaga_mask_block(const uwaga_problem* problem, int64_t b, int64_t h, int64_t i0, int64_t i1, int64_t j0,
@@ -263,6 +270,8 @@ const int64_t* uwaga_struct_layout(const char* name) {
   LAYOUT(uwaga_lookup, AT(table), AT(table_rows), AT(indices))
   LAYOUT(uwaga_embed_args, AT(rows), AT(width), AT(tokens), AT(types), AT(positions), AT(weight), AT(bias), AT(output),
          AT(epsilon), AT(threads))
+  LAYOUT(uwaga_rotate_args, AT(rows), AT(heads), AT(width), AT(pairs), AT(positions), AT(x), AT(out), AT(cos), AT(sin),
+         AT(threads), AT(reserved))
 #undef LAYOUT
 #undef AT
   return nullptr;

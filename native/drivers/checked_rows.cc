@@ -111,6 +111,19 @@ void check(const uwaga_embed_args& args) {
   check_written_rows("output", args.output, args.rows, args.width, dtype);
 }
 
+void check(const uwaga_rotate_args& args) {
+  check_sizes(args.rows, args.width, args.threads);
+  check_range("number of heads", args.heads, 1, kMaxWidth);
+  check_range("number of pairs", args.pairs, 1, args.width / 2);
+  check_range("number of positions", args.positions, 1, kMaxRows);
+  const int64_t numbers = args.heads * args.width;
+  check_rows("x", args.x, args.rows, numbers, args.x.dtype);
+  check_written_rows("output", args.out, args.rows, numbers, args.x.dtype);
+  const int64_t positions = args.rows < args.positions ? args.rows : args.positions;
+  check_rows("cosines", args.cos, positions, args.pairs, UWAGA_FLOAT32);
+  check_rows("sines", args.sin, positions, args.pairs, UWAGA_FLOAT32);
+}
+
 void check(const uwaga_activation_backward_args& args) {
   check_sizes(args.rows, args.width, args.threads);
   check_range("activation", args.activation, UWAGA_GELU, UWAGA_GELU_TANH);

@@ -12,6 +12,7 @@ void check(const uwaga_norm_args& args, const uwaga_norm_result& result);
 void check(const uwaga_norm_args& args, const uwaga_norm_backward_args& backward);
 // Indices are checked when they are read.
 void check(const uwaga_embed_args& args);
+void check(const uwaga_rotate_args& args);
 
 }  // namespace uwaga
 #endif  // UWAGA_DRIVERS_CHECKED_ROWS_H_

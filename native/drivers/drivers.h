@@ -41,6 +41,8 @@ void matmul(const uwaga_matmul_args& args);
 void norm_forward(const uwaga_norm_args& args, const uwaga_norm_result& result);
 void norm_backward(const uwaga_norm_args& args, const uwaga_norm_backward_args& backward);
 void embed(const uwaga_embed_args& args);  // throws InvalidArgument where an index is not a row of its table
+// Rotary positions of the heads of each token.
+void rotate(const uwaga_rotate_args& args);
 
 // Gradients through an activation.
 void activation_backward(const uwaga_activation_backward_args& args);

@@ -258,6 +258,15 @@ struct NormGradientRow {
   RowDropout dropout;
 };
 
+// out = x with the first 2 * pairs numbers of each head rotated: (a cos - b sin, b cos + a sin) of numbers `pairs` apart. Adjacent.
+struct RotateRow {
+  const void* x;
+  void* out;
+  const float *cos, *sin;  // [pairs]
+  int64_t heads, width, pairs;
+  int dtype;
+};
+
 // Rows of bfloat16 times a state that split_state made, times `factor`. Each row is adjacent, lies at a multiple of four bytes, and
 // has an even width.
 struct RowsTimesState {
@@ -393,6 +402,7 @@ struct Kernels {
 
   void (*norm_row)(const NormRow&);
   void (*norm_gradient_row)(const NormGradientRow&);
+  void (*rotate_row)(const RotateRow&);
 
   double (*peak_flops)(int64_t iterations);  // runs `iterations` rounds of independent FMAs, returns flops done
 };

@@ -33,6 +33,7 @@ inline int64_t padded_width(int width) { return (int64_t{width} + kMaxLanes - 1)
 #include "kernels/matmul-inl.h"
 #include "kernels/activations-inl.h"
 #include "kernels/norms-inl.h"
+#include "kernels/rotary-inl.h"
 // clang-format on
 #ifdef UWAGA_LEVEL_BFLOAT16_PAIRS
 #include "kernels/pairs-inl.h"
@@ -170,6 +171,7 @@ const Kernels kKernels = {
     .activation_gradient = activation_gradient,
     .norm_row = norm_row,
     .norm_gradient_row = norm_gradient_row,
+    .rotate_row = rotate_row,
     .peak_flops = peak_flops,
 };
 #endif

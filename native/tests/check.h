@@ -147,6 +147,7 @@ void test_bits();
 void test_matmul();
 void test_weights();
 void test_norms();
+void test_rotary();
 
 }  // namespace uwaga_tests
 #endif  // UWAGA_TESTS_CHECK_H_

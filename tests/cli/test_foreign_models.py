@@ -52,6 +52,10 @@ def test_doctor(model: Path, tmp_path: Path) -> None:
         "topic": "encoder", "name": str(model), "value": "transformers, one by one", "status": "ok",
         "why": "with its own attention and uwaga's linear maps; not transformers, packed: DebertaV2Model computes attention by itself",
     }  # fmt: skip
+    cross = write_deberta(tmp_path / "cross", classifies=True)
+    assert json.loads(run("doctor", "--json", "--model", cross)[0])[-1] == findings[-1] | {
+        "topic": "reranker", "name": str(cross)
+    }  # fmt: skip
     own = json.loads(run("doctor", "--json", "--model", "minilm")[0])[-1]
     assert (own["value"], own["why"]) == ("uwaga", "bert is a family of uwaga's own")
     missing = json.loads(run("doctor", "--json", "--model", tmp_path)[0])[-1]

@@ -60,6 +60,10 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "mpnet": lambda: _bert("mpnet", "pooled", "masked_lm", type_vocab_size=0, num_buckets=32, pad_token_id=1),
     "gpt2": lambda: GPT2Model(GPT2Config(max_position_embeddings=300, band=8, **_SIZES)),
     "modernbert": lambda: _rotary("modernbert", activation="gelu", has_lm_head=False, windows=(None, 5), d_k=6),
+    "gemma3": lambda: _rotary("gemma3_text", num_kv_heads=2, d_k=6, windows=(None, 5), activation="gelu_tanh"),
+    "embedding gemma": lambda: _rotary(
+        "gemma3_text", d_k=6, windows=(9, 5), activation="gelu_tanh", bidirectional=True
+    ),
     "llama": lambda: _rotary("llama", num_kv_heads=2, d_k=6),
     "mistral": lambda: _rotary("mistral", num_kv_heads=1, windows=(9, 9), d_k=8, d_ff=128),
     "qwen2": lambda: _rotary("qwen2", num_kv_heads=2, qkv_bias=True, windows=(None, 9), d_k=6),
@@ -91,6 +95,41 @@ def test_a_packed_batch_equals_its_documents_one_by_one(name: str, dtype: torch.
         for field, value, expected in zip(together._fields, together, alone, strict=True):
             for ours, theirs in zip(_tensors(value, row), _tensors(expected, 0), strict=True):
                 assert torch.equal(ours, theirs), (field, LENGTHS[row])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("only", ["first", "last"])
+@pytest.mark.parametrize(
+    "name", [name for name, model in MODELS.items() if isinstance(model(), BertModel | RotaryModel)]
+)
+@torch.no_grad()
+def test_a_token_of_each_row_alone_has_the_bits_that_it_has_among_all(name: str, only: str, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    model = MODELS[name]().to(dtype).eval()
+    ids = Ragged.from_list([torch.randint(3, 60, (length,)) for length in LENGTHS])
+    whole = model(ids, outputs=()).last_hidden_state.values
+    expected = whole[ids.offsets[:-1] if only == "first" else ids.offsets[1:] - 1]
+    rows = _rows_of_the_last_layer(model)
+    assert torch.equal(model(ids, outputs=(), only=only).last_hidden_state.values, expected)
+    assert rows == [len(LENGTHS)]
+
+
+@pytest.mark.parametrize("name", ["bert", "bert of sequences", "roberta"])
+@torch.no_grad()
+def test_heads_of_the_first_token_have_their_bits_where_nothing_else_is_computed(name: str) -> None:
+    torch.manual_seed(0)
+    model = MODELS[name]().eval()
+    wanted = [each for each in model.config.outputs if each != "masked_lm"]
+    ids = Ragged.from_list([torch.randint(3, 60, (length,)) for length in LENGTHS])
+    alone, among = model(ids, outputs=wanted, only="first"), model(ids, outputs=wanted)
+    assert all(torch.equal(getattr(alone, each), getattr(among, each)) for each in wanted)
+
+
+def _rows_of_the_last_layer(model: nn.Module) -> list[int]:
+    """Filled with the number of tokens that the last layer's feed-forward sublayer is called with."""
+    layers, rows = model.encoder.layers if isinstance(model, BertModel) else model.layers, list[int]()
+    layers[-1].feed_forward.register_forward_pre_hook(lambda _, inputs: rows.append(len(inputs[0].values)))
+    return rows
 
 
 @torch.no_grad()

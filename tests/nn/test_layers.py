@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from uwaga import AlibiBias, Causal, KeyLengths, Ragged, ShapeError
-from uwaga.nn import Encoder, EncoderLayer, LayerSpec
+from uwaga import AlibiBias, Causal, Documents, KeyLengths, Ragged, RelativeBias, ShapeError, Window
+from uwaga.nn import Encoder, EncoderLayer, LayerSpec, RotaryPositions
+from uwaga.nn.attention import watching
 
 LENGTHS = torch.tensor([5, 2, 7])
 SPEC = LayerSpec(d_model=8, num_heads=2, d_ff=12)
@@ -60,6 +61,65 @@ def test_packed_rows_are_the_padded_rows(norm: str, norm_type: str) -> None:
     packed = encoder(Ragged.from_padded(padded, LENGTHS), mask=Causal(start=0), bias=bias)
     expected = encoder(padded, mask=Causal(start=0) & KeyLengths(LENGTHS), bias=bias)
     torch.testing.assert_close(packed.values, Ragged.from_padded(expected, LENGTHS).values)
+
+
+ONLY_MASKS = {
+    "none": None,
+    "causal": Causal(),
+    "from the start": Causal(start=0),
+    "window": Window(2, 1),
+    "shown keys": KeyLengths(LENGTHS - 1) & Window(3, 3),
+    "documents": Documents(torch.tensor([0, 1] * 7)),
+}
+ONLY_BIASES = {
+    "none": None,
+    "alibi": AlibiBias(torch.tensor([0.5, 0.1])),
+    "relative": RelativeBias(_x(8, 2, dtype=torch.float32), max_distance=4),
+}
+
+
+@pytest.mark.parametrize("bias", ONLY_BIASES)
+@pytest.mark.parametrize("mask", ONLY_MASKS)
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@torch.no_grad()
+def test_only_a_token_of_each_row(norm: str, mask: str, bias: str) -> None:
+    torch.manual_seed(0)
+    spec = LayerSpec(d_model=16, num_heads=2, d_ff=12, norm=norm, output_norms=norm == "pre", qk_norm=True)
+    layer, batch = EncoderLayer(spec), Ragged.from_padded(_x(3, 7, 16, dtype=torch.float32), LENGTHS)
+    given = {"mask": ONLY_MASKS[mask], "bias": ONLY_BIASES[bias], "rotary": RotaryPositions(4)(batch)}
+    whole = layer(batch, **given).to_list()
+    for only, place in (("first", 0), ("last", -1)):
+        result = layer(batch, **given, only=only)
+        assert torch.equal(result.values, torch.stack([row[place] for row in whole]))
+        assert result.offsets.tolist() == [0, 1, 2, 3]
+
+
+@torch.no_grad()
+def test_who_watches_a_layer_sees_all_of_its_queries() -> None:
+    layer, batch, seen = EncoderLayer(SPEC), Ragged.from_padded(_x(3, 7, 8, dtype=torch.float32), LENGTHS), []
+    expected = layer(batch, only="first")
+    with watching({layer.attention: lambda query, key, value, options: seen.append(query.values.shape[0])}):
+        assert torch.equal(layer(batch, only="first").values, expected.values)
+    assert seen == [14]
+
+
+def test_only_is_of_ragged_rows_with_tokens() -> None:
+    layer = EncoderLayer(SPEC)
+    for x, only, message in [
+        (_x(3, 7, 8), "first", "EncoderLayer: only='first' is for Ragged batches, not for padded ones"),
+        (
+            Ragged(_x(2, 8), torch.tensor([0, 2])),
+            "both",
+            "EncoderLayer: only must be None, 'first' or 'last', not 'both'",
+        ),
+        (Ragged(_x(2, 8), torch.tensor([0, 2, 2])), "last", "EncoderLayer: row 1 is empty: it has no last token"),
+    ]:
+        with pytest.raises(ValueError) as caught:
+            layer(x, only=only)
+        assert str(caught.value) == message
+    with pytest.raises(ValueError) as caught:
+        layer.attention(_x(3, 7, 8), queries=torch.tensor([0, 7, 14]))
+    assert str(caught.value) == "MultiHeadAttention: queries are of a Ragged query, without a key or a cache"
 
 
 def test_an_encoder_is_its_layers_and_a_last_norm_where_norms_stand_before() -> None:

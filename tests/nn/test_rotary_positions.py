@@ -9,6 +9,7 @@ import torch
 from uwaga import Causal, KeyLengths, Ragged, ShapeError
 from uwaga.nn import KeyValueCache, MultiHeadAttention, RotaryPositions
 from uwaga.nn.rotary_scaling import RotaryScaling
+from uwaga.ops.rotary import rotate_halves
 
 
 def turned(x_QHD: torch.Tensor, places: list[int], base: float = 10000.0) -> torch.Tensor:
@@ -70,6 +71,37 @@ def test_half_precision_is_turned_in_float32_and_rounded_once() -> None:
     assert result.dtype == torch.bfloat16
     wide = RotaryPositions(8)(x.flatten(1).float()).rotate(x.float())
     assert torch.equal(result, wide.bfloat16())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("width", [2, 6, 34, 64])
+@torch.no_grad()
+def test_one_pass_has_the_bits_of_one_operation_after_another(width: int, dtype: torch.dtype) -> None:
+    """The native kernel, beside `Rotation._pairs`, with as many positions as tokens, and shared by the rows of a padded batch."""
+    rotary = RotaryPositions(width, layout="halves")
+    batch = Ragged(torch.zeros(77, 1, dtype=dtype), torch.tensor([0, 1, 2, 2, 40, 77]))
+    padded = torch.zeros(3, 7, 1, dtype=dtype)
+    for rotation, tokens in [
+        (rotary(batch), (77,)),
+        (rotary(padded), (3, 7)),
+        (rotary(padded, start=torch.tensor([5, 0, 90])), (3, 7)),
+        (rotary(batch).at(torch.tensor([3, 41, 76])), (3,)),
+    ]:
+        for heads in (_x(*tokens, 3, width).to(dtype), _x(*tokens, 3, width + 5).to(dtype)):
+            for x in (heads, heads.transpose(-3, -2).contiguous().transpose(-3, -2)):
+                assert rotate_halves(x, rotation.cos, rotation.sin) is not None
+                first = rotation._pairs(x[..., :width].float()).to(dtype)
+                assert torch.equal(rotation.rotate(x), torch.cat((first, x[..., width:]), -1))
+
+
+def test_where_the_kernel_does_not_serve() -> None:
+    rotation = RotaryPositions(4, layout="halves")(torch.zeros(5, 1))
+    x = torch.zeros(5, 3, 4)
+    assert rotate_halves(x.requires_grad_(), rotation.cos, rotation.sin) is None
+    assert rotate_halves(x.detach().double(), rotation.cos, rotation.sin) is None
+    assert rotate_halves(torch.zeros(4, 3, 4), rotation.cos, rotation.sin) is None
+    assert rotate_halves(torch.zeros(0, 5, 3, 4), rotation.cos, rotation.sin) is None
+    assert rotation.rotate(torch.zeros(0, 5, 3, 4)).shape == (0, 5, 3, 4)
 
 
 @pytest.mark.parametrize("layout", ["interleaved", "halves"])

@@ -317,6 +317,18 @@ UWAGA_EXPORT int uwaga_norm_forward(const uwaga_norm_args* args, const uwaga_nor
 UWAGA_EXPORT int uwaga_norm_backward(const uwaga_norm_args* args, const uwaga_norm_backward_args* backward);
 UWAGA_EXPORT int uwaga_embed(const uwaga_embed_args* args);
 
+// Rotary positions (Su et al. 2021): of each head's width, numbers i and i + pairs are rotated by the angle of the token's position, and
+// those from 2 * pairs on are copied. Every product and sum is rounded to float32, and the result to the dtype of x.
+typedef struct {
+  int64_t rows, heads, width, pairs;  // N tokens, H, D, and at most D / 2
+  int64_t positions;                  // token n has row n % positions of cosines and sines
+  uwaga_tensor x, out;                // (N, H * D)
+  uwaga_tensor cos, sin;              // (positions, pairs) float32
+  int32_t threads;
+  int32_t reserved;
+} uwaga_rotate_args;
+UWAGA_EXPORT int uwaga_rotate(const uwaga_rotate_args* args);
+
 // The mask of block [i0, i1) x [j0, j1) of sequence b, head h: 0 empty, 1 partial, 2 full; negative: invalid arguments.
 UWAGA_EXPORT int uwaga_mask_block(const uwaga_problem* problem, int64_t b, int64_t h, int64_t i0, int64_t i1,
                                   int64_t j0, int64_t j1);

@@ -113,6 +113,7 @@ def _declare(functions: ctypes.CDLL) -> None:
         "uwaga_norm_forward": (ctypes.c_int, (pointer, pointer)),
         "uwaga_norm_backward": (ctypes.c_int, (pointer, pointer)),
         "uwaga_embed": (ctypes.c_int, (pointer,)),
+        "uwaga_rotate": (ctypes.c_int, (pointer,)),
         "uwaga_last_error": (text, ()),
         "uwaga_mask_block": (ctypes.c_int, (pointer, *(ctypes.c_int64,) * 6)),
         "uwaga_mask_bits": (ctypes.c_uint64, (pointer, *(ctypes.c_int64,) * 4)),

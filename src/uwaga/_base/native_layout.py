@@ -63,6 +63,10 @@ STRUCTS = {
         "rows:q width:q tokens:uwaga_lookup types:uwaga_lookup positions:uwaga_lookup weight:uwaga_tensor bias:uwaga_tensor "
         "output:uwaga_tensor epsilon:f threads:i"
     ),
+    "uwaga_rotate_args": (
+        "rows:q heads:q width:q pairs:q positions:q x:uwaga_tensor out:uwaga_tensor cos:uwaga_tensor sin:uwaga_tensor "
+        "threads:i reserved:i"
+    ),
 }
 
 

@@ -48,7 +48,8 @@ def doctor(
         ),
     ] = False,
     model: Annotated[
-        str | None, typer.Option(help="Also say how TextEncoder runs this model: a directory, or an id of the hub.")
+        str | None,
+        typer.Option(help="Also say how TextEncoder or Reranker runs this model: a directory, or an id of the hub."),
     ] = None,
 ) -> None:
     """Say what is installed, what the kernels run on, and what is missing and why."""
@@ -260,7 +261,7 @@ def _optional() -> Iterator[Finding]:
             yield Finding(topic="extras", name=distribution, value=version, why=f"for {needs}")
     # No extra: it is what those have who load such models.
     there = machine.version("transformers")
-    needs = "families of models that are not uwaga's own, in TextEncoder"
+    needs = "families of models that are not uwaga's own, in TextEncoder and Reranker"
     if there is None:
         why = f"{needs}: pip install 'transformers>=5'"
         yield Finding(topic="extras", name="transformers", value="none", status="note", why=why)
@@ -284,16 +285,20 @@ def _models() -> Iterator[Finding]:
 
 
 def _encoder(model: str) -> Finding:
-    """How TextEncoder runs a model."""
-    from uwaga import TextEncoder
+    """How TextEncoder runs a model, or Reranker one that it takes."""
+    from uwaga import Reranker, TextEncoder
     from uwaga._base.errors import CheckpointError
 
+    topic = "encoder"
     try:
         choice = TextEncoder.load(model).explain()
     except (CheckpointError, ValueError) as error:
-        return Finding(topic="encoder", name=model, value="none", status="missing", why=str(error))
+        try:
+            topic, choice = "reranker", Reranker.load(model).explain()
+        except (CheckpointError, ValueError):
+            return Finding(topic="encoder", name=model, value="none", status="missing", why=str(error))
     whys = [choice.reason, *(f"not {name}: {why}" for name, why in choice.refused.items())]
-    return Finding(topic="encoder", name=model, value=choice.engine, why="; ".join(whys))
+    return Finding(topic=topic, name=model, value=choice.engine, why="; ".join(whys))
 
 
 def _caches() -> Iterator[Finding]:

@@ -5,11 +5,11 @@ from typing import NamedTuple, TypeVar
 
 from torch import nn
 
-from uwaga.nn.operand import map_values
-from uwaga.ops.ragged import Operand
+from uwaga.nn.operand import map_values, one_of_each, tokens_of_rows
+from uwaga.ops.ragged import Operand, Ragged
 
-# (layer, its index, its input) -> its output
-LayerCall = Callable[[nn.Module, int, Operand], Operand]
+# (layer, its index, its input) -> its output; with only="first" or "last" that of the last layer, see EncoderLayer
+LayerCall = Callable[..., Operand]
 
 _Stack = TypeVar("_Stack", bound=nn.Module)
 
@@ -30,14 +30,30 @@ def run_layers(
     call: LayerCall,
     *,
     states: bool,
+    only: str | None = None,
 ) -> StackOutput:
-    """Run every layer by `call(layer, n, x)`, then the final norm where there is one; states: keep every layer's output."""
+    """Run every layer by `call(layer, n, x)`, then the final norm where there is one; states: keep every layer's output.
+
+    only: "first" or "last", of Ragged x: the last states are those of this token of each row alone; the last layer is called with it.
+    """
     hidden_states = [x]
     for n, layer in enumerate(layers):
-        x = call(layer, n, x)
+        x = call(layer, n, x, only=only) if only and n == len(layers) - 1 else call(layer, n, x)
         if states:
             hidden_states.append(x)
+    if only and not len(layers):
+        assert isinstance(x, Ragged)
+        x = one_of_each(x, tokens_of_rows("run_layers", x, only))
     return StackOutput(x if norm is None else map_values(norm, x), tuple(hidden_states) if states else None)
+
+
+def check_only(model: str, only: str | None, ids: Operand, states: bool) -> None:
+    """ValueError unless `only` is None, or "first" or "last" of Ragged ids without empty rows, without the states of all layers."""
+    if only is None:
+        return
+    tokens_of_rows(model, ids, only)
+    if states:
+        raise ValueError(f"{model}: only={only!r} leaves out states that output_hidden_states asks for")
 
 
 def require_decoder(model: str, decoder: _Stack | None) -> _Stack:

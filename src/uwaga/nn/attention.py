@@ -21,7 +21,7 @@ from uwaga.nn.batch_invariant import apply_linear
 from uwaga.nn.fused_qkv import fused_linears, is_worthwhile
 from uwaga.nn.kv_cache import CrossAttentionCache, KVView, SelfAttentionCache
 from uwaga.nn.norms import ZeroCenteredRMSNorm
-from uwaga.nn.operand import check_width, values_of
+from uwaga.nn.operand import check_width, one_of_each, values_of
 from uwaga.nn.positions import Rotation
 from uwaga.ops.attention.api import attention
 from uwaga.ops.biases import DistanceBias
@@ -157,6 +157,7 @@ class MultiHeadAttention(nn.Module):
         rotary: Rotation | None = None,
         cache: SelfAttentionCache | CrossAttentionCache | None = None,
         sinks: Tensor | None = None,
+        queries: Tensor | None = None,
     ) -> Operand:
         """The output (..., Q, output_dim), or Ragged as the query is.
 
@@ -170,13 +171,27 @@ class MultiHeadAttention(nn.Module):
                 new keys and values, and attention reads all of them. A CrossAttentionCache is filled if it is empty; else
                 key and value are read from it, and the arguments are ignored. Without a cache a token gives the same bits
                 in any batch (`uwaga.nn.batch_invariant`); with one, the last bits may depend on the number of tokens.
+            queries: (R,) indices into the N tokens of a Ragged query, one of each row: these alone are queries, and all tokens are
+                keys. mask and bias are of these queries; the output is Ragged with values (R, output_dim).
 
         Raises:
             ShapeError: an input of another width than the layer was made for, or operands that do not fit together.
             ValueError: as `uwaga.attention`; a value without a key; rotary with a key of other tokens; a cache whose rows
-                do not fit, or while gradients are recorded.
+                do not fit, or while gradients are recorded; queries of a padded query, or together with a key or a cache.
         """
-        query_heads, kv = self._query_and_kv(query, key, value, rotary, cache)
+        if queries is None:
+            query_heads, kv = self._query_and_kv(query, key, value, rotary, cache)
+        else:
+            if not isinstance(query, Ragged) or key is not None or cache is not None:
+                raise ValueError("MultiHeadAttention: queries are of a Ragged query, without a key or a cache")
+            tokens, query = query, one_of_each(query, queries)
+            query_heads = _project(
+                self.query, "query", query, self.num_heads, rotary and rotary.at(queries), self.query_norm
+            )
+            kv = KVView(
+                _project(self.key, "key", tokens, self.num_kv_heads, rotary, self.key_norm),
+                _project(self.value, "value", tokens, self.num_kv_heads),
+            )
         options: dict[str, Any] = {
             "mask": kv.mask(mask),
             "bias": kv.bias(bias),

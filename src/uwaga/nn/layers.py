@@ -9,7 +9,7 @@ width, N packed tokens.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -21,11 +21,11 @@ from uwaga.nn.attention import MultiHeadAttention
 from uwaga.nn.feed_forward import FeedForward
 from uwaga.nn.kv_cache import KeyValueCache, LayerCache
 from uwaga.nn.norms import ZeroCenteredRMSNorm
-from uwaga.nn.operand import check_width, map_values, values_of
+from uwaga.nn.operand import check_width, map_values, one_of_each, tokens_of_rows, values_of
 from uwaga.nn.plain_modules import add_dropped, residual_norm
 from uwaga.nn.positions import Rotation
-from uwaga.ops.biases import DistanceBias
-from uwaga.ops.masks import Mask
+from uwaga.ops.biases import AlibiBias, DistanceBias, RelativeBias
+from uwaga.ops.masks import Both, Causal, Either, KeyLengths, Mask, Window
 from uwaga.ops.ragged import Operand, Ragged
 
 
@@ -150,27 +150,58 @@ class EncoderLayer(nn.Module):
         bias: DistanceBias | Tensor | None = None,
         rotary: Rotation | None = None,
         cache: LayerCache | None = None,
+        only: str | None = None,
     ) -> Operand:
-        """(..., Q, M), or Ragged with values (N, M), as x is.
+        """(..., Q, M), or Ragged with values (N, M), as x is; with `only` Ragged with values (R, M).
 
         Args:
             x: (..., Q, M), or Ragged with values (N, M); with a cache (B, Q, M) or Ragged.
             mask, bias: of self-attention, as in `uwaga.attention`.
             rotary: for the tokens of x, from RotaryPositions.
             cache: of this layer, `KeyValueCache[n]`; x then has the next tokens.
+            only: "first" or "last", of Ragged x: the result has this token of each row alone, with the bits that it has among all. For a
+                last layer whose other states nobody reads: beside keys and values, nothing is computed of other tokens.
 
         Raises:
-            ShapeError, ValueError: as MultiHeadAttention.
+            ShapeError, ValueError: as MultiHeadAttention; an unknown `only`, or one of padded x or an empty row.
         """
         check_width("EncoderLayer", "x", x, self.attention.query.in_features)
         self_cache = None if cache is None else cache.attention
-        attend = partial(self.attention, mask=mask, bias=bias, rotary=rotary, cache=self_cache)
+        tokens_R = None if only is None else tokens_of_rows("EncoderLayer", x, only)
+        if tokens_R is not None and not self._computes_alone(mask, bias, cache):
+            whole = self(x, mask=mask, bias=bias, rotary=rotary, cache=cache)
+            return one_of_each(whole, tokens_R)
+        if only == "first":
+            mask, bias = _with_start(mask), _with_start(bias)
+        attend = partial(self.attention, mask=mask, bias=bias, rotary=rotary, cache=self_cache, queries=tokens_R)
         feed_forward = partial(self.feed_forward, batch_invariant=cache is None)
         sublayers = [
             (_with_output_norm(attend, self.attention_output_norm), self.attention_norm),
             (_with_output_norm(feed_forward, self.feed_forward_output_norm), self.feed_forward_norm),
         ]
-        return _run_sublayers(x, sublayers, self.dropout, self.is_pre)
+        return _run_sublayers(x, sublayers, self.dropout, self.is_pre, tokens_R)
+
+    def _computes_alone(self, mask: Any, bias: Any, cache: LayerCache | None) -> bool:
+        """Whether attention may be computed of one query of each row: no watcher or editor reads the others, and the mask and the bias
+        can be told the position of that query."""
+        is_seen = bool(self.attention.watchers or self.attention.editors)
+        return not is_seen and cache is None and _has_no_start(mask) and _has_no_start(bias)
+
+
+def _has_no_start(x: object) -> bool:
+    """Whether it is a mask or a bias that depends on the positions of queries by `start` alone, and has none."""
+    if isinstance(x, Both | Either):
+        return _has_no_start(x.left) and _has_no_start(x.right)
+    if isinstance(x, Causal | Window | AlibiBias | RelativeBias):
+        return x.start is None
+    return x is None or isinstance(x, KeyLengths)
+
+
+def _with_start(x: Any) -> Any:
+    """Of queries at the first key: without a start the last query is at the last key."""
+    if isinstance(x, Both | Either):
+        return replace(x, left=_with_start(x.left), right=_with_start(x.right))
+    return replace(x, start=0) if isinstance(x, Causal | Window | AlibiBias | RelativeBias) else x
 
 
 def _with_output_norm(sublayer: Callable[[Operand], Operand], norm: nn.Module | None) -> Callable[[Operand], Operand]:
@@ -248,19 +279,30 @@ def _run_sublayers(
     sublayers: Sequence[tuple[Callable[[Operand], Operand], nn.Module]],
     dropout: nn.Module,
     is_pre: bool,
+    tokens_R: Tensor | None = None,
 ) -> Operand:
     """Each sublayer with its norm: x = norm(x + dropout(sublayer(x))), or with is_pre x = x + dropout(sublayer(norm(x))).
 
-    A residual sum and the norm that follows it are one operation.
+    A residual sum and the norm that follows it are one operation. tokens_R: the tokens of x that the first sublayer gives; None: all.
     """
     if not is_pre:
         for sublayer, norm in sublayers:
-            x, _ = _add_and_norm(x, sublayer(x), norm, dropout, wants_sum=False)
+            added = sublayer(x)
+            x, _ = _add_and_norm(_residual(x, tokens_R), added, norm, dropout, wants_sum=False)
+            tokens_R = None
         return x
     normed = map_values(sublayers[0][1], x)
+    x = _residual(x, tokens_R)
     for n, (sublayer, _) in enumerate(sublayers[:-1]):
         normed, x = _add_and_norm(x, sublayer(normed), sublayers[n + 1][1], dropout, wants_sum=True)
     return map_values(partial(add_dropped, dropout), x, sublayers[-1][0](normed))
+
+
+def _residual(x: Operand, tokens_R: Tensor | None) -> Operand:
+    if tokens_R is None:
+        return x
+    assert isinstance(x, Ragged)
+    return one_of_each(x, tokens_R)
 
 
 def _add_and_norm(

@@ -5,9 +5,11 @@ Letters: B batch, Q tokens of a padded row, M model width, N packed tokens, R ra
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 
 from uwaga._base.shapes import NamedShape, shape_error
+from uwaga._base.tracing import is_readable
 from uwaga.ops.ragged import Operand, Ragged
 
 
@@ -27,6 +29,26 @@ def map_values(function: Callable[..., Tensor], x: Operand, *others: Operand) ->
 def values_of(x: Operand) -> Tensor:
     """The tensor itself, or the packed values of a Ragged batch."""
     return x.values if isinstance(x, Ragged) else x
+
+
+def tokens_of_rows(name: str, x: Operand, only: str) -> Tensor:
+    """(R,): indices of the "first" or the "last" tokens of the rows of a Ragged batch. name: of who asks.
+
+    Raises ValueError: another `only`, a padded batch, or an empty row.
+    """
+    if only not in ("first", "last"):
+        raise ValueError(f"{name}: only must be None, 'first' or 'last', not {only!r}")
+    if not isinstance(x, Ragged):
+        raise ValueError(f"{name}: only={only!r} is for Ragged batches, not for padded ones")
+    if is_readable(x.offsets) and bool((is_empty := x.lengths == 0).any()):
+        raise ValueError(f"{name}: row {int(is_empty.int().argmax())} is empty: it has no {only} token")
+    return x.offsets[:-1] if only == "first" else x.offsets[1:] - 1
+
+
+def one_of_each(x: Ragged, tokens_R: Tensor) -> Ragged:
+    """A batch with one token of each row, Ragged (R, ...): tokens_R are indices into the N tokens of x."""
+    offsets = torch.arange(len(tokens_R) + 1, device=tokens_R.device)
+    return Ragged(x.values[tokens_R], offsets, max_length=min(1, len(tokens_R)))
 
 
 def check_width(layer: str, name: str, x: Operand, width: int) -> None:

@@ -19,6 +19,7 @@ from uwaga.ops.attention.call import compute_dtype
 from uwaga.ops.biases import AlibiBias, RelativeBias
 from uwaga.ops.mask_program import Start
 from uwaga.ops.ragged import Operand, Ragged
+from uwaga.ops.rotary import rotate_halves
 
 # The search for a repetition computes _CHUNK squared distances at once.
 _CHUNK = 256
@@ -266,6 +267,10 @@ class Rotation(NamedTuple):
     sin: Tensor
     is_interleaved: bool
 
+    def at(self, tokens_R: Tensor) -> "Rotation":
+        """Of some tokens of a Ragged batch, (R,) indices."""
+        return Rotation(self.cos[tokens_R], self.sin[tokens_R], self.is_interleaved)
+
     def rotate(self, x: Tensor) -> Tensor:
         """Rotate the first W elements of each head of (..., Q, H, D) or (N, H, D); the others are unchanged.
 
@@ -276,6 +281,8 @@ class Rotation(NamedTuple):
             rule = f"the head width must be at least rotary_dim, {width}"
             tensors = [NamedShape(name="heads", shape=tuple(x.shape), letters=("",) * (x.dim() - 1) + ("D",))]
             raise shape_error("RotaryPositions", rule, tensors, "heads", f"D is {x.shape[-1]}")
+        if not self.is_interleaved and (native := rotate_halves(x, self.cos, self.sin)) is not None:
+            return native
         rotated = self._pairs(x[..., :width].to(compute_dtype(x.dtype))).to(x.dtype)
         return rotated if width == x.shape[-1] else torch.cat((rotated, x[..., width:]), dim=-1)
 

@@ -255,3 +255,20 @@ def test_a_model_in_training_reads_without_dropout_and_goes_on_training(encoder:
     assert np.array_equal(encoder.encode(TEXTS), expected)
     assert encoder.model.training
     assert not frozen.training
+
+
+@pytest.mark.parametrize(
+    ("method", "given", "options"),
+    [
+        ("encode_query", [["cat"]], {"task": "query"}),
+        ("encode_stream", [["cat"]], {"skip_invalid": True}),
+        ("encode_groups", [[["cat"]]], {"is_of_tokens": True}),
+        ("encode_spans", [["cat"], "document"], {"batch_size": 3}),
+        ("encode_token_groups", [[["cat"]]], {"truncate_dim": 3}),
+    ],
+)
+def test_an_option_that_a_method_lacks_is_an_error(
+    encoder: TextEncoder, method: str, given: list, options: dict
+) -> None:
+    with pytest.raises(TypeError, match=next(iter(options))):
+        list(getattr(encoder, method)(*given, **options))

@@ -17,7 +17,7 @@ from uwaga.integrations.torch_patch import autocast, is_supported
 from uwaga.integrations.transformers.mask_functions import has_documents, reach
 from uwaga.integrations.transformers.mask_plan import InvalidPlan, LazyMask, MaskPlan, Segments
 from uwaga.integrations.transformers.packed_states import PackedStates, Packing, plain
-from uwaga.ops.masks import Causal, Documents, Mask, Window, as_mask
+from uwaga.ops.masks import Both, Causal, Documents, Mask, Window, as_mask
 from uwaga.ops.ragged import Operand, Ragged
 
 
@@ -279,10 +279,22 @@ def _packed_batch_call(layer: LayerArguments, tensors: QueryKeyValue) -> Attenti
     of_queries, of_keys = documents(layer)
     if layer.mask is None:
         return _ragged(_in_a_row(tensors), of_queries, of_keys, band(layer))
-    segments = None if layer.plan is None else layer.plan.segments
-    if segments is None or not torch.equal(segments.offsets, of_queries) or not torch.equal(of_queries, of_keys):
+    if layer.plan is None or not torch.equal(of_queries, of_keys):
+        return None
+    segments = layer.plan.segments
+    if segments is None and layer.plan.tokens is None and _is_same_in_any_document(layer.plan.mask):
+        # Made for the whole row, as ModernBERT's windows are. Over documents a token has the bits that it has alone.
+        return _ragged(_in_a_row(tensors), of_queries, of_keys, layer.plan.mask)
+    if segments is None or not torch.equal(segments.offsets, of_queries):
         return None
     return _ragged(_in_a_row(tensors), of_queries, of_keys, segments.mask)
+
+
+def _is_same_in_any_document(mask: Mask | None) -> bool:
+    """Whether a mask of a row, whose queries are its keys, is that of each of its documents."""
+    if isinstance(mask, Both):
+        return _is_same_in_any_document(mask.left) and _is_same_in_any_document(mask.right)
+    return mask is None or (isinstance(mask, Causal | Window) and isinstance(mask.start, int) and mask.start == 0)
 
 
 def _in_a_row(tensors: QueryKeyValue) -> QueryKeyValue:

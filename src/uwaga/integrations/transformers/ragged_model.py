@@ -104,25 +104,29 @@ class RaggedModel(nn.Module):
             max_tokens=_max_tokens(model, self._padding),
         )
 
-    def forward(self, ids: Ragged, *, outputs: tuple[()] = ()) -> RaggedModelOutput:
-        """ids: values (N,); no text may be empty. outputs: as of our models; there are no others."""
+    def forward(self, ids: Ragged, *, outputs: tuple[()] = (), token_types: Tensor | None = None) -> RaggedModelOutput:
+        """ids: values (N,); no text may be empty. outputs: as of our models; there are no others. token_types: (N,), of a model that is
+        given types; None: those of its special tokens."""
         if self.choice.engine == PACKED:
-            return RaggedModelOutput(ids.with_values(self._together(ids)))
-        return RaggedModelOutput(ids.with_values(torch.cat([self._alone(each) for each in ids.to_list()])))
+            return RaggedModelOutput(ids.with_values(self._together(ids, token_types)))
+        types = [None] * len(ids) if token_types is None else ids.with_values(token_types).to_list()
+        alone = [self.states_alone(*each) for each in zip(ids.to_list(), types, strict=True)]
+        return RaggedModelOutput(ids.with_values(torch.cat(alone)))
 
-    def _alone(self, ids_N: Tensor) -> Tensor:
+    def states_alone(self, ids_N: Tensor, token_types: Tensor | None = None) -> Tensor:
         """(N, M): the states of one text, as the model itself computes them."""
         given = {"input_ids": ids_N[None], "attention_mask": torch.ones_like(ids_N)[None]}
         if self._types is not None:
-            given["token_type_ids"] = self._token_types(Ragged.from_list([ids_N]))
+            own = self._token_types(Ragged.from_list([ids_N])) if token_types is None else token_types[None]
+            given["token_type_ids"] = own
         states: Tensor = self.model(**given, **self._options)[0][0]
         return states
 
-    def _together(self, ids: Ragged) -> Tensor:
+    def _together(self, ids: Ragged, token_types: Tensor | None = None) -> Tensor:
         """(N, M): the states of all texts, in one row."""
         row = packed_row(ids, self._padding)
         if self._types is not None:
-            row["token_type_ids"] = self._token_types(ids)
+            row["token_type_ids"] = self._token_types(ids) if token_types is None else token_types[None]
         states: Tensor = self.model(**row, **self._options)[0][0]
         return states
 
@@ -139,9 +143,9 @@ class RaggedModel(nn.Module):
 
     def _prepare(self, vocabulary: int) -> int:
         """Give the model our attention and linear maps; M."""
-        model, text = self.model, torch.tensor(_text(7, vocabulary), device=self.model.device)
+        model, text = self.model, torch.tensor(example_text(7, vocabulary), device=self.model.device)
         try:
-            expected = self._alone(text)
+            expected = self.states_alone(text)
         except (TypeError, ValueError, NotImplementedError, RuntimeError, IndexError, AttributeError) as error:
             raise CheckpointError(
                 f"{type(model).__name__} of transformers cannot read tokens alone: {error}"
@@ -152,8 +156,8 @@ class RaggedModel(nn.Module):
         with contextlib.suppress(ValueError):  # it has no linear map
             pack_linear(model)
         _give_full_vectors(model)
-        states = self._alone(text)
-        if not torch.equal(states, self._alone(text)):
+        states = self.states_alone(text)
+        if not torch.equal(states, self.states_alone(text)):
             raise CheckpointError(f"{type(model).__name__} of transformers gives a text other states every time")
         return expected.shape[1]
 
@@ -166,7 +170,7 @@ class RaggedModel(nn.Module):
         own = model.config._attn_implementation
         try:
             model.set_attn_implementation(NAME)
-            if is_close(self._alone(text), expected):
+            if is_close(self.states_alone(text), expected):
                 return None
             why = f"{name} has other states with uwaga's attention"
         except (TypeError, ValueError, NotImplementedError, RuntimeError) as error:
@@ -187,15 +191,16 @@ class RaggedModel(nn.Module):
         def together(texts: Sequence[list[int]]) -> Tensor:
             return self._together(Ragged.from_list([torch.tensor(ids, device=model.device) for ids in texts]))
 
-        if not keeps_apart(lambda ids: self._alone(ids[0]), together, model.device):
+        if not keeps_apart(lambda ids: self.states_alone(ids[0]), together, model.device):
             return f"{name} mixes the texts of a row"
-        texts = [_text(length, vocabulary, seed) for seed, length in enumerate((3, 17, 1, 8, 5))]
+        # More tokens than some blocks of keys, so that texts begin anywhere in a block.
+        texts = [example_text(length, vocabulary, seed) for seed, length in enumerate((3, 17, 1, 8, 5) * 6)]
         with _Operators(model) as seen:
             together(texts)
         if strange := sorted(seen.names - _BY_ROW):
             return f"{name} calls {', '.join(strange)}, which may give a text other bits beside others"
         states = together(texts).split([len(text) for text in texts])
-        edited = [_text(len(texts[0]), vocabulary, 9), *texts[1:]]
+        edited = [example_text(len(texts[0]), vocabulary, 9), *texts[1:]]
         beside = together(edited).split([len(text) for text in edited])
         alone = [together([text]) for text in texts]
         if not all(map(torch.equal, states, alone)) or not all(map(torch.equal, states[1:], beside[1:])):
@@ -217,7 +222,7 @@ def _choice(why_not: str | None, own_attention: str | None) -> Choice:
     return Choice(ONE_BY_ONE, f"with {attention} and uwaga's linear maps", {PACKED: why_not})
 
 
-def _text(length: int, vocabulary: int, seed: int = 0) -> list[int]:
+def example_text(length: int, vocabulary: int, seed: int = 0) -> list[int]:
     """Ids above those that most vocabularies have for padding and the like."""
     least = min(5, vocabulary - 1)
     return [least + (7 * seed + 3 * at) % (vocabulary - least) for at in range(length)]

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from uwaga._base.tracing import is_plain_eager, is_readable
 from uwaga.models.bert.config import CLASSIFIES_POOLED, BertConfig
-from uwaga.models.layer_stack import StackOutput, run_layers
+from uwaga.models.layer_stack import StackOutput, check_only, run_layers
 from uwaga.models.tokenizers import token_ids
 from uwaga.nn import Encoder, LayerSpec, LearnedPositions, RelativePositions, RotaryPositions
 from uwaga.nn.batch_invariant import apply_linear
@@ -26,6 +26,7 @@ from uwaga.ops.norms import Lookup, embedding_norm
 from uwaga.ops.ragged import Operand, Ragged
 
 _NAME = "BertModel"
+_OF_FIRST_TOKEN = {"pooled", "next_sentence", "sequence"}  # outputs
 
 
 class BertOutput(NamedTuple):
@@ -95,6 +96,7 @@ class BertModel(nn.Module):
         key_lengths: Tensor | None = None,
         outputs: Collection[str] | None = None,
         output_hidden_states: bool = False,
+        only: str | None = None,
     ) -> BertOutput:
         """The hidden states, and the outputs of the heads.
 
@@ -109,18 +111,24 @@ class BertModel(nn.Module):
                 none, as the mask tokens that lengthen a query of ColBERT.
             outputs: which of config.outputs to compute; None: all of them, (): only the hidden states.
             output_hidden_states: also return the hidden states of the embeddings and of every layer.
+            only: "first" or "last", of Ragged ids: last_hidden_state has this token of each row alone, Ragged with values (R, M) and the
+                same bits, and the last layer computes no other.
 
         Raises:
             ShapeError, ValueError: ids of a wrong shape, dtype or range; rows longer than config.max_tokens; outputs that are not in
-                config.outputs; an empty row where the first token is pooled.
+                config.outputs; an empty row where the first token is pooled; `only` with padded ids, with outputs of other tokens or
+                with output_hidden_states.
         """
         wanted = self._wanted(outputs)
+        check_only(_NAME, only, ids, output_hidden_states)
+        if others := sorted(set(wanted) - _OF_FIRST_TOKEN) if only == "first" else wanted if only else ():
+            raise ValueError(f"{_NAME}: with only={only!r} there is no output {', '.join(others)}, of other tokens")
         self._check(ids, token_types)
         mask = token_ids.padding_mask(_NAME, ids, lengths, attention_mask, key_lengths)
         embedded = self.embeddings(ids, token_types)
         if self.embedding_projection is not None:
             embedded = map_values(partial(apply_linear, self.embedding_projection), embedded)
-        encoded = self._encode(embedded, mask, output_hidden_states)
+        encoded = self._encode(embedded, mask, output_hidden_states, only)
         result = self._heads(encoded.last, wanted, attention_mask)
         return BertOutput(
             last_hidden_state=encoded.last,
@@ -128,20 +136,20 @@ class BertModel(nn.Module):
             **{name: result[name] for name in wanted},
         )
 
-    def _encode(self, x: Operand, mask: Mask | Tensor | None, states: bool) -> StackOutput:
+    def _encode(self, x: Operand, mask: Mask | Tensor | None, states: bool, only: str | None) -> StackOutput:
         bias = None if self.relative_positions is None else self.relative_positions()
 
         rotary = None if self._rotary is None else self._rotary(x)
 
-        def call(layer: nn.Module, _: int, x: Operand) -> Operand:
-            return layer(x, mask=mask, bias=bias, rotary=rotary)
+        def call(layer: nn.Module, _: int, x: Operand, **last: str) -> Operand:
+            return layer(x, mask=mask, bias=bias, rotary=rotary, **last)
 
-        return run_layers(self.encoder.layers, self.encoder.norm, x, call, states=states)
+        return run_layers(self.encoder.layers, self.encoder.norm, x, call, states=states, only=only)
 
     def _heads(self, hidden: Operand, wanted: Collection[str], attention_mask: Tensor | None) -> dict[str, Any]:
         """The wanted outputs by name, and those that they are computed from."""
         results: dict[str, Any] = {}
-        if {"pooled", "next_sentence", "sequence"} & set(wanted):
+        if _OF_FIRST_TOKEN & set(wanted):
             first_BM = _first_tokens(hidden, attention_mask)
             pooled_BM = None if self.pooler is None else self.pooler(first_BM)
             results["pooled"] = pooled_BM

@@ -53,6 +53,11 @@ _MODULES = {
 MODEL_TYPES = tuple(sorted(_MODULES))
 
 
+def has_classifiers(model_type: object) -> bool:
+    """Whether it is a family of ours whose classifiers of sequences are read: BERT and its relatives."""
+    return isinstance(model_type, str) and _MODULES.get(model_type, "").startswith("uwaga.models.bert.")
+
+
 def load(
     path_or_hub_id: str | os.PathLike[str],
     *,

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from uwaga.models.generation.decoding import Decoding
-from uwaga.models.layer_stack import StackOutput, run_layers
+from uwaga.models.layer_stack import StackOutput, check_only, run_layers
 from uwaga.models.rotary.config import RotaryConfig
 from uwaga.models.tokenizers import token_ids
 from uwaga.nn import EncoderLayer, KeyValueCache, RotaryPositions
@@ -84,6 +84,7 @@ class RotaryModel(nn.Module):
         cache: KeyValueCache | None = None,
         outputs: Collection[str] | None = None,
         output_hidden_states: bool = False,
+        only: str | None = None,
     ) -> RotaryOutput:
         """The hidden states, and the logits of the next token, or in an encoder of the token itself.
 
@@ -98,12 +99,16 @@ class RotaryModel(nn.Module):
                 may have different lengths, without padding.
             outputs: which of config.outputs to compute; None: all of them, (): only the hidden states.
             output_hidden_states: also return the hidden states of the embeddings and of every layer.
+            only: "first" or "last", of Ragged ids: last_hidden_state and logits have this token of each row alone, Ragged with R
+                values and the same bits, and the last layer computes no other.
 
         Raises:
             ShapeError, ValueError: ids of a wrong shape, dtype or range; more tokens than config.max_tokens; padding together
-                with a cache; a cache of an encoder; outputs that are not in config.outputs.
+                with a cache; a cache of an encoder; outputs that are not in config.outputs; `only` with padded ids or with
+                output_hidden_states.
         """
         wanted = self.config.outputs if outputs is None else outputs
+        check_only(_NAME, only, ids, output_hidden_states)
         if absent := sorted(set(wanted) - set(self.config.outputs)):
             raise ValueError(f"{_NAME}: the model has no output {', '.join(absent)}")
         token_ids.check_ids(_NAME, "ids", ids, self.config.vocab_size)
@@ -111,7 +116,7 @@ class RotaryModel(nn.Module):
         if cache is not None:
             self._check_cache(cache, is_padded=any(x is not None for x in (lengths, attention_mask, key_lengths)))
         padding = token_ids.padding_mask(_NAME, ids, lengths, attention_mask, key_lengths)
-        encoded = self._encode(ids, padding, cache, output_hidden_states)
+        encoded = self._encode(ids, padding, cache, output_hidden_states, only)
         logits = partial(self.logits, batch_invariant=cache is None)
         return RotaryOutput(
             last_hidden_state=encoded.last,
@@ -130,7 +135,12 @@ class RotaryModel(nn.Module):
             raise ValueError(f"{_NAME}: the cache has {len(cache)} layers, the model {len(self.layers)}")
 
     def _encode(
-        self, ids: Operand, padding: Mask | Tensor | None, cache: KeyValueCache | None, states: bool
+        self,
+        ids: Operand,
+        padding: Mask | Tensor | None,
+        cache: KeyValueCache | None,
+        states: bool,
+        only: str | None,
     ) -> StackOutput:
         x = map_values(self.token_embedding, ids)
         if self.config.is_gemma:  # in half precision by a rounded factor, as in transformers
@@ -141,12 +151,12 @@ class RotaryModel(nn.Module):
         start = 0 if cache is None else cache.start
         rotations, ropes = {rope: rotary(x, start) for rope, rotary in self._rotary.items()}, self.config.ropes
 
-        def call(layer: nn.Module, n: int, x: Operand) -> Operand:
+        def call(layer: nn.Module, n: int, x: Operand, **last: str) -> Operand:
             own = self._mask(n)
             mask = own if padding is None else padding if own is None else own & padding
-            return layer(x, mask=mask, rotary=rotations[ropes[n]], cache=None if cache is None else cache[n])
+            return layer(x, mask=mask, rotary=rotations[ropes[n]], cache=None if cache is None else cache[n], **last)
 
-        return run_layers(self.layers, self.norm, x, call, states=states)
+        return run_layers(self.layers, self.norm, x, call, states=states, only=only)
 
     def _mask(self, layer: int) -> Mask | None:
         window = self.config.windows[layer]

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast, overload
+from typing import TypedDict, Unpack, cast, overload
 
 import numpy as np
 import torch
@@ -42,6 +42,23 @@ from uwaga.ops.validation import is_integer
 TOKENS_PER_BATCH = 2048
 
 Model = BertModel | RotaryModel | T5Model | RaggedModel
+
+
+class TokenOptions(TypedDict, total=False):
+    """Options of `TextEncoder.encode_tokens`, which describes them and has their defaults."""
+
+    overflow: str
+    overlap: int
+    tokens_per_batch: int
+    normalize: bool | None
+    prompt: str | None
+    prompt_name: str | None
+
+
+class VectorOptions(TokenOptions, total=False):
+    """Options of `TextEncoder.encode`."""
+
+    truncate_dim: int | None
 
 
 class TextEncoder:
@@ -212,55 +229,55 @@ class TextEncoder:
             ValueError: options that contradict each other.
         """
         texts = list(_iterable_of_texts(texts))
-        inference = self._inference(overflow, overlap, tokens_per_batch, normalize, prompt, prompt_name, truncate_dim)
+        inference = self._inference(
+            overflow=overflow,
+            overlap=overlap,
+            tokens_per_batch=tokens_per_batch,
+            normalize=normalize,
+            prompt=prompt,
+            prompt_name=prompt_name,
+            truncate_dim=truncate_dim,
+        )
         with listening(progress, len(texts)) as listener:
             parts = list(inference.vectors(groups(texts, _num_characters), Meter(listener, len(texts))))
         self._keep_report(part.report for part in parts)
         return np.concatenate([np.zeros((0, inference.embedding_dim), np.float32), *(part.vectors for part in parts)])
 
-    def encode_query(self, texts: Iterable[str], **options: Any) -> np.ndarray:
+    def encode_query(
+        self, texts: Iterable[str], *, progress: bool | Listener | None = None, **options: Unpack[VectorOptions]
+    ) -> np.ndarray:
         """As `encode`, with the prompt "query" of the model; empty where it has none, whatever its default is."""
-        return self.encode(texts, **_with_prompt(options, "query"))
+        return self.encode(texts, progress=progress, **_with_prompt(options, "query"))
 
-    def encode_document(self, texts: Iterable[str], **options: Any) -> np.ndarray:
+    def encode_document(
+        self, texts: Iterable[str], *, progress: bool | Listener | None = None, **options: Unpack[VectorOptions]
+    ) -> np.ndarray:
         """As `encode`, with the prompt "document" of the model; empty where it has none, whatever its default is."""
-        return self.encode(texts, **_with_prompt(options, "document"))
+        return self.encode(texts, progress=progress, **_with_prompt(options, "document"))
 
     def encode_stream(
         self,
         texts: Iterable[str],
         *,
-        overflow: str = "error",
-        overlap: int = 0,
-        tokens_per_batch: int = TOKENS_PER_BATCH,
-        normalize: bool | None = None,
-        prompt: str | None = None,
-        prompt_name: str | None = None,
-        truncate_dim: int | None = None,
         progress: bool | Listener | None = None,
+        **options: Unpack[VectorOptions],
     ) -> Iterator[np.ndarray]:
         """As `encode`, as an iterator over arrays, for any number of texts: only two groups of texts, and the vectors of one, are
         in memory.
 
         `report` is about the last array. Arguments and errors as `encode`.
         """
-        inference = self._inference(overflow, overlap, tokens_per_batch, normalize, prompt, prompt_name, truncate_dim)
+        inference = self._inference(**options)
         return self._stream(inference, groups(_iterable_of_texts(texts), _num_characters), progress)
 
     def encode_groups(
         self,
         parts: Iterable[Sequence[str]],
         *,
-        overflow: str = "error",
-        overlap: int = 0,
-        tokens_per_batch: int = TOKENS_PER_BATCH,
-        normalize: bool | None = None,
-        prompt: str | None = None,
-        prompt_name: str | None = None,
-        truncate_dim: int | None = None,
         spans: Split | SpansOf | None = None,
         skip_invalid: bool = False,
         progress: Listener | None = None,
+        **options: Unpack[VectorOptions],
     ) -> Iterator[Encoded]:
         """As `encode_stream`, for groups of texts made by the caller. A group gives the same bits whatever came before it.
 
@@ -268,9 +285,7 @@ class TextEncoder:
         skip_invalid: leave out texts for which `encode` raises DocumentError; `Encoded.invalid` has the errors, and the report
         the numbers of the others.
         """
-        inference = self._inference(
-            overflow, overlap, tokens_per_batch, normalize, prompt, prompt_name, truncate_dim, skip_invalid=skip_invalid
-        )
+        inference = self._inference(None, skip_invalid, **options)
         if spans is None:
             return inference.vectors(parts, Meter(progress))
         return self._of_spans(inference, spans).span_vectors(parts, Meter(progress))
@@ -280,14 +295,8 @@ class TextEncoder:
         texts: str | Iterable[str],
         spans: Split | Sequence[Span] | Sequence[Sequence[Span]],
         *,
-        overflow: str = "error",
-        overlap: int = 0,
-        tokens_per_batch: int = TOKENS_PER_BATCH,
-        normalize: bool | None = None,
-        prompt: str | None = None,
-        prompt_name: str | None = None,
-        truncate_dim: int | None = None,
         progress: bool | Listener | None = None,
+        **options: Unpack[VectorOptions],
     ) -> Ragged:
         """A vector for every span of every text, each made with the whole text in sight: late chunking (Günther et al., "Late Chunking:
         Contextual Chunk Embeddings Using Long-Context Embedding Models", 2024). The model reads a text once, and the hidden states
@@ -316,7 +325,7 @@ class TextEncoder:
             texts, spans = [texts], spans if isinstance(spans, str) else cast("Sequence[Sequence[Span]]", [spans])
         texts = list(texts)
         found = spans_of(spans, len(texts))
-        inference = self._inference(overflow, overlap, tokens_per_batch, normalize, prompt, prompt_name, truncate_dim)
+        inference = self._inference(**options)
         inference = self._of_spans(inference, found)
         with listening(progress, len(texts)) as listener:
             parts = list(inference.span_vectors(groups(texts, _num_characters), Meter(listener, len(texts))))
@@ -373,7 +382,15 @@ class TextEncoder:
             DocumentError, ValueError: as `encode`; a task or overflow that is not one of these.
         """
         texts = list(_iterable_of_texts(texts))
-        inference = self._token_inference(overflow, overlap, tokens_per_batch, normalize, prompt, prompt_name, task)
+        inference = self._token_inference(
+            task,
+            overflow=overflow,
+            overlap=overlap,
+            tokens_per_batch=tokens_per_batch,
+            normalize=normalize,
+            prompt=prompt,
+            prompt_name=prompt_name,
+        )
         with listening(progress, len(texts)) as listener:
             parts = list(inference.token_vectors(groups(texts, _num_characters), Meter(listener, len(texts))))
         self._keep_report(part.report for part in parts)
@@ -390,60 +407,36 @@ class TextEncoder:
         parts: Iterable[Sequence[str]],
         *,
         task: str | None = None,
-        overflow: str = "error",
-        overlap: int = 0,
-        tokens_per_batch: int = TOKENS_PER_BATCH,
-        normalize: bool | None = None,
-        prompt: str | None = None,
-        prompt_name: str | None = None,
         skip_invalid: bool = False,
         progress: Listener | None = None,
+        **options: Unpack[TokenOptions],
     ) -> Iterator[EncodedTokens]:
         """As `encode_tokens`, for groups of texts made by the caller; skip_invalid as `encode_groups`."""
-        inference = self._token_inference(
-            overflow, overlap, tokens_per_batch, normalize, prompt, prompt_name, task, skip_invalid=skip_invalid
-        )
+        inference = self._token_inference(task, skip_invalid, **options)
         return inference.token_vectors(parts, Meter(progress))
 
     def token_strings(self, text: str, *, task: str | None = None, overflow: str = "error") -> list[str]:
         """The tokens of a text that `encode_tokens` gives vectors of, as the vocabulary writes them; with overflow="windows" those of
         all windows, one after another."""
-        inference = self._token_inference(overflow, 0, TOKENS_PER_BATCH, None, None, None, task)
+        inference = self._token_inference(task, overflow=overflow)
         ids_N = torch.from_numpy(inference.preprocessor.tokenize([text], 0).ids)
         kept_N = ids_N if inference.selection is None else ids_N[inference.selection(ids_N)]
         return [self.tokenizer.backend.id_to_token(number) or "" for number in kept_N.tolist()]
 
     def _token_inference(
-        self,
-        overflow: str,
-        overlap: int,
-        tokens_per_batch: int,
-        normalize: bool | None,
-        prompt: str | None,
-        prompt_name: str | None,
-        task: str | None,
-        *,
-        skip_invalid: bool = False,
+        self, task: str | None, skip_invalid: bool = False, /, **options: Unpack[TokenOptions]
     ) -> Inference:
-        if overflow == "mean":
+        if unknown := sorted(options.keys() - TokenOptions.__optional_keys__):
+            raise TypeError(f"TextEncoder: encode_tokens has no option {', '.join(unknown)}")
+        if options.get("overflow") == "mean":
             raise ValueError("TextEncoder: encode_tokens has no mean over windows; use overflow='windows'")
         if task is not None and task not in colbert.TASKS:
             raise ValueError(f"TextEncoder: task must be None, 'query' or 'document', not {task!r}")
-        if task is not None and prompt is None and prompt_name is None:
-            prompt_name = task
-        tokens = self.config.tokens
-        inference = self._inference(
-            overflow,
-            overlap,
-            tokens_per_batch,
-            bool(normalize),
-            prompt,
-            prompt_name,
-            None,
-            skip_invalid=skip_invalid,
-            task=task,
-            is_of_tokens=True,
-        )
+        if task is not None and options.get("prompt") is None and options.get("prompt_name") is None:
+            options["prompt_name"] = task
+        tokens, normalize = self.config.tokens, options.get("normalize")
+        options["normalize"] = bool(normalize)
+        inference = self._inference(task, skip_invalid, True, **options)
         if tokens is None:
             return inference
         return replace(
@@ -499,17 +492,18 @@ class TextEncoder:
 
     def _inference(
         self,
-        overflow: str,
-        overlap: int,
-        tokens_per_batch: int,
-        normalize: bool | None,
-        prompt: str | None,
-        prompt_name: str | None,
-        truncate_dim: int | None,
-        *,
-        skip_invalid: bool = False,
         task: str | None = None,
+        skip_invalid: bool = False,
         is_of_tokens: bool = False,
+        /,
+        *,
+        overflow: str = "error",
+        overlap: int = 0,
+        tokens_per_batch: int = TOKENS_PER_BATCH,
+        normalize: bool | None = None,
+        prompt: str | None = None,
+        prompt_name: str | None = None,
+        truncate_dim: int | None = None,
     ) -> Inference:
         if self.config.tokens is not None and not is_of_tokens:
             raise ValueError(
@@ -617,9 +611,9 @@ def _limits(model: Model, config: SentenceConfig) -> list[tuple[int, Path | None
     return [(own, config.folder / "config.json"), (config.max_length or own, config.limited_by)]
 
 
-def _with_prompt(options: dict[str, Any], name: str) -> dict[str, Any]:
+def _with_prompt(options: VectorOptions, name: str) -> VectorOptions:
     has_own = options.get("prompt") is not None or options.get("prompt_name") is not None
-    return options if has_own else options | {"prompt_name": name}
+    return options if has_own else {**options, "prompt_name": name}
 
 
 def _num_characters(text: object) -> int:

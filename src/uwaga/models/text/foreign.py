@@ -16,6 +16,7 @@ import torch
 from uwaga._base import json_files
 from uwaga._base.errors import CheckpointError
 from uwaga._base.terminal import printable
+from uwaga.integrations.transformers.ragged_classifier import RaggedClassifier
 from uwaga.integrations.transformers.ragged_model import RaggedModel
 from uwaga.models.checkpoints import load_save, transformers_directories
 from uwaga.models.tokenizers.loading import Tokenizer
@@ -41,12 +42,35 @@ def is_needed(folder: Path) -> bool:
     return model_type not in load_save.MODEL_TYPES or model_type == "gpt2"
 
 
+def is_classifier(folder: Path) -> bool:
+    """Whether the model in a folder is one for sequence classification, of a family whose classifiers are not ours: BERT's relatives have
+    theirs."""
+    described = json_files.read(folder / "config.json")
+    if load_save.has_classifiers(described.get("model_type")):
+        return False
+    names = described.get("architectures")
+    return isinstance(names, list) and len(names) == 1 and str(names[0]).endswith("ForSequenceClassification")
+
+
 def load(folder: Path, tokenizer: Tokenizer, dtype: torch.dtype | None) -> RaggedModel:
     """The model in a folder. tokenizer: of the same folder. dtype: None for that of the files.
 
     Raises CheckpointError: transformers is not installed, has no such model, or refuses the files; they do not fit together, are not
     safetensors, or have numbers that are NaN or infinite; the model gives no state to every token of a text.
     """
+    model, described = _load(folder, dtype, classifies=False)
+    types = (tokenizer.prefix_types, tokenizer.suffix_types) if _takes_types(folder, described) else None
+    return RaggedModel(model, types=types)
+
+
+def load_classifier(folder: Path, dtype: torch.dtype | None) -> RaggedClassifier:
+    """The model for sequence classification in a folder. Raises CheckpointError as `load`; another number of labels than one."""
+    model, described = _load(folder, dtype, classifies=True)
+    return RaggedClassifier(model, takes_types=_takes_types(folder, described))
+
+
+def _load(folder: Path, dtype: torch.dtype | None, *, classifies: bool) -> tuple[Any, dict[str, Any]]:
+    """The model, and what is in its config.json."""
     path = folder / "config.json"
     described = json_files.read(path)
     shown = printable(repr(described.get("model_type")))
@@ -56,33 +80,35 @@ def load(folder: Path, tokenizer: Tokenizer, dtype: torch.dtype | None) -> Ragge
             f"{path}: model_type is {shown}, which uwaga runs through the package transformers, version 5 or newer: {_INSTALL}. "
             f"Without it: {known}"
         )
-    maker = _maker(path, described, shown)
+    maker = _maker(path, described, shown, classifies=classifies)
     _check_sizes(path, described, len(transformers_directories.weights_of(folder, described).stored))
     model = _from_pretrained(folder, maker, described, dtype)
     if not all(bool(x.isfinite().all()) for x in model.parameters()):
         raise CheckpointError(f"{folder}: a weight has an entry that is NaN or infinite")
-    types = (tokenizer.prefix_types, tokenizer.suffix_types) if _takes_types(folder, described) else None
-    return RaggedModel(model, types=types)
+    return model, described
 
 
-def _maker(path: Path, described: Mapping[str, Any], shown: str) -> Any:
+def _maker(path: Path, described: Mapping[str, Any], shown: str, *, classifies: bool) -> Any:
     """The class of transformers that reads the directory."""
     import transformers
 
     model_type = described.get("model_type")
-    if isinstance(model_type, str) and model_type in _ENCODERS:
+    if isinstance(model_type, str) and model_type in _ENCODERS and not classifies:
         return getattr(transformers, _ENCODERS[model_type])
     known = isinstance(model_type, str) and model_type in transformers.CONFIG_MAPPING
     config = transformers.CONFIG_MAPPING[str(model_type)] if known else None
-    if config is None or config not in transformers.MODEL_MAPPING:
+    models = transformers.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING if classifies else transformers.MODEL_MAPPING
+    if config is None or config not in models:
         code = " The code that comes with it is never run here;" if described.get("auto_map") else ""
         raise CheckpointError(
             f"{path}: model_type is {shown}; uwaga's own are {', '.join(OWN)}, and transformers {transformers.__version__} has no "
-            f"model of it.{code} sentence_transformers.SentenceTransformer may read it with trust_remote_code=True"
+            f"{'classifier' if classifies else 'model'} of it.{code} sentence_transformers."
+            f"{'CrossEncoder' if classifies else 'SentenceTransformer'} may read it with trust_remote_code=True"
         )
     if described.get("is_encoder_decoder", getattr(config(), "is_encoder_decoder", False)):
-        raise CheckpointError(f"{path}: model_type is {shown}, an encoder-decoder, which gives no vectors of a text")
-    return transformers.AutoModel
+        what = "is not run as a reranker" if classifies else "gives no vectors of a text"
+        raise CheckpointError(f"{path}: model_type is {shown}, an encoder-decoder, which {what}")
+    return transformers.AutoModelForSequenceClassification if classifies else transformers.AutoModel
 
 
 def _check_sizes(path: Path, described: Mapping[str, Any], weights: int) -> None:
@@ -115,6 +141,8 @@ def _from_pretrained(folder: Path, maker: Any, described: Mapping[str, Any], dty
     }
     with transformers_directories.reading(folder):
         config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+        if maker is transformers.AutoModelForSequenceClassification and config.num_labels != 1:
+            raise CheckpointError(f"{folder} classifies sequences into {config.num_labels} labels; a reranker has one")
         made = maker if maker is not transformers.AutoModel else transformers.MODEL_MAPPING[type(config)]
         if isinstance(made, type) and "add_pooling_layer" in inspect.signature(made).parameters:
             options["add_pooling_layer"] = False  # it would be computed of every text, and thrown away

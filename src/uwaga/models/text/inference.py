@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from uwaga._base.options import OptionValidator, check
+from uwaga.models.bert.model import BertModel
+from uwaga.models.rotary.model import RotaryModel
 from uwaga.models.t5.model import T5Model
 from uwaga.models.text.pooling import mean_rows, pool
 from uwaga.models.text.preprocessing import Preprocessor, TokenizedGroup, batches
@@ -85,12 +87,21 @@ class Inference:
                 yield Encoded(np.zeros((0, self.embedding_dim), np.float32), group.report, group.invalid)
                 continue
             skipped_S = torch.from_numpy(group.skipped) if group.skipped.any() else None
+            only = self._only(skipped_S)
+            skipped_S = None if only else skipped_S
             pooled_SM = torch.cat(
-                [self._pooled(hidden, batch, skipped_S) for batch, hidden in self._hidden_states(group, meter)]
+                [self._pooled(hidden, batch, skipped_S) for batch, hidden in self._hidden_states(group, meter, only)]
             )
             counts_R = torch.from_numpy(group.sequences_per_row).to(pooled_SM.device)
             vectors_RM = self._finished(mean_rows(pooled_SM, counts_R))
             yield Encoded(vectors_RM.cpu().numpy(), group.report, group.invalid)
+
+    def _only(self, skipped_S: Tensor | None) -> str | None:
+        """Which token's state is all that is pooled of each sequence, so that the last layer need compute no other; None: several."""
+        if not isinstance(self.model, BertModel | RotaryModel):
+            return None
+        first, last = self.pooling == ("cls",) and skipped_S is None, self.pooling == ("lasttoken",)
+        return "first" if first else "last" if last else None
 
     @torch.no_grad()
     def _pooled(self, hidden: Ragged, batch: slice, skipped_S: Tensor | None) -> Tensor:
@@ -162,8 +173,10 @@ class Inference:
             values_NM = self.token_head(values_NM.float())
         return values_NM if self.normalize is None else normalize(values_NM.float(), dim=-1)
 
-    def _hidden_states(self, group: TokenizedGroup, meter: Meter) -> Iterator[tuple[slice, Ragged]]:
-        """Batches of sequences, and their hidden states."""
+    def _hidden_states(
+        self, group: TokenizedGroup, meter: Meter, only: str | None = None
+    ) -> Iterator[tuple[slice, Ragged]]:
+        """Batches of sequences, and their hidden states; with `only` those of their first or last tokens."""
         device = next(self.model.parameters()).device
         ids, offsets = torch.from_numpy(group.ids), torch.from_numpy(group.offsets)
         seen_S = None if group.seen is None else torch.from_numpy(group.seen)
@@ -175,12 +188,12 @@ class Inference:
                 longest = int(own_offsets.diff().max())
                 packed = Ragged(ids[first:last].to(device), own_offsets.to(device), max_length=longest)
                 own = {} if seen_S is None else {"key_lengths": seen_S[batch].to(device)}
-                hidden = _last_hidden_state(self.model, packed, **own)
+                hidden = _last_hidden_state(self.model, packed, **own, **({"only": only} if only else {}))
             meter.add(int(last - first), group.documents_within(batch.stop))
             yield batch, hidden
 
 
-def _last_hidden_state(model: nn.Module, packed: Ragged, **options: Tensor) -> Ragged:
+def _last_hidden_state(model: nn.Module, packed: Ragged, **options: Any) -> Ragged:
     """Of an encoder, or of the encoder of an encoder-decoder alone."""
     if isinstance(model, T5Model):
         memory: Ragged = model(packed, **options).memory

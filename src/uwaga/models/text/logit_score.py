@@ -74,10 +74,10 @@ class LogitScore(NamedTuple):
 
     def __call__(self, model: RotaryModel, ids: Ragged) -> Tensor:
         """(P,) float32, of the last token of each text. Two rows of the output projection are multiplied, and not the vocabulary's."""
-        states_NM = model(ids, outputs=()).last_hidden_state.values
+        states_PM = model(ids, outputs=(), only="last").last_hidden_state.values
         table_VM = model.token_embedding.weight if model.lm_head is None else model.lm_head.weight
         rows = [self.true_id] if self.false_id is None else [self.true_id, self.false_id]
-        logits_P2 = linear_map(states_NM[ids.offsets[1:] - 1], table_VM[rows]).float()
+        logits_P2 = linear_map(states_PM, table_VM[rows]).float()
         softcap = model.config.logit_softcap
         logits_P2 = logits_P2 if softcap is None else torch.tanh(logits_P2 / softcap) * softcap
         return logits_P2[:, 0] if self.false_id is None else logits_P2[:, 0] - logits_P2[:, 1]

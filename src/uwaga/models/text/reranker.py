@@ -5,6 +5,7 @@ Letters: N packed tokens, P passages.
 
 import math
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -17,20 +18,24 @@ from tokenizers import Tokenizer as Backend
 from uwaga._base import json_files
 from uwaga._base.errors import CheckpointError
 from uwaga._base.terminal import printable
+from uwaga.integrations.transformers.ragged_classifier import RaggedClassifier
 from uwaga.models.bert.model import BertModel
 from uwaga.models.bert.names import COLBERT
 from uwaga.models.checkpoints import directories, load_save, modules_json
 from uwaga.models.checkpoints.modules_json import SentenceModule
 from uwaga.models.rotary.model import RotaryModel
-from uwaga.models.text import colbert, logit_score
+from uwaga.models.text import colbert, foreign, logit_score
 from uwaga.models.text.logit_score import LogitScore
 from uwaga.models.text.preprocessing import batches
 from uwaga.models.tokenizers.loading import Tokenizer, library_errors
 from uwaga.nn.evaluation_mode import evaluation_mode
+from uwaga.ops.engine_choice import Choice
 from uwaga.ops.ragged import Ragged
 
 # As of TextEncoder: activations of so many tokens stay in the cache of the processor.
 _TOKENS_PER_BATCH = 2048
+_NO_CLASSIFIER = "is no cross-encoder: it has no classifier of sequences; uwaga.TextEncoder, `uwaga encode` and `uwaga serve` take an embedding model"
+_NO_INSTRUCTION = "Reranker: an instruction is for causal language models, such as Qwen3-Reranker"
 _ACTIVATIONS = {"Sigmoid": True, "Identity": False}  # of torch.nn, by the last part of their names
 
 
@@ -42,14 +47,15 @@ class Ranking(NamedTuple):
 
 
 class Reranker:
-    """A cross-encoder, as sentence-transformers' CrossEncoder reads it: BERT, RoBERTa or a relative with a classifier of one label, or a
-    causal language model that answers yes or no, such as Qwen3-Reranker, whose score is the difference of these tokens' logits.
+    """A cross-encoder, as sentence-transformers' CrossEncoder reads it: BERT, RoBERTa or a relative with a classifier of one label, one of
+    any other family by transformers, or a causal language model that answers yes or no, such as Qwen3-Reranker, whose score is the
+    difference of these tokens' logits.
 
     Pairs are packed without padding, and a pair has the same bits in any batch. Not safe to call from two threads at once, but for
     `tokenize`.
 
     Attributes:
-        model: a BertModel with the output "sequence", or a RotaryModel with logits.
+        model: a BertModel with the output "sequence", a RotaryModel with logits, or a RaggedClassifier of transformers' model.
         max_tokens: the most tokens of a pair that the model reads, special ones included.
         has_sigmoid: whether scores are between 0 and 1, as the model's configuration says.
         instruction: what a causal language model is told to judge by; None: as its directory or its card says. Set by `load`.
@@ -57,7 +63,7 @@ class Reranker:
 
     def __init__(
         self,
-        model: BertModel | RotaryModel,
+        model: BertModel | RotaryModel | RaggedClassifier,
         tokenizer: Tokenizer,
         *,
         max_tokens: int,
@@ -90,11 +96,24 @@ class Reranker:
 
         Raises:
             CheckpointError: files that are wrong, or a model without a classifier of one label, and no causal language model with
-                tokens for yes and no.
+                tokens for yes and no; a classifier of a family that is not uwaga's own, without transformers, or not in safetensors.
             ValueError: an instruction for a model that reads none.
         """
         found = directories.find(path_or_hub_id, revision)
         folder, modules = _modules(found)
+        is_classifier = foreign.is_classifier(folder)
+        if is_classifier and instruction is not None:
+            raise ValueError(_NO_INSTRUCTION)
+        if is_classifier:
+            classifier = foreign.load_classifier(folder, dtype)
+            return cls(
+                classifier,
+                Tokenizer.load(folder, allows_types=True),
+                max_tokens=_max_length(folder, classifier.config.max_tokens or sys.maxsize),
+                has_sigmoid=_has_sigmoid(folder),
+            )
+        if foreign.is_needed(folder):
+            raise CheckpointError(f"{folder} {_NO_CLASSIFIER}")
         model = load_save.load(folder, dtype=dtype)
         if isinstance(model, RotaryModel):
             tokenizer = Tokenizer.load(folder)
@@ -110,12 +129,9 @@ class Reranker:
                 instruction=instruction,
             )
         if instruction is not None:
-            raise ValueError("Reranker: an instruction is for causal language models, such as Qwen3-Reranker")
+            raise ValueError(_NO_INSTRUCTION)
         if not isinstance(model, BertModel) or "sequence" not in model.config.outputs:
-            raise CheckpointError(
-                f"{folder} is no cross-encoder: it has no classifier of sequences; uwaga.TextEncoder, `uwaga encode` and `uwaga serve` "
-                "take an embedding model"
-            )
+            raise CheckpointError(f"{folder} {_NO_CLASSIFIER}")
         if len(model.config.labels) != 1:
             raise CheckpointError(
                 f"{folder} classifies sequences into {len(model.config.labels)} labels; a reranker has one"
@@ -126,6 +142,13 @@ class Reranker:
             max_tokens=_max_length(folder, model.config.max_tokens),
             has_sigmoid=_has_sigmoid(folder),
         )
+
+    def explain(self) -> Choice:
+        """What computes the scores: engine "uwaga", a model of ours; "transformers, packed" or "transformers, one by one", as
+        `TextEncoder.explain`."""
+        if isinstance(self.model, RaggedClassifier):
+            return self.model.choice
+        return Choice("uwaga", f"{self.model.config.model_type} is a family of uwaga's own", {})
 
     def rank(self, query: str, passages: Sequence[str], *, top: int | None = None, overflow: str = "error") -> Ranking:
         """The passages by their relevance to the query.
@@ -206,15 +229,19 @@ class Reranker:
             rows = [torch.tensor(self._whole(each.ids), device=device) for each in encodings]
             with evaluation_mode(self.model):
                 return self._logit_score(self.model, Ragged.from_list(rows)).cpu()
-        assert isinstance(self.model, BertModel)
         offsets = torch.tensor([0, *np.cumsum([len(each) for each in encodings])], device=device)
         ids, types = (
             Ragged(torch.tensor([number for each in columns for number in each], device=device), offsets)
             for columns in ([each.ids for each in encodings], [each.type_ids for each in encodings])
         )
+        if isinstance(self.model, RaggedClassifier):
+            with evaluation_mode(self.model):
+                return self.model(ids, types.values).float().cpu()
+        assert isinstance(self.model, BertModel)
         has_types = self.model.config.type_vocab_size > 1
         with evaluation_mode(self.model):
-            result = self.model(ids, token_types=types if has_types else None, outputs=("sequence",)).sequence
+            given = types if has_types else None
+            result = self.model(ids, token_types=given, outputs=("sequence",), only="first").sequence
         return result[:, 0].float().cpu()
 
 

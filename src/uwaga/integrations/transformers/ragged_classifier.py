@@ -1,0 +1,125 @@
+"""A classifier of transformers with one label, over ragged token ids: a pair of texts has the same bits in any batch.
+
+The body runs as `RaggedModel`, in one row where that is sure to change no text. What follows it, a pooler and a classifier of whatever
+kind, runs as the model's own code for one text after another, given the states that were computed: its time is that of one token.
+
+Letters: N tokens of all texts, P texts, M width.
+"""
+
+import inspect
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from uwaga._base.errors import CheckpointError
+from uwaga.integrations.transformers.ragged_model import ONE_BY_ONE, PACKED, RaggedModel, example_text
+from uwaga.nn.evaluation_mode import evaluation_mode
+from uwaga.ops.engine_choice import Choice
+from uwaga.ops.ragged import Ragged
+
+
+class RaggedClassifier(nn.Module):
+    """A model for sequence classification of transformers, with uwaga's attention and linear maps in its body.
+
+    Attributes:
+        model: the model, changed for good, as in RaggedModel.
+        config: of its body.
+        choice: whether it runs "transformers, packed" or "transformers, one by one", and why.
+
+    Args:
+        model: in evaluation mode, with one label.
+        takes_types: whether it is given the token types of `forward`.
+
+    Raises:
+        CheckpointError: as RaggedModel; a model that does not give one number to a text.
+    """
+
+    def __init__(self, model: Any, *, takes_types: bool) -> None:
+        super().__init__()
+        parameters = inspect.signature(model.forward).parameters
+        self._takes_types = takes_types and "token_type_ids" in parameters
+        self._options = {"use_cache": False} if "use_cache" in parameters else {}
+        body = RaggedModel(getattr(model, model.base_model_prefix), types=((), ()) if takes_types else None)
+        self.model, self.config = model, body.config
+        # None: the classifier needs more of its body than states, so that the model runs as a whole, one text after another.
+        self._body: RaggedModel | None = body
+        self._given = _GivenStates(body.model)
+        with evaluation_mode(model):
+            why_not = self._separate(body)
+        self.choice = body.choice
+        if why_not is not None:
+            self._body = None
+            own = body.choice.refused.get(PACKED, why_not)
+            self.choice = Choice(ONE_BY_ONE, body.choice.reason, {PACKED: own})
+
+    def forward(self, ids: Ragged, token_types: Tensor | None = None) -> Tensor:
+        """(P,): the number before any activation; ids: values (N,), no text may be empty. token_types: (N,), ignored by a model that is
+        given none."""
+        types = torch.zeros_like(ids.values) if token_types is None else token_types
+        by_text = zip(ids.to_list(), ids.with_values(types).to_list(), strict=True)
+        if self._body is None:
+            return torch.stack([self._run(text, own) for text, own in by_text])
+        states = self._body(ids, token_types=types).last_hidden_state.to_list()
+        return torch.stack([self._classify(text, own, x) for (text, own), x in zip(by_text, states, strict=True)])
+
+    def _run(self, ids_N: Tensor, types_N: Tensor) -> Tensor:
+        given = {"input_ids": ids_N[None], "attention_mask": torch.ones_like(ids_N)[None]}
+        if self._takes_types:
+            given["token_type_ids"] = types_N[None]
+        logits = self.model(**given, **self._options).logits
+        if logits.shape != (1, 1):
+            raise CheckpointError(f"{type(self.model).__name__} of transformers does not give one number to a text")
+        result: Tensor = logits[0, 0]
+        return result
+
+    def _classify(self, ids_N: Tensor, types_N: Tensor, states_NM: Tensor) -> Tensor:
+        """The number of a text whose states are known."""
+        self._given.states_NM = states_NM
+        setattr(self.model, self.model.base_model_prefix, self._given)
+        try:
+            return self._run(ids_N, types_N)
+        finally:
+            setattr(self.model, self.model.base_model_prefix, self._given.body)
+
+    def _separate(self, body: RaggedModel) -> str | None:
+        """None: what follows the body gives the same number from given states; else why not. Raises CheckpointError."""
+        ids_N = torch.tensor(example_text(7, body.config.vocab_size), device=self.model.device)
+        types_N, name = torch.zeros_like(ids_N), type(self.model).__name__
+        try:
+            expected = self._run(ids_N, types_N)
+        except (TypeError, ValueError, NotImplementedError, RuntimeError, IndexError, AttributeError) as error:
+            raise CheckpointError(f"{name} of transformers cannot read tokens alone: {error}") from error
+        try:
+            self._given.learn(ids_N)
+            result = self._classify(ids_N, types_N, body.states_alone(ids_N, types_N))
+        except (TypeError, ValueError, NotImplementedError, RuntimeError, IndexError, AttributeError) as error:
+            return f"the classifier of {name} reads more than the states of its body: {error}"
+        return (
+            None
+            if torch.equal(result, expected)
+            else f"the classifier of {name} reads more than the states of its body"
+        )
+
+
+class _GivenStates(nn.Module):
+    """In the place of a body: its output, with states that were computed before."""
+
+    body: Any
+
+    def __init__(self, body: Any) -> None:
+        super().__init__()
+        self.__dict__["body"] = body  # no submodule: its weights are those of the body
+        self.config = body.config
+        self.states_NM: Tensor | None = None
+
+    def learn(self, ids_N: Tensor) -> None:
+        """Which class of output the body returns."""
+        self._kind = type(self.body(input_ids=ids_N[None], attention_mask=torch.ones_like(ids_N)[None]))
+
+    def forward(self, *_: Any, **__: Any) -> Any:
+        assert self.states_NM is not None
+        states = self.states_NM[None]
+        pooler = getattr(self.body, "pooler", None)
+        pooled = {} if pooler is None else {"pooler_output": pooler(states)}
+        return self._kind(last_hidden_state=states, **pooled)

@@ -1,0 +1,174 @@
+"""Reranker with classifiers of families that are not uwaga's own: transformers' model, and batch 1 of CrossEncoder as the truth."""
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tolerance import assert_as_exact
+from torch import nn
+
+from uwaga import Ragged, Reranker
+from uwaga._base.errors import CheckpointError
+from uwaga.integrations.transformers import ragged_classifier
+from uwaga.models.text import foreign
+
+transformers = pytest.importorskip("transformers", minversion="5")
+peer = pytest.importorskip("sentence_transformers", minversion="6")
+from tiny_tokenizer import WORDS, write_tokenizer  # noqa: E402
+from tokenizers import Tokenizer, processors  # noqa: E402
+
+_WIDE = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+_DECODER = _WIDE | {"num_key_value_heads": 2}
+PACKED, ONE_BY_ONE = "transformers, packed", "transformers, one by one"
+# By name: the family, its settings, how it runs, and whether its tokenizer says that it takes token types.
+CASES: dict[str, tuple[str, dict, str, bool]] = {
+    "deberta": ("deberta-v2", _WIDE | {"relative_attention": True, "pos_att_type": ["p2c", "c2p"]}, ONE_BY_ONE, True),
+    "modernbert": ("modernbert", _WIDE | {"local_attention": 6}, PACKED, False),
+    "modernbert mean": ("modernbert", _WIDE | {"classifier_pooling": "mean"}, PACKED, False),
+    "qwen3": ("qwen3", _DECODER | {"head_dim": 8}, PACKED, False),
+    "gpt2": ("gpt2", {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}, PACKED, False),
+    "prenorm": ("roberta-prelayernorm", _WIDE | {"max_position_embeddings": 65}, PACKED, False),
+    "rembert": ("rembert", _WIDE | {"input_embedding_size": 16, "output_embedding_size": 16}, ONE_BY_ONE, True),
+    "phi": ("phi", _DECODER, PACKED, False),
+}  # fmt: skip
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Callable[..., Path]:
+    def made(case: str, *, num_labels: int = 1, architecture: str | None = None) -> Path:
+        family, settings, _, has_types = CASES[case]
+        folder = tmp_path / "cross"
+        shared = {"vocab_size": 64, "type_vocab_size": 3, "max_position_embeddings": 64, "num_labels": num_labels}
+        ids = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3, "sep_token_id": 3, "cls_token_id": 2}
+        config = transformers.AutoConfig.for_model(family, **shared | ids | settings)
+        torch.manual_seed(1)
+        model = transformers.AutoModelForSequenceClassification.from_config(config).eval()
+        with torch.no_grad():
+            for name, x in model.named_parameters():
+                x.copy_(float("norm" in name.lower() and name.endswith("weight")) + 0.2 * torch.randn(x.shape))
+        model.save_pretrained(folder)
+        write_tokenizer(folder)
+        settings = json.loads((folder / "tokenizer_config.json").read_text())
+        names = ["input_ids", *(["token_type_ids"] if has_types else []), "attention_mask"]
+        settings |= {"model_max_length": 40, "model_input_names": names, "tokenizer_class": "PreTrainedTokenizerFast"}
+        (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+        words = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        words.post_processor = processors.TemplateProcessing(
+            single="[CLS] $A [SEP]",
+            pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+            special_tokens=[("[CLS]", words.token_to_id("[CLS]")), ("[SEP]", words.token_to_id("[SEP]"))],
+        )
+        words.save(str(folder / "tokenizer.json"))
+        if architecture is not None:
+            described = json.loads((folder / "config.json").read_text()) | {"architectures": [architecture]}
+            (folder / "config.json").write_text(json.dumps(described))
+        return folder
+
+    return made
+
+
+def pairs() -> list[tuple[str, str]]:
+    rng = random.Random(0)
+    texts = [" ".join(rng.choices(WORDS, k=rng.randint(1, 12))) for _ in range(96)]
+    return [*zip(texts[::2], texts[1::2], strict=True), ("the cat " * 3, "a dog sat on it " * 12)]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.replace(" ", "-"))
+def test_scores_are_those_of_cross_encoder_with_the_same_bits_alone(case: str, make: Callable) -> None:
+    folder, listed = make(case), pairs()
+    reranker = Reranker.load(folder)
+    assert reranker.explain().engine == CASES[case][2]
+    raw = {"activation_fn": nn.Identity(), "show_progress_bar": False, "convert_to_tensor": True}
+
+    def theirs(dtype: torch.dtype) -> torch.Tensor:
+        model = peer.CrossEncoder(str(folder), device="cpu", model_kwargs={"dtype": dtype})
+        return torch.cat([model.predict([pair], **raw) for pair in listed])
+
+    scores = reranker.scores(listed, overflow="truncate", raw=True)
+    assert_as_exact(torch.from_numpy(scores), theirs(torch.float32), lambda: theirs(torch.float64))
+    alone = [reranker.scores([pair], overflow="truncate", raw=True)[0] for pair in listed]
+    assert scores.tobytes() == np.float32(alone).tobytes()
+    assert reranker.rank(*listed[0][:1], [listed[0][1]]).indices.tolist() == [0]
+
+
+@pytest.mark.parametrize("case", ["modernbert", "qwen3", "deberta"])
+def test_bfloat16_has_the_same_bits_alone(case: str, make: Callable) -> None:
+    reranker, listed = Reranker.load(make(case), dtype=torch.bfloat16), pairs()
+    scores = reranker.scores(listed, overflow="truncate", raw=True)
+    alone = [reranker.scores([pair], overflow="truncate", raw=True)[0] for pair in listed]
+    assert scores.tobytes() == np.float32(alone).tobytes()
+
+
+def test_a_classifier_that_reads_more_than_states_runs_whole(make: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, listed = make("modernbert"), pairs()
+    expected = Reranker.load(folder).scores(listed, overflow="truncate", raw=True)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise TypeError("it wants attentions")
+
+    monkeypatch.setattr(ragged_classifier._GivenStates, "forward", refuse)
+    reranker = Reranker.load(folder)
+    choice = reranker.explain()
+    assert choice.engine == ONE_BY_ONE
+    why = "the classifier of ModernBertForSequenceClassification reads more than the states of its body: it wants attentions"
+    assert choice.refused == {PACKED: why}
+    assert reranker.scores(listed, overflow="truncate", raw=True).tobytes() == expected.tobytes()
+
+
+def test_a_classifier_that_gives_other_numbers_from_states_runs_whole(
+    make: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, listed = make("modernbert"), pairs()
+    expected = Reranker.load(folder).scores(listed, overflow="truncate", raw=True)
+    forward = ragged_classifier._GivenStates.forward
+
+    def other(self: nn.Module, *given: object, **more: object) -> object:
+        output = forward(self, *given, **more)
+        output.last_hidden_state = output.last_hidden_state + 1
+        return output
+
+    monkeypatch.setattr(ragged_classifier._GivenStates, "forward", other)
+    reranker = Reranker.load(folder)
+    why = "the classifier of ModernBertForSequenceClassification reads more than the states of its body"
+    assert reranker.explain().refused == {PACKED: why}
+    assert reranker.scores(listed, overflow="truncate", raw=True).tobytes() == expected.tobytes()
+
+
+def test_what_is_no_reranker_is_refused(make: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(folder: Path, **options: object) -> str:
+        with pytest.raises((CheckpointError, ValueError)) as caught:
+            Reranker.load(folder, **options)
+        return str(caught.value)
+
+    folder = make("deberta", num_labels=3)
+    assert refused(folder) == f"{folder} classifies sequences into 3 labels; a reranker has one"
+    folder = make("deberta", architecture="DebertaV2Model")
+    assert refused(folder) == (
+        f"{folder} is no cross-encoder: it has no classifier of sequences; uwaga.TextEncoder, `uwaga encode` and `uwaga serve` "
+        "take an embedding model"
+    )
+    folder = make("deberta")
+    assert refused(folder, instruction="be strict") == (
+        "Reranker: an instruction is for causal language models, such as Qwen3-Reranker"
+    )
+    described = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(
+        json.dumps(described | {"model_type": "bart", "architectures": ["BartForSequenceClassification"]})
+    )
+    assert refused(folder) == (
+        f"{folder / 'config.json'}: model_type is 'bart', an encoder-decoder, which is not run as a reranker"
+    )
+    monkeypatch.setattr(foreign, "find_spec", lambda _: None)
+    assert "which uwaga runs through the package transformers, version 5 or newer" in refused(folder)
+
+
+def test_a_classifier_reads_types_only_where_its_model_does(make: Callable) -> None:
+    ids, types = Ragged.from_list([torch.tensor([5, 6, 7])]), torch.tensor([0, 1, 1])
+    typed = foreign.load_classifier(make("rembert"), None)
+    assert not torch.equal(typed(ids), typed(ids, types))
+    plain = foreign.load_classifier(make("prenorm"), None)
+    assert torch.equal(plain(ids), plain(ids, types))
