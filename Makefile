@@ -43,7 +43,7 @@ fast: setup
 	$(PYTEST) $(GATE) -n 2 --dist worksteal --fast
 
 # What `make test` shows on a few cases, on many.
-stress: setup
+stress: setup $(FRONT)/node_modules/installed
 	$(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder -m "stress and not timing" --ignore=tests/attacks $(addprefix --ignore=,$(SMOKE))
 
 # Spoiled files and hostile requests, by the hundred.

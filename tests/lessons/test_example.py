@@ -166,5 +166,5 @@ def test_the_largest_reply_is_small_and_fast_enough_for_every_keystroke() -> Non
     """The page sends a request after every keystroke; this is the largest example, with all settings."""
     row = [0.5] * 8
     question = {"request": "lesson", "tokens": ["word"] * 12, "x": [row] * 12}
-    moments = 2 * 101 * 12 * 12 * 4  # float32 scores and weights after each of the recorded gradient steps
+    moments = 2 * 101 * (12 * 12 + 8 * 8) * 4  # float32 scores and weights, W_Q and W_K, of each recorded gradient step
     assert len(answer(question).to_bytes()) < 330_000 + moments

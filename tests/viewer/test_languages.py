@@ -16,6 +16,7 @@ import uwaga
 from uwaga._base import languages
 from uwaga._base.languages import LANGUAGES, _Table, decimal, integer, percent, significant, tr, tr_n, using
 from uwaga.cli import app
+from uwaga.lessons.steps.trained import model_step
 from uwaga.viewer.lesson import work_through
 from uwaga.viewer.messages import RequestError
 from uwaga.viewer.page.html import served_html
@@ -34,7 +35,7 @@ SAME = {
     *("PNG", "SVG", "PDF", "CSV", "NPZ", "ReLU", "LayerNorm", "feed-forward", "Feed-forward", "Model", "Stop", "Zoom", "Token"),
     *("tokens", "Tokens", "linear", "Linear", "layer(Ragged)", "layer(padded, mask=KeyLengths)", "Residual", "residual"),
     *("{count} token", "{length} tokens", "1 token", "gradient", "loss, gradient", "softmax", "token", "Total {known}."),
-    *("“{token}”, token {place}", "{title} - {rate} · gradient", "{token} ({place})", "{place} of {count}", "“{token}”", "Query {tokens}", "Softmax", "Post-norm", "3. Feed-forward"),
+    *("“{token}”, token {place}", "{title} - {rate} · gradient", "{token} ({place})", "{place} of {count}", "“{token}”", "Query {tokens}", "{first} {second}", "{token}: {number}. {why}", "Softmax", "Post-norm", "3. Feed-forward"),
 }  # fmt: skip
 
 
@@ -294,8 +295,11 @@ _NO_WORDS = {
 }  # fmt: skip
 
 
-# Names in Python and of a model, a word that it read, an error of the library, and gradients.
-_QUOTED = r"uwaga\.[\w.]+|all-MiniLM-L6-v2|attention: key and query disagree on head width D|“animal”|<start>|\bd[A-Z]"
+# Names in Python and of a model, words that it read, an error of the library, and gradients.
+_READ = "|".join(re.escape(word) for word in model_step().pictures[0].matrices[0].rows)
+_QUOTED = (
+    rf"uwaga\.[\w.]+|all-MiniLM-L6-v2|attention: key and query disagree on head width D|“(?:{_READ})”|<start>|\bd[A-Z]"
+)
 
 
 def test_no_english_is_left_in_the_lesson(monkeypatch: pytest.MonkeyPatch) -> None:

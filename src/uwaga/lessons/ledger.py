@@ -149,7 +149,11 @@ def _problems(example: Example, known: Mapping[str, Matrix]) -> list[tuple[str, 
             tr("Pairs grow with the square of the length"),
             [
                 _State("scores", tr("scores of {n} tokens: {pairs}", n=n, pairs=n * n), numbers=(n,)),
-                _State("linear", tr("without softmax n² is avoided, and with it the shares are lost"), numbers=(1,)),
+                _State(
+                    "linear",
+                    tr("without softmax n² is avoided, and with it the shares are lost"),
+                    numbers=(example.wk_MD.shape[1], example.wv_ME.shape[1]),
+                ),
                 _State(
                     "length", tr("this one stays: the library uwaga computes n² scores, and stores none"), numbers=(n,)
                 ),

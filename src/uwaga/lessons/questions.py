@@ -13,6 +13,7 @@ from torch import Tensor
 from uwaga._base.languages import decimal, integer, percent, tr
 from uwaga.lessons.document import Matrix, Question, Step, matrices, shown
 from uwaga.lessons.example import START, Example
+from uwaga.lessons.steps.trained import POINT
 
 _Results = Mapping[str, Matrix]
 _CLOSE = 1e-5  # numbers that differ by less, relative to the largest, are equal answers
@@ -95,7 +96,7 @@ def _which_token(
         text,
         [names[place] for place in some],
         right,
-        f"{names[j]}: {shown(float(row[j]))}. {why}",
+        tr("{token}: {number}. {why}", token=names[j], number=shown(float(row[j])), why=why),
         covers,
         ((matrix.id, i, j),),
         ordered=tapped,
@@ -431,7 +432,7 @@ def _positions(example: Example, results: _Results) -> Question | None:
     choices = (tr("It stays."), tr("It changes."), tr("It becomes zeros."))
     changes = float(results["with_apart"].numbers.abs().max()) > _CLOSE
     return _made(
-        tr("Position codes are added to the tokens, which are then shuffled. What happens to the output of a token?"),
+        tr("The tokens are shuffled, and only then are position codes added. What happens to the output of a token?"),
         choices,
         [int(changes)],
         tr("The code of its new place is added to it, so its query, key and value are others.")
@@ -531,6 +532,27 @@ def _length(example: Example, results: _Results) -> Question | None:
     )
 
 
+def _model(example: Example, results: _Results) -> Question | None:
+    matrix, tokens = results["real_weights"], list(results["real_weights"].rows)
+    head, asks = POINT
+    row, names = matrix.numbers[head, asks], _names(tokens)
+    right = _largest(row)
+    return _made(
+        tr("In head {head}, which word does “{token}” look at most?", head=head, token=tokens[asks]),
+        names,
+        right,
+        tr(
+            "{token}: {number}. In this sentence it is the word that “it” stands for.",
+            token=names[right[0]],
+            number=shown(float(row[right[0]])),
+        ),
+        ("real_weights",),
+        (("real_weights", asks, right[0]),),
+        ordered=True,
+        tap="real_weights",
+    )
+
+
 _QUESTIONS: Mapping[str, Callable[[Example, _Results], Question | None]] = {
     "crude": _crude,
     "alike": _alike,
@@ -555,4 +577,5 @@ _QUESTIONS: Mapping[str, Callable[[Example, _Results], Question | None]] = {
     "copy": _copy,
     "architecture": _architecture,
     "length": _length,
+    "model": _model,
 }

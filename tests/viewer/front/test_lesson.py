@@ -114,7 +114,7 @@ def test_the_provenance_of_a_number_can_be_followed_to_the_input(page: Page, wor
         followed.append(heading.text_content())
     assert followed == [
         "Exponentials [this, pen] = 1.000",
-        "Scores [this, pen] = 3.757",
+        "Scores, scaled [this, pen] = 3.757",
         "Scores Q Kᵀ [this, pen] = 5.313",
         "Q [this, q1] = 1.750",
         "X [this, pointing] = 1.000",
@@ -168,7 +168,7 @@ def test_lines_join_a_number_with_its_sources_and_copies_show_those_of_other_ste
     above = page.evaluate("document.querySelector('.lesson-explanation').previousElementSibling.innerHTML")
     assert 'data-matrix="scores"' in above
     page.locator(".lesson-number").first.click()
-    assert page.locator(".lesson-copy figcaption").all_text_contents() == ["X 5 \u00d7 4", "W_Q 4 \u00d7 2"]
+    assert page.locator(".lesson-copy figcaption").all_text_contents() == ["X 5 \u00d7 4", "WQ 4 \u00d7 2"]
     assert page.locator(".lesson-copy").first.locator(".lesson-joined-source").count() == 4
 
 
@@ -278,7 +278,7 @@ def test_a_sentence_that_is_too_long_is_refused_and_stays(worked: Lesson, browse
 
 def test_settings_and_the_query(page: Page) -> None:
     go(page, "Scale")
-    page.get_by_label("Scale by 1/√d_k").uncheck()
+    page.get_by_label("Scale by 1/√dk").uncheck()
     settle(page)
     np.testing.assert_array_equal(table(page, "scaled"), table(page, "scores"))
     go(page, "Heads")
@@ -325,7 +325,7 @@ def test_gradient_steps_are_made_one_by_one(page: Page) -> None:
     settle(page)
     assert page.locator("strong[data-setting=steps]").text_content() == "12"
     np.testing.assert_allclose(table(page, "learn_wq"), work_through(steps=12)["learn_wq"], atol=0.0051)
-    assert "After 12 steps the loss is" in page.locator(".lesson-finding").first.text_content()
+    assert "At step 12 the loss is" in page.locator(".lesson-finding").first.text_content()
     page.get_by_role("button", name="From the start", exact=True).click()
     settle(page)
     np.testing.assert_allclose(table(page, "learn_wq"), work_through()["learn_wq"], atol=0.0051)
@@ -523,8 +523,9 @@ def test_nothing_on_a_page_answers_its_question(worked: Lesson, open_page: Calla
                 step.question.why,
                 *(each.text for section in step.sections for each in section.findings),
             ]
+            # Of a matrix of several heads, the largest.
             numbers = {
-                f"{abs(float(worked[of][row, column])):.2f}"
+                f"{abs(float(worked[of][..., row, column].max())):.2f}"
                 for of, row, column in step.question.cells
                 if of in step.question.covers and not step.question.about_sizes
                 if worked.matrices[of].shade in ("signed", "share")

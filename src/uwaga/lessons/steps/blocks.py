@@ -306,7 +306,8 @@ def _normal(sublayer: Sublayer) -> tuple[Finding, ...]:
         spread=_clean(spread),
     )
     if spread < 0.5:
-        text += " " + tr("A row whose numbers are all the same has nothing to be scaled up.")
+        same = tr("A row whose numbers are all the same has nothing to be scaled up.")
+        text = tr("{first} {second}", first=text, second=same)
     return (Finding(text=text, cells=[(stats.id, i, 0), (stats.id, i, 1)]),)
 
 
@@ -344,7 +345,7 @@ def stack_step(
     final: Sequence[Matrix],
 ) -> Step:
     attended, forward = block
-    entering = tr("The output of block 1 goes in")
+    entering, first = tr("The output of block 1 goes in"), tr("Output of block {block}", block=1)
     return Step(
         id="stack",
         title=tr("Two blocks: an encoder"),
@@ -360,8 +361,8 @@ def stack_step(
         ),
         told=(tr("What leaves a block has the shape of what went in."),),
         pictures=(
-            _way(source, x, labels=(source.title, entering)),
-            _way(x, forward.output, labels=(entering, tr("Block 2: feed-forward"))),
+            _way(source, x, labels=(source.title, first)),
+            _way(x, forward.output, labels=(first, tr("Output of block {block}", block=2))),
         ),
         sections=(
             Section(title=entering, matrices=(x,), controls=("norm",)),

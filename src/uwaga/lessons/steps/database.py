@@ -233,10 +233,11 @@ def _first_token(example: Example, weights: Matrix) -> Finding:
     first = example.tokens[0]
     text = tr("“{first}” comes first and has no past: its weights are 0 and it gets zeros.", first=first)
     if len(example.tokens) > 1:
-        text += " " + tr(
+        second = tr(
             "“{tokens}” has one record to ask, which gets the whole weight of 1, however bad the match.",
             tokens=example.tokens[1],
         )
+        text = tr("{first} {second}", first=text, second=second)
     return Finding(text=text, cells=[(weights.id, i, 0) for i in range(min(2, len(example.tokens)))])
 
 
@@ -318,11 +319,12 @@ def _hardened(example: Example, head: OneHead, visible_NN: Tensor, payload: Matr
     )
     if ties:
         named = ", ".join(tr("“{token}”", token=tokens[i]) for i in ties[:3])
-        text += " " + tr(
+        tie = tr(
             "{named} has equal best scores: softmax divides its weight between them at any factor, and a hard look-up takes"
             " one.",
             named=named,
         )
+        text = tr("{first} {second}", first=text, second=tie)
     chart = Chart(
         title=tr("Difference from the hard look-up"),
         matrix=limit.id,

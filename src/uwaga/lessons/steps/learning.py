@@ -109,7 +109,7 @@ def step(example: Example) -> Step:
                 " it grow: noise at step 0, and at the end each row is largest one place back."
             ),
         ),
-        pictures=(_film(example, states, progress[1].matrices[0]),),
+        pictures=(_film(example, states, progress[1].matrices[0], made),),
         sections=(
             *progress,
             Section(title=tr("What is read"), matrices=(made.codes, made.words), folded=True),
@@ -301,10 +301,9 @@ def _progress(example: Example, states: Sequence[State], made: _Forward) -> tupl
     )
     now, last = states[example.steps], states[-1]
     first = states[0]
-    here = tr_n(
-        "After {count} step the loss is {loss}, and {right} of {answers} answers are right.",
-        "After {count} steps the loss is {loss}, and {right} of {answers} answers are right.",
-        example.steps,
+    here = tr(
+        "At step {step} the loss is {loss}; right answers: {right} of {answers}.",
+        step=example.steps,
         loss=shown(now.loss),
         right=now.right,
         answers=count,
@@ -354,8 +353,8 @@ def _one_back(weights_NN: Tensor) -> float:
 _MOMENTS = 101  # that are recorded, at most: of every step, where a film has no more than a hundred
 
 
-def _film(example: Example, states: Sequence[State], progress: Matrix) -> Picture:
-    """The scores P W_Q W_K^T P^T as they grow."""
+def _film(example: Example, states: Sequence[State], progress: Matrix, made: _Forward) -> Picture:
+    """The scores P W_Q W_K^T P^T as they grow, with their factors."""
     task, last = task_of(example.tokens), len(states) - 1
     moments = list(dict.fromkeys(round(last * moment / (_MOMENTS - 1)) for moment in range(_MOMENTS)))
     places = [f"{place}: {token}" for place, token in enumerate(example.tokens)]
@@ -381,11 +380,24 @@ def _film(example: Example, states: Sequence[State], progress: Matrix) -> Pictur
         source=provenance.given(tr("The weights with W_Q and W_K of that step.")),
         shade="share",
     )
+    say = tr("The numbers of that step.")
+    wq, wk = (
+        Matrix(
+            id=f"{now.id}_moments",
+            title=now.title,
+            formula=now.formula,
+            rows=now.rows,
+            columns=now.columns,
+            numbers=torch.stack([getattr(states[at], field) for at in moments]),
+            source=provenance.given(say),
+        )
+        for now, field in ((made.wq, "wq_WW"), (made.wk, "wk_WW"))
+    )
     return Picture(
         kind="film",
         title=tr("It learns where to look"),
         description=tr("Filled is a positive score, a ring is negative, a bigger circle is more."),
-        matrices=(growing, progress, shares),
+        matrices=(growing, progress, shares, made.codes, wq, wk),
         labels=[str(at) for at in moments],
     )
 

@@ -132,10 +132,14 @@ def _sentence() -> dict[str, Any]:
     return stored
 
 
+# The head of the stored layer, and the token "it", which looks at what it stands for.
+POINT = (11, 10)
+
+
 def model_step() -> Step:
     stored = _sentence()
     tokens, weights_HNN = stored["tokens"], torch.tensor(stored["weights"])
-    asks = tokens.index("it")
+    assert tokens[POINT[1]] == "it"
     matrix = Matrix(
         id="real_weights",
         title=tr("Layer {layer}, Attention: Input - Input", layer=stored["layer"]),
@@ -148,8 +152,6 @@ def model_step() -> Step:
         ),
         shade="share",
     )
-    head = int(weights_HNN[:, asks, :].clone()[:, _nouns(tokens)].amax(-1).argmax())
-    best = int(weights_HNN[head, asks].argmax())
     return Step(
         id="model",
         title=tr("The same in a real model"),
@@ -159,12 +161,8 @@ def model_step() -> Step:
                 " numbers of this lesson and computes its maps. What it has learned is in its W_Q, W_K, W_V and W_O."
             ),
             tr(
-                "Here is one layer of {model}, a model of sentences, on a sentence in English. Choose a head, and a word. In head"
-                " {head} “it” gives {weight} of its attention to “{word}”.",
+                "Here is one layer of {model}, which makes a vector of a sentence, on a sentence in English.",
                 model=stored["model"],
-                head=head,
-                weight=shown(float(weights_HNN[head, asks, best])),
-                word=tokens[best],
             ),
         ),
         pictures=(
@@ -174,18 +172,9 @@ def model_step() -> Step:
                 description=tr("A slider chooses the head; tap a word to see where it looks."),
                 matrices=(matrix,),
                 labels=[tr("head {head}", head=h) for h in range(len(weights_HNN))],
-                sizes=((head, asks),),
+                sizes=(POINT,),
             ),
         ),
-        sections=(
-            Section(
-                title=tr("In the model that is loaded"),
-                text=(tr("These heads of the model that is loaded show most clearly what you have seen. Open one."),),
-            ),
-        ),
+        sections=(),
         code="with uwaga.watch(model) as recording: model(ids)",
     )
-
-
-def _nouns(tokens: list[str]) -> list[int]:
-    return [tokens.index("animal"), tokens.index("street")]

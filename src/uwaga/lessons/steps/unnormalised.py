@@ -302,7 +302,7 @@ def _covariance(example: Example, x: Matrix) -> Section:
         ),
         Matrix(
             id="centred",
-            title=tr("X, centred"),
+            title=tr("Centred X"),
             formula="x(i, a) - μ(a)",
             rows=example.tokens,
             columns=widths,

@@ -90,7 +90,7 @@ export function makeArcs(actions) {
     if (isSliced && slice < 0) [slice, asks] = shown.sizes[0];
     const row = guess ? guess.row : hovered >= 0 ? hovered % matrix.rows.length : !isSliced && isOfTokens(lesson, matrix) ? query : asks;
     const from = Math.min(row, matrix.rows.length - 1);
-    choice.hidden = !isSliced;
+    choice.hidden = !isSliced || covered;
     slider.max = String(shown.labels.length - 1);
     slider.value = String(slice);
     slider.setAttribute("aria-label", shown.title);
@@ -137,7 +137,7 @@ function makeArcStage(words, room, isColumn, { press, hover }) {
     return middle;
   });
   const base = isColumn ? Math.max(...ems) * size + 74 : Math.min(arcsTallest, 48 + 0.3 * (places[places.length - 1] - places[0]));
-  const width = isColumn ? Math.max(base + 120, Math.min(room, base + 220)) : Math.max(at, 60), height = isColumn ? words.length * arcsRow + 6 : base + size + 36;
+  const width = isColumn ? Math.max(base + 96, Math.min(room, base + 220)) : Math.max(at, 60), height = isColumn ? words.length * arcsRow + 6 : base + size + 36;
   const ids = words.map(() => `lesson-arc-${++stageCount}`);
   const gradients = ids.map((id) => svgEl("linearGradient", { id, gradientUnits: "userSpaceOnUse" },
     svgEl("stop", { offset: 0, class: "lesson-looks" }), svgEl("stop", { offset: 1, class: "lesson-looked-at" })));
@@ -275,7 +275,12 @@ export function makeRibbonPicture(actions) {
       ...rows.map((name, from) => {
         const text = word(name, from === row ? "lesson-word-asks" : "", middle(from, rows.length), true);
         text.setAttribute("aria-label", tr("{token} looks", { token: name }));
-        pressable(text, () => { if (covered || timer) return; picked = picked === from ? -1 : from; if (last) draw(...last); });
+        pressable(text, () => {
+          if (covered || timer) return;
+          picked = picked === from ? -1 : from;
+          if (last) draw(...last);
+          /** @type {SVGElement | undefined} */ (picture.querySelectorAll(".lesson-word")[from])?.focus();
+        });
         return text;
       }),
       ...columns.map((name, to) => {

@@ -2,7 +2,7 @@
 
 import { el, svgEl } from "../dom.js";
 import { powerText } from "../languages.js";
-import { lessonNumber } from "./numbers.js";
+import { formulaSpans, formulaText, lessonNumber } from "./numbers.js";
 import { lessonMatrix } from "./reply.js";
 
 const chartWidth = 480, chartHeight = 220;
@@ -55,15 +55,15 @@ export function makeLessonChart(lesson, chart) {
     across.ticks.filter((tick) => tick >= across.low && tick <= across.high).map((tick) =>
       svgEl("text", { x: x(tick), y: chartHeight - chartPlot.bottom + 16, "text-anchor": "middle", text: chartTick(tick, chart.log_x) })),
     svgEl("text", { x: (chartPlot.left + chartWidth - chartPlot.right) / 2, y: chartHeight - 6,
-      "text-anchor": "middle", text: chart.x_title }),
-    svgEl("text", { x: 2, y: 13, text: chart.y_title }),
+      "text-anchor": "middle" }, formulaSpans(chart.x_title)),
+    svgEl("text", { x: 2, y: 13 }, formulaSpans(chart.y_title)),
     lines.flatMap((values, which) => chartLine(places, values, which, x, y, chart)),
   );
   const names = chart.lines.map((c, which) => el("li", { class: `lesson-line-${which}` },
     svgEl("svg", { viewBox: "0 0 28 8", class: "lesson-sample", "aria-hidden": "true" },
       svgEl("line", { class: `lesson-line lesson-line-${which}`, x1: 0, x2: 28, y1: 4, y2: 4 })),
-    chartName(matrix.columns, c)));
-  return el("figure", { class: "lesson-figure" }, el("figcaption", { text: chart.title }),
+    formulaText(chartName(matrix.columns, c))));
+  return el("figure", { class: "lesson-figure" }, el("figcaption", {}, formulaText(chart.title)),
     picture, el("ul", { class: "lesson-legend" }, names));
 }
 

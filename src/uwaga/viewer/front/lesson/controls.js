@@ -2,7 +2,7 @@
 
 import { el, tokenText } from "../dom.js";
 import { tr } from "../languages.js";
-import { parseNumber } from "./numbers.js";
+import { formulaText, parseNumber } from "./numbers.js";
 
 /** @typedef {import("./reply.js").Lesson} Lesson */
 
@@ -72,7 +72,7 @@ function makeNumberSetting(name, actions) {
 function makeScaledSetting(actions) {
   const input = el("input", { type: "checkbox", "data-setting": "scaled", on: { change: () => actions.set("scaled", input.checked) } });
   return {
-    element: el("label", { class: "lesson-control" }, input, ` ${tr("Scale by 1/√d_k (everywhere in the lesson)")}`),
+    element: el("label", { class: "lesson-control" }, input, el("span", {}, formulaText(tr("Scale by 1/√d_k (everywhere in the lesson)")))),
     update(lesson) {
       input.checked = lesson.request.settings.scaled;
       input.disabled = actions.readOnly();

@@ -2,20 +2,24 @@
 
 import { el, svgEl } from "../dom.js";
 import { tr } from "../languages.js";
+import { wordWidth } from "./arcs.js";
 
 /** @typedef {import("./reply.js").LessonDrawing} LessonDrawing */
 /** @typedef {import("./reply.js").LessonPart} LessonPart */
 
 /** Milliseconds that each part is lit. */
 const drawingPause = 600;
+/** The font size of labels of a narrow page, in the drawing's units. */
+const drawingLetter = 19;
 const drawingSize = { width: 550, height: 672 };
 
 /**
  * @param {(step: string) => void} open
+ * @param {boolean} isNarrow  whether labels are large, for a phone, and without the shapes
  * @returns {{element: HTMLElement, update: (drawing: LessonDrawing) => void, ask: (asks: boolean) => void, dispose: () => void}}
  */
-export function makeDrawing(open) {
-  const picture = svgEl("svg", { class: "lesson-drawing", viewBox: `0 0 ${drawingSize.width} ${drawingSize.height}`, role: "group" });
+export function makeDrawing(open, isNarrow) {
+  const picture = svgEl("svg", { class: `lesson-drawing${isNarrow ? " lesson-drawing-narrow" : ""}`, viewBox: `0 0 ${drawingSize.width} ${drawingSize.height}`, role: "group" });
   const models = el("div", { class: "lesson-control", role: "group", "aria-label": tr("Model") });
   const words = el("p", { class: "lesson-model-words" });
   const say = el("p", { class: "lesson-note", role: "status" });
@@ -56,7 +60,7 @@ export function makeDrawing(open) {
       ...bypasses.map(([from, to]) => drawingBypass(/** @type {LessonPart} */ (byId.get(from)), /** @type {LessonPart} */ (byId.get(to)),
         !has(from) || !has(to))),
       ...repeated.map(([from, to]) => drawingRepeated(/** @type {LessonPart} */ (byId.get(from)), /** @type {LessonPart} */ (byId.get(to)), !has(from))),
-      ...parts.map((part) => drawingBox(part, !has(part.id), open)));
+      ...parts.map((part) => drawingBox(part, !has(part.id), isNarrow, open)));
     models.replaceChildren(...shown.models.map(({ name }, at) => el("button", { type: "button", text: name, "aria-pressed": String(at === model),
       on: { click: () => { model = at; stop(); draw(); /** @type {HTMLElement} */ (models.children[at]).focus(); } } })));
     words.textContent = isAsking ? "" : shown.models[model].text;
@@ -123,10 +127,11 @@ function drawingParts({ parts, models }, model) {
 /**
  * @param {LessonPart} part
  * @param {boolean} isLeftOut
+ * @param {boolean} isNarrow
  * @param {(step: string) => void} open
  * @returns {Element}
  */
-function drawingBox(part, isLeftOut, open) {
+function drawingBox(part, isLeftOut, isNarrow, open) {
   const { x, y, width, height, label, shape, step } = part;
   const run = () => open(step);
   return svgEl("g", {
@@ -139,8 +144,17 @@ function drawingBox(part, isLeftOut, open) {
     } },
   },
   svgEl("rect", { x, y, width, height, rx: 6 }),
-  svgEl("text", { x: x + width / 2, y: y + 18, "text-anchor": "middle", text: label }),
-  svgEl("text", { class: "lesson-shape", x: x + width / 2, y: y + 34, "text-anchor": "middle", text: shape }));
+  (isNarrow ? drawingLines(label, width) : [label]).map((line, at, lines) => svgEl("text", { x: x + width / 2, y: y + (lines.length > 1 ? 17 + 19 * at : isNarrow ? 28 : 18), "text-anchor": "middle", text: `${line} ` })),
+  isNarrow ? null : svgEl("text", { class: "lesson-shape", x: x + width / 2, y: y + 34, "text-anchor": "middle", text: shape }));
+}
+
+/** A label in one line or in two, of which the longer is as short as it can be. @param {string} label @param {number} width @returns {string[]} */
+function drawingLines(label, width) {
+  if (wordWidth(label) * drawingLetter <= width - 8) return [label];
+  const isSpaced = label.includes(" "), words = isSpaced ? label.split(" ") : [...label], between = isSpaced ? " " : "";
+  const cuts = words.slice(1).map((_, at) => [words.slice(0, at + 1).join(between), words.slice(at + 1).join(between)]);
+  const size = (/** @type {string[]} */ cut) => Math.max(...cut.map(wordWidth));
+  return cuts.sort((a, b) => size(a) - size(b))[0] ?? [label];
 }
 
 /**

@@ -3,11 +3,11 @@
 
 import { el, tokenText } from "../dom.js";
 import { decimalText, splitMessage, tr } from "../languages.js";
-import { lessonNumber } from "./numbers.js";
+import { formulaText, lessonNumber, sentenceText } from "./numbers.js";
 import { makeMatrixCopy } from "./pipeline.js";
 import { makePlay } from "./play.js";
 import { makeProduct } from "./rows.js";
-import { lessonDigits, lessonHas, lessonMatrix, lessonValue } from "./reply.js";
+import { lessonDigits, lessonHas, lessonMatrix, lessonMatrixName, lessonValue } from "./reply.js";
 
 /** @typedef {import("./reply.js").Lesson} Lesson */
 /** @typedef {import("./reply.js").LessonCell} LessonCell */
@@ -182,9 +182,9 @@ export function calculationTerms(parts) {
  * @param {LessonCell} cell
  * @returns {string}
  */
-function lessonCellName(lesson, cell) {
+export function lessonCellName(lesson, cell) {
   const matrix = lessonMatrix(lesson, cell.of);
-  const title = tokenText(matrix.title.split(",")[0]);
+  const title = tokenText(lessonMatrixName(matrix));
   const query = matrix.sliced && cell.slice !== null ? tr("query {token}", { token: tokenText(lesson.request.tokens[cell.slice]) }) : "";
   return `${title} [${[matrix.rows[cell.row], matrix.columns[cell.column]].map(tokenText).join(", ")}${query && `, ${query}`}]`;
 }
@@ -218,7 +218,7 @@ export function makeExplanation(actions) {
     back.disabled = known.length < 2;
     close.hidden = back.hidden = !cell;
     trail.hidden = known.length < 2;
-    trail.replaceChildren(...known.slice(0, -1).map((one) => el("li", { text: cellEquation(lesson, one) })));
+    trail.replaceChildren(...known.slice(0, -1).map((one) => el("li", {}, formulaText(cellEquation(lesson, one)))));
     if (!cell) {
       heading.textContent = tr("Where a number comes from");
       body.replaceChildren(el("p",
@@ -227,11 +227,11 @@ export function makeExplanation(actions) {
     }
     const matrix = lessonMatrix(lesson, cell.of);
     const value = lessonValue(lesson, cell);
-    heading.textContent = `${lessonCellName(lesson, cell)} = ${Number.isNaN(value) ? tr("hidden") : cellNumber(matrix, cell, value, 3)}`;
+    heading.replaceChildren(...formulaText(`${lessonCellName(lesson, cell)} = ${Number.isNaN(value) ? tr("hidden") : cellNumber(matrix, cell, value, 3)}`));
     const parts = lessonCalculation(lesson, cell);
     const ruleWords = lessonRuleText(lesson, cell);
     const terms = calculationTerms(parts).map((term) => ({
-      element: el("span", { class: "lesson-term" }, term.map((piece) => calculationPartElement(lesson, piece, actions))),
+      element: el("span", { class: "lesson-term" }, term.map((piece, at) => calculationPartElement(lesson, piece, isBracketed(term, at), actions))),
       cells: term.flatMap((piece) => (typeof piece === "string" ? [] : [piece.cell])),
     }));
     const result = el("span", { class: "lesson-term", text: Number.isNaN(value) ? "" : ` = ${cellNumber(matrix, cell, value, 3)}` });
@@ -240,10 +240,10 @@ export function makeExplanation(actions) {
     const rule = lessonRule(lesson, cell);
     const product = Number.isNaN(value) ? null : makeProduct(lesson, rule, rule.from.map((_, which) => lessonTerms(rule, which, cell)), cellNumber(matrix, cell, value, 2));
     body.replaceChildren(...[
-      el("p", { class: "lesson-formula", text: matrix.formula }),
+      el("p", { class: "lesson-formula" }, formulaText(matrix.formula)),
       ...(product ? [el("div", { class: "lesson-scroll" }, product)] : []),
       ...(product ? [el("details", { class: "lesson-folded", open: !actions.isNarrow() }, el("summary", { text: tr("Term by term") }), written)] : written),
-      ...(ruleWords ? [el("p", { text: tokenText(ruleWords) })] : []),
+      ...(ruleWords ? [el("p", {}, sentenceText(ruleWords))] : []),
       ...copiesOfSources(lesson, cell, step),
       ...stepLink(lesson, cell, step, actions),
     ].filter((part) => !!part));
@@ -269,7 +269,8 @@ function cellNumber(matrix, cell, value, least) {
  * @returns {string}
  */
 export function operandText(text) {
-  return text.replace(/(\.\d\d\d*?)0+$/, "$1");
+  const point = decimalText(0.5, 1)[1], [whole, decimals] = text.split(point);
+  return decimals ? `${whole}${point}${decimals.replace(/^(\d\d\d*?)0+$/, "$1")}` : text;
 }
 
 /** @param {Lesson} lesson @param {LessonCell} cell @returns {string} */
@@ -279,19 +280,31 @@ function cellEquation(lesson, cell) {
 }
 
 /**
+ * Whether a number of a calculation is alone in brackets already, as in exp(x).
+ * @param {CalculationPart[]} parts
+ * @param {number} at
+ * @returns {boolean}
+ */
+function isBracketed(parts, at) {
+  const before = parts[at - 1], after = parts[at + 1];
+  return typeof before === "string" && before.endsWith("(") && !(typeof after === "string" && after.startsWith("\u00b2"));
+}
+
+/**
  * @param {Lesson} lesson
  * @param {CalculationPart} piece
+ * @param {boolean} isInBrackets
  * @param {{follow: (cell: LessonCell) => void, mark: (cells: LessonCell[] | null) => void}} actions
  * @returns {Node | string}
  */
-function calculationPartElement(lesson, piece, actions) {
+function calculationPartElement(lesson, piece, isInBrackets, actions) {
   if (typeof piece === "string") return piece;
   const { cell } = piece;
   const value = lessonValue(lesson, cell);
   const name = lessonCellName(lesson, cell);
   const text = operandText(cellNumber(lessonMatrix(lesson, cell.of), cell, value, 4));
   return el("button", {
-    type: "button", class: "lesson-number", text: value < 0 ? `(${text})` : text, title: name, "aria-label": `${text}, ${name}`,
+    type: "button", class: "lesson-number", text: value < 0 && !isInBrackets ? `(${text})` : text, title: name, "aria-label": `${text}, ${name}`,
     on: {
       click: () => actions.follow(cell),
       pointerenter: () => actions.mark([cell]), pointerleave: () => actions.mark(null),
@@ -336,5 +349,5 @@ function stepLink(lesson, cell, step, actions) {
   const at = lesson.steps.findIndex((_, place) => stepShows(lesson, place, cell.of));
   if (at < 0) return [];
   return [el("p", {}, el("button",
-    { type: "button", text: tr("Show it in its step: {title}", { title: lesson.steps[at].title }), on: { click: () => actions.go(at) } }))];
+    { type: "button", on: { click: () => actions.go(at) } }, formulaText(tr("Show it in its step: {title}", { title: lesson.steps[at].title }))))];
 }

@@ -3,7 +3,7 @@
 import { el, svgEl, tokenText } from "../dom.js";
 import { tr } from "../languages.js";
 import { arcSpans } from "./arcs.js";
-import { lessonNumber } from "./numbers.js";
+import { formulaText, lessonNumber } from "./numbers.js";
 import { lessonMatrix, lessonValue } from "./reply.js";
 import { circleRadius } from "./rows.js";
 
@@ -40,7 +40,7 @@ export function makeFilm(actions) {
   const place = el("div", { class: "lesson-scroll" }), curves = el("div", { class: "lesson-film-curves" });
   const slider = el("input", { type: "range", min: 0, step: 1, class: "lesson-moment", "aria-label": tr("Moment") });
   const play = el("button", { type: "button", class: "lesson-watch", text: tr("Watch it learn"), on: { click: () => (timer ? stop() : start()) } });
-  const said = el("p", { class: "lesson-film-said", role: "status" });
+  const said = el("p", { class: "lesson-film-said", role: "status" }), factors = el("div", { class: "lesson-factors" });
   const strip = el("div", { class: "lesson-strip" });
   let moment = 0;
   /** @type {ReturnType<typeof setInterval> | undefined} */
@@ -80,7 +80,7 @@ export function makeFilm(actions) {
 
   function draw() {
     if (!last) return;
-    const [lesson, shown, covered] = last, [growing, progress, shares] = shown.matrices, { data, rows } = lessonMatrix(lesson, growing);
+    const [lesson, shown, covered] = last, [growing, progress, shares, codes, wq, wk] = shown.matrices, { data, rows } = lessonMatrix(lesson, growing);
     const most = shown.labels.length - 1, { room, isNarrow } = actions.place();
     moment = Math.min(moment, most);
     slider.max = String(most);
@@ -88,11 +88,13 @@ export function makeFilm(actions) {
     slider.disabled = play.disabled = covered;
     let largest = 0;
     for (const number of data) largest = Math.max(largest, Math.abs(number) || 0);
-    const cell = Math.max(18, Math.min(isNarrow ? 34 : 52, ((isNarrow ? room : 400) - 30) / rows.length));
+    const cell = Math.max(18, Math.min(isNarrow ? 34 : 68, ((isNarrow ? room : 400) - 30) / rows.length));
     place.replaceChildren(filmCircles(lesson, growing, { slice: moment, largest, cell, covered }));
     const step = Number(shown.labels[moment]);
     const at = (/** @type {number} */ column) => lessonValue(lesson, { of: progress, row: step, column, slice: null });
-    said.textContent = covered ? "" : tr("Step {step}: loss {loss}, weight one place back {back}.", { step, loss: lessonNumber(at(1)), back: lessonNumber(at(4)) });
+    factors.replaceChildren(...filmFactors(lesson, { codes, wq, wk }, covered ? 0 : moment));
+    said.textContent = covered ? "" : tr("Step {step}: loss {loss}, weight one place back {back}; by chance {chance}.",
+      { step, loss: lessonNumber(at(1)), back: lessonNumber(at(4)), chance: lessonNumber(1 / rows.length) });
     curves.replaceChildren(...(covered ? [] : [filmArcs(lesson, shares, moment), filmCurves(lesson, progress, step)]));
     strip.hidden = covered;
     if (!covered && stripped !== data) {
@@ -104,14 +106,46 @@ export function makeFilm(actions) {
   }
 
   return {
-    element: el("div", { class: "lesson-film" }, place, el("div", {}, said, curves), el("div", { class: "lesson-film-foot" },
+    element: el("div", { class: "lesson-film" }, place, el("div", {}, factors, said, curves), el("div", { class: "lesson-film-foot" },
       el("div", { class: "lesson-control" }, play, slider), strip)),
     update(lesson, shown, _query, covered) {
+      const isAnswered = !!last?.[2] && !covered;
       last = [lesson, shown, covered];
       draw();
+      // The answer is seen to happen; with reduced motion it waits to be played.
+      if (isAnswered && !matchMedia("(prefers-reduced-motion: reduce)").matches) start();
     },
     dispose: stop,
   };
+}
+
+/**
+ * The four factors of the scores, each small above its name: of the places' codes P each column as a curve, of W_Q and W_K the
+ * numbers of a moment.
+ * @param {Lesson} lesson
+ * @param {{codes: string, wq: string, wk: string}} of
+ * @param {number} slice
+ * @returns {HTMLElement[]}
+ */
+function filmFactors(lesson, { codes, wq, wk }, slice) {
+  const cell = 8, { rows, columns } = lessonMatrix(lesson, codes), size = columns.length * cell;
+  const waves = (/** @type {boolean} */ isTurned) => svgEl("svg", { viewBox: `0 0 ${size} ${size}`, width: size, height: size, "aria-hidden": "true" },
+    columns.map((_, column) => svgEl("path", { class: "lesson-factor-wave", d: rows.map((__, row) => {
+      const along = 2 + row / Math.max(1, rows.length - 1) * (size - 4);
+      const across = (column + 0.5 + 0.42 * lessonValue(lesson, { of: codes, row, column, slice: null })) * cell;
+      return `${row ? "L" : "M"}${(isTurned ? [along, across] : [across, along]).map((number) => number.toFixed(1)).join(" ")}`;
+    }).join("") })));
+  const circles = (/** @type {string} */ id, /** @type {boolean} */ isTurned) => {
+    const matrix = lessonMatrix(lesson, id), largest = matrix.data.reduce((most, number) => Math.max(most, Math.abs(number)), 0);
+    return svgEl("svg", { viewBox: `0 0 ${size} ${size}`, width: size, height: size, "aria-hidden": "true" },
+      matrix.rows.flatMap((_, row) => matrix.columns.map((__, column) => {
+        const number = lessonValue(lesson, { of: id, row, column, slice }), [i, j] = isTurned ? [column, row] : [row, column];
+        return svgEl("circle", { class: `lesson-circle${number < 0 ? " lesson-ring" : ""}`, cx: (j + 0.5) * cell, cy: (i + 0.5) * cell, r: Math.max(0.4, circleRadius(number, largest, cell * 0.46)).toFixed(2) });
+      })));
+  };
+  const named = (/** @type {Element} */ picture, /** @type {string} */ name, raised = "") =>
+    el("figure", { class: "lesson-factor" }, picture, el("figcaption", {}, formulaText(name), raised && el("sup", { text: raised })));
+  return [named(waves(false), "P"), named(circles(wq, false), "W_Q"), named(circles(wk, true), "W_K", "T"), named(waves(true), "P", "T"), el("span", { class: "lesson-note", text: tr("= the scores") })];
 }
 
 /** The weights of a moment as arcs over the places. @param {Lesson} lesson @param {string} id @param {number} slice @returns {Element} */

@@ -2,7 +2,7 @@
 
 import { el, openAround, tokenText } from "../dom.js";
 import { tr } from "../languages.js";
-import { inputText, lessonNumber, parseNumber } from "./numbers.js";
+import { formulaText, inputText, lessonNumber, parseNumber, sentenceText } from "./numbers.js";
 import { lessonCellKey, lessonDigits, lessonHas, lessonMatrix, lessonValue } from "./reply.js";
 
 /** @typedef {import("./reply.js").Lesson} Lesson */
@@ -35,18 +35,17 @@ import { lessonCellKey, lessonDigits, lessonHas, lessonMatrix, lessonValue } fro
 export function makeMatrixTable(lesson, id, slice, actions) {
   const matrix = lessonMatrix(lesson, id);
   const editable = matrix.field !== null;
-  const caption = el("caption");
+  const caption = el("figcaption", { class: "lesson-caption", id: `lesson-caption-${++tableCount}` });
   const error = el("p", { class: "lesson-error", role: "alert", hidden: true });
   const heads = matrix.columns.map(() => el("th", { scope: "col" }));
   const sides = matrix.rows.map(() => el("th", { scope: "row" }));
   const cells = matrix.rows.map((_, row) => matrix.columns.map((__, column) => makeMatrixCell(row, column, editable)));
-  const table = el("table", { class: `lesson-table lesson-shade-${matrix.shade}`, role: "grid", "data-matrix": id, "aria-readonly": String(!editable) },
-    caption,
+  const table = el("table", { class: `lesson-table lesson-shade-${matrix.shade}`, role: "grid", "data-matrix": id, "aria-readonly": String(!editable), "aria-labelledby": caption.id },
     el("thead", {}, el("tr", {}, el("td", { class: "lesson-corner" }), heads)),
     el("tbody", {}, cells.map((line, row) => el("tr", {}, sides[row], line.map((cell) => cell.place)))),
   );
   const note = el("p", { class: "lesson-note" }), product = el("p", { class: "lesson-product" });
-  const element = el("figure", { class: "lesson-matrix" }, el("div", { class: "lesson-scroll" }, table), product, error, note);
+  const element = el("figure", { class: "lesson-matrix" }, caption, el("div", { class: "lesson-scroll" }, table), product, error, note);
 
   let shown = lesson;
   let at = slice;
@@ -130,8 +129,8 @@ export function makeMatrixTable(lesson, id, slice, actions) {
     shown = next;
     at = query;
     const now = lessonMatrix(next, id);
-    caption.replaceChildren(el("strong", { text: tokenText(now.title) }), " ", el("span", { class: "lesson-formula", text: now.formula }));
-    note.textContent = tokenText(now.note);
+    caption.replaceChildren(el("strong", {}, sentenceText(now.title)), " ", el("span", { class: "lesson-formula" }, formulaText(now.formula)));
+    note.replaceChildren(...sentenceText(now.note));
     note.hidden = !now.note;
     product.textContent = now.product;
     product.hidden = !now.product || isCovered;
@@ -175,6 +174,8 @@ export function makeMatrixTable(lesson, id, slice, actions) {
     },
   };
 }
+
+let tableCount = 0;
 
 /** @typedef {{place: HTMLElement, target: HTMLElement}} MatrixCell  the td, and the element in it that takes the focus */
 

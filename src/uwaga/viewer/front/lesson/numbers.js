@@ -1,6 +1,6 @@
 // Numbers and formulas of the lesson as text, and parsing of typed numbers.
 
-import { el } from "../dom.js";
+import { el, svgEl, tokenText } from "../dom.js";
 import { decimalText, powerText, tr } from "../languages.js";
 
 /**
@@ -9,11 +9,35 @@ import { decimalText, powerText, tr } from "../languages.js";
  * @returns {(string | HTMLElement)[]}
  */
 export function formulaText(text) {
-  return text.split(/(?<![\w.])([A-Za-z][_^][A-Za-z0-9]{1,2})(?![\w])/).map((part, at) => {
+  return text.split(productOfMatrices).flatMap((part, at) => (at % 2 ? [el("span", { class: "lesson-product-text", text: part })] : indexedText(part)));
+}
+
+/** Matrices beside each other, such as (Q K\u1d40) V, which stand in one line. */
+const productOfMatrices = /(?<![\w)])(\(?[A-Z]\u1d40?\)?(?: \(?[A-Z]\u1d40?\)?)* ?\(?[A-Z]\u1d40\)?(?: [A-Z](?!\w)\)?)?)/;
+
+/** @param {string} text @returns {(string | HTMLElement)[]} */
+function indexedText(text) {
+  return formulaParts(text).map((part, at) => {
     if (at % 2 === 0) return part;
     return el("span", { class: "lesson-symbol" }, part[0], el(part[1] === "_" ? "sub" : "sup", { text: part.slice(2) }));
   });
 }
+
+/** Letters with an index stand at odd places. @param {string} text @returns {string[]} */
+const formulaParts = (text) => text.split(/(?<![\w.])([A-Za-z][_^][A-Za-z0-9]{1,2})(?![\w])/);
+
+/** The same in a drawing. @param {string} text @returns {Element[]} */
+export function formulaSpans(text) {
+  return formulaParts(text).flatMap((part, at, all) => {
+    if (at % 2) return [svgEl("tspan", { class: "lesson-symbol", text: part[0] }), svgEl("tspan", { class: "lesson-index", dy: part[1] === "_" ? "0.3em" : "-0.6em", text: part.slice(2) })];
+    // Back to the line that the index has left; an index is 0.7 of its letter.
+    const back = at && all[at - 1][1] === "_" ? "-0.21em" : "0.42em";
+    return part ? [svgEl("tspan", at ? { dy: back, text: part } : { text: part })] : [];
+  });
+}
+
+/** A sentence that has tokens in it; the spaces in its numbers stay spaces. @param {string} text @returns {(string | HTMLElement)[]} */
+export const sentenceText = (text) => formulaText(text.split("\u00a0").map((part) => part && tokenText(part)).join("\u00a0"));
 
 /**
  * @param {number} value  NaN: masked

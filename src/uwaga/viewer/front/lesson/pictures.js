@@ -4,6 +4,7 @@
 import { el, svgEl, tokenText } from "../dom.js";
 import { makeArcs, makeRibbonPicture } from "./arcs.js";
 import { makeFilm } from "./film.js";
+import { sentenceText } from "./numbers.js";
 import { lessonMatrix, lessonValue } from "./reply.js";
 import { makeRows } from "./rows.js";
 
@@ -33,8 +34,8 @@ export function makePicture(picture, actions) {
     element: el("figure", { class: `lesson-picture lesson-picture-${picture.kind}`, "data-picture": picture.matrices[0] ?? picture.kind }, title, view.element, words),
     matrices: picture.matrices,
     update(lesson, now, query, covered, guess = null) {
-      title.textContent = tokenText(now.title);
-      words.textContent = tokenText(now.description);
+      title.replaceChildren(...sentenceText(now.title));
+      words.replaceChildren(...sentenceText(now.description));
       words.hidden = !now.description || covered;
       view.update(lesson, now, query, covered, guess);
     },

@@ -2,7 +2,8 @@
 // the real matrix; boxes of later steps are outlines, and lines join a picked number with the numbers that it comes from.
 
 import { el, svgEl, tokenText } from "../dom.js";
-import { lessonCellKey, lessonHas, lessonMatrix, lessonValue } from "./reply.js";
+import { formulaText } from "./numbers.js";
+import { lessonCellKey, lessonHas, lessonMatrix, lessonMatrixName, lessonValue } from "./reply.js";
 
 /** @typedef {import("./reply.js").Lesson} Lesson */
 /** @typedef {import("./reply.js").LessonCell} LessonCell */
@@ -251,7 +252,7 @@ export function makeMatrixCopy(lesson, id, marked) {
     marked.filter((one) => keys.has(lessonCellKey(one)) && one.row < rows && one.column < columns).map((one) => svgEl("rect", {
       class: "lesson-joined-source", x: 1.5 + one.column * cell, y: 1.5 + one.row * cell, width: cell - 1, height: cell - 1 })));
   return el("figure", { class: "lesson-copy" }, picture,
-    el("figcaption", { text: `${tokenText(matrix.title.split(",")[0])} ${matrix.rows.length} \u00d7 ${matrix.columns.length}` }));
+    el("figcaption", {}, formulaText(`${tokenText(lessonMatrixName(matrix))} ${matrix.rows.length} \u00d7 ${matrix.columns.length}`)));
 }
 
 /**

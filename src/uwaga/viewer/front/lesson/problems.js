@@ -1,7 +1,8 @@
 // The problems and remedies under each step: those of the step as drawings of what was measured, all others folded.
 
-import { el, svgEl, tokenText } from "../dom.js";
+import { el, svgEl } from "../dom.js";
 import { tr } from "../languages.js";
+import { sentenceText } from "./numbers.js";
 
 /** @typedef {ReturnType<typeof import("./reply.js").lessonLedger>} LessonLedger */
 
@@ -33,7 +34,7 @@ export function makeLedger() {
 /** @param {LessonLedger[number]} problem @returns {HTMLElement} */
 function problemItem({ id, title, text, solved, numbers }) {
   return el("li", { class: solved ? "lesson-solved" : "lesson-open-problem", "data-problem": id }, problemDrawing(id, numbers),
-    el("strong", { text: title }), " ", el("span", { class: "lesson-state", text: solved ? tr("removed") : tr("open") }), el("p", { text: tokenText(text) }));
+    el("strong", { text: title }), " ", el("span", { class: "lesson-state", text: solved ? tr("removed") : tr("open") }), el("p", {}, sentenceText(text)));
 }
 
 /**
@@ -73,8 +74,9 @@ const problemDrawings = {
   wide: (numbers) => problemBars(numbers.map((value) => Math.sqrt(Math.abs(value)))),
   one: ([count = 1]) => Array.from({ length: Math.min(4, count) }, (_, at) => problemLine(`M${12 + at * 12} 44C${12 + at * 12} ${6 + at * 6} ${96 - at * 6} ${6 + at * 6} ${96 - at * 6} 44`, 3)),
   later: ([share = 0]) => [problemLine("M30 4V44H70", 1), svgEl("path", { class: "lesson-problem-fill", "fill-opacity": Math.min(1, share * 1.6).toFixed(2), d: "M30 4H70V44Z" }), problemLine("M30 4L70 44", 1)],
-  cost([n = 1]) {
-    const step = 40 / Math.max(1, n);
-    return Array.from({ length: n * n }, (_, at) => svgEl("circle", { class: "lesson-problem-fill", cx: 8 + (at % n + 0.5) * step, cy: 4 + (Math.floor(at / n) + 0.5) * step, r: Math.min(4, step * 0.36) }));
+  // A table: a point for each of its numbers.
+  cost([rows = 1, columns = rows]) {
+    const step = 40 / Math.max(5, rows, columns);
+    return Array.from({ length: rows * columns }, (_, at) => svgEl("circle", { class: "lesson-problem-fill", cx: 8 + (at % columns + 0.5) * step, cy: 4 + (Math.floor(at / columns) + 0.5) * step, r: Math.min(4, step * 0.36) }));
   },
 };

@@ -105,6 +105,9 @@ export function lessonMatrix(lesson, id) {
   return matrix;
 }
 
+/** Its title; of "X, the tokens" the symbol. @param {LessonMatrix} matrix @returns {string} */
+export const lessonMatrixName = ({ title }) => title.replace(/^([A-Z])[,\uff0c\u3001].*$/u, "$1");
+
 /**
  * The number of a cell; NaN: masked.
  * @param {Lesson} lesson

@@ -18,7 +18,7 @@ import { lessonDigits, lessonMatrix, lessonValue } from "./reply.js";
 export const circleRadius = (value, largest, most) => (Number.isFinite(value) && largest > 0 ? Math.sqrt(Math.min(1, Math.abs(value) / largest)) * most : 0);
 
 /** Heights of a row's parts, in pixels, and the most that a circle has as its radius. */
-const rowsSize = { label: 20, names: 18, circles: 48, radius: 14 };
+const rowsSize = { label: 20, names: 18, circles: 54, radius: 14 };
 
 /** @param {import("./pictures.js").PictureActions} actions @returns {import("./pictures.js").PictureBody} */
 export function makeRows(actions) {
@@ -62,7 +62,7 @@ export function makeRows(actions) {
           const { names, top } = place[at];
           return [
             svgEl("text", { class: "lesson-rows-label", x: 2, y: top + 16, text: tokenText(shown.labels[at]) }),
-            ...(names ?? []).map((name, column) => svgEl("text", { class: "lesson-share", x: (column + 0.5) * cell, y: top + rowsSize.label + 12, "text-anchor": "middle", text: cutName(name, cell) })),
+            ...(names ?? []).map((name, column) => svgEl("text", { class: "lesson-share", x: (column + 0.5) * cell, y: top + rowsSize.label + 12, "text-anchor": "middle", ...fittedName(name, cell) })),
             ...matrix.columns.flatMap(() => {
               const pair = [svgEl("circle"), svgEl("text", { class: "lesson-share", "text-anchor": "middle" })];
               circles.push(...pair);
@@ -92,11 +92,13 @@ export function makeRows(actions) {
   };
 }
 
-/** A name that fits a column. @param {string} name @param {number} width @returns {string} */
-function cutName(name, width) {
-  const shown = [...tokenText(name)];
-  while (shown.length > 1 && wordWidth(shown.join("")) * 13 > width - 2) shown.pop();
-  return shown.length < [...tokenText(name)].length ? `${shown.slice(0, -1).join("")}\u2026` : shown.join("");
+/** A name that fits a column: narrower letters, or the beginning of it. @param {string} name @param {number} width @returns {{text: string, textLength?: number, lengthAdjust?: string}} */
+function fittedName(name, width) {
+  const shown = [...tokenText(name)], size = 14, most = width - 4;
+  if (wordWidth(shown.join("")) * size <= most) return { text: shown.join("") };
+  const isCut = wordWidth(shown.join("")) * size > most * 1.3;
+  while (isCut && shown.length > 1 && wordWidth(shown.join("")) * size > most * 1.15) shown.pop();
+  return { text: isCut ? `${shown.join("")}\u2026` : shown.join(""), textLength: most, lengthAdjust: "spacingAndGlyphs" };
 }
 
 /** Terms of a product that are drawn, at most. */
@@ -116,16 +118,18 @@ export function makeProduct(lesson, rule, terms, result) {
   const numbers = [left, right].map((side) => side.map((cell) => lessonValue(lesson, cell)));
   if (numbers.flat().some(Number.isNaN)) return null;
   const largest = Math.max(...numbers.flat().map(Math.abs)), names = [left, right].map((side) => productName(lesson, side));
-  const first = Math.min(120, Math.max(34, ...names.map(({ fixed }) => wordWidth(fixed) * 18 + 14))), cell = 64;
+  const first = Math.min(104, Math.max(34, ...names.map(({ fixed }) => wordWidth(fixed) * 18 + 14))), cell = 64;
   const width = first + left.length * cell + 4, middle = (/** @type {number} */ m) => first + (m + 0.5) * cell;
   const side = (/** @type {number} */ which, /** @type {number} */ y, /** @type {string} */ kind) => [
-    svgEl("text", { class: `lesson-product-name${which ? " lesson-is-key" : " lesson-word-asks"}`, x: 0, y: y + 5, text: cutName(names[which].fixed, 120) }),
+    svgEl("text", { class: `lesson-product-name${which ? " lesson-is-key" : " lesson-word-asks"}`, x: 0, y: y + 5, ...fittedName(names[which].fixed, first) }),
     ...numbers[which].flatMap((value, m) => [
       svgEl("circle", { class: `lesson-circle ${kind}${value < 0 ? " lesson-ring" : ""}`, cx: middle(m) - 12, cy: y, r: Math.max(1, circleRadius(value, largest, 13)).toFixed(2) }),
       svgEl("text", { class: "lesson-share", x: middle(m) + 4, y: y + 5, text: lessonNumber(value) })]),
   ];
-  return svgEl("svg", { class: "lesson-product-drawing", viewBox: `0 0 ${width} 152`, width, height: 152, "aria-hidden": "true" },
-    names[0].moving.map((name, m) => svgEl("text", { class: "lesson-share", x: middle(m), y: 13, "text-anchor": "middle", text: cutName(name, cell) })),
+  return svgEl("svg", { class: "lesson-product-drawing", viewBox: `0 0 ${width} 152`, "aria-hidden": "true",
+    // It shrinks a little to fit a phone, and scrolls where that is not enough.
+    style: { width: "100%", "min-width": `${Math.min(width, Math.max(280, width * 0.75))}px`, "max-width": `${width}px` } },
+    names[0].moving.map((name, m) => svgEl("text", { class: "lesson-share", x: middle(m), y: 13, "text-anchor": "middle", ...fittedName(name, cell) })),
     side(0, 36, "lesson-circle-asks"), side(1, 78, ""),
     left.map((_, m) => svgEl("text", { class: "lesson-share", x: middle(m) - 12, y: 61, "text-anchor": "middle", text: "\u00d7" })),
     svgEl("line", { class: "lesson-rule", x1: 0, x2: width, y1: 98, y2: 98 }),

@@ -8,7 +8,7 @@ import { makeLessonChart } from "./chart.js";
 import { makeSetting } from "./controls.js";
 import { makeDrawing } from "./drawing.js";
 import { makeMatrixTable } from "./matrix_table.js";
-import { formulaText } from "./numbers.js";
+import { formulaText, sentenceText } from "./numbers.js";
 import { makePicture } from "./pictures.js";
 import { makeLedger } from "./problems.js";
 import { lessonLedger, lessonMatrix } from "./reply.js";
@@ -70,14 +70,16 @@ export function makeStepPage(lesson, step, query, actions) {
   // Without a model, the last step alone says how to load one.
   const isLast = lesson.steps[step].id === "model";
   const heads = isLast || !noModelText(actions.app) ? stepHeads(lesson, step).slice(0, noModelText(actions.app) ? 1 : undefined).map((head) => makeModelHead(actions.app, head)) : [];
-  const drawing = lesson.steps[step].drawing ? makeDrawing(actions.open) : null;
+  const drawing = lesson.steps[step].drawing ? makeDrawing(actions.open, actions.place().isNarrow) : null;
   const question = lesson.steps[step].question ? makeQuestion(actions, () => showNumbers(), !!asksByWord(lesson, step)) : null;
   const told = el("div", { class: "lesson-words lesson-told" });
   const ledger = makeLedger();
   const element = el("article", { class: "lesson-page" }, heading, words, stages.length ? stage : null, question?.element, told, drawing?.element, placeSections(parts, lesson.steps[step].sections, actions.place().isNarrow),
     ledger.element, codeLine,
     heads.length ? el("section", { class: "lesson-section", "aria-label": tr("In a real model") },
-      el("h3", { text: tr("In a real model") }), heads.map((head) => head.element)) : null);
+      el("h3", { text: tr("In a real model") }),
+      isLast && !noModelText(actions.app) ? el("p", { text: tr("These heads of the model that is loaded show most clearly what you have seen. Open one.") }) : null,
+      heads.map((head) => head.element)) : null);
 
   let current = lesson, shownQuery = query;
 
@@ -115,9 +117,9 @@ export function makeStepPage(lesson, step, query, actions) {
     current = next;
     shownQuery = at;
     const { title, text, told: behind, code: python } = next.steps[step];
-    told.replaceChildren(...behind.map((paragraph) => el("p", {}, formulaText(tokenText(paragraph)))));
+    told.replaceChildren(...behind.map((paragraph) => el("p", {}, sentenceText(paragraph))));
     heading.replaceChildren(...formulaText(title));
-    words.replaceChildren(...text.map((paragraph) => el("p", {}, formulaText(paragraph))));
+    words.replaceChildren(...text.map((paragraph) => el("p", {}, sentenceText(paragraph))));
     code.textContent = python;
     codeLine.hidden = python === "";
     if (drawing && next.steps[step].drawing) drawing.update(next.steps[step].drawing);
@@ -155,7 +157,7 @@ function asksByWord(lesson, step) {
 function makeQuestion(actions, changed, isTapped) {
   const text = el("p", { class: "lesson-question-text" });
   const choices = el("div", { class: "lesson-control", role: "group", "aria-label": tr("Answers") });
-  const answer = el("p", { class: "lesson-answer", role: "status" });
+  const answer = el("p", { class: "lesson-answer", role: "status", tabindex: "-1" });
   let shown = "", step = "";
   /** @type {number | null} */
   let guess = null;
@@ -166,9 +168,12 @@ function makeQuestion(actions, changed, isTapped) {
   function say(which) {
     if (!asked || !actions.asks(step)) return;
     guess = which;
+    const isFocused = choices.contains(document.activeElement);
     actions.answered(step);
     draw(asked);
     changed();
+    // Its button is gone, and the next Tab goes on from here.
+    if (isFocused) answer.focus({ preventScroll: true });
     const [first] = asked.cells;
     if (!first) return;
     if (asked.tap) actions.choose(first[1]);
@@ -179,18 +184,19 @@ function makeQuestion(actions, changed, isTapped) {
   function draw(question) {
     const isAsking = actions.asks(step);
     asked = question;
-    text.replaceChildren(...formulaText(tokenText(question.text)));
+    text.replaceChildren(...sentenceText(question.text));
     choices.replaceChildren(
       isAsking && isTapped ? el("span", { class: "lesson-note", text: tr("Tap the word in the picture, or") }) : "",
       ...(isTapped ? [] : question.choices).map((choice, at) => el("button", {
         type: "button", disabled: !isAsking,
         class: isAsking ? "" : question.answers.includes(at) ? "lesson-right" : at === guess ? "lesson-guess" : "",
         on: { click: () => say(at) },
-      }, formulaText(tokenText(choice)))),
+      }, sentenceText(choice))),
       isAsking ? el("button", { type: "button", class: "lesson-show", text: tr("Show me"), on: { click: () => say(null) } }) : "");
-    const verdict = guess === null ? "" : question.answers.includes(guess) ? `${tr("Right.")} ` : `${tr("Not so.")} `;
+    const said = guess === null ? question.why
+      : tr("{first} {second}", { first: question.answers.includes(guess) ? tr("Right.") : tr("Not so."), second: question.why });
     choices.hidden = isTapped && !isAsking;
-    answer.replaceChildren(...(isAsking ? [] : formulaText(tokenText(`${verdict}${question.why}`))));
+    answer.replaceChildren(...(isAsking ? [] : sentenceText(said)));
   }
 
   return {
@@ -277,7 +283,7 @@ function makeSection(lesson, step, at, query, actions) {
     // What is drawn as a curve, and differences that are all zero.
     const isFolded = matrix.rows.length > 12 || isZero(matrix) || section.charts.some((chart) => chart.matrix === grid.id);
     return isFolded ? el("details", { class: "lesson-folded lesson-as-table" },
-      el("summary", {}, `${tr("As table:")} ${tokenText(matrix.title)}`), grid.element) : grid.element;
+      el("summary", {}, sentenceText(tr("As table: {title}", { title: matrix.title }))), grid.element) : grid.element;
   });
   const findings = el("ul", { class: "lesson-findings" });
   const content = [words, ...controls.map((control) => control.element), chooser?.element,
@@ -317,8 +323,8 @@ function makeSection(lesson, step, at, query, actions) {
       drawn = [next, slice];
       drawPictures();
       const now = next.steps[step].sections[at];
-      heading?.replaceChildren(...formulaText(tokenText(now.title)));
-      words.replaceChildren(...now.text.map((text) => el("p", {}, formulaText(tokenText(text)))));
+      heading?.replaceChildren(...sentenceText(now.title));
+      words.replaceChildren(...now.text.map((text) => el("p", {}, sentenceText(text))));
       controls.forEach((control) => control.update(next));
       grids.forEach((grid) => grid.update(next, slice));
       chooser?.update(next, slice);
@@ -354,10 +360,10 @@ function isZero({ shade, data, source }) {
 /** @param {import("./reply.js").LessonFinding} finding @param {StepActions} actions @returns {HTMLElement} */
 function makeFinding(finding, actions) {
   const cells = finding.cells.map(([of, row, column]) => ({ of, row, column, slice: null }));
-  const text = tokenText(finding.text);
-  if (!cells.length) return el("li", { text });
+  const text = sentenceText(finding.text);
+  if (!cells.length) return el("li", {}, text);
   return el("li", {}, el("button",
-    { type: "button", class: "lesson-finding", text, title: tr("Show the numbers"), on: { click: () => actions.highlight(cells) } }));
+    { type: "button", class: "lesson-finding", title: tr("Show the numbers"), on: { click: () => actions.highlight(cells) } }, text));
 }
 
 /** @param {StepActions} actions @returns {{element: HTMLElement, update: (lesson: Lesson, query: number) => void}} */

@@ -4,6 +4,7 @@ import { el, openAround } from "../dom.js";
 import { isAbort } from "../hosts.js";
 import { languageOfRequest, tr } from "../languages.js";
 import { lessonSources, makeExplanation, stepShows } from "./explanation.js";
+import { formulaText } from "./numbers.js";
 import { makePipeline } from "./pipeline.js";
 import {
   lessonCellKey, lessonHas, lessonText, lessonWithNumber, lessonWithSetting, lessonWithText, readLesson,
@@ -75,13 +76,18 @@ export function lessonView(app) {
     set: (name, value) => change(lessonWithSetting(editedRequest(), name, value), lessonInputPause),
     say: (text) => app.announce(text),
     readOnly: () => isReadOnly,
-    choose(next) { query = next; follow(null); },
+    choose(next) {
+      if (lesson && next < lesson.request.tokens.length) query = next;
+      follow(null);
+    },
     asks: (id) => isAsking && !answered.has(id),
     answered(id) {
       answered.add(id);
       drawPipeline();
     },
     explainAnswer(cell) {
+      // Of what is a picture alone there is nothing to calculate.
+      if (!lesson || !stepShows(lesson, step, cell.of)) return;
       isAnswer = true;
       chain = [cell];
       explain();
@@ -181,6 +187,7 @@ export function lessonView(app) {
   /** Puts the explanation under the matrices that the first number followed is in; without one, under the words of the step. */
   function placeExplanation() {
     if (!page) return;
+    explanation.element.hidden = !page.grids.length;
     const grid = page.grids.find(({ id }) => id === chain[0]?.of);
     // Behind the question, whose answer it explains, or under the matrices that the number was picked in.
     const above = isAnswer && chain.length ? page.element.querySelector(".lesson-question") : grid?.element.closest(".lesson-matrices");
@@ -247,8 +254,14 @@ export function lessonView(app) {
   }
 
   function close() {
+    const [first] = chain, hasFocus = explanation.element.contains(document.activeElement);
     chain = [];
     explain();
+    if (!hasFocus || !page || !first) return;
+    // Back to what it explained.
+    const answer = isAnswer ? page.element.querySelector(".lesson-answer") : null;
+    if (answer) /** @type {HTMLElement} */ (answer).focus({ preventScroll: true });
+    else page.grids.find((grid) => grid.id === first.of)?.reveal(first);
   }
 
   /** @param {LessonCell[] | null} cells  marked instead of the sources */
@@ -460,15 +473,16 @@ function makeStepNavigation(go, actions) {
       }
       steps.forEach((one, place) => {
         const button = /** @type {HTMLElement} */ (list.children[place].firstElementChild);
-        button.textContent = one.title;
+        button.replaceChildren(...formulaText(one.title));
         if (place === step) button.setAttribute("aria-current", "step");
         else button.removeAttribute("aria-current");
         dots.children[place].className = place === step ? "lesson-dot-here" : place < step ? "lesson-dot-past" : "";
       });
       before.disabled = step === 0;
       after.disabled = step === steps.length - 1;
-      before.textContent = step > 0 ? `\u2190 ${steps[step - 1].title}` : tr("← Back");
-      after.textContent = step < steps.length - 1 ? `${steps[step + 1].title} \u2192` : tr("The end");
+      before.hidden = before.disabled;
+      before.replaceChildren(...formulaText(`\u2190 ${steps[step - 1]?.title ?? ""}`));
+      after.replaceChildren(...formulaText(step < steps.length - 1 ? `${steps[step + 1].title} \u2192` : tr("The end")));
     },
   };
 }

@@ -30,7 +30,7 @@ export function makeHeader(app, tabs, share, status) {
     const sides = app.about.sides.filter(({ id }) => (both ? id !== "difference" : id === state.side));
     const join = state.compare === "both" ? " | " : " \u2212 ";
     const text = [...new Set(sides.map((one) => one.text_title))].join(join);
-    model.textContent = [...new Set(sides.map((one) => one.model))].join(join) || app.about.title;
+    model.textContent = [...new Set(sides.map((one) => one.model))].join(join) || (sides.length ? app.about.title : tr("Lesson"));
     model.title = [model.textContent, text].join("\n");
     // Where no text is typed, as of a recording, nothing else says which text this is.
     read.textContent = app.about.typing || model.textContent === text ? "" : text;

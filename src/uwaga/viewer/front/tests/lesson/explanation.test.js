@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { lessonCellKey, lessonHas, lessonValue } from "../../lesson/reply.js";
-import { lessonCalculation, lessonIndex, lessonRule, lessonRuleText, lessonSources, operandText } from "../../lesson/explanation.js";
+import { lessonCellKey, lessonHas, lessonMatrixName, lessonValue } from "../../lesson/reply.js";
+import { lessonCalculation, lessonCellName, lessonIndex, lessonRule, lessonRuleText, lessonSources, operandText } from "../../lesson/explanation.js";
 import { everyCell, keptLesson } from "./saved_reply.js";
 
 const lesson = keptLesson();
@@ -44,6 +44,24 @@ test("the source of a number in a table of one query is that query", () => {
 test("every source of every number exists", () => {
   for (const each of everyCell(lesson)) for (const source of lessonSources(lesson, each)) assert.ok(lessonHas(lesson, source),
     lessonCellKey(source));
+});
+
+test("a matrix is named by its title, or by the symbol that it begins with", () => {
+  const names = (...ids) => ids.map((id) => lessonMatrixName(lesson.matrices.get(id)));
+  assert.deepEqual(names("x", "scores", "scaled", "centred", "learn_ds", "feature_products"),
+    ["X", "Scores Q K\u1d40", "Scores, scaled", "Centred X", "dS, through softmax", "X\u1d40 X, features with features"]);
+  assert.deepEqual(["X\uff0c\u8bcd\u5143", "Q\u3001\u30c8\u30fc\u30af\u30f3"].map((title) => lessonMatrixName({ title })), ["X", "Q"]);
+});
+
+test("no two matrices of an explanation read alike", () => {
+  const inTables = new Set(lesson.steps.flatMap(({ sections }) => sections.flatMap(({ matrices }) => matrices)));
+  for (const each of everyCell(lesson)) {
+    if (!inTables.has(each.of)) continue;
+    const title = (one) => lessonCellName(lesson, one).split(" [")[0];
+    const all = [each, ...lessonSources(lesson, each)];
+    const titles = new Map(all.map((one) => [one.of, title(one)]));
+    assert.equal(new Set(titles.values()).size, titles.size, [...titles].join("; "));
+  }
 });
 
 test("every calculation evaluates to its number", () => {

@@ -1,0 +1,108 @@
+"""The lesson by the keyboard alone, with reduced motion, and by the rules of axe-core, which `make front-types` installs."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import uwaga
+from uwaga.viewer.page import bundle
+
+AXE = Path(bundle.__file__).parents[1] / "front" / "node_modules" / "axe-core" / "axe.min.js"
+TITLE = ".lesson-title"
+Page = Any
+
+# What a reader can work with: of a table one cell, from which the arrow keys lead to the others.
+_REACHED = ".lesson-view :is(button, input, select, textarea, summary, [role=button], td[tabindex='0']):not(:disabled):not([tabindex='-1'])"
+# Marks all of these that are shown, and returns how many they are.
+_MARK = f"""() => {{
+  const all = [...document.querySelectorAll("{_REACHED}")].filter((one) => one.getClientRects().length);
+  for (const one of all) one.setAttribute("data-to-reach", "");
+  return all.length;
+}}"""
+_LEFT = "() => [...document.querySelectorAll('[data-to-reach]')].map((one) => one.outerHTML.slice(0, 120))"
+_UNFOLD = "() => { for (const one of document.querySelectorAll('.lesson-view details')) one.open = true; }"
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> str:
+    with uwaga.lesson(browser=False, block=False) as lesson:
+        lesson.save(tmp_path / "lesson.html")
+    return (tmp_path / "lesson.html").as_uri() + "#tab=lesson"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", ["crude", "vectors", "learning", "copy", "architecture", "model"])
+def test_everything_of_a_step_is_reached_by_tab(saved: str, open_page: Callable[..., Page], step: str) -> None:
+    page = open_page(f"{saved}&step={step}")
+    page.wait_for_selector(TITLE)
+    page.evaluate(_UNFOLD)
+    count = page.evaluate(_MARK)
+    assert count > 8
+    page.locator(".lesson-thread").focus()
+    page.evaluate("document.activeElement.removeAttribute('data-to-reach')")
+    for _ in range(count + 8):
+        page.keyboard.press("Tab")
+        page.evaluate("document.activeElement.removeAttribute('data-to-reach')")
+    assert page.evaluate(_LEFT) == []
+
+
+@pytest.mark.slow
+def test_the_focus_stays_where_the_reader_is(saved: str, open_page: Callable[..., Page]) -> None:
+    """A question is answered, its explanation closed, and a word of the ribbons picked, with keys alone."""
+    page = open_page(f"{saved}&step=softmax")
+    page.wait_for_selector(TITLE)
+    focused = "() => document.activeElement.getAttribute('class')"
+    page.get_by_role("button", name="over 0.7").press("Enter")
+    assert page.evaluate(focused) == "lesson-answer"
+    page.get_by_role("button", name="Unmark the number").press("Enter")
+    assert page.evaluate(focused) == "lesson-answer"
+    page.evaluate(_UNFOLD)
+    page.locator("[data-matrix=weights] td.lesson-cell").first.press("Enter")
+    page.get_by_role("button", name="Unmark the number").press("Enter")
+    assert page.evaluate("document.activeElement.closest('table').dataset.matrix") == "weights"
+    page.goto(f"{saved}&step=copy")
+    page.reload()
+    page.locator(".lesson-show").press("Enter")
+    word = page.locator(".lesson-ribbons .lesson-word").nth(2)
+    word.press("Enter")
+    assert page.evaluate("document.activeElement.textContent") == "is"
+    assert "lesson-word-asks" in page.evaluate(focused)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("motion", ["reduce", "no-preference"])
+def test_the_film_plays_by_itself_only_where_motion_is_wanted(
+    saved: str, open_page: Callable[..., Page], motion: str
+) -> None:
+    page = open_page(f"{saved}&step=learning", reduced_motion=motion)
+    page.wait_for_selector(TITLE)
+    page.locator(".lesson-show").click()
+    assert page.locator(".lesson-watch").text_content() == ("Watch it learn" if motion == "reduce" else "Stop")
+    moving = "e => Math.max(...getComputedStyle(e, '::before').transitionDuration.split(',').map(parseFloat))"
+    page.evaluate(_UNFOLD)
+    assert (page.locator("[data-matrix=learn_weights] td.lesson-cell").first.evaluate(moving) > 0) == (
+        motion != "reduce"
+    )
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize(("theme", "width"), [("light", 1280), ("dark", 390)])
+def test_axe_finds_nothing(saved: str, open_page: Callable[..., Page], theme: str, width: int) -> None:
+    """On every step before and after its answer, with everything unfolded."""
+    if not AXE.exists():
+        pytest.skip("axe-core is not installed: make front-types")
+    page = open_page(saved, width=width, color_scheme=theme, reduced_motion="reduce")
+    page.wait_for_selector(TITLE)
+    page.evaluate(AXE.read_text(encoding="utf-8"))
+    found = """async () => (await axe.run(".lesson-view", { resultTypes: ["violations"] })).violations
+      .map(({ id, nodes }) => [id, nodes.map(({ html }) => html.slice(0, 120))])"""
+    steps = page.locator(".lesson-list li").count()
+    for step in range(steps):
+        for state in ("asking", "answered"):
+            page.evaluate(_UNFOLD)
+            assert page.evaluate(found) == [], (step + 1, state)
+            if state == "asking":
+                page.locator(".lesson-show").click()
+        page.locator(".lesson-after").click(force=True) if step < steps - 1 else None
