@@ -30,7 +30,7 @@ void weights(const uwaga_problem& problem, const uwaga_softmax& softmax, const u
 void mass(const uwaga_problem& problem, const uwaga_softmax& softmax, const std::vector<uwaga_mask_operation>& other,
           const uwaga_tensor& out);
 void received(const uwaga_problem& problem, const uwaga_softmax& softmax, const uwaga_tensor& row_weights,
-              const uwaga_tensor& out);
+              const uwaga_tensor& out, const uwaga_received_sums& sums = {});
 void pool(const uwaga_problem& problem, const uwaga_softmax& softmax, const uwaga_pool_args& args);
 
 // A product of matrices with bias, activation and residual.

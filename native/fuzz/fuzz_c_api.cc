@@ -166,11 +166,13 @@ int call(Input& input, int function, uwaga_problem p) {
   if (function == 1 || function == kBackwardPart) backward = input.take<uwaga_backward_args>();
   if (function == kBackwardPart) backward_sums = input.take<uwaga_backward_sums>();
   if (function == 3) statistics = input.take<uwaga_row_statistics>(), selects = input.take<uint8_t>();
-  if (function >= 4 && function <= 7) softmax = input.take<uwaga_softmax>();
+  if ((function >= 4 && function <= 7) || function == kReceivedPart) softmax = input.take<uwaga_softmax>();
   if (function == 3 || function == 4) selection = input.take<uwaga_selection>();
   if (function == 4) keys = input.take<uwaga_integers>();
-  if (function == 6) weights = input.take<uwaga_tensor>();
-  if (function >= 4 && function <= 6) out = input.take<uwaga_tensor>();
+  if (function == 6 || function == kReceivedPart) weights = input.take<uwaga_tensor>();
+  if ((function >= 4 && function <= 6) || function == kReceivedPart) out = input.take<uwaga_tensor>();
+  uwaga_received_sums received_sums{};
+  if (function == kReceivedPart) received_sums = input.take<uwaga_received_sums>();
   if (function == 5) operations = input.take<uint8_t>();
   if (function == 7) pool = input.take<uwaga_pool_args>();
 
@@ -187,6 +189,9 @@ int call(Input& input, int function, uwaga_problem p) {
        {&forward_sums.sums, &backward_sums.grad_query, &backward_sums.grad_key, &backward_sums.grad_value}) {
     memory.give(*sums);
   }
+  std::vector<double> doubles(std::min(std::max<int64_t>(received_sums.count, 0), kMostNumbers));
+  if (received_sums.data)
+    received_sums.data = doubles.data(), received_sums.count = static_cast<int64_t>(doubles.size());
   memory.give(statistics.softmax), memory.give(statistics.distance_start.starts);
   for (uwaga_tensor* t : {&statistics.entropy, &statistics.squares, &statistics.distance, &statistics.top_weights,
                           &statistics.top_positions, &out, &weights}) {
@@ -225,6 +230,8 @@ int call(Input& input, int function, uwaga_problem p) {
     }
     case kForwardPart:
       return uwaga_forward_part(&p, &result, &forward_sums);
+    case kReceivedPart:
+      return uwaga_received_part(&p, &softmax, &weights, &out, &received_sums);
     case kBackwardPart:
       return uwaga_backward_part(&p, &backward, &backward_sums);
     default: {

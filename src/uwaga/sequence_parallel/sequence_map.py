@@ -15,8 +15,8 @@ from uwaga.ops.attention.arguments import AttentionOptions, unflatten_lse, unfla
 from uwaga.ops.attention.call import Call
 from uwaga.ops.biases import DistanceBias
 from uwaga.ops.masks import Mask
+from uwaga.sequence_parallel.division import RECEIVED, ROW, Division, agree, check_equal, divide
 from uwaga.sequence_parallel.exchange import Group
-from uwaga.sequence_parallel.sequence import RECEIVED, ROW, Division, agree, check_equal, divide
 
 # Rows that a column is summed over in float32 before their sum is added in float64: kRowsAtOnce of native/drivers/head_weights.h.
 _ROWS_AT_ONCE = 96
@@ -107,9 +107,9 @@ class SequenceMap:
             with torch.no_grad():
                 weights = cpu.weights(part, self._rows.normalizer_of_rows(chosen), chosen, keys)
             row_1BHK[0, :, :, first : first + len(keys)] = weights[:, :, 0]
-        starts = [int(rank > owner) for rank in range(division.group.size + 1)]
-        row = division.group.rows("row", row_1BHK, starts, [(0, 1)] * division.group.size)[0]
-        return self._per_query(row)
+        held = [[(0, int(rank == owner))] for rank in range(division.group.size)]
+        (row_1BHK,) = division.group.rows("row", [row_1BHK], held, [[(0, 1)]] * division.group.size)
+        return self._per_query(row_1BHK[0])
 
     def _per_query(self, statistic_BHn: Tensor) -> Tensor:
         result = unflatten_lse(self._query, statistic_BHn)
