@@ -145,6 +145,17 @@ int uwaga_received(const uwaga_problem* problem, const uwaga_softmax* softmax, c
   });
 }
 
+int uwaga_softmax_part(const uwaga_problem* problem, const uwaga_softmax* softmax, const uwaga_forward_sums* sums) {
+  return run_without_values(*problem, [&](uwaga::CheckedProblem& checked) {
+    checked.check(*sums);
+    if (!softmax->maximum.data) return uwaga::forward(checked.problem(), {}, nullptr, sums);
+    checked.check(*softmax);
+    uwaga_row_statistics wanted{};
+    wanted.softmax = *softmax;
+    uwaga::forward(checked.problem(), {}, &wanted, sums);
+  });
+}
+
 int uwaga_received_part(const uwaga_problem* problem, const uwaga_softmax* softmax, const uwaga_tensor* row_weights,
                         const uwaga_tensor* out, const uwaga_received_sums* sums) {
   return run_without_values(*problem, [&](uwaga::CheckedProblem& checked) {

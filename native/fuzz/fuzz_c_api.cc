@@ -162,11 +162,11 @@ int call(Input& input, int function, uwaga_problem p) {
   uwaga_forward_sums forward_sums{};
   uwaga_backward_sums backward_sums{};
   if ((function <= 3 && function != 1) || function == kForwardPart) result = input.take<uwaga_forward_result>();
-  if (function == kForwardPart) forward_sums = input.take<uwaga_forward_sums>();
+  if (function == kForwardPart || function == kSoftmaxPart) forward_sums = input.take<uwaga_forward_sums>();
   if (function == 1 || function == kBackwardPart) backward = input.take<uwaga_backward_args>();
   if (function == kBackwardPart) backward_sums = input.take<uwaga_backward_sums>();
   if (function == 3) statistics = input.take<uwaga_row_statistics>(), selects = input.take<uint8_t>();
-  if ((function >= 4 && function <= 7) || function == kReceivedPart) softmax = input.take<uwaga_softmax>();
+  if ((function >= 4 && function <= 7) || function >= kReceivedPart) softmax = input.take<uwaga_softmax>();
   if (function == 3 || function == 4) selection = input.take<uwaga_selection>();
   if (function == 4) keys = input.take<uwaga_integers>();
   if (function == 6 || function == kReceivedPart) weights = input.take<uwaga_tensor>();
@@ -232,6 +232,8 @@ int call(Input& input, int function, uwaga_problem p) {
       return uwaga_forward_part(&p, &result, &forward_sums);
     case kReceivedPart:
       return uwaga_received_part(&p, &softmax, &weights, &out, &received_sums);
+    case kSoftmaxPart:
+      return uwaga_softmax_part(&p, &softmax, &forward_sums);
     case kBackwardPart:
       return uwaga_backward_part(&p, &backward, &backward_sums);
     default: {

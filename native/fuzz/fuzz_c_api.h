@@ -7,11 +7,12 @@
 
 namespace uwaga_fuzz {
 
-constexpr int kFunctions = 14;
-constexpr const char* kNames[kFunctions] = {"forward", "backward",     "linear_forward", "rows",         "weights",
-                                            "mass",    "received",     "pool",           "mask_block",   "mask_bits",
-                                            "matmul",  "forward_part", "backward_part",  "received_part"};
-constexpr int kMatmul = 10, kForwardPart = 11, kBackwardPart = 12, kReceivedPart = 13;
+constexpr int kFunctions = 15;
+constexpr const char* kNames[kFunctions] = {"forward",       "backward",      "linear_forward", "rows",
+                                            "weights",       "mass",          "received",       "pool",
+                                            "mask_block",    "mask_bits",     "matmul",         "forward_part",
+                                            "backward_part", "received_part", "softmax_part"};
+constexpr int kMatmul = 10, kForwardPart = 11, kBackwardPart = 12, kReceivedPart = 13, kSoftmaxPart = 14;
 
 struct Counts {
   int64_t tried[kFunctions], served[kFunctions], skipped[kFunctions];  // skipped: more work than kMostWork

@@ -280,6 +280,23 @@ void test_parts() {
   }
 }
 
+// The softmax of a call's rows over parts of the keys, the second of which is empty.
+void test_parts_of_softmax(const Call& call, const Operand& maximum, const Operand& sum) {
+  Operand maximum_of_parts = maximum, sum_of_parts = sum;
+  for (Operand* x : {&maximum_of_parts, &sum_of_parts}) {
+    for (int64_t n = 0; n < x->array().count(); ++n) x->array().set(n, kNan);
+  }
+  Floats rows(maximum.array().count() * 2);
+  const uwaga_softmax softmax{maximum_of_parts.tensor(), sum_of_parts.tensor()}, none{};
+  uwaga_problem p = call.problem();
+  uwaga_forward_sums sums{{rows.data(), rows.size()}, 0, 0};
+  expect(uwaga_softmax_part(&p, &none, &sums) == UWAGA_OK, "softmax refused: %s", uwaga_last_error());
+  p.keys = 0, sums.continues = 1;
+  expect(uwaga_softmax_part(&p, &softmax, &sums) == UWAGA_OK, "softmax refused: %s", uwaga_last_error());
+  expect(same_bits(maximum.array(), maximum_of_parts.array()), "maximum");
+  expect(same_bits(sum.array(), sum_of_parts.array()), "sum");
+}
+
 // The weights that keys receive, over parts of the queries.
 void test_parts_of_received() {
   constexpr int64_t kQueries = UWAGA_PART_QUERIES;
@@ -313,6 +330,7 @@ void test_parts_of_received() {
              "received refused: %s", uwaga_last_error());
     }
     expect(same_bits(whole.array(), parts.array()), "received");
+    test_parts_of_softmax(call, maximum, sum);
     const uwaga_softmax softmax{rows_of(maximum, 0), rows_of(sum, 0)};
     const uwaga_received_sums few{so_far.data(), 2 * 2 * keys - 1, 0, 0};
     p = call.problem();

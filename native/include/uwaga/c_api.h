@@ -248,7 +248,10 @@ UWAGA_EXPORT int uwaga_mass(const uwaga_problem* problem, const uwaga_softmax* s
 // out (B, H, K) float32: sum_i w_i a_ij, with w (B, H, Q) float32, or data null: ones. Rows with w_i = 0 are skipped.
 UWAGA_EXPORT int uwaga_received(const uwaga_problem* problem, const uwaga_softmax* softmax,
                                 const uwaga_tensor* row_weights, const uwaga_tensor* out);
-// The same of one part of the queries, as of uwaga_backward_part: `sums` has the B * H * K sums so far, in float64. continues = 0: the first
+// The softmax of the rows by parts of the keys, as uwaga_forward_part, with E = 0. softmax->maximum.data null: the sums alone.
+UWAGA_EXPORT int uwaga_softmax_part(const uwaga_problem* problem, const uwaga_softmax* softmax,
+                                    const uwaga_forward_sums* sums);
+// uwaga_received of one part of the queries, as uwaga_backward_part: `sums` has the B * H * K sums so far, in float64. continues = 0: the first
 // part, `sums` is not read. out->data null: the sums alone. The bits are those of one call where no w_i is 0.
 typedef struct {
   double* data;

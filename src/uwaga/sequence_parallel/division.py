@@ -23,8 +23,15 @@ from uwaga.ops.mask_program import START_LAST, START_PER_ROW, START_VALUE, Inter
 from uwaga.ops.ragged import Ragged
 from uwaga.sequence_parallel.exchange import Group, ProcessGroupError
 
-OPERANDS, OPTIONS, BACKWARD, RECEIVED, ROW = range(5)
-_STAGES = ("its operands", "its mask and options", "its backward pass", "its received weights", "a row of its map")
+OPERANDS, OPTIONS, BACKWARD, RECEIVED, ROW, KEYS = range(6)
+_STAGES = (
+    "its operands",
+    "its mask and options",
+    "its backward pass",
+    "its received weights",
+    "a row of its map",
+    "the keys of its map",
+)
 _SIZES = ("batch size B", "query heads H", "key heads G", "head width D", "value width E", "dtype")
 
 

@@ -76,6 +76,53 @@ def forward(division: Division, call: Call) -> tuple[Tensor, Tensor, Rows]:
     return at_home, lse_at_home, Rows(plan, query, output, lse)
 
 
+@dataclass(slots=True)
+class SoftmaxRows:
+    """The softmax of the queries that this process computes, piece by piece."""
+
+    plan: Plan
+    query: list[Tensor]  # (n, B, H, D)
+    maximum: list[Tensor]  # (n, B, H)
+    total: list[Tensor]  # (n, B, H)
+
+
+def softmax(division: Division, call: Call) -> tuple[Tensor, Tensor, SoftmaxRows]:
+    """The maximum and the sum (B, H, n) of the softmax of this process's queries, and what `received` needs. The call's value has E = 0."""
+    plan = _plan_of_queries(division, call)
+    pieces = _held(division, plan)
+    query = _moved(division, "query", [_rows(call.query)], _homes(division.query_starts), pieces)
+    maximum, total = ([x.new_empty(x.shape[:3], dtype=torch.float32) for x in query] for _ in range(2))
+    sums = [x.new_empty(x[..., 0].numel() * 2, dtype=torch.float32) for x in query]
+    for at, n, block, key, _, is_first, is_last in _key_visits(division, call, plan, "keys"):
+        part = _part(division, call, (query[at], key, key[..., :0]), plan.pieces[n].rows, block)
+        result = (maximum[at].permute(1, 2, 0), total[at].permute(1, 2, 0)) if is_last else (None, None)
+        parts.softmax(part, sums[at], not is_first, *result)
+    homes = _homes(division.query_starts)
+    at_home = [_moved(division, "softmax", x, pieces, homes)[0].permute(1, 2, 0) for x in (maximum, total)]
+    return at_home[0], at_home[1], SoftmaxRows(plan, query, maximum, total)
+
+
+def received(division: Division, call: Call, rows: SoftmaxRows) -> Tensor:
+    """(B, H, m): the weights that this process's keys receive from all queries, which travel."""
+    plan, rank = _plan_of_keys(division, call), division.group.rank
+    homes, pieces = _homes(division.key_starts), _held(division, plan)
+    key = _moved(division, "key", [_rows(call.key)], homes, pieces)
+    batch, heads = call.query.shape[:2]
+    results = [x.new_zeros((len(x), batch, heads), dtype=torch.float32) for x in key]
+    sums = [x.new_empty(x.numel(), dtype=torch.float64) for x in results]
+    travelling = list(zip(rows.query, rows.maximum, rows.total, strict=True))
+    for b, block, (query, maximum, total) in _travel(division, plan, "queries", travelling, _held(division, rows.plan)):
+        for at, n in enumerate(plan.pieces_of(rank)):
+            blocks = plan.blocks_of(n)
+            if b in blocks:
+                part = _part(division, call, (query, key[at], key[at][..., :0]), block, plan.pieces[n].rows)
+                out = results[at].permute(1, 2, 0) if b == blocks[-1] else None
+                of_rows = maximum.permute(1, 2, 0), total.permute(1, 2, 0)
+                parts.received(part, of_rows, sums[at], b != blocks[0], out)
+    (at_home,) = _moved(division, "received weights", results, pieces, homes)
+    return at_home.permute(1, 2, 0)
+
+
 def backward(
     division: Division,
     call: Call,
