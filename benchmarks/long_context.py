@@ -1,55 +1,121 @@
-"""Does the bundled model bard read as well far behind the 512 characters from which it learned?
+"""How much memory and processor time does each process take for one long context?
 
-The mean loss in nats of the next character, by where it stands in one text: the last tenth of Shakespeare's plays, which
-bard has not learned from, read whole; and for the same characters the loss of a model that reads 512 at a time and begins
-anew each time. UWAGA_DATA is the folder of tinyshakespeare.txt.
+Processes of one thread over gloo on this machine, B = 1, equal parts: forward, backward, and the weights that each key receives. "MB of a part" is what
+a process is given: its part of query, key, value and output gradient. "MB forward" to "MB received" are how far a process's memory
+grew beyond that, the most of any process; where each is O(N / processes), doubling both changes none of them. "balance" is the mean of the processes'
+processor times over the largest: with P processes the speed is P times that of one, less what is computed twice, where it is 1 and the
+machine has P idle cores. On a busy machine the times of the wall say nothing, those of the processor little.
 """
 
-from itertools import pairwise
+import datetime
+import os
+import tempfile
+import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
+import torch.distributed as dist
 from harness import Report, options, parse
-from torch import Tensor
-from torch.nn import functional
 
 import uwaga
-from uwaga.inspect.run_text import load
-from uwaga.train import Config
-from uwaga.train.data import sources
 
-WINDOW = 512
-ENDS = [0, WINDOW, 4096, 16384, 65536, 1 << 30]
-
-
-def losses(model: Any, ids: Tensor) -> Tensor:
-    """(N - 1,) of every token but the first."""
-    logits = model(ids[None, :-1]).logits[0]
-    return functional.cross_entropy(logits, ids[1:], reduction="none")
+MASKS: dict[str, Callable[[], Any]] = {
+    "causal": uwaga.Causal,
+    "window of 16,384": lambda: uwaga.Window(16383, 0),
+    "none": lambda: None,
+}
+PASSES = ("forward", "backward", "received")
+TIMEOUT = datetime.timedelta(hours=2)
 
 
-def in_windows(model: Any, ids: Tensor) -> Tensor:
-    """(N - 1,) the same, in rows of WINDOW characters that know nothing of each other."""
-    rows = uwaga.Ragged.from_list(list(ids[:-1].split(WINDOW)))
-    return functional.cross_entropy(model(rows).logits.values, ids[1:], reduction="none")
+def peak_megabytes() -> float:
+    """The most that this process had in memory since `forget_peak`."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) / 1024
+
+
+def forget_peak() -> None:
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def run_rank(rank: int, size: int, folder: Path, tokens: int, name: str, chosen: Any) -> None:
+    """Processor time and growth of memory of one process in each pass; written to a file."""
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=size, timeout=TIMEOUT)
+    generator = torch.Generator().manual_seed(rank)
+    sizes = (1, chosen.heads, tokens * (rank + 1) // size - tokens * rank // size, chosen.width)
+    query, key, value, grad = (torch.randn(sizes, generator=generator) for _ in range(4))
+    small = torch.zeros(1, chosen.heads, 3000, chosen.width, requires_grad=True)
+    uwaga.sequence_parallel.attention(
+        small, small, small, mask=uwaga.Causal()
+    ).sum().backward()  # its memory is no question
+    operands = [x.requires_grad_() for x in (query, key, value)]
+    dist.barrier()
+    forget_peak()
+    before, times, grown = peak_megabytes(), [], []
+    outputs: list[Any] = []
+
+    def forward() -> None:
+        outputs.append(uwaga.sequence_parallel.attention(*operands, mask=MASKS[name]()))
+
+    def backward() -> None:
+        torch.autograd.grad(outputs.pop(), operands, grad)
+
+    def received() -> None:
+        uwaga.sequence_parallel.attention_map(query.detach(), key.detach(), mask=MASKS[name]()).received()
+
+    for each in (forward, backward, received):
+        began = time.process_time()
+        each()
+        times.append(time.process_time() - began)
+        grown.append(peak_megabytes() - before)
+        dist.barrier()
+        forget_peak()
+    torch.save((times, grown, 4 * query.nbytes / 2**20), folder / str(rank))
+    dist.barrier()
+
+
+def measure(size: int, tokens: int, name: str, chosen: Any) -> list[Any]:
+    """What each of `size` processes measured."""
+    with tempfile.TemporaryDirectory() as folder:
+        children = []
+        for rank in range(size):
+            child = os.fork()
+            if child == 0:
+                code = 1
+                try:
+                    torch.set_num_threads(1)
+                    run_rank(rank, size, Path(folder), tokens, name, chosen)
+                    code = 0
+                finally:
+                    os._exit(code)
+            children.append(child)
+        codes = [os.waitpid(child, 0)[1] for child in children]
+        if any(codes):
+            raise SystemExit(f"a process failed: {codes}")
+        return [torch.load(Path(folder) / str(rank)) for rank in range(size)]
 
 
 if __name__ == "__main__":
-    chosen = parse(options(__doc__, grid=False))
-    headings = ["characters", "in one context", f"in rows of {WINDOW}"]
-    report = Report(chosen, "The loss of a character, by how much was read before", headings)
-    reader = load("bard", "float32")
+    parser = options(__doc__ or "", grid=False)
+    parser.add_argument("--n", type=int, nargs="+", default=[65536], help="tokens of the whole sequence")
+    parser.add_argument("--processes", type=int, nargs="+", default=[1, 2, 4])
+    parser.add_argument("--heads", type=int, default=1)
+    parser.add_argument("--width", type=int, default=16)
+    parser.add_argument("--mask", nargs="+", default=list(MASKS), choices=list(MASKS))
+    chosen = parse(parser)
     if chosen.quick:
-        text = "To be, or not to be: that is the question. " * 16
-    else:
-        data = Config.read(Path(__file__).parents[1] / "recipes" / "bard.toml").data
-        text = sources.find(data.train[0], data).read_text()
-        text = text[len(text) - len(text) // 10 :]
-    ids = torch.tensor(reader.tokenizer.backend.encode(text).ids)
-    with torch.no_grad():
-        whole, parts = losses(cast(Any, reader.model), ids), in_windows(cast(Any, reader.model), ids)
-    for start, stop in pairwise(ENDS):
-        if start < len(whole):
-            means = (f"{each[start:stop].mean():.3f}" for each in (whole, parts))
-            report.row(f"{start:,} to {min(stop, len(whole)):,}", *means)
+        chosen.n, chosen.processes = [64], [1, 2]
+    headings = ["mask", "N", "processes", "MB of a part", *(f"MB {x}" for x in PASSES)]
+    headings += [f"{x} CPU s" for x in PASSES] + [f"{x} balance" for x in PASSES]
+    report = Report(chosen, "Memory and processor time of one long context over processes", headings)
+    for tokens in chosen.n:
+        for name in chosen.mask:
+            for size in chosen.processes:
+                ranks = measure(size, tokens, name, chosen)
+                times = list(zip(*(x[0] for x in ranks), strict=True))
+                grown = [f"{max(x):.1f}" for x in zip(*(x[1] for x in ranks), strict=True)]
+                balance = [f"{sum(x) / size / max(x):.2f}" for x in times]
+                most = [f"{max(x):.2f}" for x in times]
+                report.row(name, f"{tokens:,}", str(size), f"{max(x[2] for x in ranks):.1f}", *grown, *most, *balance)

@@ -153,6 +153,28 @@ int uwaga_diagonal_sums(const uwaga_problem* problem, const uwaga_softmax* softm
   });
 }
 
+int uwaga_softmax_part(const uwaga_problem* problem, const uwaga_softmax* softmax, const uwaga_forward_sums* sums) {
+  return run_without_values(*problem, [&](uwaga::CheckedProblem& checked) {
+    checked.check(*sums);
+    if (!softmax->maximum.data) return uwaga::forward(checked.problem(), {}, nullptr, sums);
+    checked.check(*softmax);
+    uwaga_row_statistics wanted{};
+    wanted.softmax = *softmax;
+    uwaga::forward(checked.problem(), {}, &wanted, sums);
+  });
+}
+
+int uwaga_received_part(const uwaga_problem* problem, const uwaga_softmax* softmax, const uwaga_tensor* row_weights,
+                        const uwaga_tensor* out, const uwaga_received_sums* sums) {
+  return run_without_values(*problem, [&](uwaga::CheckedProblem& checked) {
+    checked.check(*softmax);
+    checked.check(*sums);
+    if (row_weights->data) checked.check_per_query("weights of the rows", *row_weights);
+    if (out->data) checked.check_per_key("received weights", *out);
+    uwaga::received(checked.problem(), *softmax, *row_weights, *out, *sums);
+  });
+}
+
 int uwaga_pool(const uwaga_problem* problem, const uwaga_softmax* softmax, const uwaga_pool_args* args) {
   return run_without_values(*problem, [&](uwaga::CheckedProblem& checked) {
     checked.check(*softmax);
@@ -258,6 +280,7 @@ const int64_t* uwaga_struct_layout(const char* name) {
          AT(grad_value), AT(grad_relative), AT(grad_sinks), AT(grad_bias))
   LAYOUT(uwaga_forward_sums, AT(sums), AT(continues), AT(reserved))
   LAYOUT(uwaga_backward_sums, AT(grad_query), AT(grad_key), AT(grad_value), AT(continues_queries), AT(continues_keys))
+  LAYOUT(uwaga_received_sums, AT(data), AT(count), AT(continues), AT(reserved))
   LAYOUT(uwaga_matmul_args, AT(rows), AT(columns), AT(depth), AT(a), AT(b), AT(bias), AT(residual), AT(preactivation),
          AT(out), AT(activation), AT(threads))
   LAYOUT(uwaga_activation_backward_args, AT(rows), AT(width), AT(activation), AT(threads), AT(input), AT(grad_output),

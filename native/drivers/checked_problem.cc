@@ -73,19 +73,24 @@ int size_of_known_type(const char* name, const uwaga_tensor& t) {
   return element_size(t.dtype);
 }
 
-void check_count(const char* name, const uwaga_floats& floats, int64_t count) {
-  if (floats.data && floats.count < count) {
-    invalid_argument("%s: %lld elements are needed, and there are %lld", name, LongLong{count}, LongLong{floats.count});
-  }
+void check_count(const char* name, int64_t given, int64_t needed) {
+  if (given < needed)
+    invalid_argument("%s: %lld elements are needed, and there are %lld", name, LongLong{needed}, LongLong{given});
+}
+void check_count(const char* name, const uwaga_floats& floats, int64_t needed) {
+  if (floats.data) check_count(name, floats.count, needed);
 }
 
 // The same where the count is a product of sizes that are not negative.
-void check_product(const char* name, const uwaga_floats& floats, std::initializer_list<int64_t> sizes) {
-  int64_t count = 1;
+void check_product(const char* name, int64_t given, std::initializer_list<int64_t> sizes) {
+  int64_t needed = 1;
   for (const int64_t size : sizes) {
-    if (__builtin_mul_overflow(count, size, &count)) invalid_argument("%s: too many elements are needed", name);
+    if (__builtin_mul_overflow(needed, size, &needed)) invalid_argument("%s: too many elements are needed", name);
   }
-  check_count(name, floats, count);
+  check_count(name, given, needed);
+}
+void check_product(const char* name, const uwaga_floats& floats, std::initializer_list<int64_t> sizes) {
+  if (floats.data) check_product(name, floats.count, sizes);
 }
 
 }  // namespace
@@ -373,6 +378,12 @@ void CheckedProblem::check(const uwaga_backward_sums& sums) const {
   check_product("sums of the query's gradient", sums.grad_query, {units, UWAGA_PADDED(rows, 48), query_width});
   check_product("sums of the key's gradient", sums.grad_key, {units, UWAGA_PADDED(p_.keys, 64), query_width});
   check_product("sums of the value's gradient", sums.grad_value, {units, UWAGA_PADDED(p_.keys, 64), value_width});
+}
+
+void CheckedProblem::check(const uwaga_received_sums& sums) const {
+  check_part("sums of received weights");
+  if (!sums.data) invalid_argument("there is no memory for the sums of received weights");
+  check_product("sums of received weights", sums.count, {p_.sequences, p_.query_heads, p_.keys});
 }
 
 uwaga_row_statistics CheckedProblem::checked(const uwaga_row_statistics& given) {

@@ -41,6 +41,7 @@ class CheckedProblem {
   void check(const uwaga_backward_args& args) const;
   void check(const uwaga_forward_sums& sums) const;
   void check(const uwaga_backward_sums& sums) const;
+  void check(const uwaga_received_sums& sums) const;
   // These return copies.
   uwaga_row_statistics checked(const uwaga_row_statistics& statistics);
   uwaga_selection checked(const uwaga_selection& selection);

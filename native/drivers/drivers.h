@@ -10,7 +10,8 @@
 namespace uwaga {
 
 // Attention of every sequence and head, and the statistics of its rows where `statistics` is not null. Without an output,
-// problem.value_width is 0. `sums`, without statistics: the keys are one part of several.
+// problem.value_width is 0. `sums`: the keys are one part of several; then the statistics are
+// the softmax alone.
 void forward(const uwaga_problem& problem, const uwaga_forward_result& result,
              const uwaga_row_statistics* statistics = nullptr, const uwaga_forward_sums* sums = nullptr);
 
@@ -30,7 +31,7 @@ void weights(const uwaga_problem& problem, const uwaga_softmax& softmax, const u
 void mass(const uwaga_problem& problem, const uwaga_softmax& softmax, const std::vector<uwaga_mask_operation>& other,
           const uwaga_tensor& out);
 void received(const uwaga_problem& problem, const uwaga_softmax& softmax, const uwaga_tensor& row_weights,
-              const uwaga_tensor& out);
+              const uwaga_tensor& out, const uwaga_received_sums& sums = {});
 // Dense problems only.
 void diagonal_sums(const uwaga_problem& problem, const uwaga_softmax& softmax, const uwaga_tensor& out);
 void pool(const uwaga_problem& problem, const uwaga_softmax& softmax, const uwaga_pool_args& args);

@@ -203,7 +203,7 @@ class Forward {
 
   void write_all(const RowBlock& block, const Sequence& s, const PartialRows& total,
                  RowStatisticsTable& statistics) const {
-    if (sums_ && !result_.output.data) return;  // more parts follow
+    if (sums_ && !result_.output.data && !wanted_) return;  // more parts follow
     const int64_t rows = block.last - block.first;
     for (int64_t r = 0; r < rows; r += kTileRows) {
       const int count = static_cast<int>(std::min<int64_t>(kTileRows, rows - r));

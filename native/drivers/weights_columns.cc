@@ -255,7 +255,7 @@ class Pool {
 }  // namespace
 
 void received(const uwaga_problem& p, const uwaga_softmax& softmax, const uwaga_tensor& row_weights,
-              const uwaga_tensor& out) {
+              const uwaga_tensor& out, const uwaga_received_sums& given) {
   struct Task {
     int64_t sequence, head, first, last;
   };
@@ -277,7 +277,12 @@ void received(const uwaga_problem& p, const uwaga_softmax& softmax, const uwaga_
       if (!row_weight || row_weight[i * of_rows.row] != 0.0f) queries.push_back(i);
     }
     ColumnSums sums(task.first, task.last);
+    double* const so_far =
+        given.data ? given.data + (task.sequence * p.query_heads + task.head) * p.keys + task.first : nullptr;
+    if (so_far && given.continues) std::copy(so_far, so_far + (task.last - task.first), sums.totals.begin());
     for_each_tile(weights, queries, row_weight, of_rows.row, task.first, task.last, sums);
+    if (so_far) std::copy(sums.totals.begin(), sums.totals.end(), so_far);
+    if (!out.data) return;
     const uwaga_tensor to = weights.head().key_rows(out, sizeof(float));
     for (int64_t j = task.first; j < task.last; ++j) {
       static_cast<float*>(to.data)[j * to.row] = static_cast<float>(sums.totals[j - task.first]);

@@ -162,15 +162,18 @@ int call(Input& input, int function, uwaga_problem p) {
   uwaga_forward_sums forward_sums{};
   uwaga_backward_sums backward_sums{};
   if ((function <= 3 && function != 1) || function == kForwardPart) result = input.take<uwaga_forward_result>();
-  if (function == kForwardPart) forward_sums = input.take<uwaga_forward_sums>();
+  if (function == kForwardPart || function == kSoftmaxPart) forward_sums = input.take<uwaga_forward_sums>();
   if (function == 1 || function == kBackwardPart) backward = input.take<uwaga_backward_args>();
   if (function == kBackwardPart) backward_sums = input.take<uwaga_backward_sums>();
   if (function == 3) statistics = input.take<uwaga_row_statistics>(), selects = input.take<uint8_t>();
-  if ((function >= 4 && function <= 7) || function == kDiagonalSums) softmax = input.take<uwaga_softmax>();
+  if ((function >= 4 && function <= 7) || function >= kReceivedPart) softmax = input.take<uwaga_softmax>();
   if (function == 3 || function == 4) selection = input.take<uwaga_selection>();
   if (function == 4) keys = input.take<uwaga_integers>();
-  if (function == 6) weights = input.take<uwaga_tensor>();
-  if ((function >= 4 && function <= 6) || function == kDiagonalSums) out = input.take<uwaga_tensor>();
+  if (function == 6 || function == kReceivedPart) weights = input.take<uwaga_tensor>();
+  if ((function >= 4 && function <= 6) || function == kReceivedPart || function == kDiagonalSums)
+    out = input.take<uwaga_tensor>();
+  uwaga_received_sums received_sums{};
+  if (function == kReceivedPart) received_sums = input.take<uwaga_received_sums>();
   if (function == 5) operations = input.take<uint8_t>();
   if (function == 7) pool = input.take<uwaga_pool_args>();
 
@@ -187,6 +190,9 @@ int call(Input& input, int function, uwaga_problem p) {
        {&forward_sums.sums, &backward_sums.grad_query, &backward_sums.grad_key, &backward_sums.grad_value}) {
     memory.give(*sums);
   }
+  std::vector<double> doubles(std::min(std::max<int64_t>(received_sums.count, 0), kMostNumbers));
+  if (received_sums.data)
+    received_sums.data = doubles.data(), received_sums.count = static_cast<int64_t>(doubles.size());
   memory.give(statistics.softmax), memory.give(statistics.distance_start.starts);
   for (uwaga_tensor* t : {&statistics.entropy, &statistics.squares, &statistics.distance, &statistics.top_weights,
                           &statistics.top_positions, &out, &weights}) {
@@ -227,6 +233,10 @@ int call(Input& input, int function, uwaga_problem p) {
       return uwaga_diagonal_sums(&p, &softmax, &out);
     case kForwardPart:
       return uwaga_forward_part(&p, &result, &forward_sums);
+    case kReceivedPart:
+      return uwaga_received_part(&p, &softmax, &weights, &out, &received_sums);
+    case kSoftmaxPart:
+      return uwaga_softmax_part(&p, &softmax, &forward_sums);
     case kBackwardPart:
       return uwaga_backward_part(&p, &backward, &backward_sums);
     default: {

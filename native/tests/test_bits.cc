@@ -280,6 +280,64 @@ void test_parts() {
   }
 }
 
+// The softmax of a call's rows over parts of the keys, the second of which is empty.
+void test_parts_of_softmax(const Call& call, const Operand& maximum, const Operand& sum) {
+  Operand maximum_of_parts = maximum, sum_of_parts = sum;
+  for (Operand* x : {&maximum_of_parts, &sum_of_parts}) {
+    for (int64_t n = 0; n < x->array().count(); ++n) x->array().set(n, kNan);
+  }
+  Floats rows(maximum.array().count() * 2);
+  const uwaga_softmax softmax{maximum_of_parts.tensor(), sum_of_parts.tensor()}, none{};
+  uwaga_problem p = call.problem();
+  uwaga_forward_sums sums{{rows.data(), rows.size()}, 0, 0};
+  expect(uwaga_softmax_part(&p, &none, &sums) == UWAGA_OK, "softmax refused: %s", uwaga_last_error());
+  p.keys = 0, sums.continues = 1;
+  expect(uwaga_softmax_part(&p, &softmax, &sums) == UWAGA_OK, "softmax refused: %s", uwaga_last_error());
+  expect(same_bits(maximum.array(), maximum_of_parts.array()), "maximum");
+  expect(same_bits(sum.array(), sum_of_parts.array()), "sum");
+}
+
+// The weights that keys receive, over parts of the queries.
+void test_parts_of_received() {
+  constexpr int64_t kQueries = UWAGA_PART_QUERIES;
+  for (int variant = 0; variant < 4; ++variant) {
+    Options options;
+    options.seed = 1190 + static_cast<uint64_t>(variant), options.dtype = variant % 3,
+    options.threads = 1 + variant % 2;
+    const int64_t queries = 2 * kQueries + 16, keys = 300;
+    Call call(dense_shape(2, 2, 1, queries, keys, 12, 20), options);
+    call.mask.band(-UWAGA_UNBOUNDED, variant % 2 ? 0 : UWAGA_UNBOUNDED, UWAGA_START_VALUE, keys - queries);
+    const auto per_row = [&] { return Operand(UWAGA_FLOAT32, call.shape, 2, call.shape.queries, 1, 0); };
+    Operand maximum = per_row(), sum = per_row();
+    Operand whole(UWAGA_FLOAT32, call.shape, 2, call.shape.keys, 1, 0), parts = whole;
+    uwaga_problem p = call.problem();
+    uwaga_row_statistics statistics{};
+    statistics.softmax = {maximum.tensor(), sum.tensor()};
+    const uwaga_forward_result none{};
+    expect(uwaga_rows(&p, &none, &statistics, nullptr) == UWAGA_OK, "rows refused: %s", uwaga_last_error());
+    const uwaga_tensor no_weights{}, to_whole = whole.tensor(), to_parts = parts.tensor();
+    expect(uwaga_received(&p, &statistics.softmax, &no_weights, &to_whole) == UWAGA_OK, "%s", uwaga_last_error());
+    std::vector<double> so_far(2 * 2 * keys, NAN);
+    for (const int64_t first : {int64_t{0}, kQueries, 2 * kQueries}) {
+      const bool is_last = first == 2 * kQueries;
+      p = call.problem();
+      std::vector<uwaga_mask_operation> mask(p.mask, p.mask + p.mask_operations);
+      mask[0].start.value += first, p.mask = mask.data();
+      p.queries = is_last ? 16 : kQueries, p.query = rows_of(call.query, first);
+      const uwaga_softmax softmax{rows_of(maximum, first), rows_of(sum, first)};
+      const uwaga_received_sums sums{so_far.data(), static_cast<int64_t>(so_far.size()), first > 0, 0};
+      expect(uwaga_received_part(&p, &softmax, &no_weights, is_last ? &to_parts : &no_weights, &sums) == UWAGA_OK,
+             "received refused: %s", uwaga_last_error());
+    }
+    expect(same_bits(whole.array(), parts.array()), "received");
+    test_parts_of_softmax(call, maximum, sum);
+    const uwaga_softmax softmax{rows_of(maximum, 0), rows_of(sum, 0)};
+    const uwaga_received_sums few{so_far.data(), 2 * 2 * keys - 1, 0, 0};
+    p = call.problem();
+    expect(uwaga_received_part(&p, &softmax, &no_weights, &to_parts, &few) == UWAGA_BAD_ARGUMENT, "too few sums");
+  }
+}
+
 void test_refused_parts() {
   Options options;
   Call call(dense_shape(1, 1, 1, 3, 5, 4, 4), options);
@@ -430,6 +488,7 @@ void test_bits() {
     group(level + "ragged, padded and alone", test_company);
     group(level + "few queries and many", test_few_queries);
     group(level + "parts of queries and keys", test_parts);
+    group(level + "parts of received weights", test_parts_of_received);
     group(level + "one mask, three spellings", test_spellings);
     group(level + "whatever masked keys hold", test_hidden_numbers);
   });

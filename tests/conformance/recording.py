@@ -19,7 +19,9 @@ FUNCTIONS = {
     "uwaga_pool": (7, ["uwaga_softmax", "uwaga_pool_args"]),
     "uwaga_forward_part": (11, ["uwaga_forward_result", "uwaga_forward_sums"]),
     "uwaga_backward_part": (12, ["uwaga_backward_args", "uwaga_backward_sums"]),
-    "uwaga_diagonal_sums": (13, ["uwaga_softmax", "uwaga_tensor"]),
+    "uwaga_softmax_part": (14, ["uwaga_forward_sums", "uwaga_softmax"]),
+    "uwaga_received_part": (13, ["uwaga_softmax", "uwaga_tensor", "uwaga_tensor", "uwaga_received_sums"]),
+    "uwaga_diagonal_sums": (15, ["uwaga_softmax", "uwaga_tensor"]),
 }
 _MOST_BYTES = 6000
 _OPERATION = struct_of("uwaga_mask_operation")

@@ -77,6 +77,8 @@ def _dense() -> dict[str, Any]:
 CASES = {
     "all": make(2300),
     "causal": make(2300, options=lambda: {"mask": uwaga.Causal()}),
+    "many blocks": make(9000, heads=2, options=lambda: {"mask": uwaga.Causal()}),
+    "a window of many blocks": make(9000, heads=1, groups=1, options=lambda: {"mask": uwaga.Window(700, 300)}),
     "strictly causal": make(300, options=lambda: {"mask": uwaga.Causal(include_self=False)}),
     "window": make(5000, options=lambda: {"mask": uwaga.Window(130, 7)}),
     "lengths": make(

@@ -252,6 +252,19 @@ UWAGA_EXPORT int uwaga_received(const uwaga_problem* problem, const uwaga_softma
 // problems only.
 UWAGA_EXPORT int uwaga_diagonal_sums(const uwaga_problem* problem, const uwaga_softmax* softmax,
                                      const uwaga_tensor* out);
+// The softmax of the rows by parts of the keys, as uwaga_forward_part, with E = 0. softmax->maximum.data null: the sums alone.
+UWAGA_EXPORT int uwaga_softmax_part(const uwaga_problem* problem, const uwaga_softmax* softmax,
+                                    const uwaga_forward_sums* sums);
+// uwaga_received of one part of the queries, as uwaga_backward_part: `sums` has the B * H * K sums so far, in float64. continues = 0: the first
+// part, `sums` is not read. out->data null: the sums alone. The bits are those of one call where no w_i is 0.
+typedef struct {
+  double* data;
+  int64_t count;
+  int32_t continues, reserved;
+} uwaga_received_sums;
+UWAGA_EXPORT int uwaga_received_part(const uwaga_problem* problem, const uwaga_softmax* softmax,
+                                     const uwaga_tensor* row_weights, const uwaga_tensor* out,
+                                     const uwaga_received_sums* sums);
 UWAGA_EXPORT int uwaga_pool(const uwaga_problem* problem, const uwaga_softmax* softmax, const uwaga_pool_args* args);
 
 // Below, an operand of N rows of M numbers is a uwaga_tensor whose `row` is the stride from row to row; `column` must be 1,

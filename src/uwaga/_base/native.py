@@ -101,6 +101,8 @@ def _declare(functions: ctypes.CDLL) -> None:
         "uwaga_backward": (ctypes.c_int, (pointer, pointer)),
         "uwaga_forward_part": (ctypes.c_int, (pointer, pointer, pointer)),
         "uwaga_backward_part": (ctypes.c_int, (pointer, pointer, pointer)),
+        "uwaga_softmax_part": (ctypes.c_int, (pointer, pointer, pointer)),
+        "uwaga_received_part": (ctypes.c_int, (pointer,) * 5),
         "uwaga_linear_forward": (ctypes.c_int, (pointer, pointer)),
         "uwaga_rows": (ctypes.c_int, (pointer,) * 4),
         "uwaga_weights": (ctypes.c_int, (pointer,) * 5),

@@ -70,13 +70,15 @@ def _rate(group: Group, other: int) -> float:
     if other == 0:
         return 0.0
     rows = torch.zeros(int(_MEGABYTES * 1e6) // 4)  # float32
-    there, back = [0, *[rows.numel()] * group.size], [0] * (other + 1) + [rows.numel()] * (group.size - other)
+    everything, nothing = (0, rows.numel()), (0, 0)
     fastest = float("inf")
     for _ in range(_ROUNDS if group.rank in (0, other) else 0):
         began = time.perf_counter()
-        for owner, starts, receiver in ((0, there, other), (other, back, 0)):
-            wanted = [(0, rows.numel() if rank == receiver else 0) for rank in range(group.size)]
-            group.rows("bandwidth", rows if group.rank == owner else rows[:0], starts, wanted)
+        for owner, receiver in ((0, other), (other, 0)):
+            held, wanted = (
+                [[everything if rank == x else nothing] for rank in range(group.size)] for x in (owner, receiver)
+            )
+            group.rows("bandwidth", [rows if group.rank == owner else rows[:0]], held, wanted)
         fastest = min(fastest, time.perf_counter() - began)
     return 2 * rows.nbytes / 1e6 / fastest
 

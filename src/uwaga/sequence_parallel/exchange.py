@@ -67,62 +67,121 @@ class Group(NamedTuple):
         )
         return [x.tolist() for x in results]
 
-    def rows(self, what: str, own: Tensor, starts: Sequence[int], wanted: Sequence[Interval]) -> Tensor:
+    def rows(
+        self, what: str, own: Sequence[Tensor], held: Sequence[Sequence[Interval]], wanted: Sequence[Sequence[Interval]]
+    ) -> list[Tensor]:
         """The rows `wanted[rank]` of a tensor whose rows lie with several processes.
 
         Args:
             what: the name of the tensor, for messages.
-            own: (n, ...), the rows from starts[rank] to starts[rank + 1] of the whole tensor.
-            starts: (size + 1,) positions.
-            wanted: for each process the interval of rows that it receives here; the same in all processes.
+            own: for each interval of held[rank] its rows, (n, ...).
+            held: for each process the intervals of the whole tensor that it has, at least one; no row is in two.
+            wanted: for each process the intervals that it receives here; the same in all processes.
 
         Returns:
-            (last - first, ...) with first, last = wanted[rank], contiguous.
+            For each interval of wanted[rank] its rows, (n, ...), contiguous.
         """
-        first, last = wanted[self.rank]
-        own, at = own.contiguous(), starts[self.rank]
-        result = own.new_empty((last - first, *own.shape[1:]))
+        own = [x.contiguous() for x in own]
+        results = [own[0].new_empty((last - first, *own[0].shape[1:])) for first, last in wanted[self.rank]]
         sends, receives = [], []
-        for rank in range(self.size):
-            a, b = _overlap((starts[rank], starts[rank + 1]), (first, last))
-            if rank == self.rank and a < b:
-                result[a - first : b - first] = own[a - at : b - at]
-            elif a < b and result.numel():
-                receives.append((rank, result[a - first : b - first]))
-            a, b = _overlap((at, starts[self.rank + 1]), wanted[rank])
-            if rank != self.rank and a < b and own.numel():
-                sends.append((rank, own[a - at : b - at]))
+        for interval, x in zip(held[self.rank], own, strict=True):
+            for result, place in zip(results, wanted[self.rank], strict=True):
+                for part, at in shared_rows(interval, place):
+                    result[at] = x[part]
+            for rank in self.others:
+                sends += [(rank, x[part]) for place in wanted[rank] for part, _ in shared_rows(interval, place)]
+        for rank in self.others:
+            for interval in held[rank]:
+                for result, place in zip(results, wanted[self.rank], strict=True):
+                    receives += [(rank, result[at]) for _, at in shared_rows(interval, place)]
         self._transfer(what, _ROWS, sends, receives)
-        return result
+        return results
 
     def _transfer(
         self, what: str, tag: int, sends: Iterable[tuple[int, Tensor]], receives: Iterable[tuple[int, Tensor]]
     ) -> None:
         """Start all messages, then wait for them: no order of processes can lock them. Where one process does not answer, the others
         still get theirs, so that they wait for that one too and not for this."""
-        pending: list[tuple[int, Any, Tensor]] = []
-        failures: dict[int, RuntimeError] = {}
-        for start, messages in ((dist.isend, sends), (dist.irecv, receives)):
-            for rank, tensor in messages:
-                try:
-                    work = start(tensor, dist.get_global_rank(self.group, rank), self.group, tag)
-                except RuntimeError as error:
-                    failures.setdefault(rank, error)
-                else:
-                    pending.append((rank, work, tensor))
-        for rank, work, tensor in pending:
-            try:
-                work.wait()
-            except RuntimeError as error:
-                failures.setdefault(rank, error)
-                _unfinished.append((work, tensor))
-        if failures:
-            ranks = f"rank{'s' if len(failures) > 1 else ''} {', '.join(map(str, sorted(failures)))}"
-            first = next(iter(failures.values()))
+        with Messages(self, what) as messages:
+            for rank, tensor in sends:
+                messages.send(rank, tensor, tag)
+            for rank, tensor in receives:
+                messages.receive(rank, tensor, tag)
+
+
+class Message(NamedTuple):
+    rank: int
+    work: Any
+    tensor: Tensor
+
+
+class Messages:
+    """Messages that are sent and received in the background: a context manager, which waits for all of them in the end.
+
+    Tensors are not to be changed before their message is waited for. All methods raise ProcessGroupError.
+    """
+
+    def __init__(self, group: Group, what: str) -> None:
+        """`what`: the call and what is sent, for messages of errors."""
+        self._group, self._what = group, what
+        self._pending: list[Message] = []
+        self._failures: dict[int, RuntimeError] = {}
+
+    def send(self, rank: int, tensor: Tensor, tag: int) -> "Message | None":
+        return self._start(dist.isend, rank, tensor, tag)
+
+    def receive(self, rank: int, tensor: Tensor, tag: int) -> "Message | None":
+        return self._start(dist.irecv, rank, tensor, tag)
+
+    def wait(self, messages: Iterable["Message | None"]) -> None:
+        """Wait for these, which `send` and `receive` returned."""
+        for message in messages:
+            if message is not None and any(x is message for x in self._pending):
+                self._wait(message)
+        self._raise()
+
+    def __enter__(self) -> "Messages":
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if error is not None:
+            _unfinished.extend((x.work, x.tensor) for x in self._pending)
+            return
+        while self._pending:
+            self._wait(self._pending[0])
+        self._raise()
+
+    def _start(self, start: Any, rank: int, tensor: Tensor, tag: int) -> "Message | None":
+        if not tensor.numel():
+            return None
+        try:
+            work = start(tensor, dist.get_global_rank(self._group.group, rank), self._group.group, tag)
+        except RuntimeError as error:
+            self._failures.setdefault(rank, error)
+            return None
+        self._pending.append(Message(rank, work, tensor))
+        return self._pending[-1]
+
+    def _wait(self, message: Message) -> None:
+        self._pending = [x for x in self._pending if x is not message]
+        try:
+            message.work.wait()
+        except RuntimeError as error:
+            self._failures.setdefault(message.rank, error)
+            _unfinished.append((message.work, message.tensor))
+
+    def _raise(self) -> None:
+        if self._failures:
+            ranks = f"rank{'s' if len(self._failures) > 1 else ''} {', '.join(map(str, sorted(self._failures)))}"
+            first = next(iter(self._failures.values()))
             raise ProcessGroupError(
-                f"uwaga.sequence_parallel: {ranks} ended or did not answer within the group's timeout ({what}): {first}"
+                f"uwaga.sequence_parallel: {ranks} ended or did not answer within the group's timeout ({self._what}): {first}"
             ) from first
 
 
-def _overlap(a: Interval, b: Interval) -> Interval:
-    return max(a[0], b[0]), min(a[1], b[1])
+def shared_rows(held: Interval, wanted: Interval) -> list[tuple[slice, slice]]:
+    """What two intervals have in common, from the beginning of each; empty where that is nothing."""
+    first, last = max(held[0], wanted[0]), min(held[1], wanted[1])
+    if first >= last:
+        return []
+    return [(slice(first - held[0], last - held[0]), slice(first - wanted[0], last - wanted[0]))]

@@ -15,19 +15,17 @@ from uwaga.ops.attention.arguments import AttentionOptions, unflatten_lse, unfla
 from uwaga.ops.attention.call import Call
 from uwaga.ops.biases import DistanceBias
 from uwaga.ops.masks import Mask
+from uwaga.sequence_parallel import ring
+from uwaga.sequence_parallel.division import KEYS, RECEIVED, ROW, Division, agree, check_equal, divide
 from uwaga.sequence_parallel.exchange import Group
-from uwaga.sequence_parallel.sequence import RECEIVED, ROW, Division, agree, check_equal, divide
-
-# Rows that a column is summed over in float32 before their sum is added in float64: kRowsAtOnce of native/drivers/head_weights.h.
-_ROWS_AT_ONCE = 96
 
 
 class SequenceMap:
     """The weights of `uwaga.sequence_parallel.attention(query, key, ...)`, as `attention_map` returns it.
 
-    Results have the bits of `uwaga.AttentionMap(..., impl="cpu")` on the whole sequence, and are detached. Statistics of this
-    process's queries need no other process; `received` and `row` are called by all processes together. It keeps the keys that this
-    process's queries see.
+    Results have the bits of `uwaga.AttentionMap(..., impl="cpu")` on the whole sequence, and are detached. All processes call
+    each method together. `lse` and `received` hold a part and two blocks, as attention does; the first of `entropy`, `topk` and `row` fetches
+    the keys that this process's queries see, which are kept.
 
     Attributes:
         first_query, first_key: where this process's part begins in the whole sequence.
@@ -38,7 +36,18 @@ class SequenceMap:
         self._query, self._key, self._call, self._division = query, key, call, division
         self.first_query, self.first_key = division.query_starts[rank], division.key_starts[rank]
         self._first_visible = division.visible.keys[rank][0]
-        self._rows = RowCache(division.of_own_queries(call, division.visible.keys), cpu)
+        maximum, total, self._softmax = ring.softmax(division, call)
+        self._normalizer = Normalizer(maximum, total)
+        self._own_rows: RowCache | None = None
+
+    @property
+    def _rows(self) -> RowCache:
+        """Of this process's queries, against the keys that they see, which are fetched when they are first needed."""
+        if self._own_rows is None:
+            division = self._division
+            agree(division.group, KEYS, division.number, [], None)
+            self._own_rows = RowCache(division.of_own_queries(self._call, division.visible.keys), cpu)
+        return self._own_rows
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -48,7 +57,7 @@ class SequenceMap:
     @property
     def lse(self) -> Tensor:
         """(..., H, n), of this process's queries: see `AttentionMap.lse`."""
-        return self._per_query(tiles.log_sum_exp(self._rows.normalizer()))
+        return self._per_query(tiles.log_sum_exp(self._normalizer))
 
     def entropy(self) -> Tensor:
         """(..., H, n), of this process's queries, in nats: see `AttentionMap.entropy`."""
@@ -68,21 +77,10 @@ class SequenceMap:
 
         All processes call it together: queries, and two numbers for each query and head, are sent to where they are needed.
         """
-        division, call = self._division, self._call
-        agree(division.group, RECEIVED, division.number, [], None)
-        rows = [(first // _ROWS_AT_ONCE * _ROWS_AT_ONCE, last) for first, last in division.visible.queries]
-        starts, known = division.query_starts, self._rows.normalizer()
-        query = division.fetch("query", call.query, starts, rows)
-        maximum, total = (
-            division.fetch(x, y[..., None], starts, rows)[..., 0] for x, y in zip(known._fields, known, strict=True)
-        )
-        own = division.own(division.key_starts)
-        part = division.part(call, query, call.key, call.key[..., :0], rows[division.group.rank], own)
-        with torch.no_grad():
-            value = cpu.received(part, Normalizer(maximum, total), None)
-        restored = unflatten_lse(self._key, value)
-        assert isinstance(restored, Tensor)
-        return restored
+        agree(self._division.group, RECEIVED, self._division.number, [], None)
+        result = unflatten_lse(self._key, ring.received(self._division, self._call, self._softmax))
+        assert isinstance(result, Tensor)
+        return result
 
     def row(self, query: int) -> Tensor:
         """(..., H, K): the weights of one query, by its position in the whole sequence, in every process.
@@ -97,19 +95,20 @@ class SequenceMap:
         check_equal("the query of a row", [x[0] for x in agreed])
         if not 0 <= query < queries:
             raise IndexError(f"uwaga.sequence_parallel.attention_map: row {query} is not one of the {queries} queries")
+        rows = self._rows
         owner = max(rank for rank in range(division.group.size) if division.query_starts[rank] <= query)
         batch, heads = self._call.query.shape[:2]
         row_1BHK = torch.zeros(int(division.group.rank == owner), batch, heads, division.key_starts[-1])
         if division.group.rank == owner:
-            part, first = self._rows.call, self._first_visible
+            part, first = rows.call, self._first_visible
             chosen = Selection(tuple(range(batch)), tuple(range(heads)), torch.tensor([query - self.first_query]))
             keys = torch.arange(part.key.shape[2])
             with torch.no_grad():
-                weights = cpu.weights(part, self._rows.normalizer_of_rows(chosen), chosen, keys)
+                weights = cpu.weights(part, rows.normalizer_of_rows(chosen), chosen, keys)
             row_1BHK[0, :, :, first : first + len(keys)] = weights[:, :, 0]
-        starts = [int(rank > owner) for rank in range(division.group.size + 1)]
-        row = division.group.rows("row", row_1BHK, starts, [(0, 1)] * division.group.size)[0]
-        return self._per_query(row)
+        held = [[(0, int(rank == owner))] for rank in range(division.group.size)]
+        (row_1BHK,) = division.group.rows("row", [row_1BHK], held, [[(0, 1)]] * division.group.size)
+        return self._per_query(row_1BHK[0])
 
     def _per_query(self, statistic_BHn: Tensor) -> Tensor:
         result = unflatten_lse(self._query, statistic_BHn)

@@ -1,0 +1,141 @@
+"""One call in parts of its queries and keys, by the native kernels: a part continues the sums of the parts before it, so that the whole has
+the bits of one call (docs/kernels.md, "Parts").
+
+Parts of keys come in order and begin at multiples of PART_KEYS, parts of queries in order and at multiples of PART_QUERIES. How sums lie in
+memory is the library's own: they are made here, and only passed on.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from uwaga._base import native
+from uwaga._base.native_layout import struct_of
+from uwaga.ops.attention.call import Call
+from uwaga.ops.attention.native_structs import (
+    BACKWARD_ARGUMENTS,
+    FORWARD_RESULT,
+    SOFTMAX,
+    TENSOR,
+    numbers_fields,
+    problem,
+    row_fields,
+    tensor_fields,
+)
+
+PART_KEYS, PART_QUERIES = 2048, 192  # UWAGA_PART_KEYS, UWAGA_PART_QUERIES
+
+_FORWARD_SUMS, _BACKWARD_SUMS = struct_of("uwaga_forward_sums"), struct_of("uwaga_backward_sums")
+_RECEIVED_SUMS = struct_of("uwaga_received_sums")
+
+
+def padded(count: int, step: int) -> int:
+    """The next multiple of `step`."""
+    return -(-count // step) * step
+
+
+def row_sums(call: Call) -> int:
+    """The float32 numbers of the sums of a part of the queries: outputs, maxima and sums."""
+    batch, heads, queries, _ = call.query.shape
+    return batch * heads * queries * (padded(call.value.shape[3], 16) + 2)
+
+
+def query_sums(call: Call) -> int:
+    """The same of the gradient of a part of the queries."""
+    batch, groups = call.key.shape[:2]
+    rows = call.query.shape[2] * call.heads_per_key_head
+    return batch * groups * padded(rows, 48) * padded(call.query.shape[3], 16)
+
+
+def key_sums(x_BGnD: Tensor) -> int:
+    """The same of the gradient of a part of the keys, or of the values."""
+    batch, groups, keys, width = x_BGnD.shape
+    return batch * groups * padded(keys, 64) * padded(width, 16)
+
+
+def forward(call: Call, sums: Tensor, continues: bool, output: Tensor | None = None, lse: Tensor | None = None) -> None:
+    """Continue the sums of these queries by these keys; fill in `output` and `lse` where they are given, after the last keys."""
+    packed, alive = problem(call)
+    result = FORWARD_RESULT.pack(*tensor_fields(output), *row_fields(lse))
+    given = _FORWARD_SUMS.pack(*numbers_fields(sums, torch.float32), continues, 0)
+    native.check(native.library().functions.uwaga_forward_part(packed, result, given))
+    del alive
+
+
+def softmax(
+    call: Call, sums: Tensor, continues: bool, maximum: Tensor | None = None, total: Tensor | None = None
+) -> None:
+    """The same of the softmax alone, for a call whose value has E = 0: its maximum and sum, as `uwaga.maps` has them."""
+    packed, alive = problem(call)
+    result = SOFTMAX.pack(*row_fields(maximum), *row_fields(total))
+    given = _FORWARD_SUMS.pack(*numbers_fields(sums, torch.float32), continues, 0)
+    native.check(native.library().functions.uwaga_softmax_part(packed, result, given))
+    del alive
+
+
+def received(call: Call, rows: tuple[Tensor, Tensor], sums: Tensor, continues: bool, out: Tensor | None = None) -> None:
+    """Continue the weights that these keys receive, (B, H, K) float64, by these queries, whose maximum and sum are `rows`; fill in `out`
+    (B, H, K) float32 where it is given."""
+    packed, alive = problem(call)
+    maximum, total = rows
+    known, weights = SOFTMAX.pack(*row_fields(maximum), *row_fields(total)), TENSOR.pack(*row_fields(None))
+    given = _RECEIVED_SUMS.pack(*numbers_fields(sums, torch.float64), continues, 0)
+    result = TENSOR.pack(*row_fields(out))
+    native.check(native.library().functions.uwaga_received_part(packed, known, weights, result, given))
+    del alive
+
+
+class Rows(NamedTuple):
+    """What the backward pass of a part of the queries reads beside them, and what it adds to."""
+
+    output: Tensor
+    lse: Tensor
+    grad_output: Tensor
+    grad_lse: Tensor | None
+
+
+class Sums(NamedTuple):
+    """Sums of gradients, None where nobody needs them, and whether earlier parts are in them."""
+
+    query: Tensor | None
+    key: Tensor | None
+    value: Tensor | None
+    continues_queries: bool
+    continues_keys: bool
+
+
+class Results(NamedTuple):
+    """Gradients to be filled in after the last part. Those of relative and sinks are added to, of sinks once for each part of the queries."""
+
+    query: Tensor | None = None
+    key: Tensor | None = None
+    value: Tensor | None = None
+    relative: Tensor | None = None
+    sinks: Tensor | None = None
+
+
+def backward(call: Call, rows: Rows, sums: Sums, results: Results) -> None:
+    """Continue the sums of gradients by these queries and these keys."""
+    packed, alive = problem(call)
+    arguments = BACKWARD_ARGUMENTS.pack(
+        *tensor_fields(rows.output),
+        *tensor_fields(rows.grad_output),
+        *row_fields(rows.lse),
+        *row_fields(rows.grad_lse),
+        *tensor_fields(results.query),
+        *tensor_fields(results.key),
+        *tensor_fields(results.value),
+        *numbers_fields(results.relative, torch.float32),
+        *numbers_fields(results.sinks, torch.float32),
+        *tensor_fields(None),
+    )
+    given = _BACKWARD_SUMS.pack(
+        *numbers_fields(sums.query, torch.float32),
+        *numbers_fields(sums.key, torch.float32),
+        *numbers_fields(sums.value, torch.float32),
+        sums.continues_queries,
+        sums.continues_keys,
+    )
+    native.check(native.library().functions.uwaga_backward_part(packed, arguments, given))
+    del alive

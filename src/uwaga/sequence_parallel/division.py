@@ -1,0 +1,227 @@
+"""One call of attention over several processes: what they agree on before anything is computed, and how the whole is divided.
+
+Letters as in sequence.py.
+"""
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from uwaga._base.tracing import has_tangent, is_intercepted, is_transformed
+from uwaga.ops import mask_program
+from uwaga.ops.attention.arguments import AttentionOptions, make_call
+from uwaga.ops.attention.call import Call, Options
+from uwaga.ops.attention.engines import cpu
+from uwaga.ops.attention.native_structs import DTYPES
+from uwaga.ops.attention.parts import PART_KEYS
+from uwaga.ops.mask_program import START_LAST, START_PER_ROW, START_VALUE, Interval
+from uwaga.ops.ragged import Ragged
+from uwaga.sequence_parallel.exchange import Group, ProcessGroupError
+
+OPERANDS, OPTIONS, BACKWARD, RECEIVED, ROW, KEYS = range(6)
+_STAGES = (
+    "its operands",
+    "its mask and options",
+    "its backward pass",
+    "its received weights",
+    "a row of its map",
+    "the keys of its map",
+)
+_SIZES = ("batch size B", "query heads H", "key heads G", "head width D", "value width E", "dtype")
+
+
+def call_of_part(query: Any, key: Any, value: Any, options: AttentionOptions, impl: str | None) -> Call:
+    """The validated call of this process's operands, without what is over the whole sequence: mask, bias and sinks."""
+    _check_served(query, key, value, options, impl)
+    part = options._replace(mask=None, bias=None, sinks=None)
+    call = make_call(query, key, value, part, wants_lse=True)
+    _check_kernels(call)
+    return call
+
+
+def divide(
+    group: Group, query: Any, key: Any, value: Any, options: AttentionOptions, impl: str | None
+) -> "tuple[Call, Division, bool]":
+    """The validated call with this process's operands and the mask of the whole sequence, how it is divided, and whether gradients are
+    recorded. value=None: a map of weights, E = 0. All processes of the group call this together; errors as in `attention`."""
+    number, failure = group.next_call(), None
+    header = [0] * (len(_SIZES) + 2)
+    try:
+        header = _sizes(call_of_part(query, key, value, options, impl))
+    except (ValueError, NotImplementedError) as error:
+        failure = error
+    result = agree(group, OPERANDS, number, header, failure)
+    for name, sizes in zip(_SIZES, zip(*result, strict=True), strict=False):
+        check_equal(name, [str(list(DTYPES)[n]) for n in sizes] if name == "dtype" else sizes)
+    lengths = len(_SIZES), len(_SIZES) + 1
+    query_starts, key_starts = ([0, *accumulate(sizes[n] for sizes in result)] for n in lengths)
+    global_sizes = query_starts[-1], key_starts[-1]
+
+    checksum, records = 0, False
+    try:
+        call = make_call(query, key, value, options, wants_lse=True, global_sizes=global_sizes)
+        _check_kernels(call)
+        checksum = _checksum(call)
+        records = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in call.operands)
+    except (ValueError, NotImplementedError) as error:
+        failure = error
+    result = agree(group, OPTIONS, number, [checksum, int(records)], failure)
+    check_equal("mask, bias, scale, softcap or sinks (checksums)", [x[0] for x in result])
+    check_equal("gradients (1: query, key, value, bias or sinks require them)", [x[1] for x in result])
+    visible = _visible(call, query_starts, key_starts)
+    return call, Division(group, number, query_starts, key_starts, call.options, visible), records
+
+
+def _check_kernels(call: Call) -> None:
+    """ValueError unless the native kernels serve the call."""
+    # A map has a value of width 0: the key stands in for it.
+    if (reason := cpu.refusal(call if call.value.shape[3] else replace(call, value=call.key))) is not None:
+        raise ValueError(f"uwaga.sequence_parallel: the native kernels cannot serve this call: {reason}")
+
+
+def _check_served(query: Any, key: Any, value: Any, options: AttentionOptions, impl: str | None) -> None:
+    """ValueError or NotImplementedError for what attention over processes does not do."""
+    at = "uwaga.sequence_parallel:"
+    if any(isinstance(x, Ragged) for x in (query, key, value)):
+        raise ValueError(f"{at} query, key and value must be tensors; Ragged batches are not divided over processes")
+    if isinstance(options.bias, Tensor):
+        raise ValueError(f"{at} bias must be AlibiBias or RelativeBias, which know positions, not a tensor")
+    if options.normalize is None:
+        raise ValueError(f"{at} normalize must be 'softmax'")
+    if options.dropout:
+        raise ValueError(f"{at} dropout must be 0.0")
+    if impl not in (None, "cpu"):
+        raise ValueError(f"{at} impl must be None or 'cpu', not {impl!r}")
+    if is_intercepted() or is_transformed() or has_tangent(query, key, value):
+        raise NotImplementedError(
+            f"{at} torch.compile, other tracers, torch.func and forward-mode derivatives are not supported"
+        )
+
+
+def _sizes(call: Call) -> list[int]:
+    """What the processes tell one another of their operands: _SIZES, and the lengths of their parts."""
+    batch, heads, queries, width = call.query.shape
+    dtype = list(DTYPES).index(call.query.dtype)
+    return [batch, heads, call.key.shape[1], width, call.value.shape[3], dtype, queries, call.key.shape[2]]
+
+
+def agree(group: Group, stage: int, number: int, header: Sequence[int], failure: Exception | None) -> list[list[int]]:
+    """The headers of all processes, which are at the same call; an error of one process is one in all of them."""
+    result = group.headers(f"call {number}, {_STAGES[stage]}", [stage, number, failure is not None, *header])
+    if failure is not None:
+        raise failure
+    for rank, (their_stage, their_number, failed, *_) in enumerate(result):
+        if failed:
+            raise ProcessGroupError(
+                f"uwaga.sequence_parallel: rank {rank} refused its arguments; its own error says why"
+            )
+        if (their_stage, their_number) != (stage, number):
+            raise ProcessGroupError(
+                f"uwaga.sequence_parallel: rank {rank} is at {_STAGES[their_stage]} of call {their_number}, and rank {group.rank} at "
+                f"{_STAGES[stage]} of call {number}: all processes must make the same calls in the same order"
+            )
+    return [x[3:] for x in result]
+
+
+def check_equal(name: str, by_rank: Sequence[object]) -> None:
+    """ValueError, with the first two ranks that differ, unless all processes have the same."""
+    for rank, value in enumerate(by_rank):
+        if value != by_rank[0]:
+            raise ValueError(
+                f"uwaga.sequence_parallel: the processes disagree on {name}: rank 0 has {by_rank[0]}, rank {rank} has {value}"
+            )
+
+
+def _checksum(call: Call) -> int:
+    """Of what must be the same in all processes: the mask, from which each finds what to send and which keys its queries see, and
+    options."""
+    options = replace(call.options, max_queries=0, max_keys=0)
+    result = zlib.crc32(repr(options).encode())
+    for tensor in (call.relative, call.relative_starts, call.sinks, *call.mask_tensors):
+        if tensor is not None:
+            result = _checksum_of(tensor.detach(), result)
+    return result
+
+
+def _checksum_of(tensor: Tensor, checksum: int) -> int:
+    """`checksum` continued by the values of a tensor, whatever its strides; a matrix that is shared by heads is read once."""
+    if tensor.dim() <= 2:
+        return zlib.crc32(tensor.contiguous().view(-1).view(torch.uint8).numpy().data, checksum)
+    known: dict[int, int] = {}
+    for part in tensor:
+        if part.data_ptr() not in known:
+            known[part.data_ptr()] = _checksum_of(part, 0)
+        checksum = zlib.crc32(known[part.data_ptr()].to_bytes(4, "little"), checksum)
+    return checksum
+
+
+@dataclass(frozen=True, slots=True)
+class _Visible:
+    """For each process the keys that its queries see, and the queries that see its keys, as intervals of the whole sequence."""
+
+    keys: list[Interval]
+    queries: list[Interval]
+
+
+def _visible(call: Call, query_starts: Sequence[int], key_starts: Sequence[int]) -> _Visible:
+    program, tensors, sizes = call.options.mask_program, call.mask_tensors, (query_starts[-1], key_starts[-1])
+    parts_of_queries, parts_of_keys = _intervals(query_starts), _intervals(key_starts)
+    keys = [mask_program.keys_seen(program, tensors, sizes, rows) for rows in parts_of_queries]
+    queries = [mask_program.queries_that_see(program, tensors, sizes, columns) for columns in parts_of_keys]
+    # The sums of a row begin anew at multiples of PART_KEYS.
+    return _Visible([(first // PART_KEYS * PART_KEYS, last) for first, last in keys], queries)
+
+
+def _intervals(starts: Sequence[int]) -> list[Interval]:
+    return list(pairwise(starts))
+
+
+@dataclass(frozen=True, slots=True)
+class Division:
+    """How one call is divided over the processes; `options` are those of the whole sequence."""
+
+    group: Group
+    number: int
+    query_starts: list[int]
+    key_starts: list[int]
+    options: Options
+    visible: _Visible
+
+    def of_own_queries(self, call: Call, keys: Sequence[Interval]) -> Call:
+        """The call of this process's queries and those keys that they see, which are fetched."""
+        key = self.fetch("key", call.key, self.key_starts, keys)
+        value = self.fetch("value", call.value, self.key_starts, keys) if call.value.shape[3] else key[..., :0]
+        return self.part(call, call.query, key, value, self.own(self.query_starts), keys[self.group.rank])
+
+    def own(self, starts: Sequence[int]) -> Interval:
+        return starts[self.group.rank], starts[self.group.rank + 1]
+
+    def fetch(self, name: str, own_BHnD: Tensor, starts: Sequence[int], wanted: Sequence[Interval]) -> Tensor:
+        """A tensor's rows `wanted[rank]` as a view (B, H, n, D) of (n, B, H, D), so that parts arrive where they belong."""
+        own, held = own_BHnD.detach().permute(2, 0, 1, 3), [[x] for x in pairwise(starts)]
+        (rows,) = self.group.rows(f"call {self.number}, {name}", [own], held, [[x] for x in wanted])
+        return rows.permute(1, 2, 0, 3)
+
+    def part(self, call: Call, query: Tensor, key: Tensor, value: Tensor, rows: Interval, columns: Interval) -> Call:
+        """The call of queries `rows` and keys `columns` of the whole sequence, as a dense call of their own."""
+        sizes, moved = (self.query_starts[-1], self.key_starts[-1]), rows[0] - columns[0]
+        program, tensors = mask_program.rectangle(call.options.mask_program, call.mask_tensors, sizes, rows, columns)
+        options = replace(call.options, mask_program=program, max_queries=query.shape[2], max_keys=key.shape[2])
+        starts = call.relative_starts
+        if options.relative_start_mode != START_PER_ROW:
+            start = sizes[1] - sizes[0] if options.relative_start_mode == START_LAST else options.relative_start
+            options = replace(options, relative_start_mode=START_VALUE, relative_start=start + moved)
+        return replace(
+            call,
+            query=query,
+            key=key,
+            value=value,
+            relative_starts=None if starts is None else starts + moved,
+            mask_tensors=tensors,
+            options=options,
+        )

@@ -1,0 +1,94 @@
+"""Which process computes which queries, and which blocks of keys travel past them: a function of the mask and the sizes alone, so that every
+process finds the same. In the backward pass the other way round too: keys stay, and blocks of queries travel.
+
+What stays is cut into pieces, two for each process. Where some have more pairs than others, the piece that has most goes with the one that has
+least (under a causal mask that is the zigzag of Llama 3's context parallelism; compare Brandon et al., "Striped Attention", 2023): every
+process has the same number of rows, and about the same work.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from uwaga.ops.attention.parts import padded
+from uwaga.ops.mask_program import Interval
+
+# Blocks of a process's part: two of them are a quarter of it, unless they would be shorter than the kernels' sums allow.
+_BLOCKS_OF_PART = 8
+# Ranges of rows that the work of a piece is estimated by.
+_RANGES = 16
+# Pieces whose work differs by less stay together in their order.
+_UNEVEN = 1.1
+
+
+class Piece(NamedTuple):
+    """What stays with one process."""
+
+    rows: Interval
+    rank: int
+
+
+class Steps(NamedTuple):
+    """Lengths that pieces and blocks are multiples of, except the last."""
+
+    piece: int
+    block: int
+
+
+class Plan(NamedTuple):
+    """Pieces cover what stays, in order; none is empty. Blocks cover what travels."""
+
+    pieces: tuple[Piece, ...]
+    blocks: tuple[Interval, ...]
+    work: tuple[tuple[int, ...], ...]  # of each piece and block: how many pairs are seen, about; 0: none
+
+    def intervals(self, size: int) -> list[list[Interval]]:
+        """The pieces of each process, in order."""
+        return [[piece.rows for piece in self.pieces if piece.rank == rank] for rank in range(size)]
+
+    def pieces_of(self, rank: int) -> list[int]:
+        return [n for n, piece in enumerate(self.pieces) if piece.rank == rank]
+
+    def blocks_of(self, piece: int) -> list[int]:
+        """The blocks that have pairs with a piece, in order."""
+        return [b for b, pairs in enumerate(self.work[piece]) if pairs]
+
+    def visits(self, block: int, first: int, size: int) -> list[int]:
+        """The processes that need a block, in the order of a ring, from rank `first` on."""
+        ranks = {piece.rank for piece, row in zip(self.pieces, self.work, strict=True) if row[block]}
+        return sorted(ranks, key=lambda rank: (rank - first) % size)
+
+
+def make_plan(sees: Callable[[Interval], Interval], staying: int, travelling: int, steps: Steps, size: int) -> Plan:
+    """The plan of `size` processes.
+
+    Args:
+        sees: of an interval of what stays, an interval outside which it has no pairs with what travels.
+        staying, travelling: how many rows there are of each.
+    """
+    length = padded(max(travelling // (_BLOCKS_OF_PART * size), 1), steps.block)
+    blocks = tuple(pairwise([*range(0, travelling, length), travelling]))
+    count = -(-staying // steps.piece)
+    edges = [min(count * n // (2 * size) * steps.piece, staying) for n in range(2 * size + 1)]
+    pieces = list(pairwise(edges))
+    work = [_work(sees, rows, blocks) for rows in pieces]
+    totals = [sum(row) for row in work]
+    per_row = [total / (last - first) for total, (first, last) in zip(totals, pieces, strict=True) if first < last]
+    ranks = [n // 2 for n in range(2 * size)]
+    if per_row and max(per_row) > _UNEVEN * min(per_row):
+        for at, n in enumerate(sorted(range(2 * size), key=lambda n: (totals[n], n))):
+            ranks[n] = min(at, 2 * size - 1 - at)
+    chosen = [n for n, (first, last) in enumerate(pieces) if first < last]
+    return Plan(tuple(Piece(pieces[n], ranks[n]) for n in chosen), blocks, tuple(work[n] for n in chosen))
+
+
+def _work(sees: Callable[[Interval], Interval], rows: Interval, blocks: Sequence[Interval]) -> tuple[int, ...]:
+    """The pairs of these rows and each block, from what ranges of the rows see."""
+    result = [0] * len(blocks)
+    step = max(-(-(rows[1] - rows[0]) // _RANGES), 1)
+    for first in range(rows[0], rows[1], step):
+        some = first, min(first + step, rows[1])
+        seen = sees(some)
+        for b, block in enumerate(blocks):
+            result[b] += (some[1] - some[0]) * max(min(seen[1], block[1]) - max(seen[0], block[0]), 0)
+    return tuple(result)

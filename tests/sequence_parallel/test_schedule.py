@@ -1,0 +1,62 @@
+"""How work is divided over processes, and which blocks travel where."""
+
+import pytest
+
+from uwaga.ops.mask_program import Interval
+from uwaga.sequence_parallel.schedule import Plan, Steps, make_plan
+
+STEPS = Steps(192, 2048)
+
+
+def causal(rows: Interval) -> Interval:
+    return 0, rows[1]
+
+
+def work_of_ranks(plan: Plan, size: int) -> list[int]:
+    return [sum(sum(plan.work[n]) for n in plan.pieces_of(rank)) for rank in range(size)]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 7, 64])
+@pytest.mark.parametrize("count", [0, 1, 191, 193, 5000, 100_000])
+def test_pieces_and_blocks_cover_everything_once(size: int, count: int) -> None:
+    plan = make_plan(causal, count, count, STEPS, size)
+    for intervals, step in (([x.rows for x in plan.pieces], 192), (plan.blocks, 2048)):
+        assert [x for first, last in intervals for x in (first, last)][1:-1:2] == [first for first, _ in intervals][1:]
+        assert all(first < last and first % step == 0 for first, last in intervals)
+        assert sum(last - first for first, last in intervals) == count
+    assert {x.rank for x in plan.pieces} <= set(range(size))
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 8])
+def test_causal_work_is_even_in_pairs_and_in_rows(size: int) -> None:
+    count = 2 * size * 192 * 10
+    plan = make_plan(causal, count, count, STEPS, size)
+    assert [x.rank for x in plan.pieces] == [*range(size), *reversed(range(size))]
+    work = work_of_ranks(plan, size)
+    assert max(work) < 1.01 * min(work)
+    assert {sum(last - first for first, last in rows) for rows in plan.intervals(size)} == {count // size}
+
+
+def test_one_long_document_is_divided_among_all() -> None:
+    """Rows of 30,000 tokens that see one another, and 10,000 that see 100 each."""
+
+    def sees(rows: Interval) -> Interval:
+        return (0, 30_000) if rows[0] < 30_000 else (rows[0], min(rows[1] + 100, 40_000))
+
+    work = work_of_ranks(make_plan(sees, 40_000, 40_000, STEPS, 4), 4)
+    assert max(work) < 1.4 * sum(work) / 4
+
+
+def test_even_work_stays_in_the_order_of_the_queries() -> None:
+    plan = make_plan(lambda rows: (0, 8192), 7600, 8192, STEPS, 2)
+    assert plan.intervals(2) == [[(0, 1920), (1920, 3840)], [(3840, 5760), (5760, 7600)]]
+
+
+def test_a_block_visits_only_those_who_see_it() -> None:
+    def window(rows: Interval) -> Interval:
+        return max(rows[0] - 100, 0), rows[1]
+
+    plan = make_plan(window, 8 * 2048, 8 * 2048, Steps(2048, 2048), 4)
+    assert [plan.visits(b, b // 2, 4) for b in range(8)] == [[0], [0, 1], [1], [1, 2], [2], [2, 3], [3], [3]]
+    assert plan.visits(1, 1, 4) == [1, 0]
+    assert plan.blocks_of(0) == [0]
