@@ -48,11 +48,10 @@ PICTURES = {
     "overview": Picture(TIRED, "tab=overview"),
     "table": Picture(TIRED, "tab=table"),
     # Its head that looks at the word before; that which follows the pronoun.
-    "map": Picture(TIRED, "tab=map&kind=encoder&layer=0&head=2"),
-    "text": Picture(TIRED, "tab=text&kind=encoder&layer=3&head=1&query=10"),
-    "speller": Picture(SPELLER, "tab=map&kind=cross&layer=3&head=0"),
+    "map": Picture(TIRED, "tab=explore&map=wide&kind=encoder&layer=0&head=2&query=10"),
+    "speller": Picture(SPELLER, "tab=explore&kind=cross&layer=3&head=0"),
     "difference": Picture(
-        f"{TIRED} --second {WIDE}", "tab=map&kind=encoder&layer=3&head=1&side=difference&compare=difference"
+        f"{TIRED} --second {WIDE}", "tab=explore&kind=encoder&layer=3&head=1&side=difference&compare=difference"
     ),
 }
 

@@ -47,7 +47,6 @@ VALID: Mapping[str, dict[str, Any]] = {
     "entry": {**HEAD, "query": 0, "key": 0},
     "row": {**HEAD, "query": 0},
     "column": {**HEAD, "key": 0},
-    "between": {**HEAD, "spans": [[0, 1]], "key_spans": [[0, 2]]},
     "statistics": LAYER,
     "labels": {**LAYER, "merge": "tokens", "specials": "show"},
     "weights": {**HEAD, "rows": [0, 1], "columns": [0, 2]},

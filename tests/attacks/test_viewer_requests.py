@@ -203,7 +203,6 @@ def test_json_made_to_harm(body: bytes) -> None:
         {"request": "tile", "pooling": None},
         {"request": "weights", "rows": [0, 10**12], "columns": [0, 1]},
         {"request": "npz", "rows": [-5, 5], "columns": [0, 1]},
-        {"request": "between", "spans": [[0, 1]] * 10_000, "key_spans": [[0, 1]]},
         {"request": "items", "count": 10**9},
         {"request": "page", "exact": [{"request": "page", "exact": []}] * 5000},
         {"request": "__init__"},
@@ -217,7 +216,7 @@ def test_questions_about_what_there_is_not(question: dict[str, object]) -> None:
     where = {"side": "0", "kind": "encoder", "layer": 0, "head": 0, "merge": "tokens", "specials": "show"}
     if question.get("request") == "tile":
         question = {**where, "pooling": "sum", "level": 0, "row": 0, "column": 0, **question}
-    elif question.get("request") in ("weights", "npz", "between"):
+    elif question.get("request") in ("weights", "npz"):
         question = {**where, **question}
     with Server(real_service(), title="a text") as server:
         said = send_and_hear(server, request(server, json.dumps(question).encode()))

@@ -259,6 +259,15 @@ def test_it_serves_until_it_is_told_to_end(
         (["cat", "--layers", "3-1"], "--layers takes numbers and ranges such as 0,3,6-8, not '3-1'"),
         (["cat", "--layers", "x"], "--layers takes numbers and ranges such as 0,3,6-8, not 'x'"),
         (["cat", "--exact", "encoder/0/0"], "--exact needs --save"),
+        (["cat", "--pick", "cat"], "--pick needs --head, which says in which head the word is picked"),
+        (
+            ["cat", "--head", "3,1"],
+            "--head takes layer.head, such as 3.1, or kind/layer.head, such as cross/3.1, not '3,1'",
+        ),
+        (
+            ["cat", "--head", "0.0", "--save", "page.html"],
+            "--head says what the browser opens; it does not go with --save",
+        ),
         (
             ["cat", "--save", "page.html", "--exact", "encoder/0"],
             "--exact takes kind/layer/head, such as encoder/3/5, or with queries and keys, such as "
@@ -403,3 +412,33 @@ def test_refusals_of_recordings(bert: Path, tmp_path: Path) -> None:
     assert refusal(path, "--second-model", bert) == f"--second-model reads a text; {path} is a recording"
     weights = bert / "model.safetensors"
     assert refusal(weights) == f"{weights}: a safetensors file, but no recording of uwaga"
+
+
+def test_a_head_and_a_word_are_what_the_address_names(bert: Path, write_model: Callable[..., Path]) -> None:
+    from uwaga.cli import opened_head
+    from uwaga.viewer.service import ViewService
+    from uwaga.viewer.text_runner import RunRequest, TextRunner
+
+    reader = run_text.load(str(bert), "float32")
+    service = ViewService(TextRunner(reader=reader).run(RunRequest("the cat sat on the mat .")))
+    labels = service.answer(
+        {
+            "request": "items",
+            "side": "0",
+            "stack": "encoder",
+            "merge": "words",
+            "specials": "show",
+            "first": 0,
+            "count": 99,
+        }
+    ).meta["labels"]
+    place = opened_head.parse("0.1", "cat")
+    assert place == (None, 0, 1)
+    expected = f"kind=encoder&layer=0&head=1&query={labels.index('cat')}"
+    assert opened_head.fragment(service, place, "cat") == expected
+    assert opened_head.fragment(service, place, "CAT ") == expected
+    assert opened_head.fragment(service, ("encoder", 0, 0), None) == "kind=encoder&layer=0&head=0"
+    with pytest.raises(run_text.RecordError, match=r"--head: there is no head 0 of cross layer 0"):
+        opened_head.fragment(service, ("cross", 0, 0), None)
+    with pytest.raises(run_text.RecordError, match=r"--pick: 'dog' is no word of the text: \[CLS\], the, cat"):
+        opened_head.fragment(service, place, "dog")

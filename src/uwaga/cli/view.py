@@ -11,6 +11,7 @@ import typer
 from uwaga._base import untrusted
 from uwaga._base.errors import CheckpointError, DataError
 from uwaga._base.languages import current, tr
+from uwaga.cli import opened_head
 from uwaga.cli.terminal import echo, error_text, fail, in_language, in_option_names, progress_bar
 from uwaga.inspect.run_text import (
     DEFAULT_MODEL,
@@ -84,6 +85,10 @@ def view(
             help="Exact weights to store with --save: kind/layer/head, or kind/layer/head/a:b/c:d. Repeatable."
         ),
     ] = None,
+    head: Annotated[
+        str | None, typer.Option(help="Open this head: layer.head, such as 3.1, or kind/layer.head, such as cross/3.1.")
+    ] = None,
+    pick: Annotated[str | None, typer.Option(help="Pick this word of the text; with --head.")] = None,
     language: Annotated[
         str | None, typer.Option(help="Of the page: en, pl, pt, ja or zh; default: what the browser prefers.")
     ] = None,
@@ -99,6 +104,9 @@ def view(
             wanted = [_exact(each) for each in exact or []]
             if wanted and save is None:
                 raise RecordError("--exact needs --save")
+            place = opened_head.parse(head, pick)
+            if place is not None and save is not None:
+                raise RecordError("--head says what the browser opens; it does not go with --save")
             if save is not None and not save.parent.is_dir():
                 raise RecordError(f"--save {save}: the directory {save.parent} does not exist")
             if text is None and ask is not None:
@@ -113,7 +121,10 @@ def view(
             if save is not None:
                 _save(service, save, wanted)
             else:
-                _serve(service, port, language, opens=not no_browser, fragment="" if ask is None else "query=0")
+                fragment = "" if ask is None else "query=0"
+                if place is not None:
+                    fragment = opened_head.fragment(service, place, pick)
+                _serve(service, port, language, opens=not no_browser, fragment=fragment)
         except (CheckpointError, RecordError, ModuleNotFoundError, OSError) as error:
             fail("view", error_text(error))
         except KeyboardInterrupt:

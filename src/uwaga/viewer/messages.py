@@ -93,7 +93,6 @@ class Service(Protocol):
         ...
 
 
-MAX_SPANS = 64  # of each axis of "between"
 MAX_EXACT = 512  # requests, such as for tiles, whose exact replies a page adds to its snapshot
 MERGES = ("tokens", "words")
 SPECIALS = ("show", "hide")
@@ -116,10 +115,6 @@ _TEXT_OR_NULL = OptionValidator("a string or null", lambda value: value is None 
 _OBJECT_OR_NULL = OptionValidator("an object or null", lambda value: value is None or isinstance(value, dict))
 _INTEGER = OptionValidator("an integer", _is_integer)
 _PAIR = OptionValidator("a pair [a, b] of integers", _is_pair)
-_PAIRS = OptionValidator(
-    f"a list of 1 to {MAX_SPANS} pairs [a, b]",
-    lambda value: isinstance(value, list) and 1 <= len(value) <= MAX_SPANS and all(map(_is_pair, value)),
-)
 _REQUESTS = OptionValidator(
     f"a list of at most {MAX_EXACT} requests",
     lambda value: isinstance(value, list) and len(value) <= MAX_EXACT and all(isinstance(each, dict) for each in value),
@@ -146,7 +141,6 @@ REQUESTS: Mapping[str, Mapping[str, OptionValidator]] = {
     "entry": {**_HEAD, "query": _INTEGER, "key": _INTEGER},
     "row": {**_HEAD, "query": _INTEGER},
     "column": {**_HEAD, "key": _INTEGER},
-    "between": {**_HEAD, "spans": _PAIRS, "key_spans": _PAIRS},
     "statistics": _LAYER,
     "labels": {**_LAYER, **_SHOWN},
     "weights": _BLOCK,
@@ -214,10 +208,6 @@ class RequestParser:
     def range(self, name: str, size: int) -> tuple[int, int]:
         """[a, b] with 0 <= a <= b <= size."""
         return self._pair(name, self.value(name), size)
-
-    def ranges(self, name: str, size: int) -> list[tuple[int, int]]:
-        """Pairs [a, b], as `range`."""
-        return [self._pair(name, pair, size) for pair in self.value(name)]
 
     def invalid(self, name: str, rule: str, value: object) -> RequestError:
         """The error for an argument that breaks a rule."""

@@ -66,8 +66,8 @@ def test_it_opens_on_whole_passages_in_order_of_their_shares(served: View, shown
 def test_a_passage_is_found_in_the_text(served: View, shown: ViewModel, open_page: Any) -> None:
     page = open_page(served.address)
     page.locator(".uwaga-passages li .uwaga-link").nth(1).click()
-    assert page.get_by_role("tab", name="Text").get_attribute("aria-selected") == "true"
-    page.get_by_text("question", exact=False).first.wait_for()
+    assert page.get_by_role("tab", name="Explore").get_attribute("aria-selected") == "true"
+    page.locator(".uwaga-word-marked").wait_for()
     assert "decoder" not in page.locator(".uwaga-panel").inner_text()
     page.go_back()
     page.locator(".uwaga-passages li").first.wait_for()

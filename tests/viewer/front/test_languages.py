@@ -78,7 +78,7 @@ _SHOWN = """() => {
 }"""
 
 
-@pytest.mark.parametrize("tab", ["explore", "overview", "map", "text", "lesson"])
+@pytest.mark.parametrize("tab", ["explore", "overview", "table", "lesson"])
 def test_every_text_of_a_page_comes_from_a_table(
     tab: str, serve: Callable[..., Any], make_maps: Callable[..., Any], open_page: Callable[..., Page],
     monkeypatch: pytest.MonkeyPatch,
@@ -117,7 +117,7 @@ def test_no_page_overflows(
         for part in (".lesson-view", ".lesson-main"):
             assert page.locator(part).evaluate("e => e.scrollWidth <= e.clientWidth"), (step, part)
         page.locator(".lesson-after").click(force=True) if step < 23 else None
-    for tab in ("explore", "overview", "map", "text"):
+    for tab in ("explore", "overview", "table"):
         page.evaluate("tab => { location.hash = `tab=${tab}`; }", tab)
         page.wait_for_timeout(300)
         assert page.evaluate("() => document.documentElement.scrollWidth <= innerWidth"), tab

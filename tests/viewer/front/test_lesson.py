@@ -644,7 +644,7 @@ def test_the_head_that_a_step_suggests_opens_in_the_map(
     )
     button.click()
     page.wait_for_function(
-        "([a, b]) => location.hash.includes('tab=map') && location.hash.includes(`layer=${a}`)", arg=[layer, head]
+        "([a, b]) => location.hash.includes('tab=explore') && location.hash.includes(`layer=${a}`)", arg=[layer, head]
     )
 
 

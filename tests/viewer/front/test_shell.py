@@ -38,7 +38,7 @@ def test_arrows_and_enter_open_a_head_and_the_url_has_it(page: Page) -> None:
     cell = page.locator(".uwaga-overview-cell[data-active]")
     assert "encoder layer 2, head 1" in cell.get_attribute("aria-label")
     page.keyboard.press("Enter")
-    page.wait_for_url("**tab=map**")
+    page.wait_for_url("**tab=explore**")
     assert (part(page, "layer"), part(page, "head")) == ("2", "1")
     token = part(page, "token")
     page.keyboard.press("h")
@@ -47,16 +47,21 @@ def test_arrows_and_enter_open_a_head_and_the_url_has_it(page: Page) -> None:
     page.go_back()
     page.wait_for_url("**tab=overview**")
     page.go_forward()
-    page.wait_for_url("**tab=map**")
+    page.wait_for_url("**tab=explore**")
     page.reload()
     page.wait_for_selector(".uwaga-tabs")
-    assert (part(page, "tab"), part(page, "layer"), part(page, "head"), part(page, "token")) == ("map", "2", "1", token)
+    assert (part(page, "tab"), part(page, "layer"), part(page, "head"), part(page, "token")) == (
+        "explore",
+        "2",
+        "1",
+        token,
+    )
 
 
 def test_help_lists_the_commands_of_every_view_and_restores_the_focus(page: Page) -> None:
     page.keyboard.press("?")
     dialog = page.locator("dialog[open]")
-    for group in ("Views", "Heads", "Display", "Overview", "Map", "Text", "Table", "Lesson", "Files"):
+    for group in ("Views", "Heads", "Display", "Overview", "Map", "Long texts", "Table", "Lesson", "Files"):
         assert dialog.get_by_role("heading", name=group, exact=True).count() == 1, group
     page.keyboard.press("h")
     assert part(page, "head") in (None, "0")
@@ -68,7 +73,7 @@ def test_help_lists_the_commands_of_every_view_and_restores_the_focus(page: Page
     dialog.get_by_role("checkbox").uncheck()
     page.keyboard.press("Escape")
     assert dialog.count() == 0
-    page.keyboard.press("3")
+    page.keyboard.press("1")
     assert part(page, "tab") == "overview"
 
 
@@ -90,7 +95,7 @@ def test_the_table_sorts_and_opens_a_head(page: Page) -> None:
     page.keyboard.press("ArrowDown")
     name = page.evaluate("() => document.activeElement.getAttribute('aria-label')")
     page.keyboard.press("Enter")
-    page.wait_for_url("**tab=map**")
+    page.wait_for_url("**tab=explore**")
     assert name == f"encoder layer {part(page, 'layer')}, head {part(page, 'head')}: open"
 
 
@@ -117,7 +122,7 @@ def test_errors_are_shown_and_can_be_dismissed(serve: Any, make_maps: Any, open_
             route.continue_()
 
     page.route("**/ask", answer)
-    page.keyboard.press("3")
+    page.keyboard.press("1")
     page.keyboard.press("h")  # another head, whose weights are not loaded yet
     alert = page.get_by_role("alert").first
     alert.wait_for()
@@ -131,18 +136,18 @@ def test_the_code_is_removed_from_the_url_and_is_valid_once(serve: Any, make_map
     view = serve(make_maps(6), tokens=list("abcdef"))
     address = view.address
     page = open_page(address)
-    page.get_by_role("tab", name="Map").wait_for()
+    page.get_by_role("tab", name="Explore").wait_for()
     assert "code=" not in page.url
     assert page.evaluate("document.cookie") == ""
     (cookie,) = page.context.cookies([f"{address.partition('#')[0]}ask"])
     assert (cookie["httpOnly"], cookie["sameSite"], cookie["path"]) == (True, "Strict", "/ask")
     # The same browser opens it again: by reloading, by its URL, and by the printed URL.
     page.reload()
-    page.get_by_role("tab", name="Map").wait_for()
+    page.get_by_role("tab", name="Explore").wait_for()
     for place in (address.partition("#")[0], address):
         again = page.context.new_page()
         again.goto(place)
-        again.get_by_role("tab", name="Map").wait_for()
+        again.get_by_role("tab", name="Explore").wait_for()
         assert "code=" not in again.url
     page.goto(view.address)  # pasted into an open page, the code is removed from the URL and not exchanged
     page.wait_for_function("!location.hash.includes('code=')")
@@ -154,7 +159,7 @@ def test_a_used_url_shows_an_error_and_a_new_one_is_printed(
 ) -> None:
     view = serve(make_maps(6), tokens=list("abcdef"))
     address = view.address
-    for expected in ("Map", None):
+    for expected in ("Explore", None):
         context = browser.new_context()
         page = context.new_page()
         page.goto(address)
@@ -186,7 +191,7 @@ def test_the_file_that_is_opened_in_a_browser_redirects_to_the_page(
     context = browser.new_context()
     page = context.new_page()
     page.goto(opened[0])
-    page.get_by_role("tab", name="Map").wait_for()
+    page.get_by_role("tab", name="Explore").wait_for()
     assert page.url.startswith(f"http://127.0.0.1:{view._server.port}/")
     assert "code=" not in page.url
     context.close()
@@ -265,7 +270,7 @@ def test_a_phone_has_a_tab_bar_and_the_words_as_a_column(serve: Any, make_maps: 
     places = [word.bounding_box() for word in words.all()]
     assert len({place["x"] for place in places}) == 1
     assert [place["y"] for place in places] == sorted(place["y"] for place in places)
-    page.get_by_role("tab", name="Text").click()
+    page.get_by_role("tab", name="All heads").click()
     assert not words.first.is_visible()
 
 

@@ -32,7 +32,7 @@ COPYIST_HEAD = {"layer": 1, "head": 3}  # as its card says
 PLAYS = Path(__file__).parents[4] / "shared" / "data" / "tinyshakespeare.txt"
 # Of 80 parts of a text, those that return: the first, how many, and where they stand again.
 RETURNS = ((10, 10, 40), (0, 8, 64))
-PARTS = ("Explore", "All heads", "Map", "Text", "Lesson")
+PARTS = ("Explore", "All heads", "Lesson")
 
 
 @pytest.fixture(scope="module")
@@ -110,10 +110,10 @@ def tab(page: Any, name: str) -> None:
     page.get_by_role("tab", name=name, exact=True).click()
 
 
-def choose(page: Any, head: dict[str, Any]) -> None:
-    """Selects a head in the bar above the view."""
-    page.get_by_role("combobox", name="Layer").select_option(str(head["layer"]))
-    page.get_by_role("combobox", name="Head").select_option(str(head["head"]))
+def open_map(page: Any, layer: int, head: int, more: str = "") -> None:
+    """Opens a head with a map of the whole width."""
+    page.evaluate("hash => { location.hash = hash; }", f"tab=explore&map=wide&layer={layer}&head={head}{more}")
+    page.locator(".uwaga-explore[data-wide] .uwaga-map-stage").wait_for()
 
 
 def is_drawn(pixels: np.ndarray) -> bool:
@@ -129,12 +129,9 @@ def test_every_view_of_a_real_model(view_of: Callable[..., View], open_page: Any
     page.locator(".uwaga-wall svg").first.wait_for()
     tab(page, "All heads")
     assert is_drawn(keep(page, "overview"))
-    tab(page, "Map")
-    choose(page, best_head(recordings[0], "previous_token"))
+    best = best_head(recordings[0], "previous_token")
+    open_map(page, best["layer"], best["head"])
     assert is_drawn(keep(page, "map"))
-    tab(page, "Text")
-    page.locator(".uwaga-text-token", has_text="tired").first.click()
-    assert is_drawn(keep(page, "text"))
     tab(page, "All heads")
     page.get_by_role("button", name="Table").click()
     page.get_by_role("columnheader", name="previous token").get_by_role("button").click()
@@ -194,7 +191,6 @@ def test_a_first_screen_tells_a_story(open_page: Any, model: str, text: str, sai
 
 def test_two_texts_and_their_difference(view_of: Callable[..., View], open_page: Any, keep: Any) -> None:
     page = open_page(view_of(both=True).address)
-    tab(page, "Map")
     page.get_by_role("group", name="Compare").get_by_role("button", name="difference").locator("visible=true").click()
     page.locator('.uwaga-map[data-panels="3"] .uwaga-map-stage').wait_for()
     assert is_drawn(keep(page, "difference"))
@@ -209,16 +205,15 @@ def test_cross_attention_of_the_bundled_speller(serve: Callable[..., View], open
     )  # (layers, heads)
     layer, head = divmod(int(certainty.argmax()), certainty.shape[1])
     page = open_page(serve(recording, title="transformer", model="speller").address)
-    tab(page, "Map")
-    page.get_by_role("button", name="cross-attention").click()
-    choose(page, {"layer": layer, "head": head})
-    page.locator(".uwaga-map-stage").wait_for()
+    open_map(page, layer, head, "&kind=cross")
     assert is_drawn(keep(page, "speller"))
 
 
 def settled_map(page: Any) -> np.ndarray:
-    """The pixels in the middle of the page, where only a map's cells have colours."""
-    return np.asarray(settled_screenshot(page))[150:650, 50:650]
+    """The pixels of the map's cells."""
+    settled_screenshot(page)
+    shot = page.locator(".uwaga-map-stage").screenshot()
+    return np.asarray(Image.open(io.BytesIO(shot)).convert("RGB"))
 
 
 def text_with_returns(backend: Any) -> torch.Tensor:
@@ -244,8 +239,7 @@ def test_passages_that_return_are_seen_off_the_diagonal(serve: Callable[..., Vie
         model(ids[None])
     page = open_page(serve(recording, title="A play in which scenes return", model="copyist").address)
     page.set_default_timeout(300_000)
-    tab(page, "Map")
-    choose(page, COPYIST_HEAD)
+    open_map(page, **COPYIST_HEAD)
     for _ in range(600):  # the first cells come after a while, at 100,000 tokens
         page.wait_for_timeout(500)
         if is_drawn(settled_map(page)):

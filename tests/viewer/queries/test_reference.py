@@ -130,10 +130,6 @@ def check(service: ViewService, where: dict[str, object], expected: NDArray[np.f
     weight = service.answer({"request": "entry", **where, "query": i, "key": j}).meta["weight"]
     assert (weight is None) == (not np.isfinite(expected[i, j]))
     assert weight is None or weight == pytest.approx(expected[i, j], rel=2e-4, abs=2e-6)
-    a, c = data.draw(st.integers(0, i)), data.draw(st.integers(0, j))
-    asked = {"request": "between", **where, "spans": [[a, i + 1], [0, queries]], "key_spans": [[c, j + 1]]}
-    sums = np.array([[expected[a : i + 1, c : j + 1].sum(1).mean()], [expected[:, c : j + 1].sum(1).mean()]])
-    np.testing.assert_allclose(finish(service, asked).arrays[0], sums, **near)
     level = data.draw(st.integers(1, max(max(queries, keys) - 1, 1).bit_length()))
     size = 1 << level
     blocks = [[expected[r : r + size, c : c + size] for c in range(0, keys, size)] for r in range(0, queries, size)]

@@ -57,7 +57,7 @@ WRONG = [
     ({"request": 3}, "request: request must be a string, not 3"),
     (
         {"request": "nothing"},
-        "nothing: request must be one of about, items, overview, tile, entry, row, column, between, statistics, labels, weights, npz, "
+        "nothing: request must be one of about, items, overview, tile, entry, row, column, statistics, labels, weights, npz, "
         "predictions, run, stop, page, lesson, not 'nothing'",
     ),
     ({"request": "about", "more": 1}, "about: unknown argument 'more'"),
@@ -72,7 +72,7 @@ WRONG = [
     ({"request": "lesson", "x": nested(100)}, "lesson: x is nested deeper than 100"),
     (
         {"request": "page", "exact": [{"request": "about"}]},
-        "page: exact[0]: about: request must be one of tile, overview, entry, row, column, between, statistics, items, lesson, "
+        "page: exact[0]: about: request must be one of tile, overview, entry, row, column, statistics, items, lesson, "
         "predictions, labels, not 'about'",
     ),
     ({"request": "page", "exact": [{"request": "row", **HEAD}]}, "page: exact[0]: row: query is missing"),
@@ -105,10 +105,6 @@ WRONG = [
     (
         {"request": "weights", **HEAD, "rows": [3, 2], "columns": [0, 1]},
         "weights: rows must be [a, b] with 0 <= a <= b <= 11, not [3, 2]",
-    ),
-    (
-        {"request": "between", **HEAD, "spans": [], "key_spans": [[0, 1]]},
-        "between: spans must be a list of 1 to 64 pairs [a, b], not []",
     ),
     (
         {"request": "page", "exact": "all of it, please, with everything that there is in the world"},

@@ -52,15 +52,7 @@ def test_merged_words_and_hidden_special_tokens(service: ViewService, maps, wher
     assert np.array_equal(service.answer({"request": "row", **asked, "query": n - 1}).arrays[0], expected[n - 1, :])
 
 
-def test_mass_between_spans_equals_that_of_the_map(service: ViewService, maps, where) -> None:
-    spans, key_spans = [[0, 3], [7, 9], [8, 11]], [[2, 4], [5, 5]]
-    result = service.answer({"request": "between", **where, "spans": spans, "key_spans": key_spans})
-    torch.testing.assert_close(
-        torch.from_numpy(result.arrays[0].copy()), maps["encoder", 0].between(spans, key_spans)[0, 1]
-    )
-
-
-def test_long_columns_and_spans_are_computed_in_steps(
+def test_long_columns_are_computed_in_steps(
     long_map: uwaga.AttentionMap, where, follow: Callable[..., list[Reply]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("uwaga.viewer.queries.service._TIME_BUDGET", 0.0)
@@ -70,10 +62,6 @@ def test_long_columns_and_spans_are_computed_in_steps(
     assert len(column) > 5
     assert np.isnan(column[0].arrays[0]).any()
     assert np.array_equal(column[-1].arrays[0], long_map[0, :, 3])
-    spans = [[100, 8000], [10, 20]]
-    between = follow(service, request="between", **where, spans=spans, key_spans=spans)
-    assert len(between) > 5
-    torch.testing.assert_close(torch.from_numpy(between[-1].arrays[0].copy()), long_map.between(spans)[0])
 
 
 def test_the_npz_file_has_weights_and_tokens(service: ViewService, maps, where) -> None:

@@ -189,41 +189,6 @@ export function bandOf(weight, scale) {
   return bandLimits.filter((least) => part >= least).length;
 }
 
-/**
- * @typedef {object} Shading
- * @property {(item: number) => number} of  opacity in [-1, 1]; 0: not shaded
- * @property {(item: number) => number} band  -5 to 5: with the standard scale by weight, else by opacity
- * @property {number} high  the weight of full opacity
- */
-
-const logRange = 1e-4; // lower end of a logarithmic scale relative to its upper end, as in colourPosition
-
-/**
- * @param {ArrayLike<number>} weights  NaN: not known
- * @param {Pick<Colour, "log" | "low" | "high" | "threshold">} colour
- * @param {ReadonlySet<number>} [sinks]  items that are not shaded
- * @returns {Shading}
- */
-export function makeShading(weights, colour, sinks = new Set()) {
-  const high = colour.high ?? largestWeight(weights, sinks);
-  const floor = Math.max(colour.low, colour.log ? high * logRange : 0);
-  const of = (/** @type {number} */ item) => {
-    const weight = weights[item];
-    const size = Math.abs(weight);
-    if (!(size > 0) || sinks.has(item) || size < colour.threshold || !(high > 0)) return 0;
-    if (size >= high) return Math.sign(weight);
-    if (size <= floor) return 0;
-    const part = colour.log ? Math.log(size / floor) / Math.log(high / floor) : (size - floor) / (high - floor);
-    return Math.sign(weight) * Math.min(1, part);
-  };
-  const scale = bandScale(weights, sinks), isStandard = !colour.log && colour.high === null && colour.low === 0;
-  const band = (/** @type {number} */ item) => {
-    const part = of(item);
-    return part === 0 ? 0 : Math.sign(part) * (isStandard ? bandOf(weights[item], scale) : Math.ceil(Math.abs(part) * bandLimits.length));
-  };
-  return { of, band, high };
-}
-
 /** @param {ArrayLike<number>} weights @param {ReadonlySet<number>} sinks @returns {number} */
 function largestWeight(weights, sinks) {
   let largest = 0;
@@ -235,16 +200,6 @@ function largestWeight(weights, sinks) {
 }
 
 // CSS colours as canvases, PDF and SVG take them.
-
-/**
- * A colour of the theme.
- * @param {Element} element
- * @param {string} name  a custom property
- * @returns {string}
- */
-export function themeColour(element, name) {
-  return getComputedStyle(element).getPropertyValue(name).trim() || "#888";
-}
 
 /** @typedef {{r: number, g: number, b: number, a: number}} RgbaColour  every part in [0, 1] */
 

@@ -80,16 +80,6 @@ function focusedElementTakesKey(event, pressed) {
   return presses && (pressed === "enter" || pressed === "space");
 }
 
-/**
- * @param {HTMLElement} root
- * @returns {boolean} whether the focused element does not handle arrow keys itself
- */
-export function arrowKeysFree(root) {
-  const focused = /** @type {Document | ShadowRoot} */ (root.getRootNode()).activeElement;
-  const roles = ["tab", "tablist", "scrollbar", "slider", "dialog", "grid"].map((role) => `[role="${role}"]`);
-  return !focused?.closest([...roles, "dialog", "select", "input"].join());
-}
-
 // The help dialog: every command with its keys, by group.
 
 /** @type {{[key: string]: string}} */
@@ -111,7 +101,7 @@ const legendLines = [
   [tr("Column"), tr("a word that is looked at: the key.")],
   [tr("Colour of a cell"), tr("the weight of that row on that column, from none to the largest in view. The legend below the map has the numbers.")],
   [tr("Grey bar"), tr("weight that rests on special tokens such as [CLS], or on the first token. It is left out of the colours, and nothing is divided again.")],
-  [tr("Orange and blue"), tr("orange is the word that asks, blue the word that is looked at. In the text five bands of orange, with underlines, are 1, 3, 8, 20 and 50%.")],
+  [tr("Orange and blue"), tr("orange is the word that asks, blue the word that is looked at. In a long text five bands of blue, with underlines, are 1, 3, 8, 20 and 50%.")],
   [tr("Layer, head"), tr("a model has many maps: some layers of some heads each. The most distinctive heads are those in which something can be seen in this text.")],
   [tr("Before you conclude"), tr("a weight says where a head reads from, not what it does with what it read, nor that the answer depends on it.")],
 ];

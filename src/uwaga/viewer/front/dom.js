@@ -105,3 +105,16 @@ function visibleCharacter(letter) {
 export function tokenElement(token) {
   return el("bdi", { class: "uwaga-token", text: tokenText(token) });
 }
+
+/**
+ * @param {string[]} labels
+ * @returns {boolean} whether most letters are of a right-to-left script
+ */
+export function isRightToLeft(labels) {
+  let [right, left] = [0, 0];
+  for (let i = 0; i < labels.length && right + left < 2000; i++) {
+    right += (labels[i].match(/[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]/g) ?? []).length;
+    left += (labels[i].match(/[A-Za-z\u00c0-\u058f\u0900-\u1fff\u3040-\u9fff\uac00-\ud7a3]/g) ?? []).length;
+  }
+  return right > left;
+}

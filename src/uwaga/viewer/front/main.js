@@ -15,11 +15,9 @@ import { addPageCommands } from "./shell/head_navigation.js";
 import { makeHeadBar, makeHeader } from "./shell/header.js";
 import { makePageFrame, makeTabPanel } from "./shell/page.js";
 import { keepSelection } from "./shell/selection.js";
-import { sideBySideView } from "./shell/side_by_side.js";
 import { syncUrl } from "./shell/url_state.js";
 import { storeEqual } from "./store.js";
 import { tableView } from "./table/view.js";
-import { textView } from "./text/view.js";
 import { hostOfRun, makeSession, typedOfHash, completeRequest } from "./typing/session.js";
 
 /** @typedef {import("./types.js").App} App */
@@ -30,20 +28,15 @@ import { hostOfRun, makeSession, typedOfHash, completeRequest } from "./typing/s
 /** @typedef {{name: Tab, title: string, make: (app: App) => import("./types.js").View}} TabView */
 
 /**
- * Every view, in the order of its tab. "Explore" and "Map" are one view: the map alone, or with what leads to it.
+ * Every view, in the order of its tab.
  * @param {import("./types.js").About} about
  * @returns {TabView[]}
  */
 function explorerViews({ sides, lesson, answer }) {
-  /** @type {import("./types.js").View | null} */
-  let shared = null;
-  const explore = (/** @type {App} */ app) => (shared ??= exploreView(app));
   /** @type {TabView[]} */
   const ofMaps = [
-    { name: "explore", title: tr("Explore"), make: explore },
+    { name: "explore", title: tr("Explore"), make: exploreView },
     { name: "overview", title: tr("All heads"), make: overviewView },
-    { name: "map", title: tr("Map"), make: explore },
-    { name: "text", title: tr("Text"), make: (app) => sideBySideView(app, textView) },
     { name: "table", title: tr("Table"), make: tableView },
   ];
   return [...(answer ? [{ name: /** @type {Tab} */ ("answer"), title: tr("Answer"), make: answerView }] : []), ...(sides.length ? ofMaps : []), ...(lesson ? [{ name: /** @type {Tab} */ ("lesson"), title: tr("Lesson"), make: lessonView }] : [])];
@@ -122,10 +115,10 @@ export async function start(root, host) {
  * @returns {Partial<import("./types.js").State>}
  */
 function carriedState(state, old, about, keep) {
-  const { theme, colour, pooling, specials, shortcuts, overviewScale, textDirection, tab, step, example } = state;
+  const { theme, colour, pooling, specials, shortcuts, overviewScale, wide, tab, step, example } = state;
   // Words or tokens: what a reader has chosen stays, else it is as the length of the text suggests.
   const merge = keep || state.merge !== old.start?.merge ? state.merge : about.start?.merge ?? state.merge;
-  const always = { theme, colour, pooling, merge, specials, shortcuts, overviewScale, textDirection, tab, step, example };
+  const always = { theme, colour, pooling, merge, specials, shortcuts, overviewScale, wide, tab, step, example };
   if (!keep) return always;
   const { kind, layer, head, query, key, view } = state;
   const there = about.sides.some(({ id }) => id === state.side), changed = Boolean(about.python);

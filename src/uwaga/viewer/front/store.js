@@ -69,10 +69,10 @@ export function storeEqual(left, right) {
 export function initialState() {
   return {
     side: "0", kind: "encoder", layer: 0, head: 0, pooling: "sum", merge: "tokens", specials: "show",
-    tab: "explore", compare: "one", query: null, key: null, span: null, keySpan: null,
+    tab: "explore", compare: "one", query: null, key: null, wide: false,
     view: { x: 0, y: 0, scale: 0 },
     colour: { log: false, low: 0, high: null, threshold: 0, hideSink: true, scheme: "blue" },
-    theme: "auto", dark: false, shortcuts: true, overviewScale: "head", textDirection: "row",
+    theme: "auto", dark: false, shortcuts: true, overviewScale: "head",
     step: "", example: "",
   };
 }

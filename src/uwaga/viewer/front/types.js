@@ -2,7 +2,7 @@
 
 /** @typedef {"encoder" | "decoder" | "cross"} Kind */
 /** @typedef {"0" | "1" | "difference"} SideId */
-/** @typedef {"answer" | "explore" | "overview" | "map" | "text" | "table" | "lesson"} Tab */
+/** @typedef {"answer" | "explore" | "overview" | "table" | "lesson"} Tab */
 
 /**
  * @typedef {object} Stack  sizes of the text of one stack (encoder or decoder)
@@ -124,14 +124,12 @@
  * @property {"one" | "both" | "difference"} compare
  * @property {number | null} query  the selected item of the query axis
  * @property {number | null} key
- * @property {Range | null} span  of queries
- * @property {Range | null} keySpan
+ * @property {boolean} wide  the map has the whole width of the page
  * @property {ViewBox} view  of the map
  * @property {Colour} colour
  * @property {"auto" | "light" | "dark"} theme
  * @property {boolean} dark  whether the resolved theme is dark; derived, not set by the user
  * @property {boolean} shortcuts  keys without Ctrl or Alt run commands
- * @property {"row" | "column" | "both"} textDirection  what the text shows of the selected token: its row, its column or both
  * @property {string} step  the lesson's step by its id; "": the first
  * @property {string} example  the lesson's request as JSON, where its numbers were changed; else ""
  * @property {"all" | "head"} overviewScale  one colour scale for all small maps, or one per head
@@ -233,10 +231,9 @@
  * @property {(text: string) => void} announce  for screen readers
  * @property {(text: string) => void} status
  * @property {(message: string) => void} fail  shows an error message that can be dismissed
- * @property {(side: SideId, kind: Kind, layer: number, head: number) => void} openHead  opens a head in the map tab
+ * @property {(side: SideId, kind: Kind, layer: number, head: number) => void} openHead  opens a head in the first tab
  * @property {() => "light" | "dark"} theme  the resolved theme
  * @property {boolean} isFresh  the page was opened without naming a head
- * @property {string} idPrefix  prefix of element ids: "", or that of the second half of a split view
  */
 
 /**
@@ -245,7 +242,7 @@
  *   {kind: "line", x1: number, y1: number, x2: number, y2: number, stroke: string, width: number, opacity: number} |
  *   {kind: "path", d: (string | number)[][], stroke: string, width: number, opacity: number, fill?: string} |
  *   {kind: "text", x: number, y: number, text: string, size: number, anchor: "start" | "middle" | "end", fill: string,
- *    rotate?: number} |
+ *    rotate?: number, serif?: boolean} |
  *   {kind: "image", x: number, y: number, w: number, h: number, pixels: Uint8ClampedArray, columns: number, rows: number}
  * )} SceneItem
  */

@@ -1,4 +1,4 @@
-// Rows, columns and span masses of a map: from the host or, in a saved page, from the tiles that it holds.
+// Rows and columns of a map, and their largest weights: from the host or, in a saved page, from the tiles that it holds.
 
 import { tileRequest } from "./requests.js";
 
@@ -52,28 +52,6 @@ export function columnWeights(app, key, { where, sizes, signal, onWeights }) {
 }
 
 /**
- * For each pair of spans the mean over the queries of the first of their summed weight on the keys of the second.
- * @param {App} app
- * @param {Where} where
- * @param {{queries: number, keys: number}} sizes
- * @param {Range[]} spans
- * @param {Range[]} keySpans
- * @param {AbortSignal} signal
- * @returns {Promise<{masses: Float32Array, cell: number} | null>} masses: (spans, keySpans); null: not in this saved page
- */
-export async function spanMasses(app, where, sizes, spans, keySpans, signal) {
-  const request = { request: "between", ...where, spans, key_spans: keySpans };
-  if (app.host.has(request)) {
-    const reply = await app.client.ask(request, { signal, priority: 4 });
-    return { masses: /** @type {Float32Array} */ (reply.arrays[0].data), cell: 1 };
-  }
-  const cells = await savedCells(app, where, sizes, coveringRange(spans), coveringRange(keySpans));
-  if (!cells) return null;
-  const masses = spans.flatMap((span) => keySpans.map((keySpan) => meanSpanMass(cells, span, keySpan)));
-  return { masses: Float32Array.from(masses), cell: cells.side };
-}
-
-/**
  * @param {App} app
  * @param {import("./types.js").Request} request
  * @param {AbortSignal} signal
@@ -95,20 +73,6 @@ function followWeights(app, request, signal, onWeights) {
  */
 async function readSavedCells(app, where, sizes, rows, columns, onCells) {
   onCells(await savedCells(app, where, sizes, rows, columns));
-}
-
-/** @param {SavedCells} cells @param {Range} span @param {Range} keySpan @returns {number} */
-function meanSpanMass(cells, span, keySpan) {
-  let sum = 0;
-  for (let query = span[0]; query < span[1]; query++) {
-    for (let key = keySpan[0]; key < keySpan[1]; key++) sum += cells.weight(query, key);
-  }
-  return sum / (span[1] - span[0]);
-}
-
-/** @param {Range[]} ranges @returns {Range} the smallest range that contains all */
-function coveringRange(ranges) {
-  return [Math.min(...ranges.map(([first]) => first)), Math.max(...ranges.map(([, last]) => last))];
 }
 
 /** Loads the row or the column of the item requested last; an earlier request is cancelled. */
@@ -254,4 +218,25 @@ export function sinkColumns(sinks, columns, firstItem) {
     any = true;
   }
   return any ? hidden : null;
+}
+
+/**
+ * The items of the largest weights in magnitude, largest first, ties by position.
+ * @param {ArrayLike<number>} weights  NaN: not known, left out
+ * @param {number} count
+ * @returns {number[]}
+ */
+export function strongestItems(weights, count) {
+  /** @type {number[]} */
+  const best = [];
+  const size = (/** @type {number} */ item) => Math.abs(weights[item]);
+  for (let item = 0; item < weights.length; item++) {
+    const mine = size(item);
+    if (!(mine > 0) || (best.length === count && mine <= size(best[count - 1]))) continue;
+    let at = best.length;
+    while (at > 0 && size(best[at - 1]) < mine) at--;
+    best.splice(at, 0, item);
+    if (best.length > count) best.pop();
+  }
+  return best;
 }

@@ -2,7 +2,7 @@
 
 about, items                         sides, layers, heads, axes; the tokens or words along an axis
 overview, tile                       rasters of the weights, coarse to exact
-entry, row, column, between          single weights and sums
+entry, row, column                   single weights
 weights, npz                         rectangles of weights, which may take seconds
 statistics                           the statistics of a layer's heads
 
@@ -66,7 +66,6 @@ class QueryService:
             "entry": self._entry,
             "row": self._row,
             "column": self._column,
-            "between": self._between,
             "statistics": self._statistics,
             "labels": self._labels,
         }
@@ -145,13 +144,6 @@ class QueryService:
         selection, head_view, head = self._head(parser)
         key = parser.integer("key", 0, head_view.sizes[1])
         return self._resume(("column", selection, head, key), lambda: weights.Column(head_view, key))
-
-    def _between(self, parser: RequestParser) -> Reply:
-        selection, head_view, head = self._head(parser)
-        spans = parser.ranges("spans", head_view.sizes[0])
-        key_spans = parser.ranges("key_spans", head_view.sizes[1])
-        key = ("between", selection, head, tuple(spans), tuple(key_spans))
-        return self._resume(key, lambda: weights.Between(head_view, spans, key_spans))
 
     def _statistics(self, parser: RequestParser) -> Reply:
         side, name = self._resolver.layer(parser)

@@ -1,26 +1,21 @@
-"""Exact weights of one head: an entry, a row, a column, the weight between spans of tokens, and a rectangle as .npz.
+"""Exact weights of one head: an entry, a row, a column, and a rectangle as .npz.
 
-Letters: Q queries, K keys, S and T spans.
+Letters: Q queries, K keys.
 """
 
 import io
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from uwaga.maps.statistics import pooling
 from uwaga.viewer.messages import Reply
 from uwaga.viewer.queries.heads import Axis, HeadView
-from uwaga.viewer.queries.raster import ProgressiveRaster
 
 _TOKEN_BYTES = 1 << 26  # of an array of token strings in an .npz file, where each takes as much as the longest
-
-Pairs = list[tuple[int, int]]
 
 
 def entry(head_view: HeadView, query: int, key: int) -> Reply:
@@ -73,53 +68,6 @@ class Column:
     def reply(self) -> Reply:
         """(Q,); NaN where nothing is known yet."""
         return Reply(meta={"complete": self._next / max(len(self._weights), 1)}, arrays=(self._weights.copy(),))
-
-
-class Between:
-    """The weight between spans of queries and spans of keys, summed over a raster whose edges are the spans' ends."""
-
-    def __init__(self, head_view: HeadView, spans: Pairs, key_spans: Pairs) -> None:
-        self._rows, self._columns = (torch.tensor([pairs], dtype=torch.int64) for pairs in (spans, key_spans))
-        self._row_edges, self._column_edges = pooling.span_edges(self._rows), pooling.span_edges(self._columns)
-        cuts, columns = self._row_edges[0].numpy(), self._column_edges[0].numpy()
-        # Queries between the spans are not computed.
-        self._runs = [(a, b) for a, b in _runs(cuts, spans) if cuts[a] < cuts[b]]
-        self._rasters = [ProgressiveRaster(head_view, cuts[a : b + 1], columns, "sum") for a, b in self._runs]
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes held."""
-        return sum(raster.nbytes for raster in self._rasters)
-
-    def advance(self, until: float) -> None:
-        """Compute until `time.monotonic()` reaches `until`."""
-        for raster in self._rasters:
-            if raster.complete < 1:
-                raster.advance(until)
-                if time.monotonic() >= until:
-                    return
-
-    def reply(self) -> Reply:
-        """(S, T): the mean over the queries of span s of their weight on the keys of span t; NaN while unknown."""
-        cells = torch.zeros(1, 1, self._row_edges.shape[1] - 1, self._column_edges.shape[1] - 1)
-        for (a, b), raster in zip(self._runs, self._rasters, strict=True):
-            cells[0, 0, a:b] = torch.from_numpy(raster.cells)
-        result = pooling.span_means(cells, self._rows, self._row_edges, self._columns, self._column_edges)[0, 0]
-        complete = sum(raster.complete for raster in self._rasters) / max(len(self._rasters), 1)
-        array: NDArray[np.float32] = result.float().numpy()
-        return Reply(meta={"complete": complete if self._rasters else 1.0}, arrays=(array,))
-
-
-def _runs(cuts: NDArray[np.int64], spans: Pairs) -> Iterator[tuple[int, int]]:
-    """Ranges of edges [first, last] between which every query belongs to some span."""
-    used = [any(start <= a and b <= stop for start, stop in spans) for a, b in pairwise(cuts)]
-    first = None
-    for at, is_used in enumerate([*used, False]):
-        if is_used and first is None:
-            first = at
-        elif not is_used and first is not None:
-            yield first, at
-            first = None
 
 
 def npz(

@@ -23,7 +23,7 @@ export function answerView(app) {
   function passageElement({ key, share, text, origin }) {
     const bar = el("i", { class: "uwaga-share-bar", "aria-hidden": "true" });
     bar.style.setProperty("width", `${100 * share}%`);
-    const show = el("button", { type: "button", class: "uwaga-link", text: tr("In the text"), on: { click: () => app.store.set({ tab: "text", query: 0, key }) } });
+    const show = el("button", { type: "button", class: "uwaga-link", text: tr("In the text"), on: { click: () => app.store.set({ tab: "explore", query: 0, key }) } });
     return el("li", { "data-key": key },
       el("div", { class: "uwaga-share" }, el("b", { text: percentText(share) }), origin && el("bdi", { class: "uwaga-origin", text: origin }), show), bar,
       el("div", { class: "uwaga-answer-text", dir: "auto", text }));

@@ -54,6 +54,34 @@ export function arcsOfLinks(links, centres, { height, scale = arcScale, far = ar
     rise: Math.min(height, arcLowest + (height - arcLowest) * (distance(link) / reach) ** 0.8) }));
 }
 
+/** @typedef {Arc & {opacity: number}} DrawnArc */
+/** @typedef {{from: DrawnArc, to: DrawnArc}} ArcPair */
+
+/**
+ * How drawn arcs go over into others: each into the one to the same word, or into the one of its rank; what is left vanishes, what is new grows.
+ * @param {DrawnArc[]} drawn @param {Arc[]} next @param {boolean} sameKeys
+ * @returns {ArcPair[]}
+ */
+export function arcPairs(drawn, next, sameKeys) {
+  const byWeight = (/** @type {Arc} */ one, /** @type {Arc} */ other) => other.weight - one.weight, old = [...drawn].sort(byWeight);
+  const pairs = [...next].sort(byWeight).map((to, rank) => {
+    const from = sameKeys ? old.find(({ key }) => key === to.key) : old[rank];
+    return { from: from ?? { ...to, to: to.from, rise: 20, width: 0, opacity: 0 }, to: { ...to, opacity: 1 } };
+  });
+  const left = old.filter((arc) => !pairs.some(({ from }) => from === arc));
+  return [...pairs, ...left.map((arc) => ({ from: arc, to: { ...arc, width: 0, opacity: 0 } }))];
+}
+
+/**
+ * @param {ArcPair[]} pairs @param {number} part  of the way, from 0 to 1
+ * @returns {DrawnArc[]}
+ */
+export function mixedArcs(pairs, part) {
+  const eased = part < 0.5 ? 4 * part ** 3 : 1 - (2 - 2 * part) ** 3 / 2, mix = (/** @type {number} */ one, /** @type {number} */ other) => one + (other - one) * eased;
+  return pairs.map(({ from, to }) => ({ ...to, from: mix(from.from, to.from), to: mix(from.to, to.to), rise: mix(from.rise, to.rise),
+    width: mix(from.width, to.width), opacity: mix(from.opacity, to.opacity) })).filter(({ opacity }) => part < 1 || opacity > 0);
+}
+
 /**
  * @param {Arc} arc @param {(along: number, above: number) => string} at  a point as text
  * @returns {string} the path of its middle line; of a stub its outline
@@ -77,24 +105,27 @@ export function arcCurve({ from, to, rise }) {
   return [[from, 0], [from + bend, high], [to - bend, high], [to, 0]];
 }
 
+/** @typedef {{d: (string | number)[][], width: number}} Glyph  d: the parts of a path, as [["M", x, y], ["C", ...]] */
+
 /**
  * The drawing of a head: an arc for each pair of words, or of cells of several words, from a twelfth of the weight up.
  * @param {ArrayLike<number>} cells  (rows, columns)
  * @param {number} rows @param {number} columns
  * @param {ReadonlySet<number>} hidden  columns that are at rest
  * @param {{width: number, height: number}} size
- * @returns {{d: string, width: number}[]}  the faintest first
+ * @returns {Glyph[]}  the faintest first
  */
 export function headArcs(cells, rows, columns, hidden, { width, height }) {
   const x = (/** @type {number} */ at, /** @type {number} */ of) => Number(((width * (at + 0.5)) / of).toFixed(1));
-  /** @type {{d: string, width: number}[]} */
+  /** @type {Glyph[]} */
   const arcs = [];
   for (let row = 0; row < rows; row++) {
     for (let column = 0; column < columns; column++) {
       const weight = Math.abs(cells[row * columns + column]);
       if (!(weight >= 0.1) || hidden.has(column)) continue;
       const [from, to] = [x(row, rows), x(column, columns)], far = Math.abs(from - to), high = Number(Math.min(height, 3 + far * 0.62).toFixed(1));
-      arcs.push({ width: Number((0.35 + 1.8 * weight ** 1.5).toFixed(2)), d: far < 0.5 ? `M${from} ${height}v-2` : `M${from} ${height}C${from} ${(height - high * 1.33).toFixed(1)} ${to} ${(height - high * 1.33).toFixed(1)} ${to} ${height}` });
+      arcs.push({ width: Number((0.35 + 1.8 * weight ** 1.5).toFixed(2)), d: far < 0.5 ? [["M", from, height], ["L", from, height - 2]]
+        : [["M", from, height], ["C", from, Number((height - high * 1.33).toFixed(1)), to, Number((height - high * 1.33).toFixed(1)), to, height]] });;
     }
   }
   return arcs.sort((one, other) => one.width - other.width);
@@ -106,12 +137,12 @@ export function headArcs(cells, rows, columns, hidden, { width, height }) {
  * @param {number} rows @param {number} columns
  * @param {ReadonlySet<number>} hidden
  * @param {{width: number, height: number}} size
- * @returns {{d: string, width: number}[]}
+ * @returns {Glyph[]}
  */
 export function headRibbons(cells, rows, columns, hidden, { width, height }) {
-  const x = (/** @type {number} */ at, /** @type {number} */ of) => ((width * (at + 0.5)) / of).toFixed(1);
+  const x = (/** @type {number} */ at, /** @type {number} */ of) => Number(((width * (at + 0.5)) / of).toFixed(1));
   return Array.from({ length: rows * columns }, (_, at) => at).flatMap((at) => {
     const column = at % columns, weight = Math.abs(cells[at]), [from, to] = [x(Math.floor(at / columns), rows), x(column, columns)];
-    return weight >= 0.1 && !hidden.has(column) ? [{ width: Number((0.4 + (weight * width * 0.45) / rows).toFixed(2)), d: `M${from} ${height}C${from} ${height / 2} ${to} ${height / 2} ${to} 0` }] : [];
+    return weight >= 0.1 && !hidden.has(column) ? [{ width: Number((0.4 + (weight * width * 0.45) / rows).toFixed(2)), d: [["M", from, height], ["C", from, height / 2, to, height / 2, to, 0]] }] : [];
   });
 }

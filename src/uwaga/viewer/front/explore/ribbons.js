@@ -1,9 +1,8 @@
 // Cross-attention as ribbons: the words of one text below, each of which sends out a ribbon of the same width, and above what they look at.
 
-import { briefText, el, svgEl } from "../dom.js";
+import { briefText, el, isRightToLeft, svgEl } from "../dom.js";
 import { percentText } from "../format.js";
 import { tr } from "../languages.js";
-import { isRightToLeft } from "../text/layout.js";
 
 /** @typedef {import("../types.js").Items} Items */
 /** @typedef {{start: number, width: number}} Bar  pixels along a row */
@@ -72,7 +71,7 @@ export function makeRibbons({ pick, point, pickKey }) {
     row.dir = isRightToLeft(items.labels) ? "rtl" : "ltr";
     row.replaceChildren(...items.labels.map((label, item) => el("button", { type: "button", "data-item": item, on: { click: () => act(item) },
       class: `uwaga-stage-word${items.specials.has(item) ? " uwaga-stage-special" : ""}` },
-    el("bdi", { text: items.specials.has(item) ? briefText(label).replace(/^\[|\]$/gu, "") : briefText(label) }), el("small"))));
+    el("bdi", { text: items.specials.has(item) ? briefText(label).replace(/^\[|\]$/gu, "") : briefText(label) }), el("span", { class: "uwaga-visually-hidden" }), el("small"))));
   }
 
   return {
@@ -120,7 +119,7 @@ export function makeRibbons({ pick, point, pickKey }) {
       [...keysRow.children].forEach((button, item) => {
         const share = Number.isNaN(weightOf(item)) ? "" : percentText(weightOf(item));
         /** @type {HTMLElement} */ (button).dataset.role = item === (key ?? most) ? "asked" : "dim";
-        button.setAttribute("aria-label", share ? `${briefText(keys.labels[item])}, ${share}` : briefText(keys.labels[item]));
+        /** @type {Element} */ (button.children[1]).textContent = share ? ", " : "";
         /** @type {Element} */ (button.lastElementChild).textContent = weightOf(item) >= statedShare ? share : "";
       });
       [...queriesRow.children].forEach((button, item) => {

@@ -1,13 +1,11 @@
 // The text as the largest thing on the page, and over it the arcs of one word to the words that it looks at.
 
-import { arcScale, arcsOfLinks, arcsOfWord, pathOfArc } from "./arcs.js";
-import { briefText, el, svgEl } from "../dom.js";
+import { arcPairs, arcScale, arcsOfLinks, arcsOfWord, mixedArcs, pathOfArc } from "./arcs.js";
+import { briefText, el, isRightToLeft, svgEl } from "../dom.js";
 import { percentText } from "../format.js";
 import { tr } from "../languages.js";
-import { isRightToLeft } from "../text/layout.js";
 
 /** @typedef {import("../types.js").Items} Items */
-/** @typedef {import("./arcs.js").Arc} Arc */
 
 /**
  * @typedef {object} StageContent
@@ -48,7 +46,7 @@ export function makeStage({ pick, point, pickKey }) {
   let measured = "", isColumn = false, isReversed = false, base = 0;
   /** @type {number[]} */
   let centres = [];
-  /** @type {(Arc & {opacity: number})[]} */
+  /** @type {import("./arcs.js").DrawnArc[]} */
   let drawn = [];
   let frame = 0;
 
@@ -80,7 +78,7 @@ export function makeStage({ pick, point, pickKey }) {
     words.dir = isReversed ? "rtl" : "ltr";
     buttons = items.labels.map((label, item) => el("button", { type: "button", "data-item": item,
       class: `uwaga-stage-word${items.specials.has(item) ? " uwaga-stage-special" : ""}${item && items.noSpaceBefore[item] ? " uwaga-stage-tight" : ""}` },
-    el("bdi", { text: items.specials.has(item) ? briefText(label).replace(/^\[|\]$/gu, "") : briefText(label) }), el("small")));
+    el("bdi", { text: items.specials.has(item) ? briefText(label).replace(/^\[|\]$/gu, "") : briefText(label) }), el("span", { class: "uwaga-visually-hidden" }), el("small")));
     words.replaceChildren(...buttons);
   }
 
@@ -124,22 +122,13 @@ export function makeStage({ pick, point, pickKey }) {
   /** @param {number} time  milliseconds; 0: at once @param {boolean} sameKeys  arcs go over into those to the same words, else into those of their rank */
   function move(time, sameKeys) {
     const { query, weights, links, cut } = /** @type {StageContent} */ (shown);
-    const next = (links ? arcsOfLinks(links, centres, room()) : query === null || !weights ? [] : arcsOfWord(weights, query, centres, { ...room(), cut })).sort((one, other) => other.weight - one.weight);
-    const old = [...drawn].sort((one, other) => other.weight - one.weight);
-    const pairs = next.map((to, rank) => {
-      const from = sameKeys && !links ? old.find(({ key }) => key === to.key) : old[rank];
-      return { from: from ?? { ...to, to: to.from, rise: 20, width: 0, opacity: 0 }, to: { ...to, opacity: 1 } };
-    });
-    const left = old.filter((arc) => !pairs.some(({ from }) => from === arc));
-    const all = [...pairs, ...left.map((arc) => ({ from: arc, to: { ...arc, width: 0, opacity: 0 } }))];
+    const next = links ? arcsOfLinks(links, centres, room()) : query === null || !weights ? [] : arcsOfWord(weights, query, centres, { ...room(), cut });
+    const all = arcPairs(drawn, next, sameKeys && !links);
     const began = performance.now();
     cancelAnimationFrame(frame);
     const step = (/** @type {number} */ now) => {
       const part = time ? Math.min(1, Math.max(0, now - began) / time) : 1;
-      const eased = part < 0.5 ? 4 * part ** 3 : 1 - (2 - 2 * part) ** 3 / 2;
-      const mix = (/** @type {number} */ one, /** @type {number} */ other) => one + (other - one) * eased;
-      drawn = all.map(({ from, to }) => ({ ...to, from: mix(from.from, to.from), to: mix(from.to, to.to), rise: mix(from.rise, to.rise),
-        width: mix(from.width, to.width), opacity: mix(from.opacity, to.opacity) })).filter(({ opacity }) => part < 1 || opacity > 0);
+      drawn = mixedArcs(all, part);
       draw();
       if (part < 1) frame = requestAnimationFrame(step);
     };
@@ -189,7 +178,7 @@ export function makeStage({ pick, point, pickKey }) {
       const gain = before && weights ? Math.round(1000 * (weights[item] - before[item])) / 10 : 0;
       button.tabIndex = item === (query ?? 0) ? 0 : -1;
       button.setAttribute("aria-pressed", String(item === query));
-      button.setAttribute("aria-label", share ? `${briefText(items.labels[item])}, ${share}` : briefText(items.labels[item]));
+      /** @type {Element} */ (button.children[1]).textContent = share ? ", " : "";
       const role = links ? "" : item === query ? "asks" : item === (key !== null && key !== query ? key : most) ? "asked" : weight < dimBelow ? "dim" : "";
       button.dataset.role = role;
       const number = /** @type {Element} */ (button.lastElementChild);

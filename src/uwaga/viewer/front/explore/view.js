@@ -1,15 +1,18 @@
-// Explore: what one word looks at, as a sentence, as arcs over the text, and as a row of the map; every head as a drawing; and the map
-// alone, as a tab of its own.
+// Explore: what one word looks at, as a sentence, as arcs over the text or beside it, and as a row of the map; and every head as a drawing.
 
 import { bandFloor, bandScale } from "../colours.js";
 import { briefText, el } from "../dom.js";
-import { headText, percentText } from "../format.js";
-import { tr, trParts } from "../languages.js";
+import { countText, headText, percentText } from "../format.js";
+import { tr, trN, trParts } from "../languages.js";
 import { mapView } from "../map/view.js";
 import { makeHeadBar } from "../shell/header.js";
 import { menuButton } from "../controls.js";
-import { strongestItems } from "../strongest_list.js";
-import { sinksOf, WeightsReader } from "../weights.js";
+import { headlineOf, meansText, restText, whereText, withoutText } from "./headline.js";
+import { holdsPassages } from "../text/folds.js";
+import { makeLinks, quoted } from "../text/links.js";
+import { makeReading } from "../text/reading.js";
+import { makeSearchBox } from "../text/search.js";
+import { sinksOf, strongestItems, WeightsReader } from "../weights.js";
 import { makeTextBox } from "../typing/box.js";
 import { makeChanges } from "../typing/changes.js";
 import { makePredictions } from "../typing/predictions.js";
@@ -17,7 +20,6 @@ import { makeMoved } from "../typing/moved.js";
 import { makeSwap } from "../typing/swap.js";
 import { hasExactCells, headCells, makeEveryHead, shownLayers } from "./every_head.js";
 import { filmLinks, filmText, layerShares, makeLayerFilm, meanOfHeads } from "./film.js";
-import { makeProse } from "./prose.js";
 import { makeRibbons, mostRibbons } from "./ribbons.js";
 import { makeStage, wantsNoMotion } from "./stage.js";
 import { makeWall } from "./wall.js";
@@ -28,8 +30,7 @@ import { askDistinctive, linkStory } from "./distinctive.js";
 /** @typedef {import("./distinctive.js").DistinctiveHeads} DistinctiveHeads */
 /** @typedef {import("./distinctive.js").DistinctiveHead} DistinctiveHead */
 
-const linkBars = 8;
-/** Words that are shown on one line, with arcs; a longer text is read as prose. */
+/** Words that are shown on one line, with arcs; a longer text is read as prose, with what holds little folded. */
 const stageWords = 24;
 /** Milliseconds of a run after which the page says that it computes. */
 const sayComputingAfter = 300;
@@ -55,28 +56,34 @@ export function exploreView(app) {
   };
   const stage = makeStage({ pick, point, pickKey: (key) => store.set({ key }) });
   const ribbons = makeRibbons({ pick: (item) => store.set({ query: item, key: null }), point, pickKey: (key) => store.set({ key }) });
-  const prose = makeProse({
+  const readings = [0, 1].map(() => makeReading({
     pick: (axis, item) => store.set(axis === "key" ? { key: item } : { query: item, ...(store.get().query === item ? {} : { key: null }) }),
+    pickKey: (key) => store.set({ key }),
     point: (axis, item) => (axis === "key" ? map.point(-1, item) : map.point(item, -1)),
-    whole: () => store.set({ tab: "text" }),
-  });
+  }));
+  const search = makeSearchBox((range) => reading().find(range)), find = el("button", { type: "button", class: "uwaga-pill", text: tr("Find a word"), "aria-expanded": "false", on: { click: () => openSearch(search.element.hidden) } });
+  search.element.hidden = true;
   const film = makeLayerFilm(() => draw());
-  const links = makeLinks((key) => store.set({ key }));
+  const links = makeLinks((key) => store.set({ key })), lookers = makeLinks((query) => store.set({ query }));
   const every = makeEveryHead(app, () => draw());
   const wall = makeWall(app, every, (layer, head) => store.set({ layer, head, view: { x: 0, y: 0, scale: 0 } }));
   const moved = makeMoved(app, () => draw());
   const headMenu = changes.controls && menuButton(tr("This head"), changes.controls).element;
   const top = el("div", { class: "uwaga-top" },
     el("div", {}, where, headline, story, evidence),
-    el("div", { class: "uwaga-row" }, makeHeadBar(app, { heads: false }), headMenu, box.button));
-  const mapPart = el("div", { class: "uwaga-map-part" }, el("h2", { text: tr("Every word at once") }),
+    el("div", { class: "uwaga-row" }, makeHeadBar(app), find, headMenu, box.button));
+  const widen = el("button", { type: "button", class: "uwaga-link", on: { click: () => store.set({ wide: !store.get().wide }) } });
+  const saveFilm = menuButton(tr("Save as film"), el("div", { role: "group", "aria-label": tr("Save as film") }, [["film", "WebM"], ["film-gif", "GIF"], ["film-svg", "SVG"]].map(([id, text]) =>
+    el("button", { type: "button", text, on: { click: () => { saveFilm.open(false); app.commands.run(`export.${id}`); } } }))));
+  film.element.append(saveFilm.element);
+  const mapPart = el("div", { class: "uwaga-map-part" }, el("div", { class: "uwaga-top" }, el("h2", { text: tr("Every word at once") }), widen),
     el("p", { class: "uwaga-sub" }, el("span", { class: "uwaga-if-light", text: tr("Each row is a word; darker means it looks there more.") }),
       el("span", { class: "uwaga-if-dark", text: tr("Each row is a word; brighter means it looks there more.") })), map.element, predictions.element);
-  const side = el("div", { class: "uwaga-low-side" }, links.element, moved.element, wall.element);
   const element = el("section", { class: "uwaga-explore", "aria-label": tr("Explore") }, el("div", { class: "uwaga-explore-page" },
-    top, box.element, stage.element, ribbons.element, prose.element, bands, el("div", { class: "uwaga-top uwaga-under" }, film.element, changes.cut, swap.element),
-    el("div", { class: "uwaga-low" }, mapPart, side), changes.bar));
-  const row = new WeightsReader(app, "row", () => draw());
+    top, box.element, search.element, stage.element, ribbons.element, el("div", { class: "uwaga-top uwaga-under" }, film.element, changes.cut, swap.element),
+    el("div", { class: "uwaga-low" }, el("div", { class: "uwaga-read-part" }, readings.map((one) => one.element), bands),
+      el("div", { class: "uwaga-aside" }, el("div", { class: "uwaga-low-side" }, mapPart, links.element, lookers.element)), el("div", { class: "uwaga-low-side uwaga-heads-part" }, moved.element, wall.element)), changes.bar));
+  const row = new WeightsReader(app, "row", () => draw()), column = new WeightsReader(app, "column", () => draw());
   /** @type {{queries: Items, keys: Items, name: string} | null} */
   let texts = null;
   /** @type {DistinctiveHeads | null} */
@@ -85,7 +92,7 @@ export function exploreView(app) {
   let askedFor = "", drawnHead = "", pointed = -1;
   /** @type {ReturnType<typeof setTimeout> | undefined} */
   let computing;
-  let shown = false;
+  let shown = false, isRead = false;
   // After a change the arcs begin as they were, and flow into what they are.
   let flows = Boolean(app.about.python) && store.get().side !== "0" && !wantsNoMotion();
   /** @type {ReturnType<typeof setTimeout> | undefined} */
@@ -95,8 +102,8 @@ export function exploreView(app) {
   let opens = app.isFresh && isUntouched();
 
   function isUntouched() {
-    const { tab, kind, layer, head, query } = store.get(), { start } = app.about;
-    return tab === "explore" && query === null && kind === start?.kind && layer === start.layer && head === start.head;
+    const { kind, layer, head, query } = store.get(), { start } = app.about;
+    return query === null && kind === start?.kind && layer === start.layer && head === start.head;
   }
 
   /** Shows the arcs of the word under the pointer; -1: of the picked one. @param {number} item */
@@ -106,6 +113,23 @@ export function exploreView(app) {
     pointed = item;
     draw(true);
   }
+
+  /** The text that is looked at. */
+  function reading() {
+    return readings[1].element.hidden ? readings[0] : readings[1];
+  }
+
+  /** @param {boolean} on */
+  function openSearch(on) {
+    search.element.hidden = !on;
+    find.setAttribute("aria-expanded", String(on));
+    if (on) search.focus();
+    else reading().find(null);
+  }
+  const removeCommands = /** @type {[string, string, string, () => void][]} */ ([["next", tr("Next word that it looks at"), "n", () => reading().step(1)],
+    ["before", tr("Previous word that it looks at"), "p", () => reading().step(-1)], ["find", tr("Find a word"), "f", () => openSearch(true)]])
+    .map(([id, title, key, run]) => app.commands.add({ id: `read.${id}`, title, keys: [key], group: tr("Long texts"), when: () => shown && isRead, run }));
+  removeCommands.push(app.commands.add({ id: "map.wide", title: tr("A larger map, or a smaller one"), keys: ["m"], group: tr("Map"), when: () => shown, run: () => widen.click() }));
 
   /** @param {DistinctiveHead} one */
   function openDistinctive({ kind, layer, head, link }) {
@@ -129,7 +153,6 @@ export function exploreView(app) {
   }
 
   async function loadDistinctive() {
-    if (store.get().tab !== "explore") return;
     const { side: id, kind, merge, specials } = store.get();
     const name = JSON.stringify([id, kind, merge, specials]);
     if (name === askedFor || app.side().signed) return;
@@ -162,8 +185,8 @@ export function exploreView(app) {
 
   /** Something is always picked: without a query it is the head's most telling link. */
   function pickStrongest() {
-    const { tab, query } = store.get(), own = ownHead();
-    if (tab === "explore" && query === null && own && !opens) store.set({ query: own.link.query, key: own.link.key });
+    const { query } = store.get(), own = ownHead();
+    if (query === null && own && !opens) store.set({ query: own.link.query, key: own.link.key });
   }
 
   function refresh() {
@@ -172,13 +195,14 @@ export function exploreView(app) {
     void loadDistinctive();
     pickStrongest();
     row.request(store.get().query);
-    if (store.get().tab === "explore") { every.request(); moved.request(); }
+    every.request();
+    moved.request();
     draw();
   }
 
   /** @param {boolean} [isPointing]  only another word is pointed at */
   function draw(isPointing = false) {
-    if (!shown || store.get().tab !== "explore") return;
+    if (!shown) return;
     const state = store.get(), { kind } = state, known = texts;
     const query = pointed >= 0 ? pointed : state.query, key = pointed >= 0 ? null : state.key;
     // A saved page may hold means of many words here: they are no weights between two words.
@@ -193,7 +217,12 @@ export function exploreView(app) {
       links.show(null);
     }
     if (!isPointing) predictions.show(known);
+    const isWide = state.wide || state.compare !== "one";
+    element.toggleAttribute("data-wide", isWide);
+    widen.textContent = isWide ? tr("Smaller map") : tr("Larger map");
+    widen.hidden = state.compare !== "one";
     if (!known) return;
+    search.setItems(known.keys);
     const sinks = state.colour.hideSink ? sinksOf(known.keys, kind) : new Set(), one = app.side().kinds[kind].queries === app.side().kinds[kind].keys;
     const shownWeights = inQueries === null ? null : weights;
     const best = shownWeights ? strongestItems(shownWeights, sinks.size + 1).find((item) => !sinks.has(item)) ?? null : null;
@@ -202,7 +231,7 @@ export function exploreView(app) {
       swap.show(one ? known.queries : null, state.query);
     }
     if (inQueries !== null) {
-      headline.replaceChildren(...headlineOf(known, inQueries, key, shownWeights, sinks, app.side().signed, own?.link));
+      headline.replaceChildren(...headlineOf(known, inQueries, key, shownWeights, sinks, app.side().signed, own?.link, one && !isOneLine(known.queries)));
       where.textContent = whereText(app, own);
       const at = key ?? best;
       story.replaceChildren([restText(shownWeights, sinks), at !== null && at === best ? linkStory({ query: inQueries, key: at, weight: 0 }, known.queries, known.keys, kind) : "",
@@ -225,19 +254,25 @@ export function exploreView(app) {
     film.setLayers(shownLayers(app).map((each) => each.layer));
     wall.light(film.element.hidden ? null : layer);
     if (!isStaged) stage.hide();
-    const cells = !one && !app.side().signed && hasExactCells(app) && Math.max(known.queries.total, known.keys.total) <= mostRibbons ? every.layer(state.layer) : null;
+    const cells = !one && !app.side().signed && hasExactCells(app) && !holdsPassages(known.keys) && Math.max(known.queries.total, known.keys.total) <= mostRibbons ? every.layer(state.layer) : null;
     const isRibboned = cells !== null && cells.complete === 1 && cells.rows === known.queries.total && cells.columns === known.keys.total;
     if (isRibboned) ribbons.show({ ...known, cells: headCells(cells, state.head), rows: cells.rows, columns: cells.columns, query: inQueries, key, sinks });
     else ribbons.hide();
-    const isDrawn = isStaged || isRibboned;
-    prose.element.hidden = isDrawn;
-    const common = { picked: inQueries, sinks };
-    prose.show(isDrawn ? [] : one ? [{ ...common, items: known.queries, axis: "both", marked: key, weights: shownWeights }]
-      : [{ ...common, items: known.queries, axis: "query", marked: null, weights: null, sinks: new Set() },
-        { ...common, items: known.keys, axis: "key", picked: null, marked: key, weights: shownWeights }]);
-    links.show(shownWeights && inQueries !== null && !isDrawn ? { name: known.queries.labels[inQueries], weights: shownWeights, items: known.keys, sinks, picked: key } : null);
+    isRead = !isStaged && !isRibboned;
+    element.toggleAttribute("data-read", isRead);
+    find.hidden = !isRead;
+    if (!isRead) search.element.hidden = true;
+    const common = { query: inQueries, key, signed: app.side().signed, merge: state.merge };
+    const contents = !isRead ? [] : one ? [{ ...common, items: known.queries, axis: /** @type {const} */ ("both"), weights: shownWeights, sinks }]
+      : [{ ...common, items: known.queries, axis: /** @type {const} */ ("query"), weights: null, sinks: new Set() }, { ...common, items: known.keys, axis: /** @type {const} */ ("key"), weights: shownWeights, sinks }];
+    readings.forEach((each, at) => each.show(contents[at] ?? null));
+    const what = shownWeights && inQueries !== null && isRead;
+    links.show(what ? { title: trParts("What {token} attends to", { token: quoted(known.queries.labels[inQueries]) }), hue: "key", weights: shownWeights, items: known.keys, sinks, picked: key } : null);
+    if (!isPointing) column.request(isRead && key !== null ? key : null);
+    const received = column.weights?.cell === 1 && isRead && key !== null && key < known.keys.total ? column.weights.weights : null;
+    lookers.show(received && key !== null ? { title: trParts("What attends to {token}", { token: quoted(known.keys.labels[key]) }), hue: "query", weights: received, items: known.queries, sinks: new Set(), picked: inQueries } : null);
     const scale = shownWeights ? bandScale(shownWeights, sinks) : 1;
-    bands.hidden = isDrawn || scale >= bandFloor;
+    bands.hidden = !isRead || scale >= bandFloor;
     bands.textContent = tr("The largest weight is {scale}: the colours of the text are fractions of it.", { scale: percentText(scale) });
     if (isPointing) return;
     wall.show(distinctive, known);
@@ -251,11 +286,6 @@ export function exploreView(app) {
     return time;
   }
 
-  function layoutTab() {
-    const { tab } = store.get();
-    element.dataset.tab = tab === "map" ? "map" : "explore";
-    if (shown) refresh();
-  }
   /** Old numbers stay, paler, until the new ones come; a run that takes longer says so. */
   function showRunning() {
     const isRunning = app.session.isRunning();
@@ -274,21 +304,19 @@ export function exploreView(app) {
   sizes.observe(element);
   const unsubscribe = [
     app.session.subscribe(showRunning),
-    store.subscribe(["tab"], layoutTab),
-    store.subscribe(["side", "kind", "layer", "head", "merge", "specials", "pooling", "query", "key", "colour", "dark"], () => {
+    store.subscribe(["side", "kind", "layer", "head", "merge", "specials", "pooling", "query", "key", "colour", "dark", "compare", "wide"], () => {
       pointed = -1;
       if (shown) refresh();
     }),
   ];
-  layoutTab();
 
   return {
     ...map,
     element,
     show() {
       shown = true;
-      layoutTab();
       map.show();
+      refresh();
     },
     hide() {
       shown = false;
@@ -300,6 +328,8 @@ export function exploreView(app) {
       asked.abort();
       clearTimeout(computing);
       row.cancel();
+      column.cancel();
+      removeCommands.forEach((remove) => remove());
       clearTimeout(flowing);
       every.stop();
       moved.stop();
@@ -319,90 +349,4 @@ export function exploreView(app) {
 /** @param {Items} items @returns {boolean} whether it is short, and without newlines */
 function isOneLine({ labels, specials, breaks }) {
   return labels.length - specials.size <= stageWords && !breaks?.size && !labels.some((label) => label.includes("\n"));
-}
-
-/** @param {number} cell @returns {string} */
-function meansText(cell) {
-  return tr("Means over {cell} by {cell} items: this saved page contains nothing finer here.", { cell });
-}
-
-/**
- * it looks mostly at tired: 59 %.
- * @param {{queries: Items, keys: Items}} texts
- * @param {number} query
- * @param {number | null} key
- * @param {Float32Array | null} weights
- * @param {ReadonlySet<number>} sinks
- * @param {boolean} signed
- * @param {import("./distinctive.js").Link} [strongest]  of the head
- * @returns {(string | Node)[]}
- */
-function headlineOf({ queries, keys }, query, key, weights, sinks, signed, strongest) {
-  const word = (/** @type {Items} */ items, /** @type {number} */ item) =>
-    el("bdi", { class: items === queries && item === query ? "uwaga-asks" : sinks.has(item) ? "" : "uwaga-asked", text: briefText(items.labels[item] ?? String(item)) });
-  const from = word(queries, query);
-  if (!weights && strongest?.query === query && (key === null || key === strongest.key))
-    return trParts("{from} looks at {to}: {weight}", { from, to: word(keys, strongest.key), weight: percentText(strongest.weight) });
-  if (!weights) return [from];
-  const best = strongestItems(weights, sinks.size + 1).find((item) => !sinks.has(item));
-  const at = key !== null && key < keys.total ? key : best;
-  if (at === undefined) return trParts("{from} looks at nothing but special tokens", { from });
-  if (signed) return [from, " \u2192 ", word(keys, at), `: ${weights[at] > 0 ? "+" : ""}${percentText(weights[at])}`];
-  const to = word(keys, at), weight = percentText(weights[at]);
-  if (at === best) return trParts("{from} looks mostly at {to}: {weight}", { from, to, weight });
-  if (best === undefined || sinks.has(at)) return trParts("{from} looks at {to}: {weight}", { from, to, weight });
-  return trParts("{from} looks at {to}: {weight}, mostly at {most}: {largest}", { from, to, weight, most: word(keys, best), largest: percentText(weights[best]) });
-}
-
-/**
- * Without animal, it looks mostly at [CLS]: 31.4 %.
- * @param {{queries: Items, keys: Items}} texts @param {number} query @param {ReadonlySet<number>} cut @param {ArrayLike<number>} weights
- */
-function withoutText({ queries, keys }, query, cut, weights) {
-  const [most] = strongestItems(weights, 1), [lost] = cut, word = (/** @type {string} */ hue, /** @type {string} */ text) => el("bdi", { class: hue, text: briefText(text) });
-  if (most === undefined) return trParts("Without {lost}, {from} looks at nothing", { lost: word("uwaga-asked", keys.labels[lost]), from: word("uwaga-asks", queries.labels[query]) });
-  return trParts("Without {lost}, {from} looks mostly at {most}: {largest}", { lost: word("uwaga-asked", keys.labels[lost]), from: word("uwaga-asks", queries.labels[query]),
-    most: word("", keys.labels[most]), largest: percentText(weights[most]) });
-}
-
-/** @param {App} app @param {DistinctiveHead | undefined} own @returns {string} the model, which head, and what the head does */
-function whereText(app, own) {
-  const { kind, layer, head } = app.store.get();
-  return [app.side().model, headText(kind, layer, head), own?.label && own.sentence.replace(/^./u, (letter) => letter.toLowerCase())].filter(Boolean).join(" \u00b7 ");
-}
-
-/** @param {ArrayLike<number> | null} weights @param {ReadonlySet<number>} sinks @returns {string} */
-function restText(weights, sinks) {
-  const resting = weights ? [...sinks].reduce((sum, sink) => sum + (weights[sink] || 0), 0) : 0;
-  return resting > 0.5 ? tr("{resting} of this word’s weight rests on special tokens.", { resting: percentText(resting) }) : "";
-}
-
-/**
- * "What it attends to": five bars on a scale from 0 to 100 % and the rest.
- * @param {(key: number) => void} pick
- */
-function makeLinks(pick) {
-  const title = el("h2"), list = el("ul", { class: "uwaga-bars" });
-  const element = el("section", { class: "uwaga-links" }, title, list);
-  return {
-    element,
-    /** @param {{name: string, weights: Float32Array, items: Items, sinks: ReadonlySet<number>, picked: number | null} | null} content */
-    show(content) {
-      element.hidden = content === null;
-      if (!content) return;
-      const { name, weights, items, sinks, picked } = content;
-      title.replaceChildren(...trParts("What {token} attends to", { token: el("bdi", { text: tr("“{token}”", { token: briefText(name) }) }) }));
-      const best = strongestItems(weights, linkBars);
-      const others = weights.reduce((sum, weight, item) => (best.includes(item) || Number.isNaN(weight) ? sum : sum + weight), 0);
-      const bar = (/** @type {number} */ weight, /** @type {string} */ hue) => {
-        const fill = el("i", { class: "uwaga-bar-fill", "data-hue": hue });
-        fill.style.setProperty("width", `${Math.min(100, 100 * Math.abs(weight))}%`);
-        return el("span", { class: "uwaga-bar" }, fill);
-      };
-      list.replaceChildren(...best.map((item) => el("li", {}, el("button", { type: "button", "data-key": item, "aria-pressed": String(item === picked),
-        on: { click: () => pick(item) } }, el("bdi", { class: "uwaga-token", text: briefText(items.labels[item]) }),
-      bar(weights[item], sinks.has(item) ? "sink" : "query"), el("span", { class: "uwaga-bar-number", text: percentText(weights[item]) })))),
-      el("li", { class: "uwaga-bar-others" }, el("span", { text: tr("others") }), bar(others, "others"), el("span", { class: "uwaga-bar-number", text: percentText(others) })));
-    },
-  };
 }

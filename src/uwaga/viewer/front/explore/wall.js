@@ -13,7 +13,7 @@ import { sinkColumns, sinksOf } from "../weights.js";
 
 /** Heads that are all drawn; of more, so many of the most telling. */
 const mostDrawn = 144, mostTelling = 72;
-const glyph = { width: 60, height: 34, foot: 6 };
+export const glyph = { width: 60, height: 34, foot: 6 };
 
 /**
  * @param {App} app
@@ -66,16 +66,11 @@ export function makeWall(app, every, open) {
       const drawnOf = cells && `${cells.rows} ${cells.columns} ${cells.complete}`;
       if (!cells || !drawnOf || button.dataset.of === drawnOf || head >= cells.heads) { resting += Number(button.dataset.rest ?? 0) > 0.5 ? 1 : 0; continue; }
       button.dataset.of = drawnOf;
-      const weights = headCells(cells, head), sinks = sinksOf(texts.keys, state.kind);
-      const hidden = sinkColumns(sinks, cells.columns, (column) => Math.floor((column * texts.keys.total) / cells.columns));
-      const atRest = new Set(hidden ? [...hidden.keys()].filter((column) => hidden[column]) : []);
-      let rest = 0;
-      for (let row = 0; row < cells.rows; row++) for (const column of atRest) rest += weights[row * cells.columns + column] || 0;
-      rest /= Math.max(1, cells.rows);
+      const { rest, paths } = headGlyph(cells, head, texts.keys, state.kind);
       button.dataset.rest = String(rest);
       if (rest > 0.5) resting += 1;
       button.replaceChildren(svgEl("svg", { viewBox: `0 0 ${glyph.width} ${glyph.height + glyph.foot}`, "aria-hidden": "true" },
-        (state.kind === "cross" ? headRibbons : headArcs)(weights, cells.rows, cells.columns, atRest, glyph).map(({ d, width }) => svgEl("path", { d, "stroke-width": width })),
+        paths.map(({ d, width }) => svgEl("path", { d: d.map((one) => one.join(" ")).join(""), "stroke-width": width })),
         svgEl("rect", { x: 0, y: glyph.height + 3, width: glyph.width * Math.min(1, Math.abs(rest)), height: 1.6 })));
     }
     const sink = distinctive?.sink ? tokenText(distinctive.sink).replace(/^\[|\]$/gu, "") : "";
@@ -103,4 +98,16 @@ export function makeWall(app, every, open) {
       for (const button of buttons.values()) button.toggleAttribute("data-dim", layer !== null && button.dataset.layer !== String(layer));
     },
   };
+}
+
+/**
+ * @param {import("./every_head.js").LayerCells} cells @param {number} head @param {Items} keys @param {string} kind
+ * @returns {{rest: number, paths: import("./arcs.js").Glyph[]}} its share at rest, and its drawing
+ */
+export function headGlyph(cells, head, keys, kind) {
+  const weights = headCells(cells, head), hidden = sinkColumns(sinksOf(keys, kind), cells.columns, (column) => Math.floor((column * keys.total) / cells.columns));
+  const atRest = new Set(hidden ? [...hidden.keys()].filter((column) => hidden[column]) : []);
+  let rest = 0;
+  for (let row = 0; row < cells.rows; row++) for (const column of atRest) rest += weights[row * cells.columns + column] || 0;
+  return { rest: rest / Math.max(1, cells.rows), paths: (kind === "cross" ? headRibbons : headArcs)(weights, cells.rows, cells.columns, atRest, glyph) };
 }

@@ -5,7 +5,7 @@ import { tr } from "../languages.js";
 /** @typedef {import("../types.js").Scene} Scene */
 /** @typedef {import("../types.js").SceneItem} SceneItem */
 
-const canvasFont = "Helvetica, Arial, sans-serif";
+const canvasFont = "Helvetica, Arial, sans-serif", canvasSerif = '"Iowan Old Style", "Palatino Linotype", Palatino, P052, "Noto Serif", Georgia, serif';
 const maxCanvasSide = 16384; // pixels; larger canvases are blank in some browsers
 const maxCanvasArea = 64 * 1024 * 1024;
 const textImageScale = 4;
@@ -20,14 +20,18 @@ export async function scenePng(scene, scale = 2) {
   const canvas = document.createElement("canvas");
   canvas.width = Math.max(1, Math.floor(scene.width * fits));
   canvas.height = Math.max(1, Math.floor(scene.height * fits));
-  const context = paintContext(canvas);
-  context.scale(fits, fits);
-  context.fillStyle = scene.background;
-  context.fillRect(0, 0, scene.width, scene.height);
-  for (const item of scene.items) paintItem(context, item);
+  paintScene(paintContext(canvas), scene, fits);
   const blob = await new Promise((/** @type {(blob: Blob | null) => void} */ resolve) => canvas.toBlob(resolve, "image/png"));
   if (!blob) throw new Error(tr("The browser could not encode the PNG."));
   return { blob, scale: fits };
+}
+
+/** @param {CanvasRenderingContext2D} context @param {Scene} scene @param {number} scale  pixels of a CSS pixel */
+export function paintScene(context, scene, scale) {
+  context.setTransform(scale, 0, 0, scale, 0, 0);
+  context.fillStyle = scene.background;
+  context.fillRect(0, 0, scene.width, scene.height);
+  for (const item of scene.items) paintItem(context, item);
 }
 
 /**
@@ -41,16 +45,16 @@ export function fittingScale(width, height, scale) {
   return Math.min(scale, side, Math.sqrt(maxCanvasArea / Math.max(width * height, 1)));
 }
 
-/** @param {string} text @param {number} size @returns {number} pixels of the text in the font of files */
-export function canvasTextWidth(text, size) {
+/** @param {string} text @param {number} size @param {boolean} [serif] @returns {number} pixels of the text in the font of files */
+export function canvasTextWidth(text, size, serif = false) {
   const context = typeof document === "undefined" ? null : document.createElement("canvas").getContext("2d");
   if (!context) return text.length * size * 0.5;
-  context.font = `${size}px ${canvasFont}`;
+  context.font = `${size}px ${serif ? canvasSerif : canvasFont}`;
   return context.measureText(text).width;
 }
 
 /** @param {HTMLCanvasElement} canvas @returns {CanvasRenderingContext2D} */
-function paintContext(canvas) {
+export function paintContext(canvas) {
   const context = canvas.getContext("2d", { willReadFrequently: true });
   if (!context) throw new Error(tr("The browser has no 2D canvas."));
   return context;
@@ -89,10 +93,10 @@ function paintPath(context, { d, stroke, width, opacity, fill }) {
 }
 
 /** @param {CanvasRenderingContext2D} context @param {Extract<SceneItem, {kind: "text"}>} item */
-function paintText(context, { x, y, text, size, anchor, fill, rotate }) {
+function paintText(context, { x, y, text, size, anchor, fill, rotate, serif }) {
   context.translate(x, y);
   context.rotate(((rotate ?? 0) * Math.PI) / 180);
-  context.font = `${size}px ${canvasFont}`;
+  context.font = `${size}px ${serif ? canvasSerif : canvasFont}`;
   context.textAlign = anchor === "middle" ? "center" : anchor === "end" ? "right" : "left";
   context.fillStyle = fill;
   context.fillText(text, 0, 0);

@@ -6,6 +6,7 @@ import { kindTitle } from "../format.js";
 import { isAbort } from "../hosts.js";
 import { tr } from "../languages.js";
 import { scenePng, textImage } from "./canvas.js";
+import { gifFilm, hasFilm, posterScene, svgFilm, webmFilm } from "./film.js";
 import { pdfFile } from "./pdf.js";
 import { shareScene, titledScene } from "./share.js";
 import { svgFile } from "./svg.js";
@@ -15,7 +16,7 @@ import { blockCsv, blockNpz, fileName, savePage } from "./weights.js";
 /** @typedef {import("../types.js").View} View */
 
 /** @typedef {{name: string, blob: Blob, note?: string}} ExportFile */
-/** @typedef {{id: string, title: string, hint: string, key: string, live: boolean, make: (view: View) => Promise<ExportFile>}} FileFormat */
+/** @typedef {{id: string, title: string, hint: string, key: string, live: boolean, can?: () => boolean, make: (view: View) => Promise<ExportFile>}} FileFormat */
 
 /**
  * The button "Share" and its menu.
@@ -66,7 +67,8 @@ function updateMenu(menu, formats, view) {
 }
 
 /** @param {FileFormat} format @param {View} view @returns {boolean} */
-function canExport({ id }, view) {
+function canExport({ id, can }, view) {
+  if (can) return can();
   if (id === "npz") return view.csv === undefined;
   return !["png", "svg", "pdf"].includes(id) || view.scene !== undefined;
 }
@@ -97,6 +99,17 @@ function fileFormats(app) {
     { id: "drawing", title: tr("Drawing to share"), hint: tr("the sentence with its arcs as an SVG, with a description"), key: "Shift+A", live: true, make: async () => {
       const { scene, alt } = await shareScene(app);
       return { name: fileName({ model: app.side().model, where: app.where(), what: "share", ending: "svg" }), blob: new Blob([await svgFile(scene, alt)], { type: "image/svg+xml" }), note: alt };
+    } },
+    ...[{ id: "film", title: tr("Film (WebM)"), hint: tr("the layers, one after the other, as long as they play"), key: "Shift+F", ending: "webm", make: webmFilm },
+      { id: "film-gif", title: tr("Film (GIF)"), hint: tr("the layers, one after the other, 800 × 420"), key: "Shift+I", ending: "gif", make: gifFilm },
+      { id: "film-svg", title: tr("Film (SVG)"), hint: tr("the layers, one after the other, as a drawing that moves"), key: "Shift+M", ending: "svg", make: svgFilm }]
+      .map(({ make, ending, ...format }) => ({ ...format, live: false, can: () => hasFilm(app), make: async () => {
+        const { blob, alt } = await make(app);
+        return { name: fileName({ model: app.side().model, where: app.where(), what: "film", ending }), blob, note: alt };
+      } })),
+    { id: "poster", title: tr("Poster of all heads"), hint: tr("every head as a drawing, a row for each layer"), key: "Shift+W", live: false, can: () => app.about.sides.length > 0, make: async () => {
+      const { scene, alt } = await posterScene(app), { blob } = await scenePng(scene);
+      return { name: fileName({ model: app.side().model, where: app.where(), what: "poster", ending: "png" }), blob, note: alt };
     } },
     { id: "png", title: tr("PNG"), hint: tr("a picture of this view, at twice its size"), key: "Shift+P",
       live: false, make: picture("png", "image/png", async (scene) => {

@@ -2,12 +2,10 @@
 
 import { arcCurve, arcsOfWord } from "../explore/arcs.js";
 import { askOpenHead } from "../explore/distinctive.js";
-import { tokenText } from "../dom.js";
+import { isRightToLeft, tokenText } from "../dom.js";
 import { headText, percentText } from "../format.js";
 import { tr } from "../languages.js";
-import { strongestItems } from "../strongest_list.js";
-import { isRightToLeft } from "../text/layout.js";
-import { sinksOf } from "../weights.js";
+import { sinksOf, strongestItems } from "../weights.js";
 import { canvasTextWidth } from "./canvas.js";
 
 /** @typedef {import("../types.js").App} App */
@@ -52,6 +50,16 @@ export function fittingText(text, size, room) {
   return letters.length <= most ? text : `${letters.slice(0, most - 1).join("").trimEnd()}\u2026`;
 }
 
+/**
+ * The command that opens this head and this word.
+ * @param {App} app @param {string} word
+ */
+function shareCommand(app, word) {
+  const { kind, layer, head } = app.store.get(), of = app.side().maps.some((one) => one.kind !== kind) ? `${kind}/` : "";
+  const text = app.about.typed?.text ?? app.side().text_title, quoted = (/** @type {string} */ one) => (/^[\w.-]+$/u.test(one) ? one : `"${one.replace(/["\\$`]/g, "\\$&")}"`);
+  return app.about.typing ? `${app.about.typing.command.replace("TEXT", quoted(text))} --head ${of}${layer}.${head} --pick ${quoted(word)}` : "";
+}
+
 // The picture to share: the sentence, its arcs, one number.
 
 /** @type {{[theme: string]: {bg: string, ink: string, muted: string, line: string, edge: string, from: string, middle: string, to: string}}} */
@@ -76,24 +84,56 @@ export async function shareScene(app, isSquare = false) {
   const known = strongest?.query === query ? strongest : null; // in a saved page there may be no other exact weight
   const best = row ? strongestItems(row, sinks.size + 1).find((item) => !sinks.has(item)) : known?.key;
   const key = pickedKey ?? best ?? 0, weight = row ? row[key] : known?.key === key ? known.weight : NaN;
-  const [width, height] = isSquare ? [1080, 1080] : [1200, 630], paint = shareColours[app.theme()];
+  const [width, height] = isSquare ? [1080, 1080] : [1200, 630], paint = sharePaint(app);
   const [from, to] = [tokenText(queries.labels[query] ?? ""), tokenText(keys.labels[key] ?? "")], space = width - 2 * shareMargin, foot = height - 74;
   /** @type {SceneItem[]} */
   const items = row && queries === keys && !side.signed ? sentenceItems(queries, query, key, row, { width, base: height - 178, paint }) : [];
   if (!items.length) {
     const pair = `${from} \u2192 ${to}`, size = Math.max(40, Math.min(96, space / (Math.max(1, [...pair].length) * letterWidth)));
-    items.push({ kind: "text", x: shareMargin, y: height * 0.36, text: fittingText(pair, size, space), size, anchor: "start", fill: paint.ink },
+    items.push({ kind: "text", x: shareMargin, y: height * 0.36, text: fittingText(pair, size, space), size, anchor: "start", serif: true, fill: paint.ink },
       { kind: "text", x: shareMargin, y: height * 0.36 + 130, text: percentText(weight), size: 110, anchor: "start", fill: paint.from },
       { kind: "text", x: shareMargin, y: height * 0.36 + 190, text: fittingText(does, 28, space), size: 28, anchor: "start", fill: paint.muted },
       { kind: "text", x: shareMargin, y: foot - 34, text: fittingText(side.text_title, 26, space), size: 26, anchor: "start", fill: paint.ink });
   }
-  const rest = row ? [...sinks].reduce((sum, sink) => sum + (row[sink] || 0), 0) : 0, command = app.about.typing?.command.replace("TEXT", `"${fittingText(side.text_title, 16, 110)}"`) ?? "";
+  const rest = row ? [...sinks].reduce((sum, sink) => sum + (row[sink] || 0), 0) : 0;
   const where = [[side.model, headText(kind, layer, head)].filter(Boolean).join(", "), rest > 0 ? tr("{rest} at rest", { rest: percentText(rest) }) : ""].filter(Boolean).join(" \u00b7 ");
-  items.push({ kind: "line", x1: shareMargin, y1: foot, x2: width - shareMargin, y2: foot, stroke: paint.line, width: 1, opacity: 1 },
-    { kind: "text", x: shareMargin, y: foot + 40, text: "uwaga", size: 26, anchor: "start", fill: paint.ink },
-    { kind: "text", x: shareMargin + 92, y: foot + 40, text: fittingText(where, 18, space * 0.6), size: 18, anchor: "start", fill: paint.muted },
-    { kind: "text", x: width - shareMargin, y: foot + 40, text: isSquare ? "" : fittingText(command, 18, space * 0.4), size: 18, anchor: "end", fill: paint.muted });
+  items.push(...footItems({ width, height, paint, where, command: shareCommand(app, queries.labels[query] ?? "") }));
   return { scene: { width, height, background: paint.bg, items }, alt: tr("The word “{from}” gives {weight} of its attention to “{to}”.", { from, to, weight: percentText(weight) }) };
+}
+
+/**
+ * The words of a picture on one line; null where they are too many.
+ * @param {import("../types.js").Items} words @param {ReadonlySet<number>} keep  special tokens that are shown too
+ * @param {number} width
+ * @returns {{shown: number[], centres: number[], size: number} | null}
+ */
+export function sentencePlaces({ labels, specials, noSpaceBefore }, keep, width) {
+  const shown = labels.flatMap((_, item) => (specials.has(item) && !keep.has(item) ? [] : [item]));
+  if (shown.length > shareWords) return null;
+  const widths = shown.map((item, at) => canvasTextWidth(labels[item], shareLetters, true) + (at && !noSpaceBefore[item] ? shareLetters * 0.27 : 0)), total = widths.reduce((sum, one) => sum + one, 0);
+  const size = Math.min(shareLetters, (shareLetters * (width - 2 * shareMargin)) / total), scale = size / shareLetters;
+  if (size < shareSmallest) return null;
+  const isReversed = isRightToLeft(labels);
+  let at = (width - total * scale) / 2;
+  return { shown, size, centres: shown.map((item, i) => {
+    const own = canvasTextWidth(labels[item], shareLetters, true) * scale, left = at + widths[i] * scale - own;
+    at += widths[i] * scale;
+    return isReversed ? width - left - own / 2 : left + own / 2;
+  }) };
+}
+
+/**
+ * @param {import("../explore/arcs.js").Arc} arc @param {number} base @param {{[name: string]: string}} paint @param {number} [steps]  of its colours
+ * @returns {SceneItem[]}
+ */
+export function arcItems(arc, base, paint, steps = shareSteps) {
+  if (arc.isSelf) return [{ kind: "rect", x: arc.from - arc.width / 2, y: base - 26, w: arc.width, h: 26, fill: paint.from }];
+  const curve = arcCurve(arc);
+  return Array.from({ length: steps }, (_, step) => {
+    // Parts overlap, so that no seam shows between two colours.
+    const [start, ...ends] = curvePart(curve, step / steps, Math.min(1, (step + 1.15) / steps)).map(([along, above]) => [Number(along.toFixed(2)), Number((base - above).toFixed(2))]);
+    return { kind: "path", d: [["M", ...start], ["C", ...ends.flat()]], stroke: mixedColour(paint, (step + 0.5) / steps), width: Number(arc.width.toFixed(2)), opacity: 1 };
+  });
 }
 
 /**
@@ -102,36 +142,31 @@ export async function shareScene(app, isSquare = false) {
  * @param {{width: number, base: number, paint: {[name: string]: string}}} place
  * @returns {SceneItem[]}
  */
-export function sentenceItems({ labels, specials, noSpaceBefore }, query, key, weights, { width, base, paint }) {
-  const shown = labels.flatMap((_, item) => (specials.has(item) && item !== query && item !== key ? [] : [item]));
-  if (shown.length > shareWords) return [];
-  const widths = shown.map((item, at) => canvasTextWidth(labels[item], shareLetters) + (at && !noSpaceBefore[item] ? shareLetters * 0.27 : 0)), total = widths.reduce((sum, one) => sum + one, 0);
-  const size = Math.min(shareLetters, (shareLetters * (width - 2 * shareMargin)) / total), scale = size / shareLetters;
-  if (size < shareSmallest) return [];
-  const isReversed = isRightToLeft(labels);
-  let at = (width - total * scale) / 2;
-  /** @type {SceneItem[]} */
-  const items = [], texts = /** @type {SceneItem[]} */ ([]), centres = shown.map((item, i) => {
-    const own = canvasTextWidth(labels[item], shareLetters) * scale, left = at + widths[i] * scale - own, middle = isReversed ? width - left - own / 2 : left + own / 2;
-    at += widths[i] * scale;
-    texts.push({ kind: "text", x: middle, y: base + 60, text: tokenText(labels[item]), size, anchor: "middle", fill: item === query ? paint.from : item === key ? paint.to : weights[item] >= 0.02 ? paint.ink : paint.muted });
-    return middle;
-  });
-  const arcs = arcsOfWord(shown.map((item) => weights[item]), shown.indexOf(query), centres, { height: Math.min(base - 90, width * 0.32), scale: shareScale }).filter((arc) => arc.weight >= shareLeast);
-  for (const arc of arcs.sort((one, other) => one.weight - other.weight)) {
-    if (arc.isSelf) {
-      items.push({ kind: "rect", x: arc.from - arc.width / 2, y: base - 26, w: arc.width, h: 26, fill: paint.from });
-      continue;
-    }
-    const curve = arcCurve(arc);
-    for (let step = 0; step < shareSteps; step++) {
-      // Parts overlap, so that no seam shows between two colours.
-      const [start, ...ends] = curvePart(curve, step / shareSteps, Math.min(1, (step + 1.15) / shareSteps)).map(([along, above]) => [Number(along.toFixed(2)), Number((base - above).toFixed(2))]);
-      items.push({ kind: "path", d: [["M", ...start], ["C", ...ends.flat()]], stroke: mixedColour(paint, (step + 0.5) / shareSteps), width: Number(arc.width.toFixed(2)), opacity: 1 });
-    }
-    if (arc.weight >= 0.08 && shown[arc.key] === key) items.push({ kind: "text", x: (arc.from + arc.to) / 2, y: base - arc.rise + arc.width / 2 + 66, text: percentText(arc.weight), size: 60, anchor: "middle", fill: paint.ink });
-  }
-  return [...items, ...texts];
+export function sentenceItems(words, query, key, weights, { width, base, paint }) {
+  const places = sentencePlaces(words, new Set([query, key]), width);
+  if (!places) return [];
+  const { shown, centres, size } = places, arcs = arcsOfWord(shown.map((item) => weights[item]), shown.indexOf(query), centres, { height: Math.min(base - 90, width * 0.32), scale: shareScale });
+  return [...arcs.filter((arc) => arc.weight >= shareLeast).sort((one, other) => one.weight - other.weight).flatMap((arc) => [...arcItems(arc, base, paint),
+    ...(!arc.isSelf && arc.weight >= 0.08 && shown[arc.key] === key ? [/** @type {SceneItem} */ ({ kind: "text", serif: true, x: (arc.from + arc.to) / 2, y: base - arc.rise + arc.width / 2 + 66, text: percentText(arc.weight), size: 60, anchor: "middle", fill: paint.ink })] : [])]),
+  ...shown.map((item, at) => /** @type {SceneItem} */ ({ kind: "text", serif: true, x: centres[at], y: base + 60, text: tokenText(words.labels[item]), size, anchor: "middle",
+    fill: item === query ? paint.from : item === key ? paint.to : weights[item] >= 0.02 ? paint.ink : paint.muted }))];
+}
+
+/**
+ * The foot of a picture: name, what it is of, command.
+ * @param {{width: number, height: number, paint: {[name: string]: string}, where: string, command?: string}} what
+ * @returns {SceneItem[]}
+ */
+export function footItems({ width, height, paint, where, command = "" }) {
+  const foot = height - 74, space = width - 2 * shareMargin;
+  return [{ kind: "line", x1: shareMargin, y1: foot, x2: width - shareMargin, y2: foot, stroke: paint.line, width: 1, opacity: 1 },
+    { kind: "text", serif: true, x: shareMargin, y: foot + 40, text: "uwaga", size: 26, anchor: "start", fill: paint.ink },
+    ...[where, command].map((text, line) => /** @type {SceneItem} */ ({ kind: "text", x: shareMargin + 96, y: foot + (command ? 30 + 24 * line : 40), text: fittingText(text, 16, space - 96), size: 16, anchor: "start", fill: paint.muted }))];
+}
+
+/** @param {App} app */
+export function sharePaint(app) {
+  return shareColours[app.theme()];
 }
 
 /**

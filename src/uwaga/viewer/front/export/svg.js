@@ -12,7 +12,19 @@ import { base64, pngFile } from "./png.js";
  * @returns {Promise<string>}
  */
 export async function svgFile(scene, title = "") {
-  const { width, height, background } = scene;
+  return svgOf(scene, title, await svgItems(scene.items));
+}
+
+/** @param {SceneItem[]} items @returns {Promise<string[]>} their elements */
+export async function svgItems(items) {
+  return Promise.all(items.map(svgItem));
+}
+
+/**
+ * @param {Scene} scene  its items are left out
+ * @param {string} title @param {string[]} elements
+ */
+export function svgOf({ width, height, background }, title, elements) {
   const parts = [
     '<?xml version="1.0" encoding="UTF-8"?>\n',
     `<svg xmlns="http://www.w3.org/2000/svg" width="${svgNumber(width)}" height="${svgNumber(height)}" `,
@@ -20,9 +32,7 @@ export async function svgFile(scene, title = "") {
     title ? `<title>${svgEscape(title)}</title>\n` : "",
     background ? `<rect width="100%" height="100%"${svgPaint("fill", background)}/>\n` : "",
   ];
-  for (const item of scene.items) parts.push(await svgItem(item), "\n");
-  parts.push("</svg>\n");
-  return parts.join("");
+  return [...parts, elements.join("\n"), "\n</svg>\n"].join("");
 }
 
 /** @param {SceneItem} item @returns {Promise<string>} */
@@ -47,10 +57,10 @@ async function svgItem(item) {
 
 /** @param {Extract<SceneItem, {kind: "text"}>} item @returns {string} */
 function svgText(item) {
-  const { x, y, size, text, rotate } = item;
+  const { x, y, size, text, rotate, serif } = item;
   const turn = rotate ? ` transform="rotate(${svgNumber(rotate)} ${svgNumber(x)} ${svgNumber(y)})"` : "";
   return `<text x="${svgNumber(x)}" y="${svgNumber(y)}" font-size="${svgNumber(size)}" text-anchor="${item.anchor ?? "start"}"` +
-    `${svgPaint("fill", item.fill)} xml:space="preserve"${turn}>${svgEscape(text)}</text>`;
+    `${serif ? ' font-family="Palatino, &quot;Noto Serif&quot;, Georgia, serif"' : ""}${svgPaint("fill", item.fill)} xml:space="preserve"${turn}>${svgEscape(text)}</text>`;
 }
 
 /** @param {{stroke: string, width?: number, opacity?: number}} item @returns {string} */

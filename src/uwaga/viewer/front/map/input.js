@@ -9,9 +9,6 @@ import { tr } from "../languages.js";
  * @property {(dx: number, dy: number) => void} pan
  * @property {(factor: number, x: number, y: number) => void} zoom
  * @property {(x: number, y: number) => void} click
- * @property {(x: number, y: number, dx: number, dy: number) => boolean} grab  true: the drag that starts here moves something
- *   else than the map, and is reported to `drag`
- * @property {(x: number, y: number) => void} drag
  * @property {() => boolean} takesWheel  whether a wheel without Ctrl is for the map
  */
 
@@ -33,7 +30,6 @@ export function addMapInput(element, inputs) {
   const down = new Map();
   let moved = false;
   let pinched = false;
-  let grabbed = false;
   let startX = 0;
   let startY = 0;
   let left = 0;
@@ -64,7 +60,6 @@ export function addMapInput(element, inputs) {
     pinched = false;
     startX = event.clientX - left;
     startY = event.clientY - top;
-    grabbed = inputs.grab(startX, startY, 0, 0);
     if (event.pointerType === "touch") inputs.hover(startX, startY);
   }
 
@@ -80,8 +75,7 @@ export function addMapInput(element, inputs) {
     }
     if (!moved && Math.hypot(x - startX, y - startY) < minDragDistance && !pinched) return;
     moved = true;
-    if (grabbed && down.size === 1) inputs.drag(x, y);
-    else if (down.size === 1) inputs.pan(x - at.x, y - at.y);
+    if (down.size === 1) inputs.pan(x - at.x, y - at.y);
     else if (down.size === 2) onPinch(down, event.pointerId, x, y, inputs);
     at.x = x;
     at.y = y;
@@ -91,9 +85,8 @@ export function addMapInput(element, inputs) {
   /** @param {PointerEvent} event */
   function onUp(event) {
     if (!down.delete(event.pointerId)) return;
-    if (event.type === "pointerup" && !moved && !pinched && !grabbed && down.size === 0)
+    if (event.type === "pointerup" && !moved && !pinched && down.size === 0)
       inputs.click(event.clientX - left, event.clientY - top);
-    if (down.size === 0) grabbed = false;
   }
 
   /** @param {MouseEvent} event */

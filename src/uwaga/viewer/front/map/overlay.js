@@ -1,4 +1,4 @@
-// What is drawn over the cells: grid, weights, cut links, crosshair, frames of inexact tiles, minimap, titles.
+// What is drawn over the cells: frame, weights, cut links, crosshair, frames of inexact tiles, titles.
 
 import { shortenText } from "./axes.js";
 import { cellTextIsBlack } from "./colours.js";
@@ -10,7 +10,6 @@ import { mapTileAt } from "./tiles.js";
 
 /** Smallest cell in CSS pixels that shows its weight as text. */
 export const minNumberScale = 28;
-const minGridScale = 9;
 
 /**
  * @param {CanvasRenderingContext2D} context
@@ -18,28 +17,13 @@ const minGridScale = 9;
  * @param {ViewBox} view
  * @param {MapStyle} style
  */
-export function drawMapGrid(context, panel, view, style) {
+export function drawMapFrame(context, panel, view, style) {
   const { plot, sizes } = panel;
   const right = Math.min(plot.w, (sizes.keys - view.x) * view.scale);
   const bottom = Math.min(plot.h, (sizes.queries - view.y) * view.scale);
   context.strokeStyle = style.line;
   context.lineWidth = 1;
   context.strokeRect(plot.x - 0.5, plot.y - 0.5, Math.round(right) + 1, Math.round(bottom) + 1);
-  if (view.scale < minGridScale) return;
-  context.globalAlpha = Math.min(0.7, (view.scale - minGridScale) / 40 + 0.2);
-  context.beginPath();
-  for (let item = Math.ceil(view.x); (item - view.x) * view.scale < right; item++) {
-    const x = plot.x + Math.round((item - view.x) * view.scale) - 0.5;
-    context.moveTo(x, plot.y);
-    context.lineTo(x, plot.y + bottom);
-  }
-  for (let item = Math.ceil(view.y); (item - view.y) * view.scale < bottom; item++) {
-    const y = plot.y + Math.round((item - view.y) * view.scale) - 0.5;
-    context.moveTo(plot.x, y);
-    context.lineTo(plot.x + right, y);
-  }
-  context.stroke();
-  context.globalAlpha = 1;
 }
 
 /**
@@ -237,34 +221,6 @@ export function drawSampledFrames(context, panel, view, style, live) {
     }
   }
   context.setLineDash(style.solid);
-}
-
-/**
- * @param {CanvasRenderingContext2D} context
- * @param {MapPanel} panel
- * @param {ViewBox} view
- * @param {MapStyle} style
- */
-export function drawMapMinimap(context, panel, view, style) {
-  const { minimap: box, plot, sizes } = panel;
-  if (!box) return;
-  const scale = box.w / sizes.keys;
-  const down = box.h / sizes.queries;
-  // Clear grid lines and numbers of the cells behind it.
-  context.clearRect(box.x - 1, box.y - 1, box.w + 2, box.h + 2);
-  context.lineWidth = 1;
-  context.strokeStyle = style.muted;
-  context.strokeRect(box.x - 0.5, box.y - 0.5, box.w + 1, box.h + 1);
-  const w = Math.max(4, Math.min(box.w, (plot.w / view.scale) * scale));
-  const h = Math.max(4, Math.min(box.h, (plot.h / view.scale) * down));
-  const x = Math.min(box.x + view.x * scale, box.x + box.w - w);
-  const y = Math.min(box.y + view.y * down, box.y + box.h - h);
-  context.strokeStyle = style.surface;
-  context.lineWidth = 4;
-  context.strokeRect(x, y, w, h);
-  context.strokeStyle = style.text;
-  context.lineWidth = 2;
-  context.strokeRect(x, y, w, h);
 }
 
 /**

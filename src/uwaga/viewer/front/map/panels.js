@@ -28,7 +28,7 @@ export function comparedSides(app) {
  * @param {string} kind
  * @param {number} layer
  * @param {number} head
- * @returns {string} the reason the reason why the side has no such map, or ""
+ * @returns {string} the reason why the side has no such map, or ""
  */
 function missingMapText(app, side, kind, layer, head) {
   const map = side.maps.find((one) => one.kind === kind && one.layer === layer);
@@ -55,7 +55,7 @@ export function makeMapPanel(app, side) {
     side, missing, title: side.id === "difference" || side.title === side.text_title
       ? side.title : `${side.title} \u00b7 ${side.text_title}`,
     sizes: missing ? { queries: 0, keys: 0 } : { queries: size(axes.queries), keys: size(axes.keys) },
-    layer: null, queries: null, keys: null, cuts: [], plot: box, gutters: { title: 0, left: 0, top: 0 }, minimap: null,
+    layer: null, queries: null, keys: null, cuts: [], plot: box, gutters: { title: 0, left: 0, top: 0 },
     colouring: {
       log: false, low: 0, high: 1, threshold: 0, hideSink: false, signed: side.signed,
       table: new Uint8Array(1024), unknown: 0, version: 0,
@@ -98,7 +98,6 @@ export function arrangeMapPanels({ panels, sizes, style }, context, width, heigh
   panels.forEach((panel, at) => {
     panel.plot = boxes[at];
     panel.gutters = gutters;
-    panel.minimap = at === 0 && panel.layer ? minimapBox(panel.plot, panel.sizes) : null;
   });
 }
 
@@ -148,19 +147,4 @@ export function panelGutters(widestQuery, widestKey, width, height, font, titled
   const room = (/** @type {number} */ widest, /** @type {number} */ size) =>
     Math.round(Math.max(Math.min(widest + 10, size * 0.24, font * 11), font * 3.2));
   return { title: titled ? Math.round(font * 1.9) : 0, left: room(widestQuery, width), top: room(widestKey, height) };
-}
-
-/**
- * The minimap in a corner of the plot; null if it would be too small or hide too much.
- * @param {MapBox} plot
- * @param {{queries: number, keys: number}} sizes
- * @returns {MapBox | null}
- */
-export function minimapBox(plot, sizes) {
-  const maxSide = Math.min(128, plot.w * 0.3, plot.h * 0.3);
-  const longer = Math.max(sizes.queries, sizes.keys);
-  const w = Math.round((maxSide * sizes.keys) / longer);
-  const h = Math.round((maxSide * sizes.queries) / longer);
-  if (w < 6 || h < 6 || maxSide < 40) return null;
-  return { x: plot.x + plot.w - w - 8, y: plot.y + plot.h - h - 8, w, h };
 }

@@ -2,10 +2,10 @@
 
 import { el } from "../dom.js";
 import { drawMapAxis } from "./axes.js";
-import { drawMapCross, drawMapCuts, drawMapGrid, drawMapMinimap, drawMapNumbers, drawMapSinks, drawMapTitle, drawSampledFrames } from "./overlay.js";
+import { drawMapCross, drawMapCuts, drawMapFrame, drawMapNumbers, drawMapSinks, drawMapTitle, drawSampledFrames } from "./overlay.js";
 import { mapLevelFor, mapTopLevel } from "./pyramid.js";
 import { mapCanvasRenderer, mapGlRenderer } from "./renderer.js";
-import { drawMapPanel, drawMinimapTiles, setPanelTiles } from "./tile_drawing.js";
+import { drawMapPanel, setPanelTiles } from "./tile_drawing.js";
 
 /** @typedef {import("./tile_drawing.js").MapPanel} MapPanel */
 /** @typedef {import("./colours.js").MapStyle} MapStyle */
@@ -98,7 +98,6 @@ export function makeMapStage({ display, renderer: preferred, onBeforeFrame, onFr
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
     context.font = style.font;
     for (let i = 0; i < panels.length; i++) drawOver(panels[i], style);
-    if (!display.fit && panels.length) drawMapMinimap(context, panels[0], view, style);
     onFrame();
   }
 
@@ -109,7 +108,6 @@ export function makeMapStage({ display, renderer: preferred, onBeforeFrame, onFr
     frame += 1;
     renderer.begin(style.backgroundPixel);
     for (let i = 0; i < panels.length; i++) drawMapPanel(renderer, panels[i], view, ratio, frame);
-    if (!display.fit && panels.length) drawMinimapTiles(renderer, panels[0], ratio, frame);
     renderer.end();
   }
 
@@ -119,7 +117,7 @@ export function makeMapStage({ display, renderer: preferred, onBeforeFrame, onFr
     drawMapTitle(context, panel, style);
     if (!panel.layer) return;
     drawMapSinks(context, panel, view, style);
-    drawMapGrid(context, panel, view, style);
+    drawMapFrame(context, panel, view, style);
     drawMapNumbers(context, panel, view, style);
     drawMapCuts(context, panel, view, style);
     drawSampledFrames(context, panel, view, style, display.live);

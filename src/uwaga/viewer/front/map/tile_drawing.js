@@ -18,7 +18,6 @@ import { mapLevelFactor, mapTileAt } from "./tiles.js";
  * @property {import("./axes.js").MapAxis | null} keys
  * @property {MapBox} plot
  * @property {import("./panels.js").MapGutters} gutters
- * @property {MapBox | null} minimap
  * @property {import("./overlay.js").Cut[]} cuts  links that a change of the model cuts
  * @property {import("./colours.js").MapColouring} colouring
  * @property {number} level  of the tiles in view
@@ -149,31 +148,6 @@ function drawMapTile(renderer, tile, colouring, factor, originX, originY, pixels
   const cell = 2 ** tile.level * pixels;
   const size = mapTileSide * cell;
   renderer.paint(tile, originX + tile.column * size, originY + tile.row * size, cell, left, top, right, bottom, colouring, factor, transparent);
-}
-
-/**
- * Draws the whole map in the minimap.
- * @param {MapRenderer} renderer
- * @param {MapPanel} panel
- * @param {number} ratio
- * @param {number} frame
- */
-export function drawMinimapTiles(renderer, panel, ratio, frame) {
-  const { minimap: box, layer, sizes } = panel;
-  if (!box || !layer) return;
-  const last = mapLastLevel(sizes);
-  for (let level = mapTopLevel(sizes); level <= last; level++) {
-    const tile = mapTileAt(layer, level, 0, 0);
-    if (!tile) continue;
-    const left = Math.round(box.x * ratio);
-    const top = Math.round(box.y * ratio);
-    const pixels = (box.w / sizes.keys) * ratio;
-    const right = left + Math.round(box.w * ratio);
-    const bottom = top + Math.round(box.h * ratio);
-    drawMapTile(renderer, tile, panel.colouring, mapLevelFactor(layer, level, panel.colouringLevel),
-      left, top, pixels, left, top, right, bottom, false, frame);
-    return;
-  }
 }
 
 /**

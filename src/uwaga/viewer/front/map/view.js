@@ -1,10 +1,9 @@
-// The map of one head: the tab's elements, and what joins stage, tiles, input and readout.
+// The map of one head: its elements, and what joins stage, tiles, input and readout.
 
-import { el, tokenElement } from "../dom.js";
-import { tr, trParts } from "../languages.js";
+import { el } from "../dom.js";
+import { tr } from "../languages.js";
 import { tileRequest } from "../requests.js";
-import { makeStrongestList } from "../strongest_list.js";
-import { sinksOf, WeightsReader } from "../weights.js";
+import { sinksOf } from "../weights.js";
 import { makeMapTable } from "./as_table.js";
 import { makeMapAxis } from "./axes.js";
 import { colourMapPanels, makeMapColourBar, readMapStyle } from "./colours.js";
@@ -63,18 +62,12 @@ export function mapView(app, { renderer = "auto" } = {}) {
   const hoverReadout = makeMapReadout({ app, title: tr("Here"), name: "here", empty: tr("Point at a cell, or move with the arrow keys."),
     onText: (text, query, key) => { if (byKeys && !showActiveCell(text, query, key)) app.announce(text); } });
   const selectedReadout = makeMapReadout({ app, title: tr("Picked"), name: "picked", empty: tr("Click a cell, or press Enter."), onText: () => {} });
-  const sidePanel = makeMapSidePanel({ app, go: (query, key) => {
-    store.set({ query, key });
-    navigation.go(query ?? display.query, key ?? display.key);
-    // The list is rebuilt: without this the focus on its button would be lost.
-    frame.focus({ preventScroll: true });
-  } });
   const bars = [makeMapColourBar(), makeMapColourBar()];
   let byKeys = false;
   const table = makeMapTable(() => showTable());
   const { element, frame, note, showActiveCell } = makeMapElements({ table,
     stage: stage.element, bars: bars.map((bar) => bar.element), lines: [hoverReadout.element, selectedReadout.element],
-    sidePanel: sidePanel.element, zoom: navigation.zoomMiddle, fit: navigation.fit,
+    zoom: navigation.zoomMiddle, fit: navigation.fit,
   });
 
   /** @param {MapPanel} panel */
@@ -196,7 +189,6 @@ export function mapView(app, { renderer = "auto" } = {}) {
       navigation.applyView();
       hoverReadout.refresh(display.panels, display.query, display.key);
       selectedReadout.refresh(display.panels, display.selectedQuery ?? -1, display.selectedKey ?? -1);
-      sidePanel.show(display.panels);
     } catch {
       // The client reports the error; positions are shown instead of labels.
     }
@@ -234,7 +226,6 @@ export function mapView(app, { renderer = "auto" } = {}) {
     display.selectedQuery = query;
     display.selectedKey = key;
     selectedReadout.show(display.panels, query ?? -1, key ?? -1, 0);
-    sidePanel.show(display.panels);
     stage.requestOverlay();
   }
 
@@ -258,7 +249,6 @@ export function mapView(app, { renderer = "auto" } = {}) {
     navigation.applyView();
     stage.now();
     request();
-    sidePanel.show(display.panels);
   });
 
   const cleanups = [
@@ -272,7 +262,8 @@ export function mapView(app, { renderer = "auto" } = {}) {
     addMapInput(stage.element, {
       ...navigation,
       hover: (x, y) => { byKeys = false; navigation.hover(x, y); },
-      takesWheel: () => app.host.mode !== "notebook" || frame.contains(document.activeElement),
+      // Elsewhere the wheel scrolls the page.
+      takesWheel: () => (app.host.mode !== "notebook" && store.get().wide) || frame.contains(document.activeElement),
     }),
     ...addMapCommands(app, navigation, () => shown, () => { byKeys = true; }),
   ];
@@ -302,7 +293,6 @@ export function mapView(app, { renderer = "auto" } = {}) {
       resized.disconnect();
       hoverReadout.dispose();
       selectedReadout.dispose();
-      sidePanel.dispose();
       tiles.dispose();
       stage.dispose();
     },
@@ -335,14 +325,13 @@ export function mapView(app, { renderer = "auto" } = {}) {
  * @param {HTMLElement} parts.stage
  * @param {HTMLElement[]} parts.bars
  * @param {HTMLElement[]} parts.lines
- * @param {HTMLElement} parts.sidePanel
  * @param {{button: HTMLElement, element: HTMLElement}} parts.table
  * @param {(factor: number) => void} parts.zoom
  * @param {() => void} parts.fit
  * @returns {{element: HTMLElement, frame: HTMLElement, note: HTMLElement, showActiveCell: (text: string, query: number, key: number) => boolean}}
  *   frame: takes the focus; note: a message over the stage
  */
-function makeMapElements({ table, stage, bars, lines, sidePanel, zoom, fit }) {
+function makeMapElements({ table, stage, bars, lines, zoom, fit }) {
   const button = (/** @type {string} */ text, /** @type {string} */ name, /** @type {() => void} */ click) =>
     el("button", { type: "button", text, "aria-label": name, title: name, on: { click } });
   const note = el("p", { class: "uwaga-map-note", hidden: true });
@@ -366,7 +355,7 @@ function makeMapElements({ table, stage, bars, lines, sidePanel, zoom, fit }) {
     return frame === /** @type {Document | ShadowRoot} */ (frame.getRootNode()).activeElement;
   }
   const element = el("section", { class: "uwaga-map", "aria-label": tr("Map") },
-    el("div", { class: "uwaga-map-main" }, frame, table.element, sidePanel),
+    el("div", { class: "uwaga-map-main" }, frame, table.element),
     el("div", { class: "uwaga-map-bar" }, bars,
       el("div", { class: "uwaga-map-zoom", role: "group", "aria-label": tr("Zoom") },
         button("\u2212", tr("Zoom out"), () => zoom(1 / 1.6)), button("+", tr("Zoom in"), () => zoom(1.6)),
@@ -375,70 +364,4 @@ function makeMapElements({ table, stage, bars, lines, sidePanel, zoom, fit }) {
     el("div", { class: "uwaga-map-readout" }, lines));
   stage.addEventListener("pointerdown", () => frame.focus({ preventScroll: true }));
   return { element, frame, note, showActiveCell };
-}
-
-// The side panel of a wide page: the strongest keys of the selected query, and the strongest queries of the selected key.
-
-const sidePanelCount = 18;
-const sidePanelCountOfBoth = 9;
-
-/**
- * @param {object} options
- * @param {import("../types.js").App} options.app
- * @param {(query: number | null, key: number | null) => void} options.go  to a cell
- */
-function makeMapSidePanel({ app, go }) {
-  const hint = el("p", { class: "uwaga-map-side-hint",
-    text: tr("Pick a cell to see the strongest keys of its query and the strongest queries of its key.") });
-  const keys = makeStrongestList((item) => go(app.store.get().query, item));
-  const queries = makeStrongestList((item) => go(item, app.store.get().key));
-  const element = el("aside", { class: "uwaga-map-side", "aria-label": tr("Strongest of the picked cell") },
-    hint, keys.element, queries.element);
-  const row = new WeightsReader(app, "row", draw);
-  const column = new WeightsReader(app, "column", draw);
-  /** @type {MapPanel | null} */
-  let panel = null;
-  // Nothing is requested while the panel is hidden on a narrow page.
-  const visible = () => element.offsetParent !== null;
-
-  function draw() {
-    const { query, key } = app.store.get();
-    const count = query !== null && key !== null ? sidePanelCountOfBoth : sidePanelCount;
-    keys.show(sidePanelList(panel?.queries, panel?.keys, query, row, count, "query", (token, place) => trParts("What {token} ({place}) attends to", { token, place })));
-    queries.show(sidePanelList(panel?.keys, panel?.queries, key, column, count, "key", (token, place) => trParts("What attends to {token} ({place})", { token, place })));
-    hint.hidden = !keys.element.hidden || !queries.element.hidden;
-  }
-
-  return {
-    element,
-    /** @param {MapPanel[]} panels  the lists are shown for a single map only */
-    show(panels) {
-      panel = panels.length === 1 && !panels[0].missing ? panels[0] : null;
-      const { query, key } = app.store.get();
-      const isActive = panel !== null && visible();
-      row.request(isActive ? query : null);
-      column.request(isActive ? key : null);
-      draw();
-    },
-    dispose() {
-      row.cancel();
-      column.cancel();
-    },
-  };
-}
-
-/**
- * @param {import("./axes.js").MapAxis | null | undefined} own  of the selected item
- * @param {import("./axes.js").MapAxis | null | undefined} others  of the list
- * @param {number | null} item
- * @param {WeightsReader} reading
- * @param {number} count
- * @param {"query" | "key"} hue
- * @param {(token: HTMLElement, place: number) => (Node | string)[]} title
- * @returns {import("../strongest_list.js").StrongestContent | null}
- */
-function sidePanelList(own, others, item, { weights, unavailable }, count, hue, title) {
-  if (!own || !others || item === null || item >= own.items.total) return null;
-  const note = weights ? "" : unavailable ? tr("This saved page does not contain these weights.") : tr("Loading\u2026");
-  return { hue, weights, items: others.items, count, note, title: title(tokenElement(own.items.labels[item]), item) };
 }

@@ -132,7 +132,6 @@ export function makeMapNavigation({ display, store, moved, pointed }) {
   let byKey = false;
   let pointerX = -1;
   let pointerY = -1;
-  let grabbed = false;
 
   const plot = () => display.panels[0]?.plot ?? { x: 0, y: 0, w: 8, h: 8 };
 
@@ -150,7 +149,7 @@ export function makeMapNavigation({ display, store, moved, pointed }) {
     const panel = pointerX < 0 ? null : panelAt(pointerX, pointerY);
     let query = -1;
     let key = -1;
-    if (panel && !isInBox(panel.minimap, pointerX, pointerY, display.fit)) {
+    if (panel) {
       if (pointerY >= panel.plot.y) query = Math.floor(display.view.y + (pointerY - panel.plot.y) / display.view.scale);
       if (pointerX >= panel.plot.x) key = Math.floor(display.view.x + (pointerX - panel.plot.x) / display.view.scale);
       if (query >= display.sizes.queries || key >= display.sizes.keys) query = key = -1;
@@ -255,16 +254,6 @@ export function makeMapNavigation({ display, store, moved, pointed }) {
     else store.set({ ...(query >= 0 ? { query } : {}), ...(key >= 0 ? { key } : {}) });
   }
 
-  /** @param {number} x @param {number} y */
-  function toMinimap(x, y) {
-    const panel = display.panels[0];
-    const box = panel.minimap;
-    if (!box) return;
-    display.view.x = ((x - box.x) / box.w) * panel.sizes.keys - panel.plot.w / display.view.scale / 2;
-    display.view.y = ((y - box.y) / box.h) * panel.sizes.queries - panel.plot.h / display.view.scale / 2;
-    applyView();
-  }
-
   return {
     zoom, zoomMiddle, fit, pan, step, go, start, select, applyView,
     /** @param {number} x @param {number} y */
@@ -284,26 +273,9 @@ export function makeMapNavigation({ display, store, moved, pointed }) {
       updateHover();
       if (display.query >= 0 || display.key >= 0) select(display.query, display.key);
     },
-    /** @param {number} x @param {number} y */
-    grab(x, y) {
-      grabbed = isInBox(display.panels[0]?.minimap ?? null, x, y, display.fit);
-      if (grabbed) toMinimap(x, y);
-      return grabbed;
-    },
-    drag: toMinimap,
     selectCursor: () => select(...start()),
     page: () => plot(),
     /** The items in view, of the longest axes. */
     block: () => itemsInView(display.view, display.sizes, plot()),
   };
-}
-
-/**
- * @param {import("./panels.js").MapBox | null} box
- * @param {number} x
- * @param {number} y
- * @param {boolean} hidden
- */
-function isInBox(box, x, y, hidden) {
-  return box !== null && !hidden && x >= box.x && x < box.x + box.w && y >= box.y && y < box.y + box.h;
 }

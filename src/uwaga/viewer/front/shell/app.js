@@ -59,7 +59,7 @@ export function makeApp(root, host, client, received, reporter, kept) {
       return { side: id, kind, layer, head, merge, specials };
     },
     openHead(id, kind, layer, head) {
-      store.set({ ...nearestHead(side(id), kind, layer, head), ...stateOfSide(id, store.get().compare), tab: "map" });
+      store.set({ ...nearestHead(side(id), kind, layer, head), ...stateOfSide(id, store.get().compare), tab: "explore" });
     },
     theme: () => resolvedTheme(store.get().theme),
     history: kept.history,
@@ -68,7 +68,6 @@ export function makeApp(root, host, client, received, reporter, kept) {
     reopen: kept.reopen,
     quiet: { on: false },
     isFresh: host.mode === "notebook" || !new URLSearchParams(window.location.hash.replace(/^#/, "")).has("layer"),
-    idPrefix: "",
   };
 }
 
@@ -103,9 +102,13 @@ export function withDistinctTitles(sides) {
     new Set(both.map((side) => name(side).slice(0, within))).size === both.length;
   const title = (/** @type {Side} */ side) => side.title;
   const model = (/** @type {Side} */ side) => side.model;
-  const order = (/** @type {Side} */ side) => (side.id === "0" ? "first" : "second");
-  const known = differ(title) ? title : differ(model) ? model : title;
-  const name = differ(known, visibleTitleLength) ? known : (/** @type {Side} */ side) => `${order(side)}: ${known(side)}`;
+  const known = differ(title) ? title : differ(model) ? model : title, names = both.map(known);
+  // Of texts that begin alike, from the word on that differs.
+  let alike = 0;
+  while (names.length > 1 && alike < names[0].length && names[0][alike] === names[1][alike]) alike++;
+  const from = names[0]?.lastIndexOf(" ", alike - 1) ?? 0;
+  const name = (/** @type {Side} */ side) => differ(known, visibleTitleLength) ? known(side)
+    : differ(known) && from > 0 ? `\u2026${known(side).slice(from)}` : side.id === "0" ? tr("first: {title}", { title: known(side) }) : tr("second: {title}", { title: known(side) });
   return sides.map((side) => ({ ...side, title: side.id === "difference" ? tr("difference") : name(side) }));
 }
 
@@ -143,7 +146,7 @@ async function fetchItems(client, request) {
     items.total = meta.total;
   } while (items.labels.length < items.total);
   items.spans = new Int32Array(items.total * 2);
-  spans.reduce((at, idPrefix) => (items.spans.set(idPrefix, at), at + idPrefix.length), 0);
+  spans.reduce((at, part) => (items.spans.set(part, at), at + part.length), 0);
   return items;
 }
 

@@ -1,13 +1,13 @@
-// The header: the model, the tabs, "Share", "View" and "?"; and the bar that chooses side, kind, layer and head.
+// The header: the model, the tabs, "Share", "View" and "?"; and the bar that chooses what is compared and the kind of attention.
 
 import { colourSchemes, colourTable, signedColourTable } from "../colours.js";
-import { menuButton, segmentedControl, stepper } from "../controls.js";
+import { menuButton, segmentedControl } from "../controls.js";
 import { el } from "../dom.js";
 import { kindTitle, numberText } from "../format.js";
 import { currentLanguage, tr } from "../languages.js";
 import { initialState } from "../store.js";
 import { hasItems } from "./app.js";
-import { goTo, headsOf, kindsOf, layersOf } from "./head_navigation.js";
+import { goTo, kindsOf, layersOf } from "./head_navigation.js";
 
 /** @typedef {import("../types.js").App} App */
 /** @typedef {import("../types.js").State} State */
@@ -45,35 +45,30 @@ export function makeHeader(app, tabs, share, status) {
 }
 
 /**
- * The bar that chooses what is compared, kind, layer and head.
+ * The bar that chooses what is compared and the kind of attention.
  * @param {App} app
- * @param {{heads?: boolean}} [parts]  heads: whether layer and head are chosen here
  * @returns {HTMLElement}
  */
-export function makeHeadBar(app, { heads = true } = {}) {
+export function makeHeadBar(app) {
   const { store } = app;
   const choices = app.about.sides.map(({ id, title }) => ({ id, title, compare: "one" }));
   if (choices.length > 1) choices.splice(2, 0, { id: "0", title: tr("side by side"), compare: "both" });
   const side = segmentedControl(tr("Compare"), choices.map(({ id, title, compare }) => ({ name: compare === "both" ? "both" : id, title, hint: title })), (name) => goTo.compare(app, name));
   const kinds = segmentedControl(tr("Kind of attention"), kindsOf(app.about).map((name) => ({ name, title: kindTitle(name) })),
     (name) => goTo.kind(app, name));
-  const layer = stepper(tr("Layer"), (value) => goTo.layer(app, value));
-  const head = stepper(tr("Head"), (value) => goTo.head(app, value));
 
   function draw() {
     const state = store.get(), shown = app.side();
     side.show(state.compare === "both" ? "both" : state.side);
     kinds.show(state.kind);
     kinds.element.querySelectorAll("button").forEach((button, i) => { button.disabled = !layersOf(shown, kindsOf(app.about)[i]).length; });
-    layer.show(layersOf(shown, state.kind), state.layer);
-    head.show(headsOf(shown, state.kind, state.layer), state.head);
   }
-  store.subscribe(["side", "compare", "kind", "layer", "head"], draw);
+  store.subscribe(["side", "compare", "kind"], draw);
   draw();
   return el("div", { class: "uwaga-head-bar", role: "group", "aria-label": tr("What is shown") },
     // Before, after and difference of a changed model are in the bar of changes.
     choices.length > 1 && !app.about.python && side.element,
-    kindsOf(app.about).length > 1 && kinds.element, ...(heads ? [layer.element, head.element] : []));
+    kindsOf(app.about).length > 1 && kinds.element);
 }
 
 /** @param {import("../types.js").App} app @param {{name: import("../types.js").Tab, title: string}[]} tabs */

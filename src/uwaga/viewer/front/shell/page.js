@@ -15,10 +15,11 @@ export function makePageFrame(root, mode) {
   // Jupyter's single-key shortcuts must not run while the explorer has the focus.
   root.dataset.lmSuppressShortcuts = "true";
   root.tabIndex = 0;
-  root.setAttribute("role", "group");
+  // In a notebook it is a part of another page.
+  root.setAttribute("role", mode === "notebook" ? "group" : "main");
   root.setAttribute("aria-label", tr("Attention explorer"));
 
-  const header = el("header", { class: "uwaga-header" });
+  const header = el("div", { class: "uwaga-header" });
   const opening = el("p", { class: "uwaga-loading", text: tr("Opening…") });
   const panel = el("div", { class: "uwaga-panel" }, opening);
   const live = el("div", { class: "uwaga-visually-hidden", "aria-live": "polite", role: "status" });

@@ -1,4 +1,4 @@
-// Keeps the selected query, key and spans while items are renumbered: words merged, special tokens hidden, another axis.
+// Keeps the selected query and key while items are renumbered: words merged, special tokens hidden, another axis.
 
 import { stackOfAxis } from "./app.js";
 
@@ -32,20 +32,6 @@ export function renumberedItem(item, from, to) {
 }
 
 /**
- * @param {[number, number] | null} span
- * @param {Items} from
- * @param {Items} to
- * @returns {[number, number] | null}
- */
-export function renumberedSpan(span, from, to) {
-  if (!span || span[1] > from.total) return null;
-  const first = itemOfToken(to.spans, from.spans[2 * span[0]]), last = itemOfToken(to.spans, from.spans[2 * span[1] - 1] - 1);
-  if (first === null) return null;
-  const end = (last ?? to.total - 1) + 1;
-  return end > first ? [first, end] : null;
-}
-
-/**
  * @param {App} app
  * @returns {() => void} unsubscribes
  */
@@ -64,12 +50,12 @@ export function keepSelection(app) {
     const sameText = old.text === before.text;
     if (sameText && old.queries === before.queries && old.keys === before.keys && old.numbering === before.numbering) return;
     // A selection that is set together with the axes, as the URL does, refers to the new items.
-    if (["query", "key", "span", "keySpan", "view"].some((name) => changed.has(name))) {
+    if (["query", "key", "view"].some((name) => changed.has(name))) {
       items = itemsLoader(app, before);
       return;
     }
-    const hasSelection = state.query !== null || state.key !== null || state.span !== null || state.keySpan !== null;
-    app.store.set({ query: null, key: null, span: null, keySpan: null, view: { x: 0, y: 0, scale: 0 } });
+    const hasSelection = state.query !== null || state.key !== null;
+    app.store.set({ query: null, key: null, view: { x: 0, y: 0, scale: 0 } });
     items = itemsLoader(app, before);
     if (!hasSelection || !sameText) return;
     const [query, key] = [old.queries === before.queries, old.keys === before.keys];
@@ -77,11 +63,9 @@ export function keepSelection(app) {
     Promise.all([oldItems(), newItems()]).then(([[fromQueries, fromKeys], [toQueries, toKeys]]) => {
       const later = app.store.get();
       // A selection made meanwhile wins.
-      if (items !== newItems || later.query !== now.query || later.key !== now.key || later.span !== now.span) return;
+      if (items !== newItems || later.query !== now.query || later.key !== now.key) return;
       app.store.set({
         query: query ? renumberedItem(state.query, fromQueries, toQueries) : null, key: key ? renumberedItem(state.key, fromKeys, toKeys) : null,
-        span: query ? renumberedSpan(state.span, fromQueries, toQueries) : null, keySpan: key
-          ? renumberedSpan(state.keySpan, fromKeys, toKeys) : null,
       });
     }, () => {});
   });

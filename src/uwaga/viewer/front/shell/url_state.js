@@ -5,7 +5,7 @@ import { typedOfHash, typedParams, completeRequest } from "../typing/session.js"
 
 /** @typedef {import("../types.js").State} State */
 
-const urlTabs = ["answer", "explore", "overview", "map", "text", "table", "lesson"];
+const urlTabs = ["answer", "explore", "overview", "table", "lesson"];
 /** Characters of the lesson's example in the address; a longer one is left out. */
 const maxExample = 6000;
 /** A change of these adds a history entry, which "back" undoes. */
@@ -22,10 +22,7 @@ export function stateToParams(state, defaults) {
   for (const key of /** @type {const} */ (["pooling", "merge", "specials", "theme", "query", "key", "overviewScale"])) {
     if (state[key] !== defaults[key] && state[key] !== null) params.set(key, String(state[key]));
   }
-  for (const key of /** @type {const} */ (["span", "keySpan"])) {
-    const span = state[key];
-    if (span) params.set(key, span.join("-"));
-  }
+  if (state.wide) params.set("map", "wide");
   if (state.tab === "lesson") {
     if (state.step) params.set("step", state.step);
     if (state.example && state.example.length <= maxExample) params.set("example", state.example);
@@ -68,10 +65,7 @@ export function hashToState(hash, about, defaults) {
     const value = params.get(key);
     if (value !== null && /^\d{1,9}$/.test(value)) state[key] = Number(value);
   }
-  for (const key of /** @type {const} */ (["span", "keySpan"])) {
-    const ends = /^(\d{1,9})-(\d{1,9})$/.exec(params.get(key) ?? "");
-    if (ends && Number(ends[1]) < Number(ends[2])) state[key] = [Number(ends[1]), Number(ends[2])];
-  }
+  if (params.get("map") === "wide") state.wide = true;
   const view = (params.get("view") ?? "").split(",").map(Number);
   if (view.length === 3 && view.every(Number.isFinite) && view[2] > 0) state.view = { x: view[0], y: view[1], scale: view[2] };
   const colour = parseColourParam(params.get("colour"), defaults.colour);
@@ -164,5 +158,5 @@ export function syncUrl(app, window, carried = {}) {
 
 /** @param {Readonly<State>} defaults @returns {Partial<State>} the values of keys that the URL omits */
 function omittedState({ pooling, merge, specials, overviewScale, colour, theme, view, tab }) {
-  return { pooling, merge, specials, overviewScale, colour, theme, view, tab, query: null, key: null, span: null, keySpan: null, step: "", example: "" };
+  return { pooling, merge, specials, overviewScale, colour, theme, view, tab, query: null, key: null, wide: false, step: "", example: "" };
 }

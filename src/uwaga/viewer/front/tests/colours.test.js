@@ -111,11 +111,9 @@ test("words have a contrast of 4.5 on all grounds, borders of controls 3, text o
       }
       if (ground !== "raised") assert.ok(contrast(colours.edge, colours[ground]) >= 3, `${theme}: edge on ${ground}`);
     }
-    for (const hue of ["query", "key"]) {
-      for (let band = 1; band <= 5; band++) {
-        const found = contrast(colours["on-band"], colours[`${hue}-${band}`]);
-        assert.ok(found >= 6, `${theme}: text on ${hue}-${band} has ${found}`);
-      }
+    for (let band = 1; band <= 5; band++) {
+      const found = contrast(colours["on-band"], colours[`key-${band}`]);
+      assert.ok(found >= 6, `${theme}: text on band ${band} has ${found}`);
     }
   }
 });

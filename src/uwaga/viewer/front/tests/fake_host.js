@@ -119,15 +119,6 @@ const fakeAnswers = {
     const reply = fakeBlock(fakeRead(shape, where), [0, Infinity], [key, key + 1], { complete });
     return { meta: reply.meta, arrays: [array(reply.arrays[0].data, reply.arrays[0].data.length)] };
   },
-  between(shape, { spans, key_spans, ...where }) {
-    const matrix = fakeRead(shape, where), data = new Float32Array(spans.length * key_spans.length);
-    spans.forEach((/** @type {number[]} */ [a, b], /** @type {number} */ s) =>
-      key_spans.forEach((/** @type {number[]} */ [c, d], /** @type {number} */ t) => {
-        const block = /** @type {Float32Array} */ (fakeBlock(matrix, [a, b], [c, d], {}).arrays[0].data);
-        data[s * key_spans.length + t] = block.reduce((sum, weight) => sum + weight, 0) / (b - a);
-      }));
-    return { meta: {}, arrays: [array(data, spans.length, key_spans.length)] };
-  },
   labels: (shape, { layer }, complete) => ({ arrays: [], meta: { complete, sampled: null, labels: complete < 1 ? []
     : Array.from({ length: shape.heads }, (_, head) => ({ label: head === layer ? "previous" : "", share: head === layer ? 0.9 : null,
       least: head === layer ? 0.5 : null, queries: 9, of: 10, sink: 0.25, by_position: 0.99, key: 1, link: [3, 1, 0.25] })) } }),

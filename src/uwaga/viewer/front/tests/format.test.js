@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { numberText, percentText } from "../format.js";
+import { numberText, percentText, weightText } from "../format.js";
 import { sliderToWeight, weightToSlider } from "../shell/header.js";
 import { tokenText } from "../dom.js";
 
@@ -30,4 +30,11 @@ test("control and bidirectional characters of a token are made visible", () => {
 test("percent to a tenth", () => {
   assert.deepEqual([0, 1, 0.9977, 0.9998, 0.594, 0.0996, 0.0344, 0.01, 0.0004, -0.25, NaN, null].map(percentText),
     ["0%", "100%", "99.8%", ">99.9%", "59.4%", "10%", "3.4%", "1%", "<0.1%", "\u221225%", "\u2013", "\u2013"]);
+});
+
+test("weights are shown with six digits", () => {
+  assert.equal(weightText(0.123456789), "0.123457");
+  assert.equal(weightText(0.000012345678), "1.23457\u00d710\u207b\u2075");
+  assert.equal(weightText(0), "0");
+  assert.equal(weightText(NaN), "not known yet");
 });

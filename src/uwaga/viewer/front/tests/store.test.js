@@ -15,7 +15,7 @@ test("setting an equal value, or a deeply equal object, is not a change", () => 
   const store = makeStore(initialState());
   let count = 0;
   store.subscribe([], () => (count += 1));
-  store.set({ view: { x: 0, y: 0, scale: 0 }, span: null, colour: { ...initialState().colour } });
+  store.set({ view: { x: 0, y: 0, scale: 0 }, query: null, colour: { ...initialState().colour } });
   assert.equal(count, 0);
   store.set({ colour: { ...initialState().colour, log: true } });
   assert.equal(count, 1);

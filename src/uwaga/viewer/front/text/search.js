@@ -1,6 +1,7 @@
 // Search in running text, across tokens and without regard to case, and the search box.
 
 import { el } from "../dom.js";
+import { countText } from "../format.js";
 import { tr } from "../languages.js";
 
 /** @typedef {import("../types.js").Items} Items */
@@ -79,10 +80,10 @@ export function makeSearchBox(onFound) {
   /** @type {Range[]} */
   let found = [];
   let at = -1;
-  const count = el("span", { class: "uwaga-text-count", role: "status" });
+  const count = el("span", { role: "status" });
   const show = () => {
     const hasInput = input.value.trim() !== "";
-    count.textContent = !hasInput ? "" : found.length ? `${at + 1} of ${found.length}` : tr("not found");
+    count.textContent = !hasInput ? "" : found.length ? tr("{at} of {count}", { at: countText(at + 1), count: countText(found.length) }) : tr("not found");
     onFound(found[at] ?? null);
   };
   const search = () => {
@@ -108,7 +109,7 @@ export function makeSearchBox(onFound) {
   const button = (/** @type {string} */ sign, /** @type {string} */ label, /** @type {number} */ by) =>
     el("button", { type: "button", text: sign, "aria-label": label, on: { click: () => step(by) } });
   return {
-    element: el("div", { class: "uwaga-text-search", role: "search" }, input, button("\u2191", tr("Find previous"), -1),
+    element: el("div", { class: "uwaga-find", role: "search" }, input, button("\u2191", tr("Find previous"), -1),
       button("\u2193", tr("Find next"), 1), count),
     setItems(next) {
       items = next;

@@ -1,7 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { askDistinctive, commonLabels, coreferenceText, evidenceText, linkStory, worthOf } from "../../explore/distinctive.js";
-import { proseRange } from "../../explore/prose.js";
 import { makeClient } from "../../client.js";
 import { makeApp } from "../../shell/app.js";
 import { fakeHost } from "../fake_host.js";
@@ -52,11 +51,4 @@ test("what came after an earlier copy of a word is said", () => {
   const items = itemsOf(words), link = (query, key) => ({ query, key, weight: 0.5 });
   assert.equal(linkStory(link(8, 2), items, items, "decoder"), "\u201cb\u201d is what came after \u201ca\u201d before.");
   assert.equal(linkStory(link(8, 3), items, items, "decoder"), "");
-});
-
-test("long texts show a window around the picked word", () => {
-  assert.deepEqual(proseRange(600, 5), [0, 600]);
-  assert.deepEqual(proseRange(5000, 5), [0, 600]);
-  assert.deepEqual(proseRange(5000, 2000), [1700, 2300]);
-  assert.deepEqual(proseRange(5000, 4999), [4400, 5000]);
 });

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { minimapBox, panelBoxes, panelGutters } from "../../map/panels.js";
+import { panelBoxes, panelGutters } from "../../map/panels.js";
 import {
   clampView, isWholeMap, itemsInView, makeMapNavigation, mapMaxScale, revealCell, wholeMapScale, zoomViewAt,
 } from "../../map/viewport.js";
@@ -11,7 +11,7 @@ function open({ queries = 1000, keys = 1000, panels = 1 } = {}) {
   const gutters = { title: 0, left: 50, top: 40 };
   const boxes = panelBoxes(panels * 562 - 12, 541, panels, gutters);
   const display = {
-    panels: boxes.map((plot) => ({ plot, gutters, sizes: { queries, keys }, minimap: minimapBox(plot, { queries, keys }) })),
+    panels: boxes.map((plot) => ({ plot, gutters, sizes: { queries, keys } })),
     sizes: { queries, keys }, view: { x: 0, y: 0, scale: 0 }, fit: true, query: -1, key: -1,
     selectedQuery: null, selectedKey: null, ratio: 1, style: null, live: true,
   };
@@ -82,18 +82,6 @@ test("Enter selects the cell of the keyboard cursor", () => {
   assert.deepEqual([store.get().query, store.get().key], [12, 34]);
 });
 
-test("a drag on the minimap moves the viewport", () => {
-  const { display, navigation } = open();
-  navigation.zoomMiddle(8);
-  const box = display.panels[0].minimap;
-  assert.ok(navigation.grab(box.x + box.w - 1, box.y + box.h - 1));
-  assert.ok(display.view.x > 800 && display.view.y > 800);
-  navigation.drag(box.x, box.y);
-  assert.deepEqual([display.view.x, display.view.y], [0, 0]);
-  navigation.fit();
-  assert.ok(!navigation.grab(box.x + 5, box.y + 5), "there is no small map while all is in view");
-});
-
 test("panels are side by side in a wide window, and below each other in a narrow one", () => {
   const gutters = panelGutters(40, 30, 500, 500, 12, true);
   const across = panelBoxes(1200, 600, 3, gutters);
@@ -101,13 +89,6 @@ test("panels are side by side in a wide window, and below each other in a narrow
   const down = panelBoxes(340, 900, 2, gutters);
   assert.equal(new Set(down.map(({ x }) => x)).size, 1);
   assert.ok(down[0].y + down[0].h <= down[1].y - gutters.top - gutters.title);
-});
-
-test("no minimap of a very narrow map, or in a small window", () => {
-  const plot = { x: 0, y: 0, w: 500, h: 400 };
-  assert.equal(minimapBox(plot, { queries: 10, keys: 100_000 }), null);
-  assert.equal(minimapBox({ x: 0, y: 0, w: 90, h: 90 }, { queries: 10, keys: 10 }), null);
-  assert.deepEqual(minimapBox(plot, { queries: 100, keys: 200 }), { x: 372, y: 332, w: 120, h: 60 });
 });
 
 const sizes = { queries: 1000, keys: 2000 };

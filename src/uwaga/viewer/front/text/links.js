@@ -1,0 +1,46 @@
+// The words that get most of a word's weight, or that give most to it, as bars.
+
+import { briefText, el } from "../dom.js";
+import { countText, percentText } from "../format.js";
+import { tr, trN } from "../languages.js";
+import { strongestItems } from "../weights.js";
+
+/** @typedef {import("../types.js").Items} Items */
+
+const linkBars = 8;
+
+/** @param {string} label */
+export function quoted(label) {
+  return el("bdi", { text: tr("\u201c{token}\u201d", { token: briefText(label) }) });
+}
+
+/**
+ * The largest weights of a row, or of a column, as bars of which the largest is full; and the rest.
+ * @param {(item: number) => void} pick
+ */
+export function makeLinks(pick) {
+  const title = el("h2"), list = el("ul", { class: "uwaga-bars" });
+  const element = el("section", { class: "uwaga-links", hidden: true }, title, list);
+  return {
+    element,
+    /** @param {{title: (string | Node)[], hue: "query" | "key", weights: Float32Array, items: Items, sinks: ReadonlySet<number>, picked: number | null} | null} content */
+    show(content) {
+      element.hidden = content === null;
+      if (!content) return;
+      const { weights, items, sinks, picked, hue } = content;
+      title.replaceChildren(...content.title);
+      const best = strongestItems(weights, linkBars), others = weights.reduce((sum, weight, item) => (best.includes(item) || Number.isNaN(weight) ? sum : sum + weight), 0);
+      const widest = Math.max(...[...best.map((item) => weights[item]), others].map(Math.abs), Number.MIN_VALUE), words = best.map((item) => briefText(items.labels[item]));
+      const bar = (/** @type {number} */ weight, /** @type {string} */ name) => {
+        const fill = el("i", { class: "uwaga-bar-fill", "data-hue": name });
+        fill.style.setProperty("width", `${(100 * Math.abs(weight)) / widest}%`);
+        return el("span", { class: "uwaga-bar" }, fill);
+      };
+      const rest = hue === "key" ? [el("li", { class: "uwaga-bar-others" }, el("span", { text: trN("{count} other", "{count} others", items.total - best.length, { count: countText(items.total - best.length) }) }), bar(others, "others"), el("span", { class: "uwaga-bar-number", text: percentText(others) }))] : [];
+      list.replaceChildren(...best.map((item, at) => el("li", {}, el("button", { type: "button", "data-key": item, "data-weight": weights[item], "aria-pressed": String(item === picked), on: { click: () => pick(item) } },
+        // Where a word stands is said of those that are not alone.
+        el("bdi", { class: "uwaga-token" }, words[at], words.indexOf(words[at]) !== words.lastIndexOf(words[at]) && el("small", { text: ` ${countText(item)}` })),
+        bar(weights[item], sinks.has(item) ? "sink" : hue), el("span", { class: "uwaga-bar-number", text: percentText(weights[item]) })))), ...rest);
+    },
+  };
+}

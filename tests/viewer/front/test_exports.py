@@ -1,0 +1,153 @@
+"""Exported files: their numbers are those of the map."""
+
+import csv
+import io
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import uwaga
+from uwaga.viewer.api import View
+
+pytestmark = pytest.mark.slow
+
+playwright = pytest.importorskip("playwright.sync_api", reason="there is no playwright")
+
+Serve = Callable[..., View]
+Open = Callable[..., Any]
+Maps = Callable[..., dict[tuple[str, int], uwaga.AttentionMap]]
+
+
+def words(count: int) -> list[str]:
+    text = ["the", "quick", "brown", "fox", "jump", "##s", "over", "a", "lazy", "dog", ",", "and", "looks", "back", "."]
+    return ["[CLS]", *(text[i % len(text)] for i in range(count - 2)), "[SEP]"]
+
+
+@pytest.fixture
+def open_page(open_page: Open) -> Open:
+    """Opens a page at the first head with nothing picked: "Explore" would open at the most distinctive head and pick a link."""
+    where = "tab=overview&layer=0"
+    return lambda address, **options: open_page(f"{address}{'&' if '#' in address else '#'}{where}", **options)
+
+
+def tab(page: Any, name: str) -> None:
+    page.get_by_role("tab", name=name, exact=True).click()
+
+
+def save(page: Any, kind: str, folder: Path) -> Path:
+    page.get_by_role("button", name="Share", exact=True).click()
+    with page.expect_download() as download:
+        page.click(f'[data-export="{kind}"]')
+    path = folder / download.value.suggested_filename
+    download.value.save_as(path)
+    return path
+
+
+def test_exported_files_have_the_numbers(serve: Serve, open_page: Open, make_maps: Maps, tmp_path: Path) -> None:
+    maps, tokens = make_maps(30), words(30)
+    tokens[3] = '=cmd("x")'
+    page = open_page(serve(maps, tokens=tokens, model="org/tiny").address + "&map=wide", accept_downloads=True)
+    tab(page, "Explore")
+    page.locator(".uwaga-status-text", has_text="Exact weights").wait_for()
+    head = maps["encoder", 0][0, 0].numpy()
+
+    table = save(page, "csv", tmp_path)
+    assert table.name == "uwaga_tiny_encoder_layer0_head0_weights_0-30x0-30.csv"
+    lines = list(csv.reader(io.StringIO(table.read_text(encoding="utf-8-sig"), newline="")))
+    assert lines[0][1:] == [f"{i} {token}" for i, token in enumerate(each.removeprefix("##") for each in tokens)]
+    assert np.array_equal(np.array([line[1:] for line in lines[1:]], dtype=np.float32), head)
+
+    with np.load(save(page, "npz", tmp_path)) as arrays:
+        assert np.array_equal(arrays["weights"], head)
+
+    image = Image.open(save(page, "png", tmp_path))
+    assert image.width > 1000
+    assert len(image.convert("RGB").getcolors(1 << 20) or []) > 20
+
+    root = ElementTree.parse(save(page, "svg", tmp_path)).getroot()
+    texts = [each.text for each in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert texts[0] == "org/tiny, encoder layer 0, head 0"
+    assert {"quick", "brown", "fox"} <= set(texts)
+
+
+def test_pictures_are_filled_titled_and_named(serve: Serve, open_page: Open, make_maps: Maps, tmp_path: Path) -> None:
+    view = serve(make_maps(14), tokens=words(14), title="The quick brown fox", model="org/tiny")
+    page = open_page(
+        f"{view.address}&tab=explore&map=wide&layer=0&head=2&query=5&key=3", accept_downloads=True, width=1600
+    )
+    page.locator(".uwaga-status-text", has_text="Exact weights").wait_for()
+
+    drawn = np.asarray(Image.open(save(page, "png", tmp_path)).convert("L"))
+    used = np.flatnonzero((drawn != drawn[0, 0]).any(0))
+    assert drawn.shape[1] - used[-1] < 60, "nothing is blank at the right"
+    root = ElementTree.parse(save(page, "svg", tmp_path)).getroot()
+    texts = [each.text for each in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert texts[:2] == ["org/tiny, encoder layer 0, head 2", "The quick brown fox"]
+
+    shared = save(page, "share", tmp_path)
+    assert shared.name == "uwaga_tiny_encoder_layer0_head2_share.png"
+    picture = Image.open(shared).convert("RGB")
+    assert picture.size == (1200, 630)
+    looks, looked_at = ((np.asarray(picture) == colour).all(-1) for colour in ((0xC4, 0x3E, 0x0A), (0x15, 0x56, 0xB0)))
+    assert looks[470:530].any(), "the word that looks"
+    assert looked_at[470:530].any(), "the word that it looks at"
+    assert looks[380:452].any(), "its bar, from which the arcs come"
+
+    assert save(page, "page", tmp_path).name == "uwaga_tiny_The-quick-brown-fox.html"
+    with np.load(save(page, "npz", tmp_path)) as arrays:
+        assert {name: arrays[name].item() for name in ("model", "text", "layer", "head")} == {
+            "model": "org/tiny",
+            "text": "The quick brown fox",
+            "layer": 0,
+            "head": 2,
+        }
+
+
+def test_the_csv_of_the_table_is_the_table(serve: Serve, open_page: Open, make_maps: Maps, tmp_path: Path) -> None:
+    page = open_page(
+        f"{serve(make_maps(20), tokens=words(20), model='org/tiny').address}&tab=table", accept_downloads=True
+    )
+    page.get_by_text("6 heads").wait_for()
+    table = save(page, "csv", tmp_path)
+    assert table.name == "uwaga_tiny_heads.csv"
+    lines = list(csv.DictReader(io.StringIO(table.read_text())))
+    assert [(line["layer"], line["head"]) for line in lines] == [(str(i), str(j)) for i in range(2) for j in range(3)]
+    assert all(0 <= float(line["peak"]) <= 1 for line in lines)
+
+
+@pytest.mark.skipif(shutil.which("pdftotext") is None, reason="there is no poppler")
+def test_exported_pdfs_are_read_by_poppler(serve: Serve, open_page: Open, make_maps: Maps, tmp_path: Path) -> None:
+    tokens = words(30)
+    tokens[5] = "\u65e5\u672c"  # not in Helvetica: a picture
+    page = open_page(serve(make_maps(30), tokens=tokens).address, accept_downloads=True)
+    tab(page, "Explore")
+    page.locator(".uwaga-status-text", has_text="Exact weights").wait_for()
+    path = save(page, "pdf", tmp_path)
+    text = subprocess.run(["pdftotext", path, "-"], capture_output=True, text=True, check=True)
+    assert text.stderr == ""
+    assert "quick" in text.stdout
+    assert "[CLS]" in text.stdout
+    drawn = subprocess.run(
+        ["pdftoppm", "-png", "-singlefile", path, path.with_suffix("")], capture_output=True, text=True, check=True
+    )
+    assert drawn.stderr == ""
+    assert len(Image.open(path.with_suffix(".png")).convert("RGB").getcolors(1 << 20) or []) > 20
+
+
+def test_an_exported_overview_has_the_layers_outside_the_viewport_too(
+    serve: Serve, open_page: Open, make_maps: Maps, tmp_path: Path
+) -> None:
+    page = open_page(
+        f"{serve(make_maps(24, layers=12, heads=2)).address}&tab=overview", accept_downloads=True, height=400
+    )
+    page.locator(".uwaga-overview").wait_for()
+    root = ElementTree.parse(save(page, "svg", tmp_path)).getroot()
+    pictures = [each for each in root.iter() if each.tag.endswith("image")]
+    assert len(pictures) == 24

@@ -1,0 +1,222 @@
+"""A long text as prose: what the picked word looks at carries its exact share, the rest is folded, and all parts add up to 1."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from written import number_of
+
+import uwaga
+from uwaga.viewer.api import View
+
+pytestmark = pytest.mark.slow
+
+playwright = pytest.importorskip("playwright.sync_api", reason="there is no playwright")
+
+Serve = Callable[..., View]
+Open = Callable[..., Any]
+Maps = Callable[..., dict[tuple[str, int], uwaga.AttentionMap]]
+
+HOSTILE = [
+    "<script>window.harmed=1</script>",
+    '"><img src=x onerror="window.harmed=1">',
+    "\u202eevil",
+    "a\x07b",
+    "",
+    "=1+1",
+]
+
+
+def words(count: int) -> list[str]:
+    text = ["the", "quick", "brown", "fox", "jump", "##s", "over", "a", "lazy", "dog", ",", "and", "looks", "back", "."]
+    return ["[CLS]", *(text[i % len(text)] for i in range(count - 2)), "[SEP]"]
+
+
+# What the text says: the words with a share, the rest of each paragraph, and the folded strips.
+_READ = """() => {
+  const text = [...document.querySelectorAll(".uwaga-reading:not([hidden])")].at(-1);
+  const all = (selector) => [...text.querySelectorAll(selector)];
+  return {
+    words: all(".uwaga-word").filter((one) => one.querySelector("sup")).map((one) => [Number(one.dataset.item), one.querySelector("sup").textContent]),
+    rests: all(".uwaga-rest").map((one) => one.textContent),
+    folds: all(".uwaga-fold").map((one) => [Number(one.dataset.first), Number(one.dataset.end), one.textContent]),
+    shown: [...new Set(all("[data-item]").map((one) => Number(one.dataset.item)))],
+  };
+}"""
+
+
+def read(page: Any) -> dict[str, Any]:
+    page.wait_for_function("() => document.querySelector('.uwaga-reading sup')")
+    return page.evaluate(_READ)  # type: ignore[no-any-return]
+
+
+def share(text: str) -> float:
+    """A share as it is written: in percent, to a tenth."""
+    return number_of(re.search(r"[<>]?[\d.,\u2212+]+", text)[0].lstrip("<>+"))  # type: ignore[index]
+
+
+def assert_is_row(page: Any, row: torch.Tensor, rests: set[int] = frozenset()) -> dict[str, Any]:  # type: ignore[assignment]
+    """Every share on the page is that of the row, each token is on the page or in a strip, and all is 100 %."""
+    said, weights = read(page), row.double().numpy()
+    for item, written in said["words"]:
+        assert share(written) == pytest.approx(100 * weights[item], abs=0.051)
+    folded = [item for first, end, _ in said["folds"] for item in range(first, end)]
+    assert sorted([*said["shown"], *folded]) == list(range(len(weights)))
+    for first, end, written in said["folds"]:
+        assert share(written.split("\u00b7")[1]) == pytest.approx(100 * weights[first:end].sum(), abs=0.051)
+        assert number_of(written.split()[0]) == end - first
+    off = np.setdiff1d(np.arange(len(weights)), list(rests))
+    largest = weights[off].max()
+    assert {item for item, _ in said["words"]} >= {
+        int(item) for item in said["shown"] if weights[item] >= min(0.01, largest / 8) and item in off
+    }
+    parts = [*(share(each) for _, each in said["words"]), *map(share, said["rests"])]
+    parts += [share(each.split("\u00b7")[1]) for *_, each in said["folds"]]
+    assert sum(parts) == pytest.approx(100, abs=0.051 * len(parts) + 0.1)
+    return said
+
+
+def opened(open_page: Open, view: View, more: str = "", **options: Any) -> Any:
+    page = open_page(f"{view.address}{'&' if '#' in view.address else '#'}tab=explore&layer=0&head=0{more}", **options)
+    page.locator(".uwaga-reading:visible").first.wait_for()
+    return page
+
+
+def bars(page: Any, title: str) -> dict[int, float]:
+    place = page.locator(".uwaga-links", has_text=title)
+    place.locator("[data-weight]").first.wait_for()
+    return {
+        int(item): float(weight)
+        for item, weight in place.locator("[data-weight]").evaluate_all(
+            "all => all.map((one) => [one.dataset.key, one.dataset.weight])"
+        )
+    }
+
+
+def strongest(weights: torch.Tensor, count: int = 8) -> dict[int, float]:
+    return {int(item): float(weights[item]) for item in torch.argsort(weights, descending=True, stable=True)[:count]}
+
+
+@pytest.mark.parametrize("count", [90, 700, 20_000])
+def test_a_picked_word_has_its_row_with_every_share_exact(serve: Serve, open_page: Open, count: int) -> None:
+    torch.manual_seed(3)
+    m = uwaga.AttentionMap(2 * torch.randn(1, 1, count, 16), torch.randn(1, 1, count, 16), mask=uwaga.Causal())
+    query = count - 7
+    page = opened(open_page, serve({("decoder", 0): m}, tokens=words(count)), f"&kind=decoder&query={query}")
+    said = assert_is_row(page, m[0, 0, query], rests={0})
+    assert len(said["shown"]) < 1200  # of twenty thousand
+    assert bars(page, "What") == pytest.approx(strongest(m[0, 0, query]), abs=0)
+    # The next word, by the keys; the text stays in view.
+    page.locator(".uwaga-reading:visible").focus()
+    page.keyboard.press("ArrowLeft")
+    page.locator(f'.uwaga-word-picked[data-item="{query - 1}"]').wait_for()
+    page.wait_for_function("() => document.querySelector('.uwaga-reading sup')")
+    assert_is_row(page, m[0, 0, query - 1], rests={0})
+
+
+def test_links_are_walked_with_n_and_p_and_who_looks_at_a_word_is_listed(
+    serve: Serve, open_page: Open, make_maps: Maps
+) -> None:
+    maps = make_maps(300)
+    page = opened(open_page, serve(maps, tokens=words(300)), "&query=150")
+    row = maps["encoder", 0][0, 0, 150]
+    linked = [item for item, weight in enumerate(row.tolist()) if weight >= 0.01 and item not in (0, 299)]
+    read(page)
+    page.locator(".uwaga-reading:visible").focus()
+    following = next(item for item in linked if item > 150)
+    page.keyboard.press("n")
+    page.locator(f'.uwaga-word-marked[data-item="{following}"]').wait_for()
+    column = maps["encoder", 0][0, 0, :, following]
+    assert bars(page, "What attends to") == pytest.approx(strongest(column), abs=0)
+    page.keyboard.press("p")
+    page.locator(f'.uwaga-word-marked[data-item="{linked[linked.index(following) - 1]}"]').wait_for()
+    # An arc for each of them, in the margin.
+    arcs = page.locator(".uwaga-margin [data-key]").evaluate_all("all => all.map((one) => Number(one.dataset.key))")
+    shown = {item for item, _ in page.evaluate(_READ)["words"]}
+    assert {item for item in linked if item != 150 and item in shown} <= set(arcs)
+
+
+def test_strips_open_and_what_is_searched_is_found_in_them(serve: Serve, open_page: Open) -> None:
+    torch.manual_seed(2)
+    count = 100_000
+    m = uwaga.AttentionMap(2 * torch.randn(1, 1, count, 16), torch.randn(1, 1, count, 16), mask=uwaga.Causal())
+    tokens = words(count)
+    tokens[77_777] = "needle"
+    page = opened(open_page, serve({("decoder", 0): m}, tokens=tokens), "&kind=decoder&query=300")
+    said = assert_is_row(page, m[0, 0, 300], rests={0})
+    assert said["folds"][-1][1] == count
+    page.locator(".uwaga-fold").last.focus()
+    page.keyboard.press("Enter")
+    page.wait_for_function("(first) => document.querySelector(`[data-item='${first}']`)", arg=said["folds"][-1][0])
+    page.keyboard.press("f")
+    page.keyboard.type("needle")
+    page.locator('.uwaga-word-found[data-item="77777"]').wait_for()
+    assert page.locator(".uwaga-word-found").inner_text() == "needle"
+    assert page.locator(".uwaga-find [role=status]").inner_text() == "1 of 1"
+    assert page.locator(".uwaga-word").count() < 3000
+    place = page.locator(".uwaga-word-found").bounding_box()
+    assert 0 < place["y"] < 800
+    page.locator(".uwaga-word-found").click()
+    page.locator('.uwaga-word-picked[data-item="77777"]').wait_for()
+
+
+def test_two_texts_are_both_prose(serve: Serve, open_page: Open) -> None:
+    torch.manual_seed(1)
+    sizes = {"encoder": (40, 40), "decoder": (35, 35), "cross": (35, 40)}
+    maps = {
+        (kind, 0): uwaga.AttentionMap(2 * torch.randn(1, 2, queries, 16), torch.randn(1, 2, keys, 16))
+        for kind, (queries, keys) in sizes.items()
+    }
+    page = opened(open_page, serve(maps, tokens={"encoder": words(40), "decoder": words(35)}), "&kind=cross")
+    assert page.locator(".uwaga-reading:visible").count() == 2
+    page.locator(".uwaga-reading").first.locator('[data-item="5"]').click()
+    page.locator(".uwaga-reading").first.locator('.uwaga-word-picked[data-item="5"]').wait_for()
+    assert_is_row(page, maps["cross", 0][0, 0, 5], rests={0, 39})
+    page.locator(".uwaga-reading").last.locator('[data-item="20"]').click()
+    assert bars(page, "What attends to") == pytest.approx(strongest(maps["cross", 0][0, 0, :, 20]), abs=0)
+
+
+def test_without_special_tokens_the_weights_are_renormalised(serve: Serve, open_page: Open, make_maps: Maps) -> None:
+    maps = make_maps(40)
+    page = opened(open_page, serve(maps, tokens=words(40)), "&query=7")
+    read(page)
+    page.get_by_role("button", name="View").click()
+    page.get_by_role("button", name="Left out").click()
+    page.locator('.uwaga-word-picked[data-item="6"]').wait_for()  # the same token
+    row = maps["encoder", 0][0, 0, 7, 1:-1]
+    page.wait_for_function("() => document.querySelector('.uwaga-reading sup')")
+    assert_is_row(page, row / row.sum())
+
+
+def test_hostile_tokens_are_shown_as_text_everywhere(serve: Serve, open_page: Open, make_maps: Maps) -> None:
+    tokens = ["[CLS]", *HOSTILE, "\u05e9\u05dc\u05d5\u05dd", "\u65e5\u672c", *["end"] * 22]
+    page = opened(open_page, serve(make_maps(len(tokens)), tokens=tokens), "&query=1")
+    read(page)
+    shown = page.locator(".uwaga-word").evaluate_all("all => all.map((one) => one.firstChild.textContent)")
+    assert shown[1:7] == [HOSTILE[0], HOSTILE[1], "<U+202E>evil", "a<U+0007>b", "\u2205", "=1+1"]
+    assert page.evaluate("window.harmed") is None
+    assert page.locator("#uwaga script, #uwaga img").count() == 0
+
+
+def test_a_saved_page_has_exact_weights(serve: Serve, open_page: Open, make_maps: Maps, tmp_path: Path) -> None:
+    maps = make_maps(60)
+    path = tmp_path / "page.html"
+    serve(maps, tokens=words(60)).save(path, exact=[("encoder", 0, 0)])
+    page = open_page(f"{path.as_uri()}#tab=explore&layer=0&head=0&query=12")
+    assert_is_row(page, maps["encoder", 0][0, 0, 12], rests={0, 59})
+    # A file has weights of 16 bits.
+    assert bars(page, "What") == pytest.approx(strongest(maps["encoder", 0][0, 0, 12]), rel=2**-11)
+
+
+def test_a_text_from_right_to_left_has_its_margin_at_the_right(serve: Serve, open_page: Open, make_maps: Maps) -> None:
+    tokens = ["\u0627\u0644\u0642\u0637", "\u0646\u0627\u0645", "\u0639\u0644\u0649"] * 20
+    page = opened(open_page, serve(make_maps(60), tokens=tokens), "&query=30")
+    read(page)
+    assert page.locator(".uwaga-reading:visible").get_attribute("dir") == "rtl"
+    text = page.locator(".uwaga-reading p").first.bounding_box()
+    for arc in page.locator(".uwaga-margin [data-key]").all():
+        assert arc.bounding_box()["x"] >= text["x"] + text["width"] - 20
