@@ -101,10 +101,10 @@ class Picture:
 
     kind: "arcs", a row of weights or scores as arcs between words; "ribbons", all rows of weights between two sentences;
         "rows", the row of one word in each of several matrices; "film", a matrix per moment, with a slider; "waves", each
-        column as a curve over the rows; "shapes", matrices as rectangles that fit each other, or do not; "layers", a batch
+        column as a curve over the rows; "circles", a matrix; "shapes", matrices as rectangles that fit each other, or do not; "layers", a batch
         as layers, one of rows for each sentence.
     matrices: what is drawn; a film's first has a slice per moment, its second a row per moment with the curves beside it, its
-        third the weights of each moment. A matrix is drawn as circles where it stands in a section.
+        third the weights of each moment, and then the position codes, W_Q and W_K of each moment. A matrix is drawn as circles where it stands in a section.
     labels: of the moments, or of the shapes.
     sizes: of "shapes": rows and columns of each.
     """

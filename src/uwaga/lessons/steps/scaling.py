@@ -10,7 +10,7 @@ from torch import Tensor
 from uwaga._base.languages import cached, integer, significant, tr
 from uwaga.lessons import provenance
 from uwaga.lessons.compute import dense, matmul, scores
-from uwaga.lessons.document import Chart, Finding, Matrix, Section, Step, shown
+from uwaga.lessons.document import Chart, Finding, Matrix, Picture, Section, Step, shown
 from uwaga.maps.map import AttentionMap
 from uwaga.ops.attention.api import attention
 
@@ -29,6 +29,8 @@ class _Softmax(NamedTuple):
 
 def step(seed: int) -> Step:
     variance, softmax = _measured(seed)
+    derivation = _derivation(seed)
+    terms = derivation.matrices[0]
     return Step(
         id="root",
         title=tr("Why √d_k"),
@@ -38,7 +40,15 @@ def step(seed: int) -> Step:
                 " products, and its variance is d_k. Here it is measured."
             ),
         ),
-        sections=(_derivation(seed), _variance(variance), _saturation(softmax), _gradients(softmax)),
+        pictures=(
+            Picture(
+                kind="circles",
+                title=tr("The variance of q · k as a table of its terms, E[qₚ kₚ qᵣ kᵣ]"),
+                description=terms.note,
+                matrices=(terms,),
+            ),
+        ),
+        sections=(derivation, _variance(variance), _saturation(softmax), _gradients(softmax)),
         code="uwaga.attend(q, k, v, scale=1.0).map.entropy(normalize=True).mean()",
         head={
             "statistic": "peak",

@@ -19,9 +19,9 @@ const filmPause = 70, filmStops = 8;
  * @param {{slice: number, largest: number, cell: number, covered?: boolean, isNamed?: boolean}} how
  * @returns {Element}
  */
-function filmCircles(lesson, id, { slice, largest, cell, covered = false, isNamed = true }) {
+export function filmCircles(lesson, id, { slice, largest, cell, covered = false, isNamed = true }) {
   const matrix = lessonMatrix(lesson, id), count = matrix.rows.length;
-  const names = matrix.rows.map((name) => name.split(":")[0]);
+  const names = matrix.rows.map((name) => name.split(":")[0].replace(/^[a-z] = /, ""));
   const side = isNamed ? 24 : 0, size = side + count * cell + 2;
   return svgEl("svg", { class: "lesson-circles", viewBox: `0 0 ${size} ${size}`, width: size, height: size,
     ...(isNamed ? { role: "img", "aria-label": `${tokenText(matrix.title)}, ${count} \u00d7 ${count}` } : { "aria-hidden": "true" }) },

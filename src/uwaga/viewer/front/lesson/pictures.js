@@ -1,9 +1,9 @@
-// Drawings of a step's numbers: arcs between words, ribbons, rows, a film of moments, waves, shapes that fit, a batch in layers. The
+// Drawings of a step's numbers: arcs between words, ribbons, rows, a film of moments, waves, circles, shapes that fit, a batch in layers. The
 // numbers are those of the matrices; a picture of numbers that would tell an answer shows question marks.
 
 import { el, svgEl, tokenText } from "../dom.js";
 import { makeArcs, makeRibbonPicture } from "./arcs.js";
-import { makeFilm } from "./film.js";
+import { filmCircles, makeFilm } from "./film.js";
 import { sentenceText } from "./numbers.js";
 import { lessonMatrix, lessonValue } from "./reply.js";
 import { makeRows } from "./rows.js";
@@ -24,7 +24,7 @@ import { makeRows } from "./rows.js";
  * @returns {PictureView}
  */
 export function makePicture(picture, actions) {
-  const draws = { arcs: makeArcs, ribbons: makeRibbonPicture, rows: makeRows, film: makeFilm, waves: makeWaves, shapes: makeShapes, layers: makeLayers };
+  const draws = { arcs: makeArcs, ribbons: makeRibbonPicture, rows: makeRows, film: makeFilm, waves: makeWaves, circles: makeCircles, shapes: makeShapes, layers: makeLayers };
   const make = draws[/** @type {keyof typeof draws} */ (picture.kind)];
   if (!make) throw new Error(`lesson: unknown picture ${picture.kind}`);
   const view = make(actions);
@@ -63,6 +63,19 @@ function makeWaves() {
             ? [svgEl("circle", { class: "lesson-looked-at-dot", cx: x(row), cy: y(row), r: 3 })] : []))];
       }),
       matrix.rows.flatMap((name, row) => (row % 4 ? [] : [svgEl("text", { x: x(row), y: matrix.columns.length * each + 14, "text-anchor": "middle", text: name })]))));
+    },
+  };
+}
+
+/** A matrix as circles. @param {PictureActions} actions @returns {PictureBody} */
+function makeCircles(actions) {
+  const element = el("div", { class: "lesson-scroll" });
+  return {
+    element,
+    update(lesson, shown, _query, covered) {
+      const { id, data, rows } = lessonMatrix(lesson, shown.matrices[0]), { room, isNarrow } = actions.place();
+      const largest = data.reduce((most, number) => Math.max(most, Math.abs(number)), 0);
+      element.replaceChildren(filmCircles(lesson, id, { slice: 0, largest, cell: Math.min(isNarrow ? 36 : 44, (room - 60) / rows.length), covered }));
     },
   };
 }

@@ -312,7 +312,8 @@ function makeSection(lesson, step, at, query, actions) {
     ask(now) {
       const covers = (/** @type {string} */ id) => !!now && now.covers.includes(id);
       asked = now;
-      element.hidden = !!now && (section.told || (now.about_sizes && section.matrices.length > 0 && section.matrices.every(covers)));
+      // What is drawn as a chart would be an empty fold.
+      element.hidden = !!now && (section.told || ((now.about_sizes || section.charts.length > 0) && section.matrices.length > 0 && section.matrices.every(covers)));
       grids.forEach((grid, which) => {
         grid.cover(covers(grid.id));
         tables[which].hidden = !!now?.about_sizes && covers(grid.id);

@@ -482,7 +482,7 @@ function makeStepNavigation(go, actions) {
       after.disabled = step === steps.length - 1;
       before.hidden = before.disabled;
       before.replaceChildren(...formulaText(`\u2190 ${steps[step - 1]?.title ?? ""}`));
-      after.replaceChildren(...formulaText(step < steps.length - 1 ? `${steps[step + 1].title} \u2192` : tr("The end")));
+      after.replaceChildren(...formulaText(step < steps.length - 1 ? `${steps[step + 1].title}\u00a0\u2192` : tr("The end")));
     },
   };
 }
