@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from encode import _WORDS, documents
+from encode import _WORDS, PROCESSOR_TIME, clock, documents
 from harness import DTYPES, Report, options, parse
 
 from uwaga import Reranker
@@ -96,7 +96,7 @@ def run(chosen: argparse.Namespace, report: Report, folder: Path, texts: Sequenc
             OURS: lambda ours=ours: ours.rank(QUERY, texts, overflow="truncate"),
             THEIRS: lambda theirs=theirs: theirs.predict(pairs, show_progress_bar=False),
         }
-        measured = compare(sides, seconds=chosen.seconds)
+        measured = compare(sides, seconds=chosen.seconds, clock=clock(chosen))
         tokens = sum(min(len(each), ours.max_tokens) for each in ours.tokenize(pairs))
         seconds = [measured.seconds(side) for side in sides]
         report.row(
@@ -112,6 +112,7 @@ def run(chosen: argparse.Namespace, report: Report, folder: Path, texts: Sequenc
 
 def main() -> None:
     parser = options("How fast are passages ranked?", grid=False)
+    parser.add_argument("--processor-time", action="store_true", help=PROCESSOR_TIME)
     parser.add_argument("--model", type=Path, help="the directory of an encoder of the BERT family")
     parser.add_argument("--corpus", type=Path, help="a .jsonl.gz with the field text")
     parser.add_argument("--documents", type=int, default=200, help="of the corpus")

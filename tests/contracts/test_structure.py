@@ -12,6 +12,7 @@ import tiers
 ON_THEIR_OWN = {
     "uwaga.integrations.transformers.packed_conv1d": "a class of transformers' Conv1D, which pickles find by its name; "
     "transformers is imported with it",
+    "uwaga.ops.rotary": "the native library is called from ops alone, as for norms and dropout",
 }
 
 

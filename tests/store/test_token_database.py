@@ -293,6 +293,71 @@ def test_export_has_every_vector(db: TokenDatabase, tmp_path: Path) -> None:
     assert json.loads(table[1]["record"])["n"] == 2
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_exported_rows_are_appended_again(tmp_path: Path, dtype: torch.dtype) -> None:
+    with TokenDatabase.create(tmp_path / "db", width=D, dtype=dtype) as db:
+        many = draw([1 + n % 3 for n in range(600)], seed=3)
+        db.append(many, records=[{"n": n, "even": "yes"} for n in range(600)])
+        db.delete([0])
+        db.export(tmp_path / "out.parquet")
+        with TokenDatabase.create(tmp_path / "copy", width=D, dtype=dtype) as copy:
+            assert copy.append_parquet(tmp_path / "out.parquet") == range(599)
+            for row, own in zip(db, copy, strict=True):
+                assert torch.equal(row.tokens, own.tokens)
+                assert row.record == own.record
+                assert row.id == own.id + 1
+            assert copy.append_parquet(tmp_path / "out.parquet") == range(599, 1198)
+
+
+def test_columns_of_a_file_become_fields(db: TokenDatabase, tmp_path: Path) -> None:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    columns = {"vectors": [[[1.0] * D], [[2.0] * D] * 2], "text": ["a", "b"], "record": ['{"n": 1}', None]}
+    parquet.write_table(pa.table(columns), tmp_path / "in.parquet")
+    ids = db.append_parquet(tmp_path / "in.parquet", tokens="vectors")
+    assert db.records(ids) == [{"text": "a", "n": 1}, {"text": "b"}]
+    assert torch.equal(db.tokens(ids[1]), torch.full((2, D), 2.0))
+    parquet.write_table(pa.table({"tokens": pa.array([], pa.list_(pa.list_(pa.float32())))}), tmp_path / "none.parquet")
+    assert db.append_parquet(tmp_path / "none.parquet") == range(0)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "message"),
+    [
+        ([[]], "row 0: tokens must be a list of vectors, one at least, each a list of 8 numbers"),
+        ([None], "row 0: tokens must be a list of vectors, one at least, each a list of 8 numbers"),
+        ([[[1.0] * 8], [[1.0] * 7]], "row 1: tokens must be a list of vectors, one at least, each a list of 8 numbers"),
+        ([[[1.0] * 7 + [None]]], "row 0: tokens must be a list of vectors, one at least, each a list of 8 numbers"),
+        ([[[1e39] * 8]], "row 0: tokens has a number that is NaN or infinite as float32"),
+        ([[[float("nan")] * 8]], "row 0: tokens has a number that is NaN or infinite as float32"),
+    ],
+)
+def test_files_that_hold_no_tokens(db: TokenDatabase, tmp_path: Path, tokens: list, message: str) -> None:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    path, before = tmp_path / "in.parquet", len(db)
+    parquet.write_table(pa.table({"tokens": pa.array(tokens, pa.list_(pa.list_(pa.float64())))}), path)
+    with pytest.raises(DataError) as caught:
+        db.append_parquet(path)
+    assert str(caught.value) == f"{path}: {message}"
+    with pytest.raises(DataError) as caught:
+        db.append_parquet(path, tokens="vectors")
+    assert str(caught.value) == f"{path}: there is no column vectors"
+    assert len(db) == before
+
+
+def test_the_explorer_refuses_vectors_of_tokens(db: TokenDatabase) -> None:
+    db.close()
+    result = CliRunner().invoke(app, ["view", str(db.path), "--ask", "a cat"], env={"COLUMNS": "400"})
+    assert result.exit_code == 1
+    assert (
+        f"{db.path}: holds vectors of tokens, whose scores are no attention over its passages; uwaga store ask gives the passages, and the "
+        "token that each token of the question found"
+    ) in result.output
+
+
 # Texts.
 
 TEXTS = [

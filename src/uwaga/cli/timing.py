@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 Side = Callable[[], object]
+Clock = Callable[[], float]
 
 _SAMPLE_SECONDS = 0.005  # a sample repeats its call for about this long, far above the resolution of the clock
 
@@ -37,7 +38,14 @@ class Comparison(NamedTuple):
         return statistics.median(a / b for a, b in zip(self.samples[side], self.samples[to], strict=True))
 
 
-def compare(sides: Mapping[str, Side], *, seconds: float = 1.0, least: int = 3, most: int = 51) -> Comparison:
+def compare(
+    sides: Mapping[str, Side],
+    *,
+    seconds: float = 1.0,
+    least: int = 3,
+    most: int = 51,
+    clock: Clock = time.perf_counter,
+) -> Comparison:
     """Run the sides in turn for about `seconds` in all.
 
     Args:
@@ -45,8 +53,10 @@ def compare(sides: Mapping[str, Side], *, seconds: float = 1.0, least: int = 3, 
         seconds: when to stop starting new rounds.
         least: the smallest number of rounds, however long they take.
         most: the largest number of rounds.
+        clock: what samples are measured by: time.process_time is the processor's time of all threads of this process, which other
+            processes lengthen less.
     """
-    repeats = {name: _repeats(side) for name, side in sides.items()}
+    repeats = {name: _repeats(side, clock) for name, side in sides.items()}
     samples: dict[str, list[float]] = {name: [] for name in sides}
     order = list(sides)
     started = time.perf_counter()
@@ -54,19 +64,19 @@ def compare(sides: Mapping[str, Side], *, seconds: float = 1.0, least: int = 3, 
         if round_number >= least and time.perf_counter() - started > seconds:
             break
         for name in order:
-            samples[name].append(_sample(sides[name], repeats[name]))
+            samples[name].append(_sample(sides[name], repeats[name], clock))
         order.reverse()
     return Comparison(samples)
 
 
-def _repeats(side: Side) -> int:
+def _repeats(side: Side, clock: Clock) -> int:
     side()  # warm-up: memory pages, caches and what is created on first use
-    once = _sample(side, 1)
+    once = _sample(side, 1, clock)
     return max(1, int(_SAMPLE_SECONDS / max(once, 1e-9)))
 
 
-def _sample(side: Side, repeats: int) -> float:
-    started = time.perf_counter()
+def _sample(side: Side, repeats: int, clock: Clock) -> float:
+    started = clock()
     for _ in range(repeats):
         side()
-    return (time.perf_counter() - started) / repeats
+    return (clock() - started) / repeats

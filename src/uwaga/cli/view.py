@@ -222,11 +222,11 @@ def _of_database(
             raise RecordError(f"{name} does not go with --ask, which has one question to a soft database")
     try:
         check_folder(database)
-        from uwaga.store import SoftDatabase
+        from uwaga.store import open_database
         from uwaga.viewer.service import ViewService
         from uwaga.viewer.view_model import ViewModel
 
-        with SoftDatabase.open(database) as db:
+        with open_database(database) as db:
             return ViewService(ViewModel.of_question(db, question, model))
     except (SoftDatabaseError, DataError, ValueError) as error:
         raise RecordError(in_option_names(str(error), ("model",))) from error

@@ -21,9 +21,11 @@ from torch import Tensor
 from uwaga._base import durable, untrusted
 from uwaga._base.errors import DataError, SoftDatabaseError
 from uwaga._base.terminal import printable
+from uwaga.ops.ragged import Ragged
 from uwaga.store.segments import StoredRow, StoredTokens, StoreSchema
 
 _AT_ONCE = 4096  # rows of a row group
+_TOKEN_ROWS_AT_ONCE = 256  # a row of them has some hundred vectors
 _RECORD = "record"
 
 
@@ -74,6 +76,33 @@ def read(
         parts = {name: torch.from_numpy(np.stack([vector[name] for vector, _ in part])) for name in vectors}
         tensors = {name: _rows(parts[name], schema.heads) for name in vectors}
         yield tensors[key], tensors.get(value), [record for _, record in part]
+
+
+def read_tokens(path: Path, width: int, tokens: str) -> Iterator[tuple[Ragged, list[dict[str, Any]]]]:
+    """Vectors of tokens and records of each 256 rows. See `TokenDatabase.append_parquet`. Raises DataError."""
+    names = untrusted.ParquetRows(path, ()).names
+    if tokens not in names:
+        raise DataError(f"{path}: there is no column {printable(tokens)}")
+    others = [name for name in names if name not in (tokens, "id", _RECORD)]
+    wanted = [tokens, *others, *([_RECORD] if _RECORD in names else [])]
+    rows = untrusted.ParquetRows(path, wanted).rows(_TOKEN_ROWS_AT_ONCE)
+    while part := list(islice(rows, _TOKEN_ROWS_AT_ONCE)):
+        texts = [_tokens_of(place, tokens, row[tokens], width) for place, row in part]
+        records = [{name: row[name] for name in others} | _record(place, row.get(_RECORD)) for place, row in part]
+        yield Ragged.from_list(texts), records
+
+
+def _tokens_of(place: str, name: str, vectors: object, width: int) -> Tensor:
+    """(n, D) of the tokens of a row. Raises DataError."""
+    if not isinstance(vectors, list) or not vectors or not all(_is_vector(each, width) for each in vectors):
+        raise DataError(
+            f"{place}: {printable(name)} must be a list of vectors, one at least, each a list of {width} numbers"
+        )
+    with np.errstate(over="ignore"):
+        result = np.array(vectors, np.float64).astype(np.float32)
+    if not np.isfinite(result).all():
+        raise DataError(f"{place}: {printable(name)} has a number that is NaN or infinite as float32")
+    return torch.from_numpy(result)
 
 
 def _rows(vectors: Tensor, heads: int) -> Tensor:

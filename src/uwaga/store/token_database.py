@@ -203,6 +203,23 @@ class TokenDatabase(StoredDatabase):
         """Writes all rows to a Parquet file: id, tokens (lists of vectors) and record, as JSON. See `uwaga.store.parquet`."""
         parquet.export_tokens(Path(path), self, self.schema.key_width)
 
+    def append_parquet(self, path: str | os.PathLike[str], *, tokens: str = "tokens") -> range:
+        """Adds the rows of a Parquet file, as `export` writes it, 256 in a transaction. Returns their ids.
+
+        Args:
+            path: the file.
+            tokens: the column of the vectors: lists of lists of D numbers. The other columns become fields of the records, except id;
+                record holds JSON objects of fields.
+
+        Raises:
+            DataError: the file cannot be read. Otherwise as `append`. Rows of earlier transactions stay.
+        """
+        first, last = None, 0
+        for rows, records in parquet.read_tokens(Path(path), self.schema.key_width, tokens):
+            added = self.append(rows, records)
+            first, last = added.start if first is None else first, added.stop
+        return range(first or 0, last)
+
     def _query(self, query: Ragged, method: str) -> Ragged:
         query = self._checked(query, method, "the query")
         if not query.values.isfinite().all():

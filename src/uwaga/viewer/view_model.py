@@ -20,6 +20,7 @@ from uwaga.maps.map import AttentionMap
 from uwaga.models.checkpoints.directories import BUNDLED
 from uwaga.models.text.token_text import SourceText, TokenText, join_tokens, token_text
 from uwaga.store.encoders import COSINE_SCALE, encoder_of
+from uwaga.store.token_database import TokenDatabase
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -151,11 +152,17 @@ class ViewModel:
         return cls(sides=(first, other), title=" | ".join(dict.fromkeys([first.title, other.title])))
 
     @classmethod
-    def of_question(cls, db: "SoftDatabase", question: str, model: str | None = None) -> "ViewModel":
+    def of_question(cls, db: "SoftDatabase | TokenDatabase", question: str, model: str | None = None) -> "ViewModel":
         """The attention of a question over all passages of a database, which are the keys.
 
-        model: as `uwaga.store.encoder_of`. Raises DataError: there are no passages; otherwise as that and `SoftDatabase.map`.
+        model: as `uwaga.store.encoder_of`. Raises DataError: there are no passages, or the database has vectors of tokens; otherwise as
+        `encoder_of` and `SoftDatabase.map`.
         """
+        if isinstance(db, TokenDatabase):
+            raise DataError(
+                f"{db.path}: holds vectors of tokens, whose scores are no attention over its passages; uwaga store ask gives the passages, "
+                "and the token that each token of the question found"
+            )
         if not len(db):
             raise DataError(f"{db.path}: has no passages yet; uwaga store add adds them")
         vector = encoder_of(db, model).encode([question], overflow="mean")
