@@ -2,9 +2,10 @@
 
 Processes of one thread over gloo on this machine, B = 1, equal parts: forward, backward, and the weights that each key receives. "MB of a part" is what
 a process is given: its part of query, key, value and output gradient. "MB forward" to "MB received" are how far a process's memory
-grew beyond that, the most of any process; where each is O(N / processes), doubling both changes none of them. "balance" is the mean of the processes'
-processor times over the largest: with P processes the speed is P times that of one, less what is computed twice, where it is 1 and the
-machine has P idle cores. On a busy machine the times of the wall say nothing, those of the processor little.
+grew beyond that, the most of any process; where each is O(N / processes), doubling both changes none of them. One process is `uwaga.attention` and
+`uwaga.AttentionMap`. "balance" is the mean of the processes' processor times over the largest, "speed" the processor time of one process over P times
+the largest of P processes: 1 is linear, on a machine with P idle cores. On a busy machine the times of the wall say nothing, those of the
+processor little.
 """
 
 import datetime
@@ -12,6 +13,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,9 +49,14 @@ def run_rank(rank: int, size: int, folder: Path, tokens: int, name: str, chosen:
     sizes = (1, chosen.heads, tokens * (rank + 1) // size - tokens * rank // size, chosen.width)
     query, key, value, grad = (torch.randn(sizes, generator=generator) for _ in range(4))
     small = torch.zeros(1, chosen.heads, 3000, chosen.width, requires_grad=True)
-    uwaga.sequence_parallel.attention(
-        small, small, small, mask=uwaga.Causal()
-    ).sum().backward()  # its memory is no question
+    # What is imported and allocated once is no question.
+    output = uwaga.sequence_parallel.attention(small, small, small, mask=uwaga.Causal())
+    torch.autograd.grad(output, [small], torch.ones_like(output))
+    uwaga.sequence_parallel.attention_map(small.detach(), small.detach()).received()
+    attend: Callable[..., Any] = uwaga.sequence_parallel.attention
+    read_map: Callable[..., Any] = uwaga.sequence_parallel.attention_map
+    if size == 1:
+        attend, read_map = partial(uwaga.attention, impl="cpu"), partial(uwaga.AttentionMap, impl="cpu")
     operands = [x.requires_grad_() for x in (query, key, value)]
     dist.barrier()
     forget_peak()
@@ -57,13 +64,13 @@ def run_rank(rank: int, size: int, folder: Path, tokens: int, name: str, chosen:
     outputs: list[Any] = []
 
     def forward() -> None:
-        outputs.append(uwaga.sequence_parallel.attention(*operands, mask=MASKS[name]()))
+        outputs.append(attend(*operands, mask=MASKS[name]()))
 
     def backward() -> None:
         torch.autograd.grad(outputs.pop(), operands, grad)
 
     def received() -> None:
-        uwaga.sequence_parallel.attention_map(query.detach(), key.detach(), mask=MASKS[name]()).received()
+        read_map(query.detach(), key.detach(), mask=MASKS[name]()).received()
 
     for each in (forward, backward, received):
         began = time.process_time()
@@ -108,14 +115,18 @@ if __name__ == "__main__":
     if chosen.quick:
         chosen.n, chosen.processes = [64], [1, 2]
     headings = ["mask", "N", "processes", "MB of a part", *(f"MB {x}" for x in PASSES)]
-    headings += [f"{x} CPU s" for x in PASSES] + [f"{x} balance" for x in PASSES]
+    headings += [f"{x} {what}" for what in ("CPU s", "balance", "speed") for x in PASSES]
     report = Report(chosen, "Memory and processor time of one long context over processes", headings)
     for tokens in chosen.n:
         for name in chosen.mask:
+            alone: list[float] = []
             for size in chosen.processes:
                 ranks = measure(size, tokens, name, chosen)
                 times = list(zip(*(x[0] for x in ranks), strict=True))
                 grown = [f"{max(x):.1f}" for x in zip(*(x[1] for x in ranks), strict=True)]
                 balance = [f"{sum(x) / size / max(x):.2f}" for x in times]
-                most = [f"{max(x):.2f}" for x in times]
-                report.row(name, f"{tokens:,}", str(size), f"{max(x[2] for x in ranks):.1f}", *grown, *most, *balance)
+                most = [max(x) for x in times]
+                alone = most if size == 1 else alone
+                speed = [f"{one / size / x:.2f}" for one, x in zip(alone, most, strict=True)] if alone else ["-"] * 3
+                cells = [*grown, *(f"{x:.2f}" for x in most), *balance, *speed]
+                report.row(name, f"{tokens:,}", str(size), f"{max(x[2] for x in ranks):.1f}", *cells)

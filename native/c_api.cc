@@ -268,7 +268,7 @@ const int64_t* uwaga_struct_layout(const char* name) {
          AT(value_width), AT(query_tokens), AT(key_tokens), AT(query_offsets), AT(key_offsets), AT(query), AT(key),
          AT(value), AT(mask), AT(mask_operations), AT(scale), AT(softcap), AT(relative), AT(relative_head),
          AT(relative_zero), AT(relative_start), AT(bias), AT(sinks), AT(normalize), AT(threads), AT(dropout),
-         AT(reserved), AT(seed), AT(rows))
+         AT(reserved), AT(seed), AT(rows), AT(dropout_query), AT(dropout_key))
   LAYOUT(uwaga_forward_result, AT(output), AT(lse))
   LAYOUT(uwaga_softmax, AT(maximum), AT(sum))
   LAYOUT(uwaga_row_statistics, AT(softmax), AT(entropy), AT(squares), AT(distance), AT(distance_start), AT(top),

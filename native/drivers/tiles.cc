@@ -93,7 +93,9 @@ TileRows::TileRows(const uwaga_problem& p, const Sequence& s, int64_t key_head, 
     const GroupedRow row = grouped_row(p, key_head, r);
     if (p.dropout > 0.0f) {
       const uint64_t head = p.seed + static_cast<uint64_t>(s.index * p.query_heads + row.head);
-      row_keys[count] = static_cast<uint32_t>(splitmix(splitmix(head) + static_cast<uint64_t>(row.query)));
+      const uint64_t query = static_cast<uint64_t>(p.dropout_query) + static_cast<uint64_t>(row.query);
+      row_keys[count] = static_cast<uint32_t>(splitmix(splitmix(head) + query)) +
+                        static_cast<uint32_t>(p.dropout_key) * 0x9E3779B1u;  // as keep_bits multiplies a key
     }
     rows[count++] = row;
   }

@@ -19,10 +19,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from sequence_cases import CASES, gradients_of, layer_and_input, parts
+from sequence_cases import CASES, CASES_OF_MAPS, attend, gradients_of, layer_and_input
+from sequence_cases import parts as cut
 
 import uwaga
-from uwaga.ops import attention_and_lse
+from uwaga.ops.attention import parts
 
 # Seconds that a process waits for another: one that is stopped, and any other, which a busy machine may keep waiting.
 TIMEOUT, PATIENCE = 5, 600
@@ -32,21 +33,21 @@ def cases(rank: int, size: int) -> Any:
     results = {}
     for name, make in CASES.items():
         whole = make()
-        queries = parts(whole.query.shape[-2], size, f"{name} queries")
-        keys = parts(whole.key.shape[-2], size, f"{name} keys")
+        queries = cut(whole.query.shape[-2], size, f"{name} queries")
+        keys = cut(whole.key.shape[-2], size, f"{name} keys")
         with uwaga.sequence_parallel.sequence_parallel():
-            results[name] = gradients_of(whole, attention_and_lse, *queries[rank : rank + 2], *keys[rank : rank + 2])
+            results[name] = gradients_of(whole, attend, *queries[rank : rank + 2], *keys[rank : rank + 2])
     return results
 
 
 def maps(rank: int, size: int) -> Any:
     """Statistics of maps: those of this process's queries, those of its keys, and two rows in every process."""
     results = {}
-    for name, make in CASES.items():
-        whole = make()
+    for name in CASES_OF_MAPS:
+        whole = CASES[name]()
         length, keys_length = whole.query.shape[-2], whole.key.shape[-2]
-        first, last = parts(length, size, f"{name} queries")[rank : rank + 2]
-        first_key, last_key = parts(keys_length, size, f"{name} keys")[rank : rank + 2]
+        first, last = cut(length, size, f"{name} queries")[rank : rank + 2]
+        first_key, last_key = cut(keys_length, size, f"{name} keys")[rank : rank + 2]
         query, key = whole.query[..., first:last, :], whole.key[..., first_key:last_key, :]
         m = uwaga.sequence_parallel.attention_map(query, key, **whole.options)
         assert (m.first_query, m.first_key) == (first, first_key)
@@ -59,7 +60,7 @@ def maps(rank: int, size: int) -> Any:
 def layer(rank: int, size: int) -> Any:
     """A layer of a Transformer within sequence_parallel: the output, and the gradients of input and weights."""
     model, x = layer_and_input()
-    cuts = parts(x.shape[1], size, "layer")
+    cuts = cut(x.shape[1], size, "layer")
     own = x[:, cuts[rank] : cuts[rank + 1]].clone().requires_grad_()
     with uwaga.sequence_parallel.sequence_parallel():
         output = model(own, mask=uwaga.Causal())
@@ -75,7 +76,7 @@ def explained(rank: int, size: int) -> Any:
     outside = uwaga.explain(x, x, x, mask=uwaga.Causal())
     with uwaga.sequence_parallel.sequence_parallel():
         inside = uwaga.explain(x, x, x, mask=uwaga.Causal())
-        refused = message(lambda: uwaga.explain(x, x, x, dropout=0.5))
+        refused = message(lambda: uwaga.explain(x, x, x, impl="torch"))
     return [tuple(outside), tuple(inside), refused]
 
 
@@ -136,9 +137,10 @@ def disagreements(rank: int, size: int) -> Any:
         "scale": partial(attention, key, key, key, scale=is_second(1.0, 2.0)),
         "records": partial(attention, wants, key, key),
         "ragged": partial(attention, *[uwaga.Ragged.from_list([torch.randn(3, 2, 4)])] * 3),
-        "bias": partial(attention, key, key, key, bias=torch.zeros(12, 12)),
-        "normalize": partial(attention, key, key, key, normalize=None),
-        "dropout": partial(attention, key, key, key, dropout=0.1),
+        "bias": partial(attention, key, key, key, bias=torch.zeros(12, 12, requires_grad=True)),
+        "bias of one": partial(attention, key, key, key, bias=torch.full((12, 12), float(rank))),
+        "normalize": partial(attention, key, key, key, normalize=is_second("softmax", None)),
+        "dropout": partial(attention, key, key, key, dropout=is_second(0.1, 0.2)),
         "impl": partial(attention, key, key, key, impl="torch"),
         "float64": partial(attention, *[x(dtype=torch.float64)] * 3),
         "twice": partial(_twice, key),
@@ -193,20 +195,30 @@ def _fault(fail: Callable[[], object], timeout: int, rank: int, size: int) -> An
 killed = partial(_fault, lambda: os.kill(os.getpid(), signal.SIGKILL), PATIENCE)
 stopped = partial(_fault, lambda: os.kill(os.getpid(), signal.SIGSTOP), TIMEOUT)
 
+
+def killed_within(rank: int, size: int) -> Any:
+    """What the others are told where the first process ends while blocks travel, the last of which it would have sent on."""
+    x = torch.randn(1, 1, 9000, 8)
+    if rank == 0:
+        parts.forward = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+    return message(lambda: uwaga.sequence_parallel.attention(x, x, x))
+
+
 JOBS = {
     "cases": cases, "maps": maps, "doctor": doctor, "levels": levels,
-    "layer": layer, "explained": explained, "disagreements": disagreements, "killed": killed, "stopped": stopped
+    "layer": layer, "explained": explained, "disagreements": disagreements, "killed": killed, "stopped": stopped,
+    "killed_within": killed_within
 }  # fmt: skip
 
 
 def run(folder: Path, job: str) -> None:
     name, size = job.split(":")
     children = [start(folder, job, name, rank, int(size)) for rank in range(int(size))]
-    failing = name in ("killed", "stopped")
-    codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in (children[:-1] if failing else children)]
-    if failing:
-        os.kill(children[-1], signal.SIGKILL)
-        os.waitpid(children[-1], 0)
+    victim = {"killed": children[-1], "stopped": children[-1], "killed_within": children[0]}.get(name)
+    codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children if child != victim]
+    if victim is not None:
+        os.kill(victim, signal.SIGKILL)
+        os.waitpid(victim, 0)
     if any(codes):
         sys.exit(f"{job}: {codes}")
 
@@ -221,7 +233,7 @@ def start(folder: Path, job: str, name: str, rank: int, size: int) -> int:
         store = f"file://{folder / job}.store"
         dist.init_process_group("gloo", init_method=store, rank=rank, world_size=size, timeout=timeout)
         torch.save(JOBS[name](rank, size), folder / f"{job}.{rank}.pt")
-        if name not in ("killed", "stopped"):
+        if name not in ("killed", "stopped", "killed_within"):
             dist.barrier()  # none closes its connections while another still uses them
         code = 0
     finally:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 import uwaga
 from uwaga.nn import EncoderLayer, LayerSpec
+from uwaga.ops import attention_and_lse
 
 
 class Whole(NamedTuple):
@@ -42,7 +43,14 @@ def make(
         grad_output = torch.randn(*batch, heads, queries, 24).to(dtype)
         result = options()
         bias = result.get("bias")
-        parameters = [x for x in (result.get("sinks"), None if bias is None else bias.parameter()) if x is not None]
+        parameters = [
+            x
+            for x in (
+                result.get("sinks"),
+                bias.parameter() if isinstance(bias, uwaga.AlibiBias | uwaga.RelativeBias) else None,
+            )
+            if x is not None
+        ]
         return Whole(query, key, value, result, grad_output, parameters)
 
     return made
@@ -68,6 +76,11 @@ def _starts() -> dict[str, Any]:
     starts = torch.tensor([30, 150])
     slopes = torch.tensor([0.5, 0.01], requires_grad=True)
     return {"mask": uwaga.Causal(start=starts), "bias": uwaga.AlibiBias(slopes, start=starts)}
+
+
+def _bias() -> dict[str, Any]:
+    generator = torch.Generator().manual_seed(0)
+    return {"bias": torch.randn(2, 2300, 2300, generator=generator), "mask": uwaga.Window(2200, 50)}
 
 
 def _dense() -> dict[str, Any]:
@@ -99,6 +112,9 @@ CASES = {
     "cross": make(330, 2500, options=lambda: {"mask": uwaga.Causal()}),
     "cross documents": make(60, 90, options=lambda: {"mask": uwaga.Documents(ids(20, 70), query_ids=ids(50, 10))}),
     "dense": make(300, options=_dense),
+    "bias": make(2300, options=_bias),
+    "dropout": make(2300, batch=(2,), options=lambda: {"mask": uwaga.Causal(), "dropout": 0.3}),
+    "without softmax": make(2300, options=lambda: {"mask": uwaga.Causal(), "normalize": None}),
     "bfloat16": make(2300, dtype=torch.bfloat16, options=lambda: {"mask": uwaga.Causal()}),
     "float16": make(500, dtype=torch.float16, options=lambda: {"mask": uwaga.Window(100, 100)}),
     "fewer tokens than processes": make(2, options=lambda: {"mask": uwaga.Causal()}),
@@ -106,6 +122,19 @@ CASES = {
     "five dimensions": make(90, batch=(2, 3), options=lambda: {"mask": uwaga.Causal()}),
     "no leading dimensions": make(90, batch=()),
 }
+
+
+# Maps have neither dropout nor a form without softmax; their bias is one of distances.
+CASES_OF_MAPS = [name for name in CASES if name not in ("bias", "dropout", "without softmax")]
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> tuple[Tensor, Tensor]:
+    """Output and lse, of zeros where there is no softmax; dropout of the same weights in every call."""
+    torch.manual_seed(1)
+    if options.get("normalize", "softmax") is not None:
+        return attention_and_lse(query, key, value, **options)
+    output = uwaga.attention(query, key, value, **options)
+    return output, torch.zeros(output.shape[:-1])
 
 
 def parts(length: int, size: int, seed: str) -> list[int]:

@@ -11,17 +11,19 @@ from typing import Any
 
 import pytest
 import torch
-from sequence_cases import CASES, gradients_of, layer_and_input
+from sequence_cases import CASES, CASES_OF_MAPS, attend, gradients_of, layer_and_input
 from torch import Tensor
 
 import uwaga
 from uwaga._base import native
-from uwaga.ops import attention_and_lse
 
 SIZES = (1, 2, 3, 4)
 JOBS = [f"cases:{n}" for n in SIZES]
 JOBS += ["maps:3", "layer:1", "layer:3", "explained:2", "doctor:2", "levels:2", "disagreements:2"]
 FAULTS = {"killed:3": 10.0, "stopped:3": 30.0}  # seconds within which it is told
+
+WITHIN = "killed_within:3"
+GROUP_ERROR = "ProcessGroupError: uwaga.sequence_parallel:"
 
 PATIENCE = 900  # seconds; a whole run takes some forty alone
 
@@ -49,7 +51,7 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[Any
 
 @pytest.fixture(scope="module")
 def faults(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[Any]]:
-    return run(tmp_path_factory.mktemp("faults"), FAULTS)
+    return run(tmp_path_factory.mktemp("faults"), [*FAULTS, WITHIN])
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +63,7 @@ def whole() -> Callable[[str], list[Tensor]]:
         if name not in kept:
             case = CASES[name]()
             ends = 0, case.query.shape[-2], 0, case.key.shape[-2]
-            kept[name] = gradients_of(case, partial(attention_and_lse, impl="cpu"), *ends)
+            kept[name] = gradients_of(case, partial(attend, impl="cpu"), *ends)
         return kept[name]
 
     return get
@@ -98,7 +100,7 @@ def test_gradients_of_parameters_add_up(
         assert size == 1 or not torch.equal(by_process[0], expected)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", CASES_OF_MAPS)
 def test_maps_have_the_bits_of_one_process(name: str, result: Callable[[str], list[Any]]) -> None:
     case = CASES[name]()
     m = uwaga.AttentionMap(case.query, case.key, **case.options, impl="cpu")
@@ -125,7 +127,7 @@ def test_explain_says_what_runs_inside(result: Callable[[str], list[Any]]) -> No
     assert reason == "native kernels on the CPU, in each of 2 processes, which exchange keys and values"
     others = "their bits would depend on how the sequence is divided"
     assert refused == dict.fromkeys(["flex", "linear", "reference", "torch"], others)
-    assert error == "ValueError: uwaga.sequence_parallel: dropout must be 0.0"
+    assert error == "ValueError: uwaga.sequence_parallel: impl must be None or 'cpu', not 'torch'"
 
 
 @pytest.mark.parametrize("size", [1, 3])
@@ -150,9 +152,7 @@ BOTH = {
     "heads": f"{DISAGREE} query heads H: rank 0 has 2, rank 1 has 4",
     "records": f"{DISAGREE} gradients (1: query, key, value, bias or sinks require them): rank 0 has 0, rank 1 has 1",
     "ragged": f"{AT} query, key and value must be tensors; Ragged batches are not divided over processes",
-    "bias": f"{AT} bias must be AlibiBias or RelativeBias, which know positions, not a tensor",
-    "normalize": f"{AT} normalize must be 'softmax'",
-    "dropout": f"{AT} dropout must be 0.0",
+    "bias": f"{AT} a bias tensor gets no gradient here: detach it, or use AlibiBias or RelativeBias",
     "impl": f"{AT} impl must be None or 'cpu', not 'torch'",
     "float64": f"{AT} the native kernels cannot serve this call: it computes float32, bfloat16 and float16, not float64",
     "twice": "NotImplementedError: uwaga.sequence_parallel.attention has no second derivative: the backward pass with create_graph=True",
@@ -167,7 +167,7 @@ SECOND = {
     "key width": "ShapeError: attention: key and query disagree on head width D\n",
     "length of ids": "ShapeError: attention: Documents ids must have the shape (12,) or (1, 12)\n",
 }
-CHECKSUMS = r" mask, bias, scale, softcap or sinks \(checksums\): rank 0 has \d+, rank 1 has \d+"
+CHECKSUMS = r" mask, bias, scale, softcap, sinks, normalize or dropout \(checksums\): rank 0 has \d+, rank 1 has \d+"
 ORDER = "all processes must make the same calls in the same order"
 
 
@@ -179,7 +179,18 @@ def test_every_process_is_told_what_its_parts_disagree_on(result: Callable[[str]
         assert first[name] == REFUSED
         assert second[name].startswith(begins)
     assert (first["bits of other strides"], second["bits of other strides"]) == ("no error", "no error")
-    for name in ("mask", "ids", "scale", "bits", "bits beside ids", "bits of a head", "bits of a map"):
+    for name in (
+        "mask",
+        "ids",
+        "scale",
+        "bits",
+        "bits beside ids",
+        "bits of a head",
+        "bits of a map",
+        "dropout",
+        "normalize",
+        "bias of one",
+    ):
         assert re.fullmatch(re.escape(DISAGREE) + CHECKSUMS, first[name])
         assert second[name] == first[name]
 
@@ -207,6 +218,15 @@ def test_a_process_that_fails_is_named(fault: str, faults: Callable[[str], list[
         # One that was told, and has ended, may be named beside it.
         expected = r"ranks? (\d, )?2 ended or did not answer within the group's timeout \(call 1, its backward pass\): "
         assert re.match(f"ProcessGroupError: uwaga.sequence_parallel: {expected}", message), message
+
+
+def test_a_process_that_ends_while_blocks_travel_is_named_by_all(faults: Callable[[str], list[Any]]) -> None:
+    told = faults(WITHIN)
+    assert len(told) == 2
+    for message in told:
+        assert re.match(rf"{GROUP_ERROR} rank 0 ended or did not answer .*\(call 1, keys and values\): ", message), (
+            message
+        )
 
 
 @pytest.mark.timing

@@ -120,6 +120,7 @@ typedef struct {
   uint32_t reserved;
   uint64_t seed;
   uwaga_integers rows;  // the selected queries, strictly increasing, or null: all. Dense problems, forward only
+  int64_t dropout_query, dropout_key;  // positions of query 0 and key 0 for dropout: those of a part in the whole
 } uwaga_problem;
 
 typedef struct {

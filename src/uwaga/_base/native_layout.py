@@ -20,7 +20,7 @@ STRUCTS = {
         "query_offsets:uwaga_integers key_offsets:uwaga_integers query:uwaga_tensor key:uwaga_tensor value:uwaga_tensor "
         "mask:Q mask_operations:q scale:f softcap:f relative:uwaga_floats relative_head:q relative_zero:q "
         "relative_start:uwaga_start bias:uwaga_tensor sinks:uwaga_floats normalize:i threads:i dropout:f reserved:I seed:Q "
-        "rows:uwaga_integers"
+        "rows:uwaga_integers dropout_query:q dropout_key:q"
     ),
     "uwaga_forward_result": "output:uwaga_tensor lse:uwaga_tensor",
     "uwaga_softmax": "maximum:uwaga_tensor sum:uwaga_tensor",

@@ -38,7 +38,7 @@ _SIZES = ("batch size B", "query heads H", "key heads G", "head width D", "value
 def call_of_part(query: Any, key: Any, value: Any, options: AttentionOptions, impl: str | None) -> Call:
     """The validated call of this process's operands, without what is over the whole sequence: mask, bias and sinks."""
     _check_served(query, key, value, options, impl)
-    part = options._replace(mask=None, bias=None, sinks=None)
+    part = options._replace(mask=None, bias=None, sinks=None, dropout=0.0)
     call = make_call(query, key, value, part, wants_lse=True)
     _check_kernels(call)
     return call
@@ -62,17 +62,20 @@ def divide(
     query_starts, key_starts = ([0, *accumulate(sizes[n] for sizes in result)] for n in lengths)
     global_sizes = query_starts[-1], key_starts[-1]
 
-    checksum, records = 0, False
+    checksum, seed, records = 0, 0, False
     try:
         call = make_call(query, key, value, options, wants_lse=True, global_sizes=global_sizes)
         _check_kernels(call)
         checksum = _checksum(call)
+        seed = 0 if call.seed is None else int(call.seed)
         records = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in call.operands)
     except (ValueError, NotImplementedError) as error:
         failure = error
-    result = agree(group, OPTIONS, number, [checksum, int(records)], failure)
-    check_equal("mask, bias, scale, softcap or sinks (checksums)", [x[0] for x in result])
+    result = agree(group, OPTIONS, number, [checksum, int(records), seed], failure)
+    check_equal("mask, bias, scale, softcap, sinks, normalize or dropout (checksums)", [x[0] for x in result])
     check_equal("gradients (1: query, key, value, bias or sinks require them)", [x[1] for x in result])
+    if call.seed is not None:  # of dropout: that of the first process
+        call = replace(call, seed=torch.tensor(result[0][2]))
     visible = _visible(call, query_starts, key_starts)
     return call, Division(group, number, query_starts, key_starts, call.options, visible), records
 
@@ -89,12 +92,9 @@ def _check_served(query: Any, key: Any, value: Any, options: AttentionOptions, i
     at = "uwaga.sequence_parallel:"
     if any(isinstance(x, Ragged) for x in (query, key, value)):
         raise ValueError(f"{at} query, key and value must be tensors; Ragged batches are not divided over processes")
-    if isinstance(options.bias, Tensor):
-        raise ValueError(f"{at} bias must be AlibiBias or RelativeBias, which know positions, not a tensor")
-    if options.normalize is None:
-        raise ValueError(f"{at} normalize must be 'softmax'")
-    if options.dropout:
-        raise ValueError(f"{at} dropout must be 0.0")
+    for bias in (options.bias, options.mask):
+        if isinstance(bias, Tensor) and bias.requires_grad:
+            raise ValueError(f"{at} a bias tensor gets no gradient here: detach it, or use AlibiBias or RelativeBias")
     if impl not in (None, "cpu"):
         raise ValueError(f"{at} impl must be None or 'cpu', not {impl!r}")
     if is_intercepted() or is_transformed() or has_tangent(query, key, value):
@@ -142,7 +142,7 @@ def _checksum(call: Call) -> int:
     options."""
     options = replace(call.options, max_queries=0, max_keys=0)
     result = zlib.crc32(repr(options).encode())
-    for tensor in (call.relative, call.relative_starts, call.sinks, *call.mask_tensors):
+    for tensor in (call.relative, call.relative_starts, call.bias, call.sinks, *call.mask_tensors):
         if tensor is not None:
             result = _checksum_of(tensor.detach(), result)
     return result
@@ -175,6 +175,14 @@ def _visible(call: Call, query_starts: Sequence[int], key_starts: Sequence[int])
     queries = [mask_program.queries_that_see(program, tensors, sizes, columns) for columns in parts_of_keys]
     # The sums of a row begin anew at multiples of PART_KEYS.
     return _Visible([(first // PART_KEYS * PART_KEYS, last) for first, last in keys], queries)
+
+
+def _rectangle(bias_BHQK: Tensor, rows: Interval, columns: Interval) -> Tensor:
+    """Some rows and columns of a tensor that broadcasts to the scores."""
+    for dimension, interval in ((2, rows), (3, columns)):
+        if bias_BHQK.shape[dimension] > 1:
+            bias_BHQK = bias_BHQK.narrow(dimension, interval[0], interval[1] - interval[0])
+    return bias_BHQK
 
 
 def _intervals(starts: Sequence[int]) -> list[Interval]:
@@ -211,7 +219,13 @@ class Division:
         """The call of queries `rows` and keys `columns` of the whole sequence, as a dense call of their own."""
         sizes, moved = (self.query_starts[-1], self.key_starts[-1]), rows[0] - columns[0]
         program, tensors = mask_program.rectangle(call.options.mask_program, call.mask_tensors, sizes, rows, columns)
-        options = replace(call.options, mask_program=program, max_queries=query.shape[2], max_keys=key.shape[2])
+        options = replace(
+            call.options,
+            mask_program=program,
+            max_queries=query.shape[2],
+            max_keys=key.shape[2],
+            dropout_origin=(rows[0], columns[0]),
+        )
         starts = call.relative_starts
         if options.relative_start_mode != START_PER_ROW:
             start = sizes[1] - sizes[0] if options.relative_start_mode == START_LAST else options.relative_start
@@ -221,6 +235,7 @@ class Division:
             query=query,
             key=key,
             value=value,
+            bias=None if call.bias is None else _rectangle(call.bias, rows, columns),
             relative_starts=None if starts is None else starts + moved,
             mask_tensors=tensors,
             options=options,

@@ -14,7 +14,7 @@ from torch import Tensor
 from uwaga.ops.mask_program import Interval
 
 # Tags keep messages of different kinds apart: a process that is at another call is found by its header, and never takes rows for one.
-_HEADER, _ROWS = 7101, 7102
+_HEADER, _ROWS, _NOTE = 7101, 7102, 7103
 # Integers of every header, whatever it is about: gloo ends a process that receives a message of another size than it waits for.
 _HEADER_LENGTH = 16
 
@@ -177,6 +177,60 @@ class Messages:
             raise ProcessGroupError(
                 f"uwaga.sequence_parallel: {ranks} ended or did not answer within the group's timeout ({self._what}): {first}"
             ) from first
+
+
+class RelayedMessages(Messages):
+    """Messages of a pass in which a process waits for one that may itself wait for another.
+
+    In the end every process sends every other one a note: whether it is through, or whom it waited for in vain. So the error of each names
+    the process that ended, not the one between. One that is stopped is named by those that wait for it; its note is missing.
+    """
+
+    _THROUGH = -1
+
+    def __enter__(self) -> "RelayedMessages":
+        self._notes: dict[int, Message | None] = {}
+        for rank in self._group.others:
+            self._notes[rank] = self.receive(rank, torch.full((1,), self._THROUGH), _NOTE)
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if error is None:
+            notes = [x for x in self._notes.values() if x is not None]
+            while others := [x for x in self._pending if not any(x is note for note in notes)]:
+                self._wait(others[0])
+            self._raise()
+            self._send_notes(self._THROUGH)
+        super().__exit__(kind, error, traceback)
+
+    def _send_notes(self, found: int) -> None:
+        note = torch.full((1,), found)
+        sent = [self.send(rank, note, _NOTE) for rank in self._group.others if rank not in self._failures]
+        for message in sent:
+            if message is not None:
+                self._wait(message)
+
+    def _wait(self, message: Message) -> None:
+        super()._wait(message)
+        if any(message is x for x in self._notes.values()) and message.rank not in self._failures:
+            found = int(message.tensor)
+            if found != self._THROUGH:
+                self._failures[found] = RuntimeError(f"rank {message.rank} waited for it in vain")
+
+    def _raise(self) -> None:
+        if not self._failures:
+            return
+        direct = dict(self._failures)
+        self._send_notes(min(direct))
+        for rank in direct:
+            note = self._notes.get(rank)
+            if note is None or not any(x is note for x in self._pending):
+                continue
+            error = self._failures.pop(rank)
+            self._wait(note)
+            if not self._failures:  # it was through
+                self._failures[rank] = error
+        super()._raise()
 
 
 def shared_rows(held: Interval, wanted: Interval) -> list[tuple[slice, slice]]:

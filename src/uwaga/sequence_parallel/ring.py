@@ -27,7 +27,7 @@ from uwaga.ops.attention.call import Call, Gradients, new_lse, new_output
 from uwaga.ops.attention.parts import PART_KEYS, PART_QUERIES, padded
 from uwaga.ops.mask_program import Interval
 from uwaga.sequence_parallel.division import Division
-from uwaga.sequence_parallel.exchange import Message, Messages, shared_rows
+from uwaga.sequence_parallel.exchange import Message, RelayedMessages, shared_rows
 from uwaga.sequence_parallel.schedule import Plan, Steps, make_plan
 
 # Messages of travelling blocks have tags from here on, one for each block.
@@ -282,7 +282,7 @@ def _travel(
     needed = [b for b, visits in enumerate(orders) if group.rank in visits]
     longest = max((last - first for first, last in plan.blocks), default=0)
     buffers = [_Buffer(own[0], longest) for _ in range(min(len(needed), 2))]
-    with Messages(group, f"call {division.number}, {what}") as messages:
+    with RelayedMessages(group, f"call {division.number}, {what}") as messages:
         for b, visits in enumerate(orders):
             for interval, operands in zip(held[group.rank], own, strict=True):
                 for part, _ in shared_rows(interval, plan.blocks[b]):

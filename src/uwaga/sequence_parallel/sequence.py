@@ -37,7 +37,7 @@ def attention(
     *,
     group: dist.ProcessGroup | None = None,
     mask: Mask | Tensor | None = None,
-    bias: DistanceBias | None = None,
+    bias: DistanceBias | Tensor | None = None,
     scale: float | None = None,
     normalize: str | None = "softmax",
     softcap: float | None = None,
@@ -67,10 +67,10 @@ def attention(
         group: of torch.distributed, with a backend for the CPU (gloo); None: all processes.
         mask: of the whole sequence, the same in all processes: Causal, Window, KeyLengths, Documents (their ids are those of all
             tokens), a bool tensor that broadcasts to (..., H, Q, K), or these joined by & and |.
-        bias: AlibiBias or RelativeBias.
+        bias: AlibiBias or RelativeBias, or a tensor over the whole sequence that broadcasts to (..., H, Q, K), without gradient.
         scale, softcap, sinks: as in `uwaga.attention`, the same in all processes.
-        normalize: must be "softmax".
-        dropout: must be 0.0.
+        normalize: as in `uwaga.attention`; with None every pair of a query and a key is computed, as by its impl="cpu".
+        dropout: as in `uwaga.attention`, by the first process's random numbers: the same seed drops the same weights there.
         impl: None or "cpu": the native kernels, the only engine whose bits do not depend on the division.
 
     Returns:

@@ -43,6 +43,7 @@ class Options:
     softcap: float = 0.0  # 0: none
     softmax: bool = True  # False: a_ij = s_ij
     dropout: float = 0.0  # probability of dropping a weight
+    dropout_origin: tuple[int, int] = (0, 0)  # positions of query 0 and key 0 for dropout, of a part of a longer call
     mask_program: MaskProgram = ()
     relative_zero: int = 0  # relative[h, j - i - start + relative_zero]
     relative_start_mode: int = START_LAST

@@ -167,7 +167,7 @@ def problem(call: Call) -> tuple[bytes, ctypes.Array[ctypes.c_char] | None]:
     )
     template.check_dtypes(key, value)
     seed = 0 if call.seed is None else int(call.seed)
-    return template.pack(query, key, value, options.dropout, seed), result.mask
+    return template.pack(query, key, value, options.dropout, seed, options.dropout_origin), result.mask
 
 
 def _check_sizes(call: Call) -> None:
@@ -226,7 +226,9 @@ class ProblemTemplate(NamedTuple):
             if x.dtype != self.dtype:
                 raise ValueError(f"attention: an operand was {self.dtype} when the call began, and is {x.dtype}")
 
-    def pack(self, query: Tensor, key: Tensor, value: Tensor, dropout: float, seed: int) -> bytes:
+    def pack(
+        self, query: Tensor, key: Tensor, value: Tensor, dropout: float, seed: int, origin: tuple[int, int] = (0, 0)
+    ) -> bytes:
         return _PROBLEM.pack(
             self.sizes,
             query.data_ptr(),
@@ -243,8 +245,8 @@ class ProblemTemplate(NamedTuple):
             dropout,
             0,
             seed & 0xFFFFFFFFFFFFFFFF,
-            0,
-            0,
+            *_NONE,
+            *origin,
         )
 
 
