@@ -17,7 +17,7 @@ from uwaga._base import json_files
 from uwaga._base.errors import CheckpointError
 from uwaga._base.terminal import printable
 from uwaga.integrations.transformers.ragged_model import RaggedModel
-from uwaga.models.checkpoints import load_save, transformers_directories
+from uwaga.models.checkpoints import load_save, mapped_weights, transformers_directories
 from uwaga.models.tokenizers.loading import Tokenizer
 
 # Model types that TextEncoder reads by itself: those of uwaga.models.load but for decoders with learned positions, which run through
@@ -41,8 +41,8 @@ def is_needed(folder: Path) -> bool:
     return model_type not in load_save.MODEL_TYPES or model_type == "gpt2"
 
 
-def load(folder: Path, tokenizer: Tokenizer, dtype: torch.dtype | None) -> RaggedModel:
-    """The model in a folder. tokenizer: of the same folder. dtype: None for that of the files.
+def load(folder: Path, tokenizer: Tokenizer, dtype: torch.dtype | None, shared: Path | None = None) -> RaggedModel:
+    """The model in a folder. tokenizer: of the same folder. dtype: None for that of the files. shared: a file to map the weights from.
 
     Raises CheckpointError: transformers is not installed, has no such model, or refuses the files; they do not fit together, are not
     safetensors, or have numbers that are NaN or infinite; the model gives no state to every token of a text.
@@ -61,6 +61,10 @@ def load(folder: Path, tokenizer: Tokenizer, dtype: torch.dtype | None) -> Ragge
     model = _from_pretrained(folder, maker, described, dtype)
     if not all(bool(x.isfinite().all()) for x in model.parameters()):
         raise CheckpointError(f"{folder}: a weight has an entry that is NaN or infinite")
+    if shared is not None:
+        # transformers has read a copy, which is freed: of its models it alone knows what is made of the files.
+        model.load_state_dict(mapped_weights.mapped(shared, model.state_dict), assign=True)
+        model.requires_grad_(False)
     types = (tokenizer.prefix_types, tokenizer.suffix_types) if _takes_types(folder, described) else None
     return RaggedModel(model, types=types)
 
