@@ -551,6 +551,14 @@ def test_without_pyarrow(corpus: Path, model: Path, tmp_path: Path, monkeypatch:
     assert refusal(corpus, tmp_path / "out.parquet", model) == "needs pyarrow: pip install 'uwaga[encode]'"
 
 
+def test_without_ray(corpus: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    for options in (("--ray",), ("--ray", "auto"), ("--ray", "--skip-invalid")):
+        said = refusal(corpus, tmp_path / "out.parquet", model, *options)
+        assert said == "--ray needs Ray: pip install 'uwaga[ray]'"
+    assert not (tmp_path / "out.parquet.parts").exists()
+
+
 def test_a_bomb_of_gzip_ends_in_a_message(model: Path, tmp_path: Path) -> None:
     from uwaga._base.untrusted import LINE_BYTES
 
