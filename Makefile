@@ -16,7 +16,7 @@ CXX_FILES := $(shell find native -name '*.cc' -o -name '*.h')
 
 .PHONY: run messages test python-test fast stress attacks smoke timing nightly newest lock bench lint format setup interpret native-test \
 	front-test front-types pictures sanitize sanitize-python fuzz fuzz-coverage levels emulate cross-test wheel wheels wheel-test wheel-pythons site \
-	notebooks workflows clients gpu transformers-suite clean
+	notebooks workflows clients corpora gpu transformers-suite clean
 
 # What `make run` shows: make run TEXT="another text, or a file"
 TEXT ?= The animal didn't cross the street because it was too tired.
@@ -44,7 +44,7 @@ fast: setup
 
 # What `make test` shows on a few cases, on many.
 stress: setup $(FRONT)/node_modules/installed
-	$(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder -m "stress and not timing" --ignore=tests/attacks $(addprefix --ignore=,$(SMOKE))
+	$(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder -m "stress and not timing" --ignore=tests/attacks --ignore=tests/corpora/test_engines.py $(addprefix --ignore=,$(SMOKE))
 
 # Spoiled files and hostile requests, by the hundred.
 attacks: setup
@@ -65,9 +65,14 @@ clients: setup
 	test -d build/clients || PIP_CONSTRAINT= python -m pip install --quiet --target build/clients $(CLIENTS)
 	PYTHONPATH=build/clients $(PYTEST) tests/serve/test_clients.py
 
+# Ray and Spark, 800 MB, which no other test needs, in a folder of their own; Spark's tests also need Java.
+corpora: setup
+	test -d build/corpora || python -m pip install --quiet --target build/corpora --no-deps ray pyspark py4j msgpack
+	PYTHONPATH=build/corpora $(PYTEST) tests/corpora/test_engines.py
+
 # Everything that `make test` leaves out, one target after another, to the end, whatever fails; then a table.
 nightly: setup
-	python .ci/nightly.py stress attacks smoke clients front-types workflows sanitize-python fuzz levels emulate cross-test site notebooks interpret timing
+	python .ci/nightly.py stress attacks smoke clients corpora front-types workflows sanitize-python fuzz levels emulate cross-test site notebooks interpret timing
 
 # The same tests with the newest of everything that the package's own bounds allow, or that those of NEWEST do, and what is other than
 # in constraints.txt.

@@ -123,6 +123,7 @@ _MAY_SKIP = (
     "reads ELF, the format of Linux",
     "Triton's compiler for NVIDIA's GPUs is on Linux alone",
     "the clients that `make clients` installs are not there",
+    "Spark needs Java",
     "forks, so as to load PyTorch once for many runs",
 )
 

@@ -90,6 +90,7 @@ __getattr__, _names = names(
     __name__,
     _HOME,
     (
+        "corpora",
         "inspect",
         "integrations",
         "lessons",

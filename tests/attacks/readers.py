@@ -254,11 +254,15 @@ def _source(folder: Path) -> None:
     sources.find("play", _config(folder, "a", "text", source).data)
 
 
+_SHARD = vector_files.Shard(64 * "d", 1)
+
+
 def _vectors(folder: Path, *, is_whole: bool = True) -> None:
     folder.mkdir()
     made = vector_files.VectorFile(folder / "v.parquet", {"model": "m"})
     made.begin()
-    made.add(vector_files.Shard("d", 1), {"document": [0]}, np.zeros((1, 2), np.float32))
+    made.expect(_SHARD)
+    made.add(_SHARD, {"document": [0]}, np.zeros((1, 2), np.float32))
     if is_whole:
         list(made.finish())
     made.leave()
@@ -275,7 +279,7 @@ def _begun(folder: Path) -> None:
 
 def _resumed_with_checksum(folder: Path) -> None:
     """By someone who knows the bytes: the SHA-256 is that of the spoiled shard."""
-    shard = folder / "v.parquet.parts" / "00000000.arrow"
+    shard = folder / "v.parquet.parts" / f"{_SHARD.digest}.arrow"
     if shard.is_file() and not shard.is_symlink() and shard.stat().st_size < 2**20:
         content = shard.read_bytes()
         shard.with_suffix(".sha256").write_text(f"{len(content)} {hashlib.sha256(content).hexdigest()}\n")
@@ -285,7 +289,9 @@ def _resumed_with_checksum(folder: Path) -> None:
 def _resumed(folder: Path) -> None:
     made = vector_files.VectorFile(folder / "v.parquet", {"model": "m"})
     made.begin()
-    list(made.finish())
+    made.expect(_SHARD)
+    if made.stored(_SHARD) is not None:
+        list(made.finish())
 
 
 def _recording(folder: Path) -> None:
@@ -519,8 +525,8 @@ KINDS = {
         read=lambda folder: view_command.read_prompt_text(str(folder / "a.txt")),
     ),
     "finished vectors": Kind(
-        covers=("uwaga.models.text.vector_files:finished_digest", "uwaga.models.text.vector_files:_metadata"), file="v.parquet", faults="parquet",
-        make=_vectors, read=lambda folder: vector_files.VectorFile(folder / "v.parquet", {"model": "m"}).finished_digest(),
+        covers=("uwaga.models.text.vector_files:finished", "uwaga.models.text.vector_files:_metadata"), file="v.parquet", faults="parquet",
+        make=_vectors, read=lambda folder: vector_files.VectorFile(folder / "v.parquet", {"model": "m"}).finished(),
     ),
     "finished vectors, as an array": Kind(
         covers=("uwaga.models.text.vector_files:write_numpy",), file="v.parquet", faults="parquet", make=_vectors,

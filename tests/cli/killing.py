@@ -26,7 +26,7 @@ import torch._dynamo  # noqa: F401  # which drawing weights on the meta device i
 import uwaga.models.bert.checkpoint
 import uwaga.models.text.encoder  # noqa: F401
 from uwaga.cli import app
-from uwaga.models.text import preprocessing
+from uwaga.cli.encode import groups
 
 KILLED = -signal.SIGKILL
 
@@ -95,7 +95,7 @@ if __name__ == "__main__":
     gc.freeze()  # no collection in a child looks at the objects of PyTorch's modules again
     asked = json.loads(sys.argv[1])
     random.seed(asked["seed"])
-    preprocessing.groups.__kwdefaults__["max_documents"] = 3
+    groups.__kwdefaults__["max_documents"] = 3
     started = time.perf_counter()
     assert end(start(asked, asked["alone"]), asked["alone"]) == (0, None)
     seconds = time.perf_counter() - started

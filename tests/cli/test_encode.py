@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from uwaga import TextEncoder
 from uwaga.cli import app
-from uwaga.cli.encode import digest
+from uwaga.cli.encode import SHARD_CHARACTERS, SHARD_DOCUMENTS, digest
 from uwaga.models.text.corpus import Document
 from uwaga.models.text.vector_files import VectorFile
 
@@ -32,9 +32,7 @@ SHARDS = 3  # of TEXTS, by the fixture below
 
 @pytest.fixture(autouse=True)
 def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "uwaga.models.text.preprocessing.groups.__kwdefaults__", {"max_documents": 3, "max_characters": 999}
-    )
+    monkeypatch.setattr("uwaga.cli.encode.groups.__kwdefaults__", {"max_documents": 3, "max_characters": 999})
 
 
 @pytest.fixture
@@ -179,7 +177,7 @@ def test_a_finished_file_is_left_alone(corpus: Path, model: Path, tmp_path: Path
     write(corpus, TEXTS[1:])
     assert refusal(corpus, output, model) == (
         f"{output} exists already and was made from other documents than {corpus} holds; "
-        "give another --output, or move the file away"
+        "--update encodes what is new; or give another --output, or move the file away"
     )
 
 
@@ -207,6 +205,12 @@ def spy_on_groups(monkeypatch: pytest.MonkeyPatch, read: list[list[str]]) -> Non
     monkeypatch.setattr(TextEncoder, "encode_groups", encode_groups)
 
 
+def digest_of(shard: int) -> str:
+    """The name of a shard of TEXTS."""
+    listed = enumerate(TEXTS[3 * shard : 3 * shard + 3], start=3 * shard)
+    return digest([Document(place="", pieces=(text,), id=f"d{number}") for number, text in listed])
+
+
 FULL = OSError(errno.ENOSPC, "No space left on device")
 
 
@@ -220,8 +224,8 @@ def begun(corpus: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
             f"{output}: No space left on device. Finished shards are kept; the same command resumes"
         )
     parts = sorted(path.name for path in (tmp_path / "out.parquet.parts").iterdir())
-    shards = [f"{shard:08d}.{suffix}" for shard in range(2) for suffix in ("arrow", "sha256")]
-    assert parts == [".uwaga", *shards, "lock", "settings.json"]
+    names = [f"{digest_of(shard)}.{suffix}" for shard in range(2) for suffix in ("arrow", "sha256")]
+    assert parts == sorted([".uwaga", *names, "lock", "settings.json"])
     return output
 
 
@@ -308,23 +312,73 @@ def test_after_a_kill_the_numbers_of_documents_are_still_right(begun: Path, corp
     assert refusal(corpus, begun, model) == f"{corpus}:10: is empty\n{SKIP}"
 
 
-def test_other_documents_where_shards_are_finished(begun: Path, corpus: Path, model: Path) -> None:
-    write(corpus, [*TEXTS[:4], "another cat", *TEXTS[5:]])
-    assert refusal(corpus, begun, model) == (
-        f"{begun} was begun with other documents than those from {corpus}:4 to {corpus}:6; give another --output"
-    )
+def test_shards_of_documents_that_stayed_are_kept(
+    begun: Path, corpus: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of the first three is another one, and one is new at the end."""
+    texts = [TEXTS[0], "another cat", *TEXTS[2:], TEXTS[0]]
+    write(corpus, texts)
+    read: list[list[str]] = []
+    spy_on_groups(monkeypatch, read)
+    run(corpus, begun, model)
+    assert read == [texts[:3], texts[6:9], texts[9:]]
+    run(corpus, tmp_path / "again.parquet", model)
+    assert (tmp_path / "again.parquet").read_bytes() == begun.read_bytes()
+
+
+def test_fewer_documents_than_shards_that_are_finished(begun: Path, corpus: Path, model: Path) -> None:
     write(corpus, TEXTS[:3])
-    assert refusal(corpus, begun, model) == (
-        f"{begun} was begun with more documents than {corpus} has; give another --output"
-    )
+    run(corpus, begun, model)
+    assert parquet.read_metadata(begun).num_rows == 3
+    assert not begun.with_name("out.parquet.parts").exists()
+
+
+def test_a_finished_file_is_updated_where_documents_are_new_or_others(
+    corpus: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output, again = tmp_path / "out.parquet", tmp_path / "again.parquet"
+    run(corpus, output, model)
+    assert run(corpus, output, model, "--update") == f"{output}: finished already\n"
+    texts = [*TEXTS[:3], "another cat", *TEXTS[4:], TEXTS[0], "a dog"]
+    write(corpus, texts)
+    read: list[list[str]] = []
+    spy_on_groups(monkeypatch, read)
+    before = output.read_bytes()
+    with monkeypatch.context() as patch:
+        interrupt(patch, FULL, after=8)
+        refusal(corpus, output, model, "--update")
+    assert output.read_bytes() == before
+    run(corpus, output, model, "--update")
+    assert read.count(texts[3:6]) == 1
+    assert read[-1] == texts[9:]
+    assert all(each in (texts[3:6], texts[9:]) for each in read)
+    run(corpus, again, model)
+    assert output.read_bytes() == again.read_bytes()
+
+
+def test_what_was_left_out_is_tried_again(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    corpus, output, again = tmp_path / "docs.jsonl", tmp_path / "out.parquet", tmp_path / "again.parquet"
+    write(corpus, [*TEXTS[:4], LONG, *TEXTS[4:]])
+    run(corpus, output, model, "--skip-invalid")
+    assert list(listed(output)) == [f"{corpus}:5"]
+    read: list[list[str]] = []
+    spy_on_groups(monkeypatch, read)
+    assert "skipped: 1" in run(corpus, output, model, "--skip-invalid", "--update")  # nothing has changed
+    assert read == [[TEXTS[3], LONG, TEXTS[4]]]
+    write(corpus, [*TEXTS[:4], LONG[:20], *TEXTS[4:]])
+    assert "skipped" not in run(corpus, output, model, "--skip-invalid", "--update")
+    assert len(read) == 2
+    assert listed(output) == {}
+    run(corpus, again, model, "--skip-invalid")
+    assert output.read_bytes() == again.read_bytes()
 
 
 def test_a_damaged_shard(begun: Path, corpus: Path, model: Path) -> None:
-    shard = begun.with_name("out.parquet.parts") / "00000001.arrow"
+    shard = begun.with_name("out.parquet.parts") / f"{digest_of(1)}.arrow"
     shard.write_bytes(shard.read_bytes()[:100])
     said = refusal(corpus, begun, model)
     assert said.startswith(f"{shard} is damaged: ")
-    assert said.endswith("; remove it and the shards after it, and run the command again")
+    assert said.endswith("; remove it, and run the command again")
     shard.unlink()
     run(corpus, begun, model)
 
@@ -341,12 +395,9 @@ def test_a_flipped_bit_of_a_finished_shard_is_told_and_not_joined(
     begun: Path, corpus: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parts = begun.with_name("out.parquet.parts")
-    shard = parts / "00000000.arrow"
+    shard = parts / f"{digest_of(0)}.arrow"
     content = shard.read_bytes()
-    said = (
-        f"{shard} is damaged: its SHA-256 is another than when it was written; "
-        "remove it and the shards after it, and run the command again"
-    )
+    said = f"{shard} is damaged: its SHA-256 is another than when it was written; remove it, and run the command again"
     _flip(shard)
     assert refusal(corpus, begun, model) == said
     shard.write_bytes(content)
@@ -363,14 +414,14 @@ def test_a_flipped_bit_of_a_finished_shard_is_told_and_not_joined(
     shard.write_bytes(content)
     checksum = shard.with_suffix(".sha256")
     checksum.write_text("0\n")
-    assert "00000000.sha256 has no size and SHA-256" in refusal(corpus, begun, model)
+    assert f"{digest_of(0)}.sha256 has no size and SHA-256" in refusal(corpus, begun, model)
 
 
 def test_shards_without_a_checksum_are_encoded_again(
     begun: Path, corpus: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a version that wrote none, or of a command that was killed between the two files."""
-    (begun.with_name("out.parquet.parts") / "00000001.sha256").unlink()
+    (begun.with_name("out.parquet.parts") / f"{digest_of(1)}.sha256").unlink()
     read: list[list[str]] = []
     spy_on_groups(monkeypatch, read)
     run(corpus, begun, model)
@@ -451,9 +502,9 @@ def test_a_file_that_came_while_documents_were_read_is_not_replaced(
     output = tmp_path / "out.parquet"
     begin = VectorFile.begin
 
-    def begin_late(self: VectorFile) -> None:
+    def begin_late(self: VectorFile, earlier: object) -> None:
         output.write_text("mine")
-        begin(self)
+        begin(self, earlier)
 
     monkeypatch.setattr(VectorFile, "begin", begin_late)
     assert refusal(corpus, output, model) == (
@@ -498,6 +549,14 @@ def test_options_that_do_not_go_together(corpus: Path, model: Path, tmp_path: Pa
 def test_without_pyarrow(corpus: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     assert refusal(corpus, tmp_path / "out.parquet", model) == "needs pyarrow: pip install 'uwaga[encode]'"
+
+
+def test_without_ray(corpus: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    for options in (("--ray",), ("--ray", "auto"), ("--ray", "--skip-invalid")):
+        said = refusal(corpus, tmp_path / "out.parquet", model, *options)
+        assert said == "--ray needs Ray: pip install 'uwaga[ray]'"
+    assert not (tmp_path / "out.parquet.parts").exists()
 
 
 def test_a_bomb_of_gzip_ends_in_a_message(model: Path, tmp_path: Path) -> None:
@@ -666,13 +725,13 @@ def watch_bar(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, int, int]]:
 def test_the_bar_shows_what_is_finished_and_not_what_is_read_ahead(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int | None
 ) -> None:
-    sizes = {"max_documents": 4096, "max_characters": 1 << 20}  # the package's own
-    monkeypatch.setattr("uwaga.models.text.preprocessing.groups.__kwdefaults__", sizes)
+    sizes = {"max_documents": SHARD_DOCUMENTS, "max_characters": SHARD_CHARACTERS}  # the package's own
+    monkeypatch.setattr("uwaga.cli.encode.groups.__kwdefaults__", sizes)
     texts = (TEXTS * 250)[:2000]
     corpus, seen = write(tmp_path / "docs.jsonl", texts), watch_bar(monkeypatch)
     run(corpus, tmp_path / "out.parquet", model, *(() if limit is None else ("--limit", str(limit))))
     count, tokens = limit or 2000, seen[-1][2]
-    assert len(seen) > 3
+    assert len(seen) > 1
     assert seen[-1][:2] == (1.0, count)
     for done, documents, read in seen:
         assert abs(done - documents / count) < 0.02
@@ -692,8 +751,8 @@ def test_the_bar_of_a_resumed_run_begins_where_it_was(
 def test_twenty_thousand_documents_with_two_hundred_invalid_ones(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sizes = {"max_documents": 4096, "max_characters": 1 << 20}
-    monkeypatch.setattr("uwaga.models.text.preprocessing.groups.__kwdefaults__", sizes)
+    sizes = {"max_documents": SHARD_DOCUMENTS, "max_characters": SHARD_CHARACTERS}
+    monkeypatch.setattr("uwaga.cli.encode.groups.__kwdefaults__", sizes)
     corpus, output, seen = tmp_path / "docs.jsonl", tmp_path / "out.parquet", watch_bar(monkeypatch)
     reasons = write_with_invalid(corpus, (TEXTS * 2200)[:19_800], every=99)
     assert len(reasons) == 200

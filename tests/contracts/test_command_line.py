@@ -16,7 +16,7 @@ SURFACE = {
     "encode": {
         "documents", "--output", "-o", "--model", "--overflow", "--overlap", "--dtype", "--tokens-per-batch", "--normalize", "--prompt",
         "--prompt-name", "--truncate-dim", "--spans",
-        "--text", "--id", "--skip-invalid", "--limit", "--numpy",
+        "--text", "--id", "--skip-invalid", "--limit", "--numpy", "--update", "--processes", "--ray", "--timeout",
     },
     "lesson": {
         "sentence", "--plain", "--all", "--query", "--heads", "--unscaled", "--save", "--worksheet", "--language", "--no-model", "--port", "--no-browser",

@@ -56,7 +56,19 @@ def test_every_public_name_is_there_and_listed() -> None:
 
 @pytest.mark.parametrize(
     "package_name",
-    ["inspect", "integrations", "maps", "models", "nn", "plots", "sequence_parallel", "store", "train", "viewer"],
+    [
+        "corpora",
+        "inspect",
+        "integrations",
+        "maps",
+        "models",
+        "nn",
+        "plots",
+        "sequence_parallel",
+        "store",
+        "train",
+        "viewer",
+    ],
 )
 def test_packages_with_names_of_their_own_need_no_import(package_name: str) -> None:
     package = getattr(uwaga, package_name)

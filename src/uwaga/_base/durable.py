@@ -119,6 +119,11 @@ def rename_noreplace(path: Path, new: Path) -> None:
         path.unlink()
 
 
+def replace_file(path: Path, new: Path) -> None:
+    """Renames a file to a path, atomically, where another one is. Raises OSError."""
+    _replace(path, new)
+
+
 def create_file(path: Path) -> IO[bytes]:
     """Creates a file and opens it for writing. Raises PathConflictError where the path exists."""
     try:

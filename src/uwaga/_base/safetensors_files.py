@@ -62,17 +62,22 @@ def open_file(path: Path) -> SafetensorsFile:
     return SafetensorsFile(stored, file.get_tensor, metadata)
 
 
+def dtype_name(dtype: torch.dtype) -> str:
+    """The format's name of a dtype."""
+    names = {getattr(torch, stored): name for name, stored in _DTYPES.items()}
+    return (names | {torch.int64: "I64", torch.uint8: "U8", torch.bool: "BOOL"})[dtype]
+
+
 def layout(
     tensors: Mapping[str, tuple[tuple[int, ...], torch.dtype]], metadata: Mapping[str, str]
 ) -> tuple[bytes, dict[str, int]]:
     """The header of a file with tensors of these shapes, and where in the file each of them begins, C-contiguous and little-endian."""
-    names = {getattr(torch, dtype): name for name, dtype in _DTYPES.items()} | {torch.int64: "I64"}
     entries: dict[str, object] = {_METADATA: dict(metadata)}
     at, offsets = 0, {}
     # Large elements first, so that each tensor is aligned to its own.
     for name, (shape, dtype) in sorted(tensors.items(), key=lambda each: (-each[1][1].itemsize, each[0])):
         end = at + math.prod(shape) * dtype.itemsize
-        entries[name] = {"dtype": names[dtype], "shape": list(shape), "data_offsets": [at, end]}
+        entries[name] = {"dtype": dtype_name(dtype), "shape": list(shape), "data_offsets": [at, end]}
         offsets[name], at = at, end
     written = json.dumps(entries, separators=(",", ":")).encode()
     written += b" " * (-len(written) % 8)

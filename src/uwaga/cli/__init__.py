@@ -1,20 +1,22 @@
 """The command line: one file per verb. Modules other than typer are imported when a verb runs."""
 
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from uwaga.cli import bench, doctor, encode, generate, lesson, serve, store, train, view
 from uwaga.cli.terminal import echo, escape_library_output, escape_unencodable
 
 # At the end of each verb's help.
-EXAMPLES: Mapping[str, tuple[str, str]] = {
+EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "bench": ("uwaga bench", "uwaga bench --save"),
     "doctor": ("uwaga doctor", "uwaga doctor --json"),
     "encode": (
         "uwaga encode docs.jsonl -o vectors.parquet --model minilm",
         "uwaga encode docs.jsonl -o first.parquet --model minilm --limit 1000 --overflow mean --skip-invalid",
+        "uwaga encode docs.jsonl -o vectors.parquet --processes 8",
     ),
     "generate": (
         "uwaga generate --model speller attention",
@@ -46,6 +48,16 @@ def _examples(verb: str) -> str:
     return "Examples:\n\n" + "\n\n".join(f"  {line}" for line in EXAMPLES[verb])
 
 
+class _WithRay(TyperCommand):
+    """Of `uwaga encode`, where --ray may have no value, which Typer has no way to say."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        for at, each in reversed(list(enumerate(args))):
+            if each == "--ray" and (at + 1 == len(args) or args[at + 1].startswith("-")):
+                args.insert(at + 1, encode.HERE)
+        return super().parse_args(ctx, args)
+
+
 app = typer.Typer(
     name="uwaga",
     help="Exact Transformer attention that you can run, train and look inside.",
@@ -57,7 +69,7 @@ app = typer.Typer(
 for verb in (
     bench.bench, doctor.doctor, encode.encode, generate.generate, lesson.lesson, serve.serve, train.train, view.view,
 ):  # fmt: skip
-    app.command(epilog=_examples(verb.__name__))(verb)
+    app.command(epilog=_examples(verb.__name__), cls=_WithRay if verb is encode.encode else None)(verb)
 _store = typer.Typer(
     help="Passages of texts in a soft database, and what they say to a question.",
     epilog=_examples("store"),

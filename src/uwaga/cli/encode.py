@@ -1,10 +1,13 @@
-"""`uwaga encode`: a file of documents to a parquet file of vectors. An interrupted run is resumed by the same command."""
+"""`uwaga encode`: a file of documents to a parquet file of vectors, by this process, by several of this machine or by a Ray cluster. An
+interrupted run is resumed by the same command."""
 
 import hashlib
 import itertools
 import sys
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
@@ -13,10 +16,13 @@ import typer
 from uwaga._base.errors import CheckpointError, DataError
 from uwaga._base.terminal import escape_controls
 from uwaga.cli.terminal import echo, fail, in_option_names, say_engine
+from uwaga.corpora.processes import WorkerError
 from uwaga.models.checkpoints.directories import DEFAULT_ENCODER
 from uwaga.models.text.corpus import Document, DocumentFile, InvalidDocumentError
 from uwaga.models.text.passages import Split
 from uwaga.models.text.vector_files import (
+    Finished,
+    FinishedShard,
     Shard,
     Skipped,
     VectorFile,
@@ -27,12 +33,17 @@ from uwaga.models.text.vector_files import (
 )
 
 if TYPE_CHECKING:
-    from uwaga.models.text.encoder import Encoded
-    from uwaga.models.text.progress import Listener, Progress
+    from uwaga.corpora.batches import BatchEncoder
 
 Overflow = Literal["error", "truncate", "mean", "windows"]
 Storage = Literal["float32", "bfloat16"]
 _SKIP = "--skip-invalid leaves out such documents and lists them"
+HERE = "here"  # --ray without an address
+
+# A shard is seconds of work, so that few are lost with a process, and there are enough for many of them. It ends early, by what its last
+# document is, so that after documents that were added, mended or removed the shards are soon the same again.
+SHARD_DOCUMENTS, SHARD_CHARACTERS, _LEAST_CHARACTERS = 512, 1 << 16, 1 << 15
+_ENDS = 4  # of so many documents one may be a shard's last
 
 
 def encode(
@@ -62,6 +73,26 @@ def encode(
     ] = False,
     limit: Annotated[int | None, typer.Option(min=1, help="Encode the first so many documents; else all.")] = None,
     numpy: Annotated[Path | None, typer.Option(help="A .npy file for the vectors too, (documents, width).")] = None,
+    update: Annotated[
+        bool,
+        typer.Option(
+            "--update",
+            help="Encode what is new in the documents, and what was left out, and take the rest from the file.",
+        ),
+    ] = False,
+    processes: Annotated[
+        int | None, typer.Option(min=1, max=256, help="That share the weights' memory and the cores; else one.")
+    ] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[ADDRESS]",
+            help="By a Ray cluster: its address, auto, or nothing to start one on this machine.",
+        ),
+    ] = None,
+    timeout: Annotated[
+        float, typer.Option(min=1.0, help="Seconds without a sign of life, after which a process is replaced.")
+    ] = 60.0,
 ) -> None:
     """Encode documents to vectors. If it is interrupted, the same command resumes it."""
     options = {
@@ -84,12 +115,15 @@ def encode(
             documents, text_field=text, id_field=id, keep_invalid=skip_invalid, skip_blank=not skip_invalid
         )
         settings = {"text": text, "id": id, **({} if limit is None else {"limit": limit})}
-        message = _encode(_Corpus(file, limit), output, model, dtype, options, settings)
+        engine = _Engine(processes, ray, timeout)
+        message = _encode(_Corpus(file, limit), output, model, dtype, options, settings, engine, update=update)
         rows = None if numpy is None else write_numpy(output, numpy)
     except InvalidDocumentError as error:
         fail("encode", f"{error}\n{_SKIP}")
     except (DataError, VectorsError, CheckpointError) as error:
         fail("encode", str(error))
+    except WorkerError as error:
+        fail("encode", f"{error}. Finished shards are kept; the same command resumes")
     except OSError as error:
         where, why = error.filename or output, error.strerror or str(error)
         fail("encode", f"{where}: {why}. Finished shards are kept; the same command resumes")
@@ -122,43 +156,65 @@ class _Corpus:
         return position if self.limit is None else max(position, documents / self.limit)
 
 
+class _Engine(NamedTuple):
+    """What computes."""
+
+    processes: int | None
+    ray: str | None  # an address
+    timeout: float  # seconds
+
+
 def _encode(
-    corpus: _Corpus, output: Path, model: str, dtype: str, options: dict[str, Any], settings: Mapping[str, object]
+    corpus: _Corpus,
+    output: Path,
+    model: str,
+    dtype: str,
+    options: dict[str, Any],
+    settings: Mapping[str, object],
+    engine: _Engine,
+    *,
+    update: bool,
 ) -> str:
     """The message at the end."""
-    folder, fingerprint = _model(model)
+    from uwaga.corpora.batches import found
+
+    _, fingerprint = found(model)
     _check_output(output)
     vectors = VectorFile(output, {"model": fingerprint, "dtype": dtype, **options, **settings})
-    digest = vectors.finished_digest()
-    if digest is not None:
-        if digest_of_shards([group.shard for group in groups(corpus)]) != digest:
-            raise VectorsError(
-                f"{output} exists already and was made from other documents than {corpus.path} holds; "
-                "give another --output, or move the file away"
-            )
-        vectors.clear()
-        return "finished already"
-    vectors.begin()
+    earlier = None
+    if (finished := vectors.finished()) is not None:
+        earlier = _to_update(corpus, output, finished, update=update)
+        if earlier is None:
+            vectors.clear()
+            return "finished already"
+    vectors.begin(earlier)
     try:
-        run = _Run(corpus, vectors, folder, dtype, options)
-        run.run()
+        _Run(corpus, vectors, model, fingerprint, dtype, options, engine, retry=update).run()
         return _finish(vectors)
     finally:
         vectors.leave()
 
 
-def _model(model: str) -> tuple[Path, str]:
-    """The model's directory and its fingerprint, before anything is loaded. Raises CheckpointError: it gives no vectors of documents."""
-    from uwaga.models.checkpoints import directories
-    from uwaga.models.text import sentence_config
-    from uwaga.models.text.sentence_config import fingerprint
+def _to_update(corpus: _Corpus, output: Path, finished: Finished, *, update: bool) -> list[FinishedShard] | None:
+    """The shards of a finished file that is written anew; None where there is nothing to do. Raises VectorsError."""
+    if finished.shards is None:
+        # Of a version whose groups were larger and no shards.
+        from uwaga.models.text import preprocessing
 
-    folder = directories.find(model, None)
-    if sentence_config.read(folder).tokens is not None:
-        raise CheckpointError(
-            f"{folder} holds a ColBERT model, which gives a vector to every token and none to a document; `uwaga store add` takes it"
+        parts = preprocessing.groups(corpus, Document.length)
+        shards = [Shard(digest(documents), len(documents)) for documents in parts]
+    else:
+        shards = [group.shard for group in groups(corpus)]
+    skipped = sum(each.skipped for each in finished.shards or ())
+    if digest_of_shards(shards) == finished.digest and not (update and skipped):
+        return None
+    if not update or finished.shards is None:
+        can = "--update encodes what is new; or " if finished.shards is not None else ""
+        raise VectorsError(
+            f"{output} exists already and was made from other documents than {corpus.path} holds; "
+            f"{can}give another --output, or move the file away"
         )
-    return folder, fingerprint(folder, directories.transformer(folder))
+    return finished.shards
 
 
 def _check_output(output: Path) -> None:
@@ -174,23 +230,63 @@ class Group(NamedTuple):
     documents: list[Document]
     shard: Shard
 
+    @property
+    def places(self) -> str:
+        return f"{self.documents[0].place} to {self.documents[-1].place}"
 
-def groups(corpus: Iterable[Document]) -> Iterator[Group]:
+
+def groups(
+    corpus: Iterable[Document], *, max_documents: int = SHARD_DOCUMENTS, max_characters: int = SHARD_CHARACTERS
+) -> Iterator[Group]:
     """The documents in groups, each with its digest. Raises DataError."""
-    from uwaga.models.text import preprocessing
+    group: list[Document] = []
+    whole, size = hashlib.sha256(), 0
+    for document in corpus:
+        length = document.length()
+        if group and size + length > max_characters:
+            yield Group(group, Shard(whole.hexdigest(), len(group)))
+            group, whole, size = [], hashlib.sha256(), 0
+        group.append(document)
+        size += length
+        _hash(whole, document)
+        is_end = size >= _LEAST_CHARACTERS and whole_of(document)[0] % _ENDS == 0
+        if is_end or len(group) == max_documents:
+            yield Group(group, Shard(whole.hexdigest(), len(group)))
+            group, whole, size = [], hashlib.sha256(), 0
+    if group:
+        yield Group(group, Shard(whole.hexdigest(), len(group)))
 
-    for documents in preprocessing.groups(corpus, Document.length):
-        yield Group(documents, Shard(digest(documents), len(documents)))
+
+def whole_of(document: Document) -> bytes:
+    """SHA-256 of a document's id and text."""
+    own = hashlib.sha256()
+    _hash(own, document)
+    return own.digest()
 
 
 def digest(documents: Sequence[Document]) -> str:
     """SHA-256 over ids and texts, each preceded by its length."""
     whole = hashlib.sha256()
     for document in documents:
-        for part in (document.id or "", document.text):
-            encoded = part.encode("utf-8", "surrogatepass")  # an id of JSON may have a lone surrogate
-            whole.update(len(encoded).to_bytes(8, "little") + encoded)
+        _hash(whole, document)
     return whole.hexdigest()
+
+
+def _hash(whole: "hashlib._Hash", document: Document) -> None:
+    for part in (document.id or "", document.text):
+        encoded = part.encode("utf-8", "surrogatepass")  # an id of JSON may have a lone surrogate
+        whole.update(len(encoded).to_bytes(8, "little") + encoded)
+
+
+class _Pending(NamedTuple):
+    """A group that is being encoded."""
+
+    place: int  # in the order of shards
+    shard: Shard
+    first: int  # the number of its first document
+    width: float  # of its documents in the corpus, as a fraction
+    places: str  # where its documents are
+    documents: list[Document]  # none where others read them
 
 
 class _Run:
@@ -199,99 +295,180 @@ class _Run:
     Args:
         corpus: the documents.
         vectors: the output, begun.
-        folder: the model's.
-        dtype: of its weights, by name.
-        options: of TextEncoder.encode_groups.
+        model, fingerprint, dtype, options: of BatchEncoder, and skip_invalid.
+        engine: what computes.
+        retry: whether groups are encoded again of which documents were left out.
     """
 
     def __init__(
-        self, corpus: _Corpus, vectors: VectorFile, folder: Path, dtype: str, options: Mapping[str, Any]
+        self,
+        corpus: _Corpus,
+        vectors: VectorFile,
+        model: str,
+        fingerprint: str,
+        dtype: str,
+        options: Mapping[str, Any],
+        engine: _Engine,
+        *,
+        retry: bool,
     ) -> None:
-        self._corpus, self._vectors = corpus, vectors
-        self._folder, self._dtype, self._options = folder, dtype, options
-        self._finished = list(vectors.finished)  # by earlier runs
-        self._skipped = sum(shard.documents for shard in self._finished)
-        self._pending: deque[Group] = deque()  # given to the encoder, without a result yet
-        self._done = 0  # documents encoded by this run
-        self._position = 0.0  # in the file, of the end of the last finished document
+        self._corpus, self._vectors, self._engine, self._retry = corpus, vectors, engine, retry
+        self._model, self._fingerprint, self._dtype = model, fingerprint, dtype
+        self._skip = bool(options.get("skip_invalid"))
+        self._options = {name: value for name, value in options.items() if name != "skip_invalid"}
+        self._documents = self._tokens = 0  # finished; read by the model
+        self._done = 0.0  # of the corpus
 
     def run(self) -> None:
-        """Raises DataError, VectorsError, CheckpointError, OSError."""
-        from uwaga.models.text.progress import bar
+        """Raises DataError, VectorsError, CheckpointError, WorkerError, OSError."""
+        from uwaga.models.text.progress import Progress, bar
 
-        with bar(1.0, self._fraction) as listener:
-            for encoded in self._results(listener):
-                group = self._pending.popleft()
-                columns, skipped = self._columns(group, encoded), self._left_out(group, encoded)
-                self._vectors.add(group.shard, columns, encoded.vectors, skipped)
-                self._done += group.shard.documents
+        with bar(1.0, lambda _: self._done) as listener:
+            started = time.perf_counter()
+            for pending, columns in self._results():
+                self._take(pending, columns)
+                listener(Progress(self._documents, self._tokens, time.perf_counter() - started, None))
 
-    def _fraction(self, progress: "Progress") -> float:
-        """How much of the corpus is encoded: up to the end of the last finished document, whatever was read ahead."""
-        within = progress.documents - self._skipped - self._done
-        if within > 0:  # a batch of the first pending group
-            self._position = self._pending[0].documents[within - 1].position
-        return self._corpus.fraction(progress.documents, self._position)
+    def _results(self) -> Iterator[tuple[_Pending, Mapping[str, Any]]]:
+        from uwaga.corpora.batches import BatchEncoder
 
-    def _results(self, listener: "Listener") -> Iterator["Encoded"]:
-        import torch
-
-        from uwaga.models.text.encoder import TextEncoder
-        from uwaga.models.text.report import DocumentError
-
-        encoder = TextEncoder.load(self._folder, dtype=getattr(torch, self._dtype))
-        say_engine("encode", str(self._folder), encoder.explain())
-
-        def listen(progress: "Progress") -> None:
-            listener(progress._replace(documents=progress.documents + self._skipped))
-
+        encode = BatchEncoder(self._model, dtype=self._dtype, fingerprint=self._fingerprint, **self._options)
+        by = self._here
+        if self._engine.ray is not None:
+            by = self._by_ray
+        elif (self._engine.processes or 1) > 1:
+            by = self._by_processes
         try:
-            encoded = encoder.encode_groups(self._texts(), **self._options, progress=listen)
+            yield from by(encode)
         except ValueError as error:  # options that do not go together, or not with the model
+            if not str(error).startswith("TextEncoder: "):
+                raise
             message = in_option_names(str(error).removeprefix("TextEncoder: "), self._options)
             raise typer.BadParameter(escape_controls(message)) from error
-        try:
-            yield from encoded
-        except DocumentError as error:
-            # Results come in order: the error is in the first pending group.
-            document = self._pending[0].documents[error.document - self._done]
-            reason = in_option_names(error.reason, self._options)
-            raise InvalidDocumentError(f"{document.place}: {reason}") from error
 
-    def _texts(self) -> Iterator[list[str]]:
-        """The texts of each group that is not finished."""
-        count = 0
-        for count, group in enumerate(groups(self._corpus), start=1):
-            if count > len(self._finished):
-                self._pending.append(group)
-                yield [document.text for document in group.documents]
-            elif group.shard != self._finished[count - 1]:
-                places = f"{group.documents[0].place} to {group.documents[-1].place}"
-                what = f"was begun with other documents than those from {places}"
-                raise VectorsError(f"{self._vectors.path} {what}; give another --output")
-            else:
-                self._position = group.documents[-1].position
-        if count < len(self._finished):
-            what = f"was begun with more documents than {self._corpus.path} has"
-            raise VectorsError(f"{self._vectors.path} {what}; give another --output")
+    def _here(self, encode: "BatchEncoder") -> Iterator[tuple[_Pending, Mapping[str, Any]]]:
+        waiting: deque[_Pending] = deque()
 
-    def _columns(self, group: Group, encoded: "Encoded") -> dict[str, Any]:
-        """The columns of a shard beside its vectors."""
-        report, ids = encoded.report, [document.id for document in group.documents]
-        columns: dict[str, Any] = {"document": report.document + self._skipped}
-        if any(id is not None for id in ids):
-            columns["id"] = [ids[number] for number in (report.document - self._done).tolist()]
-        others = ("start", "stop", "characters", "tokens", "windows")
-        return columns | {name: getattr(report, name) for name in others}
+        def batches() -> Iterator[Mapping[str, Any]]:
+            for pending in self._pending():
+                waiting.append(pending)
+                yield batch_of(pending.documents)
 
-    def _left_out(self, group: Group, encoded: "Encoded") -> list[Skipped]:
-        """The documents of a group that were not encoded. What could not be read comes as an empty text, with its own reason."""
-        results = []
-        for error in encoded.invalid:
-            document = group.documents[error.document - self._done]
-            reason = in_option_names(error.reason, self._options)
-            results.append(Skipped(document.place, document.error or reason))
-        return results
+        encoder = encode.load()
+        say_engine("encode", self._model, encoder.explain())
+        for columns in encode.stream(batches()):
+            yield waiting.popleft(), columns
+
+    def _by_processes(self, encode: "BatchEncoder") -> Iterator[tuple[_Pending, Mapping[str, Any]]]:
+        from uwaga.corpora import processes
+
+        count = self._engine.processes or 1
+        items = ((pending, batch_of(pending.documents)) for pending in self._pending())
+        yield from processes.map_batches(
+            encode,
+            items,
+            processes=count,
+            threads=max(1, _cores() // count),
+            timeout=self._engine.timeout,
+            describe=lambda pending: pending.places,
+            say=_say,
+        )
+
+    def _by_ray(self, encode: "BatchEncoder") -> Iterator[tuple[_Pending, Mapping[str, Any]]]:
+        from uwaga.corpora import ray_data
+
+        pending = [each._replace(documents=[]) for each in self._pending()]
+        if not pending:
+            return
+        address = None if self._engine.ray == HERE else self._engine.ray
+        wanted = [(each.first, each.shard) for each in pending]
+        results = ray_data.map_groups(
+            encode,
+            partial(_read_groups, self._corpus, wanted),
+            [each.shard.documents for each in pending],
+            address=address,
+            actors=self._engine.processes,
+            timeout=self._engine.timeout,
+        )
+        for number, columns in results:
+            yield pending[number], columns
+
+    def _pending(self) -> Iterator[_Pending]:
+        """The groups that are not finished, in order."""
+        first, position = 0, 0.0
+        for group in groups(self._corpus):
+            after = self._corpus.fraction(first + len(group.documents), group.documents[-1].position)
+            pending = _Pending(
+                self._vectors.expect(group.shard), group.shard, first, after - position, group.places, group.documents
+            )
+            first, position = first + len(group.documents), after
+            skipped = self._vectors.stored(group.shard)
+            if skipped is None or (skipped and self._retry):
+                yield pending
+                continue
+            entries = [Skipped(group.documents[number].place, reason) for number, reason in skipped]
+            self._finish_group(pending, entries)
+
+    def _finish_group(self, pending: _Pending, skipped: Sequence[Skipped]) -> None:
+        if skipped:
+            self._vectors.leave_out(pending.place, skipped)
+        self._documents += pending.shard.documents
+        self._done += pending.width
+
+    def _take(self, pending: _Pending, columns: Mapping[str, Any]) -> None:
+        """Write the shard of a group. Raises InvalidDocumentError, OSError."""
+        errors, numbers = columns["error"], columns["document"]
+        left_out = []
+        for row in [row for row, error in enumerate(errors) if error is not None]:
+            reason = columns["reason"][row] or in_option_names(errors[row], self._options)
+            if not self._skip:
+                raise InvalidDocumentError(f"{columns['place'][row]}: {reason}")
+            left_out.append((int(numbers[row]), Skipped(columns["place"][row], reason)))
+        is_good = errors == None  # noqa: E711  # of each row
+        kept = {"document": numbers[is_good]}
+        if any(id is not None for id in columns["id"]):
+            kept["id"] = columns["id"][is_good]
+        kept |= {name: columns[name][is_good] for name in ("start", "stop", "characters", "tokens", "windows")}
+        reasons = [(number, entry.reason) for number, entry in left_out]
+        self._vectors.add(pending.shard, kept, columns["vector"][is_good], reasons)
+        self._tokens += int(kept["tokens"].sum())
+        self._finish_group(pending, [entry for _, entry in left_out])
+
+
+def batch_of(documents: Sequence[Document]) -> dict[str, Any]:
+    """The columns of a group for a BatchEncoder. What could not be read comes as an empty text, with its own reason."""
+    import numpy as np
+
+    columns = {
+        "place": [each.place for each in documents],
+        "id": [each.id for each in documents],
+        "text": [each.text for each in documents],
+        "reason": [each.error for each in documents],
+    }
+    return {"document": np.arange(len(documents)), **columns}
+
+
+def _read_groups(corpus: _Corpus, wanted: Sequence[tuple[int, Shard]]) -> Iterator[dict[str, Any]]:
+    """The batches of some groups: the number of the first document of each, in order, and its shard. Raises DataError: they are others."""
+    at = 0
+    documents = iter(corpus)
+    for first, shard in wanted:
+        group = list(itertools.islice(documents, first - at, first - at + shard.documents))
+        at = first + shard.documents
+        if digest(group) != shard.digest:
+            raise DataError(f"{corpus.path}: was changed while it was read")
+        yield batch_of(group)
+
+
+def _say(message: str) -> None:
+    echo(f"uwaga encode: {message}", err=True)
+
+
+def _cores() -> int:
+    """That this process may use, or OMP_NUM_THREADS where it is set."""
+    import torch
+
+    return torch.get_num_threads()
 
 
 def _finish(vectors: VectorFile) -> str:
@@ -302,5 +479,5 @@ def _finish(vectors: VectorFile) -> str:
     for table in vectors.finish():
         columns = {name: table[name].to_numpy() for name in COLUMNS}
         total = total.plus(Report.of_columns(columns).summary)
-    skipped = sum(shard.documents for shard in vectors.finished) - total.documents
+    skipped = sum(shard.documents for shard in vectors.order) - total.documents
     return f"{total}; skipped: {skipped:,}, listed in {vectors.skipped_path}" if skipped else str(total)

@@ -31,6 +31,7 @@ from uwaga.maps.engines import available
 from uwaga.maps.spec import RowStatistics, RowStatisticsRequest
 from uwaga.ops.attention.arguments import AttentionOptions, make_call
 from uwaga.store.segments import CHUNK, SegmentFile
+from uwaga.store.shared_reading import Layout, Readers
 
 BLOCK = 2048  # rows; the engines' own unit of keys, with a softmax of its own
 QUERIES = (
@@ -40,6 +41,7 @@ BAND, BANDS = 16.0, 4
 _VISITED = 64, 512  # most blocks that are visited at once, at first and at last: what they find may spare others
 _FIRST = 4  # blocks that a search visits for a first idea of the largest scores
 _COPIED = 8  # most of those that are copied first, and whose copies are held
+_SHARE = 8  # blocks of each process at once, of a gradient
 _CALL_FLOATS = 2**22  # of their outputs together
 _SMALL = 2**13  # floats of an output that are added by one operation; more would leave the cache
 # Rounding of a float32 score of width D, relative to |scale| |q| |k|: each of D + 2 operations by 2^-24, doubled.
@@ -86,6 +88,11 @@ class LiveRows:
             rows = positions[is_here] - self.ends[n]
             result[is_here] = self.segments[n].id_of(rows if listed is None else listed[rows])
         return result
+
+    def described(self) -> list[object]:
+        """What two processes that show the same rows have in common."""
+        files = [each.entry.file for each in self.segments]
+        return [files, *(None if rows is None else torch.from_numpy(rows) for rows in self.rows)]
 
     def keys(self, start: int, stop: int) -> Tensor:
         """The keys of the live rows from `start` up to `stop`, (rows, H, D) float32; a view where they lie together as float32."""
@@ -168,16 +175,24 @@ class PassResult(NamedTuple):
     skipped: int  # rows that were not read
 
 
-def read(live: LiveRows, query_QHD: Tensor, options: PassOptions) -> PassResult:
-    """One pass for at most QUERIES queries, float32."""
+def read(live: LiveRows, query_QHD: Tensor, options: PassOptions, readers: Readers | None = None) -> PassResult:
+    """One pass for at most QUERIES queries, float32. readers: who computes shares of it; None: this process alone."""
     query_HQD = query_QHD.transpose(0, 1).contiguous()
-    one_pass = _Pass(live, query_HQD, options)
+    if readers is not None:
+        readers.check("SoftDatabase", *live.described(), query_QHD, options)
+    one_pass = _Pass(live, query_HQD, options, readers)
     skipped = one_pass.run()
     return one_pass.result(skipped)
 
 
 def query_gradient(
-    live: LiveRows, query_QHD: Tensor, scale: float, value_QHE: Tensor, lse_QH: Tensor, grad_QHE: Tensor
+    live: LiveRows,
+    query_QHD: Tensor,
+    scale: float,
+    value_QHE: Tensor,
+    lse_QH: Tensor,
+    grad_QHE: Tensor,
+    readers: Readers | None = None,
 ) -> Tensor:
     """The gradient (Q, H, D) of sum(value * grad) with respect to the queries, in one more pass: with the weights
     a_j = exp(scale q.k_j - lse), value z and its gradient g,
@@ -189,31 +204,49 @@ def query_gradient(
     lse_HQ1 = lse_QH.transpose(0, 1)[..., None]
     offset_HQ1 = (grad_HQE.double() * value_HQE.double()).sum(-1, keepdim=True)
     found_HQD = torch.zeros(query_HQD.shape, dtype=torch.float64)
-    for start in range(0, len(live), BLOCK):
-        keys = live.keys(start, min(start + BLOCK, len(live)))
-        values = live.values(start, min(start + BLOCK, len(live))) if live.has_values() else keys
+
+    def change(block: int) -> Tensor:
+        """What a block adds."""
+        start, stop = block * BLOCK, min((block + 1) * BLOCK, len(live))
+        keys = live.keys(start, stop)
+        values = live.values(start, stop) if live.has_values() else keys
         key_HnD, value_HnE = keys.transpose(0, 1), values.transpose(0, 1)
         weights_HQn = (scale * (query_HQD @ key_HnD.mT).double() - lse_HQ1).exp()
         change_HQn = weights_HQn * ((grad_HQE @ value_HnE.mT).double() - offset_HQ1)
-        found_HQD += (change_HQn.float() @ key_HnD).double()
+        return change_HQn.float() @ key_HnD
+
+    at_once = 1 if readers is None else readers.size * _SHARE
+    for first in range(0, live.blocks, at_once):
+        blocks = np.arange(first, min(first + at_once, live.blocks))
+        own = blocks if readers is None else readers.share(blocks)
+        changes = (
+            torch.stack([change(each) for each in own.tolist()])
+            if len(own)
+            else query_HQD.new_empty(0, *query_HQD.shape)
+        )
+        if readers is not None:
+            changes = readers.gathered("the gradient of a query", changes, len(blocks))
+        for each in changes:
+            found_HQD += each.double()
     return (scale * found_HQD).float().transpose(0, 1)
 
 
 class _BlockResults(NamedTuple):
-    """What one call found in neighbouring blocks."""
+    """What one call found in neighbouring blocks, or several processes in any."""
 
-    first: int  # of the blocks
-    keys: Tensor  # of their rows, (rows, H, D)
+    blocks: np.ndarray  # rising
+    keys: Tensor | None  # of their rows, (rows, H, D); None: they are read again where they are needed
     statistics: RowStatistics  # of each block, for R rows
 
 
 class _Pass:
-    def __init__(self, live: LiveRows, query_HQD: Tensor, options: PassOptions) -> None:
-        self._live, self._query, self._options = live, query_HQD, options
+    def __init__(self, live: LiveRows, query_HQD: Tensor, options: PassOptions, readers: Readers | None = None) -> None:
+        self._live, self._query, self._options, self._readers = live, query_HQD, options, readers
         heads, queries, _ = query_HQD.shape
         self._rows = heads * queries
         width = live.segments[0].values.shape[2] if live.segments else 0
         self._width = width if options.attention else 0
+        self._layout = Layout(heads, queries, self._width, options.top)
         # Bands by band modulo BANDS: their numbers, and the sums over their blocks relative to exp(their upper end).
         self._held = np.full((BANDS, self._rows), -np.inf)
         self._outputs = torch.zeros(BANDS, self._rows, self._width, dtype=torch.float64)
@@ -283,27 +316,52 @@ class _Pass:
     def _visit(self, blocks: np.ndarray) -> None:
         """Attention within each of the blocks, and their place in the sums; neighbours in one segment have one call, and the
         results of several calls one place in the sums."""
-        places, whole = self._live.places[blocks], len(self._live) // BLOCK
-        ends = np.flatnonzero((np.diff(blocks) > 1) | (np.diff(places) != 0) | (blocks[1:] == whole)) + 1
+        if self._readers is not None:
+            self._visit_together(self._readers, blocks)
+            return
         held: list[_BlockResults] = []
         copied = 0
+        for first, stop, is_copied in self._runs(blocks):
+            count = stop - first if is_copied else 0
+            if count and copied + count > _COPIED:
+                self._merge(held)
+                held, copied = [], 0
+            held.append(self._call(first, stop))
+            copied += count
+        if held:
+            self._merge(held)
+
+    def _visit_together(self, readers: Readers, blocks: np.ndarray) -> None:
+        """As `_visit`: this process computes its share, and gets the results of the others."""
+        if not len(blocks):
+            return
+        found, failed = list[RowStatistics](), None
+        try:
+            for first, stop, _ in self._runs(readers.share(blocks)):
+                found.append(self._call(first, stop).statistics)
+        except ValueError as error:  # every process raises it, or the others would wait
+            failed = error
+        readers.agree("the rows of a database", failed)
+        numbers, places = self._layout.packed(found)
+        numbers = readers.gathered("the sums of a database", numbers, len(blocks))
+        places = readers.gathered("the largest weights of a database", places, len(blocks))
+        self._merge([_BlockResults(blocks, None, self._layout.statistics(numbers, places))])
+
+    def _runs(self, blocks: np.ndarray) -> Iterator[tuple[int, int, bool]]:
+        """Neighbouring blocks that have one call: the first, the one after the last, and whether their rows are copied."""
+        places, whole = self._live.places[blocks], len(self._live) // BLOCK
+        ends = np.flatnonzero((np.diff(blocks) > 1) | (np.diff(places) != 0) | (blocks[1:] == whole)) + 1
         for run, place in zip(
             np.split(blocks, ends), places[np.concatenate([[0], ends])] if len(blocks) else (), strict=False
         ):
             most = len(run) if place >= 0 else _COPIED
             for n in range(0, len(run), most):
-                first, stop = int(run[n]), int(run[n : n + most][-1]) + 1
-                if place < 0 and copied + stop - first > _COPIED:
-                    self._merge(held)
-                    held, copied = [], 0
-                held.append(self._call(first, stop, BLOCK if first < whole else len(self._live) - first * BLOCK))
-                copied += 0 if place >= 0 else stop - first
-        if held:
-            self._merge(held)
+                yield int(run[n]), int(run[n : n + most][-1]) + 1, bool(place < 0)
 
-    def _call(self, first: int, stop: int, rows: int) -> "_BlockResults":
+    def _call(self, first: int, stop: int) -> "_BlockResults":
         live, options, count = self._live, self._options, stop - first
         start = first * BLOCK
+        rows = min(BLOCK, len(live) - start)
         keys = live.keys(start, start + count * rows)
         key_nHKD = keys.unflatten(0, (count, rows)).transpose(1, 2)
         if self._may_overflow:
@@ -316,7 +374,7 @@ class _Pass:
         query_nHQD = self._query.expand(count, *self._query.shape)
         call = make_call(query_nHQD, key_nHKD, value_nHKE, AttentionOptions(scale=options.scale), wants_lse=True)
         wants = RowStatisticsRequest(output=options.attention, entropy=options.attention, top=min(options.top, rows))
-        return _BlockResults(first, keys, available.choose(call, None).rows(call, wants))
+        return _BlockResults(np.arange(first, stop), keys, available.choose(call, None).rows(call, wants))
 
     def _merge(self, results: Sequence["_BlockResults"]) -> None:
         """Takes the results of some blocks, in their order."""
@@ -463,7 +521,7 @@ class _Top:
         # Row by row, with as many places as the row with the most candidates needs.
         place = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
         shape = (len(r), int(counts.max()))
-        result = _keys_at(results, at[row, column], r[row] // self._queries)
+        result = _keys_at(self._live, results, at[row, column], r[row] // self._queries)
         query = self._query.reshape(len(lowest), -1)[r[row]]
         new = [np.full(shape, -np.inf), np.full(shape, 2**62), np.zeros(shape), np.full(shape, -np.inf)]
         for each, candidates in zip(
@@ -542,18 +600,23 @@ def _candidates(results: Sequence[_BlockResults], top: int) -> tuple[np.ndarray,
         fill = ((0, 0), (0, 0), (0, top - found.top_weights.shape[-1]))
         weights.append(np.pad(found.top_weights.flatten(1, 2).numpy(), fill))
         positions.append(np.pad(found.top_positions.flatten(1, 2).numpy(), fill, constant_values=-1))
-        blocks.append(each.first + np.arange(len(found.top_weights)))
+        blocks.append(each.blocks)
     return np.concatenate(weights), np.concatenate(positions), np.concatenate(blocks)
 
 
-def _keys_at(results: Sequence[_BlockResults], positions: np.ndarray, heads: np.ndarray) -> np.ndarray:
+def _keys_at(live: LiveRows, results: Sequence[_BlockResults], positions: np.ndarray, heads: np.ndarray) -> np.ndarray:
     """The keys (n, D), float64, of live rows that these blocks have, each for a head."""
-    keys = np.empty((len(positions), results[0].keys.shape[2]))
-    part = np.searchsorted([each.first * BLOCK for each in results], positions, "right") - 1
+    keys = np.empty((len(positions), live.segments[0].keys.shape[2]))
+    part = np.searchsorted([int(each.blocks[0]) * BLOCK for each in results], positions, "right") - 1
     for n in np.unique(part).tolist():
         is_here, each = part == n, results[n]
-        rows = torch.from_numpy(positions[is_here] - each.first * BLOCK)
-        keys[is_here] = each.keys[rows, torch.from_numpy(heads[is_here])].double().numpy()
+        here = positions[is_here]
+        if each.keys is not None:
+            own, rows = each.keys, here - int(each.blocks[0]) * BLOCK
+        else:
+            unique, rows = np.unique(here, return_inverse=True)
+            own = torch.cat([live.keys(at, at + 1) for at in unique.tolist()])
+        keys[is_here] = own[torch.from_numpy(rows), torch.from_numpy(heads[is_here])].double().numpy()
     return keys
 
 

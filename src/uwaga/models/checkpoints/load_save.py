@@ -7,6 +7,7 @@ them with weights_only=True.
 
 import json
 import os
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
@@ -18,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 from uwaga._base import durable, json_files
 from uwaga._base.errors import CheckpointError
 from uwaga._base.terminal import printable
-from uwaga.models.checkpoints import directories, state_dict_check, weight_files
+from uwaga.models.checkpoints import directories, mapped_weights, state_dict_check, weight_files
 from uwaga.models.checkpoints.tables import Config, Family, Table
 from uwaga.models.checkpoints.weight_files import Weights
 
@@ -84,9 +85,16 @@ def load(
         CheckpointError: the files are invalid or describe something that is not supported; one message lists all missing
             and unexpected weights and those of a wrong shape.
     """
+    folder = directories.transformer(directories.find(path_or_hub_id, revision))
+    return load_folder(folder, dtype, allow_nonfinite=allow_nonfinite)
+
+
+def load_folder(
+    folder: Path, dtype: torch.dtype | None, *, allow_nonfinite: bool = False, shared: Path | None = None
+) -> nn.Module:
+    """As `load`, of a directory with config.json. shared: the file to map the weights from (`mapped_weights`); None: a copy in memory."""
     if dtype is not None and not dtype.is_floating_point:
         raise ValueError(f"load: dtype must be a floating dtype, not {dtype}")
-    folder = directories.transformer(directories.find(path_or_hub_id, revision))
     file = folder / "config.json"
     described = json_files.read(file)
     family = family_of(described.get("model_type"), str(file))
@@ -97,7 +105,8 @@ def load(
     with torch.device("meta"), _NoInitialisation():
         model = family.build(config)
     matched = state_dict_check.match(table, weights, model.state_dict())
-    model.load_state_dict(state_dict_check.read(matched, dtype, allow_nonfinite=allow_nonfinite), assign=True)
+    read = partial(state_dict_check.read, matched, dtype, allow_nonfinite=allow_nonfinite)
+    model.load_state_dict(read() if shared is None else mapped_weights.mapped(shared, read), assign=True)
     assert not any(x.is_meta for x in (*model.parameters(), *model.buffers())), (
         "buffers must be persistent, or computed"
     )

@@ -18,7 +18,7 @@ from uwaga._base import json_files
 from uwaga._base.errors import CheckpointError, ShapeError
 from uwaga.integrations.transformers.ragged_model import RaggedModel
 from uwaga.models.bert.model import BertModel
-from uwaga.models.checkpoints import directories, load_save
+from uwaga.models.checkpoints import directories, load_save, mapped_weights
 from uwaga.models.rotary.model import RotaryModel
 from uwaga.models.t5.model import T5Model
 from uwaga.models.text import colbert, foreign, sentence_config, sentence_head
@@ -103,6 +103,7 @@ class TextEncoder:
         dtype: torch.dtype | None = None,
         revision: str | None = None,
         truncate_dim: int | None = None,
+        shared: bool = False,
     ) -> "TextEncoder":
         """Load a sentence-transformers directory, a plain Hugging Face directory (mean pooling), or a hub id. A directory means what
         sentence-transformers makes of it: its modules Transformer, Pooling, Dense, LayerNorm, Normalize, prompts, lengths and widths.
@@ -115,6 +116,8 @@ class TextEncoder:
                 pooling is computed in float32.
             truncate_dim: so many first numbers of every vector are the result, of models that were trained for it; None: as the
                 model's config says.
+            shared: whether the weights, converted to `dtype`, are in memory once for all processes of this machine that load the model
+                so. They are mapped from a file in the folder of caches (UWAGA_DATA), which the first process writes.
 
         Raises:
             CheckpointError: files that are wrong, contradict each other, need something that is not implemented, or are those of a
@@ -124,7 +127,7 @@ class TextEncoder:
         """
         folder = directories.find(path_or_hub_id, revision)
         config = sentence_config.read(folder)
-        model, tokenizer = _read(config, dtype)
+        model, tokenizer = _read(config, dtype, shared=shared)
         _check_fit(model, tokenizer, config)
         return cls(model, tokenizer, config, truncate_dim=truncate_dim)
 
@@ -565,8 +568,9 @@ class TextEncoder:
                 yield part.vectors
 
 
-def _read(config: SentenceConfig, dtype: torch.dtype | None) -> tuple[Model, Tokenizer]:
+def _read(config: SentenceConfig, dtype: torch.dtype | None, *, shared: bool) -> tuple[Model, Tokenizer]:
     """The model of a folder and its tokenizer. Raises CheckpointError."""
+    file = mapped_weights.path_of(sentence_config.fingerprint(config.folder), dtype) if shared else None
     if foreign.is_needed(config.folder):
         tokens = Tokenizer.load(config.folder, lowercase=config.lowercase, allows_types=True)
         expansion = None if config.tokens is None else config.tokens.expansion
@@ -574,8 +578,8 @@ def _read(config: SentenceConfig, dtype: torch.dtype | None) -> tuple[Model, Tok
             raise CheckpointError(
                 f"{config.folder}: mask tokens that the others do not see are computed for uwaga's own families alone"
             )
-        return foreign.load(config.folder, tokens, dtype), tokens
-    model = load_save.load(config.folder, dtype=dtype)
+        return foreign.load(config.folder, tokens, dtype, file), tokens
+    model = load_save.load_folder(config.folder, dtype, shared=file)
     if not isinstance(model, BertModel | RotaryModel | T5Model):
         raise CheckpointError(
             f"{config.folder} holds a {type(model).__name__}, and TextEncoder cannot use it; {sentence_config.PEER_READS_IT}"

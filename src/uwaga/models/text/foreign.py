@@ -18,7 +18,7 @@ from uwaga._base.errors import CheckpointError
 from uwaga._base.terminal import printable
 from uwaga.integrations.transformers.ragged_classifier import RaggedClassifier
 from uwaga.integrations.transformers.ragged_model import RaggedModel
-from uwaga.models.checkpoints import load_save, transformers_directories
+from uwaga.models.checkpoints import load_save, mapped_weights, transformers_directories
 from uwaga.models.tokenizers.loading import Tokenizer
 
 # Model types that TextEncoder reads by itself: those of uwaga.models.load but for decoders with learned positions, which run through
@@ -52,13 +52,17 @@ def is_classifier(folder: Path) -> bool:
     return isinstance(names, list) and len(names) == 1 and str(names[0]).endswith("ForSequenceClassification")
 
 
-def load(folder: Path, tokenizer: Tokenizer, dtype: torch.dtype | None) -> RaggedModel:
-    """The model in a folder. tokenizer: of the same folder. dtype: None for that of the files.
+def load(folder: Path, tokenizer: Tokenizer, dtype: torch.dtype | None, shared: Path | None = None) -> RaggedModel:
+    """The model in a folder. tokenizer: of the same folder. dtype: None for that of the files. shared: a file to map the weights from.
 
     Raises CheckpointError: transformers is not installed, has no such model, or refuses the files; they do not fit together, are not
     safetensors, or have numbers that are NaN or infinite; the model gives no state to every token of a text.
     """
     model, described = _load(folder, dtype, classifies=False)
+    if shared is not None:
+        # transformers has read a copy, which is freed: of its models it alone knows what is made of the files.
+        model.load_state_dict(mapped_weights.mapped(shared, model.state_dict), assign=True)
+        model.requires_grad_(False)
     types = (tokenizer.prefix_types, tokenizer.suffix_types) if _takes_types(folder, described) else None
     return RaggedModel(model, types=types)
 

@@ -3,15 +3,15 @@
     vectors.parquet.parts/.uwaga              marks the folder as made by uwaga, so that it may be removed
     vectors.parquet.parts/lock                held while a command writes here
     vectors.parquet.parts/settings.json       what the vectors depend on besides the documents
-    vectors.parquet.parts/00000000.arrow      a shard, and in its metadata the digest of its documents
-    vectors.parquet.parts/00000000.sha256     its size in bytes and its SHA-256, written after it: the shard is finished
-    vectors.parquet                           all shards, when all are finished; the folder is removed then
+    vectors.parquet.parts/DIGEST.arrow        a shard, named by the digest of its documents, which its metadata has too
+    vectors.parquet.parts/DIGEST.sha256       its size in bytes and its SHA-256, written after it: the shard is finished
+    vectors.parquet                           all shards in the documents' order, when all are finished; the folder is removed then
     vectors.parquet.skipped.jsonl             documents that were left out: a line of place and reason for each
 
-Each of these files is written atomically. A shard depends on its documents and the settings alone, so that the file has the
-same bytes however often the work was interrupted. Whenever a shard is read, to resume or to join, its bytes are compared with its
-SHA-256. One without a SHA-256 is not finished: it and those after it are encoded again. So are those of folders from before there were
-any.
+Each of these files is written atomically. A shard depends on its documents and the settings alone, whoever computes it and how often, so that
+the file has the same bytes by any number of processes and however often the work was interrupted; documents that are added or mended
+leave the shards of the others as they are. Whenever a shard is read, to resume or to join, its bytes are compared with its SHA-256.
+One without a SHA-256 is not finished. Shards of versions that numbered them are encoded again.
 """
 
 import hashlib
@@ -21,6 +21,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -34,11 +35,12 @@ if TYPE_CHECKING:
 _ROWS = 16_384
 _KEY = b"uwaga"
 _NO_SHARD = "is damaged: its metadata has no digest and number of documents"
+_AGAIN = "remove it, and run the command again"
 _OTHER_OUTPUT = "give the same options, or another output file, or move the file away"
 _NOT_OURS = "exists already and was not made by uwaga encode; give another output file, or move it away"
 _NUMPY = b"\x93NUMPY"
 _LOCK, _SETTINGS, _WHOLE = "lock", "settings.json", "whole.parquet"
-_NAMES = re.compile(rf"{re.escape(_LOCK)}|{re.escape(_SETTINGS)}|{re.escape(_WHOLE)}|[0-9]{{8}}\.(arrow|sha256)")
+_NAMES = re.compile(rf"{re.escape(_LOCK)}|{re.escape(_SETTINGS)}|{re.escape(_WHOLE)}|[0-9a-f]{{8,64}}\.(arrow|sha256)")
 
 
 class VectorsError(ValueError):
@@ -60,7 +62,7 @@ class Skipped(NamedTuple):
 
 
 class VectorFile:
-    """A parquet file of vectors that is written shard by shard, and resumed where that was interrupted.
+    """A parquet file of vectors that is written shard by shard, in any order, and resumed where that was interrupted.
 
     Args:
         path: of the parquet file.
@@ -74,12 +76,15 @@ class VectorFile:
         self.path, self._settings = path, dict(settings)
         self._folder = path.with_name(path.name + ".parts")
         self.skipped_path = path.with_name(path.name + ".skipped.jsonl")
-        self.finished: list[Shard] = []
+        self.order: list[Shard] = []
+        self._left_out: dict[int, list[Skipped]] = {}  # by place in the order
+        self._rows: dict[str, int] = {}  # of the shards that are finished, by digest
+        self._earlier: _Earlier | None = None
         self._lock = ExitStack()
         self._is_removed = False
 
-    def finished_digest(self) -> str | None:
-        """The digest of the documents of a finished file; None where there is no file. Raises VectorsError."""
+    def finished(self) -> "Finished | None":
+        """Of what documents a finished file was made; None where there is no file. Raises VectorsError."""
         from pyarrow import ArrowException, parquet
 
         if not os.path.lexists(self.path):
@@ -87,15 +92,16 @@ class VectorFile:
         try:
             untrusted.stat_regular(self.path)
             match _metadata(parquet.read_schema(self.path)):
-                case {"settings": dict(settings), "digest": str(digest)}:
+                case {"settings": dict(settings), "digest": str(digest), **others}:
                     self._compare(settings, self.path, "exists already and was made with other options", _OTHER_OUTPUT)
-                    return digest
+                    return Finished(digest, _finished_shards(others.get("shards")))
         except (OSError, ArrowException) as error:
             raise VectorsError(f"{self.path} {_NOT_OURS}") from error
         raise VectorsError(f"{self.path} {_NOT_OURS}")
 
-    def begin(self) -> None:
-        """Lock the folder, and find the finished shards. Raises VectorsError, OSError."""
+    def begin(self, earlier: Sequence["FinishedShard"] | None = None) -> None:
+        """Lock the folder. earlier: the shards of the finished file, which is replaced and whose vectors are taken; None: there is no file.
+        Raises VectorsError, OSError."""
         try:
             durable.ensure_marked_folder(self._folder)
             self._lock.enter_context(durable.file_lock(self._folder / _LOCK, wait=False))
@@ -104,6 +110,8 @@ class VectorFile:
         except durable.PathConflictError as error:
             raise VectorsError(f"{error.filename} {error.strerror}") from error
         try:
+            if earlier is not None:
+                self._earlier = _Earlier(self.path, earlier)
             self._resume()
         except BaseException:
             self._lock.close()
@@ -111,32 +119,51 @@ class VectorFile:
 
     def _resume(self) -> None:
         settings = self._folder / _SETTINGS
-        if self._shard(0).exists():
+        if self._has_shards():
             way_out = f"give the same options, another output file, or remove {self._folder} to begin again"
             self._compare(_settings(settings), self._folder, "was begun with other options", way_out)
-        else:
-            if os.path.lexists(self.skipped_path):
-                raise VectorsError(f"{self.skipped_path} exists already: move it away, or give another output file")
-            with atomic_replace(settings) as file:
-                file.write(json.dumps(self._settings, sort_keys=True, indent=2).encode())
-        while (path := self._shard(len(self.finished))).exists() and os.path.lexists(_checksum_path(path)):
-            match _metadata(self._read(path).schema):
-                case {"digest": str(digest), "documents": int(documents)} if documents > 0:
-                    self.finished.append(Shard(digest, documents))
-                case _:
-                    raise VectorsError(
-                        f"{path} {_NO_SHARD}; remove it and the shards after it, and run the command again"
-                    )
+            return
+        if self._earlier is None and os.path.lexists(self.skipped_path):
+            raise VectorsError(f"{self.skipped_path} exists already: move it away, or give another output file")
+        with atomic_replace(settings) as file:
+            file.write(json.dumps(self._settings, sort_keys=True, indent=2).encode())
 
-    def add(self, shard: Shard, columns: Mapping[str, Any], vectors: Any, skipped: Sequence[Skipped] = ()) -> None:
-        """Write the next shard, and which of its documents were left out. Raises OSError."""
+    def _has_shards(self) -> bool:
+        return next(self._folder.glob("*.arrow"), None) is not None
+
+    def expect(self, shard: Shard) -> int:
+        """The next shard of the documents' order; its place."""
+        self.order.append(shard)
+        return len(self.order) - 1
+
+    def stored(self, shard: Shard) -> list[tuple[int, str]] | None:
+        """Of a shard that is finished, the documents that were left out: their numbers in it, and why; None where it is not finished. Raises
+        VectorsError: it is damaged."""
+        if self._earlier is not None and shard.digest in self._earlier:
+            self._rows[shard.digest] = self._earlier.rows(shard.digest)
+            return []
+        path = self._shard(shard)
+        if not path.exists() or not os.path.lexists(_checksum_path(path)):
+            return None
+        table = self._read(path)
+        skipped = _skipped(_metadata(table.schema), shard)
+        if skipped is None:
+            raise VectorsError(f"{path} {_NO_SHARD}; {_AGAIN}")
+        self._rows[shard.digest] = len(table)
+        return skipped
+
+    def add(
+        self, shard: Shard, columns: Mapping[str, Any], vectors: Any, skipped: Sequence[tuple[int, str]] = ()
+    ) -> None:
+        """Write a shard. columns: `document` counts within it. skipped: as `stored` has them. Raises OSError."""
         import pyarrow as pa
 
         flat = pa.array(vectors.reshape(-1))
         table = pa.table({**columns, "vector": pa.FixedSizeListArray.from_arrays(flat, vectors.shape[1])})
-        described = shard._asdict() | ({"skipped": skipped} if skipped else {})
+        described = shard._asdict() | ({"skipped": list(skipped)} if skipped else {})
         table = table.replace_schema_metadata({_KEY: json.dumps(described)})
-        path, content = self._shard(len(self.finished)), pa.BufferOutputStream()
+        self._rows[shard.digest] = len(table)
+        path, content = self._shard(shard), pa.BufferOutputStream()
         with pa.ipc.new_file(content, table.schema) as writer:
             writer.write_table(table)
         written = content.getvalue()
@@ -144,7 +171,10 @@ class VectorFile:
             file.write(written)
         with atomic_replace(_checksum_path(path)) as file:
             file.write(f"{len(written)} {hashlib.sha256(written).hexdigest()}\n".encode())
-        self.finished.append(shard)
+
+    def leave_out(self, place: int, skipped: Sequence[Skipped]) -> None:
+        """List documents of the shard at a place of the order as left out."""
+        self._left_out[place] = list(skipped)
 
     def finish(self) -> Iterator["pyarrow.Table"]:
         """Join the shards to the parquet file; yields its row groups as they are written. Raises OSError, VectorsError."""
@@ -152,8 +182,12 @@ class VectorFile:
 
         first = self._first_with_rows()
         self._write_skipped()
-        described = json.dumps({"settings": self._settings, "digest": digest_of_shards(self.finished)}, sort_keys=True)
-        schema = first.schema.with_metadata({_KEY: described})
+        listed = [
+            FinishedShard(*shard, self._rows[shard.digest], len(self._left_out.get(place, ())))
+            for place, shard in enumerate(self.order)
+        ]
+        described = {"settings": self._settings, "digest": digest_of_shards(self.order), "shards": listed}
+        schema = first.schema.with_metadata({_KEY: json.dumps(described, sort_keys=True)})
         joined = self._folder / _WHOLE
         with atomic_replace(joined) as file, parquet.ParquetWriter(
             file, schema, compression="none", use_dictionary=False
@@ -161,13 +195,19 @@ class VectorFile:
             for group in self._row_groups():
                 writer.write_table(group.replace_schema_metadata(schema.metadata), row_group_size=len(group))
                 yield group
-        durable.rename_noreplace(joined, self.path)
+        if self._earlier is None:
+            durable.rename_noreplace(joined, self.path)
+        else:
+            self._earlier.close()
+            durable.replace_file(joined, self.path)
         durable.fsync(self.path.parent)
         self._remove()
 
     def leave(self) -> None:
         """Unlock the folder; without a finished shard it is removed."""
-        if not self.finished:
+        if self._earlier is not None:
+            self._earlier.close()
+        if not self._is_removed and not self._has_shards():
             self._remove()
         self._unlock()
 
@@ -193,39 +233,44 @@ class VectorFile:
 
     def _first_with_rows(self) -> "pyarrow.Table":
         """Raises VectorsError: every document was left out."""
-        tables = map(self._read, map(self._shard, range(len(self.finished))))
-        result = next((table for table in tables if len(table)), None)
+        result = next((table for table in self._tables() if len(table)), None)
         if result is None:
-            count = sum(shard.documents for shard in self.finished)
-            skipped = self._skipped(0)
+            count = sum(shard.documents for shard in self.order)
+            skipped = next(iter(self._left_out.values()), [])
             reason = f"; the first, {skipped[0].place}: {skipped[0].reason}" if skipped else ""
             raise VectorsError(f"none of {count:,} documents can be encoded{reason}")
         return result
 
-    def _skipped(self, index: int) -> list[Skipped]:
-        """The documents of a shard that were left out."""
-        match _metadata(self._read(self._shard(index)).schema):
-            case {"skipped": list(entries)}:
-                return [Skipped(str(place), str(reason)) for place, reason in entries]
-        return []
-
     def _write_skipped(self) -> None:
         """The list of all documents that were left out, if there are any."""
-        entries = (entry for index in range(len(self.finished)) for entry in self._skipped(index))
-        if (first := next(entries, None)) is None:
+        entries = [entry for place in sorted(self._left_out) for entry in self._left_out[place]]
+        if not entries and not (self._earlier is not None and os.path.lexists(self.skipped_path)):
             return
         with atomic_replace(self.skipped_path) as file:
-            for entry in (first, *entries):
+            for entry in entries:
                 file.write((json.dumps(entry._asdict()) + "\n").encode())
+
+    def _tables(self) -> Iterator["pyarrow.Table"]:
+        """Of each shard in order; `document` counts within it."""
+        for shard in self.order:
+            if self._earlier is not None and shard.digest in self._earlier:
+                yield self._earlier.table(shard.digest)
+            else:
+                yield self._read(self._shard(shard))
 
     def _row_groups(self) -> Iterator["pyarrow.Table"]:
         import pyarrow as pa
+        import pyarrow.compute as pc
 
         waiting: list[pa.Table] = []
-        for index in range(len(self.finished)):
-            table = self._read(self._shard(index)).replace_schema_metadata(None)
-            waiting += [table] if len(table) else []  # without rows, it may lack the column of ids
-            if sum(map(len, waiting)) >= _ROWS or (index + 1 == len(self.finished) and waiting):
+        first, last = 0, len(self.order) - 1
+        for place, table in enumerate(self._tables()):
+            if len(table):  # without rows, it may lack the column of ids
+                numbers = pc.add(table["document"], pa.scalar(first, pa.int64()))
+                table = table.set_column(table.schema.get_field_index("document"), "document", numbers)
+                waiting.append(table.replace_schema_metadata(None))
+            first += self.order[place].documents
+            if sum(map(len, waiting)) >= _ROWS or (place == last and waiting):
                 yield pa.concat_tables(waiting).combine_chunks()
                 waiting = []
 
@@ -236,12 +281,10 @@ class VectorFile:
             with pa.ipc.open_file(_checked(path)) as reader:
                 return reader.read_all()
         except (pa.ArrowException, OSError, ValueError) as error:
-            raise VectorsError(
-                f"{path} is damaged: {error}; remove it and the shards after it, and run the command again"
-            ) from error
+            raise VectorsError(f"{path} is damaged: {error}; {_AGAIN}") from error
 
-    def _shard(self, index: int) -> Path:
-        return self._folder / f"{index:08d}.arrow"
+    def _shard(self, shard: Shard) -> Path:
+        return self._folder / f"{shard.digest}.arrow"
 
     def _compare(self, theirs: Mapping[str, object], place: Path, what: str, way_out: str) -> None:
         """Raises VectorsError, which lists the settings that differ, and says what can be done."""
@@ -249,6 +292,117 @@ class VectorFile:
         if differing:
             lines = (f"\n  {name}: {theirs.get(name)!r} there, {self._settings.get(name)!r} now" for name in differing)
             raise VectorsError(f"{place} {what}:" + "".join(lines) + f"\n{way_out}")
+
+
+class FinishedShard(NamedTuple):
+    """A shard of a finished file."""
+
+    digest: str
+    documents: int
+    rows: int
+    skipped: int  # documents that were left out
+
+
+class Finished(NamedTuple):
+    """What a finished file was made from."""
+
+    digest: str  # of all documents
+    shards: list[FinishedShard] | None  # None: of a version that did not list them
+
+
+class _Earlier:
+    """The shards of a finished file, but those that left documents out. Raises VectorsError."""
+
+    def __init__(self, path: Path, shards: Sequence[FinishedShard]) -> None:
+        self._path = path
+        self._places: dict[str, tuple[int, int, int]] = {}  # first row, rows and first document
+        row = document = 0
+        for each in shards:
+            if not each.skipped:
+                self._places.setdefault(each.digest, (row, each.rows, document))
+            row, document = row + each.rows, document + each.documents
+        self._rows = row
+        self._held: tuple[int, pyarrow.Table] | None = None  # the row group that was read last
+
+    def __contains__(self, digest: str) -> bool:
+        return digest in self._places
+
+    @cached_property
+    def _file(self) -> Any:
+        from pyarrow import ArrowException, parquet
+
+        try:
+            file = parquet.ParquetFile(self._path)
+        except (OSError, ArrowException) as error:
+            raise VectorsError(f"{self._path} cannot be read: {error}") from error
+        if file.metadata.num_rows != self._rows:
+            raise VectorsError(f"{self._path} is damaged: it has {file.metadata.num_rows:,} rows, not {self._rows:,}")
+        return file
+
+    def rows(self, digest: str) -> int:
+        """Of one of them."""
+        return self._places[digest][1]
+
+    def table(self, digest: str) -> "pyarrow.Table":
+        """Of one of them; `document` counts within it."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        start, rows, document = self._places[digest]
+        parts, first = [], 0
+        for number in range(self._file.metadata.num_row_groups):
+            count = self._file.metadata.row_group(number).num_rows
+            if first < start + rows and start < first + count:
+                low, high = max(start, first), min(start + rows, first + count)
+                parts.append(self._row_group(number).slice(low - first, high - low))
+            first += count
+        table = pa.concat_tables(parts) if parts else self._row_group(0).slice(0, 0)
+        # Without what Parquet adds to a schema: the file that is written is that of vectors that were encoded just now.
+        columns = {name: table[name].combine_chunks() for name in table.column_names}
+        width = _width(self._path, table.schema)
+        columns["vector"] = pa.FixedSizeListArray.from_arrays(columns["vector"].flatten(), width)
+        columns["document"] = pc.subtract(columns["document"], pa.scalar(document, pa.int64()))
+        return pa.table(columns)
+
+    def _row_group(self, number: int) -> "pyarrow.Table":
+        if self._held is None or self._held[0] != number:
+            self._held = (number, self._file.read_row_group(number))
+        return self._held[1]
+
+    def close(self) -> None:
+        self._held = None
+        if "_file" in self.__dict__:
+            self._file.close()
+
+
+def _skipped(described: object, shard: Shard) -> list[tuple[int, str]] | None:
+    """The documents that a shard's metadata lists as left out; None where it is none, or that of another shard."""
+    match described:
+        case {"digest": shard.digest, "documents": shard.documents, **others}:
+            result = []
+            listed = others.get("skipped", [])
+            for each in listed if isinstance(listed, list) else [None]:
+                match each:
+                    case [int(number), str(reason)] if 0 <= number < shard.documents:
+                        result.append((number, reason))
+                    case _:
+                        return None
+            return result
+    return None
+
+
+def _finished_shards(listed: object) -> list[FinishedShard] | None:
+    """From the metadata of a file. Raises OSError: they are none."""
+    if listed is None:
+        return None
+    result = []
+    for each in listed if isinstance(listed, list) else [None]:
+        match each:
+            case [str(digest), int(documents), int(rows), int(skipped)] if min(documents, rows, skipped) >= 0:
+                result.append(FinishedShard(digest, documents, rows, skipped))
+            case _:
+                raise OSError("its metadata lists shards that are none")
+    return result
 
 
 def _checksum_path(shard: Path) -> Path:

@@ -1,0 +1,95 @@
+"""What do many processes of `uwaga encode` cost beside one: time beyond the sum of their parts, and memory?
+
+A corpus is encoded by one process and by each number of --processes, with the same threads in all together. "parts" are the seconds that the
+processes compute, all of them together, divided by their number; "over" is what the whole takes beyond that, from the first result
+to the last, so that starting processes does not count. Memory is Linux's proportional count (PSS of smaps_rollup): a page that N processes
+share counts 1/N in each. "all" is the sum over the processes that compute, "weights" the mapped weights in it, and "rest" what is left, for each.
+
+Without --model and --corpus (a .jsonl.gz with the field `text`), a random model of the size of --shape and random words serve.
+"""
+
+import argparse
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from encode import corpus_options, documents, model_folder, parse_corpus
+from harness import Report
+
+from uwaga.cli.encode import groups
+from uwaga.corpora import BatchEncoder, processes
+from uwaga.models.text.corpus import Document
+
+HEADINGS = ("processes", "dtype", "texts", "parts s", "whole s", "over", "all MiB", "weights MiB", "rest MiB")
+
+
+class Timed(BatchEncoder):
+    """Says how long it took, and which memory its process has."""
+
+    def __call__(self, batch: Any) -> Any:
+        started = time.perf_counter()
+        result = super().__call__(batch)
+        took = time.perf_counter() - started
+        return {"rows": len(result["vector"]), "took": took, "pid": os.getpid(), "memory": memory()}
+
+
+def memory() -> tuple[int, int]:
+    """Bytes of this process: all, and of mapped weights."""
+    whole = weights = 0
+    is_weights = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        name, _, rest = line.partition(":")
+        if "-" in name.split(" ")[0]:
+            is_weights = "/weights/" in line
+        elif name == "Pss":
+            whole += int(rest.split()[0]) << 10
+            weights += is_weights * (int(rest.split()[0]) << 10)
+    return whole, weights
+
+
+def batches(texts: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+    listed = [Document(place=str(n), pieces=(text,)) for n, text in enumerate(texts)]
+    for number, group in enumerate(groups(listed)):
+        texts = [each.text for each in group.documents]
+        yield number, {"document": np.arange(len(texts)), "text": texts}
+
+
+def measure(report: Report, chosen: argparse.Namespace, folder: Path, dtype: str, count: int) -> None:
+    texts = documents(chosen)
+    call = Timed(folder, dtype=dtype, overflow="truncate")
+    threads = max(1, chosen.threads // count)
+    took, last, begun = [], dict[int, tuple[int, int]](), 0.0
+    for number, (_, found) in enumerate(
+        processes.map_batches(call, batches(texts), processes=count, threads=threads, timeout=600.0)
+    ):
+        if number < count:  # these have loaded the model
+            begun = time.perf_counter()
+        else:
+            took.append(found["took"])
+        last[found["pid"]] = found["memory"]
+    whole, parts = time.perf_counter() - begun, sum(took) / count
+    everything, weights = (sum(each[n] for each in last.values()) for n in (0, 1))
+    over = f"{100 * (whole / parts - 1):.1f} %" if took else "-"
+    report.row(
+        str(count), dtype, str(len(texts)), f"{parts:.2f}", f"{whole:.2f}", over,
+        *(f"{x / 2**20:.0f}" for x in (everything, weights, (everything - weights) / len(last))),
+    )  # fmt: skip
+
+
+def main() -> None:
+    parser = corpus_options("What do many processes cost beside one?")
+    parser.add_argument("--processes", default="1,2,4", help="numbers of them")
+    chosen = parse_corpus(parser)
+    report = Report(chosen, "Texts to vectors by processes", HEADINGS)
+    counts = [2] if chosen.quick else [int(each) for each in chosen.processes.split(",")]
+    with model_folder(chosen, chosen.shape) as folder:
+        for dtype in chosen.dtype:
+            for count in counts:
+                measure(report, chosen, folder, dtype, count)
+
+
+if __name__ == "__main__":
+    main()

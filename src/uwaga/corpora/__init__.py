@@ -1,0 +1,22 @@
+"""Corpora encoded by many processes: one callable, columns in, columns out, for a pool of processes, for Ray Data and for Spark.
+
+batches     BatchEncoder: the callable
+processes   batches by the processes of this machine
+ray_data    documents by the actors of a Ray cluster
+
+The public names; each is imported when first used.
+"""
+
+from typing import TYPE_CHECKING
+
+from uwaga._base.lazy import names
+
+if TYPE_CHECKING:
+    from uwaga.corpora.batches import BatchEncoder
+    from uwaga.corpora.processes import WorkerError
+
+__all__ = ["BatchEncoder", "WorkerError"]
+
+_HOME = {"BatchEncoder": "uwaga.corpora.batches", "WorkerError": "uwaga.corpora.processes"}
+
+__getattr__, __dir__ = names(__name__, _HOME)

@@ -1,0 +1,202 @@
+"""`uwaga encode --ray`, and BatchEncoder on Ray Data and Spark: the bytes of one process. `make corpora` installs both."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from uwaga import TextEncoder
+from uwaga.cli import app
+from uwaga.corpora import BatchEncoder, batches
+
+pytestmark = [
+    pytest.mark.stress,
+    pytest.mark.timeout(600),
+    # Of their own futures, and of files that they leave to the garbage collector.
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::UserWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+WORDS = ["the", "cat", "sat", "on", "the", "mat", "and", "then", "it", "ran", "away", "from", "a", "house"]
+
+
+@pytest.fixture(scope="module")
+def texts() -> list[str]:
+    chosen = random.Random(0)
+    return [" ".join(chosen.choices(WORDS, k=1 + n % 37)) for n in range(3000)]
+
+
+@pytest.fixture
+def model(write_model: Callable[..., Path], tmp_path: Path) -> Path:
+    batches._encoder.cache_clear()
+    return write_model(tmp_path / "model")
+
+
+@pytest.fixture
+def encode(texts: list[str], model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    sizes = {"max_documents": 20, "max_characters": 2000}
+    monkeypatch.setattr("uwaga.cli.encode.groups.__kwdefaults__", sizes)
+    monkeypatch.setattr("uwaga.corpora.ray_data._BLOCK_BYTES", 4000)
+    corpus = tmp_path / "docs.jsonl"
+    lines = [json.dumps({"id": f"d{n}", "text": text}) for n, text in enumerate(texts)]
+    lines[100] = json.dumps({"id": "d100", "text": ""})
+    lines[200] = "no JSON"
+    corpus.write_text("\n".join(lines) + "\n")
+
+    def run(name: str, *options: str) -> Any:
+        arguments = ["encode", str(corpus), "-o", str(tmp_path / name), "--model", str(model), "--overflow", "mean"]
+        return CliRunner().invoke(app, [*arguments, "--skip-invalid", *options])
+
+    return run
+
+
+@pytest.fixture
+def ray() -> Any:
+    return pytest.importorskip("ray")
+
+
+@pytest.fixture
+def spark() -> Iterator[Any]:
+    sql = pytest.importorskip("pyspark.sql")
+    if shutil.which("java") is None:
+        pytest.skip("Spark needs Java")
+    session = sql.SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()
+
+
+@pytest.mark.usefixtures("ray")
+def test_a_local_cluster_gives_the_bytes_of_one_process(encode: Callable[..., Any], tmp_path: Path) -> None:
+    assert encode("one.parquet").exit_code == 0
+    result = encode("ray.parquet", "--processes", "2", "--ray")
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "ray.parquet").read_bytes() == (tmp_path / "one.parquet").read_bytes()
+    skipped = [(tmp_path / f"{name}.parquet.skipped.jsonl").read_bytes() for name in ("ray", "one")]
+    assert skipped[0] == skipped[1]
+
+
+def _actors() -> list[int]:
+    """The processes of this account that are actors of Ray Data."""
+    found = []
+    for each in Path("/proc").iterdir():
+        if each.name.isdigit():
+            try:
+                name = (each / "cmdline").read_bytes()
+            except OSError:
+                continue
+            if name.startswith(b"ray::MapWorker"):
+                found.append(int(each.name))
+    return sorted(found)
+
+
+@pytest.mark.usefixtures("ray")
+def test_actors_are_killed_all_the_time(encode: Callable[..., Any], tmp_path: Path) -> None:
+    ended, killed = threading.Event(), 0
+
+    def kill() -> None:
+        nonlocal killed
+        before = 0
+        while not ended.wait(3.0):
+            shards = len(list(tmp_path.glob("ray.parquet.parts/*.sha256")))
+            # One that is being started is left alone, or on a busy machine none would ever be up.
+            if shards > before and (pids := _actors()):
+                before = shards
+                with suppress(ProcessLookupError):  # it has just ended
+                    os.kill(random.choice(pids), signal.SIGKILL)
+                    killed += 1
+
+    killer = threading.Thread(target=kill)
+    assert encode("one.parquet").exit_code == 0
+    killer.start()
+    try:
+        result = encode("ray.parquet", "--processes", "3", "--ray", "--timeout", "300")
+    finally:
+        ended.set()
+        killer.join()
+    assert result.exit_code == 0, result.output
+    assert killed
+    assert (tmp_path / "ray.parquet").read_bytes() == (tmp_path / "one.parquet").read_bytes()
+
+
+@pytest.mark.usefixtures("ray")
+def test_an_actor_that_is_stopped_ends_the_command_with_its_name(encode: Callable[..., Any], tmp_path: Path) -> None:
+    ended = threading.Event()
+    stopped: list[int] = []
+
+    def stop() -> None:
+        """Every actor, as soon as there are shards."""
+        while not ended.wait(0.02):
+            if len(list(tmp_path.glob("ray.parquet.parts/*.sha256"))) > 2:
+                for pid in set(_actors()) - set(stopped):
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGSTOP)
+                        stopped.append(pid)
+
+    stopper = threading.Thread(target=stop)
+    stopper.start()
+    try:
+        result = encode("ray.parquet", "--processes", "2", "--ray", "--timeout", "20")
+    finally:
+        ended.set()
+        stopper.join()
+        for pid in stopped:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    assert result.exit_code == 1, result.output
+    assert "Ray has given nothing for 20 s. Its workers were heard of: pid " in result.stderr
+    assert "(is stopped)" in result.stderr
+    assert not (tmp_path / "ray.parquet").exists()
+    assert encode("ray.parquet").exit_code == 0
+    assert encode("one.parquet").exit_code == 0
+    assert (tmp_path / "ray.parquet").read_bytes() == (tmp_path / "one.parquet").read_bytes()
+
+
+@pytest.mark.usefixtures("ray")
+def test_options_that_do_not_go_together_are_told_of(encode: Callable[..., Any]) -> None:
+    result = encode("ray.parquet", "--processes", "1", "--ray", "--spans", "line")
+    assert result.exit_code == 2, result.output
+    assert "--overflow must be" in result.stderr
+
+
+def test_ray_data_takes_the_callable(ray: Any, texts: list[str], model: Path) -> None:
+    expected = TextEncoder.load(model).encode(texts[:300], overflow="mean")
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    try:
+        dataset = ray.data.from_items([{"n": n, "text": text} for n, text in enumerate(texts[:300])])
+        encoded = dataset.map_batches(
+            BatchEncoder,
+            fn_constructor_args=[str(model)],
+            fn_constructor_kwargs={"overflow": "mean"},
+            batch_size=50,
+            compute=ray.data.ActorPoolStrategy(size=2),
+        )
+        rows = sorted(encoded.take_all(), key=lambda row: row["n"])
+    finally:
+        ray.shutdown()
+    assert [row["n"] for row in rows] == list(range(300))
+    assert np.array_equal(np.stack([row["vector"] for row in rows]).astype(np.float32), expected)
+
+
+def test_spark_takes_the_callable(spark: Any, texts: list[str], model: Path) -> None:
+    expected = TextEncoder.load(model).encode(texts[:300], overflow="mean")
+    frame = spark.createDataFrame(pd.DataFrame({"n": range(300), "text": [*texts[:299], ""]}))
+    schema = (
+        "n long, start long, stop long, characters long, tokens long, windows long, vector array<float>, error string"
+    )
+    encoded = frame.repartition(4).mapInPandas(BatchEncoder(model, overflow="mean"), schema)
+    rows = sorted(encoded.collect(), key=lambda row: row["n"])
+    assert [row["n"] for row in rows] == list(range(300))
+    assert (rows[299]["vector"], rows[299]["error"]) == (None, "is empty")
+    assert np.array_equal(np.array([row["vector"] for row in rows[:299]], np.float32), expected[:299])
