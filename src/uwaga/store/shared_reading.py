@@ -7,6 +7,7 @@ Letters: n blocks, R rows of the result, E value width, k listed.
 
 import hashlib
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -65,7 +66,9 @@ class Readers:
         raise kind(said[starts[rank] : starts[rank + 1]].decode(errors="replace")) from error
 
     def _gathered(self, what: str, own: Tensor, starts: Sequence[int]) -> Tensor:
-        return self._group.rows(what, own, starts, [(0, starts[-1])] * self._group.size)
+        held = [[interval] for interval in pairwise(starts)]
+        (whole,) = self._group.rows(what, [own], held, [[(0, starts[-1])]] * self._group.size)
+        return whole
 
     def gathered(self, what: str, own: Tensor, blocks: int) -> Tensor:
         """(n, ...): of all blocks of a visit, those of this process being `own`."""
