@@ -73,7 +73,7 @@ export function exploreView(app) {
     el("div", {}, where, headline, story, evidence),
     el("div", { class: "uwaga-row" }, makeHeadBar(app), find, headMenu, box.button));
   const widen = el("button", { type: "button", class: "uwaga-link", on: { click: () => store.set({ wide: !store.get().wide }) } });
-  const saveFilm = menuButton(tr("Save as film"), el("div", { role: "group", "aria-label": tr("Save as film") }, [["film", "WebM"], ["film-gif", "GIF"], ["film-svg", "SVG"]].map(([id, text]) =>
+  const saveFilm = menuButton(tr("Save as film"), el("div", {}, [["film", "WebM"], ["film-gif", "GIF"], ["film-svg", "SVG"]].map(([id, text]) =>
     el("button", { type: "button", text, on: { click: () => { saveFilm.open(false); app.commands.run(`export.${id}`); } } }))));
   film.element.append(saveFilm.element);
   const mapPart = el("div", { class: "uwaga-map-part" }, el("div", { class: "uwaga-top" }, el("h2", { text: tr("Every word at once") }), widen),
