@@ -129,7 +129,7 @@ export function exploreView(app) {
   const removeCommands = /** @type {[string, string, string, () => void][]} */ ([["next", tr("Next word that it looks at"), "n", () => reading().step(1)],
     ["before", tr("Previous word that it looks at"), "p", () => reading().step(-1)], ["find", tr("Find a word"), "f", () => openSearch(true)]])
     .map(([id, title, key, run]) => app.commands.add({ id: `read.${id}`, title, keys: [key], group: tr("Long texts"), when: () => shown && isRead, run }));
-  removeCommands.push(app.commands.add({ id: "map.wide", title: tr("A larger map, or a smaller one"), keys: ["m"], group: tr("Map"), when: () => shown, run: () => widen.click() }));
+  removeCommands.push(app.commands.add({ id: "map.wide", title: tr("Larger map"), keys: ["m"], group: tr("Map"), when: () => shown, run: () => widen.click() }));
 
   /** @param {DistinctiveHead} one */
   function openDistinctive({ kind, layer, head, link }) {
