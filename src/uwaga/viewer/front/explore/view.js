@@ -73,7 +73,7 @@ export function exploreView(app) {
     el("div", {}, where, headline, story, evidence),
     el("div", { class: "uwaga-row" }, makeHeadBar(app), find, headMenu, box.button));
   const widen = el("button", { type: "button", class: "uwaga-link", on: { click: () => store.set({ wide: !store.get().wide }) } });
-  const saveFilm = menuButton(tr("Save as film"), el("div", { role: "group", "aria-label": tr("Save as film") }, [["film", "WebM"], ["film-gif", "GIF"], ["film-svg", "SVG"]].map(([id, text]) =>
+  const saveFilm = menuButton(tr("Save as film"), el("div", {}, [["film", "WebM"], ["film-gif", "GIF"], ["film-svg", "SVG"]].map(([id, text]) =>
     el("button", { type: "button", text, on: { click: () => { saveFilm.open(false); app.commands.run(`export.${id}`); } } }))));
   film.element.append(saveFilm.element);
   const mapPart = el("div", { class: "uwaga-map-part" }, el("div", { class: "uwaga-top" }, el("h2", { text: tr("Every word at once") }), widen),
@@ -129,7 +129,7 @@ export function exploreView(app) {
   const removeCommands = /** @type {[string, string, string, () => void][]} */ ([["next", tr("Next word that it looks at"), "n", () => reading().step(1)],
     ["before", tr("Previous word that it looks at"), "p", () => reading().step(-1)], ["find", tr("Find a word"), "f", () => openSearch(true)]])
     .map(([id, title, key, run]) => app.commands.add({ id: `read.${id}`, title, keys: [key], group: tr("Long texts"), when: () => shown && isRead, run }));
-  removeCommands.push(app.commands.add({ id: "map.wide", title: tr("A larger map, or a smaller one"), keys: ["m"], group: tr("Map"), when: () => shown, run: () => widen.click() }));
+  removeCommands.push(app.commands.add({ id: "map.wide", title: tr("Larger map"), keys: ["m"], group: tr("Map"), when: () => shown, run: () => widen.click() }));
 
   /** @param {DistinctiveHead} one */
   function openDistinctive({ kind, layer, head, link }) {

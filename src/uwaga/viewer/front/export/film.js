@@ -18,7 +18,7 @@ import { svgItems, svgOf } from "./svg.js";
 
 /** Milliseconds of a layer, of which arcs move the first part. */
 const filmStop = 1500, filmMove = 850;
-const filmWidth = 1200, filmHeight = 630, filmBase = 452, filmScale = 60, filmColours = 14, gifScale = 2 / 3, gifStep = 50, webmRate = 30;
+const filmWidth = 1200, filmHeight = 630, filmBase = 452, filmScale = 60, filmColours = 14, gifScale = 2 / 3, gifStep = 50;
 const posterWidth = 1600, posterMargin = 68;
 
 /** @param {App} app @returns {boolean} whether there is a film: a text of which each layer's weights are known word by word */
@@ -71,7 +71,7 @@ function filmCanvas(scale) {
 export async function webmFilm(app) {
   const type = ["video/webm;codecs=vp9", "video/webm"].find((one) => typeof MediaRecorder !== "undefined" && MediaRecorder.isTypeSupported(one));
   if (!type) throw new Error(tr("This browser makes no WebM. Save the film as a GIF or an SVG."));
-  const { scene, stops, alt } = await filmOfLayers(app), { canvas, context } = filmCanvas(1), recorder = new MediaRecorder(canvas.captureStream(webmRate), { mimeType: type, videoBitsPerSecond: 4e6 });
+  const { scene, stops, alt } = await filmOfLayers(app), { canvas, context } = filmCanvas(1), recorder = new MediaRecorder(canvas.captureStream(), { mimeType: type });
   /** @type {Blob[]} */
   const parts = [];
   const ended = new Promise((resolve, reject) => {

@@ -107,7 +107,7 @@ function fileFormats(app) {
         const { blob, alt } = await make(app);
         return { name: fileName({ model: app.side().model, where: app.where(), what: "film", ending }), blob, note: alt };
       } })),
-    { id: "poster", title: tr("Poster of all heads"), hint: tr("every head as a drawing, a row for each layer"), key: "Shift+W", live: false, can: () => app.about.sides.length > 0, make: async () => {
+    { id: "poster", title: tr("Poster of all heads"), hint: tr("every head as a drawing"), key: "Shift+W", live: false, can: () => app.about.sides.length > 0, make: async () => {
       const { scene, alt } = await posterScene(app), { blob } = await scenePng(scene);
       return { name: fileName({ model: app.side().model, where: app.where(), what: "poster", ending: "png" }), blob, note: alt };
     } },

@@ -262,7 +262,6 @@ export function mapView(app, { renderer = "auto" } = {}) {
     addMapInput(stage.element, {
       ...navigation,
       hover: (x, y) => { byKeys = false; navigation.hover(x, y); },
-      // Elsewhere the wheel scrolls the page.
       takesWheel: () => (app.host.mode !== "notebook" && store.get().wide) || frame.contains(document.activeElement),
     }),
     ...addMapCommands(app, navigation, () => shown, () => { byKeys = true; }),
@@ -359,8 +358,7 @@ function makeMapElements({ table, stage, bars, lines, zoom, fit }) {
     el("div", { class: "uwaga-map-bar" }, bars,
       el("div", { class: "uwaga-map-zoom", role: "group", "aria-label": tr("Zoom") },
         button("\u2212", tr("Zoom out"), () => zoom(1 / 1.6)), button("+", tr("Zoom in"), () => zoom(1.6)),
-        button(tr("Whole map"), tr("Show the whole map"), fit)), table.button,
-      el("span", { class: "uwaga-map-hint", text: tr("Rows ask, columns are looked at. Drag to move, wheel or pinch to zoom, click to pick") })),
+        button(tr("Whole map"), tr("Show the whole map"), fit)), table.button),
     el("div", { class: "uwaga-map-readout" }, lines));
   stage.addEventListener("pointerdown", () => frame.focus({ preventScroll: true }));
   return { element, frame, note, showActiveCell };

@@ -3,7 +3,7 @@
 /** @typedef {import("../types.js").Items} Items */
 /** @typedef {import("../types.js").Range} Range */
 
-/** Of the weight off the sinks, what open paragraphs hold; and the most items that are open, so that a broad head does not open a whole book. */
+/** What open paragraphs hold of the weight off the sinks; the most items that are open, however broad a head is. */
 const heldShare = 0.98, mostOpen = 900;
 /** A text of so few items is never folded; a strip of fewer is not worth its line. */
 const wholeText = 80, leastFolded = 12;

@@ -23,7 +23,7 @@ import { foldedText, leastWritten, paragraphsOf, sumOf } from "./folds.js";
  * @property {"tokens" | "words"} merge
  */
 
-/** Pixels of a bar that is 100 %, and of the margins of a wide and of a narrow page. */
+/** Pixels of a bar that is 100 %, and of margins. */
 const marginScale = 30, wideMargin = 200, narrowMargin = 44, narrowReading = 620;
 /** Of a folded strip, what is opened at once. */
 const openedAtOnce = 400;
@@ -47,7 +47,7 @@ export function makeReading({ pick, pickKey, point }) {
   let found = null;
   /** What was drawn last. @type {unknown[]} */
   let drawnOf = [];
-  /** Whether a key asked for another word, which is then to be seen. */
+  /** By a key. */
   let isAsked = false;
 
   /** @param {Event} event */
@@ -136,7 +136,7 @@ export function makeReading({ pick, pickKey, point }) {
     body.replaceChildren(...parts.map(({ range, isOpen }) => (isOpen ? paragraph(range, content, least, scale) : strip(range, content))));
     if (had) element.focus({ preventScroll: true });
     place();
-    // Beside the map the text follows it; below it, a click there must not carry it away.
+    // Below the map a click there must not carry it away.
     if (isMoved && (isAsked || isFound || isBeside())) reveal(wordOf(isFound && found ? found[0] : key !== null && axis !== "query" ? key : query));
   }
 
