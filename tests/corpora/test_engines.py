@@ -22,7 +22,7 @@ from uwaga.corpora import BatchEncoder, batches
 
 pytestmark = [
     pytest.mark.stress,
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(900),
     # Of their own futures, and of files that they leave to the garbage collector.
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::UserWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
