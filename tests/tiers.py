@@ -41,6 +41,7 @@ STRESS: Mapping[str, Sequence[str]] = {
     "contracts/test_build.py": (),
     "contracts/test_imports.py::test_a_named_engine_without_its_library_raises_and_says_why": (),
     "contracts/test_imports.py::test_works_where_the_native_library_is_something_else": (),
+    "sequence_parallel/test_sequence.py::test_gradients_of_parameters_add_up": ("-2$",),
     "sequence_parallel/test_sequence.py::test_parts_have_the_bits_of_one_process": ("-2$",),
     "gpu/test_benchmarks.py": (),
     "gpu/test_pretended.py::test_a_training_run": (),

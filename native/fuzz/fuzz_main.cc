@@ -75,6 +75,35 @@ uwaga_problem many_keys(int64_t queries, int64_t keys, bool biased) {
   return p;
 }
 
+uwaga_floats sums(int64_t count) {
+  static float there;
+  return {&there, count};
+}
+
+// Parts of queries and keys, the first and later ones.
+void add_parts(std::vector<Bytes>& found) {
+  using namespace uwaga_fuzz;
+  constexpr int64_t kQueries = 70, kKeys = 2100;
+  const uwaga_problem p = many_keys(kQueries, kKeys, false);
+  const uwaga_tensor query = tensor(1, kQueries, 2), key = tensor(1, kKeys, 2), numbers = tensor(1, kQueries, 1);
+  const uwaga_softmax softmax{numbers, numbers};
+  static double there;
+  for (const int continues : {0, 1}) {
+    Bytes forward = {kForwardPart, 0}, backward = {kBackwardPart, 0}, known = {kSoftmaxPart, 0};
+    append(forward, p), append(forward, uwaga_forward_result{query, numbers});
+    append(forward, uwaga_forward_sums{sums(kQueries * 18), continues, 0});
+    append(known, p), append(known, uwaga_forward_sums{sums(kQueries * 2), continues, 0}), append(known, softmax);
+    append(backward, p);
+    append(backward, uwaga_backward_args{query, query, numbers, numbers, query, key, key, {}, {}, {}});
+    append(backward, uwaga_backward_sums{sums(96 * 16), sums(2112 * 16), sums(2112 * 16), continues, continues});
+    Bytes received = {kReceivedPart, 0};
+    append(received, p), append(received, softmax), append(received, uwaga_tensor{}),
+        append(received, tensor(1, kKeys, 1));
+    append(received, uwaga_received_sums{&there, kKeys, continues, 0});
+    found.insert(found.end(), {forward, backward, known, received});
+  }
+}
+
 std::vector<Bytes> built_in() {
   using uwaga_fuzz::kMatmul;
   std::vector<Bytes> found;
@@ -99,6 +128,7 @@ std::vector<Bytes> built_in() {
     append(backward, uwaga_backward_args{query, query, numbers, numbers, query, key, key, p.relative, {}, {}});
     found.push_back(backward);
   }
+  add_parts(found);
   // Of every shape of call_matmul.
   for (int shape = 0; shape < 256; shape += 5) {
     uwaga_matmul_args p{};
