@@ -415,7 +415,7 @@ def test_refusals_of_recordings(bert: Path, tmp_path: Path) -> None:
 
 
 def test_a_head_and_a_word_are_what_the_address_names(bert: Path, write_model: Callable[..., Path]) -> None:
-    from uwaga.cli import opened_head
+    from uwaga.cli.view import address_of_head, head_to_open
     from uwaga.viewer.service import ViewService
     from uwaga.viewer.text_runner import RunRequest, TextRunner
 
@@ -432,13 +432,13 @@ def test_a_head_and_a_word_are_what_the_address_names(bert: Path, write_model: C
             "count": 99,
         }
     ).meta["labels"]
-    place = opened_head.parse("0.1", "cat")
+    place = head_to_open("0.1", "cat")
     assert place == (None, 0, 1)
     expected = f"kind=encoder&layer=0&head=1&query={labels.index('cat')}"
-    assert opened_head.fragment(service, place, "cat") == expected
-    assert opened_head.fragment(service, place, "CAT ") == expected
-    assert opened_head.fragment(service, ("encoder", 0, 0), None) == "kind=encoder&layer=0&head=0"
+    assert address_of_head(service, place, "cat") == expected
+    assert address_of_head(service, place, "CAT ") == expected
+    assert address_of_head(service, ("encoder", 0, 0), None) == "kind=encoder&layer=0&head=0"
     with pytest.raises(run_text.RecordError, match=r"--head: there is no head 0 of cross layer 0"):
-        opened_head.fragment(service, ("cross", 0, 0), None)
+        address_of_head(service, ("cross", 0, 0), None)
     with pytest.raises(run_text.RecordError, match=r"--pick: 'dog' is no word of the text: \[CLS\], the, cat"):
-        opened_head.fragment(service, place, "dog")
+        address_of_head(service, place, "dog")

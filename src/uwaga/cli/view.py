@@ -5,13 +5,13 @@ import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
+from urllib.parse import urlencode
 
 import typer
 
 from uwaga._base import untrusted
 from uwaga._base.errors import CheckpointError, DataError
 from uwaga._base.languages import current, tr
-from uwaga.cli import opened_head
 from uwaga.cli.terminal import echo, error_text, fail, in_language, in_option_names, progress_bar
 from uwaga.inspect.run_text import (
     DEFAULT_MODEL,
@@ -35,6 +35,8 @@ Storage = Literal["float32", "bfloat16"]
 _TABLE_SECONDS = 3.0  # for the statistics of a long text in the terminal; the page computes the rest
 # Not meant as a text: a path, or a file name with the extension of a text file.
 _LIKE_A_FILE = re.compile(r"\S*[/\\]\S*|\S+\.(?:txt|md|rst|tex|html?|json|csv|log|py|text)", re.IGNORECASE)
+_HEAD = re.compile(r"(?:(encoder|decoder|cross)/)?(\d{1,4})\.(\d{1,4})")
+_SAID = 12  # words of a text that an error lists
 _EXACT = re.compile(r"(encoder|decoder|cross)/(\d+)/(\d+)(?:/(\d+):(\d+)/(\d+):(\d+))?")
 
 
@@ -104,7 +106,7 @@ def view(
             wanted = [_exact(each) for each in exact or []]
             if wanted and save is None:
                 raise RecordError("--exact needs --save")
-            place = opened_head.parse(head, pick)
+            place = head_to_open(head, pick)
             if place is not None and save is not None:
                 raise RecordError("--head says what the browser opens; it does not go with --save")
             if save is not None and not save.parent.is_dir():
@@ -123,7 +125,7 @@ def view(
             else:
                 fragment = "" if ask is None else "query=0"
                 if place is not None:
-                    fragment = opened_head.fragment(service, place, pick)
+                    fragment = address_of_head(service, place, pick)
                 _serve(service, port, language, opens=not no_browser, fragment=fragment)
         except (CheckpointError, RecordError, ModuleNotFoundError, OSError) as error:
             fail("view", error_text(error))
@@ -403,3 +405,47 @@ def _exact(text: str) -> "Exact":
         return kind, int(layer), int(head)
     a, b, c, d = map(int, ends)
     return kind, int(layer), int(head), (a, b), (c, d)
+
+
+def head_to_open(head: str | None, pick: str | None) -> tuple[str | None, int, int] | None:
+    """(kind or None, layer, head) of "3.1" or "cross/3.1"; None without a head. Raises RecordError."""
+    if head is None:
+        if pick is not None:
+            raise RecordError("--pick needs --head, which says in which head the word is picked")
+        return None
+    match = _HEAD.fullmatch(head)
+    if match is None:
+        raise RecordError(f"--head takes layer.head, such as 3.1, or kind/layer.head, such as cross/3.1, not {head!r}")
+    return match[1], int(match[2]), int(match[3])
+
+
+def address_of_head(service: "Service", place: tuple[str | None, int, int], pick: str | None) -> str:
+    """The fragment of the page's address. Raises RecordError: there is no such head, or no such word in its text."""
+    about = service.answer({"request": "about"}).meta
+    side, start = about["sides"][0], about["start"]
+    kind, layer, head = place[0] or start["kind"], place[1], place[2]
+    heads = next((one["heads"] for one in side["maps"] if (one["kind"], one["layer"]) == (kind, layer)), 0)
+    if head >= heads:
+        raise RecordError(f"--head: there is no head {head} of {kind} layer {layer}")
+    where: dict[str, str | int] = {"kind": kind, "layer": layer, "head": head}
+    if pick is not None:
+        where["query"] = _word(service, side["kinds"][kind]["queries"], start["merge"], pick)
+    return urlencode(where)
+
+
+def _word(service: "Service", stack: str, merge: str, pick: str) -> int:
+    """The first item of the text that is the word, in its letters or else in others."""
+    shown = {"side": "0", "stack": stack, "merge": merge, "specials": "show"}
+    labels: list[str] = []
+    while True:
+        part = service.answer({"request": "items", **shown, "first": len(labels), "count": 200_000}).meta
+        labels += part["labels"]
+        if len(labels) >= part["total"] or not part["labels"]:
+            break
+    words = [label.strip() for label in labels]
+    for same in (lambda word: word == pick.strip(), lambda word: word.casefold() == pick.strip().casefold()):
+        found = next((at for at, word in enumerate(words) if same(word)), None)
+        if found is not None:
+            return found
+    said = ", ".join(words[:_SAID]) + (", ..." if len(words) > _SAID else "")
+    raise RecordError(f"--pick: {pick!r} is no word of the text: {said}")
