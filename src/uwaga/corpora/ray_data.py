@@ -12,13 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from uwaga._base.errors import DataError
+from uwaga._base.errors import CheckpointError, DataError
 from uwaga.corpora.batches import BatchEncoder
 from uwaga.corpora.processes import TIMEOUT, WorkerError
 
 _BLOCK_BYTES = 1 << 17  # of texts: what an actor is given at once, and has to do again where another died
 _STARTING = 300.0  # seconds that the first result may take: processes are started, perhaps machines
-_GROUP, _WORKER = "group", "worker"  # columns of our own
+_GROUP, _WORKER, _RAISED = "group", "worker", "raised"  # columns of our own
+_KINDS: dict[str, type[ValueError]] = {each.__name__: each for each in (ValueError, CheckpointError, DataError)}
 
 Read = Callable[[], Iterable[Mapping[str, Any]]]
 
@@ -29,7 +30,12 @@ class _Actor(BatchEncoder):
     def __call__(self, batch: Any) -> Any:
         import pyarrow as pa
 
-        result = super().__call__(batch)
+        if _RAISED in batch.column_names:
+            return batch.select([_RAISED])
+        try:
+            result = super().__call__(batch)
+        except ValueError as error:
+            return _raised(error)
         return result.append_column(_WORKER, pa.array([f"pid {os.getpid()} on {socket.gethostname()}"] * len(result)))
 
 
@@ -129,10 +135,21 @@ def _documents(read: Read) -> Any:
 def _tables(read: Read) -> Iterator[Any]:
     import pyarrow as pa
 
-    for number, batch in enumerate(read()):
-        columns = {name: pa.array(column) for name, column in batch.items()}
-        columns = {name: x.cast(pa.string()) if pa.types.is_null(x.type) else x for name, x in columns.items()}
-        yield pa.table(columns | {_GROUP: pa.array([number] * len(next(iter(columns.values()))))})
+    try:
+        for number, batch in enumerate(read()):
+            columns = {name: pa.array(column) for name, column in batch.items()}
+            columns = {name: x.cast(pa.string()) if pa.types.is_null(x.type) else x for name, x in columns.items()}
+            yield pa.table(columns | {_GROUP: pa.array([number] * len(next(iter(columns.values()))))})
+    except ValueError as error:
+        yield _raised(error)
+
+
+def _raised(error: ValueError) -> Any:
+    """An error as a table: Ray tells of those that it catches in its own words."""
+    import pyarrow as pa
+
+    kind = next(each.__name__ for each in type(error).__mro__ if each.__name__ in _KINDS)
+    return pa.table({_RAISED: [f"{kind}:{error}"]})
 
 
 class _Blocks:
@@ -155,6 +172,9 @@ class _Blocks:
                 return
             if isinstance(found, BaseException):
                 raise _cause(found)
+            if _RAISED in found.column_names and (said := found[_RAISED].drop_null().to_pylist()):
+                kind, _, message = said[0].partition(":")
+                raise _KINDS[kind](message)
             for worker in found[_WORKER].unique().to_pylist():
                 self._heard[worker] = time.monotonic()
             yield found.drop_columns([_WORKER])
@@ -188,21 +208,9 @@ def _stopped(worker: str) -> str:
 
 
 def _cause(error: BaseException) -> BaseException:
-    """What was raised in a task of Ray."""
-    inner: BaseException | None = error
-    while inner is not None:
-        cause = getattr(inner, "cause", None)
-        if isinstance(cause, ValueError):
-            kinds = [
-                kind
-                for kind in type(cause).__mro__
-                if not kind.__module__.startswith("ray.") and issubclass(kind, ValueError)
-            ]
-            return kinds[0](str(getattr(cause, "cause", cause)).strip().splitlines()[-1])
-        inner = cause if isinstance(cause, BaseException) else inner.__cause__
-    return WorkerError(
-        f"Ray: {type(error).__name__}: {str(error).strip().splitlines()[-1] if str(error).strip() else ''}"
-    )
+    """Of an error of Ray, or of one that is no ValueError."""
+    lines = str(error).strip().splitlines()
+    return WorkerError(f"Ray: {type(error).__name__}: {lines[-1] if lines else ''}")
 
 
 def _whole_groups(tables: Iterable[Any], counts: Sequence[int]) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
