@@ -113,7 +113,7 @@ def _pool(pooling: str) -> Callable[[Dense], Tensor]:
 def _diagonal_sums(dense: Dense) -> Tensor:
     queries, keys = dense.weights.shape[-2:]
     diagonals = [dense.weights.diagonal(offset, -2, -1).sum(-1) for offset in range(1 - queries, keys)]
-    return torch.stack(diagonals, -1)
+    return torch.stack(diagonals, -1) if diagonals else dense.lse.new_zeros((*dense.weights.shape[:2], 0))
 
 
 def _between(dense: Dense) -> Tensor:

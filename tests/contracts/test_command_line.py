@@ -36,7 +36,7 @@ SURFACE = {
     "train": {"config", "overrides", "--resume", "--print-config", "--compile", "--fsdp"},
     "view": {
         "text", "--model", "--ask", "--second", "--second-model", "--target", "--max-new-tokens", "--truncate", "--layers", "--dtype",
-        "--save", "--exact", "--language", "--port", "--no-browser",
+        "--head", "--pick", "--save", "--exact", "--language", "--port", "--no-browser",
     },
 }  # fmt: skip
 

@@ -139,7 +139,7 @@ assert len(files(path / "segments")) == 2, files(path)
 VECTORS = """
 from uwaga.models.text.vector_files import Shard, VectorFile, VectorsError
 first = VectorFile(folder / "v.parquet", {"model": "m"})
-assert first.finished_digest() is None
+assert first.finished() is None
 first.begin()
 try:
     VectorFile(folder / "v.parquet", {"model": "m"}).begin()
@@ -147,11 +147,13 @@ except VectorsError as error:
     assert "is locked" in str(error), error
 else:
     raise AssertionError("two writers")
-first.add(Shard("digest", 2), {"id": [1, 2]}, np.ones((2, 4), np.float32))
+shard = Shard("a1" * 32, 2)
+first.add(shard, {"document": [0, 1]}, np.ones((2, 4), np.float32))
 first.leave()
 second = VectorFile(folder / "v.parquet", {"model": "m"})
 second.begin()
-assert len(second.finished) == 1
+assert second.stored(shard) == []
+second.expect(shard)
 list(second.finish())
 second.leave()
 unused = VectorFile(folder / "w.parquet", {"model": "m"})

@@ -394,10 +394,11 @@ class AttentionMap(WeightMap):
         """(..., H, Q+K-1), or Ragged (sum of these, H): the sum of all weights on each diagonal, in one pass.
 
         Entry n is the sum over the pairs with j - i = n - (Q - 1): with Q = K the last query's weight on the first key is entry 0,
-        the weights of all queries on their own tokens are entry Q - 1, and on the previous ones entry Q - 2. A sequence without
-        queries or keys has no diagonal. Slashes of a head are its large entries (Jiang et al., "MInference 1.0", 2024).
+        the weights of all queries on their own tokens are entry Q - 1, and on the previous ones entry Q - 2. Slashes of a head are its large
+        entries (Jiang et al., "MInference 1.0", 2024).
 
         >>> x = torch.zeros(3, 2)
+        >>> from uwaga import Causal
         >>> AttentionMap(x, x, mask=Causal()).diagonal_sums()
         tensor([0.3333, 0.8333, 1.8333, 0.0000, 0.0000])
         """

@@ -1,6 +1,5 @@
 """Every screen by axe-core, in both themes and on a phone; and by the keyboard alone."""
 
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -11,7 +10,7 @@ from uwaga.viewer.page.bundle import FRONT
 
 pytestmark = pytest.mark.slow
 
-AXE = FRONT / "node_modules" / "axe-core" / "axe.min.js"  # `make setup` installs it
+AXE = FRONT / "node_modules" / "axe-core" / "axe.min.js"  # `make stress` and `make front-types` install it
 TIRED = "The animal didn't cross the street because it was too tired."
 LONG = f"{TIRED} The keeper of the house saw it, and she waited until it had slept. " * 8
 _RUN = """async () => (await axe.run(document, {resultTypes: ["violations"]})).violations
@@ -34,6 +33,7 @@ def opened(page: Any) -> None:
     page.wait_for_timeout(900)  # arcs are drawn
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize(("model", "text", "fragments"), VIEWS, ids=["sentence", "long text", "two rows"])
 def test_no_screen_has_a_violation(open_page: Any, model: str, text: str, fragments: tuple[str, ...]) -> None:
     found: dict[str, Any] = {}
@@ -54,6 +54,7 @@ def test_no_screen_has_a_violation(open_page: Any, model: str, text: str, fragme
     assert not {screen: wrong for screen, wrong in found.items() if wrong}
 
 
+@pytest.mark.stress
 def test_a_changed_model_has_no_violation(open_page: Any) -> None:
     with cast("View", uwaga.view(TIRED, model="minilm", browser=False, block=False)) as served:
         page = open_page(served.address, width=1400, height=900)
@@ -99,7 +100,3 @@ def test_the_keyboard_reaches_every_control(serve: Any, make_maps: Any, open_pag
           .filter((one) => one.offsetParent && one.tabIndex < 0 && !one.closest('.uwaga-words, .uwaga-wall, .uwaga-tabs, .uwaga-ribbon-row')).length"""
     )
     assert passed == 0
-
-
-def test_axe_is_installed() -> None:
-    assert Path(AXE).is_file(), "make setup"

@@ -1,4 +1,4 @@
-"""The lesson by the keyboard alone, with reduced motion, and by the rules of axe-core, which `make front-types` installs."""
+"""The lesson by the keyboard alone, with reduced motion, and by the rules of axe-core, which `make stress` and `make front-types` install."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -91,8 +91,6 @@ def test_the_film_plays_by_itself_only_where_motion_is_wanted(
 @pytest.mark.parametrize(("theme", "width"), [("light", 1280), ("dark", 390)])
 def test_axe_finds_nothing(saved: str, open_page: Callable[..., Page], theme: str, width: int) -> None:
     """On every step before and after its answer, with everything unfolded."""
-    if not AXE.exists():
-        pytest.skip("axe-core is not installed: make front-types")
     page = open_page(saved, width=width, color_scheme=theme, reduced_motion="reduce")
     page.wait_for_selector(TITLE)
     page.evaluate(AXE.read_text(encoding="utf-8"))
