@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from uwaga._base import durable
+from uwaga.models.text.vector_files import VectorFile
+
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not hasattr(os, "fork"), reason="forks, so as to load PyTorch once for many runs"),
@@ -69,3 +72,14 @@ def test_nothing_is_left_behind(killed: dict) -> None:
     assert sorted(path.name for path in folder.iterdir()) == sorted(
         ["alone.parquet", "docs.jsonl", f"{other}.parquet", "model"]
     )
+
+
+def test_a_removal_that_was_interrupted_at_its_last_step_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a lock: where that is all that a folder without a mark holds, after a second kill, it is a stranger's for ever."""
+    monkeypatch.setattr(durable, "file_lock", None)
+    folder = tmp_path / "v.parquet.parts"
+    folder.mkdir()
+    VectorFile(tmp_path / "v.parquet", {}).clear()
+    assert not folder.exists()

@@ -214,6 +214,10 @@ class VectorFile:
     def clear(self) -> None:
         """Remove the folder of a finished file, where uwaga made it and no other command is writing."""
         if os.path.lexists(self._folder) and durable.is_uwaga_folder(self._folder):
+            if not any(self._folder.iterdir()):
+                # A removal was interrupted at its last step. A lock in a folder without a mark would make it a stranger's.
+                self._remove()
+                return
             with suppress(BlockingIOError):
                 self._lock.enter_context(durable.file_lock(self._folder / _LOCK, wait=False))
                 self._remove()
