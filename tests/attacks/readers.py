@@ -50,7 +50,7 @@ from uwaga.ops.biases import AlibiBias
 from uwaga.ops.masks import Causal, Documents
 from uwaga.ops.ragged import Ragged
 from uwaga.serve.server import read_keys
-from uwaga.store import SoftDatabase, add_files
+from uwaga.store import SoftDatabase, TokenDatabase, add_files
 from uwaga.train import checkpoint, run_folder
 from uwaga.train.checkpoint import TrainingState
 from uwaga.train.config import Config
@@ -377,6 +377,17 @@ def _import_rows(folder: Path) -> None:
         db.append_parquet(folder / "rows.parquet")
 
 
+def _token_rows(folder: Path) -> None:
+    with TokenDatabase.create(folder / "tokens", width=2) as db:
+        db.append(Ragged.from_list([torch.rand(3, 2), torch.rand(1, 2)]), [{"text": "a b a"}, {"text": "b"}])
+        db.export(folder / "rows.parquet")
+
+
+def _import_token_rows(folder: Path) -> None:
+    with TokenDatabase.create(folder / "new", width=2) as db:
+        db.append_parquet(folder / "rows.parquet")
+
+
 KINDS = {
     "engines.json": Kind(
         covers=("uwaga.ops.engine_profile:read",), file="engines.json",
@@ -548,6 +559,10 @@ KINDS = {
     "rows of a soft database": Kind(
         covers=("uwaga.store.parquet:read", "uwaga.store.parquet:_record"), file="rows.parquet", faults="parquet",
         make=_database, read=_import_rows,
+    ),
+    "rows of a database of tokens": Kind(
+        covers=("uwaga.store.parquet:read_tokens", "uwaga.store.parquet:_record"), file="rows.parquet", faults="parquet",
+        make=_token_rows, read=_import_token_rows,
     ),
     "file of passages": Kind(
         covers=("uwaga.store.files:_digest",), file="passages.txt", faults="lines", make=_passages, read=_add_passages,
