@@ -65,10 +65,12 @@ clients: setup
 	test -d build/clients || PIP_CONSTRAINT= python -m pip install --quiet --target build/clients $(CLIENTS)
 	PYTHONPATH=build/clients $(PYTEST) tests/serve/test_clients.py
 
-# Ray and Spark, 800 MB, which no other test needs, in a folder of their own; Spark's tests also need Java.
+# Ray and Spark, 800 MB, which no other test needs, in a folder of their own; Spark's tests also need Java. Each test in a process of its own:
+# Ray ends one in which an earlier cluster's actors were killed.
 corpora: setup
 	test -d build/corpora || python -m pip install --quiet --target build/corpora --no-deps ray pyspark py4j msgpack
-	PYTHONPATH=build/corpora $(PYTEST) tests/corpora/test_engines.py
+	for test in $$(sed -n 's/^def \(test_[a-z_]*\).*/\1/p' tests/corpora/test_engines.py); do \
+		PYTHONPATH=build/corpora $(PYTEST) tests/corpora/test_engines.py::$$test || exit 1; done
 
 # Everything that `make test` leaves out, one target after another, to the end, whatever fails; then a table.
 nightly: setup
