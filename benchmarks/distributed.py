@@ -8,17 +8,16 @@ ring sends. "bits" says whether output and all three gradients have the bits of 
 """
 
 import datetime
-import os
-import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from harness import DTYPES, Report, options, parse
+from harness import DTYPES, Report, of_processes, options, parse
 from torch import Tensor
 
 import uwaga
@@ -28,6 +27,7 @@ MASKS: dict[str, Callable[[int], Any]] = {
     "window of 1,024": lambda start: uwaga.Window(1023, 0, start=start),
     "none": lambda start: None,
 }
+TIMEOUT = datetime.timedelta(minutes=10)
 
 
 def gathered(query: Tensor, key: Tensor, value: Tensor, *, mask: Callable[[int], Any], sent: list[int]) -> Tensor:
@@ -64,8 +64,8 @@ class Gathered(torch.autograd.Function):
         return grad_query, *own, None, None
 
 
-def run_rank(rank: int, size: int, folder: Path, tokens: int, name: str, chosen: Any) -> None:
-    """Times of both sides, bytes sent and bits, of one process; written to a file."""
+def run_rank(rank: int, folder: Path, size: int, tokens: int, name: str, chosen: Any) -> Any:
+    """Times of both sides, bytes sent and bits, of one process."""
     store = f"file://{folder}/store"
     dist.init_process_group("gloo", init_method=store, rank=rank, world_size=size, timeout=TIMEOUT)
     dtype, mask = DTYPES[chosen.dtype[0]], MASKS[name]
@@ -108,11 +108,7 @@ def run_rank(rank: int, size: int, folder: Path, tokens: int, name: str, chosen:
         if size > 1
         else {}
     )
-    torch.save(
-        {"times": {name: median(x) for name, x in times.items()}, "sent": total.tolist(), "bits": bits},
-        folder / str(rank),
-    )
-    dist.barrier()
+    return {"times": {name: median(x) for name, x in times.items()}, "sent": total.tolist(), "bits": bits}
 
 
 def same_bits(result: list[Tensor], whole: list[Tensor], parts: list[Tensor], mask: Any, rank: int, size: int) -> bool:
@@ -126,28 +122,9 @@ def same_bits(result: list[Tensor], whole: list[Tensor], parts: list[Tensor], ma
     return bool(answer)
 
 
-TIMEOUT = datetime.timedelta(minutes=10)
-
-
-def measure(size: int, tokens: int, name: str, chosen: Any) -> Any:
+def measured(size: int, tokens: int, name: str, chosen: Any) -> Any:
     """What the first of `size` processes measured."""
-    with tempfile.TemporaryDirectory() as folder:
-        children = []
-        for rank in range(size):
-            child = os.fork()
-            if child == 0:
-                code = 1
-                try:
-                    torch.set_num_threads(1)
-                    run_rank(rank, size, Path(folder), tokens, name, chosen)
-                    code = 0
-                finally:
-                    os._exit(code)
-            children.append(child)
-        codes = [os.waitpid(child, 0)[1] for child in children]
-        if any(codes):
-            raise SystemExit(f"a process failed: {codes}")
-        return torch.load(Path(folder) / "0")
+    return of_processes(size, partial(run_rank, size=size, tokens=tokens, name=name, chosen=chosen))[0]
 
 
 if __name__ == "__main__":
@@ -176,9 +153,9 @@ if __name__ == "__main__":
     report = Report(chosen, "Attention over processes beside gathering all keys and values", headings)
     for tokens in chosen.n:
         for name in MASKS:
-            one = measure(1, tokens, name, chosen)["times"]
+            one = measured(1, tokens, name, chosen)["times"]
             for size in chosen.processes:
-                results = measure(size, tokens, name, chosen)
+                results = measured(size, tokens, name, chosen)
                 times, sent, bits = results["times"], results["sent"], results["bits"]
                 for what in ("forward", "backward"):
                     ours, other = times[f"ours {what}"], times[f"gathered {what}"]

@@ -8,11 +8,10 @@ activation patching of a model at this length: the peak of the whole process.
 import argparse
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from time import process_time
 
 import torch
-from harness import Report, in_a_process, options, parse, peak
+from harness import Report, in_a_process, options, parse, peak, resident
 
 import uwaga
 from uwaga.inspect import GradientMap, activation_patching
@@ -60,9 +59,7 @@ def patching(heads: int, tokens: int, width: int) -> tuple[float, int]:
         kind="decoder", positions=[list(range(tokens // 2, tokens))], limit=runs,
     )  # fmt: skip
     assert int((~result.values.isnan()).sum()) == runs
-    lines = Path("/proc/self/status").read_text().splitlines()
-    whole = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
-    return (process_time() - started) / (runs + 2), whole
+    return (process_time() - started) / (runs + 2), resident("VmHWM")
 
 
 if __name__ == "__main__":

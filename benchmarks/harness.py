@@ -10,8 +10,10 @@ cut short keeps what it measured.
 import argparse
 import datetime
 import math
+import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from time import perf_counter
@@ -204,14 +206,19 @@ class Peak(NamedTuple):
 
 def peak(run: Callable[[], Any]) -> Peak:
     """Run it once and look at Linux's count of resident memory: for a process that does nothing else."""
-    Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from what is resident now
-    before, started = _resident("VmRSS"), perf_counter()
+    forget_peak()
+    before, started = resident("VmRSS"), perf_counter()
     result = run()
     seconds = perf_counter() - started
-    return Peak(result, _resident("VmHWM") - before, seconds)
+    return Peak(result, resident("VmHWM") - before, seconds)
 
 
-def _resident(field: str) -> int:
+def forget_peak() -> None:
+    """VmHWM starts again from what is resident now."""
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def resident(field: str) -> int:
     """Bytes of a field of /proc/self/status."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:"))
@@ -221,6 +228,30 @@ def in_a_process(chosen: argparse.Namespace, *arguments: str) -> list[str]:
     """What this benchmark prints when it runs in a process of its own for --one measurement."""
     command = [sys.executable, sys.argv[0], "--threads", str(chosen.threads), "--one", *arguments]
     return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.split()
+
+
+def of_processes(size: int, run: Callable[[int, Path], Any]) -> list[Any]:
+    """What `run(rank, folder)` returns in each of `size` forked processes of one thread; the folder is theirs, and empty.
+
+    Raises SystemExit: one of them failed.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        folder, children = Path(name), []
+        for rank in range(size):
+            child = os.fork()
+            if child == 0:
+                code = 1
+                try:
+                    torch.set_num_threads(1)
+                    torch.save(run(rank, folder), folder / str(rank))
+                    code = 0
+                finally:
+                    os._exit(code)
+            children.append(child)
+        codes = [os.waitpid(child, 0)[1] for child in children]
+        if any(codes):
+            raise SystemExit(f"a process failed: {codes}")
+        return [torch.load(folder / str(rank)) for rank in range(size)]
 
 
 def facts(chosen: argparse.Namespace, peak: float | None) -> str:

@@ -9,8 +9,6 @@ processor little.
 """
 
 import datetime
-import os
-import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
@@ -19,7 +17,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from harness import Report, options, parse
+from harness import Report, forget_peak, of_processes, options, parse, resident
 
 import uwaga
 
@@ -32,18 +30,8 @@ PASSES = ("forward", "backward", "received")
 TIMEOUT = datetime.timedelta(hours=2)
 
 
-def peak_megabytes() -> float:
-    """The most that this process had in memory since `forget_peak`."""
-    status = Path("/proc/self/status").read_text()
-    return int(status.split("VmHWM:")[1].split()[0]) / 1024
-
-
-def forget_peak() -> None:
-    Path("/proc/self/clear_refs").write_text("5")
-
-
-def run_rank(rank: int, size: int, folder: Path, tokens: int, name: str, chosen: Any) -> None:
-    """Processor time and growth of memory of one process in each pass; written to a file."""
+def run_rank(rank: int, folder: Path, size: int, tokens: int, name: str, chosen: Any) -> Any:
+    """Processor time and growth of memory of one process in each pass, and MB of its part."""
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=size, timeout=TIMEOUT)
     generator = torch.Generator().manual_seed(rank)
     sizes = (1, chosen.heads, tokens * (rank + 1) // size - tokens * rank // size, chosen.width)
@@ -60,7 +48,7 @@ def run_rank(rank: int, size: int, folder: Path, tokens: int, name: str, chosen:
     operands = [x.requires_grad_() for x in (query, key, value)]
     dist.barrier()
     forget_peak()
-    before, times, grown = peak_megabytes(), [], []
+    before, times, grown = resident("VmRSS"), [], []
     outputs: list[Any] = []
 
     def forward() -> None:
@@ -76,32 +64,10 @@ def run_rank(rank: int, size: int, folder: Path, tokens: int, name: str, chosen:
         began = time.process_time()
         each()
         times.append(time.process_time() - began)
-        grown.append(peak_megabytes() - before)
+        grown.append((resident("VmHWM") - before) / 2**20)
         dist.barrier()
         forget_peak()
-    torch.save((times, grown, 4 * query.nbytes / 2**20), folder / str(rank))
-    dist.barrier()
-
-
-def measure(size: int, tokens: int, name: str, chosen: Any) -> list[Any]:
-    """What each of `size` processes measured."""
-    with tempfile.TemporaryDirectory() as folder:
-        children = []
-        for rank in range(size):
-            child = os.fork()
-            if child == 0:
-                code = 1
-                try:
-                    torch.set_num_threads(1)
-                    run_rank(rank, size, Path(folder), tokens, name, chosen)
-                    code = 0
-                finally:
-                    os._exit(code)
-            children.append(child)
-        codes = [os.waitpid(child, 0)[1] for child in children]
-        if any(codes):
-            raise SystemExit(f"a process failed: {codes}")
-        return [torch.load(Path(folder) / str(rank)) for rank in range(size)]
+    return times, grown, 4 * query.nbytes / 2**20
 
 
 if __name__ == "__main__":
@@ -121,7 +87,7 @@ if __name__ == "__main__":
         for name in chosen.mask:
             alone: list[float] = []
             for size in chosen.processes:
-                ranks = measure(size, tokens, name, chosen)
+                ranks = of_processes(size, partial(run_rank, size=size, tokens=tokens, name=name, chosen=chosen))
                 times = list(zip(*(x[0] for x in ranks), strict=True))
                 grown = [f"{max(x):.1f}" for x in zip(*(x[1] for x in ranks), strict=True)]
                 balance = [f"{sum(x) / size / max(x):.2f}" for x in times]

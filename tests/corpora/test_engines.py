@@ -7,7 +7,7 @@ import shutil
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -101,30 +101,41 @@ def _actors() -> list[int]:
     return sorted(found)
 
 
-@pytest.mark.usefixtures("ray")
-def test_actors_are_killed_all_the_time(encode: Callable[..., Any], tmp_path: Path) -> None:
-    ended, killed = threading.Event(), 0
+@contextmanager
+def meanwhile(act: Callable[[], None], *, every: float) -> Iterator[None]:
+    """`act` again and again, so many seconds apart, in a thread of its own."""
+    ended = threading.Event()
 
-    def kill() -> None:
-        nonlocal killed
-        before = 0
-        while not ended.wait(3.0):
-            shards = len(list(tmp_path.glob("ray.parquet.parts/*.sha256")))
-            # One that is being started is left alone, or on a busy machine none would ever be up.
-            if shards > before and (pids := _actors()):
-                before = shards
-                with suppress(ProcessLookupError):  # it has just ended
-                    os.kill(random.choice(pids), signal.SIGKILL)
-                    killed += 1
+    def run() -> None:
+        while not ended.wait(every):
+            act()
 
-    killer = threading.Thread(target=kill)
-    assert encode("one.parquet").exit_code == 0
-    killer.start()
+    thread = threading.Thread(target=run)
+    thread.start()
     try:
-        result = encode("ray.parquet", "--processes", "3", "--ray", "--timeout", "300")
+        yield
     finally:
         ended.set()
-        killer.join()
+        thread.join()
+
+
+@pytest.mark.usefixtures("ray")
+def test_actors_are_killed_all_the_time(encode: Callable[..., Any], tmp_path: Path) -> None:
+    killed = before = 0
+
+    def kill() -> None:
+        nonlocal killed, before
+        shards = len(list(tmp_path.glob("ray.parquet.parts/*.sha256")))
+        # One that is being started is left alone, or on a busy machine none would ever be up.
+        if shards > before and (pids := _actors()):
+            before = shards
+            with suppress(ProcessLookupError):  # it has just ended
+                os.kill(random.choice(pids), signal.SIGKILL)
+                killed += 1
+
+    assert encode("one.parquet").exit_code == 0
+    with meanwhile(kill, every=3.0):
+        result = encode("ray.parquet", "--processes", "3", "--ray", "--timeout", "300")
     assert result.exit_code == 0, result.output
     assert killed
     assert (tmp_path / "ray.parquet").read_bytes() == (tmp_path / "one.parquet").read_bytes()
@@ -132,25 +143,20 @@ def test_actors_are_killed_all_the_time(encode: Callable[..., Any], tmp_path: Pa
 
 @pytest.mark.usefixtures("ray")
 def test_an_actor_that_is_stopped_ends_the_command_with_its_name(encode: Callable[..., Any], tmp_path: Path) -> None:
-    ended = threading.Event()
     stopped: list[int] = []
 
     def stop() -> None:
         """Every actor, as soon as there are shards."""
-        while not ended.wait(0.02):
-            if len(list(tmp_path.glob("ray.parquet.parts/*.sha256"))) > 2:
-                for pid in set(_actors()) - set(stopped):
-                    with suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGSTOP)
-                        stopped.append(pid)
+        if len(list(tmp_path.glob("ray.parquet.parts/*.sha256"))) > 2:
+            for pid in set(_actors()) - set(stopped):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGSTOP)
+                    stopped.append(pid)
 
-    stopper = threading.Thread(target=stop)
-    stopper.start()
     try:
-        result = encode("ray.parquet", "--processes", "2", "--ray", "--timeout", "20")
+        with meanwhile(stop, every=0.02):
+            result = encode("ray.parquet", "--processes", "2", "--ray", "--timeout", "20")
     finally:
-        ended.set()
-        stopper.join()
         for pid in stopped:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
