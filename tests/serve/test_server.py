@@ -11,11 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import uvicorn
 from waiting import HANG, until
 
 from uwaga._base.errors import DataError
-from uwaga.serve.app import digest_of
-from uwaga.serve.server import listen, read_keys
+from uwaga.serve.app import Service, digest_of
+from uwaga.serve.models import EmbeddingModel, SimilarityRanker
+from uwaga.serve.server import listen, read_keys, run
 
 TEXTS = ["the cat sat on the mat", "a dog", "it ran away.", "the house and the cat"]
 
@@ -101,6 +103,22 @@ def test_several_processes_share_the_port_and_one_that_is_killed_is_replaced(sta
     last = children()
     assert server.stop() == (0, "")
     assert not any(Path(f"/proc/{each}").exists() for each in first | last)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_that_comes_before_the_server_serves_stops_it(encoder, monkeypatch, number) -> None:
+    """A process that was forked a moment ago is stopped, too: the signal is not lost between its handlers and uvicorn's."""
+    serve = uvicorn.Server.serve
+
+    async def late(self: uvicorn.Server, sockets: list[socket.socket]) -> None:
+        signal.raise_signal(number)
+        await serve(self, sockets)
+
+    monkeypatch.setattr(uvicorn.Server, "serve", late)
+    before = signal.getsignal(number)
+    model = EmbeddingModel(encoder)
+    run(Service(model, SimilarityRanker(model), name="tiny"), listen("127.0.0.1", 0))  # returns
+    assert signal.getsignal(number) is before
 
 
 def test_keys_of_a_file(tmp_path: Path) -> None:

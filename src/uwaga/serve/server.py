@@ -74,10 +74,13 @@ def read_keys(path: Path) -> frozenset[bytes]:
 
 def run(service: Service, listening: socket.socket) -> None:
     """Serve until SIGTERM or Ctrl-C; then requests that were accepted are answered, and no further ones are."""
-    # uvicorn's own handlers stop it; it raises the signals again when it has, for these.
-    before = {each: signal.signal(each, lambda *_: None) for each in (signal.SIGTERM, signal.SIGINT)}
+    reaper = IdleConnectionReaper(_TIMEOUTS, max_connections())
+    server = _server(service, reaper)
+    # uvicorn handles signals only while it serves: one that comes before is for these, which stop it as its own do. It raises
+    # the signals again when it has stopped.
+    before = {each: signal.signal(each, server.handle_exit) for each in (signal.SIGTERM, signal.SIGINT)}
     try:
-        asyncio.run(_run(service, listening))
+        asyncio.run(_serve(server, reaper, listening))
     finally:
         service.close()
         for each, handler in before.items():
@@ -130,9 +133,7 @@ def _stop(processes: Sequence[BaseProcess]) -> None:
         each.join()
 
 
-async def _run(service: Service, listening: socket.socket) -> None:
-    reaper = IdleConnectionReaper(_TIMEOUTS, max_connections())
-
+def _server(service: Service, reaper: IdleConnectionReaper) -> uvicorn.Server:
     def accept(**options: Any) -> H11Protocol:
         """The protocol of a new connection."""
         reaper.make_room(server.server_state.connections)
@@ -157,6 +158,10 @@ async def _run(service: Service, listening: socket.socket) -> None:
             timeout_keep_alive=_KEEP_ALIVE,
         )
     )
+    return server
+
+
+async def _serve(server: uvicorn.Server, reaper: IdleConnectionReaper, listening: socket.socket) -> None:
     serving = asyncio.ensure_future(server.serve(sockets=[listening]))
     while not serving.done():  # also while it stops, so that a client that reads nothing does not keep it
         await asyncio.wait({serving}, timeout=0.1)
