@@ -294,6 +294,23 @@ def _resumed(folder: Path) -> None:
         list(made.finish())
 
 
+def _updated(folder: Path) -> None:
+    made = vector_files.VectorFile(folder / "v.parquet", {"model": "m"})
+    finished = made.finished()
+    if finished is None or finished.shards is None:
+        return
+    made.begin(finished.shards)
+    try:
+        for each in finished.shards:
+            shard = vector_files.Shard(each.digest, each.documents)
+            made.expect(shard)
+            if made.stored(shard) is None:
+                return
+        list(made.finish())
+    finally:
+        made.leave()
+
+
 def _recording(folder: Path) -> None:
     """Of a model with masks, biases, values and tokens; every part of the description is there."""
     folder.mkdir()
@@ -538,6 +555,10 @@ KINDS = {
     "finished vectors": Kind(
         covers=("uwaga.models.text.vector_files:finished", "uwaga.models.text.vector_files:_metadata"), file="v.parquet", faults="parquet",
         make=_vectors, read=lambda folder: vector_files.VectorFile(folder / "v.parquet", {"model": "m"}).finished(),
+    ),
+    "finished vectors, updated": Kind(
+        covers=("uwaga.models.text.vector_files:finished", "uwaga.models.text.vector_files:_metadata"), file="v.parquet", faults="parquet",
+        make=_vectors, read=_updated,
     ),
     "finished vectors, as an array": Kind(
         covers=("uwaga.models.text.vector_files:write_numpy",), file="v.parquet", faults="parquet", make=_vectors,

@@ -356,6 +356,45 @@ def test_a_finished_file_is_updated_where_documents_are_new_or_others(
     assert output.read_bytes() == again.read_bytes()
 
 
+def test_a_finished_file_that_is_another_one_meanwhile_is_not_read(
+    corpus: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by another `--update`: its shards are others, or stand in another order."""
+    output, other = tmp_path / "out.parquet", tmp_path / "other.parquet"
+    run(corpus, output, model)
+    run(write(tmp_path / "turned.jsonl", TEXTS[::-1]), other, model)
+    write(corpus, [*TEXTS, "a dog"])
+    begin = VectorFile.begin
+
+    def begin_late(self: VectorFile, earlier: object) -> None:
+        other.replace(output)
+        begin(self, earlier)
+
+    monkeypatch.setattr(VectorFile, "begin", begin_late)
+    said = refusal(corpus, output, model, "--update")
+    assert said == f"{output} was changed meanwhile, or is damaged: run the command again, or move the file away"
+
+
+def test_a_damaged_page_of_a_finished_file_is_found(corpus: Path, model: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out.parquet"
+    run(corpus, output, model)
+    content = bytearray(output.read_bytes())
+    vector = parquet.read_table(output)["vector"][0].values.to_numpy().tobytes()
+    content[content.index(vector) + 5] ^= 1
+    output.write_bytes(content)
+    write(corpus, [*TEXTS, "a dog"])
+    assert refusal(corpus, output, model, "--update").startswith(f"{output} is damaged: ")
+    assert output.read_bytes() == bytes(content)
+
+
+def test_one_process_writes_no_weights(
+    corpus: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UWAGA_DATA", str(tmp_path / "data"))
+    run(corpus, tmp_path / "out.parquet", model)
+    assert not (tmp_path / "data" / "weights").exists()
+
+
 def test_what_was_left_out_is_tried_again(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     corpus, output, again = tmp_path / "docs.jsonl", tmp_path / "out.parquet", tmp_path / "again.parquet"
     write(corpus, [*TEXTS[:4], LONG, *TEXTS[4:]])
@@ -555,7 +594,9 @@ def test_without_ray(corpus: Path, model: Path, tmp_path: Path, monkeypatch: pyt
     monkeypatch.setitem(sys.modules, "ray", None)
     for options in (("--ray",), ("--ray", "auto"), ("--ray", "--skip-invalid")):
         said = refusal(corpus, tmp_path / "out.parquet", model, *options)
-        assert said == "--ray needs Ray: pip install 'uwaga[ray]'"
+        assert said == "Ray is not installed: pip install 'uwaga[ray]'"
+    before = ["encode", "--ray", str(corpus), "-o", str(tmp_path / "out.parquet"), "--model", str(model)]
+    assert "Ray is not installed" in CliRunner().invoke(app, before).output  # the documents are no address
     assert not (tmp_path / "out.parquet.parts").exists()
 
 

@@ -15,6 +15,7 @@ import torch
 from uwaga import TextEncoder
 from uwaga._base.errors import CheckpointError
 from uwaga.corpora import BatchEncoder, batches
+from uwaga.models.checkpoints import mapped_weights
 
 TEXTS = ["the cat sat", "", "a dog ran away on the mat", None, "it"]
 LONG = "the cat sat on the mat and then it ran away from the house"
@@ -117,3 +118,45 @@ def test_shared_weights_are_those_of_the_model(model: Path, dtype: torch.dtype |
             assert torch.equal(mine, x)
             assert mine.data_ptr() % 64 == 0
         assert np.array_equal(shared.encode(["it sat"]), alone.encode(["it sat"]))
+
+
+def test_shared_weights_of_other_shapes_are_refused(
+    model: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As of a version that named or cut them in another way."""
+    monkeypatch.setenv("UWAGA_DATA", str(tmp_path / "data"))
+    TextEncoder.load(model, shared=True)
+    (file,) = (tmp_path / "data" / "weights").glob("*.safetensors")
+    mapped = mapped_weights.SharedFile(file, lambda: True)
+    with pytest.raises(CheckpointError) as caught:
+        mapped_weights.mapped(mapped, dict, {"weight": torch.Size([1])})
+    assert str(caught.value) == f"{file} is damaged: remove it"
+
+
+def test_weights_of_files_that_changed_while_they_were_read_are_not_kept(tmp_path: Path) -> None:
+    file = mapped_weights.SharedFile(tmp_path / "weights.safetensors", lambda: False)
+    with pytest.raises(CheckpointError, match="changed while they were read"):
+        mapped_weights.mapped(file, lambda: {"x": torch.zeros(3)}, {"x": torch.Size([3])})
+    assert not file.path.exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["weights.lock"]
+
+
+def test_what_a_killed_writer_left_is_removed(tmp_path: Path) -> None:
+    file = mapped_weights.SharedFile(tmp_path / "float32-weights.safetensors", lambda: True)
+    left = tmp_path / f".{file.path.name[:40]}.uwaga-0123456789abcdef"
+    left.touch()
+    mapped_weights.mapped(file, lambda: {"x": torch.zeros(3)}, {"x": torch.Size([3])})
+    assert not left.exists()
+
+
+def test_where_shared_weights_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "no").touch()
+    file = mapped_weights.SharedFile(tmp_path / "no" / "weights.safetensors", lambda: True)
+    with pytest.raises(CheckpointError, match="UWAGA_DATA is another folder for it"):
+        mapped_weights.mapped(file, dict, {})
+
+
+def test_a_link_to_a_directory_stays_its_name(model: Path, tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(model)
+    assert BatchEncoder(link).model == str(link)

@@ -9,13 +9,15 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import chain, count
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from uwaga.cli import app
-from uwaga.corpora import WorkerError, processes
+from uwaga.corpora import processes
+from uwaga.corpora.processes import WorkerError
 
 pytestmark = [
     pytest.mark.slow,
@@ -36,6 +38,8 @@ def square(batch: object) -> object:
             raise ValueError("no such number")
         case "fail":
             raise RuntimeError("no memory")
+        case "unpicklable":
+            return lambda: None
         case [path, then] if not Path(path).exists():  # the first one to get this
             Path(path).touch()
             square(then)
@@ -75,6 +79,30 @@ def test_a_process_that_ends_or_stops_is_replaced_and_named(tmp_path: Path, what
     (message,) = said
     assert message.startswith("process ")
     assert message.endswith(f") {how}; another one has its documents")
+
+
+def test_a_process_that_stops_is_ended_while_the_others_give_results(tmp_path: Path) -> None:
+    said: list[str] = []
+    stopped = (str(tmp_path / "once"), "stop")
+    endless = chain([(0, stopped)], ((n, 2) for n in count(1)))
+    found = processes.map_batches(square, endless, processes=2, threads=1, timeout=3.0, say=said.append)
+    for _ in found:
+        if said:
+            break
+    found.close()
+    assert said[0].endswith(
+        "gave no sign of life for 3 s, as one that is stopped, and was ended; another one has its documents"
+    )
+
+
+def test_a_result_that_cannot_be_sent_is_told_of() -> None:
+    with pytest.raises(WorkerError, match=r"^batch 0: process \d \(pid \d+\) has failed: .*pickle"):
+        results(["unpicklable"])
+
+
+def test_a_batch_that_cannot_be_sent_ends_the_run() -> None:
+    with pytest.raises(Exception, match="pickle"):
+        results([lambda: 1])
 
 
 def test_what_ends_every_process_ends_the_run() -> None:
@@ -160,8 +188,10 @@ def test_processes_are_killed_and_stopped_all_the_time(encode: Callable[..., str
     def kill() -> None:
         nonlocal killed
         chosen = random.Random(0)
-        while not ended.wait(0.1):
-            if pids := sorted(_workers()):
+        parts = tmp_path / "killed.parquet.parts"
+        while not ended.wait(0.001):
+            is_time = len(list(parts.glob("*.sha256"))) >= 8 * killed  # of 80: the work decides, not the clock
+            if is_time and (pids := sorted(_workers())):
                 with suppress(ProcessLookupError):  # it has just ended
                     os.kill(chosen.choice(pids), chosen.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGSTOP]))
                     killed += 1

@@ -8,6 +8,7 @@ from typer.core import TyperCommand
 
 from uwaga.cli import bench, doctor, encode, generate, lesson, serve, store, train, view
 from uwaga.cli.terminal import echo, escape_library_output, escape_unencodable
+from uwaga.models.text.corpus import SUFFIXES
 
 # At the end of each verb's help.
 EXAMPLES: Mapping[str, tuple[str, ...]] = {
@@ -49,11 +50,13 @@ def _examples(verb: str) -> str:
 
 
 class _WithRay(TyperCommand):
-    """Of `uwaga encode`, where --ray may have no value, which Typer has no way to say."""
+    """Of `uwaga encode`, where --ray may have no value, which Typer has no way to say: before another option or a file of documents it has none."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         for at, each in reversed(list(enumerate(args))):
-            if each == "--ray" and (at + 1 == len(args) or args[at + 1].startswith("-")):
+            if each == "--ray" and (
+                at + 1 == len(args) or args[at + 1].startswith("-") or args[at + 1].endswith(SUFFIXES)
+            ):
                 args.insert(at + 1, encode.HERE)
         return super().parse_args(ctx, args)
 

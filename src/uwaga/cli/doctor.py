@@ -24,6 +24,9 @@ _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OMP_PROC_BIND", "OMP_WAIT_POLICY", "GOM
 # What is not installed with uwaga alone: the importable package, the extra that brings it, and what needs it. By distribution.
 OPTIONAL = {
     "pyarrow": ("pyarrow", "encode", "uwaga encode and uwaga store with Parquet"),
+    "ray": ("ray", "ray", "uwaga encode --ray"),
+    "pyspark": ("pyspark", "spark", "uwaga.corpora on Spark"),
+    "prometheus-client": ("prometheus_client", "serve", "uwaga serve"),
     "tensorboard": ("tensorboard", "train", "uwaga train with run.tensorboard"),
     "anywidget": ("anywidget", "view", "uwaga.view in notebooks"),
     "matplotlib": ("matplotlib", "plots", "uwaga.plots"),
@@ -306,7 +309,7 @@ def _caches() -> Iterator[Finding]:
     from huggingface_hub import constants
 
     places = {
-        "downloads of data, profiles": env.data(),
+        "downloads of data, profiles, mapped weights": env.data(),
         "models of the hub": Path(constants.HF_HUB_CACHE),
     }
     for name, folder in places.items():

@@ -16,7 +16,7 @@ import typer
 from uwaga._base.errors import CheckpointError, DataError
 from uwaga._base.terminal import escape_controls
 from uwaga.cli.terminal import echo, fail, in_option_names, say_engine
-from uwaga.corpora.processes import WorkerError
+from uwaga.corpora.processes import TIMEOUT, WorkerError
 from uwaga.models.checkpoints.directories import DEFAULT_ENCODER
 from uwaga.models.text.corpus import Document, DocumentFile, InvalidDocumentError
 from uwaga.models.text.passages import Split
@@ -81,18 +81,27 @@ def encode(
         ),
     ] = False,
     processes: Annotated[
-        int | None, typer.Option(min=1, max=256, help="That share the weights' memory and the cores; else one.")
+        int | None,
+        typer.Option(
+            min=1,
+            max=256,
+            help="How many encode, sharing the cores and the weights' memory; else one, with --ray one for each processor.",
+        ),
     ] = None,
     ray: Annotated[
         str | None,
         typer.Option(
             metavar="[ADDRESS]",
-            help="By a Ray cluster: its address, auto, or nothing to start one on this machine.",
+            help="By a Ray cluster: its address, auto, or nothing to start one on this machine (before another option or the documents, or at the end).",
         ),
     ] = None,
     timeout: Annotated[
-        float, typer.Option(min=1.0, help="Seconds without a sign of life, after which a process is replaced.")
-    ] = 60.0,
+        float,
+        typer.Option(
+            min=1.0,
+            help="Seconds without a sign of life, after which a process is replaced; with --ray, without a result, after which the command ends.",
+        ),
+    ] = TIMEOUT,
 ) -> None:
     """Encode documents to vectors. If it is interrupted, the same command resumes it."""
     options = {
@@ -176,11 +185,13 @@ def _encode(
     update: bool,
 ) -> str:
     """The message at the end."""
-    from uwaga.corpora.batches import found
+    from uwaga.corpora.batches import BatchEncoder
 
-    _, fingerprint = found(model)
+    is_alone = engine.ray is None and (engine.processes or 1) == 1
+    of_model = {name: value for name, value in options.items() if name != "skip_invalid"}
+    encode = BatchEncoder(model, dtype=dtype, shared=not is_alone, **of_model)
     _check_output(output)
-    vectors = VectorFile(output, {"model": fingerprint, "dtype": dtype, **options, **settings})
+    vectors = VectorFile(output, {"model": encode.fingerprint, "dtype": dtype, **options, **settings})
     earlier = None
     if (finished := vectors.finished()) is not None:
         earlier = _to_update(corpus, output, finished, update=update)
@@ -189,7 +200,7 @@ def _encode(
             return "finished already"
     vectors.begin(earlier)
     try:
-        _Run(corpus, vectors, model, fingerprint, dtype, options, engine, retry=update).run()
+        _Run(corpus, vectors, encode, engine, skip=bool(options.get("skip_invalid")), retry=update).run()
         return _finish(vectors)
     finally:
         vectors.leave()
@@ -249,19 +260,12 @@ def groups(
         group.append(document)
         size += length
         _hash(whole, document)
-        is_end = size >= _LEAST_CHARACTERS and whole_of(document)[0] % _ENDS == 0
+        is_end = size >= _LEAST_CHARACTERS and int(digest([document])[:2], 16) % _ENDS == 0
         if is_end or len(group) == max_documents:
             yield Group(group, Shard(whole.hexdigest(), len(group)))
             group, whole, size = [], hashlib.sha256(), 0
     if group:
         yield Group(group, Shard(whole.hexdigest(), len(group)))
-
-
-def whole_of(document: Document) -> bytes:
-    """SHA-256 of a document's id and text."""
-    own = hashlib.sha256()
-    _hash(own, document)
-    return own.digest()
 
 
 def digest(documents: Sequence[Document]) -> str:
@@ -295,8 +299,9 @@ class _Run:
     Args:
         corpus: the documents.
         vectors: the output, begun.
-        model, fingerprint, dtype, options: of BatchEncoder, and skip_invalid.
+        encode: what is computed.
         engine: what computes.
+        skip: whether documents that cannot be encoded are left out.
         retry: whether groups are encoded again of which documents were left out.
     """
 
@@ -304,18 +309,14 @@ class _Run:
         self,
         corpus: _Corpus,
         vectors: VectorFile,
-        model: str,
-        fingerprint: str,
-        dtype: str,
-        options: Mapping[str, Any],
+        encode: "BatchEncoder",
         engine: _Engine,
         *,
+        skip: bool,
         retry: bool,
     ) -> None:
-        self._corpus, self._vectors, self._engine, self._retry = corpus, vectors, engine, retry
-        self._model, self._fingerprint, self._dtype = model, fingerprint, dtype
-        self._skip = bool(options.get("skip_invalid"))
-        self._options = {name: value for name, value in options.items() if name != "skip_invalid"}
+        self._corpus, self._vectors, self._encode, self._engine = corpus, vectors, encode, engine
+        self._skip, self._retry = skip, retry
         self._documents = self._tokens = 0  # finished; read by the model
         self._done = 0.0  # of the corpus
 
@@ -330,23 +331,20 @@ class _Run:
                 listener(Progress(self._documents, self._tokens, time.perf_counter() - started, None))
 
     def _results(self) -> Iterator[tuple[_Pending, Mapping[str, Any]]]:
-        from uwaga.corpora.batches import BatchEncoder
-
-        encode = BatchEncoder(self._model, dtype=self._dtype, fingerprint=self._fingerprint, **self._options)
         by = self._here
         if self._engine.ray is not None:
             by = self._by_ray
         elif (self._engine.processes or 1) > 1:
             by = self._by_processes
         try:
-            yield from by(encode)
+            yield from by()
         except ValueError as error:  # options that do not go together, or not with the model
             if not str(error).startswith("TextEncoder: "):
                 raise
-            message = in_option_names(str(error).removeprefix("TextEncoder: "), self._options)
+            message = in_option_names(str(error).removeprefix("TextEncoder: "), self._encode.options)
             raise typer.BadParameter(escape_controls(message)) from error
 
-    def _here(self, encode: "BatchEncoder") -> Iterator[tuple[_Pending, Mapping[str, Any]]]:
+    def _here(self) -> Iterator[tuple[_Pending, Mapping[str, Any]]]:
         waiting: deque[_Pending] = deque()
 
         def batches() -> Iterator[Mapping[str, Any]]:
@@ -354,18 +352,17 @@ class _Run:
                 waiting.append(pending)
                 yield batch_of(pending.documents)
 
-        encoder = encode.load()
-        say_engine("encode", self._model, encoder.explain())
-        for columns in encode.stream(batches()):
+        say_engine("encode", self._encode.model, self._encode.load().explain())
+        for columns in self._encode.stream(batches()):
             yield waiting.popleft(), columns
 
-    def _by_processes(self, encode: "BatchEncoder") -> Iterator[tuple[_Pending, Mapping[str, Any]]]:
+    def _by_processes(self) -> Iterator[tuple[_Pending, Mapping[str, Any]]]:
         from uwaga.corpora import processes
 
         count = self._engine.processes or 1
         items = ((pending, batch_of(pending.documents)) for pending in self._pending())
         yield from processes.map_batches(
-            encode,
+            self._encode,
             items,
             processes=count,
             threads=max(1, _cores() // count),
@@ -374,7 +371,7 @@ class _Run:
             say=_say,
         )
 
-    def _by_ray(self, encode: "BatchEncoder") -> Iterator[tuple[_Pending, Mapping[str, Any]]]:
+    def _by_ray(self) -> Iterator[tuple[_Pending, Mapping[str, Any]]]:
         from uwaga.corpora import ray_data
 
         pending = [each._replace(documents=[]) for each in self._pending()]
@@ -383,7 +380,7 @@ class _Run:
         address = None if self._engine.ray == HERE else self._engine.ray
         wanted = [(each.first, each.shard) for each in pending]
         results = ray_data.map_groups(
-            encode,
+            self._encode,
             partial(_read_groups, self._corpus, wanted),
             [each.shard.documents for each in pending],
             address=address,
@@ -420,7 +417,7 @@ class _Run:
         errors, numbers = columns["error"], columns["document"]
         left_out = []
         for row in [row for row, error in enumerate(errors) if error is not None]:
-            reason = columns["reason"][row] or in_option_names(errors[row], self._options)
+            reason = columns["reason"][row] or in_option_names(errors[row], self._encode.options)
             if not self._skip:
                 raise InvalidDocumentError(f"{columns['place'][row]}: {reason}")
             left_out.append((int(numbers[row]), Skipped(columns["place"][row], reason)))

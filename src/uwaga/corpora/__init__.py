@@ -4,7 +4,7 @@ batches     BatchEncoder: the callable
 processes   batches by the processes of this machine
 ray_data    documents by the actors of a Ray cluster
 
-The public names; each is imported when first used.
+The public name, which is imported when first used.
 """
 
 from typing import TYPE_CHECKING
@@ -13,10 +13,9 @@ from uwaga._base.lazy import names
 
 if TYPE_CHECKING:
     from uwaga.corpora.batches import BatchEncoder
-    from uwaga.corpora.processes import WorkerError
 
-__all__ = ["BatchEncoder", "WorkerError"]
+__all__ = ["BatchEncoder"]
 
-_HOME = {"BatchEncoder": "uwaga.corpora.batches", "WorkerError": "uwaga.corpora.processes"}
+_HOME = {"BatchEncoder": "uwaga.corpora.batches"}
 
 __getattr__, __dir__ = names(__name__, _HOME)

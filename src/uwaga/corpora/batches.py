@@ -51,6 +51,7 @@ class BatchEncoder:
         fingerprint: of the model's files (`uwaga.models.text.sentence_config.fingerprint`); None: as they are here and now. A process that
             finds others refuses them.
         keep_text: whether the result has the texts too.
+        shared: as `TextEncoder.load` has it; False: each process has weights of its own.
         options: overflow, overlap, tokens_per_batch, normalize, prompt, prompt_name, truncate_dim and spans of
             `TextEncoder.encode` and `encode_spans`; spans is "paragraph", "sentence", "line" or "document".
 
@@ -65,15 +66,16 @@ class BatchEncoder:
         dtype: str | None = "float32",
         fingerprint: str | None = None,
         keep_text: bool = False,
+        shared: bool = True,
         **options: Any,
     ) -> None:
-        self.model = str(Path(model).resolve()) if Path(model).exists() else os.fspath(model)
-        self.text, self.dtype, self.keep_text, self.options = text, dtype, keep_text, options
+        self.model = os.path.abspath(model) if Path(model).is_dir() else os.fspath(model)
+        self.text, self.dtype, self.keep_text, self.shared, self.options = text, dtype, keep_text, shared, options
         self.fingerprint = found(self.model)[1] if fingerprint is None else fingerprint
 
     def load(self) -> "TextEncoder":
         """The model, as this process has it. Raises CheckpointError; ValueError: `dtype` is none."""
-        return _encoder(self.model, self.dtype, self.fingerprint)
+        return _encoder(self.model, self.dtype, self.fingerprint, self.shared)
 
     def __call__(self, batch: Any) -> Any:
         """Raises ValueError: there is no column of texts, or options do not go together; CheckpointError."""
@@ -113,7 +115,7 @@ def found(model: str) -> tuple[Path, str]:
 
 
 @lru_cache(maxsize=1)
-def _encoder(model: str, dtype: str | None, fingerprint: str) -> "TextEncoder":
+def _encoder(model: str, dtype: str | None, fingerprint: str, shared: bool) -> "TextEncoder":
     import torch
 
     from uwaga.models.text.encoder import TextEncoder
@@ -127,7 +129,7 @@ def _encoder(model: str, dtype: str | None, fingerprint: str) -> "TextEncoder":
             f"{folder} on {socket.gethostname()} holds another model than the work was begun with: its fingerprint is {here[:12]}, not "
             f"{fingerprint[:12]}; put the same files there"
         )
-    return TextEncoder.load(folder, dtype=chosen, shared=True)
+    return TextEncoder.load(folder, dtype=chosen, shared=shared)
 
 
 def _listed(batch: Any, name: str) -> list[Any]:

@@ -9,11 +9,11 @@ import multiprocessing
 import os
 import queue
 import signal
-import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -22,7 +22,7 @@ from typing import Any, Generic, TypeVar
 Item = TypeVar("Item")
 
 TIMEOUT = 60.0  # seconds
-_HEARTBEAT = 1.0  # seconds between two signs of life
+_HEARTBEAT = 1.0  # seconds between two signs of life, or a quarter of the timeout
 _STARTING = 120.0  # seconds that the first sign may take: PyTorch is imported
 _MOST_DEATHS = 10  # of processes that had the same batch
 _PRELOADED = ["uwaga.corpora.processes", "uwaga.models.text.encoder", "uwaga.models.bert.checkpoint", "pyarrow"]
@@ -56,7 +56,7 @@ def map_batches(
         say: is told of processes that are replaced.
 
     Raises:
-        WorkerError: ten processes have ended with the same batch, or one has raised an error that is no ValueError.
+        WorkerError: ten processes have ended with the same batch, or `call` has raised an error that is no ValueError with one argument.
         ValueError: what `call` raises.
     """
     pool = _Pool[Item](call, processes, threads, timeout, describe, say)
@@ -101,6 +101,7 @@ class _Pool(Generic[Item]):
         say: Callable[[str], object],
     ) -> None:
         self._call, self._threads, self._timeout, self._describe, self._say = call, threads, timeout, describe, say
+        self._heartbeat = min(_HEARTBEAT, timeout / 4)
         self._context = _context()
         self._tasks: deque[_Task[Item] | None] = deque()
         self._changed = threading.Condition()
@@ -132,17 +133,19 @@ class _Pool(Generic[Item]):
             yield result
 
     def _wait(self) -> tuple[Item, Any] | BaseException:
-        """The next result; until it is there, ends processes that give no sign of life."""
+        """The next result; ends processes that give no sign of life."""
         while True:
             self._tell()
-            try:
-                return self._results.get(timeout=min(_HEARTBEAT, self._timeout / 4))
-            except queue.Empty:
-                for each in list(self._workers.values()):
-                    most = self._timeout if each.is_up else max(self._timeout, _STARTING)
-                    if each.is_busy and time.monotonic() - each.heard > most:
-                        each.is_silent = True
-                        each.process.kill()
+            self._end_silent()
+            with suppress(queue.Empty):
+                return self._results.get(timeout=self._heartbeat)
+
+    def _end_silent(self) -> None:
+        for each in list(self._workers.values()):
+            most = self._timeout if each.is_up else max(self._timeout, _STARTING)
+            if each.is_busy and time.monotonic() - each.heard > most:
+                each.is_silent = True
+                each.process.kill()
 
     def _tell(self) -> None:
         while not self._messages.empty():
@@ -155,6 +158,12 @@ class _Pool(Generic[Item]):
 
     def _run(self, number: int) -> None:
         """The thread of a process and of those that follow it."""
+        try:
+            self._serve(number)
+        except Exception as error:  # noqa: BLE001  # raised where results are waited for, which would wait for ever
+            self._results.put(error)
+
+    def _serve(self, number: int) -> None:
         while (task := self._take()) is not None:
             worker: _Worker | None = None
             try:
@@ -165,9 +174,6 @@ class _Pool(Generic[Item]):
                     return
                 self._ended(number, worker, task, error)
                 continue
-            except Exception as error:  # noqa: BLE001  # raised where results are waited for
-                self._results.put(error)
-                return
             if isinstance(reply, _Failure):
                 self._results.put(reply.error(worker.name, self._describe(task.item)))
             else:
@@ -182,7 +188,10 @@ class _Pool(Generic[Item]):
     def _started(self, number: int) -> _Worker:
         ours, theirs = self._context.Pipe()
         process = self._context.Process(
-            target=_work, args=(theirs, self._call, self._threads), name=f"uwaga-encode-{number}", daemon=True
+            target=_work,
+            args=(theirs, self._call, self._threads, self._heartbeat),
+            name=f"uwaga-encode-{number}",
+            daemon=True,
         )
         with self._changed:  # multiprocessing lists its processes, and one thread at a time may
             if self._is_closed:
@@ -267,13 +276,12 @@ class _Failure:
         return self.value
 
 
-def _work(connection: Connection, call: Callable[[Any], Any], threads: int) -> None:
+def _work(connection: Connection, call: Callable[[Any], Any], threads: int, heartbeat: float) -> None:
     """In a process: the results of the batches that come, until nobody sends any."""
+    # Ctrl-C is for the process that a person has started, which ends this one.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     import torch
 
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C is for the process that was started by a person, which ends this one
     torch.set_num_threads(threads)
     sending = threading.Lock()
 
@@ -287,7 +295,7 @@ def _work(connection: Connection, call: Callable[[Any], Any], threads: int) -> N
     def live() -> None:
         while True:
             send(None)
-            time.sleep(_HEARTBEAT)
+            time.sleep(heartbeat)
 
     threading.Thread(target=live, daemon=True).start()
     while True:
@@ -296,13 +304,10 @@ def _work(connection: Connection, call: Callable[[Any], Any], threads: int) -> N
         except (EOFError, OSError):
             os._exit(0)
         try:
-            reply: object = _Result(call(batch))
+            send(_Result(call(batch)))
         except ValueError as error:
-            is_plain = (
-                len(error.args) == 1 and type(error).__init__ is ValueError.__init__
-            )  # others may not be unpickled
-            reply = _Failure(error if is_plain else str(error))
-        except Exception as error:  # noqa: BLE001  # whatever it is, the process that waits is told
-            reply = _Failure(f"{type(error).__name__}: {error}")
-        send(reply)
-        sys.stdout.flush()
+            # Others, such as UnicodeDecodeError, cannot all be unpickled.
+            is_plain = len(error.args) == 1 and type(error).__init__ is ValueError.__init__
+            send(_Failure(error if is_plain else str(error)))
+        except Exception as error:  # noqa: BLE001  # whatever it is, also of a result that cannot be pickled, the process that waits is told
+            send(_Failure(f"{type(error).__name__}: {error}"))

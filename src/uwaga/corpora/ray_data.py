@@ -16,7 +16,7 @@ from uwaga._base.errors import CheckpointError, DataError
 from uwaga.corpora.batches import BatchEncoder
 from uwaga.corpora.processes import TIMEOUT, WorkerError
 
-_BLOCK_BYTES = 1 << 17  # of texts: what an actor is given at once, and has to do again where another died
+_BLOCK_BYTES = 1 << 14  # of texts: what an actor is given at once, and has to do again where another died
 _STARTING = 300.0  # seconds that the first result may take: processes are started, perhaps machines
 _GROUP, _WORKER, _RAISED = "group", "worker", "raised"  # columns of our own
 _KINDS: dict[str, type[ValueError]] = {each.__name__: each for each in (ValueError, CheckpointError, DataError)}
@@ -67,7 +67,7 @@ def map_groups(
     try:
         import ray
     except ImportError as error:
-        raise DataError("--ray needs Ray: pip install 'uwaga[ray]'") from error
+        raise DataError("Ray is not installed: pip install 'uwaga[ray]'") from error
     is_ours = not ray.is_initialized()
     if is_ours:
         _start(address, actors)
@@ -88,7 +88,7 @@ def _start(address: str | None, actors: int | None) -> None:
     try:
         ray.init(address=address or "local", **options)
     except (ConnectionError, ValueError, RuntimeError) as error:
-        raise DataError(f"--ray {address or ''}: {error}") from error
+        raise DataError(f"Ray {address or 'on this machine'}: {error}") from error
 
 
 def _dataset(encode: BatchEncoder, read: Read, actors: int | None) -> Any:
@@ -167,10 +167,12 @@ class _Blocks:
             try:
                 found = self._queue.get(timeout=most)
             except queue.Empty:
-                raise WorkerError(f"Ray has given nothing for {most:g} s. {self._workers()}") from None
+                raise WorkerError(
+                    f"Ray has given nothing for {most:g} s. {self._workers()}. Where a batch takes longer than that, give a larger timeout"
+                ) from None
             if found is None:
                 return
-            if isinstance(found, BaseException):
+            if isinstance(found, Exception):
                 raise _cause(found)
             if _RAISED in found.column_names and (said := found[_RAISED].drop_null().to_pylist()):
                 kind, _, message = said[0].partition(":")
@@ -184,7 +186,7 @@ class _Blocks:
             for table in self._dataset.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=1):
                 self._queue.put(table)
             self._queue.put(None)
-        except BaseException as error:  # noqa: BLE001  # raised where results are waited for
+        except Exception as error:  # noqa: BLE001  # raised where results are waited for
             self._queue.put(error)
 
     def _workers(self) -> str:
@@ -207,17 +209,18 @@ def _stopped(worker: str) -> str:
     return " (is stopped)" if state in ("T", "t") else ""
 
 
-def _cause(error: BaseException) -> BaseException:
+def _cause(error: Exception) -> WorkerError:
     """Of an error of Ray, or of one that is no ValueError."""
     lines = str(error).strip().splitlines()
     return WorkerError(f"Ray: {type(error).__name__}: {lines[-1] if lines else ''}")
 
 
 def _whole_groups(tables: Iterable[Any], counts: Sequence[int]) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
-    """The groups as their last documents come; rows in the order of the documents."""
+    """The groups as their last documents come; rows in the order of the documents. Raises WorkerError: some never come."""
     import pyarrow as pa
 
     parts: dict[int, list[Any]] = {}
+    given = 0
     for table in tables:
         numbers = table[_GROUP].to_numpy()
         for number in np.unique(numbers).tolist():
@@ -226,7 +229,10 @@ def _whole_groups(tables: Iterable[Any], counts: Sequence[int]) -> Iterator[tupl
             documents = found["document"].to_numpy()
             if len(np.unique(documents)) == counts[number]:
                 del parts[number]
+                given += 1
                 yield number, _columns(found.take(pa.array(np.argsort(documents, kind="stable"))))
+    if given < len(counts):
+        raise WorkerError(f"Ray has ended with {given:,} of {len(counts):,} groups of documents")
 
 
 def _columns(table: Any) -> dict[str, np.ndarray]:

@@ -90,7 +90,11 @@ def load(
 
 
 def load_folder(
-    folder: Path, dtype: torch.dtype | None, *, allow_nonfinite: bool = False, shared: Path | None = None
+    folder: Path,
+    dtype: torch.dtype | None,
+    *,
+    allow_nonfinite: bool = False,
+    shared: mapped_weights.SharedFile | None = None,
 ) -> nn.Module:
     """As `load`, of a directory with config.json. shared: the file to map the weights from (`mapped_weights`); None: a copy in memory."""
     if dtype is not None and not dtype.is_floating_point:
@@ -106,7 +110,8 @@ def load_folder(
         model = family.build(config)
     matched = state_dict_check.match(table, weights, model.state_dict())
     read = partial(state_dict_check.read, matched, dtype, allow_nonfinite=allow_nonfinite)
-    model.load_state_dict(read() if shared is None else mapped_weights.mapped(shared, read), assign=True)
+    shapes = {name: x.shape for name, x in model.state_dict().items()}
+    model.load_state_dict(read() if shared is None else mapped_weights.mapped(shared, read, shapes), assign=True)
     assert not any(x.is_meta for x in (*model.parameters(), *model.buffers())), (
         "buffers must be persistent, or computed"
     )

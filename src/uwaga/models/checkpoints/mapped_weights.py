@@ -1,15 +1,21 @@
 """Weights that the processes of a machine share: in a safetensors file in the folder of caches (`uwaga._base.env.data`), in the dtype and the
 layout in which the model computes, which every process maps into its memory. Nobody writes to them, so that they are in memory once.
 
-The first process to ask writes the file, and the others wait for it. It is named by what it is made from and never changes, and may be
+The first process to ask writes the file, and the others wait for it. It is named by what it is made from and by, and never changes, and may be
 removed at any time: who has it mapped keeps it.
 """
 
+import hashlib
 import json
+import sys
 from collections.abc import Callable, Iterator, Mapping
+from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 
 from uwaga._base import durable, env, safetensors_files
@@ -19,37 +25,67 @@ _ALIGNED = 64  # bytes: where a tensor begins, as in memory from PyTorch, whose 
 _PADDING = "__padding"
 
 
-def path_of(fingerprint: str, dtype: torch.dtype | None) -> Path:
-    """Of the weights of a model with this fingerprint; dtype None: as they are stored."""
-    name = "stored" if dtype is None else str(dtype).removeprefix("torch.")
-    return env.data() / "weights" / f"{fingerprint}-{name}.safetensors"
+class SharedFile(NamedTuple):
+    """Where the weights of a model are, and what it is made from."""
+
+    path: Path
+    is_current: Callable[[], bool]  # whether the files of the model are still those of the name
 
 
-def mapped(path: Path, make: Callable[[], Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """The tensors of the file, mapped; where there is none, it is written from what `make` returns. Raises CheckpointError, OSError."""
-    durable.make_folder(path.parent)
-    with durable.file_lock(path.with_suffix(".lock")):
-        if not path.exists():
-            _write(path, make())
-        file = safetensors_files.open_file(path)
+def shared_file(fingerprint: Callable[[], str], dtype: torch.dtype | None) -> SharedFile:
+    """Of a model by the fingerprint of its files and by the packages that name and lay out its weights. dtype None: as they are stored."""
+    kind = "stored" if dtype is None else str(dtype).removeprefix("torch.")
+    versions = (
+        f"{sys.modules['uwaga'].__version__} {metadata.version('transformers') if find_spec('transformers') else ''}"
+    )
+    known = fingerprint()
+    made_by = hashlib.sha256(versions.encode()).hexdigest()[:8]
+    # Temporary files have the first letters of the name: they must tell the files apart.
+    path = env.data() / "weights" / f"{kind}-{made_by}-{known[:32]}.safetensors"
+    return SharedFile(path, lambda: fingerprint() == known)
+
+
+def mapped(
+    file: SharedFile, make: Callable[[], Mapping[str, Tensor]], shapes: Mapping[str, torch.Size]
+) -> dict[str, Tensor]:
+    """The tensors of the file, mapped; where there is none, it is written from what `make` returns. Raises CheckpointError: it cannot be
+    written, or has others than these shapes by name; the files of the model changed meanwhile."""
+    path = file.path
     try:
-        names = json.loads(file.metadata["names"])
-        return {name: file.get(stored) for name, stored in names.items()}
-    except (KeyError, ValueError, AttributeError) as error:
+        durable.make_folder(path.parent)
+        with durable.file_lock(path.with_suffix(".lock")):
+            if not path.exists():
+                durable.remove_temporary(path.parent, path.name)
+                _write(file, make())
+            opened = safetensors_files.open_file(path)
+    except OSError as error:
+        raise CheckpointError(
+            f"{error.filename or path}: {error.strerror or error}: the weights that processes share are written there; UWAGA_DATA is another "
+            "folder for it"
+        ) from error
+    try:
+        names = json.loads(opened.metadata["names"])
+        tensors = {name: opened.get(stored) for name, stored in names.items()}
+    except (KeyError, ValueError, AttributeError, SafetensorError) as error:
         raise CheckpointError(f"{path} is damaged: remove it") from error
+    if {name: x.shape for name, x in tensors.items()} != dict(shapes):
+        raise CheckpointError(f"{path} is damaged: remove it")
+    return tensors
 
 
-def _write(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Tensors that share their memory are written once."""
+def _write(file: SharedFile, tensors: Mapping[str, Tensor]) -> None:
+    """Tensors that share their memory are written once. Raises CheckpointError: they are of files that have changed since they were named."""
     stored: dict[tuple, str] = {}
     names = {}
     for name, x in tensors.items():
         names[name] = stored.setdefault((x.data_ptr(), x.dtype, x.shape, x.stride()) if x.numel() else (name,), name)
     unique = [(name, tensors[name].detach().contiguous()) for name in stored.values()]
-    with durable.atomic_replace(path) as file:
-        file.write(_header(unique, names))
+    with durable.atomic_replace(file.path) as written:
+        written.write(_header(unique, names))
         for content in _contents(unique):
-            file.write(content)
+            written.write(content)
+        if not file.is_current():
+            raise CheckpointError("the files of the model were changed while they were read: load it again")
 
 
 def _contents(tensors: list[tuple[str, Tensor]]) -> Iterator[bytes | memoryview]:

@@ -19,6 +19,7 @@ from uwaga._base.terminal import printable
 from uwaga.integrations.transformers.ragged_classifier import RaggedClassifier
 from uwaga.integrations.transformers.ragged_model import RaggedModel
 from uwaga.models.checkpoints import load_save, mapped_weights, transformers_directories
+from uwaga.models.checkpoints.mapped_weights import SharedFile
 from uwaga.models.tokenizers.loading import Tokenizer
 
 # Model types that TextEncoder reads by itself: those of uwaga.models.load but for decoders with learned positions, which run through
@@ -52,7 +53,9 @@ def is_classifier(folder: Path) -> bool:
     return isinstance(names, list) and len(names) == 1 and str(names[0]).endswith("ForSequenceClassification")
 
 
-def load(folder: Path, tokenizer: Tokenizer, dtype: torch.dtype | None, shared: Path | None = None) -> RaggedModel:
+def load(
+    folder: Path, tokenizer: Tokenizer, dtype: torch.dtype | None, shared: SharedFile | None = None
+) -> RaggedModel:
     """The model in a folder. tokenizer: of the same folder. dtype: None for that of the files. shared: a file to map the weights from.
 
     Raises CheckpointError: transformers is not installed, has no such model, or refuses the files; they do not fit together, are not
@@ -61,7 +64,8 @@ def load(folder: Path, tokenizer: Tokenizer, dtype: torch.dtype | None, shared: 
     model, described = _load(folder, dtype, classifies=False)
     if shared is not None:
         # transformers has read a copy, which is freed: of its models it alone knows what is made of the files.
-        model.load_state_dict(mapped_weights.mapped(shared, model.state_dict), assign=True)
+        shapes = {name: x.shape for name, x in model.state_dict().items()}
+        model.load_state_dict(mapped_weights.mapped(shared, model.state_dict, shapes), assign=True)
         model.requires_grad_(False)
     types = (tokenizer.prefix_types, tokenizer.suffix_types) if _takes_types(folder, described) else None
     return RaggedModel(model, types=types)

@@ -20,8 +20,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
-from functools import cached_property
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -102,20 +101,18 @@ class VectorFile:
     def begin(self, earlier: Sequence["FinishedShard"] | None = None) -> None:
         """Lock the folder. earlier: the shards of the finished file, which is replaced and whose vectors are taken; None: there is no file.
         Raises VectorsError, OSError."""
-        try:
-            durable.ensure_marked_folder(self._folder)
-            self._lock.enter_context(durable.file_lock(self._folder / _LOCK, wait=False))
-        except BlockingIOError as error:
-            raise VectorsError(f"{self._folder} is locked: another uwaga encode is writing there") from error
-        except durable.PathConflictError as error:
-            raise VectorsError(f"{error.filename} {error.strerror}") from error
-        try:
+        with ExitStack() as held:
+            try:
+                durable.ensure_marked_folder(self._folder)
+                held.enter_context(durable.file_lock(self._folder / _LOCK, wait=False))
+            except BlockingIOError as error:
+                raise VectorsError(f"{self._folder} is locked: another uwaga encode is writing there") from error
+            except durable.PathConflictError as error:
+                raise VectorsError(f"{error.filename} {error.strerror}") from error
             if earlier is not None:
                 self._earlier = _Earlier(self.path, earlier)
             self._resume()
-        except BaseException:
-            self._lock.close()
-            raise
+            self._lock = held.pop_all()
 
     def _resume(self) -> None:
         settings = self._folder / _SETTINGS
@@ -167,6 +164,8 @@ class VectorFile:
         with pa.ipc.new_file(content, table.schema) as writer:
             writer.write_table(table)
         written = content.getvalue()
+        if path.exists():  # or a kill between the two would leave a shard that its checksum does not fit
+            durable.remove_files(self._folder, [_checksum_path(path).name])
         with atomic_replace(path) as file:
             file.write(written)
         with atomic_replace(_checksum_path(path)) as file:
@@ -190,7 +189,7 @@ class VectorFile:
         schema = first.schema.with_metadata({_KEY: json.dumps(described, sort_keys=True)})
         joined = self._folder / _WHOLE
         with atomic_replace(joined) as file, parquet.ParquetWriter(
-            file, schema, compression="none", use_dictionary=False
+            file, schema, compression="none", use_dictionary=False, write_page_checksum=True
         ) as writer:  # fmt: skip
             for group in self._row_groups():
                 writer.write_table(group.replace_schema_metadata(schema.metadata), row_group_size=len(group))
@@ -315,9 +314,11 @@ class Finished(NamedTuple):
 
 
 class _Earlier:
-    """The shards of a finished file, but those that left documents out. Raises VectorsError."""
+    """The shards of a finished file, which has these now too, but those that left documents out. Raises VectorsError."""
 
     def __init__(self, path: Path, shards: Sequence[FinishedShard]) -> None:
+        from pyarrow import parquet
+
         self._path = path
         self._places: dict[str, tuple[int, int, int]] = {}  # first row, rows and first document
         row = document = 0
@@ -325,23 +326,30 @@ class _Earlier:
             if not each.skipped:
                 self._places.setdefault(each.digest, (row, each.rows, document))
             row, document = row + each.rows, document + each.documents
-        self._rows = row
         self._held: tuple[int, pyarrow.Table] | None = None  # the row group that was read last
+        with self._reading():
+            self._file = parquet.ParquetFile(path, page_checksum_verification=True)
+        match _metadata(self._file.schema_arrow):
+            case {"shards": listed} if (
+                listed == [list(each) for each in shards] and self._file.metadata.num_rows == row
+            ):
+                return
+        self._file.close()
+        raise VectorsError(f"{path} was changed meanwhile, or is damaged: run the command again, or move the file away")
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        from pyarrow import ArrowException
+
+        try:
+            yield
+        except VectorsError:
+            raise
+        except (ArrowException, OSError, ValueError, KeyError) as error:
+            raise VectorsError(f"{self._path} is damaged: {error}; move it away, and run the command again") from error
 
     def __contains__(self, digest: str) -> bool:
         return digest in self._places
-
-    @cached_property
-    def _file(self) -> Any:
-        from pyarrow import ArrowException, parquet
-
-        try:
-            file = parquet.ParquetFile(self._path)
-        except (OSError, ArrowException) as error:
-            raise VectorsError(f"{self._path} cannot be read: {error}") from error
-        if file.metadata.num_rows != self._rows:
-            raise VectorsError(f"{self._path} is damaged: it has {file.metadata.num_rows:,} rows, not {self._rows:,}")
-        return file
 
     def rows(self, digest: str) -> int:
         """Of one of them."""
@@ -349,6 +357,10 @@ class _Earlier:
 
     def table(self, digest: str) -> "pyarrow.Table":
         """Of one of them; `document` counts within it."""
+        with self._reading():
+            return self._table(digest)
+
+    def _table(self, digest: str) -> "pyarrow.Table":
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -375,8 +387,7 @@ class _Earlier:
 
     def close(self) -> None:
         self._held = None
-        if "_file" in self.__dict__:
-            self._file.close()
+        self._file.close()
 
 
 def _skipped(described: object, shard: Shard) -> list[tuple[int, str]] | None:
