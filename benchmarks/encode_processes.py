@@ -19,8 +19,8 @@ import numpy as np
 from encode import corpus_options, documents, model_folder, parse_corpus
 from harness import Report
 
-from uwaga.cli.encode import groups
 from uwaga.corpora import BatchEncoder, processes
+from uwaga.corpora.shards import groups
 from uwaga.models.text.corpus import Document
 
 HEADINGS = ("processes", "dtype", "texts", "parts s", "whole s", "over", "all MiB", "weights MiB", "rest MiB")

@@ -26,7 +26,7 @@ import torch._dynamo  # noqa: F401  # which drawing weights on the meta device i
 import uwaga.models.bert.checkpoint
 import uwaga.models.text.encoder  # noqa: F401
 from uwaga.cli import app
-from uwaga.cli.encode import groups
+from uwaga.corpora.shards import groups
 
 KILLED = -signal.SIGKILL
 

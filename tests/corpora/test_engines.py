@@ -46,7 +46,7 @@ def model(write_model: Callable[..., Path], tmp_path: Path) -> Path:
 @pytest.fixture
 def encode(texts: list[str], model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     sizes = {"max_documents": 20, "max_characters": 2000}
-    monkeypatch.setattr("uwaga.cli.encode.groups.__kwdefaults__", sizes)
+    monkeypatch.setattr("uwaga.corpora.shards.groups.__kwdefaults__", sizes)
     monkeypatch.setattr("uwaga.corpora.ray_data._BLOCK_BYTES", 4000)
     corpus = tmp_path / "docs.jsonl"
     lines = [json.dumps({"id": f"d{n}", "text": text}) for n, text in enumerate(texts)]

@@ -157,7 +157,7 @@ def encode(
     corpus: Path, write_model: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., str]:
     sizes = {"max_documents": 10, "max_characters": 2000}
-    monkeypatch.setattr("uwaga.cli.encode.groups.__kwdefaults__", sizes)
+    monkeypatch.setattr("uwaga.corpora.shards.groups.__kwdefaults__", sizes)
     model = write_model(tmp_path / "model")
 
     def run(name: str, *options: str) -> str:
@@ -217,8 +217,8 @@ def test_the_whole_command_is_killed_and_goes_on_with_another_engine(
 
     encode("alone.parquet")
     program = (
-        "import sys; from uwaga.cli import app, encode\n"
-        "encode.groups.__kwdefaults__.update(max_documents=10, max_characters=2000)\n"
+        "import sys; from uwaga.cli import app; from uwaga.corpora import shards\n"
+        "shards.groups.__kwdefaults__.update(max_documents=10, max_characters=2000)\n"
         "if __name__ == '__main__': app()\n"
     )
     script = tmp_path / "encode.py"

@@ -1,12 +1,9 @@
 """`uwaga encode`: a file of documents to a parquet file of vectors, by this process, by several of this machine or by a Ray cluster. An
 interrupted run is resumed by the same command."""
 
-import hashlib
-import itertools
-import sys
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
@@ -17,6 +14,7 @@ from uwaga._base.errors import CheckpointError, DataError
 from uwaga._base.terminal import escape_controls
 from uwaga.cli.terminal import echo, fail, in_option_names, say_engine
 from uwaga.corpora.processes import TIMEOUT, WorkerError
+from uwaga.corpora.shards import Corpus, batch_of, digest, groups, read_groups
 from uwaga.models.checkpoints.directories import DEFAULT_ENCODER
 from uwaga.models.text.corpus import Document, DocumentFile, InvalidDocumentError
 from uwaga.models.text.passages import Split
@@ -39,11 +37,6 @@ Overflow = Literal["error", "truncate", "mean", "windows"]
 Storage = Literal["float32", "bfloat16"]
 _SKIP = "--skip-invalid leaves out such documents and lists them"
 HERE = "here"  # --ray without an address
-
-# A shard is seconds of work, so that few are lost with a process, and there are enough for many of them. It ends early, by what its last
-# document is, so that after documents that were added, mended or removed the shards are soon the same again.
-SHARD_DOCUMENTS, SHARD_CHARACTERS, _LEAST_CHARACTERS = 512, 1 << 16, 1 << 15
-_ENDS = 4  # of so many documents one may be a shard's last
 
 
 def encode(
@@ -125,7 +118,7 @@ def encode(
         )
         settings = {"text": text, "id": id, **({} if limit is None else {"limit": limit})}
         engine = _Engine(processes, ray, timeout)
-        message = _encode(_Corpus(file, limit), output, model, dtype, options, settings, engine, update=update)
+        message = _encode(Corpus(file, limit), output, model, dtype, options, settings, engine, update=update)
         rows = None if numpy is None else write_numpy(output, numpy)
     except InvalidDocumentError as error:
         fail("encode", f"{error}\n{_SKIP}")
@@ -151,20 +144,6 @@ def _check_pyarrow() -> None:
         fail("encode", "needs pyarrow: pip install 'uwaga[encode]'")
 
 
-class _Corpus:
-    """The first documents of a file: `limit` of them, or all."""
-
-    def __init__(self, file: DocumentFile, limit: int | None) -> None:
-        self.path, self.limit, self._file = file.path, limit, file
-
-    def __iter__(self) -> Iterator[Document]:
-        return itertools.islice(self._file, None if self.limit is None else min(self.limit, sys.maxsize))
-
-    def fraction(self, documents: int, position: float) -> float:
-        """How much of it `documents` are, the last of which ends at `position` of the file."""
-        return position if self.limit is None else max(position, documents / self.limit)
-
-
 class _Engine(NamedTuple):
     """What computes."""
 
@@ -174,7 +153,7 @@ class _Engine(NamedTuple):
 
 
 def _encode(
-    corpus: _Corpus,
+    corpus: Corpus,
     output: Path,
     model: str,
     dtype: str,
@@ -206,7 +185,7 @@ def _encode(
         vectors.leave()
 
 
-def _to_update(corpus: _Corpus, output: Path, finished: Finished, *, update: bool) -> list[FinishedShard] | None:
+def _to_update(corpus: Corpus, output: Path, finished: Finished, *, update: bool) -> list[FinishedShard] | None:
     """The shards of a finished file that is written anew; None where there is nothing to do. Raises VectorsError."""
     if finished.shards is None:
         # Of a version whose groups were larger and no shards.
@@ -235,53 +214,6 @@ def _check_output(output: Path) -> None:
         raise VectorsError(f"{output}: there is no folder {output.parent}")
 
 
-class Group(NamedTuple):
-    """Documents that become one shard. Which they are depends on the documents alone, so that a resumed run has the same."""
-
-    documents: list[Document]
-    shard: Shard
-
-    @property
-    def places(self) -> str:
-        return f"{self.documents[0].place} to {self.documents[-1].place}"
-
-
-def groups(
-    corpus: Iterable[Document], *, max_documents: int = SHARD_DOCUMENTS, max_characters: int = SHARD_CHARACTERS
-) -> Iterator[Group]:
-    """The documents in groups, each with its digest. Raises DataError."""
-    group: list[Document] = []
-    whole, size = hashlib.sha256(), 0
-    for document in corpus:
-        length = document.length()
-        if group and size + length > max_characters:
-            yield Group(group, Shard(whole.hexdigest(), len(group)))
-            group, whole, size = [], hashlib.sha256(), 0
-        group.append(document)
-        size += length
-        _hash(whole, document)
-        is_end = size >= _LEAST_CHARACTERS and int(digest([document])[:2], 16) % _ENDS == 0
-        if is_end or len(group) == max_documents:
-            yield Group(group, Shard(whole.hexdigest(), len(group)))
-            group, whole, size = [], hashlib.sha256(), 0
-    if group:
-        yield Group(group, Shard(whole.hexdigest(), len(group)))
-
-
-def digest(documents: Sequence[Document]) -> str:
-    """SHA-256 over ids and texts, each preceded by its length."""
-    whole = hashlib.sha256()
-    for document in documents:
-        _hash(whole, document)
-    return whole.hexdigest()
-
-
-def _hash(whole: "hashlib._Hash", document: Document) -> None:
-    for part in (document.id or "", document.text):
-        encoded = part.encode("utf-8", "surrogatepass")  # an id of JSON may have a lone surrogate
-        whole.update(len(encoded).to_bytes(8, "little") + encoded)
-
-
 class _Pending(NamedTuple):
     """A group that is being encoded."""
 
@@ -307,7 +239,7 @@ class _Run:
 
     def __init__(
         self,
-        corpus: _Corpus,
+        corpus: Corpus,
         vectors: VectorFile,
         encode: "BatchEncoder",
         engine: _Engine,
@@ -381,7 +313,7 @@ class _Run:
         wanted = [(each.first, each.shard) for each in pending]
         results = ray_data.map_groups(
             self._encode,
-            partial(_read_groups, self._corpus, wanted),
+            partial(read_groups, self._corpus, wanted),
             [each.shard.documents for each in pending],
             address=address,
             actors=self._engine.processes,
@@ -430,31 +362,6 @@ class _Run:
         self._vectors.add(pending.shard, kept, columns["vector"][is_good], reasons)
         self._tokens += int(kept["tokens"].sum())
         self._finish_group(pending, [entry for _, entry in left_out])
-
-
-def batch_of(documents: Sequence[Document]) -> dict[str, Any]:
-    """The columns of a group for a BatchEncoder. What could not be read comes as an empty text, with its own reason."""
-    import numpy as np
-
-    columns = {
-        "place": [each.place for each in documents],
-        "id": [each.id for each in documents],
-        "text": [each.text for each in documents],
-        "reason": [each.error for each in documents],
-    }
-    return {"document": np.arange(len(documents)), **columns}
-
-
-def _read_groups(corpus: _Corpus, wanted: Sequence[tuple[int, Shard]]) -> Iterator[dict[str, Any]]:
-    """The batches of some groups: the number of the first document of each, in order, and its shard. Raises DataError: they are others."""
-    at = 0
-    documents = iter(corpus)
-    for first, shard in wanted:
-        group = list(itertools.islice(documents, first - at, first - at + shard.documents))
-        at = first + shard.documents
-        if digest(group) != shard.digest:
-            raise DataError(f"{corpus.path}: was changed while it was read")
-        yield batch_of(group)
 
 
 def _say(message: str) -> None:

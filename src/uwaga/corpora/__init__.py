@@ -1,6 +1,7 @@
 """Corpora encoded by many processes: one callable, columns in, columns out, for a pool of processes, for Ray Data and for Spark.
 
 batches     BatchEncoder: the callable
+shards      documents in shards that any process may encode
 processes   batches by the processes of this machine
 ray_data    documents by the actors of a Ray cluster
 

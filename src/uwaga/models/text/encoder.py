@@ -244,8 +244,7 @@ class TextEncoder:
         )
         with listening(progress, len(texts)) as listener:
             parts = list(inference.vectors(groups(texts, _num_characters), Meter(listener, len(texts))))
-        self._keep_report(part.report for part in parts)
-        return np.concatenate([np.zeros((0, inference.embedding_dim), np.float32), *(part.vectors for part in parts)])
+        return self._joined(inference, parts)
 
     def encode_query(
         self, texts: Iterable[str], *, progress: bool | Listener | None = None, **options: Unpack[VectorOptions]
@@ -333,13 +332,15 @@ class TextEncoder:
         inference = self._of_spans(inference, found)
         with listening(progress, len(texts)) as listener:
             parts = list(inference.span_vectors(groups(texts, _num_characters), Meter(listener, len(texts))))
-        self._keep_report(part.report for part in parts)
-        vectors = np.concatenate(
-            [np.zeros((0, inference.embedding_dim), np.float32), *(part.vectors for part in parts)]
-        )
+        vectors = self._joined(inference, parts)
         counts = np.bincount(self.report.document, minlength=len(texts))
         offsets = torch.from_numpy(np.concatenate([[0], np.cumsum(counts)]))
         return Ragged(torch.from_numpy(vectors), offsets)
+
+    def _joined(self, inference: Inference, parts: Sequence[Encoded]) -> np.ndarray:
+        """The vectors of all parts, (sum of N, M), whose report is kept."""
+        self._keep_report(part.report for part in parts)
+        return np.concatenate([np.zeros((0, inference.embedding_dim), np.float32), *(part.vectors for part in parts)])
 
     def _of_spans(self, inference: Inference, spans: Split | SpansOf) -> Inference:
         """Raises ValueError: late chunking and the model, or the option overflow, do not go together."""
