@@ -8,6 +8,7 @@ adapters     models that read texts, of this package or of transformers
 layers       the attention layers of a model of this package or of transformers
 heads        of each head: activations, gradients, scores, labels, rollouts, the pronouns that it follows
 logits       logit lens and direct logit attribution
+attribution  a score of attention as the sum of what each pair of parts of the model contributes
 patching     activation patching
 run_text     a text through a model, recorded
 
@@ -19,6 +20,9 @@ from typing import TYPE_CHECKING
 from uwaga._base.lazy import names
 
 if TYPE_CHECKING:
+    from uwaga.inspect.attribution.attribute import score_attribution
+    from uwaga.inspect.attribution.scores import ScoreAttribution, Share, Source
+    from uwaga.inspect.attribution.streams import Part
     from uwaga.inspect.editing import edit
     from uwaga.inspect.edits import Edits, Links, Patch
     from uwaga.inspect.heads.activations import Activations, HeadActivations, activations
@@ -43,10 +47,14 @@ _HOME = {
     "Links": "uwaga.inspect.edits",
     "LogitAttribution": "uwaga.inspect.logits",
     "LogitLens": "uwaga.inspect.logits",
+    "Part": "uwaga.inspect.attribution.streams",
     "Patch": "uwaga.inspect.edits",
     "PatchingResult": "uwaga.inspect.patching",
     "Recording": "uwaga.inspect.recordings.recording",
     "ScaledMap": "uwaga.inspect.heads.norms",
+    "ScoreAttribution": "uwaga.inspect.attribution.scores",
+    "Share": "uwaga.inspect.attribution.scores",
+    "Source": "uwaga.inspect.attribution.scores",
     "WinogradPair": "uwaga.inspect.heads.coreference",
     "activation_patching": "uwaga.inspect.patching",
     "activations": "uwaga.inspect.heads.activations",
@@ -63,6 +71,7 @@ _HOME = {
     "logit_lens": "uwaga.inspect.logits",
     "previous_token": "uwaga.inspect.heads.scores",
     "rollout": "uwaga.inspect.heads.rollout",
+    "score_attribution": "uwaga.inspect.attribution.attribute",
     "value_norms": "uwaga.inspect.heads.norms",
     "watch": "uwaga.inspect.watching",
 }
@@ -76,10 +85,14 @@ __all__ = [
     "Links",
     "LogitAttribution",
     "LogitLens",
+    "Part",
     "Patch",
     "PatchingResult",
     "Recording",
     "ScaledMap",
+    "ScoreAttribution",
+    "Share",
+    "Source",
     "WinogradPair",
     "activation_patching",
     "activations",
@@ -96,6 +109,7 @@ __all__ = [
     "logit_lens",
     "previous_token",
     "rollout",
+    "score_attribution",
     "value_norms",
     "watch",
 ]

@@ -147,6 +147,12 @@ class Recording:
                 results[kind] = strings
         return results
 
+    def token_ids(self, kind: str) -> list[list[int]] | None:
+        """Per row, the ids of the tokens that "encoder" or "decoder" has read; None where they are unknown, as in a recording from a
+        file, and after keys that were not recorded. Raises ValueError as `maps` after a beam search."""
+        stack = self._stacks[kind]
+        return stack.ids_of_paths(self._paths(kind)) if stack.passes else None
+
     @property
     def nbytes(self) -> int:
         """The bytes of all stored tensors; one that several layers share counts once."""

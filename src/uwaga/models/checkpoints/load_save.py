@@ -119,6 +119,39 @@ def load_folder(
     return model.eval()
 
 
+def of_transformers(model: Any) -> nn.Module | None:
+    """A model of this package that shares the weights of one of transformers, in evaluation mode; None: of another family.
+
+    Nothing is copied: a weight that is stored transposed, or several in one, is a view.
+
+    Raises:
+        CheckpointError: a family that `uwaga.models.load` knows, with settings or weights that it does not.
+    """
+    where = type(model).__name__
+    described = json.loads(model.config.to_json_string()) | {
+        "architectures": [where]
+    }  # as it is written to config.json
+    if described.get("model_type") not in MODEL_TYPES:
+        return None
+    theirs = model.state_dict()
+    family = family_of(described["model_type"], where)
+    config = family.read_config(described, where, frozenset(theirs))
+    table = family.table(config)
+    with torch.device("meta"), _NoInitialisation():
+        made = family.build(config)
+    by_name = {table.canonical(name): x for name, x in theirs.items()}
+    missing = [row.theirs for row in table.rows() if row.theirs not in by_name]
+    if missing:
+        raise CheckpointError(
+            f"{where} has no weight {missing[0]}, which a {described['model_type']} model of this package has"
+        )
+    state: dict[str, Any] = {}
+    for row in table.rows():
+        state |= dict(zip(row.ours, row.layout.read(by_name[row.theirs]), strict=True))
+    made.load_state_dict(state, assign=True)
+    return made.eval()
+
+
 class _NoInitialisation(TorchFunctionMode):
     """Leaves parameters as they are made. On the meta device random numbers would be nothing, and import torch._dynamo: 2 s."""
 

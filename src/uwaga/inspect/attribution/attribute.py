@@ -1,0 +1,302 @@
+"""uwaga.inspect.score_attribution: why a head looks there.
+
+Letters: C scores, Q queries, K keys.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from uwaga.inspect.attribution.reading import NAME, Reader
+from uwaga.inspect.attribution.scores import ScoreAttribution, index, positive
+from uwaga.inspect.attribution.streams import MODELS, stacks
+from uwaga.inspect.layers import huggingface
+from uwaga.inspect.recordings.recording import Recording, describe_layers
+from uwaga.inspect.recordings.stack import AttentionId
+from uwaga.inspect.watching import watch
+from uwaga.maps.engines import reference
+from uwaga.maps.map import AttentionMap
+from uwaga.maps.spec import Selection
+from uwaga.models.bert.model import BertModel
+from uwaga.models.checkpoints import load_save
+from uwaga.models.gpt2.model import GPT2Model
+from uwaga.models.rotary.model import RotaryModel
+from uwaga.ops.attention.call import Call
+
+_FIRST = 8  # weights of each query that are compared before any query's others
+_BYTES = 2**26  # of weights that are read at once
+# Options of a model that change which keys are seen, and not what a token writes.
+_MASKS = ("lengths", "attention_mask", "key_lengths")
+_TYPES = ("token_types", "token_type_ids")
+
+
+@torch.no_grad()
+def score_attribution(
+    model: nn.Module,
+    inputs: Any,
+    layer: int,
+    head: int,
+    i: int | Sequence[int] | None = None,
+    j: int | Sequence[int] | None = None,
+    *,
+    than: int | Sequence[int] | None = None,
+    kind: str | None = None,
+    row: int = 0,
+    most: int = 100,
+    **options: Any,
+) -> ScoreAttribution:
+    """A score s_ij = q_i . k_j * scale as the sum of what each pair of parts of the model contributes to it.
+
+        why = score_attribution(model, ids, 1, 2, i=40, j=17)
+        why.top(3)                                      # [Share(query=Part("token"), key=Part("head", "decoder", 0, 1), share=5.1), ...]
+        why.back(why.top(1)[0].key, "key")              # the tokens from which that head brought it
+
+    The query and the key are linear maps of residual streams, and these are sums of what was written into them: the embeddings, every
+    earlier head through W_O, every earlier feed-forward layer, and constants. A norm is taken as the linear map that it is with its mean
+    and scale as they are at that token (Elhage et al., "A Mathematical Framework for Transformer Circuits", 2021), the norms of a
+    post-norm stack one after another, and the norms of queries and keys. So the contributions sum to the score, exactly but for rounding: no
+    gradient, no approximation, nothing trained. A norm's scale is itself made of all parts: what a score were without a part is
+    another question, which `activation_patching` answers.
+
+    Softmax does not change when all scores of a query do by one number: a contribution that is equal for all keys, as of pairs with the
+    key's "bias", explains no choice among them. With `than` the difference of the scores of two keys is split, in which it is 0.
+
+    With a recording, nothing runs but the feed-forward layers below, at the tokens that are asked for: O(N) for each score and head
+    below, at any length. Without one, the model runs once and is recorded.
+
+    Args:
+        model: of uwaga.models, or of transformers of a family that `uwaga.models.load` knows, in evaluation mode.
+        inputs: a Recording of it, from `uwaga.watch(model, values=True)` outside of `uwaga.edit`; or what the model is called with: ids
+            (R, N) or Ragged (N,), and of an encoder and a decoder a tuple of both.
+        layer, head: of the score, from 0.
+        i, j: the query and the key, from 0, negative ones from the end; or as many of each, in lists. None for the `most` largest
+            weights: of a row where i is given, of a column where j is given, of the head where neither is.
+        than: another key, or one for each score: s_ij - s_i,than is split in place of s_ij.
+        kind: "encoder", "decoder" or "cross"; None: the decoder's self-attention where there is a decoder, else the encoder's.
+        row: of the batch.
+        most: how many scores where i or j is None; fewer where fewer keys are seen.
+        options: token_types (or token_type_ids) of BERT, also with a recording; without one the model's lengths, attention_mask or
+            key_lengths too.
+
+    Raises:
+        ValueError: another family of models, a model in training mode, a layer, head, row, query or key that does not exist, a key
+            that the mask hides from the query, or a recording that lacks values, layers, heads or token ids, or is of another model.
+    """
+    own = _of_this_package(model)
+    unknown = sorted(set(options) - set(_TYPES) - set(() if isinstance(inputs, Recording) else _MASKS))
+    if unknown:
+        raise ValueError(f"{NAME}: unknown options: {', '.join(unknown)}")
+    where = _where(own, kind, layer, type(model).__name__)
+    recording = inputs if isinstance(inputs, Recording) else _recorded(model, inputs, where, options)
+    if where not in recording.maps:
+        raise ValueError(
+            f"{NAME}: the recording has no {where.kind} {layer}; there are {describe_layers(recording.maps)}"
+        )
+    rows = recording.maps[where].shape[0]
+    row = index(row, rows, "row", f"rows are 0 to {rows - 1}")
+    types = next((options[name] for name in _TYPES if options.get(name) is not None), None)
+    # Norms of transformers compute in float32 whatever they are given.
+    finest = torch.float64 if own is model else torch.float32
+    reader = Reader(own, recording, row, types, finest)
+    heads = reader.map(where).shape[0]
+    head = index(head, heads, "head", f"heads are 0 to {heads - 1}")
+    m = reader.map(where, head)
+    cells = _cells(m, i, j, most)
+    return _attribution(reader, where, head, cells, _than(than, len(cells), m.shape[1]), m)
+
+
+def _attribution(
+    reader: Reader, where: AttentionId, head: int, cells: list[tuple[int, int]], than: list[int] | None, m: AttentionMap
+) -> ScoreAttribution:
+    of_query, of_key = [i for i, _ in cells], [j for _, j in cells]
+    queries, keys = sorted(set(of_query)), sorted({*of_key, *(than or ())})
+    if not where.is_cross:  # both are tokens of one text, which is read once
+        queries = keys = sorted({*queries, *keys})
+    query, key = reader.operand(where, "query", head, queries), reader.operand(where, "key", head, keys)
+    call = m._call
+    scale, at_query, at_key = (
+        float(call.options.scale),
+        [queries.index(i) for i in of_query],
+        [keys.index(j) for j in of_key],
+    )
+    distance, k_CD = _distances(call, cells), call.key[0, 0, of_key].double()
+    k_CSD, sizes_C = key.values[at_key], key.sizes[at_key]
+    if than is not None:
+        at_than = [keys.index(j) for j in than]
+        distance = distance - _distances(call, list(zip(of_query, than, strict=True)))
+        k_CD = k_CD - call.key[0, 0, than].double()
+        k_CSD, sizes_C = k_CSD - key.values[at_than], sizes_C + key.sizes[at_than]
+    result = ScoreAttribution(
+        kind=where.kind,
+        layer=where.layer,
+        head=head,
+        row=reader.row,
+        cells=tuple(cells),
+        than=None if than is None else tuple(than),
+        scores=(call.query[0, 0, of_query].double() * k_CD).sum(-1) * scale + distance,
+        weights=_weights(m, cells),
+        query_parts=query.parts,
+        key_parts=key.parts,
+        query=query.values[at_query],
+        key=k_CSD,
+        scale=scale,
+        distance=distance,
+        sizes=query.sizes[at_query] * sizes_C,
+        reader=reader,
+    )
+    apart = (result.total() - result.scores).abs()
+    for n in (~(apart <= result.bound())).nonzero().flatten().tolist():
+        raise ValueError(
+            f"{NAME}: the recorded score of {cells[n]} is {float(result.scores[n]):.6g}, and its parts sum to "
+            f"{float(result.total()[n]):.6g}, farther apart than rounding takes them: the recording is of another model, text or token "
+            "types, or was made inside uwaga.edit"
+        )
+    return result
+
+
+def _than(than: Any, count: int, keys: int) -> list[int] | None:
+    if than is None:
+        return None
+    listed = list(than) if isinstance(than, Sequence) and not isinstance(than, str) else [than] * count
+    if len(listed) != count:
+        raise ValueError(f"{NAME}: than must be one key, or one for each of {count} scores, not {len(listed)}")
+    return [_key(each, keys) for each in listed]
+
+
+def _cells(m: AttentionMap, i: Any, j: Any, most: int) -> list[tuple[int, int]]:
+    """The queries and keys that are asked for, or the `most` largest weights."""
+    queries, keys = m.shape
+    if i is not None and j is not None:
+        listed = [x if isinstance(x, Sequence) and not isinstance(x, str) else [x] for x in (i, j)]
+        if len(listed[0]) != len(listed[1]) or not listed[0]:
+            raise ValueError(
+                f"{NAME}: i and j must be as many, and at least one, not {len(listed[0])} and {len(listed[1])}"
+            )
+        return [(_query(a, queries), _key(b, keys)) for a, b in zip(*listed, strict=True)]
+    positive("most", most)
+    for name, given in (("i", i), ("j", j)):
+        if isinstance(given, Sequence):
+            raise ValueError(f"{NAME}: where {name} is a list, the other must be one too")
+    if i is not None:
+        i = _query(i, queries)
+        weights, at = _tensor(m[i]).topk(min(most, keys))
+        found = [(weight, i, key) for weight, key in zip(weights.tolist(), at.tolist(), strict=True)]
+    elif j is not None:
+        j = _key(j, keys)
+        weights, at = _tensor(m[:, j]).topk(min(most, queries))
+        found = [(weight, query, j) for weight, query in zip(weights.tolist(), at.tolist(), strict=True)]
+    else:
+        found = _strongest(m, most)
+    result = [(query, key) for weight, query, key in sorted(found, key=lambda x: (-x[0], *x[1:])) if weight > 0]
+    if not result:
+        raise ValueError(f"{NAME}: no key is seen there")
+    return result
+
+
+def _strongest(m: AttentionMap, most: int) -> list[tuple[float, int, int]]:
+    """The `most` largest weights of a head, (weight, query, key). Nothing of size Q x K is made: a query whose largest eight are all above
+    the most-th of all is read whole, and there are at most most / 8 of these."""
+    queries, keys = m.shape
+    first = min(_FIRST, keys)
+    weights_Qk, positions_Qk = (_tensor(x) for x in m.topk(first))
+    count = min(most, weights_Qk.numel())
+    least = weights_Qk.flatten().topk(count).values[-1]
+    whole = (weights_Qk[:, -1] > least).nonzero().flatten() if count == most and first < keys else torch.arange(0)
+    if count < most and first < keys:
+        whole = torch.arange(queries)
+    weights_Qk[whole] = 0
+    best, at = weights_Qk.flatten().topk(count)
+    found = [
+        (weight, n // first, int(positions_Qk.flatten()[n]))
+        for weight, n in zip(best.tolist(), at.tolist(), strict=True)
+    ]
+    step = max(1, _BYTES // (keys * weights_Qk.element_size()))
+    for part in whole.split(step):
+        block = _tensor(m[part])
+        best, at = block.flatten().topk(min(most, block.numel()))
+        found += [
+            (weight, int(part[n // keys]), n % keys) for weight, n in zip(best.tolist(), at.tolist(), strict=True)
+        ]
+    return sorted(found, key=lambda x: (-x[0], *x[1:]))[:most]
+
+
+def _distances(call: Call, cells: list[tuple[int, int]]) -> Tensor:
+    """(C,) float64: the biases of the scores, which are the scores of a query of zeros. Raises ValueError: a key that is hidden."""
+    none = replace(call, query=torch.zeros((), dtype=call.query.dtype).expand(call.query.shape))
+    results = []
+    for i, j in cells:
+        score = reference.scores(none, Selection((0,), (0,), torch.tensor([i])), torch.tensor([j])).reshape(())
+        if score == -float("inf"):
+            raise ValueError(f"{NAME}: key {j} is hidden from query {i} by the mask: there is no score")
+        results.append(score.double())
+    return torch.stack(results)
+
+
+def _weights(m: AttentionMap, cells: list[tuple[int, int]]) -> Tensor:
+    """(C,)."""
+    results = []
+    for first in range(0, len(cells), 256):  # an outer product is read
+        queries, keys = (list(x) for x in zip(*cells[first : first + 256], strict=True))
+        results.append(_tensor(m[queries, keys]).diagonal())
+    return torch.cat(results)
+
+
+def _of_this_package(model: nn.Module) -> nn.Module:
+    """The model itself, or one of transformers as the model of this package that it is, with the same weights."""
+    found = huggingface.outermost(model)
+    if model.training:
+        raise ValueError(
+            f"{NAME}: {type(model).__name__} is in training mode, in which dropout changes what it computes; call model.eval()"
+        )
+    if isinstance(model, MODELS):
+        return model
+    if len(found) == 1:
+        own = load_save.of_transformers(found[0][1])
+        if isinstance(own, MODELS):
+            return own
+    raise ValueError(
+        f"{NAME}: {type(model).__name__} is of no family that is known here; supported are {', '.join(x.__name__ for x in MODELS)}, "
+        f"and of transformers: {', '.join(load_save.MODEL_TYPES)}"
+    )
+
+
+def _where(model: nn.Module, kind: str | None, layer: int, name: str) -> AttentionId:
+    known = [each.where for stack in stacks(model).values() for each in stack.sublayers if each.where is not None]
+    kinds = {where.kind for where in known}
+    kind = kind if kind is not None else "decoder" if "decoder" in kinds else "encoder"
+    if isinstance(layer, bool) or not isinstance(layer, int) or AttentionId(kind, layer) not in known:
+        raise ValueError(f"{NAME}: {name} has no layer {layer!r} of kind {kind!r}; there are {describe_layers(known)}")
+    return AttentionId(kind, layer)
+
+
+def _recorded(model: nn.Module, inputs: Any, where: AttentionId, options: dict[str, Any]) -> Recording:
+    """One pass through the model, without its head where that may be left out: logits of a long text are large."""
+    without: dict[str, Any] = {}
+    called: Any = model
+    if isinstance(model, GPT2Model):
+        without = {"logits": False}
+    elif isinstance(model, BertModel | RotaryModel):
+        without = {"outputs": ()}
+    elif huggingface.outermost(model):
+        called = huggingface.outermost(model)[0][1].base_model
+    # What a decoder's head brought from its encoder was written by any layer of that.
+    layers = None if isinstance(inputs, tuple) else range(where.layer + 1)
+    with watch(model, values=True, layers=layers) as recording:
+        called(*(inputs if isinstance(inputs, tuple) else (inputs,)), **options, **without)
+    return recording
+
+
+def _query(value: Any, length: int) -> int:
+    return index(value, length, "query", f"queries are 0 to {length - 1}")
+
+
+def _key(value: Any, length: int) -> int:
+    return index(value, length, "key", f"keys are 0 to {length - 1}")
+
+
+def _tensor(x: Any) -> Tensor:
+    assert isinstance(x, Tensor)
+    return x

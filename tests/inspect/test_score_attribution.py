@@ -1,0 +1,308 @@
+"""Scores as sums of what pairs of parts contribute: models of every shape, brute force in float64, known circuits.
+
+Letters: N tokens, M model width, H heads, D head width, P and S parts of the query and the key.
+"""
+
+import copy
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from test_interpret import pre_norm
+from test_watch import WRITERS, bert, drawn, gpt2
+from tiny_models import DECODERS, ENCODERS, PAIRS, make
+from tolerance import assert_as_exact, once
+from torch import Tensor, nn
+
+import uwaga
+from uwaga.inspect import Part, activations, score_attribution
+from uwaga.models import (
+    BertConfig,
+    BertModel,
+    GPT2Model,
+    RotaryConfig,
+    RotaryModel,
+    Transformer,
+    TransformerConfig,
+)
+
+IDS = torch.tensor([[4, 5, 6, 7, 8, 4, 5], [9, 10, 11, 12, 13, 9, 10]])
+SHORT = IDS[:, :4]
+_SIZES = {"vocab_size": 20, "d_model": 8, "num_heads": 2, "d_ff": 16}
+_ROTARY = _SIZES | {"num_layers": 3, "num_kv_heads": 1, "d_k": 4, "max_position_embeddings": 40, "windows": (None,) * 3,
+                    "rotary_bases": (100.0,) * 3}  # fmt: skip
+
+
+def rotary(model_type: str, **options: object) -> nn.Module:
+    return drawn(RotaryModel(RotaryConfig(model_type=model_type, **_ROTARY | options)))
+
+
+def of_bert(model_type: str, **options: object) -> nn.Module:
+    return drawn(
+        BertModel(
+            BertConfig(model_type=model_type, num_layers=3, max_position_embeddings=40, outputs=(), **_SIZES | options)
+        )
+    )
+
+
+def alibi(**options: object) -> nn.Module:
+    sizes = _SIZES | {"num_layers": 0, "num_decoder_layers": 3, "position_encoding": "alibi", "norm": "pre"}
+    return drawn(Transformer(TransformerConfig(**sizes | options)))
+
+
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "gpt2": gpt2,
+    "gpt2 banded": lambda: gpt2(band=3),
+    "bert": bert,
+    "roberta": lambda: of_bert("roberta", pad_token_id=1),
+    "distilbert": lambda: of_bert("distilbert", type_vocab_size=0),
+    "mpnet": lambda: of_bert("mpnet", type_vocab_size=0, num_buckets=8, pad_token_id=1),
+    "albert": lambda: of_bert("albert", embedding_size=6, num_hidden_groups=1),
+    "nomic": lambda: of_bert("nomic_bert", rotary_base=100.0, activation="silu"),
+    "llama": lambda: rotary("llama"),
+    "qwen2": lambda: rotary("qwen2", qkv_bias=True),
+    "qwen3": lambda: rotary("qwen3"),
+    "gemma2": lambda: rotary("gemma2", softcap=2.0, activation="gelu_tanh"),
+    "gemma3": lambda: rotary("gemma3_text", windows=(3, None, 3)),
+    "modernbert": lambda: rotary("modernbert", windows=(None, 2, None), activation="gelu", head_activation="gelu", norm_bias=True,
+                                 num_kv_heads=2),
+    "alibi": alibi,
+    "t5": WRITERS["t5"],
+    "post-norm pair": WRITERS["transformer"],
+    "pre-norm pair": pre_norm,
+}  # fmt: skip
+
+
+def inputs(model: nn.Module) -> object:
+    return (IDS, SHORT) if getattr(model, "decoder", None) is not None and not model.is_decoder_only else IDS
+
+
+def kinds(model: nn.Module) -> list[str]:
+    with uwaga.watch(model) as recording, torch.no_grad():
+        given = inputs(model)
+        model(*(given if isinstance(given, tuple) else (given,)))
+    return sorted({kind for kind, _ in recording.maps})
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_parts_sum_to_the_score_within_the_bound(name: str) -> None:
+    """In float64 and in float32, of every kind, layer and head, at cells near and far."""
+    for model in (MODELS[name]().double(), MODELS[name]()):
+        for kind in kinds(model):
+            for layer in range(2 if isinstance(inputs(model), tuple) else 3):
+                for head in range(2):
+                    result = score_attribution(
+                        model, inputs(model), layer, head, [3, 3, 2], [3, 2, 1], kind=kind, row=1
+                    )
+                    assert (result.bound() < 0.01).all()
+                    assert ((result.total() - result.scores).abs() <= result.bound()).all()
+                    torch.testing.assert_close(result.shares().sum() + result.distance.mean(), result.total().mean())
+                    assert len(result.query_parts) > layer
+                    assert result.query_parts[0] == Part("token")
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_head_s_share_is_that_of_the_tokens_it_was_brought_from_and_theirs_that_of_their_parts(name: str) -> None:
+    model = MODELS[name]().double()
+    for kind, than in ((kind, than) for kind in kinds(model) for than in (None, 3)):
+        one = score_attribution(model, inputs(model), 1, 1, 3, 2, kind=kind, than=than)
+        assert ((one.total() - one.scores).abs() <= one.bound()).all()
+        shares, found = one.shares(), 0
+        for side, parts, of_parts in (("query", one.query_parts, shares), ("key", one.key_parts, shares.T)):
+            for n, part in enumerate(parts):
+                if part.name == "head":
+                    found += 1
+                    torch.testing.assert_close(one.sources(part, side).sum(), of_parts[n].sum(), rtol=1e-9, atol=1e-12)
+                    other = (one.key_parts if side == "query" else one.query_parts)[-1]
+                    sources = one.back(part, side, other, top=99, parts=99)
+                    assert math.isclose(
+                        sum(each.share for each in sources), float(of_parts[n][-1]), rel_tol=1e-9, abs_tol=1e-12
+                    )
+                    for each in sources:
+                        assert math.isclose(sum(x for _, x in each.parts), each.share, rel_tol=1e-9, abs_tol=1e-12)
+        assert found >= 2
+
+
+def rotation(position: int, width: int, base: float) -> Tensor:
+    """(D, D): Su et al. 2021, equation 15, of pairs i and i + D / 2."""
+    result, half = torch.zeros(width, width, dtype=torch.float64), width // 2
+    for i in range(half):
+        angle = position * base ** (-2 * i / width)
+        result[i, i] = result[i + half, i + half] = math.cos(angle)
+        result[i + half, i], result[i, i + half] = math.sin(angle), -math.sin(angle)
+    return result
+
+
+def norm_matrix(norm: nn.Module, x_M: Tensor) -> tuple[Tensor, Tensor]:
+    """The matrix (M, M) and the constant (M,) that a norm is at x."""
+    width = len(x_M)
+    eye, zeros = torch.eye(width, dtype=torch.float64), torch.zeros(width, dtype=torch.float64)
+    if isinstance(norm, nn.Identity):
+        return eye, zeros
+    factor = norm.factor() if hasattr(norm, "factor") else norm.weight
+    if isinstance(norm, nn.RMSNorm):
+        return torch.diag(factor) / (x_M.square().mean() + norm.eps).sqrt(), zeros
+    centre = eye - 1 / width
+    sigma = ((centre @ x_M).square().mean() + norm.eps).sqrt()
+    return torch.diag(factor) @ centre / sigma, zeros if norm.bias is None else norm.bias
+
+
+def brute_force(
+    model: nn.Module, layers: nn.ModuleList, kind: str, row: int, layer: int, head: int, i: int, j: int
+) -> dict:
+    """The contribution of each pair by explicit matrices, from what hooks see of each module."""
+    seen: dict[int, Tensor] = {}
+    hooks = [
+        each.feed_forward.register_forward_hook(lambda _, __, output, n=n: seen.__setitem__(n, output[row]))
+        for n, each in enumerate(layers)
+    ]
+    with activations(model) as heads:
+        model(IDS)
+    for hook in hooks:
+        hook.remove()
+    sides: list[dict[str, Tensor]] = []
+    for token, name in ((i, "query"), (j, "key")):
+        parts = embeddings(model, token, row)
+        for n, each in enumerate(layers[: layer + 1]):
+            norms = [each.attention_norm, each.feed_forward_norm]
+            added: list[dict[str, Tensor]] = [{}, {f"feed-forward {n}": seen[n][token]}]
+            for h, z_E in enumerate(heads[kind, n].output[row, :, token]):
+                width = len(z_E)
+                added[0][f"head {n}.{h}"] = each.attention.output.weight[:, h * width : (h + 1) * width] @ z_E
+            bias = each.attention.output.bias
+            added[0]["bias"] = torch.zeros(8, dtype=torch.float64) if bias is None else bias
+            for step, (more, norm) in enumerate(zip(added, norms, strict=True)):
+                if each.is_pre and step == 0 and n == layer:
+                    parts = through(norm, parts)
+                if n == layer:
+                    break
+                output_norm = (each.attention_output_norm, each.feed_forward_output_norm)[step]
+                for key, x in (more if output_norm is None else through(output_norm, more)).items():
+                    parts[key] = parts.get(key, 0.0) + x
+                parts = parts if each.is_pre else through(norm, parts)
+        sides.append(project(model, layers[layer].attention, parts, name, head, token, layer))
+    attention = layers[layer].attention
+    scale = attention.d_k**-0.5 if attention.scale is None else attention.scale
+    return {(p, s): float(q @ k) * scale for p, q in sides[0].items() for s, k in sides[1].items()}
+
+
+def through(norm: nn.Module, parts: dict[str, Tensor]) -> dict[str, Tensor]:
+    matrix, constant = norm_matrix(norm, sum(parts.values()))
+    result = {name: matrix @ x for name, x in parts.items()}
+    return result | {"bias": result.get("bias", 0.0) + constant}
+
+
+def embeddings(model: nn.Module, token: int, row: int) -> dict[str, Tensor]:
+    if isinstance(model, BertModel):
+        of = model.embeddings
+        parts = {"token": of.token_embedding.weight[IDS[row, token]], "type": of.token_types.weight[0]}
+        return through(of.norm, parts | {"position": of.positions.weight[token]})
+    scale = 8**0.5 if getattr(model.config, "is_gemma", False) or isinstance(model, Transformer) else 1.0
+    parts = {"token": model.token_embedding.weight[IDS[row, token]] * scale}
+    if isinstance(model, GPT2Model):
+        parts["position"] = model.positions.weight[token]
+    norm = getattr(model, "embedding_norm", None)
+    return parts if norm is None else through(norm, parts)
+
+
+def project(
+    model: nn.Module, attention: nn.Module, parts: dict[str, Tensor], name: str, head: int, token: int, layer: int
+) -> dict[str, Tensor]:
+    linear, norm = getattr(attention, name), getattr(attention, f"{name}_norm")
+    at = head if name == "query" else head * attention.num_kv_heads // attention.num_heads
+    width = attention.d_k
+    rows = slice(at * width, (at + 1) * width)
+    result = {each: linear.weight[rows] @ x for each, x in parts.items()}
+    if linear.bias is not None:
+        result["bias"] = result.get("bias", 0.0) + linear.bias[rows]
+    if norm is not None:
+        matrix, _ = norm_matrix(norm, sum(result.values()))
+        result = {each: matrix @ x for each, x in result.items()}
+    if isinstance(model, RotaryModel):
+        turned = rotation(token, width, model.config.rotary_bases[layer])
+        result = {each: turned @ x for each, x in result.items()}
+    return result
+
+
+@pytest.mark.parametrize("name", ["gpt2", "bert", "llama", "qwen2", "qwen3", "gemma2", "gemma3", "modernbert", "alibi"])
+@torch.no_grad()
+def test_contributions_are_those_of_brute_force_with_explicit_matrices(name: str) -> None:
+    model = MODELS[name]().double()
+    layers = (
+        model.encoder.layers if isinstance(model, BertModel) else (model.decoder if name == "alibi" else model).layers
+    )
+    kind = kinds(model)[0]
+    for layer in (0, 2):
+        for head in (0, 1):
+            one = score_attribution(model, IDS, layer, head, 4, 3, row=1)
+            right = brute_force(model, layers, kind, 1, layer, head, 4, 3)
+            right = {pair: x for pair, x in right.items() if x or "bias" not in pair}
+            shares = one.shares()
+            found = {
+                (str(p), str(s)): float(shares[n, m])
+                for n, p in enumerate(one.query_parts)
+                for m, s in enumerate(one.key_parts)
+            }
+            assert found.keys() >= right.keys()
+            for pair, share in found.items():
+                assert abs(share - right.get(pair, 0.0)) <= float(one.bound()), pair
+    if name == "alibi":
+        slope = 2.0 ** (-8 * (head + 1) / 2)
+        assert float(one.distance) == -slope
+
+
+_TEXT = "We hold these truths: a cat sat on the mat, and the dog barked at a cat that sat on the mat. We hold these truths again."
+
+
+@pytest.mark.parametrize(("name", "layers"), [("minilm", (1, 5)), ("bard", (1,)), ("copyist", (1,))])
+@torch.no_grad()
+def test_real_models_err_no_more_than_float32_arithmetic_does(name: str, layers: tuple[int, ...]) -> None:
+    model = uwaga.models.load(name)
+    exact = copy.deepcopy(model).double()
+    ids = torch.tensor([uwaga.models.tokenizer(model).encode(_TEXT).ids[:40]])
+    queries, keys = zip(*[(i, j) for i in range(1, ids.shape[1], 3) for j in range(0, i, 4)], strict=True)
+    with uwaga.watch(model, values=True) as recording:
+        model(ids)
+
+    def right() -> dict:
+        with uwaga.watch(exact) as again:
+            exact(ids)
+        return dict(again.maps)
+
+    maps = once(right)
+    for layer in layers:
+        for head in (0, 3):
+            result = score_attribution(model, recording, layer, head, list(queries), list(keys))
+
+            def of_float64(
+                where: tuple[str, int] = (result.kind, layer), head: int = head, scale: float = result.scale
+            ) -> Tensor:
+                m = maps()[where]
+                group = head * m.key.shape[1] // m.query.shape[1]
+                return (m.query[0, head, list(queries)] * m.key[0, group, list(keys)]).sum(-1) * scale
+
+            without = result.distance
+            assert_as_exact((result.total() - without).float(), (result.scores - without).float(), of_float64)
+            assert ((result.total() - result.scores).abs() <= result.bound()).all()
+
+
+@pytest.mark.parametrize(
+    "name", ["bert", "roberta", "modernbert", "gpt2", "llama", "mistral", "qwen3", "gemma2", "gemma3_text", "t5"]
+)
+@torch.no_grad()
+def test_models_of_transformers_are_read_in_memory(name: str) -> None:
+    import transformers
+
+    settings = {**ENCODERS, **DECODERS, **PAIRS, "qwen3": DECODERS["llama"] | {"head_dim": 8}}[name]
+    model = make(name, settings, transformers.AutoModel)
+    given = {"input_ids": IDS, **({"decoder_input_ids": SHORT} if name == "t5" else {})}
+    with uwaga.watch(model, values=True) as recording:
+        model(**given)
+    for kind in sorted({kind for kind, _ in recording.maps}):
+        for layer in range(2):
+            result = score_attribution(model, recording, layer, 3, [3, 2], [2, 1], kind=kind, row=1)
+            assert (result.bound() < 0.1 * result.scores.abs().amax().clamp(min=1)).all()
+            if name != "t5":
+                again = score_attribution(model, IDS, layer, 3, [3, 2], [2, 1], kind=kind, row=1)
+                torch.testing.assert_close(again.shares(), result.shares())

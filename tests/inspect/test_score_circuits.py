@@ -1,0 +1,250 @@
+"""Which scores are split and how results are read: known circuits, the strongest scores, generations, errors."""
+
+import json
+import math
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from test_score_attribution import IDS, SHORT, alibi
+from test_watch import bert, gpt2, ragged
+from tiny_models import PAIRS, make
+from torch import nn
+
+import uwaga
+from uwaga.inspect import Part, ScoreAttribution, score_attribution
+from uwaga.inspect.attribution import attribute as module
+from uwaga.models import GPT2Config, GPT2Model, generate
+
+V, TEXT = 8, 20
+
+
+def induction_model() -> nn.Module:
+    """Two layers of attention alone, by hand: head 0.0 copies each token's predecessor into a space of its own, and head 1.1 looks, from
+    a token, for the place that followed the same token (Elhage et al. 2021, "induction heads")."""
+    width = 2 * V + TEXT
+    config = GPT2Config(vocab_size=V, d_model=width, num_layers=2, num_heads=2, d_ff=4, max_position_embeddings=TEXT, has_lm_head=False,
+                        tie_word_embeddings=False)  # fmt: skip
+    model = GPT2Model(config).eval()
+    token, position, before = slice(0, V), slice(V, V + TEXT), slice(V + TEXT, width)
+    with torch.no_grad():
+        for x in model.parameters():
+            x.zero_()
+        for norm in model.modules():
+            if isinstance(norm, nn.LayerNorm):
+                norm.weight.fill_(1.0)
+        model.token_embedding.weight[:, token] = torch.eye(V)
+        model.positions.weight[:, position] = torch.eye(TEXT)
+        first, second = (layer.attention for layer in model.layers)
+        half = width // 2  # head 1 of each layer has the rows after these
+        first.query.weight[: TEXT - 1, position] = 30 * torch.eye(TEXT)[1:]
+        first.key.weight[: TEXT - 1, position] = torch.eye(TEXT)[:-1]
+        first.value.weight[:V, token] = torch.eye(V)
+        first.output.weight[before, :V] = torch.eye(V)
+        second.query.weight[half : half + V, token] = 30 * torch.eye(V)
+        second.key.weight[half : half + V, before] = torch.eye(V)
+        second.value.weight[half : half + V, token] = torch.eye(V)
+    return model
+
+
+@torch.no_grad()
+def test_the_circuit_of_a_constructed_induction_head_is_found() -> None:
+    ids = torch.tensor([[0, 3, 1, 4, 2, 7, 5, 6, 3, 1, 4, 2, 7]])
+    one = score_attribution(induction_model(), ids, 1, 1, i=9, most=1)
+    assert one.cells == ((9, 3),)  # token 1 looks for what followed token 1
+    strongest = one.top(1)[0]
+    assert strongest.query == Part("token")
+    assert strongest.key == Part("head", "decoder", 0, 0)
+    (source,) = one.back(strongest.key, "key", strongest.query, top=1, parts=1)
+    assert source.token == 2
+    assert source.weight > 0.99
+    assert source.parts[0][0] == Part("token")
+    assert source.share > 0.9 * strongest.share
+    whole = score_attribution(induction_model(), ids, 1, 1, list(range(8, 13)), list(range(2, 7)))
+    assert [pair[:2] for pair in whole.top(1)] == [(Part("token"), Part("head", "decoder", 0, 0))]
+
+
+@torch.no_grad()
+def test_the_circuit_of_the_trained_model_copyist_is_found() -> None:
+    """Heads 1.2 and 1.3 look at the place after the same tokens, rather than at another place, by what head 0.1 wrote at both: at the
+    query the token itself and those before it, at the key those before it."""
+    model = uwaga.models.load("copyist")
+    words = torch.randperm(900, generator=torch.Generator().manual_seed(3))[:40] + 60
+    ids = torch.cat((words, words))[None]
+    queries = list(range(48, 74))
+    keys = [i - 39 for i in queries]
+    with uwaga.watch(model, values=True) as recording:
+        model(ids)
+    wrote = Part("head", "decoder", 0, 1)
+    for head in (2, 3):
+        rather = score_attribution(model, recording, 1, head, queries, keys, than=[j + 5 for j in keys])
+        assert float(rather.weights.mean()) > 0.5
+        assert rather.top(1)[0][:2] == (wrote, wrote)
+        assert float(rather.scores.mean()) > 9
+        plain = score_attribution(model, recording, 1, head, queries, keys)
+        for side, nearest in (("query", 0), ("key", 1)):
+            by_distance = torch.zeros(6, dtype=torch.float64)
+            for one in plain:
+                at = one.cells[0][side == "key"]
+                by_distance += one.sources(wrote, side, wrote)[at - 5 : at + 1].flip(0)
+                assert one.back(wrote, side, wrote, top=1)[0].parts[0][0] == Part("token")
+            assert int(by_distance.argmax()) == nearest
+            assert (by_distance[nearest:-1] > by_distance[nearest + 1 :]).all()
+
+
+@pytest.mark.parametrize("most", [1, 3, 12, 100, 10_000])
+@torch.no_grad()
+def test_the_strongest_of_a_head_a_row_and_a_column_are_those_of_the_dense_map(
+    most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_FIRST", 2)  # so that queries with more than two of the strongest are read again
+    monkeypatch.setattr(module, "_BYTES", 300)
+    model = gpt2()
+    ids = torch.randint(4, 20, (2, 30), generator=torch.Generator().manual_seed(0))
+    with uwaga.watch(model, values=True) as recording:
+        model(ids)
+    dense = recording.maps["decoder", 2].to_dense()[1, 1]
+
+    def right(cells: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        order = sorted(cells, key=lambda cell: (-float(dense[cell]), *cell))
+        return [cell for cell in order if dense[cell] > 0][:most]
+
+    every = [(i, j) for i in range(30) for j in range(30)]
+    found = score_attribution(model, recording, 2, 1, row=1, most=most)
+    assert list(found.cells) == right(every)
+    assert torch.equal(found.weights, torch.stack([dense[cell] for cell in found.cells]))
+    assert list(score_attribution(model, recording, 2, 1, i=20, row=1, most=most).cells) == right(
+        [(20, j) for j in range(30)]
+    )
+    assert list(score_attribution(model, recording, 2, 1, j=9, row=-1, most=most).cells) == right(
+        [(i, 9) for i in range(30)]
+    )
+
+
+@torch.no_grad()
+def test_a_generation_and_ragged_and_padded_texts_are_read_as_alone() -> None:
+    model = gpt2().double()
+    texts = [[4, 5, 6, 7, 8], [9, 10, 11, 12, 13, 14, 15]]
+    alone = score_attribution(model, torch.tensor([texts[1]]), 2, 0, [6, 5], [2, 3])
+    padded = torch.tensor([[*texts[0], 0, 0], texts[1]])
+    packed = score_attribution(model, ragged(texts), 2, 0, [6, 5], [2, 3], row=1)
+    of_padded = score_attribution(model, padded, 2, 0, [6, 5], [2, 3], row=1, lengths=torch.tensor([5, 7]))
+    with uwaga.watch(model, values=True) as recording:
+        written = generate(model, [[9, 10, 11, 12]], max_new_tokens=4)[0]
+    of_generation = score_attribution(model, recording, 2, 0, [6, 5], [2, 3])
+    again = score_attribution(model, torch.tensor([[9, 10, 11, 12, *written]]), 2, 0, [6, 5], [2, 3])
+    for one, other in ((packed, alone), (of_padded, alone), (of_generation, again)):
+        torch.testing.assert_close(one.shares(), other.shares(), rtol=1e-9, atol=1e-12)
+    typed = torch.tensor([[0, 0, 1, 1, 1, 0, 1], [1] * 7])
+    of_types = score_attribution(bert().double(), IDS, 1, 0, 4, 3, row=1, token_types=typed)
+    assert of_types.query_parts[1] == Part("type")
+    torch.testing.assert_close(of_types.total(), of_types.scores, rtol=1e-9, atol=1e-12)
+
+
+@torch.no_grad()
+def test_results_are_plain_data_and_shown_in_short() -> None:
+    found = score_attribution(gpt2(), IDS, 1, 0, most=5)
+    assert len(found) == 5
+    assert repr(found).startswith("ScoreAttribution(decoder 1.0; 6 x 6 parts of 5 scores at (0, 0), ")
+    described = json.loads(json.dumps(found.to_dict(3)))
+    assert described["kind"] == "decoder"
+    assert len(described["shares"]) == 3
+    assert described["scores"][0]["query"] == 0
+    assert described["shares"][0]["key"].keys() == {"name", "kind", "layer", "head"}
+    one = found[-1]
+    assert isinstance(one, ScoreAttribution)
+    assert one.cells == found.cells[-1:]
+    assert torch.equal(one.shares(), list(found)[4].shares())
+    head = next(part for part in one.key_parts if part.name == "head")
+    source = one.back(head, "key", top=1, parts=2)[0]
+    assert json.loads(json.dumps(source.to_dict()))["parts"][0]["part"]["name"] in ("token", "position", "bias")
+    assert (one.total() - one.scores).abs() <= one.bound()
+    by_distance = score_attribution(alibi(), IDS, 0, 0, 6, 0)
+    assert any(share.query == Part("distance") for share in by_distance.top(99))
+    assert math.isclose(sum(share.share for share in by_distance.top(99)), float(by_distance.total()), rel_tol=1e-6)
+
+
+@torch.no_grad()
+def test_what_does_not_exist_or_is_missing_is_named() -> None:
+    model = gpt2()
+
+    def recorded(**options: object) -> uwaga.Recording:
+        with uwaga.watch(model, **options) as recording:
+            model(IDS)
+        return recording
+
+    whole = recorded(values=True)
+    other = gpt2()
+    other.token_embedding.weight.mul_(2)
+    for arguments, options, rule in (
+        ((model, IDS, 3, 0), {}, "score_attribution: GPT2Model has no layer 3 of kind 'decoder'; there are decoder 0, 1, 2"),
+        ((model, IDS, True, 0), {}, "score_attribution: GPT2Model has no layer True of kind 'decoder'; there are decoder 0, 1, 2"),
+        ((model, IDS, 0, 0), {"kind": "cross"}, "GPT2Model has no layer 0 of kind 'cross'; there are decoder 0, 1, 2"),
+        ((model, IDS, 0, 2), {}, "score_attribution: there is no head 2; heads are 0 to 1"),
+        ((model, IDS, 0, 0, 7, 0), {}, "score_attribution: there is no query 7; queries are 0 to 6"),
+        ((model, IDS, 0, 0, 6, -8), {}, "score_attribution: there is no key -8; keys are 0 to 6"),
+        ((model, IDS, 0, 0, 6, 1.5), {}, "score_attribution: there is no key 1.5; keys are 0 to 6"),
+        ((model, IDS, 0, 0), {"row": 2}, "score_attribution: there is no row 2; rows are 0 to 1"),
+        ((model, IDS, 0, 0, 2, 3), {}, "score_attribution: key 3 is hidden from query 2 by the mask: there is no score"),
+        ((model, IDS, 0, 0, [2, 3], [1]), {}, "score_attribution: i and j must be as many, and at least one, not 2 and 1"),
+        ((model, IDS, 0, 0, [2]), {}, "score_attribution: where i is a list, the other must be one too"),
+        ((model, IDS, 0, 0, 3, 2), {"than": 7}, "score_attribution: there is no key 7; keys are 0 to 6"),
+        ((model, IDS, 0, 0, 3, 2), {"than": 4}, "score_attribution: key 4 is hidden from query 3 by the mask: there is no score"),
+        ((model, IDS, 0, 0, 3, 2), {"than": [1, 0]}, "score_attribution: than must be one key, or one for each of 1 scores, not 2"),
+        ((model, IDS, 0, 0), {"most": 0}, "score_attribution: most must be an integer of at least 1, not 0"),
+        ((model, IDS, 0, 0), {"cache": 1}, "score_attribution: unknown options: cache"),
+        ((model, whole, 0, 0), {"lengths": 1}, "score_attribution: unknown options: lengths"),
+        ((model, recorded(), 1, 0, 2, 1), {}, "the recording has no values of decoder 0; uwaga.watch(model, values=True) keeps them"),
+        ((model, recorded(values=True, layers=[1, 2]), 1, 0, 2, 1), {},
+         "score_attribution: the recording has no decoder 0, which wrote into what is asked for; there are decoder 1, 2"),
+        ((model, recorded(values=True, layers=[1]), 0, 0, 2, 1), {}, "the recording has no decoder 0; there are decoder 1"),
+        ((model, recorded(values=True, heads=[1]), 1, 0, 2, 1), {}, "the recording has 1 of the 2 heads of decoder 1; watch all of them"),
+        ((other, whole, 1, 0, 2, 1), {}, "farther apart than rounding takes them: the recording is of another model, text or token types"),
+        ((nn.Linear(2, 2).eval(), IDS, 0, 0), {}, "Linear is of no family that is known here; supported are BertModel, GPT2Model, RotaryModel"),
+        ((gpt2().train(), IDS, 0, 0), {}, "score_attribution: GPT2Model is in training mode, in which dropout changes what it computes"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=re.escape(rule)):
+            score_attribution(*arguments, **options)
+    one = score_attribution(model, whole, 1, 0, 2, 1)
+    head = Part("head", "decoder", 0, 0)
+    for call, rule in (
+        (lambda: score_attribution(model, whole, 1, 0).back(head, "key"), "back is of one score, and there are 28; take one of them by its index"),
+        (lambda: one.back(head, "value"), "score_attribution: side must be 'query' or 'key', not 'value'"),
+        (lambda: one.back(Part("head", "decoder", 1, 0), "key"), "head 1.0 is no part of the key; there are token, position, head 0.0, head 0.1, "),
+        (lambda: one.back(Part("token"), "key"), "score_attribution: token has brought nothing from other tokens: only heads have"),
+        (lambda: one.back(head, "key", top=0), "score_attribution: back: top must be an integer of at least 1, not 0"),
+        (lambda: one.top(0), "score_attribution: top: k must be an integer of at least 1, not 0"),
+        (lambda: one[1], "score_attribution: there is no score 1; scores are 0 to 0"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=re.escape(rule)):
+            call()
+
+
+@torch.no_grad()
+def test_a_recording_without_token_ids_says_so(tmp_path: Path) -> None:
+    model = gpt2()
+    with uwaga.watch(model, values=True) as recording:
+        model(IDS)
+    recording.save(tmp_path / "one")
+    rule = "the token ids of the decoder are unknown: the recording was read from a file, or began when tokens had been read"
+    with pytest.raises(ValueError, match=re.escape(rule)):
+        score_attribution(model, uwaga.Recording.load(tmp_path / "one"), 1, 0, 2, 1)
+    cache = model.new_cache()
+    model(SHORT, cache=cache)
+    with uwaga.watch(model, values=True) as late:
+        model(IDS[:, 4:], cache=cache)
+    with pytest.raises(
+        ValueError,
+        match=re.escape("decoder 1 has 3 queries and 7 keys: the recording began when 4 tokens had been read"),
+    ):
+        score_attribution(model, late, 1, 0, 2, 1)
+
+
+def test_transformers_that_cannot_be_read_say_so() -> None:
+    import transformers
+
+    with pytest.raises(
+        ValueError, match=r"^score_attribution: BartModel is of no family that is known here; supported are BertModel, "
+    ):
+        score_attribution(make("bart", PAIRS["bart"], transformers.AutoModel), (IDS, SHORT), 0, 0)
