@@ -9,6 +9,7 @@ layers       the attention layers of a model of this package or of transformers
 heads        of each head: activations, gradients, scores, labels, rollouts, the pronouns that it follows
 logits       logit lens and direct logit attribution
 patching     activation patching
+cache        what a cache of keys may forget: policies, and what they lose
 run_text     a text through a model, recorded
 
 The public names; each is imported when first used.
@@ -19,6 +20,8 @@ from typing import TYPE_CHECKING
 from uwaga._base.lazy import names
 
 if TYPE_CHECKING:
+    from uwaga.inspect.cache.running import cache_edit
+    from uwaga.inspect.cache.study import CacheStudy, cache_study
     from uwaga.inspect.editing import edit
     from uwaga.inspect.edits import Edits, Links, Patch
     from uwaga.inspect.heads.activations import Activations, HeadActivations, activations
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "Activations": "uwaga.inspect.heads.activations",
+    "CacheStudy": "uwaga.inspect.cache.study",
     "Edits": "uwaga.inspect.edits",
     "GradientMap": "uwaga.inspect.heads.gradients",
     "HeadActivations": "uwaga.inspect.heads.activations",
@@ -50,6 +54,8 @@ _HOME = {
     "WinogradPair": "uwaga.inspect.heads.coreference",
     "activation_patching": "uwaga.inspect.patching",
     "activations": "uwaga.inspect.heads.activations",
+    "cache_edit": "uwaga.inspect.cache.running",
+    "cache_study": "uwaga.inspect.cache.study",
     "coreference_heads": "uwaga.inspect.heads.coreference",
     "cross_gradient_rollout": "uwaga.inspect.heads.gradients",
     "duplicate_token": "uwaga.inspect.heads.scores",
@@ -69,6 +75,7 @@ _HOME = {
 
 __all__ = [
     "Activations",
+    "CacheStudy",
     "Edits",
     "GradientMap",
     "HeadActivations",
@@ -83,6 +90,8 @@ __all__ = [
     "WinogradPair",
     "activation_patching",
     "activations",
+    "cache_edit",
+    "cache_study",
     "coreference_heads",
     "cross_gradient_rollout",
     "duplicate_token",
@@ -100,4 +109,4 @@ __all__ = [
     "watch",
 ]
 
-__getattr__, __dir__ = names(__name__, _HOME)
+__getattr__, __dir__ = names(__name__, _HOME, ("cache",))
