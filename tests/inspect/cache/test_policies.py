@@ -15,6 +15,7 @@ from torch import Tensor
 import uwaga
 from uwaga.inspect import cache
 from uwaga.inspect.cache import CacheLayer, eviction
+from uwaga.inspect.cache.kept import largest
 from uwaga.inspect.cache.running import fill
 
 SMALL = {"observed": 4, "kernel_size": 3}
@@ -103,6 +104,17 @@ def test_weights_are_those_of_the_models_own_attention(name: str, options: dict)
     for budget in (8, 11):  # less than the window, so that hidden keys are never needed
         define = getattr(brute_force, name)(brute_force.text_of(layer), budget)
         assert torch.equal(kept(layer, POLICIES[name], budget) & seen, define & seen)
+
+
+@pytest.mark.parametrize("kinds", [torch.float32, torch.float64])
+def test_the_largest_are_found_with_equal_ones_by_position_and_nan_last(kinds: torch.dtype) -> None:
+    x = torch.tensor([[3.0, 1.0, 3.0, 3.0], [torch.nan, 2.0, torch.nan, -1.0], [0.0, -torch.inf, 5.0, -torch.inf]]).to(
+        kinds
+    )
+    assert largest(x, 2).tolist() == [[0, 2], [1, 3], [0, 2]]
+    assert largest(x, 3).tolist() == [[0, 2, 3], [0, 1, 3], [0, 1, 2]]
+    assert largest(x, 9).tolist() == [[0, 1, 2, 3]] * 3
+    assert largest(x, 0).shape == (3, 0)
 
 
 def test_vertical_slash_of_the_last_queries() -> None:

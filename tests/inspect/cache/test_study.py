@@ -116,6 +116,29 @@ def test_float32_is_within_its_roundings() -> None:
         torch.testing.assert_close(result.means[name], exact.means[name], rtol=1e-4, atol=1e-5)
 
 
+def test_half_precision_is_studied_in_float32() -> None:
+    exact, result = (
+        cache_study(recorded(gpt2(), dtype=dtype), [cache.window, cache.h2o], budgets=[8, 40], prompt=5)
+        for dtype in (torch.float32, torch.bfloat16)
+    )
+    torch.testing.assert_close(result.means["forgotten"], exact.means["forgotten"], rtol=0.1, atol=0.02)
+    assert bool((result.means["error"][:, 1] == 0).all())
+
+
+@pytest.mark.parametrize("heads", [[3], [0, 3], [0, 1, 2]], ids=str)
+def test_recorded_heads_alone(heads: list[int]) -> None:
+    """Of a model whose query heads share keys in pairs; head 3 then stands first, and three heads are in no equal groups."""
+    model = llama().double()
+    with uwaga.watch(model, values=True, heads=heads) as recording, torch.no_grad():
+        model(IDS)
+    policies = [cache.window, cache.oracle]  # which ask no other head
+    some = cache_study(recording, policies, budgets=[8], prompt=10)
+    whole = cache_study(recorded(model), policies, budgets=[8], prompt=10)
+    chosen = [4 * layer + head for layer in range(2) for head in heads]
+    for name, values in whole.means.items():
+        torch.testing.assert_close(some.means[name], values[..., chosen])
+
+
 def test_every_few_queries_are_the_same_queries() -> None:
     recording = recorded(llama())
     whole, some = (cache_study(recording, POLICIES, budgets=[8, 16], prompt=9, every=n, per_query=True) for n in (1, 4))

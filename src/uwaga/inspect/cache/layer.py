@@ -28,6 +28,7 @@ class CacheLayer:
     def __init__(self, weights: AttentionMap, prompt: int, *, number: int = 0, layers: int = 1) -> None:
         self.map, self.prompt, self.number, self.layers = weights, prompt, number, layers
         self._call: Call = weights._call  # one sequence, with a batch dimension of 1
+        self._seen: tuple[Tensor, int, int, Tensor] | None = None  # of the last block, which several policies ask for
 
     @property
     def heads(self) -> int:
@@ -81,7 +82,10 @@ class CacheLayer:
 
     def visible(self, head: int, rows: Tensor, end: int) -> Tensor:
         """(C, end) bool: which keys before `end` the model's own mask shows to these queries."""
-        return tiles.seen(self._calls[head], rows, torch.arange(end, device=self.device))[0, 0]
+        if self._seen is None or self._seen[0] is not rows or self._seen[1:3] != (head, end):
+            bits = tiles.seen(self._calls[head], rows, torch.arange(end, device=self.device))[0, 0]
+            self._seen = (rows, head, end, bits)
+        return self._seen[3]
 
     def scores(self, head: int, rows: Tensor, keys: Tensor) -> Tensor:
         """(C, U): the scores before softmax of some queries and keys (ascending); -inf where a key is hidden. O(C U D) time."""

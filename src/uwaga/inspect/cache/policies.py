@@ -163,7 +163,8 @@ def quest(layer: CacheLayer, budget: int, *, page: int = 16) -> Kept:
 def vertical_slash(layer: CacheLayer, budget: int, *, columns: float = 0.5, last: int | None = None) -> Kept:
     """The keys that all queries read, vertical lines of the map, and the distances at which all read, its slashes: those of the largest sums
     (Jiang et al., "MInference 1.0: Accelerating Pre-filling for Long-Context LLMs via Dynamic Sparse Attention", 2024, section 3 and
-    algorithm 2). Each head has its own. A pattern for reading a prompt; here too it is judged by the queries after `prompt`.
+    algorithm 2). Each head has its own. A pattern for reading a prompt: the sums are over the text that is read with it, so that they know
+    the queries it is judged by, those after `prompt`; a cache that forgets does not.
 
     Args:
         columns: the part of the budget that is columns; the paper finds it for each head by search.
@@ -184,7 +185,11 @@ def vertical_slash(layer: CacheLayer, budget: int, *, columns: float = 0.5, last
 
 
 def oracle(layer: CacheLayer, budget: int) -> Kept:
-    """The keys of the query's largest weights: no other choice of as many keys forgets less. Each query head chooses for itself."""
+    """The keys of the query's largest weights: no other choice of as many keys forgets less weight. Each query head chooses for itself.
+
+    The error of the output may be larger than that of another choice: in a head that spreads its weight, the largest weights are a biased
+    sample of the values.
+    """
 
     def choose(head: int, rows: Tensor, weights: Tensor) -> KeptKeys:
         # A hidden key is never chosen before a visible one whose weight is 0.

@@ -111,7 +111,8 @@ def cache_study(
     once for all policies, and what the policies take.
 
     Args:
-        recording: of one pass of a causal model, `uwaga.watch(model, values=True)`; the losses are over the queries of all its texts.
+        recording: of one pass of a causal model, `uwaga.watch(model, values=True)`; the losses are over the queries of all its texts,
+            whose padding counts as queries: use Ragged instead of a padded batch.
         policies: functions (layer, budget) -> Kept, named by themselves, or by the keys of a mapping; None for all of
             `uwaga.inspect.cache.policies`.
         budgets: how many keys a query may read.
