@@ -10,6 +10,7 @@ heads        of each head: activations, gradients, scores, labels, rollouts, the
 logits       logit lens and direct logit attribution
 attribution  a score of attention as the sum of what each pair of parts of the model contributes
 patching     activation patching
+cache        what a cache of keys may forget: policies, and what they lose
 run_text     a text through a model, recorded
 
 The public names; each is imported when first used.
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from uwaga.inspect.attribution.attribute import score_attribution
     from uwaga.inspect.attribution.scores import ScoreAttribution, Share, Source
     from uwaga.inspect.attribution.streams import Part
+    from uwaga.inspect.cache.running import cache_edit
+    from uwaga.inspect.cache.study import CacheStudy, cache_study
     from uwaga.inspect.editing import edit
     from uwaga.inspect.edits import Edits, Links, Patch
     from uwaga.inspect.heads.activations import Activations, HeadActivations, activations
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "Activations": "uwaga.inspect.heads.activations",
+    "CacheStudy": "uwaga.inspect.cache.study",
     "Edits": "uwaga.inspect.edits",
     "GradientMap": "uwaga.inspect.heads.gradients",
     "HeadActivations": "uwaga.inspect.heads.activations",
@@ -58,6 +62,8 @@ _HOME = {
     "WinogradPair": "uwaga.inspect.heads.coreference",
     "activation_patching": "uwaga.inspect.patching",
     "activations": "uwaga.inspect.heads.activations",
+    "cache_edit": "uwaga.inspect.cache.running",
+    "cache_study": "uwaga.inspect.cache.study",
     "coreference_heads": "uwaga.inspect.heads.coreference",
     "cross_gradient_rollout": "uwaga.inspect.heads.gradients",
     "duplicate_token": "uwaga.inspect.heads.scores",
@@ -78,6 +84,7 @@ _HOME = {
 
 __all__ = [
     "Activations",
+    "CacheStudy",
     "Edits",
     "GradientMap",
     "HeadActivations",
@@ -96,6 +103,8 @@ __all__ = [
     "WinogradPair",
     "activation_patching",
     "activations",
+    "cache_edit",
+    "cache_study",
     "coreference_heads",
     "cross_gradient_rollout",
     "duplicate_token",
@@ -114,4 +123,4 @@ __all__ = [
     "watch",
 ]
 
-__getattr__, __dir__ = names(__name__, _HOME)
+__getattr__, __dir__ = names(__name__, _HOME, ("cache",))

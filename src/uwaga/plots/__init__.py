@@ -14,14 +14,26 @@ from uwaga._base.lazy import names
 if TYPE_CHECKING:
     from uwaga.plots.animation import animate
     from uwaga.plots.arc_diagram import arcs
+    from uwaga.plots.cache_budgets import cache_budgets
     from uwaga.plots.figures import save
     from uwaga.plots.heatmaps import changed_heads, head_grid, head_matrix, heatmap, patching_effects
 
-__all__ = ["animate", "arcs", "changed_heads", "head_grid", "head_matrix", "heatmap", "patching_effects", "save"]
+__all__ = [
+    "animate",
+    "arcs",
+    "cache_budgets",
+    "changed_heads",
+    "head_grid",
+    "head_matrix",
+    "heatmap",
+    "patching_effects",
+    "save",
+]
 
 _HOME = {
     "animate": "uwaga.plots.animation",
     "arcs": "uwaga.plots.arc_diagram",
+    "cache_budgets": "uwaga.plots.cache_budgets",
     "changed_heads": "uwaga.plots.heatmaps",
     "head_grid": "uwaga.plots.heatmaps",
     "head_matrix": "uwaga.plots.heatmaps",

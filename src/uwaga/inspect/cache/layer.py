@@ -1,0 +1,151 @@
+"""What a policy sees of one attention layer over one text.
+
+Letters: H query heads, G key/value heads, N tokens, P tokens of the prompt, C queries of a block, U keys of a block, D width.
+"""
+
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from uwaga.maps.engines import tiles
+from uwaga.maps.map import AttentionMap
+from uwaga.ops.attention.call import Call
+
+_INFINITY = float("inf")
+
+
+class CacheLayer:
+    """Exact weights and scores of one causal self-attention over one text, read a block of queries at a time.
+
+    Args:
+        weights: the map (H, N, N) of the text.
+        prompt: P, how many tokens are read before anything is forgotten.
+        number: which layer of the model it is, from 0.
+        layers: how many the model has.
+    """
+
+    def __init__(self, weights: AttentionMap, prompt: int, *, number: int = 0, layers: int = 1) -> None:
+        self.map, self.prompt, self.number, self.layers = weights, prompt, number, layers
+        self._call: Call = weights._call  # one sequence, with a batch dimension of 1
+        self._seen: tuple[Tensor, int, int, Tensor] | None = None  # of the last block, which several policies ask for
+
+    @property
+    def heads(self) -> int:
+        """H."""
+        return self._call.query.shape[1]
+
+    @property
+    def key_heads(self) -> int:
+        """G."""
+        return self._call.key.shape[1]
+
+    @property
+    def tokens(self) -> int:
+        """N."""
+        return self._call.key.shape[2]
+
+    @property
+    def device(self) -> torch.device:
+        return self.map.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """float32, or float64 for float64: that of weights and scores."""
+        return self.map.dtype
+
+    @cached_property
+    def query(self) -> Tensor:
+        """(H, N, D), as they meet the keys: after rotary positions."""
+        return self._call.query[0]
+
+    @cached_property
+    def key(self) -> Tensor:
+        """(G, N, D); query head h reads key head h // (H / G)."""
+        return self._call.key[0]
+
+    @property
+    def scale(self) -> float:
+        """What products of queries and keys are multiplied by."""
+        return self._call.options.scale
+
+    @property
+    def sinks(self) -> Tensor | None:
+        """(H,): learned sinks, terms of the softmax's denominator; None without."""
+        return self._call.sinks
+
+    def weights(self, head: int, rows: Tensor, end: int) -> Tensor:
+        """(C, end): the weights of some queries (ascending) on the keys before `end`."""
+        block = self.map[head, rows, :end]
+        assert isinstance(block, Tensor)
+        return block
+
+    def visible(self, head: int, rows: Tensor, end: int) -> Tensor:
+        """(C, end) bool: which keys before `end` the model's own mask shows to these queries."""
+        if self._seen is None or self._seen[0] is not rows or self._seen[1:3] != (head, end):
+            bits = tiles.seen(self._calls[head], rows, torch.arange(end, device=self.device))[0, 0]
+            self._seen = (rows, head, end, bits)
+        return self._seen[3]
+
+    def scores(self, head: int, rows: Tensor, keys: Tensor) -> Tensor:
+        """(C, U): the scores before softmax of some queries and keys (ascending); -inf where a key is hidden. O(C U D) time."""
+        call = self._calls[head]
+        query_CD, key_UD = (
+            x[0, 0].index_select(0, at).to(self.dtype) for x, at in ((call.query, rows), (call.key, keys))
+        )
+        scores = tiles.finish(call, (query_CD @ key_UD.mT)[None, None], rows, keys)
+        return torch.where(tiles.seen(call, rows, keys), scores, -_INFINITY)[0, 0]
+
+    def learned_sink(self, head: int, rows: Tensor) -> Tensor:
+        """(C,): the share of the learned sink in the rows of some queries; 0 without one."""
+        if self.sinks is None:
+            return torch.zeros(len(rows), dtype=self.dtype, device=self.device)
+        share = self._learned_sink
+        return share[head, rows]
+
+    @cached_property
+    def received_from_prompt(self) -> Tensor:
+        """(H, P): the sum of the weights that each token of the prompt receives from the prompt's queries."""
+        weights = torch.zeros(self.tokens, dtype=self.dtype, device=self.device)
+        weights[: self.prompt] = 1.0
+        received = self.map.received(weights=weights)
+        assert isinstance(received, Tensor)
+        return received[:, : self.prompt]
+
+    @cached_property
+    def received(self) -> Tensor:
+        """(H, N): the sum of the weights that each key receives from all queries."""
+        received = self.map.received()
+        assert isinstance(received, Tensor)
+        return received
+
+    @cached_property
+    def by_distance(self) -> Tensor:
+        """(H, N): entry d is the sum of the weights of all queries i on the keys i - d, a slash of the map."""
+        sums = self.map.diagonal_sums()
+        assert isinstance(sums, Tensor)
+        return sums[:, : self.tokens].flip(-1)
+
+    @cached_property
+    def _learned_sink(self) -> Tensor:
+        learned = self.map.sink().learned
+        assert isinstance(learned, Tensor)
+        return learned
+
+    @cached_property
+    def _calls(self) -> list[Call]:
+        """The call of each head alone, with its own key head."""
+        return [tiles.select_heads(self._call, (0,), (head,)) for head in range(self.heads)]
+
+
+def softmax(scores: Tensor, sinks: Tensor | None) -> Tensor:
+    """The weights of scores (..., U), -inf where a key is hidden; 0 in a row without any. `sinks` broadcasts to (..., 1)."""
+    maximum = scores.amax(-1, keepdim=True)
+    if sinks is not None:
+        maximum = torch.maximum(maximum, sinks)
+    maximum = torch.where(maximum == -_INFINITY, 0.0, maximum)
+    exponentials = (scores - maximum).exp()
+    total = exponentials.sum(-1, keepdim=True)
+    if sinks is not None:
+        total = total + (sinks - maximum).exp()
+    return exponentials / torch.where(total == 0, 1.0, total)

@@ -1,0 +1,256 @@
+"""Policies of caches and of sparse attention: what each keeps with a budget of so many keys.
+
+A policy is a function (layer, budget) -> Kept, with options of its own by keyword: functools.partial gives a policy with other options.
+The budget is how many keys a query reads, its own among them. What each reads of the text is exact here: weights and sums over whole
+texts, where implementations estimate or sample them.
+
+    kept for good     window, streaming_llm, h2o, tova: a key that is forgotten does not come back
+    of the prompt     snap_kv, pyramid_kv: the budget is of the prompt's keys, and all later keys are kept beside them
+    by the query      quest, oracle: nothing is forgotten, and each query chooses what it reads
+    a fixed pattern   vertical_slash: the same columns and distances for all queries
+
+Where query heads share keys, what is kept for good or of the prompt is chosen for each key head, by the mean of its query heads: a cache has
+one list of keys for them. Positions are those of the text: no policy gives rotary positions anew.
+
+Letters: H query heads, G key/value heads, N tokens, P tokens of the prompt, C queries of a block, D width.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from uwaga.inspect.cache.eviction import simulate
+from uwaga.inspect.cache.kept import Chosen, Evicted, Kept, KeptKeys, Lines, largest
+from uwaga.inspect.cache.layer import CacheLayer
+
+Policy = Callable[[CacheLayer, int], Kept]
+
+
+def window(layer: CacheLayer, budget: int) -> Kept:
+    """The last `budget` keys (Beltagy et al., "Longformer: The Long-Document Transformer", 2020, section 3.1)."""
+    return _last(layer, budget, 0)
+
+
+def streaming_llm(layer: CacheLayer, budget: int, *, sinks: int = 4) -> Kept:
+    """The first keys, attention sinks, and the last `budget - sinks` (Xiao et al., "Efficient Streaming Language Models with Attention
+    Sinks", 2023, section 3.2). Raises ValueError: a budget that is not larger than `sinks`."""
+    if budget <= sinks:
+        raise ValueError(f"streaming_llm: a budget of {budget} has no key left beside {sinks} sinks")
+    return _last(layer, budget - sinks, sinks)
+
+
+def h2o(layer: CacheLayer, budget: int, *, recent: int | None = None) -> Kept:
+    """Heavy hitters: the last `recent` keys, and of those before them the ones that have received the most weight so far (Zhang et al.,
+    "H2O: Heavy-Hitter Oracle for Efficient Generative Inference of Large Language Models", 2023, algorithm 1).
+
+    The sum over the queries so far is of the weights that they gave in the cache, as the algorithm has it; over the prompt it is that of
+    whole attention. Simulated query after query: see `simulate`.
+
+    Args:
+        recent: None for half of the budget, as in the paper. At least 1: a query's own key.
+    """
+    recent = max(budget - budget // 2, 1) if recent is None else recent
+    if not 1 <= recent <= budget:
+        raise ValueError(f"h2o: recent must be 1 to the budget of {budget}, not {recent}")
+    received = layer.received_from_prompt
+    return simulate(layer, budget, _of_key_heads(layer, received), recent=recent, adds_up=True)
+
+
+def tova(layer: CacheLayer, budget: int) -> Kept:
+    """The keys with the largest weight of the last query, a mean over all heads of the layer, which share one list (Oren et al.,
+    "Transformers are Multi-State RNNs", 2024, TOVA). Any key may be dropped, the newest too. Simulated query after query: see `simulate`."""
+    scores = torch.zeros((1, layer.prompt), dtype=layer.dtype, device=layer.device)
+    if layer.prompt:
+        last = torch.tensor([layer.prompt - 1], device=layer.device)
+        for head in range(layer.heads):
+            scores += layer.weights(head, last, layer.prompt) / layer.heads
+    return simulate(layer, budget, scores, recent=0, adds_up=False)
+
+
+def snap_kv(layer: CacheLayer, budget: int, *, observed: int = 32, kernel_size: int = 7, pooling: str = "max") -> Kept:
+    """Of the prompt its last `observed` keys, and of those before them the ones with the most weight from these last queries, after
+    pooling over neighbours; and all keys after the prompt (Li et al., "SnapKV: LLM Knows What You are Looking for Before Generation",
+    2024, section 4 and listing 1).
+
+    Args:
+        budget: keys of the prompt, more than `observed`.
+        observed: how many queries at the end of the prompt vote.
+        kernel_size: an odd number of keys that are pooled; 1 for no pooling.
+        pooling: "max" or "mean".
+
+    Raises:
+        ValueError: a budget that is not larger than `observed`, an even kernel_size, another pooling.
+    """
+    if budget <= observed or observed < 1:
+        raise ValueError(f"snap_kv: a budget of {budget} has no key left beside the last {observed} of the prompt")
+    return _of_prompt(layer, budget, observed, _votes(layer, observed, kernel_size, pooling))
+
+
+def pyramid_kv(
+    layer: CacheLayer,
+    budget: int,
+    *,
+    beta: float = 20.0,
+    observed: int = 32,
+    kernel_size: int = 7,
+    pooling: str = "max",
+) -> Kept:
+    """As `snap_kv`, with more keys in lower layers: beside the last `observed` ones, the numbers of keys fall in equal steps from layer to
+    layer, to 1 / beta of their mean in the last one (Cai et al., "PyramidKV: Dynamic KV Cache Compression based on Pyramidal
+    Information Funneling", 2024, section 4). `budget` is the mean over the layers. Where the first layer would keep more than the prompt
+    has, it keeps all of it, and the last one more, as in the authors' code.
+
+    Raises:
+        ValueError: as `snap_kv`; a beta below 1.
+    """
+    if budget <= observed or observed < 1:
+        raise ValueError(f"pyramid_kv: a budget of {budget} has no key left beside the last {observed} of the prompt")
+    if beta < 1:
+        raise ValueError(f"pyramid_kv: beta must be at least 1, not {beta}")
+    mean = budget - observed
+    least = mean / beta
+    most = 2 * mean - least
+    if most > (available := layer.prompt - observed):
+        most = max(available, mean)
+        least = 2 * mean - most
+    step = (most - least) / max(layer.layers - 1, 1)
+    own = mean if layer.layers == 1 else round(most - layer.number * step)
+    return _of_prompt(layer, max(own, 1) + observed, observed, _votes(layer, observed, kernel_size, pooling))
+
+
+def quest(layer: CacheLayer, budget: int, *, page: int = 16) -> Kept:
+    """The pages of keys that may hold the largest scores: each page is ranked by an upper bound of q . k over its keys, from the
+    smallest and largest number in each dimension; the query's own page is always read (Tang et al., "Quest: Query-Aware Sparsity
+    for Efficient Long-Context LLM Inference", 2024, section 3 and algorithm 1). Each query head chooses for itself. The bound knows
+    nothing of biases. The paper leaves the first two layers whole, and this function does not.
+
+    Args:
+        budget: at least `page`: budget // page pages are read, all of them where the budget is that of the text.
+        page: keys of a page.
+
+    Raises:
+        ValueError: a budget below `page`.
+    """
+    if page < 1 or budget < page:
+        raise ValueError(f"quest: a budget of {budget} is less than a page of {page} keys")
+    whole = layer.tokens // page
+    key_GPpD = layer.key[:, : whole * page].to(layer.dtype).reshape(layer.key_heads, whole, page, -1)
+    least_GPD, most_GPD = key_GPpD.amin(2), key_GPpD.amax(2)
+    read = whole + 1 if budget >= layer.tokens else budget // page
+    inside = torch.arange(page, device=layer.device)
+
+    def choose(head: int, rows: Tensor, weights: Tensor) -> KeptKeys:
+        own = rows // page
+        pages = int(own[-1])
+        query_CD = layer.query[head, rows].to(layer.dtype) * layer.scale
+        group = head * layer.key_heads // layer.heads
+        bound_CP = (
+            query_CD.clamp(min=0) @ most_GPD[group, :pages].mT + query_CD.clamp(max=0) @ least_GPD[group, :pages].mT
+        )
+        is_before = torch.arange(pages, device=layer.device) < own[:, None]
+        best = largest(bound_CP.masked_fill(~is_before, -float("inf")), read - 1)
+        chosen = torch.cat((best, own[:, None]), 1)
+        is_chosen = torch.cat((best < own[:, None], torch.ones_like(own[:, None], dtype=torch.bool)), 1)
+        keys = (chosen[..., None] * page + inside).flatten(1)
+        is_kept = is_chosen.repeat_interleave(page, 1) & (keys <= rows[:, None])
+        return KeptKeys(keys.clamp(max=weights.shape[1] - 1), is_kept)
+
+    return Chosen(choose)
+
+
+def vertical_slash(layer: CacheLayer, budget: int, *, columns: float = 0.5, last: int | None = None) -> Kept:
+    """The keys that all queries read, vertical lines of the map, and the distances at which all read, its slashes: those of the largest sums
+    (Jiang et al., "MInference 1.0: Accelerating Pre-filling for Long-Context LLMs via Dynamic Sparse Attention", 2024, section 3 and
+    algorithm 2). Each head has its own. A pattern for reading a prompt: the sums are over the text that is read with it, so that they know
+    the queries it is judged by, those after `prompt`; a cache that forgets does not.
+
+    Args:
+        columns: the part of the budget that is columns; the paper finds it for each head by search.
+        last: the sums are over so many queries at the end of the text, 64 in the paper; None: over all of them, exactly, which the paper
+            estimates.
+
+    Raises:
+        ValueError: a part outside 0 to 1, or `last` below 1.
+    """
+    if not 0 <= columns <= 1:
+        raise ValueError(f"vertical_slash: columns must be a part of the budget, 0 to 1, not {columns}")
+    if last is not None and last < 1:
+        raise ValueError(f"vertical_slash: last must be at least 1 or None, not {last}")
+    of_keys, of_distances = (layer.received, layer.by_distance) if last is None else _sums_of_last(layer, last)
+    count = layer.tokens if budget >= layer.tokens else round(budget * columns)
+    vertical, slashes = largest(of_keys, count), largest(of_distances, max(budget - count, 0))
+    return Lines(list(vertical), list(slashes), layer.tokens)
+
+
+def oracle(layer: CacheLayer, budget: int) -> Kept:
+    """The keys of the query's largest weights: no other choice of as many keys forgets less weight. Each query head chooses for itself.
+
+    The error of the output may be larger than that of another choice: in a head that spreads its weight, the largest weights are a biased
+    sample of the values.
+    """
+
+    def choose(head: int, rows: Tensor, weights: Tensor) -> KeptKeys:
+        # A hidden key is never chosen before a visible one whose weight is 0.
+        ranked = weights.masked_fill(~layer.visible(head, rows, weights.shape[1]), -1.0)
+        keys = largest(ranked, budget)
+        return KeptKeys(keys, keys <= rows[:, None])
+
+    return Chosen(choose)
+
+
+POLICIES: tuple[Policy, ...] = (window, streaming_llm, h2o, tova, snap_kv, pyramid_kv, quest, vertical_slash, oracle)
+
+
+def _last(layer: CacheLayer, count: int, sinks: int) -> Evicted:
+    """The first `sinks` keys and the last `count`."""
+    until = torch.arange(layer.tokens, device=layer.device) + count
+    until[: layer.prompt].clamp_(min=layer.prompt)
+    until[:sinks] = layer.tokens
+    return Evicted(until[None], layer.heads)
+
+
+def _of_key_heads(layer: CacheLayer, x: Tensor) -> Tensor:
+    """(G, n): the mean over the query heads of each key head, of (H, n)."""
+    return x.unflatten(0, (layer.key_heads, -1)).mean(1)
+
+
+def _votes(layer: CacheLayer, observed: int, kernel_size: int, pooling: str) -> Tensor:
+    """(G, P - observed): the pooled weight that the prompt's last queries give to the keys before them."""
+    if kernel_size < 1 or kernel_size % 2 == 0:
+        raise ValueError(f"snap_kv: kernel_size must be an odd number, not {kernel_size}")
+    if pooling not in ("max", "mean"):
+        raise ValueError(f"snap_kv: pooling must be 'max' or 'mean', not {pooling!r}")
+    prompt = layer.prompt
+    before = max(prompt - observed, 0)
+    rows = torch.arange(before, prompt, device=layer.device)
+    votes = [layer.weights(head, rows, prompt)[:, :before].sum(0) for head in range(layer.heads)]
+    votes_G1P = _of_key_heads(layer, torch.stack(votes))[:, None]
+    if not before:
+        return votes_G1P[:, 0]
+    pool = functional.max_pool1d if pooling == "max" else functional.avg_pool1d
+    pooled: Tensor = pool(votes_G1P, kernel_size, 1, kernel_size // 2)
+    return pooled[:, 0]
+
+
+def _of_prompt(layer: CacheLayer, budget: int, observed: int, votes: Tensor) -> Evicted:
+    """`budget` keys of the prompt, the last `observed` and those of the most votes, and all after it."""
+    until = torch.full((layer.key_heads, layer.tokens), layer.tokens, dtype=torch.int64, device=layer.device)
+    until[:, : votes.shape[1]] = layer.prompt
+    until.scatter_(1, largest(votes, budget - observed), layer.tokens)
+    return Evicted(until, layer.heads)
+
+
+def _sums_of_last(layer: CacheLayer, count: int) -> tuple[Tensor, Tensor]:
+    """(H, N) twice: the sums of columns and of distances over the last queries."""
+    tokens = layer.tokens
+    sums = torch.zeros((2, layer.heads, tokens), dtype=layer.dtype, device=layer.device)
+    keys = torch.arange(tokens, device=layer.device)
+    for row in range(max(tokens - count, 0), tokens):
+        at = torch.tensor([row], device=layer.device)
+        for head in range(layer.heads):
+            weights = layer.weights(head, at, tokens)[0]
+            sums[0, head] += weights
+            sums[1, head, (row - keys[: row + 1])] += weights[: row + 1]
+    return sums[0], sums[1]

@@ -1,0 +1,133 @@
+"""Run a model whose layers read what a policy keeps, to see what that costs in the task.
+
+Letters: B texts, H query heads, N tokens, C queries of a block.
+"""
+
+import threading
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from uwaga.inspect.cache.kept import Kept
+from uwaga.inspect.cache.layer import CacheLayer
+from uwaga.inspect.cache.policies import Policy
+from uwaga.inspect.cache.study import causal_layer
+from uwaga.inspect.editing import MAX_MASK_BYTES, editing_layers
+from uwaga.inspect.layers import builtin, huggingface
+from uwaga.inspect.layers.attention_layers import AttentionLayers
+from uwaga.maps.map import AttentionMap
+from uwaga.nn.attention import Attend, Editor
+from uwaga.ops.masks import DenseMask, as_mask
+from uwaga.ops.ragged import Operand
+
+_WEIGHTS = 1 << 21
+_MOST_ROWS = 64
+
+
+@contextmanager
+def cache_edit(
+    model: nn.Module, policy: Policy, budget: int, *, prompt: int | None = None, layers: Collection[int] | None = None
+) -> Iterator[None]:
+    """A context manager inside which the self-attention of a decoder reads only what a policy keeps with a budget.
+
+        with cache_edit(model, cache.h2o, 256, prompt=1000), torch.no_grad():
+            logits = model(ids).logits                      # those of the first 1000 tokens are as before
+
+    The policy sees the queries and keys of the changed model, layer after layer, as in a cache that really forgets: later layers read what
+    earlier ones computed from less. Each layer's mask is one of H x N x N bits while the layer runs. Keys are hidden before
+    softmax, so that the weights of the rest sum to 1; a query that keeps none gives zeros. It can be nested with `uwaga.edit` and
+    `uwaga.watch`, which records the hidden keys. A model of transformers uses attn_implementation="uwaga" inside, as when it is watched.
+
+    Args:
+        model: a decoder of this package or of transformers, which is called with whole texts, without a cache of its own: rows of one
+            length, without padding.
+        policy, budget, prompt: as in `uwaga.inspect.cache_study`.
+        layers: which forget; None for all.
+
+    Raises:
+        ValueError: a model without self-attention of a decoder, or without such a layer; a prompt below 0; in the forward pass, ragged rows,
+            a pass over a cache, or a text whose mask would be larger than 1 GiB; as the policy.
+    """
+    if prompt is not None and prompt < 0:
+        raise ValueError(f"cache_edit: prompt must be an integer of at least 0 or None, not {prompt!r}")
+    if budget < 1:
+        raise ValueError(f"cache_edit: budget must be at least 1, not {budget!r}")
+    found = AttentionLayers.of(
+        [*builtin.find_attentions(model), *huggingface.find_attentions(model, "edit")], operation="edit"
+    )
+    numbers = {where.layer: module for module, where in found.ids.items() if where.kind == "decoder"}
+    if not numbers:
+        raise ValueError(f"cache_edit: {type(model).__name__} has no self-attention of a decoder")
+    wanted = sorted(numbers) if layers is None else sorted(layers)
+    if missing := [number for number in wanted if number not in numbers]:
+        raise ValueError(f"cache_edit: there is no layer {missing[0]}; layers are 0 to {max(numbers)}")
+    editors: dict[nn.Module, Editor] = {
+        numbers[number]: _CacheEditor(policy, budget, prompt, number, max(numbers) + 1) for number in wanted
+    }
+    # A model of transformers computes with "uwaga" inside: other implementations do not say which scores they take the softmax of.
+    with huggingface.watching(model, _unheard), editing_layers(model, editors):
+        yield
+
+
+def _unheard(*_: object) -> None:
+    """A watcher that keeps nothing."""
+
+
+class _CacheEditor:
+    """The editor of one layer."""
+
+    def __init__(self, policy: Policy, budget: int, prompt: int | None, number: int, layers: int) -> None:
+        self.policy, self.budget, self.prompt, self.number, self.layers = policy, budget, prompt, number, layers
+        self.thread = threading.get_ident()
+
+    def __call__(
+        self,
+        attend: Attend,
+        query: Operand,
+        key: Operand,
+        value: Operand,
+        options: dict[str, Any],
+        start: Tensor | int | None,
+    ) -> Operand:
+        """See `Editor`."""
+        if threading.get_ident() != self.thread:
+            return attend(query, key, value, options)
+        if not isinstance(query, Tensor) or not isinstance(key, Tensor):
+            raise ValueError("cache_edit: rows must be of one length, not ragged")
+        names = ("mask", "bias", "scale", "softcap", "sinks")
+        with torch.no_grad():
+            weights = AttentionMap(query.detach(), key.detach(), **{name: options[name] for name in names})
+            kept = self._kept(weights)
+        mask = DenseMask(bits=kept)
+        given = options["mask"]
+        return attend(query, key, value, options | {"mask": mask if given is None else as_mask(given) & mask})
+
+    def _kept(self, weights: AttentionMap) -> Tensor:
+        """(..., H, N, N) bool: which keys are read."""
+        *batch, heads, tokens, _ = weights.shape
+        if (size := torch.Size((*batch, heads, tokens, tokens)).numel()) > MAX_MASK_BYTES:
+            raise ValueError(
+                f"cache_edit: the mask of {heads} heads over {tokens} tokens takes {size:,} bytes; the limit is {MAX_MASK_BYTES:,}"
+            )
+        bits = torch.ones((*batch, heads, tokens, tokens), dtype=torch.bool, device=weights.device)
+        for row, of_text in enumerate(bits.view(-1, heads, tokens, tokens)):
+            m = weights.select(row) if batch else weights
+            layer = causal_layer("cache_edit", m, self.prompt, number=self.number, layers=self.layers)
+            kept = self.policy(layer, self.budget)
+            for head in range(heads):
+                fill(of_text[head], layer, head, kept)
+        return bits
+
+
+def fill(bits: Tensor, layer: CacheLayer, head: int, kept: Kept) -> None:
+    """Write into (N, N) bits which keys the head's queries after the prompt read."""
+    height = max(min(_MOST_ROWS, _WEIGHTS // layer.tokens), 1)
+    bits[layer.prompt :] = False
+    for rows in torch.arange(layer.prompt, layer.tokens, device=layer.device).split(height):
+        read = kept.read(head, rows, layer.weights(head, rows, int(rows[-1]) + 1))
+        # A filling may be the place of a kept key: adding cannot undo it, as writing would.
+        counts = torch.zeros((len(rows), layer.tokens), dtype=torch.int32, device=layer.device)
+        bits[rows] = counts.scatter_add_(1, read.keys, read.is_kept.int()) > 0

@@ -1,0 +1,282 @@
+"""What every policy loses at every budget, for every head of a recorded model: the ground truth for caches that forget.
+
+Letters: P policies, B budgets, L layers times heads, H query heads, G key/value heads, N tokens, C queries of a block, Q queries of all
+texts, E value width.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from uwaga.inspect.cache.kept import Kept
+from uwaga.inspect.cache.layer import CacheLayer
+from uwaga.inspect.cache.losses import Block, Losses
+from uwaga.inspect.cache.policies import POLICIES, Policy
+from uwaga.inspect.heads.table import HeadTable
+from uwaga.inspect.recordings.recording import Recording
+from uwaga.maps.map import AttentionMap
+from uwaga.ops.ragged import Ragged
+
+_KIND = "decoder"
+_WEIGHTS = 1 << 21  # of a block of queries, held at once in a handful of copies
+_MOST_ROWS = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CacheStudy:
+    """The losses of every policy, budget and head, over the queries after the prompt.
+
+    Statistics are "kept", "forgotten", "limit", "error" and "overlap", as in `cache_study`.
+    """
+
+    policies: list[str]
+    budgets: list[int]
+    heads: list[tuple[int, int]]  # (layer, head)
+    prompts: list[int]  # the tokens of each text that are read before anything is forgotten
+    queries: int  # Q, of all texts
+    levels: tuple[float, ...]
+    means: dict[str, Tensor]  # (P, B, L) float64 of each statistic
+    quantiles: dict[str, Tensor]  # (P, B, L, levels) float64
+    per_query: dict[str, Tensor] = field(default_factory=dict)  # (P, B, L, Q) float64, where it was asked for
+
+    def mean(self, statistic: str, policy: str) -> Tensor:
+        """(B, L): a statistic's mean over the queries. Raises ValueError: no such statistic or policy."""
+        _check_name("a statistic", statistic, list(self.means))
+        _check_name("a policy", policy, self.policies)
+        return self.means[statistic][self.policies.index(policy)]
+
+    def table(self, policy: str | None = None, budget: int | None = None) -> HeadTable:
+        """A row for each policy, budget and head; of one policy or one budget only where it is given.
+
+        Beside the means, "forgotten" and "error" have a column for each quantile, such as "error 0.9".
+
+        Raises:
+            ValueError: no such policy or budget.
+        """
+        if policy is not None:
+            _check_name("a policy", policy, self.policies)
+        if budget is not None and budget not in self.budgets:
+            raise ValueError(
+                f"CacheStudy: there is no budget {budget!r}; there are {', '.join(map(str, self.budgets))}"
+            )
+        columns: dict[str, list] = {name: [] for name in ("policy", "budget", "layer", "head", *self.means)}
+        tails = {f"{name} {level:g}": (name, at) for name in self.quantiles for at, level in enumerate(self.levels)}
+        columns |= {name: [] for name in tails}
+        for p, name in enumerate(self.policies):
+            for b, size in enumerate(self.budgets):
+                if policy not in (None, name) or budget not in (None, size):
+                    continue
+                columns["policy"] += [name] * len(self.heads)
+                columns["budget"] += [size] * len(self.heads)
+                columns["layer"] += [layer for layer, _ in self.heads]
+                columns["head"] += [head for _, head in self.heads]
+                for statistic, values in self.means.items():
+                    columns[statistic] += values[p, b].tolist()
+                for column, (statistic, at) in tails.items():
+                    columns[column] += self.quantiles[statistic][p, b, :, at].tolist()
+        return HeadTable(columns=columns)
+
+    def __repr__(self) -> str:
+        sizes = f"budgets {', '.join(map(str, self.budgets))}; {len(self.heads)} heads, {self.queries} queries"
+        return f"CacheStudy({', '.join(self.policies)}; {sizes})"
+
+
+@torch.no_grad()
+def cache_study(
+    recording: Recording,
+    policies: Sequence[Policy] | Mapping[str, Policy] | None = None,
+    *,
+    budgets: Sequence[int],
+    prompt: int | None = None,
+    every: int = 1,
+    quantiles: Sequence[float] = (0.5, 0.9, 0.99),
+    per_query: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> CacheStudy:
+    """What each policy loses of what every head of a decoder read, exactly, as its budget of keys varies.
+
+    Each text is read whole up to `prompt`; then each query reads the keys that the policy keeps. Its losses are those of the head by
+    itself, with the queries, keys and values that the whole model had (`cache_edit` runs a model whose layers all forget):
+
+        kept       how many keys the query read
+        forgotten  the weight sum a_ij of the keys that it did not read
+        limit      the least weight that it could have missed with as many keys, those of its largest weights
+        error      |o' - o| / |o|, of the head's output o before W_O; o' has the weights of the kept keys alone, normalised again
+        overlap    the part of the keys that are among the largest weights, of as many
+
+    A query that reads all keys that it sees loses exactly 0. Blocks of queries are read from queries and keys: nothing of size N x N is
+    stored, and memory is O(N) for each head, policy and budget, and some 100 MB for a block, up to 100,000 tokens. The time is O(N^2) for each head,
+    once for all policies, and what the policies take.
+
+    Args:
+        recording: of one pass of a causal model, `uwaga.watch(model, values=True)`; the losses are over the queries of all its texts,
+            whose padding counts as queries: use Ragged instead of a padded batch.
+        policies: functions (layer, budget) -> Kept, named by themselves, or by the keys of a mapping; None for all of
+            `uwaga.inspect.cache.policies`.
+        budgets: how many keys a query may read.
+        prompt: how many tokens of each text are read before anything is forgotten; 0 for none, None for half of them.
+        every: the losses are of every so many queries, exactly; caches are simulated over all of them.
+        quantiles: of "forgotten" and "error", over the queries of a head.
+        per_query: whether to keep the losses of each query, 40 bytes for each policy, budget, head and query.
+        progress: called as progress(done, total) after each policy, budget and layer, and after each head.
+
+    Raises:
+        ValueError: a recording without values, without self-attention of a decoder, or of one that sees later tokens; budgets, a prompt,
+            `every` or quantiles out of range; no policy, or two of one name; as the policies.
+    """
+    named = _named(policies)
+    _check_numbers(budgets, prompt, every, quantiles)
+    layers = [layer for kind, layer in recording.maps if kind == _KIND]
+    if not layers:
+        raise ValueError("cache_study: the recording has no self-attention of a decoder")
+    heads: list[tuple[int, int]] = []
+    found: list[list[Losses]] = []  # of each head, (P, B, Q)
+    done = total = 0
+    sets = len(named) * len(budgets)
+    prompts: list[int] = []
+    for number in layers:
+        texts = list(_texts(recording, number, prompt, max(layers) + 1))
+        prompts = [layer.prompt for layer, _ in texts]
+        per_text = sets + texts[0][0].heads
+        total = total or per_text * len(texts) * len(layers)
+        of_layer: list[list[Losses]] = [[] for _ in range(texts[0][0].heads)]
+        for layer, value in texts:
+            kept = []
+            for policy in named.values():
+                for budget in budgets:
+                    kept.append(policy(layer, budget))
+                    done += 1
+                    if progress is not None:
+                        progress(done, total)
+            for head, losses in enumerate(of_layer):
+                losses.append(_of_head(layer, head, value, kept, every))
+                done += 1
+                if progress is not None:
+                    progress(done, total)
+        heads += [(number, head) for head in range(len(of_layer))]
+        found += of_layer
+    return _collected(found, named, budgets, heads, prompts, tuple(quantiles), per_query)
+
+
+def causal_layer(name: str, weights: AttentionMap, prompt: int | None, *, number: int, layers: int) -> CacheLayer:
+    """The layer of a map (H, N, N) of one text.
+
+    Args:
+        name: of the public function, for messages.
+        prompt: None for half of the tokens.
+
+    Raises:
+        ValueError: not as many queries as keys, queries that see later keys, or a prompt longer than the text.
+    """
+    queries, keys = weights.shape[-2:]
+    where = f"{_KIND} {number}"
+    if queries != keys:
+        raise ValueError(f"{name}: {where} has {queries} queries and {keys} keys: give one pass over the whole text")
+    if prompt is not None and prompt >= keys:
+        raise ValueError(f"{name}: the prompt of {prompt} tokens leaves no query in a text of {keys}")
+    layer = CacheLayer(weights, keys // 2 if prompt is None else prompt, number=number, layers=layers)
+    for row in (0, keys // 2):
+        if bool(layer.visible(0, torch.tensor([row], device=layer.device), keys)[0, row + 1 :].any()):
+            raise ValueError(f"{name}: {where} is not causal: query {row} sees later keys")
+    return layer
+
+
+def _texts(recording: Recording, number: int, prompt: int | None, layers: int) -> Iterator[tuple[CacheLayer, Tensor]]:
+    """The layer over each text, and its values (G, N, E)."""
+    where = (_KIND, number)
+    if where not in recording.values:
+        raise ValueError(
+            f"cache_study: the recording has no values of {_KIND} {number}; uwaga.watch(model, values=True) keeps them"
+        )
+    m, value = recording.maps[where], recording.values[where]
+    if isinstance(value, Ragged):
+        values = [x.movedim(0, 1) for x in value.to_list()]
+        maps = [m.select(row) for row in range(len(values))]
+    else:
+        values = list(value.reshape(-1, *value.shape[-3:]))
+        maps = [m.select(row) for row in range(len(values))] if len(m.shape) == 4 else [m]
+    for each, v_GNE in zip(maps, values, strict=True):
+        each.prepare()  # the sums of all rows, in one pass
+        yield causal_layer("cache_study", each, prompt, number=number, layers=layers), v_GNE.to(each.dtype)
+
+
+def _of_head(layer: CacheLayer, head: int, value: Tensor, kept: Sequence[Kept], every: int) -> Losses:
+    """(P * B, Q) each."""
+    v_NE = value[head * value.shape[0] // layer.heads].contiguous()
+    queries = torch.arange(layer.prompt, layer.tokens, every, device=layer.device)
+    height = max(min(_MOST_ROWS, _WEIGHTS // layer.tokens), 1)
+    blocks = []
+    for rows in queries.split(height):
+        block = Block(layer, head, rows, v_NE)
+        losses = [block.losses(each.read(head, rows, block.weights)) for each in kept]
+        blocks.append([torch.stack(x) for x in zip(*losses, strict=True)])
+    return Losses(*(torch.cat(x, -1).cpu() for x in zip(*blocks, strict=True)))
+
+
+def _collected(
+    found: list[list[Losses]],
+    named: Mapping[str, Policy],
+    budgets: Sequence[int],
+    heads: list[tuple[int, int]],
+    prompts: list[int],
+    levels: tuple[float, ...],
+    per_query: bool,
+) -> CacheStudy:
+    shape = (len(named), len(budgets))
+    means: dict[str, Tensor] = {}
+    quantiles: dict[str, Tensor] = {}
+    kept: dict[str, Tensor] = {}
+    count = 0
+    for at, name in enumerate(Losses._fields):
+        of_heads = [torch.cat([losses[at] for losses in texts], -1) for texts in found]
+        count = of_heads[0].shape[-1]
+        means[name] = torch.stack([x.nanmean(-1).unflatten(0, shape) for x in of_heads], -1)
+        if name in ("forgotten", "error"):
+            q = torch.tensor(levels, dtype=torch.float64)
+            tails = [x.nanquantile(q, -1).movedim(0, -1).unflatten(0, shape) for x in of_heads]
+            quantiles[name] = torch.stack(tails, -2)
+        if per_query:
+            kept[name] = torch.stack([x.unflatten(0, shape) for x in of_heads], -2)
+    return CacheStudy(
+        policies=list(named), budgets=list(budgets), heads=heads, prompts=prompts, queries=count, levels=levels, means=means,
+        quantiles=quantiles, per_query=kept,
+    )  # fmt: skip
+
+
+def _named(policies: Sequence[Policy] | Mapping[str, Policy] | None) -> dict[str, Policy]:
+    if isinstance(policies, Mapping):
+        named = dict(policies)
+    else:
+        listed = list(POLICIES if policies is None else policies)
+        nameless = [each for each in listed if not hasattr(each, "__name__")]
+        if nameless:
+            raise ValueError(f"cache_study: {nameless[0]!r} has no name: give policies as a dict of names")
+        named = {each.__name__: each for each in listed}
+        if len(named) < len(listed):
+            raise ValueError("cache_study: two policies have the same name: give them as a dict of names")
+    if not named:
+        raise ValueError("cache_study: there is no policy")
+    return named
+
+
+def _check_numbers(budgets: Sequence[int], prompt: int | None, every: int, quantiles: Sequence[float]) -> None:
+    listed = list(budgets)
+    if not listed or not all(_is_integer(each, 1) for each in listed) or sorted(set(listed)) != listed:
+        raise ValueError(f"cache_study: budgets must be ascending integers of at least 1, not {listed!r}")
+    if prompt is not None and not _is_integer(prompt, 0):
+        raise ValueError(f"cache_study: prompt must be an integer of at least 0 or None, not {prompt!r}")
+    if not _is_integer(every, 1):
+        raise ValueError(f"cache_study: every must be an integer of at least 1, not {every!r}")
+    if not all(0 <= level <= 1 for level in quantiles):
+        raise ValueError(f"cache_study: quantiles must be between 0 and 1, not {list(quantiles)!r}")
+
+
+def _is_integer(value: object, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _check_name(what: str, name: str, known: Sequence[str]) -> None:
+    if name not in known:
+        raise ValueError(f"CacheStudy: {name!r} is not {what} of this study; there are {', '.join(known)}")

@@ -1,0 +1,175 @@
+"""cache_edit: a model whose layers forget, compared with masks made of whole matrices, layer after layer.
+
+Letters: H query heads, N tokens.
+"""
+
+import re
+import threading
+from contextlib import ExitStack
+
+import brute_force
+import pytest
+import torch
+from test_policies import POLICIES
+from test_study import IDS, MODELS, layer_of
+from test_watch import bert, gpt2, ragged
+from tiny_models import DECODERS, make
+from torch import Tensor, nn
+
+import uwaga
+from uwaga.inspect import cache, cache_edit
+from uwaga.inspect.cache import running
+
+BUDGET, PROMPT = 9, 15
+
+
+@torch.no_grad()
+def logits(model: nn.Module, ids: Tensor = IDS) -> Tensor:
+    result: Tensor = model(ids).logits
+    return result
+
+
+def weights_kept(text: brute_force.Text, bits: Tensor) -> list[Tensor]:
+    """(N, N) of each head: the softmax over the keys that are kept."""
+    scores = text.scores.masked_fill(~bits, -torch.inf)
+    if text.sinks is not None:
+        scores = torch.cat((scores, text.sinks.double()[:, None, None].expand(-1, scores.shape[1], 1)), -1)
+    return list(scores.softmax(-1)[..., : bits.shape[-1]])
+
+
+@torch.no_grad()
+def by_matrices(model: nn.Module, policy: str) -> Tensor:
+    """The logits of a model with the weights of each layer replaced, from the queries and keys that the changed layers below gave it."""
+    layers = len(recorded_inside(model, []).maps)
+    edits: list[dict] = []
+    for number in range(layers):
+        text = brute_force.text_of(layer_of(recorded_inside(model, edits), number, PROMPT))
+        bits = getattr(brute_force, policy)(text, BUDGET)
+        edits.append({("decoder", number, head): w for head, w in enumerate(weights_kept(text, bits))})
+    with ExitStack() as stack:
+        for each in edits:
+            stack.enter_context(uwaga.edit(model, weights=each))
+        return logits(model)
+
+
+@torch.no_grad()
+def recorded_inside(model: nn.Module, edits: list[dict]) -> uwaga.Recording:
+    with ExitStack() as stack:
+        for each in edits:
+            stack.enter_context(uwaga.edit(model, weights=each))
+        with uwaga.watch(model) as recording:
+            model(IDS)
+    return recording
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_layers_read_what_the_policy_keeps_of_what_the_changed_layers_gave(name: str, policy: str) -> None:
+    model = MODELS[name]().double()
+    with cache_edit(model, POLICIES[policy], BUDGET, prompt=PROMPT):
+        actual = logits(model)
+    torch.testing.assert_close(actual, by_matrices(model, policy), rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa", "uwaga"])
+@pytest.mark.parametrize(("policy", "family"), [("h2o", "llama"), ("quest", "gpt2"), ("tova", "gpt_oss")])
+def test_models_of_transformers(policy: str, family: str, implementation: str) -> None:
+    import transformers
+
+    uwaga.integrations.register_with_transformers()
+    model = make(family, DECODERS[family], transformers.AutoModelForCausalLM).double()
+    expected = by_matrices(model, policy)
+    if family != "gpt_oss":
+        model.set_attn_implementation(implementation)
+    with cache_edit(model, POLICIES[policy], BUDGET, prompt=PROMPT):
+        actual = logits(model)
+    torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)  # RMS norms are in float32
+    assert model.config._attn_implementation == (implementation if family != "gpt_oss" else "eager")
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_whole_budgets_and_prompts_change_nothing(policy: str) -> None:
+    model = gpt2().double()
+    before = logits(model)
+    with cache_edit(model, POLICIES[policy], 40, prompt=5):
+        torch.testing.assert_close(logits(model), before, rtol=1e-12, atol=1e-12)
+    with cache_edit(model, POLICIES[policy], BUDGET, prompt=PROMPT):
+        changed = logits(model)
+    torch.testing.assert_close(changed[:, :PROMPT], before[:, :PROMPT], rtol=1e-12, atol=1e-12)
+    assert not torch.allclose(changed[:, PROMPT:], before[:, PROMPT:])
+    assert torch.equal(logits(model), before)  # nothing remains
+
+
+def test_only_the_layers_that_are_named_forget() -> None:
+    model = gpt2().double()
+    with cache_edit(model, cache.window, 4, prompt=5, layers=[2]), uwaga.watch(model) as recording:
+        logits(model)
+    sees = [int((recording.maps["decoder", layer][0, 0, -1] > 0).sum()) for layer in range(3)]
+    assert sees == [40, 40, 4]
+
+
+def test_each_text_of_a_batch_by_itself() -> None:
+    model = gpt2().double()
+    ids = torch.cat((IDS, IDS.flip(1)))
+    with cache_edit(model, cache.h2o, 8, prompt=10):
+        both = logits(model, ids)
+        apart = torch.cat([logits(model, row[None]) for row in ids])
+    torch.testing.assert_close(both, apart, rtol=1e-10, atol=1e-10)
+
+
+def test_gradients_flow_through_what_is_kept() -> None:
+    model = gpt2().double()
+    with cache_edit(model, cache.h2o, 8, prompt=10):
+        model(IDS).logits.sum().backward()
+    assert all(bool(x.grad.isfinite().all()) for x in model.parameters() if x.grad is not None)
+
+
+def test_other_threads_compute_as_before() -> None:
+    model = gpt2().double()
+    expected, found = logits(model), []
+    with cache_edit(model, cache.window, 4):
+        thread = threading.Thread(target=lambda: found.append(logits(model)))
+        thread.start()
+        thread.join()
+        logits(model)
+    assert torch.equal(found[0], expected)
+
+
+def test_what_cannot_be_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = gpt2()
+
+    def fails(message: str, run: object) -> None:
+        with pytest.raises(ValueError, match=f"^{re.escape(message)}$"), cache_edit(model, cache.window, 4, prompt=2):
+            run()  # type: ignore[operator]
+
+    fails("cache_edit: rows must be of one length, not ragged", lambda: model(ragged([[4, 5, 6], [7]])))
+    import transformers
+
+    foreign = make("gpt2", DECODERS["gpt2"], transformers.AutoModelForCausalLM)
+    message = "cache_edit: decoder 0 has 1 queries and 5 keys: give one pass over the whole text"
+    with pytest.raises(ValueError, match=f"^{message}$"), cache_edit(foreign, cache.window, 4, prompt=2):
+        foreign.generate(torch.tensor([[4, 5, 6, 7]]), max_new_tokens=3, do_sample=False)
+    fails("cache_edit: the prompt of 2 tokens leaves no query in a text of 2", lambda: logits(model, IDS[:, :2]))
+    monkeypatch.setattr(running, "MAX_MASK_BYTES", 100)
+    fails(
+        "cache_edit: the mask of 2 heads over 40 tokens takes 3,200 bytes; the limit is 100",
+        lambda: logits(model),
+    )
+
+
+@pytest.mark.parametrize(
+    ("make_model", "arguments", "message"),
+    [
+        (gpt2, {"budget": 0}, "cache_edit: budget must be at least 1, not 0"),
+        (gpt2, {"prompt": -1}, "cache_edit: prompt must be an integer of at least 0 or None, not -1"),
+        (gpt2, {"layers": [1, 7]}, "cache_edit: there is no layer 7; layers are 0 to 2"),
+        (bert, {}, "cache_edit: BertModel has no self-attention of a decoder"),
+        (lambda: nn.Linear(2, 2), {}, "cache_edit: Linear has no self-attention of a decoder"),
+    ],
+)
+def test_arguments_out_of_range(make_model: object, arguments: dict, message: str) -> None:
+    with (
+        pytest.raises(ValueError, match=f"^{re.escape(message)}$"),
+        cache_edit(make_model(), cache.window, **{"budget": 4} | arguments),  # type: ignore[operator]
+    ):
+        pass

@@ -1,0 +1,305 @@
+"""cache_study, compared with the losses over whole matrices, and its arguments.
+
+Letters: H query heads, G key/value heads, N tokens, P policies, B budgets.
+"""
+
+import re
+from functools import partial
+from typing import Any
+
+import brute_force
+import pytest
+import torch
+from test_policies import BUDGETS, POLICIES
+from test_watch import bert, gpt2, ragged
+from tiny_models import DECODERS, make
+from torch import nn
+
+import uwaga
+from uwaga.inspect import CacheStudy, cache, cache_study
+from uwaga.inspect.cache import CacheLayer, losses, study
+from uwaga.models import RotaryConfig, RotaryModel
+
+IDS = torch.randint(3, 20, (1, 40), generator=torch.Generator().manual_seed(0))
+
+
+def llama() -> nn.Module:
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 20, "d_model": 16, "num_heads": 4, "num_kv_heads": 2, "d_k": 8, "d_ff": 16}
+    model = RotaryModel(RotaryConfig(**sizes, num_layers=2, max_position_embeddings=64)).eval()
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, 0.0, 0.3)
+    return model
+
+
+def gpt_oss() -> nn.Module:
+    """With grouped heads, learned sinks, and a window of 3 tokens in every second layer."""
+    import transformers
+
+    return make("gpt_oss", DECODERS["gpt_oss"], transformers.AutoModelForCausalLM)
+
+
+MODELS = {"gpt2": gpt2, "llama": llama, "gpt_oss": gpt_oss}
+
+
+@torch.no_grad()
+def recorded(model: nn.Module, ids: Any = IDS, dtype: torch.dtype = torch.float64) -> uwaga.Recording:
+    with uwaga.watch(model.to(dtype), values=True) as recording:
+        model(ids)
+    return recording
+
+
+def layer_of(recording: uwaga.Recording, number: int, prompt: int, row: int = 0) -> CacheLayer:
+    layers = 1 + max(layer for _, layer in recording.maps)
+    return CacheLayer(recording.maps["decoder", number].select(row), prompt, number=number, layers=layers)
+
+
+@pytest.mark.parametrize("prompt", [0, 15])
+@pytest.mark.parametrize("name", MODELS)
+def test_losses_are_those_of_whole_matrices(name: str, prompt: int) -> None:
+    recording = recorded(MODELS[name]())
+    result = cache_study(recording, POLICIES, budgets=BUDGETS, prompt=prompt, per_query=True)
+    layers = sorted({layer for layer, _ in result.heads})
+    assert result.heads == [(n, h) for n in layers for h in range(recording.maps["decoder", n].shape[1])]
+    for number in layers:
+        layer = layer_of(recording, number, prompt)
+        text, value = brute_force.text_of(layer), recording.values["decoder", number][0].double()
+        own = [at for at, (each, _) in enumerate(result.heads) if each == number]
+        for p, policy in enumerate(POLICIES):
+            for b, budget in enumerate(BUDGETS):
+                bits = getattr(brute_force, policy)(text, budget)
+                for statistic, expected in brute_force.losses(text, value, bits).items():
+                    actual = result.per_query[statistic][p, b, own]
+                    where = f"{policy}, budget {budget}, layer {number}, {statistic}"
+                    # Two orders of a sum of 40 weights in float64; an error is a quotient of differences.
+                    assert torch.allclose(actual, expected, rtol=1e-9, atol=1e-12), where
+
+
+def test_means_and_quantiles_are_those_of_the_queries() -> None:
+    result = cache_study(recorded(gpt2()), POLICIES, budgets=[8, 16], prompt=10, quantiles=[0.5, 0.9], per_query=True)
+    for name, mean in result.means.items():
+        torch.testing.assert_close(mean, result.per_query[name].mean(-1))
+    for name in ("forgotten", "error"):
+        expected = torch.stack([result.per_query[name].quantile(q, -1) for q in (0.5, 0.9)], -1)
+        torch.testing.assert_close(result.quantiles[name], expected)
+    assert result.queries == 30
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_budget_of_the_text_loses_exactly_nothing(name: str) -> None:
+    for dtype in (torch.float64, torch.float32):
+        model = MODELS[name]()
+        result = cache_study(recorded(model, dtype=dtype), POLICIES, budgets=[40, 500], prompt=8, per_query=True)
+        for statistic in ("forgotten", "limit", "error"):
+            assert bool((result.per_query[statistic] == 0).all())
+        assert bool((result.per_query["overlap"] == 1).all())
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_nothing_forgets_less_than_the_oracle_with_as_many_keys(name: str) -> None:
+    result = cache_study(recorded(MODELS[name]()), POLICIES, budgets=[8, 12, 24], prompt=8, per_query=True)
+    assert bool((result.per_query["forgotten"] >= result.per_query["limit"] - 1e-14).all())
+    p = list(POLICIES).index("oracle")
+    torch.testing.assert_close(result.per_query["forgotten"][p], result.per_query["limit"][p], rtol=0, atol=1e-14)
+    assert bool((result.per_query["overlap"][p] == 1).all())
+    of_budget = [p for p, each in enumerate(POLICIES) if each not in ("snap_kv", "pyramid_kv")]
+    best = result.per_query["forgotten"][list(POLICIES).index("oracle")]
+    assert bool((result.per_query["forgotten"][of_budget] >= best - 1e-14).all())
+
+
+def test_float32_is_within_its_roundings() -> None:
+    exact, result = (
+        cache_study(recorded(gpt2(), dtype=dtype), [cache.window, cache.oracle], budgets=[8, 20], prompt=5)
+        for dtype in (torch.float64, torch.float32)
+    )
+    for name in ("forgotten", "limit", "error"):
+        torch.testing.assert_close(result.means[name], exact.means[name], rtol=1e-4, atol=1e-5)
+
+
+def test_half_precision_is_studied_in_float32() -> None:
+    exact, result = (
+        cache_study(recorded(gpt2(), dtype=dtype), [cache.window, cache.h2o], budgets=[8, 40], prompt=5)
+        for dtype in (torch.float32, torch.bfloat16)
+    )
+    torch.testing.assert_close(result.means["forgotten"], exact.means["forgotten"], rtol=0.1, atol=0.02)
+    assert bool((result.means["error"][:, 1] == 0).all())
+
+
+@pytest.mark.parametrize("heads", [[3], [0, 3], [0, 1, 2]], ids=str)
+def test_recorded_heads_alone(heads: list[int]) -> None:
+    """Of a model whose query heads share keys in pairs; head 3 then stands first, and three heads are in no equal groups."""
+    model = llama().double()
+    with uwaga.watch(model, values=True, heads=heads) as recording, torch.no_grad():
+        model(IDS)
+    policies = [cache.window, cache.oracle]  # which ask no other head
+    some = cache_study(recording, policies, budgets=[8], prompt=10)
+    whole = cache_study(recorded(model), policies, budgets=[8], prompt=10)
+    chosen = [4 * layer + head for layer in range(2) for head in heads]
+    for name, values in whole.means.items():
+        torch.testing.assert_close(some.means[name], values[..., chosen])
+
+
+def test_every_few_queries_are_the_same_queries() -> None:
+    recording = recorded(llama())
+    whole, some = (cache_study(recording, POLICIES, budgets=[8, 16], prompt=9, every=n, per_query=True) for n in (1, 4))
+    for name, values in whole.per_query.items():
+        torch.testing.assert_close(some.per_query[name], values[..., ::4])
+
+
+def test_the_size_of_blocks_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    recording = recorded(gpt2())
+    whole = cache_study(recording, POLICIES, budgets=[8], prompt=9, per_query=True)
+    monkeypatch.setattr(study, "_MOST_ROWS", 3)
+    parts = cache_study(recording, POLICIES, budgets=[8], prompt=9, per_query=True)
+    for name, values in whole.per_query.items():
+        torch.testing.assert_close(parts.per_query[name], values)
+
+
+@pytest.mark.parametrize("kind", ["batch", "ragged"])
+def test_several_texts_are_their_queries_together(kind: str) -> None:
+    model = gpt2()
+    texts = [IDS[0, :30], IDS[0, 5:35] if kind == "batch" else IDS[0, 5:25]]
+    ids = torch.stack(texts) if kind == "batch" else ragged([text.tolist() for text in texts])
+    both = cache_study(recorded(model, ids), POLICIES, budgets=[8], per_query=True)
+    assert both.prompts == [15, len(texts[1]) // 2]
+    apart = [cache_study(recorded(model, text[None]), POLICIES, budgets=[8], per_query=True) for text in texts]
+    for name, values in both.per_query.items():
+        torch.testing.assert_close(values, torch.cat([each.per_query[name] for each in apart], -1))
+    assert both.queries == sum(each.queries for each in apart)
+
+
+def test_weights_too_small_to_write_are_compared_by_their_scores() -> None:
+    """All of a row's weight is on a forgotten key, and the others are below the smallest float32."""
+    query, key = torch.ones(1, 6, 1), torch.tensor([[[400.0], [0.0], [1.0], [0.5], [2.0], [0.0]]])
+    value = torch.randn(1, 6, 4)
+    layer = CacheLayer(uwaga.AttentionMap(query, key, mask=uwaga.Causal(), scale=1.0), 3)
+    rows = torch.arange(3, 6)
+    block = losses.Block(layer, 0, rows, value[0])
+    result = block.losses(cache.window(layer, 3).read(0, rows, block.weights))
+    text = brute_force.text_of(layer)
+    expected = brute_force.losses(text, value.double(), brute_force.window(text, 3))
+    torch.testing.assert_close(result.error, expected["error"][0], rtol=1e-5, atol=0)
+    assert result.forgotten.tolist() == [1.0, 1.0, 1.0]
+
+
+def test_queries_that_see_nothing_do_not_count() -> None:
+    query = torch.randn(1, 8, 4, dtype=torch.float64)
+    layer = CacheLayer(uwaga.AttentionMap(query, query, mask=uwaga.Causal(include_self=False)), 0)
+    block = losses.Block(layer, 0, torch.arange(8), torch.randn(8, 4, dtype=torch.float64))
+    result = block.losses(cache.window(layer, 4).read(0, torch.arange(8), block.weights))
+    assert result.kept.isnan().tolist() == [True] + [False] * 7
+    assert result.kept[1:].tolist() == [1, 2, 3, 3, 3, 3, 3]  # its own key is hidden
+
+
+def test_equal_weights_overlap_with_any_of_them() -> None:
+    zeros = torch.zeros(1, 6, 2, dtype=torch.float64)
+    layer = CacheLayer(uwaga.AttentionMap(zeros, zeros, mask=uwaga.Causal()), 0)
+    block = losses.Block(layer, 0, torch.arange(6), torch.ones(6, 2, dtype=torch.float64))
+    result = block.losses(cache.window(layer, 2).read(0, torch.arange(6), block.weights))
+    assert result.overlap.tolist() == [1.0] * 6
+
+
+def test_the_model_s_own_window_is_not_lost() -> None:
+    """Keys that a banded layer hides are neither read nor forgotten."""
+    recording = recorded(gpt2(band=3))
+    result = cache_study(recording, [cache.window], budgets=[3], prompt=10, per_query=True)
+    banded = [at for at, (layer, _) in enumerate(result.heads) if layer == 1]
+    assert bool((result.per_query["forgotten"][0, 0, banded] == 0).all())
+    assert bool((result.per_query["forgotten"][0, 0, 0] > 0).all())
+
+
+def test_the_table_has_a_row_for_each_policy_budget_and_head() -> None:
+    result = cache_study(recorded(gpt2()), [cache.window, cache.oracle], budgets=[8, 16], quantiles=[0.9])
+    table = result.table()
+    columns = ["policy", "budget", "layer", "head", "kept", "forgotten", "limit", "error", "overlap"]
+    assert list(table.columns) == [*columns, "forgotten 0.9", "error 0.9"]
+    assert len(table) == 2 * 2 * len(result.heads)
+    some = result.table("oracle", 16)
+    assert set(some.columns["policy"]) == {"oracle"}
+    assert some.columns["error"] == result.mean("error", "oracle")[1].tolist()
+    assert repr(result) == "CacheStudy(window, oracle; budgets 8, 16; 6 heads, 20 queries)"
+
+
+def test_progress_counts_every_set_and_head() -> None:
+    calls: list[tuple[int, int]] = []
+    cache_study(recorded(gpt2()), [cache.window, cache.tova], budgets=[8, 9, 10], progress=lambda *at: calls.append(at))
+    total = 3 * (2 * 3 + 2)  # layers, and in each of them the sets and the heads
+    assert calls == [(n, total) for n in range(1, total + 1)]
+
+
+def test_a_policy_of_ones_own() -> None:
+    def first_keys(layer: CacheLayer, budget: int) -> cache.Kept:
+        until = torch.arange(layer.tokens) + 1
+        until[:budget] = layer.tokens
+        return cache.Evicted(until[None], layer.heads)
+
+    result = cache_study(recorded(gpt2()), [first_keys], budgets=[5])
+    assert result.policies == ["first_keys"]
+    assert bool((result.means["kept"] == 6).all())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"budgets": []}, "cache_study: budgets must be ascending integers of at least 1, not []"),
+        ({"budgets": [0, 4]}, "cache_study: budgets must be ascending integers of at least 1, not [0, 4]"),
+        ({"budgets": [8, 4]}, "cache_study: budgets must be ascending integers of at least 1, not [8, 4]"),
+        ({"budgets": [4.0]}, "cache_study: budgets must be ascending integers of at least 1, not [4.0]"),
+        ({"prompt": -1}, "cache_study: prompt must be an integer of at least 0 or None, not -1"),
+        ({"prompt": 40}, "cache_study: the prompt of 40 tokens leaves no query in a text of 40"),
+        ({"every": 0}, "cache_study: every must be an integer of at least 1, not 0"),
+        ({"quantiles": [1.5]}, "cache_study: quantiles must be between 0 and 1, not [1.5]"),
+        ({"policies": []}, "cache_study: there is no policy"),
+        (
+            {"policies": [cache.h2o, cache.h2o]},
+            "cache_study: two policies have the same name: give them as a dict of names",
+        ),
+    ],
+)
+def test_arguments_out_of_range(arguments: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        cache_study(recorded(gpt2()), **{"policies": [cache.window], "budgets": [8]} | arguments)
+
+
+def test_a_policy_without_a_name() -> None:
+    with pytest.raises(
+        ValueError, match=r"^cache_study: functools.partial\(.*\) has no name: give policies as a dict of names$"
+    ):
+        cache_study(recorded(gpt2()), [partial(cache.quest, page=4)], budgets=[8])
+
+
+def test_recordings_that_cannot_be_studied() -> None:
+    with pytest.raises(ValueError, match=r"^cache_study: the recording has no self-attention of a decoder$"):
+        cache_study(recorded(bert()), budgets=[40])
+    model = gpt2()
+    with uwaga.watch(model) as recording, torch.no_grad():
+        model(IDS)
+    message = "cache_study: the recording has no values of decoder 0; uwaga.watch(model, values=True) keeps them"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        cache_study(recording, budgets=[40])
+
+
+def test_attention_that_is_not_causal() -> None:
+    x = torch.randn(2, 6, 4)
+    message = "cache_study: decoder 3 is not causal: query 0 sees later keys"
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        study.causal_layer("cache_study", uwaga.AttentionMap(x, x), 2, number=3, layers=4)
+    message = "cache_study: decoder 3 has 2 queries and 6 keys: give one pass over the whole text"
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        study.causal_layer("cache_study", uwaga.AttentionMap(x[:, 4:], x, mask=uwaga.Causal()), 1, number=3, layers=4)
+
+
+def test_unknown_names_of_a_study() -> None:
+    result = cache_study(recorded(gpt2()), [cache.window], budgets=[8])
+    for ask, message in (
+        (
+            lambda: result.mean("loss", "window"),
+            "CacheStudy: 'loss' is not a statistic of this study; there are kept, forgotten, limit, error, overlap",
+        ),
+        (lambda: result.mean("error", "h2o"), "CacheStudy: 'h2o' is not a policy of this study; there are window"),
+        (lambda: result.table("h2o"), "CacheStudy: 'h2o' is not a policy of this study; there are window"),
+        (lambda: result.table(budget=9), "CacheStudy: there is no budget 9; there are 8"),
+    ):
+        with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+            ask()
+    assert isinstance(result, CacheStudy)
