@@ -264,11 +264,12 @@ const int64_t* uwaga_struct_layout(const char* name) {
   LAYOUT(uwaga_start, AT(mode), AT(reserved), AT(value), AT(starts))
   LAYOUT(uwaga_mask_operation, AT(operation), AT(reserved), AT(start), AT(low), AT(high), AT(ids), AT(query_ids),
          AT(id_batch), AT(query_id_batch), AT(bits), AT(bytes), AT(batch), AT(head), AT(row), AT(column))
+  LAYOUT(uwaga_pages, AT(table), AT(row_of_table), AT(rows), AT(count))
   LAYOUT(uwaga_problem, AT(sequences), AT(query_heads), AT(key_heads), AT(queries), AT(keys), AT(query_width),
          AT(value_width), AT(query_tokens), AT(key_tokens), AT(query_offsets), AT(key_offsets), AT(query), AT(key),
          AT(value), AT(mask), AT(mask_operations), AT(scale), AT(softcap), AT(relative), AT(relative_head),
          AT(relative_zero), AT(relative_start), AT(bias), AT(sinks), AT(normalize), AT(threads), AT(dropout),
-         AT(reserved), AT(seed), AT(rows), AT(dropout_query), AT(dropout_key))
+         AT(reserved), AT(seed), AT(rows), AT(dropout_query), AT(dropout_key), AT(key_pages))
   LAYOUT(uwaga_forward_result, AT(output), AT(lse))
   LAYOUT(uwaga_softmax, AT(maximum), AT(sum))
   LAYOUT(uwaga_row_statistics, AT(softmax), AT(entropy), AT(squares), AT(distance), AT(distance_start), AT(top),

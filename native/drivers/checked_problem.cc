@@ -107,7 +107,11 @@ CheckedProblem::CheckedProblem(const uwaga_problem& given, bool reads_values) : 
     if (!p_.query_offsets.data && !p_.key_offsets.data) break;  // dense: all sequences have one size
   }
   check_query_rows("query", p_.query, p_.query_width, size_of_known_type("query", p_.query));
-  check_key_rows("key", p_.key, p_.key_heads, p_.query_width, size_of_known_type("key", p_.key));
+  if (p_.key_pages.table.data) {
+    check_pages(reads_values);
+  } else {
+    check_key_rows("key", p_.key, p_.key_heads, p_.query_width, size_of_known_type("key", p_.key));
+  }
   if (reads_values)
     check_key_rows("value", p_.value, p_.key_heads, p_.value_width, size_of_known_type("value", p_.value));
   if (p_.bias.data) {
@@ -280,6 +284,29 @@ void CheckedProblem::check_documents(const uwaga_mask_operation& op) const {
     const Sequence s = sequence_of(p_, b);
     if (s.queries > s.keys)
       invalid_argument("a document mask without ids of the queries needs at least as many keys as queries");
+  }
+}
+
+void CheckedProblem::check_pages(bool reads_values) {
+  uwaga_pages& pages = p_.key_pages;
+  if (reads_values) invalid_argument("keys in pages serve functions of the weights only, which read no values");
+  check_range("rows of a page", pages.rows, 1, kMaxKeys);
+  check_range("number of pages", pages.count, 0, kMaxRows);
+  check_fits<4>("key", p_.key.data, p_.key.bytes, {pages.count, p_.key_heads, pages.rows, p_.query_width},
+                {p_.key.batch, p_.key.head, p_.key.row, p_.key.column}, size_of_known_type("key", p_.key));
+  const auto pages_of = [&](const Sequence& s) { return (s.keys + pages.rows - 1) / pages.rows; };
+  check_range("pages of a sequence in the table", pages.row_of_table, 0, kMaxKeys);
+  check_product("table of pages", pages.table.count, {p_.sequences, pages.row_of_table});
+  pages.table = copy_of("table of pages", pages.table, p_.sequences * pages.row_of_table);
+  for (int64_t b = 0; b < p_.sequences; ++b) {
+    const Sequence s = sequence_of(p_, b);
+    if (pages_of(s) > pages.row_of_table) {
+      invalid_argument("sequence %lld has %lld keys, and its %lld pages hold %lld", LongLong{b}, LongLong{s.keys},
+                       LongLong{pages.row_of_table}, LongLong{pages.row_of_table * pages.rows});
+    }
+    for (int64_t n = 0; n < pages_of(s); ++n) {
+      check_range("number of a page", pages.table.data[b * pages.row_of_table + n], 0, pages.count - 1);
+    }
   }
 }
 

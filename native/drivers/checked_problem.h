@@ -68,6 +68,7 @@ class CheckedProblem {
   void check_sizes(bool reads_values) const;
   void check_relative() const;
   void check_documents(const uwaga_mask_operation& op) const;
+  void check_pages(bool reads_values);
 
   uwaga_problem p_;
   int64_t max_queries_ = 0, max_keys_ = 0;  // of any sequence

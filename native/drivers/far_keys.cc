@@ -46,7 +46,7 @@ FarKeys::Norms FarKeys::norms_of(const Sequence& s, int64_t head) const {
   // A square that is not finite makes the sum so, which a maximum alone would not.
   float key = 0.0f, value = 0.0f, sum = 0.0f;
   for (int64_t j = 0; j < s.keys; ++j) {
-    const char* k = key_address(p_, p_.key, s, head, j);
+    const char* k = key_row_address(p_, s, head, j);
     const float square = kernels_.dot_rows(k, p_.key.column, p_.key.dtype, k, p_.key.column, p_.key.dtype,
                                            static_cast<int>(p_.query_width));
     key = std::max(key, square), sum += square - square;

@@ -110,15 +110,17 @@ bool RowBlockPass::reads_blocks_in_place() const {
 }
 
 InPlaceBlock RowBlockPass::block_in_place(int64_t j0, bool more) const {
-  const Rows keys{key_address(p_, p_.key, s_, block_.key_head, j0), p_.key.row, p_.key.column, p_.key.dtype};
-  const int readable = more ? 2 * kBlockKeys : kBlockKeys;
+  const Rows keys = key_rows(p_, s_, block_.key_head, j0, kBlockKeys);
+  const bool adjacent = !p_.key_pages.table.data;
+  const int readable = more && adjacent ? 2 * kBlockKeys : kBlockKeys;
+  if (more && !adjacent) prefetch_keys(p_, s_, block_.key_head, j0 + kBlockKeys, kBlockKeys);
   if (p_.value_width == 0) return {keys, Rows{}, static_cast<int>(j0), readable};
   const Rows values{key_address(p_, p_.value, s_, block_.key_head, j0), p_.value.row, p_.value.column, p_.value.dtype};
   return {keys, values, static_cast<int>(j0), readable};
 }
 
 Block RowBlockPass::pack_block(int64_t j0, int count) {
-  const Rows keys{key_address(p_, p_.key, s_, block_.key_head, j0), p_.key.row, p_.key.column, p_.key.dtype};
+  const Rows keys = key_rows(p_, s_, block_.key_head, j0, count);
   scoring_.pack_keys(w_.keys, keys, count, static_cast<int>(p_.query_width));
   const int first_key = static_cast<int>(j0);
   if (p_.value_width == 0) return {w_.keys, w_.values, kernels_.strip, kBlockKeys * kernels_.strip, first_key, count};

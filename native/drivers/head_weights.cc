@@ -16,7 +16,12 @@ SingleHead::SingleHead(const uwaga_problem& whole, int64_t b, int64_t h)
   p.queries = s_.queries, p.keys = s_.keys;
   p.query_offsets = p.key_offsets = {};
   if (whole.query.data) p.query.data = query_address(whole, whole.query, s_, h, 0);
-  if (whole.key.data) p.key.data = key_address(whole, whole.key, s_, h / group, 0);
+  if (whole.key_pages.table.data) {
+    if (whole.key.data) p.key.data = row_address(whole.key, 0, h / group, 0);
+    p.key_pages.table.data += s_.index * whole.key_pages.row_of_table;
+  } else if (whole.key.data) {
+    p.key.data = key_address(whole, whole.key, s_, h / group, 0);
+  }
   if (whole.value.data) p.value.data = key_address(whole, whole.value, s_, h / group, 0);
   p.mask = mask_.data();
   if (whole.relative.data) p.relative.data = whole.relative.data + h * whole.relative_head;
@@ -127,7 +132,7 @@ KeyRange HeadWeights::key_range() const {
 int HeadWeights::pack_keys(int64_t n, int64_t j0) {
   const uwaga_problem& p = head_.problem();
   const int count = static_cast<int>(std::min<int64_t>(kBlockKeys, s_.keys - j0));
-  const Rows keys{key_address(p, p.key, s_, 0, j0), p.key.row, p.key.column, p.key.dtype};
+  const Rows keys = key_rows(p, s_, 0, j0, count);
   scoring_.pack_keys(keys_ + n * packed_keys(p.query_width), keys, count, static_cast<int>(p.query_width));
   return count;
 }

@@ -48,6 +48,18 @@ inline char* key_address(const uwaga_problem& p, const uwaga_tensor& t, const Se
   return row_address(t, p.key_offsets.data ? 0 : s.index, g, s.key_offset + j);
 }
 
+// Address of key row (j, 0) of sequence b, head g, in whichever page it lies.
+inline const char* key_row_address(const uwaga_problem& p, const Sequence& s, int64_t g, int64_t j) {
+  const uwaga_pages& pages = p.key_pages;
+  if (!pages.table.data) return key_address(p, p.key, s, g, j);
+  return row_address(p.key, pages.table.data[s.index * pages.row_of_table + j / pages.rows], g, j % pages.rows);
+}
+// Key rows [j0, j0 + count), at most a block of them. Rows of several pages are copied side by side, and the copy is valid until the
+// thread asks again.
+Rows key_rows(const uwaga_problem& p, const Sequence& s, int64_t g, int64_t j0, int count);
+// Of keys in pages: reads them into the cache ahead of their use, since the processor does not foresee the next page.
+void prefetch_keys(const uwaga_problem& p, const Sequence& s, int64_t g, int64_t j0, int count);
+
 // Grouped-query attention: the query heads that share a key/value head form one list of rows, query by query, so that a
 // block of keys is packed once for all of them: row r is query r / (H / G), head g * H / G + r % (H / G).
 struct GroupedRow {

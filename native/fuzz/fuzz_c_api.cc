@@ -144,7 +144,7 @@ void give_all(Memory& memory, uwaga_problem& p) {
   for (uwaga_tensor* t : {&p.query, &p.key, &p.value, &p.bias}) memory.give(*t);
   memory.give(p.query_offsets), memory.give(p.key_offsets), memory.give(p.relative),
       memory.give(p.relative_start.starts);
-  memory.give(p.sinks), memory.give(p.rows);
+  memory.give(p.sinks), memory.give(p.rows), memory.give(p.key_pages.table);
 }
 
 int call(Input& input, int function, uwaga_problem p) {

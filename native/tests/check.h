@@ -145,6 +145,7 @@ void test_forward();
 void test_backward();
 void test_bits();
 void test_matmul();
+void test_pages();
 void test_weights();
 void test_norms();
 void test_rotary();

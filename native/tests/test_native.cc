@@ -27,7 +27,8 @@ struct Suite {
 };
 const Suite kSuites[] = {{"kernels", test_kernels},   {"masks", test_masks}, {"forward", test_forward},
                          {"backward", test_backward}, {"bits", test_bits},   {"matmul", test_matmul},
-                         {"weights", test_weights},   {"norms", test_norms}, {"rotary", test_rotary}};
+                         {"weights", test_weights},   {"norms", test_norms}, {"rotary", test_rotary},
+                         {"pages", test_pages}};
 
 }  // namespace
 

@@ -99,6 +99,8 @@ def _numbers(name: str, packed: bytes) -> bytes:
         own, kind = field.split(":")
         if kind == "uwaga_start":
             own += ".starts"
+        elif kind == "uwaga_pages":
+            own += ".table"
         elif kind != "uwaga_integers":
             continue
         values = _fields(name, packed)

@@ -26,7 +26,7 @@ extern "C" {
 #endif
 
 // Raised by one whenever a struct or a function below changes; the loader refuses a library whose number differs from its own.
-#define UWAGA_ABI_VERSION 6
+#define UWAGA_ABI_VERSION 7
 
 // Element types of query, key, value, outputs and dense biases.
 enum { UWAGA_FLOAT32 = 0, UWAGA_BFLOAT16 = 1, UWAGA_FLOAT16 = 2 };
@@ -95,6 +95,15 @@ typedef struct {
   int64_t batch, head, row, column;  // DENSE: strides in bytes
 } uwaga_mask_operation;
 
+// Keys in pages, as a cache of many sequences stores them (Kwon et al., "PagedAttention", 2023): row j of sequence b is row j % rows of
+// page table[b * row_of_table + j / rows]. The key's `batch` is the stride of pages, and key offsets only count the rows. Entries of the
+// table beyond the rows of a sequence are not read. Functions that read values refuse it.
+typedef struct {
+  uwaga_integers table;  // data null: keys lie in rows
+  int64_t row_of_table;  // from the entries of one sequence to those of the next
+  int64_t rows, count;   // rows of a page, and how many pages the memory of the key has
+} uwaga_pages;
+
 // One call of attention: the operands, the mask, and how scores become weights.
 typedef struct {
   int64_t sequences, query_heads, key_heads;  // B, H, G
@@ -121,6 +130,7 @@ typedef struct {
   uint64_t seed;
   uwaga_integers rows;  // the selected queries, strictly increasing, or null: all. Dense problems, forward only
   int64_t dropout_query, dropout_key;  // positions of query 0 and key 0 for dropout: those of a part in the whole
+  uwaga_pages key_pages;
 } uwaga_problem;
 
 typedef struct {

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from uwaga._base import env, native_layout
 
-ABI_VERSION = 6  # UWAGA_ABI_VERSION of c_api.h
+ABI_VERSION = 7  # UWAGA_ABI_VERSION of c_api.h
 STATUS_OK, STATUS_BAD_ARGUMENT, STATUS_OUT_OF_MEMORY = 0, 1, 2
 
 

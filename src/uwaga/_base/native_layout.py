@@ -15,12 +15,13 @@ STRUCTS = {
         "operation:i reserved:i start:uwaga_start low:q high:q ids:uwaga_integers query_ids:uwaga_integers "
         "id_batch:q query_id_batch:q bits:Q bytes:q batch:q head:q row:q column:q"
     ),
+    "uwaga_pages": "table:uwaga_integers row_of_table:q rows:q count:q",
     "uwaga_problem": (
         "sequences:q query_heads:q key_heads:q queries:q keys:q query_width:q value_width:q query_tokens:q key_tokens:q "
         "query_offsets:uwaga_integers key_offsets:uwaga_integers query:uwaga_tensor key:uwaga_tensor value:uwaga_tensor "
         "mask:Q mask_operations:q scale:f softcap:f relative:uwaga_floats relative_head:q relative_zero:q "
         "relative_start:uwaga_start bias:uwaga_tensor sinks:uwaga_floats normalize:i threads:i dropout:f reserved:I seed:Q "
-        "rows:uwaga_integers dropout_query:q dropout_key:q"
+        "rows:uwaga_integers dropout_query:q dropout_key:q key_pages:uwaga_pages"
     ),
     "uwaga_forward_result": "output:uwaga_tensor lse:uwaga_tensor",
     "uwaga_softmax": "maximum:uwaga_tensor sum:uwaga_tensor",

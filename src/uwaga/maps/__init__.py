@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from uwaga.maps.base import WeightMap
     from uwaga.maps.derived import DifferenceMap, SubsetMap, WordMap, word_labels, word_spans
     from uwaga.maps.map import AttentionMap, Peak, Pooled, ScoreMap, Sink, TopK
+    from uwaga.maps.signals import RequestSignals, request_signals
 
 __all__ = [
     "Attended",
@@ -19,6 +20,7 @@ __all__ = [
     "DifferenceMap",
     "Peak",
     "Pooled",
+    "RequestSignals",
     "ScoreMap",
     "Sink",
     "SubsetMap",
@@ -26,6 +28,7 @@ __all__ = [
     "WeightMap",
     "WordMap",
     "attend",
+    "request_signals",
     "word_labels",
     "word_spans",
 ]
@@ -37,12 +40,14 @@ _HOME = {
     "SubsetMap": "uwaga.maps.derived",
     "Peak": "uwaga.maps.map",
     "Pooled": "uwaga.maps.map",
+    "RequestSignals": "uwaga.maps.signals",
     "ScoreMap": "uwaga.maps.map",
     "Sink": "uwaga.maps.map",
     "TopK": "uwaga.maps.map",
     "WeightMap": "uwaga.maps.base",
     "WordMap": "uwaga.maps.derived",
     "attend": "uwaga.maps.attended",
+    "request_signals": "uwaga.maps.signals",
     "word_labels": "uwaga.maps.derived",
     "word_spans": "uwaga.maps.derived",
 }

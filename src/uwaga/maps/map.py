@@ -15,6 +15,7 @@ from typing import NamedTuple, TypedDict
 import torch
 from torch import Tensor
 
+from uwaga.maps import paged
 from uwaga.maps.base import Shape, WeightMap
 from uwaga.maps.engines import available, reference, tiles
 from uwaga.maps.indexing import integer, optional_integers
@@ -169,6 +170,50 @@ class AttentionMap(WeightMap):
         self._set(query, key, describe_mask(mask), RowCache(call, available.choose(call, impl), known))
 
     @classmethod
+    def of_paged(
+        cls,
+        query: Operand,
+        key_cache: Tensor,
+        block_table: Tensor,
+        lengths: Tensor,
+        *,
+        mask: Mask | Tensor | None = None,
+        bias: DistanceBias | Tensor | None = None,
+        scale: float | None = None,
+        softcap: float | None = None,
+        sinks: Tensor | None = None,
+        impl: str | None = None,
+    ) -> "AttentionMap":
+        """The map of a batch of requests whose keys lie in the blocks of a paged cache (Kwon et al., "PagedAttention", 2023),
+        as serving engines have them. The result is the ragged map of the same keys side by side, with its bits.
+
+        The engine "cpu" reads the blocks where they are: beside 64 keys of a thread nothing is copied. "reference" copies the
+        keys of one request at a time. Key j of request r is key_cache[block_table[r, j // S], j % S], with S tokens in a block.
+
+        Args:
+            query: Ragged with values (N, H, D), the new tokens of each request, or (R, H, D), one token of each.
+            key_cache: (blocks, S, G, D), with any strides, in the query's dtype; it may hold blocks of other requests.
+            block_table: (R, T) integers. Entries beyond a request's keys are not read, and may be anything.
+            lengths: (R,) integers: how many keys each request has, its new tokens included.
+            mask: `Causal()` where requests have several new tokens, which come last.
+            bias, scale, softcap, sinks, impl: as of AttentionMap.
+
+        Raises:
+            ShapeError, ValueError: as AttentionMap; a cache, table or lengths that do not fit the query, a length beyond the
+                table, a block that the cache does not have, or an operand that requires a gradient: pages have none.
+
+        >>> cache = torch.eye(4).reshape(2, 2, 1, 4) * 9.0  # two blocks of two keys
+        >>> m = AttentionMap.of_paged(torch.eye(4)[:1, None], cache, torch.tensor([[1, 0]]), torch.tensor([3]), scale=1.0)
+        >>> m[0][0].round(decimals=2)
+        tensor([[0.0000, 0.0000, 1.0000]])
+        """
+        queries, keys, pages = paged.operands(query, key_cache, block_table, lengths)
+        options = AttentionOptions(mask, bias, scale, "softmax", softcap, sinks)
+        call = replace(make_call(queries, keys, None, options, wants_lse=True), key_pages=pages)
+        paged.check_no_gradients(call)
+        return cls._of(queries, keys, describe_mask(mask), RowCache(call, available.choose(call, impl)))
+
+    @classmethod
     def _of(cls, query: Operand, key: Operand, mask: str, rows: RowCache) -> "AttentionMap":
         """The map of the call whose statistics `rows` has."""
         made = cls.__new__(cls)
@@ -187,8 +232,8 @@ class AttentionMap(WeightMap):
 
     @property
     def key(self) -> Operand:
-        """The keys, as they were given."""
-        return self._key
+        """The keys, as they were given; those of pages are copied."""
+        return paged.read_keys(self._key, self._call)
 
     @property
     def _engine(self) -> ModuleType:
@@ -574,6 +619,7 @@ def _visible_keys_call(call: Call) -> Call:
         value=key[..., :0],
         relative=None,
         relative_starts=None,
+        key_pages=None,
         sinks=None,
         bias=bias,
         options=options,

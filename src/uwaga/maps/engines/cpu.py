@@ -44,7 +44,7 @@ def refusal(call: Call) -> str | None:
         return "it supports neither torch.func nor forward-mode derivatives"
     if is_tracing():
         return "tracers cannot record its kernels"
-    if not all(map(_has_memory, call.tensors)):
+    if not all(map(_has_memory, (*call.tensors, *(call.key_pages or ())))):
         return "it reads memory, and not every tensor is a plain one with memory"
     # A map has a value of width 0: the key stands in for it.
     return cpu.refusal(call if call.value.shape[3] else replace(call, value=call.key))

@@ -89,7 +89,8 @@ def _empty_sequence(call: Call, request: RowStatisticsRequest) -> tuple[Call, Ro
     """A sequence without queries and keys, which gives the results of a batch without sequences their shape and dtype."""
     plain = replace(call.options, mask_program=())
     call = replace(call, query=call.query[:, :, :0], key=call.key[:, :, :0], value=call.value[:, :, :0], options=plain)
-    call = replace(call, relative=None, bias=None, query_offsets=None, key_offsets=None, mask_tensors=())
+    call = replace(call, relative=None, bias=None, query_offsets=None, key_offsets=None)
+    call = replace(call, mask_tensors=(), key_pages=None)
     return call, request if request.distance is None else replace(request, distance=(START_VALUE, 0, None))
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from uwaga._base.tracing import without_autocast
 from uwaga.maps.spec import Normalizer
 from uwaga.maps.tracing import may_branch_on
-from uwaga.ops.attention.call import Call, compute_dtype
+from uwaga.ops.attention.call import Call, KeyPages, compute_dtype
 from uwaga.ops.attention.relative_bias import relative_scores
 from uwaga.ops.mask_program import CallPart, listed, select, visible
 
@@ -70,6 +70,10 @@ def prepare(call: Call, wanted: Tensor | None = None) -> Keys:
     columns, key_BGKD = None, call.key
     if wanted is not None:
         columns = blocks(wanted, _BLOCK, call.key.shape[2])
+    if call.key_pages is not None:
+        every = torch.arange(call.key.shape[2], device=call.key.device)
+        key_BGKD = call.key_pages.read(every if columns is None else columns)
+    elif columns is not None:
         key_BGKD = key_BGKD.index_select(2, columns)
     key_BHKD = key_BGKD.to(compute_dtype(key_BGKD.dtype)).repeat_interleave(call.heads_per_key_head, dim=1)
     good_BHK1 = key_BHKD.detach().isfinite().all(-1, keepdim=True)
@@ -192,6 +196,11 @@ def select_heads(call: Call, sequences: tuple[int, ...], heads: tuple[int, ...])
     b, h = (torch.tensor(x, dtype=torch.int64, device=call.query.device) for x in (sequences, heads))
     groups = h // call.heads_per_key_head
     part = CallPart(sequences=b, heads=h)
+    pages = call.key_pages
+    if pages is not None and not _are_neighbours(
+        groups
+    ):  # key heads are repeated: a copy of these keys, not of all pages
+        call, pages = _with_read_keys(call), None
     return replace(
         call,
         query=_taken(call.query, b, h),
@@ -202,15 +211,27 @@ def select_heads(call: Call, sequences: tuple[int, ...], heads: tuple[int, ...])
         sinks=None if call.sinks is None else call.sinks[h],
         relative_starts=None if call.relative_starts is None else call.relative_starts[b],
         mask_tensors=select(call.options.mask_program, call.mask_tensors, part),
+        key_pages=pages and KeyPages(_listed(pages.cache, 1, groups), pages.table[b].contiguous()),
     )
+
+
+def _with_read_keys(call: Call) -> Call:
+    """The call, with a copy of keys that lie in pages."""
+    assert call.key_pages is not None
+    keys = call.key_pages.read(torch.arange(call.key.shape[2], device=call.key.device))
+    return replace(call, key=keys, value=keys[..., :0], key_pages=None)
 
 
 def _taken(x: Tensor, b: Tensor, h: Tensor) -> Tensor:
     """x[b][:, h]; a view where each of them lists neighbours, since keys are long."""
-    for dimension, listed_at in enumerate((b, h)):
-        first, count = int(listed_at[0]) if len(listed_at) else 0, len(listed_at)
-        if bool((listed_at.diff() == 1).all()):
-            x = x.narrow(dimension, first, count)
-        else:
-            x = x.index_select(dimension, listed_at)
-    return x
+    return _listed(_listed(x, 0, b), 1, h)
+
+
+def _listed(x: Tensor, dimension: int, at: Tensor) -> Tensor:
+    if not _are_neighbours(at):
+        return x.index_select(dimension, at)
+    return x.narrow(dimension, int(at[0]) if len(at) else 0, len(at))
+
+
+def _are_neighbours(at: Tensor) -> bool:
+    return bool((at.diff() == 1).all())

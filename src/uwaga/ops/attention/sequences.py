@@ -61,6 +61,7 @@ def _sequence(call: Call, row: int, queries: slice, keys: slice) -> Call:
         relative_starts=None if call.relative_starts is None else call.relative_starts[part.sequences],
         # The counter of a weight starts at seed + (b * H + h): sequence b = row becomes b = 0 with a larger seed.
         seed=None if call.seed is None else call.seed + row * call.query.shape[1],
+        key_pages=call.key_pages and call.key_pages._replace(table=call.key_pages.table[row : row + 1]),
         mask_tensors=select(call.options.mask_program, call.mask_tensors, part),
         options=options,
     )

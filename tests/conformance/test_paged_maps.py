@@ -1,0 +1,354 @@
+"""A map of pages has the bits of the map of the same keys side by side, whatever lies where in the cache.
+
+Letters: R requests, H query heads, G key/value heads, P blocks of the cache, S tokens of a block, T blocks of a request, D query/key width.
+"""
+
+import pickle
+from collections.abc import Callable
+from typing import NamedTuple
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from uwaga import AlibiBias, AttentionMap, Causal, KeyLengths, Ragged, ShapeError, Window
+from uwaga.maps import request_signals
+
+H, G, D = 4, 2, 24
+NAN = float("nan")
+
+
+class Requests(NamedTuple):
+    """The same keys side by side and in pages."""
+
+    query: Ragged
+    key: Ragged
+    cache: Tensor
+    table: Tensor
+    lengths: Tensor
+
+    def maps(self, **options: object) -> tuple[AttentionMap, AttentionMap]:
+        """The map of the keys side by side, and of those in pages."""
+        paged = AttentionMap.of_paged(self.query, self.cache, self.table, self.lengths, **options)
+        return AttentionMap(self.query, self.key, **options), paged
+
+
+def make(
+    queries: list[int], keys: list[int], size: int, dtype: torch.dtype = torch.float32, seed: int = 0, shared: int = 0
+) -> Requests:
+    """Random requests, in blocks in random order between blocks of NaN; the table ends with -1 and numbers that no cache has.
+
+    The first `shared` blocks of all requests are the same ones."""
+    generator = torch.Generator().manual_seed(seed)
+    columns = max(-(-n // size) for n in keys) + 2
+    blocks = len(keys) * columns + 3
+    free = torch.randperm(blocks, generator=generator).tolist()
+    cache = torch.full((blocks, size, G, D), NAN, dtype=dtype)
+    table = torch.full((len(keys), columns), -1, dtype=torch.int32)
+    table[:, -1] = 2**31 - 1
+    prefix = torch.randn(shared * size, G, D, generator=generator).to(dtype)
+    common = [free.pop() for _ in range(shared)]
+    rows = []
+    for r, length in enumerate(keys):
+        row = torch.randn(length, G, D, generator=generator).to(dtype)
+        row[: len(prefix)] = prefix[:length]
+        for t in range(-(-length // size)):
+            whole = (t + 1) * size <= length
+            table[r, t] = common[t] if t < shared and whole else free.pop()
+            part = row[t * size : (t + 1) * size]
+            cache[int(table[r, t]), : len(part)] = part
+        rows.append(row)
+    query = Ragged.from_list([torch.randn(n, H, D, generator=generator).to(dtype) for n in queries])
+    return Requests(query, Ragged.from_list(rows), cache, table, torch.tensor(keys, dtype=torch.int32))
+
+
+READINGS: dict[str, Callable[[AttentionMap], object]] = {
+    "lse": lambda m: m.lse,
+    "entropy": lambda m: m.entropy(),
+    "normalized entropy": lambda m: m.entropy(normalize=True),
+    "largest": lambda m: m.topk(5),
+    "peak": lambda m: m.peak(),
+    "largest score": lambda m: m.max_logit(),
+    "distance": lambda m: m.distance(),
+    "effective count": lambda m: m.effective_count(),
+    "sink": lambda m: m.sink(),
+    "mass": lambda m: m.mass(Window(3, 0)),
+    "received": lambda m: m.received(),
+    "diagonals": lambda m: m.diagonal_sums(),
+    "a diagonal": lambda m: m.diagonal(-1),
+    "pooled": lambda m: m.pool(2, 5),
+    "largest of cells": lambda m: m.pool(2, 5, "max"),
+    "everything": lambda m: m.to_dense(),
+    "scores": lambda m: m.scores.to_dense(),
+    "a row": lambda m: m[1].row(-1),
+    "entries": lambda m: m[0][[3, 1], :, [0, 5]] if m.shapes[0][1] else None,
+    "one head": lambda m: m.select(-1, 3).lse,
+    "a row of one head": lambda m: m.select(-1, 1).row(0),
+    "keys": lambda m: m.key,
+    "keys of a head": lambda m: m.select(-1, 3).key,
+    "signals": lambda m: request_signals(m, [[(0, 1)]] * len(m)),
+}
+
+
+@pytest.fixture
+def paged_engine(map_engine: str) -> str:
+    """The engines that read pages; the one that does not says so."""
+    if map_engine != "triton":
+        return map_engine
+    with pytest.raises(ValueError, match="it reads keys that lie one after another, and not in the pages of a cache"):
+        make([1], [3], 2).maps(impl="triton")
+    return "reference"
+
+
+def assert_same(a: object, b: object, what: str) -> None:
+    """Bit for bit, through tuples and ragged results."""
+    if isinstance(a, Ragged):
+        assert isinstance(b, Ragged)
+        a, b = (a.offsets, a.values), (b.offsets, b.values)
+    if isinstance(a, Tensor):
+        assert isinstance(b, Tensor)
+        assert a.shape == b.shape, what
+        assert torch.equal(a, b), what
+    elif isinstance(a, (tuple, list)):
+        for x, y in zip(a, b, strict=True):
+            assert_same(x, y, what)
+    else:
+        assert a == b, what
+
+
+def assert_same_maps(maps: tuple[AttentionMap, AttentionMap]) -> None:
+    for what, read in READINGS.items():
+        assert_same(*map(read, maps), what)
+
+
+@pytest.mark.parametrize("size", [1, 2, 16, 64, 100, 128, 256])
+def test_every_reading_has_the_bits_of_the_contiguous_map(paged_engine: str, size: int) -> None:
+    requests = make([7, 1, 40], [130, 1, 700], size)
+    assert_same_maps(requests.maps(mask=Causal(), impl=paged_engine))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_in_other_dtypes(paged_engine: str, dtype: torch.dtype) -> None:
+    if paged_engine != "reference" and dtype == torch.float64:
+        return
+    assert_same_maps(make([2, 5], [80, 210], 16, dtype).maps(mask=Causal(), impl=paged_engine))
+
+
+def test_over_several_chunks_of_keys_and_threads() -> None:
+    requests = make([1, 1, 200], [5000, 1, 4100], 16)
+    alone, paged = requests.maps(mask=Causal())
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        assert_same(alone.lse, paged.lse, "lse")
+        assert_same(alone.topk(9), paged.topk(9), "largest")
+        assert_same(alone.received(), paged.received(), "received")
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_with_every_option(paged_engine: str) -> None:
+    requests = make([3, 9], [70, 300], 16)
+    sinks = torch.tensor([0.0, 1.0, -1.0, 3.0])
+    options = {"bias": AlibiBias(torch.tensor([0.5, 0.25, 2.0, 0.0])), "softcap": 5.0}
+    mask = Causal() & KeyLengths(torch.tensor([50, 300]))
+    assert_same_maps(requests.maps(mask=mask, scale=0.7, sinks=sinks, impl=paged_engine, **options))
+
+
+def test_prefixes_that_requests_share(paged_engine: str) -> None:
+    requests = make([1, 4, 2], [48, 100, 61], 16, shared=3)
+    assert len({tuple(row[:3].tolist()) for row in requests.table}) == 1
+    assert_same_maps(requests.maps(mask=Causal(), impl=paged_engine))
+
+
+def test_one_token_of_each_request(paged_engine: str) -> None:
+    requests = make([1, 1, 1], [33, 1, 17], 8)
+    paged = AttentionMap.of_paged(
+        requests.query.values, requests.cache, requests.table, requests.lengths, impl=paged_engine
+    )
+    assert_same_maps((AttentionMap(requests.query, requests.key, impl=paged_engine), paged))
+
+
+@pytest.mark.parametrize("layout", ["keys and values", "heads before tokens", "reversed width"])
+def test_strided_caches_are_read_in_place(paged_engine: str, layout: str) -> None:
+    requests = make([2, 3], [70, 41], 16)
+    cache = requests.cache
+    if layout == "keys and values":
+        cache = torch.stack((cache, torch.full_like(cache, NAN)), dim=1)[:, 0]
+    elif layout == "heads before tokens":
+        cache = cache.transpose(1, 2).contiguous().transpose(1, 2)
+    else:
+        cache = cache.permute(0, 3, 1, 2).contiguous().permute(0, 2, 3, 1)
+    assert not cache.is_contiguous()
+    assert_same_maps(requests._replace(cache=cache).maps(mask=Causal(), impl=paged_engine))
+
+
+def test_a_request_without_keys_and_a_batch_without_requests(paged_engine: str) -> None:
+    requests = make([1, 2], [0, 20], 8)
+    contiguous, paged = requests.maps(mask=Causal(), impl=paged_engine)
+    assert_same(contiguous.lse, paged.lse, "lse")
+    assert_same(contiguous.topk(3), paged.topk(3), "largest")
+    none = AttentionMap.of_paged(
+        requests.query.values[:0], requests.cache, requests.table[:0], requests.lengths[:0], impl=paged_engine
+    )
+    assert none.lse.values.shape == (0, H)
+    assert request_signals(none) == []
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 9), st.integers(1, 90)), min_size=1, max_size=4),
+    st.integers(1, 256),
+    st.integers(0, 1000),
+)
+def test_any_requests_and_block_size(lengths: list[tuple[int, int]], size: int, seed: int) -> None:
+    queries, keys = zip(*lengths, strict=True)
+    contiguous, paged = make(list(queries), list(keys), size, seed=seed).maps(mask=Causal())
+    for what in ("lse", "entropy", "largest", "received", "everything"):
+        assert_same(*map(READINGS[what], (contiguous, paged)), what)
+
+
+def test_pages_survive_pickling() -> None:
+    _, paged = make([2], [50], 16).maps()
+    assert_same(paged.to_dense(), pickle.loads(pickle.dumps(paged)).to_dense(), "everything")
+
+
+def test_no_keys_are_copied(cpu: str) -> None:
+    """The engine reads what is in the cache at that moment: a copy made before would not see the change."""
+    requests = make([1], [50], 16)
+    _, paged = requests.maps(impl=cpu)
+    requests.cache[int(requests.table[0, 1]), 3] = 7.0
+    changed = requests.key.values.clone()
+    changed[19] = 7.0
+    expected = AttentionMap(requests.query, requests.key.with_values(changed), impl=cpu)
+    assert_same(expected.lse, paged.lse, "lse")
+
+
+def _bad(**changes: object) -> dict[str, object]:
+    requests = make([1, 3], [20, 40], 16)
+    given_all = {
+        "query": requests.query,
+        "key_cache": requests.cache,
+        "block_table": requests.table,
+        "lengths": requests.lengths,
+    }
+    return given_all | changes
+
+
+def _table(at: tuple[int, int], number: int) -> Tensor:
+    table = make([1, 3], [20, 40], 16).table.clone()
+    table[at] = number
+    return table
+
+
+CASES = {
+    "AttentionMap.of_paged: block 1 of request 0 is number -1, and the cache has blocks 0 to 12": {
+        "block_table": _table((0, 1), -1)
+    },
+    "AttentionMap.of_paged: block 2 of request 1 is number 13, and the cache has blocks 0 to 12": {
+        "block_table": _table((1, 2), 13)
+    },
+    "AttentionMap.of_paged: request 1 has 81 keys, and its 5 blocks of 16 hold 0 to 80": {
+        "lengths": torch.tensor([20, 81])
+    },
+    "AttentionMap.of_paged: request 0 has -1 keys, and its 5 blocks of 16 hold 0 to 80": {
+        "lengths": torch.tensor([-1, 40])
+    },
+    "AttentionMap.of_paged: lengths must be integers, not torch.float32": {"lengths": torch.tensor([1.0, 2.0])},
+    "AttentionMap.of_paged: block_table must be integers, not torch.bool": {
+        "block_table": torch.ones(2, 5, dtype=torch.bool)
+    },
+    "AttentionMap.of_paged: block_table must be a tensor, not list": {"block_table": [[0]]},
+    "AttentionMap.of_paged: block_table must be of 2 dimensions, not (5,)": {"block_table": torch.ones(5).int()},
+    "AttentionMap.of_paged: key_cache must be torch.float32, as the query is, not torch.float16": {
+        "key_cache": torch.zeros(13, 16, G, D, dtype=torch.float16)
+    },
+    "AttentionMap.of_paged: query must be Ragged with values (N, H, D), or a tensor (R, H, D), not (2, 24)": {
+        "query": torch.zeros(2, D)
+    },
+    "AttentionMap.of_paged: key_cache requires a gradient, and maps of pages have none: pass key_cache.detach()": {
+        "key_cache": torch.zeros(13, 16, G, D, requires_grad=True)
+    },
+    "AttentionMap.of_paged: query requires a gradient, and maps of pages have none: pass query.detach()": {
+        "query": torch.zeros(2, H, D, requires_grad=True)
+    },
+}
+
+
+@pytest.mark.parametrize("message", CASES)
+def test_bad_input_is_named(message: str) -> None:
+    with pytest.raises(ValueError) as caught:  # the whole message is compared
+        AttentionMap.of_paged(**_bad(**CASES[message]))
+    assert str(caught.value) == message
+
+
+def test_sizes_that_do_not_fit() -> None:
+    with pytest.raises(ShapeError) as caught:
+        AttentionMap.of_paged(**_bad(lengths=torch.tensor([20, 40, 1])))
+    assert str(caught.value) == (
+        "AttentionMap.of_paged: lengths and query.lengths disagree on ragged rows R\n"
+        "  query          (4, 4, 24)        N=4  H=4  D=24\n"
+        "  query.lengths  (2,)              R=2\n"
+        "  key_cache      (13, 16, 2, 24)   P=13 S=16 G=2  D=24\n"
+        "  block_table    (2, 5)            R=2  T=5\n"
+        "  lengths        (3,)              R=3                   <- R was 2 from query.lengths"
+    )
+    for cache in (torch.zeros(13, 16, 3, D), torch.zeros(13, 0, G, D), torch.zeros(13, 16, G, 8)):
+        with pytest.raises(ShapeError, match=r"^AttentionMap\.of_paged: "):
+            AttentionMap.of_paged(**_bad(key_cache=cache))
+
+
+def test_an_engine_that_reads_no_pages_says_so() -> None:
+    choice = AttentionMap.of_paged(**_bad()).explain()
+    assert choice.refused["triton"] == "it reads keys that lie one after another, and not in the pages of a cache"
+
+
+def test_a_table_that_changes_afterwards_is_a_copy() -> None:
+    requests = make([1], [50], 16)
+    contiguous, paged = requests.maps()
+    requests.table.fill_(10**6)
+    assert_same(contiguous.to_dense(), paged.to_dense(), "everything")
+
+
+def test_signals_are_those_of_the_dense_map(paged_engine: str) -> None:
+    requests = make([3, 1], [40, 21], 16)
+    spans = [[(0, 40), (5, 9), (7, 20)], [(20, 21), (3, 3)]]
+    contiguous, paged = requests.maps(mask=Causal(), impl=paged_engine)
+    for r, signals in enumerate(request_signals(paged, spans, sinks=2, top=4)):
+        dense_HQK = contiguous[r][:]
+        torch.testing.assert_close(signals.sink, dense_HQK[..., :2].sum(-1))
+        masses = [dense_HQK[..., first:last].sum(-1) for first, last in spans[r]]
+        torch.testing.assert_close(signals.spans, torch.stack(masses, dim=-1))
+        assert_same(signals.entropy, contiguous[r].entropy(), "entropy")
+        assert_same(signals.top, contiguous[r].topk(4), "largest")
+
+
+@pytest.mark.parametrize(
+    ("message", "arguments"),
+    [
+        ("request_signals: spans must be one list for each of the 2 requests, not 1", {"spans": [[]]}),
+        (
+            "request_signals: span 1 of request 1 must be a pair (start, stop) with 0 <= start <= stop <= 21, the number of "
+            "its keys, not (3, 22)",
+            {"spans": [[], [(0, 1), (3, 22)]]},
+        ),
+        ("request_signals: a span of request 0 must be an integer, not 0.5", {"spans": [[(0.5, 1)], []]}),
+        ("request_signals: top must be at least 1 and sinks at least 0, not 0 and 4", {"top": 0}),
+        ("request_signals: top must be at least 1 and sinks at least 0, not 8 and -1", {"sinks": -1}),
+    ],
+)
+def test_bad_spans_are_named(message: str, arguments: dict) -> None:
+    _, paged = make([3, 1], [40, 21], 16).maps()
+    with pytest.raises(ValueError) as caught:  # the whole message is compared
+        request_signals(paged, **arguments)
+    assert str(caught.value) == message
+
+
+def test_signals_need_a_ragged_map() -> None:
+    x = torch.zeros(2, 3, 4)
+    with pytest.raises(
+        ValueError, match=r"^request_signals: needs a ragged map with heads, such as AttentionMap.of_paged"
+    ):
+        request_signals(AttentionMap(x, x))

@@ -1,0 +1,152 @@
+"""The programs in examples/: what they compute is what the package computes without them."""
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+import uwaga
+from uwaga import AttentionMap, Causal
+from uwaga.models import generate
+from uwaga.models.gpt2.config import GPT2Config
+from uwaga.models.gpt2.model import GPT2Model
+from uwaga.models.rotary.config import RotaryConfig
+from uwaga.models.rotary.model import RotaryModel
+
+PROMPTS = [[3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5], [2], [3, 1, 4, 1, 5, 9, 2, 6, 8, 8, 8, 8, 8, 8, 8], [7, 7, 7]]
+
+
+@pytest.fixture(scope="module")
+def engine(root: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("paged_engine", root / "examples" / "paged_engine.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module", params=["gpt2", "llama"])
+def model(request: pytest.FixtureRequest) -> torch.nn.Module:
+    torch.manual_seed(0)
+    if request.param == "gpt2":
+        small = GPT2Config(vocab_size=20, d_model=32, num_layers=2, num_heads=4, d_ff=48, max_position_embeddings=64)
+        made: torch.nn.Module = GPT2Model(small)
+    else:
+        made = RotaryModel(
+            RotaryConfig(
+                vocab_size=20,
+                d_model=32,
+                num_layers=2,
+                num_heads=4,
+                num_kv_heads=2,
+                d_k=8,
+                d_ff=48,
+                max_position_embeddings=64,
+            )
+        )
+    for x in made.parameters():
+        torch.nn.init.normal_(x, std=0.4)
+    return made.eval()
+
+
+@pytest.mark.parametrize(("block_size", "tokens_per_step", "blocks"), [(1, 4, 80), (4, 7, 20), (16, 128, 4)])
+def test_the_engine_generates_what_generate_does(
+    engine: ModuleType, model: torch.nn.Module, block_size: int, tokens_per_step: int, blocks: int
+) -> None:
+    served = engine.Engine(model, blocks=blocks, block_size=block_size, tokens_per_step=tokens_per_step)
+    requests = [served.add(ids, max_new_tokens=5) for ids in PROMPTS]
+    tokens = [sum(step.tokens for step in steps) for steps in served.run()]
+    assert max(tokens) <= tokens_per_step
+    expected = generate(model, PROMPTS, max_new_tokens=5, eos_token_ids=())
+    assert [request.new for request in requests] == expected
+    assert served.blocks.free == blocks
+
+
+def test_signals_are_those_of_the_whole_text(engine: ModuleType, model: torch.nn.Module) -> None:
+    served = engine.Engine(model, block_size=4, tokens_per_step=6)
+    request = served.add(PROMPTS[0], max_new_tokens=4, spans=[(0, 3), (3, 11)])
+    steps = [step for steps in served.run() for step in steps]
+    ids = torch.tensor([[*request.ids, *request.new[:-1]]])
+    with uwaga.watch(model) as recording, torch.no_grad():
+        model(ids)
+    for layer in range(2):
+        m = recording.maps["decoder", layer]
+        assert isinstance(m, AttentionMap)
+        dense_HQK = m.to_dense()[0]
+        entropy_HQ = torch.cat([step.signals[layer].entropy for step in steps], dim=-1)
+        spans_HQS = torch.cat([step.signals[layer].spans for step in steps], dim=1)
+        top_HQ = torch.cat([step.signals[layer].top.weights[..., 0] for step in steps], dim=-1)
+        torch.testing.assert_close(entropy_HQ, m.entropy()[0], rtol=1e-4, atol=1e-5)
+        shares = torch.stack((dense_HQK[..., :3].sum(-1), dense_HQK[..., 3:11].sum(-1)), dim=-1)
+        torch.testing.assert_close(spans_HQS, shares, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(top_HQ, dense_HQK.amax(-1), rtol=1e-4, atol=1e-5)
+
+
+def test_every_map_of_a_run_has_the_bits_of_the_contiguous_one(
+    engine: ModuleType, model: torch.nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_paged, checked = AttentionMap.of_paged, []
+
+    def compared(query: object, *pages: object, **options: object) -> AttentionMap:
+        m = of_paged(query, *pages, **options)
+        whole = AttentionMap(m.query, m.key, **options)
+        checked.append(
+            torch.equal(m.lse.values, whole.lse.values) and all(map(torch.equal, m.to_dense(), whole.to_dense()))
+        )
+        return m
+
+    monkeypatch.setattr(AttentionMap, "of_paged", compared)
+    served = engine.Engine(model, block_size=4, tokens_per_step=8)
+    for ids in PROMPTS:
+        served.add(ids, max_new_tokens=3)
+    for _ in served.run():
+        pass
+    assert len(checked) > 10
+    assert all(checked)
+
+
+def test_requests_share_the_blocks_of_a_common_beginning(engine: ModuleType, model: torch.nn.Module) -> None:
+    served = engine.Engine(model, block_size=4, blocks=8)
+    first = served.add(PROMPTS[0], max_new_tokens=6)
+    steps = served.run()
+    next(steps)
+    second = served.add(PROMPTS[2], max_new_tokens=2)  # its first eight tokens are those of the first one
+    (_, later) = next(steps)
+    assert later.request is second
+    assert later.tokens == len(PROMPTS[2]) - 8
+    for _ in steps:
+        pass
+    assert [first.new, second.new] == [
+        generate(model, [ids], max_new_tokens=n, eos_token_ids=())[0] for ids, n in ((PROMPTS[0], 6), (PROMPTS[2], 2))
+    ]
+    assert served.blocks.free == 8
+
+
+def test_a_request_that_no_cache_holds(engine: ModuleType, model: torch.nn.Module) -> None:
+    served = engine.Engine(model, block_size=4, blocks=3)
+    for ids in ([], [1] * 11):
+        with pytest.raises(ValueError, match="a request needs a token, and at most all 3 blocks of the cache"):
+            served.add(ids, max_new_tokens=2)
+
+
+def test_it_runs_as_a_program(engine: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    engine.main()
+    last = capsys.readouterr().out.splitlines()[-3:]
+    assert last == [
+        "' The red fox' -> ' sleeps in the'",
+        "' A grey owl' -> ' lives in the tow'",
+        "' The old cat' -> ' waits at the do'",
+    ]
+
+
+def test_causal_is_the_mask_of_a_chunk() -> None:
+    """What docs/serving-signals.md says of masks: the new tokens are the last ones."""
+    cache = torch.randn(4, 2, 1, 4)
+    query = uwaga.Ragged.from_list([torch.randn(2, 1, 4)])
+    m = AttentionMap.of_paged(query, cache, torch.tensor([[2, 0]]), torch.tensor([4]), mask=Causal())
+    assert (m[0][0] > 0).tolist() == [[True, True, True, False], [True, True, True, True]]
