@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -273,12 +273,13 @@ def test_without_a_process_group() -> None:
 
 
 def test_only_what_is_seen_is_fetched() -> None:
-    """The intervals of three processes of a causal window: from a chunk of keys, and a block of rows, on."""
+    """The intervals of three processes of a causal window: from a chunk of keys on."""
     from uwaga.ops.attention.arguments import AttentionOptions, make_call
-    from uwaga.sequence_parallel.division import _visible
+    from uwaga.sequence_parallel.division import Division
+    from uwaga.sequence_parallel.exchange import Group
 
     x = torch.zeros(9000, 4)
     call = make_call(x, x, x, AttentionOptions(uwaga.Window(100, 0)), wants_lse=True)
-    result = _visible(call, [0, 5000, 5000, 9000], [0, 5000, 5000, 9000])
-    assert result.keys == [(0, 5000), (0, 0), (4096, 9000)]
-    assert result.queries == [(0, 5100), (0, 0), (5000, 9000)]
+    starts = [0, 5000, 5000, 9000]
+    division = Division(Group(cast("Any", None), 0, 3), 1, starts, starts, call.options)
+    assert division.keys_seen(call) == [(0, 5000), (0, 0), (4096, 9000)]

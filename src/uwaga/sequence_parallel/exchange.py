@@ -4,6 +4,7 @@ Every message goes from one process to one other (isend, irecv), so that an erro
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -109,7 +110,10 @@ class Group(NamedTuple):
                 messages.receive(rank, tensor, tag)
 
 
-class Message(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False)
+class Message:
+    """One that is under way. Each is a key of its own, whatever its tensor holds."""
+
     rank: int
     work: Any
     tensor: Tensor
@@ -124,7 +128,7 @@ class Messages:
     def __init__(self, group: Group, what: str) -> None:
         """`what`: the call and what is sent, for messages of errors."""
         self._group, self._what = group, what
-        self._pending: list[Message] = []
+        self._pending: dict[Message, None] = {}  # in the order in which they began
         self._failures: dict[int, RuntimeError] = {}
 
     def send(self, rank: int, tensor: Tensor, tag: int) -> "Message | None":
@@ -136,7 +140,7 @@ class Messages:
     def wait(self, messages: Iterable["Message | None"]) -> None:
         """Wait for these, which `send` and `receive` returned."""
         for message in messages:
-            if message is not None and any(x is message for x in self._pending):
+            if message in self._pending:
                 self._wait(message)
         self._raise()
 
@@ -148,7 +152,7 @@ class Messages:
             _unfinished.extend((x.work, x.tensor) for x in self._pending)
             return
         while self._pending:
-            self._wait(self._pending[0])
+            self._wait(next(iter(self._pending)))
         self._raise()
 
     def _start(self, start: Any, rank: int, tensor: Tensor, tag: int) -> "Message | None":
@@ -159,11 +163,12 @@ class Messages:
         except RuntimeError as error:
             self._failures.setdefault(rank, error)
             return None
-        self._pending.append(Message(rank, work, tensor))
-        return self._pending[-1]
+        message = Message(rank, work, tensor)
+        self._pending[message] = None
+        return message
 
     def _wait(self, message: Message) -> None:
-        self._pending = [x for x in self._pending if x is not message]
+        del self._pending[message]
         try:
             message.work.wait()
         except RuntimeError as error:
@@ -189,21 +194,27 @@ class RelayedMessages(Messages):
     _THROUGH = -1
 
     def __enter__(self) -> "RelayedMessages":
-        self._notes: dict[int, Message | None] = {}
-        for rank in self._group.others:
-            self._notes[rank] = self.receive(rank, torch.full((1,), self._THROUGH), _NOTE)
+        self._told = False
+        self._notes = {rank: self.receive(rank, torch.full((1,), self._THROUGH), _NOTE) for rank in self._group.others}
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if error is None:
-            notes = [x for x in self._notes.values() if x is not None]
-            while others := [x for x in self._pending if not any(x is note for note in notes)]:
-                self._wait(others[0])
+            for message in [x for x in self._pending if not self._is_note(x)]:
+                self._wait(message)
             self._raise()
-            self._send_notes(self._THROUGH)
+            self._tell(self._THROUGH)
         super().__exit__(kind, error, traceback)
 
-    def _send_notes(self, found: int) -> None:
+    def _is_note(self, message: Message) -> bool:
+        return self._notes[message.rank] is message
+
+    def _tell(self, found: int) -> None:
+        """Send this process's note to every other one. One is all that they receive: who is through, and is then told of one that ended,
+        says nothing more."""
+        if self._told:
+            return
+        self._told = True
         note = torch.full((1,), found)
         sent = [self.send(rank, note, _NOTE) for rank in self._group.others if rank not in self._failures]
         for message in sent:
@@ -212,7 +223,7 @@ class RelayedMessages(Messages):
 
     def _wait(self, message: Message) -> None:
         super()._wait(message)
-        if any(message is x for x in self._notes.values()) and message.rank not in self._failures:
+        if self._is_note(message) and message.rank not in self._failures:
             found = int(message.tensor)
             if found != self._THROUGH:
                 self._failures[found] = RuntimeError(f"rank {message.rank} waited for it in vain")
@@ -221,10 +232,10 @@ class RelayedMessages(Messages):
         if not self._failures:
             return
         direct = dict(self._failures)
-        self._send_notes(min(direct))
+        self._tell(min(direct))
         for rank in direct:
             note = self._notes.get(rank)
-            if note is None or not any(x is note for x in self._pending):
+            if note is None or note not in self._pending:
                 continue
             error = self._failures.pop(rank)
             self._wait(note)
