@@ -1,5 +1,6 @@
 """The languages of the pages and of the lesson: tables that are whole and current, and texts that all come from them."""
 
+import ast
 import importlib.util
 import json
 import re
@@ -65,6 +66,24 @@ def test_what_is_read_is_what_the_tables_say(messages: ModuleType) -> None:
     """`make messages` writes it."""
     compiled = messages.compiled({language: table_of(language) for language in OTHERS})
     assert languages._tables() == json.loads(json.dumps(compiled))
+
+
+def test_no_text_in_the_sources_is_missed_by_the_extraction(messages: ModuleType) -> None:
+    """It does not read calls inside of a call's own arguments or of a template: such a text would stay English."""
+    wanted = {english(message) for message in messages.template() if message.id}
+    missed = []
+    for path in sorted((ROOT / "src" / "uwaga" / "viewer" / "front").rglob("*.js")):
+        if not {"tests", "node_modules"} & set(path.parts):
+            for match in re.finditer(r'\btr(?:N|Parts)?\(\s*("(?:[^"\\\n]|\\.)*")', path.read_text(encoding="utf-8")):
+                if json.loads(match[1]) not in wanted:
+                    missed.append((path.name, match[1]))
+    for path in sorted((ROOT / "src" / "uwaga").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("tr", "tr_n"):
+                text = node.args[0]
+                if isinstance(text, ast.Constant) and text.value not in wanted:
+                    missed.append((path.name, text.value))
+    assert not missed
 
 
 @pytest.mark.parametrize("language", OTHERS)

@@ -67,7 +67,14 @@ def assert_is_row(page: Any, row: torch.Tensor, rests: set[int] = frozenset()) -
     folded = [item for first, end, _ in said["folds"] for item in range(first, end)]
     assert sorted([*said["shown"], *folded]) == list(range(len(weights)))
     for first, end, written in said["folds"]:
-        assert share(written.split("\u00b7")[1]) == pytest.approx(100 * weights[first:end].sum(), abs=0.051)
+        inside = [item for item in range(first, end) if item in rests]
+        shares = [
+            weights[first:end].sum() - weights[inside].sum(),
+            *([weights[inside].sum()] if weights[inside].sum() >= 0.0005 else []),
+        ]
+        assert list(map(share, written.split("\u00b7")[1:])) == pytest.approx(
+            [100 * each for each in shares], abs=0.051
+        )
         assert number_of(written.split()[0]) == end - first
     off = np.setdiff1d(np.arange(len(weights)), list(rests))
     largest = weights[off].max()
@@ -75,7 +82,7 @@ def assert_is_row(page: Any, row: torch.Tensor, rests: set[int] = frozenset()) -
         int(item) for item in said["shown"] if weights[item] >= min(0.01, largest / 8) and item in off
     }
     parts = [*(share(each) for _, each in said["words"]), *map(share, said["rests"])]
-    parts += [share(each.split("\u00b7")[1]) for *_, each in said["folds"]]
+    parts += [share(part) for *_, each in said["folds"] for part in each.split("\u00b7")[1:]]
     assert sum(parts) == pytest.approx(100, abs=0.051 * len(parts) + 0.1)
     return said
 
@@ -162,6 +169,54 @@ def test_strips_open_and_what_is_searched_is_found_in_them(serve: Serve, open_pa
     assert 0 < place["y"] < 800
     page.locator(".uwaga-word-found").click()
     page.locator('.uwaga-word-picked[data-item="77777"]').wait_for()
+
+
+def test_a_decoders_first_word_rests_whether_it_is_shown_folded_or_left_out(serve: Serve, open_page: Open) -> None:
+    """Its share is said apart; it is no special token; and where a special token before it is left out, the first word is as others."""
+    count, query = 300, 280
+    scores = torch.zeros(1, 1, count, 2)
+    scores[..., 0] = 1
+    keys = torch.zeros(1, 1, count, 2)
+    keys[..., 0, 0], keys[..., 270:, 0] = 17, 12
+    m = uwaga.AttentionMap(scores, keys, mask=uwaga.Causal())
+    row = m[0, 0, query]
+    view = serve({("decoder", 0): m}, tokens=[*words(count)[1:-1], "a", "b"])
+    page = opened(open_page, view, f"&kind=decoder&query={query}")
+    said = assert_is_row(page, row, rests={0})
+    assert said["folds"][0][0] == 0
+    assert said["folds"][0][2].endswith(f"{100 * float(row[0]):.1f}% at rest")
+    page.get_by_text("of this word\u2019s weight rests on the first word, \u201cthe\u201d.").wait_for()
+    page.locator(".uwaga-fold").first.click()
+    assert assert_is_row(page, row, rests={0})["shown"][0] == 0
+    assert page.locator('.uwaga-word[data-item="0"][data-band]').count() == 0
+    special = opened(open_page, serve({("decoder", 0): m}, tokens=words(count)), f"&kind=decoder&query={query}")
+    special.get_by_text("of this word\u2019s weight rests on special tokens.").wait_for()
+
+
+def test_a_search_goes_on_while_words_are_picked_and_texts_change(serve: Serve, open_page: Open) -> None:
+    torch.manual_seed(1)
+    sizes = {"encoder": (90, 90), "decoder": (60, 60), "cross": (60, 90)}
+    maps = {
+        (kind, 0): uwaga.AttentionMap(2 * torch.randn(1, 2, queries, 16), torch.randn(1, 2, keys, 16))
+        for kind, (queries, keys) in sizes.items()
+    }
+    page = opened(open_page, serve(maps, tokens={"encoder": words(90), "decoder": words(60)}), "&kind=encoder&query=4")
+    page.keyboard.press("f")
+    page.keyboard.type("fox")
+    page.keyboard.press("Enter")
+    found = page.locator(".uwaga-find [role=status]")
+    found.get_by_text("2 of 6").wait_for()
+    page.locator('.uwaga-reading:visible [data-item="9"]').click()
+    page.locator('.uwaga-word-picked[data-item="9"]').wait_for()
+    assert found.inner_text() == "2 of 6"
+    marked = page.locator(".uwaga-word-found").evaluate_all("all => all.map((one) => Number(one.dataset.item))")
+    assert marked == [19]
+    # The other text has its own places.
+    page.get_by_role("group", name="Kind of attention").get_by_role("button", name="decoder").locator(
+        "visible=true"
+    ).click()
+    found.get_by_text("1 of 4").wait_for()
+    assert page.locator(".uwaga-word-found").evaluate_all("all => all.map((one) => Number(one.dataset.item))") == [4]
 
 
 def test_two_texts_are_both_prose(serve: Serve, open_page: Open) -> None:

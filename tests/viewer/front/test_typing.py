@@ -138,7 +138,7 @@ def test_a_cut_says_where_the_weight_went_and_what_moved(
     before = page.locator(".uwaga-words small").all_inner_texts()
     page.locator(".uwaga-cut").click()
     page.get_by_role("heading", name="Where the 67.7% went").wait_for()
-    page.locator(".uwaga-headline", has_text="Without animal, it looks mostly at [CLS]: ").wait_for()
+    page.locator(".uwaga-headline", has_text="Without animal, it looks mostly at CLS: ").wait_for()
     assert page.locator('.uwaga-words [data-item="2"] small').inner_text().startswith("cut")
     after = page.locator(".uwaga-words small").all_inner_texts()
     # What is left is divided again: every other share grows by one factor.

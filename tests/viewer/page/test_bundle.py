@@ -74,6 +74,14 @@ def test_the_bundled_script_does_the_same_as_the_modules(tmp_path: Path) -> None
     ]  # fmt: skip
 
 
+def test_comments_are_left_out_wherever_they_stand(tmp_path: Path) -> None:
+    lines = ("// a line", "const a = /** @type {any} */ (1), b = 2; // behind", "const c = a/* between */ / b;", "/** whole", " * lines */",
+             'export function f(/** @type {number} */ x) { return/* */ x + "// no /* comment"; }')  # fmt: skip
+    assert join(write(tmp_path / "front", main__js="\n".join(lines))).modules == (
+        '// main.js\nconst a = (1), b = 2;\nconst c = a / b;\nfunction f(x) { return x + "// no /* comment"; }\n'
+    )
+
+
 @pytest.mark.slow
 def test_each_host_has_an_entry_point(tmp_path: Path) -> None:
     joined = join(write(tmp_path / "front"))
@@ -125,7 +133,7 @@ def test_a_changed_file_is_bundled_again(tmp_path: Path) -> None:
         ({"main__js": "const a = 1;\nawait a;\n"}, "main.js:2: await is not allowed at the top level, nor dynamic import or import.meta"),
         ({"main__js": "const { a, b } = c;\n"}, "main.js:1: destructuring is not allowed at the top level"),
         ({"main__js": "const a = 1,\n  b = 2;\nfunction b() {}\n"}, "main.js:3: b is declared twice"),
-        ({"main__js": "// </script>\nconst a = 1; // </script>\n"}, "main.js:2: '</script' would end the inline script element; split the string"),
+        ({"main__js": "// </script>\nconst a = '</script>'; // </script>\n"}, "main.js:2: '</script' would end the inline script element; split the string"),
         ({"main__js": '\nconst a = "<!--";\n'}, "main.js:2: '<!--' would end the inline script element; split the string"),
         ({"main__js": 'import { a } from "./gone.js";\n'}, "main.js:1: module gone.js does not exist"),
         ({"main__js": 'import { a } from "../up.js";\n'}, "main.js:1: ../up.js is outside of the front end"),

@@ -75,6 +75,30 @@ export function tokenText(token) {
   return shown.replace(/^ +| +$/g, (spaces) => "\u2423".repeat(spaces.length));
 }
 
+/** @param {import("./types.js").Items} items @param {number} item @returns {string} a word in one line; a special token without its brackets */
+export function wordText({ labels, specials }, item) {
+  return specials.has(item) ? briefText(labels[item]).replace(/^\[|\]$/gu, "") : briefText(labels[item]);
+}
+
+/** @param {Event} event @returns {number} the item of the word under it; -1: none */
+export function itemOf({ target }) {
+  const word = target instanceof Element ? target.closest("[data-item]") : null;
+  return word instanceof HTMLElement ? Number(word.dataset.item) : -1;
+}
+
+/**
+ * The colours of a link, from the word that looks to the one that is looked at.
+ * @param {string} id @param {{[name: string]: any}} [ends]  x1, x2, y1, y2
+ */
+export function linkGradient(id, ends) {
+  return svgEl("linearGradient", { id, gradientUnits: "userSpaceOnUse", ...ends }, ["asks", "between", "asked"].map((name, at) => svgEl("stop", { offset: at / 2, class: `uwaga-stop-${name}` })));
+}
+
+/** The filled part of a bar. @param {string} hue @param {number} percent */
+export function barFill(hue, percent) {
+  return el("i", { class: "uwaga-bar-fill", "data-hue": hue, style: { width: `${percent}%` } });
+}
+
 /**
  * The beginning of a token that is a passage, in one line; a shorter one as it is.
  * @param {string} token

@@ -187,13 +187,13 @@ function savedWeight(tiles, level, keys, query, key) {
 // Sinks: keys that take weight which no other key gets (Xiao et al., "Efficient Streaming Language Models with Attention Sinks", 2023).
 
 /**
- * The keys that the colours leave out: special tokens, and under a causal mask the first token.
+ * The keys that the colours leave out: special tokens, and under a causal mask the first token, where it is shown.
  * @param {import("./types.js").Items} items  of the keys
  * @param {string} kind
  * @returns {Set<number>}
  */
 export function sinksOf(items, kind) {
-  return new Set([...items.specials, ...(kind === "decoder" && items.total > 1 ? [0] : [])]);
+  return new Set([...items.specials, ...(kind === "decoder" && items.total > 1 && items.spans[0] === 0 ? [0] : [])]);
 }
 
 /**

@@ -4,7 +4,7 @@ Why not esbuild at build time: `pip install` from a checkout or a source distrib
 serve the page without it; and here the script is the source, readable in the browser's debugger without source maps, and a
 changed module is served at the next load of the page, without a watcher. No parser of JavaScript is needed, since the modules
 keep to a subset of the language that `front/README.md` describes: imports and exports in their plainest forms, and top-level
-names that are unique over all modules. Anything else is an error with its file and line.
+names that are unique over all modules. Anything else is an error with its file and line. Comments are left out.
 """
 
 import re
@@ -192,7 +192,7 @@ class _Scanner:
         self.name, self.text = name, text
         self.masked, comments = _mask(text)
         self.flat = _top_level(self.masked)
-        self.cuts = [span for comment in comments if (span := _whole_lines(text, *comment))]
+        self.cuts = [_whole_lines(text, *comment) or _in_line(text, *comment) for comment in comments]
         self.imports: list[_Import] = []
         self.declared: dict[str, int] = {}
         self.exported: set[str] = set()
@@ -273,6 +273,14 @@ def _whole_lines(text: str, start: int, stop: int) -> tuple[int, int] | None:
     begin, end = text.rfind("\n", 0, start) + 1, text.find("\n", stop)
     end = len(text) if end < 0 else end + 1
     return None if text[begin:start].strip() or text[stop:end].strip() else (begin, end)
+
+
+def _in_line(text: str, start: int, stop: int) -> tuple[int, int]:
+    """The range of a comment beside code, with the blank that parts them: types, which nothing reads in a browser."""
+    if text.startswith("//", start):
+        return len(text[:start].rstrip(" ")), stop
+    parts = re.match(r"[\w$]", text[start - 1 : start]) and start > 0
+    return start, stop + (text.startswith(" ", stop) and not parts)
 
 
 def _top_level(masked: str) -> str:

@@ -38,7 +38,7 @@ class Labels:
             torch.tensor([ids[label] for label in axis.labels], dtype=torch.int64) for axis in (queries, keys)
         )
         self._query_specials, self._sinks = _specials(queries), _specials(keys)
-        if selection.name[0] == "decoder" and len(keys) > 1:
+        if selection.name[0] == "decoder" and len(keys) > 1 and keys.spans[0, 0] == 0:  # else it is left out
             self._sinks[0] = True
         self._queries = len(queries)
         self._rows = sampled_rows(len(queries), _ROWS)

@@ -12,6 +12,8 @@
  * @property {boolean} [isCut]
  */
 
+/** Words that are shown on one line, with arcs; a longer text is read as prose, with what holds little folded. */
+export const stageWords = 24;
 /** Pixels of a bar that is 100 %. */
 export const arcScale = 44;
 /** An arc of less than this is a hairline; one of less than `arcLeast` is not drawn. */
@@ -125,7 +127,7 @@ export function headArcs(cells, rows, columns, hidden, { width, height }) {
       if (!(weight >= 0.1) || hidden.has(column)) continue;
       const [from, to] = [x(row, rows), x(column, columns)], far = Math.abs(from - to), high = Number(Math.min(height, 3 + far * 0.62).toFixed(1));
       arcs.push({ width: Number((0.35 + 1.8 * weight ** 1.5).toFixed(2)), d: far < 0.5 ? [["M", from, height], ["L", from, height - 2]]
-        : [["M", from, height], ["C", from, Number((height - high * 1.33).toFixed(1)), to, Number((height - high * 1.33).toFixed(1)), to, height]] });;
+        : [["M", from, height], ["C", from, Number((height - high * 1.33).toFixed(1)), to, Number((height - high * 1.33).toFixed(1)), to, height]] });
     }
   }
   return arcs.sort((one, other) => one.width - other.width);

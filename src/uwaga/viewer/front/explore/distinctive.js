@@ -3,11 +3,11 @@
 //
 // Labels and strongest links come from Python: labels with their evidence, links as the exact weight between two words.
 
-import { briefText } from "../dom.js";
+import { briefText, wordText } from "../dom.js";
 import { hasExactCells, layerCells, smallMapsRequest } from "./every_head.js";
 import { isForeseen, tellingLinks } from "./telling.js";
 import { percentText } from "../format.js";
-import { tr } from "../languages.js";
+import { currentLanguage, tr } from "../languages.js";
 import { sinksOf } from "../weights.js";
 
 /** @typedef {import("../types.js").App} App */
@@ -43,9 +43,8 @@ import { sinksOf } from "../weights.js";
 /**
  * @typedef {object} DistinctiveHeads
  * @property {DistinctiveHead[]} all  every head that has a link; the first is the one to open on
- * @property {number} total  heads of this kind of attention
- * @property {number} resting  heads that give most of their weight to sinks
- * @property {string} sink  the sink's name
+ * @property {Map<string, number>} rests  by "layer head": the share of its weight on sinks
+ * @property {string} sinks  the names of the sinks; "" without one
  */
 
 /** What a head with a label of Python does (`uwaga.inspect.head_labels`). @type {{[label: string]: string}} */
@@ -69,6 +68,7 @@ const labelShares = {
 };
 /** A label that more than half of the heads have, of at least four, names none of them. */
 const commonShare = 0.5, commonHeads = 4;
+const namedSinks = 3;
 /** What a head that has a name is worth at least, on the scale of a link's weight: a name says more than a weak link. */
 const leastOfNamed = 0.45;
 
@@ -83,7 +83,8 @@ export async function askDistinctive(app, signal) {
   const layers = side.maps.filter((map) => map.kind === kind), isExact = hasExactCells(app);
   /** @type {(DistinctiveHead & {gathers: string, coreference: HeadLabel["coreference"], isTelling: boolean})[]} */
   const found = [];
-  let resting = 0;
+  /** @type {Map<string, number>} */
+  const rests = new Map();
   /** @type {string[]} */
   const given = [];
   await Promise.all(layers.map(async ({ layer, heads }) => {
@@ -101,7 +102,7 @@ export async function askDistinctive(app, signal) {
     ]);
     known.labels.slice(0, heads).forEach((one, head) => {
       given.push(one.label);
-      if (one.sink > 0.5) resting += 1;
+      rests.set(`${layer} ${head}`, one.sink);
       const own = telling[head], link = own?.link ?? (one.link && linkOf(one.link));
       if (link) found.push({ kind, layer, head, label: one.label, sentence: "", link, evidence: one.label ? evidenceText(one, known.sampled) : "",
         worth: own?.worth ?? 0, isTelling: Boolean(own), coreference: one.coreference ?? null, gathers: one.label === "gathers" ? keys.labels[one.key] : "" });
@@ -117,9 +118,8 @@ export async function askDistinctive(app, signal) {
       : gathers ? tr("Most words look at “{gathers}”", { gathers }) : labelSentences[one.label];
     return { ...one, label, evidence: isNamed ? one.evidence : "", sentence, worth: isTelling ? one.worth : isExact ? 0 : worthOf({ ...one, label }, keys.labels) };
   }).sort((one, other) => other.worth - one.worth || one.layer - other.layer || one.head - other.head);
-  const total = layers.reduce((sum, { heads }) => sum + heads, 0);
-  const [sink] = sinksOf(keys, kind);
-  return { all, total, resting, sink: sink === undefined ? "" : keys.labels[sink] };
+  const sinks = [...new Set([...sinksOf(keys, kind)].sort((one, other) => one - other).map((sink) => wordText(keys, sink)))].slice(0, namedSinks);
+  return { all, rests, sinks: new Intl.ListFormat(currentLanguage().language).format(sinks) };
 }
 
 /** @param {[number, number, number]} link @returns {Link} */

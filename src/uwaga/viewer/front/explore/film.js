@@ -1,5 +1,7 @@
 // The film of the layers: for each layer the three widest links of each word, in the mean of its heads.
 
+import { stageWords } from "./arcs.js";
+import { hasExactCells, hasLayers } from "./every_head.js";
 import { el } from "../dom.js";
 import { percentText } from "../format.js";
 import { tr } from "../languages.js";
@@ -8,6 +10,12 @@ import { tr } from "../languages.js";
 /** @typedef {{query: number, key: number, weight: number}} FilmLink */
 
 const stopTime = 1500, linksOfWord = 3, leastLink = 0.04;
+
+/** @param {import("../types.js").App} app @returns {boolean} whether there is a film: a text on one line, of which each layer's weights are known word by word */
+export function hasFilm(app) {
+  const { kinds, stacks, signed } = app.side(), { kind, merge } = app.store.get(), { queries, keys } = kinds[kind] ?? {};
+  return hasLayers(app) && queries === keys && !signed && stacks[queries][merge] - stacks[queries].specials <= stageWords && hasExactCells(app);
+}
 
 /** @param {LayerCells} cells @returns {Float32Array} (rows, columns): the mean over the heads */
 export function meanOfHeads({ data, heads, rows, columns }) {
@@ -60,7 +68,7 @@ export function makeLayerFilm(show) {
   function run(at) {
     if (at >= layers.length) return stop();
     to(layers[at]);
-    timer = setTimeout(() => run(at + 1), stopTime);
+    timer = setTimeout(() => run(document.hidden ? at : at + 1), stopTime); // it waits for who sees it
     draw();
   }
   function stop() {

@@ -1,8 +1,9 @@
 // Cross-attention as ribbons: the words of one text below, each of which sends out a ribbon of the same width, and above what they look at.
 
-import { briefText, el, isRightToLeft, svgEl } from "../dom.js";
+import { el, isRightToLeft, itemOf, linkGradient, svgEl } from "../dom.js";
 import { percentText } from "../format.js";
 import { tr } from "../languages.js";
+import { stageWord } from "./stage.js";
 
 /** @typedef {import("../types.js").Items} Items */
 /** @typedef {{start: number, width: number}} Bar  pixels along a row */
@@ -18,7 +19,8 @@ const ribbonHeight = 230, ribbonLeast = 0.004, statedShare = 0.05, letterSize = 
  * @param {ArrayLike<number>} cells  (rows, columns)
  * @param {number} rows @param {number} columns
  * @param {number} width  pixels
- * @returns {{queries: Bar[], keys: Bar[], full: number, letters: number}} full: the width of 100 %; letters: pixels of a column
+ * @returns {{queries: Bar[], keys: Bar[], received: number[], full: number, letters: number}} received: the weight of each key; full: the width of 100 %;
+ *   letters: pixels of a column
  */
 export function ribbonBars(cells, rows, columns, width) {
   const step = width / rows, full = Math.min(widestBar, step * barShare);
@@ -37,7 +39,7 @@ export function ribbonBars(cells, rows, columns, width) {
     at += room;
     return { start, width: own };
   });
-  return { queries: Array.from({ length: rows }, (_, query) => ({ start: step * (query + 0.5) - full / 2, width: full })), keys, full, letters: Math.min(step, width / columns) };
+  return { queries: Array.from({ length: rows }, (_, query) => ({ start: step * (query + 0.5) - full / 2, width: full })), keys, received, full, letters: Math.min(step, width / columns) };
 }
 
 /** @param {{pick: (item: number) => void, point: (item: number) => void, pickKey: (key: number) => void}} act */
@@ -50,11 +52,6 @@ export function makeRibbons({ pick, point, pickKey }) {
   const element = el("div", { class: "uwaga-ribbon-stage", hidden: true }, keysRow, picture, queriesRow);
   let drawnOf = "";
 
-  /** @param {Event} event */
-  function itemOf(event) {
-    const word = event.target instanceof Element ? event.target.closest("[data-item]") : null;
-    return word instanceof HTMLElement ? Number(word.dataset.item) : -1;
-  }
   /** @param {KeyboardEvent} event */
   function keydown(event) {
     const turn = queriesRow.dir === "rtl" ? -1 : 1, by = { ArrowRight: turn, ArrowLeft: -turn, ArrowDown: 1, ArrowUp: -1 }[event.key], at = itemOf(event);
@@ -69,9 +66,7 @@ export function makeRibbons({ pick, point, pickKey }) {
   /** @param {HTMLElement} row @param {Items} items @param {(item: number) => void} act */
   function setWords(row, items, act) {
     row.dir = isRightToLeft(items.labels) ? "rtl" : "ltr";
-    row.replaceChildren(...items.labels.map((label, item) => el("button", { type: "button", "data-item": item, on: { click: () => act(item) },
-      class: `uwaga-stage-word${items.specials.has(item) ? " uwaga-stage-special" : ""}` },
-    el("bdi", { text: items.specials.has(item) ? briefText(label).replace(/^\[|\]$/gu, "") : briefText(label) }), el("span", { class: "uwaga-visually-hidden" }), el("small"))));
+    row.replaceChildren(...items.labels.map((_, item) => stageWord(items, item, { click: () => act(item) })));
   }
 
   return {
@@ -95,7 +90,7 @@ export function makeRibbons({ pick, point, pickKey }) {
         /** @type {HTMLElement} */ (row).style.setProperty("font-size", String(letters));
       }));
       const sent = below.map(({ start }) => start), taken = above.map(({ start }) => start), scale = bars.full;
-      const fit = (/** @type {number} */ at) => (above[at].width ? above[at].width / Math.max(1e-9, receivedBy(cells, rows, columns, at) * scale) : 0);
+      const fit = (/** @type {number} */ at) => (above[at].width ? above[at].width / Math.max(1e-9, bars.received[at] * scale) : 0);
       /** @type {SVGElement[]} */
       const drawn = [];
       for (let from = 0; from < rows; from++) for (let to = 0; to < columns; to++) {
@@ -111,8 +106,7 @@ export function makeRibbons({ pick, point, pickKey }) {
       }
       const bar = (/** @type {Bar} */ { start, width: wide }, /** @type {number} */ y, /** @type {string} */ role) => svgEl("path", { class: "uwaga-ribbon-bar", "data-role": role, d: `M${start} ${y}h${wide}` });
       picture.setAttribute("width", String(width));
-      picture.replaceChildren(svgEl("defs", {}, svgEl("linearGradient", { id: prefix, gradientUnits: "userSpaceOnUse", x1: 0, x2: 0, y1: ribbonHeight, y2: 0 },
-        ["asks", "between", "asked"].map((one, i) => svgEl("stop", { offset: i / 2, class: `uwaga-stop-${one}` })))),
+      picture.replaceChildren(svgEl("defs", {}, linkGradient(prefix, { x1: 0, x2: 0, y1: ribbonHeight, y2: 0 })),
       ...drawn, ...above.map((one) => bar(one, 1, "asked")), ...below.map((one) => bar(one, ribbonHeight - 1, "asks")));
       const weightOf = (/** @type {number} */ item) => (query === null ? NaN : cells[query * columns + item]);
       const most = query === null ? -1 : Array.from({ length: columns }, (_, item) => item).reduce((best, item) => (sinks.has(item) || (best >= 0 && weightOf(item) <= weightOf(best)) ? best : item), -1);
@@ -129,11 +123,4 @@ export function makeRibbons({ pick, point, pickKey }) {
       });
     },
   };
-}
-
-/** @param {Float32Array} cells @param {number} rows @param {number} columns @param {number} key @returns {number} */
-function receivedBy(cells, rows, columns, key) {
-  let sum = 0;
-  for (let query = 0; query < rows; query++) sum += cells[query * columns + key];
-  return sum;
 }

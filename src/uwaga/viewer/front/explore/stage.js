@@ -1,9 +1,10 @@
 // The text as the largest thing on the page, and over it the arcs of one word to the words that it looks at.
 
 import { arcPairs, arcScale, arcsOfLinks, arcsOfWord, mixedArcs, pathOfArc } from "./arcs.js";
-import { briefText, el, isRightToLeft, svgEl } from "../dom.js";
+import { el, isRightToLeft, itemOf, linkGradient, svgEl, wordText } from "../dom.js";
 import { percentText } from "../format.js";
 import { tr } from "../languages.js";
+import { storeEqual } from "../store.js";
 
 /** @typedef {import("../types.js").Items} Items */
 
@@ -28,6 +29,13 @@ export function wantsNoMotion() {
   return typeof matchMedia === "function" && matchMedia("(prefers-reduced-motion: reduce)").matches;
 }
 
+/** A word as a button, with room for its share. @param {Items} items @param {number} item @param {{[event: string]: () => void}} [on] */
+export function stageWord(items, item, on = {}) {
+  return el("button", { type: "button", "data-item": item, on,
+    class: `uwaga-stage-word${items.specials.has(item) ? " uwaga-stage-special" : ""}${item && items.noSpaceBefore[item] ? " uwaga-stage-tight" : ""}` },
+  el("bdi", { text: wordText(items, item) }), el("span", { class: "uwaga-visually-hidden" }), el("small"));
+}
+
 /**
  * @param {{pick: (item: number) => void, point: (item: number) => void, pickKey: (key: number) => void}} act  point: -1 when nothing is pointed at
  */
@@ -48,13 +56,9 @@ export function makeStage({ pick, point, pickKey }) {
   let centres = [];
   /** @type {import("./arcs.js").DrawnArc[]} */
   let drawn = [];
+  /** Where they go. @type {import("./arcs.js").Arc[]} */
+  let goal = [];
   let frame = 0;
-
-  /** @param {Event} event */
-  function itemOf(event) {
-    const word = event.target instanceof Element ? event.target.closest("[data-item]") : null;
-    return word instanceof HTMLElement ? Number(word.dataset.item) : -1;
-  }
 
   /** @param {KeyboardEvent} event */
   function keydown(event) {
@@ -76,9 +80,7 @@ export function makeStage({ pick, point, pickKey }) {
   function setWords(items) {
     isReversed = isRightToLeft(items.labels);
     words.dir = isReversed ? "rtl" : "ltr";
-    buttons = items.labels.map((label, item) => el("button", { type: "button", "data-item": item,
-      class: `uwaga-stage-word${items.specials.has(item) ? " uwaga-stage-special" : ""}${item && items.noSpaceBefore[item] ? " uwaga-stage-tight" : ""}` },
-    el("bdi", { text: items.specials.has(item) ? briefText(label).replace(/^\[|\]$/gu, "") : briefText(label) }), el("span", { class: "uwaga-visually-hidden" }), el("small")));
+    buttons = items.labels.map((_, item) => stageWord(items, item));
     words.replaceChildren(...buttons);
   }
 
@@ -123,6 +125,9 @@ export function makeStage({ pick, point, pickKey }) {
   function move(time, sameKeys) {
     const { query, weights, links, cut } = /** @type {StageContent} */ (shown);
     const next = links ? arcsOfLinks(links, centres, room()) : query === null || !weights ? [] : arcsOfWord(weights, query, centres, { ...room(), cut });
+    // More has arrived of something else: arcs on their way go on.
+    if (storeEqual(next, goal)) return draw();
+    goal = next;
     const all = arcPairs(drawn, next, sameKeys && !links);
     const began = performance.now();
     cancelAnimationFrame(frame);
@@ -139,8 +144,7 @@ export function makeStage({ pick, point, pickKey }) {
     const { query, sinks, key: picked, cut, links } = /** @type {StageContent} */ (shown), count = drawn.length;
     while (lines.childElementCount < count) {
       const number = lines.childElementCount;
-      gradients.append(svgEl("linearGradient", { id: `${prefix}-${number}`, gradientUnits: "userSpaceOnUse" },
-        ["asks", "between", "asked"].map((name, i) => svgEl("stop", { offset: i / 2, class: `uwaga-stop-${name}` }))));
+      gradients.append(linkGradient(`${prefix}-${number}`));
       lines.append(svgEl("path", { on: { click: (/** @type {Event} */ event) => pickKey(Number(/** @type {SVGElement} */ (event.currentTarget).dataset.key)) } }));
       texts.append(svgEl("text"));
     }
@@ -171,7 +175,7 @@ export function makeStage({ pick, point, pickKey }) {
   }
 
   function paint() {
-    const { items, key, sinks, before, links, cut } = /** @type {StageContent} */ (shown), query = links ? null : shown?.query ?? null, weights = links ? null : shown?.weights;
+    const { key, sinks, before, links, cut } = /** @type {StageContent} */ (shown), query = links ? null : shown?.query ?? null, weights = links ? null : shown?.weights;
     const most = weights ? buttons.reduce((best, _, item) => (sinks.has(item) || item === query || (best >= 0 && weights[item] <= weights[best]) ? best : item), -1) : -1;
     buttons.forEach((button, item) => {
       const weight = weights ? weights[item] : NaN, share = Number.isNaN(weight) ? "" : percentText(weight);
@@ -179,7 +183,7 @@ export function makeStage({ pick, point, pickKey }) {
       button.tabIndex = item === (query ?? 0) ? 0 : -1;
       button.setAttribute("aria-pressed", String(item === query));
       /** @type {Element} */ (button.children[1]).textContent = share ? ", " : "";
-      const role = links ? "" : item === query ? "asks" : item === (key !== null && key !== query ? key : most) ? "asked" : weight < dimBelow ? "dim" : "";
+      const role = links ? "" : item === query ? "asks" : item === (key !== null && key !== query && !cut?.has(key) ? key : most) ? "asked" : weight < dimBelow ? "dim" : "";
       button.dataset.role = role;
       const number = /** @type {Element} */ (button.lastElementChild);
       number.replaceChildren(cut?.has(item) ? tr("cut") : share.replace("%", ""), ...(Math.abs(gain) >= 5 ? [el("i", { text: `${gain > 0 ? "+" : "\u2212"}${percentText(Math.abs(gain) / 100).replace("%", "")}` })] : []));

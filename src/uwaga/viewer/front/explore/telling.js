@@ -1,6 +1,6 @@
 // What a head tells a person: of all links between two words, the one that says most. A pronoun's meaning comes first (distinctive.js).
 
-import { headCells } from "./every_head.js";
+import { headCells, rowCells } from "./every_head.js";
 import { sinksOf } from "../weights.js";
 
 /** @typedef {import("../types.js").Items} Items */
@@ -44,7 +44,7 @@ export function tellingLinks(cells, queries, keys, kind) {
   const answering = keys.labels.flatMap((_, item) => (isWord(keys, item) && !sinks.has(item) ? [item] : []));
   return Array.from({ length: cells.heads }, (_, head) => {
     const weights = headCells(cells, head), most = asking.map((query) => {
-      const row = weights.subarray(query * cells.columns, (query + 1) * cells.columns);
+      const row = rowCells(cells, head, query);
       return answering.filter((key) => isCross || key !== query).reduce((best, key) => (best < 0 || row[key] > row[best] ? key : best), -1);
     });
     const order = isCross ? readsInOrder(most, Math.min(asking.length, answering.length)) : 1;

@@ -1,9 +1,9 @@
 // Explore: what one word looks at, as a sentence, as arcs over the text or beside it, and as a row of the map; and every head as a drawing.
 
 import { bandFloor, bandScale } from "../colours.js";
-import { briefText, el } from "../dom.js";
-import { countText, headText, percentText } from "../format.js";
-import { tr, trN, trParts } from "../languages.js";
+import { el } from "../dom.js";
+import { percentText } from "../format.js";
+import { tr, trParts } from "../languages.js";
 import { mapView } from "../map/view.js";
 import { makeHeadBar } from "../shell/header.js";
 import { menuButton } from "../controls.js";
@@ -19,7 +19,8 @@ import { makePredictions } from "../typing/predictions.js";
 import { makeMoved } from "../typing/moved.js";
 import { makeSwap } from "../typing/swap.js";
 import { hasExactCells, headCells, makeEveryHead, shownLayers } from "./every_head.js";
-import { filmLinks, filmText, layerShares, makeLayerFilm, meanOfHeads } from "./film.js";
+import { stageWords } from "./arcs.js";
+import { filmLinks, filmText, hasFilm, layerShares, makeLayerFilm, meanOfHeads } from "./film.js";
 import { makeRibbons, mostRibbons } from "./ribbons.js";
 import { makeStage, wantsNoMotion } from "./stage.js";
 import { makeWall } from "./wall.js";
@@ -30,8 +31,6 @@ import { askDistinctive, linkStory } from "./distinctive.js";
 /** @typedef {import("./distinctive.js").DistinctiveHeads} DistinctiveHeads */
 /** @typedef {import("./distinctive.js").DistinctiveHead} DistinctiveHead */
 
-/** Words that are shown on one line, with arcs; a longer text is read as prose, with what holds little folded. */
-const stageWords = 24;
 /** Milliseconds of a run after which the page says that it computes. */
 const sayComputingAfter = 300;
 /** Milliseconds in which arcs go over into those of another head. */
@@ -65,9 +64,9 @@ export function exploreView(app) {
   search.element.hidden = true;
   const film = makeLayerFilm(() => draw());
   const links = makeLinks((key) => store.set({ key })), lookers = makeLinks((query) => store.set({ query }));
-  const every = makeEveryHead(app, () => draw());
+  const every = makeEveryHead(app, redraw);
   const wall = makeWall(app, every, (layer, head) => store.set({ layer, head, view: { x: 0, y: 0, scale: 0 } }));
-  const moved = makeMoved(app, () => draw());
+  const moved = makeMoved(app, redraw);
   const headMenu = changes.controls && menuButton(tr("This head"), changes.controls).element;
   const top = el("div", { class: "uwaga-top" },
     el("div", {}, where, headline, story, evidence),
@@ -83,7 +82,7 @@ export function exploreView(app) {
     top, box.element, search.element, stage.element, ribbons.element, el("div", { class: "uwaga-top uwaga-under" }, film.element, changes.cut, swap.element),
     el("div", { class: "uwaga-low" }, el("div", { class: "uwaga-read-part" }, readings.map((one) => one.element), bands),
       el("div", { class: "uwaga-aside" }, el("div", { class: "uwaga-low-side" }, mapPart, links.element, lookers.element)), el("div", { class: "uwaga-low-side uwaga-heads-part" }, moved.element, wall.element)), changes.bar));
-  const row = new WeightsReader(app, "row", () => draw()), column = new WeightsReader(app, "column", () => draw());
+  const row = new WeightsReader(app, "row", redraw), column = new WeightsReader(app, "column", redraw);
   /** @type {{queries: Items, keys: Items, name: string} | null} */
   let texts = null;
   /** @type {DistinctiveHeads | null} */
@@ -92,7 +91,7 @@ export function exploreView(app) {
   let askedFor = "", drawnHead = "", pointed = -1;
   /** @type {ReturnType<typeof setTimeout> | undefined} */
   let computing;
-  let shown = false, isRead = false;
+  let shown = false, isRead = false, isQueued = false;
   // After a change the arcs begin as they were, and flow into what they are.
   let flows = Boolean(app.about.python) && store.get().side !== "0" && !wantsNoMotion();
   /** @type {ReturnType<typeof setTimeout> | undefined} */
@@ -137,24 +136,27 @@ export function exploreView(app) {
     store.set({ kind, layer, head, query: link.query, key: link.key, view: { x: 0, y: 0, scale: 0 } });
   }
 
+  /** Which texts the state is of. */
+  function textsName() {
+    const { side: id, kind, merge, specials } = store.get();
+    return JSON.stringify([id, app.side().kinds[kind], merge, specials]);
+  }
+
   async function load() {
-    const { side: id, kind, merge, specials } = store.get(), axes = app.side().kinds[kind];
-    const name = JSON.stringify([id, axes, merge, specials]);
+    const { side: id, kind } = store.get(), axes = app.side().kinds[kind], name = textsName();
     if (texts?.name === name) return;
     try {
       const [queries, keys] = await Promise.all([app.items(id, axes.queries), app.items(id, axes.keys)]);
-      const now = store.get();
-      if (name !== JSON.stringify([now.side, app.side().kinds[now.kind], now.merge, now.specials])) return;
+      if (name !== textsName()) return;
       texts = { queries, keys, name };
-      draw();
+      redraw();
     } catch {
       // The client reports the error.
     }
   }
 
   async function loadDistinctive() {
-    const { side: id, kind, merge, specials } = store.get();
-    const name = JSON.stringify([id, kind, merge, specials]);
+    const name = textsName();
     if (name === askedFor || app.side().signed) return;
     askedFor = name;
     distinctive = null; // links are items of the settings before
@@ -172,15 +174,17 @@ export function exploreView(app) {
       app.quiet.on = false;
       opens = false;
       pickStrongest();
-      draw();
+      redraw();
     } catch {
       if (!signal.aborted) askedFor = "";
     }
   }
 
+  /** What is known of the heads; its links are items of the texts that it was asked for. */
+  const heads = () => (askedFor === textsName() ? distinctive : null);
   const ownHead = () => {
     const { kind, layer, head } = store.get();
-    return distinctive?.all.find((one) => one.kind === kind && one.layer === layer && one.head === head);
+    return heads()?.all.find((one) => one.kind === kind && one.layer === layer && one.head === head);
   };
 
   /** Something is always picked: without a query it is the head's most telling link. */
@@ -197,20 +201,28 @@ export function exploreView(app) {
     row.request(store.get().query);
     every.request();
     moved.request();
-    draw();
+    redraw();
+  }
+
+  /** Draws once, whatever has changed in this turn. */
+  function redraw() {
+    if (isQueued) return;
+    isQueued = true;
+    queueMicrotask(() => { isQueued = false; draw(); });
   }
 
   /** @param {boolean} [isPointing]  only another word is pointed at */
   function draw(isPointing = false) {
-    if (!shown) return;
-    const state = store.get(), { kind } = state, known = texts;
+    // Items of another text than the one that is shown now say nothing of it.
+    if (!shown || (texts && texts.name !== textsName())) return;
+    const state = store.get(), { kind } = state, known = texts, side = app.side(), axes = side.kinds[kind];
     const query = pointed >= 0 ? pointed : state.query, key = pointed >= 0 ? null : state.key;
     // A saved page may hold means of many words here: they are no weights between two words.
     const isExact = row.weights?.cell === 1, own = ownHead();
     const weights = query === null || !known ? null : every.row(query) ?? (query === state.query && isExact ? row.weights?.weights ?? null : null);
     const inQueries = known && query !== null && query < known.queries.total ? query : null;
     if (!known || inQueries === null) {
-      headline.replaceChildren(app.side().text_title);
+      headline.replaceChildren(side.text_title);
       where.textContent = known ? tr("Pick a word to see what it attends to.") : "";
       evidence.hidden = true;
       story.textContent = "";
@@ -222,8 +234,7 @@ export function exploreView(app) {
     widen.textContent = isWide ? tr("Smaller map") : tr("Larger map");
     widen.hidden = state.compare !== "one";
     if (!known) return;
-    search.setItems(known.keys);
-    const sinks = state.colour.hideSink ? sinksOf(known.keys, kind) : new Set(), one = app.side().kinds[kind].queries === app.side().kinds[kind].keys;
+    const atRest = sinksOf(known.keys, kind), sinks = state.colour.hideSink ? atRest : new Set(), one = axes.queries === axes.keys, isLine = one && isOneLine(known.queries);
     const shownWeights = inQueries === null ? null : weights;
     const best = shownWeights ? strongestItems(shownWeights, sinks.size + 1).find((item) => !sinks.has(item)) ?? null : null;
     if (!isPointing) {
@@ -231,30 +242,31 @@ export function exploreView(app) {
       swap.show(one ? known.queries : null, state.query);
     }
     if (inQueries !== null) {
-      headline.replaceChildren(...headlineOf(known, inQueries, key, shownWeights, sinks, app.side().signed, own?.link, one && !isOneLine(known.queries)));
+      headline.replaceChildren(...headlineOf(known, inQueries, key, shownWeights, sinks, side.signed, own?.link, one && !isLine));
       where.textContent = whereText(app, own);
       const at = key ?? best;
-      story.replaceChildren([restText(shownWeights, sinks), at !== null && at === best ? linkStory({ query: inQueries, key: at, weight: 0 }, known.queries, known.keys, kind) : "",
+      story.replaceChildren([restText(shownWeights, sinks, known.keys), at !== null && at === best ? linkStory({ query: inQueries, key: at, weight: 0 }, known.queries, known.keys, kind) : "",
         !one ? tr("Every word sends out a ribbon of the same width, 100%; what many look at grows wide.") : shownWeights && stage.element.hidden ? "" : tr("A wide arc is a big share of this word’s attention; the numbers under the words add up to 100%."),
         row.weights && !isExact && !shownWeights ? meansText(row.weights.cell) : ""].filter(Boolean).join(" "));
       evidence.hidden = !own?.evidence;
       /** @type {HTMLElement} */ (evidence.lastElementChild).textContent = own?.evidence ?? "";
     }
-    const layer = film.layer(), filmed = layer === null ? null : every.layer(layer), reel = filmed?.complete === 1 && filmed.rows === known.queries.total ? filmed : null;
+    const canStage = isLine && !side.signed, layer = canStage ? film.layer() : null, filmed = layer === null ? null : every.layer(layer), reel = filmed?.complete === 1 && filmed.rows === known.queries.total ? filmed : null;
     const was = inQueries === null || state.side !== "1" ? null : moved.row("0", inQueries), isHeld = flows && was !== null, cut = inQueries !== null && state.side === "1" ? moved.cut(known.queries, known.keys, inQueries) : new Set();
     if (isHeld && flowing === undefined) flowing = setTimeout(() => { flows = false; draw(); }, holdTime);
     if (cut.size && !isHeld && shownWeights && inQueries !== null && (key === null || cut.has(key))) headline.replaceChildren(...withoutText(known, inQueries, cut, shownWeights));
-    const mean = reel && meanOfHeads(reel), atRest = sinksOf(known.keys, kind);
+    const mean = reel && meanOfHeads(reel);
     if (reel && mean && layer !== null) headline.textContent = filmText(layer, layerShares(mean, reel.rows, reel.columns, atRest));
-    const isStaged = one && !app.side().signed && isOneLine(known.queries)
+    const isStaged = canStage
       && stage.show({ items: known.queries, query: inQueries, key, weights: isHeld ? was : shownWeights, sinks, before: isHeld ? null : was, cut: isHeld ? new Set() : cut, ...(reel && mean && { links: filmLinks(mean, reel.rows, reel.columns, atRest) }) },
         { time: isHeld ? 0 : mean ? filmTime : flowing !== undefined && !flowEnded ? flowTime : timeOf(state), sameKeys: Boolean(app.about.python) });
     if (flowing !== undefined && !flows) flowEnded = true;
-    film.element.hidden = !isStaged || !hasExactCells(app);
+    film.element.hidden = !isStaged || !hasFilm(app);
     film.setLayers(shownLayers(app).map((each) => each.layer));
     wall.light(film.element.hidden ? null : layer);
     if (!isStaged) stage.hide();
-    const cells = !one && !app.side().signed && hasExactCells(app) && !holdsPassages(known.keys) && Math.max(known.queries.total, known.keys.total) <= mostRibbons ? every.layer(state.layer) : null;
+    if (film.element.hidden) film.stop();
+    const cells = !one && !side.signed && hasExactCells(app) && !holdsPassages(known.keys) && Math.max(known.queries.total, known.keys.total) <= mostRibbons ? every.layer(state.layer) : null;
     const isRibboned = cells !== null && cells.complete === 1 && cells.rows === known.queries.total && cells.columns === known.keys.total;
     if (isRibboned) ribbons.show({ ...known, cells: headCells(cells, state.head), rows: cells.rows, columns: cells.columns, query: inQueries, key, sinks });
     else ribbons.hide();
@@ -262,10 +274,11 @@ export function exploreView(app) {
     element.toggleAttribute("data-read", isRead);
     find.hidden = !isRead;
     if (!isRead) search.element.hidden = true;
-    const common = { query: inQueries, key, signed: app.side().signed, merge: state.merge };
+    const common = { query: inQueries, key, signed: side.signed, merge: state.merge };
     const contents = !isRead ? [] : one ? [{ ...common, items: known.queries, axis: /** @type {const} */ ("both"), weights: shownWeights, sinks }]
       : [{ ...common, items: known.queries, axis: /** @type {const} */ ("query"), weights: null, sinks: new Set() }, { ...common, items: known.keys, axis: /** @type {const} */ ("key"), weights: shownWeights, sinks }];
     readings.forEach((each, at) => each.show(contents[at] ?? null));
+    search.setItems(known.keys);
     const what = shownWeights && inQueries !== null && isRead;
     links.show(what ? { title: trParts("What {token} attends to", { token: quoted(known.queries.labels[inQueries]) }), hue: "key", weights: shownWeights, items: known.keys, sinks, picked: key } : null);
     if (!isPointing) column.request(isRead && key !== null ? key : null);
@@ -275,7 +288,7 @@ export function exploreView(app) {
     bands.hidden = !isRead || scale >= bandFloor;
     bands.textContent = tr("The largest weight is {scale}: the colours of the text are fractions of it.", { scale: percentText(scale) });
     if (isPointing) return;
-    wall.show(distinctive, known);
+    wall.show(heads(), known);
     moved.show(known, inQueries);
   }
 
@@ -320,6 +333,7 @@ export function exploreView(app) {
     },
     hide() {
       shown = false;
+      film.stop();
       every.stop();
       moved.stop();
       map.hide();

@@ -2,7 +2,7 @@
 
 import { headArcs, headRibbons } from "./arcs.js";
 import { headCells, shownLayers } from "./every_head.js";
-import { el, svgEl, tokenText } from "../dom.js";
+import { el, svgEl } from "../dom.js";
 import { headText } from "../format.js";
 import { tr, trN, trParts } from "../languages.js";
 import { sinkColumns, sinksOf } from "../weights.js";
@@ -63,19 +63,20 @@ export function makeWall(app, every, open) {
       button.tabIndex = isOpen || (!buttons.has(`${state.layer} ${state.head}`) && button === grid.querySelector("button")) ? 0 : -1;
       button.title = [headText(state.kind, layer, head), own?.label && own.sentence].filter(Boolean).join(": ");
       button.setAttribute("aria-label", button.title);
-      const drawnOf = cells && `${cells.rows} ${cells.columns} ${cells.complete}`;
+      // Of cells of several words the share of the sinks alone is in the head's label.
+      const known = cells && texts.keys.total > cells.columns ? distinctive?.rests.get(`${layer} ${head}`) : undefined, drawnOf = cells && `${cells.rows} ${cells.columns} ${cells.complete} ${known}`;
       if (!cells || !drawnOf || button.dataset.of === drawnOf || head >= cells.heads) { resting += Number(button.dataset.rest ?? 0) > 0.5 ? 1 : 0; continue; }
       button.dataset.of = drawnOf;
-      const { rest, paths } = headGlyph(cells, head, texts.keys, state.kind);
+      const { rest: measured, paths } = headGlyph(cells, head, texts.keys, state.kind), rest = known ?? measured;
       button.dataset.rest = String(rest);
       if (rest > 0.5) resting += 1;
       button.replaceChildren(svgEl("svg", { viewBox: `0 0 ${glyph.width} ${glyph.height + glyph.foot}`, "aria-hidden": "true" },
         paths.map(({ d, width }) => svgEl("path", { d: d.map((one) => one.join(" ")).join(""), "stroke-width": width })),
         svgEl("rect", { x: 0, y: glyph.height + 3, width: glyph.width * Math.min(1, Math.abs(rest)), height: 1.6 })));
     }
-    const sink = distinctive?.sink ? tokenText(distinctive.sink).replace(/^\[|\]$/gu, "") : "";
-    note.replaceChildren(...(sink && resting ? [...trParts("{count} of {total} heads mostly rest on {sink}: the line under a drawing is the share at rest.",
-      { count: resting, total: drawn.length, sink: el("bdi", { text: sink }) }), " "] : []), all);
+    const sinks = distinctive?.sinks;
+    note.replaceChildren(...(sinks && resting ? [...trParts("{count} of {total} heads mostly rest on {sink}: the line under a drawing is the share at rest.",
+      { count: resting, total: drawn.length, sink: el("bdi", { text: sinks }) }), " "] : []), all);
   }
 
   /** @param {KeyboardEvent} event */

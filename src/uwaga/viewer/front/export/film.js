@@ -1,7 +1,7 @@
 // The film of the layers as a file: WebM, GIF, or an SVG that moves; and the wall of heads as a poster.
 
 import { arcPairs, arcsOfLinks, mixedArcs } from "../explore/arcs.js";
-import { hasExactCells, layerCells, shownLayers, smallMapsRequest } from "../explore/every_head.js";
+import { layerCells, shownLayers, smallMapsRequest } from "../explore/every_head.js";
 import { filmLinks, filmText, layerShares, meanOfHeads } from "../explore/film.js";
 import { glyph, headGlyph } from "../explore/wall.js";
 import { tokenText } from "../dom.js";
@@ -21,12 +21,6 @@ const filmStop = 1500, filmMove = 850;
 const filmWidth = 1200, filmHeight = 630, filmBase = 452, filmScale = 60, filmColours = 14, gifScale = 2 / 3, gifStep = 50;
 const posterWidth = 1600, posterMargin = 68;
 
-/** @param {App} app @returns {boolean} whether there is a film: a text of which each layer's weights are known word by word */
-export function hasFilm(app) {
-  const { queries, keys } = app.side().kinds[app.store.get().kind] ?? {};
-  return app.about.sides.length > 0 && queries === keys && !app.side().signed && hasExactCells(app);
-}
-
 /** @param {App} app */
 async function readLayers(app) {
   const { side, kind } = app.store.get(), axes = app.side().kinds[kind], [queries, keys] = await Promise.all([app.items(side, axes.queries), app.items(side, axes.keys)]);
@@ -40,7 +34,7 @@ async function readLayers(app) {
  */
 async function filmOfLayers(app) {
   const { queries, layers, kind, model } = await readLayers(app), paint = sharePaint(app), sinks = sinksOf(queries, kind), places = sentencePlaces(queries, new Set(), filmWidth);
-  if (!places) throw new Error(tr("The text is too long for a film: at most 24 words."));
+  if (!places) throw new Error(tr("The text is too long for a film: it has to fit on one line."));
   const { shown, centres, size } = places, room = { height: filmBase - 130, scale: filmScale };
   const stops = layers.map(({ layer, cells }) => {
     const mean = meanOfHeads(cells), links = filmLinks(mean, cells.rows, cells.columns, sinks).map((link) => ({ ...link, query: shown.indexOf(link.query), key: shown.indexOf(link.key) }));
@@ -67,11 +61,11 @@ function filmCanvas(scale) {
   return { canvas, context: paintContext(canvas) };
 }
 
-/** @param {App} app @returns {Promise<{blob: Blob, alt: string}>} recorded while it plays */
+/** @param {App} app @returns {Promise<{blob: Blob, alt: string}>} recorded while it plays, which waits while the page is hidden */
 export async function webmFilm(app) {
   const type = ["video/webm;codecs=vp9", "video/webm"].find((one) => typeof MediaRecorder !== "undefined" && MediaRecorder.isTypeSupported(one));
   if (!type) throw new Error(tr("This browser makes no WebM. Save the film as a GIF or an SVG."));
-  const { scene, stops, alt } = await filmOfLayers(app), { canvas, context } = filmCanvas(1), recorder = new MediaRecorder(canvas.captureStream(), { mimeType: type });
+  const { scene, stops, alt } = await filmOfLayers(app), { canvas, context } = filmCanvas(1), stream = canvas.captureStream(), recorder = new MediaRecorder(stream, { mimeType: type });
   /** @type {Blob[]} */
   const parts = [];
   const ended = new Promise((resolve, reject) => {
@@ -81,18 +75,32 @@ export async function webmFilm(app) {
   });
   paintScene(context, scene(0), 1);
   recorder.start();
-  const began = performance.now();
-  await new Promise((resolve) => {
+  let time = 0, last = performance.now();
+  const wait = () => {
+    if (document.hidden) return recorder.pause();
+    last = performance.now();
+    recorder.resume();
+  };
+  document.addEventListener("visibilitychange", wait);
+  const played = new Promise((resolve) => {
     const step = () => {
-      const time = performance.now() - began;
+      const now = performance.now();
+      if (!document.hidden) time += now - last;
+      last = now;
       paintScene(context, scene(time), 1);
-      if (time < stops * filmStop) requestAnimationFrame(step);
+      if (time < stops * filmStop && recorder.state !== "inactive") requestAnimationFrame(step);
       else resolve(undefined);
     };
     requestAnimationFrame(step);
   });
-  recorder.stop();
-  await ended;
+  try {
+    await Promise.race([played, ended]);
+    if (recorder.state !== "inactive") recorder.stop();
+    await ended;
+  } finally {
+    document.removeEventListener("visibilitychange", wait);
+    for (const track of stream.getTracks()) track.stop();
+  }
   return { blob: new Blob(parts, { type: "video/webm" }), alt };
 }
 
@@ -103,15 +111,16 @@ export async function gifFilm(app) {
     paintScene(context, scene(time), gifScale);
     return context.getImageData(0, 0, canvas.width, canvas.height).data;
   };
-  const { colours, places } = gifPalette(Array.from({ length: stops }, (_, stop) => picture((stop + 1) * filmStop - 1)));
-  /** @type {import("./gif.js").GifFrame[]} */
-  const frames = [];
-  for (let stop = 0; stop < stops; stop++) {
-    for (let time = gifStep; time < filmMove; time += gifStep) frames.push({ pixels: gifPixels(picture(stop * filmStop + time), places), time: gifStep / 10 });
-    frames.push({ pixels: gifPixels(picture(stop * filmStop + filmMove), places), time: (filmStop - filmMove + gifStep) / 10 });
-    await new Promise((resolve) => setTimeout(resolve)); // the page stays alive
+  function* ends() { for (let stop = 1; stop <= stops; stop++) yield picture(stop * filmStop - 1); }
+  const { colours, places } = gifPalette(ends());
+  async function* frames() {
+    for (let stop = 0; stop < stops; stop++) for (let time = gifStep; time <= filmMove; time += gifStep) {
+      // The page stays alive; where it is hidden, timers are slow and nobody waits for them.
+      if (!document.hidden) await new Promise((resolve) => setTimeout(resolve));
+      yield { pixels: gifPixels(picture(stop * filmStop + time), places), time: (time < filmMove ? gifStep : filmStop - filmMove + gifStep) / 10 };
+    }
   }
-  return { blob: new Blob([/** @type {BlobPart} */ (gifFile(frames, canvas.width, canvas.height, colours))], { type: "image/gif" }), alt };
+  return { blob: new Blob([/** @type {BlobPart} */ (await gifFile(frames(), canvas.width, canvas.height, colours))], { type: "image/gif" }), alt };
 }
 
 /** @param {App} app @returns {Promise<{blob: Blob, alt: string}>} each layer fades into the next; where nothing moves, the first one is seen */

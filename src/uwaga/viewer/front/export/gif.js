@@ -8,7 +8,7 @@ const gifColours = 256, colourBits = 5, mostCodes = 4096;
 
 /**
  * The most frequent colours of pictures, to five bits a channel, and the place of every colour in them.
- * @param {Uint8ClampedArray[]} pictures  RGBA
+ * @param {Iterable<Uint8ClampedArray>} pictures  RGBA
  * @returns {{colours: Uint8Array, places: Uint8Array}} colours: (256, 3); places: by the 15 bits of a colour
  */
 export function gifPalette(pictures) {
@@ -40,15 +40,16 @@ export function gifPixels(pixels, places) {
 }
 
 /**
- * @param {Iterable<GifFrame>} frames @param {number} width @param {number} height @param {Uint8Array} colours  (256, 3)
- * @returns {Uint8Array} the file
+ * Each frame is packed when it comes, and kept until the next.
+ * @param {AsyncIterable<GifFrame> | Iterable<GifFrame>} frames @param {number} width @param {number} height @param {Uint8Array} colours  (256, 3)
+ * @returns {Promise<Uint8Array>} the file
  */
-export function gifFile(frames, width, height, colours) {
+export async function gifFile(frames, width, height, colours) {
   const two = (/** @type {number} */ number) => [number & 255, number >> 8], letters = (/** @type {string} */ text) => [...text].map((letter) => letter.charCodeAt(0));
   const parts = [Uint8Array.of(...letters("GIF89a"), ...two(width), ...two(height), 0xf7, 0, 0), colours, Uint8Array.of(0x21, 0xff, 11, ...letters("NETSCAPE2.0"), 3, 1, 0, 0, 0)];
   /** @type {Uint8Array | null} */
   let before = null;
-  for (const { pixels, time } of frames) {
+  for await (const { pixels, time } of frames) {
     let top = 0, bottom = height;
     if (before) {
       const old = before, isSame = (/** @type {number} */ row) => { for (let at = row * width; at < (row + 1) * width; at++) if (pixels[at] !== old[at]) return false; return true; };

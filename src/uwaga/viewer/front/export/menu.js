@@ -6,7 +6,9 @@ import { kindTitle } from "../format.js";
 import { isAbort } from "../hosts.js";
 import { tr } from "../languages.js";
 import { scenePng, textImage } from "./canvas.js";
-import { gifFilm, hasFilm, posterScene, svgFilm, webmFilm } from "./film.js";
+import { hasLayers } from "../explore/every_head.js";
+import { hasFilm } from "../explore/film.js";
+import { gifFilm, posterScene, svgFilm, webmFilm } from "./film.js";
 import { pdfFile } from "./pdf.js";
 import { shareScene, titledScene } from "./share.js";
 import { svgFile } from "./svg.js";
@@ -16,7 +18,7 @@ import { blockCsv, blockNpz, fileName, savePage } from "./weights.js";
 /** @typedef {import("../types.js").View} View */
 
 /** @typedef {{name: string, blob: Blob, note?: string}} ExportFile */
-/** @typedef {{id: string, title: string, hint: string, key: string, live: boolean, can?: () => boolean, make: (view: View) => Promise<ExportFile>}} FileFormat */
+/** @typedef {{id: string, title: string, hint: string, key: string, live: boolean, can?: (view: View) => boolean, make: (view: View) => Promise<ExportFile>}} FileFormat */
 
 /**
  * The button "Share" and its menu.
@@ -54,7 +56,7 @@ export function makeExportMenu(app, currentView) {
     format.title, el("kbd", { text: format.key }))));
   for (const format of formats) {
     app.commands.add({ id: `export.${format.id}`, title: tr("Save {title}", { title: format.title }), keys: [format.key], group: tr("Files"), run: () => run(format),
-      when: () => canExport(format, currentView()) });
+      when: () => format.can?.(currentView()) ?? true });
   }
   return element;
 }
@@ -62,15 +64,8 @@ export function makeExportMenu(app, currentView) {
 /** @param {HTMLElement} menu @param {FileFormat[]} formats @param {View} view */
 function updateMenu(menu, formats, view) {
   formats.forEach((format, index) => {
-    /** @type {HTMLButtonElement} */ (menu.children[index]).disabled = !canExport(format, view);
+    /** @type {HTMLButtonElement} */ (menu.children[index]).disabled = !(format.can?.(view) ?? true);
   });
-}
-
-/** @param {FileFormat} format @param {View} view @returns {boolean} */
-function canExport({ id, can }, view) {
-  if (can) return can();
-  if (id === "npz") return view.csv === undefined;
-  return !["png", "svg", "pdf"].includes(id) || view.scene !== undefined;
 }
 
 /** @param {App} app @returns {FileFormat[]} */
@@ -86,45 +81,48 @@ function fileFormats(app) {
     const title = exportTitle(app), text = tokenText(app.side().text_title);
     const scene = titledScene(await view.scene(), { title, text, ink: paint("--text"), muted: paint("--muted") });
     const { data, note } = await write(scene, `${title}: ${text}`);
-    const name = fileName({ model: app.side().model, where: app.where(), what: app.store.get().tab, ending });
-    return { name, blob: new Blob([data], { type }), note };
+    const { tab } = app.store.get();
+    return { ...file(tab, ending, new Blob([data], { type }), tab === "explore"), note };
   };
+  /** @param {string} what @param {string} ending @param {Blob} blob @param {boolean} isOfHead  else it is of all heads, and named after the text */
+  const file = (what, ending, blob, isOfHead) => ({ name: fileName({ model: app.side().model, ...(isOfHead ? { where: app.where() } : { text: app.side().text_title }), what, ending }), blob });
+  const some = () => app.about.sides.length > 0, isDrawn = (/** @type {View} */ { scene }) => scene !== undefined;
   const card = async (/** @type {boolean} */ isSquare) => {
     const { scene, alt } = await shareScene(app, isSquare), { blob } = await scenePng(scene, 1);
-    return { name: fileName({ model: app.side().model, where: app.where(), what: isSquare ? "square" : "share", ending: "png" }), blob, note: alt };
+    return { ...file(isSquare ? "square" : "share", "png", blob, true), note: alt };
   };
   return [
-    { id: "share", title: tr("Picture to share"), hint: tr("the sentence with its arcs, 1200 × 630"), key: "Shift+S", live: true, make: () => card(false) },
-    { id: "square", title: tr("Square picture to share"), hint: tr("the sentence with its arcs, 1080 × 1080"), key: "Shift+Q", live: true, make: () => card(true) },
-    { id: "drawing", title: tr("Drawing to share"), hint: tr("the sentence with its arcs as an SVG, with a description"), key: "Shift+A", live: true, make: async () => {
+    { id: "share", title: tr("Picture to share"), hint: tr("the sentence with its arcs, 1200 × 630"), key: "Shift+S", live: true, can: some, make: () => card(false) },
+    { id: "square", title: tr("Square picture to share"), hint: tr("the sentence with its arcs, 1080 × 1080"), key: "Shift+E", live: true, can: some, make: () => card(true) },
+    { id: "drawing", title: tr("Drawing to share"), hint: tr("the sentence with its arcs as an SVG, with a description"), key: "Shift+A", live: true, can: some, make: async () => {
       const { scene, alt } = await shareScene(app);
-      return { name: fileName({ model: app.side().model, where: app.where(), what: "share", ending: "svg" }), blob: new Blob([await svgFile(scene, alt)], { type: "image/svg+xml" }), note: alt };
+      return { ...file("share", "svg", new Blob([await svgFile(scene, alt)], { type: "image/svg+xml" }), true), note: alt };
     } },
     ...[{ id: "film", title: tr("Film (WebM)"), hint: tr("the layers, one after the other, as long as they play"), key: "Shift+F", ending: "webm", make: webmFilm },
       { id: "film-gif", title: tr("Film (GIF)"), hint: tr("the layers, one after the other, 800 × 420"), key: "Shift+I", ending: "gif", make: gifFilm },
       { id: "film-svg", title: tr("Film (SVG)"), hint: tr("the layers, one after the other, as a drawing that moves"), key: "Shift+M", ending: "svg", make: svgFilm }]
       .map(({ make, ending, ...format }) => ({ ...format, live: false, can: () => hasFilm(app), make: async () => {
         const { blob, alt } = await make(app);
-        return { name: fileName({ model: app.side().model, where: app.where(), what: "film", ending }), blob, note: alt };
+        return { ...file("film", ending, blob, false), note: alt };
       } })),
-    { id: "poster", title: tr("Poster of all heads"), hint: tr("every head as a drawing"), key: "Shift+W", live: false, can: () => app.about.sides.length > 0, make: async () => {
+    { id: "poster", title: tr("Poster of all heads"), hint: tr("every head as a drawing"), key: "Shift+W", live: false, can: () => hasLayers(app), make: async () => {
       const { scene, alt } = await posterScene(app), { blob } = await scenePng(scene);
-      return { name: fileName({ model: app.side().model, where: app.where(), what: "poster", ending: "png" }), blob, note: alt };
+      return { ...file("poster", "png", blob, false), note: alt };
     } },
     { id: "png", title: tr("PNG"), hint: tr("a picture of this view, at twice its size"), key: "Shift+P",
-      live: false, make: picture("png", "image/png", async (scene) => {
+      live: false, can: isDrawn, make: picture("png", "image/png", async (scene) => {
       const { blob, scale } = await scenePng(scene);
       return { data: blob, note: scale < 2 ? tr("at {scale}% of the size on screen, the most that a browser draws", { scale: Math.round(scale * 100) }) : "" };
     }) },
-    { id: "svg", title: tr("SVG"), hint: tr("a drawing of this view, with text as text"), key: "Shift+V", live: false,
+    { id: "svg", title: tr("SVG"), hint: tr("a drawing of this view, with text as text"), key: "Shift+V", live: false, can: isDrawn,
       make: picture("svg", "image/svg+xml", async (scene, title) => ({ data: await svgFile(scene, title) })) },
-    { id: "pdf", title: tr("PDF"), hint: tr("a page with this view, for papers"), key: "Shift+D", live: false,
+    { id: "pdf", title: tr("PDF"), hint: tr("a page with this view, for papers"), key: "Shift+D", live: false, can: isDrawn,
       make: picture("pdf", "application/pdf", async (scene, title) => ({
       data: /** @type {BlobPart} */ (await pdfFile(scene, { title, paintText: textImage })) })) },
     { id: "csv", title: tr("CSV"), hint: tr("the weights in view as a table, with tokens as names; of the table of heads its rows"),
-      key: "Shift+C", live: false, make: (view) => (view.csv ? Promise.resolve(view.csv()) : blockCsv(app, view)) },
+      key: "Shift+C", live: false, can: some, make: (view) => (view.csv ? Promise.resolve(view.csv()) : blockCsv(app, view)) },
     { id: "npz", title: tr("NPZ"), hint: tr("the weights in view for NumPy, with their tokens"),
-      key: "Shift+Z", live: true, make: (view) => blockNpz(app, view) },
+      key: "Shift+Z", live: true, can: (view) => some() && view.csv === undefined, make: (view) => blockNpz(app, view) },
     { id: "page", title: tr("Page"), hint: tr("this page as one file that works without the program, with the exact tiles seen so far"),
       key: "Shift+G", live: true, make: () => savePage(app) },
   ];

@@ -1,6 +1,6 @@
 // Pictures to show around: a title over every exported picture, and a picture of the picked link, as arcs over its sentence.
 
-import { arcCurve, arcsOfWord } from "../explore/arcs.js";
+import { arcCurve, arcsOfWord, stageWords } from "../explore/arcs.js";
 import { askOpenHead } from "../explore/distinctive.js";
 import { isRightToLeft, tokenText } from "../dom.js";
 import { headText, percentText } from "../format.js";
@@ -56,7 +56,7 @@ export function fittingText(text, size, room) {
  */
 function shareCommand(app, word) {
   const { kind, layer, head } = app.store.get(), of = app.side().maps.some((one) => one.kind !== kind) ? `${kind}/` : "";
-  const text = app.about.typed?.text ?? app.side().text_title, quoted = (/** @type {string} */ one) => (/^[\w.-]+$/u.test(one) ? one : `"${one.replace(/["\\$`]/g, "\\$&")}"`);
+  const text = app.about.typed?.text ?? app.side().text_title, quoted = (/** @type {string} */ one) => (/^[\w.-]+$/u.test(one) ? one : `"${one.replace(/["\\$\x60]/g, "\\$&")}"`);
   return app.about.typing ? `${app.about.typing.command.replace("TEXT", quoted(text))} --head ${of}${layer}.${head} --pick ${quoted(word)}` : "";
 }
 
@@ -67,7 +67,7 @@ const shareColours = {
   light: { bg: "#fbfaf6", ink: "#1b1d22", muted: "#5f6168", line: "#dedbd1", edge: "#8a877d", from: "#c43e0a", middle: "#953695", to: "#1556b0" },
   dark: { bg: "#101319", ink: "#eceae4", muted: "#a3a6ae", line: "#2b303a", edge: "#6e7480", from: "#ff9757", middle: "#e390dd", to: "#79b4ff" },
 };
-const shareMargin = 68, shareScale = 60, shareLeast = 0.015, shareSteps = 32, shareWords = 24, shareLetters = 50, shareSmallest = 20;
+const shareMargin = 68, shareScale = 60, shareLeast = 0.015, shareSteps = 32, shareLetters = 50, shareSmallest = 20;
 
 /**
  * The picked link of the current head, or its most telling one: 1200 x 630, or a square of 1080.
@@ -109,7 +109,7 @@ export async function shareScene(app, isSquare = false) {
  */
 export function sentencePlaces({ labels, specials, noSpaceBefore }, keep, width) {
   const shown = labels.flatMap((_, item) => (specials.has(item) && !keep.has(item) ? [] : [item]));
-  if (shown.length > shareWords) return null;
+  if (labels.length - specials.size > stageWords) return null;
   const widths = shown.map((item, at) => canvasTextWidth(labels[item], shareLetters, true) + (at && !noSpaceBefore[item] ? shareLetters * 0.27 : 0)), total = widths.reduce((sum, one) => sum + one, 0);
   const size = Math.min(shareLetters, (shareLetters * (width - 2 * shareMargin)) / total), scale = size / shareLetters;
   if (size < shareSmallest) return null;

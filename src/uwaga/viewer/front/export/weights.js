@@ -107,9 +107,8 @@ export async function savePage(app) {
   const exact = seen.slice(-maxSavedTiles);
   const { arrays } = await app.client.ask({ request: "page", exact, ...languageOfRequest() }, { priority: 6 });
   const left = seen.length - exact.length;
-  const { model, text_title: title } = app.side();
-  const name = ["uwaga", fileNameSlug(model.split("/").pop() ?? ""), fileNameSlug(title)].filter((part) => part !== "").join("_");
-  return { name: `${name}.html`, blob: new Blob([/** @type {BlobPart} */ (arrays[0].data)], { type: "text/html;charset=utf-8" }),
+  const { model, text_title: text } = app.side();
+  return { name: fileName({ model, text, what: "", ending: "html" }), blob: new Blob([/** @type {BlobPart} */ (arrays[0].data)], { type: "text/html;charset=utf-8" }),
     note: left > 0 ? tr("with the {length} tiles seen last; {left} earlier ones were left out", { length: exact.length, left }) : tr("with {length} tiles", { length: exact.length }) };
 }
 
@@ -166,7 +165,8 @@ export function csvWeight(value) {
 /**
  * @typedef {object} NameParts
  * @property {string} model
- * @property {import("../types.js").Where} where
+ * @property {import("../types.js").Where} [where]  the head; undefined: all heads
+ * @property {string} [text]  of what is not of one head
  * @property {string} what  "map", "text", ...
  * @property {{rows: [number, number], columns: [number, number]}} [block]
  * @property {string} ending  "png", without the dot
@@ -177,11 +177,12 @@ export function csvWeight(value) {
  * @param {NameParts} parts
  * @returns {string}
  */
-export function fileName({ model, where, what, block, ending }) {
-  const parts = ["uwaga", fileNameSlug(model.split("/").pop() ?? ""), where.kind, `layer${where.layer}`, `head${where.head}`];
-  if (where.side !== "0") parts.push(where.side === "1" ? "second" : "difference");
-  if (where.merge === "words") parts.push("words");
-  if (where.specials === "hide") parts.push("no-specials");
+export function fileName({ model, where, text = "", what, block, ending }) {
+  const parts = ["uwaga", fileNameSlug(model.split("/").pop() ?? ""), fileNameSlug(text)];
+  if (where) parts.push(where.kind, `layer${where.layer}`, `head${where.head}`);
+  if (where && where.side !== "0") parts.push(where.side === "1" ? "second" : "difference");
+  if (where?.merge === "words") parts.push("words");
+  if (where?.specials === "hide") parts.push("no-specials");
   parts.push(fileNameSlug(what));
   if (block) parts.push(`${block.rows.join("-")}x${block.columns.join("-")}`);
   return `${parts.filter((part) => part !== "").join("_")}.${ending}`;

@@ -1,6 +1,7 @@
 // Words with arcs to the words that they look at: in a line, or on a narrow page in a column; and ribbons between two sentences.
 
 import { el, svgEl, tokenText } from "../dom.js";
+import { arcsOfWord, pathOfArc } from "../explore/arcs.js";
 import { tr } from "../languages.js";
 import { lessonNumber } from "./numbers.js";
 import { lessonMatrix, lessonValue } from "./reply.js";
@@ -15,7 +16,7 @@ import { lessonMatrix, lessonValue } from "./reply.js";
 const arcsMost = 44, arcsTallest = 236;
 /** Sizes of words in pixels; the gap between them and the height of a row of a column. */
 const arcsWord = { most: 50, least: 22, narrow: 25 }, arcsGap = 0.5, arcsRow = 38;
-/** Shares under it have no arc, and under the second no number on it. */
+/** Shares under it have no ribbon, and under the second no number on their arc. */
 const arcsLeast = 0.004, arcsLabelled = 0.08;
 
 /** @param {Element} element @param {() => void} run */
@@ -34,19 +35,23 @@ function pressable(element, run) {
 /** About how wide a word is, in its font size. @param {string} word @returns {number} */
 export const wordWidth = (word) => [...word].reduce((sum, letter) => sum + (letter > "\u2e80" ? 1 : "il.,;:'!|tfj".includes(letter) ? 0.36 : "mwMW".includes(letter) ? 0.92 : 0.6), 0);
 
+/** @param {number[]} values @returns {number[]} as shares of their sum; hidden and negative ones are 0 */
+export function sharesOf(values) {
+  const sizes = values.map((value) => (Number.isFinite(value) ? Math.max(0, value) : 0)), sum = sizes.reduce((total, size) => total + size, 0) || 1;
+  return sizes.map((size) => size / sum);
+}
+
 /**
- * The place of an arc's end at each word: the arcs of the word that looks leave from one bar, in the order of the words, as wide
+ * The place of a ribbon's end at each word: the ribbons of the word that looks leave from one bar, in the order of the words, as wide
  * as their numbers.
  * @param {number[]} values
  * @param {number} most  pixels of the whole bar
- * @returns {{to: number, width: number, start: number}[]}  start: the middle of the arc's end on the bar, from the bar's middle
+ * @returns {{to: number, width: number, start: number}[]}  start: the middle of the ribbon's end on the bar, from the bar's middle
  */
-export function arcSpans(values, most = arcsMost) {
-  const sizes = values.map((value) => (Number.isFinite(value) ? Math.max(0, value) : 0));
-  const sum = sizes.reduce((total, size) => total + size, 0) || 1;
+export function ribbonSpans(values, most) {
   let at = -most / 2;
-  return sizes.map((size, to) => {
-    const width = size / sum * most;
+  return sharesOf(values).map((share, to) => {
+    const width = share * most;
     at += width;
     return { to, width, start: at - width / 2 };
   });
@@ -155,31 +160,30 @@ function makeArcStage(words, room, isColumn, { press, hover }) {
   const numbers = words.map((_, to) => svgEl("text", { class: "lesson-share", ...(isColumn ? { x: base - 14, y: places[to] + 5, "text-anchor": "end" }
     : { x: places[to], y: base + size + 26, "text-anchor": "middle" }) }));
 
-  /** How far an arc bends away. @param {number} from @param {number} to */
-  const bend = (from, to) => (isColumn ? Math.min(width - base - 28, 26 + Math.abs(to - from) * 0.7) : Math.min(base - 24, 34 + Math.abs(to - from) * 0.3));
+  const arcRoom = { height: isColumn ? width - base - 28 : base - 24, scale: most, far: places[places.length - 1] - places[0] };
+  /** A point as text. @param {number} along @param {number} above */
+  const point = (along, above) => (isColumn ? [base + above, along] : [along, base - above]).map((number) => number.toFixed(1)).join(" ");
 
   /**
    * @param {number[]} values @param {number} from
    * @param {{covered: boolean, digits: number, isShare: boolean, name: (word: string) => string}} how
    */
   function update(values, from, { covered, digits, isShare, name }) {
-    const spans = arcSpans(covered ? [] : values, most), own = spans[from];
-    const middle = places[from];
+    const middle = places[from], arcs = covered ? [] : arcsOfWord(sharesOf(values), from, places, arcRoom), own = arcs.find(({ isSelf }) => isSelf);
     setAll(bar, isColumn ? { x: base - 3, y: middle - most / 2, width: 3, height: most } : { x: middle - most / 2, y: base - 3, width: most, height: 3 });
-    const wide = own ? Math.max(own.width, 0) : 0, start = middle + (own ? own.start - wide / 2 : 0);
+    const wide = own?.width ?? 0, start = (own?.from ?? middle) - wide / 2;
     setAll(stub, isColumn ? { x: base, y: start, width: wide > 0.5 ? 22 : 0, height: wide } : { x: start, y: base - 24, width: wide, height: wide > 0.5 ? 22 : 0 });
     words.forEach((word, to) => {
-      const span = spans[to], isArc = !!span && to !== from && span.width > arcsLeast * most;
-      const begin = middle + (span && isArc ? span.start : 0), end = isArc ? places[to] : begin, deep = isArc ? bend(middle, places[to]) : 0;
-      const path = isColumn ? `M${base} ${begin.toFixed(1)}C${(base + deep * 1.33).toFixed(1)} ${begin.toFixed(1)} ${(base + deep * 1.33).toFixed(1)} ${end.toFixed(1)} ${base} ${end.toFixed(1)}`
-        : `M${begin.toFixed(1)} ${base.toFixed(1)}C${begin.toFixed(1)} ${(base - deep * 1.33).toFixed(1)} ${end.toFixed(1)} ${(base - deep * 1.33).toFixed(1)} ${end.toFixed(1)} ${base.toFixed(1)}`;
+      // A word without an arc keeps its path, from which the next one grows.
+      const arc = arcs.find(({ key, isSelf }) => key === to && !isSelf), drawn = arc ?? { key: to, from: middle, to: middle, rise: 0, width: 0, weight: 0, isSelf: false };
+      const path = pathOfArc(drawn, point);
       paths[to].setAttribute("d", path);
       /** @type {SVGElement} */ (paths[to]).style.setProperty("d", `path("${path}")`);
-      /** @type {SVGElement} */ (paths[to]).style.strokeWidth = isArc ? span.width.toFixed(2) : "0";
+      /** @type {SVGElement} */ (paths[to]).style.strokeWidth = drawn.width.toFixed(2);
       setAll(gradients[to], isColumn ? { x1: 0, x2: 0, y1: middle, y2: places[to] } : { y1: 0, y2: 0, x1: middle, x2: places[to] });
-      const isLabelled = isArc && !isColumn && span.width > arcsLabelled * most && Math.abs(places[to] - middle) > 70;
+      const isLabelled = arc && !isColumn && arc.weight > arcsLabelled && Math.abs(places[to] - middle) > 70;
       labels[to].textContent = isLabelled ? shareText(values[to], digits, isShare) : "";
-      setAll(labels[to], { x: (begin + end) / 2, y: base - deep + 20 + (span ? span.width / 2 : 0) });
+      setAll(labels[to], { x: (drawn.from + drawn.to) / 2, y: base - drawn.rise + 20 + drawn.width / 2 });
       names[to].setAttribute("class", `lesson-word${to === from ? " lesson-word-asks" : ""}`);
       names[to].setAttribute("aria-label", name(word));
       names[to].setAttribute("aria-pressed", String(to === from));
@@ -265,7 +269,7 @@ export function makeRibbonPicture(actions) {
     picture.replaceChildren(
       svgEl("defs", {}, svgEl("linearGradient", { id: "lesson-ribbon", ...(isNarrow ? { x1: side, x2: far } : { y1: side, y2: far, x1: 0, x2: 0 }), gradientUnits: "userSpaceOnUse" },
         svgEl("stop", { offset: 0, class: "lesson-looks" }), svgEl("stop", { offset: 1, class: "lesson-looked-at" }))),
-      ...rows.flatMap((_, from) => (!isDrawn(from) ? [] : arcSpans(columns.map((__, to) => value(from, to)), ribbonsMost).flatMap(({ to, width: wide, start: begin }) => {
+      ...rows.flatMap((_, from) => (!isDrawn(from) ? [] : ribbonSpans(columns.map((__, to) => value(from, to)), ribbonsMost).flatMap(({ to, width: wide, start: begin }) => {
         if (wide < arcsLeast * ribbonsMost) return [];
         const a = middle(from, rows.length) + begin, b = middle(to, columns.length), half = (side + far) / 2;
         return [svgEl("path", { class: `lesson-ribbon${row >= 0 && row !== from ? " lesson-faded" : ""}`, stroke: "url(#lesson-ribbon)", "stroke-width": Math.max(0.5, wide).toFixed(1),

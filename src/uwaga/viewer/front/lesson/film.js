@@ -2,7 +2,8 @@
 
 import { el, svgEl, tokenText } from "../dom.js";
 import { tr } from "../languages.js";
-import { arcSpans } from "./arcs.js";
+import { arcsOfLinks, pathOfArc } from "../explore/arcs.js";
+import { sharesOf } from "./arcs.js";
 import { formulaText, lessonNumber } from "./numbers.js";
 import { lessonMatrix, lessonValue } from "./reply.js";
 import { circleRadius } from "./rows.js";
@@ -153,16 +154,13 @@ function filmArcs(lesson, id, slice) {
   const matrix = lessonMatrix(lesson, id), count = matrix.rows.length, width = 420, base = 84;
   const x = (/** @type {number} */ at) => 16 + at / Math.max(1, count - 1) * (width - 32);
   const name = `lesson-film-arcs-${id}`;
+  const links = matrix.rows.flatMap((_, query) => sharesOf(matrix.columns.map((__, column) => lessonValue(lesson, { of: id, row: query, column, slice })))
+    .map((weight, key) => ({ query, key, weight })).filter(({ key, weight }) => key !== query && weight > 0.02));
   return svgEl("svg", { class: "lesson-chart", viewBox: `0 0 ${width} ${base + 22}`, "aria-hidden": "true" },
     svgEl("defs", {}, svgEl("linearGradient", { id: name }, svgEl("stop", { offset: 0, class: "lesson-looked-at" }), svgEl("stop", { offset: 1, class: "lesson-looks" })),
       svgEl("linearGradient", { id: `${name}-on` }, svgEl("stop", { offset: 0, class: "lesson-looks" }), svgEl("stop", { offset: 1, class: "lesson-looked-at" }))),
-    matrix.rows.flatMap((_, from) => arcSpans(matrix.columns.map((__, to) => lessonValue(lesson, { of: id, row: from, column: to, slice })), 16)
-      .filter(({ to, width: wide }) => to !== from && wide > 0.3)
-      .map(({ to, width: wide }) => {
-        const high = Math.min(base - 8, 14 + Math.abs(x(to) - x(from)) * 0.4) * 1.33;
-        return svgEl("path", { class: "lesson-arc", stroke: `url(#${to < from ? name : `${name}-on`})`, "stroke-width": wide.toFixed(1),
-          d: `M${x(from)} ${base}C${x(from)} ${base - high} ${x(to)} ${base - high} ${x(to)} ${base}` });
-      })),
+    arcsOfLinks(links, matrix.rows.map((_, at) => x(at)), { height: base - 8, scale: 40 }).map((arc) => svgEl("path", { class: "lesson-arc", stroke: `url(#${arc.to < arc.from ? name : `${name}-on`})`,
+      "stroke-width": arc.width.toFixed(1), d: pathOfArc(arc, (along, above) => `${along.toFixed(1)} ${(base - above).toFixed(1)}`) })),
     matrix.rows.map((row, at) => svgEl("text", { x: x(at), y: base + 17, "text-anchor": "middle", text: row.split(":")[0] })));
 }
 

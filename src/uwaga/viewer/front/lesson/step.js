@@ -193,8 +193,8 @@ function makeQuestion(actions, changed, isTapped) {
         on: { click: () => say(at) },
       }, sentenceText(choice))),
       isAsking ? el("button", { type: "button", class: "lesson-show", text: tr("Show me"), on: { click: () => say(null) } }) : "");
-    const said = guess === null ? question.why
-      : tr("{first} {second}", { first: question.answers.includes(guess) ? tr("Right.") : tr("Not so."), second: question.why });
+    const first = guess !== null && question.answers.includes(guess) ? tr("Right.") : tr("Not so.");
+    const said = guess === null ? question.why : tr("{first} {second}", { first, second: question.why });
     choices.hidden = isTapped && !isAsking;
     answer.replaceChildren(...(isAsking ? [] : sentenceText(said)));
   }

@@ -12,6 +12,8 @@ import { initialState, makeStore } from "../store.js";
 const itemsPerReply = 200_000;
 /** Characters of a title that are visible where space is short. */
 const visibleTitleLength = 14;
+/** Of a page of the lesson alone, which has no model. @type {Side} */
+const noSide = { id: "0", title: "", model: "", text_title: tr("Lesson"), signed: false, maps: [], stacks: {}, kinds: /** @type {any} */ ({}) };
 
 /**
  * @param {HTMLElement} root
@@ -32,7 +34,7 @@ export function makeApp(root, host, client, received, reporter, kept) {
   /** @type {Map<string, Items>} */
   const loadedItems = new Map();
   /** @param {SideId} [id] */
-  const side = (id = store.get().side) => about.sides.find((one) => one.id === id) ?? about.sides[0];
+  const side = (id = store.get().side) => about.sides.find((one) => one.id === id) ?? about.sides[0] ?? noSide;
 
   return {
     root, host, client, about, store, commands, side, ...reporter,

@@ -68,6 +68,8 @@ test("sinks are the special tokens, and the first token under a causal mask; a c
   assert.deepEqual([...sinksOf(items, "encoder")], [0, 3]);
   assert.deepEqual([...sinksOf({ ...items, specials: new Set() }, "encoder")], []);
   assert.deepEqual([...sinksOf({ ...items, specials: new Set() }, "decoder")], [0]);
+  // Where the first token is left out, the first word that is shown is a word like others.
+  assert.deepEqual([...sinksOf({ ...items, specials: new Set(), spans: Int32Array.of(1, 2, 2, 3, 3, 4, 4, 5) }, "decoder")], []);
   assert.deepEqual([...sinkColumns(new Set([0, 3]), 4, (at) => at)], [1, 0, 0, 1]);
   assert.deepEqual([...sinkColumns(new Set([5]), 2, (at) => 4 + at * 2)], [1, 0]); // cells of two items from item 4 on
   assert.equal(sinkColumns(new Set([3]), 2, (at) => 4 + at * 2), null);

@@ -1,6 +1,6 @@
 // The words that get most of a word's weight, or that give most to it, as bars.
 
-import { briefText, el } from "../dom.js";
+import { barFill, briefText, el } from "../dom.js";
 import { countText, percentText } from "../format.js";
 import { tr, trN } from "../languages.js";
 import { strongestItems } from "../weights.js";
@@ -31,11 +31,7 @@ export function makeLinks(pick) {
       title.replaceChildren(...content.title);
       const best = strongestItems(weights, linkBars), others = weights.reduce((sum, weight, item) => (best.includes(item) || Number.isNaN(weight) ? sum : sum + weight), 0);
       const widest = Math.max(...[...best.map((item) => weights[item]), others].map(Math.abs), Number.MIN_VALUE), words = best.map((item) => briefText(items.labels[item]));
-      const bar = (/** @type {number} */ weight, /** @type {string} */ name) => {
-        const fill = el("i", { class: "uwaga-bar-fill", "data-hue": name });
-        fill.style.setProperty("width", `${(100 * Math.abs(weight)) / widest}%`);
-        return el("span", { class: "uwaga-bar" }, fill);
-      };
+      const bar = (/** @type {number} */ weight, /** @type {string} */ name) => el("span", { class: "uwaga-bar" }, barFill(name, (100 * Math.abs(weight)) / widest));
       const rest = hue === "key" ? [el("li", { class: "uwaga-bar-others" }, el("span", { text: trN("{count} other", "{count} others", items.total - best.length, { count: countText(items.total - best.length) }) }), bar(others, "others"), el("span", { class: "uwaga-bar-number", text: percentText(others) }))] : [];
       list.replaceChildren(...best.map((item, at) => el("li", {}, el("button", { type: "button", "data-key": item, "data-weight": weights[item], "aria-pressed": String(item === picked), on: { click: () => pick(item) } },
         // Where a word stands is said of those that are not alone.

@@ -1,7 +1,7 @@
 // A long text as running prose: what the picked word looks at carries its share, arcs run in the margin, and what holds little is folded.
 
 import { bandOf, bandScale } from "../colours.js";
-import { el, isRightToLeft, svgEl, tokenText } from "../dom.js";
+import { el, isRightToLeft, itemOf, linkGradient, svgEl, tokenText, wordText } from "../dom.js";
 import { arcsOfWord, pathOfArc } from "../explore/arcs.js";
 import { countText, percentText } from "../format.js";
 import { tr, trN } from "../languages.js";
@@ -25,6 +25,8 @@ import { foldedText, leastWritten, paragraphsOf, sumOf } from "./folds.js";
 
 /** Pixels of a bar that is 100 %, and of margins. */
 const marginScale = 30, wideMargin = 200, narrowMargin = 44, narrowReading = 620;
+/** The least weight that is not 0.0 %. */
+const leastShown = 0.0005;
 /** Of a folded strip, what is opened at once. */
 const openedAtOnce = 400;
 
@@ -50,11 +52,6 @@ export function makeReading({ pick, pickKey, point }) {
   /** By a key. */
   let isAsked = false;
 
-  /** @param {Event} event */
-  function itemOf(event) {
-    const word = event.target instanceof Element ? event.target.closest("[data-item]") : null;
-    return word instanceof HTMLElement ? Number(word.dataset.item) : -1;
-  }
   const wordOf = (/** @type {number | null} */ item) => (item === null ? null : /** @type {HTMLElement | null} */ (body.querySelector(`[data-item="${item}"]`)));
 
   /** @param {KeyboardEvent} event */
@@ -96,31 +93,33 @@ export function makeReading({ pick, pickKey, point }) {
     const text = el("p");
     let written = 0;
     for (let item = first; item < end; item++) {
-      const special = items.specials.has(item), weight = weights ? weights[item] : NaN, isStated = !sinks.has(item) && Math.abs(weight) >= least || (special && Math.abs(weight) >= 0.0005);
+      const special = items.specials.has(item), rests = special || sinks.has(item), weight = weights ? weights[item] : NaN, isStated = Math.abs(weight) >= (rests ? leastShown : least);
       const before = item > first ? items.breaks?.get(item) ?? 0 : 0;
       for (let line = 0; line < Math.min(before, 2); line++) text.append(el("br")); // a blank line stays, of several one
       if (item > first && !before && !items.noSpaceBefore[item]) text.append(" ");
       if (isStated) written += weight;
       const share = isStated ? `${signed && weight > 0 ? "+" : ""}${percentText(weight).replace("%", "")}` : "";
-      const parts = special ? [tokenText(items.labels[item]).replace(/^\[|\]$/gu, "")] : items.labels[item].split("\n");
+      const parts = special ? [wordText(items, item)] : items.labels[item].split("\n");
       parts.forEach((part, at) => {
         if (at) text.append(el("br"));
         if (part === "" && parts.length > 1) return;
         const isLast = !parts.slice(at + 1).some(Boolean);
-        text.append(el("span", { "data-item": item, "data-band": isStated && !special ? bandOf(weight, scale) || 1 : null,
+        text.append(el("span", { "data-item": item, "data-band": isStated && !rests ? bandOf(weight, scale) || 1 : null,
           class: ["uwaga-word", special && "uwaga-word-special", item === query && axis !== "key" && "uwaga-word-picked", item === key && axis !== "query" && "uwaga-word-marked",
             found && item >= found[0] && item < found[1] && "uwaga-word-found"].filter(Boolean).join(" ") }, special ? part : proseText(part), share && isLast && el("sup", { text: share })));
       });
     }
     const rest = weights ? sumOf(weights, [first, end]) - written : 0;
-    if (weights && Math.abs(rest) >= 0.0005) text.append(" ", el("small", { class: "uwaga-rest", text: tr("{share} in other words", { share: percentText(rest) }) }));
+    if (weights && Math.abs(rest) >= leastShown) text.append(" ", el("small", { class: "uwaga-rest", text: tr("{share} in other words", { share: percentText(rest) }) }));
     return text;
   }
 
   /** @param {Range} range @param {ReadContent} content */
-  function strip([first, end], { weights, merge }) {
+  function strip([first, end], { weights, sinks, merge }) {
     const count = end - first, said = merge === "words" ? trN("{count} word folded", "{count} words folded", count, { count: countText(count) }) : trN("{count} token folded", "{count} tokens folded", count, { count: countText(count) });
-    return el("button", { type: "button", class: "uwaga-fold", "data-first": first, "data-end": end, text: weights ? `${said} \u00b7 ${percentText(sumOf(weights, [first, end]))}` : said, on: { click: () => open([first, end]) } });
+    const held = weights ? sumOf(weights, [first, end], sinks) : 0, rest = weights ? sumOf(weights, [first, end]) - held : 0;
+    return el("button", { type: "button", class: "uwaga-fold", "data-first": first, "data-end": end, on: { click: () => open([first, end]) },
+      text: [said, weights && percentText(held), Math.abs(rest) >= leastShown && tr("{rest} at rest", { rest: percentText(rest) })].filter(Boolean).join(" \u00b7 ") });
   }
 
   function draw() {
@@ -159,8 +158,7 @@ export function makeReading({ pick, pickKey, point }) {
     const arcs = query === null || !weights || !lineOf.has(query) ? [] : arcsOfWord(order.map((item) => weights[item]), order.indexOf(query), centres, { height: edge - 6, scale })
       .filter(({ isSelf }) => !isSelf).sort((one, other) => one.weight - other.weight);
     margin.setAttribute("height", String(body.offsetHeight));
-    gradients.replaceChildren(...arcs.map(({ from, to }, i) => svgEl("linearGradient", { id: `${prefix}-${i}`, gradientUnits: "userSpaceOnUse", x1: 0, x2: 0, y1: from, y2: to + 0.01 },
-      ["asks", "between", "asked"].map((name, stop) => svgEl("stop", { offset: stop / 2, class: `uwaga-stop-${name}` })))));
+    gradients.replaceChildren(...arcs.map(({ from, to }, i) => linkGradient(`${prefix}-${i}`, { x1: 0, x2: 0, y1: from, y2: to + 0.01 })));
     lines.replaceChildren(...arcs.map((arc, i) => {
       const key = order[arc.key], isSink = sinks.has(key) || items.specials.has(key);
       return svgEl("path", { class: `uwaga-arc${isSink ? " uwaga-arc-sink" : ""}`, "data-key": key, d: pathOfArc(arc, at), stroke: isSink ? null : `url(#${prefix}-${i})`, "stroke-width": arc.width.toFixed(2), on: { click: () => pickKey(key) } });

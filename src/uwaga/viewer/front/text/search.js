@@ -112,6 +112,7 @@ export function makeSearchBox(onFound) {
     element: el("div", { class: "uwaga-find", role: "search" }, input, button("\u2191", tr("Find previous"), -1),
       button("\u2193", tr("Find next"), 1), count),
     setItems(next) {
+      if (items === next) return;
       items = next;
       index = null;
       if (input.value) search();

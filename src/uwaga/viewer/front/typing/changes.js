@@ -5,6 +5,7 @@ import { el, tokenText } from "../dom.js";
 import { headText } from "../format.js";
 import { tr, trN } from "../languages.js";
 import { goTo } from "../shell/head_navigation.js";
+import { itemOfToken } from "../shell/selection.js";
 import { storeEqual } from "../store.js";
 import { copyButton } from "./box.js";
 import { countEdits, noEdits, completeRequest } from "./session.js";
@@ -45,7 +46,7 @@ export function withLink(edits, { kind, layer, head }, queries, keys) {
 }
 
 /** @param {Items} items @param {number} item @returns {number[]} its tokens */
-function tokensOfItem(items, item) {
+export function tokensOfItem(items, item) {
   const [first, stop] = [items.spans[2 * item], items.spans[2 * item + 1]];
   return Array.from({ length: stop - first }, (_, i) => first + i);
 }
@@ -66,7 +67,7 @@ export function makeChanges(app) {
   let best = null;
   if (!about.python && !can) return { controls: null, cut: null, bar, show() {}, dispose() {} };
 
-  const head = segmentedControl(tr("This head"), [{ name: /** @type {"as is"} */ ("as is"), title: "As is" }, { name: /** @type {"off"} */ ("off"), title: tr("Off"),
+  const head = segmentedControl(tr("This head"), [{ name: /** @type {"as is"} */ ("as is"), title: tr("As is") }, { name: /** @type {"off"} */ ("off"), title: tr("Off"),
     hint: tr("The head's output becomes zero") }, { name: /** @type {"double"} */ ("double"), title: "\u00d7 2", hint: tr("The head's output is doubled") }],
   (name) => change(withHead(edits, store.get(), { "as is": null, off: 0, double: 2 }[name])));
   const cut = el("button", { type: "button", class: "uwaga-cut", on: { click: () => app.commands.run("typing.cut") } });
@@ -121,8 +122,8 @@ export function makeChanges(app) {
   const where = ({ kind, layer, head: number }) => headText(kind, layer, number);
   const named = (/** @type {Items | undefined} */ items, /** @type {number[] | null} */ tokens) =>
     (tokens ?? []).map((token) => {
-      const item = items ? Array.from({ length: items.total }, (_, i) => i).find((i) => items.spans[2 * i] <= token && token < items.spans[2 * i + 1]) : undefined;
-      return item === undefined || !items ? String(token) : tokenText(items.labels[item]);
+      const item = items ? itemOfToken(items.spans, token) : null;
+      return item === null || !items || items.spans[2 * item] > token ? String(token) : tokenText(items.labels[item]);
     }).join(" ");
 
   function draw() {
@@ -148,8 +149,7 @@ export function makeChanges(app) {
       can ? el("span", { class: "uwaga-change-actions" },
         el("button", { type: "button", text: tr("Undo"), disabled: !app.history.past.length, on: { click: () => app.commands.run("typing.undo") } }),
         el("button", { type: "button", text: tr("Clear"), on: { click: () => change(noEdits()) } }),
-        copyButton(app, tr("Copy as Python"), () => about.python ?? "")) : "",
-      el("small", { text: edits.scores.length ? tr("A cut link leaves its row’s weight to the others.") : "" }));
+        copyButton(app, tr("Copy as Python"), () => about.python ?? "")) : "");
   }
 
   /** Holding the backslash shows what was before. */

@@ -1,10 +1,11 @@
 // What a change of the model moved: where the weight of a cut link went, and which links of other heads changed most.
 
-import { briefText, el } from "../dom.js";
-import { hasExactCells, headCells, layerCells } from "../explore/every_head.js";
+import { barFill, briefText, el } from "../dom.js";
+import { hasExactCells, headCells, layerCells, rowCells, shownLayers, smallMapsRequest } from "../explore/every_head.js";
 import { headText, percentText } from "../format.js";
 import { tr, trParts } from "../languages.js";
 import { makeRequestSet } from "../requests.js";
+import { tokensOfItem } from "./changes.js";
 
 /** @typedef {import("../types.js").App} App */
 /** @typedef {import("../types.js").Items} Items */
@@ -18,8 +19,7 @@ const mostGains = 6, mostMoved = 5, leastMoved = 0.001;
  * @returns {Set<number>}
  */
 export function cutKeys(edits, { kind, layer, head }, queries, keys, query) {
-  const covers = (/** @type {Items} */ { spans }, /** @type {number} */ item, /** @type {number[] | null} */ tokens) =>
-    tokens === null || Array.from({ length: spans[2 * item + 1] - spans[2 * item] }, (_, i) => spans[2 * item] + i).every((token) => tokens.includes(token));
+  const covers = (/** @type {Items} */ items, /** @type {number} */ item, /** @type {number[] | null} */ tokens) => tokens === null || tokensOfItem(items, item).every((token) => tokens.includes(token));
   const own = edits.scores.filter((one) => one.kind === kind && one.layer === layer && one.head === head && covers(queries, query, one.queries));
   return new Set(own.length ? Array.from({ length: keys.total }, (_, key) => key).filter((key) => own.some((one) => covers(keys, key, one.keys))) : []);
 }
@@ -42,13 +42,9 @@ export function movedLinks(before, after) {
 export function makeMoved(app, onChange) {
   const element = el("div", { class: "uwaga-moved", hidden: true }), { store } = app, edits = app.about.typed?.edits;
   const requests = makeRequestSet(app, 1, onChange), isOn = Boolean(app.about.python && edits);
-  const request = (/** @type {"0" | "1"} */ side, /** @type {number} */ layer) => {
-    const { kind, merge, specials } = store.get();
-    return { request: "overview", side, kind, layer, pooling: "sum", merge, specials };
-  };
-  const layers = () => app.side("0").maps.filter(({ kind }) => kind === store.get().kind).map(({ layer }) => layer);
+  const layers = () => shownLayers(app).map(({ layer }) => layer);
   const cells = (/** @type {"0" | "1"} */ side, /** @type {number} */ layer) => {
-    const found = layerCells(app.client.peek(request(side, layer)));
+    const found = layerCells(app.client.peek(smallMapsRequest(app, layer, side)));
     return found?.complete === 1 ? found : null;
   };
 
@@ -56,12 +52,12 @@ export function makeMoved(app, onChange) {
     element,
     stop: requests.stop,
     request() {
-      if (isOn && hasExactCells(app)) requests.request(layers().flatMap((layer) => [request("0", layer), request("1", layer)]));
+      if (isOn && hasExactCells(app)) requests.request(layers().flatMap((layer) => [smallMapsRequest(app, layer, "0"), smallMapsRequest(app, layer, "1")]));
     },
     /** The row of the open head on a side; null: it is not known. @param {"0" | "1"} side @param {number} query @returns {Float32Array | null} */
     row(side, query) {
       const { layer, head } = store.get(), found = isOn && hasExactCells(app) ? cells(side, layer) : null;
-      return found ? headCells(found, head).subarray(query * found.columns, (query + 1) * found.columns) : null;
+      return found && rowCells(found, head, query);
     },
     /** @param {Items} queries @param {Items} keys @param {number} query @returns {Set<number>} */
     cut: (queries, keys, query) => (edits && isOn ? cutKeys(edits, store.get(), queries, keys, query) : new Set()),
@@ -85,17 +81,14 @@ export function makeMoved(app, onChange) {
   /** Where the weight of what is cut went. @param {Items} queries @param {Items} keys @param {number} query @returns {HTMLElement[]} */
   function went(queries, keys, query) {
     const { layer, head } = store.get(), cut = cutKeys(/** @type {import("../types.js").Edits} */ (edits), store.get(), queries, keys, query);
-    const [one, other] = [cells("0", layer), cells("1", layer)].map((found) => found && headCells(found, head).subarray(query * found.columns, (query + 1) * found.columns));
+    const [one, other] = [cells("0", layer), cells("1", layer)].map((found) => found && rowCells(found, head, query));
     if (!cut.size || !one || !other) return [];
     const lost = [...cut].reduce((sum, key) => sum + one[key] - other[key], 0);
     const gains = Array.from({ length: keys.total }, (_, key) => ({ key, gain: other[key] - one[key] })).filter(({ key, gain }) => !cut.has(key) && Math.abs(gain) >= leastMoved)
       .sort((a, b) => b.gain - a.gain);
     const rest = gains.slice(mostGains).reduce((sum, { gain }) => sum + gain, 0), most = Math.max(1e-9, ...gains.map(({ gain }) => gain));
-    const bar = (/** @type {Node} */ name, /** @type {number} */ gain) => {
-      const fill = el("i", { class: "uwaga-bar-fill", "data-hue": "key" });
-      fill.style.setProperty("width", `${Math.max(0, (100 * gain) / most)}%`);
-      return el("li", { class: "uwaga-bar-row" }, name, el("span", { class: "uwaga-bar" }, fill), el("span", { class: "uwaga-bar-number", text: `${gain < 0 ? "" : "+"}${percentText(gain)}` }));
-    };
+    const bar = (/** @type {Node} */ name, /** @type {number} */ gain) => el("li", { class: "uwaga-bar-row" }, name, el("span", { class: "uwaga-bar" }, barFill("key", Math.max(0, (100 * gain) / most))),
+      el("span", { class: "uwaga-bar-number", text: `${gain < 0 ? "" : "+"}${percentText(gain)}` }));
     return [el("h2", {}, trParts("Where the {share} went", { share: percentText(lost) })),
       el("p", { class: "uwaga-sub", text: tr("The link was cut before the softmax: what is left of the row is divided again, so that it adds up to 100%.") }),
       el("ul", { class: "uwaga-bars" }, gains.slice(0, mostGains).map(({ key, gain }) => bar(word(keys, key), gain)), Math.abs(rest) >= leastMoved ? bar(el("span", { text: tr("others") }), rest) : [])];

@@ -1,7 +1,7 @@
 // What the model makes of the text: the next tokens or those of a mask, with their probabilities, or how alike two texts' vectors are;
 // and beside a change of the model what it was before.
 
-import { el, tokenText } from "../dom.js";
+import { barFill, el, tokenText } from "../dom.js";
 import { percentText } from "../format.js";
 import { tr } from "../languages.js";
 import { stackOfAxis } from "../shell/app.js";
@@ -118,11 +118,8 @@ function section({ title, word }, bars) {
 
 /** @param {string} word @param {number} now @param {number | null} before @param {string} number */
 function bar(word, now, before, number) {
-  const fill = el("i", { class: "uwaga-bar-fill", "data-hue": "key" });
-  fill.style.setProperty("width", `${Math.min(100, 100 * now)}%`);
-  const outline = before === null ? null : el("i", { class: "uwaga-bar-before" });
-  outline?.style.setProperty("width", `${Math.min(100, 100 * /** @type {number} */ (before))}%`);
+  const outline = before === null ? null : el("i", { class: "uwaga-bar-before", style: { width: `${Math.min(100, 100 * before)}%` } });
   const points = before === null ? null : Math.round(100 * (now - before));
-  return el("li", { class: "uwaga-bar-row" }, el("bdi", { class: "uwaga-token", text: tokenText(word), title: tokenText(word) }), el("span", { class: "uwaga-bar" }, fill, outline),
+  return el("li", { class: "uwaga-bar-row" }, el("bdi", { class: "uwaga-token", text: tokenText(word), title: tokenText(word) }), el("span", { class: "uwaga-bar" }, barFill("key", Math.min(100, 100 * now)), outline),
     el("span", { class: "uwaga-bar-number" }, number, points ? el("small", { text: ` ${points > 0 ? "+" : "\u2212"}${Math.abs(points)}` }) : null));
 }

@@ -38,8 +38,10 @@ export function makeSwap(app) {
     const at = example.lastIndexOf(one), swapped = example.slice(0, at) + other + example.slice(at + one.length);
     return text === example ? [{ one, other, to: swapped, isOther: false }] : text === swapped ? [{ one, other, to: example, isOther: true }] : [];
   });
-  const pair = found.length ? el("button", { type: "button", class: "uwaga-pill uwaga-swap", title: tr("Change “{one}” into “{other}”", found[0].isOther ? { one: found[0].other, other: found[0].one } : found[0]),
-    on: { click: () => run(found[0].to) } }, el(found[0].isOther ? "span" : "b", { text: found[0].one }), " \u21c4 ", el(found[0].isOther ? "b" : "span", { text: found[0].other })) : null;
+  const pair = found.slice(0, 1).map(({ one, other, to, isOther }) => el("button", { type: "button", class: "uwaga-pill uwaga-swap", on: { click: () => run(to) },
+    // The name begins with what is written on the button, for those who say it.
+    "aria-label": [`${one} \u21c4 ${other}`, tr("Change “{one}” into “{other}”", isOther ? { one: other, other: one } : { one, other })].join(": ") },
+  el(isOther ? "span" : "b", { text: one }), " \u21c4 ", el(isOther ? "b" : "span", { text: other }))).at(0);
   const input = el("input", { type: "text", class: "uwaga-swap-word", "aria-label": tr("Another word instead of the picked one"), dir: "auto", on: {
     keydown(/** @type {KeyboardEvent} */ event) {
       if (event.isComposing || (event.key !== "Enter" && event.key !== "Escape")) return;

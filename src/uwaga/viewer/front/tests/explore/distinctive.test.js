@@ -13,8 +13,8 @@ test("labels and their evidence are those of Python", async () => {
   const host = /** @type {any} */ ({ ...fakeHost({ layers: 2, heads: 3, tokens: 20, steps: 2 }), mode: "notebook" }), client = makeClient(host);
   const { meta } = await client.ask({ request: "about" });
   const app = makeApp(/** @type {any} */ (null), host, client, /** @type {any} */ (meta), /** @type {any} */ ({}), /** @type {any} */ ({ rows: { cross: "written" } }));
-  const { all, total, resting } = await askDistinctive(app, new AbortController().signal);
-  assert.deepEqual([total, resting], [6, 0]);
+  const { all, rests, sinks } = await askDistinctive(app, new AbortController().signal);
+  assert.deepEqual([rests.size, rests.get("1 2"), sinks], [6, 0.25, "CLS and SEP"]);
   assert.deepEqual(all.filter((one) => one.label).map(({ layer, head, sentence }) => [layer, head, sentence]).sort(),
     [[0, 0, "Looks at the word before"], [1, 1, "Looks at the word before"]]);
   assert.match(all.find((one) => one.label)?.evidence ?? "", /^90% of its weight off the sinks is on the word before, on average; 9 of 10 words reach 50%/);

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { isWord, tellingLinks } from "../../explore/telling.js";
 
-const itemsOf = (labels) => /** @type {any} */ ({ labels, total: labels.length, specials: new Set(labels.flatMap((label, at) => (label.startsWith("[") ? [at] : []))) });
+const itemsOf = (labels) => /** @type {any} */ ({ labels, total: labels.length, spans: Int32Array.from(labels.flatMap((_, at) => [at, at + 1])), specials: new Set(labels.flatMap((label, at) => (label.startsWith("[") ? [at] : []))) });
 const cellsOf = (...heads) => ({ data: Float32Array.from(heads.flat(2)), heads: heads.length, rows: heads[0].length, columns: heads[0][0].length, complete: 1 });
 
 test("special tokens and signs are no words", () => {

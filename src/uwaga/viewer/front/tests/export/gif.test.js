@@ -40,13 +40,26 @@ test("a palette has the most frequent colours, and every other colour is the nea
   for (const [at, wanted] of [[0, paper], [50, ink], [70, rare]]) assert.ok(colour(pixels[at]).every((part, i) => Math.abs(part - wanted[i]) <= 8));
 });
 
-test("a file has its sizes, a loop, and of a later frame only the rows that differ", () => {
+test("a file has its sizes, a loop, and of a later frame only the rows that differ", async () => {
   const first = new Uint8Array(12), second = Uint8Array.from(first);
   second[5] = 1;
-  const file = gifFile([{ pixels: first, time: 5 }, { pixels: second, time: 70 }], 4, 3, new Uint8Array(768));
+  const file = await gifFile([{ pixels: first, time: 5 }, { pixels: second, time: 70 }], 4, 3, new Uint8Array(768));
   assert.equal(String.fromCharCode(...file.subarray(0, 6)), "GIF89a");
   assert.deepEqual([...file.subarray(6, 11)], [4, 0, 3, 0, 0xf7]);
   assert.equal(file.at(-1), 0x3b);
   const controls = [...file.keys()].filter((at) => at > 781 && file[at] === 0x21 && file[at + 1] === 0xf9);
   assert.deepEqual(controls.map((at) => [file[at + 4], ...file.subarray(at + 9, at + 17)]), [[5, 0, 0, 0, 0, 4, 0, 3, 0], [70, 0, 0, 1, 0, 4, 0, 1, 0]]);
+});
+
+test("frames are packed one after the other, as they come", async () => {
+  const log = [];
+  async function* frames() {
+    for (let at = 0; at < 3; at++) {
+      log.push(`frame ${at}`);
+      yield { get pixels() { log.push(`packed ${at}`); return new Uint8Array(4); }, time: 5 };
+      await new Promise((resolve) => setTimeout(resolve));
+    }
+  }
+  await gifFile(frames(), 2, 2, new Uint8Array(768));
+  assert.deepEqual(log, [0, 1, 2].flatMap((at) => [`frame ${at}`, `packed ${at}`]));
 });

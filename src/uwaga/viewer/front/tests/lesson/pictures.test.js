@@ -1,19 +1,19 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { arcSpans } from "../../lesson/arcs.js";
+import { ribbonSpans } from "../../lesson/arcs.js";
 import { circleRadius } from "../../lesson/rows.js";
 
-test("the arcs of a word are as wide as its shares, beside each other on one bar", () => {
-  const [first, own, last] = arcSpans([0.5, 0.25, 0.25], 100);
+test("the ribbons of a word are as wide as its shares, beside each other on one bar", () => {
+  const [first, own, last] = ribbonSpans([0.5, 0.25, 0.25], 100);
   assert.deepEqual([first.to, own.to, last.to], [0, 1, 2]);
   assert.deepEqual([first.width, own.width, last.width], [50, 25, 25]);
   // The word's own share stands between them: the bar is the whole, from -50 to 50.
   assert.deepEqual([first.start, own.start, last.start], [-25, 12.5, 37.5]);
 });
 
-test("hidden and negative numbers have no arc", () => {
-  assert.deepEqual(arcSpans([NaN, -1, 2], 40).map(({ width }) => width), [0, 0, 40]);
-  assert.deepEqual(arcSpans([0, 0], 40).map(({ width }) => width), [0, 0]);
+test("hidden and negative numbers have no ribbon", () => {
+  assert.deepEqual(ribbonSpans([NaN, -1, 2], 40).map(({ width }) => width), [0, 0, 40]);
+  assert.deepEqual(ribbonSpans([0, 0], 40).map(({ width }) => width), [0, 0]);
 });
 
 test("the area of a circle grows with its number, whatever its sign", () => {

@@ -1,0 +1,144 @@
+"""Films and posters: where they are offered, what their files are called, and that they wait while nobody sees them."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+import uwaga
+from uwaga.viewer.api import View
+
+pytestmark = pytest.mark.slow
+
+playwright = pytest.importorskip("playwright.sync_api", reason="there is no playwright")
+
+Serve = Callable[..., View]
+Open = Callable[..., Any]
+Maps = Callable[..., dict[tuple[str, int], uwaga.AttentionMap]]
+
+WORDS = ["[CLS]", "the", "quick", "brown", "fox", "jumps", "[SEP]"]
+FILMS = ("film", "film-gif", "film-svg")
+# What `document.hidden` says, and that it has changed.
+_SET_HIDDEN = """hidden => {
+  Object.defineProperty(document, "hidden", { configurable: true, get: () => hidden });
+  document.dispatchEvent(new Event("visibilitychange"));
+}"""
+
+
+@pytest.fixture
+def page(serve: Serve, open_page: Open, make_maps: Maps) -> Any:
+    view = serve(make_maps(len(WORDS)), tokens=WORDS, title="The quick brown fox", model="org/tiny")
+    opened = open_page(f"{view.address}&tab=explore&layer=0&head=1&query=2", accept_downloads=True)
+    opened.locator(".uwaga-wall svg").nth(5).wait_for()
+    return opened
+
+
+def open_share(page: Any) -> None:
+    page.get_by_role("button", name="Share", exact=True).click()
+
+
+def save(page: Any, kind: str, folder: Path) -> Path:
+    open_share(page)
+    with page.expect_download() as download:
+        page.click(f'[data-export="{kind}"]')
+    path = folder / download.value.suggested_filename
+    download.value.save_as(path)
+    return path
+
+
+def layer_shown(page: Any) -> str | None:
+    pressed = page.get_by_role("group", name="Layer", exact=True).locator('[aria-pressed="true"]')
+    return str(pressed.inner_text()) if pressed.count() else None
+
+
+def test_films_and_posters_are_of_all_heads_and_named_after_the_text(page: Any, tmp_path: Path) -> None:
+    assert save(page, "film-svg", tmp_path).name == "uwaga_tiny_The-quick-brown-fox_film.svg"
+    assert save(page, "poster", tmp_path).name == "uwaga_tiny_The-quick-brown-fox_poster.png"
+    path = save(page, "film-gif", tmp_path)
+    assert path.name == "uwaga_tiny_The-quick-brown-fox_film.gif"
+    with Image.open(path) as gif:
+        assert (gif.size, gif.n_frames) == ((800, 420), 2 * 17)
+
+
+def test_a_film_is_offered_where_there_is_one(serve: Serve, open_page: Open, make_maps: Maps) -> None:
+    for count, isOffered in ((24, True), (25, False)):
+        tokens = ["[CLS]", *(f"w{at}" for at in range(count)), "[SEP]"]
+        page = open_page(
+            f"{serve(make_maps(len(tokens)), tokens=tokens).address}&tab=explore&layer=0&head=1&query=2", width=1900
+        )
+        page.locator(".uwaga-wall svg").nth(5).wait_for()
+        open_share(page)
+        assert [page.locator(f'[data-export="{each}"]').is_enabled() for each in FILMS] == [isOffered] * 3, count
+        assert page.locator('[data-export="poster"]').is_enabled()
+        assert page.get_by_role("button", name="Save as film").is_visible() is isOffered
+
+
+def test_a_saved_lesson_offers_what_it_has(open_page: Open, tmp_path: Path) -> None:
+    with uwaga.lesson(browser=False, block=False) as lesson:
+        lesson.save(tmp_path / "lesson.html")
+    page = open_page((tmp_path / "lesson.html").as_uri(), accept_downloads=True)
+    page.locator(".lesson-title").wait_for()
+    for key in ("Shift+F", "Shift+W", "Shift+C", "Shift+Q"):
+        page.keyboard.press(key)
+    open_share(page)
+    enabled = page.locator("[data-export]:enabled").evaluate_all("all => all.map((one) => one.dataset.export)")
+    assert enabled == ["png", "svg", "pdf"]
+    page.keyboard.press("Escape")
+    assert save(page, "svg", tmp_path).name == "uwaga_Lesson_lesson.svg"
+
+
+def test_the_film_waits_where_the_page_is_hidden_and_ends_in_another_view(page: Any) -> None:
+    page.get_by_role("button", name="Play the layers").click()
+    assert layer_shown(page) == "0"
+    page.evaluate(_SET_HIDDEN, True)
+    page.wait_for_timeout(3500)  # more than two stops of a film of two
+    assert layer_shown(page) == "0"
+    page.evaluate(_SET_HIDDEN, False)
+    page.locator('.uwaga-dots [aria-pressed="true"]', has_text="1").wait_for()
+    page.get_by_role("button", name="Stop").wait_for(state="hidden")
+    page.get_by_role("button", name="Play the layers").click()
+    page.get_by_role("tab", name="All heads").click()
+    page.get_by_role("tab", name="Explore").click()
+    page.get_by_role("button", name="Play the layers").wait_for()
+    assert layer_shown(page) is None
+
+
+def test_a_recording_stands_still_while_the_page_is_hidden(page: Any, tmp_path: Path) -> None:
+    page.evaluate(
+        """() => { window.told = [];
+          for (const name of ["start", "pause", "resume", "stop"]) {
+            const does = MediaRecorder.prototype[name];
+            MediaRecorder.prototype[name] = function (...given) { window.told.push(name); return does.apply(this, given); };
+          } }"""
+    )
+    open_share(page)
+    with page.expect_download() as download:
+        page.click('[data-export="film"]')
+        page.wait_for_function("() => window.told.includes('start')")
+        page.evaluate(_SET_HIDDEN, True)
+        page.wait_for_timeout(3500)  # longer than the film
+        assert page.evaluate("window.told") == ["start", "pause"]
+        page.evaluate(_SET_HIDDEN, False)
+    assert page.evaluate("window.told") == ["start", "pause", "resume", "stop"]
+    path = tmp_path / download.value.suggested_filename
+    download.value.save_as(path)
+    assert path.name == "uwaga_tiny_The-quick-brown-fox_film.webm"
+    assert path.read_bytes()[:4] == b"\x1a\x45\xdf\xa3"  # EBML
+
+
+def test_no_key_of_a_file_is_that_of_another_command(page: Any) -> None:
+    page.keyboard.press("?")
+    keys = page.locator("dialog[open] section").evaluate_all(
+        "all => all.map((one) => [one.querySelector('h3').textContent, [...one.querySelectorAll('kbd')].map((key) => key.textContent)])"
+    )
+    of_files = next(keys for group, keys in keys if group == "Files")
+    others = {key for group, all_ in keys if group != "Files" for key in all_}
+    assert len(set(of_files)) == len(of_files) > 10
+    assert not others & set(of_files)
+    page.keyboard.press("Escape")
+    page.get_by_role("tab", name="Lesson").click()
+    page.locator(".lesson-title").wait_for()
+    page.keyboard.press("Shift+Q")
+    page.locator('[role="status"]', has_text="Query ").wait_for(state="attached")
