@@ -1,15 +1,18 @@
 """What a process tells the others of one that ended, without processes: transfers that are recorded."""
 
+import threading
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from uwaga.sequence_parallel import exchange
 from uwaga.sequence_parallel.exchange import Group, ProcessGroupError, RelayedMessages
 
-ROWS = 1  # a tag
+ROWS, CALL = 1, "call 1, keys"  # a tag and a name
 
 
 class Network:
@@ -18,6 +21,7 @@ class Network:
     def __init__(self, notes: dict[int, int], silent: tuple[int, ...] = ()) -> None:
         self.notes, self.silent = notes, silent
         self.sent: list[tuple[int, int]] = []  # rank and note
+        self.store: Any = dist.HashStore()
 
     def isend(self, tensor: Tensor, rank: int, _group: object, tag: int) -> Any:
         if tag == exchange._NOTE:
@@ -45,7 +49,9 @@ def receive_from(rank: int, network: Network, monkeypatch: pytest.MonkeyPatch) -
     for name in ("isend", "irecv"):
         monkeypatch.setattr(exchange.dist, name, getattr(network, name))
     monkeypatch.setattr(exchange.dist, "get_global_rank", lambda _group, rank: rank)
-    with RelayedMessages(Group(cast("Any", None), 0, 4), "call 1, keys") as messages:
+    monkeypatch.setattr(exchange, "_LATEST", (0.1, 0.1))
+    group = SimpleNamespace(get_group_store=lambda: network.store)
+    with RelayedMessages(Group(cast("Any", group), 0, 4), CALL) as messages:
         messages.wait([messages.receive(rank, torch.empty(1), ROWS)])
 
 
@@ -67,6 +73,37 @@ def test_a_process_between_is_not_named(monkeypatch: pytest.MonkeyPatch) -> None
     network = Network({1: 3, 2: -1, 3: -1}, silent=(1,))
     with pytest.raises(ProcessGroupError, match=r"rank 3 ended or did not answer .*rank 1 waited for it in vain"):
         receive_from(1, network, monkeypatch)
+
+
+def key(rank: int) -> str:
+    return f"uwaga.sequence_parallel: {CALL}, rank {rank}"
+
+
+def test_a_process_between_whose_connections_are_gone_is_not_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As gloo leaves them where a wait ran out: what it waited for is in the store."""
+    network = Network({})
+    network.store.set(key(1), "3")
+    with pytest.raises(ProcessGroupError, match=r"rank 3 ended or did not answer .*rank 1 waited for it in vain"):
+        receive_from(1, network, monkeypatch)
+    assert network.store.get(key(0)) == b"1"
+
+
+def test_of_processes_that_wait_for_one_another_the_first_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = Network({})
+    network.store.set(key(1), "3")
+    network.store.set(key(3), "1")
+    with pytest.raises(ProcessGroupError, match=r"rank 1 ended or did not answer .*connection closed"):
+        receive_from(1, network, monkeypatch)
+
+
+def test_a_store_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is in the process that is stopped."""
+    never = threading.Event()
+    network = Network({})
+    network.store = SimpleNamespace(set=lambda *_: never.wait(), check=lambda *_: never.wait() and False)
+    with pytest.raises(ProcessGroupError, match=r"rank 2 ended or did not answer .*connection closed"):
+        receive_from(2, network, monkeypatch)
+    never.set()
 
 
 def test_a_process_that_was_through_and_is_told_of_one_that_ended_sends_no_second_note(
