@@ -51,7 +51,7 @@ def measure(heads: int, tokens: int, budgets: list[int], every: int, dtype: torc
     recording = recorded(heads, tokens, dtype)
 
     def shown(done: int, total: int) -> None:
-        if done == total or done % 8 == 0:
+        if done % 4 == 0 or done == total:
             print(f"{done} of {total}", file=sys.stderr, flush=True)
 
     result = peak(lambda: cache_study(recording, policies, budgets=budgets, every=every, progress=shown))

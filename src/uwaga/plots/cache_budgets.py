@@ -98,6 +98,6 @@ def _largest(study: CacheStudy) -> list[int]:
 
 
 def _index(study: CacheStudy, head: tuple[int, int]) -> int:
-    if tuple(head) not in study.heads:
-        raise ValueError(f"cache_budgets: there is no (layer, head) {tuple(head)} in the study")
-    return study.heads.index(tuple(head))
+    if head not in study.heads:
+        raise ValueError(f"cache_budgets: there is no (layer, head) {head!r} in the study")
+    return study.heads.index(head)
