@@ -9,6 +9,7 @@ much: the time of a whole model is that of its layers together, the memory that 
 import argparse
 import sys
 from functools import partial
+from time import process_time
 
 import torch
 from harness import DTYPES, Report, in_a_process, options, parse, peak
@@ -18,7 +19,7 @@ from uwaga.inspect import cache, cache_study
 from uwaga.inspect.recordings.copies import MapOptions
 from uwaga.inspect.recordings.stack import AttentionId
 
-HEADINGS = ("H", "N", "D", "type", "budgets", "every", "beyond MiB", "recording MiB", "s")
+HEADINGS = ("H", "N", "D", "type", "budgets", "every", "beyond MiB", "recording MiB", "s", "processor s")
 WIDTH = 64
 
 
@@ -38,8 +39,10 @@ def recorded(heads: int, tokens: int, dtype: torch.dtype) -> uwaga.Recording:
     return recording
 
 
-def measure(heads: int, tokens: int, budgets: list[int], every: int, dtype: torch.dtype) -> tuple[int, int, float]:
-    """Bytes beyond the recording, bytes of it, and seconds."""
+def measure(
+    heads: int, tokens: int, budgets: list[int], every: int, dtype: torch.dtype
+) -> tuple[int, int, float, float]:
+    """Bytes beyond the recording, bytes of it, seconds, and seconds of the processor."""
     least = min(budgets)
     observed = min(32, least // 2)
     policies = {each.__name__: each for each in cache.POLICIES} | {
@@ -51,14 +54,15 @@ def measure(heads: int, tokens: int, budgets: list[int], every: int, dtype: torc
     recording = recorded(heads, tokens, dtype)
 
     def shown(done: int, total: int) -> None:
-        if done == total or done % 8 == 0:
+        if done % 4 == 0 or done == total:
             print(f"{done} of {total}", file=sys.stderr, flush=True)
 
+    before = process_time()
     result = peak(lambda: cache_study(recording, policies, budgets=budgets, every=every, progress=shown))
     for name in result.result.policies:
         errors = ", ".join(f"{x:.3f}" for x in result.result.mean("error", name).mean(-1).tolist())
         print(f"{name}: mean error {errors}", file=sys.stderr, flush=True)
-    return result.bytes, recording.nbytes, result.seconds
+    return result.bytes, recording.nbytes, result.seconds, process_time() - before
 
 
 if __name__ == "__main__":
@@ -80,8 +84,9 @@ if __name__ == "__main__":
     report = Report(chosen, "A study of caches", HEADINGS)
     for dtype in chosen.dtype:
         sizes = (str(chosen.heads), str(chosen.tokens), chosen.budgets, str(chosen.every), dtype)
-        beyond, kept, seconds = in_a_process(chosen, *sizes)
+        beyond, kept, seconds, processor = in_a_process(chosen, *sizes)
         mebibytes = (f"{int(size) / 2**20:.0f}" for size in (beyond, kept))
-        report.row(sizes[0], sizes[1], str(WIDTH), dtype, sizes[2], sizes[3], *mebibytes, f"{float(seconds):.0f}")
+        times = (f"{float(x):.0f}" for x in (seconds, processor))
+        report.row(sizes[0], sizes[1], str(WIDTH), dtype, sizes[2], sizes[3], *mebibytes, *times)
     whole = chosen.heads * chosen.tokens**2 * 4 / 2**20
     report.say(f"\nThe whole matrices of weights would be {whole:,.0f} MiB in float32.")

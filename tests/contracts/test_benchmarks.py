@@ -17,7 +17,7 @@ PROGRAMS = sorted(path for path in (Path(__file__).parents[2] / "benchmarks").gl
 
 
 # These measure memory in processes of their own, one a row. One of them starts such processes; for the others forks of this one do.
-FORKED = ("encode_memory", "maps_against_eager", "memory")
+FORKED = ("cache_study", "encode_memory", "maps_against_eager", "memory")
 
 
 def in_a_fork(chosen: object, *arguments: str) -> list[str]:

@@ -14,7 +14,7 @@ from uwaga._base.lazy import names
 if TYPE_CHECKING:
     from uwaga.plots.animation import animate
     from uwaga.plots.arc_diagram import arcs
-    from uwaga.plots.cache_budgets import cache_budgets
+    from uwaga.plots.budgets import cache_budgets
     from uwaga.plots.figures import save
     from uwaga.plots.heatmaps import changed_heads, head_grid, head_matrix, heatmap, patching_effects
 
@@ -33,7 +33,7 @@ __all__ = [
 _HOME = {
     "animate": "uwaga.plots.animation",
     "arcs": "uwaga.plots.arc_diagram",
-    "cache_budgets": "uwaga.plots.cache_budgets",
+    "cache_budgets": "uwaga.plots.budgets",
     "changed_heads": "uwaga.plots.heatmaps",
     "head_grid": "uwaga.plots.heatmaps",
     "head_matrix": "uwaga.plots.heatmaps",

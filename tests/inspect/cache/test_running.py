@@ -117,6 +117,21 @@ def test_each_text_of_a_batch_by_itself() -> None:
     torch.testing.assert_close(both, apart, rtol=1e-10, atol=1e-10)
 
 
+def test_other_changes_of_the_model_remain() -> None:
+    model = gpt2().double()
+    ablated = {("decoder", 1, 0): 0.0, ("decoder", 2, 1): 0.0}
+    with uwaga.edit(model, heads=ablated):
+        expected = logits(model)
+        with cache_edit(model, cache.h2o, 40, prompt=10):
+            torch.testing.assert_close(logits(model), expected, rtol=1e-10, atol=1e-10)
+        with cache_edit(model, cache.h2o, 8, prompt=10):
+            inner = logits(model)
+    with cache_edit(model, cache.h2o, 8, prompt=10), uwaga.edit(model, heads=ablated):
+        outer = logits(model)
+    torch.testing.assert_close(inner, outer, rtol=1e-10, atol=1e-10)
+    assert not torch.allclose(inner, expected)
+
+
 def test_gradients_flow_through_what_is_kept() -> None:
     model = gpt2().double()
     with cache_edit(model, cache.h2o, 8, prompt=10):

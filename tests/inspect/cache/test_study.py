@@ -17,7 +17,7 @@ from torch import nn
 
 import uwaga
 from uwaga.inspect import CacheStudy, cache, cache_study
-from uwaga.inspect.cache import CacheLayer, losses, study
+from uwaga.inspect.cache import CacheLayer, eviction, losses, study
 from uwaga.models import RotaryConfig, RotaryModel
 
 IDS = torch.randint(3, 20, (1, 40), generator=torch.Generator().manual_seed(0))
@@ -153,6 +153,33 @@ def test_the_size_of_blocks_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> 
     parts = cache_study(recording, POLICIES, budgets=[8], prompt=9, per_query=True)
     for name, values in whole.per_query.items():
         torch.testing.assert_close(parts.per_query[name], values)
+
+
+def test_no_more_than_a_block_is_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+
+    def spied(name: str) -> None:
+        own = getattr(CacheLayer, name)
+
+        def call(layer: CacheLayer, *arguments: Any) -> Any:
+            result = own(layer, *arguments)
+            read.append(result.numel())
+            return result
+
+        monkeypatch.setattr(CacheLayer, name, call)
+
+    for name in ("weights", "scores", "visible"):
+        spied(name)
+    monkeypatch.setattr(study, "_WEIGHTS", 2_000)
+    monkeypatch.setattr(eviction, "_SCORES", 2_000)
+    monkeypatch.setattr(eviction, "_MOST_ROWS", 4)
+    generator = torch.Generator().manual_seed(0)
+    query, key = (torch.randn(1, 2, 500, 4, generator=generator) for _ in range(2))
+    layer = CacheLayer(uwaga.AttentionMap(query[0], key[0], mask=uwaga.Causal()), 250)
+    kept = [policy(layer, 16) for policy in POLICIES.values()]
+    value = torch.randn(2, 500, 4, generator=generator)
+    study._losses(layer, 0, value, kept, 1)
+    assert max(read) <= 2_000  # of 250,000
 
 
 @pytest.mark.parametrize("kind", ["batch", "ragged"])

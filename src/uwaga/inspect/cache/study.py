@@ -6,6 +6,7 @@ texts, E value width.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -131,33 +132,41 @@ def cache_study(
     layers = [layer for kind, layer in recording.maps if kind == _KIND]
     if not layers:
         raise ValueError("cache_study: the recording has no self-attention of a decoder")
-    heads: list[tuple[int, int]] = []
-    found: list[list[Losses]] = []  # of each head, (P, B, Q)
-    done = total = 0
-    sets = len(named) * len(budgets)
+    sets = [(policy, budget) for policy in named.values() for budget in budgets]
     prompts: list[int] = []
+    heads: dict[tuple[int, int], _OfHead] = {}
+    done = total = 0
+
+    def count() -> None:
+        nonlocal done
+        done += 1
+        if progress is not None:
+            progress(done, total)
+
     for number in layers:
         texts = list(_texts(recording, number, prompt, max(layers) + 1))
         prompts = [layer.prompt for layer, _ in texts]
-        per_text = sets + texts[0][0].heads
-        total = total or per_text * len(texts) * len(layers)
-        of_layer: list[list[Losses]] = [[] for _ in range(texts[0][0].heads)]
-        for layer, value in texts:
-            kept = []
-            for policy in named.values():
-                for budget in budgets:
-                    kept.append(policy(layer, budget))
-                    done += 1
-                    if progress is not None:
-                        progress(done, total)
-            for head, losses in enumerate(of_layer):
-                losses.append(_of_head(layer, head, value, kept, every))
-                done += 1
-                if progress is not None:
-                    progress(done, total)
-        heads += [(number, head) for head in range(len(of_layer))]
-        found += of_layer
-    return _collected(found, named, budgets, heads, prompts, tuple(quantiles), per_query)
+        total = total or len(layers) * (len(sets) * len(texts) + texts[0][0].heads)
+        kept: list[list[Kept]] = []
+        for layer, _ in texts:
+            kept.append([])
+            for policy, budget in sets:
+                kept[-1].append(policy(layer, budget))
+                count()
+        for head in range(texts[0][0].heads):
+            parts = [
+                _losses(layer, head, value, of_text, every) for (layer, value), of_text in zip(texts, kept, strict=True)
+            ]
+            losses = Losses(*(torch.cat(x, -1).unflatten(0, (len(named), -1)) for x in zip(*parts, strict=True)))
+            heads[number, head] = _OfHead.of(losses, tuple(quantiles), per_query)
+            count()
+    return CacheStudy(
+        policies=list(named), budgets=list(budgets), heads=list(heads), prompts=prompts, levels=tuple(quantiles),
+        queries=sum(len(_queries(layer, every)) for layer, _ in texts),
+        means=_stacked([each.means for each in heads.values()], 2),
+        quantiles=_stacked([each.quantiles for each in heads.values()], 2),
+        per_query=_stacked([each.per_query for each in heads.values()], 2),
+    )  # fmt: skip
 
 
 def causal_layer(name: str, weights: AttentionMap, prompt: int | None, *, number: int, layers: int) -> CacheLayer:
@@ -202,47 +211,46 @@ def _texts(recording: Recording, number: int, prompt: int | None, layers: int) -
         yield causal_layer("cache_study", each, prompt, number=number, layers=layers), v_GNE.to(each.dtype)
 
 
-def _of_head(layer: CacheLayer, head: int, value: Tensor, kept: Sequence[Kept], every: int) -> Losses:
-    """(P * B, Q) each."""
+def _losses(layer: CacheLayer, head: int, value: Tensor, kept: Sequence[Kept], every: int) -> Losses:
+    """(P * B, Q) each, of one text."""
     v_NE = value[head * value.shape[0] // layer.heads].contiguous()
-    queries = torch.arange(layer.prompt, layer.tokens, every, device=layer.device)
+    queries = _queries(layer, every)
+    results = Losses(*(torch.empty((len(kept), len(queries)), dtype=torch.float64) for _ in Losses._fields))
     height = max(min(_MOST_ROWS, _WEIGHTS // layer.tokens), 1)
-    blocks = []
-    for rows in queries.split(height):
+    for start in range(0, len(queries), height):
+        rows = queries[start : start + height]
         block = Block(layer, head, rows, v_NE)
-        losses = [block.losses(each.read(head, rows, block.weights)) for each in kept]
-        blocks.append([torch.stack(x) for x in zip(*losses, strict=True)])
-    return Losses(*(torch.cat(x, -1).cpu() for x in zip(*blocks, strict=True)))
+        for at, each in enumerate(kept):
+            for result, values in zip(results, block.losses(each.read(head, rows, block.weights)), strict=True):
+                result[at, start : start + len(rows)] = values
+    return results
 
 
-def _collected(
-    found: list[list[Losses]],
-    named: Mapping[str, Policy],
-    budgets: Sequence[int],
-    heads: list[tuple[int, int]],
-    prompts: list[int],
-    levels: tuple[float, ...],
-    per_query: bool,
-) -> CacheStudy:
-    shape = (len(named), len(budgets))
-    means: dict[str, Tensor] = {}
-    quantiles: dict[str, Tensor] = {}
-    kept: dict[str, Tensor] = {}
-    count = 0
-    for at, name in enumerate(Losses._fields):
-        of_heads = [torch.cat([losses[at] for losses in texts], -1) for texts in found]
-        count = of_heads[0].shape[-1]
-        means[name] = torch.stack([x.nanmean(-1).unflatten(0, shape) for x in of_heads], -1)
-        if name in ("forgotten", "error"):
-            q = torch.tensor(levels, dtype=torch.float64)
-            tails = [x.nanquantile(q, -1).movedim(0, -1).unflatten(0, shape) for x in of_heads]
-            quantiles[name] = torch.stack(tails, -2)
-        if per_query:
-            kept[name] = torch.stack([x.unflatten(0, shape) for x in of_heads], -2)
-    return CacheStudy(
-        policies=list(named), budgets=list(budgets), heads=heads, prompts=prompts, queries=count, levels=levels, means=means,
-        quantiles=quantiles, per_query=kept,
-    )  # fmt: skip
+def _queries(layer: CacheLayer, every: int) -> Tensor:
+    """(Q,): those whose losses are wanted."""
+    return torch.arange(layer.prompt, layer.tokens, every, device=layer.device)
+
+
+class _OfHead(NamedTuple):
+    """What is kept of the losses of one head, by statistic."""
+
+    means: dict[str, Tensor]  # (P, B)
+    quantiles: dict[str, Tensor]  # (P, B, levels)
+    per_query: dict[str, Tensor]  # (P, B, Q), or empty
+
+    @staticmethod
+    def of(losses: Losses, levels: tuple[float, ...], per_query: bool) -> "_OfHead":
+        named = losses._asdict()
+        at = torch.tensor(levels, dtype=torch.float64)
+        return _OfHead(
+            means={name: x.nanmean(-1) for name, x in named.items()},
+            quantiles={name: named[name].nanquantile(at, -1).movedim(0, -1) for name in ("forgotten", "error")},
+            per_query=named if per_query else {},
+        )
+
+
+def _stacked(of_heads: list[dict[str, Tensor]], dim: int) -> dict[str, Tensor]:
+    return {name: torch.stack([each[name] for each in of_heads], dim) for name in of_heads[0]}
 
 
 def _named(policies: Sequence[Policy] | Mapping[str, Policy] | None) -> dict[str, Policy]:

@@ -98,7 +98,6 @@ def _largest(study: CacheStudy) -> list[int]:
 
 
 def _index(study: CacheStudy, head: tuple[int, int]) -> int:
-    layer, number = head
-    if (layer, number) not in study.heads:
-        raise ValueError(f"cache_budgets: there is no (layer, head) {(layer, number)} in the study")
-    return study.heads.index((layer, number))
+    if head not in study.heads:
+        raise ValueError(f"cache_budgets: there is no (layer, head) {head!r} in the study")
+    return study.heads.index(head)
