@@ -10,6 +10,7 @@ heads        of each head: activations, gradients, scores, labels, rollouts, the
 logits       logit lens and direct logit attribution
 patching     activation patching
 run_text     a text through a model, recorded
+patches      pictures as grids of patches, alone or among the tokens of a text
 
 The public names; each is imported when first used.
 """
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING
 from uwaga._base.lazy import names
 
 if TYPE_CHECKING:
+    from uwaga.inspect.adapters.vision import patch_grid
     from uwaga.inspect.editing import edit
     from uwaga.inspect.edits import Edits, Links, Patch
     from uwaga.inspect.heads.activations import Activations, HeadActivations, activations
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from uwaga.inspect.heads.scores import duplicate_token, induction, previous_token
     from uwaga.inspect.heads.table import HeadTable, head_changes, head_table
     from uwaga.inspect.logits import LogitAttribution, LogitLens, logit_attribution, logit_lens
+    from uwaga.inspect.patches import PatchGrid, image_grids
     from uwaga.inspect.patching import PatchingResult, activation_patching
     from uwaga.inspect.recordings.recording import Recording
     from uwaga.inspect.watching import watch
@@ -44,6 +47,7 @@ _HOME = {
     "LogitAttribution": "uwaga.inspect.logits",
     "LogitLens": "uwaga.inspect.logits",
     "Patch": "uwaga.inspect.edits",
+    "PatchGrid": "uwaga.inspect.patches",
     "PatchingResult": "uwaga.inspect.patching",
     "Recording": "uwaga.inspect.recordings.recording",
     "ScaledMap": "uwaga.inspect.heads.norms",
@@ -58,9 +62,11 @@ _HOME = {
     "head_changes": "uwaga.inspect.heads.table",
     "head_labels": "uwaga.inspect.heads.labels",
     "head_table": "uwaga.inspect.heads.table",
+    "image_grids": "uwaga.inspect.patches",
     "induction": "uwaga.inspect.heads.scores",
     "logit_attribution": "uwaga.inspect.logits",
     "logit_lens": "uwaga.inspect.logits",
+    "patch_grid": "uwaga.inspect.adapters.vision",
     "previous_token": "uwaga.inspect.heads.scores",
     "rollout": "uwaga.inspect.heads.rollout",
     "value_norms": "uwaga.inspect.heads.norms",
@@ -77,6 +83,7 @@ __all__ = [
     "LogitAttribution",
     "LogitLens",
     "Patch",
+    "PatchGrid",
     "PatchingResult",
     "Recording",
     "ScaledMap",
@@ -91,9 +98,11 @@ __all__ = [
     "head_changes",
     "head_labels",
     "head_table",
+    "image_grids",
     "induction",
     "logit_attribution",
     "logit_lens",
+    "patch_grid",
     "previous_token",
     "rollout",
     "value_norms",

@@ -16,8 +16,19 @@ if TYPE_CHECKING:
     from uwaga.plots.arc_diagram import arcs
     from uwaga.plots.figures import save
     from uwaga.plots.heatmaps import changed_heads, head_grid, head_matrix, heatmap, patching_effects
+    from uwaga.plots.pictures import patch_attention
 
-__all__ = ["animate", "arcs", "changed_heads", "head_grid", "head_matrix", "heatmap", "patching_effects", "save"]
+__all__ = [
+    "animate",
+    "arcs",
+    "changed_heads",
+    "head_grid",
+    "head_matrix",
+    "heatmap",
+    "patch_attention",
+    "patching_effects",
+    "save",
+]
 
 _HOME = {
     "animate": "uwaga.plots.animation",
@@ -26,6 +37,7 @@ _HOME = {
     "head_grid": "uwaga.plots.heatmaps",
     "head_matrix": "uwaga.plots.heatmaps",
     "heatmap": "uwaga.plots.heatmaps",
+    "patch_attention": "uwaga.plots.pictures",
     "patching_effects": "uwaga.plots.heatmaps",
     "save": "uwaga.plots.figures",
 }
