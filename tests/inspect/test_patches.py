@@ -194,6 +194,25 @@ def test_words_and_patches_in_one_sequence() -> None:
     torch.testing.assert_close(between, dense_HQK[:, 18:21, 2:18].sum(-1).mean(-1))
 
 
+def test_pictures_that_are_not_square_and_a_tower_of_another_family() -> None:
+    """Qwen2-VL: four patches are one token of the decoder, and the tower is not one that has names."""
+    text = {"vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+            "intermediate_size": 48, "max_position_embeddings": 64, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2]}}  # fmt: skip
+    vision = {"depth": 2, "embed_dim": 32, "hidden_size": 32, "num_heads": 4, "patch_size": 4, "spatial_merge_size": 2}
+    config = transformers.Qwen2VLConfig(text_config=text, vision_config=vision, image_token_id=50)
+    model = transformers.Qwen2VLForConditionalGeneration(config)
+    model.set_attn_implementation("eager")
+    randomized(model)
+    ids, thw = torch.tensor([[1, 51, *[50] * 6, 52, 6, 7, 8]]), torch.tensor([[1, 4, 6]])
+    given = {"input_ids": ids, "image_grid_thw": thw, "mm_token_type_ids": (ids == 50).int()}
+    recording = check(model, attentions(pixel_values=torch.randn(24, 3 * 2 * 4 * 4), **given), "decoder")
+    assert recording.tokens == {"decoder": [[str(each) for each in ids[0].tolist()]]}
+    (grid,) = image_grids(ids[0], 50, shapes=(thw[:, 1:] // 2).tolist())
+    m = recording.maps["decoder", 0]
+    assert torch.equal(grid.looks_at(m, 11), m[0, :, 11, 2:8].unflatten(-1, (2, 3)))
+
+
 class Largest(TorchDispatchMode):
     """The most bytes of any tensor that an operation makes."""
 

@@ -18,7 +18,7 @@ from uwaga.inspect.layers.huggingface import SpeculativeRecording, detect_specul
 from uwaga.inspect.recordings.recording import Recording, TokenLists, TokenStrings
 from uwaga.maps.map import MapOptions
 from uwaga.nn.operand import values_of
-from uwaga.ops.ragged import Operand
+from uwaga.ops.ragged import Operand, Ragged
 
 
 @contextmanager
@@ -80,7 +80,7 @@ def watch(
         strings=strings,
         model=_model_name(model),
     )
-    # A model of text and pictures may embed the text before its vision tower runs.
+    # A model of text and pictures embeds the text before its vision tower runs, which takes none of these ids.
     of_pictures = {module for tower in vision.vision_models(model) for module in tower.modules()}
     embedded_ids: list[Tensor] = []  # the last ids that the model has embedded, until a pass begins with them
 
@@ -96,7 +96,8 @@ def watch(
             sinks=options["sinks"],
         )
         ids = embedded_ids[-1] if embedded_ids and module not in of_pictures else None
-        if recording.record(where, query, key, map_options, ids) and module not in of_pictures:
+        begins = recording.record(where, query, key, map_options, ids)
+        if begins and ids is not None and (where.kind != "encoder" or _number_of_tokens(query) == ids.numel()):
             embedded_ids.clear()
         if where in wanted:
             recording.store(where, query, key, map_options, value if values else None)
@@ -121,6 +122,10 @@ def watch(
             f"watch: nothing was recorded: {type(model).__name__} computed no attention in this thread, outside "
             "torch.compile, while it was watched"
         )
+
+
+def _number_of_tokens(query: Operand) -> int:
+    return len(query.values) if isinstance(query, Ragged) else query.shape[:-3].numel() * query.shape[-2]
 
 
 def _model_name(model: nn.Module) -> str:
