@@ -12,6 +12,8 @@ from torch import Tensor
 
 import uwaga
 from uwaga import AlibiBias, Causal, Documents, KeyLengths, Ragged, RelativeBias, Window, attention, explain
+from uwaga.inspect import PatchGrid
+from uwaga.maps import request_signals
 from uwaga.models import (
     BertConfig,
     BertModel,
@@ -70,6 +72,30 @@ def test_forms_of_attention_and_their_gradients(gpu, name: str) -> None:
     for x, y in zip(*results, strict=True):
         assert gpu.has(y)
         _compare(y, x)
+
+
+def test_maps_of_a_paged_cache_and_their_signals(gpu) -> None:
+    cache, table, lengths = torch.randn(6, 16, 2, 8), torch.tensor([[4, 1, -1], [4, 5, 0]]), torch.tensor([20, 40])
+    query = torch.randn(2, 4, 8)
+    m, there = (
+        uwaga.AttentionMap.of_paged(*map(on, (query, cache, table, lengths)), mask=Causal(), impl=impl)
+        for on, impl in ((lambda x: x, "reference"), (_there, None))
+    )
+    assert there.explain().engine == "reference"
+    assert gpu.has(there.lse.values)
+    _compare(there.lse.values, m.lse.values)
+    _compare(there[1][:], m[1][:])
+    spans = [[(0, 16)], [(16, 40)]]
+    for ours, theirs in zip(request_signals(m, spans), request_signals(there, spans), strict=True):
+        for x, y in (
+            (ours.entropy, theirs.entropy),
+            (ours.spans, theirs.spans),
+            (ours.top.weights, theirs.top.weights),
+        ):
+            assert gpu.has(y)
+            _compare(y, x)
+    grid = PatchGrid(rows=3, columns=4)
+    _compare(grid.looks_at(there[1], 0), grid.looks_at(m[1], 0))
 
 
 def test_ragged_batches_and_their_maps(gpu) -> None:

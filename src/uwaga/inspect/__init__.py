@@ -12,6 +12,7 @@ attribution  a score of attention as the sum of what each pair of parts of the m
 patching     activation patching
 cache        what a cache of keys may forget: policies, and what they lose
 run_text     a text through a model, recorded
+patches      pictures as grids of patches, alone or among the tokens of a text
 
 The public names; each is imported when first used.
 """
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING
 from uwaga._base.lazy import names
 
 if TYPE_CHECKING:
+    from uwaga.inspect.adapters.vision import patch_grid
     from uwaga.inspect.attribution.attribute import score_attribution
     from uwaga.inspect.attribution.scores import ScoreAttribution, Share, Source
     from uwaga.inspect.attribution.streams import Part
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from uwaga.inspect.heads.scores import duplicate_token, induction, previous_token
     from uwaga.inspect.heads.table import HeadTable, head_changes, head_table
     from uwaga.inspect.logits import LogitAttribution, LogitLens, logit_attribution, logit_lens
+    from uwaga.inspect.patches import PatchGrid, image_grids
     from uwaga.inspect.patching import PatchingResult, activation_patching
     from uwaga.inspect.recordings.recording import Recording
     from uwaga.inspect.watching import watch
@@ -53,6 +56,7 @@ _HOME = {
     "LogitLens": "uwaga.inspect.logits",
     "Part": "uwaga.inspect.attribution.streams",
     "Patch": "uwaga.inspect.edits",
+    "PatchGrid": "uwaga.inspect.patches",
     "PatchingResult": "uwaga.inspect.patching",
     "Recording": "uwaga.inspect.recordings.recording",
     "ScaledMap": "uwaga.inspect.heads.norms",
@@ -72,9 +76,11 @@ _HOME = {
     "head_changes": "uwaga.inspect.heads.table",
     "head_labels": "uwaga.inspect.heads.labels",
     "head_table": "uwaga.inspect.heads.table",
+    "image_grids": "uwaga.inspect.patches",
     "induction": "uwaga.inspect.heads.scores",
     "logit_attribution": "uwaga.inspect.logits",
     "logit_lens": "uwaga.inspect.logits",
+    "patch_grid": "uwaga.inspect.adapters.vision",
     "previous_token": "uwaga.inspect.heads.scores",
     "rollout": "uwaga.inspect.heads.rollout",
     "score_attribution": "uwaga.inspect.attribution.attribute",
@@ -94,6 +100,7 @@ __all__ = [
     "LogitLens",
     "Part",
     "Patch",
+    "PatchGrid",
     "PatchingResult",
     "Recording",
     "ScaledMap",
@@ -113,9 +120,11 @@ __all__ = [
     "head_changes",
     "head_labels",
     "head_table",
+    "image_grids",
     "induction",
     "logit_attribution",
     "logit_lens",
+    "patch_grid",
     "previous_token",
     "rollout",
     "score_attribution",

@@ -11,13 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from uwaga.inspect.adapters import vision
 from uwaga.inspect.layers import builtin, huggingface
 from uwaga.inspect.layers.attention_layers import AttentionLayers, token_embeddings
 from uwaga.inspect.layers.huggingface import SpeculativeRecording, detect_speculative_decoding
 from uwaga.inspect.recordings.recording import Recording, TokenLists, TokenStrings
 from uwaga.maps.map import MapOptions
 from uwaga.nn.operand import values_of
-from uwaga.ops.ragged import Operand
+from uwaga.ops.ragged import Operand, Ragged
 
 
 @contextmanager
@@ -59,7 +60,8 @@ def watch(
             counted before they are copied.
         device: where they are kept, and the maps computed: None for where the model computes; "cpu" for the host's memory, into
             which a GPU copies them while it goes on computing (`torch.cuda`: pinned memory, a stream of its own).
-        tokenizer, tokens: the strings of tokens: a tokenizer (of transformers or tokenizers, or a function from a list of
+        tokenizer, tokens: the strings of tokens (a picture's are the class token, registers, and patches by row and column, as
+            `uwaga.inspect.patch_grid` names them, unless `tokens` says otherwise): a tokenizer (of transformers or tokenizers, or a function from a list of
             ids to strings), or as strings: a list for one row, or a list of lists. A dict by "encoder" and "decoder" of
             either, where these have different ones.
 
@@ -69,14 +71,17 @@ def watch(
     """
     result = AttentionLayers.of([*builtin.find_attentions(model), *huggingface.find_attentions(model)])
     wanted = result.select(type(model).__name__, layers, kinds)
+    strings = TokenStrings(tokenizer, tokens)
     recording = SpeculativeRecording(
         heads=heads,
         dtype=dtype,
         max_bytes=max_bytes,
         device=device,
-        strings=TokenStrings(tokenizer, tokens),
+        strings=strings,
         model=_model_name(model),
     )
+    # A model of text and pictures embeds the text before its vision tower runs, which takes none of these ids.
+    of_pictures = {module for tower in vision.vision_models(model) for module in tower.modules()}
     embedded_ids: list[Tensor] = []  # the last ids that the model has embedded, until a pass begins with them
 
     def on_call(module: nn.Module, query: Operand, key: Operand, value: Operand, options: Mapping) -> None:
@@ -90,7 +95,9 @@ def watch(
             softcap=options["softcap"],
             sinks=options["sinks"],
         )
-        if recording.record(where, query, key, map_options, embedded_ids[-1] if embedded_ids else None):
+        ids = embedded_ids[-1] if embedded_ids and module not in of_pictures else None
+        begins = recording.record(where, query, key, map_options, ids)
+        if begins and ids is not None and (where.kind != "encoder" or _number_of_tokens(query) == ids.numel()):
             embedded_ids.clear()
         if where in wanted:
             recording.store(where, query, key, map_options, value if values else None)
@@ -104,6 +111,7 @@ def watch(
     with ExitStack() as stack:
         for embedding in token_embeddings(model):
             stack.callback(embedding.register_forward_pre_hook(on_embedding).remove)
+        stack.enter_context(vision.naming(model, strings.name_patches))
         stack.enter_context(builtin.watching(result.ids, on_call))
         stack.enter_context(huggingface.watching(model, on_call))
         stack.enter_context(detect_speculative_decoding(model, recording))
@@ -114,6 +122,10 @@ def watch(
             f"watch: nothing was recorded: {type(model).__name__} computed no attention in this thread, outside "
             "torch.compile, while it was watched"
         )
+
+
+def _number_of_tokens(query: Operand) -> int:
+    return len(query.values) if isinstance(query, Ragged) else query.shape[:-3].numel() * query.shape[-2]
 
 
 def _model_name(model: nn.Module) -> str:

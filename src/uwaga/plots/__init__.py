@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from uwaga.plots.budgets import cache_budgets
     from uwaga.plots.figures import save
     from uwaga.plots.heatmaps import changed_heads, head_grid, head_matrix, heatmap, patching_effects
+    from uwaga.plots.pictures import patch_attention
 
 __all__ = [
     "animate",
@@ -26,6 +27,7 @@ __all__ = [
     "head_grid",
     "head_matrix",
     "heatmap",
+    "patch_attention",
     "patching_effects",
     "save",
 ]
@@ -38,6 +40,7 @@ _HOME = {
     "head_grid": "uwaga.plots.heatmaps",
     "head_matrix": "uwaga.plots.heatmaps",
     "heatmap": "uwaga.plots.heatmaps",
+    "patch_attention": "uwaga.plots.pictures",
     "patching_effects": "uwaga.plots.heatmaps",
     "save": "uwaga.plots.figures",
 }

@@ -42,6 +42,11 @@ class TokenStrings:
         for each in self._tokenizers.values():
             _converter(each)  # raises ValueError
         self._given = tokens
+        self._patches: list[str] = []
+
+    def name_patches(self, names: list[str]) -> None:
+        """The names of an encoder's tokens that have no ids: those of a picture."""
+        self._patches = names
 
     def of(
         self, kind: str, lengths: list[int], ids: list[list[int]] | None, kinds: list[str]
@@ -57,7 +62,8 @@ class TokenStrings:
         if self._given is not None:
             return self._checked(kind, lengths, kinds)
         if ids is None:
-            return None
+            is_picture = kind == "encoder" and self._patches and set(lengths) == {len(self._patches)}
+            return [list(self._patches) for _ in lengths] if is_picture else None
         strings = _converter(self._tokenizers[kind])
         return [strings(row) for row in ids]
 

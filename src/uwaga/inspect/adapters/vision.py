@@ -1,0 +1,99 @@
+"""Models of transformers that read pictures as patches: which tokens they put before the patches, and how many patches there are."""
+
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+from torch import Tensor, nn
+
+from uwaga.inspect.patches import PatchGrid
+
+
+def _class_token(_: Any) -> tuple[str, ...]:
+    return ("[CLS]",)
+
+
+def _class_token_and_registers(config: Any) -> tuple[str, ...]:
+    # Darcet et al., "Vision Transformers Need Registers", 2024.
+    return ("[CLS]", *(f"[REG {n}]" for n in range(config.num_register_tokens)))
+
+
+# By model_type, the names of what comes before the patches.
+_SPECIAL: Mapping[str, Callable[[Any], tuple[str, ...]]] = {
+    "clip_vision_model": _class_token,
+    "deit": lambda _: ("[CLS]", "[DIST]"),
+    "dinov2": _class_token,
+    "dinov2_with_registers": _class_token_and_registers,
+    "dinov3_vit": _class_token_and_registers,
+    "ijepa": lambda _: (),
+    "siglip_vision_model": lambda _: (),
+    "vit": _class_token,
+    "vit_msn": _class_token,
+}
+
+
+def patch_grid(model: nn.Module, pixel_values: Tensor) -> PatchGrid:
+    """How a model of transformers cuts a picture into patches: the grid, and the names of its class token and registers.
+
+    Args:
+        model: ViT, DeiT, DINOv2 (with registers, too), DINOv3, I-JEPA, ViT-MSN, or the vision tower of CLIP or SigLIP; or a model that
+            has one of these inside.
+        pixel_values: (..., height, width), as the model reads them.
+
+    Raises:
+        ValueError: a model of another family, with several of these inside, or a picture smaller than a patch.
+
+    >>> import torch, transformers
+    >>> small = transformers.Dinov2WithRegistersConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, patch_size=4)
+    >>> model = transformers.Dinov2WithRegistersModel(small)
+    >>> patch_grid(model, torch.zeros(1, 3, 12, 20))
+    PatchGrid(rows=3, columns=5, special=('[CLS]', '[REG 0]', '[REG 1]', '[REG 2]', '[REG 3]'), start=0, patch_size=(4, 4))
+    """
+    found = vision_models(model)
+    if len(found) != 1:
+        rule = f"needs a model with one vision transformer of {', '.join(_SPECIAL)}"
+        raise ValueError(f"patch_grid: {rule}, and {type(model).__name__} has {len(found)}")
+    return _grid(found[0].config, pixel_values)
+
+
+def vision_models(model: nn.Module) -> list[Any]:
+    """The vision transformers of these families in a model, none inside of another one."""
+    library = sys.modules.get("transformers")
+    if library is None:
+        return []
+    found: list[tuple[str, Any]] = []
+    for path, module in model.named_modules():
+        is_inside = any(outer == "" or path.startswith(outer + ".") for outer, _ in found)
+        if isinstance(module, library.PreTrainedModel) and module.config.model_type in _SPECIAL and not is_inside:
+            found.append((path, module))
+    return [module for _, module in found]
+
+
+def naming(model: nn.Module, named: Callable[[list[str]], None]) -> ExitStack:
+    """A context in which `named` is called with the names of the tokens of each picture, before a vision transformer reads it."""
+    stack = ExitStack()
+    for module in vision_models(model):
+        hook = module.register_forward_pre_hook(partial(_name_tokens, named), with_kwargs=True)
+        stack.callback(hook.remove)
+    return stack
+
+
+def _name_tokens(
+    named: Callable[[list[str]], None], module: Any, given: tuple[Any, ...], by_name: Mapping[str, Any]
+) -> None:
+    pixel_values = given[0] if given else by_name.get("pixel_values")
+    if isinstance(pixel_values, Tensor) and pixel_values.dim() >= 2:
+        named(_grid(module.config, pixel_values).tokens)
+
+
+def _grid(config: Any, pixel_values: Tensor) -> PatchGrid:
+    size = config.patch_size
+    height, width = (size, size) if isinstance(size, int) else tuple(size)
+    rows, columns = pixel_values.shape[-2] // height, pixel_values.shape[-1] // width
+    if rows < 1 or columns < 1:
+        picture = f"{pixel_values.shape[-2]} by {pixel_values.shape[-1]}"
+        raise ValueError(f"patch_grid: a picture of {picture} pixels has no patch of {height} by {width}")
+    special = _SPECIAL[config.model_type](config)
+    return PatchGrid(rows=rows, columns=columns, special=special, patch_size=(height, width))

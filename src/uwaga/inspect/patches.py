@@ -1,0 +1,203 @@
+"""Pictures as models read them: a grid of patches among the tokens of a sequence, and attention over it.
+
+Letters: B pictures of a batch, H heads, Q queries, K keys, S special tokens.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from uwaga.maps.base import WeightMap
+from uwaga.maps.indexing import integer
+
+Cell = int | tuple[int, int]  # a token by its position, or a patch by its row and column
+
+
+@dataclass(frozen=True, kw_only=True)
+class PatchGrid:
+    """Where the patches of a picture are among the tokens: row by row from `first` on, after the special tokens.
+
+    Attributes:
+        rows, columns: how many patches there are, down and across.
+        special: names of the tokens before the patches, such as "[CLS]" and "[REG 0]".
+        start: the position of the first of all these tokens; 0 unless the sequence has other tokens before.
+        patch_size: height and width of a patch, in pixels of the picture that the model reads.
+
+    Raises:
+        ValueError: rows, columns or a size below 1, or a start below 0.
+
+    >>> grid = PatchGrid(rows=2, columns=3, special=("[CLS]",), patch_size=(16, 16))
+    >>> grid.tokens
+    ['[CLS]', '0,0', '0,1', '0,2', '1,0', '1,1', '1,2']
+    >>> grid.position(1, 2), grid.cell(6), grid.box(1, 2)
+    (6, (1, 2), (32, 16, 48, 32))
+    """
+
+    rows: int
+    columns: int
+    special: tuple[str, ...] = ()
+    start: int = 0
+    patch_size: tuple[int, int] = (1, 1)
+
+    def __post_init__(self) -> None:
+        sizes = {"rows": self.rows, "columns": self.columns, "patch_size": min(self.patch_size)}
+        for name, size in sizes.items():
+            if integer(size, f"PatchGrid: {name}") < 1:
+                raise ValueError(f"PatchGrid: {name} must be at least 1, not {size}")
+        if integer(self.start, "PatchGrid: start") < 0:
+            raise ValueError(f"PatchGrid: start must be at least 0, not {self.start}")
+
+    @property
+    def first(self) -> int:
+        """The position of the first patch."""
+        return self.start + len(self.special)
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """The positions [first, stop) of the patches, for `AttentionMap.between` and the like."""
+        return self.first, self.first + self.rows * self.columns
+
+    @property
+    def tokens(self) -> list[str]:
+        """The names of the special tokens, and "row,column" of each patch."""
+        return [*self.special, *(f"{row},{column}" for row in range(self.rows) for column in range(self.columns))]
+
+    def position(self, row: int, column: int) -> int:
+        """The position of a patch. Raises IndexError: there is no such patch."""
+        if not (0 <= row < self.rows and 0 <= column < self.columns):
+            raise IndexError(f"PatchGrid: patch ({row}, {column}) is not one of {self.rows} by {self.columns}")
+        return self.first + row * self.columns + column
+
+    def cell(self, position: int) -> tuple[int, int]:
+        """Row and column of the patch at a position. Raises IndexError: no patch is there."""
+        first, stop = self.span
+        if not first <= position < stop:
+            raise IndexError(
+                f"PatchGrid: patches are at positions {first} to {stop - 1}, and {position} is none of them"
+            )
+        row, column = divmod(position - first, self.columns)
+        return row, column
+
+    def box(self, row: int, column: int) -> tuple[int, int, int, int]:
+        """Left, top, right and bottom of a patch in pixels. Raises IndexError: there is no such patch."""
+        self.position(row, column)
+        height, width = self.patch_size
+        return column * width, row * height, (column + 1) * width, (row + 1) * height
+
+    def at_pixel(self, x: int, y: int) -> tuple[int, int]:
+        """Row and column of the patch that holds a pixel, counted from the left and from the top. Raises IndexError: none does."""
+        row, column = y // self.patch_size[0], x // self.patch_size[1]
+        self.position(row, column)
+        return row, column
+
+    def looks_at(self, m: WeightMap, query: Cell, *, picture: int | None = None) -> Tensor:
+        """(H, rows, columns): where one token looks: its weights on the patches, of every head. (rows, columns) of a map (Q, K).
+
+        One row of the map is computed: O(K) memory for each head, at any resolution.
+
+        Args:
+            m: (H, Q, K), (B, H, Q, K), or ragged, of which the keys are the tokens of this grid.
+            query: a patch as (row, column), or a token by its position, such as 0 of the class token or that of a word.
+            picture: which of the batch; None where there is one.
+
+        Raises:
+            IndexError: no such patch, token or picture.
+            ValueError: a map without the keys of this grid, or several pictures and `picture` is None.
+        """
+        weights = self._read(m, picture, self._position(query), slice(*self.span))
+        return weights.unflatten(-1, (self.rows, self.columns))
+
+    def looked_at(self, m: WeightMap, key: Cell, *, picture: int | None = None) -> Tensor:
+        """(H, rows, columns): which patches look at one token: their weights on it. Arguments and errors as of `looks_at`; the map's
+        queries are the tokens of this grid."""
+        weights = self._read(m, picture, slice(*self.span), self._position(key))
+        return weights.unflatten(-1, (self.rows, self.columns))
+
+    def on_special(self, m: WeightMap, query: Cell, *, picture: int | None = None) -> Tensor:
+        """(H, S): the weights of one token on the special tokens. Arguments and errors as of `looks_at`."""
+        return self._read(m, picture, self._position(query), slice(self.start, self.first))
+
+    def of_keys(self, per_key: Tensor) -> Tensor:
+        """(..., rows, columns): the patches of a statistic (..., K), such as `AttentionMap.received`. Raises ValueError: too few keys."""
+        first, stop = self.span
+        self._check_length(per_key.shape[-1])
+        return per_key[..., first:stop].unflatten(-1, (self.rows, self.columns))
+
+    def _position(self, at: Cell) -> int:
+        return self.position(*at) if isinstance(at, tuple) else integer(at, "PatchGrid: a token")
+
+    def _read(self, m: WeightMap, picture: int | None, queries: int | slice, keys: int | slice) -> Tensor:
+        """Weights of one picture's map, of every head."""
+        parts, shape = m.parts(), m.shape
+        leading: tuple[int, ...] = ()
+        if len(shape) == 4 or parts is not None:
+            pictures = int(shape[0])
+            if picture is None and pictures != 1:
+                raise ValueError(f"PatchGrid: the map {tuple(shape)} has {pictures} pictures: say which, by picture=")
+            if not 0 <= (picture or 0) < pictures:
+                raise IndexError(f"PatchGrid: picture {picture} is not one of {pictures}")
+            if parts is not None:
+                m = parts[picture or 0]
+            else:
+                leading = (picture or 0,)
+        self._check_length(m.shape[-1] if isinstance(keys, slice) else m.shape[-2])
+        weights = m[(*leading, ..., queries, keys)]
+        assert isinstance(weights, Tensor)
+        return weights
+
+    def _check_length(self, tokens: int) -> None:
+        if tokens < self.span[1]:
+            raise ValueError(
+                f"PatchGrid: {self.rows} by {self.columns} patches from position {self.first} on need {self.span[1]} tokens, and the map has {tokens}"
+            )
+
+
+def image_grids(
+    ids: Sequence[int] | Tensor, image_token_id: int, shapes: Sequence[tuple[int, int]] | None = None
+) -> list[PatchGrid]:
+    """The pictures of a sequence that mixes text and pictures, in their order, by the positions of their tokens.
+
+    Args:
+        ids: (T,) token ids as the decoder reads them, in which the model's image token stands for each patch.
+        image_token_id: config.image_token_id.
+        shapes: rows and columns of each picture in tokens: of Qwen's models its image_grid_thw[1:] divided by the merge size. None: each
+            run of image tokens is a square picture.
+
+    Raises:
+        ValueError: image tokens that are not as many, or not side by side, as the shapes say; without shapes, a run that is no square.
+
+    >>> first, second = image_grids([1, 9, 9, 9, 9, 7, 9, 5], image_token_id=9)
+    >>> first.span, second.span, first.rows
+    ((1, 5), (6, 7), 2)
+    >>> image_grids([9, 9, 9, 9, 9, 9, 9, 9], 9, shapes=[(1, 2), (2, 3)])[1].span
+    (2, 8)
+    """
+    listed = torch.as_tensor(ids)
+    if listed.dim() != 1:
+        raise ValueError(f"image_grids: ids must be those of one sequence, (T,), not {tuple(listed.shape)}")
+    positions = (listed == image_token_id).nonzero().flatten()
+    if shapes is None:
+        starts = [0, *((positions.diff() != 1).nonzero().flatten() + 1).tolist(), len(positions)]
+        runs = [stop - start for start, stop in pairwise(starts) if stop > start]
+        sides = [round(run**0.5) for run in runs]
+        for run, side in zip(runs, sides, strict=True):
+            if side * side != run:
+                raise ValueError(f"image_grids: a picture of {run} tokens is no square: pass shapes")
+        shapes = [(side, side) for side in sides]
+    wanted = sum(rows * columns for rows, columns in shapes)
+    if wanted != len(positions):
+        raise ValueError(
+            f"image_grids: {len(shapes)} pictures of {wanted} tokens in all, and the ids have {len(positions)}"
+        )
+    grids: list[PatchGrid] = []
+    at = 0
+    for rows, columns in shapes:
+        own = positions[at : at + rows * columns]
+        if len(own) and int(own[-1] - own[0]) + 1 != len(own):
+            raise ValueError(f"image_grids: the {len(own)} tokens of picture {len(grids)} are not side by side")
+        grids.append(PatchGrid(rows=rows, columns=columns, start=int(own[0]) if len(own) else 0))
+        at += rows * columns
+    return grids

@@ -1,0 +1,167 @@
+"""Attention over a picture: where one token looks, drawn over what it sees.
+
+Letters: H heads, I rows and J columns of patches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from torch import Tensor
+
+from uwaga.inspect.patches import Cell, PatchGrid
+from uwaga.maps.base import WeightMap
+from uwaga.plots import figures
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from numpy import ndarray
+
+# Inches.
+_PICTURE, _SMALL = 2.6, 0.82  # the whole picture, and that of one head
+_HEADS_PER_ROW = 4
+_MARGIN = 0.7  # the colour bar
+_OPACITY = 0.85  # of the largest weight: the picture stays visible below
+_COLOR = "#b8003a"  # of weights: the picture below is grey, so that no colour of its own looks like one
+_DARKEST = 0.35  # of the grey picture
+_NAME = "patch_attention"
+
+
+def patch_attention(
+    picture: object,
+    m: WeightMap,
+    grid: PatchGrid,
+    query: Cell,
+    *,
+    index: int | None = None,
+    heads: Sequence[int] | None = None,
+    looked_at: bool = False,
+    vmax: float | None = None,
+) -> Figure:
+    """Draw where one patch looks, over the picture: the mean of the heads large, each head small beside it.
+
+    Only the weights of that token are computed, at any resolution. The picture is drawn in grey, and the more weight a patch gets, the
+    less of it shines through; weights on the class token and registers are written above, since they are in no place.
+
+    Args:
+        picture: what the model saw: an array or tensor (height, width, 3), (height, width) or (3, height, width), of numbers 0 to 1 or of
+            bytes, or a picture of PIL. It is stretched to the grid.
+        m: (H, Q, K) or (B, H, Q, K): a map of `recording.maps`.
+        grid: `uwaga.inspect.patch_grid(model, pixel_values)`, or one of `uwaga.inspect.image_grids`.
+        query: the patch as (row, column), or a token by its position, such as 0 of the class token or that of a word.
+        index: which picture of the batch; None where there is one.
+        heads: which heads, in this order; None for all.
+        looked_at: draw which patches look at the token, in place of where it looks.
+        vmax: the weight of the darkest colour; None: the largest of the heads.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ValueError, IndexError: as `PatchGrid.looks_at`; an array that is no picture; no heads, or one that does not exist.
+        ModuleNotFoundError: matplotlib is not installed.
+    """
+    pixels = _pixels(picture)
+    read = grid.looked_at if looked_at else grid.looks_at
+    every_HIJ = read(m, query, picture=index)
+    every_HIJ = every_HIJ[None] if every_HIJ.dim() == 2 else every_HIJ
+    chosen = list(range(len(every_HIJ))) if heads is None else list(heads)
+    if not chosen or not all(0 <= head < len(every_HIJ) for head in chosen):
+        raise ValueError(f"{_NAME}: heads must be some of 0 to {len(every_HIJ) - 1}, not {chosen}")
+    weights_HIJ = every_HIJ[chosen].detach().double().cpu().numpy()
+    largest = float(np.nanmax(weights_HIJ, initial=0.0)) if vmax is None else vmax
+    shown = chosen if len(chosen) > 1 else []  # beside the large picture
+    rows, columns = -(-len(shown) // _HEADS_PER_ROW), min(len(shown), _HEADS_PER_ROW)
+    ratio = pixels.shape[0] / pixels.shape[1]
+    height = max(_PICTURE * ratio, (_SMALL * ratio + 0.17) * rows)
+    figure = figures.new_figure(_PICTURE + _SMALL * columns + _MARGIN, height + 0.25)
+    widths = [_PICTURE + _MARGIN, *([_SMALL * columns] if shown else [])]
+    large, *small = figure.subfigures(1, len(widths), width_ratios=widths, squeeze=False)[0]
+    ax = large.subplots()
+    image = _draw(ax, pixels, weights_HIJ.mean(0), grid, query, largest)
+    ax.set_title(_title(m, grid, query, index, chosen, looked_at), fontsize=figures.SMALL, pad=3)
+    bar = large.colorbar(image, ax=ax, fraction=0.05, pad=0.02, aspect=30)
+    bar.set_label("weight", fontsize=figures.SMALL)
+    bar.ax.tick_params(labelsize=figures.SMALL, length=1.5)
+    for part in small:
+        panels = part.subplots(rows, columns, squeeze=False)
+        for panel in panels.flat[len(shown) :]:
+            panel.set_axis_off()
+        for panel, head, weights_IJ in zip(panels.flat, shown, weights_HIJ, strict=False):
+            _draw(panel, pixels, weights_IJ, grid, query, largest)
+            panel.set_title(f"head {head}", fontsize=figures.SMALL, pad=2)
+    return figure
+
+
+def _draw(ax: Axes, pixels: ndarray, weights_IJ: ndarray, grid: PatchGrid, query: Cell, vmax: float) -> object:
+    """The picture, the weights over it, and a frame around the patch that is asked about; in units of patches."""
+    colors, patches = (figures.import_matplotlib(f"matplotlib.{name}") for name in ("colors", "patches"))
+    extent = (0.0, float(grid.columns), float(grid.rows), 0.0)
+    ax.imshow(pixels, cmap="gray", vmin=0.0, vmax=1.0, extent=extent, aspect="auto")
+    red, green, blue = colors.to_rgb(_COLOR)
+    shade = colors.LinearSegmentedColormap.from_list(
+        "uwaga_over", [(red, green, blue, 0.0), (red, green, blue, _OPACITY)]
+    )
+    image = ax.imshow(
+        weights_IJ, cmap=shade, vmin=0.0, vmax=vmax or 1.0, extent=extent, aspect="auto", interpolation="none"
+    )
+    ax.set_box_aspect(pixels.shape[0] / pixels.shape[1])
+    ax.set(xticks=[], yticks=[])
+    first, stop = grid.span
+    position = grid.position(*query) if isinstance(query, tuple) else query
+    if first <= position < stop:
+        row, column = grid.cell(position)
+        for color, width in (("white", 2.0), ("black", 0.8)):  # seen on any picture
+            ax.add_patch(patches.Rectangle((column, row), 1, 1, fill=False, edgecolor=color, linewidth=width))
+    return image
+
+
+def _title(m: WeightMap, grid: PatchGrid, query: Cell, index: int | None, heads: Sequence[int], looked_at: bool) -> str:
+    position = grid.position(*query) if isinstance(query, tuple) else query
+    first, stop = grid.span
+    if grid.start <= position < first:
+        name = grid.special[position - grid.start]
+    else:
+        name = f"patch {grid.cell(position)}" if first <= position < stop else f"token {position}"
+    of_heads = f"head {heads[0]}" if len(heads) == 1 else f"mean of {len(heads)} heads"
+    if looked_at:
+        return f"who looks at {name}, {of_heads}"
+    title = f"where {name} looks, {of_heads}"
+    if not grid.special:
+        return title
+    special_HS = grid.on_special(m, query, picture=index)
+    special_HS = special_HS[None] if special_HS.dim() == 1 else special_HS
+    shares = [
+        f"{special} {share:.2f}"
+        for special, share in zip(grid.special, special_HS[list(heads)].mean(0).tolist(), strict=True)
+    ]
+    return f"{title}\n{', '.join(shares)}"
+
+
+def _pixels(picture: object) -> ndarray:
+    """(height, width): a picture in light grey. Raises ValueError: another shape or kind."""
+    given = picture.detach().cpu().numpy() if isinstance(picture, Tensor) else np.asarray(picture)
+    if given.ndim == 3 and given.shape[0] in (1, 3) and given.shape[2] not in (1, 3, 4):
+        given = np.moveaxis(given, 0, 2)
+    if given.ndim == 3 and given.shape[2] == 1:
+        given = given[..., 0]
+    if given.ndim == 3 and given.shape[2] == 4:  # PIL's transparency
+        given = given[..., :3]
+    is_picture = given.ndim == 2 or (given.ndim == 3 and given.shape[2] == 3)
+    if not is_picture or not given.size or given.dtype.kind not in "uif":
+        kind = f"{given.shape} of {given.dtype}"
+        raise ValueError(
+            f"{_NAME}: picture must be (height, width, 3), (height, width) or (3, height, width), not {kind}"
+        )
+    scaled = given.astype(np.float64) / (255.0 if given.dtype.kind in "ui" else 1.0)
+    if not (np.isfinite(scaled).all() and scaled.min() >= 0.0 and scaled.max() <= 1.0):
+        rule = "numbers of a picture must be 0 to 1, or bytes 0 to 255"
+        raise ValueError(
+            f"{_NAME}: {rule}, not {scaled.min():g} to {scaled.max():g}: undo the processor's normalization"
+        )
+    # Luminance (ITU-R BT.709), without gamma: it is a background.
+    grey = scaled if scaled.ndim == 2 else scaled @ np.array([0.2126, 0.7152, 0.0722])
+    return _DARKEST + (1.0 - _DARKEST) * grey

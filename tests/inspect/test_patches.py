@@ -1,0 +1,342 @@
+"""Models that read pictures: their maps are those of eager attention, and patches, class token and registers are where the grid says.
+
+Letters: B pictures, H heads, K keys.
+"""
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+from tolerance import assert_as_exact, once
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import uwaga
+from uwaga import AttentionMap, Causal
+from uwaga.inspect import PatchGrid, image_grids, patch_grid
+from uwaga.maps import SubsetMap
+
+transformers = pytest.importorskip("transformers", reason="transformers is not installed: the extra `test` brings it")
+
+_WIDE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "image_size": 32, "patch_size": 8}
+_INNER = _WIDE | {"intermediate_size": 48}
+_DINO = _WIDE | {"mlp_ratio": 2}
+_REGISTERS = ("[CLS]", "[REG 0]", "[REG 1]", "[REG 2]")
+# The configuration and the model of each family, and what is before its patches.
+FAMILIES: dict[str, tuple[str, str, dict, tuple[str, ...]]] = {
+    "vit": ("ViTConfig", "ViTModel", _INNER, ("[CLS]",)),
+    "vit with a head": ("ViTConfig", "ViTForImageClassification", _INNER, ("[CLS]",)),
+    "vit_msn": ("ViTMSNConfig", "ViTMSNModel", _INNER, ("[CLS]",)),
+    "deit": ("DeiTConfig", "DeiTModel", _INNER, ("[CLS]", "[DIST]")),
+    "dinov2": ("Dinov2Config", "Dinov2Model", _DINO, ("[CLS]",)),
+    "dinov2 with registers": (
+        "Dinov2WithRegistersConfig",
+        "Dinov2WithRegistersModel",
+        _DINO | {"num_register_tokens": 3},
+        _REGISTERS,
+    ),
+    "dinov3": ("DINOv3ViTConfig", "DINOv3ViTModel", _INNER | {"num_register_tokens": 3}, _REGISTERS),
+    "ijepa": ("IJepaConfig", "IJepaModel", _INNER, ()),
+    "clip": ("CLIPVisionConfig", "CLIPVisionModel", _INNER, ("[CLS]",)),
+    "siglip": ("SiglipVisionConfig", "SiglipVisionModel", _INNER, ()),
+}
+
+
+def randomized(model: nn.Module) -> nn.Module:
+    """Weights that are large enough for attention to differ from token to token."""
+    generator = torch.Generator().manual_seed(0)
+    for name, x in model.named_parameters():
+        is_scale = "norm" in name.lower() and name.endswith("weight")
+        nn.init.normal_(x, 1.0 if is_scale else 0.0, 0.3, generator=generator)
+    return model.eval()
+
+
+def make(family: str, **more: object) -> nn.Module:
+    config, model, options, _ = FAMILIES[family]
+    made = getattr(transformers, model)(getattr(transformers, config)(**options | more))
+    made.set_attn_implementation("eager")
+    return randomized(made)
+
+
+def pictures(count: int, height: int = 32, width: int = 32) -> Tensor:
+    return torch.randn(count, 3, height, width, generator=torch.Generator().manual_seed(1))
+
+
+@torch.no_grad()
+def check(model: nn.Module, run: Callable[[nn.Module], object], kind: str = "encoder") -> uwaga.Recording:
+    """Each map lies no farther from eager attention in float64 than twice what eager attention in float32 does, and a unit."""
+    peers = run(model)
+    with uwaga.watch(model) as recording:
+        run(model)
+    in_float64 = copy.deepcopy(model).double()
+    exact = once(lambda: run(in_float64))
+    assert len(peers) == len([layer for own, layer in recording.maps if own == kind])
+    for layer, peer in enumerate(peers):
+        assert_as_exact(recording.maps[kind, layer].to_dense(), peer, lambda layer=layer: exact()[layer])
+    return recording
+
+
+def attentions(*given: Tensor, **named: Tensor) -> Callable[[nn.Module], object]:
+    def run(model: nn.Module) -> object:
+        dtype = next(model.parameters()).dtype
+
+        def cast(x: Tensor) -> Tensor:
+            return x.to(dtype) if x.is_floating_point() else x
+
+        return model(*map(cast, given), **{k: cast(x) for k, x in named.items()}, output_attentions=True).attentions
+
+    return run
+
+
+@pytest.fixture(autouse=True)
+def _exact_softmax(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eager attention casts its softmax to float32, also in the float64 copy that says what is right."""
+    softmax = torch.nn.functional.softmax
+
+    def of_its_own_dtype(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor:
+        return softmax(x, dim=dim, dtype=None if x.dtype == torch.float64 else dtype)
+
+    monkeypatch.setattr(torch.nn.functional, "softmax", of_its_own_dtype)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_maps_are_eager_attention_and_tokens_have_names(family: str) -> None:
+    model, pixels = make(family), pictures(2)
+    recording = check(model, attentions(pixels))
+    grid = patch_grid(model, pixels)
+    assert (grid.rows, grid.columns, grid.special, grid.patch_size) == (4, 4, FAMILIES[family][3], (8, 8))
+    assert recording.tokens == {"encoder": [grid.tokens] * 2}
+    m = recording.maps["encoder", 1]
+    assert m.shape[-1] == len(grid.tokens)
+    dense_BHQK = m.to_dense()
+    first, stop = grid.span
+    looks_HIJ = grid.looks_at(m, (2, 3), picture=1)
+    assert torch.equal(looks_HIJ.flatten(1), dense_BHQK[1, :, first + 11, first:stop])
+    assert torch.equal(grid.looked_at(m, (0, 1), picture=1).flatten(1), dense_BHQK[1, :, first:stop, first + 1])
+    assert torch.equal(grid.on_special(m, (2, 3), picture=1), dense_BHQK[1, :, first + 11, :first])
+    received_BHIJ = grid.of_keys(m.received())
+    assert torch.equal(received_BHIJ[1, :, 2, 3], m.received()[1, :, first + 11])
+
+
+@pytest.mark.parametrize("family", ["dinov2", "dinov2 with registers", "dinov3"])
+def test_other_resolutions_and_pictures_that_are_not_square(family: str) -> None:
+    model, pixels = make(family), pictures(1, 40, 72)
+    recording = check(model, attentions(pixels))
+    grid = patch_grid(model, pixels)
+    assert (grid.rows, grid.columns) == (5, 9)
+    assert recording.tokens["encoder"] == [grid.tokens]
+    assert grid.looks_at(recording.maps["encoder", 0], 0).shape == (4, 5, 9)
+
+
+def test_a_recording_keeps_the_names_in_its_file(tmp_path) -> None:
+    model = make("dinov2 with registers")
+    with uwaga.watch(model) as recording, torch.no_grad():
+        model(pixel_values=pictures(1))
+    recording.save(tmp_path / "picture.safetensors")
+    assert uwaga.Recording.load(tmp_path / "picture.safetensors").tokens["encoder"][0][:5] == [*_REGISTERS, "0,0"]
+
+
+def test_names_that_are_given_are_taken() -> None:
+    model, names = make("vit"), [str(n) for n in range(17)]
+    with uwaga.watch(model, tokens=names) as recording, torch.no_grad():
+        model(pictures(1))
+    assert recording.tokens["encoder"] == [names]
+
+
+@pytest.fixture(scope="module")
+def clip() -> nn.Module:
+    text = {"vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48,
+            "max_position_embeddings": 20, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}  # fmt: skip
+    config = transformers.CLIPConfig(text_config=text, vision_config=_INNER, projection_dim=16)
+    made = transformers.CLIPModel(config)
+    made.set_attn_implementation("eager")
+    return randomized(made)
+
+
+def test_the_towers_of_clip(clip: nn.Module) -> None:
+    ids, pixels = torch.tensor([[1, 5, 6, 7, 2], [1, 9, 8, 7, 2]]), pictures(2)
+    text = check(clip.text_model, attentions(ids))
+    assert text.tokens["encoder"] == [["1", "5", "6", "7", "2"], ["1", "9", "8", "7", "2"]]
+    assert float(text.maps["encoder", 0].to_dense().triu(1).abs().max()) == 0  # the text tower is causal
+    picture = check(clip.vision_model, attentions(pixels))
+    assert picture.tokens["encoder"][1][:2] == ["[CLS]", "0,0"]
+    # Inside of the whole model, too, each has the maps of its own pass.
+    with uwaga.watch(clip.vision_model) as inside, torch.no_grad():
+        clip(input_ids=ids, pixel_values=pixels)
+    assert torch.equal(inside.maps["encoder", 1].to_dense(), picture.maps["encoder", 1].to_dense())
+    with pytest.raises(ValueError, match="watch a part of it that has one of them"), uwaga.watch(clip):
+        pass
+
+
+def test_words_and_patches_in_one_sequence() -> None:
+    """LLaVA: which word looks at which patch, in the decoder; and the vision tower by itself."""
+    text = transformers.LlamaConfig(
+        vocab_size=60, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, intermediate_size=48,
+        max_position_embeddings=64, bos_token_id=1, eos_token_id=2, pad_token_id=0,
+    )  # fmt: skip
+    config = transformers.LlavaConfig(
+        vision_config=transformers.CLIPVisionConfig(**_INNER), text_config=text, image_token_index=50
+    )
+    model = transformers.LlavaForConditionalGeneration(config)
+    model.set_attn_implementation("eager")
+    randomized(model)
+    ids = torch.tensor([[1, 5, *[50] * 16, 6, 7, 8]])
+    recording = check(model, attentions(input_ids=ids, pixel_values=pictures(1)), "decoder")
+    assert recording.tokens["decoder"] == [[str(each) for each in ids[0].tolist()]]
+    assert recording.tokens["encoder"][0][:2] == ["[CLS]", "0,0"]
+    (grid,) = image_grids(ids[0], image_token_id=50)
+    assert (grid.span, grid.rows) == ((2, 18), 4)
+    m = recording.maps["decoder", 1]
+    dense_HQK = m.to_dense()[0]
+    assert torch.equal(grid.looks_at(m, 20).flatten(1), dense_HQK[:, 20, 2:18])
+    between = m.between([(18, 21)], [grid.span])[0, :, 0, 0]
+    torch.testing.assert_close(between, dense_HQK[:, 18:21, 2:18].sum(-1).mean(-1))
+
+
+def test_pictures_that_are_not_square_and_a_tower_of_another_family() -> None:
+    """Qwen2-VL: four patches are one token of the decoder, and the tower is not one that has names."""
+    text = {"vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+            "intermediate_size": 48, "max_position_embeddings": 64, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2]}}  # fmt: skip
+    vision = {"depth": 2, "embed_dim": 32, "hidden_size": 32, "num_heads": 4, "patch_size": 4, "spatial_merge_size": 2}
+    config = transformers.Qwen2VLConfig(text_config=text, vision_config=vision, image_token_id=50)
+    model = transformers.Qwen2VLForConditionalGeneration(config)
+    model.set_attn_implementation("eager")
+    randomized(model)
+    ids, thw = torch.tensor([[1, 51, *[50] * 6, 52, 6, 7, 8]]), torch.tensor([[1, 4, 6]])
+    given = {"input_ids": ids, "image_grid_thw": thw, "mm_token_type_ids": (ids == 50).int()}
+    recording = check(model, attentions(pixel_values=torch.randn(24, 3 * 2 * 4 * 4), **given), "decoder")
+    assert recording.tokens == {"decoder": [[str(each) for each in ids[0].tolist()]]}
+    (grid,) = image_grids(ids[0], 50, shapes=(thw[:, 1:] // 2).tolist())
+    m = recording.maps["decoder", 0]
+    assert torch.equal(grid.looks_at(m, 11), m[0, :, 11, 2:8].unflatten(-1, (2, 3)))
+
+
+class Largest(TorchDispatchMode):
+    """The most bytes of any tensor that an operation makes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        for x in torch.utils._pytree.tree_leaves(result):
+            if isinstance(x, Tensor):
+                self.bytes = max(self.bytes, x.untyped_storage().nbytes())
+        return result
+
+
+@torch.no_grad()
+def test_a_picture_of_1024_pixels_makes_no_matrix() -> None:
+    """4,096 patches: one head's matrix would take 67 MB; the largest tensor of the model and of all that is read is its feed-forward's."""
+    model = make("dinov2 with registers", patch_size=16)
+    pixels = pictures(1, 1024, 1024)
+    with Largest() as largest:
+        with uwaga.watch(model) as recording:
+            model(pixels)
+        grid, m = patch_grid(model, pixels), recording.maps["encoder", 1]
+        looks_HIJ, looked_HIJ = grid.looks_at(m, (63, 0)), grid.looked_at(m, (10, 20))
+        received_HIJ = grid.of_keys(m.received())[0]
+    tokens = 64 * 64 + 4
+    assert m.shape == (1, 4, tokens, tokens)
+    assert largest.bytes <= 3 * 1024 * 1024 * 4 < tokens * tokens * 4 / 5  # that of the picture itself
+    assert looks_HIJ.shape == looked_HIJ.shape == received_HIJ.shape == (4, 64, 64)
+    of_one = m[0, :, grid.position(63, 0)]
+    assert torch.equal(looks_HIJ.flatten(1), of_one[:, 4:])
+    torch.testing.assert_close(of_one.sum(-1), torch.ones(4))
+
+
+def some_map(*shape: int) -> AttentionMap:
+    x = torch.randn(*shape, 4)
+    return AttentionMap(x, x, mask=Causal())
+
+
+def test_a_grid_knows_its_patches() -> None:
+    grid = PatchGrid(rows=3, columns=5, special=("[CLS]",), start=7, patch_size=(14, 16))
+    assert grid.first == 8
+    assert grid.span == (8, 23)
+    assert len(grid.tokens) == 16
+    for row in range(3):
+        for column in range(5):
+            assert grid.cell(grid.position(row, column)) == (row, column)
+            left, top, right, bottom = grid.box(row, column)
+            assert grid.at_pixel(left, top) == grid.at_pixel(right - 1, bottom - 1) == (row, column)
+
+
+def test_maps_of_every_kind_are_read() -> None:
+    grid = PatchGrid(rows=2, columns=2, special=("[CLS]",))
+    matrix, heads, batch = some_map(5), some_map(3, 5), some_map(1, 3, 5)
+    assert grid.looks_at(matrix, 4).shape == (2, 2)
+    assert grid.looks_at(heads, (1, 1)).shape == grid.looks_at(batch, (1, 1)).shape == (3, 2, 2)
+    ragged = uwaga.Ragged.from_list([torch.randn(n, 3, 4) for n in (5, 9)])
+    m = AttentionMap(ragged, ragged)
+    assert torch.equal(grid.looks_at(m, 0, picture=1), m[1][:, 0, 1:5].unflatten(-1, (2, 2)))
+    assert grid.looks_at(SubsetMap(heads, range(5)), -1).shape == (3, 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("message", "call"),
+    [
+        ("PatchGrid: rows must be at least 1, not 0", lambda: PatchGrid(rows=0, columns=1)),
+        ("PatchGrid: start must be at least 0, not -1", lambda: PatchGrid(rows=1, columns=1, start=-1)),
+        ("PatchGrid: columns must be an integer, not 1.5", lambda: PatchGrid(rows=1, columns=1.5)),
+        ("PatchGrid: patch (2, 0) is not one of 2 by 2", lambda: PatchGrid(rows=2, columns=2).position(2, 0)),
+        (
+            "PatchGrid: patch (0, -1) is not one of 2 by 2",
+            lambda: PatchGrid(rows=2, columns=2).looks_at(some_map(4), (0, -1)),
+        ),
+        (
+            "PatchGrid: patches are at positions 3 to 6, and 2 is none of them",
+            lambda: PatchGrid(rows=2, columns=2, start=3).cell(2),
+        ),
+        (
+            "PatchGrid: 2 by 2 patches from position 2 on need 6 tokens, and the map has 5",
+            lambda: PatchGrid(rows=2, columns=2, start=2).looks_at(some_map(5), 0),
+        ),
+        (
+            "PatchGrid: the map (2, 3, 5, 5) has 2 pictures: say which, by picture=",
+            lambda: PatchGrid(rows=2, columns=2).looks_at(some_map(2, 3, 5), 0),
+        ),
+        (
+            "PatchGrid: picture 2 is not one of 2",
+            lambda: PatchGrid(rows=2, columns=2).looks_at(some_map(2, 3, 5), 0, picture=2),
+        ),
+        (
+            "PatchGrid: a token must be an integer, not 'cat'",
+            lambda: PatchGrid(rows=2, columns=2).looks_at(some_map(5), "cat"),
+        ),
+        ("image_grids: a picture of 3 tokens is no square: pass shapes", lambda: image_grids([9, 9, 9, 1], 9)),
+        (
+            "image_grids: 1 pictures of 4 tokens in all, and the ids have 3",
+            lambda: image_grids([9, 9, 9, 1], 9, shapes=[(2, 2)]),
+        ),
+        (
+            "image_grids: the 2 tokens of picture 0 are not side by side",
+            lambda: image_grids([9, 1, 9], 9, shapes=[(1, 2)]),
+        ),
+        (
+            "image_grids: ids must be those of one sequence, (T,), not (1, 2)",
+            lambda: image_grids(torch.tensor([[9, 9]]), 9),
+        ),
+        (
+            "patch_grid: a picture of 7 by 32 pixels has no patch of 8 by 8",
+            lambda: patch_grid(make("vit"), torch.zeros(1, 3, 7, 32)),
+        ),
+        (
+            "patch_grid: needs a model with one vision transformer of clip_vision_model, deit, dinov2, dinov2_with_registers, "
+            "dinov3_vit, ijepa, siglip_vision_model, vit, vit_msn, and Linear has 0",
+            lambda: patch_grid(nn.Linear(1, 1), torch.zeros(1, 3, 8, 8)),
+        ),
+    ],
+)
+def test_bad_input_is_named(message: str, call: Callable[[], object]) -> None:
+    with pytest.raises((ValueError, IndexError)) as caught:
+        call()
+    assert str(caught.value) == message
+
+
+def test_pictures_without_image_tokens() -> None:
+    assert image_grids([1, 2, 3], 9) == []
+    assert image_grids(torch.tensor([1, 2, 3]), 9, shapes=[]) == []

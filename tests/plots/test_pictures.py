@@ -1,0 +1,106 @@
+"""Attention over a picture shows the weights that are there, where they are.
+
+Letters: H heads, I rows and J columns of patches.
+"""
+
+import numpy
+import pytest
+import torch
+from matplotlib.figure import Figure
+
+import uwaga
+from uwaga import AttentionMap, plots
+from uwaga.inspect import PatchGrid
+
+GRID = PatchGrid(rows=2, columns=3, special=("[CLS]", "[REG 0]"), patch_size=(8, 8))
+PICTURE = numpy.linspace(0, 1, 16 * 24 * 3).reshape(16, 24, 3)
+
+
+def some_map(*batch: int, heads: int = 3) -> AttentionMap:
+    x = torch.randn(*batch, heads, 8, 4, generator=torch.Generator().manual_seed(0))
+    return AttentionMap(x, x)
+
+
+def overlays(figure: Figure) -> list[numpy.ndarray]:
+    """What is drawn over the picture: of the mean, then of each head."""
+    return [numpy.asarray(ax.images[1].get_array()) for ax in figure.axes if len(ax.images) == 2]
+
+
+def test_the_mean_is_large_and_every_head_small() -> None:
+    m = some_map(1)
+    mean, *each = overlays(plots.patch_attention(PICTURE, m, GRID, (1, 2)))
+    expected_HIJ = GRID.looks_at(m, (1, 2)).double().numpy()
+    numpy.testing.assert_allclose(mean, expected_HIJ.mean(0))
+    numpy.testing.assert_allclose(each, expected_HIJ)
+
+
+def test_one_of_a_batch_chosen_heads_and_who_looks() -> None:
+    m = some_map(2)
+    figure = plots.patch_attention(PICTURE, m, GRID, 0, index=1, heads=[2, 0], looked_at=True)
+    expected_HIJ = GRID.looked_at(m, 0, picture=1).double().numpy()
+    numpy.testing.assert_allclose(overlays(figure), [expected_HIJ[[2, 0]].mean(0), expected_HIJ[2], expected_HIJ[0]])
+    titles = [ax.get_title() for ax in figure.axes if ax.get_title()]
+    assert titles == ["who looks at [CLS], mean of 2 heads", "head 2", "head 0"]
+
+
+def test_one_head_is_drawn_once_and_the_patch_is_framed() -> None:
+    figure = plots.patch_attention(PICTURE, some_map(), GRID, (1, 0), heads=[1])
+    ax = figure.axes[0]
+    assert len(overlays(figure)) == 1
+    assert {(frame.get_x(), frame.get_y()) for frame in ax.patches} == {(0, 1)}
+    first, shares = ax.get_title().split("\n")
+    assert first == "where patch (1, 0) looks, head 1"
+    on_HS = GRID.on_special(some_map(), (1, 0))
+    assert shares == f"[CLS] {float(on_HS[1, 0]):.2f}, [REG 0] {float(on_HS[1, 1]):.2f}"
+    assert not plots.patch_attention(PICTURE, some_map(), GRID, 1).axes[0].patches  # a register is in no place
+
+
+def test_a_map_of_one_head_and_a_word_that_looks() -> None:
+    x = torch.randn(9, 4)
+    in_text = PatchGrid(rows=1, columns=3, start=2)
+    figure = plots.patch_attention(PICTURE, AttentionMap(x, x, mask=uwaga.Causal()), in_text, 8)
+    assert figure.axes[0].get_title() == "where token 8 looks, head 0"
+    assert [overlay.shape for overlay in overlays(figure)] == [(1, 3)]
+
+
+@pytest.mark.parametrize(
+    "picture",
+    [
+        torch.zeros(3, 16, 24),
+        torch.zeros(1, 16, 24),
+        numpy.zeros((16, 24), dtype=numpy.uint8),
+        numpy.zeros((16, 24, 4), dtype=numpy.uint8),
+    ],
+    ids=["channels first", "one channel", "grey bytes", "transparent"],
+)
+def test_every_kind_of_picture(picture: object) -> None:
+    assert plots.patch_attention(picture, some_map(), GRID, 0).axes[0].images[0].get_array().shape == (16, 24)
+
+
+def test_a_picture_of_pil() -> None:
+    pil = pytest.importorskip("PIL.Image", reason="Pillow comes with matplotlib")
+    figure = plots.patch_attention(pil.new("RGB", (24, 16), "white"), some_map(), GRID, 0)
+    numpy.testing.assert_allclose(figure.axes[0].images[0].get_array(), 1.0)
+
+
+@pytest.mark.parametrize(
+    ("message", "changes"),
+    [
+        (
+            "patch_attention: numbers of a picture must be 0 to 1, or bytes 0 to 255, not -1 to 0: undo the processor's normalization",
+            {"picture": PICTURE - 1},
+        ),
+        (
+            "patch_attention: picture must be (height, width, 3), (height, width) or (3, height, width), not (16, 24, 7) of float64",
+            {"picture": numpy.zeros((16, 24, 7))},
+        ),
+        ("patch_attention: heads must be some of 0 to 2, not [3]", {"heads": [3]}),
+        ("patch_attention: heads must be some of 0 to 2, not []", {"heads": []}),
+        ("PatchGrid: patch (2, 0) is not one of 2 by 3", {"query": (2, 0)}),
+    ],
+)
+def test_bad_input_is_named(message: str, changes: dict) -> None:
+    given = {"picture": PICTURE, "m": some_map(), "grid": GRID, "query": (0, 0)} | changes
+    with pytest.raises((ValueError, IndexError)) as caught:
+        plots.patch_attention(**given)
+    assert str(caught.value) == message
