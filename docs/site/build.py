@@ -38,7 +38,7 @@ GALLERY = (
       "The animal didn't cross the street because it was too wide.", "--model", "minilm"]),
     ("speller", "speller.png", "The encoder-decoder `speller` writes how a word sounds: cross-attention of sounds to letters.",
      ["transformer", "--model", "speller"]),
-    ("induction", "copyist.png", "`copyist` reads a passage that returns: its induction heads look at what followed it the first time.",
+    ("induction", "copyist.png", "`copyist` reads 100,000 tokens in which two passages return: an induction head looks at what followed each token the first time. The page has a short text of that kind.",
      ["seven green birds sing at dawn ; the old clock stopped ; " * 3 + "seven green birds", "--model", "copyist"]),
 )  # fmt: skip
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from PIL import Image
@@ -142,3 +142,23 @@ def test_no_key_of_a_file_is_that_of_another_command(page: Any) -> None:
     page.locator(".lesson-title").wait_for()
     page.keyboard.press("Shift+Q")
     page.locator('[role="status"]', has_text="Query ").wait_for(state="attached")
+
+
+def test_what_a_decoder_writes_comes_one_after_the_other(open_page: Open) -> None:
+    with cast("View", uwaga.view("cat", model="speller", browser=False, block=False)) as served:
+        page = open_page(served.address)
+        words = page.locator('.uwaga-ribbon-row[data-axis="query"] button')
+        page.get_by_role("button", name="Watch it write").click()
+        for said in ("K", "AE", "T"):
+            page.locator(".uwaga-headline", has_text=said).wait_for()
+            seen = page.evaluate(
+                """() => [[...document.querySelectorAll('.uwaga-ribbon-row[data-axis=query] button:not([data-unwritten])')].length,
+                  Math.max(...[...document.querySelectorAll('.uwaga-ribbons [data-query]')].map((one) => Number(one.dataset.query)))]"""
+            )
+            assert seen[0] == seen[1] + 1
+        page.get_by_role("button", name="Watch it write").wait_for()
+        assert page.locator("[data-unwritten]").count() == 0
+        assert words.count() == 4
+        page.get_by_role("button", name="Watch it write").click()
+        page.get_by_role("button", name="Stop").click()
+        assert page.locator("[data-unwritten]").count() == 0

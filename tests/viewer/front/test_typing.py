@@ -153,6 +153,12 @@ def test_a_cut_says_where_the_weight_went_and_what_moved(
     assert sum(number_of(each.strip("+%")) for each in gained) == pytest.approx(67.7, abs=0.6)
     assert page.locator(".uwaga-moved-list li").count() == 5
     page.get_by_text("The text\u2019s vector is >99.9% like the one before.").wait_for()
+    # What the weight went to is what is lit; and no number is cut off at the edge of a narrower window.
+    assert page.locator('.uwaga-stage-word[data-role="asked"]').inner_text().startswith("street")
+    page.set_viewport_size({"width": 800, "height": 900})
+    page.wait_for_function(
+        "() => [...document.querySelectorAll('.uwaga-stage-word')].every((one) => one.getBoundingClientRect().right <= 800)"
+    )
     # Of the change nothing is left with another text.
     type_text(page, "The street was wide.")
     page.get_by_text("How alike its vector is").wait_for()

@@ -74,9 +74,9 @@ export function makeRibbons({ pick, point, pickKey }) {
     hide: () => { element.hidden = true; },
     /**
      * @param {{queries: Items, keys: Items, name: string, cells: Float32Array, rows: number, columns: number, query: number | null, key: number | null,
-     *   sinks: ReadonlySet<number>}} content  cells: the exact weights of the head
+     *   sinks: ReadonlySet<number>, last: number}} content  cells: the exact weights of the head; last: the last query that is there
      */
-    show({ queries, keys, name, cells, rows, columns, query, key, sinks }) {
+    show({ queries, keys, name, cells, rows, columns, query, key, sinks, last }) {
       element.hidden = false;
       const width = element.clientWidth, bars = ribbonBars(cells, rows, columns, width);
       if (drawnOf !== name) { setWords(keysRow, keys, pickKey); setWords(queriesRow, queries, pick); drawnOf = name; }
@@ -98,7 +98,7 @@ export function makeRibbons({ pick, point, pickKey }) {
         const [x, y] = [sent[from], taken[to]];
         sent[from] += wide;
         taken[to] += high;
-        if (weight < ribbonLeast) continue;
+        if (weight < ribbonLeast || from > last) continue;
         const middle = ribbonHeight / 2, ends = [x + wide, y + high].map((one, i) => Math.max(one, [x, y][i] + 0.8));
         drawn.push(svgEl("path", { "data-role": from === query ? "asks" : query === null ? null : "faint", "data-query": from, "data-key": to, class: sinks.has(to) ? "uwaga-ribbon-sink" : null,
           fill: sinks.has(to) ? null : `url(#${prefix})`, on: { click: () => { pick(from); pickKey(to); } },
@@ -120,6 +120,7 @@ export function makeRibbons({ pick, point, pickKey }) {
         /** @type {HTMLElement} */ (button).dataset.role = item === query ? "asks" : "dim";
         /** @type {HTMLElement} */ (button).tabIndex = item === (query ?? 0) ? 0 : -1;
         button.setAttribute("aria-pressed", String(item === query));
+        button.toggleAttribute("data-unwritten", item > last);
       });
     },
   };

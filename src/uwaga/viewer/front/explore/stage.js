@@ -20,7 +20,7 @@ import { storeEqual } from "../store.js";
  * @property {{query: number, key: number, weight: number}[]} [links]  shown in place of the arcs of one word
  */
 
-const stageHeight = 236, largestLetters = 50, smallestLetters = 22, narrowStage = 620, columnLetters = 26, rowHeight = 36;
+const stageHeight = 236, largestLetters = 50, smallestLetters = 22, narrowStage = 620, columnLetters = 26, rowHeight = 36, fittedSizes = 5;
 const labelled = 0.08, largeLabel = 0.24, dimBelow = 0.01;
 const hoverTime = 320;
 
@@ -51,7 +51,7 @@ export function makeStage({ pick, point, pickKey }) {
   let shown = null;
   /** @type {HTMLButtonElement[]} */
   let buttons = [];
-  let measured = "", isColumn = false, isReversed = false, base = 0;
+  let measured = "", said = "", isColumn = false, isReversed = false, base = 0;
   /** @type {number[]} */
   let centres = [];
   /** @type {import("./arcs.js").DrawnArc[]} */
@@ -82,20 +82,23 @@ export function makeStage({ pick, point, pickKey }) {
     words.dir = isReversed ? "rtl" : "ltr";
     buttons = items.labels.map((_, item) => stageWord(items, item));
     words.replaceChildren(...buttons);
+    said = items.labels.join("\n");
   }
 
   /** Sizes and places of the words. @returns {boolean} whether they fit on one line, in letters that can be read */
   function measure() {
-    const width = element.clientWidth, name = `${width} ${buttons.length} ${words.textContent}`;
+    const width = element.clientWidth, name = `${width} ${said}`;
     if (!width || name === measured) return measured !== "" && !measured.endsWith(" no");
     isColumn = width <= narrowStage;
     element.dataset.column = isColumn ? "" : "no";
-    if (!isColumn) {
-      words.style.setProperty("font-size", `${largestLetters}px`);
-      const size = Math.min(largestLetters, Math.floor((largestLetters * (width - 8)) / words.offsetWidth * 2) / 2);
-      if (size < smallestLetters) { measured = `${name} no`; return false; }
-      words.style.setProperty("font-size", `${size}px`);
-    } else words.style.setProperty("font-size", `${columnLetters}px`);
+    let size = isColumn ? columnLetters : largestLetters;
+    const fits = () => {
+      words.style.setProperty("--uwaga-letters", `${size}px`);
+      return isColumn || words.offsetWidth <= width - 8;
+    };
+    // Numbers do not shrink with the letters: a second size may be needed.
+    for (let tries = 0; !fits() && tries < fittedSizes; tries++) size = Math.floor((size * (width - 8)) / words.offsetWidth * 2) / 2;
+    if (!fits() || (!isColumn && size < smallestLetters)) { measured = `${name} no`; return false; }
     measured = name;
     place();
     return true;

@@ -35,6 +35,8 @@ import { askDistinctive, linkStory } from "./distinctive.js";
 const sayComputingAfter = 300;
 /** Milliseconds in which arcs go over into those of another head. */
 const headTime = 600, filmTime = 850, holdTime = 700, flowTime = 1400;
+/** Milliseconds of a word that is written. */
+const writeTime = 900;
 
 /**
  * @param {App} app
@@ -63,6 +65,7 @@ export function exploreView(app) {
   const search = makeSearchBox((range) => reading().find(range)), find = el("button", { type: "button", class: "uwaga-pill", text: tr("Find a word"), "aria-expanded": "false", on: { click: () => openSearch(search.element.hidden) } });
   search.element.hidden = true;
   const film = makeLayerFilm(() => draw());
+  const write = el("button", { type: "button", class: "uwaga-pill", hidden: true, on: { click: () => (writing === undefined ? writeFrom(0) : stopWriting()) } });
   const links = makeLinks((key) => store.set({ key })), lookers = makeLinks((query) => store.set({ query }));
   const every = makeEveryHead(app, redraw);
   const wall = makeWall(app, every, (layer, head) => store.set({ layer, head, view: { x: 0, y: 0, scale: 0 } }));
@@ -79,7 +82,7 @@ export function exploreView(app) {
     el("p", { class: "uwaga-sub" }, el("span", { class: "uwaga-if-light", text: tr("Each row is a word; darker means it looks there more.") }),
       el("span", { class: "uwaga-if-dark", text: tr("Each row is a word; brighter means it looks there more.") })), map.element, predictions.element);
   const element = el("section", { class: "uwaga-explore", "aria-label": tr("Explore") }, el("div", { class: "uwaga-explore-page" },
-    top, box.element, search.element, stage.element, ribbons.element, el("div", { class: "uwaga-top uwaga-under" }, film.element, changes.cut, swap.element),
+    top, box.element, search.element, stage.element, ribbons.element, el("div", { class: "uwaga-top uwaga-under" }, film.element, write, changes.cut, swap.element),
     el("div", { class: "uwaga-low" }, el("div", { class: "uwaga-read-part" }, readings.map((one) => one.element), bands),
       el("div", { class: "uwaga-aside" }, el("div", { class: "uwaga-low-side" }, mapPart, links.element, lookers.element)), el("div", { class: "uwaga-low-side uwaga-heads-part" }, moved.element, wall.element)), changes.bar));
   const row = new WeightsReader(app, "row", redraw), column = new WeightsReader(app, "column", redraw);
@@ -97,6 +100,10 @@ export function exploreView(app) {
   /** @type {ReturnType<typeof setTimeout> | undefined} */
   let flowing;
   let flowEnded = false;
+  /** The last word that is written so far; -1: all are there. */
+  let written = -1;
+  /** @type {ReturnType<typeof setTimeout> | undefined} */
+  let writing;
   // The page opens on the most telling head, unless the URL or a click has named another one.
   let opens = app.isFresh && isUntouched();
 
@@ -108,9 +115,24 @@ export function exploreView(app) {
   /** Shows the arcs of the word under the pointer; -1: of the picked one. @param {number} item */
   function point(item) {
     map.point(item, -1);
-    if (item === pointed || (item >= 0 && !every.row(item))) return;
+    if (writing !== undefined || item === pointed || (item >= 0 && !every.row(item))) return;
     pointed = item;
     draw(true);
+  }
+
+  /** One word after the other comes with its ribbons. @param {number} item */
+  function writeFrom(item) {
+    if (!texts || item >= texts.queries.total) return stopWriting();
+    written = pointed = item;
+    writing = setTimeout(() => writeFrom(document.hidden ? item : item + 1), writeTime);
+    draw();
+  }
+  function stopWriting() {
+    clearTimeout(writing);
+    writing = undefined;
+    if (written < 0) return;
+    written = pointed = -1;
+    draw();
   }
 
   /** The text that is looked at. */
@@ -268,8 +290,11 @@ export function exploreView(app) {
     if (film.element.hidden) film.stop();
     const cells = !one && !side.signed && hasExactCells(app) && !holdsPassages(known.keys) && Math.max(known.queries.total, known.keys.total) <= mostRibbons ? every.layer(state.layer) : null;
     const isRibboned = cells !== null && cells.complete === 1 && cells.rows === known.queries.total && cells.columns === known.keys.total;
-    if (isRibboned) ribbons.show({ ...known, cells: headCells(cells, state.head), rows: cells.rows, columns: cells.columns, query: inQueries, key, sinks });
+    if (isRibboned) ribbons.show({ ...known, cells: headCells(cells, state.head), rows: cells.rows, columns: cells.columns, query: inQueries, key, sinks, last: written < 0 ? known.queries.total : written });
     else ribbons.hide();
+    write.hidden = !isRibboned;
+    write.textContent = writing === undefined ? ["▶", tr("Watch it write")].join(" ") : tr("■ Stop");
+    if (!isRibboned) stopWriting();
     isRead = !isStaged && !isRibboned;
     element.toggleAttribute("data-read", isRead);
     find.hidden = !isRead;
@@ -334,6 +359,7 @@ export function exploreView(app) {
     hide() {
       shown = false;
       film.stop();
+      stopWriting();
       every.stop();
       moved.stop();
       map.hide();
@@ -351,6 +377,7 @@ export function exploreView(app) {
       unsubscribe.forEach((end) => end());
       shown = false;
       film.stop();
+      stopWriting();
       stage.dispose();
       box.dispose();
       predictions.dispose();

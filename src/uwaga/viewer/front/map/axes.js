@@ -14,8 +14,11 @@ import { countText } from "../format.js";
  * @property {number} room  the width in pixels that texts were shortened to
  * @property {string} font  the font they were measured in
  * @property {Map<number, string>} strong  cached bold texts of selected and hovered items
+ * @property {number} letters  of its longest word; 1 or 2: letters of a word, Chinese characters
  */
 
+/** Letters of words that are horizontal along the upper edge even where a cell is narrow. */
+const shortLetters = 2;
 /** Middles and sizes, alternating, of labels with priority. Reused: frames must not allocate. */
 const mapPlacedLabels = [0, 0, 0, 0];
 
@@ -42,9 +45,9 @@ const mapPlacedLabels = [0, 0, 0, 0];
 export function drawMapAxis(context, drawing, style, counts) {
   const { axis, scale, total, first, down, plot } = drawing;
   const length = down ? plot.h : plot.w;
-  // Along the upper edge labels are horizontal if a cell is wide enough for the widest, else vertical.
-  const upright = !down && axis !== null && scale >= drawing.room - 6 && scale >= style.size * 3;
-  const line = upright ? drawing.room : style.size * 1.28;
+  // Along the upper edge labels are horizontal if a cell is wide enough for the widest or all are short, else vertical.
+  const isShort = axis !== null && axis.letters <= shortLetters, upright = !down && axis !== null && (isShort ? scale >= style.size * (axis.letters + 0.3) : scale >= drawing.room - 6 && scale >= style.size * 3);
+  const line = upright && !isShort ? drawing.room : style.size * 1.28;
   const wide = down ? style.size * 2.4 : (String(total).length + 2.5) * style.size * 0.62;
   const ticks = mapTicks(scale, axis ? line : Infinity, wide);
   let placed = 0;
@@ -63,7 +66,7 @@ export function drawMapAxis(context, drawing, style, counts) {
     const tokens = ticks.mode === "tokens";
     if (!mapLabelFits(middle, tokens ? line : wide, mapPlacedLabels, placed)) continue;
     context.fillStyle = tokens && axis?.items.specials.has(item) ? style.muted : tokens ? style.text : style.muted;
-    if (tokens && axis) mapAxisLabel(context, drawing, style, mapAxisText(axis, item, drawing.room - 8, context), middle, upright);
+    if (tokens && axis) mapAxisLabel(context, drawing, style, mapAxisText(axis, item, drawing.room - 8, context), middle, upright && !(isShort && axis.items.specials.has(item)));
     else mapAxisNumber(context, drawing, cachedCountText(counts, item), middle);
   }
 }
@@ -84,12 +87,12 @@ function drawPriorityLabel(context, drawing, style, item, colour, placed, uprigh
   const middle = (item + 0.5 - drawing.first) * drawing.scale;
   const length = drawing.down ? drawing.plot.h : drawing.plot.w;
   if (middle < -0.01 || middle > length) return placed;
-  const size = upright ? drawing.room : style.size * 1.5;
+  const isShort = drawing.axis !== null && drawing.axis.letters <= shortLetters, size = upright && !isShort ? drawing.room : style.size * 1.5;
   if (!mapLabelFits(middle, size, mapPlacedLabels, placed)) return placed;
   context.fillStyle = colour;
   context.font = style.strong;
   const text = drawing.axis ? mapAxisTextStrong(drawing.axis, item, drawing.room - 8, context) : cachedCountText(counts, item);
-  mapAxisLabel(context, drawing, style, text, middle, upright);
+  mapAxisLabel(context, drawing, style, text, middle, upright && !(isShort && drawing.axis?.items.specials.has(item)));
   context.font = style.font;
   mapPlacedLabels[placed] = middle;
   mapPlacedLabels[placed + 1] = size;
@@ -166,7 +169,8 @@ const boldWidth = 1.12;
 
 /** @param {Items} items @returns {MapAxis} */
 export function makeMapAxis(items) {
-  return { items, texts: [], room: 0, font: "", strong: new Map() };
+  const letters = items.labels.reduce((most, label, item) => (most > shortLetters || items.specials.has(item) ? most : Math.max(most, [...label].length)), 1);
+  return { items, texts: [], room: 0, font: "", strong: new Map(), letters };
 }
 
 /**

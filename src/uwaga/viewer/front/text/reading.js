@@ -24,7 +24,7 @@ import { foldedText, leastWritten, paragraphsOf, sumOf } from "./folds.js";
  */
 
 /** Pixels of a bar that is 100 %, and of margins. */
-const marginScale = 30, wideMargin = 200, narrowMargin = 44, narrowReading = 620;
+const marginScale = 30, marginFar = 200, wideMargin = 200, narrowMargin = 44, narrowReading = 620;
 /** The least weight that is not 0.0 %. */
 const leastShown = 0.0005;
 /** Of a folded strip, what is opened at once. */
@@ -110,7 +110,7 @@ export function makeReading({ pick, pickKey, point }) {
       });
     }
     const rest = weights ? sumOf(weights, [first, end]) - written : 0;
-    if (weights && Math.abs(rest) >= leastShown) text.append(" ", el("small", { class: "uwaga-rest", text: tr("{share} in other words", { share: percentText(rest) }) }));
+    if (weights && Math.abs(rest) >= leastShown) text.append(" ", el("small", { class: "uwaga-rest", dir: "auto", text: tr("{share} in other words", { share: percentText(rest) }) }));
     return text;
   }
 
@@ -118,8 +118,8 @@ export function makeReading({ pick, pickKey, point }) {
   function strip([first, end], { weights, sinks, merge }) {
     const count = end - first, said = merge === "words" ? trN("{count} word folded", "{count} words folded", count, { count: countText(count) }) : trN("{count} token folded", "{count} tokens folded", count, { count: countText(count) });
     const held = weights ? sumOf(weights, [first, end], sinks) : 0, rest = weights ? sumOf(weights, [first, end]) - held : 0;
-    return el("button", { type: "button", class: "uwaga-fold", "data-first": first, "data-end": end, on: { click: () => open([first, end]) },
-      text: [said, weights && percentText(held), Math.abs(rest) >= leastShown && tr("{rest} at rest", { rest: percentText(rest) })].filter(Boolean).join(" \u00b7 ") });
+    return el("button", { type: "button", class: "uwaga-fold", "data-first": first, "data-end": end, on: { click: () => open([first, end]) } },
+      el("bdi", { text: [said, weights && percentText(held), Math.abs(rest) >= leastShown && tr("{rest} at rest", { rest: percentText(rest) })].filter(Boolean).join(" \u00b7 ") }));
   }
 
   function draw() {
@@ -155,7 +155,7 @@ export function makeReading({ pick, pickKey, point }) {
     }
     const order = [...lineOf.keys()], centres = order.map((item) => lineOf.get(item) ?? 0), edge = wide - 14, scale = marginScale * (wide === wideMargin ? 1 : 0.6);
     const at = (/** @type {number} */ along, /** @type {number} */ above) => `${(isReversed ? element.clientWidth - edge + above : edge - above).toFixed(1)} ${along.toFixed(1)}`;
-    const arcs = query === null || !weights || !lineOf.has(query) ? [] : arcsOfWord(order.map((item) => weights[item]), order.indexOf(query), centres, { height: edge - 6, scale })
+    const arcs = query === null || !weights || !lineOf.has(query) ? [] : arcsOfWord(order.map((item) => weights[item]), order.indexOf(query), centres, { height: edge - 6, scale, far: marginFar })
       .filter(({ isSelf }) => !isSelf).sort((one, other) => one.weight - other.weight);
     margin.setAttribute("height", String(body.offsetHeight));
     gradients.replaceChildren(...arcs.map(({ from, to }, i) => linkGradient(`${prefix}-${i}`, { x1: 0, x2: 0, y1: from, y2: to + 0.01 })));

@@ -100,7 +100,7 @@ export function makePredictions(app) {
     element.replaceChildren(...(typeof unchanged === "number" ? [el("section", {}, el("h2", { text: tr("What changed in the output") }),
       el("p", { text: unchanged > 1 - 1e-6 ? tr("Nothing: the text’s vector is as before.") : tr("The text’s vector is {share} like the one before.", { share: percentText(unchanged) }) }))] : []));
     if (similar.length) element.append(el("section", {}, el("h2", { text: tr("How alike its vector is to that of") }),
-      el("ul", { class: "uwaga-bars" }, similar.map(([title, cosine]) => bar(title, Math.max(0, cosine), null, percentText(cosine))))));
+      el("ul", { class: "uwaga-bars uwaga-bars-long" }, similar.map(([title, cosine]) => bar(title, Math.max(0, cosine), null, percentText(cosine))))));
   }
 
   return {

@@ -87,3 +87,14 @@ test("labels do not overlap what is already drawn", () => {
   assert.ok(!mapLabelFits(35, 10, [30, 10, 0, 0], 2));
   assert.ok(mapLabelFits(35, 10, [30, 10, 0, 0], 0));
 });
+
+test("letters and Chinese characters are upright in narrow cells, special tokens beside them are not", () => {
+  const read = (labels, scale, more) => {
+    const context = fakeContext(), axis = makeMapAxis(items(labels));
+    drawMapAxis(context, drawing(axis, { down: false, scale, ...more }), style, new Map());
+    return Object.fromEntries(context.texts.map(({ text, upright }) => [text, upright]));
+  };
+  assert.deepEqual(read(["[CLS]", "\u732b", "\u6ca1", "\u6709"], 17), { "[CLS]": false, "\u732b": true, "\u6ca1": true, "\u6709": true });
+  assert.deepEqual(read(["[CLS]", "a", "b"], 20, { selected: 1 }), { "[CLS]": false, a: true, b: true });
+  assert.deepEqual(read(["[CLS]", "a", "word"], 20), { "[CLS]": false, a: false, word: false });
+});
