@@ -81,6 +81,7 @@ int uwaga_forward_part(const uwaga_problem* problem, const uwaga_forward_result*
   return run_checked(*problem, [&](uwaga::CheckedProblem& checked) {
     checked.check(*sums);
     if (result->output.data) checked.check(*result);
+    if (result->lse.data && !result->output.data) uwaga::invalid_argument("lse: there is none without an output");
     uwaga::forward(checked.problem(), *result, nullptr, sums);
   });
 }
@@ -156,7 +157,7 @@ int uwaga_diagonal_sums(const uwaga_problem* problem, const uwaga_softmax* softm
 int uwaga_softmax_part(const uwaga_problem* problem, const uwaga_softmax* softmax, const uwaga_forward_sums* sums) {
   return run_without_values(*problem, [&](uwaga::CheckedProblem& checked) {
     checked.check(*sums);
-    if (!softmax->maximum.data) return uwaga::forward(checked.problem(), {}, nullptr, sums);
+    if (!softmax->maximum.data && !softmax->sum.data) return uwaga::forward(checked.problem(), {}, nullptr, sums);
     checked.check(*softmax);
     uwaga_row_statistics wanted{};
     wanted.softmax = *softmax;

@@ -10,8 +10,8 @@ namespace uwaga {
 namespace {
 
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
-constexpr int64_t kRowStep =
-    48;  // of the rows in the size of uwaga_backward_sums::grad_query: whole tiles at every level
+// The rows in the size of uwaga_backward_sums::grad_query are a multiple of it: whole tiles at every level.
+constexpr int64_t kRowStep = 48;
 static_assert(kRowStep % kTileRows == 0 && kRowStep % kMaxTileRows == 0, "whole tiles");
 static_assert(UWAGA_PART_KEYS % kSegmentKeys == 0 && UWAGA_PART_QUERIES % kMaxBlockRows == 0, "parts of whole sums");
 

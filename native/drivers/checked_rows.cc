@@ -42,6 +42,12 @@ void check_written_rows(const char* name, const uwaga_tensor& t, int64_t rows, i
   if (rows > 1 && t.row < width) invalid_argument("%s: its rows overlap", name);
 }
 
+// The same for an operand that is float32 whatever the dtype of the input.
+void check_float32_rows(const char* name, const uwaga_tensor& t, int64_t rows, int64_t width) {
+  if (t.dtype != UWAGA_FLOAT32) invalid_argument("%s must be float32", name);
+  check_rows(name, t, rows, width, UWAGA_FLOAT32);
+}
+
 void check_sizes(int64_t rows, int64_t width, int threads) {
   check_range("number of rows", rows, 0, kMaxRows);
   check_range("width", width, 1, kMaxWidth);
@@ -120,8 +126,8 @@ void check(const uwaga_rotate_args& args) {
   check_rows("x", args.x, args.rows, numbers, args.x.dtype);
   check_written_rows("output", args.out, args.rows, numbers, args.x.dtype);
   const int64_t positions = args.rows < args.positions ? args.rows : args.positions;
-  check_rows("cosines", args.cos, positions, args.pairs, UWAGA_FLOAT32);
-  check_rows("sines", args.sin, positions, args.pairs, UWAGA_FLOAT32);
+  check_float32_rows("cosines", args.cos, positions, args.pairs);
+  check_float32_rows("sines", args.sin, positions, args.pairs);
 }
 
 void check(const uwaga_activation_backward_args& args) {

@@ -10,8 +10,7 @@
 namespace uwaga {
 
 // Attention of every sequence and head, and the statistics of its rows where `statistics` is not null. Without an output,
-// problem.value_width is 0. `sums`: the keys are one part of several; then the statistics are
-// the softmax alone.
+// problem.value_width is 0. `sums`: the keys are one part of several; then the statistics are the softmax alone.
 void forward(const uwaga_problem& problem, const uwaga_forward_result& result,
              const uwaga_row_statistics* statistics = nullptr, const uwaga_forward_sums* sums = nullptr);
 

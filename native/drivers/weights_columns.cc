@@ -15,6 +15,10 @@
 namespace uwaga {
 namespace {
 
+static_assert(UWAGA_PART_QUERIES % kRowsAtOnce == 0, "parts of whole row blocks");
+static_assert(kBlockKeys == 64 && sizeof(float) == sizeof(int32_t),
+              "a row's keys are 64 bits, its number those of a float");
+
 // Blocks of keys per segment: packed they fit into the L2 cache, and a short sequence still has a few segments. It depends on
 // the shape alone, since the sum of a cell that crosses segments depends on it.
 int64_t segment_blocks(const uwaga_problem& p) {

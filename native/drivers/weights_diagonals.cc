@@ -81,7 +81,8 @@ class DiagonalSums {
 void sums_of_head(const uwaga_problem& p, const uwaga_softmax& softmax, int64_t b, int64_t h, int threads,
                   const uwaga_tensor& out) {
   std::vector<double> totals(p.queries + p.keys - 1, 0.0);
-  const int64_t tasks = (p.queries + kTaskRows - 1) / kTaskRows, at_once = 2 * threads;
+  // Without keys no query sees any: the sums stay 0.
+  const int64_t tasks = p.keys ? (p.queries + kTaskRows - 1) / kTaskRows : 0, at_once = 2 * threads;
   for (int64_t first = 0; first < tasks; first += at_once) {
     std::vector<std::unique_ptr<DiagonalSums>> parts(std::min(at_once, tasks - first));
     parallel_for(threads, static_cast<int64_t>(parts.size()), [&](int64_t n, int) {
@@ -96,7 +97,7 @@ void sums_of_head(const uwaga_problem& p, const uwaga_softmax& softmax, int64_t 
 }  // namespace
 
 void diagonal_sums(const uwaga_problem& p, const uwaga_softmax& softmax, const uwaga_tensor& out) {
-  if (p.queries == 0 || p.keys == 0) return;
+  if (p.queries + p.keys == 0) return;
   const int64_t heads = p.sequences * p.query_heads;
   const int threads = useful_threads(p);
   const bool by_head = heads >= 2 * threads;

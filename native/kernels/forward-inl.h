@@ -210,7 +210,7 @@ inline void mask_and_find_maxima(float* scores, const TileMask& mask, int rows, 
 
 constexpr float kLowest = -3.4028234663852886e38f;
 
-// Updates the maxima of the rows from `top`, [6][kLanes]. `offset` is what exponents are relative to (0 for a row that has seen
+// Updates the maxima of the rows from `top`, [rows][kLanes]. `offset` is what exponents are relative to (0 for a row that has seen
 // no key yet, instead of its maximum of -inf), `rescale` = 2^moved the factor of earlier sums. exp(s - m) is
 // 2^((s - m) * log2 e): the difference is taken first, since it is exact where it matters.
 inline void update_maxima(const float* top, float* maximum, float* offset, float* moved, float* rescale) {

@@ -164,8 +164,8 @@ struct RowsGradient {
   int64_t out_row;
   int first, last;  // keys outside have weights of zero
   int rows, width;  // columns of `out` are rounded up to whole vectors
-  const uint64_t*
-      seen;  // or null. Where a row's bit is not set, its entry of b counts as zero: it may be NaN or infinite
+  // Or null. Where a row's bit is not set, its entry of b counts as zero: it may be NaN or infinite.
+  const uint64_t* seen;
 };
 
 // Of the rows of one row block, 32 at a time: out[width][64] += sum over the rows of a[row][w] weights[row][n], the transposed
@@ -382,13 +382,13 @@ struct Kernels {
   void (*add_tile_product)(float* out, int64_t out_row, const float* tile, const float* state, int rows, int depth,
                            int width);
   void (*weights_tile)(const WeightsTile&, const Block&, const ScoreRule&);
-  // Over rows [first_row, last_row) of weights[6][64], in the whole vectors around columns [first, last):
+  // Over rows [first_row, last_row) of weights[rows][64], in the whole vectors around columns [first, last):
   // sums[64] += weights; best[64] = the largest so far, and at[64] = its row's number (an int32 in the bits of a float), where
   // the first row has `number`. A best that is NaN stays.
   void (*add_rows)(float* sums, const float* weights, int first_row, int last_row, int first, int last);
   void (*keep_largest)(float* best, float* at, const float* weights, int first_row, int last_row, int number, int first,
                        int last);
-  // sums[6][kMaxLanes] += the weights whose bit is set, by lane.
+  // sums[rows][kMaxLanes] += the weights whose bit is set, by lane.
   void (*add_seen)(float* sums, const float* weights, const uint64_t* bits, int rows, int first, int last);
 
   void (*matmul_tile)(const MatmulTile&);

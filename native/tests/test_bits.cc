@@ -163,7 +163,7 @@ void test_few_queries() {
   }
 }
 
-// Rows [first, last) of an operand as an operand of its own.
+// An operand's rows from `first` on as an operand of their own.
 uwaga_tensor rows_of(const Operand& operand, int64_t first) {
   uwaga_tensor t = operand.tensor();
   const int64_t skipped = first * t.row * size_of_type(t.dtype);
@@ -351,9 +351,16 @@ void test_refused_parts() {
   refuses(uwaga_forward_part(&p, &result, &sums), "sums of outputs: 54 elements are needed, and there are 53");
   sums.sums = {};
   refuses(uwaga_forward_part(&p, &result, &sums), "there is no memory for the sums of outputs");
+  sums.sums = {memory.data(), memory.size()};
+  result.lse = call.lse.tensor();
+  refuses(uwaga_forward_part(&p, &result, &sums), "lse: there is none without an output");
+  result.lse = {};
+  for (uwaga_softmax softmax : {uwaga_softmax{call.lse.tensor(), {}}, uwaga_softmax{{}, call.lse.tensor()}}) {
+    const char* missing = softmax.sum.data ? "maximum of the softmax: missing" : "sum of the softmax: missing";
+    refuses(uwaga_softmax_part(&p, &softmax, &sums), missing);
+  }
   Call ragged(ragged_shape(1, 1, {3}, {5}, 4, 4), options);
   const uwaga_problem of_ragged = ragged.problem();
-  sums.sums = {memory.data(), memory.size()};
   refuses(uwaga_forward_part(&of_ragged, &result, &sums),
           "sums of outputs go through dense problems without selected rows only");
   uwaga_backward_args a{};

@@ -78,7 +78,8 @@ void test_refusals() {
   refuses("x needs 2880 bytes of memory, and has 2879", [](A& a) { a.x.bytes = 2879; });
   refuses("output: its rows overlap", [](A& a) { a.out.row = 23; });
   refuses("output must have the dtype of the input", [](A& a) { a.out.dtype = UWAGA_FLOAT16; });
-  refuses("cosines must have the dtype of the input", [](A& a) { a.cos.dtype = UWAGA_BFLOAT16; });
+  refuses("cosines must be float32", [](A& a) { a.cos.dtype = UWAGA_BFLOAT16; });
+  refuses("sines must be float32", [](A& a) { a.sin.dtype = UWAGA_BFLOAT16; });
   refuses("cosines has a stride that is negative or too large", [](A& a) { a.cos.row = -8; });
   refuses("sines: missing", [](A& a) { a.sin.data = nullptr; });
 }

@@ -13,8 +13,7 @@ namespace {
 
 constexpr int64_t kTop = 5, kStart = -3;
 
-// A call, and the results of every function of its attention weights.
-// Of each sequence, those of the matrix of its queries and keys.
+// How many diagonals the matrix of queries and keys of each sequence has.
 std::vector<int64_t> diagonals_of(const Shape& shape) {
   std::vector<int64_t> counts;
   for (int64_t b = 0; b < shape.sequences; ++b)
@@ -22,6 +21,7 @@ std::vector<int64_t> diagonals_of(const Shape& shape) {
   return counts;
 }
 
+// A call, and the results of every function of its attention weights.
 struct Readings {
   Call& call;
   const Shape& shape = call.shape;
@@ -427,6 +427,24 @@ void test_hidden() {
   }
 }
 
+// Where there are no queries or no keys, every diagonal has the sum 0.
+void test_empty_diagonals() {
+  for (const auto& [queries, keys] : {std::pair<int64_t, int64_t>{0, 9}, {5, 0}, {1, 0}, {0, 0}}) {
+    Call call(dense_shape(2, 2, 2, 5, 9, 8, 8), Options{});
+    Readings r(call);
+    r.read_rows(false);
+    const int64_t count = std::max<int64_t>(queries + keys - 1, 0);
+    std::vector<float> sums(4 * count + 1, -1.0f);
+    uwaga_problem p = call.problem();
+    p.queries = queries, p.keys = keys;
+    const uwaga_softmax known = r.softmax();
+    const uwaga_tensor out{sums.data(), 4 * count * int64_t{sizeof(float)}, 2 * count, count, 1, 1, UWAGA_FLOAT32, 0};
+    expect(uwaga_diagonal_sums(&p, &known, &out) == UWAGA_OK, "sums of diagonals: %s", uwaga_last_error());
+    expect(std::count(sums.begin(), sums.end(), 0.0f) == 4 * count && sums.back() == -1.0f,
+           "%d queries and %d keys: a sum is not 0", static_cast<int>(queries), static_cast<int>(keys));
+  }
+}
+
 void test_refusals() {
   Call call(dense_shape(1, 2, 2, 5, 9, 8, 8), Options{});
   Readings r(call);
@@ -473,6 +491,7 @@ void test_weights() {
     group("weights: hidden keys, " + level, test_hidden);
   });
   uwaga_set_level(nullptr);
+  group("weights: diagonals without pairs", test_empty_diagonals);
   group("weights: refusals", test_refusals);
 }
 

@@ -133,6 +133,13 @@ def test_ragged_results_are_ragged(heads: int | None, lengths: tuple[int, ...]) 
     assert [x.shape for x in m.to_dense()] == m.shapes
 
 
+def test_sums_of_diagonals_have_no_gradient() -> None:
+    query = _x(5, 4).requires_grad_()
+    m = AttentionMap(query, query)
+    assert m.received().requires_grad
+    assert not m.diagonal_sums().requires_grad
+
+
 def test_results_have_names() -> None:
     m = AttentionMap(_x(5, 4), _x(7, 4))
     for value, kind in ((m.topk(2), TopK), (m.peak(), Peak), (m.sink(), Sink), (m.pool(2, 2), Pooled)):

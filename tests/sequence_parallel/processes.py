@@ -276,25 +276,45 @@ killed = partial(_fault, lambda: os.kill(os.getpid(), signal.SIGKILL), PATIENCE)
 stopped = partial(_fault, lambda: os.kill(os.getpid(), signal.SIGSTOP), TIMEOUT)
 
 
-def killed_within(rank: int, size: int) -> Any:
-    """What the others are told where the first process ends while blocks travel, the last of which it would have sent on."""
-    x = torch.randn(1, 1, 9000, 8)
-    if rank == 0:
-        parts.forward = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-    return message(lambda: uwaga.sequence_parallel.attention(x, x, x))
+def _fault_within(place: str, victim: int, fail: int, timeout: int, rank: int, size: int) -> Any:
+    """What the others are told where one fails while blocks travel, the last of which it would have sent on: at the first part of the
+    forward pass, of the gradients of the queries or of the keys, or of the received weights."""
+    x = torch.randn(1, 1, 9000, 8, requires_grad=True)
+    group = dist.new_group(timeout=datetime.timedelta(seconds=timeout))  # which all are there to make
+    name = "backward" if place in ("queries", "keys") else place
+    original = getattr(parts, name)
+
+    def failing(*arguments: Any) -> None:
+        if name != "backward" or (arguments[2].query is None) == (place == "keys"):
+            os.kill(os.getpid(), fail)
+        original(*arguments)
+
+    if rank == victim:
+        setattr(parts, name, failing)
+    if place == "received":
+        m = uwaga.sequence_parallel.attention_map(x, x, mask=uwaga.Causal(), group=group)
+        return message(m.received)
+    return message(
+        lambda: uwaga.sequence_parallel.attention(x, x, x, mask=uwaga.Causal(), group=group).sum().backward()
+    )
 
 
 JOBS = {
     "cases": cases, "maps": maps, "doctor": doctor, "levels": levels, "ragged": ragged, "models": models, "refused_models": refused_models,
     "layer": layer, "explained": explained, "disagreements": disagreements, "killed": killed, "stopped": stopped,
-    "killed_within": killed_within
 }  # fmt: skip
+VICTIMS = {"killed": -1, "stopped": -1}
+for place in ("forward", "queries", "keys", "received"):
+    for victim in range(4):
+        for fault, number, timeout in (("killed", signal.SIGKILL, PATIENCE), ("stopped", signal.SIGSTOP, TIMEOUT)):
+            JOBS[f"{fault} {victim} in {place}"] = partial(_fault_within, place, victim, number, timeout)
+            VICTIMS[f"{fault} {victim} in {place}"] = victim
 
 
 def run(folder: Path, job: str) -> None:
     name, size = job.split(":")
     children = [start(folder, job, name, rank, int(size)) for rank in range(int(size))]
-    victim = {"killed": children[-1], "stopped": children[-1], "killed_within": children[0]}.get(name)
+    victim = children[VICTIMS[name]] if name in VICTIMS else None
     codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children if child != victim]
     if victim is not None:
         os.kill(victim, signal.SIGKILL)
@@ -313,7 +333,7 @@ def start(folder: Path, job: str, name: str, rank: int, size: int) -> int:
         store = f"file://{folder / job}.store"
         dist.init_process_group("gloo", init_method=store, rank=rank, world_size=size, timeout=timeout)
         torch.save(JOBS[name](rank, size), folder / f"{job}.{rank}.pt")
-        if name not in ("killed", "stopped", "killed_within"):
+        if name not in VICTIMS:
             dist.barrier()  # none closes its connections while another still uses them
         code = 0
     finally:

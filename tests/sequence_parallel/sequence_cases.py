@@ -124,8 +124,8 @@ CASES = {
 }
 
 
-# Maps have neither dropout nor a form without softmax; their bias is one of distances.
-CASES_OF_MAPS = [name for name in CASES if name not in ("bias", "dropout", "without softmax")]
+# Maps have neither dropout nor a form without softmax.
+CASES_OF_MAPS = [name for name in CASES if name not in ("dropout", "without softmax")]
 
 
 def attend(query: Any, key: Any, value: Any, **options: Any) -> tuple[Any, Any]:

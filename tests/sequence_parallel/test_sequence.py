@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -21,7 +21,14 @@ SIZES = (1, 2, 3, 4)
 IN_GATE = ["cases:2", "maps:3", "layer:1", "layer:3", "explained:2", "doctor:2", "levels:2", "disagreements:2"]
 FAULTS = {"killed:3": 10.0, "stopped:3": 30.0}  # seconds within which it is told
 
-WITHIN = "killed_within:3"
+# What a process waits for while blocks travel, by where one fails.
+WITHIN = {
+    "forward": "keys and values",
+    "queries": "keys and values of the backward pass",
+    "keys": "queries of the backward pass",
+    "received": "queries",
+}
+KILLED_WITHIN = ["killed 0 in forward:3", "killed 1 in queries:3"]
 GROUP_ERROR = "ProcessGroupError: uwaga.sequence_parallel:"
 
 PATIENCE = 900  # seconds; a whole run takes some forty alone
@@ -60,7 +67,7 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[Any
 
 @pytest.fixture(scope="module")
 def faults(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[Any]]:
-    return run(tmp_path_factory.mktemp("faults"), [*FAULTS, WITHIN])
+    return run(tmp_path_factory.mktemp("faults"), [*FAULTS, *KILLED_WITHIN])
 
 
 @pytest.fixture(scope="module")
@@ -228,13 +235,28 @@ def test_a_process_that_fails_is_named(fault: str, faults: Callable[[str], list[
         assert re.match(f"ProcessGroupError: uwaga.sequence_parallel: {expected}", message), message
 
 
-def test_a_process_that_ends_while_blocks_travel_is_named_by_all(faults: Callable[[str], list[Any]]) -> None:
-    told = faults(WITHIN)
-    assert len(told) == 2
+def check_named(job: str, told: list[str], size: int) -> None:
+    """All others name the one that failed, and nobody else."""
+    _, victim, _, place = job.split(":")[0].split()
+    assert len(told) == size - 1
     for message in told:
-        assert re.match(rf"{GROUP_ERROR} rank 0 ended or did not answer .*\(call 1, keys and values\): ", message), (
-            message
-        )
+        expected = f" rank {victim} ended or did not answer within the group's timeout (call 1, {WITHIN[place]}): "
+        assert message.startswith(GROUP_ERROR + expected), message
+
+
+@pytest.mark.parametrize("job", KILLED_WITHIN)
+def test_a_process_that_ends_while_blocks_travel_is_named_by_all(job: str, faults: Callable[[str], list[Any]]) -> None:
+    check_named(job, faults(job), 3)
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize("place", WITHIN)
+@pytest.mark.parametrize("fault", ["killed", "stopped"])
+def test_whoever_fails_while_blocks_travel_is_named_by_all(fault: str, place: str, tmp_path: Path) -> None:
+    jobs = [f"{fault} {victim} in {place}:4" for victim in range(4)]
+    read = run(tmp_path, jobs)
+    for job in jobs:
+        check_named(job, read(job), 4)
 
 
 @pytest.mark.timing
@@ -272,12 +294,13 @@ def test_without_a_process_group() -> None:
 
 
 def test_only_what_is_seen_is_fetched() -> None:
-    """The intervals of three processes of a causal window: from a chunk of keys, and a block of rows, on."""
+    """The intervals of three processes of a causal window: from a chunk of keys on."""
     from uwaga.ops.attention.arguments import AttentionOptions, make_call
-    from uwaga.sequence_parallel.division import _visible
+    from uwaga.sequence_parallel.division import Division
+    from uwaga.sequence_parallel.exchange import Group
 
     x = torch.zeros(9000, 4)
     call = make_call(x, x, x, AttentionOptions(uwaga.Window(100, 0)), wants_lse=True)
-    result = _visible(call, [0, 5000, 5000, 9000], [0, 5000, 5000, 9000])
-    assert result.keys == [(0, 5000), (0, 0), (4096, 9000)]
-    assert result.queries == [(0, 5100), (0, 0), (5000, 9000)]
+    starts = [0, 5000, 5000, 9000]
+    division = Division(Group(cast("Any", None), 0, 3), 1, starts, starts, call.options)
+    assert division.keys_seen(call) == [(0, 5000), (0, 0), (4096, 9000)]

@@ -68,12 +68,15 @@ def check(found: list[Any], alone: list[Any]) -> None:
 def test_two_processes_have_the_bits_of_one(path: Path, alone: list[Any], tmp_path: Path) -> None:
     for answers, refused in read(path, tmp_path, 2)[2]:
         check(answers, alone)
-        other, beyond = refused
+        other, beyond, gradient, alone_at_it, unreadable = refused
         assert other == (
             "SoftDatabaseError: SoftDatabase: rank 1 and rank 0 show other moments of the database or ask other questions; call refresh() in "
             "all processes, and give them the same query and options"
         )
         assert beyond.startswith("ValueError: SoftDatabase: the score of row ")
+        assert gradient == f"{other} and gradient of the value".replace("query and options", "query, options")
+        assert alone_at_it in (gradient, other)
+        assert unreadable == "SoftDatabaseError: SoftDatabaseError"
 
 
 @pytest.mark.stress

@@ -11,13 +11,16 @@ import gc
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from uwaga._base.errors import SoftDatabaseError
 from uwaga.store import SoftDatabase
+from uwaga.store.reading import LiveRows
 
 
 def answers(db: Any) -> list[Any]:
@@ -38,14 +41,46 @@ def answers(db: Any) -> list[Any]:
 
 def refusals(db: Any, rank: int) -> list[str]:
     """Messages of what goes wrong in one process alone, which all have."""
-    said = []
     query = torch.ones(1, db.schema.key_width)
-    for asked in (query * (1 + rank), query * 3e38):
-        try:
-            db.attend(asked, scale=1.0)
-        except ValueError as error:
-            said.append(f"{type(error).__name__}: {error}")
-    return said
+    wanted = query.clone().requires_grad_()
+    return [
+        message(lambda: db.attend(query * (1 + rank), scale=1.0)),
+        message(lambda: db.attend(query * 3e38, scale=1.0)),
+        message(lambda: torch.autograd.grad(db.attend(wanted).value.sum() * (1 + rank), wanted)),
+        message(lambda: gradient_in_one_alone(db, wanted, rank)),
+        message(lambda: rows_that_one_cannot_read(db, wanted, rank)),
+    ]
+
+
+def message(call: Callable[[], object]) -> str:
+    try:
+        call()
+    except ValueError as error:
+        return f"{type(error).__name__}: {error}"
+    return "no error"
+
+
+def gradient_in_one_alone(db: Any, query: torch.Tensor, rank: int) -> None:
+    """The second process asks its next question where the first one is at the gradient of this one."""
+    value = db.attend(query).value
+    if rank == 1:
+        db.attend(query)
+    torch.autograd.grad(value.sum(), query)
+
+
+def rows_that_one_cannot_read(db: Any, query: torch.Tensor, rank: int) -> None:
+    value = db.attend(query).value
+    keys = LiveRows.keys
+
+    def damaged(_live: LiveRows, start: int, stop: int) -> torch.Tensor:
+        raise SoftDatabaseError  # without a message, which the others are to get nevertheless
+
+    if rank == 1:
+        LiveRows.keys = damaged  # type: ignore[method-assign]
+    try:
+        torch.autograd.grad(value.sum(), query)
+    finally:
+        LiveRows.keys = keys  # type: ignore[method-assign]
 
 
 def run(path: str, folder: Path, size: int, rank: int) -> None:

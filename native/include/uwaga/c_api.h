@@ -221,7 +221,7 @@ typedef struct {
 // All return a status; where it is not UWAGA_OK, uwaga_last_error() is the message (one per thread).
 UWAGA_EXPORT int uwaga_forward(const uwaga_problem* problem, const uwaga_forward_result* result);
 UWAGA_EXPORT int uwaga_backward(const uwaga_problem* problem, const uwaga_backward_args* args);
-// The same of one part of the keys. result->output.data null: the sums alone; otherwise the result over all parts so far, too.
+// The same of one part of the keys. result->output.data null: the sums alone, and no lse; otherwise the result over all parts so far.
 UWAGA_EXPORT int uwaga_forward_part(const uwaga_problem* problem, const uwaga_forward_result* result,
                                     const uwaga_forward_sums* sums);
 // The same of one part of the queries and one of the keys. Of the gradients of query, key and value those with data in `args` are written,
@@ -249,11 +249,11 @@ UWAGA_EXPORT int uwaga_mass(const uwaga_problem* problem, const uwaga_softmax* s
 // out (B, H, K) float32: sum_i w_i a_ij, with w (B, H, Q) float32, or data null: ones. Rows with w_i = 0 are skipped.
 UWAGA_EXPORT int uwaga_received(const uwaga_problem* problem, const uwaga_softmax* softmax,
                                 const uwaga_tensor* row_weights, const uwaga_tensor* out);
-// out (B, H, Q + K - 1) float32 (its column stride is not read): entry n is the sum of all weights with j - i = n - (Q - 1). Dense
-// problems only.
+// out (B, H, Q + K - 1) float32 (its column stride is not read): entry n is the sum of all weights with j - i = n - (Q - 1), 0 without
+// any. Dense problems only.
 UWAGA_EXPORT int uwaga_diagonal_sums(const uwaga_problem* problem, const uwaga_softmax* softmax,
                                      const uwaga_tensor* out);
-// The softmax of the rows by parts of the keys, as uwaga_forward_part, with E = 0. softmax->maximum.data null: the sums alone.
+// The softmax of the rows by parts of the keys, as uwaga_forward_part, with E = 0. Data of both tensors null: the sums alone.
 UWAGA_EXPORT int uwaga_softmax_part(const uwaga_problem* problem, const uwaga_softmax* softmax,
                                     const uwaga_forward_sums* sums);
 // uwaga_received of one part of the queries, as uwaga_backward_part: `sums` has the B * H * K sums so far, in float64. continues = 0: the first

@@ -391,7 +391,7 @@ class AttentionMap(WeightMap):
         return unflatten_lse(self._key, gradients.attach(gradients.RECEIVED, value, self._call, row_weights))
 
     def diagonal_sums(self) -> Operand:
-        """(..., H, Q+K-1), or Ragged (sum of these, H): the sum of all weights on each diagonal, in one pass.
+        """(..., H, Q+K-1), or Ragged (sum of these, H): the sum of all weights on each diagonal, in one pass, without gradient.
 
         Entry n is the sum over the pairs with j - i = n - (Q - 1): with Q = K the last query's weight on the first key is entry 0,
         the weights of all queries on their own tokens are entry Q - 1, and on the previous ones entry Q - 2. Slashes of a head are its large

@@ -23,7 +23,7 @@ from uwaga.ops.mask_program import START_LAST, START_PER_ROW, START_VALUE, Inter
 from uwaga.ops.ragged import Ragged
 from uwaga.sequence_parallel.exchange import Group, ProcessGroupError
 
-OPERANDS, OPTIONS, BACKWARD, RECEIVED, ROW, KEYS = range(6)
+OPERANDS, OPTIONS, BACKWARD, RECEIVED, ROW, KEYS, SOFTMAX = range(7)
 _STAGES = (
     "its operands",
     "its mask and options",
@@ -31,6 +31,7 @@ _STAGES = (
     "its received weights",
     "a row of its map",
     "the keys of its map",
+    "the softmax of its map",
 )
 _SIZES = ("batch size B", "query heads H", "key heads G", "head width D", "value width E", "dtype", "kind of operands")
 _NAMES = {"dtype": list(map(str, DTYPES)), "kind of operands": ["tensors", "Ragged"]}
@@ -62,8 +63,7 @@ def divide(
     query_starts, key_starts = ([0, *accumulate(sizes)] for sizes in lengths)
     whole = {"queries": query_starts[-1], "keys": key_starts[-1]}
     call, records = agree_on_options(group, number, (query, key, value), options, whole)
-    visible = visible_of(call, query_starts, key_starts)
-    return call, Division(group, number, query_starts, key_starts, call.options, visible), records
+    return call, Division(group, number, query_starts, key_starts, call.options), records
 
 
 def agree_on_sizes(group: Group, number: int, header: Sequence[int], failure: Exception | None) -> list[list[int]]:
@@ -175,33 +175,12 @@ def _checksum_of(tensor: Tensor, checksum: int) -> int:
     return checksum
 
 
-@dataclass(frozen=True, slots=True)
-class _Visible:
-    """For each process the keys that its queries see, and the queries that see its keys, as intervals of the whole sequence."""
-
-    keys: list[Interval]
-    queries: list[Interval]
-
-
-def visible_of(call: Call, query_starts: Sequence[int], key_starts: Sequence[int]) -> _Visible:
-    program, tensors, sizes = call.options.mask_program, call.mask_tensors, (query_starts[-1], key_starts[-1])
-    parts_of_queries, parts_of_keys = _intervals(query_starts), _intervals(key_starts)
-    keys = [mask_program.keys_seen(program, tensors, sizes, rows) for rows in parts_of_queries]
-    queries = [mask_program.queries_that_see(program, tensors, sizes, columns) for columns in parts_of_keys]
-    # The sums of a row begin anew at multiples of PART_KEYS.
-    return _Visible([(first // PART_KEYS * PART_KEYS, last) for first, last in keys], queries)
-
-
 def _rectangle(bias_BHQK: Tensor, rows: Interval, columns: Interval) -> Tensor:
     """Some rows and columns of a tensor that broadcasts to the scores."""
     for dimension, interval in ((2, rows), (3, columns)):
         if bias_BHQK.shape[dimension] > 1:
             bias_BHQK = bias_BHQK.narrow(dimension, interval[0], interval[1] - interval[0])
     return bias_BHQK
-
-
-def _intervals(starts: Sequence[int]) -> list[Interval]:
-    return list(pairwise(starts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +192,13 @@ class Division:
     query_starts: list[int]
     key_starts: list[int]
     options: Options
-    visible: _Visible
+
+    def keys_seen(self, call: Call) -> list[Interval]:
+        """Of each process an interval outside which its queries see no keys. It begins at a multiple of PART_KEYS, where the sums of a row
+        begin anew."""
+        program, sizes = call.options.mask_program, (self.query_starts[-1], self.key_starts[-1])
+        seen = [mask_program.keys_seen(program, call.mask_tensors, sizes, rows) for rows in pairwise(self.query_starts)]
+        return [(first // PART_KEYS * PART_KEYS, last) for first, last in seen]
 
     def of_own_queries(self, call: Call, keys: Sequence[Interval]) -> Call:
         """The call of this process's queries and those keys that they see, which are fetched."""

@@ -3,7 +3,11 @@
 Every message goes from one process to one other (isend, irecv), so that an error can name the process that did not answer.
 """
 
-from collections.abc import Iterable, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -17,6 +21,11 @@ from uwaga.ops.mask_program import Interval
 _HEADER, _ROWS, _NOTE = 7101, 7102, 7103
 # Integers of every header, whatever it is about: gloo ends a process that receives a message of another size than it waits for.
 _HEADER_LENGTH = 16
+
+# Where a wait ran out, those of other processes do so too, but later by what these computed meanwhile: their notes are waited for, this share
+# of the time that the own wait took, and no less or more than so many seconds.
+_LATER, _LATEST = 0.1, (1.0, 30.0)
+_PAUSE = 0.02  # seconds between two looks
 
 # Calls so far by this process, of each group.
 _calls: "WeakKeyDictionary[dist.ProcessGroup, int]" = WeakKeyDictionary()
@@ -109,7 +118,10 @@ class Group(NamedTuple):
                 messages.receive(rank, tensor, tag)
 
 
-class Message(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False)
+class Message:
+    """One that is under way. Each is a key of its own, whatever its tensor holds."""
+
     rank: int
     work: Any
     tensor: Tensor
@@ -124,8 +136,9 @@ class Messages:
     def __init__(self, group: Group, what: str) -> None:
         """`what`: the call and what is sent, for messages of errors."""
         self._group, self._what = group, what
-        self._pending: list[Message] = []
+        self._pending: dict[Message, None] = {}  # in the order in which they began
         self._failures: dict[int, RuntimeError] = {}
+        self._waited = 0.0  # seconds, for the first message that failed
 
     def send(self, rank: int, tensor: Tensor, tag: int) -> "Message | None":
         return self._start(dist.isend, rank, tensor, tag)
@@ -136,7 +149,7 @@ class Messages:
     def wait(self, messages: Iterable["Message | None"]) -> None:
         """Wait for these, which `send` and `receive` returned."""
         for message in messages:
-            if message is not None and any(x is message for x in self._pending):
+            if message in self._pending:
                 self._wait(message)
         self._raise()
 
@@ -145,10 +158,10 @@ class Messages:
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if error is not None:
-            _unfinished.extend((x.work, x.tensor) for x in self._pending)
+            self._give_up()
             return
         while self._pending:
-            self._wait(self._pending[0])
+            self._wait(next(iter(self._pending)))
         self._raise()
 
     def _start(self, start: Any, rank: int, tensor: Tensor, tag: int) -> "Message | None":
@@ -159,19 +172,27 @@ class Messages:
         except RuntimeError as error:
             self._failures.setdefault(rank, error)
             return None
-        self._pending.append(Message(rank, work, tensor))
-        return self._pending[-1]
+        message = Message(rank, work, tensor)
+        self._pending[message] = None
+        return message
 
     def _wait(self, message: Message) -> None:
-        self._pending = [x for x in self._pending if x is not message]
+        del self._pending[message]
+        began = time.monotonic()
         try:
             message.work.wait()
         except RuntimeError as error:
+            self._waited = self._waited or time.monotonic() - began
             self._failures.setdefault(message.rank, error)
             _unfinished.append((message.work, message.tensor))
 
+    def _give_up(self) -> None:
+        _unfinished.extend((x.work, x.tensor) for x in self._pending)
+        self._pending.clear()
+
     def _raise(self) -> None:
         if self._failures:
+            self._give_up()
             ranks = f"rank{'s' if len(self._failures) > 1 else ''} {', '.join(map(str, sorted(self._failures)))}"
             first = next(iter(self._failures.values()))
             raise ProcessGroupError(
@@ -183,54 +204,114 @@ class RelayedMessages(Messages):
     """Messages of a pass in which a process waits for one that may itself wait for another.
 
     In the end every process sends every other one a note: whether it is through, or whom it waited for in vain. So the error of each names
-    the process that ended, not the one between. One that is stopped is named by those that wait for it; its note is missing.
+    the process that ended, not the one between. Where a wait ran out, gloo gives up all connections of that process, and its note
+    is found in the group's store.
     """
 
     _THROUGH = -1
 
     def __enter__(self) -> "RelayedMessages":
-        self._notes: dict[int, Message | None] = {}
-        for rank in self._group.others:
-            self._notes[rank] = self.receive(rank, torch.full((1,), self._THROUGH), _NOTE)
+        self._told = False
+        self._notes = {rank: self.receive(rank, torch.full((1,), self._THROUGH), _NOTE) for rank in self._group.others}
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if error is None:
-            notes = [x for x in self._notes.values() if x is not None]
-            while others := [x for x in self._pending if not any(x is note for note in notes)]:
-                self._wait(others[0])
+            for message in [x for x in self._pending if not self._is_note(x)]:
+                self._wait(message)
             self._raise()
-            self._send_notes(self._THROUGH)
+            self._tell(self._THROUGH)
         super().__exit__(kind, error, traceback)
 
-    def _send_notes(self, found: int) -> None:
-        note = torch.full((1,), found)
-        sent = [self.send(rank, note, _NOTE) for rank in self._group.others if rank not in self._failures]
-        for message in sent:
-            if message is not None:
-                self._wait(message)
+    def _is_note(self, message: Message) -> bool:
+        return self._notes[message.rank] is message
+
+    def _tell(self, missing: int) -> None:
+        """Send this process's note to every other one. One is all that they receive: who is through, and is then told of one that ended,
+        says nothing more."""
+        if self._told:
+            return
+        self._told = True
+        note = torch.full((1,), missing)
+        for rank in self._group.others:
+            if rank not in self._failures:
+                self.send(rank, note, _NOTE)
 
     def _wait(self, message: Message) -> None:
         super()._wait(message)
-        if any(message is x for x in self._notes.values()) and message.rank not in self._failures:
-            found = int(message.tensor)
-            if found != self._THROUGH:
-                self._failures[found] = RuntimeError(f"rank {message.rank} waited for it in vain")
+        if self._is_note(message) and message.rank not in self._failures:
+            missing = int(message.tensor)
+            if missing != self._THROUGH:
+                self._failures.setdefault(missing, _in_vain(message.rank))
 
     def _raise(self) -> None:
         if not self._failures:
             return
-        direct = dict(self._failures)
-        self._send_notes(min(direct))
-        for rank in direct:
-            note = self._notes.get(rank)
-            if note is None or not any(x is note for x in self._pending):
-                continue
-            error = self._failures.pop(rank)
-            self._wait(note)
-            if not self._failures:  # it was through
-                self._failures[rank] = error
+        # The first one: after a wait that ran out all others fail, too.
+        first, error = next(iter(self._failures.items()))
+        seconds = min(max(self._waited * _LATER, _LATEST[0]), _LATEST[1])
+        if not self._told:
+            _within(seconds, lambda: self._store().set(self._key(self._group.rank), str(first)))
+        self._tell(first)
+        self._failures = self._named(first, error, seconds)
         super()._raise()
+
+    def _named(self, first: int, error: RuntimeError, seconds: float) -> dict[int, RuntimeError]:
+        """The process that ended, from the one that this process waited for: whom that one waited for in vain, and so on."""
+        rank, said, asked = first, error, {self._group.rank}
+        while rank not in asked:
+            asked.add(rank)
+            missing = self._missing_to(rank, seconds)
+            if missing is None:
+                return {rank: said}
+            rank, said = missing, _in_vain(rank)
+        return {first: error}  # they wait for one another
+
+    def _missing_to(self, rank: int, seconds: float) -> int | None:
+        """Whom another process waits for in vain, by its note; None where there is no note, or it is through."""
+        note = self._notes.get(rank)
+        if note is None:
+            return None
+        if note in self._pending:
+            self._failures.pop(rank, None)
+            self._wait(note)
+        if rank not in self._failures:
+            missing = int(note.tensor)
+            return None if missing == self._THROUGH else missing
+
+        def read() -> int | None:
+            key, end = self._key(rank), time.monotonic() + seconds
+            while not self._store().check([key]):
+                if time.monotonic() > end:
+                    return None
+                time.sleep(_PAUSE)
+            return int(self._store().get(key))
+
+        return _within(seconds + _LATEST[0], read)
+
+    def _store(self) -> dist.Store:
+        return self._group.group.get_group_store()
+
+    def _key(self, rank: int) -> str:
+        return f"uwaga.sequence_parallel: {self._what}, rank {rank}"
+
+
+def _in_vain(rank: int) -> RuntimeError:
+    return RuntimeError(f"rank {rank} waited for it in vain")
+
+
+def _within(seconds: float, call: Callable[[], Any]) -> Any:
+    """What a call of the store returns, or None where it fails or takes longer: a store in a process that is stopped never answers."""
+    results: list[Any] = []
+
+    def run() -> None:
+        with suppress(RuntimeError):
+            results.append(call())
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return results[0] if results else None
 
 
 def shared_rows(held: Interval, wanted: Interval) -> list[tuple[slice, slice]]:

@@ -26,7 +26,6 @@ from uwaga.sequence_parallel.division import (
     agree_on_sizes,
     call_of_part,
     sizes_of,
-    visible_of,
 )
 from uwaga.sequence_parallel.exchange import Group
 
@@ -69,9 +68,7 @@ def attend(
         ]
         part = _part_of_row(call, rows, r, *tokens)
         query_starts, key_starts = ([0, *accumulate(counts)] for counts in rows.parts_of(r))
-        division = Division(
-            group, group.next_call(), query_starts, key_starts, part.options, visible_of(part, query_starts, key_starts)
-        )
+        division = Division(group, group.next_call(), query_starts, key_starts, part.options)
         # A row that lies elsewhere has no tokens here, and all the same a backward pass, which all processes run.
         (before if r <= begin else behind).append(attend_divided(division, part, records))
     pieces = [*before, _attend_whole_rows(call, rows, begin, first, last), *behind]

@@ -12,7 +12,7 @@ A process does not compute the queries that it was given, but pieces that divide
 Letters as in sequence.py. Tensors here have rows first, (n, B, H, D), since a part of their rows is then contiguous.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from math import prod
@@ -47,32 +47,36 @@ class Rows:
     output: list[Tensor]  # (n, B, H, E)
     lse: list[Tensor]  # (n, B, H)
 
+    def tensors(self) -> list[Tensor]:
+        return [*self.query, *self.output, *self.lse]
+
+    @classmethod
+    def of(cls, plan: Plan, tensors: Sequence[Tensor]) -> "Rows":
+        """From what `tensors` gave."""
+        count = len(tensors) // 3
+        return cls(plan, *(list(tensors[n * count : (n + 1) * count]) for n in range(3)))
+
 
 def forward(division: Division, call: Call) -> tuple[Tensor, Tensor, Rows]:
     """The output (B, H, n, E) and lse (B, H, n) of this process's queries, and what `backward` needs. `call` has this process's part of the
     operands, and the mask of the whole sequence."""
     plan = _plan_of_queries(division, call)
-    pieces = _held(division, plan)
-    query = _moved(division, "query", [_rows(call.query)], _homes(division.query_starts), pieces)
+    homes, pieces = _homes(division.query_starts), _held(division, plan)
+    query = _moved(division, "query", [_rows(call.query)], homes, pieces)
     output = [x.new_empty((*x.shape[:3], call.value.shape[3])) for x in query]
     lse = [x.new_empty(x.shape[:3], dtype=torch.float32) for x in query]
-    sums: list[Tensor | None] = [None] * len(query)
-
-    def compute(at: int, n: int, block: Interval, key: Tensor, value: Tensor, is_first: bool, is_last: bool) -> None:
-        part = _part(division, call, (query[at], key, value), plan.pieces[n].rows, block)
-        given = sums[at] = query[at].new_empty(parts.row_sums(part), dtype=torch.float32) if is_first else sums[at]
-        assert given is not None
-        result = (_heads(output[at]), lse[at].permute(1, 2, 0)) if is_last else (None, None)
-        parts.forward(part, given, not is_first, *result)
+    sums: dict[int, Tensor] = {}
+    for at, rows, block, (key, value), is_first, is_last in _key_visits(division, call, plan, "keys and values"):
+        part = _part(division, call, (query[at], key, value), rows, block)
+        if is_first:
+            sums[at] = torch.empty(parts.row_sums(part), dtype=torch.float32)
+        result = (_heads(output[at]), _heads(lse[at])) if is_last else (None, None)
+        parts.forward(part, sums[at], not is_first, *result)
         if is_last:
-            sums[at] = None
-
-    for visit in _key_visits(division, call, plan, "keys and values"):
-        compute(*visit)
-    homes = _homes(division.query_starts)
+            del sums[at]
     at_home, lse_at_home = new_output(call), new_lse(call)
-    at_home.permute(2, 0, 1, 3).copy_(_moved(division, "output", output, pieces, homes)[0])
-    lse_at_home.permute(2, 0, 1).copy_(_moved(division, "lse", lse, pieces, homes)[0])
+    _rows(at_home).copy_(_moved(division, "output", output, pieces, homes)[0])
+    _rows(lse_at_home).copy_(_moved(division, "lse", lse, pieces, homes)[0])
     return at_home, lse_at_home, Rows(plan, query, output, lse)
 
 
@@ -89,38 +93,42 @@ class SoftmaxRows:
 def softmax(division: Division, call: Call) -> tuple[Tensor, Tensor, SoftmaxRows]:
     """The maximum and the sum (B, H, n) of the softmax of this process's queries, and what `received` needs. The call's value has E = 0."""
     plan = _plan_of_queries(division, call)
-    pieces = _held(division, plan)
-    query = _moved(division, "query", [_rows(call.query)], _homes(division.query_starts), pieces)
+    homes, pieces = _homes(division.query_starts), _held(division, plan)
+    query = _moved(division, "query", [_rows(call.query)], homes, pieces)
     maximum, total = ([x.new_empty(x.shape[:3], dtype=torch.float32) for x in query] for _ in range(2))
-    sums = [x.new_empty(x[..., 0].numel() * 2, dtype=torch.float32) for x in query]
-    for at, n, block, key, _, is_first, is_last in _key_visits(division, call, plan, "keys"):
-        part = _part(division, call, (query[at], key, key[..., :0]), plan.pieces[n].rows, block)
-        result = (maximum[at].permute(1, 2, 0), total[at].permute(1, 2, 0)) if is_last else (None, None)
+    sums: dict[int, Tensor] = {}
+    for at, rows, block, (key, value), is_first, is_last in _key_visits(division, call, plan, "keys"):
+        part = _part(division, call, (query[at], key, value), rows, block)
+        if is_first:
+            sums[at] = torch.empty(parts.row_sums(part), dtype=torch.float32)
+        result = (_heads(maximum[at]), _heads(total[at])) if is_last else (None, None)
         parts.softmax(part, sums[at], not is_first, *result)
-    homes = _homes(division.query_starts)
-    at_home = [_moved(division, "softmax", x, pieces, homes)[0].permute(1, 2, 0) for x in (maximum, total)]
+        if is_last:
+            del sums[at]
+    at_home = [_heads(_moved(division, "softmax", x, pieces, homes)[0]) for x in (maximum, total)]
     return at_home[0], at_home[1], SoftmaxRows(plan, query, maximum, total)
 
 
 def received(division: Division, call: Call, rows: SoftmaxRows) -> Tensor:
     """(B, H, m): the weights that this process's keys receive from all queries, which travel."""
-    plan, rank = _plan_of_keys(division, call), division.group.rank
+    plan = _plan_of_keys(division, call)
     homes, pieces = _homes(division.key_starts), _held(division, plan)
     key = _moved(division, "key", [_rows(call.key)], homes, pieces)
-    batch, heads = call.query.shape[:2]
-    results = [x.new_zeros((len(x), batch, heads), dtype=torch.float32) for x in key]
-    sums = [x.new_empty(x.numel(), dtype=torch.float64) for x in results]
+    results = [torch.empty(len(x), *call.query.shape[:2], dtype=torch.float32) for x in key]
+    sums: dict[int, Tensor] = {}
     travelling = list(zip(rows.query, rows.maximum, rows.total, strict=True))
-    for b, block, (query, maximum, total) in _travel(division, plan, "queries", travelling, _held(division, rows.plan)):
-        for at, n in enumerate(plan.pieces_of(rank)):
-            blocks = plan.blocks_of(n)
-            if b in blocks:
-                part = _part(division, call, (query, key[at], key[at][..., :0]), block, plan.pieces[n].rows)
-                out = results[at].permute(1, 2, 0) if b == blocks[-1] else None
-                of_rows = maximum.permute(1, 2, 0), total.permute(1, 2, 0)
-                parts.received(part, of_rows, sums[at], b != blocks[0], out)
+    for at, keys, block, (query, maximum, total), is_first, is_last in _visits(
+        division, plan, "queries", travelling, _held(division, rows.plan)
+    ):
+        part = _part(division, call, (query, key[at], key[at][..., :0]), block, keys)
+        if is_first:
+            sums[at] = torch.empty(results[at].numel(), dtype=torch.float64)
+        out = _heads(results[at]) if is_last else None
+        parts.received(part, (_heads(maximum), _heads(total)), sums[at], not is_first, out)
+        if is_last:
+            del sums[at]
     (at_home,) = _moved(division, "received weights", results, pieces, homes)
-    return at_home.permute(1, 2, 0)
+    return _heads(at_home)
 
 
 def backward(
@@ -134,58 +142,48 @@ def backward(
     """The gradients of this process's parts of query, key and value, and of relative and sinks by the queries that it computes. `needs`: what
     some process needs, of query, key, value, relative, bias and sinks."""
     homes, pieces = _homes(division.query_starts), _held(division, rows.plan)
-    grad_outputs = _moved(division, "gradient of the output", [_rows(grad_output)], homes, pieces)
-    grad_lses: list[Tensor] | None = None
+    grads = [_moved(division, "gradient of the output", [_rows(grad_output)], homes, pieces)]
     if grad_lse is not None:
-        grad_lses = _moved(division, "gradient of the lse", [grad_lse.permute(2, 0, 1)], homes, pieces)
+        grads.append(_moved(division, "gradient of the lse", [_rows(grad_lse)], homes, pieces))
+    # Of each piece its queries, and what the backward pass reads beside them.
+    read = list(zip(rows.query, rows.output, rows.lse, *grads, strict=True))
     query = key = value = relative = sinks = None
     if needs[0] or needs[3] or needs[5]:
-        query, relative, sinks = _backward_of_queries(division, call, rows, grad_outputs, grad_lses, needs)
+        query, relative, sinks = _backward_of_queries(division, call, rows.plan, read, needs)
     if needs[1] or needs[2]:
-        key, value = _backward_of_keys(division, call, rows, grad_outputs, grad_lses)
+        key, value = _backward_of_keys(division, call, rows.plan, read)
     return query, key, value, relative, None, sinks
 
 
 def _backward_of_queries(
-    division: Division,
-    call: Call,
-    rows: Rows,
-    grad_outputs: list[Tensor],
-    grad_lses: list[Tensor] | None,
-    needs: Sequence[bool],
+    division: Division, call: Call, plan: Plan, read: Sequence[Sequence[Tensor]], needs: Sequence[bool]
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """The gradients of query, relative and sinks: keys and values travel."""
-    plan = rows.plan
+    homes, pieces = _homes(division.query_starts), _held(division, plan)
     relative = torch.zeros_like(call.relative) if needs[3] and call.relative is not None else None
     sinks = torch.zeros_like(call.sinks) if needs[5] and call.sinks is not None else None
-    results = [torch.empty_like(x) for x in rows.query]
-    sums: list[Tensor | None] = [None] * len(results)
-
-    def compute(at: int, n: int, block: Interval, key: Tensor, value: Tensor, is_first: bool, is_last: bool) -> None:
-        part = _part(division, call, (rows.query[at], key, value), plan.pieces[n].rows, block)
-        given = sums[at] = key.new_empty(parts.query_sums(part), dtype=torch.float32) if is_first else sums[at]
-        read = parts.Rows(
-            _heads(rows.output[at]),
-            rows.lse[at].permute(1, 2, 0),
-            _heads(grad_outputs[at]),
-            None if grad_lses is None else grad_lses[at].permute(1, 2, 0),
-        )
+    results = [torch.empty_like(query) for query, *_ in read]
+    sums: dict[int, Tensor] = {}
+    for at, rows, block, (key, value), is_first, is_last in _key_visits(
+        division, call, plan, "keys and values of the backward pass"
+    ):
+        query, *of_rows = read[at]
+        part = _part(division, call, (query, key, value), rows, block)
+        if is_first:
+            sums[at] = torch.empty(parts.query_sums(part), dtype=torch.float32)
         result = parts.Results(
             query=_heads(results[at]) if is_last else None, relative=relative, sinks=sinks if is_first else None
         )
-        parts.backward(part, read, parts.Sums(given, None, None, not is_first, False), result)
+        given = parts.Sums(sums[at], None, None, not is_first, False)
+        parts.backward(part, parts.Rows(*map(_heads, of_rows)), given, result)
         if is_last:
-            sums[at] = None
-
-    for visit in _key_visits(division, call, plan, "keys and values of the backward pass"):
-        compute(*visit)
-    homes, pieces = _homes(division.query_starts), _held(division, plan)
-    (query,) = _moved(division, "gradient of the query", results, pieces, homes)
-    return _heads(query), relative, sinks
+            del sums[at]
+    (at_home,) = _moved(division, "gradient of the query", results, pieces, homes)
+    return _heads(at_home), relative, sinks
 
 
 def _backward_of_keys(
-    division: Division, call: Call, rows: Rows, grad_outputs: list[Tensor], grad_lses: list[Tensor] | None
+    division: Division, call: Call, plan_of_queries: Plan, read: Sequence[Sequence[Tensor]]
 ) -> tuple[Tensor, Tensor]:
     """The gradients of key and value: queries travel, with what belongs to them."""
     plan = _plan_of_keys(division, call)
@@ -194,71 +192,55 @@ def _backward_of_keys(
         _moved(division, name, [_rows(x)], homes, pieces) for name, x in (("key", call.key), ("value", call.value))
     )
     grad_key, grad_value = ([torch.empty_like(x) for x in each] for each in (key, value))
-    sums: list[tuple[Tensor, Tensor] | None] = [None] * len(key)
-    operands = [rows.query, rows.output, grad_outputs, rows.lse, *([] if grad_lses is None else [grad_lses])]
-    travelling = list(zip(*operands, strict=True))
-    own, rank = plan.pieces_of(division.group.rank), division.group.rank
-    for n, at in zip(own, range(len(key)), strict=False):
-        if not plan.blocks_of(n):
-            grad_key[at].zero_()
-            grad_value[at].zero_()
-    for b, block, (query, output, grad_output, lse, *grad_lse) in _travel(
-        division, plan, "queries of the backward pass", travelling, _held(division, rows.plan)
+    sums: dict[int, tuple[Tensor, Tensor]] = {}
+    for at, keys, block, (query, *of_rows), is_first, is_last in _visits(
+        division, plan, "queries of the backward pass", read, _held(division, plan_of_queries)
     ):
-        for at, n in enumerate(plan.pieces_of(rank)):
-            blocks = plan.blocks_of(n)
-            if b not in blocks:
-                continue
-            is_first, is_last = b == blocks[0], b == blocks[-1]
-            part = _part(division, call, (query, key[at], value[at]), block, plan.pieces[n].rows)
-            if is_first:
-                of_key, of_value = (parts.key_sums(_heads(x)) for x in (key[at], value[at]))
-                sums[at] = torch.empty(of_key, dtype=torch.float32), torch.empty(of_value, dtype=torch.float32)
-            given = sums[at]
-            assert given is not None
-            read = parts.Rows(
-                _heads(output),
-                lse.permute(1, 2, 0),
-                _heads(grad_output),
-                grad_lse[0].permute(1, 2, 0) if grad_lse else None,
-            )
-            result = (
-                parts.Results(key=_heads(grad_key[at]), value=_heads(grad_value[at])) if is_last else parts.Results()
-            )
-            parts.backward(part, read, parts.Sums(None, *given, False, not is_first), result)
-            if is_last:
-                sums[at] = None
+        part = _part(division, call, (query, key[at], value[at]), block, keys)
+        if is_first:
+            counts = (parts.key_sums(_heads(x)) for x in (key[at], value[at]))
+            of_key, of_value = (torch.empty(count, dtype=torch.float32) for count in counts)
+            sums[at] = of_key, of_value
+        result = parts.Results(key=_heads(grad_key[at]), value=_heads(grad_value[at])) if is_last else parts.Results()
+        given = parts.Sums(None, *sums[at], False, not is_first)
+        parts.backward(part, parts.Rows(*map(_heads, of_rows)), given, result)
+        if is_last:
+            del sums[at]
     (own_key,) = _moved(division, "gradient of the key", grad_key, pieces, homes)
     (own_value,) = _moved(division, "gradient of the value", grad_value, pieces, homes)
     return _heads(own_key), _heads(own_value)
 
 
-class _KeyVisit(NamedTuple):
-    """A block of keys and values at one of this process's pieces."""
+class _Visit(NamedTuple):
+    """A block of what travels at one of this process's pieces."""
 
-    at: int  # which of its pieces, and the number of that piece in the plan
-    piece: int
+    at: int  # which of its pieces
+    piece: Interval
     block: Interval
-    key: Tensor  # (n, B, G, D)
-    value: Tensor  # (n, B, G, E)
+    operands: Sequence[Tensor]  # of the block, (n, ...)
     is_first: bool  # of the piece's blocks
     is_last: bool
 
 
-def _key_visits(division: Division, call: Call, plan: Plan, what: str) -> Iterator[_KeyVisit]:
-    """The keys and values that this process's pieces see, block by block in order; no keys, once, for a piece that sees none."""
-    key, value = _rows(call.key), _rows(call.value)
-    own = plan.pieces_of(division.group.rank)
-    for b, block, (key_block, value_block) in _travel(
-        division, plan, what, [(key.contiguous(), value.contiguous())], _homes(division.key_starts)
-    ):
-        for at, n in enumerate(own):
-            blocks = plan.blocks_of(n)
+def _visits(
+    division: Division, plan: Plan, what: str, own: Sequence[Sequence[Tensor]], held: Intervals
+) -> Iterator[_Visit]:
+    """The blocks that this process's pieces need, in order; an empty one, once, for a piece that needs none. Arguments as of `_travel`."""
+    numbers = plan.pieces_of(division.group.rank)
+    pieces = [(at, plan.pieces[n].rows, plan.blocks_of(n)) for at, n in enumerate(numbers)]
+    for b, block, operands in _travel(division, plan, what, own, held):
+        for at, piece, blocks in pieces:
             if b in blocks:
-                yield _KeyVisit(at, n, block, key_block, value_block, b == blocks[0], b == blocks[-1])
-    for at, n in enumerate(own):
-        if not plan.blocks_of(n):
-            yield _KeyVisit(at, n, (0, 0), key[:0], value[:0], True, True)
+                yield _Visit(at, piece, block, operands, b == blocks[0], b == blocks[-1])
+    for at, piece, blocks in pieces:
+        if not blocks:
+            yield _Visit(at, piece, (0, 0), [x[:0] for x in own[0]], True, True)
+
+
+def _key_visits(division: Division, call: Call, plan: Plan, what: str) -> Iterator[_Visit]:
+    """Those of keys and values."""
+    own = [[_rows(x).contiguous() for x in (call.key, call.value)]]
+    return _visits(division, plan, what, own, _homes(division.key_starts))
 
 
 def _travel(
@@ -274,11 +256,10 @@ def _travel(
         own: for each interval of held[rank] its rows of all operands, contiguous.
     """
     group = division.group
-    routes = []
-    for block in plan.blocks:
-        first = [rank for rank in range(group.size) if any(shared_rows(x, block) for x in held[rank])]
-        routes.append(first)
-    orders = [plan.visits(b, first[0], group.size) for b, first in enumerate(routes)]
+    orders = []
+    for b, block in enumerate(plan.blocks):
+        first = next(rank for rank in range(group.size) if any(shared_rows(x, block) for x in held[rank]))
+        orders.append(plan.visits(b, first, group.size))
     needed = [b for b, visits in enumerate(orders) if group.rank in visits]
     longest = max((last - first for first, last in plan.blocks), default=0)
     buffers = [_Buffer(own[0], longest) for _ in range(min(len(needed), 2))]
@@ -350,26 +331,20 @@ def _part(
 
 def _plan_of_queries(division: Division, call: Call) -> Plan:
     """Queries stay, keys travel."""
-    program, tensors = call.options.mask_program, call.mask_tensors
-    sizes = queries, keys = division.query_starts[-1], division.key_starts[-1]
-    steps = Steps(PART_QUERIES, PART_KEYS)
-    return make_plan(
-        lambda rows: mask_program.keys_seen(program, tensors, sizes, rows), queries, keys, steps, division.group.size
-    )
+    return _plan(division, call, mask_program.keys_seen, (0, 1), Steps(PART_QUERIES, PART_KEYS))
 
 
 def _plan_of_keys(division: Division, call: Call) -> Plan:
     """Keys stay, queries travel."""
+    return _plan(division, call, mask_program.queries_that_see, (1, 0), Steps(_KEY_STEP, PART_QUERIES))
+
+
+def _plan(division: Division, call: Call, seen: Callable[..., Interval], order: tuple[int, int], steps: Steps) -> Plan:
+    """`order`: which of queries (0) and keys (1) stays, and which travels; `seen` is of the first."""
     program, tensors = call.options.mask_program, call.mask_tensors
-    sizes = queries, keys = division.query_starts[-1], division.key_starts[-1]
-    steps = Steps(_KEY_STEP, PART_QUERIES)
-    return make_plan(
-        lambda rows: mask_program.queries_that_see(program, tensors, sizes, rows),
-        keys,
-        queries,
-        steps,
-        division.group.size,
-    )
+    sizes = division.query_starts[-1], division.key_starts[-1]
+    staying, travelling = (sizes[n] for n in order)
+    return make_plan(lambda rows: seen(program, tensors, sizes, rows), staying, travelling, steps, division.group.size)
 
 
 def _moved(division: Division, name: str, own: Sequence[Tensor], held: Intervals, wanted: Intervals) -> list[Tensor]:
@@ -387,9 +362,11 @@ def _held(division: Division, plan: Plan) -> Intervals:
     return [intervals or [(0, 0)] for intervals in plan.intervals(division.group.size)]
 
 
-def _rows(x_BHnD: Tensor) -> Tensor:
-    return x_BHnD.detach().permute(2, 0, 1, 3)
+def _rows(x: Tensor) -> Tensor:
+    """(n, B, H, ...) of (B, H, n, ...), detached."""
+    return x.detach().movedim(2, 0)
 
 
-def _heads(x_nBHD: Tensor) -> Tensor:
-    return x_nBHD.permute(1, 2, 0, 3)
+def _heads(x: Tensor) -> Tensor:
+    """(B, H, n, ...) of (n, B, H, ...)."""
+    return x.movedim(0, 2)

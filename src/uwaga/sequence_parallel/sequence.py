@@ -1,10 +1,7 @@
 """Attention over a sequence whose parts lie with several processes, with the bits of one process.
 
-A process computes its own queries against all keys that they see. The keys and values are fetched from where they are, in order,
-from a multiple of 2,048 on: there a chunk of the native kernels begins, so the sums of a row associate as in one process
-(docs/kernels.md). In the backward pass a process computes the gradient of its queries in the same way, and the gradients of its
-keys and values from all queries that see them, fetched from a multiple of 48 on, where a block of rows begins. So no gradient is
-ever added up from the parts of several processes, which could not have the same bits.
+The public calls: what the processes agree on and how the whole is divided is in division.py, what each of them computes while blocks travel in
+ring.py.
 
 Letters: B batch, H query heads, G key/value heads, Q queries, K keys of the whole sequence, D query/key width, E value width, n
 rows or keys of one process.
@@ -141,9 +138,9 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, division: Division, *tensors: Tensor | None) -> tuple[Tensor, Tensor]:
         call = Call.of(tensors, division.options)
-        output, lse, ctx.rows = ring.forward(division, call)
-        ctx.division = division
-        ctx.save_for_backward(*tensors)
+        output, lse, rows = ring.forward(division, call)
+        ctx.division, ctx.plan, ctx.operands = division, rows.plan, len(tensors)
+        ctx.save_for_backward(*tensors, *rows.tensors())
         ctx.set_materialize_grads(False)
         return output, lse
 
@@ -154,7 +151,8 @@ class _Attention(torch.autograd.Function):
                 "uwaga.sequence_parallel.attention has no second derivative: the backward pass with create_graph=True"
             )
         division: Division = ctx.division
-        call = Call.of(ctx.saved_tensors, division.options)
+        saved, operands = ctx.saved_tensors, ctx.operands
+        call, rows = Call.of(saved[:operands], division.options), ring.Rows.of(ctx.plan, saved[operands:])
         needs = ctx.needs_input_grad[1:7]
         header = [*map(int, needs), int(grad_lse is not None)]
         by_rank = agree(division.group, BACKWARD, division.number, header, None)
@@ -166,10 +164,10 @@ class _Attention(torch.autograd.Function):
         gradients = ring.backward(
             division,
             call,
-            ctx.rows,
+            rows,
             grad_output.resolve_neg(),
             None if grad_lse is None else grad_lse.resolve_neg(),
             needed,
         )
         result = (x if needed else None for x, needed in zip(gradients, needs, strict=True))
-        return None, *result, *(None,) * (len(ctx.saved_tensors) - 6)
+        return None, *result, *(None,) * (operands - 6)

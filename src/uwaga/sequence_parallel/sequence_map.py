@@ -3,6 +3,8 @@
 Letters as in sequence.py.
 """
 
+from functools import cached_property
+
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -16,7 +18,7 @@ from uwaga.ops.attention.call import Call
 from uwaga.ops.biases import DistanceBias
 from uwaga.ops.masks import Mask
 from uwaga.sequence_parallel import ring
-from uwaga.sequence_parallel.division import KEYS, RECEIVED, ROW, Division, agree, check_equal, divide
+from uwaga.sequence_parallel.division import KEYS, RECEIVED, ROW, SOFTMAX, Division, agree, check_equal, divide
 from uwaga.sequence_parallel.exchange import Group
 
 
@@ -24,8 +26,8 @@ class SequenceMap:
     """The weights of `uwaga.sequence_parallel.attention(query, key, ...)`, as `attention_map` returns it.
 
     Results have the bits of `uwaga.AttentionMap(..., impl="cpu")` on the whole sequence, and are detached. All processes call
-    each method together. `lse` and `received` hold a part and two blocks, as attention does; the first of `entropy`, `topk` and `row` fetches
-    the keys that this process's queries see, which are kept.
+    each method together, and read `lse` together. The first of `lse` and `received` computes the softmax, and both hold a part and two blocks,
+    as attention does; the first of `entropy`, `topk` and `row` fetches the keys that this process's queries see, which are kept.
 
     Attributes:
         first_query, first_key: where this process's part begins in the whole sequence.
@@ -35,19 +37,23 @@ class SequenceMap:
         rank = division.group.rank
         self._query, self._key, self._call, self._division = query, key, call, division
         self.first_query, self.first_key = division.query_starts[rank], division.key_starts[rank]
-        self._first_visible = division.visible.keys[rank][0]
-        maximum, total, self._softmax = ring.softmax(division, call)
-        self._normalizer = Normalizer(maximum, total)
-        self._own_rows: RowCache | None = None
+        self._keys = division.keys_seen(call)
+        self._first_visible = self._keys[rank][0]
 
-    @property
+    @cached_property
     def _rows(self) -> RowCache:
         """Of this process's queries, against the keys that they see, which are fetched when they are first needed."""
-        if self._own_rows is None:
-            division = self._division
-            agree(division.group, KEYS, division.number, [], None)
-            self._own_rows = RowCache(division.of_own_queries(self._call, division.visible.keys), cpu)
-        return self._own_rows
+        division = self._division
+        agree(division.group, KEYS, division.number, [], None)
+        return RowCache(division.of_own_queries(self._call, self._keys), cpu)
+
+    @cached_property
+    def _softmax(self) -> tuple[Normalizer, ring.SoftmaxRows]:
+        """Of this process's queries, and of those that it computes, when it is first needed."""
+        division = self._division
+        agree(division.group, SOFTMAX, division.number, [], None)
+        maximum, total, rows = ring.softmax(division, self._call)
+        return Normalizer(maximum, total), rows
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -57,7 +63,7 @@ class SequenceMap:
     @property
     def lse(self) -> Tensor:
         """(..., H, n), of this process's queries: see `AttentionMap.lse`."""
-        return self._per_query(tiles.log_sum_exp(self._normalizer))
+        return self._per_query(tiles.log_sum_exp(self._softmax[0]))
 
     def entropy(self) -> Tensor:
         """(..., H, n), of this process's queries, in nats: see `AttentionMap.entropy`."""
@@ -78,7 +84,7 @@ class SequenceMap:
         All processes call it together: queries, and two numbers for each query and head, are sent to where they are needed.
         """
         agree(self._division.group, RECEIVED, self._division.number, [], None)
-        result = unflatten_lse(self._key, ring.received(self._division, self._call, self._softmax))
+        result = unflatten_lse(self._key, ring.received(self._division, self._call, self._softmax[1]))
         assert isinstance(result, Tensor)
         return result
 
@@ -122,7 +128,7 @@ def attention_map(
     *,
     group: dist.ProcessGroup | None = None,
     mask: Mask | Tensor | None = None,
-    bias: DistanceBias | None = None,
+    bias: DistanceBias | Tensor | None = None,
     scale: float | None = None,
     softcap: float | None = None,
     sinks: Tensor | None = None,

@@ -155,7 +155,7 @@ class SoftDatabase(StoredDatabase):
                 answer = db.attend(query)
 
         Raises, inside of it, in every process:
-            SoftDatabaseError: the processes show other moments, or ask other questions.
+            SoftDatabaseError: the processes show other moments, ask other questions, or have other gradients of an answer.
             uwaga.sequence_parallel.ProcessGroupError: a process ended, or did not answer within the group's timeout; the message has its rank.
         """
         before, self._readers = self._readers, Readers(Group.of(group))
@@ -255,6 +255,8 @@ class SoftDatabase(StoredDatabase):
     def _answer(self, queries: "_Queries", options: PassOptions, live: LiveRows) -> Answer:
         # Larger results would have nothing but what stands for no row.
         options = options._replace(top=min(options.top, max(sum(entry.rows for entry in self._entries), 1)))
+        if self._readers is not None:
+            self._readers.check("SoftDatabase", "query and options", *live.described(), queries.flat, options)
         parts = [reading.read(live, part, options, self._readers) for part in queries.flat.split(reading.QUERIES)]
         shape, schema = queries.shape, self.schema
 
@@ -445,6 +447,9 @@ class _Value(torch.autograd.Function):
         count, heads, _ = ctx.flat.shape
         of_queries = [x.cpu().reshape(count, heads, *x.shape[x.dim() - 1 :]) for x in (ctx.answer.value, grad)]
         lse = ctx.answer.lse.reshape(count, heads)
+        if ctx.readers is not None:
+            asked = (*ctx.live.described(), ctx.flat, ctx.scale, *of_queries, lse)
+            ctx.readers.check("SoftDatabase", "query, options and gradient of the value", *asked)
         parts = [
             reading.query_gradient(ctx.live, query, ctx.scale, value, at, change, ctx.readers)
             for query, value, change, at in zip(

@@ -9,10 +9,10 @@ record    the record as a JSON object
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import torch
@@ -64,14 +64,8 @@ def read(
     path: Path, schema: StoreSchema, key: str, value: str
 ) -> Iterator[tuple[Tensor, Tensor | None, list[dict[str, Any]]]]:
     """Keys, values and records of each 4,096 rows. See `SoftDatabase.append_parquet`. Raises DataError."""
-    names = untrusted.ParquetRows(path, ()).names
     vectors = {key: schema.key_width} | ({} if schema.value_width is None else {value: schema.value_width})
-    for name in vectors:
-        if name not in names:
-            raise DataError(f"{path}: there is no column {printable(name)}")
-    others = [name for name in names if name not in {*vectors, "id", "value", _RECORD}]
-    wanted = [*vectors, *others, *([_RECORD] if _RECORD in names else [])]
-    rows = _checked(untrusted.ParquetRows(path, wanted).rows(_AT_ONCE), vectors, schema.heads, others)
+    rows = _checked(*_rows_and_fields(path, vectors, ("id", "value"), _AT_ONCE), vectors, schema.heads)
     while part := list(islice(rows, _AT_ONCE)):
         parts = {name: torch.from_numpy(np.stack([vector[name] for vector, _ in part])) for name in vectors}
         tensors = {name: _rows(parts[name], schema.heads) for name in vectors}
@@ -80,16 +74,23 @@ def read(
 
 def read_tokens(path: Path, width: int, tokens: str) -> Iterator[tuple[Ragged, list[dict[str, Any]]]]:
     """Vectors of tokens and records of each 256 rows. See `TokenDatabase.append_parquet`. Raises DataError."""
-    names = untrusted.ParquetRows(path, ()).names
-    if tokens not in names:
-        raise DataError(f"{path}: there is no column {printable(tokens)}")
-    others = [name for name in names if name not in (tokens, "id", _RECORD)]
-    wanted = [tokens, *others, *([_RECORD] if _RECORD in names else [])]
-    rows = untrusted.ParquetRows(path, wanted).rows(_TOKEN_ROWS_AT_ONCE)
+    rows, fields = _rows_and_fields(path, (tokens,), ("id",), _TOKEN_ROWS_AT_ONCE)
     while part := list(islice(rows, _TOKEN_ROWS_AT_ONCE)):
         texts = [_tokens_of(place, tokens, row[tokens], width) for place, row in part]
-        records = [{name: row[name] for name in others} | _record(place, row.get(_RECORD)) for place, row in part]
-        yield Ragged.from_list(texts), records
+        yield Ragged.from_list(texts), [_record(place, row, fields) for place, row in part]
+
+
+def _rows_and_fields(
+    path: Path, vectors: Collection[str], left_out: Collection[str], at_once: int
+) -> tuple[Iterator[tuple[str, dict[str, object]]], list[str]]:
+    """The rows of a file with columns of vectors, each with its place, and which other columns are fields of records. Raises DataError."""
+    names = untrusted.ParquetRows(path, ()).names
+    for name in vectors:
+        if name not in names:
+            raise DataError(f"{path}: there is no column {printable(name)}")
+    fields = [name for name in names if name not in {*vectors, *left_out, _RECORD}]
+    wanted = [*vectors, *fields, *([_RECORD] if _RECORD in names else [])]
+    return untrusted.ParquetRows(path, wanted).rows(at_once), fields
 
 
 def _tokens_of(place: str, name: str, vectors: object, width: int) -> Tensor:
@@ -98,11 +99,15 @@ def _tokens_of(place: str, name: str, vectors: object, width: int) -> Tensor:
         raise DataError(
             f"{place}: {printable(name)} must be a list of vectors, one at least, each a list of {width} numbers"
         )
+    return torch.from_numpy(_float32(place, name, vectors))
+
+
+def _float32(place: str, name: str, numbers: list[Any]) -> np.ndarray:
     with np.errstate(over="ignore"):
-        result = np.array(vectors, np.float64).astype(np.float32)
+        result = np.array(numbers, np.float64).astype(np.float32)
     if not np.isfinite(result).all():
         raise DataError(f"{place}: {printable(name)} has a number that is NaN or infinite as float32")
-    return torch.from_numpy(result)
+    return result
 
 
 def _rows(vectors: Tensor, heads: int) -> Tensor:
@@ -110,7 +115,7 @@ def _rows(vectors: Tensor, heads: int) -> Tensor:
 
 
 def _checked(
-    rows: Iterator[tuple[str, dict[str, object]]], vectors: Mapping[str, int], heads: int, others: list[str]
+    rows: Iterator[tuple[str, dict[str, object]]], fields: list[str], vectors: Mapping[str, int], heads: int
 ) -> Iterator[tuple[dict[str, np.ndarray], dict[str, Any]]]:
     """The vectors and the record of each row. Raises DataError."""
     for place, row in rows:
@@ -119,21 +124,19 @@ def _checked(
             numbers = row[name]
             if not _is_vector(numbers, heads * width):
                 raise DataError(f"{place}: {printable(name)} must be a list of {heads * width} numbers")
-            with np.errstate(over="ignore"):
-                results[name] = np.array(numbers, np.float64).astype(np.float32)
-            if not np.isfinite(results[name]).all():
-                raise DataError(f"{place}: {printable(name)} has a number that is NaN or infinite as float32")
-        record = {name: row[name] for name in others}
-        yield results, record | _record(place, row.get(_RECORD))
+            results[name] = _float32(place, name, numbers)
+        yield results, _record(place, row, fields)
 
 
-def _is_vector(value: object, width: int) -> bool:
+def _is_vector(value: object, width: int) -> TypeGuard[list[Any]]:
     return isinstance(value, list) and len(value) == width and all(isinstance(x, int | float) for x in value)
 
 
-def _record(place: str, text: object) -> dict[str, Any]:
+def _record(place: str, row: Mapping[str, object], fields: list[str]) -> dict[str, Any]:
+    """These columns, and over them the record's own."""
+    values, text = {name: row[name] for name in fields}, row.get(_RECORD)
     if text is None:
-        return {}
+        return values
     try:
         parsed = untrusted.parse_json(text, strict=False) if isinstance(text, str) else None
     except (ValueError, RecursionError) as error:
@@ -142,7 +145,7 @@ def _record(place: str, text: object) -> dict[str, Any]:
         raise DataError(f"{place}: {_RECORD} must hold a JSON object")
     if any(isinstance(value, float) and math.isnan(value) for value in parsed.values()):
         raise DataError(f"{place}: {_RECORD} has NaN")
-    return parsed
+    return values | parsed
 
 
 def _table(rows: list[StoredRow], schema: Any) -> Any:

@@ -20,7 +20,7 @@ Letters: Q queries, H heads, R = H Q rows of the result, n blocks of one call, b
 """
 
 from collections.abc import Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -176,10 +176,9 @@ class PassResult(NamedTuple):
 
 
 def read(live: LiveRows, query_QHD: Tensor, options: PassOptions, readers: Readers | None = None) -> PassResult:
-    """One pass for at most QUERIES queries, float32. readers: who computes shares of it; None: this process alone."""
+    """One pass for at most QUERIES queries, float32. readers: who computes shares of it, having checked that all ask the same; None: this
+    process alone."""
     query_HQD = query_QHD.transpose(0, 1).contiguous()
-    if readers is not None:
-        readers.check("SoftDatabase", *live.described(), query_QHD, options)
     one_pass = _Pass(live, query_HQD, options, readers)
     skipped = one_pass.run()
     return one_pass.result(skipped)
@@ -199,7 +198,7 @@ def query_gradient(
 
         dq = scale sum_j a_j (g.v_j - g.z) k_j
 
-    Raises as `read` of rows that cannot be read."""
+    readers: as of `read`. Raises as `read` of rows that cannot be read."""
     query_HQD, grad_HQE, value_HQE = (x.float().transpose(0, 1) for x in (query_QHD, grad_QHE, value_QHE))
     lse_HQ1 = lse_QH.transpose(0, 1)[..., None]
     offset_HQ1 = (grad_HQE.double() * value_HQE.double()).sum(-1, keepdim=True)
@@ -215,17 +214,21 @@ def query_gradient(
         change_HQn = weights_HQn * ((grad_HQE @ value_HnE.mT).double() - offset_HQ1)
         return change_HQn.float() @ key_HnD
 
+    def changes_of(blocks: np.ndarray) -> Tensor:
+        return (
+            torch.stack([change(n) for n in blocks.tolist()])
+            if len(blocks)
+            else query_HQD.new_empty(0, *query_HQD.shape)
+        )
+
     at_once = 1 if readers is None else readers.size * _SHARE
     for first in range(0, live.blocks, at_once):
         blocks = np.arange(first, min(first + at_once, live.blocks))
-        own = blocks if readers is None else readers.share(blocks)
-        changes = (
-            torch.stack([change(each) for each in own.tolist()])
-            if len(own)
-            else query_HQD.new_empty(0, *query_HQD.shape)
-        )
-        if readers is not None:
-            changes = readers.gathered("the gradient of a query", changes, len(blocks))
+        if readers is None:
+            changes = changes_of(blocks)
+        else:
+            own = readers.compute("the rows of a database", partial(changes_of, readers.share(blocks)))
+            changes = readers.gathered("the gradient of a query", own, len(blocks))
         for each in changes:
             found_HQD += each.double()
     return (scale * found_HQD).float().transpose(0, 1)
@@ -335,13 +338,10 @@ class _Pass:
         """As `_visit`: this process computes its share, and gets the results of the others."""
         if not len(blocks):
             return
-        found, failed = list[RowStatistics](), None
-        try:
-            for first, stop, _ in self._runs(readers.share(blocks)):
-                found.append(self._call(first, stop).statistics)
-        except ValueError as error:  # every process raises it, or the others would wait
-            failed = error
-        readers.agree("the rows of a database", failed)
+        own = self._runs(readers.share(blocks))
+        found = readers.compute(
+            "the rows of a database", lambda: [self._call(first, stop).statistics for first, stop, _ in own]
+        )
         numbers, places = self._layout.packed(found)
         numbers = readers.gathered("the sums of a database", numbers, len(blocks))
         places = readers.gathered("the largest weights of a database", places, len(blocks))

@@ -6,9 +6,9 @@ Letters: n blocks, R rows of the result, E value width, k listed.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -17,6 +17,8 @@ from torch import Tensor
 from uwaga._base.errors import SoftDatabaseError
 from uwaga.maps.spec import Normalizer, RowStatistics
 from uwaga.sequence_parallel.exchange import Group
+
+T = TypeVar("T")
 
 _HEADER_INTS = 8  # of 4 bytes each: a SHA-256
 
@@ -37,24 +39,36 @@ class Readers:
         """The blocks that this process computes."""
         return np.array_split(blocks, self._group.size)[self._group.rank]
 
-    def check(self, what: str, *parts: object) -> None:
-        """Raises SoftDatabaseError, in every process, unless all have the same: what is shown and what is asked of it."""
+    def check(self, what: str, same: str, *parts: object) -> None:
+        """Raises SoftDatabaseError, in every process, unless all have the same: what is shown, and what is asked of it, which `same` names."""
         whole = hashlib.sha256()
         for part in parts:
-            content = part.contiguous().numpy().tobytes() if isinstance(part, Tensor) else repr(part).encode()
-            whole.update(len(content).to_bytes(8, "little") + content)
+            described = (part.dtype, tuple(part.shape)) if isinstance(part, Tensor) else part
+            content = part.contiguous().numpy().tobytes() if isinstance(part, Tensor) else b""
+            for each in (repr(described).encode(), content):
+                whole.update(len(each).to_bytes(8, "little") + each)
         own = np.frombuffer(whole.digest(), np.uint32).astype(np.int64).tolist()
         headers = [each[:_HEADER_INTS] for each in self._group.headers(what, own)]
         if others := [rank for rank, each in enumerate(headers) if each != headers[0]]:
             ranks = f"rank{'s' if len(others) > 1 else ''} {', '.join(map(str, others))}"
             raise SoftDatabaseError(
                 f"{what}: {ranks} and rank 0 show other moments of the database or ask other questions; call refresh() in all processes, "
-                "and give them the same query and options"
+                f"and give them the same {same}"
             )
 
-    def agree(self, what: str, error: Exception | None) -> None:
+    def compute(self, what: str, own: Callable[[], T]) -> T:
+        """What `own` returns in this process. Where it raises a ValueError in one, all raise that, or the others would wait for its results."""
+        try:
+            result = own()
+        except ValueError as error:
+            self._agree(what, error)
+            raise
+        self._agree(what, None)
+        return result
+
+    def _agree(self, what: str, error: Exception | None) -> None:
         """Raises, in every process, the error of the first process that has one."""
-        message = b"" if error is None else str(error).encode()
+        message = b"" if error is None else (str(error) or type(error).__name__).encode()
         lengths = [each[:2] for each in self._group.headers(what, [len(message), isinstance(error, SoftDatabaseError)])]
         if not any(length for length, _ in lengths):
             return

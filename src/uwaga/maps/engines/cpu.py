@@ -96,9 +96,7 @@ def diagonal_sums(call: Call, normalizer: Normalizer) -> Tensor:
     """(B, H, Q+K-1) of a dense call."""
     _check()
     batch, heads, queries, _ = call.query.shape
-    out = _empty(
-        batch, heads, max(queries + call.key.shape[2] - 1, 0)
-    ).zero_()  # without a pair the kernel writes nothing
+    out = _empty(batch, heads, max(queries + call.key.shape[2] - 1, 0))
     _run("uwaga_diagonal_sums", call, _softmax(normalizer), TENSOR.pack(*row_fields(out)))
     return out
 

@@ -87,12 +87,12 @@ def received(call: Call, rows: tuple[Tensor, Tensor], sums: Tensor, continues: b
 
 
 class Rows(NamedTuple):
-    """What the backward pass of a part of the queries reads beside them, and what it adds to."""
+    """What the backward pass of a part of the queries reads beside them."""
 
     output: Tensor
     lse: Tensor
     grad_output: Tensor
-    grad_lse: Tensor | None
+    grad_lse: Tensor | None = None
 
 
 class Sums(NamedTuple):

@@ -1,0 +1,54 @@
+"""What can be seen in a group of one process: what the graph holds, and when maps compute."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+import uwaga
+from uwaga.sequence_parallel import ring
+
+
+@pytest.fixture(autouse=True)
+def _group() -> Iterator[None]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def test_the_graph_saves_its_tensors_where_hooks_see_them() -> None:
+    """So that they can be moved (`torch.autograd.graph.save_on_cpu`), and are freed by the backward pass."""
+    saved: list[Tensor] = []
+
+    def pack(x: Tensor) -> int:
+        saved.append(x.clone())
+        return len(saved) - 1
+
+    query, key, value = (torch.randn(1, 2, 400, n, requires_grad=True) for n in (8, 8, 12))
+    expected = uwaga.attention(query, key, value, mask=uwaga.Causal(), impl="cpu")
+    with torch.autograd.graph.saved_tensors_hooks(pack, saved.__getitem__):
+        output = uwaga.sequence_parallel.attention(query, key, value, mask=uwaga.Causal())
+    for width, count in ((8, 3), (12, 2)):  # query and key, and the query again piece by piece; value and output
+        assert sum(x.numel() for x in saved if x.shape[-1] == width) == count * 2 * 400 * width
+    gradients = torch.autograd.grad(output.sum(), [query, key, value])
+    for mine, theirs in zip(gradients, torch.autograd.grad(expected.sum(), [query, key, value]), strict=True):
+        assert torch.equal(mine, theirs)
+    with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+        output.sum().backward()
+
+
+def test_a_map_computes_its_softmax_when_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[Any] = []
+    softmax = ring.softmax
+    monkeypatch.setattr(ring, "softmax", lambda *arguments: calls.append(None) or softmax(*arguments))
+    query, key = torch.randn(2, 1, 2, 300, 8).unbind(0)
+    exact = uwaga.AttentionMap(query, key, impl="cpu")
+    m = uwaga.sequence_parallel.attention_map(query, key)
+    assert torch.equal(m.entropy(), exact.entropy())
+    assert not calls
+    assert torch.equal(m.lse, exact.lse)
+    assert torch.equal(m.received(), exact.received())
+    assert len(calls) == 1
