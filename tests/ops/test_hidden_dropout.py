@@ -6,7 +6,7 @@ from torch import Tensor
 
 from uwaga._base import native
 from uwaga.ops.attention.reference import kept
-from uwaga.ops.dropout import add_dropped, dropout
+from uwaga.ops.dropout import add_dropped, dropout, rows_from
 
 needs_native = pytest.mark.skipif(native.reason_unavailable() is not None, reason="there is no native library")
 
@@ -26,6 +26,17 @@ def test_the_mask_is_the_documented_hash_at_every_level(level: str) -> None:
         torch.testing.assert_close(result, mask / 0.6, rtol=1e-6, atol=0.0)
     finally:
         native.set_level(before)
+
+
+@needs_native
+@pytest.mark.parametrize("first", [1, 30, 36])
+def test_rows_of_a_longer_batch_are_dropped_as_there(first: int) -> None:
+    for seed in range(20):
+        torch.manual_seed(seed)
+        whole = dropout(torch.ones(37, 101), 0.4)
+        torch.manual_seed(seed)
+        with rows_from(first):
+            assert torch.equal(dropout(torch.ones(37 - first, 101), 0.4), whole[first:])
 
 
 @needs_native

@@ -19,6 +19,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+
+sys.path.insert(1, str(Path(__file__).parents[1]))  # for `import tiny_models`, which ragged_cases has
+
+import ragged_cases
 from sequence_cases import CASES, CASES_OF_MAPS, attend, gradients_of, layer_and_input
 from sequence_cases import parts as cut
 
@@ -55,6 +59,83 @@ def maps(rank: int, size: int) -> Any:
         rows = [m.row(i) for i in (0, length - 1)] if length else []
         results[name] = [[m.lse, m.entropy(), *m.topk(5)], m.received(), rows]
     return results
+
+
+def ragged(rank: int, size: int) -> Any:
+    results = {}
+    for name, make in ragged_cases.CASES.items():
+        call = make()
+        operands, own = ragged_cases.parts_of(call, size, rank, name)
+        with uwaga.sequence_parallel.sequence_parallel():
+            results[name] = gradients_of_ragged(operands, call, own)
+    return results
+
+
+def models(rank: int, size: int) -> Any:
+    """Outputs of this process's tokens, and their gradients of the weights; those of transformers' models without."""
+    results: dict[Any, Any] = {}
+    for name in ragged_cases.MODELS:
+        for lengths in ragged_cases.TEXTS:
+            model, tokens, options = ragged_cases.model_and_inputs(name, lengths)
+            torch.manual_seed(5)
+            output = ragged_cases.output_of(name, uwaga.sequence_parallel.forward(model, tokens, **options))
+            gradients = torch.autograd.grad(output.values.square().sum(), list(model.parameters()), allow_unused=True)
+            results[name, lengths] = [output.values.detach(), gradients]
+    for name in ragged_cases.FOREIGN:
+        model, ids = ragged_cases.foreign_model_and_ids(name)
+        with torch.no_grad():
+            results[name] = uwaga.sequence_parallel.forward(model, ids).last_hidden_state
+    return results
+
+
+def refused_models(rank: int, size: int) -> Any:
+    """What is refused before anything is sent."""
+    forward, ids = uwaga.sequence_parallel.forward, torch.zeros(1, 8, dtype=torch.int64)
+    model, _ = ragged_cases.foreign_model_and_ids("gpt2")
+    other = ragged_cases.foreign_model_and_ids("gpt2")[0]
+    other.set_attn_implementation("sdpa")
+    own, tokens, _ = ragged_cases.model_and_inputs("gpt2", (9,))
+    part = uwaga.sequence_parallel.part(tokens).rows
+    x = uwaga.Ragged(torch.randn(len(part.values), 2, 4), part.offsets, first=part.first)
+    return {
+        "Ragged": message(lambda: forward(model, tokens)),
+        "implementation": message(lambda: forward(other, ids)),
+        "mask": message(lambda: forward(model, ids, attention_mask=torch.ones(1, 8))),
+        "positions": message(lambda: forward(_WithoutPositions(model), ids)),
+        "tokens": message(lambda: forward(own, ids[None])),
+        "outside": message(lambda: uwaga.attention(x, x, x)) if rank else None,
+        "map": message(lambda: uwaga.sequence_parallel.attention_map(x, x)),
+        "other rows": message(
+            lambda: uwaga.sequence_parallel.attention(x, x, uwaga.Ragged(x.values, x.offsets, first=7))
+        ),
+        "a hole": message(lambda: _with_a_hole(x)),
+        "tensors beside Ragged": message(
+            lambda: uwaga.sequence_parallel.attention(*[x if rank else torch.randn(2, 4, 4)] * 3)
+        ),
+    }
+
+
+class _WithoutPositions(torch.nn.Module):
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.config = model.config
+
+    def forward(self, input_ids: Any) -> Any:
+        raise AssertionError
+
+
+def _with_a_hole(x: Any) -> None:
+    shifted = x if x.first is None else uwaga.Ragged(x.values, x.offsets, first=x.first + 1)
+    uwaga.sequence_parallel.attention(shifted, shifted, shifted)
+
+
+def gradients_of_ragged(operands: Any, call: Any, own: slice) -> Any:
+    """Output, lse, and the gradients of query, key, value and parameters."""
+    operands = [x.with_values(x.values.clone().requires_grad_()) for x in operands]
+    output, lse = attend(*operands, **call.options)
+    loss = (output.values * call.grad_output[own]).sum() + torch.where(lse.values.isfinite(), lse.values, 0.0).sum()
+    result = torch.autograd.grad(loss, [*(x.values for x in operands), *call.parameters])
+    return [output.values.detach(), lse.values.detach(), *result]
 
 
 def layer(rank: int, size: int) -> Any:
@@ -136,7 +217,6 @@ def disagreements(rank: int, size: int) -> Any:
         "length of ids": partial(attention, key, key, key, mask=uwaga.Documents(torch.arange(is_second(12, 6)))),
         "scale": partial(attention, key, key, key, scale=is_second(1.0, 2.0)),
         "records": partial(attention, wants, key, key),
-        "ragged": partial(attention, *[uwaga.Ragged.from_list([torch.randn(3, 2, 4)])] * 3),
         "bias": partial(attention, key, key, key, bias=torch.zeros(12, 12, requires_grad=True)),
         "bias of one": partial(attention, key, key, key, bias=torch.full((12, 12), float(rank))),
         "normalize": partial(attention, key, key, key, normalize=is_second("softmax", None)),
@@ -220,7 +300,7 @@ def _fault_within(place: str, victim: int, fail: int, timeout: int, rank: int, s
 
 
 JOBS = {
-    "cases": cases, "maps": maps, "doctor": doctor, "levels": levels,
+    "cases": cases, "maps": maps, "doctor": doctor, "levels": levels, "ragged": ragged, "models": models, "refused_models": refused_models,
     "layer": layer, "explained": explained, "disagreements": disagreements, "killed": killed, "stopped": stopped,
 }  # fmt: skip
 VICTIMS = {"killed": -1, "stopped": -1}

@@ -128,12 +128,14 @@ CASES = {
 CASES_OF_MAPS = [name for name in CASES if name not in ("dropout", "without softmax")]
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> tuple[Tensor, Tensor]:
+def attend(query: Any, key: Any, value: Any, **options: Any) -> tuple[Any, Any]:
     """Output and lse, of zeros where there is no softmax; dropout of the same weights in every call."""
     torch.manual_seed(1)
     if options.get("normalize", "softmax") is not None:
         return attention_and_lse(query, key, value, **options)
     output = uwaga.attention(query, key, value, **options)
+    if isinstance(output, uwaga.Ragged):
+        return output, output.with_values(torch.zeros(output.values.shape[:-1]))
     return output, torch.zeros(output.shape[:-1])
 
 

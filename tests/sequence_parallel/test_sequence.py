@@ -167,7 +167,6 @@ BOTH = {
     "width": f"{DISAGREE} head width D: rank 0 has 4, rank 1 has 8",
     "heads": f"{DISAGREE} query heads H: rank 0 has 2, rank 1 has 4",
     "records": f"{DISAGREE} gradients (1: query, key, value, bias or sinks require them): rank 0 has 0, rank 1 has 1",
-    "ragged": f"{AT} query, key and value must be tensors; Ragged batches are not divided over processes",
     "bias": f"{AT} a bias tensor gets no gradient here: detach it, or use AlibiBias or RelativeBias",
     "impl": f"{AT} impl must be None or 'cpu', not 'torch'",
     "float64": f"{AT} the native kernels cannot serve this call: it computes float32, bfloat16 and float16, not float64",

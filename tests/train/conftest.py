@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import pytest
 
 from uwaga.train.config import Config
 from uwaga.train.data import Corpus
+
+sys.path.insert(0, str(Path(__file__).parent))  # for `import trainings`: the tests are no package
 
 MODELS = {
     "language-model": "{family='gpt2', num_layers=1, num_heads=2, d_model=16, d_ff=32, max_position_embeddings=64}",

@@ -2,15 +2,20 @@
 program, since it forks: PyTorch is imported once, and has started no threads before a fork.
 
 Its argument is a JSON list of objects: size, the number of processes (0: one process without torchrun's environment variables);
-arguments of the command; log, a file for its output; and copy: a run folder to resume from, the path of its copy, and the
-checkpoint that `last` names there. Its last line of output is the exit codes.
+arguments of the command; log, a file for its output; copy: a run folder to resume from, the path of its copy, and the
+checkpoint that `last` names there; and fault: a rank, a signal, a function and the number of its call at which that process gets the
+signal. The standard error of each process is added to the log's name with its rank where there is a fault. Its last line of output is
+the exit codes, without that of such a process.
 """
 
 import atexit
 import gc
+import itertools
 import json
 import os
+import pkgutil
 import shutil
+import signal
 import socket
 import sys
 from pathlib import Path
@@ -24,6 +29,7 @@ import uwaga.models.bert.checkpoint
 import uwaga.models.gpt2.checkpoint
 import uwaga.models.t5.checkpoint
 import uwaga.models.transformer.checkpoint
+import uwaga.sequence_parallel.sequence
 import uwaga.train.api  # noqa: F401
 from uwaga.cli import app
 
@@ -37,7 +43,25 @@ def run(job: dict) -> list[int]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     children = [start(job, rank, port) for rank in range(max(job["size"], 1))]
-    return [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+    victim = children[job["fault"][0]] if "fault" in job else None
+    codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children if child != victim]
+    if victim is not None:
+        os.kill(victim, signal.SIGKILL)  # one that was stopped
+        os.waitpid(victim, 0)
+    return codes
+
+
+def signal_at(number: int, path: str, call: int) -> None:
+    """Let this process get a signal at a call of a function, from 1 on."""
+    owner, name = pkgutil.resolve_name(path.rpartition(".")[0]), path.rpartition(".")[2]
+    function, calls = getattr(owner, name), itertools.count(1)
+
+    def called(*arguments: object, **options: object) -> object:
+        if next(calls) == call:
+            os.kill(os.getpid(), number)
+        return function(*arguments, **options)
+
+    setattr(owner, name, called)
 
 
 def start(job: dict, rank: int, port: int) -> int:
@@ -49,7 +73,12 @@ def start(job: dict, rank: int, port: int) -> int:
             "TORCHELASTIC_RUN_ID": "none", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank),
             "LOCAL_RANK": str(rank), "WORLD_SIZE": str(job["size"]), "LOCAL_WORLD_SIZE": str(job["size"]),
         }  # fmt: skip
-    sys.stderr = sys.stdout = open(job["log"], "a")  # noqa: SIM115
+    log = job["log"]
+    if "fault" in job:
+        log = f"{log}.{rank}"
+        if rank == job["fault"][0]:
+            signal_at(*job["fault"][1:])
+    sys.stderr = sys.stdout = open(log, "a")  # noqa: SIM115
     sys.argv = ["uwaga", "train", *job["arguments"]]
     try:
         app()

@@ -469,3 +469,17 @@ def test_idle_processes_are_reported(make: Make) -> None:
         display, make("batch.tokens_per_batch=96", "batch.tokens_per_step=384"), model, Path("run/last"), world
     )
     assert lines == ["6 weights, 6 steps, from run/last"]
+    lines.clear()
+    shared = World(rank=0, size=4, device=torch.device("cpu"), context=2)
+    api._show_start(display, make("batch.tokens_per_batch=96"), model, None, shared)
+    assert lines[1] == (
+        "a step has 1 micro-batches for 2 processes, and some processes are idle: batch.tokens_per_step=192 gives each of them one"
+    )
+
+
+def test_a_context_needs_so_many_processes(train: Callable[..., Result]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        train("parallel.context=2")
+    assert str(caught.value) == (
+        "parallel.context is 2, and there is one process: start the command by torchrun, with 2 processes or a multiple of that"
+    )

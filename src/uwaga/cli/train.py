@@ -32,7 +32,7 @@ def train(
     """Train a model. Ctrl-C writes a checkpoint. Stopped or killed, the same command with --resume continues it, to the same
     weights bit for bit."""
     from uwaga.train.config import Config
-    from uwaga.train.errors import ConfigError, DataError, TrainingError
+    from uwaga.train.errors import ConfigError, DataError, LostProcessError, TrainingError
 
     try:
         read = Config.read(config, [*(overrides or ()), *(["run.compile=true"] if compile else [])])
@@ -42,6 +42,9 @@ def train(
         from uwaga.train.api import fit  # imports PyTorch, which takes seconds
 
         result = fit(read, resume=resume, fsdp=fsdp)
+    except LostProcessError as error:
+        # The one that is lost may be the first, and each knows only of whom it waited for.
+        fail("train", in_option_names(str(error), _OPTIONS))
     except (ConfigError, DataError, CheckpointError, TrainingError) as error:
         _fail(str(error))
     except KeyboardInterrupt as error:

@@ -40,6 +40,8 @@ def token_positions(layer: str, x: Operand, start: int | Tensor) -> Tensor:
     token_N = torch.arange(values.shape[0], device=values.device)
     row_N = torch.searchsorted(x.offsets[1:], token_N, right=True)
     first_N = start[row_N] if isinstance(start, Tensor) else start
+    if x.first:  # of a part of a batch
+        first_N = first_N + x.first * (row_N == 0)
     return token_N - x.offsets[row_N] + first_N
 
 
@@ -55,6 +57,8 @@ def roberta_positions(ids: Operand, padding: int) -> Operand:
     counted = map_values(lambda values: values.cumsum(-1), is_token)
     if isinstance(counted, Ragged):
         counted = counted.with_values(counted.values - _counted_before(counted))
+        if counted.first:  # Ragged rows have no padding
+            counted.values[: int(counted.offsets[1])] += counted.first
     return map_values(lambda count, token: count * token + padding, counted, is_token)
 
 
@@ -245,7 +249,7 @@ class LearnedPositions(nn.Module):
 
     def _check(self, x: Operand, position: Tensor, start: int | Tensor) -> None:
         tokens = x.max_length if isinstance(x, Ragged) else x.shape[-2]
-        if isinstance(start, Tensor):
+        if isinstance(start, Tensor) or (isinstance(x, Ragged) and x.first):
             last = int(position.max()) if is_readable(position) and position.numel() else 0
         elif torch.compiler.is_compiling() and isinstance(x, Ragged):
             last = 0  # the longest row is unknown while tracing

@@ -6,6 +6,8 @@ from one generator, number by number.
 Letters: N rows, M width.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
@@ -21,11 +23,50 @@ from uwaga.ops.attention.native_structs import DTYPES
 ARGUMENTS = struct_of("uwaga_norm_args")
 RESULT = struct_of("uwaga_norm_result")
 _NO_NORM = 0  # UWAGA_NO_NORM
+# SplitMix64 (reference.kept has all of it).
+_LOW_64, _STEP = 2**64 - 1, 0x9E3779B97F4A7C15
+_ROUNDS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
+
+
+# The row of a longer batch that row 0 is: see `rows_from`.
+_first_row = 0
+
+
+@contextmanager
+def rows_from(first: int) -> Iterator[None]:
+    """Inside it rows are those of a longer batch from row `first` on, in all threads: they are dropped as they would be there."""
+    global _first_row
+    before, _first_row = _first_row, first
+    try:
+        yield
+    finally:
+        _first_row = before
 
 
 def draw_seed() -> int:
     """A seed from PyTorch's default generator, so that torch.manual_seed makes a call repeatable."""
-    return int(torch.randint(2**63 - 1, (), device="cpu"))
+    seed = int(torch.randint(2**63 - 1, (), device="cpu"))
+    return _seed_of_later_rows(seed, _first_row) if _first_row else seed
+
+
+def _seed_of_later_rows(seed: int, rows: int) -> int:
+    """The seed by which row 0 is what row `rows` is by this one: the hash of row n is splitmix(splitmix(seed) + n), and splitmix can be
+    inverted."""
+    x = (seed + _STEP) & _LOW_64
+    for shift, factor in _ROUNDS:
+        x = ((x ^ x >> shift) * factor) & _LOW_64
+    x = _unshifted(((x ^ x >> 31) + rows) & _LOW_64, 31)
+    for shift, factor in reversed(_ROUNDS):
+        x = _unshifted((x * pow(factor, -1, 2**64)) & _LOW_64, shift)
+    return (x - _STEP) & _LOW_64
+
+
+def _unshifted(x: int, shift: int) -> int:
+    """The y of which x is y ^ y >> shift."""
+    result = x
+    while x := x >> shift:
+        result ^= x
+    return result
 
 
 def dropout(x: Tensor, p: float) -> Tensor:

@@ -4,7 +4,7 @@ Letters: N packed tokens, R ragged rows (sequences), T the longest of them.
 """
 
 from collections.abc import Sequence
-from typing import final
+from typing import NamedTuple, final
 
 import torch
 from torch import Tensor
@@ -13,6 +13,13 @@ from torch.nested._internal.nested_tensor import NestedTensor
 from uwaga._base.shapes import NamedShape, shape_error
 from uwaga._base.tracing import is_readable
 from uwaga.ops.validation import check_tensor, invalid, is_integer
+
+
+class Cut(NamedTuple):
+    """Where a batch is cut: before a row, or within it after `position` of its tokens."""
+
+    row: int
+    position: int | None = None
 
 
 @final
@@ -24,10 +31,13 @@ class Ragged:
         offsets: (R+1,) int64 on the device of values: starts at 0, never falls, ends at N.
         max_length: the length of the longest sequence, or an upper bound of it; None: it is read from the offsets (inside
             torch.compile, where they cannot be read, N is used).
+        first: of a part of a batch whose first row began in the part before (docs/sequence-parallel.md): how many tokens of that row come
+            before these. None: the first row begins here.
 
     Raises:
         ShapeError: offsets that do not fit the values. Their numbers are checked on the CPU, outside torch.compile.
-        ValueError: an argument of another type, offsets that are not int64 or not on the device of values.
+        ValueError: an argument of another type, offsets that are not int64 or not on the device of values, a `first` below 0 or
+            without a row.
 
     >>> batch = Ragged(torch.arange(5.0), torch.tensor([0, 2, 2, 5]))
     >>> batch
@@ -36,14 +46,18 @@ class Ragged:
     [[0.0, 1.0], [], [2.0, 3.0, 4.0]]
     """
 
-    __slots__ = ("max_length", "offsets", "values")
+    __slots__ = ("first", "max_length", "offsets", "values")
 
-    def __init__(self, values: Tensor, offsets: Tensor, *, max_length: int | None = None) -> None:
+    def __init__(
+        self, values: Tensor, offsets: Tensor, *, max_length: int | None = None, first: int | None = None
+    ) -> None:
         _check(values, offsets, max_length)
-        self._set(values, offsets.contiguous(), _longest(values, offsets) if max_length is None else max_length)
+        if first is not None and not (is_integer(first) and first >= 0 and offsets.shape[0] > 1):
+            raise invalid("Ragged", "first", "None, or an integer of at least 0 where there is a row", repr(first))
+        self._set(values, offsets.contiguous(), _longest(values, offsets) if max_length is None else max_length, first)
 
-    def _set(self, values: Tensor, offsets: Tensor, max_length: int) -> None:
-        self.values, self.offsets, self.max_length = values, offsets, max_length
+    def _set(self, values: Tensor, offsets: Tensor, max_length: int, first: int | None = None) -> None:
+        self.values, self.offsets, self.max_length, self.first = values, offsets, max_length, first
 
     @staticmethod
     def from_padded(padded: Tensor, lengths: Tensor) -> "Ragged":
@@ -105,8 +119,22 @@ class Ragged:
             rule = "new values must have as many tokens as the old ones"
             raise _misfit(values, self.offsets, rule, f"end at {self.values.shape[0]}")
         same = Ragged.__new__(Ragged)
-        same._set(values, self.offsets, self.max_length)
+        same._set(values, self.offsets, self.max_length, self.first)
         return same
+
+    def part(self, start: Cut, stop: Cut) -> "Ragged":
+        """The rows, and parts of rows, between two cuts. Views.
+
+        >>> batch = Ragged(torch.arange(5.0), torch.tensor([0, 2, 2, 5]))
+        >>> part = batch.part(Cut(2, 1), Cut(3))
+        >>> part.values.tolist(), part.first
+        ([3.0, 4.0], 1)
+        """
+        inner = self.offsets[start.row + 1 : stop.row + 1]
+        first, last = (int(self.offsets[cut.row]) + (cut.position or 0) for cut in (start, stop))
+        ends = [inner, inner.new_tensor([last])] if stop.position is not None else [inner]
+        offsets = torch.cat([inner.new_tensor([first]), *ends]) - first
+        return Ragged(self.values[first:last], offsets, first=start.position)
 
     def to_padded(self, *, fill: float = 0.0, length: int | None = None) -> Tensor:
         """(R, length, ...), with `fill` after the end of each sequence; length defaults to max_length. Raises ValueError for a
@@ -134,11 +162,51 @@ class Ragged:
     def __repr__(self) -> str:
         kind = str(self.values.dtype).removeprefix("torch.")
         lengths = self.lengths.tolist() if len(self) <= 8 else f"{len(self)} rows up to {self.max_length}"
-        return f"Ragged(values {tuple(self.values.shape)} {kind}, lengths {lengths})"
+        first = "" if self.first is None else f", first {self.first}"
+        return f"Ragged(values {tuple(self.values.shape)} {kind}, lengths {lengths}{first})"
 
 
 # What attention takes as query, key or value: a dense tensor, or sequences packed one after the other.
 Operand = Tensor | Ragged
+
+
+class PartOfBatch(NamedTuple):
+    """A part of a batch, and which token of the batch its first one is."""
+
+    rows: Ragged
+    first_token: int
+
+
+def part_of(batch: Ragged, number: int, count: int, *, like: Ragged | None = None) -> PartOfBatch:
+    """One of `count` parts of a batch, each of about as many consecutive tokens, with rows that are cut anywhere; or, where `like` has as
+    many rows, cut in the rows where that would be, in proportion.
+
+    >>> part_of(Ragged(torch.arange(5), torch.tensor([0, 2, 2, 5])), 1, 2)
+    PartOfBatch(rows=Ragged(values (3,) int64, lengths [0, 3]), first_token=2)
+    """
+    start, stop = (_cut(batch if like is None else like, n, count) for n in (number, number + 1))
+    if like is not None:
+        start, stop = (_cut_like(cut, like, batch) for cut in (start, stop))
+    return PartOfBatch(batch.part(start, stop), int(batch.offsets[start.row]) + (start.position or 0))
+
+
+def _cut(batch: Ragged, number: int, count: int) -> Cut:
+    """Where part `number` begins."""
+    token = batch.values.shape[0] * number // count
+    if number in (0, count):
+        return Cut(0 if number == 0 else len(batch))
+    row = int(torch.searchsorted(batch.offsets, token))
+    if int(batch.offsets[row]) == token:
+        return Cut(row)
+    return Cut(row - 1, token - int(batch.offsets[row - 1]))
+
+
+def _cut_like(cut: Cut, rows: Ragged, others: Ragged) -> Cut:
+    """The cut of other rows at the same row, and the same share of it."""
+    if cut.position is None:
+        return cut
+    length, other = (int(x.offsets[cut.row + 1] - x.offsets[cut.row]) for x in (rows, others))
+    return Cut(cut.row, cut.position * other // length)
 
 
 def _offsets(lengths: Tensor) -> Tensor:

@@ -95,6 +95,7 @@ def _small_call(group: Group) -> tuple[bool, int]:
         own, all_of_it = ([x.clone().requires_grad_() for x in each[:3]] for each in (parts, whole))
         output = attention(own[0], own[1], own[2], mask=Causal(), group=group.group)
         exact = attention_in_one_process(*all_of_it, mask=Causal(), impl="cpu")
+        assert isinstance(output, torch.Tensor)
         assert isinstance(exact, torch.Tensor)
         results = [output, *torch.autograd.grad(output, own, parts[3])]
         expected = [exact, *torch.autograd.grad(exact, all_of_it, whole[3])]

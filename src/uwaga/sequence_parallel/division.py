@@ -4,7 +4,7 @@ Letters as in sequence.py.
 """
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Any
@@ -33,14 +33,15 @@ _STAGES = (
     "the keys of its map",
     "the softmax of its map",
 )
-_SIZES = ("batch size B", "query heads H", "key heads G", "head width D", "value width E", "dtype")
+_SIZES = ("batch size B", "query heads H", "key heads G", "head width D", "value width E", "dtype", "kind of operands")
+_NAMES = {"dtype": list(map(str, DTYPES)), "kind of operands": ["tensors", "Ragged"]}
 
 
 def call_of_part(query: Any, key: Any, value: Any, options: AttentionOptions, impl: str | None) -> Call:
     """The validated call of this process's operands, without what is over the whole sequence: mask, bias and sinks."""
     _check_served(query, key, value, options, impl)
     part = options._replace(mask=None, bias=None, sinks=None, dropout=0.0)
-    call = make_call(query, key, value, part, wants_lse=True)
+    call = make_call(query, key, value, part, wants_lse=True, whole={})
     _check_kernels(call)
     return call
 
@@ -53,19 +54,35 @@ def divide(
     number, failure = group.next_call(), None
     header = [0] * (len(_SIZES) + 2)
     try:
-        header = _sizes(call_of_part(query, key, value, options, impl))
+        if any(isinstance(x, Ragged) for x in (query, key, value)):
+            raise ValueError("uwaga.sequence_parallel.attention_map: Ragged batches are not divided over processes")
+        header = sizes_of(call_of_part(query, key, value, options, impl))
     except (ValueError, NotImplementedError) as error:
         failure = error
+    lengths = zip(*agree_on_sizes(group, number, header, failure), strict=True)
+    query_starts, key_starts = ([0, *accumulate(sizes)] for sizes in lengths)
+    whole = {"queries": query_starts[-1], "keys": key_starts[-1]}
+    call, records = agree_on_options(group, number, (query, key, value), options, whole)
+    return call, Division(group, number, query_starts, key_starts, call.options), records
+
+
+def agree_on_sizes(group: Group, number: int, header: Sequence[int], failure: Exception | None) -> list[list[int]]:
+    """What follows _SIZES in the headers of all processes, which have the same sizes."""
     result = agree(group, OPERANDS, number, header, failure)
     for name, sizes in zip(_SIZES, zip(*result, strict=True), strict=False):
-        check_equal(name, [str(list(DTYPES)[n]) for n in sizes] if name == "dtype" else sizes)
-    lengths = len(_SIZES), len(_SIZES) + 1
-    query_starts, key_starts = ([0, *accumulate(sizes[n] for sizes in result)] for n in lengths)
-    global_sizes = query_starts[-1], key_starts[-1]
+        check_equal(name, [_NAMES[name][n] for n in sizes] if name in _NAMES else sizes)
+    return [x[len(_SIZES) : len(header)] for x in result]
 
+
+def agree_on_options(
+    group: Group, number: int, operands: tuple[Any, Any, Any], options: AttentionOptions, whole: Mapping[str, Any]
+) -> tuple[Call, bool]:
+    """The call of this process's operands with the mask and the options of the whole, which all processes have, and whether gradients are
+    recorded. Dropout has the first process's seed."""
+    failure: Exception | None = None
     checksum, seed, records = 0, 0, False
     try:
-        call = make_call(query, key, value, options, wants_lse=True, global_sizes=global_sizes)
+        call = make_call(*operands, options, wants_lse=True, whole=whole)
         _check_kernels(call)
         checksum = _checksum(call)
         seed = 0 if call.seed is None else int(call.seed)
@@ -77,7 +94,7 @@ def divide(
     check_equal("gradients (1: query, key, value, bias or sinks require them)", [x[1] for x in result])
     if call.seed is not None:  # of dropout: that of the first process
         call = replace(call, seed=torch.tensor(result[0][2]))
-    return call, Division(group, number, query_starts, key_starts, call.options), records
+    return call, records
 
 
 def _check_kernels(call: Call) -> None:
@@ -90,8 +107,6 @@ def _check_kernels(call: Call) -> None:
 def _check_served(query: Any, key: Any, value: Any, options: AttentionOptions, impl: str | None) -> None:
     """ValueError or NotImplementedError for what attention over processes does not do."""
     at = "uwaga.sequence_parallel:"
-    if any(isinstance(x, Ragged) for x in (query, key, value)):
-        raise ValueError(f"{at} query, key and value must be tensors; Ragged batches are not divided over processes")
     for bias in (options.bias, options.mask):
         if isinstance(bias, Tensor) and bias.requires_grad:
             raise ValueError(f"{at} a bias tensor gets no gradient here: detach it, or use AlibiBias or RelativeBias")
@@ -103,11 +118,11 @@ def _check_served(query: Any, key: Any, value: Any, options: AttentionOptions, i
         )
 
 
-def _sizes(call: Call) -> list[int]:
+def sizes_of(call: Call) -> list[int]:
     """What the processes tell one another of their operands: _SIZES, and the lengths of their parts."""
     batch, heads, queries, width = call.query.shape
-    dtype = list(DTYPES).index(call.query.dtype)
-    return [batch, heads, call.key.shape[1], width, call.value.shape[3], dtype, queries, call.key.shape[2]]
+    kinds = list(DTYPES).index(call.query.dtype), int(call.query_offsets is not None)
+    return [batch, heads, call.key.shape[1], width, call.value.shape[3], *kinds, queries, call.key.shape[2]]
 
 
 def agree(group: Group, stage: int, number: int, header: Sequence[int], failure: Exception | None) -> list[list[int]]:

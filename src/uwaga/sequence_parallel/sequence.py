@@ -22,15 +22,16 @@ from uwaga.ops.attention.call import Call, Gradients
 from uwaga.ops.biases import DistanceBias
 from uwaga.ops.engine_choice import Choice
 from uwaga.ops.masks import Mask
-from uwaga.sequence_parallel import ring
+from uwaga.ops.ragged import Operand, Ragged
+from uwaga.sequence_parallel import ragged, ring
 from uwaga.sequence_parallel.division import BACKWARD, Division, agree, call_of_part, divide
 from uwaga.sequence_parallel.exchange import Group
 
 
 def attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
+    query: Operand,
+    key: Operand,
+    value: Operand,
     *,
     group: dist.ProcessGroup | None = None,
     mask: Mask | Tensor | None = None,
@@ -41,7 +42,7 @@ def attention(
     sinks: Tensor | None = None,
     dropout: float = 0.0,
     impl: str | None = None,
-) -> Tensor:
+) -> Operand:
     """`uwaga.attention` of one sequence, of which each process holds a contiguous part: the output of this process's queries.
 
     The whole sequence is the parts in the order of the ranks. All processes of the group call this together, with parts of any
@@ -81,9 +82,7 @@ def attention(
         NotImplementedError: a second derivative, forward-mode derivatives, torch.compile and torch.func.
     """
     options = AttentionOptions(mask, bias, scale, normalize, softcap, sinks, dropout)
-    output = _SequenceParallel(Group.of(group)).attend(query, key, value, options, impl).output
-    assert isinstance(output, Tensor)
-    return output
+    return _SequenceParallel(Group.of(group)).attend(query, key, value, options, impl).output
 
 
 @contextmanager
@@ -111,8 +110,10 @@ class _SequenceParallel:
         self._group = group
 
     def attend(self, query: Any, key: Any, value: Any, options: AttentionOptions, impl: str | None) -> AttendedLse:
+        if any(isinstance(x, Ragged) for x in (query, key, value)):
+            return ragged.attend(self._group, query, key, value, options, impl, attend_divided)
         call, division, records = divide(self._group, query, key, value, options, impl)
-        output, lse = _Attention.apply(division, *call.tensors) if records else ring.forward(division, call)[:2]
+        output, lse = attend_divided(division, call, records)
         return AttendedLse(unflatten_output(query, output), unflatten_lse(query, lse))
 
     def explain(self, query: Any, key: Any, value: Any, options: AttentionOptions, impl: str | None) -> Choice:
@@ -124,6 +125,11 @@ class _SequenceParallel:
             f"native kernels on the CPU, in each of {self._group.size} processes, which exchange keys and values",
             {name: others for name in choose.NAMES if name != "cpu"},
         )
+
+
+def attend_divided(division: Division, call: Call, records: bool) -> tuple[Tensor, Tensor]:
+    """The output (B, H, n, E) and lse (B, H, n) of this process's queries, recorded for autograd where that is asked for."""
+    return _Attention.apply(division, *call.tensors) if records else ring.forward(division, call)[:2]
 
 
 class _Attention(torch.autograd.Function):

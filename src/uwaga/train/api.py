@@ -15,7 +15,7 @@ from uwaga.train import families, run_folder, seeds
 from uwaga.train.checkpoint import TrainingState
 from uwaga.train.config import Config
 from uwaga.train.data.corpus import Corpus
-from uwaga.train.errors import ConfigError, TrainingError
+from uwaga.train.errors import ConfigError, LostProcessError, TrainingError
 from uwaga.train.loop import Loop, last_checkpoint_text
 from uwaga.train.metrics.evaluation import ErrorRateEvaluator
 from uwaga.train.metrics.logger import (
@@ -67,11 +67,15 @@ def fit(config: Config, *, resume: bool = False, fsdp: bool = False, progress: b
         ConfigError, DataError: a configuration or data that cannot be used.
         CheckpointError: a checkpoint that cannot be read, or is of another configuration.
         TrainingError: run.output_dir holds a run already; a loss or gradient is NaN or infinite; a checkpoint cannot be
-            written.
+            written; another process ended or did not answer within parallel.timeout (LostProcessError, with its rank).
         TrainingInterrupted: a KeyboardInterrupt. The first Ctrl-C lets the step end and writes a checkpoint, the second one stops
             at once; so in the main thread of a single process. Otherwise the first one stops at once.
     """
-    with process_group(config.run.device) as world, seeds.fork_rng(world.device), _num_threads(config.run.threads):
+    with (
+        process_group(config.run.device, config.parallel) as world,
+        seeds.fork_rng(world.device),
+        _num_threads(config.run.threads),
+    ):
         out = Path(config.run.output_dir)
         with _locked(out, world), _os_errors(out):
             checkpoint = world.on_first(lambda: _begin(out, resume))
@@ -113,7 +117,14 @@ def _fit(
         if logger is not None:
             stack.callback(logger.close)
             _show_start(display, config, model, checkpoint, world)
-        return Loop(config, corpus, world, trainable, state, logger).run()
+        try:
+            return Loop(config, corpus, world, trainable, state, logger).run()
+        except TrainingError:
+            raise
+        except RuntimeError as error:
+            if (lost := world.lost_peer(error)) is None:
+                raise
+            raise LostProcessError(f"{lost}; {last_checkpoint_text(out)}") from error
 
 
 def _begin(out: Path, resume: bool) -> Path | None:
@@ -200,10 +211,10 @@ def _show_start(
     where = begun if checkpoint is None else f"from {checkpoint}"
     display.message(f"{weights:,} weights, {config.schedule.steps:,} steps, {where}")
     count = config.batch.gradient_accumulation_steps
-    if count < world.size:
-        wanted = f"batch.tokens_per_step={world.size * config.batch.tokens_per_batch}"
+    if count < world.data_size:
+        wanted = f"batch.tokens_per_step={world.data_size * config.batch.tokens_per_batch}"
         display.message(
-            f"a step has {count} micro-batches for {world.size} processes, and some processes are idle: "
+            f"a step has {count} micro-batches for {world.data_size} processes, and some processes are idle: "
             f"{wanted} gives each of them one"
         )
 

@@ -22,6 +22,7 @@ from uwaga.train.settings import (
     NAMES,
     NOT_NEGATIVE,
     PART,
+    SECONDS,
     SHARE,
     SIZE,
     TEXT,
@@ -173,6 +174,19 @@ class ScheduleConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ParallelConfig:
+    """How the processes that torchrun started share the work."""
+
+    context: int = 1  # so many processes share each sequence, by the ring of uwaga.sequence_parallel; micro-batches are divided over the rest
+    timeout: float = (
+        3600.0  # seconds within which, on CPUs, a process is told that another ended or hangs; it waits a third of them
+    )
+
+    KINDS: ClassVar[Mapping[str, OptionValidator]] = {"context": SIZE, "timeout": SECONDS}
+    SECTIONS: ClassVar[Mapping[str, Any]] = {}
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunConfig:
     """Where a run is stored, and what it logs."""
 
@@ -219,18 +233,19 @@ class Config:
     batch: BatchConfig = field(default_factory=BatchConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     schedule: ScheduleConfig
+    parallel: ParallelConfig = field(default_factory=ParallelConfig)
     run: RunConfig
 
     KINDS: ClassVar[Mapping[str, OptionValidator]] = {"objective": one_of(*OBJECTIVES), "model": _TABLE}
     SECTIONS: ClassVar[Mapping[str, Any]] = {
         "tokenizer": TokenizerConfig, "data": DataConfig, "batch": BatchConfig, "optimizer": OptimizerConfig,
-        "schedule": ScheduleConfig, "run": RunConfig,
+        "schedule": ScheduleConfig, "parallel": ParallelConfig, "run": RunConfig,
     }  # fmt: skip
 
     def __post_init__(self) -> None:
         settings.check(self)
         families.check(self.model, self.objective)
-        for check in (_check_files, _check_objective, _check_sizes, _check_tokenizers):
+        for check in (_check_files, _check_objective, _check_sizes, _check_tokenizers, _check_parallel):
             check(self)
 
     @staticmethod
@@ -366,6 +381,22 @@ def _check_tokenizer(section: TokenizerConfig | TargetConfig, name: str) -> None
         raise ConfigError(f"{name}.vocab_size is needed where {name}.kind is 'byte-pair'")
     if section.kind == "given" and (section.vocab_size is not None or section.lowercase):
         raise ConfigError(f"{name}.vocab_size and {name}.lowercase are not for {name}.kind 'given'")
+
+
+def _check_parallel(config: Config) -> None:
+    if config.parallel.context == 1:
+        return
+    is_set = f"parallel.context is {config.parallel.context}, and"
+    if config.run.compile:
+        raise ConfigError(f"{is_set} run.compile is true: attention by several processes cannot be compiled")
+    if config.run.device == "cuda":
+        raise ConfigError(f"{is_set} run.device is 'cuda': attention by several processes is computed on CPUs")
+    if dropouts := families.hidden_dropouts(config.model, config.objective):
+        named = " and ".join(f"model.{name}" for name in dropouts)
+        if config.objective == "encoder-decoder":
+            raise ConfigError(f"{is_set} for an encoder-decoder {named} must then be 0")
+        if config.optimizer.dtype != "float32":
+            raise ConfigError(f"{is_set} with optimizer.dtype {config.optimizer.dtype!r} {named} must then be 0")
 
 
 # TOML in and out.

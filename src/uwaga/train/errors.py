@@ -2,11 +2,15 @@
 
 from uwaga._base.errors import ConfigError, DataError
 
-__all__ = ["ConfigError", "DataError", "TrainingError", "TrainingInterrupted"]
+__all__ = ["ConfigError", "DataError", "LostProcessError", "TrainingError", "TrainingInterrupted"]
 
 
 class TrainingError(RuntimeError):
     """A run that cannot start or continue; the message names the last good checkpoint where there is one."""
+
+
+class LostProcessError(TrainingError):
+    """Another process of a run ended, or did not answer within parallel.timeout; the message has its rank."""
 
 
 class TrainingInterrupted(KeyboardInterrupt):

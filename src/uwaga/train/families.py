@@ -109,6 +109,13 @@ def model_config(model: Mapping[str, Any], objective: str, tokens: Mapping[str, 
     return made
 
 
+def hidden_dropouts(model: Mapping[str, Any], objective: str) -> list[str]:
+    """The settings by which such a model drops hidden states in training. Raises ConfigError."""
+    made = model_config(model, objective, {"vocab_size": 2**16})
+    elsewhere = ("attention_dropout", "classifier_dropout")
+    return [x.name for x in fields(made) if "dropout" in x.name and x.name not in elsewhere and getattr(made, x.name)]
+
+
 def _family(model: Mapping[str, Any], objective: str) -> ModelFamily:
     name = model.get("family")
     if not isinstance(name, str) or name not in FAMILIES:

@@ -9,6 +9,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
+from torch import nn
+
 from uwaga.train import checkpoint, run_folder
 from uwaga.train.checkpoint import BestEvaluation, CheckpointParts, TrainingState
 from uwaga.train.config import Config
@@ -133,9 +135,18 @@ class Loop:
             self._logger.log_step(self._state, result, tokens_per_second)
 
     def _log_attention(self) -> None:
+        self._log_model(lambda logger, model: logger.log_attention(self._state.step, model))
+
+    def _log_model(self, log: Callable[[MetricsLogger, nn.Module], None]) -> None:
+        """What the first process measures of the whole model, while the others wait."""
         model = self._trainable.full_model()
-        if model is not None and self._logger is not None:
-            self._logger.log_attention(self._state.step, model)
+
+        def measure() -> None:
+            assert model is not None
+            assert self._logger is not None
+            log(self._logger, model)
+
+        self._world.on_first(measure)
 
     def _evaluate(self, is_last: bool) -> bool:
         """Whether the validation loss is the lowest so far. Raises TrainingError: it is NaN or infinite."""
@@ -151,15 +162,11 @@ class Loop:
         if self._logger is not None:
             self._logger.log_validation(self._state.step, loss, is_better)
         if self._config.objective == "encoder-decoder":
-            model = self._trainable.full_model()
-            if model is not None and self._logger is not None:
-                self._logger.log_error_rates(self._state.step, model, all=is_last)
+            self._log_model(lambda logger, model: logger.log_error_rates(self._state.step, model, all=is_last))
         return is_better
 
     def _log_samples(self) -> None:
-        model = self._trainable.full_model()
-        if model is not None and self._logger is not None:
-            self._logger.log_samples(self._state.step, model)
+        self._log_model(lambda logger, model: logger.log_samples(self._state.step, model))
 
     def _save(self) -> None:
         """Write a checkpoint. Raises TrainingError, which names the last good one."""
@@ -240,8 +247,9 @@ def check_finite(pending: Sequence[StepResult], world: World, out: Path) -> None
             local = [micro_batch for micro_batch, each in losses if not math.isfinite(each)]
         else:
             what, local = f"the norm of the gradient is {norm}, and the loss {loss:.4f}", list(result.micro_batches)
-        micro_batches = [micro_batch for each in world.all_gather(local) for micro_batch in each]
-        where = "; ".join(map(_described, sorted(micro_batches, key=lambda micro_batch: micro_batch.number)))
+        # By number: processes that share sequences have the same ones.
+        micro_batches = {micro_batch.number: micro_batch for each in world.all_gather(local) for micro_batch in each}
+        where = "; ".join(_described(micro_batches[number]) for number in sorted(micro_batches))
         raise TrainingError(f"step {result.step + 1}: {what}, of {where}; {last_checkpoint_text(out)}")
 
 

@@ -15,6 +15,7 @@ from uwaga.models.bert.model import BertModel
 from uwaga.models.gpt2.model import GPT2Model
 from uwaga.models.t5.model import T5Model
 from uwaga.models.transformer.model import Transformer
+from uwaga.ops.attention.api import is_overridden
 from uwaga.ops.ragged import Operand, Ragged
 
 # Logits that are in memory at once: 256 MB in float32, and as much each for gradient and softmax.
@@ -79,11 +80,12 @@ class Objective(nn.Module):
 
 def _lowered(ids: Ragged, decoder_ids: Ragged | None) -> tuple[Operand, Operand | None]:
     """As the model computes it fastest: rows of one length, such as windows, as a matrix, which has no padding either. In a
-    graph for batches of all sizes packed, without the longest row, which would be part of it."""
+    graph for batches of all sizes packed, without the longest row, which would be part of it. Where several processes share the rows
+    (`uwaga.sequence_parallel`), packed as they are."""
     both = (ids,) if decoder_ids is None else (ids, decoder_ids)
     if torch.compiler.is_compiling():
         lowered: list[Operand] = [Ragged(each.values, each.offsets) for each in both]
-    elif all(len(each) * each.max_length == len(each.values) for each in both):
+    elif not is_overridden() and all(len(each) * each.max_length == len(each.values) for each in both):
         lowered = [each.values.view(len(each), -1) for each in both]
     else:
         lowered = list(both)

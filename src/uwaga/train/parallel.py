@@ -1,4 +1,8 @@
-"""The processes of a training run: one, or as many as torchrun started, with gloo between CPUs and NCCL between GPUs."""
+"""The processes of a training run: one, or as many as torchrun started, with gloo between CPUs and NCCL between GPUs.
+
+Each has a place on a grid, (data, context): the processes of one row share each sequence, and rows divide the micro-batches. Gradients are
+sums over all processes, whichever way the work is divided.
+"""
 
 import datetime
 from collections.abc import Callable, Iterator
@@ -12,7 +16,10 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from uwaga._base.tracing import is_plain_tensor
+from uwaga.ops.dropout import rows_from
 from uwaga.ops.ragged import Ragged
+from uwaga.train.config import ParallelConfig
+from uwaga.train.data.batch import Batch
 from uwaga.train.errors import ConfigError, DataError, TrainingError
 from uwaga.train.objective import Objective
 
@@ -28,20 +35,71 @@ _SHARED_ERRORS = (ConfigError, DataError, TrainingError, OSError, ValueError)
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """The rank of this process, the number of processes (the world size), and the device of this process."""
+    """The rank of this process, the number of processes (the world size), and the device of this process.
+
+    Attributes:
+        context: how many processes share each sequence.
+        context_group: these; None: each process has whole sequences.
+        step_group: all processes, with the timeout of a step; None: that of torch.distributed.
+        roll_call_group: the same, for `lost_peer` alone.
+    """
 
     rank: int
     size: int
     device: torch.device
+    context: int = 1
+    context_group: dist.ProcessGroup | None = None
+    step_group: dist.ProcessGroup | None = None
+    roll_call_group: dist.ProcessGroup | None = None
 
     @property
     def is_first(self) -> bool:
         return self.rank == 0
 
+    @property
+    def data_size(self) -> int:
+        """Over how many micro-batches are divided."""
+        return self.size // self.context
+
+    @property
+    def data_rank(self) -> int:
+        return self.rank // self.context
+
+    def part(self, batch: Batch) -> Batch:
+        """The tokens of a batch that this process computes."""
+        return batch if self.context == 1 else batch.part(self.rank % self.context, self.context)
+
+    @contextmanager
+    def attention_of_parts(self, first_token: int = 0) -> Iterator[None]:
+        """Inside it attention is that of the processes that share a sequence. first_token: see `Batch`."""
+        if self.context == 1:
+            yield
+            return
+        from uwaga.sequence_parallel.sequence import sequence_parallel
+
+        with sequence_parallel(self.context_group), rows_from(first_token):
+            yield
+
+    def lost_peer(self, error: RuntimeError) -> str | None:
+        """Which other process ended or did not answer within the timeout, where an error is about that; else None."""
+        from uwaga.sequence_parallel.exchange import Group, ProcessGroupError
+
+        is_of_ring = isinstance(error, ProcessGroupError)
+        if not is_of_ring and "gloo" not in str(error):
+            return None
+        if is_of_ring and self.size == 2:
+            return str(error)
+        # Others may have waited for this one, which waited for the one that is lost. All call the roll once their own wait has ended.
+        try:
+            Group.of(self.roll_call_group).headers("training", [])
+        except ProcessGroupError as found:
+            return str(found)
+        return str(error)
+
     def all_reduce_sum(self, numbers: Tensor) -> Tensor:
         """In place, the sum over all processes of a tensor that has the same shape in each."""
         if self.size > 1:
-            dist.all_reduce(numbers)
+            dist.all_reduce(numbers, group=self.step_group)
         return numbers
 
     def all_gather(self, own: _T) -> list[_T]:
@@ -68,19 +126,20 @@ class World:
         return cast(_T, outcome[0])
 
     def shard(self, items: list[_T]) -> list[_T]:
-        """The items of this process: every size-th, from its rank on."""
-        return items[self.rank :: self.size]
+        """The items of this process, and of those that share its sequences: every data_size-th, from data_rank on."""
+        return items[self.data_rank :: self.data_size]
 
 
 @contextmanager
-def process_group(device: str) -> Iterator[World]:
+def process_group(device: str, parallel: ParallelConfig) -> Iterator[World]:
     """This process's `World`: of a new process group under torchrun, of an existing process group, or of one process.
 
     Args:
         device: "cpu", "cuda", or "auto": CUDA where it is available.
+        parallel: the section of the configuration.
 
     Raises:
-        ConfigError: CUDA is asked for and not available.
+        ConfigError: CUDA is asked for and not available; a parallel.context that does not divide the processes, or on GPUs.
     """
     is_cuda = device == "cuda" or (device == "auto" and torch.cuda.is_available())
     if is_cuda and not torch.cuda.is_available():
@@ -89,14 +148,22 @@ def process_group(device: str) -> Iterator[World]:
     if began:
         dist.init_process_group("cpu:gloo,cuda:nccl" if is_cuda else "gloo", timeout=_TIMEOUT)
     try:
-        yield _world(is_cuda)
+        yield _world(is_cuda, parallel)
     finally:
         if began:
             dist.destroy_process_group()
 
 
-def _world(is_cuda: bool) -> World:
+def _world(is_cuda: bool, parallel: ParallelConfig) -> World:
+    context = parallel.context
+    if context > 1 and is_cuda:
+        raise ConfigError(f"parallel.context is {context}, and this run is on a GPU: set run.device='cpu'")
     if not dist.is_initialized():
+        if context > 1:
+            raise ConfigError(
+                f"parallel.context is {context}, and there is one process: start the command by torchrun, with {context} processes or a "
+                "multiple of that"
+            )
         return World(
             rank=0, size=1, device=torch.device("cuda", torch.cuda.current_device()) if is_cuda else torch.device("cpu")
         )
@@ -104,7 +171,24 @@ def _world(is_cuda: bool) -> World:
     if is_cuda:
         device = torch.device("cuda", dist.get_node_local_rank() % torch.cuda.device_count())
         torch.cuda.set_device(device)
-    return World(rank=dist.get_rank(), size=dist.get_world_size(), device=device)
+    rank, size = dist.get_rank(), dist.get_world_size()
+    if size % context:
+        raise ConfigError(f"parallel.context is {context}, and there are {size} processes, which is no multiple of it")
+    if is_cuda or size == 1:
+        return World(rank=rank, size=size, device=device)
+    # A process that waits for one that waits for another gives up after as long again, so the roll is called for twice as long.
+    timeout = datetime.timedelta(seconds=parallel.timeout / 3)
+    # All processes make all groups.
+    groups = [dist.new_group(range(n, n + context), timeout=timeout) for n in range(0, size, context) if context > 1]
+    return World(
+        rank=rank,
+        size=size,
+        device=device,
+        context=context,
+        context_group=groups[rank // context] if groups else None,
+        step_group=dist.new_group(timeout=timeout),
+        roll_call_group=dist.new_group(timeout=2 * timeout),
+    )
 
 
 def replicate(objective: Objective, world: World) -> nn.Module:
@@ -114,7 +198,12 @@ def replicate(objective: Objective, world: World) -> nn.Module:
     ids = [world.device.index] if world.device.type == "cuda" else None
     # No broadcast of weights: every process has drawn or read the same ones.
     return DistributedDataParallel(
-        objective, device_ids=ids, gradient_as_bucket_view=True, init_sync=False, broadcast_buffers=False
+        objective,
+        device_ids=ids,
+        process_group=world.step_group,
+        gradient_as_bucket_view=True,
+        init_sync=False,
+        broadcast_buffers=False,
     )
 
 
@@ -125,10 +214,13 @@ def shard(objective: Objective, world: World) -> nn.Module:
     """
     if not dist.is_initialized():
         raise ConfigError("--fsdp shards the weights over several processes: start the command by torchrun")
-    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp import fully_shard
 
-    mesh = init_device_mesh(world.device.type, (world.size,))
+    # One dimension: weights are sharded over all processes, those that share a sequence too.
+    group = dist.group.WORLD if world.step_group is None else world.step_group
+    assert group is not None
+    mesh = DeviceMesh.from_group(group, world.device.type)
     for module in objective.modules():
         if isinstance(module, nn.ModuleList):
             for layer in module:
@@ -172,6 +264,7 @@ class _FlatRagged(NamedTuple):
     values: Tensor
     offsets: Tensor
     longest: int
+    first: int | None
 
 
 def _register_ragged_hooks(layer: nn.Module) -> None:
@@ -188,7 +281,7 @@ def _register_ragged_hooks(layer: nn.Module) -> None:
 
 def _flatten_ragged(x: Any) -> Any:
     if isinstance(x, Ragged):
-        return _FlatRagged(x.values, x.offsets, x.max_length)
+        return _FlatRagged(x.values, x.offsets, x.max_length, x.first)
     return _map_nested(_flatten_ragged, x)
 
 

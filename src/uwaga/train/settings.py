@@ -123,6 +123,7 @@ NOT_NEGATIVE = number("a number of at least 0", lambda x: x >= 0)
 SHARE = number("a number from 0 to 1", lambda x: 0 <= x <= 1)
 PART = FRACTION_BELOW_1
 COUNT, SIZE = whole(0), whole(1)
+SECONDS = number("a number of seconds from 1 to 1,000,000", lambda x: 1 <= x <= 1e6)
 # The tokenizers library allocates as many entries as a vocabulary may get, and PyTorch as many threads.
 VOCABULARY, THREADS = whole(1, untrusted.TOKENIZER_IDS), whole(1, env.MAX_THREADS)
 TEXT = OptionValidator("a string", lambda x: isinstance(x, str))

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -95,6 +96,7 @@ class ObjectiveInputs(NamedTuple):
     arguments: tuple[Any, ...]
     scored: int  # labels that count
     tokens: int
+    first_token: int  # see Batch
 
 
 def objective_inputs(batch: Batch, device: torch.device) -> ObjectiveInputs:
@@ -106,12 +108,12 @@ def objective_inputs(batch: Batch, device: torch.device) -> ObjectiveInputs:
         labels, positions = labels[counted], counted
     there = batch.to(device) if device.type != "cpu" else batch
     targets = (moved(labels, device), None if positions is None else moved(positions, device))
-    return ObjectiveInputs((there.ids, there.decoder_ids, *targets), len(counted), batch.tokens)
+    return ObjectiveInputs((there.ids, there.decoder_ids, *targets), len(counted), batch.tokens, batch.first_token)
 
 
 def without_labels(batch: Batch) -> Batch:
     """The same batch without a label, for a process that has no batch where the others have one."""
-    return Batch(ids=batch.ids, decoder_ids=batch.decoder_ids, labels=torch.full_like(batch.labels, IGNORED))
+    return replace(batch, labels=torch.full_like(batch.labels, IGNORED))
 
 
 class StepRunner:
@@ -133,13 +135,15 @@ class StepRunner:
         number; the gradient is that of this loss."""
         world, every = self._world, self._data.micro_batches(step)
         local = world.shard(every)
-        inputs = [objective_inputs(self._data.batch(micro_batch), world.device) for micro_batch in local]
+        inputs = [objective_inputs(world.part(self._data.batch(x)), world.device) for x in local]
         counts = torch.tensor([sum(each.scored for each in inputs), sum(each.tokens for each in inputs)])
         labels, tokens = world.all_reduce_sum(counts).tolist()
 
         # FSDP2 needs as many passes in every process.
-        missing = -(-len(every) // world.size) - len(local)
-        inputs += [objective_inputs(without_labels(self._data.batch(every[0])), world.device)] * missing
+        missing = -(-len(every) // world.data_size) - len(local)
+        if missing:
+            nothing = without_labels(world.part(self._data.batch(every[0])))
+            inputs += [objective_inputs(nothing, world.device)] * missing
         losses = self._backward(step, [*local, *[every[0]] * missing], inputs, max(labels, 1))
         loss = world.all_reduce_sum(losses.double().sum()) / max(labels, 1)
         ratio = lr_ratio(step, self._config.schedule)
@@ -157,9 +161,10 @@ class StepRunner:
             self._set_gradient_sync(place == len(inputs) - 1)
             seed = seeds.derive_seed("dropout", self._config.run.seed, step, micro_batch.number)
             seeds.set_seed(seed, self._world.device)
-            with self.autocast():
-                total = self._module(*each.arguments)
-            (total * factor).backward()
+            with self._world.attention_of_parts(each.first_token):
+                with self.autocast():
+                    total = self._module(*each.arguments)
+                (total * factor).backward()
             losses.append(total.detach())
         return torch.stack(losses)
 

@@ -376,6 +376,10 @@ class ReplacedHead(nn.Module):
 def _first_tokens(x: Operand, attention_mask: Tensor | None) -> Tensor:
     """(..., M): the hidden state of the first token of each row of (..., Q, M); (R, M) for Ragged (N, M)."""
     if isinstance(x, Ragged):
+        if x.first is not None:
+            raise ValueError(
+                f"{_NAME}: the first row of this part of a batch began in another process, and has no first token here"
+            )
         starts = x.offsets[:-1]
         if is_readable(x.offsets) and bool((starts == x.offsets[1:]).any()):
             row = int((starts == x.offsets[1:]).int().argmax())

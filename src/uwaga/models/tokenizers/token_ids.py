@@ -34,6 +34,8 @@ def check_ids(model: str, name: str, ids: Operand, size: int) -> None:
 def check_length(model: str, ids: Operand, max_tokens: int) -> None:
     """No row is longer than max_tokens, the number of the model's positions. Raises ValueError."""
     tokens = ids.max_length if isinstance(ids, Ragged) else ids.shape[-1]
+    if isinstance(ids, Ragged) and ids.first:  # of a part of a batch
+        tokens = max(tokens, ids.first + int(ids.offsets[1]))
     if tokens > max_tokens and not (isinstance(ids, Ragged) and torch.compiler.is_compiling()):
         raise ValueError(f"{model}: a row has {tokens} tokens; the model has {max_tokens} positions")
 

@@ -5,10 +5,10 @@ Letters as in api.py.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -76,16 +76,16 @@ def make_call(
     options: AttentionOptions,
     *,
     wants_lse: bool,
-    global_sizes: tuple[int, int] | None = None,
+    whole: Mapping[str, Any] | None = None,
 ) -> Call:
     """The validated call.
 
-    With value=None, as for a map of weights, the call's value has width E = 0. `global_sizes` are Q and K of a longer dense sequence, of
-    which query, key and value are parts: mask and bias are over all of it.
+    With value=None, as for a map of weights, the call's value has width E = 0. `whole`: query, key and value are parts of longer ones, and
+    mask and bias are over all of it: the fields of its `ScoreShape` that are others than those of the parts.
     """
     mask, bias, scale, normalize, softcap, sinks, dropout = options
     if isinstance(query, Ragged) or isinstance(key, Ragged) or isinstance(value, Ragged):
-        operands = _ragged_operands(query, key, value)
+        operands = _ragged_operands(query, key, value, is_part=whole is not None)
     else:
         operands = _dense_operands(query, key, value)
     q = operands.query
@@ -96,8 +96,8 @@ def make_call(
     extras = _NO_EXTRAS
     if mask is not None or bias is not None or sinks is not None:
         shape = _score_shape(query, key, value, operands)
-        if global_sizes is not None:
-            shape = replace(shape, queries=global_sizes[0], keys=global_sizes[1])
+        if whole is not None:
+            shape = replace(shape, **whole)
         extras = _extras(mask, bias, sinks, shape, q)
     return Call(
         query=q,
@@ -134,8 +134,12 @@ def _dense_operands(query: Tensor, key: Tensor, value: Tensor | None) -> _Operan
     return _Operands(q, k, v, None, None, q.shape[2], k.shape[2])
 
 
-def _ragged_operands(query: Operand, key: Operand, value: Operand | None) -> _Operands:
+def _ragged_operands(query: Operand, key: Operand, value: Operand | None, *, is_part: bool) -> _Operands:
     query, key, value = _checked_ragged(query, key, value)
+    if not is_part and any(x is not None and x.first is not None for x in (query, key, value)):
+        raise ValueError(
+            "attention: the first row of this part of a batch began in another process: call it inside uwaga.sequence_parallel"
+        )
     q, k = packed(query.values), packed(key.values)
     v = k[..., :0] if value is None else packed(value.values)
     return _Operands(q, k, v, query.offsets, key.offsets, query.max_length, key.max_length)

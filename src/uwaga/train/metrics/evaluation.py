@@ -51,8 +51,8 @@ def validation_loss(
     total = torch.zeros(2, dtype=torch.float64, device=world.device)
     with evaluation_mode(objective):
         for batch in _batches_of_rank(data.evaluation_batches(tokens), world):
-            inputs = objective_inputs(batch, world.device)
-            with autocast():
+            inputs = objective_inputs(world.part(batch), world.device)
+            with world.attention_of_parts(), autocast():
                 result = objective(*inputs.arguments)
             total += torch.stack((result.double(), result.new_full((), inputs.scored, dtype=torch.float64)))
     result, labels = world.all_reduce_sum(total).tolist()
@@ -60,13 +60,13 @@ def validation_loss(
 
 
 def _batches_of_rank(batches: Iterator[Batch], world: World) -> Iterator[Batch]:
-    """Every size-th batch, and one without labels where other processes have one more."""
+    """Every data_size-th batch, and one without labels where other processes have one more."""
     number = -1
     for number, batch in enumerate(batches):
         last = batch
-        if number % world.size == world.rank:
+        if number % world.data_size == world.data_rank:
             yield batch
-    if number % world.size < world.rank and (number + 1) % world.size:
+    if number % world.data_size < world.data_rank and (number + 1) % world.data_size:
         yield without_labels(last)
 
 

@@ -1,0 +1,176 @@
+"""Ragged calls that are divided over processes, and models over long texts: made from their names by the processes, and by the test in one."""
+
+import random
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from sequence_cases import ids
+from torch import Tensor
+
+import uwaga
+from uwaga.models import BertConfig, BertModel, GPT2Config, GPT2Model, RotaryConfig, RotaryModel, T5Config, T5Model
+from uwaga.ops.ragged import Cut, Ragged
+
+LONG = (5, 0, 4700, 7, 0, 700)  # one row longer than all others together, and more than two chunks of keys
+
+
+class RaggedCall(NamedTuple):
+    query: Ragged
+    key: Ragged
+    value: Ragged
+    options: dict[str, Any]
+    grad_output: Tensor
+    parameters: list[Tensor]
+
+
+def make(
+    lengths: tuple[int, ...],
+    keys: tuple[int, ...] | None = None,
+    *,
+    heads: int = 2,
+    groups: int = 2,
+    dtype: torch.dtype = torch.float32,
+    options: Callable[[], dict[str, Any]] = dict,
+    parameters: tuple[str, ...] = (),
+) -> Callable[[], RaggedCall]:
+    def made() -> RaggedCall:
+        torch.manual_seed(sum(lengths) + heads)
+
+        def batch(rows: tuple[int, ...], heads: int, width: int) -> Ragged:
+            offsets = torch.tensor([0, *rows]).cumsum(0)
+            return Ragged(torch.randn(sum(rows), heads, width).to(dtype), offsets)
+
+        rows = lengths if keys is None else keys
+        query, key, value = batch(lengths, heads, 16), batch(rows, groups, 16), batch(rows, groups, 24)
+        grad_output, result = torch.randn(sum(lengths), heads, 24).to(dtype), options()
+        learned = [
+            x.parameter() if isinstance(x, uwaga.AlibiBias | uwaga.RelativeBias) else x
+            for x in map(result.get, parameters)
+        ]
+        return RaggedCall(query, key, value, result, grad_output, learned)
+
+    return made
+
+
+def _alibi() -> dict[str, Any]:
+    return {"mask": uwaga.Causal(), "bias": uwaga.AlibiBias(torch.tensor([0.5, 0.01], requires_grad=True))}
+
+
+def _starts() -> dict[str, Any]:
+    starts = torch.tensor([0, 3, -20, 400, 5, 0])
+    slopes = torch.tensor([0.5, 0.01], requires_grad=True)
+    return {"mask": uwaga.Window(300, 2, start=starts), "bias": uwaga.AlibiBias(slopes, start=starts)}
+
+
+def _sinks() -> dict[str, Any]:
+    return {"mask": uwaga.Causal(), "sinks": torch.randn(6).requires_grad_(), "softcap": 5.0, "scale": 0.3}
+
+
+def _relative() -> dict[str, Any]:
+    return {"bias": uwaga.RelativeBias(torch.randn(16, 2).requires_grad_())}
+
+
+def _documents() -> dict[str, Any]:
+    return {"mask": uwaga.Causal() & uwaga.Documents(ids(2, 9, 2000, 2700, 701))}
+
+
+def _lengths() -> dict[str, Any]:
+    return {"mask": uwaga.KeyLengths(torch.tensor([5, 0, 4000, 0, 0, 13]))}
+
+
+CASES = {
+    "all": make(LONG),
+    "causal": make(LONG, options=lambda: {"mask": uwaga.Causal()}),
+    "window": make(LONG, options=lambda: {"mask": uwaga.Window(130, 7)}),
+    "short rows": make((3, 1, 40, 40, 2, 90, 17, 5), options=lambda: {"mask": uwaga.Causal()}),
+    "lengths": make(LONG, options=_lengths),
+    "documents": make(LONG, options=_documents),
+    "starts": make(LONG, options=_starts, parameters=("bias",)),
+    "alibi": make(LONG, options=_alibi, parameters=("bias",)),
+    "relative": make(LONG, options=_relative, parameters=("bias",)),
+    "sinks and grouped heads": make(LONG, heads=6, options=_sinks, parameters=("sinks",)),
+    "other keys": make((5, 300, 0, 40), (0, 2600, 3, 900)),
+    "dropout": make((3, 600, 7, 200), options=lambda: {"mask": uwaga.Causal(), "dropout": 0.3}),
+    "without softmax": make((3, 2600, 7), options=lambda: {"mask": uwaga.Causal(), "normalize": None}),
+    "bfloat16": make(LONG, dtype=torch.bfloat16, options=lambda: {"mask": uwaga.Causal()}),
+    "fewer tokens than processes": make((1,)),
+    "no tokens": make((0, 0)),
+    "no rows": make(()),
+}
+
+
+def cuts_of(lengths: Tensor, size: int, seed: str) -> list[Cut]:
+    """Where each process's part begins, and the end: anywhere in rows; every other time one process has nothing."""
+    chosen, rows = random.Random(f"{seed} {size}"), len(lengths)
+    tokens = int(lengths.sum())
+    at = sorted(chosen.randint(0, tokens) for _ in range(size - 1))
+    if size > 2 and chosen.random() < 0.5:
+        at[1] = at[0]
+    ends = lengths.cumsum(0)
+    result = [Cut(0)]
+    for token in at:
+        row = int(torch.searchsorted(ends, token, right=True)) if rows else 0
+        position = token - int(ends[row] - lengths[row]) if row < rows else 0
+        result.append(Cut(row, position or None))
+    return [*result, Cut(rows)]
+
+
+def parts_of(call: RaggedCall, size: int, rank: int, seed: str) -> tuple[list[Ragged], slice]:
+    """Query, key and value of a process, which has the same share of the keys of a row as of its queries; and where its queries are."""
+    cuts = cuts_of(call.query.lengths, size, seed)[rank : rank + 2]
+    of_keys = [
+        Cut(row, None if at is None else at * int(call.key.lengths[row]) // int(call.query.lengths[row]))
+        for row, at in cuts
+    ]
+    first, last = (int(call.query.offsets[row]) + (at or 0) for row, at in cuts)
+    return [call.query.part(*cuts), call.key.part(*of_keys), call.value.part(*of_keys)], slice(first, last)
+
+
+_SIZES = {"d_model": 16, "num_heads": 2, "d_ff": 24}
+TEXTS = ((70,), (9, 33, 1, 20))
+MODELS: dict[str, Callable[[], torch.nn.Module]] = {
+    "gpt2": lambda: GPT2Model(GPT2Config(vocab_size=30, num_layers=2, max_position_embeddings=80, **_SIZES)),
+    "bert": lambda: BertModel(
+        BertConfig(vocab_size=30, num_layers=2, max_position_embeddings=80, outputs=("masked_lm",), **_SIZES)
+    ),
+    "llama": lambda: RotaryModel(
+        RotaryConfig(vocab_size=30, num_layers=2, num_kv_heads=1, d_k=8, max_position_embeddings=80, **_SIZES)
+    ),
+    "t5": lambda: T5Model(T5Config(vocab_size=30, num_layers=1, num_decoder_layers=1, d_kv=8, **_SIZES)),
+}
+FOREIGN = ("llama", "gpt2", "roberta", "modernbert", "gemma3_text")
+
+
+def model_and_inputs(name: str, lengths: tuple[int, ...]) -> Any:
+    """A model in training mode, ids, and options; a decoder reads other rows than its encoder."""
+    torch.manual_seed(3)
+    model = MODELS[name]()
+    tokens = Ragged(torch.randint(4, 30, (sum(lengths),)), torch.tensor([0, *lengths]).cumsum(0))
+    options = {}
+    if name == "t5":
+        others = torch.tensor([0, *(2 * n // 3 for n in lengths)]).cumsum(0)
+        options["decoder_ids"] = Ragged(torch.randint(4, 30, (int(others[-1]),)), others)
+        model.eval()  # hidden states of encoder and decoder are dropped from other rows on
+    return model, tokens, options
+
+
+def output_of(name: str, output: Any) -> Ragged:
+    result = output.masked_lm if name == "bert" else output.logits
+    assert isinstance(result, Ragged)
+    return result
+
+
+def foreign_model_and_ids(name: str) -> Any:
+    import tiny_models
+    import transformers
+
+    from uwaga.integrations import pack_linear, register_with_transformers
+
+    register_with_transformers()
+    torch.manual_seed(0)
+    sizes = (tiny_models.ENCODERS | tiny_models.DECODERS)[name]
+    config = transformers.AutoConfig.for_model(name, **tiny_models._SHARED, **sizes)
+    model = transformers.AutoModel.from_config(config, attn_implementation="uwaga").eval()
+    pack_linear(model)
+    return model, torch.randint(2, 60, (2, 41))

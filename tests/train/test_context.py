@@ -1,0 +1,93 @@
+"""Training with parallel.context: several processes share each sequence, and the losses and weights are those of one."""
+
+import re
+import signal
+from pathlib import Path
+
+import pytest
+from trainings import Trainings, assert_same, lines
+
+pytestmark = pytest.mark.slow
+
+CONTEXT = "parallel.context=2"
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The parent folder of all run folders."""
+    trainings = Trainings(tmp_path_factory.mktemp("context"))
+    trainings.add("one", "transformer", 0)
+    trainings.add("two", "transformer", 2, CONTEXT)
+    trainings.add("from1to2", "transformer", 2, CONTEXT, copy=("one", "step-000004"))
+    trainings.add("from2to1", "transformer", 0, copy=("two", "step-000004"))
+    trainings.run()
+    return trainings.folder
+
+
+def test_losses_and_weights_agree_with_one_process(trained: Path) -> None:
+    """With dropout of hidden states and of weights, over rows that the processes cut anywhere."""
+    assert_same(trained / "one", trained / "two")
+
+
+@pytest.mark.parametrize("name", ["from1to2", "from2to1"])
+def test_resuming_with_and_without_shared_sequences(trained: Path, name: str) -> None:
+    assert_same(trained / "one", trained / name)
+
+
+def test_samples_and_attention_statistics_are_written_once(trained: Path) -> None:
+    assert len(lines(trained / "two", "sample")) == len(lines(trained / "one", "sample")) > 0
+    assert len(lines(trained / "two", "attention")) == len(lines(trained / "one", "attention")) > 0
+
+
+NO_DROPOUT = ("model.dropout=0.0",)
+# Beside the gate: each family, windows, three processes, and data parallel and FSDP2 beside it.
+MORE = {
+    "gpt2 by 3": ("gpt2", 3, ("parallel.context=3",), ()),
+    "windows": ("gpt2", 2, (CONTEXT,), ("data.windows=true",)),
+    "bert": ("bert", 2, (CONTEXT,), ()),
+    "t5": ("t5", 2, (CONTEXT,), NO_DROPOUT),
+    "pairs by 3": ("pairs", 3, ("parallel.context=3",), NO_DROPOUT),
+    "2 by 2": ("transformer", 4, (CONTEXT,), ()),
+    "2 by 2 with FSDP2": ("transformer", 4, (CONTEXT, "--fsdp"), ()),
+    "FSDP2": ("t5", 2, (CONTEXT, "--fsdp"), NO_DROPOUT),
+}
+
+
+@pytest.mark.parametrize("name", MORE)
+def test_every_way_agrees_with_one_process(name: str, tmp_path: Path) -> None:
+    family, size, context, both = MORE[name]
+    trainings = Trainings(tmp_path)
+    trainings.add("one", family, 0, *both)
+    trainings.add("several", family, size, *context, *both)
+    trainings.run()
+    assert_same(tmp_path / "one", tmp_path / "several")
+
+
+# What a process is at when it is killed or stopped: which rank of how many, the signal, a function, and the number of its call, after
+# the checkpoint of step 4.
+FAULTS = {
+    "killed in forward": (1, 2, signal.SIGKILL, "uwaga.sequence_parallel.ring.forward", 40),
+    "stopped in forward": (1, 2, signal.SIGSTOP, "uwaga.sequence_parallel.ring.forward", 40),
+    "killed in backward": (0, 2, signal.SIGKILL, "uwaga.sequence_parallel.ring.backward", 30),
+    "killed in a step": (2, 3, signal.SIGKILL, "uwaga.train.optimizer.Optimizer.step", 6),
+    "stopped in a step": (0, 3, signal.SIGSTOP, "uwaga.train.optimizer.Optimizer.step", 6),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_the_others_end_and_name_the_rank_that_is_lost(name: str, tmp_path: Path) -> None:
+    rank, size, *fault = FAULTS[name]
+    context = f"parallel.context={2 if size == 2 else 1}"
+    trainings = Trainings(tmp_path)
+    trainings.add("one", "gpt2", 0)
+    trainings.add("lost", "gpt2", size, context, "parallel.timeout=15", fault=(rank, *fault))
+    trainings.add("resumed", "gpt2", size, context, copy=("lost", "step-000004"))
+    trainings.run()
+    expected = (
+        rf"uwaga train: uwaga.sequence_parallel: rank {rank} ended or did not answer within the group's timeout \(.*\): .*; "
+        rf"the last good checkpoint is {re.escape(str(tmp_path / 'lost' / 'step-000004'))}\n"
+    )
+    for other in set(range(size)) - {rank}:
+        assert re.search(expected, (tmp_path / f"lost.log.{other}").read_text(), re.DOTALL)
+    assert sorted(x.name for x in (tmp_path / "lost").glob("*step*")) == ["step-000004"]
+    assert_same(tmp_path / "one", tmp_path / "resumed")
