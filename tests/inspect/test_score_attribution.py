@@ -111,7 +111,7 @@ def test_a_head_s_share_is_that_of_the_tokens_it_was_brought_from_and_theirs_tha
         shares, found = one.shares(), 0
         for side, parts, of_parts in (("query", one.query_parts, shares), ("key", one.key_parts, shares.T)):
             for n, part in enumerate(parts):
-                if part.name == "head":
+                if part.name == "head" and part.head == 1:
                     found += 1
                     torch.testing.assert_close(one.sources(part, side).sum(), of_parts[n].sum(), rtol=1e-9, atol=1e-12)
                     other = (one.key_parts if side == "query" else one.query_parts)[-1]
@@ -149,9 +149,13 @@ def norm_matrix(norm: nn.Module, x_M: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def brute_force(
-    model: nn.Module, layers: nn.ModuleList, kind: str, row: int, layer: int, head: int, i: int, j: int
-) -> dict:
-    """The contribution of each pair by explicit matrices, from what hooks see of each module."""
+    model: nn.Module, kind: str, row: int, layer: int, head: int, i: int, j: int, split: tuple[int, int] | None = None
+) -> dict[tuple[str, str], float]:
+    """The contribution of each pair by explicit matrices, from what hooks see of each module.
+
+    split: a layer and a head whose output is a part for each token that it looks at, "from 0" and so on.
+    """
+    layers = model.encoder.layers if isinstance(model, BertModel) else getattr(model, "decoder", model).layers
     seen: dict[int, Tensor] = {}
     hooks = [
         each.feed_forward.register_forward_hook(lambda _, __, output, n=n: seen.__setitem__(n, output[row]))
@@ -169,7 +173,14 @@ def brute_force(
             added: list[dict[str, Tensor]] = [{}, {f"feed-forward {n}": seen[n][token]}]
             for h, z_E in enumerate(heads[kind, n].output[row, :, token]):
                 width = len(z_E)
-                added[0][f"head {n}.{h}"] = each.attention.output.weight[:, h * width : (h + 1) * width] @ z_E
+                output_ME = each.attention.output.weight[:, h * width : (h + 1) * width]
+                if (n, h) == split:
+                    group = h * each.attention.num_kv_heads // each.attention.num_heads
+                    a_N = heads[kind, n].map().to_dense()[row, h, token]
+                    for t, v_E in enumerate(heads[kind, n].value[row, group]):
+                        added[0][f"from {t}"] = output_ME @ (a_N[t] * v_E)
+                else:
+                    added[0][f"head {n}.{h}"] = output_ME @ z_E
             bias = each.attention.output.bias
             added[0]["bias"] = torch.zeros(8, dtype=torch.float64) if bias is None else bias
             for step, (more, norm) in enumerate(zip(added, norms, strict=True)):
@@ -229,14 +240,11 @@ def project(
 @torch.no_grad()
 def test_contributions_are_those_of_brute_force_with_explicit_matrices(name: str) -> None:
     model = MODELS[name]().double()
-    layers = (
-        model.encoder.layers if isinstance(model, BertModel) else (model.decoder if name == "alibi" else model).layers
-    )
     kind = kinds(model)[0]
     for layer in (0, 2):
         for head in (0, 1):
             one = score_attribution(model, IDS, layer, head, 4, 3, row=1)
-            right = brute_force(model, layers, kind, 1, layer, head, 4, 3)
+            right = brute_force(model, kind, 1, layer, head, 4, 3)
             right = {pair: x for pair, x in right.items() if x or "bias" not in pair}
             shares = one.shares()
             found = {
@@ -250,6 +258,25 @@ def test_contributions_are_those_of_brute_force_with_explicit_matrices(name: str
     if name == "alibi":
         slope = 2.0 ** (-8 * (head + 1) / 2)
         assert float(one.distance) == -slope
+
+
+@pytest.mark.parametrize("name", ["gpt2", "bert", "llama", "qwen3", "gemma2", "alibi"])
+@torch.no_grad()
+def test_what_a_head_brought_from_each_token_is_that_of_brute_force(name: str) -> None:
+    model = MODELS[name]().double()
+    kind = kinds(model)[0]
+    one = score_attribution(model, IDS, 2, 1, 5, 4, row=1)
+    rather = score_attribution(model, IDS, 2, 1, 5, 4, than=3, row=1)
+    for source in ((0, 1), (1, 0)):
+        part = Part("head", kind, *source)
+        right, other = (brute_force(model, kind, 1, 2, 1, 5, j, split=source) for j in (4, 3))
+        for at in range(7):
+            of_query = right[f"from {at}", "token"]
+            assert abs(float(one.sources(part, "query", Part("token"))[at]) - of_query) <= float(one.bound())
+            of_key = sum(x for (_, key), x in right.items() if key == f"from {at}")
+            assert abs(float(one.sources(part, "key")[at]) - of_key) <= float(one.bound())
+            of_other = sum(x for (_, key), x in other.items() if key == f"from {at}")
+            assert abs(float(rather.sources(part, "key")[at]) - (of_key - of_other)) <= float(rather.bound())
 
 
 _TEXT = "We hold these truths: a cat sat on the mat, and the dog barked at a cat that sat on the mat. We hold these truths again."

@@ -7,15 +7,20 @@ from pathlib import Path
 
 import pytest
 import torch
+from test_interpret import pre_norm
 from test_score_attribution import IDS, SHORT, alibi
-from test_watch import bert, gpt2, ragged
-from tiny_models import PAIRS, make
-from torch import nn
+from test_watch import bert, drawn, gpt2, ragged
+from tiny_models import DECODERS, ENCODERS, PAIRS, make
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import uwaga
+from uwaga._base.errors import CheckpointError
 from uwaga.inspect import Part, ScoreAttribution, score_attribution
 from uwaga.inspect.attribution import attribute as module
+from uwaga.inspect.attribution import reading
 from uwaga.models import GPT2Config, GPT2Model, generate
+from uwaga.models.checkpoints import load_save
 
 V, TEXT = 8, 20
 
@@ -222,23 +227,63 @@ def test_what_does_not_exist_or_is_missing_is_named() -> None:
 
 
 @torch.no_grad()
-def test_a_recording_without_token_ids_says_so(tmp_path: Path) -> None:
+def test_a_recording_from_a_file_is_given_its_token_ids(tmp_path: Path) -> None:
+    for model, given in ((gpt2(), IDS), (pre_norm(), (IDS, SHORT))):
+        with uwaga.watch(model, values=True) as recording:
+            model(*(given if isinstance(given, tuple) else (given,)))
+        recording.save(tmp_path / "one")
+        loaded = uwaga.Recording.load(tmp_path / "one")
+        right = score_attribution(model, recording, 1, 0, 2, 1, row=1)
+        found = score_attribution(model, loaded, 1, 0, 2, 1, row=1, ids=given)
+        assert torch.equal(found.shares(), right.shares())
+        rule = "the token ids of the decoder are unknown, as of a recording that was read from a file: give ids"
+        with pytest.raises(ValueError, match=re.escape(rule)):
+            score_attribution(model, loaded, 1, 0, 2, 1)
+        other = SHORT[:, :3] if given is IDS else (IDS, SHORT[:, :3])
+        rule = f"ids of the decoder must be {7 if given is IDS else 4} integers in row 1, not (3,)"
+        with pytest.raises(ValueError, match=re.escape(rule)):
+            score_attribution(model, loaded, 1, 0, 2, 1, row=1, ids=other)
+
+
+@torch.no_grad()
+def test_a_recording_that_began_late_says_so() -> None:
     model = gpt2()
-    with uwaga.watch(model, values=True) as recording:
-        model(IDS)
-    recording.save(tmp_path / "one")
-    rule = "the token ids of the decoder are unknown: the recording was read from a file, or began when tokens had been read"
-    with pytest.raises(ValueError, match=re.escape(rule)):
-        score_attribution(model, uwaga.Recording.load(tmp_path / "one"), 1, 0, 2, 1)
     cache = model.new_cache()
     model(SHORT, cache=cache)
     with uwaga.watch(model, values=True) as late:
         model(IDS[:, 4:], cache=cache)
-    with pytest.raises(
-        ValueError,
-        match=re.escape("decoder 1 has 3 queries and 7 keys: the recording began when 4 tokens had been read"),
-    ):
+    rule = "decoder 1 has 3 queries and 7 keys: the recording began when 4 tokens had been read"
+    with pytest.raises(ValueError, match=re.escape(rule)):
         score_attribution(model, late, 1, 0, 2, 1)
+
+
+class Largest(TorchDispatchMode):
+    """The number of elements of the largest tensor that was made."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, Tensor) and not func.is_view:
+            self.elements = max(self.elements, result.untyped_storage().nbytes() // result.element_size())
+        return result
+
+
+@torch.no_grad()
+def test_the_strongest_scores_of_a_head_need_no_matrix_of_all_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens, bytes_at_once = 4096, 2**18
+    monkeypatch.setattr(module, "_BYTES", bytes_at_once)
+    monkeypatch.setattr(reading, "_BYTES", bytes_at_once)
+    model = drawn(
+        GPT2Model(
+            GPT2Config(num_layers=2, max_position_embeddings=tokens, vocab_size=20, d_model=8, num_heads=2, d_ff=16)
+        )
+    )
+    with uwaga.watch(model, values=True) as recording:
+        model(torch.randint(20, (1, tokens), generator=torch.Generator().manual_seed(0)), logits=False)
+    with Largest() as largest:
+        assert len(score_attribution(model, recording, 1, 1, most=100)) == 100
+    assert largest.elements <= bytes_at_once < tokens**2 // 32
 
 
 def test_transformers_that_cannot_be_read_say_so() -> None:
@@ -248,3 +293,26 @@ def test_transformers_that_cannot_be_read_say_so() -> None:
         ValueError, match=r"^score_attribution: BartModel is of no family that is known here; supported are BertModel, "
     ):
         score_attribution(make("bart", PAIRS["bart"], transformers.AutoModel), (IDS, SHORT), 0, 0)
+
+
+@torch.no_grad()
+def test_a_model_of_transformers_is_a_model_of_this_package_without_a_copy() -> None:
+    import transformers
+
+    for name, maker, pointer in (
+        ("gpt2", transformers.AutoModelForCausalLM, lambda m: m.transformer.h[0].attn.c_attn.weight),
+        ("bert", transformers.AutoModelForMaskedLM, lambda m: m.bert.encoder.layer[0].attention.self.query.weight),
+        ("llama", transformers.AutoModelForCausalLM, lambda m: m.model.layers[0].self_attn.q_proj.weight),
+    ):
+        theirs = make(name, {**ENCODERS, **DECODERS}[name], maker)
+        ours = load_save.of_transformers(theirs)
+        layers = ours.encoder.layers if name == "bert" else ours.layers
+        storage = layers[0].attention.query.weight.untyped_storage().data_ptr()
+        assert storage == pointer(theirs).untyped_storage().data_ptr()
+        logits = ours(IDS).masked_lm if name == "bert" else ours(IDS).logits
+        torch.testing.assert_close(logits, theirs(IDS).logits, rtol=1e-4, atol=1e-4)
+    assert load_save.of_transformers(make("bart", PAIRS["bart"], transformers.AutoModel)) is None
+    unsupported = make("gpt2", DECODERS["gpt2"] | {"add_cross_attention": True}, transformers.AutoModel)
+    rule = "GPT2Model: add_cross_attention is True; only False is supported"
+    with pytest.raises(CheckpointError, match=re.escape(rule)):
+        score_attribution(unsupported, IDS, 0, 0)

@@ -28,6 +28,7 @@ from uwaga.ops.attention.call import Call
 
 _FIRST = 8  # weights of each query that are compared before any query's others
 _BYTES = 2**26  # of weights that are read at once
+_CELLS = 256  # that are read at once, of the outer product of their queries and keys
 # Options of a model that change which keys are seen, and not what a token writes.
 _MASKS = ("lengths", "attention_mask", "key_lengths")
 _TYPES = ("token_types", "token_type_ids")
@@ -46,6 +47,7 @@ def score_attribution(
     kind: str | None = None,
     row: int = 0,
     most: int = 100,
+    ids: Any = None,
     **options: Any,
 ) -> ScoreAttribution:
     """A score s_ij = q_i . k_j * scale as the sum of what each pair of parts of the model contributes to it.
@@ -78,11 +80,13 @@ def score_attribution(
         kind: "encoder", "decoder" or "cross"; None: the decoder's self-attention where there is a decoder, else the encoder's.
         row: of the batch.
         most: how many scores where i or j is None; fewer where fewer keys are seen.
+        ids: of a recording that has no token ids, as one that was read from a file: those of its rows, (R, N), Ragged (N,) or lists; of an
+            encoder and a decoder a tuple of both.
         options: token_types (or token_type_ids) of BERT, also with a recording; without one the model's lengths, attention_mask or
             key_lengths too.
 
     Raises:
-        ValueError: another family of models, a model in training mode, a layer, head, row, query or key that does not exist, a key
+        ValueError: another family of models, a model in training mode or on another device than the CPU, a layer, head, row, query or key that does not exist, a key
             that the mask hides from the query, or a recording that lacks values, layers, heads or token ids, or is of another model.
     """
     own = _of_this_package(model)
@@ -100,7 +104,7 @@ def score_attribution(
     types = next((options[name] for name in _TYPES if options.get(name) is not None), None)
     # Norms of transformers compute in float32 whatever they are given.
     finest = torch.float64 if own is model else torch.float32
-    reader = Reader(own, recording, row, types, finest)
+    reader = Reader(own, recording, row, types, finest, ids)
     heads = reader.map(where).shape[0]
     head = index(head, heads, "head", f"heads are 0 to {heads - 1}")
     m = reader.map(where, head)
@@ -227,19 +231,24 @@ def _distances(call: Call, cells: list[tuple[int, int]]) -> Tensor:
     """(C,) float64: the biases of the scores, which are the scores of a query of zeros. Raises ValueError: a key that is hidden."""
     none = replace(call, query=torch.zeros((), dtype=call.query.dtype).expand(call.query.shape))
     results = []
-    for i, j in cells:
-        score = reference.scores(none, Selection((0,), (0,), torch.tensor([i])), torch.tensor([j])).reshape(())
-        if score == -float("inf"):
-            raise ValueError(f"{NAME}: key {j} is hidden from query {i} by the mask: there is no score")
-        results.append(score.double())
-    return torch.stack(results)
+    for first in range(0, len(cells), _CELLS):
+        queries, keys = zip(*cells[first : first + _CELLS], strict=True)
+        (every_query, at_query), (every_key, at_key) = (
+            torch.tensor(each).unique(return_inverse=True) for each in (queries, keys)
+        )
+        scores = reference.scores(none, Selection((0,), (0,), every_query), every_key)[0, 0]
+        results.append(scores[at_query, at_key].double())
+    result = torch.cat(results)
+    for n in (result == -float("inf")).nonzero().flatten().tolist():
+        raise ValueError(f"{NAME}: key {cells[n][1]} is hidden from query {cells[n][0]} by the mask: there is no score")
+    return result
 
 
 def _weights(m: AttentionMap, cells: list[tuple[int, int]]) -> Tensor:
     """(C,)."""
     results = []
-    for first in range(0, len(cells), 256):  # an outer product is read
-        queries, keys = (list(x) for x in zip(*cells[first : first + 256], strict=True))
+    for first in range(0, len(cells), _CELLS):
+        queries, keys = (list(x) for x in zip(*cells[first : first + _CELLS], strict=True))
         results.append(_tensor(m[queries, keys]).diagonal())
     return torch.cat(results)
 
@@ -250,6 +259,11 @@ def _of_this_package(model: nn.Module) -> nn.Module:
     if model.training:
         raise ValueError(
             f"{NAME}: {type(model).__name__} is in training mode, in which dropout changes what it computes; call model.eval()"
+        )
+    device = next((x.device for x in model.parameters()), torch.device("cpu"))
+    if device.type != "cpu":
+        raise ValueError(
+            f"{NAME}: the model must be on the CPU, not on {device}; of a recording, watch(..., device='cpu')"
         )
     if isinstance(model, MODELS):
         return model

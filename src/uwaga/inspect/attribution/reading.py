@@ -64,16 +64,19 @@ class Reader:
         row: of the recording.
         token_types: of all rows, (R, N) or Ragged (N,), or None: all 0.
         finest: the finest arithmetic that the recorded model may have used.
+        ids: of the recorded rows, where the recording has none: (R, N), Ragged or lists; a tuple of the encoder's and the decoder's.
 
     Raises:
         ValueError: the recording lacks something that is needed; `operand` raises it too.
     """
 
-    def __init__(self, model: nn.Module, recording: Recording, row: int, token_types: Any, finest: torch.dtype) -> None:
+    def __init__(
+        self, model: nn.Module, recording: Recording, row: int, token_types: Any, finest: torch.dtype, ids: Any = None
+    ) -> None:
         self.stacks, self.recording, self.row = stacks(model), recording, row
         self.dtype = next(model.parameters()).dtype
         self._read_last: tuple[object, Tape] | None = None  # queries and keys of one text are of the same tape
-        self._finest = finest
+        self._finest, self._given = finest, ids
         self._types = None if token_types is None else _row(token_types, row)
 
     @property
@@ -225,12 +228,21 @@ class Reader:
 
     def _ids(self, kind: str) -> Tensor:
         """(N,) the token ids of the row."""
-        ids = self.recording.token_ids(kind)
-        if ids is None:
+        ids, given = self.recording.token_ids(kind), self._given
+        if ids is not None:
+            return torch.tensor(ids[self.row])
+        if given is None:
             raise ValueError(
-                f"{NAME}: the token ids of the {kind} are unknown: the recording was read from a file, or began when tokens had been read"
+                f"{NAME}: the token ids of the {kind} are unknown, as of a recording that was read from a file: give ids"
             )
-        return torch.tensor(ids[self.row])
+        if isinstance(given, tuple):
+            given = given[kind == "decoder"]
+        ids_N = torch.as_tensor(_row(given, self.row))
+        tokens = next(m.select(self.row).shape[-1] for (name, _), m in self.recording.maps.items() if name == kind)
+        if ids_N.shape != (tokens,) or ids_N.dtype.is_floating_point or ids_N.dtype == torch.bool:
+            shape = tuple(ids_N.shape)
+            raise ValueError(f"{NAME}: ids of the {kind} must be {tokens} integers in row {self.row}, not {shape}")
+        return ids_N.long()
 
     def _attention(self, where: AttentionId) -> MultiHeadAttention:
         stack = self.stacks["encoder" if where.kind == "encoder" else "decoder"]

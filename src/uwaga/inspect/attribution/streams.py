@@ -68,10 +68,10 @@ class Scale(NamedTuple):
         assert isinstance(norm, nn.LayerNorm | nn.RMSNorm)
         is_centred = isinstance(norm, nn.LayerNorm)
         centred = x_TM - x_TM.mean(-1, keepdim=True) if is_centred else x_TM
-        eps = torch.finfo(x_TM.dtype).eps if norm.eps is None else norm.eps
+        assert norm.eps is not None
         weight = norm.factor() if isinstance(norm, ZeroCenteredRMSNorm) else norm.weight
         bias = norm.bias if isinstance(norm, nn.LayerNorm) else None
-        return Scale(_double(weight), _double(bias), is_centred, (centred.square().mean(-1) + eps).rsqrt())
+        return Scale(_double(weight), _double(bias), is_centred, (centred.square().mean(-1) + norm.eps).rsqrt())
 
     def apply(self, x_TM: Tensor) -> Tensor:
         """The norm of x at these tokens, (..., T, M)."""
