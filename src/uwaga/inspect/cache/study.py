@@ -108,7 +108,7 @@ def cache_study(
         overlap    the part of the keys that are among the largest weights, of as many
 
     A query that reads all keys that it sees loses exactly 0. Blocks of queries are read from queries and keys: nothing of size N x N is
-    stored, and memory is O(N) for each head, policy and budget, and some 100 MB for a block, up to 100,000 tokens. The time is O(N^2) for each head,
+    stored, and memory is O(N) for each head, policy and budget, and some 100 MB for a block of queries. The time is O(N^2) for each head,
     once for all policies, and what the policies take.
 
     Args:
