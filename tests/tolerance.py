@@ -71,7 +71,7 @@ _MOVES = {
     _aten.clamp_, _aten.clone, _aten.constant_pad_nd, _aten.copy_, _aten.detach, _aten.detach_, _aten.embedding,
     _aten.empty, _aten.empty_like, _aten.empty_strided, _aten.eye, _aten.fill_, _aten.flip, _aten.full, _aten.full_like,
     _aten.gather, _aten.index, _aten.index_copy, _aten.index_copy_, _aten.index_select, _aten.lift_fresh, _aten.lift_fresh_copy, _aten.linspace,
-    _aten.masked_fill, _aten.masked_fill_, _aten.max, _aten.min, _aten.new_empty, _aten.new_empty_strided, _aten.new_full,
+    _aten.masked_fill, _aten.masked_fill_, _aten.masked_scatter, _aten.max, _aten.min, _aten.new_empty, _aten.new_empty_strided, _aten.new_full,
     _aten.new_ones, _aten.new_zeros, _aten.ones, _aten.ones_like, _aten.repeat, _aten.roll, _aten.scalar_tensor,
     _aten.scatter, _aten.select_backward, _aten.slice_backward, _aten.sort, _aten.stack, _aten.topk, _aten.tril,
     _aten.triu, _aten.value_selecting_reduction_backward, _aten.zero_, _aten.zeros, _aten.zeros_like,
