@@ -74,3 +74,16 @@ def test_a_difference_has_none() -> None:
     service = ViewService(ViewModel.create(previous_head(6), second=previous_head(6)))
     with pytest.raises(RequestError, match="labels: side: heads are labelled in one text, not in a difference"):
         ask(service, side="difference")
+
+
+def test_the_first_word_is_a_sink_of_a_decoder_only_where_it_is_the_first_token() -> None:
+    """Where a special token before it is left out, its links are links as others."""
+    tokens = ["[CLS]", "a", "b", "c", "d", "e", "f"]
+    position = torch.eye(len(tokens), dtype=torch.float64)
+    first = 40.0 * position[[0, 1, 1, 1, 1, 1, 1]]  # every token looks at "a"
+    m = uwaga.AttentionMap(first[None], position[None], scale=1.0, mask=uwaga.Causal())
+    service = ViewService(ViewModel.create({("decoder", 0): m}, tokens=tokens))
+    hidden = ask(service, kind="decoder", specials="hide").meta["labels"][0]
+    assert hidden["sink"] == 0
+    assert hidden["link"][1] == 0
+    assert hidden["label"] == "gathers"

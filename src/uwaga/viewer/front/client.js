@@ -1,6 +1,6 @@
 // The client of a host: a priority queue of requests with deduplication, retries and an LRU cache of replies.
 
-import { abortError, HostError, isAbort } from "./hosts.js";
+import { abortError, HostError, isAbort, messageOf } from "./hosts.js";
 import { canonical, replyBytes } from "./wire.js";
 
 /** @typedef {import("./types.js").Request} Request */
@@ -99,7 +99,7 @@ export function makeClient(host, { maxBytes = 192 * 2 ** 20, slowAfter = clientS
     } else {
       if (error instanceof HostError && error.kind === "refused") onAnswer();
       if (!isAbort(error) && !(error instanceof HostError && error.kind === "missing")) {
-        emit({ type: "failed", message: error instanceof Error ? error.message : String(error) });
+        emit({ type: "failed", message: messageOf(error) });
       }
       settle(job, (waiter) => waiter.reject(error));
     }

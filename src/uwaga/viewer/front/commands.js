@@ -1,6 +1,6 @@
 // Keyboard commands by name, and the help dialog that lists them.
 
-import { el } from "./dom.js";
+import { el, uniqueName } from "./dom.js";
 import { tr } from "./languages.js";
 
 /** @typedef {import("./types.js").Command} Command */
@@ -117,7 +117,7 @@ function makeLegend() {
 export function makeHelp(app) {
   const single = el("input", { type: "checkbox", on: { change: () => app.store.set({ shortcuts: single.checked }) } });
   const body = el("div", { class: "uwaga-help" });
-  const title = el("h2", { text: tr("What one sees, and the keys"), id: `uwaga-help-${Math.random().toString(36).slice(2)}` });
+  const title = el("h2", { text: tr("What one sees, and the keys"), id: uniqueName() });
   const element = el("dialog", { class: "uwaga-dialog", "aria-labelledby": title.id, on: {
     click: (/** @type {MouseEvent} */ event) => event.target === element && element.close(),
     // The browser restores the focus when the dialog closes; the page's keys must not act inside it.

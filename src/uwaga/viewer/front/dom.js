@@ -57,6 +57,12 @@ function domFill(element, props, children) {
   return element;
 }
 
+/** @returns {string} an id, or the beginning of several, that no other element has */
+export const uniqueName = () => `uwaga-${Math.random().toString(36).slice(2)}`;
+
+/** @param {KeyboardEvent} event @param {boolean} [orShift] @returns {boolean} whether a key is a shortcut of the browser or of the page */
+export const isModified = (event, orShift = false) => event.ctrlKey || event.altKey || event.metaKey || (orShift && event.shiftKey);
+
 /** Opens what an element is folded in. @param {Element | null | undefined} element */
 export function openAround(element) {
   for (let at = element?.parentElement?.closest("details"); at; at = at.parentElement?.closest("details")) at.open = true;

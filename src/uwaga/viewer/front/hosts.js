@@ -32,6 +32,11 @@ export function isAbort(error) {
   return error instanceof Error && error.name === "AbortError";
 }
 
+/** @param {unknown} error @returns {string} */
+export function messageOf(error) {
+  return error instanceof Error ? error.message : String(error);
+}
+
 /**
  * Downloads a file.
  * @param {string} name

@@ -1,6 +1,6 @@
 // Cross-attention as ribbons: the words of one text below, each of which sends out a ribbon of the same width, and above what they look at.
 
-import { el, isRightToLeft, itemOf, linkGradient, svgEl } from "../dom.js";
+import { el, isModified, isRightToLeft, itemOf, linkGradient, svgEl, uniqueName } from "../dom.js";
 import { percentText } from "../format.js";
 import { tr } from "../languages.js";
 import { stageWord } from "./stage.js";
@@ -44,7 +44,7 @@ export function ribbonBars(cells, rows, columns, width) {
 
 /** @param {{pick: (item: number) => void, point: (item: number) => void, pickKey: (key: number) => void}} act */
 export function makeRibbons({ pick, point, pickKey }) {
-  const prefix = `uwaga-${Math.random().toString(36).slice(2)}`;
+  const prefix = uniqueName();
   const keysRow = el("div", { class: "uwaga-ribbon-row", "data-axis": "key" }), queriesRow = el("div", { class: "uwaga-ribbon-row", "data-axis": "query", role: "group",
     "aria-label": tr("The text: each word shows what it looks at"), on: { keydown, pointerleave: () => point(-1),
       pointerover: (/** @type {PointerEvent} */ event) => { if (event.pointerType === "mouse") point(itemOf(event)); } } });
@@ -55,7 +55,7 @@ export function makeRibbons({ pick, point, pickKey }) {
   /** @param {KeyboardEvent} event */
   function keydown(event) {
     const turn = queriesRow.dir === "rtl" ? -1 : 1, by = { ArrowRight: turn, ArrowLeft: -turn, ArrowDown: 1, ArrowUp: -1 }[event.key], at = itemOf(event);
-    if (by === undefined || at < 0 || event.ctrlKey || event.altKey || event.metaKey || event.shiftKey) return;
+    if (by === undefined || at < 0 || isModified(event, true)) return;
     event.preventDefault();
     event.stopPropagation();
     const count = queriesRow.childElementCount, to = (at + by + count) % count;

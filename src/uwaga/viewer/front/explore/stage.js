@@ -1,7 +1,7 @@
 // The text as the largest thing on the page, and over it the arcs of one word to the words that it looks at.
 
 import { arcPairs, arcScale, arcsOfLinks, arcsOfWord, mixedArcs, pathOfArc } from "./arcs.js";
-import { el, isRightToLeft, itemOf, linkGradient, svgEl, wordText } from "../dom.js";
+import { el, isModified, isRightToLeft, itemOf, linkGradient, svgEl, uniqueName, wordText } from "../dom.js";
 import { percentText } from "../format.js";
 import { tr } from "../languages.js";
 import { storeEqual } from "../store.js";
@@ -40,7 +40,7 @@ export function stageWord(items, item, on = {}) {
  * @param {{pick: (item: number) => void, point: (item: number) => void, pickKey: (key: number) => void}} act  point: -1 when nothing is pointed at
  */
 export function makeStage({ pick, point, pickKey }) {
-  const prefix = `uwaga-${Math.random().toString(36).slice(2)}`;
+  const prefix = uniqueName();
   const gradients = svgEl("defs"), lines = svgEl("g"), texts = svgEl("g"), bar = svgEl("path", { class: "uwaga-arc-bar" });
   const picture = svgEl("svg", { class: "uwaga-arcs", "aria-hidden": "true" }, gradients, lines, bar, texts);
   const words = el("div", { class: "uwaga-words", role: "group", "aria-label": tr("The text: each word shows what it looks at"), on: {
@@ -64,7 +64,7 @@ export function makeStage({ pick, point, pickKey }) {
   function keydown(event) {
     const forward = isReversed && !isColumn ? "ArrowLeft" : "ArrowRight", back = isReversed && !isColumn ? "ArrowRight" : "ArrowLeft";
     const by = { [forward]: 1, ArrowDown: 1, [back]: -1, ArrowUp: -1 }[event.key], at = itemOf(event);
-    if (by === undefined || at < 0 || event.ctrlKey || event.altKey || event.metaKey) return;
+    if (by === undefined || at < 0 || isModified(event)) return;
     event.preventDefault();
     event.stopPropagation();
     if (event.shiftKey) {

@@ -2,7 +2,7 @@
 
 import { headArcs, headRibbons } from "./arcs.js";
 import { headCells, shownLayers } from "./every_head.js";
-import { el, svgEl } from "../dom.js";
+import { el, isModified, svgEl } from "../dom.js";
 import { headText } from "../format.js";
 import { tr, trN, trParts } from "../languages.js";
 import { sinkColumns, sinksOf } from "../weights.js";
@@ -84,7 +84,7 @@ export function makeWall(app, every, open) {
     const list = [...grid.querySelectorAll("button")], at = list.findIndex((button) => button === event.target);
     const columns = getComputedStyle(grid).gridTemplateColumns.split(" ").length - (grid.hasAttribute("data-whole") && list.length ? (getComputedStyle(/** @type {Element} */ (grid.querySelector("i"))).display === "none" ? 0 : 1) : 0);
     const by = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: columns, ArrowUp: -columns }[event.key], to = list[at + (by ?? 0)];
-    if (by === undefined || event.ctrlKey || event.altKey || event.metaKey || event.shiftKey) return;
+    if (by === undefined || isModified(event, true)) return;
     event.preventDefault();
     event.stopPropagation();
     if (!to) return;

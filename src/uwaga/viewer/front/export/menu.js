@@ -3,7 +3,7 @@
 import { menuButton } from "../controls.js";
 import { el, tokenText } from "../dom.js";
 import { kindTitle } from "../format.js";
-import { isAbort } from "../hosts.js";
+import { isAbort, messageOf } from "../hosts.js";
 import { tr } from "../languages.js";
 import { scenePng, textImage } from "./canvas.js";
 import { hasLayers } from "../explore/every_head.js";
@@ -46,7 +46,7 @@ export function makeExportMenu(app, currentView) {
       app.status("");
       // The client has already reported what the host refuses.
       if (!isAbort(error) && !(error instanceof Error && error.name === "HostError"))
-        app.fail(error instanceof Error ? error.message : String(error));
+        app.fail(messageOf(error));
     } finally {
       busy = "";
     }

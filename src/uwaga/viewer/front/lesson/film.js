@@ -1,5 +1,6 @@
 // Moments of a matrix that grows: circles, a slider with eight of its moments, arcs of the same weights, and two curves.
 
+import { wantsNoMotion } from "../explore/stage.js";
 import { el, svgEl, tokenText } from "../dom.js";
 import { tr } from "../languages.js";
 import { arcsOfLinks, pathOfArc } from "../explore/arcs.js";
@@ -68,7 +69,7 @@ export function makeFilm(actions) {
     if (!last || last[2]) return;
     const most = last[1].labels.length - 1;
     if (moment >= most) moment = 0;
-    const isStill = matchMedia("(prefers-reduced-motion: reduce)").matches;
+    const isStill = wantsNoMotion();
     timer = setInterval(() => {
       const next = isStill ? stops(most).find((at) => at > moment) ?? most : moment + 1;
       if (moment >= most) { stop(); return; }
@@ -114,7 +115,7 @@ export function makeFilm(actions) {
       last = [lesson, shown, covered];
       draw();
       // The answer is seen to happen; with reduced motion it waits to be played.
-      if (isAnswered && !matchMedia("(prefers-reduced-motion: reduce)").matches) start();
+      if (isAnswered && !wantsNoMotion()) start();
     },
     dispose: stop,
   };

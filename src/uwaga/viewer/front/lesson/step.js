@@ -1,5 +1,6 @@
 // One step of the lesson: its text, matrices and charts, and the head of the loaded model that shows it best.
 
+import { messageOf } from "../hosts.js";
 import { el, tokenText } from "../dom.js";
 import { numberText } from "../format.js";
 import { tr } from "../languages.js";
@@ -452,7 +453,7 @@ function makeModelHead(app, criterion) {
       found = await findBestHead(app, criterion, controller.signal);
     } catch (error) {
       if (controller.signal.aborted) return;
-      text.textContent = tr("The heads could not be compared: {value}", { value: error instanceof Error ? error.message : String(error) });
+      text.textContent = tr("The heads could not be compared: {value}", { value: messageOf(error) });
       return;
     }
     if (!found) {

@@ -1,7 +1,7 @@
 // The lesson's tab: the calculation of attention step by step, on numbers that can be changed.
 
 import { el, openAround } from "../dom.js";
-import { isAbort } from "../hosts.js";
+import { isAbort, messageOf } from "../hosts.js";
 import { languageOfRequest, tr } from "../languages.js";
 import { lessonSources, makeExplanation, stepShows } from "./explanation.js";
 import { formulaText } from "./numbers.js";
@@ -133,14 +133,14 @@ export function lessonView(app) {
       message.hidden = false;
       if (!lesson && requested !== start) {
         requested = start;
-        addressError = tr("The numbers in the address are not shown: {value}", { value: error instanceof Error ? error.message : String(error) });
+        addressError = tr("The numbers in the address are not shown: {value}", { value: messageOf(error) });
         void ask();
         return;
       }
       requested = lesson ? lesson.request : start;
       message.textContent = lesson
-        ? tr("{value}. The numbers shown are the previous ones.", { value: error instanceof Error ? error.message : String(error) })
-        : tr("The lesson could not be opened: {value}", { value: error instanceof Error ? error.message : String(error) });
+        ? tr("{value}. The numbers shown are the previous ones.", { value: messageOf(error) })
+        : tr("The lesson could not be opened: {value}", { value: messageOf(error) });
     } finally {
       if (!signal.aborted && !timer) element.removeAttribute("aria-busy");
     }

@@ -1,7 +1,7 @@
 // The tiles of the maps on show: requested, followed while they sharpen, cancelled out of view, evicted over a memory limit.
 
 import { colourScaleMax } from "../colours.js";
-import { isAbort } from "../hosts.js";
+import { isAbort, messageOf } from "../hosts.js";
 import { tileRequest } from "../requests.js";
 import { sinkColumns } from "../weights.js";
 
@@ -116,7 +116,7 @@ export function makeMapTiles({ client, maxBytes = 96 * 2 ** 20, onTile, onForget
       layer.failed = "";
     } catch (error) {
       if (isAbort(error)) return;
-      layer.failed = error instanceof Error ? error.message : String(error);
+      layer.failed = messageOf(error);
       onFail(layer);
     } finally {
       const place = tileKey(request.row, request.column);

@@ -1,6 +1,6 @@
 // The map of one head: its elements, and what joins stage, tiles, input and readout.
 
-import { el } from "../dom.js";
+import { el, uniqueName } from "../dom.js";
 import { tr } from "../languages.js";
 import { tileRequest } from "../requests.js";
 import { sinksOf } from "../weights.js";
@@ -335,7 +335,7 @@ function makeMapElements({ table, stage, bars, lines, zoom, fit }) {
     el("button", { type: "button", text, "aria-label": name, title: name, on: { click } });
   const note = el("p", { class: "uwaga-map-note", hidden: true });
   // Two cells in turn: a screen reader reads a step only if aria-activedescendant changes.
-  const prefix = `uwaga-${Math.random().toString(36).slice(2)}`;
+  const prefix = uniqueName();
   const cells = [0, 1].map((at) => el("div", { class: "uwaga-visually-hidden", role: "gridcell", id: `${prefix}-${at}` }));
   const line = el("div", { role: "row" }, cells);
   const frame = el("div", { class: "uwaga-map-frame", tabindex: 0, role: "grid" }, line, stage, note);

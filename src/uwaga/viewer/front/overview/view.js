@@ -1,7 +1,7 @@
 // Layers by heads as small maps. One canvas over a scrolled element; only what is in view is asked for and drawn.
 
 import { segmentedControl } from "../controls.js";
-import { el } from "../dom.js";
+import { el, isModified, uniqueName } from "../dom.js";
 import { kindTitle, numberText } from "../format.js";
 import { tr, trN } from "../languages.js";
 import { makeRequestSet, statisticsRequest } from "../requests.js";
@@ -36,7 +36,7 @@ export function overviewView(app) {
 
   const canvas = el("canvas", { "aria-hidden": "true" });
   // Two gridcell elements in turn: a screen reader announces a step only if aria-activedescendant changes.
-  const prefix = `uwaga-${Math.random().toString(36).slice(2)}`;
+  const prefix = uniqueName();
   const cells = [0, 1].map((i) => el("div", { class: "uwaga-overview-cell", role: "gridcell", id: `${prefix}-cell-${i}` }));
   const line = el("div", { role: "row" }, cells);
   const space = el("div", { class: "uwaga-overview-space", role: "presentation" }, line);
@@ -179,7 +179,7 @@ export function overviewView(app) {
   }
   /** @param {KeyboardEvent} event */
   function keydown(event) {
-    if (event.ctrlKey || event.altKey || event.metaKey || event.shiftKey || !layout.rows.length) return;
+    if (isModified(event, true) || !layout.rows.length) return;
     if (event.key === "Enter" || event.key === " ") {
       event.preventDefault();
       return open(active);

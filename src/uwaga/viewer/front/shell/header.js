@@ -2,7 +2,7 @@
 
 import { colourSchemes, colourTable, signedColourTable } from "../colours.js";
 import { menuButton, segmentedControl } from "../controls.js";
-import { el } from "../dom.js";
+import { el, isModified, uniqueName } from "../dom.js";
 import { kindTitle, numberText } from "../format.js";
 import { currentLanguage, tr } from "../languages.js";
 import { initialState } from "../store.js";
@@ -73,7 +73,7 @@ export function makeHeadBar(app) {
 
 /** @param {import("../types.js").App} app @param {{name: import("../types.js").Tab, title: string}[]} tabs */
 function makeTabs(app, tabs) {
-  const prefix = `uwaga-${Math.random().toString(36).slice(2)}`, panelId = `${prefix}-panel`;
+  const prefix = uniqueName(), panelId = `${prefix}-panel`;
   const buttons = tabs.map(({ name, title }) =>
     el("button", { type: "button", role: "tab", id: `${prefix}-${name}`, "aria-controls": panelId, text: title, "data-title": title,
     on: { click: () => app.store.set({ tab: name }) } }));
@@ -83,7 +83,7 @@ function makeTabs(app, tabs) {
   function keydown(event) {
     const at = tabs.findIndex(({ name }) => name === tabOf(app.store.get().tab)), last = tabs.length - 1;
     const to = { ArrowRight: at === last ? 0 : at + 1, ArrowLeft: at ? at - 1 : last, Home: 0, End: last }[event.key];
-    if (to === undefined || event.ctrlKey || event.altKey || event.metaKey) return;
+    if (to === undefined || isModified(event)) return;
     event.preventDefault();
     app.store.set({ tab: tabs[to].name });
     buttons[to].focus();

@@ -1,6 +1,6 @@
 // The table element: headings that sort, and virtual scrolling of the rows.
 
-import { el } from "../dom.js";
+import { el, isModified, uniqueName } from "../dom.js";
 import { kindTitle, numberText } from "../format.js";
 import { tr } from "../languages.js";
 import { tableWindow } from "./rows.js";
@@ -22,7 +22,7 @@ import { tableWindow } from "./rows.js";
  * @param {(id: string) => string} calls.sideTitle
  */
 export function makeTableGrid({ sort, open, status, sideTitle }) {
-  const prefix = `uwaga-${Math.random().toString(36).slice(2)}`;
+  const prefix = uniqueName();
   const headings = el("tr"), head = el("thead", {}, headings), body = el("tbody");
   const table = el("table", { class: "uwaga-heads" },
     el("caption", { class: "uwaga-visually-hidden", text: tr("Statistics of every head") }), head, body);
@@ -99,7 +99,7 @@ export function makeTableGrid({ sort, open, status, sideTitle }) {
 
   element.addEventListener("keydown", (event) => {
     const inHead = head.contains(/** @type {Node} */ (event.target));
-    if (event.ctrlKey || event.altKey || event.metaKey || event.shiftKey || !content.rows.length) return;
+    if (isModified(event, true) || !content.rows.length) return;
     if (inHead) return headingKey(event);
     const page = Math.max(1, Math.floor(element.clientHeight / rowHeight) - 2);
     const to = { ArrowDown: active + 1, ArrowUp: active - 1, PageDown: active + page,

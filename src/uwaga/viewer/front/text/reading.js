@@ -1,7 +1,7 @@
 // A long text as running prose: what the picked word looks at carries its share, arcs run in the margin, and what holds little is folded.
 
 import { bandOf, bandScale } from "../colours.js";
-import { el, isRightToLeft, itemOf, linkGradient, svgEl, tokenText, wordText } from "../dom.js";
+import { el, isModified, isRightToLeft, itemOf, linkGradient, svgEl, tokenText, uniqueName, wordText } from "../dom.js";
 import { arcsOfWord, pathOfArc } from "../explore/arcs.js";
 import { countText, percentText } from "../format.js";
 import { tr, trN } from "../languages.js";
@@ -32,7 +32,7 @@ const openedAtOnce = 400;
 
 /** @param {{pick: (axis: ReadAxis, item: number) => void, pickKey: (item: number) => void, point: (axis: ReadAxis, item: number) => void}} act  point: -1 for none */
 export function makeReading({ pick, pickKey, point }) {
-  const prefix = `uwaga-${Math.random().toString(36).slice(2)}`;
+  const prefix = uniqueName();
   const gradients = svgEl("defs"), lines = svgEl("g"), bar = svgEl("path", { class: "uwaga-arc-bar" });
   const margin = svgEl("svg", { class: "uwaga-arcs uwaga-margin", "aria-hidden": "true" }, gradients, lines, bar), body = el("div");
   const element = el("div", { class: "uwaga-reading", tabindex: 0, role: "group", "aria-label": tr("The text: each word shows what it looks at"), hidden: true, on: { keydown,
@@ -57,7 +57,7 @@ export function makeReading({ pick, pickKey, point }) {
   /** @param {KeyboardEvent} event */
   function keydown(event) {
     const turn = element.dir === "rtl" ? -1 : 1, by = { ArrowRight: turn, ArrowLeft: -turn, ArrowDown: 0, ArrowUp: 0 }[event.key];
-    if (by === undefined || !shown || event.target !== element || event.ctrlKey || event.altKey || event.metaKey) return;
+    if (by === undefined || !shown || event.target !== element || isModified(event)) return;
     event.preventDefault();
     event.stopPropagation();
     const { axis, query, key, items } = shown, own = axis === "key" || event.shiftKey ? key ?? query : query, from = own ?? Number(/** @type {HTMLElement | null} */ (body.querySelector("[data-item]"))?.dataset.item ?? 0);

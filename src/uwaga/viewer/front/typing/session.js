@@ -1,6 +1,6 @@
 // Texts that are run while the page is open: the requests, the address of each, what was run before, and changes of the model.
 
-import { HostError } from "../hosts.js";
+import { HostError, messageOf } from "../hosts.js";
 import { storeEqual } from "../store.js";
 
 /** @typedef {import("../types.js").RunRequest} RunRequest */
@@ -142,7 +142,7 @@ export function makeSession(host, open) {
         }
         await open(run, typed, keep);
       } catch (failure) {
-        if (!mine.signal.aborted) error = (failure instanceof Error ? failure.message : String(failure)).replace(/^run: /, "");
+        if (!mine.signal.aborted) error = messageOf(failure).replace(/^run: /, "");
       } finally {
         if (running === mine) running = pending = null;
         emit();
