@@ -157,7 +157,9 @@ class SequenceMap:
 
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("_") and hasattr(AttentionMap, name):
-            raise AttributeError(f"uwaga.sequence_parallel.attention_map: {name} is not computed over several processes")
+            raise AttributeError(
+                f"uwaga.sequence_parallel.attention_map: {name} is not computed over several processes"
+            )
         return object.__getattribute__(self, name)
 
     def _score_shape(self) -> ScoreShape:
