@@ -57,7 +57,9 @@ def maps(rank: int, size: int) -> Any:
         assert (m.first_query, m.first_key) == (first, first_key)
         assert m.shape == (*whole.query.shape[:-1], keys_length)
         rows = [m.row(i) for i in (0, length - 1)] if length else []
-        results[name] = [[m.lse, m.entropy(), *m.topk(5)], m.received(), rows]
+        of_queries = [m.lse, m.entropy(), m.effective_count(), m.effective_count(order=1), m.distance(), m.distance(3)]
+        of_queries += [m.mass(uwaga.Window(9, 4)), m.mass(uwaga.Causal(start=2) & (torch.arange(keys_length) % 3 > 0))]
+        results[name] = [[*of_queries, *m.peak(), *m.topk(5)], m.received(), rows]
     return results
 
 
@@ -176,7 +178,7 @@ def levels(rank: int, size: int) -> Any:
 def message(call: Callable[[], Any]) -> str:
     try:
         call()
-    except (ValueError, RuntimeError, IndexError) as error:
+    except (ValueError, RuntimeError, IndexError, AttributeError) as error:
         return f"{type(error).__name__}: {error}"
     return "no error"
 
@@ -217,7 +219,6 @@ def disagreements(rank: int, size: int) -> Any:
         "length of ids": partial(attention, key, key, key, mask=uwaga.Documents(torch.arange(is_second(12, 6)))),
         "scale": partial(attention, key, key, key, scale=is_second(1.0, 2.0)),
         "records": partial(attention, wants, key, key),
-        "bias": partial(attention, key, key, key, bias=torch.zeros(12, 12, requires_grad=True)),
         "bias of one": partial(attention, key, key, key, bias=torch.full((12, 12), float(rank))),
         "normalize": partial(attention, key, key, key, normalize=is_second("softmax", None)),
         "dropout": partial(attention, key, key, key, dropout=is_second(0.1, 0.2)),
@@ -226,6 +227,7 @@ def disagreements(rank: int, size: int) -> Any:
         "twice": partial(_twice, key),
         "attend": partial(_attend, key),
         "topk": partial(_topk, key),
+        "pool": partial(_pool, key),
         "row": partial(_row, key, is_second(3, 4)),
         "no such row": partial(_row, key, 12),
         "another call": partial(_another_call, rank, key),
@@ -246,6 +248,10 @@ def _attend(x: Any) -> None:
 
 def _topk(x: Any) -> None:
     uwaga.sequence_parallel.attention_map(x, x).topk(0)
+
+
+def _pool(x: Any) -> None:
+    uwaga.sequence_parallel.attention_map(x, x).pool(2, 2)
 
 
 def _row(x: Any, query: int) -> None:

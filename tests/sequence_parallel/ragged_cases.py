@@ -71,6 +71,11 @@ def _relative() -> dict[str, Any]:
     return {"bias": uwaga.RelativeBias(torch.randn(16, 2).requires_grad_())}
 
 
+def _bias() -> dict[str, Any]:
+    generator = torch.Generator().manual_seed(0)
+    return {"mask": uwaga.Causal(), "bias": torch.randn(4, 2, 600, 600, generator=generator).requires_grad_()}
+
+
 def _documents() -> dict[str, Any]:
     return {"mask": uwaga.Causal() & uwaga.Documents(ids(2, 9, 2000, 2700, 701))}
 
@@ -89,6 +94,7 @@ CASES = {
     "starts": make(LONG, options=_starts, parameters=("bias",)),
     "alibi": make(LONG, options=_alibi, parameters=("bias",)),
     "relative": make(LONG, options=_relative, parameters=("bias",)),
+    "learned bias": make((3, 600, 7, 200), options=_bias, parameters=("bias",)),
     "sinks and grouped heads": make(LONG, heads=6, options=_sinks, parameters=("sinks",)),
     "other keys": make((5, 300, 0, 40), (0, 2600, 3, 900)),
     "dropout": make((3, 600, 7, 200), options=lambda: {"mask": uwaga.Causal(), "dropout": 0.3}),

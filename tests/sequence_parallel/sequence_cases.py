@@ -43,14 +43,8 @@ def make(
         grad_output = torch.randn(*batch, heads, queries, 24).to(dtype)
         result = options()
         bias = result.get("bias")
-        parameters = [
-            x
-            for x in (
-                result.get("sinks"),
-                bias.parameter() if isinstance(bias, uwaga.AlibiBias | uwaga.RelativeBias) else None,
-            )
-            if x is not None
-        ]
+        learned = bias.parameter() if isinstance(bias, uwaga.AlibiBias | uwaga.RelativeBias) else bias
+        parameters = [x for x in (result.get("sinks"), learned) if x is not None and x.requires_grad]
         return Whole(query, key, value, result, grad_output, parameters)
 
     return made
@@ -83,6 +77,12 @@ def _bias() -> dict[str, Any]:
     return {"bias": torch.randn(2, 2300, 2300, generator=generator), "mask": uwaga.Window(2200, 50)}
 
 
+def _learned(*shape: int, dtype: torch.dtype = torch.float32) -> dict[str, Any]:
+    generator = torch.Generator().manual_seed(0)
+    bias = torch.randn(shape, generator=generator).to(dtype).requires_grad_()
+    return {"bias": bias, "mask": uwaga.Window(400, 50)}
+
+
 def _dense() -> dict[str, Any]:
     return {"mask": torch.rand(300, 300) < 0.3}
 
@@ -113,6 +113,12 @@ CASES = {
     "cross documents": make(60, 90, options=lambda: {"mask": uwaga.Documents(ids(20, 70), query_ids=ids(50, 10))}),
     "dense": make(300, options=_dense),
     "bias": make(2300, options=_bias),
+    "learned bias": make(700, batch=(2,), options=lambda: _learned(2, 2, 700, 700)),
+    "learned bias of all heads": make(700, heads=4, options=lambda: _learned(1, 700, 700)),
+    "learned bias of keys": make(700, options=lambda: _learned(2, 1, 700)),
+    "learned bias in bfloat16": make(
+        500, dtype=torch.bfloat16, options=lambda: _learned(2, 500, 500, dtype=torch.bfloat16)
+    ),
     "dropout": make(2300, batch=(2,), options=lambda: {"mask": uwaga.Causal(), "dropout": 0.3}),
     "without softmax": make(2300, options=lambda: {"mask": uwaga.Causal(), "normalize": None}),
     "bfloat16": make(2300, dtype=torch.bfloat16, options=lambda: {"mask": uwaga.Causal()}),
@@ -125,7 +131,7 @@ CASES = {
 
 
 # Maps have neither dropout nor a form without softmax.
-CASES_OF_MAPS = [name for name in CASES if name not in ("dropout", "without softmax")]
+CASES_OF_MAPS = [name for name in CASES if name not in ("dropout", "without softmax") and "learned" not in name]
 
 
 def attend(query: Any, key: Any, value: Any, **options: Any) -> tuple[Any, Any]:

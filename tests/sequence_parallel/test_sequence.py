@@ -124,11 +124,11 @@ def test_maps_have_the_bits_of_one_process(name: str, result: Callable[[str], li
     queries = m.shape[-2]
     with torch.no_grad():
         top = m.topk(5)
-        expected = [m.lse, m.entropy(), top.weights, top.positions]
-        for pieces, exact, dimension in zip(
-            zip(*(x[0] for x in by_rank), strict=True), expected, (-1, -1, -2, -2), strict=True
-        ):
-            assert torch.equal(torch.cat(pieces, dim=dimension), exact)
+        expected = [m.lse, m.entropy(), m.effective_count(), m.effective_count(order=1), m.distance(), m.distance(3)]
+        expected += [m.mass(uwaga.Window(9, 4)), m.mass(uwaga.Causal(start=2) & (torch.arange(m.shape[-1]) % 3 > 0))]
+        expected += [*m.peak(), top.weights, top.positions]
+        for n, (pieces, exact) in enumerate(zip(zip(*(x[0] for x in by_rank), strict=True), expected, strict=True)):
+            assert torch.equal(torch.cat(pieces, dim=-2 if n >= len(expected) - 2 else -1), exact), n
         assert torch.equal(torch.cat([x[1] for x in by_rank], dim=-1), m.received())
         for of_rank in by_rank:
             for row, i in zip(of_rank[2], (0, queries - 1), strict=False):
@@ -167,11 +167,11 @@ BOTH = {
     "width": f"{DISAGREE} head width D: rank 0 has 4, rank 1 has 8",
     "heads": f"{DISAGREE} query heads H: rank 0 has 2, rank 1 has 4",
     "records": f"{DISAGREE} gradients (1: query, key, value, bias or sinks require them): rank 0 has 0, rank 1 has 1",
-    "bias": f"{AT} a bias tensor gets no gradient here: detach it, or use AlibiBias or RelativeBias",
     "impl": f"{AT} impl must be None or 'cpu', not 'torch'",
     "float64": f"{AT} the native kernels cannot serve this call: it computes float32, bfloat16 and float16, not float64",
     "twice": "NotImplementedError: uwaga.sequence_parallel.attention has no second derivative: the backward pass with create_graph=True",
     "topk": "ValueError: uwaga.sequence_parallel.attention_map: topk needs a k of at least 1, not 0",
+    "pool": "AttributeError: uwaga.sequence_parallel.attention_map: pool is not computed over several processes",
     "row": f"{DISAGREE} the query of a row: rank 0 has 3, rank 1 has 4",
     "no such row": "IndexError: uwaga.sequence_parallel.attention_map: row 12 is not one of the 12 queries",
     "attend": "NotImplementedError: attend: inside uwaga.sequence_parallel.sequence_parallel the weights lie with several processes; "

@@ -107,9 +107,6 @@ def _check_kernels(call: Call) -> None:
 def _check_served(query: Any, key: Any, value: Any, options: AttentionOptions, impl: str | None) -> None:
     """ValueError or NotImplementedError for what attention over processes does not do."""
     at = "uwaga.sequence_parallel:"
-    for bias in (options.bias, options.mask):
-        if isinstance(bias, Tensor) and bias.requires_grad:
-            raise ValueError(f"{at} a bias tensor gets no gradient here: detach it, or use AlibiBias or RelativeBias")
     if impl not in (None, "cpu"):
         raise ValueError(f"{at} impl must be None or 'cpu', not {impl!r}")
     if is_intercepted() or is_transformed() or has_tangent(query, key, value):
@@ -175,7 +172,7 @@ def _checksum_of(tensor: Tensor, checksum: int) -> int:
     return checksum
 
 
-def _rectangle(bias_BHQK: Tensor, rows: Interval, columns: Interval) -> Tensor:
+def rectangle_of(bias_BHQK: Tensor, rows: Interval, columns: Interval) -> Tensor:
     """Some rows and columns of a tensor that broadcasts to the scores."""
     for dimension, interval in ((2, rows), (3, columns)):
         if bias_BHQK.shape[dimension] > 1:
@@ -235,7 +232,7 @@ class Division:
             query=query,
             key=key,
             value=value,
-            bias=None if call.bias is None else _rectangle(call.bias, rows, columns),
+            bias=None if call.bias is None else rectangle_of(call.bias, rows, columns),
             relative_starts=None if starts is None else starts + moved,
             mask_tensors=tensors,
             options=options,

@@ -190,6 +190,7 @@ def _attend_whole_rows(call: Call, all_rows: "_Rows", begin: int, first: int, la
     offsets = [x - x[0] for x in offsets]
     starts, bias = call.relative_starts, call.bias
     longest = [int(x.diff().max()) if len(x) > 1 else 0 for x in offsets]
+    scores = CallPart(rows, None, slice(0, longest[0]), slice(0, longest[1]))
     own = replace(
         call,
         query=call.query[:, :, queries],
@@ -197,7 +198,7 @@ def _attend_whole_rows(call: Call, all_rows: "_Rows", begin: int, first: int, la
         value=call.value[:, :, keys],
         query_offsets=offsets[0],
         key_offsets=offsets[1],
-        bias=None if bias is None else part.of_scores(bias),
+        bias=None if bias is None else scores.of_scores(bias),
         relative_starts=None if starts is None else starts[rows],
         seed=_seed_from(call, rows.start),
         mask_tensors=tuple(tensors),

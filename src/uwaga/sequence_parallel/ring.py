@@ -26,7 +26,7 @@ from uwaga.ops.attention import parts
 from uwaga.ops.attention.call import Call, Gradients, new_lse, new_output
 from uwaga.ops.attention.parts import PART_KEYS, PART_QUERIES, padded
 from uwaga.ops.mask_program import Interval
-from uwaga.sequence_parallel.division import Division
+from uwaga.sequence_parallel.division import Division, rectangle_of
 from uwaga.sequence_parallel.exchange import Message, RelayedMessages, shared_rows
 from uwaga.sequence_parallel.schedule import Plan, Steps, make_plan
 
@@ -147,21 +147,22 @@ def backward(
         grads.append(_moved(division, "gradient of the lse", [_rows(grad_lse)], homes, pieces))
     # Of each piece its queries, and what the backward pass reads beside them.
     read = list(zip(rows.query, rows.output, rows.lse, *grads, strict=True))
-    query = key = value = relative = sinks = None
-    if needs[0] or needs[3] or needs[5]:
-        query, relative, sinks = _backward_of_queries(division, call, rows.plan, read, needs)
+    query = key = value = relative = bias = sinks = None
+    if needs[0] or any(needs[3:]):
+        query, relative, bias, sinks = _backward_of_queries(division, call, rows.plan, read, needs)
     if needs[1] or needs[2]:
         key, value = _backward_of_keys(division, call, rows.plan, read)
-    return query, key, value, relative, None, sinks
+    return query, key, value, relative, bias, sinks
 
 
 def _backward_of_queries(
     division: Division, call: Call, plan: Plan, read: Sequence[Sequence[Tensor]], needs: Sequence[bool]
-) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """The gradients of query, relative and sinks: keys and values travel."""
+) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]:
+    """The gradients of query, relative, bias and sinks: keys and values travel."""
     homes, pieces = _homes(division.query_starts), _held(division, plan)
     relative = torch.zeros_like(call.relative) if needs[3] and call.relative is not None else None
     sinks = torch.zeros_like(call.sinks) if needs[5] and call.sinks is not None else None
+    bias = torch.zeros(call.bias.shape, dtype=torch.float32) if needs[4] and call.bias is not None else None
     results = [torch.empty_like(query) for query, *_ in read]
     sums: dict[int, Tensor] = {}
     for at, rows, block, (key, value), is_first, is_last in _key_visits(
@@ -171,15 +172,24 @@ def _backward_of_queries(
         part = _part(division, call, (query, key, value), rows, block)
         if is_first:
             sums[at] = torch.empty(parts.query_sums(part), dtype=torch.float32)
+        pairs = None if bias is None else torch.zeros(*part.query.shape[:3], part.key.shape[2])
         result = parts.Results(
-            query=_heads(results[at]) if is_last else None, relative=relative, sinks=sinks if is_first else None
+            query=_heads(results[at]) if is_last else None,
+            relative=relative,
+            sinks=sinks if is_first else None,
+            bias=pairs,
         )
         given = parts.Sums(sums[at], None, None, not is_first, False)
         parts.backward(part, parts.Rows(*map(_heads, of_rows)), given, result)
+        if bias is not None and pairs is not None:
+            of_part = rectangle_of(bias, rows, block)
+            of_part += pairs.sum_to_size(of_part.shape)
         if is_last:
             del sums[at]
     (at_home,) = _moved(division, "gradient of the query", results, pieces, homes)
-    return _heads(at_home), relative, sinks
+    if bias is not None and call.bias is not None:
+        bias = bias.to(call.bias.dtype)
+    return _heads(at_home), relative, bias, sinks
 
 
 def _backward_of_keys(

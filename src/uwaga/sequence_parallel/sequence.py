@@ -48,7 +48,7 @@ def attention(
     The whole sequence is the parts in the order of the ranks. All processes of the group call this together, with parts of any
     length: other lengths in other processes, none at all, and other lengths of queries than of keys. Output, lse and the
     gradients of query, key and value have the bits of `uwaga.attention(..., impl="cpu")` on the whole sequence in one process.
-    Gradients of sinks, slopes and tables are those of the queries that this process computes, like the gradients of every parameter that
+    Gradients of sinks, slopes, tables and bias tensors are those of the queries that this process computes, like the gradients of every parameter that
     processes share; their sum over the group is that of one process within float32 rounding, not to the bit, since one process
     adds up all queries in another order.
 
@@ -65,7 +65,7 @@ def attention(
         group: of torch.distributed, with a backend for the CPU (gloo); None: all processes.
         mask: of the whole sequence, the same in all processes: Causal, Window, KeyLengths, Documents (their ids are those of all
             tokens), a bool tensor that broadcasts to (..., H, Q, K), or these joined by & and |.
-        bias: AlibiBias or RelativeBias, or a tensor over the whole sequence that broadcasts to (..., H, Q, K), without gradient.
+        bias: AlibiBias or RelativeBias, or a tensor over the whole sequence that broadcasts to (..., H, Q, K).
         scale, softcap, sinks: as in `uwaga.attention`, the same in all processes.
         normalize: as in `uwaga.attention`; with None every pair of a query and a key is computed, as by its impl="cpu".
         dropout: as in `uwaga.attention`, by the first process's random numbers: the same seed drops the same weights there.

@@ -3,20 +3,26 @@
 Letters as in sequence.py.
 """
 
+from dataclasses import replace
 from functools import cached_property
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from uwaga.maps.engines import cpu, tiles
-from uwaga.maps.map import TopK
+from uwaga.maps.map import AttentionMap, Peak, TopK
 from uwaga.maps.spec import Normalizer, Selection
+from uwaga.maps.statistics import arguments
 from uwaga.maps.statistics.row_cache import RowCache
-from uwaga.ops.attention.arguments import AttentionOptions, unflatten_lse, unflatten_output
+from uwaga.ops import mask_program
+from uwaga.ops.attention.arguments import AttentionOptions, score_shape, unflatten_lse, unflatten_output
 from uwaga.ops.attention.call import Call
 from uwaga.ops.biases import DistanceBias
+from uwaga.ops.mask_program import START_LAST, START_VALUE, Start, resolve_start
 from uwaga.ops.masks import Mask
+from uwaga.ops.score_shape import ScoreShape
 from uwaga.sequence_parallel import ring
 from uwaga.sequence_parallel.division import KEYS, RECEIVED, ROW, SOFTMAX, Division, agree, check_equal, divide
 from uwaga.sequence_parallel.exchange import Group
@@ -27,7 +33,7 @@ class SequenceMap:
 
     Results have the bits of `uwaga.AttentionMap(..., impl="cpu")` on the whole sequence, and are detached. All processes call
     each method together, and read `lse` together. The first of `lse` and `received` computes the softmax, and both hold a part and two blocks,
-    as attention does; the first of `entropy`, `topk` and `row` fetches the keys that this process's queries see, which are kept.
+    as attention does; the first of the others fetches the keys that this process's queries see, which are kept.
 
     Attributes:
         first_query, first_key: where this process's part begins in the whole sequence.
@@ -56,7 +62,7 @@ class SequenceMap:
         return Normalizer(maximum, total), rows
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> tuple[Any, ...]:
         """(..., H, Q, K) of the whole sequence."""
         return (*self._query.shape[:-2], self._division.query_starts[-1], self._division.key_starts[-1])
 
@@ -77,6 +83,39 @@ class SequenceMap:
         weights, positions = self._rows.top(k)
         positions = torch.where(positions < 0, positions, positions + self._first_visible)
         return TopK(unflatten_output(self._query, weights), unflatten_output(self._query, positions))
+
+    def peak(self) -> Peak:
+        """The largest weight of each of this process's queries, and its key by its position in the whole sequence, (..., H, n)."""
+        weights, positions = self.topk(1)
+        assert isinstance(weights, Tensor)
+        assert isinstance(positions, Tensor)
+        return Peak(weights[..., 0], positions[..., 0])
+
+    def effective_count(self, order: int = 2) -> Tensor:
+        """(..., H, n), of this process's queries: see `AttentionMap.effective_count`. Raises ValueError for another order."""
+        own = AttentionMap._of(self._query, self._key, "", self._rows)
+        result = own.effective_count(order)
+        assert isinstance(result, Tensor)
+        return result
+
+    def distance(self, start: Start = None) -> Tensor:
+        """(..., H, n), of this process's queries: see `AttentionMap.distance`; `start` is that of the whole sequence."""
+        queries, keys = self.shape[-2:]
+        mode, value, starts = resolve_start(self._score_shape(), start)
+        moved = self.first_query - self._first_visible
+        if starts is not None:
+            return self._per_query(self._rows.distance((mode, value, starts + moved)))
+        value = keys - queries if mode == START_LAST else value
+        return self._per_query(self._rows.distance((START_VALUE, value + moved, None)))
+
+    def mass(self, mask: Mask | Tensor) -> Tensor:
+        """(..., H, n): the weight of each of this process's queries on the keys that `mask`, which is that of the whole sequence, shows. Masks
+        are those of `AttentionMap.mass`."""
+        program, tensors = arguments.program(mask, self._score_shape(), self._call)
+        rank, rows = self._division.group.rank, self._rows
+        own = self._division.own(self._division.query_starts)
+        part = mask_program.rectangle(program, tensors, self.shape[-2:], own, self._keys[rank])
+        return self._per_query(cpu.mass(rows.call, rows.normalizer(), *part))
 
     def received(self) -> Tensor:
         """(..., H, m): the weight that each of this process's keys receives from all queries of the sequence.
@@ -115,6 +154,17 @@ class SequenceMap:
         held = [[(0, int(rank == owner))] for rank in range(division.group.size)]
         (row_1BHK,) = division.group.rows("row", [row_1BHK], held, [[(0, 1)]] * division.group.size)
         return self._per_query(row_1BHK[0])
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("_") and hasattr(AttentionMap, name):
+            raise AttributeError(
+                f"uwaga.sequence_parallel.attention_map: {name} is not computed over several processes"
+            )
+        return object.__getattribute__(self, name)
+
+    def _score_shape(self) -> ScoreShape:
+        queries, keys = self.shape[-2:]
+        return replace(score_shape(self._query, self._key, self._call), queries=queries, keys=keys)
 
     def _per_query(self, statistic_BHn: Tensor) -> Tensor:
         result = unflatten_lse(self._query, statistic_BHn)

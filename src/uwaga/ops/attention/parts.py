@@ -113,6 +113,7 @@ class Results(NamedTuple):
     value: Tensor | None = None
     relative: Tensor | None = None
     sinks: Tensor | None = None
+    bias: Tensor | None = None  # (B, H, Q, K) float32 of these queries and keys: only visible pairs are written
 
 
 def backward(call: Call, rows: Rows, sums: Sums, results: Results) -> None:
@@ -128,7 +129,7 @@ def backward(call: Call, rows: Rows, sums: Sums, results: Results) -> None:
         *tensor_fields(results.value),
         *numbers_fields(results.relative, torch.float32),
         *numbers_fields(results.sinks, torch.float32),
-        *tensor_fields(None),
+        *tensor_fields(results.bias),
     )
     given = _BACKWARD_SUMS.pack(
         *numbers_fields(sums.query, torch.float32),
