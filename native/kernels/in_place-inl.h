@@ -2,8 +2,8 @@
 // runs at the speed of memory. Bit for bit the tile of forward-inl.h (or pairs-inl.h) on packed blocks: the same multiply-adds in
 // the same order. Included inside the level's namespace.
 //
-// Keys are transposed in registers, a square of kLanes keys by kLanes words at a time. That reads rows side by side, which the
-// processor's prefetcher does not follow. So while a block is computed, the keys of the next one are prefetched line by line, into
+// Keys are transposed in registers, kLanes keys by a few words at a time. That reads rows side by side, which the processor's
+// prefetcher does not follow. So while a block is computed, the keys of the next one are prefetched line by line, into
 // the second-level cache: the first-level one would not hold them, and its few open misses would hold up the loads of the square.
 
 constexpr int kGroupKeys = 16;
@@ -33,12 +33,21 @@ class Prefetch {
   int bytes_ = 0, at_ = 0, left_ = 0, lines_ = 0;
 };
 
-// One vector of a key's entries, and the multiply-adds of a transposed one with the packed queries. kSteps: entries per word.
+// The next entries of kLanes keys that are `row` apart, transposed, and the multiply-adds of a vector of them with the packed queries.
+// kWords: vectors; kEntries: of a key; kSteps: entries per word.
 template <class T>
 struct InPlaceKeys {
   using Product = FloatProduct;
-  static constexpr int kEntries = kLanes, kSteps = 1;
-  static F load_entries(const T* p) { return load(p); }
+  static constexpr int kWords = sizeof(T) == 4 ? kLoadedWords : kLanes, kEntries = kWords, kSteps = 1;
+  static inline __attribute__((always_inline)) void load_entries(const T* p, int64_t row, F (&x)[kWords]) {
+    if constexpr (sizeof(T) == 4) {
+      load_transposed(p, 4 * row, x);
+    } else {
+#pragma GCC unroll 16
+      for (int n = 0; n < kLanes; ++n) x[n] = load(p + n * row);
+      transpose(x);
+    }
+  }
   template <int ROWS>
   static inline __attribute__((always_inline)) void step(const float* query, F keys, F (&c)[ROWS]) {
 #pragma GCC unroll 6
@@ -48,8 +57,8 @@ struct InPlaceKeys {
 template <>
 struct InPlaceKeys<bfloat16> {  // transposed two at a time, then widened
   using Product = FloatProduct;
-  static constexpr int kEntries = 2 * kLanes, kSteps = 2;
-  static F load_entries(const bfloat16* p) { return load_words(p); }
+  static constexpr int kWords = kLoadedWords, kEntries = 2 * kWords, kSteps = 2;
+  static void load_entries(const bfloat16* p, int64_t row, F (&x)[kWords]) { load_transposed(p, 2 * row, x); }
   template <int ROWS>
   static inline __attribute__((always_inline)) void step(const float* query, F keys, F (&c)[ROWS]) {
     InPlaceKeys<float>::step(query, low_halves(keys), c);
@@ -68,21 +77,16 @@ inline __attribute__((always_inline)) void score_groups_in_place(const float* qu
   for (int w = 0; w < width; w += Keys::kEntries) {
 #pragma GCC unroll 4
     for (int g = 0; g < GROUPS; ++g) {
-      F lanes[kLanes];
+      F words[Keys::kWords];
       const T* from = keys + g * kLanes * row + w;
       // Hides that the addresses of all keys could be kept from step to step: they would not fit into registers.
       asm volatile("" : "+r"(from));
+      Keys::load_entries(from, row, words);
 #pragma GCC unroll 16
-      for (int n = 0; n < kLanes; ++n) {
-        lanes[n] = Keys::load_entries(from);
-        from += row;
-      }
-      transpose(lanes);
-#pragma GCC unroll 16
-      for (int n = 0; n < kLanes; ++n) Keys::step(query + n * Keys::kSteps * kTileRows, lanes[n], c[g]);
+      for (int n = 0; n < Keys::kWords; ++n) Keys::step(query + n * Keys::kSteps * kTileRows, words[n], c[g]);
       ahead.step();
     }
-    query += kLanes * Keys::kSteps * kTileRows;
+    query += Keys::kWords * Keys::kSteps * kTileRows;
   }
 #pragma GCC unroll 4
   for (int g = 0; g < GROUPS; ++g) {
@@ -101,10 +105,11 @@ inline void scores_in_place(const ForwardTile& tile, const T* keys, int64_t row,
   with_row_count(tile.rows, [&](auto rows) {
     constexpr int kGroups = rows.value <= 2 && kLanes < kGroupKeys ? 2 : 1;
     F best[rows.value];
+    Prefetch next = ahead;  // in registers
     for (F& x : best) x = broadcast(-__builtin_inff());
     for (int n = 0; n < kBlockKeys; n += kGroups * kLanes) {
       score_groups_in_place<Keys, rows.value, kGroups>(tile.query, keys + n * row, row, tile.query_width,
-                                                       broadcast(rule.scale), tile.scores + n, best, ahead);
+                                                       broadcast(rule.scale), tile.scores + n, best, next);
     }
     for (int r = 0; r < rows.value; ++r) store(top + r * kLanes, best[r]);
   });

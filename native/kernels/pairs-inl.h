@@ -176,8 +176,8 @@ inline void values_of_pairs_tile(const ForwardTile& tile, const Block& block, co
 // See in_place-inl.h.
 struct InPlacePairKeys {
   using Product = PairProduct;
-  static constexpr int kEntries = 2 * kLanes, kSteps = 1;
-  static F load_entries(const bfloat16* p) { return load_words(p); }
+  static constexpr int kWords = kLoadedWords, kEntries = 2 * kWords, kSteps = 1;
+  static void load_entries(const bfloat16* p, int64_t row, F (&x)[kWords]) { load_transposed(p, 2 * row, x); }
   template <int ROWS>
   static inline __attribute__((always_inline)) void step(const float* query, F keys, F (&c)[ROWS]) {
 #pragma GCC unroll 6

@@ -130,6 +130,26 @@ inline __attribute__((always_inline)) void transpose(F (&x)[16]) {
   }
 }
 
+// Words 0 to 3 of 16 rows that are `row` bytes apart: x[w] has word w of each. Quarters are put side by side by loads, which leaves half
+// of the shuffles that `transpose` needs.
+constexpr int kLoadedWords = 4;
+inline __attribute__((always_inline)) F load_quarters(const char* from, int64_t row) {
+  const auto at = [&](int n) { return _mm_loadu_ps(reinterpret_cast<const float*>(from + n * row)); };
+  __m512 x = _mm512_castps128_ps512(at(0));
+  x = _mm512_mask_broadcast_f32x4(x, 0x00F0, at(4));
+  x = _mm512_mask_broadcast_f32x4(x, 0x0F00, at(8));
+  return {_mm512_mask_broadcast_f32x4(x, 0xF000, at(12))};
+}
+inline __attribute__((always_inline)) void load_transposed(const void* rows, int64_t row, F (&x)[kLoadedWords]) {
+  const char* from = static_cast<const char*>(rows);
+  __m512 q[4];
+  for (int n = 0; n < 4; ++n) q[n] = load_quarters(from + n * row, row).v;
+  const __m512 a = _mm512_unpacklo_ps(q[0], q[1]), b = _mm512_unpacklo_ps(q[2], q[3]);
+  const __m512 c = _mm512_unpackhi_ps(q[0], q[1]), d = _mm512_unpackhi_ps(q[2], q[3]);
+  x[0].v = _mm512_shuffle_ps(a, b, 0x44), x[1].v = _mm512_shuffle_ps(a, b, 0xEE);
+  x[2].v = _mm512_shuffle_ps(c, d, 0x44), x[3].v = _mm512_shuffle_ps(c, d, 0xEE);
+}
+
 inline F of_words(__m512i x) { return {_mm512_castsi512_ps(x)}; }
 inline __m512i words_of(F a) { return _mm512_castps_si512(a.v); }
 inline F load_words(const bfloat16* p) { return of_words(_mm512_loadu_si512(p)); }

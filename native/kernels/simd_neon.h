@@ -101,6 +101,14 @@ inline __attribute__((always_inline)) void transpose(F (&x)[4]) {
   x[3].v = vcombine_f32(vget_high_f32(b), vget_high_f32(d));
 }
 
+// Words 0 to 3 of 4 rows that are `row` bytes apart: x[w] has word w of each.
+constexpr int kLoadedWords = 4;
+inline __attribute__((always_inline)) void load_transposed(const void* rows, int64_t row, F (&x)[kLoadedWords]) {
+  const char* from = static_cast<const char*>(rows);
+  for (int n = 0; n < 4; ++n) x[n].v = vld1q_f32(reinterpret_cast<const float*>(from + n * row));
+  transpose(x);
+}
+
 inline F load_words(const bfloat16* p) { return of_words(vreinterpretq_u32_u16(vld1q_u16(&p->bits))); }
 inline F low_halves(F words) { return of_words(vshlq_n_u32(words_of(words), 16)); }
 inline F high_halves(F words) { return of_words(vandq_u32(words_of(words), vdupq_n_u32(0xFFFF0000u))); }

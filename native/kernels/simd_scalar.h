@@ -65,6 +65,9 @@ inline F shift_in(F, float first) { return {first}; }
 inline float reduce_add(F a) { return a.v; }
 inline float reduce_max(F a) { return a.v; }
 inline void transpose(F (&)[1]) {}
+// A word of a row.
+constexpr int kLoadedWords = 1;
+inline void load_transposed(const void* rows, int64_t, F (&x)[kLoadedWords]) { memcpy(&x[0].v, rows, sizeof x[0].v); }
 // Two bfloat16 per lane as they lie in memory, and either of them widened.
 inline F load_words(const bfloat16* p) {
   F words;
