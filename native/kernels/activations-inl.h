@@ -11,21 +11,21 @@ inline __attribute__((always_inline)) void normal_each(const F (&x)[N], F (&cdf)
                                 1.232250407e-01f, -2.064026147e-01f, 1.215139478e-01f};
   const F limit = broadcast(14.5f), middle = broadcast(3.0f);
   F a[N], u[N], p[N];
-#pragma GCC unroll 8
+  UWAGA_UNROLL(8)
   for (int n = 0; n < N; ++n) a[n] = abs(x[n]), a[n] = less_select(limit, a[n], limit, a[n]);
-#pragma GCC unroll 8
+  UWAGA_UNROLL(8)
   for (int n = 0; n < N; ++n) u[n] = div(sub(a[n], middle), add(a[n], middle));
-#pragma GCC unroll 8
+  UWAGA_UNROLL(8)
   for (int n = 0; n < N; ++n) bell[n] = mul(a[n], mul(a[n], broadcast(-0.5f * kLog2E)));
   exp2_each(bell);
-#pragma GCC unroll 8
+  UWAGA_UNROLL(8)
   for (int n = 0; n < N; ++n) p[n] = broadcast(5.316190072e-05f);
-#pragma GCC unroll 9
+  UWAGA_UNROLL(9)
   for (const float c : coefficients) {
-#pragma GCC unroll 8
+    UWAGA_UNROLL(8)
     for (int n = 0; n < N; ++n) p[n] = fma(p[n], u[n], broadcast(c));
   }
-#pragma GCC unroll 8
+  UWAGA_UNROLL(8)
   for (int n = 0; n < N; ++n) {
     p[n] = mul(p[n], bell[n]);
     cdf[n] = less_select(x[n], zero(), p[n], sub(broadcast(1.0f), p[n]));
@@ -37,7 +37,7 @@ template <int N>
 inline __attribute__((always_inline)) void gelu_derivative_each(F (&x)[N]) {
   F cdf[N], bell[N];
   normal_each(x, cdf, bell);
-#pragma GCC unroll 8
+  UWAGA_UNROLL(8)
   for (int n = 0; n < N; ++n) x[n] = fma(x[n], mul(bell[n], broadcast(0.3989422804014327f)), cdf[n]);
 }
 
@@ -48,14 +48,14 @@ inline __attribute__((always_inline)) void gelu_tanh_derivative_each(F (&x)[N]) 
   constexpr float kLinear = 1.5957691216057308f, kCubic = kLinear * 0.044715f;
   const F one = broadcast(1.0f), linear = broadcast(kLinear);
   F square[N], y[N], e[N];
-#pragma GCC unroll 8
+  UWAGA_UNROLL(8)
   for (int n = 0; n < N; ++n) {
     square[n] = mul(x[n], x[n]);
     y[n] = mul(x[n], fma(square[n], broadcast(kCubic), linear));
     e[n] = mul(abs(y[n]), broadcast(-kLog2E));
   }
   exp2_each(e);
-#pragma GCC unroll 8
+  UWAGA_UNROLL(8)
   for (int n = 0; n < N; ++n) {
     const F larger = div(one, add(one, e[n])), smaller = mul(e[n], larger);
     const F slope = fma(square[n], broadcast(3.0f * kCubic), linear);
@@ -81,14 +81,14 @@ inline void activation_gradient_of(T* out, const T* x, const T* grad, int64_t co
   const auto map = [&](auto vectors, int64_t at) {
     constexpr int N = vectors.value;
     F lanes[N];
-#pragma GCC unroll 8
+    UWAGA_UNROLL(8)
     for (int n = 0; n < N; ++n) lanes[n] = load_up_to(x + at + n * kLanes, count - at - n * kLanes);
     if constexpr (KIND == UWAGA_GELU) {
       gelu_derivative_each(lanes);
     } else {
       gelu_tanh_derivative_each(lanes);
     }
-#pragma GCC unroll 8
+    UWAGA_UNROLL(8)
     for (int n = 0; n < N; ++n) {
       const int64_t first = at + n * kLanes, left = count - first;
       store_up_to(out + first, mul(lanes[n], load_up_to(grad + first, left)), left);

@@ -21,10 +21,10 @@ inline BackwardRow backward_row(const BackwardTile& tile, int r) {
 template <int VECTORS>
 inline __attribute__((always_inline)) void plain_backward(const BackwardRow& row, float* weights, float* grads) {
   F p[VECTORS];
-#pragma GCC unroll 8
+  UWAGA_UNROLL(8)
   for (int v = 0; v < VECTORS; ++v) p[v] = mul(sub(load(weights + v * kLanes), row.lse), broadcast(kLog2E));
   exp2_each(p);
-#pragma GCC unroll 8
+  UWAGA_UNROLL(8)
   for (int v = 0; v < VECTORS; ++v) {
     store(weights + v * kLanes, p[v]);
     store(grads + v * kLanes, mul(p[v], sub(load(grads + v * kLanes), row.delta)));

@@ -17,12 +17,12 @@ inline __attribute__((always_inline)) void accumulate(const float* a, const floa
                                                       F (&c)[ROWS][VECTORS]) {
   for (int d = 0; d < depth; ++d) {
     F right[VECTORS];
-#pragma GCC unroll 8
+    UWAGA_UNROLL(8)
     for (int v = 0; v < VECTORS; ++v) right[v] = load(b + v * kLanes);
-#pragma GCC unroll 6
+    UWAGA_UNROLL(6)
     for (int r = 0; r < ROWS; ++r) {
       const F left = broadcast(a[r * A_ROW]);
-#pragma GCC unroll 8
+      UWAGA_UNROLL(8)
       for (int v = 0; v < VECTORS; ++v) c[r][v] = Step::step(left, right[v], c[r][v]);
     }
     a += A_DEPTH;
@@ -35,16 +35,16 @@ template <class Step, int ROWS, int VECTORS, bool TOP>
 inline __attribute__((always_inline)) void score_strip(const float* query, const float* keys, int depth, F scale,
                                                        float* scores, float* top) {
   F c[ROWS][VECTORS];
-#pragma GCC unroll 6
+  UWAGA_UNROLL(6)
   for (int r = 0; r < ROWS; ++r) {
-#pragma GCC unroll 8
+    UWAGA_UNROLL(8)
     for (int v = 0; v < VECTORS; ++v) c[r][v] = zero();
   }
   accumulate<Step, ROWS, VECTORS, 1, kTileRows>(query, keys, kStrip, depth, c);
-#pragma GCC unroll 6
+  UWAGA_UNROLL(6)
   for (int r = 0; r < ROWS; ++r) {
     F best = TOP ? load(top + r * kLanes) : zero();
-#pragma GCC unroll 8
+    UWAGA_UNROLL(8)
     for (int v = 0; v < VECTORS; ++v) {
       const F score = Step::score(c[r][v], scale);
       store(scores + r * kBlockKeys + v * kLanes, score);
@@ -60,15 +60,15 @@ template <class Step, int ROWS, int VECTORS, int A_ROW, int A_DEPTH>
 inline __attribute__((always_inline)) void product_strip(const float* a, const float* b, int depth, const float* factor,
                                                          float* out, int64_t out_row, int64_t b_step = kStrip) {
   F c[ROWS][VECTORS];
-#pragma GCC unroll 6
+  UWAGA_UNROLL(6)
   for (int r = 0; r < ROWS; ++r) {
-#pragma GCC unroll 8
+    UWAGA_UNROLL(8)
     for (int v = 0; v < VECTORS; ++v) c[r][v] = zero();
   }
   accumulate<Step, ROWS, VECTORS, A_ROW, A_DEPTH>(a, b, b_step, depth, c);
-#pragma GCC unroll 6
+  UWAGA_UNROLL(6)
   for (int r = 0; r < ROWS; ++r) {
-#pragma GCC unroll 8
+    UWAGA_UNROLL(8)
     for (int v = 0; v < VECTORS; ++v) {
       float* at = out + r * out_row + v * kLanes;
       store(at, factor ? fma(load(at), broadcast(factor[r]), c[r][v]) : add(load(at), c[r][v]));
@@ -128,25 +128,25 @@ inline void scores_of_row(const float* query, const float* keys, int depth, F sc
   constexpr int kStrips = kBlockKeys / kStrip < 4 ? kBlockKeys / kStrip : 4;
   for (int n = 0; n < kBlockKeys; n += kStrips * kStrip) {
     F c[kStrips][kStripVectors];
-#pragma GCC unroll 4
+    UWAGA_UNROLL(4)
     for (int s = 0; s < kStrips; ++s) {
-#pragma GCC unroll 4
+      UWAGA_UNROLL(4)
       for (int v = 0; v < kStripVectors; ++v) c[s][v] = zero();
     }
     const float* strip = keys + int64_t{n} * depth;
     for (int d = 0; d < depth; ++d) {
       const F left = broadcast(query[d * kTileRows]);
-#pragma GCC unroll 4
+      UWAGA_UNROLL(4)
       for (int s = 0; s < kStrips; ++s) {
-#pragma GCC unroll 4
+        UWAGA_UNROLL(4)
         for (int v = 0; v < kStripVectors; ++v) {
           c[s][v] = Step::step(left, load(strip + (int64_t{s} * depth + d) * kStrip + v * kLanes), c[s][v]);
         }
       }
     }
-#pragma GCC unroll 4
+    UWAGA_UNROLL(4)
     for (int s = 0; s < kStrips; ++s) {
-#pragma GCC unroll 4
+      UWAGA_UNROLL(4)
       for (int v = 0; v < kStripVectors; ++v) {
         const F score = Step::score(c[s][v], scale);
         store(scores + n + s * kStrip + v * kLanes, score);
@@ -231,10 +231,10 @@ inline void update_maxima(const float* top, float* maximum, float* offset, float
 template <int VECTORS>
 inline __attribute__((always_inline)) void exponentiate(float* scores, F offset, int at, F (&sums)[kChains]) {
   F p[VECTORS];
-#pragma GCC unroll 8
+  UWAGA_UNROLL(8)
   for (int v = 0; v < VECTORS; ++v) p[v] = mul(sub(load(scores + v * kLanes), offset), broadcast(kLog2E));
   exp2_each(p);
-#pragma GCC unroll 8
+  UWAGA_UNROLL(8)
   for (int v = 0; v < VECTORS; ++v) {
     store(scores + v * kLanes, p[v]);
     F& sum = sums[(at + v) % kChains];

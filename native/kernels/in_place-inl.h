@@ -43,14 +43,14 @@ struct InPlaceKeys {
     if constexpr (sizeof(T) == 4) {
       load_transposed(p, 4 * row, x);
     } else {
-#pragma GCC unroll 16
+      UWAGA_UNROLL(16)
       for (int n = 0; n < kLanes; ++n) x[n] = load(p + n * row);
       transpose(x);
     }
   }
   template <int ROWS>
   static inline __attribute__((always_inline)) void step(const float* query, F keys, F (&c)[ROWS]) {
-#pragma GCC unroll 6
+    UWAGA_UNROLL(6)
     for (int r = 0; r < ROWS; ++r) c[r] = fma(broadcast(query[r]), keys, c[r]);
   }
 };
@@ -75,22 +75,22 @@ inline __attribute__((always_inline)) void score_groups_in_place(const float* qu
     for (F& sum : group) sum = zero();
   }
   for (int w = 0; w < width; w += Keys::kEntries) {
-#pragma GCC unroll 4
+    UWAGA_UNROLL(4)
     for (int g = 0; g < GROUPS; ++g) {
       F words[Keys::kWords];
       const T* from = keys + g * kLanes * row + w;
       // Hides that the addresses of all keys could be kept from step to step: they would not fit into registers.
       asm volatile("" : "+r"(from));
       Keys::load_entries(from, row, words);
-#pragma GCC unroll 16
+      UWAGA_UNROLL(16)
       for (int n = 0; n < Keys::kWords; ++n) Keys::step(query + n * Keys::kSteps * kTileRows, words[n], c[g]);
       ahead.step();
     }
     query += Keys::kWords * Keys::kSteps * kTileRows;
   }
-#pragma GCC unroll 4
+  UWAGA_UNROLL(4)
   for (int g = 0; g < GROUPS; ++g) {
-#pragma GCC unroll 6
+    UWAGA_UNROLL(6)
     for (int r = 0; r < ROWS; ++r) {
       const F score = Keys::Product::score(c[g][r], scale);
       store(scores + r * kBlockKeys + g * kLanes, score);
@@ -148,25 +148,25 @@ inline __attribute__((always_inline)) void values_strip_in_place(const float* we
   }
   for (int n = 0; n < kBlockKeys / Values::kDepth; ++n) {
     F b[UNITS][kVectors];
-#pragma GCC unroll 8
+    UWAGA_UNROLL(8)
     for (int u = 0; u < UNITS; ++u) Values::load_entries(values + u * kVectors * kLanes, row, b[u]);
-#pragma GCC unroll 6
+    UWAGA_UNROLL(6)
     for (int r = 0; r < ROWS; ++r) {
       const F a = broadcast(weights[r * a_row + n]);
-#pragma GCC unroll 8
+      UWAGA_UNROLL(8)
       for (int u = 0; u < UNITS; ++u) {
-#pragma GCC unroll 2
+        UWAGA_UNROLL(2)
         for (int v = 0; v < kVectors; ++v) c[r][u][v] = Values::step(a, b[u][v], c[r][u][v]);
       }
     }
     values += Values::kDepth * row;
   }
-#pragma GCC unroll 6
+  UWAGA_UNROLL(6)
   for (int r = 0; r < ROWS; ++r) {
-#pragma GCC unroll 8
+    UWAGA_UNROLL(8)
     for (int u = 0; u < UNITS; ++u) {
       Values::restore_order(c[r][u]);
-#pragma GCC unroll 2
+      UWAGA_UNROLL(2)
       for (int v = 0; v < kVectors; ++v) {
         float* at = out + r * out_row + (u * kVectors + v) * kLanes;
         store(at, fma(load(at), broadcast(factor[r]), c[r][u][v]));

@@ -1,5 +1,6 @@
 #define UWAGA_LEVEL scalar
 #define UWAGA_LEVEL_NAME "scalar"
+#define UWAGA_LEVEL_SMALL
 #include "kernels/simd_scalar.h"
 
 #include "kernels/level-inl.h"

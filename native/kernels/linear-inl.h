@@ -53,16 +53,16 @@ inline void add_tile_product_pairs(float* out, int64_t out_row, const float* til
   with_row_count(rows, [&](auto r) {
     for_strips(width, [&](auto v, int w) {
       F c[r.value][v.value];
-#pragma GCC unroll 6
+      UWAGA_UNROLL(6)
       for (int n = 0; n < r.value; ++n) {
-#pragma GCC unroll 8
+        UWAGA_UNROLL(8)
         for (int k = 0; k < v.value; ++k) c[n][k] = zero();
       }
       accumulate<PairProduct, r.value, v.value, 1, kTileRows>(tile, low + w * (room / 2), kStrip, pairs_of(depth), c);
       accumulate<PairProduct, r.value, v.value, 1, kTileRows>(tile, high + w * (room / 2), kStrip, pairs_of(depth), c);
-#pragma GCC unroll 6
+      UWAGA_UNROLL(6)
       for (int n = 0; n < r.value; ++n) {
-#pragma GCC unroll 8
+        UWAGA_UNROLL(8)
         for (int k = 0; k < v.value; ++k) {
           float* at = out + n * out_row + w + k * kLanes;
           store(at, add(load(at), c[n][k]));
@@ -78,12 +78,12 @@ inline __attribute__((always_inline)) void accumulate_rows(const float* const (&
                                                            F (&c)[ROWS][VECTORS]) {
   for (int d = 0; d < depth; ++d) {
     F right[VECTORS];
-#pragma GCC unroll 8
+    UWAGA_UNROLL(8)
     for (int v = 0; v < VECTORS; ++v) right[v] = load(b + d * kStrip + v * kLanes);
-#pragma GCC unroll 6
+    UWAGA_UNROLL(6)
     for (int r = 0; r < ROWS; ++r) {
       const F left = broadcast(a[r][d]);
-#pragma GCC unroll 8
+      UWAGA_UNROLL(8)
       for (int v = 0; v < VECTORS; ++v) c[r][v] = pair_step(left, right[v], c[r][v]);
     }
   }
@@ -98,17 +98,17 @@ inline void write_rows_times_state_pairs(const RowsTimesState& x) {
     for (int r = 0; r < rows.value; ++r) a[r] = static_cast<const float*>(x.rows[r]);
     for_strips(x.width, [&](auto v, int w) {
       F c[rows.value][v.value];
-#pragma GCC unroll 6
+      UWAGA_UNROLL(6)
       for (int r = 0; r < rows.value; ++r) {
-#pragma GCC unroll 8
+        UWAGA_UNROLL(8)
         for (int k = 0; k < v.value; ++k) c[r][k] = zero();
       }
       accumulate_rows(a, x.low + w * (room / 2), x.depth / 2, c);
       accumulate_rows(a, x.high + w * (room / 2), x.depth / 2, c);
       alignas(64) float sums[rows.value][v.value * kLanes];
-#pragma GCC unroll 6
+      UWAGA_UNROLL(6)
       for (int r = 0; r < rows.value; ++r) {
-#pragma GCC unroll 8
+        UWAGA_UNROLL(8)
         for (int k = 0; k < v.value; ++k) store(sums[r] + k * kLanes, c[r][k]);
       }
       const int left = x.width - w < v.value * kLanes ? x.width - w : v.value * kLanes;

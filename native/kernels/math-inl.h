@@ -23,20 +23,20 @@ inline __attribute__((always_inline)) void exp2_each(F (&t)[N]) {
   const float coefficients[] = {1.339887455e-3f, 9.618437393e-3f, 5.550332471e-2f,
                                 2.402264791e-1f, 6.931472029e-1f, 1.0f};
   F r[N], p[N];
-#pragma GCC unroll 8
+  UWAGA_UNROLL(8)
   for (int n = 0; n < N; ++n) t[n] = max(broadcast(-127.0f), t[n]);
-#pragma GCC unroll 8
+  UWAGA_UNROLL(8)
   for (int n = 0; n < N; ++n) r[n] = add(t[n], magic);
-#pragma GCC unroll 8
+  UWAGA_UNROLL(8)
   for (int n = 0; n < N; ++n) t[n] = sub(t[n], sub(r[n], magic));
-#pragma GCC unroll 8
+  UWAGA_UNROLL(8)
   for (int n = 0; n < N; ++n) p[n] = broadcast(1.535335036e-4f);
-#pragma GCC unroll 6
+  UWAGA_UNROLL(6)
   for (const float c : coefficients) {
-#pragma GCC unroll 8
+    UWAGA_UNROLL(8)
     for (int n = 0; n < N; ++n) p[n] = fma(p[n], t[n], broadcast(c));
   }
-#pragma GCC unroll 8
+  UWAGA_UNROLL(8)
   for (int n = 0; n < N; ++n) t[n] = mul(p[n], power_of_two(r[n]));
 }
 

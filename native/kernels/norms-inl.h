@@ -22,7 +22,7 @@ template <class Function>
 inline __attribute__((always_inline)) void for_vectors(int64_t width, const Function& f) {
   int64_t w = 0;
   for (; w + kNormChains * kLanes <= width; w += kNormChains * kLanes) {
-#pragma GCC unroll 8
+    UWAGA_UNROLL(8)
     for (int n = 0; n < kNormChains; ++n) f(w + n * kLanes, int64_t{kLanes}, n);
   }
   for (int n = 0; w < width; w += kLanes, ++n) f(w, width - w, n);

@@ -180,7 +180,7 @@ struct InPlacePairKeys {
   static void load_entries(const bfloat16* p, int64_t row, F (&x)[kWords]) { load_transposed(p, 2 * row, x); }
   template <int ROWS>
   static inline __attribute__((always_inline)) void step(const float* query, F keys, F (&c)[ROWS]) {
-#pragma GCC unroll 6
+    UWAGA_UNROLL(6)
     for (int r = 0; r < ROWS; ++r) c[r] = pair_step(broadcast(query[r]), keys, c[r]);
   }
 };

@@ -92,14 +92,14 @@ template <bool ENTROPY, bool MOMENTS, int VECTORS>
 inline __attribute__((always_inline)) void exponentiate_and_accumulate(float* scores, F offset, int at, F from,
                                                                        F (&chains)[kChains], StatisticSums* sums) {
   F p[VECTORS], x[VECTORS];
-#pragma GCC unroll 8
+  UWAGA_UNROLL(8)
   for (int v = 0; v < VECTORS; ++v) {
     p[v] = mul(sub(load(scores + v * kLanes), offset), broadcast(kLog2E));
     // Where the weight is 0, 0 times minus infinity must be 0.
     if (ENTROPY) x[v] = max(broadcast(-127.0f), p[v]);
   }
   exp2_each(p);
-#pragma GCC unroll 8
+  UWAGA_UNROLL(8)
   for (int v = 0; v < VECTORS; ++v) {
     store(scores + v * kLanes, p[v]);
     F& sum = chains[(at + v) % kChains];

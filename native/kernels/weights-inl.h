@@ -3,10 +3,10 @@
 template <int VECTORS>
 inline __attribute__((always_inline)) void weights_from_known_softmax(float* scores, F maximum, F factor) {
   F p[VECTORS];
-#pragma GCC unroll 8
+  UWAGA_UNROLL(8)
   for (int v = 0; v < VECTORS; ++v) p[v] = mul(sub(load(scores + v * kLanes), maximum), broadcast(kLog2E));
   exp2_each(p);
-#pragma GCC unroll 8
+  UWAGA_UNROLL(8)
   for (int v = 0; v < VECTORS; ++v) store(scores + v * kLanes, mul(p[v], factor));
 }
 

@@ -111,10 +111,12 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
     assert dir(plots) == [
         "animate",
         "arcs",
+        "cache_budgets",
         "changed_heads",
         "head_grid",
         "head_matrix",
         "heatmap",
+        "patch_attention",
         "patching_effects",
         "save",
     ]
