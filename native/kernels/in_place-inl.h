@@ -58,7 +58,9 @@ template <>
 struct InPlaceKeys<bfloat16> {  // transposed two at a time, then widened
   using Product = FloatProduct;
   static constexpr int kWords = kLoadedWords, kEntries = 2 * kWords, kSteps = 2;
-  static void load_entries(const bfloat16* p, int64_t row, F (&x)[kWords]) { load_transposed(p, 2 * row, x); }
+  static inline __attribute__((always_inline)) void load_entries(const bfloat16* p, int64_t row, F (&x)[kWords]) {
+    load_transposed(p, 2 * row, x);
+  }
   template <int ROWS>
   static inline __attribute__((always_inline)) void step(const float* query, F keys, F (&c)[ROWS]) {
     InPlaceKeys<float>::step(query, low_halves(keys), c);

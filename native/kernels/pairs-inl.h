@@ -177,7 +177,9 @@ inline void values_of_pairs_tile(const ForwardTile& tile, const Block& block, co
 struct InPlacePairKeys {
   using Product = PairProduct;
   static constexpr int kWords = kLoadedWords, kEntries = 2 * kWords, kSteps = 1;
-  static void load_entries(const bfloat16* p, int64_t row, F (&x)[kWords]) { load_transposed(p, 2 * row, x); }
+  static inline __attribute__((always_inline)) void load_entries(const bfloat16* p, int64_t row, F (&x)[kWords]) {
+    load_transposed(p, 2 * row, x);
+  }
   template <int ROWS>
   static inline __attribute__((always_inline)) void step(const float* query, F keys, F (&c)[ROWS]) {
     UWAGA_UNROLL(6)

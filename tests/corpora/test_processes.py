@@ -36,6 +36,8 @@ def square(batch: object) -> object:
             os._exit(3)
         case "refuse":
             raise ValueError("no such number")
+        case "refuse strangely":
+            raise type("Strange", (ValueError,), {})("a class of this process alone")
         case "fail":
             raise RuntimeError("no memory")
         case "unpicklable":
@@ -115,6 +117,8 @@ def test_what_ends_every_process_ends_the_run() -> None:
 def test_errors_come_out() -> None:
     with pytest.raises(ValueError, match=r"^no such number$"):
         results([1, "refuse"])
+    with pytest.raises(WorkerError, match=r": a class of this process alone$"):
+        results(["refuse strangely"])
     with pytest.raises(WorkerError, match=r"^batch 0: process \d \(pid \d+\) has failed: RuntimeError: no memory$"):
         results(["fail"])
 

@@ -215,7 +215,8 @@ class _Pool(Generic[Item]):
     def _ended(self, number: int, worker: _Worker | None, task: _Task[Item], error: Exception) -> None:
         name, how = f"process {number}", f"could not be started: {error}"
         if worker is not None:
-            del self._workers[number]
+            with self._changed:
+                del self._workers[number]
             worker.connection.close()
             worker.process.kill()
             worker.process.join()
@@ -237,7 +238,7 @@ class _Pool(Generic[Item]):
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
-            running = [each.process for each in self._workers.values()]
+            running = [each.process for each in list(self._workers.values())]
         for process in running:
             process.kill()
         for process in running:
@@ -276,6 +277,12 @@ class _Failure:
         return self.value
 
 
+def _can_travel(error: ValueError) -> bool:
+    """Whether it is the same on the other side: UnicodeDecodeError, and classes of a program's own, cannot all be unpickled there."""
+    is_plain = len(error.args) == 1 and isinstance(error.args[0], str) and type(error).__init__ is ValueError.__init__
+    return is_plain and type(error).__module__.partition(".")[0] in ("builtins", "uwaga")
+
+
 def _work(connection: Connection, call: Callable[[Any], Any], threads: int, heartbeat: float) -> None:
     """In a process: the results of the batches that come, until nobody sends any."""
     # Ctrl-C is for the process that a person has started, which ends this one.
@@ -306,8 +313,6 @@ def _work(connection: Connection, call: Callable[[Any], Any], threads: int, hear
         try:
             send(_Result(call(batch)))
         except ValueError as error:
-            # Others, such as UnicodeDecodeError, cannot all be unpickled.
-            is_plain = len(error.args) == 1 and type(error).__init__ is ValueError.__init__
-            send(_Failure(error if is_plain else str(error)))
+            send(_Failure(error if _can_travel(error) else str(error)))
         except Exception as error:  # noqa: BLE001  # whatever it is, also of a result that cannot be pickled, the process that waits is told
             send(_Failure(f"{type(error).__name__}: {error}"))
