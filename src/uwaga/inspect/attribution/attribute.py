@@ -87,12 +87,12 @@ def score_attribution(
             key_lengths too.
 
     Raises:
-        ValueError: another family of models, a model in training mode or on another device than the CPU, a layer, head, row, query or key that does not exist, a key
-            that the mask hides from the query; a recording that lacks values, layers, heads or token ids, or has other ids; or one of
+        ValueError: another family of models, a model in training mode or on another device than the CPU; a layer, head, row, query or key
+            that does not exist, or a key that the mask hides from the query; a recording that lacks values, layers, heads or token ids, or has other ids; or one of
             another model or text, whose queries and keys are farther from the sums of their parts than rounding takes them. In half
-            precision that is some per cent, and a model or text that differs by less is not found out. So are positions other than
-            0, 1, ... (`position_ids` of a text that is padded on the left) and rotary scaling that changes with the length, which are
-            not supported.
+            precision that is 5 to 20 per cent of them, with many layers more, and a model or text that differs by less is not found out
+            (`bound` beside the score says how sharp it is). Positions other than 0, 1, ... (`position_ids` of a text that is padded on
+            the left) and rotary scaling that changes with the length are not supported, and look like another model.
     """
     own = _of_this_package(model)
     unknown = sorted(set(options) - set(_TYPES) - set(() if isinstance(inputs, Recording) else _MASKS))
