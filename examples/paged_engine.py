@@ -54,10 +54,13 @@ class Blocks:
     def free(self) -> int:
         return len(self._free)
 
+    def total(self, request: Request) -> int:
+        """How many blocks the request has at its end, its own and those that it shares."""
+        return -(-(len(request.ids) + request.max_new_tokens) // self.size)
+
     def needed(self, request: Request) -> int:
         """How many free blocks the request needs to its end, beside those that it shares."""
-        tokens = len(request.ids) + request.max_new_tokens
-        return -(-tokens // self.size) - len(self._shared(request))
+        return self.total(request) - len(self._shared(request))
 
     def take(self, request: Request) -> None:
         shared = self._shared(request)
@@ -161,9 +164,16 @@ class Engine:
     Args:
         model: a decoder of uwaga.models without an encoder, in evaluation mode.
         blocks, block_size: of the cache.
+
+    Raises:
+        ValueError: a number below 1.
     """
 
     def __init__(self, model: Any, *, blocks: int = 256, block_size: int = 16, tokens_per_step: int = 128) -> None:
+        if min(blocks, block_size, tokens_per_step) < 1:
+            raise ValueError(
+                f"blocks, block_size and tokens_per_step must be at least 1, not {blocks}, {block_size} and {tokens_per_step}"
+            )
         self._model, self._tokens_per_step = model, tokens_per_step
         self._attentions = [layer for layer in model.modules() if isinstance(layer, MultiHeadAttention)]
         self.blocks = Blocks(blocks, block_size)
@@ -173,10 +183,14 @@ class Engine:
         self._running: list[Request] = []
 
     def add(self, ids: list[int], *, max_new_tokens: int, spans: list[tuple[int, int]] | None = None) -> Request:
-        """A request; read `new` when `run` is through. Raises ValueError: it has no token, or more than the cache."""
+        """A request; read `new` when `run` is through. Raises ValueError: it has no token, writes none, or needs more than the cache.
+
+        What it could share now does not count: that may be gone when its turn comes."""
         request = Request(ids, max_new_tokens, spans or [])
-        if not ids or self.blocks.needed(request) > len(self.blocks._users):
-            raise ValueError(f"a request needs a token, and at most all {len(self.blocks._users)} blocks of the cache")
+        if not ids or max_new_tokens < 1 or self.blocks.total(request) > len(self.blocks._users):
+            raise ValueError(
+                f"a request needs a token, a new one, and at most all {len(self.blocks._users)} blocks of the cache"
+            )
         self._waiting.append(request)
         return request
 

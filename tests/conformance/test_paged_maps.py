@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from uwaga import AlibiBias, AttentionMap, Causal, KeyLengths, Ragged, ShapeError, Window
-from uwaga.maps import request_signals
+from uwaga.maps import DifferenceMap, request_signals
 
 H, G, D = 4, 2, 24
 NAN = float("nan")
@@ -335,6 +335,9 @@ def test_signals_are_those_of_the_dense_map(paged_engine: str) -> None:
             {"spans": [[], [(0, 1), (3, 22)]]},
         ),
         ("request_signals: a span of request 0 must be an integer, not 0.5", {"spans": [[(0.5, 1)], []]}),
+        ("request_signals: spans must be a list, not 3", {"spans": 3}),
+        ("request_signals: spans of request 1 must be a list, not 3", {"spans": [[], 3]}),
+        ("request_signals: a span of request 0 must be a list, not 3", {"spans": [[3], []]}),
         ("request_signals: top must be at least 1 and sinks at least 0, not 0 and 4", {"top": 0}),
         ("request_signals: top must be at least 1 and sinks at least 0, not 8 and -1", {"sinks": -1}),
     ],
@@ -352,3 +355,19 @@ def test_signals_need_a_ragged_map() -> None:
         ValueError, match=r"^request_signals: needs a ragged map with heads, such as AttentionMap.of_paged"
     ):
         request_signals(AttentionMap(x, x))
+    _, paged = make([3, 1], [40, 21], 16).maps()
+    with pytest.raises(
+        ValueError, match=r"^request_signals: needs a ragged map with heads, such as AttentionMap.of_paged"
+    ):
+        request_signals(DifferenceMap(paged, paged))
+
+
+def test_signals_need_no_gradient_and_as_many_keys_as_there_are() -> None:
+    query = Ragged.from_list([torch.randn(2, 3, 4, requires_grad=True)])
+    m = AttentionMap(query, query, mask=Causal())
+    (signals,) = request_signals(m, [torch.tensor([[0, 2]])], top=5)
+    assert not any(x.requires_grad for x in (signals.entropy, signals.sink, signals.spans, signals.top.weights))
+    assert signals.top.positions[:, 0].tolist() == [[0, -1, -1, -1, -1]] * 3
+    assert (signals.top.weights[:, 1, 2:] == 0).all()
+    torch.testing.assert_close(signals.spans, torch.ones(3, 2, 1))
+    assert m.entropy().values.requires_grad

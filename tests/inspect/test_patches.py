@@ -208,7 +208,10 @@ def test_pictures_that_are_not_square_and_a_tower_of_another_family() -> None:
     given = {"input_ids": ids, "image_grid_thw": thw, "mm_token_type_ids": (ids == 50).int()}
     recording = check(model, attentions(pixel_values=torch.randn(24, 3 * 2 * 4 * 4), **given), "decoder")
     assert recording.tokens == {"decoder": [[str(each) for each in ids[0].tolist()]]}
-    (grid,) = image_grids(ids[0], 50, shapes=(thw[:, 1:] // 2).tolist())
+    (grid,) = image_grids(ids[0], 50, shapes=thw[:, 1:] // 2)
+    assert grid == PatchGrid(rows=2, columns=3, start=2)
+    assert hash(grid) == hash(PatchGrid(rows=2, columns=3, start=2))
+    assert all(type(size) is int for size in (grid.rows, grid.columns, grid.start))
     m = recording.maps["decoder", 0]
     assert torch.equal(grid.looks_at(m, 11), m[0, :, 11, 2:8].unflatten(-1, (2, 3)))
 
@@ -302,6 +305,15 @@ def test_maps_of_every_kind_are_read() -> None:
         (
             "PatchGrid: picture 2 is not one of 2",
             lambda: PatchGrid(rows=2, columns=2).looks_at(some_map(2, 3, 5), 0, picture=2),
+        ),
+        (
+            "PatchGrid: picture 7 is not one of 1",
+            lambda: PatchGrid(rows=2, columns=2).looks_at(some_map(3, 5), 0, picture=7),
+        ),
+        ("PatchGrid: patch_size must be at least 1, not 0", lambda: PatchGrid(rows=1, columns=1, patch_size=(4, 0))),
+        (
+            "image_grids: a shape must be an integer, not 1.5",
+            lambda: image_grids([9, 9], 9, shapes=[(1.5, 2)]),
         ),
         (
             "PatchGrid: a token must be an integer, not 'cat'",

@@ -11,7 +11,7 @@ import pytest
 import torch
 from test_interpret import pre_norm
 from test_watch import WRITERS, bert, drawn, gpt2
-from tiny_models import DECODERS, ENCODERS, PAIRS, make
+from tiny_models import DECODERS, ENCODERS, PAIRS, make, small
 from tolerance import assert_as_exact, once
 from torch import Tensor, nn
 
@@ -314,22 +314,46 @@ def test_real_models_err_no_more_than_float32_arithmetic_does(name: str, layers:
             assert ((result.total() - result.scores).abs() <= result.bound()).all()
 
 
-@pytest.mark.parametrize(
-    "name", ["bert", "roberta", "modernbert", "gpt2", "llama", "mistral", "qwen3", "gemma2", "gemma3_text", "t5"]
-)
+_OF_TRANSFORMERS = ["bert", "roberta", "camembert", "xlm-roberta", "electra", "distilbert", "modernbert", "eurobert", "gpt2", "llama",
+                    "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text", "t5", "mt5", "marian"]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", _OF_TRANSFORMERS)
 @torch.no_grad()
 def test_models_of_transformers_are_read_in_memory(name: str) -> None:
     import transformers
 
-    settings = {**ENCODERS, **DECODERS, **PAIRS, "qwen3": DECODERS["llama"] | {"head_dim": 8}}[name]
-    model = make(name, settings, transformers.AutoModel)
-    given = {"input_ids": IDS, **({"decoder_input_ids": SHORT} if name == "t5" else {})}
+    known = {**ENCODERS, **DECODERS, **PAIRS, "qwen3": DECODERS["llama"] | {"head_dim": 8}, "eurobert": small("eurobert") | {"mask_token_id": 3},
+             "marian": PAIRS["bart"]}  # fmt: skip
+    maker = transformers.AutoModelForSeq2SeqLM if name == "marian" else transformers.AutoModel
+    model = make(name, known.get(name) or small(name), maker)
+    for part in model.modules():
+        if hasattr(part, "create_weight"):  # Marian's sinusoids, which are computed
+            part.weight.copy_(part.create_weight())
+    is_pair = name in ("t5", "mt5", "marian")
+    given = {"input_ids": IDS, **({"decoder_input_ids": SHORT} if is_pair else {})}
     with uwaga.watch(model, values=True) as recording:
         model(**given)
     for kind in sorted({kind for kind, _ in recording.maps}):
         for layer in range(2):
             result = score_attribution(model, recording, layer, 3, [3, 2], [2, 1], kind=kind, row=1)
             assert (result.bound() < 0.1 * result.scores.abs().amax().clamp(min=1)).all()
-            if name != "t5":
-                again = score_attribution(model, IDS, layer, 3, [3, 2], [2, 1], kind=kind, row=1)
-                torch.testing.assert_close(again.shares(), result.shares())
+            again = score_attribution(
+                model, tuple(given.values()) if is_pair else IDS, layer, 3, [3, 2], [2, 1], kind=kind, row=1
+            )
+            torch.testing.assert_close(again.shares(), result.shares())
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "rule"),
+    [
+        ("albert", {}, "watch: the 2 layers of AlbertModel share 1 attention, whose maps cannot be distinguished"),
+        ("mpnet", {"pad_token_id": 1, "bos_token_id": 0}, "watch: "),
+        ("nomic_bert", {}, "NomicBertModel has no weight emb_ln.weight, which a nomic_bert model of this package has"),
+    ],
+)
+def test_families_that_are_not_read_from_transformers_are_refused(name: str, settings: dict, rule: str) -> None:
+    import transformers
+
+    with pytest.raises(ValueError, match=rule):
+        score_attribution(make(name, small(name) | settings, transformers.AutoModel), IDS, 0, 0)

@@ -70,17 +70,32 @@ def test_a_map_of_one_head_and_a_word_that_looks() -> None:
         torch.zeros(1, 16, 24),
         numpy.zeros((16, 24), dtype=numpy.uint8),
         numpy.zeros((16, 24, 4), dtype=numpy.uint8),
+        torch.zeros(3, 16, 24, dtype=torch.bfloat16),
     ],
-    ids=["channels first", "one channel", "grey bytes", "transparent"],
+    ids=["channels first", "one channel", "grey bytes", "transparent", "bfloat16"],
 )
 def test_every_kind_of_picture(picture: object) -> None:
     assert plots.patch_attention(picture, some_map(), GRID, 0).axes[0].images[0].get_array().shape == (16, 24)
 
 
-def test_a_picture_of_pil() -> None:
+@pytest.mark.parametrize("mode", ["RGB", "RGBA", "L", "1", "LA", "P", "CMYK"])
+def test_a_picture_of_pil(mode: str) -> None:
     pil = pytest.importorskip("PIL.Image", reason="Pillow comes with matplotlib")
-    figure = plots.patch_attention(pil.new("RGB", (24, 16), "white"), some_map(), GRID, 0)
+    picture = pil.new("RGB", (24, 16), "white").convert(mode)
+    figure = plots.patch_attention(picture, some_map(), GRID, 0)
     numpy.testing.assert_allclose(figure.axes[0].images[0].get_array(), 1.0)
+
+
+def test_a_token_from_the_end_is_the_same_token() -> None:
+    for query, position, name in ((-1, 7, "patch (1, 2)"), (-8, 0, "[CLS]"), (torch.tensor(-7), 1, "[REG 0]")):
+        for looked_at, title in ((False, f"where {name} looks, "), (True, f"who looks at {name}, ")):
+            one, other = (
+                plots.patch_attention(PICTURE, some_map(), GRID, at, looked_at=looked_at).axes[0]
+                for at in (query, position)
+            )
+            assert one.get_title() == other.get_title()
+            assert one.get_title().startswith(title)
+            assert [frame.get_xy() for frame in one.patches] == [frame.get_xy() for frame in other.patches]
 
 
 @pytest.mark.parametrize(

@@ -43,12 +43,10 @@ class PatchGrid:
     patch_size: tuple[int, int] = (1, 1)
 
     def __post_init__(self) -> None:
-        sizes = {"rows": self.rows, "columns": self.columns, "patch_size": min(self.patch_size)}
-        for name, size in sizes.items():
-            if integer(size, f"PatchGrid: {name}") < 1:
-                raise ValueError(f"PatchGrid: {name} must be at least 1, not {size}")
-        if integer(self.start, "PatchGrid: start") < 0:
-            raise ValueError(f"PatchGrid: start must be at least 0, not {self.start}")
+        for name, least in (("rows", 1), ("columns", 1), ("start", 0)):
+            object.__setattr__(self, name, _at_least(least, getattr(self, name), name))
+        height, width = (_at_least(1, size, "patch_size") for size in self.patch_size)
+        object.__setattr__(self, "patch_size", (height, width))
 
     @property
     def first(self) -> int:
@@ -132,17 +130,14 @@ class PatchGrid:
     def _read(self, m: WeightMap, picture: int | None, queries: int | slice, keys: int | slice) -> Tensor:
         """Weights of one picture's map, of every head."""
         parts, shape = m.parts(), m.shape
-        leading: tuple[int, ...] = ()
-        if len(shape) == 4 or parts is not None:
-            pictures = int(shape[0])
-            if picture is None and pictures != 1:
-                raise ValueError(f"PatchGrid: the map {tuple(shape)} has {pictures} pictures: say which, by picture=")
-            if not 0 <= (picture or 0) < pictures:
-                raise IndexError(f"PatchGrid: picture {picture} is not one of {pictures}")
-            if parts is not None:
-                m = parts[picture or 0]
-            else:
-                leading = (picture or 0,)
+        is_batch = len(shape) == 4 or parts is not None
+        pictures = int(shape[0]) if is_batch else 1
+        if picture is None and pictures != 1:
+            raise ValueError(f"PatchGrid: the map {tuple(shape)} has {pictures} pictures: say which, by picture=")
+        if not 0 <= (picture or 0) < pictures:
+            raise IndexError(f"PatchGrid: picture {picture} is not one of {pictures}")
+        m = m if parts is None else parts[picture or 0]
+        leading = (picture or 0,) if is_batch and parts is None else ()
         self._check_length(m.shape[-1] if isinstance(keys, slice) else m.shape[-2])
         weights = m[(*leading, ..., queries, keys)]
         assert isinstance(weights, Tensor)
@@ -155,16 +150,22 @@ class PatchGrid:
             )
 
 
+def _at_least(least: int, value: object, name: str) -> int:
+    if (result := integer(value, f"PatchGrid: {name}")) < least:
+        raise ValueError(f"PatchGrid: {name} must be at least {least}, not {result}")
+    return result
+
+
 def image_grids(
-    ids: Sequence[int] | Tensor, image_token_id: int, shapes: Sequence[tuple[int, int]] | None = None
+    ids: Sequence[int] | Tensor, image_token_id: int, shapes: Sequence[tuple[int, int]] | Tensor | None = None
 ) -> list[PatchGrid]:
     """The pictures of a sequence that mixes text and pictures, in their order, by the positions of their tokens.
 
     Args:
         ids: (T,) token ids as the decoder reads them, in which the model's image token stands for each patch.
         image_token_id: config.image_token_id.
-        shapes: rows and columns of each picture in tokens: of Qwen's models its image_grid_thw[1:] divided by the merge size. None: each
-            run of image tokens is a square picture.
+        shapes: rows and columns of each picture in tokens, pairs or (B, 2): of Qwen's models its image_grid_thw[:, 1:] divided by the merge
+            size. None: each run of image tokens is a square picture.
 
     Raises:
         ValueError: image tokens that are not as many, or not side by side, as the shapes say; without shapes, a run that is no square.
@@ -187,14 +188,15 @@ def image_grids(
             if side * side != run:
                 raise ValueError(f"image_grids: a picture of {run} tokens is no square: pass shapes")
         shapes = [(side, side) for side in sides]
-    wanted = sum(rows * columns for rows, columns in shapes)
+    sizes = [tuple(integer(size, "image_grids: a shape") for size in shape) for shape in shapes]
+    wanted = sum(rows * columns for rows, columns in sizes)
     if wanted != len(positions):
         raise ValueError(
-            f"image_grids: {len(shapes)} pictures of {wanted} tokens in all, and the ids have {len(positions)}"
+            f"image_grids: {len(sizes)} pictures of {wanted} tokens in all, and the ids have {len(positions)}"
         )
     grids: list[PatchGrid] = []
     at = 0
-    for rows, columns in shapes:
+    for rows, columns in sizes:
         own = positions[at : at + rows * columns]
         if len(own) and int(own[-1] - own[0]) + 1 != len(own):
             raise ValueError(f"image_grids: the {len(own)} tokens of picture {len(grids)} are not side by side")

@@ -4,7 +4,7 @@ Letters: R requests, H query heads, Q new tokens of a request, S spans, C ranges
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,13 +22,13 @@ class RequestSignals(NamedTuple):
     entropy: Tensor  # (H, Q), in nats
     sink: Tensor  # (H, Q): the weight on the first keys
     spans: Tensor  # (H, Q, S): the weight on each span of keys
-    top: TopK  # (H, Q, k): the largest weights and their keys
+    top: TopK  # (H, Q, k): the largest weights and their keys; weight 0 and key -1 where fewer are visible
 
 
 def request_signals(
     m: AttentionMap, spans: Sequence[Sequence[tuple[int, int]]] | None = None, *, sinks: int = 4, top: int = 8
 ) -> list[RequestSignals]:
-    """Where the new tokens of each request look, in two passes over the keys of the batch.
+    """Where the new tokens of each request look, in two passes over the keys of the batch; without gradients.
 
     Args:
         m: a ragged map with heads, as `AttentionMap.of_paged` makes it: a sequence is a request.
@@ -36,7 +36,7 @@ def request_signals(
             retrieved. They may overlap, and requests may have different numbers of them. None: no spans.
         sinks: how many first keys count as attention sinks (Xiao et al., "Efficient Streaming Language Models with Attention
             Sinks", 2023).
-        top: k, at least 1.
+        top: k, at least 1, and may be more than a request has keys.
 
     Raises:
         ValueError: a map that is not ragged or has no heads; not one list of spans for each request; a span that is not a pair
@@ -48,7 +48,7 @@ def request_signals(
     >>> signals.spans.round(decimals=2), signals.top.positions
     (tensor([[[0., 1.]]]), tensor([[[2]]]))
     """
-    if len(m.shape) != 4 or not isinstance(m.query, Ragged):
+    if not isinstance(m, AttentionMap) or len(m.shape) != 4 or not isinstance(m.query, Ragged):
         raise ValueError(f"{_NAME}: needs a ragged map with heads, such as AttentionMap.of_paged makes, not {m!r}")
     if (top := integer(top, f"{_NAME}: top")) < 1 or (sinks := integer(sinks, f"{_NAME}: sinks")) < 0:
         raise ValueError(f"{_NAME}: top must be at least 1 and sinks at least 0, not {top} and {sinks}")
@@ -65,24 +65,33 @@ def request_signals(
     for r, (entropy_QH, weights_QHk, positions_QHk) in enumerate(per_request):
         of_spans = on_spans[r, :, : len(entropy_QH), : len(bounds[r])]
         best = TopK(weights_QHk.transpose(0, 1), positions_QHk.transpose(0, 1))
-        signals.append(RequestSignals(entropy_QH.T, of_spans[..., 0], of_spans[..., 1:], best))
+        signals.append(RequestSignals(entropy_QH.T.detach(), of_spans[..., 0], of_spans[..., 1:], best))
     return signals
 
 
 def _bounds(spans: Sequence[Sequence[tuple[int, int]]] | None, keys: list[int], sinks: int) -> list[Tensor]:
     """For each request (S+1, 2) int64: the span of the sinks, then its own spans."""
-    given = [[]] * len(keys) if spans is None else list(spans)
+    given = [[]] * len(keys) if spans is None else _listed(spans, "spans")
     if len(given) != len(keys):
         raise ValueError(f"{_NAME}: spans must be one list for each of the {len(keys)} requests, not {len(given)}")
     bounds = []
     for r, (own, length) in enumerate(zip(given, keys, strict=True)):
-        for n, span in enumerate(own):
-            pair = [integer(x, f"{_NAME}: a span of request {r}") for x in span]
+        pairs = []
+        for n, span in enumerate(_listed(own, f"spans of request {r}")):
+            pair = [integer(x, f"{_NAME}: a span of request {r}") for x in _listed(span, f"a span of request {r}")]
+            pairs.append(pair)
             if len(pair) != 2 or not 0 <= pair[0] <= pair[1] <= length:
                 rule = f"must be a pair (start, stop) with 0 <= start <= stop <= {length}, the number of its keys"
                 raise ValueError(f"{_NAME}: span {n} of request {r} {rule}, not {tuple(pair)}")
-        bounds.append(torch.tensor([(0, min(sinks, length)), *own], dtype=torch.int64))
+        bounds.append(torch.tensor([[0, min(sinks, length)], *pairs], dtype=torch.int64))
     return bounds
+
+
+def _listed(x: Any, name: str) -> list[Any]:
+    try:
+        return list(x)
+    except TypeError:
+        raise ValueError(f"{_NAME}: {name} must be a list, not {x!r}") from None
 
 
 def _mass(m: AttentionMap, bounds: list[Tensor]) -> Tensor:

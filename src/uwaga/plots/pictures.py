@@ -6,13 +6,14 @@ Letters: H heads, I rows and J columns of patches.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import Tensor
 
 from uwaga.inspect.patches import Cell, PatchGrid
 from uwaga.maps.base import WeightMap
+from uwaga.maps.indexing import integer
 from uwaga.plots import figures
 
 if TYPE_CHECKING:
@@ -67,6 +68,9 @@ def patch_attention(
     pixels = _pixels(picture)
     read = grid.looked_at if looked_at else grid.looks_at
     every_HIJ = read(m, query, picture=index)
+    parts = m.parts()
+    tokens = (m if parts is None else parts[index or 0]).shape[-1 if looked_at else -2]
+    position = (grid.position(*query) if isinstance(query, tuple) else integer(query, f"{_NAME}: query")) % tokens
     every_HIJ = every_HIJ[None] if every_HIJ.dim() == 2 else every_HIJ
     chosen = list(range(len(every_HIJ))) if heads is None else list(heads)
     if not chosen or not all(0 <= head < len(every_HIJ) for head in chosen):
@@ -81,8 +85,8 @@ def patch_attention(
     widths = [_PICTURE + _MARGIN, *([_SMALL * columns] if shown else [])]
     large, *small = figure.subfigures(1, len(widths), width_ratios=widths, squeeze=False)[0]
     ax = large.subplots()
-    image = _draw(ax, pixels, weights_HIJ.mean(0), grid, query, largest)
-    ax.set_title(_title(m, grid, query, index, chosen, looked_at), fontsize=figures.SMALL, pad=3)
+    image = _draw(ax, pixels, weights_HIJ.mean(0), grid, position, largest)
+    ax.set_title(_title(m, grid, position, index, chosen, looked_at), fontsize=figures.SMALL, pad=3)
     bar = large.colorbar(image, ax=ax, fraction=0.05, pad=0.02, aspect=30)
     bar.set_label("weight", fontsize=figures.SMALL)
     bar.ax.tick_params(labelsize=figures.SMALL, length=1.5)
@@ -91,12 +95,12 @@ def patch_attention(
         for panel in panels.flat[len(shown) :]:
             panel.set_axis_off()
         for panel, head, weights_IJ in zip(panels.flat, shown, weights_HIJ, strict=False):
-            _draw(panel, pixels, weights_IJ, grid, query, largest)
+            _draw(panel, pixels, weights_IJ, grid, position, largest)
             panel.set_title(f"head {head}", fontsize=figures.SMALL, pad=2)
     return figure
 
 
-def _draw(ax: Axes, pixels: ndarray, weights_IJ: ndarray, grid: PatchGrid, query: Cell, vmax: float) -> object:
+def _draw(ax: Axes, pixels: ndarray, weights_IJ: ndarray, grid: PatchGrid, position: int, vmax: float) -> object:
     """The picture, the weights over it, and a frame around the patch that is asked about; in units of patches."""
     colors, patches = (figures.import_matplotlib(f"matplotlib.{name}") for name in ("colors", "patches"))
     extent = (0.0, float(grid.columns), float(grid.rows), 0.0)
@@ -111,7 +115,6 @@ def _draw(ax: Axes, pixels: ndarray, weights_IJ: ndarray, grid: PatchGrid, query
     ax.set_box_aspect(pixels.shape[0] / pixels.shape[1])
     ax.set(xticks=[], yticks=[])
     first, stop = grid.span
-    position = grid.position(*query) if isinstance(query, tuple) else query
     if first <= position < stop:
         row, column = grid.cell(position)
         for color, width in (("white", 2.0), ("black", 0.8)):  # seen on any picture
@@ -119,8 +122,9 @@ def _draw(ax: Axes, pixels: ndarray, weights_IJ: ndarray, grid: PatchGrid, query
     return image
 
 
-def _title(m: WeightMap, grid: PatchGrid, query: Cell, index: int | None, heads: Sequence[int], looked_at: bool) -> str:
-    position = grid.position(*query) if isinstance(query, tuple) else query
+def _title(
+    m: WeightMap, grid: PatchGrid, position: int, index: int | None, heads: Sequence[int], looked_at: bool
+) -> str:
     first, stop = grid.span
     if grid.start <= position < first:
         name = grid.special[position - grid.start]
@@ -132,7 +136,7 @@ def _title(m: WeightMap, grid: PatchGrid, query: Cell, index: int | None, heads:
     title = f"where {name} looks, {of_heads}"
     if not grid.special:
         return title
-    special_HS = grid.on_special(m, query, picture=index)
+    special_HS = grid.on_special(m, position, picture=index)
     special_HS = special_HS[None] if special_HS.dim() == 1 else special_HS
     shares = [
         f"{special} {share:.2f}"
@@ -141,14 +145,20 @@ def _title(m: WeightMap, grid: PatchGrid, query: Cell, index: int | None, heads:
     return f"{title}\n{', '.join(shares)}"
 
 
-def _pixels(picture: object) -> ndarray:
+def _pixels(picture: Any) -> ndarray:
     """(height, width): a picture in light grey. Raises ValueError: another shape or kind."""
-    given = picture.detach().cpu().numpy() if isinstance(picture, Tensor) else np.asarray(picture)
+    if isinstance(picture, Tensor):
+        picture = (picture.float() if picture.is_floating_point() else picture).detach().cpu().numpy()
+    elif hasattr(picture, "convert") and not picture.mode.startswith(
+        ("I", "F")
+    ):  # of PIL, and its bytes no numbers of a palette
+        picture = picture.convert("RGB")
+    given = np.asarray(picture)
     if given.ndim == 3 and given.shape[0] in (1, 3) and given.shape[2] not in (1, 3, 4):
         given = np.moveaxis(given, 0, 2)
     if given.ndim == 3 and given.shape[2] == 1:
         given = given[..., 0]
-    if given.ndim == 3 and given.shape[2] == 4:  # PIL's transparency
+    if given.ndim == 3 and given.shape[2] == 4:  # transparency
         given = given[..., :3]
     is_picture = given.ndim == 2 or (given.ndim == 3 and given.shape[2] == 3)
     if not is_picture or not given.size or given.dtype.kind not in "uif":

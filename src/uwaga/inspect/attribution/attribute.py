@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from uwaga.inspect.attribution.reading import NAME, Reader
+from uwaga.inspect.attribution.reading import NAME, Operand, Reader
 from uwaga.inspect.attribution.scores import ScoreAttribution, index, positive
 from uwaga.inspect.attribution.streams import MODELS, stacks
 from uwaga.inspect.layers import huggingface
@@ -18,6 +18,7 @@ from uwaga.inspect.recordings.recording import Recording, describe_layers
 from uwaga.inspect.recordings.stack import AttentionId
 from uwaga.inspect.watching import watch
 from uwaga.maps.engines import reference
+from uwaga.maps.indexing import integer
 from uwaga.maps.map import AttentionMap
 from uwaga.maps.spec import Selection
 from uwaga.models.bert.model import BertModel
@@ -63,8 +64,8 @@ def score_attribution(
     gradient, no approximation, nothing trained. A norm's scale is itself made of all parts: what a score were without a part is
     another question, which `activation_patching` answers.
 
-    Softmax does not change when all scores of a query do by one number: a contribution that is equal for all keys, as of pairs with the
-    key's "bias", explains no choice among them. With `than` the difference of the scores of two keys is split, in which it is 0.
+    Softmax does not change when all scores of a query do by one number: a contribution that is equal for all keys explains no choice
+    among them. With `than` the difference of the scores of two keys is split, in which it is 0.
 
     With a recording, nothing runs but the feed-forward layers below, at the tokens that are asked for: O(N) for each score and head
     below, at any length. Without one, the model runs once and is recorded.
@@ -74,20 +75,24 @@ def score_attribution(
         inputs: a Recording of it, from `uwaga.watch(model, values=True)` outside of `uwaga.edit`; or what the model is called with: ids
             (R, N) or Ragged (N,), and of an encoder and a decoder a tuple of both.
         layer, head: of the score, from 0.
-        i, j: the query and the key, from 0, negative ones from the end; or as many of each, in lists. None for the `most` largest
-            weights: of a row where i is given, of a column where j is given, of the head where neither is.
+        i, j: the query and the key, from 0, negative ones from the end; or as many of each, in lists, arrays or tensors. None for the
+            `most` largest weights: of a row where i is given, of a column where j is given, of the head where neither is.
         than: another key, or one for each score: s_ij - s_i,than is split in place of s_ij.
         kind: "encoder", "decoder" or "cross"; None: the decoder's self-attention where there is a decoder, else the encoder's.
         row: of the batch.
         most: how many scores where i or j is None; fewer where fewer keys are seen.
-        ids: of a recording that has no token ids, as one that was read from a file: those of its rows, (R, N), Ragged (N,) or lists; of an
-            encoder and a decoder a tuple of both.
+        ids: of a recording that has no token ids, as one that was read from a file: those of its rows, (R, N), Ragged (N,) or lists, or
+            (N,) of a text without a batch; of an encoder and a decoder a tuple of both.
         options: token_types (or token_type_ids) of BERT, also with a recording; without one the model's lengths, attention_mask or
             key_lengths too.
 
     Raises:
-        ValueError: another family of models, a model in training mode or on another device than the CPU, a layer, head, row, query or key that does not exist, a key
-            that the mask hides from the query, or a recording that lacks values, layers, heads or token ids, or is of another model.
+        ValueError: another family of models, a model in training mode or on another device than the CPU; a layer, head, row, query or key
+            that does not exist, or a key that the mask hides from the query; a recording that lacks values, layers, heads or token ids, or has other ids; or one of
+            another model or text, whose queries and keys are farther from the sums of their parts than rounding takes them. In half
+            precision that is 5 to 20 per cent of them, with many layers more, and a model or text that differs by less is not found out
+            (`bound` beside the score says how sharp it is). Positions other than 0, 1, ... (`position_ids` of a text that is padded on
+            the left) and rotary scaling that changes with the length are not supported, and look like another model.
     """
     own = _of_this_package(model)
     unknown = sorted(set(options) - set(_TYPES) - set(() if isinstance(inputs, Recording) else _MASKS))
@@ -99,7 +104,8 @@ def score_attribution(
         raise ValueError(
             f"{NAME}: the recording has no {where.kind} {layer}; there are {describe_layers(recording.maps)}"
         )
-    rows = recording.maps[where].shape[0]
+    shape = recording.maps[where].shape
+    rows = shape[0] if len(shape) == 4 else 1  # (H, Q, K) is of one text
     row = index(row, rows, "row", f"rows are 0 to {rows - 1}")
     types = next((options[name] for name in _TYPES if options.get(name) is not None), None)
     # Norms of transformers compute in float32 whatever they are given.
@@ -121,19 +127,21 @@ def _attribution(
         queries = keys = sorted({*queries, *keys})
     query, key = reader.operand(where, "query", head, queries), reader.operand(where, "key", head, keys)
     call = m._call
+    query_T, key_T = (_rounding(reader, where, x, of) for x, of in ((query, call.query), (key, call.key)))
     scale, at_query, at_key = (
         float(call.options.scale),
         [queries.index(i) for i in of_query],
         [keys.index(j) for j in of_key],
     )
     distance, k_CD = _distances(call, cells), call.key[0, 0, of_key].double()
-    k_CSD, sizes_C = key.values[at_key], key.sizes[at_key]
+    q_CPD, k_CSD, rounding_C = query.values[at_query], key.values[at_key], key_T[at_key]
     if than is not None:
         at_than = [keys.index(j) for j in than]
         distance = distance - _distances(call, list(zip(of_query, than, strict=True)))
         k_CD = k_CD - call.key[0, 0, than].double()
-        k_CSD, sizes_C = k_CSD - key.values[at_than], sizes_C + key.sizes[at_than]
-    result = ScoreAttribution(
+        k_CSD, rounding_C = k_CSD - key.values[at_than], rounding_C + key_T[at_than]
+    norm_C, of_query_C = k_CSD.sum(1).norm(dim=-1), query_T[at_query]
+    return ScoreAttribution(
         kind=where.kind,
         layer=where.layer,
         head=head,
@@ -144,27 +152,40 @@ def _attribution(
         weights=_weights(m, cells),
         query_parts=query.parts,
         key_parts=key.parts,
-        query=query.values[at_query],
+        query=q_CPD,
         key=k_CSD,
         scale=scale,
         distance=distance,
-        sizes=query.sizes[at_query] * sizes_C,
+        rounding=(of_query_C * (norm_C + rounding_C) + q_CPD.sum(1).norm(dim=-1) * rounding_C) * abs(scale),
         reader=reader,
     )
-    apart = (result.total() - result.scores).abs()
-    for n in (~(apart <= result.bound())).nonzero().flatten().tolist():
+
+
+def _rounding(reader: Reader, where: AttentionId, operand: Operand, recorded: Tensor) -> Tensor:
+    """(T,): how far rounding may take an operand's recorded vectors from the sums of its parts. Raises ValueError: they are farther."""
+    right_TD, bound_T = operand.values.sum(1), reader.rounding(where, operand)
+    apart_T = (recorded[0, 0, operand.tokens].double() - right_TD).norm(dim=-1)
+    for n in (~(apart_T <= bound_T)).nonzero().flatten().tolist():
         raise ValueError(
-            f"{NAME}: the recorded score of {cells[n]} is {float(result.scores[n]):.6g}, and its parts sum to "
-            f"{float(result.total()[n]):.6g}, farther apart than rounding takes them: the recording is of another model, text or token "
-            "types, or was made inside uwaga.edit"
+            f"{NAME}: the recorded {operand.name} of token {operand.tokens[n]} is {float(apart_T[n]):.3g} from the sum of its parts, of "
+            f"norm {float(right_TD[n].norm()):.3g}, farther than rounding takes it ({float(bound_T[n]):.3g}): the recording is of another "
+            "model, text or token types, was made inside uwaga.edit, or has positions that are not 0, 1, ... (as of position_ids of a text "
+            "padded on the left) or rotary scaling that changes with the length, which are not supported"
         )
-    return result
+    return bound_T
+
+
+def _listed(x: Any) -> list[Any] | None:
+    """Several numbers, or None of one."""
+    x = x.tolist() if hasattr(x, "tolist") else x
+    return list(x) if isinstance(x, Sequence) and not isinstance(x, str) else None
 
 
 def _than(than: Any, count: int, keys: int) -> list[int] | None:
     if than is None:
         return None
-    listed = list(than) if isinstance(than, Sequence) and not isinstance(than, str) else [than] * count
+    listed = _listed(than)
+    listed = [than] * count if listed is None else listed
     if len(listed) != count:
         raise ValueError(f"{NAME}: than must be one key, or one for each of {count} scores, not {len(listed)}")
     return [_key(each, keys) for each in listed]
@@ -174,15 +195,13 @@ def _cells(m: AttentionMap, i: Any, j: Any, most: int) -> list[tuple[int, int]]:
     """The queries and keys that are asked for, or the `most` largest weights."""
     queries, keys = m.shape
     if i is not None and j is not None:
-        listed = [x if isinstance(x, Sequence) and not isinstance(x, str) else [x] for x in (i, j)]
-        if len(listed[0]) != len(listed[1]) or not listed[0]:
-            raise ValueError(
-                f"{NAME}: i and j must be as many, and at least one, not {len(listed[0])} and {len(listed[1])}"
-            )
-        return [(_query(a, queries), _key(b, keys)) for a, b in zip(*listed, strict=True)]
-    positive("most", most)
+        of_i, of_j = ([x] if (several := _listed(x)) is None else several for x in (i, j))
+        if len(of_i) != len(of_j) or not of_i:
+            raise ValueError(f"{NAME}: i and j must be as many, and at least one, not {len(of_i)} and {len(of_j)}")
+        return [(_query(a, queries), _key(b, keys)) for a, b in zip(of_i, of_j, strict=True)]
+    most = positive("most", most)
     for name, given in (("i", i), ("j", j)):
-        if isinstance(given, Sequence):
+        if _listed(given) is not None:
             raise ValueError(f"{NAME}: where {name} is a list, the other must be one too")
     if i is not None:
         i = _query(i, queries)
@@ -211,7 +230,7 @@ def _strongest(m: AttentionMap, most: int) -> list[tuple[float, int, int]]:
     whole = (weights_Qk[:, -1] > least).nonzero().flatten() if count == most and first < keys else torch.arange(0)
     if count < most and first < keys:
         whole = torch.arange(queries)
-    weights_Qk[whole] = 0
+    weights_Qk = weights_Qk.index_fill(0, whole, 0)  # those of the map are kept in it
     best, at = weights_Qk.flatten().topk(count)
     found = [
         (weight, n // first, int(positions_Qk.flatten()[n]))
@@ -281,7 +300,8 @@ def _where(model: nn.Module, kind: str | None, layer: int, name: str) -> Attenti
     known = [each.where for stack in stacks(model).values() for each in stack.sublayers if each.where is not None]
     kinds = {where.kind for where in known}
     kind = kind if kind is not None else "decoder" if "decoder" in kinds else "encoder"
-    if isinstance(layer, bool) or not isinstance(layer, int) or AttentionId(kind, layer) not in known:
+    layer = integer(layer, f"{NAME}: layer")
+    if AttentionId(kind, layer) not in known:
         raise ValueError(f"{NAME}: {name} has no layer {layer!r} of kind {kind!r}; there are {describe_layers(known)}")
     return AttentionId(kind, layer)
 
@@ -290,16 +310,19 @@ def _recorded(model: nn.Module, inputs: Any, where: AttentionId, options: dict[s
     """One pass through the model, without its head where that may be left out: logits of a long text are large."""
     without: dict[str, Any] = {}
     called: Any = model
+    given: tuple[Any, ...] = inputs if isinstance(inputs, tuple) else (inputs,)
     if isinstance(model, GPT2Model):
         without = {"logits": False}
     elif isinstance(model, BertModel | RotaryModel):
         without = {"outputs": ()}
     elif huggingface.outermost(model):
         called = huggingface.outermost(model)[0][1].base_model
+        if isinstance(inputs, tuple) and len(inputs) == 2:  # their second argument is the mask of the first
+            given, without = inputs[:1], {"decoder_input_ids": inputs[1]}
     # What a decoder's head brought from its encoder was written by any layer of that.
     layers = None if isinstance(inputs, tuple) else range(where.layer + 1)
     with watch(model, values=True, layers=layers) as recording:
-        called(*(inputs if isinstance(inputs, tuple) else (inputs,)), **options, **without)
+        called(*given, **options, **without)
     return recording
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from uwaga.inspect.attribution.reading import NAME, Operand, Reader
 from uwaga.inspect.attribution.streams import Part
 from uwaga.inspect.recordings.stack import AttentionId
+from uwaga.maps.indexing import integer
 
 _SIDES = ("query", "key")
 
@@ -77,7 +78,7 @@ class ScoreAttribution:
     key: Tensor  # (C, S, D)
     scale: float
     distance: Tensor  # (C,): the bias of the score, as of ALiBi or T5, which no pair contributes
-    sizes: Tensor  # (C,): |q| |k| if no two terms of their sums had opposite signs, for `bound`
+    rounding: Tensor  # (C,): `bound`
     reader: Reader  # of the recording, for `back`
 
     def __len__(self) -> int:
@@ -96,7 +97,7 @@ class ScoreAttribution:
             query=self.query[at],
             key=self.key[at],
             distance=self.distance[at],
-            sizes=self.sizes[at],
+            rounding=self.rounding[at],
         )
 
     def __iter__(self) -> Iterator["ScoreAttribution"]:
@@ -117,20 +118,16 @@ class ScoreAttribution:
         return (self.query.sum(1) * self.key.sum(1)).sum(-1) * self.scale + self.distance
 
     def bound(self) -> Tensor:
-        """(C,) float64: how far rounding may take `total` from `scores`: 8 sqrt(n) u |q| |k| of the n terms that all sums have, one after
-        another, from the embeddings to the score, of the unit roundoff u of the model's arithmetic, and of the norms that query and key would
-        have if no two terms had opposite signs (Higham and Mary, "A New Approach to Probabilistic Rounding Error Analysis", 2019, theorem
-        2.4, to first order: independent roundings exceed it once in 10^13; what feed-forward layers and softmax make of a rounding below
-        them is left out)."""
-        terms = self.reader.terms(AttentionId(self.kind, self.layer))
-        return (self.sizes * abs(self.scale) + self.distance.abs()) * (8.0 * terms**0.5 * self.reader.unit_roundoff)
+        """(C,) float64: how far rounding may take `total` from `scores`: |dq| |k| + |q| |dk| + |dq| |dk| of a query and a key that lie no
+        farther from the recorded ones than `score_attribution` allows (`Reader.rounding`), times the scale."""
+        return self.rounding
 
     def top(self, k: int = 10) -> list[Share]:
         """The k pairs whose contributions are largest, of either sign; of several scores by their mean.
 
         A bias by distance is among them, with the part "distance" on both sides.
         """
-        positive("top: k", k)
+        k = positive("top: k", k)
         shares = self.shares()
         flat = torch.cat((shares.flatten(), self.distance.mean()[None]))
         results = []
@@ -169,8 +166,7 @@ class ScoreAttribution:
         Raises:
             ValueError: as `sources`.
         """
-        positive("back: top", top)
-        positive("back: parts", parts)
+        top, parts = positive("back: top", top), positive("back: parts", parts)
         return _Back(self, part, side, other).strongest(top, parts)
 
     def to_dict(self, top: int = 10) -> dict[str, Any]:
@@ -265,11 +261,13 @@ class _Brought:
 
 def index(value: Any, length: int, name: str, known: str) -> int:
     """A position, from the end where it is negative."""
-    if isinstance(value, bool) or not isinstance(value, int) or not -length <= value < length:
-        raise ValueError(f"{NAME}: there is no {name} {value!r}; {known}")
-    return value % length
+    at = integer(value, f"{NAME}: {name}")
+    if not -length <= at < length:
+        raise ValueError(f"{NAME}: there is no {name} {at}; {known}")
+    return at % length
 
 
-def positive(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{NAME}: {name} must be an integer of at least 1, not {value!r}")
+def positive(name: str, value: Any) -> int:
+    if (result := integer(value, f"{NAME}: {name}")) < 1:
+        raise ValueError(f"{NAME}: {name} must be an integer of at least 1, not {result}")
+    return result

@@ -1,0 +1,118 @@
+"""Which recordings scores are read from: of files, of texts without a batch, and not of another text, model or position."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from test_interpret import pre_norm
+from test_score_attribution import IDS, SHORT
+from test_watch import gpt2
+from tiny_models import DECODERS, make
+
+import uwaga
+from uwaga.inspect import Part, score_attribution
+
+
+@torch.no_grad()
+def test_a_text_without_a_batch_is_read_as_one_row(tmp_path: Path) -> None:
+    model = gpt2()
+    right = score_attribution(model, IDS[:1], 2, 1, [5, 4], [3, 2])
+    with uwaga.watch(model, values=True) as recording:
+        model(IDS[0])
+    assert len(recording.maps["decoder", 2].shape) == 3
+    recording.save(tmp_path / "one")
+    loaded = uwaga.Recording.load(tmp_path / "one")
+    head = Part("head", "decoder", 1, 0)
+    for given, ids in (
+        (IDS[0], None),
+        (recording, None),
+        (loaded, IDS[0]),
+        (loaded, IDS[:1]),
+        (loaded, [IDS[0].tolist()]),
+    ):
+        found = score_attribution(model, given, 2, 1, [5, 4], [3, 2], row=-1, ids=ids)
+        torch.testing.assert_close(found.shares(), right.shares())
+        torch.testing.assert_close(found[0].sources(head, "key"), right[0].sources(head, "key"))
+        assert found[0].back(head, "key", top=1)[0].token == right[0].back(head, "key", top=1)[0].token
+    with pytest.raises(ValueError, match="score_attribution: there is no row 1; rows are 0 to 0"):
+        score_attribution(model, recording, 2, 1, row=1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", ["copyist", "minilm"])
+@torch.no_grad()
+def test_another_text_or_model_is_found_out_in_half_precision_too(
+    name: str, dtype: torch.dtype, tmp_path: Path
+) -> None:
+    model = uwaga.models.load(name, dtype=dtype)
+    ids = torch.randint(300, 800, (1, 30), generator=torch.Generator().manual_seed(3))
+    with uwaga.watch(model, values=True) as recording:
+        model(ids)
+    layer = max(layer for _, layer in recording.maps)
+    of_head = [score_attribution(model, recording, layer, head) for head in range(4)]
+    for found in of_head:
+        assert ((found.total() - found.scores).abs() <= found.bound()).all()
+        # A fiftieth of the largest score in float32, and less than that score in half precision.
+        assert found.bound().mean() < found.scores.abs().amax() * (0.02 if dtype == torch.float32 else 1)
+    recording.save(tmp_path / "one")
+    loaded = uwaga.Recording.load(tmp_path / "one")
+    score_attribution(model, loaded, layer, 0, 20, 7, ids=ids)
+    for head in range(4):
+        with pytest.raises(
+            ValueError, match=r"farther than rounding takes it .*the recording is of another model, text"
+        ):
+            score_attribution(model, loaded, layer, head, 20, 7, ids=ids.flip(1))
+    model.get_submodule("encoder.layers" if name == "minilm" else "decoder.layers")[0].attention.output.weight.neg_()
+    with pytest.raises(ValueError, match="the recording is of another model, text"):
+        score_attribution(model, recording, layer, 0)
+
+
+@torch.no_grad()
+def test_positions_and_rotary_scaling_that_are_not_supported_are_named() -> None:
+    import transformers
+
+    padded = make("gpt2", DECODERS["gpt2"], transformers.AutoModel)
+    dynamic = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0}
+    scaled = make(
+        "llama", DECODERS["llama"] | {"max_position_embeddings": 4, "rope_parameters": dynamic}, transformers.AutoModel
+    )
+    at = torch.tensor([[0, 0, 0, 1, 2, 3, 4]] * 2)
+    for model, named, ids in ((padded, {"position_ids": at}, IDS), (scaled, {}, IDS)):
+        with uwaga.watch(model, values=True) as recording:
+            model(ids, **named)
+        with pytest.raises(
+            ValueError, match=r"positions that are not 0, 1, .* or rotary scaling that changes with the length"
+        ):
+            score_attribution(model, recording, 1, 0, 6, 4)
+
+
+@torch.no_grad()
+def test_a_recording_from_a_file_is_given_its_token_ids(tmp_path: Path) -> None:
+    for model, given in ((gpt2(), IDS), (pre_norm(), (IDS, SHORT))):
+        with uwaga.watch(model, values=True) as recording:
+            model(*(given if isinstance(given, tuple) else (given,)))
+        recording.save(tmp_path / "one")
+        loaded = uwaga.Recording.load(tmp_path / "one")
+        right = score_attribution(model, recording, 1, 0, 2, 1, row=1)
+        found = score_attribution(model, loaded, 1, 0, 2, 1, row=1, ids=given)
+        assert torch.equal(found.shares(), right.shares())
+        rule = "the token ids of the decoder are unknown, as of a recording that was read from a file: give ids"
+        with pytest.raises(ValueError, match=re.escape(rule)):
+            score_attribution(model, loaded, 1, 0, 2, 1)
+        other = SHORT[:, :3] if given is IDS else (IDS, SHORT[:, :3])
+        rule = f"ids of the decoder must be {7 if given is IDS else 4} integers in row 1, not (3,)"
+        with pytest.raises(ValueError, match=re.escape(rule)):
+            score_attribution(model, loaded, 1, 0, 2, 1, row=1, ids=other)
+
+
+@torch.no_grad()
+def test_a_recording_that_began_late_says_so() -> None:
+    model = gpt2()
+    cache = model.new_cache()
+    model(SHORT, cache=cache)
+    with uwaga.watch(model, values=True) as late:
+        model(IDS[:, 4:], cache=cache)
+    rule = "decoder 1 has 3 queries and 7 keys: the recording began when 4 tokens had been read"
+    with pytest.raises(ValueError, match=re.escape(rule)):
+        score_attribution(model, late, 1, 0, 2, 1)
