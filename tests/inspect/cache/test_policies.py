@@ -215,6 +215,19 @@ def test_quest_spends_its_pages_on_those_that_the_layer_s_window_shows() -> None
     assert set(read[:, ends].flatten().tolist()) == {32}
 
 
+@pytest.mark.parametrize("name", ["h2o", "vertical_slash"])
+def test_under_a_window_fewer_keys_are_read_than_the_budget_where_others_hold_its_places(name: str) -> None:
+    """Key 0 has nearly all the weight of the queries that see it, and then the window passes it."""
+    query, key = torch.ones(1, 40, 1), torch.zeros(1, 40, 1)
+    key[0, 0] = 50.0
+    mask = uwaga.Causal() & uwaga.Window(left=11, right=0)
+    layer = CacheLayer(uwaga.AttentionMap(query, key, mask=mask, scale=1.0), 10)
+    bits = kept(layer, POLICIES[name], 6)
+    assert bool(bits[0, 10:, 0].all())
+    read = (bits & (layer.map.scores[:] > -float("inf")))[0, :, 0]
+    assert (bool(read[11]), bool(read[12])) == (True, False)
+
+
 def test_quest_ranks_pages_with_hidden_keys_that_are_no_numbers() -> None:
     plain = brute_force.plain_layer(2, 2, 40, 10)
     query, key = plain.map.query, plain.map.key

@@ -51,10 +51,13 @@ class Block:
         self.seen = self.visible.sum(-1)
         self.total = self.weights.sum(-1, dtype=torch.float64)
         self.sink = layer.learned_sink(head, rows).double()
-        output = mix(*(x[None, None] for x in (self.weights, value[:end], self.visible)))[0, 0]
+        self.value = value[:end]
+        output = self.weights @ self.value
+        if not bool(output.isfinite().all()):
+            output = mix(*(x[None, None] for x in (self.weights, self.value, self.visible)))[0, 0]
+            # A query that sees a value that is not finite has an error that is NaN, whatever it keeps; the others must not meet that value.
+            self.value = self.value.nan_to_num(0.0, 0.0, 0.0)
         self.output = _scaled(output, self.total + self.sink)
-        # A query that sees a value that is not finite has an error that is NaN, whatever it keeps; the others must not meet that value.
-        self.value = value[:end].nan_to_num(0.0, 0.0, 0.0)
         self.ascending = _sorted(self.weights)
         self.smallest = self.ascending.cumsum(-1, dtype=torch.float64)
 
