@@ -39,6 +39,11 @@ def test_a_line_for_each_policy_and_a_panel_for_each_head() -> None:
     assert figure.get_supylabel() == "error of the output"
 
 
+def test_heads_may_be_lists_as_those_of_json() -> None:
+    figure = cache_budgets(study(["window"]), heads=[[1, 1], [1, 0]])
+    assert [ax.get_title() for ax in figure.axes] == ["layer 1, head 1", "layer 1, head 0"]
+
+
 def test_by_the_keys_that_were_read() -> None:
     result = study(["snap_kv"])
     figure = cache_budgets(result, "forgotten", by="kept")
@@ -77,6 +82,8 @@ def test_the_heads_that_lose_the_most_come_first() -> None:
         ),
         ({"by": "time"}, "cache_budgets: by must be 'budget' or 'kept', not 'time'"),
         ({"heads": [(0, 9)]}, "cache_budgets: there is no (layer, head) (0, 9) in the study"),
+        ({"heads": [9]}, "cache_budgets: there is no (layer, head) 9 in the study"),
+        ({"heads": []}, "cache_budgets: heads must have one (layer, head) at least"),
     ],
 )
 def test_what_cannot_be_drawn(arguments: dict, message: str) -> None:

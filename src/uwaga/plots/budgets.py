@@ -25,7 +25,8 @@ _LABELS = {
     "overlap": "kept keys among the largest weights",
     "kept": "keys read",
 }
-# Of eight lines that colour-blind readers can tell apart (Okabe & Ito, "Color Universal Design", 2008); markers carry the same in grey.
+# Six of the eight colours that colour-blind readers can tell apart (Okabe & Ito, "Color Universal Design", 2008), and a brown and a grey in place of
+# their yellow, which is too light for lines, and black, which is the oracle's. Markers carry the same in grey.
 _COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a5c00", "#666666")
 _MARKERS = "osD^v<>P"
 _ORACLE = "oracle"
@@ -38,7 +39,7 @@ def cache_budgets(
     study: CacheStudy,
     statistic: str = "error",
     *,
-    heads: Sequence[tuple[int, int]] | None = None,
+    heads: Sequence[Sequence[int]] | None = None,
     by: str = "budget",
 ) -> Figure:
     """Draw a statistic of `uwaga.inspect.cache_study` against the budget, on a logarithmic axis: a panel for each head and a line for each
@@ -52,14 +53,16 @@ def cache_budgets(
         by: "budget", or "kept": the mean number of keys that were read, which policies of a prompt exceed by what came after it.
 
     Raises:
-        ValueError: an unknown statistic, head or `by`.
+        ValueError: an unknown statistic, head or `by`; no head.
     """
     if statistic not in study.means:
         raise ValueError(f"cache_budgets: statistic must be one of {', '.join(study.means)}, not {statistic!r}")
     if by not in ("budget", "kept"):
         raise ValueError(f"cache_budgets: by must be 'budget' or 'kept', not {by!r}")
     shown = _largest(study) if heads is None else [_index(study, head) for head in heads]
-    columns = min(_PER_ROW, max(len(shown), 1))
+    if not shown:
+        raise ValueError("cache_budgets: heads must have one (layer, head) at least")
+    columns = min(_PER_ROW, len(shown))
     rows = -(-len(shown) // columns)
     figure = figures.new_figure(columns * _WIDTH + _LEGEND, rows * _HEIGHT + 0.4, layout="constrained")
     panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).ravel()
@@ -97,7 +100,8 @@ def _largest(study: CacheStudy) -> list[int]:
     return torch.argsort(lost, descending=True, stable=True)[:_PANELS].tolist()
 
 
-def _index(study: CacheStudy, head: tuple[int, int]) -> int:
-    if head not in study.heads:
-        raise ValueError(f"cache_budgets: there is no (layer, head) {head!r} in the study")
-    return study.heads.index(head)
+def _index(study: CacheStudy, head: Sequence[int]) -> int:
+    try:
+        return study.heads.index(tuple(head))  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        raise ValueError(f"cache_budgets: there is no (layer, head) {head!r} in the study") from None

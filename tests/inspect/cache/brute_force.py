@@ -177,7 +177,10 @@ def quest(text: Text, budget: int, page: int = 4) -> Tensor:
         bound = {}
         for p in range(own):
             some = key[p * page : (p + 1) * page]
-            bound[p] = float(torch.maximum(query * some.amin(0), query * some.amax(0)).sum())
+            if (
+                text.scores[head, row, p * page : (p + 1) * page].amax() > -math.inf
+            ):  # a key that the layer's own mask shows
+                bound[p] = float(torch.maximum(query * some.amin(0), query * some.amax(0)).sum())
         pages = own + 1 if budget >= tokens else budget // page
         chosen = best(bound, pages - 1) | {own}
         return {j for p in chosen for j in range(p * page, (p + 1) * page) if j <= row}

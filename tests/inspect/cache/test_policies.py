@@ -14,7 +14,8 @@ from torch import Tensor
 
 import uwaga
 from uwaga.inspect import cache
-from uwaga.inspect.cache import CacheLayer, eviction
+from uwaga.inspect.cache import CacheLayer
+from uwaga.inspect.cache import layer as layers
 from uwaga.inspect.cache.kept import largest
 from uwaga.inspect.cache.running import fill
 
@@ -72,7 +73,7 @@ def test_a_budget_of_one_is_the_query_itself(name: str) -> None:
 def test_simulated_caches_do_not_depend_on_the_size_of_blocks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     layer = brute_force.plain_layer(4, 2, 60, 20)
     at_once = kept(layer, POLICIES[name], 16)
-    monkeypatch.setattr(eviction, "_MOST_ROWS", 7)
+    monkeypatch.setattr(layers, "MOST_ROWS", 7)
     assert torch.equal(kept(layer, POLICIES[name], 16), at_once)
 
 
@@ -95,7 +96,7 @@ def test_a_forgotten_key_does_not_come_back(name: str) -> None:
     ],
     ids=lambda options: next(iter(options)),
 )
-@pytest.mark.parametrize("name", ["h2o", "tova", "snap_kv", "vertical_slash", "oracle"])
+@pytest.mark.parametrize("name", ["h2o", "tova", "snap_kv", "quest", "vertical_slash", "oracle"])
 def test_weights_are_those_of_the_models_own_attention(name: str, options: dict) -> None:
     generator = torch.Generator().manual_seed(3)
     query, key = (torch.randn(n, 40, 8, generator=generator, dtype=torch.float64) for n in (4, 2))
@@ -150,12 +151,27 @@ def test_pyramid_gives_lower_layers_more_and_the_budget_on_average() -> None:
 @pytest.mark.parametrize(
     ("policy", "budget", "message"),
     [
-        (cache.streaming_llm, 4, "streaming_llm: a budget of 4 has no key left beside 4 sinks"),
+        (cache.streaming_llm, 4, "streaming_llm: sinks must be 0 to less than the budget of 4, not 4"),
+        (
+            partial(cache.streaming_llm, sinks=-1),
+            4,
+            "streaming_llm: sinks must be 0 to less than the budget of 4, not -1",
+        ),
         (partial(cache.h2o, recent=9), 8, "h2o: recent must be 1 to the budget of 8, not 9"),
         (cache.snap_kv, 32, "snap_kv: a budget of 32 has no key left beside the last 32 of the prompt"),
         (partial(cache.snap_kv, observed=2, kernel_size=4), 8, "snap_kv: kernel_size must be an odd number, not 4"),
         (partial(cache.snap_kv, observed=2, pooling="sum"), 8, "snap_kv: pooling must be 'max' or 'mean', not 'sum'"),
         (cache.pyramid_kv, 32, "pyramid_kv: a budget of 32 has no key left beside the last 32 of the prompt"),
+        (
+            partial(cache.pyramid_kv, observed=2, kernel_size=4),
+            8,
+            "pyramid_kv: kernel_size must be an odd number, not 4",
+        ),
+        (
+            partial(cache.pyramid_kv, observed=2, pooling="sum"),
+            8,
+            "pyramid_kv: pooling must be 'max' or 'mean', not 'sum'",
+        ),
         (partial(cache.pyramid_kv, beta=0.5), 40, "pyramid_kv: beta must be at least 1, not 0.5"),
         (cache.quest, 15, "quest: a budget of 15 is less than a page of 16 keys"),
         (
@@ -169,3 +185,75 @@ def test_pyramid_gives_lower_layers_more_and_the_budget_on_average() -> None:
 def test_what_a_policy_cannot_do_is_an_error(policy: cache.policies.Policy, budget: int, message: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         policy(brute_force.plain_layer(2, 2, 40, 10), budget)
+
+
+@pytest.mark.parametrize("name", ["h2o", "tova", "snap_kv", "pyramid_kv"])
+def test_a_mean_over_all_heads_needs_all_heads(name: str) -> None:
+    m = brute_force.plain_layer(2, 2, 40, 10).map
+    message = f"{name}: needs a mean over all heads, and only 1, 3 were chosen: watch without heads="
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        POLICIES[name](CacheLayer(m, 10, head_numbers=[1, 3]), 8)
+
+
+@pytest.mark.parametrize("name", ["window", "streaming_llm", "quest", "vertical_slash", "oracle"])
+def test_other_policies_read_the_heads_that_there_are(name: str) -> None:
+    whole = brute_force.plain_layer(2, 2, 40, 10)
+    some = CacheLayer(whole.map, 10, head_numbers=[1, 3])
+    assert torch.equal(kept(some, POLICIES[name], 8), kept(whole, POLICIES[name], 8))
+
+
+def test_quest_spends_its_pages_on_those_that_the_layer_s_window_shows() -> None:
+    generator = torch.Generator().manual_seed(5)
+    query, key = (torch.randn(2, 200, 8, generator=generator, dtype=torch.float64) for _ in range(2))
+    mask = uwaga.Causal() & uwaga.Window(left=31, right=0)
+    layer = CacheLayer(uwaga.AttentionMap(query, key, mask=mask), 100)
+    seen = layer.map.scores[:] > -float("inf")
+    read = (kept(layer, partial(cache.quest, page=8), 32) & seen)[:, 100:].sum(-1)
+    # Of the five pages that 32 keys lie in, four are read: all but the one with the smallest bound, of 8 keys at the most.
+    assert int(read.min()) >= 24
+    ends = torch.arange(100, 200) % 8 == 7  # where the window is four whole pages
+    assert set(read[:, ends].flatten().tolist()) == {32}
+
+
+@pytest.mark.parametrize("name", ["h2o", "vertical_slash"])
+def test_under_a_window_fewer_keys_are_read_than_the_budget_where_others_hold_its_places(name: str) -> None:
+    """Key 0 has nearly all the weight of the queries that see it, and then the window passes it."""
+    query, key = torch.ones(1, 40, 1), torch.zeros(1, 40, 1)
+    key[0, 0] = 50.0
+    mask = uwaga.Causal() & uwaga.Window(left=11, right=0)
+    layer = CacheLayer(uwaga.AttentionMap(query, key, mask=mask, scale=1.0), 10)
+    bits = kept(layer, POLICIES[name], 6)
+    assert bool(bits[0, 10:, 0].all())
+    read = (bits & (layer.map.scores[:] > -float("inf")))[0, :, 0]
+    assert (bool(read[11]), bool(read[12])) == (True, False)
+
+
+def test_quest_ranks_pages_with_hidden_keys_that_are_no_numbers() -> None:
+    plain = brute_force.plain_layer(2, 2, 40, 10)
+    query, key = plain.map.query, plain.map.key
+    assert isinstance(query, Tensor)
+    assert isinstance(key, Tensor)
+    hides = uwaga.Causal() & torch.arange(40).ne(5)
+    results = []
+    for hidden in (0.0, torch.nan, torch.inf):
+        key = key.clone()
+        key[:, 5] = hidden
+        results.append(kept(CacheLayer(uwaga.AttentionMap(query, key, mask=hides), 10), POLICIES["quest"], 12))
+    assert torch.equal(results[0], results[1])
+    assert torch.equal(results[0], results[2])
+
+
+def test_softmax_of_rows_with_hidden_keys_and_of_rows_without_any() -> None:
+    scores, sinks = torch.tensor([[1.0, -torch.inf, 0.5], [-torch.inf] * 3]), torch.tensor([[0.3], [0.2]])
+    for given in (None, sinks):
+        extra = 0.0 if given is None else float(given[0].exp())
+        total = torch.tensor([1.0, 0.5]).exp().sum() + extra
+        expected = torch.tensor([[1.0, -torch.inf, 0.5], [-torch.inf] * 3]).exp() / total
+        torch.testing.assert_close(layers.softmax(scores, given), expected)
+
+
+@pytest.mark.parametrize(("shape", "heads"), [((3, 8), 2), ((3, 8), 4), ((0, 8), 2), ((8,), 2)], ids=str)
+def test_sets_of_keys_that_heads_do_not_share(shape: tuple[int, ...], heads: int) -> None:
+    message = f"Evicted: until must be (S, N) of sets that {heads} heads share equally, not {shape}"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        cache.Evicted(torch.zeros(shape, dtype=torch.int64), heads)

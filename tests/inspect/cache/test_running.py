@@ -17,7 +17,7 @@ from tiny_models import DECODERS, make
 from torch import Tensor, nn
 
 import uwaga
-from uwaga.inspect import cache, cache_edit
+from uwaga.inspect import cache, cache_edit, cache_study
 from uwaga.inspect.cache import running
 
 BUDGET, PROMPT = 9, 15
@@ -165,6 +165,9 @@ def test_what_cannot_be_run(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match=f"^{message}$"), cache_edit(foreign, cache.window, 4, prompt=2):
         foreign.generate(torch.tensor([[4, 5, 6, 7]]), max_new_tokens=3, do_sample=False)
     fails("cache_edit: the prompt of 2 tokens leaves no query in a text of 2", lambda: logits(model, IDS[:, :2]))
+    message = "cache_edit: the prompt of 0 tokens leaves no query in a text of 0"
+    with pytest.raises(ValueError, match=f"^{message}$"), cache_edit(model, cache.window, 4):
+        logits(model, IDS[:, :0])
     monkeypatch.setattr(running, "MAX_MASK_BYTES", 100)
     fails(
         "cache_edit: the mask of 2 heads over 40 tokens takes 3,200 bytes; the limit is 100",
@@ -176,7 +179,9 @@ def test_what_cannot_be_run(monkeypatch: pytest.MonkeyPatch) -> None:
     ("make_model", "arguments", "message"),
     [
         (gpt2, {"budget": 0}, "cache_edit: budget must be at least 1, not 0"),
-        (gpt2, {"prompt": -1}, "cache_edit: prompt must be an integer of at least 0 or None, not -1"),
+        (gpt2, {"budget": 2.5}, "cache_edit: budget must be an integer, not 2.5"),
+        (gpt2, {"prompt": -1}, "cache_edit: prompt must be at least 0, not -1"),
+        (gpt2, {"prompt": 1.5}, "cache_edit: prompt must be an integer, not 1.5"),
         (gpt2, {"layers": [1, 7]}, "cache_edit: there is no layer 7; layers are 0 to 2"),
         (bert, {}, "cache_edit: BertModel has no self-attention of a decoder"),
         (lambda: nn.Linear(2, 2), {}, "cache_edit: Linear has no self-attention of a decoder"),
@@ -188,3 +193,24 @@ def test_arguments_out_of_range(make_model: object, arguments: dict, message: st
         cache_edit(make_model(), cache.window, **{"budget": 4} | arguments),  # type: ignore[operator]
     ):
         pass
+
+
+def test_no_text_at_all() -> None:
+    with cache_edit(gpt2(), cache.window, 4):
+        pass
+    model = gpt2()
+    with cache_edit(model, cache.window, 4):
+        assert logits(model, IDS[:0]).shape[:2] == (0, 40)
+
+
+def test_pyramids_are_those_of_the_study() -> None:
+    """Layer 1 alone keeps as many keys as where all layers forget, and as `cache_study` of a recording of it alone says."""
+    model, counts = gpt2().double(), []
+    with cache_edit(model, POLICIES["pyramid_kv"], 9, prompt=PROMPT, layers=[1]), uwaga.watch(model) as recording:
+        logits(model)
+    counts.append(float((recording.maps["decoder", 1][0, 0, PROMPT:] > 0).sum(-1).double().mean()))
+    with uwaga.watch(model, values=True, layers=[1]) as recording:
+        logits(model)
+    study = cache_study(recording, {"pyramid_kv": POLICIES["pyramid_kv"]}, budgets=[9], prompt=PROMPT)
+    counts.append(float(study.mean("kept", "pyramid_kv")[0, 0]))
+    assert counts[0] == counts[1]

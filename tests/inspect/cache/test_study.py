@@ -5,9 +5,11 @@ Letters: H query heads, G key/value heads, N tokens, P policies, B budgets.
 
 import re
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import brute_force
+import numpy as np
 import pytest
 import torch
 from test_policies import BUDGETS, POLICIES
@@ -17,7 +19,8 @@ from torch import nn
 
 import uwaga
 from uwaga.inspect import CacheStudy, cache, cache_study
-from uwaga.inspect.cache import CacheLayer, eviction, losses, study
+from uwaga.inspect.cache import CacheLayer, losses, study
+from uwaga.inspect.cache import layer as layers
 from uwaga.models import RotaryConfig, RotaryModel
 
 IDS = torch.randint(3, 20, (1, 40), generator=torch.Generator().manual_seed(0))
@@ -134,6 +137,8 @@ def test_recorded_heads_alone(heads: list[int]) -> None:
     policies = [cache.window, cache.oracle]  # which ask no other head
     some = cache_study(recording, policies, budgets=[8], prompt=10)
     whole = cache_study(recorded(model), policies, budgets=[8], prompt=10)
+    assert some.heads == [(layer, head) for layer in range(2) for head in heads]
+    assert some.table().columns["head"] == [*heads * 2] * 2
     chosen = [4 * layer + head for layer in range(2) for head in heads]
     for name, values in whole.means.items():
         torch.testing.assert_close(some.means[name], values[..., chosen])
@@ -149,7 +154,7 @@ def test_every_few_queries_are_the_same_queries() -> None:
 def test_the_size_of_blocks_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     recording = recorded(gpt2())
     whole = cache_study(recording, POLICIES, budgets=[8], prompt=9, per_query=True)
-    monkeypatch.setattr(study, "_MOST_ROWS", 3)
+    monkeypatch.setattr(layers, "MOST_ROWS", 3)
     parts = cache_study(recording, POLICIES, budgets=[8], prompt=9, per_query=True)
     for name, values in whole.per_query.items():
         torch.testing.assert_close(parts.per_query[name], values)
@@ -170,9 +175,7 @@ def test_no_more_than_a_block_is_read_at_once(monkeypatch: pytest.MonkeyPatch) -
 
     for name in ("weights", "scores", "visible"):
         spied(name)
-    monkeypatch.setattr(study, "_WEIGHTS", 2_000)
-    monkeypatch.setattr(eviction, "_SCORES", 2_000)
-    monkeypatch.setattr(eviction, "_MOST_ROWS", 4)
+    monkeypatch.setattr(layers, "_NUMBERS", 2_000)
     generator = torch.Generator().manual_seed(0)
     query, key = (torch.randn(1, 2, 500, 4, generator=generator) for _ in range(2))
     layer = CacheLayer(uwaga.AttentionMap(query[0], key[0], mask=uwaga.Causal()), 250)
@@ -268,13 +271,15 @@ def test_a_policy_of_ones_own() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"budgets": []}, "cache_study: budgets must be ascending integers of at least 1, not []"),
-        ({"budgets": [0, 4]}, "cache_study: budgets must be ascending integers of at least 1, not [0, 4]"),
-        ({"budgets": [8, 4]}, "cache_study: budgets must be ascending integers of at least 1, not [8, 4]"),
-        ({"budgets": [4.0]}, "cache_study: budgets must be ascending integers of at least 1, not [4.0]"),
-        ({"prompt": -1}, "cache_study: prompt must be an integer of at least 0 or None, not -1"),
+        ({"budgets": []}, "cache_study: budgets must be ascending, and one at least, not []"),
+        ({"budgets": [0, 4]}, "cache_study: a budget must be at least 1, not 0"),
+        ({"budgets": [8, 4]}, "cache_study: budgets must be ascending, and one at least, not [8, 4]"),
+        ({"budgets": [4.0]}, "cache_study: a budget must be an integer, not 4.0"),
+        ({"prompt": -1}, "cache_study: prompt must be at least 0, not -1"),
         ({"prompt": 40}, "cache_study: the prompt of 40 tokens leaves no query in a text of 40"),
-        ({"every": 0}, "cache_study: every must be an integer of at least 1, not 0"),
+        ({"every": 0}, "cache_study: every must be at least 1, not 0"),
+        ({"every": True}, "cache_study: every must be an integer, not True"),
+        ({"layers": 2}, "cache_study: layers must be at least 3, not 2"),
         ({"quantiles": [1.5]}, "cache_study: quantiles must be between 0 and 1, not [1.5]"),
         ({"policies": []}, "cache_study: there is no policy"),
         (
@@ -314,6 +319,109 @@ def test_attention_that_is_not_causal() -> None:
     message = "cache_study: decoder 3 has 2 queries and 6 keys: give one pass over the whole text"
     with pytest.raises(ValueError, match=f"^{message}$"):
         study.causal_layer("cache_study", uwaga.AttentionMap(x[:, 4:], x, mask=uwaga.Causal()), 1, number=3, layers=4)
+
+
+@pytest.mark.parametrize("row", [1, 19, 21, 38])
+@pytest.mark.parametrize("head", [0, 1])
+@pytest.mark.parametrize("kind", ["mask", "bias", "documents"])
+def test_every_row_and_head_is_causal(kind: str, head: int, row: int) -> None:
+    """One query of one head sees the key after it, as in a span of a picture's tokens that all see each other."""
+    x = torch.randn(2, 40, 4)
+    bits = torch.tril(torch.ones((2, 40, 40), dtype=torch.bool))
+    bits[head, row, row + 1] = True
+    options: dict[str, Any] = {"mask": bits}
+    if kind == "bias":
+        options = {"bias": torch.zeros(2, 40, 40).masked_fill(~bits, -torch.inf)}
+    if kind == "documents":
+        span = torch.arange(40)
+        span[row + 1] = row
+        options = {"mask": uwaga.Causal() | uwaga.Documents(span)}
+    message = f"cache_study: decoder 0 is not causal: query {row} sees later keys"
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        study.causal_layer("cache_study", uwaga.AttentionMap(x, x, **options), 2, number=0, layers=1)
+
+
+def test_causal_masks_of_every_kind() -> None:
+    x = torch.randn(2, 40, 4)
+    bits = torch.tril(torch.ones((40, 40), dtype=torch.bool))
+    for mask in (uwaga.Causal(), bits, uwaga.Causal() & uwaga.Documents(torch.arange(40) // 9), uwaga.Window(3, 0)):
+        study.causal_layer("cache_study", uwaga.AttentionMap(x, x, mask=mask), 2, number=0, layers=1)
+
+
+def test_a_causal_mask_is_not_read_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    read, own = [], layers.tiles.seen
+    monkeypatch.setattr(layers.tiles, "seen", lambda *given: read.append(own(*given)) or read[-1])
+    x = torch.randn(2, 2_000, 4)
+    study.causal_layer("cache_study", uwaga.AttentionMap(x, x, mask=uwaga.Causal()), 2, number=0, layers=1)
+    assert sum(bits.numel() for bits in read) < 2 * 2_000 * layers.MOST_ROWS  # of 8,000,000
+
+
+def test_texts_without_tokens() -> None:
+    model = gpt2()
+    message = "cache_study: the prompt of 0 tokens leaves no query in a text of 0"
+    recording = recorded(model, uwaga.Ragged.from_list([IDS[0, :3], IDS[0, :0]]))
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        cache_study(recording, [cache.window], budgets=[4])
+    recording = recorded(model, uwaga.Ragged(IDS[0, :0], torch.tensor([0])))
+    with pytest.raises(ValueError, match=r"^cache_study: the recording has no texts$"):
+        cache_study(recording, [cache.window], budgets=[4])
+
+
+@pytest.mark.parametrize("hidden", [torch.nan, torch.inf])
+def test_hidden_values_that_are_no_numbers_do_not_leak(hidden: float) -> None:
+    generator = torch.Generator().manual_seed(2)
+    query, key, value = (torch.randn(1, 40, 8, generator=generator, dtype=torch.float64) for _ in range(3))
+    mask = uwaga.Causal() & uwaga.Window(left=9, right=0)
+    layer = CacheLayer(uwaga.AttentionMap(query, key, mask=mask), 10)
+    rows = torch.arange(10, 40)
+
+    def errors(value: torch.Tensor) -> dict[str, torch.Tensor]:
+        block = losses.Block(layer, 0, rows, value[0])
+        return {
+            name: block.losses(policy(layer, 8).read(0, rows, block.weights)).error for name, policy in POLICIES.items()
+        }
+
+    expected = errors(value)
+    value[0, 5, 3] = hidden  # which queries 10 to 14 see, and no later one
+    for name, actual in errors(value).items():
+        assert torch.equal(actual[5:], expected[name][5:]), name
+        assert bool((actual[:5].isnan() | (actual[:5] == 0)).all()), name
+
+
+def test_numbers_of_numpy_and_pytorch() -> None:
+    numbers = {"budgets": np.array([8, 16]), "prompt": torch.tensor(10), "every": np.int64(2), "layers": np.int32(3)}
+    result = cache_study(recorded(gpt2()), [cache.window], **numbers)  # type: ignore[arg-type]
+    plain = cache_study(recorded(gpt2()), [cache.window], budgets=[8, 16], prompt=10, every=2)
+    assert (result.budgets, result.prompts) == ([8, 16], [10])
+    assert torch.equal(result.means["error"], plain.means["error"])
+
+
+@pytest.mark.parametrize("recorded_layers", [[0], [0, 1], [1, 2]], ids=str)
+def test_pyramids_of_some_layers_are_those_of_the_model(recorded_layers: list[int], tmp_path: Path) -> None:
+    model = gpt2().double()
+    policies = {"pyramid_kv": POLICIES["pyramid_kv"]}
+    whole = cache_study(recorded(model), policies, budgets=[12], prompt=30)
+    assert len(set(whole.means["kept"].flatten().tolist())) == 3  # each layer another number
+    with uwaga.watch(model, values=True, layers=recorded_layers) as recording, torch.no_grad():
+        model(IDS)
+    recording.save(tmp_path / "some.safetensors")
+    loaded = uwaga.Recording.load(tmp_path / "some.safetensors")
+    at = [n for n, (layer, _) in enumerate(whole.heads) if layer in recorded_layers]
+    for each, options in ((recording, {}), (recording, {"layers": 3}), (loaded, {"layers": 3})):
+        some = cache_study(each, policies, budgets=[12], prompt=30, **options)
+        assert some.heads == [whole.heads[n] for n in at]
+        assert torch.equal(some.means["kept"], whole.means["kept"][..., at])
+
+
+def test_heads_of_a_file_keep_their_numbers(tmp_path: Path) -> None:
+    model = llama().double()
+    with uwaga.watch(model, values=True, heads=[3, 1]) as recording, torch.no_grad():
+        model(IDS)
+    recording.save(tmp_path / "some.safetensors")
+    loaded = uwaga.Recording.load(tmp_path / "some.safetensors")
+    assert cache_study(loaded, [cache.window], budgets=[8]).heads == [(0, 3), (0, 1), (1, 3), (1, 1)]
+    with pytest.raises(ValueError, match=r"^h2o: needs a mean over all heads, and only 3, 1 were chosen"):
+        cache_study(loaded, budgets=[8])
 
 
 def test_unknown_names_of_a_study() -> None:

@@ -7,11 +7,9 @@ import torch
 from torch import Tensor
 
 from uwaga.inspect.cache.kept import Evicted, largest
-from uwaga.inspect.cache.layer import CacheLayer, softmax
+from uwaga.inspect.cache.layer import MOST_ROWS, CacheLayer, height, softmax
 
 _INFINITY = float("inf")
-_SCORES = 1 << 21  # of a block of queries, held at once
-_MOST_ROWS = 64
 
 
 def simulate(layer: CacheLayer, budget: int, prompt_scores: Tensor, *, recent: int, adds_up: bool) -> Evicted:
@@ -41,7 +39,8 @@ def simulate(layer: CacheLayer, budget: int, prompt_scores: Tensor, *, recent: i
     sinks_SH = None if layer.sinks is None else layer.sinks.reshape(sets, -1, 1)
     first = prompt
     while first < tokens:
-        rows = torch.arange(first, min(first + _height(layer, keys_SU.shape[1]), tokens), device=layer.device)
+        rows_at_once = height(layer.heads * (keys_SU.shape[1] + MOST_ROWS))
+        rows = torch.arange(first, min(first + rows_at_once, tokens), device=layer.device)
         keys_SU = torch.cat((keys_SU, rows.expand(sets, -1)), 1)
         score_SU = torch.cat((score_SU, score_SU.new_zeros(sets, len(rows))), 1)
         scores_SHCU = _scores(layer, rows, keys_SU)
@@ -82,8 +81,3 @@ def _scores(layer: CacheLayer, rows: Tensor, keys_SU: Tensor) -> Tensor:
     each = layer.heads // sets
     scores = [layer.scores(head, rows, keys_SU[head // each]) for head in range(layer.heads)]
     return torch.stack(scores).unflatten(0, (sets, each))
-
-
-def _height(layer: CacheLayer, cached: int) -> int:
-    """How many queries a block has, so that their scores fit."""
-    return max(min(_MOST_ROWS, _SCORES // (layer.heads * (cached + _MOST_ROWS))), 1)

@@ -39,9 +39,15 @@ class Evicted(Kept):
     Args:
         until: (S, N) int64, of S sets of keys; H is a multiple of S, and heads share sets in order.
         heads: H.
+
+    Raises:
+        ValueError: another shape, or sets that the heads do not share equally.
     """
 
     def __init__(self, until: Tensor, heads: int) -> None:
+        if until.dim() != 2 or not len(until) or heads % len(until):
+            shape = tuple(until.shape)
+            raise ValueError(f"Evicted: until must be (S, N) of sets that {heads} heads share equally, not {shape}")
         self.until, self._heads_of_set = until, heads // until.shape[0]
 
     def read(self, head: int, rows: Tensor, weights: Tensor) -> KeptKeys:

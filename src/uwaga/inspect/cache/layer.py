@@ -11,8 +11,11 @@ from torch import Tensor
 from uwaga.maps.engines import tiles
 from uwaga.maps.map import AttentionMap
 from uwaga.ops.attention.call import Call
+from uwaga.ops.mask_program import keys_seen
 
 _INFINITY = float("inf")
+_NUMBERS = 1 << 21  # of a block of queries, held at once in a handful of copies
+MOST_ROWS = 64  # of a block
 
 
 class CacheLayer:
@@ -23,10 +26,20 @@ class CacheLayer:
         prompt: P, how many tokens are read before anything is forgotten.
         number: which layer of the model it is, from 0.
         layers: how many the model has.
+        head_numbers: where the map has only some heads of the layer, which they are; None: it has all.
     """
 
-    def __init__(self, weights: AttentionMap, prompt: int, *, number: int = 0, layers: int = 1) -> None:
+    def __init__(
+        self,
+        weights: AttentionMap,
+        prompt: int,
+        *,
+        number: int = 0,
+        layers: int = 1,
+        head_numbers: list[int] | None = None,
+    ) -> None:
         self.map, self.prompt, self.number, self.layers = weights, prompt, number, layers
+        self.head_numbers = head_numbers
         self._call: Call = weights._call  # one sequence, with a batch dimension of 1
         self._seen: tuple[Tensor, int, int, Tensor] | None = None  # of the last block, which several policies ask for
 
@@ -87,6 +100,18 @@ class CacheLayer:
             self._seen = (rows, head, end, bits)
         return self._seen[3]
 
+    def sees_later(self) -> int | None:
+        """The first query that sees a later key, in any head; None where all are causal."""
+        program, tensors, tokens = self._call.options.mask_program, self._call.mask_tensors, self.tokens
+        for rows in torch.arange(tokens, device=self.device).split(height(max(tokens, 1))):
+            first, last = int(rows[0]), int(rows[-1])
+            end = keys_seen(program, tensors, (tokens, tokens), (first, last + 1))[1]
+            keys = torch.arange(first + 1, max(end, first + 1), device=self.device)
+            is_later_C = (tiles.seen(self._call, rows, keys)[0] & (keys > rows[:, None])).any(0).any(-1)
+            if bool(is_later_C.any()):
+                return int(rows[is_later_C][0])
+        return None
+
     def scores(self, head: int, rows: Tensor, keys: Tensor) -> Tensor:
         """(C, U): the scores before softmax of some queries and keys (ascending); -inf where a key is hidden. O(C U D) time."""
         call = self._calls[head]
@@ -138,14 +163,15 @@ class CacheLayer:
         return [tiles.select_heads(self._call, (0,), (head,)) for head in range(self.heads)]
 
 
+def height(width: int) -> int:
+    """How many queries a block has, each of which takes `width` numbers."""
+    return max(min(MOST_ROWS, _NUMBERS // width), 1)
+
+
 def softmax(scores: Tensor, sinks: Tensor | None) -> Tensor:
     """The weights of scores (..., U), -inf where a key is hidden; 0 in a row without any. `sinks` broadcasts to (..., 1)."""
-    maximum = scores.amax(-1, keepdim=True)
+    is_empty = (scores == -_INFINITY).all(-1, keepdim=True)
     if sinks is not None:
-        maximum = torch.maximum(maximum, sinks)
-    maximum = torch.where(maximum == -_INFINITY, 0.0, maximum)
-    exponentials = (scores - maximum).exp()
-    total = exponentials.sum(-1, keepdim=True)
-    if sinks is not None:
-        total = total + (sinks - maximum).exp()
-    return exponentials / torch.where(total == 0, 1.0, total)
+        scores = torch.cat((scores, sinks.to(scores.dtype).expand(*scores.shape[:-1], 1)), -1)
+    weights = scores.softmax(-1).masked_fill(is_empty, 0.0)
+    return weights if sinks is None else weights[..., :-1]

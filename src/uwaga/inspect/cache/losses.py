@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from uwaga.inspect.cache.kept import KeptKeys
 from uwaga.inspect.cache.layer import CacheLayer, softmax
+from uwaga.ops.attention.reference import mix
 
 
 class Losses(NamedTuple):
@@ -45,13 +46,18 @@ class Block:
     def __init__(self, layer: CacheLayer, head: int, rows: Tensor, value: Tensor) -> None:
         self.layer, self.head, self.rows = layer, head, rows
         end = int(rows[-1]) + 1
-        self.value = value[:end]
         self.weights = layer.weights(head, rows, end)  # (C, K)
         self.visible = layer.visible(head, rows, end)
         self.seen = self.visible.sum(-1)
         self.total = self.weights.sum(-1, dtype=torch.float64)
         self.sink = layer.learned_sink(head, rows).double()
-        self.output = _scaled(self.weights @ self.value, self.total + self.sink)
+        self.value = value[:end]
+        output = self.weights @ self.value
+        if not bool(output.isfinite().all()):
+            output = mix(*(x[None, None] for x in (self.weights, self.value, self.visible)))[0, 0]
+            # A query that sees a value that is not finite has an error that is NaN, whatever it keeps; the others must not meet that value.
+            self.value = self.value.nan_to_num(0.0, 0.0, 0.0)
+        self.output = _scaled(output, self.total + self.sink)
         self.ascending = _sorted(self.weights)
         self.smallest = self.ascending.cumsum(-1, dtype=torch.float64)
 

@@ -35,9 +35,9 @@ def window(layer: CacheLayer, budget: int) -> Kept:
 
 def streaming_llm(layer: CacheLayer, budget: int, *, sinks: int = 4) -> Kept:
     """The first keys, attention sinks, and the last `budget - sinks` (Xiao et al., "Efficient Streaming Language Models with Attention
-    Sinks", 2023, section 3.2). Raises ValueError: a budget that is not larger than `sinks`."""
-    if budget <= sinks:
-        raise ValueError(f"streaming_llm: a budget of {budget} has no key left beside {sinks} sinks")
+    Sinks", 2023, section 3.2). Raises ValueError: `sinks` below 0, or not less than the budget."""
+    if not 0 <= sinks < budget:
+        raise ValueError(f"streaming_llm: sinks must be 0 to less than the budget of {budget}, not {sinks}")
     return _last(layer, budget - sinks, sinks)
 
 
@@ -46,21 +46,27 @@ def h2o(layer: CacheLayer, budget: int, *, recent: int | None = None) -> Kept:
     "H2O: Heavy-Hitter Oracle for Efficient Generative Inference of Large Language Models", 2023, algorithm 1).
 
     The sum over the queries so far is of the weights that they gave in the cache, as the algorithm has it; over the prompt it is that of
-    whole attention. Simulated query after query: see `simulate`.
+    whole attention. Simulated query after query: see `simulate`. Where the layer has a window of its own, a key with a large sum stays in the
+    cache after the window has passed it, and counts in the budget, though no query reads it any more.
 
     Args:
         recent: None for half of the budget, as in the paper. At least 1: a query's own key.
+
+    Raises:
+        ValueError: `recent` out of range; a layer with some of its heads only.
     """
     recent = max(budget - budget // 2, 1) if recent is None else recent
     if not 1 <= recent <= budget:
         raise ValueError(f"h2o: recent must be 1 to the budget of {budget}, not {recent}")
-    received = layer.received_from_prompt
-    return simulate(layer, budget, _of_key_heads(layer, received), recent=recent, adds_up=True)
+    received = _of_key_heads("h2o", layer, layer.received_from_prompt)
+    return simulate(layer, budget, received, recent=recent, adds_up=True)
 
 
 def tova(layer: CacheLayer, budget: int) -> Kept:
     """The keys with the largest weight of the last query, a mean over all heads of the layer, which share one list (Oren et al.,
-    "Transformers are Multi-State RNNs", 2024, TOVA). Any key may be dropped, the newest too. Simulated query after query: see `simulate`."""
+    "Transformers are Multi-State RNNs", 2024, TOVA). Any key may be dropped, the newest too. Simulated query after query: see `simulate`.
+    Raises ValueError: a layer with some of its heads only."""
+    _check_all_heads("tova", layer)
     scores = torch.zeros((1, layer.prompt), dtype=layer.dtype, device=layer.device)
     if layer.prompt:
         last = torch.tensor([layer.prompt - 1], device=layer.device)
@@ -81,11 +87,10 @@ def snap_kv(layer: CacheLayer, budget: int, *, observed: int = 32, kernel_size: 
         pooling: "max" or "mean".
 
     Raises:
-        ValueError: a budget that is not larger than `observed`, an even kernel_size, another pooling.
+        ValueError: a budget that is not larger than `observed`, an even kernel_size, another pooling; a layer with some of its heads only.
     """
-    if budget <= observed or observed < 1:
-        raise ValueError(f"snap_kv: a budget of {budget} has no key left beside the last {observed} of the prompt")
-    return _of_prompt(layer, budget, observed, _votes(layer, observed, kernel_size, pooling))
+    votes = _votes("snap_kv", layer, budget, observed, kernel_size, pooling)
+    return _of_prompt(layer, budget, observed, votes)
 
 
 def pyramid_kv(
@@ -105,8 +110,7 @@ def pyramid_kv(
     Raises:
         ValueError: as `snap_kv`; a beta below 1.
     """
-    if budget <= observed or observed < 1:
-        raise ValueError(f"pyramid_kv: a budget of {budget} has no key left beside the last {observed} of the prompt")
+    votes = _votes("pyramid_kv", layer, budget, observed, kernel_size, pooling)
     if beta < 1:
         raise ValueError(f"pyramid_kv: beta must be at least 1, not {beta}")
     mean = budget - observed
@@ -117,14 +121,15 @@ def pyramid_kv(
         least = 2 * mean - most
     step = (most - least) / max(layer.layers - 1, 1)
     own = mean if layer.layers == 1 else round(most - layer.number * step)
-    return _of_prompt(layer, max(own, 1) + observed, observed, _votes(layer, observed, kernel_size, pooling))
+    return _of_prompt(layer, max(own, 1) + observed, observed, votes)
 
 
 def quest(layer: CacheLayer, budget: int, *, page: int = 16) -> Kept:
     """The pages of keys that may hold the largest scores: each page is ranked by an upper bound of q . k over its keys, from the
     smallest and largest number in each dimension; the query's own page is always read (Tang et al., "Quest: Query-Aware Sparsity
     for Efficient Long-Context LLM Inference", 2024, section 3 and algorithm 1). Each query head chooses for itself. The bound knows
-    nothing of biases. The paper leaves the first two layers whole, and this function does not.
+    nothing of biases. Pages of which the layer's own mask shows a query no key are not read, and do not count. The paper leaves the first two
+    layers whole, and this function does not.
 
     Args:
         budget: at least `page`: budget // page pages are read, all of them where the budget is that of the text.
@@ -136,7 +141,7 @@ def quest(layer: CacheLayer, budget: int, *, page: int = 16) -> Kept:
     if page < 1 or budget < page:
         raise ValueError(f"quest: a budget of {budget} is less than a page of {page} keys")
     whole = layer.tokens // page
-    key_GPpD = layer.key[:, : whole * page].to(layer.dtype).reshape(layer.key_heads, whole, page, -1)
+    key_GPpD = layer.key[:, : whole * page].to(layer.dtype).nan_to_num(0.0, 0.0, 0.0).unflatten(1, (whole, page))
     least_GPD, most_GPD = key_GPpD.amin(2), key_GPpD.amax(2)
     read = whole + 1 if budget >= layer.tokens else budget // page
     inside = torch.arange(page, device=layer.device)
@@ -149,10 +154,13 @@ def quest(layer: CacheLayer, budget: int, *, page: int = 16) -> Kept:
         bound_CP = (
             query_CD.clamp(min=0) @ most_GPD[group, :pages].mT + query_CD.clamp(max=0) @ least_GPD[group, :pages].mT
         )
-        is_before = torch.arange(pages, device=layer.device) < own[:, None]
-        best = largest(bound_CP.masked_fill(~is_before, -float("inf")), read - 1)
+        seen_CN = layer.visible(head, rows, weights.shape[1])[:, : pages * page]
+        is_open = seen_CN.unflatten(1, (pages, page)).any(-1) & (
+            torch.arange(pages, device=layer.device) < own[:, None]
+        )
+        best = largest(bound_CP.masked_fill(~is_open, -float("inf")), read - 1)
         chosen = torch.cat((best, own[:, None]), 1)
-        is_chosen = torch.cat((best < own[:, None], torch.ones_like(own[:, None], dtype=torch.bool)), 1)
+        is_chosen = torch.cat((is_open.gather(1, best), torch.ones_like(own[:, None], dtype=torch.bool)), 1)
         keys = (chosen[..., None] * page + inside).flatten(1)
         is_kept = is_chosen.repeat_interleave(page, 1) & (keys <= rows[:, None])
         return KeptKeys(keys.clamp(max=weights.shape[1] - 1), is_kept)
@@ -164,7 +172,8 @@ def vertical_slash(layer: CacheLayer, budget: int, *, columns: float = 0.5, last
     """The keys that all queries read, vertical lines of the map, and the distances at which all read, its slashes: those of the largest sums
     (Jiang et al., "MInference 1.0: Accelerating Pre-filling for Long-Context LLMs via Dynamic Sparse Attention", 2024, section 3 and
     algorithm 2). Each head has its own. A pattern for reading a prompt: the sums are over the text that is read with it, so that they know
-    the queries it is judged by, those after `prompt`; a cache that forgets does not.
+    the queries it is judged by, those after `prompt`; a cache that forgets does not. Where the layer has a window of its own, a query reads only those
+    columns that are in it, so fewer keys than the budget.
 
     Args:
         columns: the part of the budget that is columns; the paper finds it for each head by search.
@@ -211,22 +220,31 @@ def _last(layer: CacheLayer, count: int, sinks: int) -> Evicted:
     return Evicted(until[None], layer.heads)
 
 
-def _of_key_heads(layer: CacheLayer, x: Tensor) -> Tensor:
-    """(G, n): the mean over the query heads of each key head, of (H, n)."""
+def _check_all_heads(name: str, layer: CacheLayer) -> None:
+    if layer.head_numbers is not None:
+        numbers = ", ".join(map(str, layer.head_numbers))
+        raise ValueError(f"{name}: needs a mean over all heads, and only {numbers} were chosen: watch without heads=")
+
+
+def _of_key_heads(name: str, layer: CacheLayer, x: Tensor) -> Tensor:
+    """(G, n): the mean over the query heads of each key head, of (H, n). Raises ValueError: a layer with some of its heads only."""
+    _check_all_heads(name, layer)
     return x.unflatten(0, (layer.key_heads, -1)).mean(1)
 
 
-def _votes(layer: CacheLayer, observed: int, kernel_size: int, pooling: str) -> Tensor:
-    """(G, P - observed): the pooled weight that the prompt's last queries give to the keys before them."""
+def _votes(name: str, layer: CacheLayer, budget: int, observed: int, kernel_size: int, pooling: str) -> Tensor:
+    """(G, P - observed): the pooled weight that the prompt's last queries give to the keys before them. Raises ValueError: as `snap_kv`."""
+    if budget <= observed or observed < 1:
+        raise ValueError(f"{name}: a budget of {budget} has no key left beside the last {observed} of the prompt")
     if kernel_size < 1 or kernel_size % 2 == 0:
-        raise ValueError(f"snap_kv: kernel_size must be an odd number, not {kernel_size}")
+        raise ValueError(f"{name}: kernel_size must be an odd number, not {kernel_size}")
     if pooling not in ("max", "mean"):
-        raise ValueError(f"snap_kv: pooling must be 'max' or 'mean', not {pooling!r}")
+        raise ValueError(f"{name}: pooling must be 'max' or 'mean', not {pooling!r}")
     prompt = layer.prompt
     before = max(prompt - observed, 0)
     rows = torch.arange(before, prompt, device=layer.device)
     votes = [layer.weights(head, rows, prompt)[:, :before].sum(0) for head in range(layer.heads)]
-    votes_G1P = _of_key_heads(layer, torch.stack(votes))[:, None]
+    votes_G1P = _of_key_heads(name, layer, torch.stack(votes))[:, None]
     if not before:
         return votes_G1P[:, 0]
     pool = functional.max_pool1d if pooling == "max" else functional.avg_pool1d

@@ -3,6 +3,7 @@
 Letters: B texts, H query heads, N tokens, C queries of a block.
 """
 
+import math
 import threading
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -12,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from uwaga.inspect.cache.kept import Kept
-from uwaga.inspect.cache.layer import CacheLayer
+from uwaga.inspect.cache.layer import CacheLayer, height
 from uwaga.inspect.cache.policies import Policy
-from uwaga.inspect.cache.study import causal_layer
+from uwaga.inspect.cache.study import at_least, causal_layer
 from uwaga.inspect.editing import MAX_MASK_BYTES, editing_layers
 from uwaga.inspect.layers import builtin, huggingface
 from uwaga.inspect.layers.attention_layers import AttentionLayers
@@ -22,9 +23,6 @@ from uwaga.maps.map import AttentionMap
 from uwaga.nn.attention import Attend, Editor
 from uwaga.ops.masks import DenseMask, as_mask
 from uwaga.ops.ragged import Operand
-
-_WEIGHTS = 1 << 21
-_MOST_ROWS = 64
 
 
 @contextmanager
@@ -37,7 +35,7 @@ def cache_edit(
             logits = model(ids).logits                      # those of the first 1000 tokens are as before
 
     The policy sees the queries and keys of the changed model, layer after layer, as in a cache that really forgets: later layers read what
-    earlier ones computed from less. Each layer's mask is one of H x N x N bits while the layer runs. Keys are hidden before
+    earlier ones computed from less. Each layer's mask takes B x H x N x N bytes while the layer runs. Keys are hidden before
     softmax, so that the weights of the rest sum to 1; a query that keeps none gives zeros. It can be nested with `uwaga.edit` and
     `uwaga.watch`, which records the hidden keys. A model of transformers uses attn_implementation="uwaga" inside, as when it is watched.
 
@@ -48,13 +46,11 @@ def cache_edit(
         layers: which forget; None for all.
 
     Raises:
-        ValueError: a model without self-attention of a decoder, or without such a layer; a prompt below 0; in the forward pass, ragged rows,
-            a pass over a cache, or a text whose mask would be larger than 1 GiB; as the policy.
+        ValueError: a model without self-attention of a decoder, or without such a layer; a budget or prompt out of range; in the forward pass, ragged rows,
+            a pass over a cache, or a mask larger than 1 GiB; as `cache_study` and the policy.
     """
-    if prompt is not None and prompt < 0:
-        raise ValueError(f"cache_edit: prompt must be an integer of at least 0 or None, not {prompt!r}")
-    if budget < 1:
-        raise ValueError(f"cache_edit: budget must be at least 1, not {budget!r}")
+    prompt = None if prompt is None else at_least("cache_edit: prompt", prompt, 0)
+    budget = at_least("cache_edit: budget", budget, 1)
     found = AttentionLayers.of(
         [*builtin.find_attentions(model), *huggingface.find_attentions(model, "edit")], operation="edit"
     )
@@ -113,7 +109,7 @@ class _CacheEditor:
                 f"cache_edit: the mask of {heads} heads over {tokens} tokens takes {size:,} bytes; the limit is {MAX_MASK_BYTES:,}"
             )
         bits = torch.ones((*batch, heads, tokens, tokens), dtype=torch.bool, device=weights.device)
-        for row, of_text in enumerate(bits.view(-1, heads, tokens, tokens)):
+        for row, of_text in enumerate(bits.view(math.prod(batch), heads, tokens, tokens)):
             m = weights.select(row) if batch else weights
             layer = causal_layer("cache_edit", m, self.prompt, number=self.number, layers=self.layers)
             kept = self.policy(layer, self.budget)
@@ -124,9 +120,8 @@ class _CacheEditor:
 
 def fill(bits: Tensor, layer: CacheLayer, head: int, kept: Kept) -> None:
     """Write into (N, N) bits which keys the head's queries after the prompt read."""
-    height = max(min(_MOST_ROWS, _WEIGHTS // layer.tokens), 1)
     bits[layer.prompt :] = False
-    for rows in torch.arange(layer.prompt, layer.tokens, device=layer.device).split(height):
+    for rows in torch.arange(layer.prompt, layer.tokens, device=layer.device).split(height(layer.tokens)):
         read = kept.read(head, rows, layer.weights(head, rows, int(rows[-1]) + 1))
         # A filling may be the place of a kept key: adding cannot undo it, as writing would.
         counts = torch.zeros((len(rows), layer.tokens), dtype=torch.int32, device=layer.device)

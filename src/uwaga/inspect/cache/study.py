@@ -12,17 +12,17 @@ import torch
 from torch import Tensor
 
 from uwaga.inspect.cache.kept import Kept
-from uwaga.inspect.cache.layer import CacheLayer
+from uwaga.inspect.cache.layer import CacheLayer, height
 from uwaga.inspect.cache.losses import Block, Losses
 from uwaga.inspect.cache.policies import POLICIES, Policy
 from uwaga.inspect.heads.table import HeadTable
 from uwaga.inspect.recordings.recording import Recording
+from uwaga.inspect.recordings.stack import AttentionId
+from uwaga.maps.indexing import integer
 from uwaga.maps.map import AttentionMap
 from uwaga.ops.ragged import Ragged
 
 _KIND = "decoder"
-_WEIGHTS = 1 << 21  # of a block of queries, held at once in a handful of copies
-_MOST_ROWS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -34,7 +34,7 @@ class CacheStudy:
 
     policies: list[str]
     budgets: list[int]
-    heads: list[tuple[int, int]]  # (layer, head)
+    heads: list[tuple[int, int]]  # (layer, head), by their numbers in the model
     prompts: list[int]  # the tokens of each text that are read before anything is forgotten
     queries: int  # Q, of all texts
     levels: tuple[float, ...]
@@ -91,6 +91,7 @@ def cache_study(
     *,
     budgets: Sequence[int],
     prompt: int | None = None,
+    layers: int | None = None,
     every: int = 1,
     quantiles: Sequence[float] = (0.5, 0.9, 0.99),
     per_query: bool = False,
@@ -118,20 +119,31 @@ def cache_study(
             `uwaga.inspect.cache.policies`.
         budgets: how many keys a query may read.
         prompt: how many tokens of each text are read before anything is forgotten; 0 for none, None for half of them.
+        layers: how many the model has, which `pyramid_kv` asks; None for those that ran under `uwaga.watch`, and of a recording from a file for
+            one more than the last that it has.
         every: the losses are of every so many queries, exactly; caches are simulated over all of them.
         quantiles: of "forgotten" and "error", over the queries of a head.
         per_query: whether to keep the losses of each query, 40 bytes for each policy, budget, head and query.
         progress: called as progress(done, total) after each policy, budget and layer, and after each head.
 
     Raises:
-        ValueError: a recording without values, without self-attention of a decoder, or of one that sees later tokens; budgets, a prompt,
-            `every` or quantiles out of range; no policy, or two of one name; as the policies.
+        ValueError: a recording without values, without texts, without self-attention of a decoder, or of one that sees later tokens; budgets, a
+            prompt (a text of no tokens has none), `layers`, `every` or quantiles out of range; no policy, or two of one name; as the policies.
     """
     named = _named(policies)
-    _check_numbers(budgets, prompt, every, quantiles)
-    layers = [layer for kind, layer in recording.maps if kind == _KIND]
-    if not layers:
+    prompt = None if prompt is None else at_least("cache_study: prompt", prompt, 0)
+    every = at_least("cache_study: every", every, 1)
+    budgets = [at_least("cache_study: a budget", each, 1) for each in budgets]
+    if not budgets or sorted(set(budgets)) != budgets:
+        raise ValueError(f"cache_study: budgets must be ascending, and one at least, not {budgets!r}")
+    if not all(0 <= level <= 1 for level in quantiles):
+        raise ValueError(f"cache_study: quantiles must be between 0 and 1, not {list(quantiles)!r}")
+    numbers = [number for kind, number in recording.maps if kind == _KIND]
+    if not numbers:
         raise ValueError("cache_study: the recording has no self-attention of a decoder")
+    ran = recording._stacks[_KIND]._called  # recorded or not; none of a file
+    least = 1 + max(*numbers, *(where.layer for where in ran if where.kind == _KIND), 0)
+    layers = least if layers is None else at_least("cache_study: layers", layers, least)
     sets = [(policy, budget) for policy in named.values() for budget in budgets]
     prompts: list[int] = []
     heads: dict[tuple[int, int], _OfHead] = {}
@@ -143,10 +155,12 @@ def cache_study(
         if progress is not None:
             progress(done, total)
 
-    for number in layers:
-        texts = list(_texts(recording, number, prompt, max(layers) + 1))
+    for number in numbers:
+        texts = list(_texts(recording, number, prompt, layers))
+        if not texts:
+            raise ValueError("cache_study: the recording has no texts")
         prompts = [layer.prompt for layer, _ in texts]
-        total = total or len(layers) * (len(sets) * len(texts) + texts[0][0].heads)
+        total = total or len(numbers) * (len(sets) * len(texts) + texts[0][0].heads)
         kept: list[list[Kept]] = []
         for layer, _ in texts:
             kept.append([])
@@ -158,7 +172,8 @@ def cache_study(
                 _losses(layer, head, value, of_text, every) for (layer, value), of_text in zip(texts, kept, strict=True)
             ]
             losses = Losses(*(torch.cat(x, -1).unflatten(0, (len(named), -1)) for x in zip(*parts, strict=True)))
-            heads[number, head] = _OfHead.of(losses, tuple(quantiles), per_query)
+            name = head if (chosen := texts[0][0].head_numbers) is None else chosen[head]
+            heads[number, name] = _OfHead.of(losses, tuple(quantiles), per_query)
             count()
     return CacheStudy(
         policies=list(named), budgets=list(budgets), heads=list(heads), prompts=prompts, levels=tuple(quantiles),
@@ -169,12 +184,21 @@ def cache_study(
     )  # fmt: skip
 
 
-def causal_layer(name: str, weights: AttentionMap, prompt: int | None, *, number: int, layers: int) -> CacheLayer:
+def causal_layer(
+    name: str,
+    weights: AttentionMap,
+    prompt: int | None,
+    *,
+    number: int,
+    layers: int,
+    head_numbers: list[int] | None = None,
+) -> CacheLayer:
     """The layer of a map (H, N, N) of one text.
 
     Args:
         name: of the public function, for messages.
         prompt: None for half of the tokens.
+        number, layers, head_numbers: as of CacheLayer.
 
     Raises:
         ValueError: not as many queries as keys, queries that see later keys, or a prompt longer than the text.
@@ -183,13 +207,21 @@ def causal_layer(name: str, weights: AttentionMap, prompt: int | None, *, number
     where = f"{_KIND} {number}"
     if queries != keys:
         raise ValueError(f"{name}: {where} has {queries} queries and {keys} keys: give one pass over the whole text")
-    if prompt is not None and prompt >= keys:
+    prompt = keys // 2 if prompt is None else prompt
+    if prompt >= keys:
         raise ValueError(f"{name}: the prompt of {prompt} tokens leaves no query in a text of {keys}")
-    layer = CacheLayer(weights, keys // 2 if prompt is None else prompt, number=number, layers=layers)
-    for row in (0, keys // 2):
-        if bool(layer.visible(0, torch.tensor([row], device=layer.device), keys)[0, row + 1 :].any()):
-            raise ValueError(f"{name}: {where} is not causal: query {row} sees later keys")
+    layer = CacheLayer(weights, prompt, number=number, layers=layers, head_numbers=head_numbers)
+    if (row := layer.sees_later()) is not None:
+        raise ValueError(f"{name}: {where} is not causal: query {row} sees later keys")
     return layer
+
+
+def at_least(name: str, value: object, least: int) -> int:
+    """The int of an integer of Python, NumPy or PyTorch. Raises ValueError: another value, or a smaller one."""
+    result = integer(value, name)
+    if result < least:
+        raise ValueError(f"{name} must be at least {least}, not {result}")
+    return result
 
 
 def _texts(recording: Recording, number: int, prompt: int | None, layers: int) -> Iterator[tuple[CacheLayer, Tensor]]:
@@ -206,9 +238,11 @@ def _texts(recording: Recording, number: int, prompt: int | None, layers: int) -
     else:
         values = list(value.reshape(-1, *value.shape[-3:]))
         maps = [m.select(row) for row in range(len(values))] if len(m.shape) == 4 else [m]
+    chosen = recording._stacks[_KIND].attentions[AttentionId(*where)].heads.query
     for each, v_GNE in zip(maps, values, strict=True):
+        layer = causal_layer("cache_study", each, prompt, number=number, layers=layers, head_numbers=chosen)
         each.prepare()  # the sums of all rows, in one pass
-        yield causal_layer("cache_study", each, prompt, number=number, layers=layers), v_GNE.to(each.dtype)
+        yield layer, v_GNE.to(each.dtype)
 
 
 def _losses(layer: CacheLayer, head: int, value: Tensor, kept: Sequence[Kept], every: int) -> Losses:
@@ -216,9 +250,9 @@ def _losses(layer: CacheLayer, head: int, value: Tensor, kept: Sequence[Kept], e
     v_NE = value[head * value.shape[0] // layer.heads].contiguous()
     queries = _queries(layer, every)
     results = Losses(*(torch.empty((len(kept), len(queries)), dtype=torch.float64) for _ in Losses._fields))
-    height = max(min(_MOST_ROWS, _WEIGHTS // layer.tokens), 1)
-    for start in range(0, len(queries), height):
-        rows = queries[start : start + height]
+    size = height(layer.tokens)
+    for start in range(0, len(queries), size):
+        rows = queries[start : start + size]
         block = Block(layer, head, rows, v_NE)
         for at, each in enumerate(kept):
             for result, values in zip(results, block.losses(each.read(head, rows, block.weights)), strict=True):
@@ -267,22 +301,6 @@ def _named(policies: Sequence[Policy] | Mapping[str, Policy] | None) -> dict[str
     if not named:
         raise ValueError("cache_study: there is no policy")
     return named
-
-
-def _check_numbers(budgets: Sequence[int], prompt: int | None, every: int, quantiles: Sequence[float]) -> None:
-    listed = list(budgets)
-    if not listed or not all(_is_integer(each, 1) for each in listed) or sorted(set(listed)) != listed:
-        raise ValueError(f"cache_study: budgets must be ascending integers of at least 1, not {listed!r}")
-    if prompt is not None and not _is_integer(prompt, 0):
-        raise ValueError(f"cache_study: prompt must be an integer of at least 0 or None, not {prompt!r}")
-    if not _is_integer(every, 1):
-        raise ValueError(f"cache_study: every must be an integer of at least 1, not {every!r}")
-    if not all(0 <= level <= 1 for level in quantiles):
-        raise ValueError(f"cache_study: quantiles must be between 0 and 1, not {list(quantiles)!r}")
-
-
-def _is_integer(value: object, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 def _check_name(what: str, name: str, known: Sequence[str]) -> None:
