@@ -77,10 +77,10 @@ def test_a_process_that_ends_or_stops_is_replaced_and_named(tmp_path: Path, what
     said: list[str] = []
     batches = [1, (str(tmp_path / "once"), what), 2, 3]
     assert results(batches, timeout=3.0, say=said.append) == {0: 1, 1: 7, 2: 4, 3: 9}
-    assert len(said) == 1, said
-    (message,) = said
-    assert message.startswith("process ")
-    assert message.endswith(f") {how}; another one has its documents")
+    # On a busy machine another one may have been silent for as long.
+    told = [message for message in said if message.endswith(f") {how}; another one has its documents")]
+    assert told, said
+    assert all(message.startswith("process ") for message in told)
 
 
 def test_a_process_that_stops_is_ended_while_the_others_give_results(tmp_path: Path) -> None:
@@ -220,10 +220,16 @@ def test_the_whole_command_is_killed_and_goes_on_with_another_engine(
     import subprocess
 
     encode("alone.parquet")
+    # It ends itself before it names the sixth part.
     program = (
-        "import sys; from uwaga.cli import app; from uwaga.corpora import shards\n"
+        "import os, signal, sys; from uwaga.cli import app; from uwaga.corpora import shards\n"
         "shards.groups.__kwdefaults__.update(max_documents=10, max_characters=2000)\n"
-        "if __name__ == '__main__': app()\n"
+        "parts = set()\n"
+        "def count(event, arguments):\n"
+        "    if event == 'os.rename' and os.fspath(arguments[1]).endswith('.sha256'):\n"
+        "        parts.add(os.fspath(arguments[1]))\n"
+        "        if len(parts) > 5: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "if __name__ == '__main__': sys.addaudithook(count); app()\n"
     )
     script = tmp_path / "encode.py"
     script.write_text(program)
@@ -231,14 +237,9 @@ def test_the_whole_command_is_killed_and_goes_on_with_another_engine(
     command = [
         sys.executable, str(script), "encode", str(corpus), "-o", str(output), "--model", str(tmp_path / "model"), "--overflow", "mean", "--processes", "2",
     ]  # fmt: skip
-    process = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-    parts = Path(f"{output}.parts")
-    while process.poll() is None and len(list(parts.glob("*.sha256"))) < 5:
-        time.sleep(0.01)
-    process.kill()
-    process.wait()
+    done = subprocess.run(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=False)
+    assert done.returncode == -signal.SIGKILL
     assert not output.exists()
-    kept = len(list(parts.glob("*.sha256")))
-    assert kept >= 5
+    assert len(list(Path(f"{output}.parts").glob("*.sha256"))) == 5
     encode("out.parquet")
     assert output.read_bytes() == (tmp_path / "alone.parquet").read_bytes()

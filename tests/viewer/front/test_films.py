@@ -26,6 +26,13 @@ _SET_HIDDEN = """hidden => {
   document.dispatchEvent(new Event("visibilitychange"));
 }"""
 
+# What recorders are told, and the last one of them.
+_TELL = """() => { window.told = [];
+  for (const name of ["start", "pause", "resume", "stop"]) {
+    const does = MediaRecorder.prototype[name];
+    MediaRecorder.prototype[name] = function (...given) { window.recorder = this; window.told.push(name); return does.apply(this, given); };
+  } }"""
+
 
 @pytest.fixture
 def page(serve: Serve, open_page: Open, make_maps: Maps) -> Any:
@@ -33,6 +40,12 @@ def page(serve: Serve, open_page: Open, make_maps: Maps) -> Any:
     opened = open_page(f"{view.address}&tab=explore&layer=0&head=1&query=2", accept_downloads=True)
     opened.locator(".uwaga-wall svg").nth(5).wait_for()
     return opened
+
+
+def stop_clock(page: Any) -> None:
+    """From here on time passes in the page where the test says so."""
+    page.clock.install()
+    page.clock.pause_at(page.evaluate("Date.now()") / 1000 + 1)
 
 
 def open_share(page: Any) -> None:
@@ -90,14 +103,17 @@ def test_a_saved_lesson_offers_what_it_has(open_page: Open, tmp_path: Path) -> N
 
 
 def test_the_film_waits_where_the_page_is_hidden_and_ends_in_another_view(page: Any) -> None:
+    stop_clock(page)
     page.get_by_role("button", name="Play the layers").click()
     assert layer_shown(page) == "0"
     page.evaluate(_SET_HIDDEN, True)
-    page.wait_for_timeout(3500)  # more than two stops of a film of two
+    page.clock.run_for(3500)  # more than two stops of a film of two
     assert layer_shown(page) == "0"
     page.evaluate(_SET_HIDDEN, False)
-    page.locator('.uwaga-dots [aria-pressed="true"]', has_text="1").wait_for()
-    page.get_by_role("button", name="Stop").wait_for(state="hidden")
+    page.clock.run_for(1500)
+    assert layer_shown(page) == "1"
+    page.clock.run_for(1500)
+    assert layer_shown(page) is None
     page.get_by_role("button", name="Play the layers").click()
     page.get_by_role("tab", name="All heads").click()
     page.get_by_role("tab", name="Explore").click()
@@ -106,26 +122,49 @@ def test_the_film_waits_where_the_page_is_hidden_and_ends_in_another_view(page: 
 
 
 def test_a_recording_stands_still_while_the_page_is_hidden(page: Any, tmp_path: Path) -> None:
-    page.evaluate(
-        """() => { window.told = [];
-          for (const name of ["start", "pause", "resume", "stop"]) {
-            const does = MediaRecorder.prototype[name];
-            MediaRecorder.prototype[name] = function (...given) { window.told.push(name); return does.apply(this, given); };
-          } }"""
-    )
+    page.evaluate(_TELL)
     open_share(page)
+    stop_clock(page)
     with page.expect_download() as download:
         page.click('[data-export="film"]')
         page.wait_for_function("() => window.told.includes('start')")
         page.evaluate(_SET_HIDDEN, True)
-        page.wait_for_timeout(3500)  # longer than the film
+        page.clock.run_for(3500)  # longer than the film
         assert page.evaluate("window.told") == ["start", "pause"]
         page.evaluate(_SET_HIDDEN, False)
+        page.clock.resume()
     assert page.evaluate("window.told") == ["start", "pause", "resume", "stop"]
     path = tmp_path / download.value.suggested_filename
     download.value.save_as(path)
     assert path.name == "uwaga_tiny_The-quick-brown-fox_film.webm"
     assert path.read_bytes()[:4] == b"\x1a\x45\xdf\xa3"  # EBML
+
+
+def test_a_recording_that_begins_in_a_hidden_page_waits(page: Any) -> None:
+    page.evaluate(_TELL)
+    open_share(page)
+    page.evaluate(_SET_HIDDEN, True)
+    with page.expect_download():
+        page.click('[data-export="film"]')
+        page.wait_for_function("() => window.told.length > 1")
+        assert page.evaluate("window.told") == ["start", "pause"]
+        page.evaluate(_SET_HIDDEN, False)
+    assert page.evaluate("window.told") == ["start", "pause", "resume", "stop"]
+
+
+def test_a_recorder_that_has_ended_is_left_alone(page: Any) -> None:
+    """Such as one that the browser ends; the page is hidden and seen again before what it recorded has arrived."""
+    page.evaluate(_TELL)
+    open_share(page)
+    stop_clock(page)
+    with page.expect_download():
+        page.click('[data-export="film"]')
+        page.wait_for_function("() => window.told.includes('start')")
+        page.evaluate(
+            f"() => {{ window.recorder.stop(); for (const hidden of [true, false]) ({_SET_HIDDEN})(hidden); }}"
+        )
+        page.clock.resume()
+    assert page.evaluate("window.told") == ["start", "stop"]
 
 
 def test_no_key_of_a_file_is_that_of_another_command(page: Any) -> None:

@@ -250,15 +250,18 @@ def assert_shares(page: Page, row: torch.Tensor) -> None:
     shown = page.locator(".uwaga-words small").all_inner_texts()
     for share, weight in zip(shown, row.tolist(), strict=True):
         assert number_of(share.lstrip("<>")) == pytest.approx(100 * weight, abs=0.051)
-    page.wait_for_timeout(700)
-    arcs = page.locator('.uwaga-arc:not([style*="none"])').evaluate_all(
-        "all => all.map(e => [Number(e.dataset.key), Number(e.getAttribute('stroke-width'))])"
-    )
     scale = 44 if page.locator(".uwaga-stage").evaluate("e => e.clientWidth") >= 1000 else 30.8
-    assert sorted(key for key, _ in arcs) == [key for key, weight in enumerate(row.tolist()) if weight >= 0.004]
-    for key, width in arcs:
-        weight = float(row[key])
-        assert width == pytest.approx(scale * weight if weight >= 0.02 else 0.8, abs=0.01)
+    arcs = [
+        [key, scale * weight if weight >= 0.02 else 0.8] for key, weight in enumerate(row.tolist()) if weight >= 0.004
+    ]
+    page.wait_for_function(  # once they have come there
+        """expected => {
+          const arcs = [...document.querySelectorAll('.uwaga-arc:not([style*="none"])')].map((e) => [Number(e.dataset.key), Number(e.getAttribute("stroke-width"))]);
+          arcs.sort(([one], [other]) => one - other);
+          return arcs.length === expected.length && arcs.every(([key, width], at) => key === expected[at][0] && Math.abs(width - expected[at][1]) <= 0.01);
+        }""",
+        arg=arcs,
+    )
 
 
 def test_words_stay_where_they_are_while_others_are_pointed_at(serve: Any, make_maps: Any, open_page: Any) -> None:

@@ -77,10 +77,12 @@ export async function webmFilm(app) {
   recorder.start();
   let time = 0, last = performance.now();
   const wait = () => {
+    if (recorder.state === "inactive") return;
     if (document.hidden) return recorder.pause();
     last = performance.now();
     recorder.resume();
   };
+  if (document.hidden) wait(); // since before it began
   document.addEventListener("visibilitychange", wait);
   const played = new Promise((resolve) => {
     const step = () => {
