@@ -71,6 +71,8 @@ FAULTS = {
     "killed in backward": (0, 2, signal.SIGKILL, "uwaga.sequence_parallel.ring.backward", 30),
     "killed in a step": (2, 3, signal.SIGKILL, "uwaga.train.optimizer.Optimizer.step", 6),
     "stopped in a step": (0, 3, signal.SIGSTOP, "uwaga.train.optimizer.Optimizer.step", 6),
+    # While the first one measures attention after step 8.
+    "stopped while it waits": (2, 4, signal.SIGSTOP, "uwaga.train.parallel.World.on_first", 7),
 }
 
 
@@ -80,7 +82,10 @@ def test_the_others_end_and_name_the_rank_that_is_lost(name: str, tmp_path: Path
     context = f"parallel.context={2 if size == 2 else 1}"
     trainings = Trainings(tmp_path)
     trainings.add("one", "gpt2", 0)
-    trainings.add("lost", "gpt2", size, context, "parallel.timeout=15", fault=(rank, *fault))
+    # Of two processes the other learns at once that one was killed. Else a wait has to run out, a third of the timeout, and no process that
+    # lives may be slower than that.
+    timeout = f"parallel.timeout={3600 if size == 2 and signal.SIGKILL in fault else 45}"
+    trainings.add("lost", "gpt2", size, context, timeout, fault=(rank, *fault))
     trainings.add("resumed", "gpt2", size, context, copy=("lost", "step-000004"))
     trainings.run()
     expected = (

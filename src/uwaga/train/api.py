@@ -77,7 +77,7 @@ def fit(config: Config, *, resume: bool = False, fsdp: bool = False, progress: b
         _num_threads(config.run.threads),
     ):
         out = Path(config.run.output_dir)
-        with _locked(out, world), _os_errors(out):
+        with _errors_named(out, world), _locked(out, world):
             checkpoint = world.on_first(lambda: _begin(out, resume))
             corpus = Corpus.prepare(config, out)
             state = _fit(config, corpus, world, checkpoint, fsdp=fsdp, progress=progress and world.is_first)
@@ -86,10 +86,17 @@ def fit(config: Config, *, resume: bool = False, fsdp: bool = False, progress: b
 
 
 @contextmanager
-def _os_errors(out: Path) -> Iterator[None]:
-    """Raises an OSError, such as that of a full disk, as a TrainingError that names the last good checkpoint."""
+def _errors_named(out: Path, world: World) -> Iterator[None]:
+    """Raises an OSError, such as that of a full disk, and that another process is lost, as a TrainingError that names the last good
+    checkpoint."""
     try:
         yield
+    except TrainingError:
+        raise
+    except RuntimeError as error:
+        if (lost := world.lost_peer(error)) is None:
+            raise
+        raise LostProcessError(f"{lost}; {last_checkpoint_text(out)}") from error
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         raise TrainingError(f"{where}{error.strerror or error}; {last_checkpoint_text(out)}") from error
@@ -117,14 +124,7 @@ def _fit(
         if logger is not None:
             stack.callback(logger.close)
             _show_start(display, config, model, checkpoint, world)
-        try:
-            return Loop(config, corpus, world, trainable, state, logger).run()
-        except TrainingError:
-            raise
-        except RuntimeError as error:
-            if (lost := world.lost_peer(error)) is None:
-                raise
-            raise LostProcessError(f"{lost}; {last_checkpoint_text(out)}") from error
+        return Loop(config, corpus, world, trainable, state, logger).run()
 
 
 def _begin(out: Path, resume: bool) -> Path | None:

@@ -5,7 +5,7 @@ sums over all processes, whichever way the work is divided.
 """
 
 import datetime
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
@@ -85,9 +85,9 @@ class World:
         from uwaga.sequence_parallel.exchange import Group, ProcessGroupError
 
         is_of_ring = isinstance(error, ProcessGroupError)
-        if not is_of_ring and "gloo" not in str(error):
+        if self.size == 1 or (not is_of_ring and "gloo" not in str(error)):
             return None
-        if is_of_ring and self.size == 2:
+        if self.roll_call_group is None or (is_of_ring and self.size == 2):
             return str(error)
         # Others may have waited for this one, which waited for the one that is lost. All call the roll once their own wait has ended.
         try:
@@ -107,11 +107,14 @@ class World:
         if self.size == 1:
             return [own]
         gathered: list[Any] = [None] * self.size
-        dist.all_gather_object(gathered, own)
+        dist.all_gather_object(gathered, own, group=self.step_group)
         return gathered
 
     def on_first(self, act: Callable[[], _T]) -> _T:
-        """Call a function in the first process and return its result in all of them; its errors are raised in all of them."""
+        """Call a function in the first process and return its result in all of them; its errors are raised in all of them.
+
+        The others wait for it as long as it takes; one of them that then does not answer is found within the timeout of a step.
+        """
         if self.size == 1:
             return act()
         outcome: list[Any] = [None, None]  # result, error
@@ -120,10 +123,26 @@ class World:
                 outcome[0] = act()
             except _SHARED_ERRORS as error:
                 outcome[1] = error
-        dist.broadcast_object_list(outcome, src=0)
+        if self.step_group is not None:
+            self._wait_for_first()
+        dist.broadcast_object_list(outcome, src=0, group=self.step_group)
         if outcome[1] is not None:
             raise outcome[1]
         return cast(_T, outcome[0])
+
+    def _wait_for_first(self) -> None:
+        """Until the first process gets here, without a limit, and then until all do. Raises ProcessGroupError."""
+        from uwaga.sequence_parallel.exchange import Group, Messages
+
+        # Not a broadcast: in its tree one process waits for another that may hang, as would the first if it waited for its notes to arrive.
+        every, note = Group.of(None), torch.zeros(1)
+        with Messages(every, "training") as messages:
+            if self.is_first:
+                for rank in every.others:
+                    messages.send(rank, note, 0)
+            else:
+                messages.wait([messages.receive(0, note, 0)])
+            Group.of(self.step_group).headers("training", [])
 
     def shard(self, items: list[_T]) -> list[_T]:
         """The items of this process, and of those that share its sequences: every data_size-th, from data_rank on."""
@@ -147,14 +166,23 @@ def process_group(device: str, parallel: ParallelConfig) -> Iterator[World]:
     began = not dist.is_initialized() and dist.is_torchelastic_launched()
     if began:
         dist.init_process_group("cpu:gloo,cuda:nccl" if is_cuda else "gloo", timeout=_TIMEOUT)
+    made: list[dist.ProcessGroup] = []
+
+    def new_group(ranks: Iterable[int], timeout: datetime.timedelta) -> dist.ProcessGroup:
+        made.append(dist.new_group(ranks, timeout=timeout))
+        return made[-1]
+
     try:
-        yield _world(is_cuda, parallel)
+        yield _world(is_cuda, parallel, new_group)
     finally:
-        if began:
-            dist.destroy_process_group()
+        # With an existing process group, the groups that were made here alone.
+        for group in [None] if began else made:
+            dist.destroy_process_group(group)
 
 
-def _world(is_cuda: bool, parallel: ParallelConfig) -> World:
+def _world(
+    is_cuda: bool, parallel: ParallelConfig, new_group: Callable[[Iterable[int], datetime.timedelta], dist.ProcessGroup]
+) -> World:
     context = parallel.context
     if context > 1 and is_cuda:
         raise ConfigError(f"parallel.context is {context}, and this run is on a GPU: set run.device='cpu'")
@@ -179,15 +207,15 @@ def _world(is_cuda: bool, parallel: ParallelConfig) -> World:
     # A process that waits for one that waits for another gives up after as long again, so the roll is called for twice as long.
     timeout = datetime.timedelta(seconds=parallel.timeout / 3)
     # All processes make all groups.
-    groups = [dist.new_group(range(n, n + context), timeout=timeout) for n in range(0, size, context) if context > 1]
+    groups = [new_group(range(n, n + context), timeout) for n in range(0, size, context) if context > 1]
     return World(
         rank=rank,
         size=size,
         device=device,
         context=context,
         context_group=groups[rank // context] if groups else None,
-        step_group=dist.new_group(timeout=timeout),
-        roll_call_group=dist.new_group(timeout=2 * timeout),
+        step_group=new_group(range(size), timeout),
+        roll_call_group=new_group(range(size), 2 * timeout),
     )
 
 
