@@ -18,7 +18,7 @@ ROWS, CALL = 1, "call 1, keys"  # a tag and a name
 class Network:
     """Stands in for torch.distributed: no rows come from the ranks in `silent`, and a rank without a note in `notes` has ended."""
 
-    # How long an answer of the store is waited for: as long as a busy machine may take, where there is one.
+    # How long a thread may take to answer: as long as on a busy machine. What is not in the store is waited for by a clock of the test's own.
     seconds = 600.0
 
     def __init__(self, notes: dict[int, int], silent: tuple[int, ...] = ()) -> None:
@@ -53,6 +53,10 @@ def receive_from(rank: int, network: Network, monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setattr(exchange.dist, name, getattr(network, name))
     monkeypatch.setattr(exchange.dist, "get_global_rank", lambda _group, rank: rank)
     monkeypatch.setattr(exchange, "_LATEST", (network.seconds, network.seconds))
+    monkeypatch.setattr(exchange, "_PAUSE", 1000.0)
+    clock = [0.0]
+    own_time = SimpleNamespace(monotonic=lambda: clock[-1], sleep=lambda pause: clock.append(clock[-1] + pause))
+    monkeypatch.setattr(exchange, "time", own_time)
     group = SimpleNamespace(get_group_store=lambda: network.store)
     with RelayedMessages(Group(cast("Any", group), 0, 4), CALL) as messages:
         messages.wait([messages.receive(rank, torch.empty(1), ROWS)])
