@@ -1,5 +1,7 @@
 """Dropout of hidden states: which numbers are dropped, how many, and that a seed decides."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch import Tensor
@@ -121,3 +123,13 @@ def test_transforms_take_pytorchs_dropout() -> None:
     x = torch.ones(8, 8)
     mapped = torch.func.vmap(lambda row: dropout(row, 0.5), randomness="different")(x)
     assert set(mapped.unique().tolist()) <= {0.0, 2.0}
+
+
+def test_pytorchs_dropout_is_refused_for_rows_of_a_part() -> None:
+    x = torch.ones(4, 8, dtype=torch.float64)
+    with rows_from(0):
+        assert torch.equal(dropout(x, 0.0), x)
+        for call in (dropout, partial(add_dropped, x)):
+            with pytest.raises(NotImplementedError, match="native kernels alone"):
+                call(x, 0.5)
+    dropout(x, 0.5)

@@ -86,8 +86,22 @@ def models(rank: int, size: int) -> Any:
     for name in ragged_cases.FOREIGN:
         model, ids = ragged_cases.foreign_model_and_ids(name)
         with torch.no_grad():
-            results[name] = uwaga.sequence_parallel.forward(model, ids).last_hidden_state
+            output = uwaga.sequence_parallel.forward(model, ids)
+        assert output.get("pooler_output") is None
+        results[name] = output.last_hidden_state
+    for auto in ragged_cases.HEADS:
+        model, ids = ragged_cases.foreign_model_and_ids("roberta", auto)
+        with torch.no_grad():
+            results[auto] = uwaga.sequence_parallel.forward(model, ids).logits
+    results["first"] = _of_first_tokens()
     return results
+
+
+def _of_first_tokens() -> Any:
+    """Where no row lies with two processes."""
+    model, tokens = ragged_cases.classifier_and_ids()
+    output = uwaga.sequence_parallel.forward(model, tokens, only="first", outputs=("sequence",))
+    return [output.last_hidden_state.values.detach(), output.sequence.detach()]
 
 
 def refused_models(rank: int, size: int) -> Any:
@@ -102,6 +116,7 @@ def refused_models(rank: int, size: int) -> Any:
     return {
         "Ragged": message(lambda: forward(model, tokens)),
         "implementation": message(lambda: forward(other, ids)),
+        **{name: message(call) for name, call in _refused_calls_of_models(rank).items()},
         "mask": message(lambda: forward(model, ids, attention_mask=torch.ones(1, 8))),
         "positions": message(lambda: forward(_WithoutPositions(model), ids)),
         "tokens": message(lambda: forward(own, ids[None])),
@@ -114,6 +129,59 @@ def refused_models(rank: int, size: int) -> Any:
         "tensors beside Ragged": message(
             lambda: uwaga.sequence_parallel.attention(*[x if rank else torch.randn(2, 4, 4)] * 3)
         ),
+    }
+
+
+def _refused_calls_of_models(rank: int) -> dict[str, Callable[[], Any]]:
+    """Where one process alone would find the error, both say it."""
+    forward = uwaga.sequence_parallel.forward
+    of = ragged_cases.foreign_model_and_ids
+    model, ids = of("gpt2")
+    classifier, reads_last = (of(name, "AutoModelForSequenceClassification")[0] for name in ("roberta", "gpt2"))
+    training = of("gpt2", attn_pdrop=0.1)[0].train()
+    gpt2, tokens, _ = ragged_cases.model_and_inputs("gpt2", (9,))
+    t5, _, decoder = ragged_cases.model_and_inputs("t5", (9,))
+    first, _ = ragged_cases.classifier_and_ids()
+    plain, one = tokens.values, ids[:1]
+    two = torch.stack([plain, plain])
+
+    def in_training(call: Callable[[], Any]) -> Any:
+        t5.train()
+        try:
+            return call()
+        finally:
+            t5.eval()
+
+    def with_seed(seed: int) -> Any:
+        torch.manual_seed(seed)
+        return forward(gpt2, plain)
+
+    def under_autocast() -> Any:
+        with torch.autocast("cpu", torch.bfloat16):
+            return forward(gpt2, plain)
+
+    return {
+        "classifier": lambda: forward(classifier, ids),
+        "classifier of last": lambda: forward(reads_last, ids),
+        "token types": lambda: forward(model, ids, token_type_ids=torch.zeros_like(ids)),
+        "labels": lambda: forward(model, ids, labels=ids),
+        "short": lambda: forward(model, one[:, :1]),
+        "dropout of transformers": lambda: forward(training, ids),
+        "fewer decoder rows": lambda: forward(t5, two, decoder_ids=plain),
+        "more decoder rows": lambda: forward(t5, plain, decoder_ids=two),
+        "other tokens": lambda: forward(gpt2, plain + rank),
+        "other offsets": lambda: forward(gpt2, uwaga.Ragged(plain, torch.tensor([0, 4 + rank, 9]))),
+        "other decoder": lambda: forward(t5, plain, decoder_ids=plain[: 6 - rank]),
+        "other only": lambda: forward(first, two, outputs=(), only="last" if rank else "first"),
+        "other seed": lambda: with_seed(rank),
+        "autocast": under_autocast,
+        "dropout of a decoder": lambda: in_training(lambda: forward(t5, tokens, **decoder)),
+        "last": lambda: forward(first, plain, only="last", outputs=()),
+        "pooled": lambda: forward(first, plain, outputs=("pooled",)),
+        "empty row": lambda: forward(first, uwaga.Ragged(plain, torch.tensor([0, 4, 9, 9])), only="last", outputs=()),
+        "key lengths": lambda: forward(first, plain, key_lengths=torch.tensor([3])),
+        "unknown id": lambda: forward(gpt2, torch.cat([plain, torch.tensor([30])])),
+        "too long": lambda: forward(gpt2, torch.zeros(81, dtype=torch.int64)),
     }
 
 
@@ -230,6 +298,7 @@ def disagreements(rank: int, size: int) -> Any:
         "pool": partial(_pool, key),
         "row": partial(_row, key, is_second(3, 4)),
         "no such row": partial(_row, key, 12),
+        "row of one": partial(_row, key, is_second(3, 1.5)),
         "another call": partial(_another_call, rank, key),
     }
     return {name: message(call) for name, call in calls.items()}
@@ -254,7 +323,7 @@ def _pool(x: Any) -> None:
     uwaga.sequence_parallel.attention_map(x, x).pool(2, 2)
 
 
-def _row(x: Any, query: int) -> None:
+def _row(x: Any, query: Any) -> None:
     uwaga.sequence_parallel.attention_map(x, x).row(query)
 
 

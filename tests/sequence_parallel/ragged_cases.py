@@ -145,6 +145,7 @@ MODELS: dict[str, Callable[[], torch.nn.Module]] = {
     ),
     "t5": lambda: T5Model(T5Config(vocab_size=30, num_layers=1, num_decoder_layers=1, d_kv=8, **_SIZES)),
 }
+HEADS = ("AutoModelForMaskedLM", "AutoModelForTokenClassification")  # of RoBERTa
 FOREIGN = ("llama", "gpt2", "roberta", "modernbert", "gemma3_text")
 
 
@@ -161,13 +162,23 @@ def model_and_inputs(name: str, lengths: tuple[int, ...]) -> Any:
     return model, tokens, options
 
 
+def classifier_and_ids() -> Any:
+    """A BERT whose outputs are of first tokens, and two rows that no process shares where there are two."""
+    torch.manual_seed(3)
+    outputs = ("pooled", "sequence")
+    config = BertConfig(
+        vocab_size=30, num_layers=1, max_position_embeddings=80, outputs=outputs, labels=("a", "b"), **_SIZES
+    )
+    return BertModel(config).eval(), torch.randint(4, 30, (6, 5))  # 1, 2 or 3 processes have 6, 3 or 2 rows each
+
+
 def output_of(name: str, output: Any) -> Ragged:
     result = output.masked_lm if name == "bert" else output.logits
     assert isinstance(result, Ragged)
     return result
 
 
-def foreign_model_and_ids(name: str) -> Any:
+def foreign_model_and_ids(name: str, auto: str = "AutoModel", **config_options: Any) -> Any:
     import tiny_models
     import transformers
 
@@ -176,7 +187,9 @@ def foreign_model_and_ids(name: str) -> Any:
     register_with_transformers()
     torch.manual_seed(0)
     sizes = (tiny_models.ENCODERS | tiny_models.DECODERS)[name]
-    config = transformers.AutoConfig.for_model(name, **tiny_models._SHARED, **sizes)
-    model = transformers.AutoModel.from_config(config, attn_implementation="uwaga").eval()
+    config = transformers.AutoConfig.for_model(name, **{**tiny_models._SHARED, **sizes, **config_options})
+    model = getattr(transformers, auto).from_config(config, attn_implementation="uwaga").eval()
     pack_linear(model)
-    return model, torch.randint(2, 60, (2, 41))
+    ids = torch.randint(2, 60, (2, 41))
+    ids[0, 7] = ids[1, 30] = config.pad_token_id or 0  # in RoBERTa's family such a token has no position of its own
+    return model, ids

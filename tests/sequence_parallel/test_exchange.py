@@ -18,6 +18,9 @@ ROWS, CALL = 1, "call 1, keys"  # a tag and a name
 class Network:
     """Stands in for torch.distributed: no rows come from the ranks in `silent`, and a rank without a note in `notes` has ended."""
 
+    # How long a thread may take to answer: as long as on a busy machine. What is not in the store is waited for by a clock of the test's own.
+    seconds = 600.0
+
     def __init__(self, notes: dict[int, int], silent: tuple[int, ...] = ()) -> None:
         self.notes, self.silent = notes, silent
         self.sent: list[tuple[int, int]] = []  # rank and note
@@ -49,7 +52,11 @@ def receive_from(rank: int, network: Network, monkeypatch: pytest.MonkeyPatch) -
     for name in ("isend", "irecv"):
         monkeypatch.setattr(exchange.dist, name, getattr(network, name))
     monkeypatch.setattr(exchange.dist, "get_global_rank", lambda _group, rank: rank)
-    monkeypatch.setattr(exchange, "_LATEST", (0.1, 0.1))
+    monkeypatch.setattr(exchange, "_LATEST", (network.seconds, network.seconds))
+    monkeypatch.setattr(exchange, "_PAUSE", 1000.0)
+    clock = [0.0]
+    own_time = SimpleNamespace(monotonic=lambda: clock[-1], sleep=lambda pause: clock.append(clock[-1] + pause))
+    monkeypatch.setattr(exchange, "time", own_time)
     group = SimpleNamespace(get_group_store=lambda: network.store)
     with RelayedMessages(Group(cast("Any", group), 0, 4), CALL) as messages:
         messages.wait([messages.receive(rank, torch.empty(1), ROWS)])
@@ -100,6 +107,7 @@ def test_a_store_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.Monk
     """It is in the process that is stopped."""
     never = threading.Event()
     network = Network({})
+    network.seconds = 0.1
     network.store = SimpleNamespace(set=lambda *_: never.wait(), check=lambda *_: never.wait() and False)
     with pytest.raises(ProcessGroupError, match=r"rank 2 ended or did not answer .*connection closed"):
         receive_from(2, network, monkeypatch)

@@ -1,12 +1,23 @@
 """Ragged batches over 1 to 3 processes, with rows that are cut anywhere, and models over parts of texts: the bits of one process."""
 
+import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from ragged_cases import CASES, FOREIGN, MODELS, TEXTS, foreign_model_and_ids, model_and_inputs, output_of
+from ragged_cases import (
+    CASES,
+    FOREIGN,
+    HEADS,
+    MODELS,
+    TEXTS,
+    classifier_and_ids,
+    foreign_model_and_ids,
+    model_and_inputs,
+    output_of,
+)
 from sequence_cases import attend
 from test_sequence import run
 
@@ -83,6 +94,28 @@ def test_models_of_transformers_have_the_bits_of_one_process(
     assert torch.equal(torch.cat([of_rank[name] for of_rank in result(f"models:{size}")], dim=1), exact)
 
 
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("auto", HEADS)
+def test_heads_of_tokens_have_the_bits_of_one_process(auto: str, size: int, result: Callable[[str], list[Any]]) -> None:
+    model, ids = foreign_model_and_ids("roberta", auto)
+    with torch.no_grad():
+        exact = model(input_ids=ids).logits
+    assert torch.equal(torch.cat([of_rank[auto] for of_rank in result(f"models:{size}")], dim=1), exact)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_outputs_of_first_tokens_where_each_row_lies_with_one_process(
+    size: int, result: Callable[[str], list[Any]]
+) -> None:
+    model, ids = classifier_and_ids()
+    rows = uwaga.Ragged.from_list(list(ids))
+    with torch.no_grad():
+        exact = model(rows, only="first", outputs=("sequence",))
+    states, logits = zip(*(of_rank["first"] for of_rank in result(f"models:{size}")), strict=True)
+    assert torch.equal(torch.cat(states), exact.last_hidden_state.values)
+    assert torch.equal(torch.cat(logits), exact.sequence)
+
+
 AT = "ValueError: uwaga.sequence_parallel"
 
 
@@ -107,6 +140,61 @@ def test_what_is_refused_says_why(result: Callable[[str], list[Any]]) -> None:
     assert second["outside"] == (
         "ValueError: attention: the first row of this part of a batch began in another process: call it inside uwaga.sequence_parallel"
     )
+
+
+NO_DIVISION = "is not divided over processes"
+SERVED = "served are ForCausalLM, LMHeadModel, ForMaskedLM, ForTokenClassification, and models without a head"
+NOT_ONE = "does not have the bits of one process: call eval(), or set its dropout to 0"
+UNCUT = (
+    "outputs of single tokens of BertModel need rows that lie with one process; the first row of rank 1 began before"
+)
+OF_FORWARD = {
+    "classifier": f"RobertaForSequenceClassification has a head that may read single tokens; {SERVED}",
+    "classifier of last": f"GPT2ForSequenceClassification has a head that may read single tokens; {SERVED}",
+    "token types": f"token_type_ids {NO_DIVISION}",
+    "labels": f"labels {NO_DIVISION}",
+    "key lengths": f"key_lengths {NO_DIVISION}",
+    "short": "texts of length 1 are too short for 2 processes, of which each needs a token",
+    "last": UNCUT,
+    "pooled": UNCUT,
+    "empty row": "row 2 is empty: it has no token for BertModel's outputs of single tokens",
+    "unknown id": "tokens of GPT2Model must lie between 0 and 29",
+    "too long": "a row has 81 tokens; GPT2Model has 80 positions",
+}
+DROPPED = {
+    "dropout of transformers": "GPT2Model drops hidden states by PyTorch's random numbers: call eval(), or set its dropouts to 0",
+    "autocast": f"GPT2Model drops hidden states, which with torch.autocast {NOT_ONE}",
+    "dropout of a decoder": f"T5Model drops hidden states, which with decoder_ids {NOT_ONE}",
+}
+ROWS = f"{AT.split(':')[0]}: Ragged: rows that are cut as others must be as many: "
+
+
+def test_what_forward_cannot_divide_is_refused_in_every_process(result: Callable[[str], list[Any]]) -> None:
+    """Before the model runs: one that goes on would wait for the others until the timeout."""
+    expected = {name: f"{AT}.forward: {text}" for name, text in OF_FORWARD.items()}
+    expected |= {
+        name: f"NotImplementedError: uwaga.sequence_parallel.forward: {text}" for name, text in DROPPED.items()
+    }
+    expected |= {"fewer decoder rows": f"{ROWS}1 are not 2", "more decoder rows": f"{ROWS}2 are not 1"}
+    for by_rank in result("refused_models:2"):
+        assert {name: by_rank[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        *[(f"other {name}", "tokens, decoder_ids or only") for name in ("tokens", "offsets", "decoder", "only")],
+        ("other seed", "the state of torch's random generator, by which hidden states are dropped"),
+    ],
+)
+def test_processes_with_another_text_or_seed_are_refused(
+    name: str, what: str, result: Callable[[str], list[Any]]
+) -> None:
+    first, second = (of_rank[name] for of_rank in result("refused_models:2"))
+    assert re.fullmatch(
+        re.escape(f"{AT}: the processes disagree on {what} (checksums): ") + r"rank 0 has \d+, rank 1 has \d+", first
+    )
+    assert second == first
 
 
 def test_parts_of_a_batch_follow_one_another() -> None:

@@ -180,6 +180,7 @@ BOTH = {
 # Where the second process alone is wrong, it has its own error, and the first one learns who it was.
 SECOND = {
     "key width": "ShapeError: attention: key and query disagree on head width D\n",
+    "row of one": f"{AT[:-1]}.attention_map: row needs an integer, not 1.5",
     "length of ids": "ShapeError: attention: Documents ids must have the shape (12,) or (1, 12)\n",
 }
 CHECKSUMS = r" mask, bias, scale, softcap, sinks, normalize or dropout \(checksums\): rank 0 has \d+, rank 1 has \d+"

@@ -28,13 +28,15 @@ _LOW_64, _STEP = 2**64 - 1, 0x9E3779B97F4A7C15
 _ROUNDS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 
 
-# The row of a longer batch that row 0 is: see `rows_from`.
-_first_row = 0
+# The row of a longer batch that row 0 is, or None outside of `rows_from`.
+_first_row: int | None = None
 
 
 @contextmanager
 def rows_from(first: int) -> Iterator[None]:
-    """Inside it rows are those of a longer batch from row `first` on, in all threads: they are dropped as they would be there."""
+    """Inside it rows are those of a longer batch from row `first` on, in all threads: they are dropped as they would be there.
+
+    PyTorch's dropout, which knows no rows, is refused there (NotImplementedError)."""
     global _first_row
     before, _first_row = _first_row, first
     try:
@@ -87,7 +89,7 @@ def dropout(x: Tensor, p: float) -> Tensor:
     """
     _check(p)
     if p in (0.0, 1.0) or not rows.is_native(x):
-        return functional.dropout(x, p)
+        return _by_pytorch(x, p)
     return _dropout(x, p, draw_seed())
 
 
@@ -95,11 +97,20 @@ def add_dropped(x: Tensor, added: Tensor, p: float) -> Tensor:
     """x + dropout(added, p) in one pass over memory; both (..., M) of one shape. Arguments and errors as `dropout`."""
     _check(p)
     if p in (0.0, 1.0) or x.shape != added.shape or not rows.is_native(x, added):
-        return x + functional.dropout(added, p)
+        return x + _by_pytorch(added, p)
     seed = draw_seed()
     if torch.is_grad_enabled() and (x.requires_grad or added.requires_grad):
         return cast(Tensor, _AddDropped.apply(x, added, p, seed))
     return run(x, added, p, seed)
+
+
+def _by_pytorch(x: Tensor, p: float) -> Tensor:
+    if _first_row is not None and 0.0 < p < 1.0:
+        raise NotImplementedError(
+            "dropout: rows of a part of a batch are dropped by the native kernels alone: on the CPU, without autocast, in float32, "
+            "bfloat16 or float16"
+        )
+    return functional.dropout(x, p)
 
 
 def _check(p: float) -> None:

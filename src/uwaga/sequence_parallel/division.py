@@ -23,7 +23,7 @@ from uwaga.ops.mask_program import START_LAST, START_PER_ROW, START_VALUE, Inter
 from uwaga.ops.ragged import Ragged
 from uwaga.sequence_parallel.exchange import Group, ProcessGroupError
 
-OPERANDS, OPTIONS, BACKWARD, RECEIVED, ROW, KEYS, SOFTMAX = range(7)
+OPERANDS, OPTIONS, BACKWARD, RECEIVED, ROW, KEYS, SOFTMAX, MODEL = range(8)
 _STAGES = (
     "its operands",
     "its mask and options",
@@ -32,8 +32,9 @@ _STAGES = (
     "a row of its map",
     "the keys of its map",
     "the softmax of its map",
+    "the tokens of a model",
 )
-_SIZES = ("batch size B", "query heads H", "key heads G", "head width D", "value width E", "dtype", "kind of operands")
+SIZES = ("batch size B", "query heads H", "key heads G", "head width D", "value width E", "dtype", "kind of operands")
 _NAMES = {"dtype": list(map(str, DTYPES)), "kind of operands": ["tensors", "Ragged"]}
 
 
@@ -52,7 +53,7 @@ def divide(
     """The validated call with this process's operands and the mask of the whole sequence, how it is divided, and whether gradients are
     recorded. value=None: a map of weights, E = 0. All processes of the group call this together; errors as in `attention`."""
     number, failure = group.next_call(), None
-    header = [0] * (len(_SIZES) + 2)
+    header = [0] * (len(SIZES) + 2)
     try:
         if any(isinstance(x, Ragged) for x in (query, key, value)):
             raise ValueError("uwaga.sequence_parallel.attention_map: Ragged batches are not divided over processes")
@@ -67,11 +68,11 @@ def divide(
 
 
 def agree_on_sizes(group: Group, number: int, header: Sequence[int], failure: Exception | None) -> list[list[int]]:
-    """What follows _SIZES in the headers of all processes, which have the same sizes."""
+    """What follows SIZES in the headers of all processes, which have the same sizes."""
     result = agree(group, OPERANDS, number, header, failure)
-    for name, sizes in zip(_SIZES, zip(*result, strict=True), strict=False):
+    for name, sizes in zip(SIZES, zip(*result, strict=True), strict=False):
         check_equal(name, [_NAMES[name][n] for n in sizes] if name in _NAMES else sizes)
-    return [x[len(_SIZES) : len(header)] for x in result]
+    return [x[len(SIZES) : len(header)] for x in result]
 
 
 def agree_on_options(
@@ -116,7 +117,7 @@ def _check_served(query: Any, key: Any, value: Any, options: AttentionOptions, i
 
 
 def sizes_of(call: Call) -> list[int]:
-    """What the processes tell one another of their operands: _SIZES, and the lengths of their parts."""
+    """What the processes tell one another of their operands: SIZES, and the lengths of their parts."""
     batch, heads, queries, width = call.query.shape
     kinds = list(DTYPES).index(call.query.dtype), int(call.query_offsets is not None)
     return [batch, heads, call.key.shape[1], width, call.value.shape[3], *kinds, queries, call.key.shape[2]]
@@ -156,18 +157,18 @@ def _checksum(call: Call) -> int:
     result = zlib.crc32(repr(options).encode())
     for tensor in (call.relative, call.relative_starts, call.bias, call.sinks, *call.mask_tensors):
         if tensor is not None:
-            result = _checksum_of(tensor.detach(), result)
+            result = checksum_of(tensor.detach(), result)
     return result
 
 
-def _checksum_of(tensor: Tensor, checksum: int) -> int:
+def checksum_of(tensor: Tensor, checksum: int) -> int:
     """`checksum` continued by the values of a tensor, whatever its strides; a matrix that is shared by heads is read once."""
     if tensor.dim() <= 2:
         return zlib.crc32(tensor.contiguous().view(-1).view(torch.uint8).numpy().data, checksum)
     known: dict[int, int] = {}
     for part in tensor:
         if part.data_ptr() not in known:
-            known[part.data_ptr()] = _checksum_of(part, 0)
+            known[part.data_ptr()] = checksum_of(part, 0)
         checksum = zlib.crc32(known[part.data_ptr()].to_bytes(4, "little"), checksum)
     return checksum
 

@@ -21,6 +21,7 @@ from uwaga.ops.attention.call import Call
 from uwaga.ops.mask_program import CallPart, Interval, SameDocument
 from uwaga.ops.ragged import Operand, Ragged
 from uwaga.sequence_parallel.division import (
+    SIZES,
     Division,
     agree_on_options,
     agree_on_sizes,
@@ -44,7 +45,7 @@ def attend(
 ) -> AttendedLse:
     """Output and lse of this process's tokens. All processes of the group call this together; errors as in `attention`."""
     number, failure = group.next_call(), None
-    header = [0] * 12
+    header = [0] * (len(SIZES) + 2 + 3)  # as sizes_of and _rows_of
     try:
         call = call_of_part(query, key, value, options, impl)
         header = [*sizes_of(call), *_rows_of(query, key, value)]

@@ -23,6 +23,7 @@ from uwaga.ops.biases import DistanceBias
 from uwaga.ops.mask_program import START_LAST, START_VALUE, Start, resolve_start
 from uwaga.ops.masks import Mask
 from uwaga.ops.score_shape import ScoreShape
+from uwaga.ops.validation import is_integer
 from uwaga.sequence_parallel import ring
 from uwaga.sequence_parallel.division import KEYS, RECEIVED, ROW, SOFTMAX, Division, agree, check_equal, divide
 from uwaga.sequence_parallel.exchange import Group
@@ -134,9 +135,13 @@ class SequenceMap:
 
         Raises:
             IndexError: no such query.
+            ValueError: not an integer; another one in another process.
         """
+        failure = None
+        if not is_integer(query):
+            failure = ValueError(f"uwaga.sequence_parallel.attention_map: row needs an integer, not {query!r}")
         division, queries = self._division, self._division.query_starts[-1]
-        agreed = agree(division.group, ROW, division.number, [query], None)
+        agreed = agree(division.group, ROW, division.number, [0 if failure else query], failure)
         check_equal("the query of a row", [x[0] for x in agreed])
         if not 0 <= query < queries:
             raise IndexError(f"uwaga.sequence_parallel.attention_map: row {query} is not one of the {queries} queries")

@@ -167,6 +167,10 @@ class BertModel(nn.Module):
             results["replaced"] = map_values(self.replaced, hidden)
         return results
 
+    def reads_first_tokens(self, outputs: Collection[str] | None) -> bool:
+        """Whether one of these outputs of `forward` is of the first token of each row. Raises ValueError for unknown ones."""
+        return not _OF_FIRST_TOKEN.isdisjoint(self._wanted(outputs))
+
     def _wanted(self, outputs: Collection[str] | None) -> Collection[str]:
         if outputs is None:
             return self.config.outputs
