@@ -90,7 +90,7 @@ inline __attribute__((always_inline)) void few_rows_transposed(const Left& left,
   for (int n0 = 0; n0 < p.width; n0 += kLanes) {
     const int count = p.width - n0 < kLanes ? p.width - n0 : kLanes;
     F c[ROWS];
-#pragma GCC unroll 6
+    UWAGA_UNROLL(6)
     for (int r = 0; r < ROWS; ++r) c[r] = zero();
     for (int64_t w0 = 0; w0 < words; w0 += kLanes) {
       F lanes[kLanes];
@@ -103,9 +103,9 @@ inline __attribute__((always_inline)) void few_rows_transposed(const Left& left,
       }
       transpose(lanes);
       if (words - w0 >= kLanes) {
-#pragma GCC unroll 16
+        UWAGA_UNROLL(16)
         for (int w = 0; w < kLanes; ++w) {
-#pragma GCC unroll 6
+          UWAGA_UNROLL(6)
           for (int r = 0; r < ROWS; ++r) c[r] = Words::Step::step(left.at(r, w0 + w), lanes[w], c[r]);
         }
         continue;
@@ -114,7 +114,7 @@ inline __attribute__((always_inline)) void few_rows_transposed(const Left& left,
         for (int r = 0; r < ROWS; ++r) c[r] = Words::Step::step(left.at(r, w0 + w), lanes[w], c[r]);
       }
     }
-#pragma GCC unroll 6
+    UWAGA_UNROLL(6)
     for (int r = 0; r < ROWS; ++r) {
       float* to = p.to + r * p.to_row + n0;
       store(to, p.add ? add(load(to), c[r]) : c[r]);
@@ -130,26 +130,26 @@ inline __attribute__((always_inline)) void few_rows_by_groups(const Left& left, 
   for (int n0 = 0; n0 < p.width; n0 += kVectors * kLanes) {
     F c[ROWS][kVectors];
     for (int r = 0; r < ROWS; ++r) {
-#pragma GCC unroll 8
+      UWAGA_UNROLL(8)
       for (int v = 0; v < kVectors; ++v) c[r][v] = zero();
     }
     const bool whole = p.width - n0 >= kVectors * kLanes;
     for (int64_t w = 0; w < words; ++w) {
       F right[kVectors];
-#pragma GCC unroll 8
+      UWAGA_UNROLL(8)
       for (int v = 0; v < kVectors; ++v) {
         const int count = whole ? kLanes : p.width - n0 - v * kLanes;
         right[v] = count > 0 ? Words::across(b + n0 + v * kLanes, p.b.column, w, p.entries, count) : zero();
       }
-#pragma GCC unroll 6
+      UWAGA_UNROLL(6)
       for (int r = 0; r < ROWS; ++r) {
         const F x = left.at(r, w);
-#pragma GCC unroll 8
+        UWAGA_UNROLL(8)
         for (int v = 0; v < kVectors; ++v) c[r][v] = Words::Step::step(x, right[v], c[r][v]);
       }
     }
     for (int r = 0; r < ROWS; ++r) {
-#pragma GCC unroll 8
+      UWAGA_UNROLL(8)
       for (int v = 0; v < kVectors; ++v) {
         if (p.width - n0 <= v * kLanes) continue;
         float* to = p.to + r * p.to_row + n0 + v * kLanes;
@@ -168,11 +168,11 @@ inline __attribute__((always_inline)) void one_row_in_order(const Left& left, co
   const auto add_words = [&](auto depth, int64_t w) {
     constexpr int D = depth.value;
     F x[D];
-#pragma GCC unroll 8
+    UWAGA_UNROLL(8)
     for (int d = 0; d < D; ++d) x[d] = left.at(0, w + d);
     const auto add_columns = [&](int n, int count) {
       F c = w ? load(p.sums + n) : zero();
-#pragma GCC unroll 8
+      UWAGA_UNROLL(8)
       for (int d = 0; d < D; ++d) {
         c = Words::Step::step(x[d], Words::across(b + n, p.b.column, w + d, p.entries, count), c);
       }
@@ -249,17 +249,17 @@ inline __attribute__((always_inline)) void gelu_each(F (&x)[N]) {
                                 -5.248448252677917e-02f, -4.592066109180450e-01f,
                                 -1.151105761528015f,     -1.0f};
   F u[N], q[N];
-#pragma GCC unroll 8
+  UWAGA_UNROLL(8)
   for (int n = 0; n < N; ++n) u[n] = abs(x[n]);
-#pragma GCC unroll 8
+  UWAGA_UNROLL(8)
   for (int n = 0; n < N; ++n) q[n] = broadcast(-2.5820863669423488e-08f);
-#pragma GCC unroll 10
+  UWAGA_UNROLL(10)
   for (const float c : coefficients) {
-#pragma GCC unroll 8
+    UWAGA_UNROLL(8)
     for (int n = 0; n < N; ++n) q[n] = fma(q[n], u[n], broadcast(c));
   }
   exp2_each(q);
-#pragma GCC unroll 8
+  UWAGA_UNROLL(8)
   for (int n = 0; n < N; ++n) {
     x[n] = mul(x[n], less_select(x[n], zero(), q[n], sub(broadcast(1.0f), q[n])));
   }
@@ -270,7 +270,7 @@ template <int N>
 inline __attribute__((always_inline)) void sigmoid_product_each(F (&x)[N], float linear, float cubic) {
   const F limit = broadcast(126.0f);  // of exp2_each; beyond, 2^t counts as infinite
   F t[N], power[N];
-#pragma GCC unroll 8
+  UWAGA_UNROLL(8)
   for (int n = 0; n < N; ++n) {
     // A cubic of 0 times an infinite square would be NaN.
     const F factor = cubic == 0.0f ? broadcast(linear) : fma(mul(x[n], x[n]), broadcast(cubic), broadcast(linear));
@@ -278,7 +278,7 @@ inline __attribute__((always_inline)) void sigmoid_product_each(F (&x)[N], float
     power[n] = less_select(limit, t[n], limit, t[n]);
   }
   exp2_each(power);
-#pragma GCC unroll 8
+  UWAGA_UNROLL(8)
   for (int n = 0; n < N; ++n) {
     const F finite_or_not = less_select(limit, t[n], broadcast(__builtin_inff()), power[n]);
     x[n] = div(x[n], add(broadcast(1.0f), finite_or_not));
@@ -296,7 +296,7 @@ inline __attribute__((always_inline)) void activate_each(int activation, F (&x)[
     case UWAGA_SILU:
       return sigmoid_product_each(x, -kLog2E, 0.0f);
     case UWAGA_RELU:
-#pragma GCC unroll 8
+      UWAGA_UNROLL(8)
       for (int n = 0; n < N; ++n) x[n] = max(zero(), x[n]);
       return;
     default:
@@ -310,10 +310,10 @@ inline void finish_tile_of(const MatmulEpilogue& e, T* out, const T* residual, T
     for (int w = 0; w < e.width; w += kStrip) {
       F x[kStripVectors];
       const float* sums = e.sums + r * e.sums_row + w;
-#pragma GCC unroll 8
+      UWAGA_UNROLL(8)
       for (int v = 0; v < kStripVectors; ++v) x[v] = load(sums + v * kLanes);
       if (e.bias) {
-#pragma GCC unroll 8
+        UWAGA_UNROLL(8)
         for (int v = 0; v < kStripVectors; ++v) x[v] = add(x[v], load(e.bias + w + v * kLanes));
       }
       const auto store_all = [&](T* to) {
