@@ -81,6 +81,7 @@ def openvino(folder: Path, threads: int, precision: str) -> Encode:
     from transformers import AutoModel
 
     made = AutoModel.from_pretrained(folder)  # with PyTorch's attention, where the family takes another than its own
+    made.config.use_cache = False  # of a decoder, whose cache is no tensor that could be converted
     model = _Traced(made).eval()
     example = torch.ones(2, 16, dtype=torch.int64)
     with warnings.catch_warnings():
