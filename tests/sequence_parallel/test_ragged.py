@@ -19,7 +19,6 @@ from ragged_cases import (
     output_of,
 )
 from sequence_cases import attend
-from test_sequence import run
 
 import uwaga
 from uwaga.ops.ragged import part_of
@@ -27,21 +26,6 @@ from uwaga.ops.ragged import part_of
 IN_GATE = ["ragged:2", "models:2", "refused_models:2"]
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def result(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[Any]]:
-    """Jobs run when the first test asks for one of them: those of the gate together, each of the others by itself."""
-    folder = tmp_path_factory.mktemp("processes")
-    done: dict[str, Callable[[str], list[Any]]] = {}
-
-    def read(job: str) -> list[Any]:
-        if job not in done:
-            jobs = IN_GATE if job in IN_GATE else [job]
-            done.update(dict.fromkeys(jobs, run(folder, jobs)))
-        return done[job](job)
-
-    return read
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])

@@ -1,16 +1,14 @@
 """Attention over 1 to 4 processes: the bits of one process; what each process is told where another one fails."""
 
-import os
 import re
-import subprocess
-import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 import torch
+from running import run
 from sequence_cases import CASES, CASES_OF_MAPS, attend, gradients_of, layer_and_input
 from torch import Tensor
 
@@ -31,38 +29,7 @@ WITHIN = {
 KILLED_WITHIN = ["killed 0 in forward:3", "killed 1 in queries:3"]
 GROUP_ERROR = "ProcessGroupError: uwaga.sequence_parallel:"
 
-PATIENCE = 900  # seconds; a whole run takes some forty alone
-
 pytestmark = pytest.mark.slow
-
-
-def run(folder: Path, jobs: Iterable[str]) -> Callable[[str], list[Any]]:
-    """What each process of a job returned, by rank."""
-    program = Path(__file__).with_name("processes.py")
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    command = [sys.executable, str(program), str(folder), *jobs]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-    def read(job: str) -> list[Any]:
-        return [torch.load(path) for path in sorted(folder.glob(f"{job}.*.pt"))]
-
-    return read
-
-
-@pytest.fixture(scope="module")
-def result(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[Any]]:
-    """Jobs run when the first test asks for one of them: those of the gate together, each of the others by itself."""
-    folder = tmp_path_factory.mktemp("processes")
-    done: dict[str, Callable[[str], list[Any]]] = {}
-
-    def read(job: str) -> list[Any]:
-        if job not in done:
-            jobs = IN_GATE if job in IN_GATE else [job]
-            done.update(dict.fromkeys(jobs, run(folder, jobs)))
-        return done[job](job)
-
-    return read
 
 
 @pytest.fixture(scope="module")

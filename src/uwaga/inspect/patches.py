@@ -20,7 +20,7 @@ Cell = int | tuple[int, int]  # a token by its position, or a patch by its row a
 class PatchGrid:
     """Where the patches of a picture are among the tokens: row by row from `first` on, after the special tokens.
 
-    Attributes:
+    Args:
         rows, columns: how many patches there are, down and across.
         special: names of the tokens before the patches, such as "[CLS]" and "[REG 0]".
         start: the position of the first of all these tokens; 0 unless the sequence has other tokens before.

@@ -65,15 +65,9 @@ def forward(division: Division, call: Call) -> tuple[Tensor, Tensor, Rows]:
     query = _moved(division, "query", [_rows(call.query)], homes, pieces)
     output = [x.new_empty((*x.shape[:3], call.value.shape[3])) for x in query]
     lse = [x.new_empty(x.shape[:3], dtype=torch.float32) for x in query]
-    sums: dict[int, Tensor] = {}
-    for at, rows, block, (key, value), is_first, is_last in _key_visits(division, call, plan, "keys and values"):
-        part = _part(division, call, (query[at], key, value), rows, block)
-        if is_first:
-            sums[at] = torch.empty(parts.row_sums(part), dtype=torch.float32)
+    for at, part, sums, goes_on, is_last in _row_parts(division, call, plan, query, "keys and values"):
         result = (_heads(output[at]), _heads(lse[at])) if is_last else (None, None)
-        parts.forward(part, sums[at], not is_first, *result)
-        if is_last:
-            del sums[at]
+        parts.forward(part, sums, goes_on, *result)
     at_home, lse_at_home = new_output(call), new_lse(call)
     _rows(at_home).copy_(_moved(division, "output", output, pieces, homes)[0])
     _rows(lse_at_home).copy_(_moved(division, "lse", lse, pieces, homes)[0])
@@ -96,15 +90,9 @@ def softmax(division: Division, call: Call) -> tuple[Tensor, Tensor, SoftmaxRows
     homes, pieces = _homes(division.query_starts), _held(division, plan)
     query = _moved(division, "query", [_rows(call.query)], homes, pieces)
     maximum, total = ([x.new_empty(x.shape[:3], dtype=torch.float32) for x in query] for _ in range(2))
-    sums: dict[int, Tensor] = {}
-    for at, rows, block, (key, value), is_first, is_last in _key_visits(division, call, plan, "keys"):
-        part = _part(division, call, (query[at], key, value), rows, block)
-        if is_first:
-            sums[at] = torch.empty(parts.row_sums(part), dtype=torch.float32)
+    for at, part, sums, goes_on, is_last in _row_parts(division, call, plan, query, "keys"):
         result = (_heads(maximum[at]), _heads(total[at])) if is_last else (None, None)
-        parts.softmax(part, sums[at], not is_first, *result)
-        if is_last:
-            del sums[at]
+        parts.softmax(part, sums, goes_on, *result)
     at_home = [_heads(_moved(division, "softmax", x, pieces, homes)[0]) for x in (maximum, total)]
     return at_home[0], at_home[1], SoftmaxRows(plan, query, maximum, total)
 
@@ -251,6 +239,21 @@ def _key_visits(division: Division, call: Call, plan: Plan, what: str) -> Iterat
     """Those of keys and values."""
     own = [[_rows(x).contiguous() for x in (call.key, call.value)]]
     return _visits(division, plan, what, own, _homes(division.key_starts))
+
+
+def _row_parts(
+    division: Division, call: Call, plan: Plan, query: Sequence[Tensor], what: str
+) -> Iterator[tuple[int, Call, Tensor, bool, bool]]:
+    """For each visit of `_key_visits`: the piece, its call, the sums of its rows, whether they have something of earlier blocks, and whether
+    it is the piece's last."""
+    sums: dict[int, Tensor] = {}
+    for at, rows, block, (key, value), is_first, is_last in _key_visits(division, call, plan, what):
+        part = _part(division, call, (query[at], key, value), rows, block)
+        if is_first:
+            sums[at] = torch.empty(parts.row_sums(part), dtype=torch.float32)
+        yield at, part, sums[at], not is_first, is_last
+        if is_last:
+            del sums[at]
 
 
 def _travel(

@@ -33,10 +33,11 @@ MODELS = (BertModel, GPT2Model, RotaryModel, T5Model, Transformer)
 class Part(NamedTuple):
     """Something that wrote into a residual stream.
 
-    name: "token", "position" (learned or sinusoidal), "type" (of the token), "head", "feed-forward", "bias": all constants, those of output
-        maps, norms and the projection itself; "distance": a bias of the score by the distance of its tokens, which belongs to no pair.
-    kind: of a head: "encoder", "decoder" or "cross".
-    layer, head: where there are several.
+    Attributes:
+        name: "token", "position" (learned or sinusoidal), "type" (of the token), "head", "feed-forward", "bias": all constants, those of
+            output maps, norms and the projection itself; "distance": a bias of the score by the distance of its tokens, which belongs to no pair.
+        kind: of a head: "encoder", "decoder" or "cross".
+        layer, head: where there are several.
     """
 
     name: str
