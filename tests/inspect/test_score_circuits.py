@@ -103,7 +103,7 @@ def test_the_strongest_of_a_head_a_row_and_a_column_are_those_of_the_dense_map(
     most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_FIRST", 2)  # so that queries with more than two of the strongest are read again
-    monkeypatch.setattr(module, "_BYTES", 300)
+    monkeypatch.setattr(module, "BYTES", 300)
     model = gpt2()
     ids = torch.randint(4, 20, (2, 30), generator=torch.Generator().manual_seed(0))
     with uwaga.watch(model, values=True) as recording:
@@ -270,8 +270,8 @@ class Largest(TorchDispatchMode):
 @torch.no_grad()
 def test_the_strongest_scores_of_a_head_need_no_matrix_of_all_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     tokens, bytes_at_once = 4096, 2**18
-    monkeypatch.setattr(module, "_BYTES", bytes_at_once)
-    monkeypatch.setattr(reading, "_BYTES", bytes_at_once)
+    monkeypatch.setattr(module, "BYTES", bytes_at_once)
+    monkeypatch.setattr(reading, "BYTES", bytes_at_once)
     model = drawn(
         GPT2Model(
             GPT2Config(num_layers=2, max_position_embeddings=tokens, vocab_size=20, d_model=8, num_heads=2, d_ff=16)

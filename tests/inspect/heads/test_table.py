@@ -167,6 +167,24 @@ def test_the_table_of_a_recording() -> None:
     assert str(caught.value) == "head_table: a recording has tokens of its own; tokens= is for maps"
 
 
+def picked(*heads: int) -> uwaga.Recording:
+    torch.manual_seed(0)
+    attention = uwaga.nn.MultiHeadAttention(16, 4).eval()
+    with uwaga.watch(attention, heads=heads or None) as result, torch.no_grad():
+        attention(torch.randn(1, 6, 16))
+    return result
+
+
+def test_heads_that_were_picked_keep_their_numbers() -> None:
+    whole, some = head_table(picked()), head_table(picked(3, 1))
+    assert some.columns["head"] == [3, 1]
+    assert some.columns["entropy"] == [whole.columns["entropy"][head] for head in (3, 1)]
+    assert some.matrix("entropy").isnan().tolist() == [[True, False, True, False]]
+    with pytest.raises(ValueError) as caught:
+        head_changes(picked(3, 1), picked(0, 1))
+    assert str(caught.value) == "head_changes: the two recordings have other heads; give watch the same heads="
+
+
 def test_the_data_frame_is_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     table = head_table(recording())
     pandas.testing.assert_frame_equal(table.to_pandas(), pandas.DataFrame(table.columns))

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from uwaga.inspect.attribution.reading import NAME, Operand, Reader
+from uwaga.inspect.attribution.reading import BYTES, NAME, Operand, Reader
 from uwaga.inspect.attribution.scores import ScoreAttribution, index, positive
 from uwaga.inspect.attribution.streams import MODELS, stacks
 from uwaga.inspect.layers import huggingface
@@ -28,7 +28,6 @@ from uwaga.models.rotary.model import RotaryModel
 from uwaga.ops.attention.call import Call
 
 _FIRST = 8  # weights of each query that are compared before any query's others
-_BYTES = 2**26  # of weights that are read at once
 _CELLS = 256  # that are read at once, of the outer product of their queries and keys
 # Options of a model that change which keys are seen, and not what a token writes.
 _MASKS = ("lengths", "attention_mask", "key_lengths")
@@ -236,7 +235,7 @@ def _strongest(m: AttentionMap, most: int) -> list[tuple[float, int, int]]:
         (weight, n // first, int(positions_Qk.flatten()[n]))
         for weight, n in zip(best.tolist(), at.tolist(), strict=True)
     ]
-    step = max(1, _BYTES // (keys * weights_Qk.element_size()))
+    step = max(1, BYTES // (keys * weights_Qk.element_size()))
     for part in whole.split(step):
         block = _tensor(m[part])
         best, at = block.flatten().topk(min(most, block.numel()))

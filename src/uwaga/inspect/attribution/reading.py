@@ -24,7 +24,7 @@ from uwaga.nn.positions import Rotation
 from uwaga.ops.ragged import Ragged
 
 NAME = "score_attribution"
-_BYTES = 2**26  # of weights that are read at once
+BYTES = 2**26  # of weights that are read at once
 
 
 class Operand(NamedTuple):
@@ -237,7 +237,7 @@ class Reader:
         """(T, H, E) float64: the outputs of all heads at the tokens."""
         m, value_GNE = self.map(where), self.values(where)
         heads, _, keys = m.shape
-        step = max(1, _BYTES // max(1, heads * keys * m.dtype.itemsize))
+        step = max(1, BYTES // max(1, heads * keys * m.dtype.itemsize))
         results = []
         for first in range(0, len(tokens), step):
             weights_HTN = m[:, list(tokens[first : first + step])]

@@ -238,7 +238,7 @@ def _texts(recording: Recording, number: int, prompt: int | None, layers: int) -
     else:
         values = list(value.reshape(-1, *value.shape[-3:]))
         maps = [m.select(row) for row in range(len(values))] if len(m.shape) == 4 else [m]
-    chosen = recording._stacks[_KIND].attentions[AttentionId(*where)].heads.query
+    chosen = recording.picked_heads(AttentionId(*where))
     for each, v_GNE in zip(maps, values, strict=True):
         layer = causal_layer("cache_study", each, prompt, number=number, layers=layers, head_numbers=chosen)
         each.prepare()  # the sums of all rows, in one pass

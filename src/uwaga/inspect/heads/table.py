@@ -11,6 +11,7 @@ from torch import Tensor
 
 from uwaga.inspect.heads import scores
 from uwaga.inspect.recordings.recording import Recording
+from uwaga.inspect.recordings.stack import AttentionId
 from uwaga.maps.derived import DifferenceMap
 from uwaga.maps.map import AttentionMap
 from uwaga.maps.per_head import PerQuery, by_head, has_visible_key, per_head
@@ -137,7 +138,7 @@ def head_table(
             are the same if their strings are.
 
     Returns:
-        The table. A mean over no queries is NaN.
+        The table. A mean over no queries is NaN. Heads have their numbers in the model, also where `watch(heads=...)` picked some.
     """
     columns: dict[str, list] = {}
     layers = _layers(maps, tokens, "head_table")
@@ -145,7 +146,10 @@ def head_table(
         by_name = _statistics(m, tokens_of_layer)
         if isinstance(maps, Recording) and isinstance(layer, tuple) and layer[0] == "cross":
             by_name = {name: values for name, values in by_name.items() if name not in _OF_ONE_TEXT}
-        _append(columns, layer, by_name, isinstance(maps, Recording), is_first=number == 0)
+        picked = (
+            maps.picked_heads(AttentionId(*layer)) if isinstance(maps, Recording) and isinstance(layer, tuple) else None
+        )
+        _append(columns, layer, by_name, isinstance(maps, Recording), picked, is_first=number == 0)
     return HeadTable(columns=columns or {"layer": [], "head": []})
 
 
@@ -181,6 +185,8 @@ def head_changes(
         seen = [by_head(has_visible_key(m)) for m in (left, right)]
         change_HN = by_head(DifferenceMap(right, left).total_variation())
         columns["total_variation"] += per_head(change_HN, seen[0] | seen[1]).tolist()
+    if tables[0].columns["head"] != tables[1].columns["head"]:
+        raise ValueError("head_changes: the two recordings have other heads; give watch the same heads=")
     for name in shared:
         if name not in _NAMES_OF_HEADS:
             pairs = zip(tables[0].columns[name], tables[1].columns[name], strict=True)
@@ -225,13 +231,23 @@ def _ids(rows: list[list[str]] | None, m: AttentionMap) -> Tensor | Ragged | Non
 
 
 def _append(
-    columns: dict[str, list], layer: object, result: dict[str, Tensor], has_kind: bool, *, is_first: bool
+    columns: dict[str, list],
+    layer: object,
+    result: dict[str, Tensor],
+    has_kind: bool,
+    picked: list[int] | None,
+    *,
+    is_first: bool,
 ) -> None:
-    """Add the rows of a layer; a statistic that another layer lacks is NaN there."""
+    """Add the rows of a layer; a statistic that another layer lacks is NaN there. picked: the numbers of its heads; None: from 0 on."""
     heads = len(next(iter(result.values())))
     kind = list(layer) if has_kind and isinstance(layer, tuple) else [None, layer]
     names = {"kind": [kind[0]] * heads} if has_kind else {}
-    rows: dict[str, list] = {**names, "layer": [kind[1]] * heads, "head": list(range(heads))}
+    rows: dict[str, list] = {
+        **names,
+        "layer": [kind[1]] * heads,
+        "head": list(range(heads)) if picked is None else picked,
+    }
     rows |= {name: values_H.tolist() for name, values_H in result.items()}
     before = 0 if is_first else len(columns["head"])
     for name in [*columns, *(name for name in rows if name not in columns)]:

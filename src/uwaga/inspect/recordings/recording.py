@@ -254,6 +254,10 @@ class Recording:
     def __repr__(self) -> str:
         return f"Recording({describe_layers(self.maps)}; {format_bytes(self.nbytes)})"
 
+    def picked_heads(self, where: AttentionId) -> list[int] | None:
+        """The numbers in the model of the heads of a map, where `watch(heads=...)` picked some; None where it has all."""
+        return self._stack(where).attentions[where].heads.query
+
     def _stack(self, where: AttentionId) -> Stack:
         return self._stacks["encoder" if where.kind == "encoder" else "decoder"]
 
