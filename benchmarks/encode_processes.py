@@ -9,9 +9,11 @@ Without --model and --corpus (a .jsonl.gz with the field `text`), a random model
 """
 
 import argparse
+import itertools
 import os
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +29,20 @@ HEADINGS = ("processes", "dtype", "texts", "parts s", "whole s", "over", "all Mi
 
 
 class Timed(BatchEncoder):
-    """Says how long it took, and which memory its process has."""
+    """Says how long it took."""
 
-    def __call__(self, batch: Any) -> Any:
+    def __call__(self, batch: Any) -> float:
         started = time.perf_counter()
-        result = super().__call__(batch)
-        took = time.perf_counter() - started
-        return {"rows": len(result["vector"]), "took": took, "pid": os.getpid(), "memory": memory()}
+        super().__call__(batch)
+        return time.perf_counter() - started
+
+
+class Weighed(BatchEncoder):
+    """Says which memory its process has. To find that takes as long as some texts, so that the same run cannot be timed."""
+
+    def __call__(self, batch: Any) -> tuple[int, tuple[int, int]]:
+        super().__call__(batch)
+        return os.getpid(), memory()
 
 
 def memory() -> tuple[int, int]:
@@ -59,18 +68,17 @@ def batches(texts: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:
 
 def measure(report: Report, chosen: argparse.Namespace, folder: Path, dtype: str, count: int) -> None:
     texts = documents(chosen)
-    call = Timed(folder, dtype=dtype, overflow="truncate")
-    threads = max(1, chosen.threads // count)
-    took, last, begun = [], dict[int, tuple[int, int]](), 0.0
-    for number, (_, found) in enumerate(
-        processes.map_batches(call, batches(texts), processes=count, threads=threads, timeout=600.0)
-    ):
+    run = partial(processes.map_batches, processes=count, threads=max(1, chosen.threads // count), timeout=600.0)
+    took, begun = list[float](), 0.0
+    for number, (_, seconds) in enumerate(run(Timed(folder, dtype=dtype, overflow="truncate"), batches(texts))):
         if number < count:  # these have loaded the model
             begun = time.perf_counter()
         else:
-            took.append(found["took"])
-        last[found["pid"]] = found["memory"]
-    whole, parts = time.perf_counter() - begun, sum(took) / count
+            took.append(seconds)
+    whole = time.perf_counter() - begun
+    some = itertools.islice(batches(texts), 4 * count)
+    last = dict(found for _, found in run(Weighed(folder, dtype=dtype, overflow="truncate"), some))
+    parts = sum(took) / count
     everything, weights = (sum(each[n] for each in last.values()) for n in (0, 1))
     over = f"{100 * (whole / parts - 1):.1f} %" if took else "-"
     report.row(
