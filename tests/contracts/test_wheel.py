@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from uwaga.viewer.page.bundle import FRONT, bundle
+
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif("UWAGA_WHEELS" not in os.environ, reason="make wheel-test builds the wheels that this looks at"),
@@ -54,6 +56,16 @@ def test_the_sizes(wheel: Path, dist: Path, record_property) -> None:
         "speller",
     }
     assert sum(sizes.values()) - models - sizes[LESSON_MODEL] < 2 * 2**20
+
+
+def test_the_page_without_comments_is_that_of_the_sources(wheel: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path, [name for name in archive.namelist() if name.startswith("uwaga/viewer/front/")])
+    modules = tmp_path / "uwaga" / "viewer" / "front"
+    assert sum(path.stat().st_size for path in modules.rglob("*.js")) < sum(
+        (FRONT / path.relative_to(modules)).stat().st_size for path in modules.rglob("*.js")
+    )
+    assert bundle(modules) == bundle()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads ELF, the format of Linux")
