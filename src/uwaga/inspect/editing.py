@@ -595,7 +595,7 @@ def _mean(where: Where, output: Operand, tokens: _Tokens, mask: Mask | Tensor | 
     if isinstance(output, Ragged):
         return output.values.mean(0)
     real = _real_tokens(where, mask, tokens)
-    flat = output.reshape(-1, *output.shape[-3:])
+    flat = output.reshape(output.shape[:-3].numel(), *output.shape[-3:])
     if real is None:
         return flat.mean((0, 2))
     real = real.expand(flat.shape[0], -1)[:, -flat.shape[2] :]

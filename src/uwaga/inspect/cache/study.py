@@ -236,7 +236,7 @@ def _texts(recording: Recording, number: int, prompt: int | None, layers: int) -
         values = [x.movedim(0, 1) for x in value.to_list()]
         maps = [m.select(row) for row in range(len(values))]
     else:
-        values = list(value.reshape(-1, *value.shape[-3:]))
+        values = list(value.reshape(value.shape[:-3].numel(), *value.shape[-3:]))
         maps = [m.select(row) for row in range(len(values))] if len(m.shape) == 4 else [m]
     chosen = recording.picked_heads(AttentionId(*where))
     for each, v_GNE in zip(maps, values, strict=True):

@@ -29,7 +29,7 @@ from uwaga._base import durable, json_files, safetensors_files, untrusted
 from uwaga._base.errors import CheckpointError, DataError
 from uwaga._base.terminal import printable
 from uwaga.inspect.recordings.copies import HeadSelection, VectorBias
-from uwaga.inspect.recordings.passes import PassSlice, lengths
+from uwaga.inspect.recordings.passes import PassSlice, as_batch, lengths
 from uwaga.inspect.recordings.stack import KINDS, AttentionId, RecordedAttention, Stack
 from uwaga.maps.map import MapOptions
 from uwaga.ops.biases import AlibiBias, DistanceBias, RelativeBias
@@ -363,7 +363,7 @@ class _Reader:
         )
         starts, counts = sizes["encoder" if where.kind == "encoder" else "decoder"]
         attention.starts = [0] * len(counts) if where.is_cross else starts
-        if lengths(_as_batch(query)) != [n - start for start, n in zip(starts, counts, strict=True)]:
+        if lengths(as_batch(query)) != [n - start for start, n in zip(starts, counts, strict=True)]:
             raise self._bad(f"the queries of {where} are not those of its texts")
         attention.map(None, [])  # checks operands and options
         return attention
@@ -457,10 +457,6 @@ class _Reader:
         if of.get(name) not in values:
             raise self._bad(f"{name} is none of {', '.join(values)}")
         return of[name]
-
-
-def _as_batch(x: Operand) -> Operand:
-    return x if isinstance(x, Ragged) else x.reshape(-1, *x.shape[-3:])
 
 
 def _sizes(x: Operand) -> object:

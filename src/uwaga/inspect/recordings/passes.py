@@ -183,6 +183,11 @@ class Pass:
         return Pass(starts=starts, queries=queries)
 
 
+def as_batch(x: Operand) -> Operand:
+    """(B, H, N, D) from (..., H, N, D); a batch of no tokens, too."""
+    return x if isinstance(x, Ragged) else x.reshape(x.shape[:-3].numel(), *x.shape[-3:])
+
+
 def lengths(x: Operand) -> list[int]:
     """The number of tokens per row."""
     return x.lengths.tolist() if isinstance(x, Ragged) else [x.shape[2]] * x.shape[0]

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from uwaga.inspect.recordings import files
 from uwaga.inspect.recordings.copies import Budget, HeadSelection, tensors
-from uwaga.inspect.recordings.passes import PassSlice
+from uwaga.inspect.recordings.passes import PassSlice, as_batch
 from uwaga.inspect.recordings.stack import AttentionId, RecordedAttention, Stack
 from uwaga.maps.base import format_bytes
 from uwaga.maps.map import AttentionMap, MapOptions
@@ -229,9 +229,9 @@ class Recording:
         """Note a call of attention, whether its map is wanted or not. Returns whether a pass begins with it."""
         stack = self._stack(where)
         begins = stack.begins(where)
-        if begins and stack.begin(where, _batched(query), _batched(key), options, ids) and where.kind == "encoder":
+        if begins and stack.begin(where, as_batch(query), as_batch(key), options, ids) and where.kind == "encoder":
             self._stacks["decoder"].forget()
-        stack.note_call(where, _batched(key))
+        stack.note_call(where, as_batch(key))
         return begins
 
     def store(
@@ -299,11 +299,6 @@ def _device(device: torch.device | str | int) -> torch.device:
         raise ValueError(
             f"watch: device must be a device of PyTorch's, such as 'cpu', or None, not {device!r}"
         ) from None
-
-
-def _batched(x: Operand) -> Operand:
-    """(B, H, Q, D) from (..., H, Q, D)."""
-    return x if isinstance(x, Ragged) else x.reshape(-1, *x.shape[-3:])
 
 
 class _OfLayers(Mapping[tuple[str, int], _T], Generic[_T]):

@@ -470,5 +470,5 @@ def _as_rows(ids: Tensor | None, query: Operand) -> Operand | None:
         return None
     if isinstance(query, Ragged):
         return query.with_values(ids.flatten().clone()) if ids.numel() == query.values.shape[0] else None
-    fits = ids.numel() == query.shape[:-3].numel() * query.shape[-2]
-    return ids.reshape(-1, query.shape[-2]).clone() if fits else None
+    batch, queries = query.shape[:-3].numel(), query.shape[-2]
+    return ids.reshape(batch, queries).clone() if ids.numel() == batch * queries else None
