@@ -448,11 +448,11 @@ def test_a_device_that_is_none_is_refused() -> None:
     assert str(error.value) == "watch: device must be a device of PyTorch's, such as 'cpu', or None, not 'gpu'"
 
 
-@pytest.mark.parametrize("batch", [(), (1,), (2,)])
-def test_a_pass_without_tokens(batch: tuple[int, ...], tmp_path) -> None:
-    query, key = (torch.empty(*batch, heads, 0, 8) for heads in (6, 2))
+@pytest.mark.parametrize("batch", [1, 2])
+def test_a_pass_without_tokens(batch: int, tmp_path) -> None:
+    query, key = (torch.empty(batch, heads, 0, 8) for heads in (6, 2))
     recording = uwaga.Recording()
-    ask(recording, ENCODER, query, key, torch.empty(*batch, 0, dtype=torch.int64))
+    ask(recording, ENCODER, query, key, torch.empty(batch, 0, dtype=torch.int64))
     recording.save(tmp_path / "recording.safetensors")
     for each in (recording, uwaga.Recording.load(tmp_path / "recording.safetensors")):
-        assert each.maps[ENCODER].to_dense().shape[-3:] == (6, 0, 0)
+        assert each.maps[ENCODER].to_dense().shape == (batch, 6, 0, 0)
