@@ -54,7 +54,7 @@ def enter() -> Callable[[str], dict[str, str]]:
     """The headers that a question needs, for the address of a view, whose code is used by that."""
 
     def exchange(address: str) -> dict[str, str]:
-        home, _, written = address.partition("#")
+        home, _, written = address.replace("?lesson", "").partition("#")
         code = dict(part.split("=") for part in written.split("&"))["code"]
         request = urllib.request.Request(
             f"{home}ask/enter", json.dumps({"code": code}).encode(), {"Content-Type": "application/json"}
@@ -91,6 +91,8 @@ def small_front(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "export function render({ model, el }) { return () => {}; }\n"
     )
     (folder / "main.css").write_text(".uwaga { color: black; }\n")
+    (folder / "lesson").mkdir()
+    (folder / "lesson" / "view.js").write_text("export function lessonView(app) { return app; }\n")
     monkeypatch.setattr("uwaga.viewer.page.bundle.FRONT", folder)
     return folder
 

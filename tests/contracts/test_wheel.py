@@ -65,7 +65,8 @@ def test_the_page_without_comments_is_that_of_the_sources(wheel: Path, tmp_path:
     assert sum(path.stat().st_size for path in modules.rglob("*.js")) < sum(
         (FRONT / path.relative_to(modules)).stat().st_size for path in modules.rglob("*.js")
     )
-    assert bundle(modules) == bundle()
+    for lesson in (False, True):
+        assert bundle(modules, lesson=lesson) == bundle(lesson=lesson)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads ELF, the format of Linux")

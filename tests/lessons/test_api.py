@@ -81,6 +81,7 @@ def test_the_served_lesson_has_the_numbers_and_a_url_of_the_lesson(served: Lesso
     assert served["weights"].shape == (3, 3)
     address = urlsplit(served.view.address)
     assert address.hostname == "127.0.0.1"
+    assert (address.path, address.query) == ("/", "lesson")
     assert address.fragment.endswith("&tab=lesson")
     assert repr(served) == f"Lesson('my pen .', 24 steps, {len(served.matrices)} matrices, {served.view.address})"
 

@@ -117,7 +117,7 @@ def _serve(
 
     view_model = _trained(worked.request.get("text") or " ".join(worked.request["tokens"])) if has_model else None
     # The page's own example is that of the language that the page is in.
-    lesson = None if is_default else worked.request
+    lesson = {"request": "lesson"} if is_default else worked.request
     service = ViewService(view_model or ViewModel.empty(), lesson=lesson)
     with serve(
         service, "lesson", announce=typer.echo, port=port, name="lesson", fragment=FRAGMENT, language=language

@@ -297,10 +297,12 @@ def serve(
             raise
         rule = f"uwaga.{name} needs {package}, which is not installed: pip install 'uwaga[view]'"
         raise ModuleNotFoundError(rule, name=package) from error
-    bundle()  # now, so that the first request of a page does not wait for it
-    return View(
-        service, Server(service, title=title, port=port, fragment=fragment, announce=announce, language=language)
+    lesson = service.opens_with_lesson
+    bundle(lesson=lesson)  # now, so that the first request of a page does not wait for it
+    server = Server(
+        service, title=title, port=port, fragment=fragment, lesson=lesson, announce=announce, language=language
     )
+    return View(service, server)
 
 
 def check_language(name: str, language: str | None) -> None:

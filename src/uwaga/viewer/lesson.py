@@ -171,7 +171,7 @@ def lesson(
     worked = work_through(inputs, tokens=tokens, wq=wq, wk=wk, wv=wv, wo=wo, language=language, **settings)
     # The page's own example is that of the language that the page is in.
     is_default = inputs is None and all(each is None for each in (tokens, wq, wk, wv, wo)) and not settings
-    service = ViewService(ViewModel.empty(), lesson=None if is_default else worked.request)
+    service = ViewService(ViewModel.empty(), lesson={"request": "lesson"} if is_default else worked.request)
     view: View | Widget
     if in_notebook():
         from uwaga.viewer.notebook import widget

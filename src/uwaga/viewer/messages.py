@@ -114,6 +114,7 @@ _TEXT = OptionValidator("a string", lambda value: isinstance(value, str))
 _TEXT_OR_NULL = OptionValidator("a string or null", lambda value: value is None or isinstance(value, str))
 _OBJECT_OR_NULL = OptionValidator("an object or null", lambda value: value is None or isinstance(value, dict))
 _INTEGER = OptionValidator("an integer", _is_integer)
+_BOOLEAN = OptionValidator("true or false", lambda value: isinstance(value, bool))
 _PAIR = OptionValidator("a pair [a, b] of integers", _is_pair)
 _REQUESTS = OptionValidator(
     f"a list of at most {MAX_EXACT} requests",
@@ -148,10 +149,10 @@ REQUESTS: Mapping[str, Mapping[str, OptionValidator]] = {
     "predictions": {"side": _TEXT, "first": _INTEGER, "count": _INTEGER},
     "run": {"text": _TEXT, "second": _TEXT_OR_NULL, "target": _TEXT_OR_NULL, "edits": _OBJECT_OR_NULL},
     "stop": {},
-    "page": {"exact": _REQUESTS, "language": _LANGUAGE},
+    "page": {"exact": _REQUESTS, "language": _LANGUAGE, "lesson": _BOOLEAN},
     "lesson": {"language": _LANGUAGE, "text": _EXAMPLE, "tokens": _EXAMPLE, "x": _EXAMPLE, "settings": _EXAMPLE},
 }
-_MAY_BE_MISSING = {"page": ("language",), "lesson": tuple(REQUESTS["lesson"])}
+_MAY_BE_MISSING = {"page": ("language", "lesson"), "lesson": tuple(REQUESTS["lesson"])}
 
 
 class RequestParser:

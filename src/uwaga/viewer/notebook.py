@@ -71,7 +71,7 @@ def _widget_class() -> type:
         """Answers in the kernel's own thread, one request at a time: each takes a fraction of a second."""
 
         def __init__(self, service: Service, language: str = "en") -> None:
-            front = bundle()
+            front = bundle(lesson=service.answer({"request": "about"}).meta["lesson"])
             table = json.dumps(page_table(language), ensure_ascii=False)
             self._esm = f"globalThis.uwagaLanguage = {table};\n{front.script('widget')}"
             self._css, self._service, self._language = front.css, service, language

@@ -49,9 +49,14 @@ class ViewService:
 
     Args:
         first: what is shown: maps, or what a runner has made of a text.
-        lesson: the request whose reply opens the lesson, {"request": "lesson", ...}; None: the default example.
+        lesson: the request whose reply opens the lesson, {"request": "lesson", ...}; None: a page with maps opens without the
+            lesson. A request for it is answered in any case, with the default example.
         runner: runs further texts; None: the page offers no text box.
         typed: the text of `first`, where it is known.
+
+    Attributes:
+        opens_with_lesson: whether a page has the lesson from the first; else it loads the lesson's script where it is opened, which only
+            a served page can.
     """
 
     def __init__(
@@ -65,6 +70,7 @@ class ViewService:
         run = first if isinstance(first, RunResult) else RunResult(view_model=first)
         self._runs = RunCache(run, typed, runner)
         self._lesson = {"request": "lesson"} if lesson is None else dict(lesson)
+        self.opens_with_lesson = lesson is not None or not run.view_model.sides
         self._closed = False
         # Each with the number of the text that the request is about; what is not here is about its maps.
         self._handlers: Mapping[str, Callable[[RequestParser, int | None], Reply]] = {
@@ -103,7 +109,8 @@ class ViewService:
 
     def _about(self, parser: RequestParser, number: int | None) -> Reply:
         reply = self._query(parser, number)
-        return Reply(meta={**reply.meta, **self._runs.about(number)}, arrays=reply.arrays)
+        meta = {**reply.meta, "lesson": self.opens_with_lesson, **self._runs.about(number)}
+        return Reply(meta=meta, arrays=reply.arrays)
 
     def _answer_lesson(self, parser: RequestParser, number: int | None) -> Reply:
         example = parser.values("text", "tokens", "x", "settings")
@@ -118,7 +125,12 @@ class ViewService:
                 RequestParser(request).text("request", _IN_SNAPSHOT)
             except RequestError as error:
                 raise RequestError(f"page: exact[{at}]: {error}") from error
-        html = snapshot_html(lambda request: self.answer({**request, "run": number}), exact=exact, language=language)
+        html = snapshot_html(
+            lambda request: self.answer({**request, "run": number}),
+            exact=exact,
+            language=language,
+            lesson=bool(parser.value("lesson")),
+        )
         return Reply(meta={"name": "attention.html"}, arrays=(np.frombuffer(html, np.uint8),))
 
 

@@ -14,6 +14,9 @@ from written import number_of
 import uwaga
 from uwaga._base.languages import LANGUAGES
 from uwaga.viewer.lesson import Lesson, work_through
+from uwaga.viewer.page.snapshot import save_snapshot
+from uwaga.viewer.service import ViewService
+from uwaga.viewer.view_model import ViewModel
 
 pytestmark = pytest.mark.slow
 
@@ -621,6 +624,27 @@ def test_the_decoder_that_copies_is_watched_word_by_word(page: Page) -> None:
     assert said.text_content() == "this is a pen ."
 
 
+def test_the_lesson_of_a_text_is_loaded_when_it_is_opened(
+    serve: Callable[..., Any], make_maps: Callable[..., Any], open_page: Callable[..., Page], tmp_path: Any
+) -> None:
+    """With its script, in the page's language and with its state; the way back is without it, and a file saved there has it."""
+    page = open_page(serve(make_maps(7)).address + "&layer=1")
+    loaded = "() => [...document.querySelectorAll('link[rel=stylesheet], script[src]')].map((one) => one.href ?? one.src).map((one) => one.split('/').pop())"
+    page.get_by_role("tab", name="Lesson").wait_for()
+    assert page.evaluate(loaded) == ["app.css", "app.js"]
+    page.get_by_role("tab", name="Lesson").click()
+    page.wait_for_selector(TITLE)
+    assert page.evaluate(loaded) == ["lesson.css", "lesson.js"]
+    assert "layer=1" in page.url
+    with page.expect_download() as download:
+        page.keyboard.press("Shift+G")
+    download.value.save_as(tmp_path / "page.html")
+    assert "// lesson/view.js" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    page.go_back()
+    page.wait_for_function(f"() => ({loaded})()[0] === 'app.css'")
+    page.get_by_role("tab", name="Explore", selected=True).wait_for()
+
+
 def test_the_head_that_a_step_suggests_opens_in_the_map(
     serve: Callable[..., Any], make_maps: Callable[..., Any], open_page: Callable[..., Page]
 ) -> None:
@@ -648,10 +672,9 @@ def test_the_head_that_a_step_suggests_opens_in_the_map(
     )
 
 
-def test_a_saved_page_has_the_lesson_read_only(
-    serve: Callable[..., Any], make_maps: Callable[..., Any], browser: Any, tmp_path: Any
-) -> None:
-    serve(make_maps(11)).save(tmp_path / "page.html")
+def test_a_saved_page_has_the_lesson_read_only(make_maps: Callable[..., Any], browser: Any, tmp_path: Any) -> None:
+    shown = ViewService(ViewModel.create(make_maps(11)), lesson={"request": "lesson"})
+    save_snapshot(shown, tmp_path / "page.html")
     page = browser.new_page()
     page.goto((tmp_path / "page.html").as_uri() + "#tab=lesson")
     page.wait_for_selector(TITLE)

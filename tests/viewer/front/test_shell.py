@@ -61,7 +61,7 @@ def test_arrows_and_enter_open_a_head_and_the_url_has_it(page: Page) -> None:
 def test_help_lists_the_commands_of_every_view_and_restores_the_focus(page: Page) -> None:
     page.keyboard.press("?")
     dialog = page.locator("dialog[open]")
-    for group in ("Views", "Heads", "Display", "Overview", "Map", "Long texts", "Table", "Lesson", "Files"):
+    for group in ("Views", "Heads", "Display", "Overview", "Map", "Long texts", "Table", "Files"):
         assert dialog.get_by_role("heading", name=group, exact=True).count() == 1, group
     page.keyboard.press("h")
     assert part(page, "head") in (None, "0")

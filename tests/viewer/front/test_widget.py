@@ -66,6 +66,15 @@ def test_the_widget_shows_the_overview_and_the_table(shown: Any) -> None:
     shown.get_by_role("row").nth(6).wait_for()  # six heads and the header row
 
 
+def test_a_widget_has_the_lesson_where_it_was_opened_for_it(shown: Any, make_maps: Callable[..., Any]) -> None:
+    shown.get_by_role("tab", name="All heads").wait_for()
+    assert shown.get_by_role("tab", name="Lesson").count() == 0
+    services = [ViewService(ViewModel.create(make_maps(5))), ViewService(ViewModel.empty())]
+    scripts: list[Any] = [widget(one) for one in services]
+    assert ["// lesson/view.js" in one._esm for one in scripts] == [False, True]
+    assert ["lesson-" in one._css for one in scripts] == [False, True]
+
+
 def test_running_the_cell_again_removes_the_old_view(shown: Any) -> None:
     shown.get_by_role("tab", name="Explore").wait_for()
     assert shown.evaluate("listeners.size") == 1

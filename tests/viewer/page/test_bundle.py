@@ -1,5 +1,6 @@
 """The front end's modules bundled into one script: order, removed syntax, and errors with file and line."""
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -96,6 +97,33 @@ console.log(el.said, typeof end);"""
     assert node(used, tmp_path) == "widget function\n"
 
 
+@pytest.mark.slow
+def test_the_lesson_is_bundled_only_where_it_is_asked_for(tmp_path: Path) -> None:
+    start = """import { shared } from "./shared.js";
+export function startPage(root, lesson) { root.said = lesson ? lesson() : shared; }
+export function render({ el }, lesson) { el.said = lesson ? lesson() : shared; }
+"""
+    folder = write(
+        tmp_path / "front",
+        main__js=start,
+        shared__js='export const shared = "shared";\n',
+        lesson_view__js='import { shared } from "../shared.js";\nexport function lessonView() { return "lesson, " + shared; }\n',
+        lesson_lesson__css=".uwaga .lesson {}\n",
+        map_map__css=".uwaga .map {}\n",
+    )
+    page = "globalThis.document = { getElementById: (id) => (globalThis.root = { id }) };\n"
+    for lesson, said in ((False, "shared"), (True, "lesson, shared")):
+        joined = join(folder, lesson=lesson)
+        for host in ("served", "saved"):
+            assert node(page + joined.script(host) + "\nconsole.log(root.said);", tmp_path) == f"{said}\n"
+        (tmp_path / "widget.mjs").write_text(joined.script("widget"))
+        used = 'import it from "./widget.mjs";\nconst el = {};\nit.render({ el });\nconsole.log(el.said);'
+        assert node(used, tmp_path) == f"{said}\n"
+        assert joined.modules.count("// shared.js") == 1
+        assert ("lesson" in joined.modules, ".lesson" in joined.css, ".map" in joined.css) == (True, lesson, True)
+        assert ("// lesson/view.js" in joined.modules) == lesson
+
+
 def test_styles_are_joined_with_the_base_styles_first(tmp_path: Path) -> None:
     folder = write(
         tmp_path / "front",
@@ -166,10 +194,19 @@ def test_unsupported_javascript_is_refused_with_file_and_line(
 
 
 @pytest.mark.slow
-def test_the_front_end_of_the_package_can_be_bundled(tmp_path: Path) -> None:
-    joined = bundle(FRONT)
+@pytest.mark.parametrize("lesson", [False, True])
+def test_the_front_end_of_the_package_can_be_bundled(tmp_path: Path, *, lesson: bool) -> None:
+    joined = bundle(FRONT, lesson=lesson)
     file = tmp_path / "all.mjs"
     file.write_text(joined.script("widget"))
     if shutil.which("node") is not None:
         subprocess.run(["node", "--check", str(file)], check=True)
     assert ".uwaga" in joined.css
+    assert ("lesson-" in joined.css) == lesson
+    modules = re.findall(r"^// ([\w/]+\.js)$", joined.modules, re.MULTILINE)
+    of_lesson = {path.relative_to(FRONT).as_posix() for path in (FRONT / "lesson").glob("*.js")}
+    assert set(modules) & of_lesson == (of_lesson if lesson else set())
+
+
+def test_the_page_of_a_text_is_no_larger_than_it_was_when_it_held_the_lesson() -> None:
+    assert len(bundle(FRONT).script("served").encode()) <= 539_936

@@ -74,10 +74,22 @@ def test_a_short_text_is_stored_completely_and_exactly() -> None:
         "items": variants,
         "statistics": 2,
         "labels": 2 * variants,
-        "lesson": 1,
         "overview": 2 * (variants + 1),  # and the largest weights, without merging or hiding
         "tile": 2 * 3 * variants,
     }
+
+
+def test_the_lesson_is_stored_with_its_script_or_not_at_all() -> None:
+    maps = uwaga.AttentionMap(*torch.randn(2, 1, 4, 8))
+    for shown, given, wanted in (
+        (ViewService(ViewModel.create(maps)), {}, False),
+        (ViewService(ViewModel.create(maps)), {"lesson": True}, True),
+        (ViewService(ViewModel.create(maps), lesson={"request": "lesson"}), {}, True),
+        (ViewService(ViewModel.empty()), {}, True),
+    ):
+        page = snapshot_html(shown.answer, **given)
+        assert ('{"request":"lesson"}' in replies(page), b"lessonView" in page) == (wanted, wanted)
+        assert replies(page)['{"request":"about"}'].meta["lesson"] == wanted
 
 
 def test_coarse_cells_are_rounded_and_exact_weights_are_not() -> None:

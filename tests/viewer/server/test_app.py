@@ -39,6 +39,15 @@ def test_the_page_holds_no_data_but_its_messages_no_script_and_no_style(client) 
     ]
 
 
+def test_the_page_with_the_lesson_has_a_script_and_style_of_its_own(client, small_front) -> None:
+    text = client.send("GET", "/?language=pl&lesson=").body.decode()
+    assert '<link rel="stylesheet" href="/lesson.css">' in text
+    assert '<script type="module" src="/lesson.js"></script>' in text
+    assert "app." not in text
+    assert client.send("GET", "/lesson.js").body.decode().endswith(", lessonView);\n")
+    assert "lessonView" not in client.send("GET", "/app.js").body.decode()
+
+
 def test_the_page_is_in_the_language_of_its_address_of_the_view_or_of_the_browser(client) -> None:
     def language(path: str, accept: str | None = None) -> str:
         page = client.send("GET", path, **({} if accept is None else {"Accept_Language": accept}))

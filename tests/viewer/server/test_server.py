@@ -155,8 +155,9 @@ def test_it_opens_a_graphical_browser(
 
 def test_the_address_has_a_new_code_once_its_code_is_used(service, enter: Callable[[str], dict[str, str]]) -> None:
     told: list[str] = []
-    with Server(service, title="a text", fragment="tab=lesson", announce=told.append) as server:
+    with Server(service, title="a text", fragment="tab=lesson", lesson=True, announce=told.append) as server:
         first = server.address
+        assert first.startswith(f"http://127.0.0.1:{server.port}/?lesson#code=")
         assert first.endswith("&tab=lesson")
         assert server.address == first
         enter(first)

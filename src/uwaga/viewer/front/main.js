@@ -8,7 +8,6 @@ import { exploreView } from "./explore/view.js";
 import { makeExportMenu } from "./export/menu.js";
 import { savedHost, servedHost, widgetHost } from "./hosts.js";
 import { tr } from "./languages.js";
-import { lessonView } from "./lesson/view.js";
 import { overviewView } from "./overview/view.js";
 import { hasItems, makeApp, resolvedTheme } from "./shell/app.js";
 import { addPageCommands } from "./shell/head_navigation.js";
@@ -27,28 +26,48 @@ import { hostOfRun, makeSession, typedOfHash, completeRequest } from "./typing/s
 
 /** @typedef {{name: Tab, title: string, make: (app: App) => import("./types.js").View}} TabView */
 
+/** @typedef {(app: App) => import("./types.js").View} MakeView */
+
 /**
  * Every view, in the order of its tab.
  * @param {import("./types.js").About} about
+ * @param {MakeView | undefined} lesson
  * @returns {TabView[]}
  */
-function explorerViews({ sides, lesson, answer }) {
+function explorerViews({ sides, answer }, lesson) {
   /** @type {TabView[]} */
   const ofMaps = [
     { name: "explore", title: tr("Explore"), make: exploreView },
     { name: "overview", title: tr("All heads"), make: overviewView },
     { name: "table", title: tr("Table"), make: tableView },
   ];
-  return [...(answer ? [{ name: /** @type {Tab} */ ("answer"), title: tr("Answer"), make: answerView }] : []), ...(sides.length ? ofMaps : []), ...(lesson ? [{ name: /** @type {Tab} */ ("lesson"), title: tr("Lesson"), make: lessonView }] : [])];
+  return [...(answer ? [{ name: /** @type {Tab} */ ("answer"), title: tr("Answer"), make: answerView }] : []), ...(sides.length ? ofMaps : []), ...(lesson ? [{ name: /** @type {Tab} */ ("lesson"), title: tr("Lesson"), make: lesson }] : [])];
 }
+
+/**
+ * The lesson of a served page whose script is without it: the page is loaded again, with the script that has it.
+ * @type {MakeView}
+ */
+const lessonElsewhere = () => ({
+  element: el("p", { class: "uwaga-loading", text: tr("Opening…") }),
+  // In a task of its own: the address has the tab by then.
+  show: () => void setTimeout(() => {
+    const query = new URLSearchParams(window.location.search);
+    query.set("lesson", "");
+    window.location.replace(`?${query}${window.location.hash}`);
+  }),
+  hide() {},
+  dispose() {},
+});
 
 /**
  * Shows the explorer in `root`. If the host refuses, the page shows the error and the promise rejects.
  * @param {HTMLElement} root
  * @param {import("./types.js").Host} host
+ * @param {MakeView} [lesson]  its view, where the script has it
  * @returns {Promise<{dispose: () => void, app: () => App}>}
  */
-export async function start(root, host) {
+export async function start(root, host, lesson) {
   const opening = makePageFrame(root, host.mode), hash = host.mode === "served" ? window.location.hash : "";
   root.dataset.theme = resolvedTheme("auto");
   /** @type {{dispose: () => void, app: App} | null} */
@@ -65,7 +84,7 @@ export async function start(root, host) {
     const shown = { frame };
     client.subscribe((event) => showConnection(shown.frame, event));
     const { meta } = await client.ask({ request: "about" }, { priority: 10 });
-    return { client, about: /** @type {import("./types.js").About} */ (meta), shown };
+    return { client, about: /** @type {import("./types.js").About} */ ({ ...meta, lesson: lesson !== undefined }), shown };
   }
 
   /** Shows a result in place of the one that is shown. @param {number} run @param {import("./types.js").RunRequest} typed @param {boolean} keep */
@@ -75,7 +94,7 @@ export async function start(root, host) {
     const isWriting = root.querySelector(".uwaga-typing:not([hidden])") !== null;
     opened?.dispose();
     shown.frame = makePageFrame(root, host.mode);
-    opened = openExplorer(root, hostOfRun(host, run), client, about, shown.frame, kept, before && old && carriedState(before, old, about, keep));
+    opened = openExplorer(root, hostOfRun(host, run), client, about, shown.frame, kept, lesson, before && old && carriedState(before, old, about, keep));
     if (isWriting && !typed.edits) opened.app.commands.run("typing.write");
     opened.app.announce(typed.edits ? tr("The model was changed.") : tr("The text was run."));
   }
@@ -91,7 +110,7 @@ export async function start(root, host) {
     history.first = about.typed ?? null;
     const typed = about.typing ? typedOfHash(hash) : null;
     if (typed && !storeEqual(typed, about.typed)) await session.run(typed);
-    opened ??= openExplorer(root, host, client, about, shown.frame, kept);
+    opened ??= openExplorer(root, host, client, about, shown.frame, kept, lesson);
   } catch (error) {
     opening.panel.replaceChildren(el("p", { class: "uwaga-loading", text: tr("This page cannot be opened.") }));
     throw error;
@@ -131,20 +150,22 @@ function carriedState(state, old, about, keep) {
 /**
  * Starts a page of its own: a served one, or a saved one that holds its replies.
  * @param {HTMLElement} root
+ * @param {MakeView} [lesson]
  */
-export function startPage(root) {
+export function startPage(root, lesson) {
   const host = document.querySelector("script[data-uwaga-saved]") ? savedHost() : servedHost();
-  start(root, host).catch((error) => console.error(error));
+  start(root, host, lesson).catch((error) => console.error(error));
 }
 
 /**
  * The render function that anywidget calls; returns the cleanup function.
  * @param {{model: import("./hosts.js").WidgetModel, el: HTMLElement}} context
+ * @param {MakeView} [lesson]
  */
-export function render({ model, el: place }) {
+export function render({ model, el: place }, lesson) {
   const root = el("div", { class: "uwaga" });
   place.append(root);
-  const opened = start(root, widgetHost(model));
+  const opened = start(root, widgetHost(model), lesson);
   opened.catch((error) => console.error(error));
   return () => opened.then(({ dispose }) => dispose(), () => undefined);
 }
@@ -156,14 +177,15 @@ export function render({ model, el: place }) {
  * @param {import("./types.js").About} about
  * @param {Frame} frame
  * @param {Pick<App, "session" | "history" | "rows" | "reopen">} kept  what outlives a text
+ * @param {MakeView | undefined} lesson
  * @param {Partial<import("./types.js").State>} [carried]  of the text before; the address is then that of this text
  * @returns {{dispose: () => void, app: App}}
  */
-function openExplorer(root, host, client, about, frame, kept, carried) {
+function openExplorer(root, host, client, about, frame, kept, lesson, carried) {
   const typed = about.run ? about.typed : null;
   if (carried && host.mode !== "notebook" && !storeEqual(typed, typedOfHash(window.location.hash))) window.history.pushState(null, "", "#");
   const app = makeApp(root, host, client, about, frame, kept);
-  const views = explorerViews(about);
+  const views = explorerViews(about, lesson ?? (host.mode === "served" ? lessonElsewhere : undefined));
   const tabs = views.map(({ name, title }) => ({ name, title }));
   const cleanups = [followSystemTheme(app), ...(about.sides.length ? [keepSelection(app)] : [])];
   // The URL of a notebook belongs to the notebook.

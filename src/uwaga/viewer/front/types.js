@@ -33,7 +33,7 @@
  * @property {string} title
  * @property {number} tile  side of a tile in cells
  * @property {number} overview  largest side of a small map in cells
- * @property {boolean} lesson
+ * @property {boolean} lesson  whether this page has it
  * @property {boolean} live  the host can compute more; false in a saved page
  * @property {StatisticInfo[]} statistics
  * @property {Side[]} sides  empty: only the lesson is shown

@@ -6,6 +6,8 @@ changed module is served at the next load of the page, without a watcher. No par
 keep to a subset of the language that `front/README.md` describes: imports and exports in their plainest forms, and top-level
 names that are unique over all modules. Anything else is an error with its file and line. Comments are left out.
 
+There are two bundles: the explorer, and the explorer with the lesson, a third more, which only a page that shows the lesson needs.
+
 `python bundle.py FOLDER`, which CMakeLists.txt runs for a wheel, writes the modules without comments into a folder: they are a
 quarter of their size.
 """
@@ -27,6 +29,11 @@ _FIRST_SHEET = "shell/base.css"  # custom properties that the other sheets use
 # What main.js offers its hosts: a page starts itself; in a notebook anywidget calls the module's default export.
 _PAGE = 'startPage(document.getElementById("uwaga"));\n'
 _ENTRIES = {"served": _PAGE, "saved": _PAGE, "widget": "export default { render };\n"}
+# The same with the lesson, whose view main.js is given.
+_LESSON = "lesson/view.js"
+_LESSON_PAGE = 'startPage(document.getElementById("uwaga"), lessonView);\n'
+_LESSON_WIDGET = "export default { render: (context) => render(context, lessonView) };\n"
+_LESSON_ENTRIES = {"served": _LESSON_PAGE, "saved": _LESSON_PAGE, "widget": _LESSON_WIDGET}
 
 HostName = Literal["served", "saved", "widget"]
 
@@ -62,10 +69,11 @@ class Bundle:
 
     modules: str  # declarations only; `script` adds what runs
     css: str
+    lesson: bool
 
     def script(self, host: HostName) -> str:
         """One ES module for a host: a served page, a saved page, or an anywidget (with a default export)."""
-        return f"{self.modules}\n{_ENTRIES[host]}"
+        return f"{self.modules}\n{(_LESSON_ENTRIES if self.lesson else _ENTRIES)[host]}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,41 +96,43 @@ class _Module:
     exported: frozenset[str]
 
 
-_cache: dict[Path, tuple[object, Bundle]] = {}
+_cache: dict[tuple[Path, bool], tuple[object, Bundle]] = {}
 _lock = threading.Lock()
 
 
-def bundle(folder: Path | None = None) -> Bundle:
+def bundle(folder: Path | None = None, *, lesson: bool = False) -> Bundle:
     """The bundle of a folder, cached until one of its files changes. None: the front end of this package.
 
     Raises BundleError.
     """
     folder = FRONT if folder is None else folder
+    key = (folder, lesson)
     state = tuple((path, path.stat().st_mtime_ns) for path in _files(folder, ".js", ".css"))
     with _lock:
-        if folder not in _cache or _cache[folder][0] != state:
-            _cache[folder] = (state, join(folder))
-        return _cache[folder][1]
+        if key not in _cache or _cache[key][0] != state:
+            _cache[key] = (state, join(folder, lesson=lesson))
+        return _cache[key][1]
 
 
-def join(folder: Path) -> Bundle:
-    """All modules that main.js reaches, each after those that it imports, and all style sheets. Raises BundleError."""
-    ordered = _ordered(folder)
+def join(folder: Path, *, lesson: bool = False) -> Bundle:
+    """All modules that main.js reaches, with the lesson also those of its view, each after those that it imports, and all style
+    sheets, those of the lesson only with it. Raises BundleError."""
+    ordered = _ordered(folder, ["main.js", *([_LESSON] if lesson else [])])
     _check_unique_names(ordered)
     parts = [f"// {each.name}\n{each.code}" for each in ordered]
-    return Bundle(modules="\n".join(parts), css=_styles(folder))
+    return Bundle(modules="\n".join(parts), css=_styles(folder, lesson=lesson), lesson=lesson)
 
 
 def write_without_comments(target: Path, folder: Path = FRONT) -> None:
-    """Each module that main.js reaches, without comments, at its path in `target`; they bundle to the same. Raises BundleError."""
-    for each in _ordered(folder):
+    """Each module of both bundles, without comments, at its path in `target`; they bundle to the same. Raises BundleError."""
+    for each in _ordered(folder, ["main.js", _LESSON]):
         path = target / each.name
         path.parent.mkdir(parents=True, exist_ok=True)
         text = (folder / each.name).read_text(encoding="utf-8")
         path.write_text(_Scanner(each.name, text).without_comments(), encoding="utf-8", newline="\n")
 
 
-def _ordered(folder: Path) -> list[_Module]:
+def _ordered(folder: Path, roots: list[str]) -> list[_Module]:
     modules: dict[str, _Module] = {}
     done: list[_Module] = []
 
@@ -146,7 +156,8 @@ def _ordered(folder: Path) -> list[_Module]:
         done.append(result)
         return result
 
-    visit("main.js", (), str(folder))
+    for root in roots:
+        visit(root, (), str(folder))
     return done
 
 
@@ -176,9 +187,9 @@ def _check_unique_names(modules: list[_Module]) -> None:
             homes[name] = here
 
 
-def _styles(folder: Path) -> str:
-    files = _files(folder, ".css")
-    names = [path.relative_to(folder).as_posix() for path in files]
+def _styles(folder: Path, *, lesson: bool) -> str:
+    names = [path.relative_to(folder).as_posix() for path in _files(folder, ".css")]
+    names = [name for name in names if lesson or PurePosixPath(name).parent != PurePosixPath(_LESSON).parent]
     names.sort(key=lambda name: (name != _FIRST_SHEET, name))
     parts = []
     for name in names:

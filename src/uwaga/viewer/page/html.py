@@ -28,15 +28,16 @@ _HTML = """<!doctype html>
 """
 
 
-def served_html(title: str, language: str = "en") -> str:
+def served_html(title: str, language: str = "en", *, lesson: bool = False) -> str:
     """The page of a server, without data, script or style in it but for its messages; another language can be chosen."""
+    front = "lesson" if lesson else "app"
     return _HTML.format(
         **_in_language(language, can_change=True),
         head="",
         title=escape(page_title(title)),
-        style='<link rel="stylesheet" href="/app.css">',
+        style=f'<link rel="stylesheet" href="/{front}.css">',
         data="",
-        script='<script type="module" src="/app.js"></script>',
+        script=f'<script type="module" src="/{front}.js"></script>',
     )
 
 

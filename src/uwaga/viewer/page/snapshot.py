@@ -69,6 +69,7 @@ def snapshot_html(
     progress: Callable[[float], None] | None = None,
     stop: Callable[[], bool] | None = None,
     language: str = "en",
+    lesson: bool = False,
 ) -> bytes:
     """A snapshot as HTML in UTF-8, which needs no server and no network.
 
@@ -85,14 +86,16 @@ def snapshot_html(
         progress: called with the completed fraction, from 0 to 1.
         stop: called before each request; True ends the snapshot with StoppedError.
         language: of the page, a code of uwaga._base.languages.
+        lesson: with the lesson, also where "about" says that the view opened without it.
 
     Raises:
         RequestError: from `exact`.
         StoppedError: see `stop`.
     """
-    front = bundle()
-    script = front.script("saved")
     about = answer({"request": "about"})
+    about = Reply(meta={**about.meta, "lesson": lesson or about.meta["lesson"]}, arrays=about.arrays)
+    front = bundle(lesson=about.meta["lesson"])
+    script = front.script("saved")
     builder = SnapshotBuilder(
         answer=answer, max_bytes=max_bytes - len(script.encode()) - len(front.css.encode()), seconds=seconds
     )

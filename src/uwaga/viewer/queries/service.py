@@ -215,7 +215,6 @@ def _about(resolver: HeadResolver) -> Reply:
         "title": resolver.view_model.title,
         "tile": TILE,
         "overview": OVERVIEW,
-        "lesson": True,
         "live": True,
         "statistics": statistics.titles(),
         "sides": sides,

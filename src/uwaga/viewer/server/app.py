@@ -68,8 +68,8 @@ def application(
     """
     routes = [
         _page(title, language),
-        _file("/app.js", "text/javascript; charset=utf-8", lambda: bundle().script("served")),
-        _file("/app.css", "text/css; charset=utf-8", lambda: bundle().css),
+        *_front("app", lesson=False),
+        *_front("lesson", lesson=True),
         Route("/ask", RequestHandler(service, access, limiter)),
         Route("/ask/enter", SessionHandler(access, renew)),
     ]
@@ -220,11 +220,19 @@ def _page(title: str, language: str | None) -> Route:
         if chosen not in LANGUAGES:
             chosen = of_header(request.headers.get("accept-language", ""))
         return Response(
-            served_html(title, chosen).encode(),
+            served_html(title, chosen, lesson="lesson" in request.query_params).encode(),
             headers={"Content-Type": "text/html; charset=utf-8", "Content-Language": chosen, "Vary": "Accept-Language"},
         )
 
     return Route("/", respond)
+
+
+def _front(name: str, *, lesson: bool) -> tuple[Route, Route]:
+    """Script and style sheet of the page, with the lesson or without it."""
+    return (
+        _file(f"/{name}.js", "text/javascript; charset=utf-8", lambda: bundle(lesson=lesson).script("served")),
+        _file(f"/{name}.css", "text/css; charset=utf-8", lambda: bundle(lesson=lesson).css),
+    )
 
 
 def _file(path: str, media_type: str, text: Callable[[], str]) -> Route:

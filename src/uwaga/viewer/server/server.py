@@ -52,6 +52,7 @@ class Server:
         title: of the page, for the browser's tab.
         port: on 127.0.0.1; 0: any free one.
         fragment: state that the page opens with, such as "tab=lesson".
+        lesson: whether its script has the lesson from the first.
         announce: called with a new URL when one with a used code is opened, unless a URL with an unused code was announced.
         language: of the page; None: what the browser prefers.
         timeouts: of connections that wait for their peer.
@@ -67,6 +68,7 @@ class Server:
         title: str,
         port: int = 0,
         fragment: str = "",
+        lesson: bool = False,
         announce: Callable[[str], object] = lambda address: None,
         language: str | None = None,
         timeouts: ConnectionTimeouts = ConnectionTimeouts(),  # noqa: B008  # a tuple
@@ -74,6 +76,7 @@ class Server:
         listening = _listen(port)
         self.port: int = listening.getsockname()[1]
         self._fragment, self._announce = fragment, announce
+        self._path = "?lesson" if lesson else ""
         self._files: dict[str, Path] = {}  # HTML files that redirect a browser to the page, by their one-time codes
         self._folder: PrivateFolder | None = None
         self._access = AccessControl(self.port, self._code_used)
@@ -176,7 +179,7 @@ class Server:
         return f"Server({self.address}{', closed' if self.closed else ''})"
 
     def _address(self, code: str) -> str:
-        return f"http://{_LOOPBACK}:{self.port}/#{'&'.join(filter(None, (f'code={code}', self._fragment)))}"
+        return f"http://{_LOOPBACK}:{self.port}/{self._path}#{'&'.join(filter(None, (f'code={code}', self._fragment)))}"
 
     def _code_used(self, code: str) -> None:
         """Remove the redirecting file of a used code."""

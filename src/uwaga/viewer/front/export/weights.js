@@ -105,7 +105,7 @@ export async function blockNpz(app, view) {
 export async function savePage(app) {
   const seen = app.client.cachedRequests("tile");
   const exact = seen.slice(-maxSavedTiles);
-  const { arrays } = await app.client.ask({ request: "page", exact, ...languageOfRequest() }, { priority: 6 });
+  const { arrays } = await app.client.ask({ request: "page", exact, ...(app.about.lesson ? { lesson: true } : {}), ...languageOfRequest() }, { priority: 6 });
   const left = seen.length - exact.length;
   const { model, text_title: text } = app.side();
   return { name: fileName({ model, text, what: "", ending: "html" }), blob: new Blob([/** @type {BlobPart} */ (arrays[0].data)], { type: "text/html;charset=utf-8" }),

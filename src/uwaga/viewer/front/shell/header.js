@@ -243,7 +243,9 @@ function languageSetting(setting) {
   if (!names) return null;
   const select = el("select", { "aria-label": tr("Language"), on: { change() {
     const { location } = window;
-    location.assign(`${location.pathname}?language=${select.value}${location.hash}`);
+    const query = new URLSearchParams(location.search);
+    query.set("language", select.value);
+    location.assign(`${location.pathname}?${query}${location.hash}`);
   } } }, Object.entries(names).map(([code, name]) => el("option", { value: code, lang: code, text: name, selected: code === language })));
   return setting(tr("Language"), select);
 }
