@@ -28,6 +28,7 @@ from sequence_cases import parts as cut
 
 import uwaga
 from uwaga.ops.attention import parts
+from uwaga.sequence_parallel import exchange
 
 # Seconds that a process waits for another: one that is stopped, and any other, which a busy machine may keep waiting.
 TIMEOUT, PATIENCE = 5, 600
@@ -353,14 +354,14 @@ stopped = partial(_fault, lambda: os.kill(os.getpid(), signal.SIGSTOP), TIMEOUT)
 
 def _fault_within(place: str, victim: int, fail: int, timeout: int, rank: int, size: int) -> Any:
     """What the others are told where one fails while blocks travel, the last of which it would have sent on: at the first part of the
-    forward pass, of the gradients of the queries or of the keys, or of the received weights."""
-    x = torch.randn(1, 1, 9000, 8, requires_grad=True)
+    forward pass, of the gradients of the queries or of the keys, or of the received weights; or at its first head of the backward pass."""
+    x = torch.randn(1, 8 if place == "heads" else 1, 9000, 8, requires_grad=True)
     group = dist.new_group(timeout=datetime.timedelta(seconds=timeout))  # which all are there to make
-    name = "backward" if place in ("queries", "keys") else place
+    name = "backward" if place in ("queries", "keys", "heads") else place
     original = getattr(parts, name)
 
     def failing(*arguments: Any) -> None:
-        if name != "backward" or (arguments[2].query is None) == (place == "keys"):
+        if place in ("forward", "heads", "received") or (arguments[2].query is None) == (place == "keys"):
             os.kill(os.getpid(), fail)
         original(*arguments)
 
@@ -374,12 +375,47 @@ def _fault_within(place: str, victim: int, fail: int, timeout: int, rank: int, s
     )
 
 
+def _failing(place: str, rank: int, size: int) -> Any:
+    """What each process is told where rank 1 alone has an error: of the model, before its second layer or after its last, within a pass of
+    the forward or of the backward direction, by the ring or by heads; and where it has it again in the group that it has left."""
+    exchange._LATEST = (PATIENCE, PATIENCE)  # however busy the machine is, the group's store is read
+    group = dist.new_group(timeout=datetime.timedelta(seconds=PATIENCE))
+    model, tokens, _ = ragged_cases.model_and_inputs("gpt2", (70,))
+    x = torch.randn(1, 6 if place == "heads" else 1, 9000, 8, requires_grad=True)
+
+    def fail(*_: Any) -> None:
+        raise IndexError("index 80 is out of range")
+
+    def attend() -> Any:
+        return uwaga.sequence_parallel.attention(x, x, x, mask=uwaga.Causal(), group=group)
+
+    def run_model() -> Any:
+        return uwaga.sequence_parallel.forward(model, tokens, group=group)
+
+    call: Callable[[], Any] = run_model
+    if place == "model":
+        if rank == 1:
+            layers = next(x for x in model.modules() if isinstance(x, torch.nn.ModuleList))
+            layers[1].register_forward_pre_hook(fail)
+    elif place == "end":
+        if rank == 1:
+            model.register_forward_hook(fail)
+        told = message(run_model)
+        return [told, message(run_model)]
+    else:
+        call = attend if place == "forward" else lambda: attend().sum().backward()
+        if rank == 1:
+            setattr(parts, "backward" if place == "heads" else place, fail)
+    return [message(call)]
+
+
 JOBS = {
     "cases": cases, "maps": maps, "doctor": doctor, "levels": levels, "ragged": ragged, "models": models, "refused_models": refused_models,
     "layer": layer, "explained": explained, "disagreements": disagreements, "killed": killed, "stopped": stopped,
 }  # fmt: skip
+JOBS |= {f"fails in {place}": partial(_failing, place) for place in ("model", "end", "forward", "backward", "heads")}
 VICTIMS = {"killed": -1, "stopped": -1}
-for place in ("forward", "queries", "keys", "received"):
+for place in ("forward", "queries", "keys", "heads", "received"):
     for victim in range(4):
         for fault, number, timeout in (("killed", signal.SIGKILL, PATIENCE), ("stopped", signal.SIGSTOP, TIMEOUT)):
             JOBS[f"{fault} {victim} in {place}"] = partial(_fault_within, place, victim, number, timeout)

@@ -21,7 +21,7 @@ from uwaga.ops.attention.native_structs import DTYPES
 from uwaga.ops.attention.parts import PART_KEYS
 from uwaga.ops.mask_program import START_LAST, START_PER_ROW, START_VALUE, Interval
 from uwaga.ops.ragged import Ragged
-from uwaga.sequence_parallel.exchange import Group, ProcessGroupError
+from uwaga.sequence_parallel.exchange import Group, ProcessGroupError, known_to_all
 
 OPERANDS, OPTIONS, BACKWARD, RECEIVED, ROW, KEYS, SOFTMAX, MODEL = range(8)
 _STAGES = (
@@ -127,7 +127,7 @@ def agree(group: Group, stage: int, number: int, header: Sequence[int], failure:
     """The headers of all processes, which are at the same call; an error of one process is one in all of them."""
     result = group.headers(f"call {number}, {_STAGES[stage]}", [stage, number, failure is not None, *header])
     if failure is not None:
-        raise failure
+        raise known_to_all(failure)
     for rank, (their_stage, their_number, failed, *_) in enumerate(result):
         if failed:
             raise ProcessGroupError(
@@ -145,8 +145,10 @@ def check_equal(name: str, by_rank: Sequence[object]) -> None:
     """ValueError, with the first two ranks that differ, unless all processes have the same."""
     for rank, value in enumerate(by_rank):
         if value != by_rank[0]:
-            raise ValueError(
-                f"uwaga.sequence_parallel: the processes disagree on {name}: rank 0 has {by_rank[0]}, rank {rank} has {value}"
+            raise known_to_all(
+                ValueError(
+                    f"uwaga.sequence_parallel: the processes disagree on {name}: rank 0 has {by_rank[0]}, rank {rank} has {value}"
+                )
             )
 
 

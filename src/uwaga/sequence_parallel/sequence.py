@@ -23,7 +23,7 @@ from uwaga.ops.biases import DistanceBias
 from uwaga.ops.engine_choice import Choice
 from uwaga.ops.masks import Mask
 from uwaga.ops.ragged import Operand, Ragged
-from uwaga.sequence_parallel import ragged, ring
+from uwaga.sequence_parallel import heads, ragged, ring
 from uwaga.sequence_parallel.division import BACKWARD, Division, agree, call_of_part, divide
 from uwaga.sequence_parallel.exchange import Group
 
@@ -110,11 +110,12 @@ class _SequenceParallel:
         self._group = group
 
     def attend(self, query: Any, key: Any, value: Any, options: AttentionOptions, impl: str | None) -> AttendedLse:
-        if any(isinstance(x, Ragged) for x in (query, key, value)):
-            return ragged.attend(self._group, query, key, value, options, impl, attend_divided)
-        call, division, records = divide(self._group, query, key, value, options, impl)
-        output, lse = attend_divided(division, call, records)
-        return AttendedLse(unflatten_output(query, output), unflatten_lse(query, lse))
+        with self._group.errors_told():
+            if any(isinstance(x, Ragged) for x in (query, key, value)):
+                return ragged.attend(self._group, query, key, value, options, impl, attend_divided)
+            call, division, records = divide(self._group, query, key, value, options, impl)
+            output, lse = attend_divided(division, call, records)
+            return AttendedLse(unflatten_output(query, output), unflatten_lse(query, lse))
 
     def explain(self, query: Any, key: Any, value: Any, options: AttentionOptions, impl: str | None) -> Choice:
         """What would serve the call; the other processes need not ask too. Raises what `attend` raises for these arguments alone."""
@@ -139,8 +140,9 @@ class _Attention(torch.autograd.Function):
     def forward(ctx: Any, division: Division, *tensors: Tensor | None) -> tuple[Tensor, Tensor]:
         call = Call.of(tensors, division.options)
         output, lse, rows = ring.forward(division, call)
-        ctx.division, ctx.plan, ctx.operands = division, rows.plan, len(tensors)
-        ctx.save_for_backward(*tensors, *rows.tensors())
+        is_by_heads = heads.serves(division, call)
+        ctx.division, ctx.plan, ctx.operands = division, None if is_by_heads else rows.plan, len(tensors)
+        ctx.save_for_backward(*tensors, *((output, lse) if is_by_heads else rows.tensors()))
         ctx.set_materialize_grads(False)
         return output, lse
 
@@ -150,9 +152,14 @@ class _Attention(torch.autograd.Function):
             raise NotImplementedError(
                 "uwaga.sequence_parallel.attention has no second derivative: the backward pass with create_graph=True"
             )
+        with ctx.division.group.errors_told():
+            return _Attention._gradients(ctx, grad_output, grad_lse)
+
+    @staticmethod
+    def _gradients(ctx: Any, grad_output: Tensor | None, grad_lse: Tensor | None) -> Gradients:
         division: Division = ctx.division
         saved, operands = ctx.saved_tensors, ctx.operands
-        call, rows = Call.of(saved[:operands], division.options), ring.Rows.of(ctx.plan, saved[operands:])
+        call, computed = Call.of(saved[:operands], division.options), saved[operands:]
         needs = ctx.needs_input_grad[1:7]
         header = [*map(int, needs), int(grad_lse is not None)]
         by_rank = agree(division.group, BACKWARD, division.number, header, None)
@@ -161,13 +168,11 @@ class _Attention(torch.autograd.Function):
             grad_output = call.query.new_zeros((*call.query.shape[:3], call.value.shape[3]))
         if grad_lse is None and has_grad_lse:
             grad_lse = call.query.new_zeros(call.query.shape[:3], dtype=torch.float32)
-        gradients = ring.backward(
-            division,
-            call,
-            rows,
-            grad_output.resolve_neg(),
-            None if grad_lse is None else grad_lse.resolve_neg(),
-            needed,
-        )
+        grads = grad_output.resolve_neg(), None if grad_lse is None else grad_lse.resolve_neg()
+        if ctx.plan is None:
+            output, lse = computed
+            gradients = heads.backward(division, call, output, lse, *grads, needed)
+        else:
+            gradients = ring.backward(division, call, ring.Rows.of(ctx.plan, computed), *grads, needed)
         result = (x if needed else None for x, needed in zip(gradients, needs, strict=True))
         return None, *result, *(None,) * (operands - 6)
