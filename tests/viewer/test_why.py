@@ -136,15 +136,19 @@ def test_of_words_it_is_the_pair_of_pieces_with_the_largest_weight() -> None:
     assert query in range(first, last)
 
 
-@pytest.mark.parametrize("family", ["llama", "bert"])
+@pytest.mark.parametrize("family", ["llama", "bert", "t5"])
 def test_a_model_of_transformers_has_them_too(family: str) -> None:
-    kind = transformers.AutoModelForCausalLM if family == "llama" else transformers.AutoModel
-    settings = tiny_models.DECODERS["llama"] if family == "llama" else tiny_models.ENCODERS["bert"]
+    settings, kind = {
+        "llama": (tiny_models.DECODERS["llama"], transformers.AutoModelForCausalLM),
+        "bert": (tiny_models.ENCODERS["bert"], transformers.AutoModel),
+        "t5": (tiny_models.PAIRS["t5"], transformers.AutoModelForSeq2SeqLM),
+    }[family]
     runner = TextRunner(reader=of_module(tiny_models.make(family, settings, kind), word_tokenizer()))
-    service = service_of(runner, "the cat sat")
-    stack = service.view_model.sides[0].stacks[0]
+    service = service_of(runner, "the cat sat", target="the dog ran" if family == "t5" else None)
+    stack = "cross" if family == "t5" else service.view_model.sides[0].stacks[0]
     reply = ask(service, stack, 1, 1, 2, 1)
-    why = score_attribution(runner.reader.model, recorded(runner, service), 1, 1, 2, 1)
+    assert service._runs._recorded is not None
+    why = score_attribution(runner.reader.model, service._runs._recorded[1], 1, 1, 2, 1, kind=stack)
     assert reply["total"] == float(why.total())
     assert [each["share"] for each in reply["shares"]] == [share.share for share in why.top(10)]
 

@@ -262,7 +262,7 @@ export function exploreView(app) {
     const best = shownWeights ? strongestItems(shownWeights, sinks.size + 1).find((item) => !sinks.has(item)) ?? null : null;
     if (!isPointing) {
       changes.show(known, best);
-      why.show(known, inQueries, state.key ?? best, shownWeights, sinks);
+      if (pointed < 0) why.show(known, inQueries, state.key ?? best, shownWeights, sinks);
       swap.show(one ? known.queries : null, state.query);
     }
     if (inQueries !== null) {

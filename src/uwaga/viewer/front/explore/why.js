@@ -1,6 +1,6 @@
 // Why a head looks there: the score of the picked link as a sum over pairs of parts of the model, and a way to the heads among them.
 
-import { briefText, el, wordText } from "../dom.js";
+import { el, wordText } from "../dom.js";
 import { countText, headText, numberText } from "../format.js";
 import { tr, trParts } from "../languages.js";
 import { kindsOf } from "../shell/head_navigation.js";
@@ -100,7 +100,12 @@ export function makeWhy(app) {
   }
 
   /** The words of the link as elements, each anew. @param {Link} of */
-  const words = ({ queries, keys, query, key }) => ({ from: el("bdi", { class: "uwaga-asks", text: wordText(queries, query) }), to: el("bdi", { class: "uwaga-asked", text: wordText(keys, key) }), other: el("bdi", { text: isDifference ? wordText(keys, than) : "" }) });
+  const words = ({ queries, keys, query, key }) => ({ from: el("bdi", { class: "uwaga-asks", text: wordText(queries, query) }), to: el("bdi", { class: "uwaga-asked", text: wordText(keys, key) }), other: el("bdi", { text: isDifference ? otherText(than) : "" }) });
+  /** A word of the list; of those that are not alone, with its place. @param {number} item */
+  const otherText = (item) => {
+    const { keys, key, others } = /** @type {Link} */ (link), word = wordText(keys, item);
+    return [key, ...others].some((one) => one !== item && wordText(keys, one) === word) ? `${word} (${countText(item)})` : word;
+  };
 
   async function ask() {
     if (!link || element.hidden) return;
@@ -114,7 +119,7 @@ export function makeWhy(app) {
     asked = new AbortController();
     const { signal } = asked, reason = about.why?.[store.get().side];
     title.replaceChildren(...trParts("Why {from} looks at {to}", words(link)));
-    what.replaceChildren(el("option", { value: "", text: tr("the score") }), ...others.map((item) => el("option", { value: item, selected: isDifference && item === than, text: tr("the difference to {word}", { word: briefText(keys.labels[item]) }) })));
+    what.replaceChildren(el("option", { value: "", text: tr("the score") }), ...others.map((item) => el("option", { value: item, selected: isDifference && item === than, text: tr("the difference to {word}", { word: otherText(item) }) })));
     [wordText(link.queries, link.query), wordText(keys, link.key)].forEach((word, at) => { by.options[at + 1].text = tr("Wrote at {word}", { word }); });
     if (reason) return refuse(reason);
     element.setAttribute("aria-busy", "true");
@@ -182,7 +187,7 @@ export function makeWhy(app) {
     show({ queries, keys }, at, to, weights, sinks) {
       button.hidden = !can || app.side().signed || at === null || to === null;
       if (button.hidden) { link = null; open(false); }
-      if (at === null || to === null || !weights || button.hidden) return;
+      if (at === null || to === null || !weights || button.hidden || to >= keys.total) return;
       link = { queries, keys, query: at, key: to, others: otherKeys(weights, to, queries === keys ? at : null, sinks) };
       void ask();
     },
