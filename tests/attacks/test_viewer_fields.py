@@ -51,6 +51,7 @@ VALID: Mapping[str, dict[str, Any]] = {
     "labels": {**LAYER, "merge": "tokens", "specials": "show"},
     "weights": {**HEAD, "rows": [0, 1], "columns": [0, 2]},
     "npz": {**HEAD, "rows": [0, 1], "columns": [0, 2]},
+    "why": {**HEAD, "query": 0, "key": 0, "than": 1, "by": "pairs"},
     "predictions": {"side": "0", "first": 0, "count": 1},
     "run": {"text": "cat", "second": None, "target": "K AE", "edits": EDITS},
     "stop": {},

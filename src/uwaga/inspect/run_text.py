@@ -228,6 +228,35 @@ def run_text(
     return Reading(recording, inputs[-1][0], states, written_ids)
 
 
+def read_again(reader: LoadedModel, recording: "Recording", *, max_bytes: int, progress: Progress) -> "Recording":
+    """The token ids of a recording that `run_text` made, without edits, read once more and recorded with values, as
+    `score_attribution` needs them. `run_text` keeps none: they are half as much again as queries and keys.
+
+    Args:
+        reader: the model that has read them.
+        max_bytes: of the result.
+        progress: as in `run_text`.
+
+    Raises:
+        RecordError: more to keep than `max_bytes`.
+    """
+    import torch
+
+    from uwaga.inspect.watching import watch
+
+    adapter = reader.adapter
+    inputs = [torch.tensor(recording.token_ids(stack)) for stack in recording.tokens]
+    with (
+        progress as report,
+        reporting_errors(),
+        torch.no_grad(),
+        watch(reader.model, values=True, max_bytes=max_bytes) as result,
+        _after_each_layer(adapter, report),
+    ):
+        adapter.read(inputs[0], inputs[1] if adapter.has_both else None)
+    return result
+
+
 def record_text(
     reader: LoadedModel,
     text: str,

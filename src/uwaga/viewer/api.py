@@ -3,16 +3,18 @@
 import os
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 from uwaga._base.languages import LANGUAGES
+from uwaga.inspect.recordings.recording import Recording
 from uwaga.inspect.run_text import LoadedModel, RecordError, default_model, load, of_module
 from uwaga.viewer.page.bundle import bundle
 from uwaga.viewer.page.snapshot import Exact, save_snapshot
 from uwaga.viewer.service import ViewService
 from uwaga.viewer.text_runner import RunRequest, TextRunner
-from uwaga.viewer.view_model import MapsLike, Tokens, ViewModel
+from uwaga.viewer.view_model import MapsLike, ScoreSource, Tokens, ViewModel
 
 if TYPE_CHECKING:
     from torch import nn
@@ -130,7 +132,8 @@ def view(
         title: the title of the page; None: the beginning of the text.
         model: the name of the model; for a text the model that reads it: "minilm" or another bundled one (empty: minilm
             where it is installed, else copyist), a directory, or a model id of the Hugging Face Hub: of a family of `uwaga.models`, or of
-            whatever transformers loads from safetensors; or a model itself, of `uwaga.models` or of transformers, in evaluation mode.
+            whatever transformers loads from safetensors; or a model itself, of `uwaga.models` or of transformers, in evaluation mode. Beside
+            a recording a model itself says why its heads look there, if the recording has values (`inspect.score_attribution`).
         tokenizer: for a model itself, one of transformers or tokenizers; None: that of the directory that the model was read from.
         target: for a text, what the decoder of an encoder-decoder reads; None: it generates at most 40 tokens.
         row: the row of a batch that is shown.
@@ -182,8 +185,17 @@ def view(
             raise ValueError("view: target is read with a text, and maps are given")
         if isinstance(second, str):
             raise ValueError("view: second is a text, and maps is none: give two texts, or maps for both")
-        names = []
-        for argument, value in (("model", model), ("second_model", second_model)):
+        names: list[str | None] = []
+        sources: list[ScoreSource | None] = []
+        for argument, value, given, of_row in (
+            ("model", model, maps, row),
+            ("second_model", second_model, second, second_row),
+        ):
+            if isinstance(given, Recording) and _is_module(value):
+                sources.append(_source(value, given, of_row))
+                names.append("" if argument == "model" else None)
+                continue
+            sources.append(None)
             if not (value is None or isinstance(value, str | os.PathLike)):
                 raise ValueError(
                     f"view: {argument} is a model, which reads a text; maps are given, with the name of a model"
@@ -201,14 +213,26 @@ def view(
             second_model=names[1],
             second_row=second_row,
         )
-        service = ViewService(view_model)
+        sides = (replace(side, scores=each) for side, each in zip(view_model.sides, sources, strict=False))
+        service = ViewService(replace(view_model, sides=tuple(sides)))
     return display(service, port=port, browser=browser, block=block, language=language)
 
 
-def _is_module(value: object) -> bool:
+def _is_module(value: object) -> TypeGuard["nn.Module"]:
     from torch import nn
 
     return isinstance(value, nn.Module)
+
+
+def _source(model: "nn.Module", recording: Recording, row: int) -> ScoreSource:
+    """The recording itself, with the values that it has: what the model had read besides its ids is not known."""
+
+    def recorded(_: object) -> Recording:
+        if not recording.values:
+            raise RecordError("the recording has no values: record it with uwaga.watch(model, values=True)")
+        return recording
+
+    return ScoreSource(model, recorded, row)
 
 
 def _reader(prefix: str, model: "str | os.PathLike[str] | nn.Module", tokenizer: object) -> LoadedModel:

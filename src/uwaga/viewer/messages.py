@@ -115,6 +115,7 @@ _TEXT_OR_NULL = OptionValidator("a string or null", lambda value: value is None 
 _OBJECT_OR_NULL = OptionValidator("an object or null", lambda value: value is None or isinstance(value, dict))
 _INTEGER = OptionValidator("an integer", _is_integer)
 _BOOLEAN = OptionValidator("true or false", lambda value: isinstance(value, bool))
+_INTEGER_OR_NULL = OptionValidator("an integer or null", lambda value: value is None or _is_integer(value))
 _PAIR = OptionValidator("a pair [a, b] of integers", _is_pair)
 _REQUESTS = OptionValidator(
     f"a list of at most {MAX_EXACT} requests",
@@ -146,6 +147,13 @@ REQUESTS: Mapping[str, Mapping[str, OptionValidator]] = {
     "labels": {**_LAYER, **_SHOWN},
     "weights": _BLOCK,
     "npz": _BLOCK,
+    "why": {
+        **_HEAD,
+        "query": _INTEGER,
+        "key": _INTEGER,
+        "than": _INTEGER_OR_NULL,
+        "by": _one_of("pairs", "query", "key"),
+    },
     "predictions": {"side": _TEXT, "first": _INTEGER, "count": _INTEGER},
     "run": {"text": _TEXT, "second": _TEXT_OR_NULL, "target": _TEXT_OR_NULL, "edits": _OBJECT_OR_NULL},
     "stop": {},

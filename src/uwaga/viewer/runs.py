@@ -2,17 +2,24 @@
 
 import threading
 import time
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from uwaga.viewer.messages import Reply, RequestError, RequestParser
+from uwaga.viewer.queries import why
 from uwaga.viewer.queries.service import QueryService
 from uwaga.viewer.text_runner import RunRequest, RunResult, TextRunner
+from uwaga.viewer.view_model import ScoreSource
 
 MAX_CHARACTERS = 60_000  # of each text of a run; the body of a request is bounded too
 MAX_SECONDS = 60.0  # of a run
 MAX_PREDICTED = 256  # positions per reply
 _CACHED = 4  # results, beside that of the start
 _WORDS = 5  # predicted per position
+
+
+if TYPE_CHECKING:
+    from uwaga.inspect.recordings.recording import Recording
 
 
 class _CachedRun(NamedTuple):
@@ -24,7 +31,8 @@ class _CachedRun(NamedTuple):
 class RunCache:
     """The results of a page's texts, numbered from 0, that of the start, which is cached. Thread-safe.
 
-    One text is run at a time: a new one ends the one before. Of the results the last few are cached, and freed after that.
+    One text is run at a time: a new one ends the one before. Of the results the last few are cached, and freed after that. A score that
+    is split may need its text to be read again; another score, and another text, end that. The recording of the last such text is cached.
 
     Args:
         first: what the view opens with.
@@ -38,6 +46,8 @@ class RunCache:
         self._numbers = 1
         self._guard, self._running = threading.Lock(), threading.Lock()
         self._latest: object = None
+        self._asked: object = None  # the last score that was asked for
+        self._recorded: tuple[ScoreSource, Recording] | None = None
         self._closed = False
 
     def queries(self, number: int | None) -> QueryService:
@@ -54,6 +64,7 @@ class RunCache:
         typed: the texts and changes, None where unknown.
         python: the line that makes the changes.
         predictions: by side {"kind", "stack", "tokens"}.
+        why: by side, why the scores of its links cannot be split into parts of the model: "model", there is none, or "changed"; "" where they can.
         similar: cosines of the first text with the second and with other texts that are cached, [[text, cosine], ...].
         """
         number = 0 if number is None else number
@@ -69,6 +80,10 @@ class RunCache:
             "predictions": {
                 side: {"kind": each.kind, "stack": each.stack, "tokens": len(each)}
                 for side, each in cached.run.predictions.items()
+            },
+            "why": {
+                str(number): "" if side.scores else why.CHANGED if number and cached.run.python else why.NO_MODEL
+                for number, side in enumerate(cached.run.view_model.sides)
             },
             "similar": self._similar(cached),
             "unchanged": _unchanged(cached),
@@ -101,10 +116,35 @@ class RunCache:
         return Reply(meta={"run": known})
 
     def stop(self) -> Reply:
-        """End the text that is run."""
+        """End the text that is run, and the score that is split."""
         with self._guard:
-            self._latest = None
+            self._latest = self._asked = None
         return Reply(meta={})
+
+    def why(self, parser: RequestParser, number: int | None) -> Reply:
+        """A score as a sum over parts of the model (`queries.why`), or {"error": why it is not split}: a reason that the page knows, or a
+        sentence. The reply of an error is not complete: the page may ask again.
+
+        Raises:
+            RequestError: a result that was freed, a side, layer or head that does not exist, or items out of range.
+        """
+        link = self.queries(number).link(parser)
+        mine, until = object(), time.monotonic() + MAX_SECONDS
+        with self._guard:
+            self._asked, latest = mine, self._latest
+
+        def check() -> None:
+            if self._asked is not mine:
+                raise RequestError("it was stopped" if self._asked is None else "another score was asked for instead")
+            self._check(latest, until)
+
+        with self._running:  # a text that is run, and the score before, end at their next check
+            try:
+                check()
+                meta = why.explain(link, parser.value("by"), lambda: self._with_values(link.side.scores, check))
+            except ValueError as error:
+                meta = {"error": str(error).removeprefix("score_attribution: ")}
+        return Reply(meta={**meta, "complete": 0} if "error" in meta else meta)
 
     def predictions(self, parser: RequestParser, number: int | None) -> Reply:
         """The most probable tokens at positions of a side: {"words": [[text, ...], ...]} and their probabilities."""
@@ -123,7 +163,7 @@ class RunCache:
     def close(self) -> None:
         """End the text that is run, and refuse all further requests."""
         with self._guard:
-            self._latest, self._closed = None, True
+            self._latest, self._asked, self._closed = None, None, True
             cached = list(self._cached.values())
         for each in cached:
             each.queries.close()
@@ -144,9 +184,19 @@ class RunCache:
             self._numbers += 1
             self._cached[number] = cached
             freed = [self._cached.pop(old) for old in sorted(self._cached)[1:-_CACHED]]
+            sources = [side.scores for each in self._cached.values() for side in each.run.view_model.sides]
+            if self._recorded is not None and self._recorded[0] not in sources:
+                self._recorded = None
         for each in freed:
             each.queries.close()
         return number
+
+    def _with_values(self, source: ScoreSource | None, check: Callable[[], None]) -> "Recording":
+        assert source is not None
+        if self._recorded is None or self._recorded[0] is not source:
+            self._recorded = None  # not both at a time
+            self._recorded = source, source.recorded(check)
+        return self._recorded[1]
 
     def _check(self, mine: object, until: float) -> None:
         if self._latest is not mine:

@@ -78,6 +78,7 @@ class ViewService:
             "lesson": self._answer_lesson,
             "page": self._snapshot,
             "predictions": self._runs.predictions,
+            "why": self._runs.why,
             "run": lambda parser, _: self._runs.run(parser),
             "stop": lambda parser, _: self._runs.stop(),
         }

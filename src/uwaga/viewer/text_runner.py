@@ -23,19 +23,22 @@ from uwaga.inspect.run_text import (
     Reading,
     RecordError,
     first_line,
+    read_again,
     reporting_errors,
     run_text,
 )
 from uwaga.models.text.token_text import token_text
-from uwaga.viewer.view_model import ViewModel
+from uwaga.viewer.view_model import ScoreSource, ViewModel
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from uwaga.inspect.edits import Edits
+    from uwaga.inspect.recordings.recording import Recording
 
 MAX_TOKENS = 50_000  # of each text, where the model takes more: a few seconds a layer, after which a run can be stopped
-Check = Callable[[], None]
+_MAX_VALUES_BYTES = 2 << 30  # of a text that is read again with values: 100,000 tokens of copyist take 0.3 GB
+Check = Callable[[], object]
 
 EXAMPLES = {
     "minilm": (
@@ -188,8 +191,10 @@ class TextRunner:
         view_model = replace(
             view_model,
             sides=tuple(
-                side if edits and number else replace(side, coreference=self._coreference_of(reader))
-                for number, (side, reader) in enumerate(zip(view_model.sides, readers, strict=True))
+                side
+                if edits and number
+                else replace(side, coreference=self._coreference_of(reader), scores=_scores_of(reader, reading))
+                for number, (side, reader, reading) in enumerate(zip(view_model.sides, readers, readings, strict=True))
             ),
         )
         predicted = {
@@ -237,6 +242,16 @@ def _view_model(readings: Sequence[Reading], titles: Sequence[str]) -> ViewModel
         second_title=titles[1],
         second_model=more[0].recording.model,
     )
+
+
+def _scores_of(reader: LoadedModel, reading: Reading) -> ScoreSource:
+    """The text is read again, with values, when a score of it is split."""
+
+    def recorded(check: Check) -> "Recording":
+        progress = _checked(check, nullcontext(_ignore))
+        return read_again(reader, reading.recording, max_bytes=_MAX_VALUES_BYTES, progress=progress)
+
+    return ScoreSource(reader.model, recorded)
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from uwaga.store.encoders import COSINE_SCALE, encoder_of
 from uwaga.store.token_database import TokenDatabase
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
 
     from uwaga.store import SoftDatabase
 
@@ -33,6 +33,20 @@ _OF_KIND = {"encoder": ("encoder", "encoder"), "decoder": ("decoder", "decoder")
 MapName = tuple[str, int]  # kind ("encoder", "decoder", "cross") and layer
 MapsLike = Recording | WeightMap | Mapping[MapName, WeightMap] | Mapping[int, WeightMap] | Sequence[WeightMap]
 Tokens = Sequence[str] | Mapping[str, Sequence[str]]
+
+
+class ScoreSource(NamedTuple):
+    """By what the scores of a side are split into what parts of the model contribute (`uwaga.inspect.score_attribution`).
+
+    model: that has made its maps.
+    recorded: gives a recording of it with values, which may take as long as its text took to read; it calls what it is given from time to
+        time, whose exceptions end it.
+    row: of the recording.
+    """
+
+    model: "nn.Module"
+    recorded: Callable[[Callable[[], object]], Recording]
+    row: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +59,7 @@ class Side:
     sources: what was written, by stack, where it is known.
     coreference: computes which of the model's heads follow what a pronoun means, as `uwaga.inspect.coreference_heads` describes them; it is
         asked again and again. None where nothing is known of the model.
+    scores: by what scores are split; None without a model, or where it was changed.
     """
 
     title: str
@@ -54,6 +69,7 @@ class Side:
     tokens: Mapping[str, Sequence[str]]
     sources: Mapping[str, SourceText] = field(default_factory=dict)
     coreference: Callable[[], HeadTable] | None = None
+    scores: ScoreSource | None = None
     _token_text: dict[str, TokenText] = field(default_factory=dict, repr=False)
 
     @property

@@ -66,6 +66,23 @@ def test_a_changed_model_has_no_violation(open_page: Any) -> None:
         assert violations(page) == []
 
 
+@pytest.mark.stress
+@pytest.mark.parametrize(("theme", "width"), [("light", 1400), ("dark", 800), ("light", 390)])
+def test_why_a_head_looks_there_has_no_violation(open_page: Any, theme: str, width: int) -> None:
+    with cast(
+        "View",
+        uwaga.view("seven green birds sing ; seven green birds sing", model="copyist", browser=False, block=False),
+    ) as served:
+        page = open_page(served.address, width=width, height=900, color_scheme=theme)
+        page.locator(".uwaga-headline", has_text="%").wait_for()
+        page.get_by_role("button", name="Why?").click()
+        page.locator(".uwaga-why tfoot").wait_for()
+        page.get_by_label("What is split").select_option(index=1)
+        page.locator(".uwaga-why th", has_text="less at").wait_for()
+        opened(page)
+        assert violations(page) == []
+
+
 def test_the_keyboard_reaches_every_control(serve: Any, make_maps: Any, open_page: Any) -> None:
     """Tab alone stops at each group of controls; arrow keys go on inside the words, the wall and the tabs."""
     words = ["[CLS]", "the", "cat", "saw", "the", "dog", "[SEP]"]
@@ -88,6 +105,7 @@ def test_the_keyboard_reaches_every_control(serve: Any, make_maps: Any, open_pag
         "uwaga-stage-word",
         "Play",
         "Save as film",
+        "Why?",
         "uwaga-map-frame",
         "As table",
         "Larger map",

@@ -58,7 +58,7 @@ WRONG = [
     (
         {"request": "nothing"},
         "nothing: request must be one of about, items, overview, tile, entry, row, column, statistics, labels, weights, npz, "
-        "predictions, run, stop, page, lesson, not 'nothing'",
+        "why, predictions, run, stop, page, lesson, not 'nothing'",
     ),
     ({"request": "about", "more": 1}, "about: unknown argument 'more'"),
     ({"request": "about", "run": []}, "about: run must be the number of a text that was run, not []"),

@@ -34,6 +34,10 @@ _MASKS = ("lengths", "attention_mask", "key_lengths")
 _TYPES = ("token_types", "token_type_ids")
 
 
+class UnknownFamilyError(ValueError):
+    """A model whose parts are not known."""
+
+
 @torch.no_grad()
 def score_attribution(
     model: nn.Module,
@@ -289,7 +293,7 @@ def _of_this_package(model: nn.Module) -> nn.Module:
         own = load_save.of_transformers(found[0][1])
         if isinstance(own, MODELS):
             return own
-    raise ValueError(
+    raise UnknownFamilyError(
         f"{NAME}: {type(model).__name__} is of no family that is known here; supported are {', '.join(x.__name__ for x in MODELS)}, "
         f"and of transformers: {', '.join(load_save.MODEL_TYPES)}"
     )

@@ -24,6 +24,7 @@ from uwaga.nn.positions import Rotation
 from uwaga.ops.ragged import Ragged
 
 NAME = "score_attribution"
+_REACHED = 3  # operands of which `sources` keeps the maps: a query, a key and the other key
 BYTES = 2**26  # of weights that are read at once
 
 
@@ -78,6 +79,7 @@ class Reader:
         self.stacks, self.recording, self.row = stacks(model), recording, row
         self.dtype = next(model.parameters()).dtype
         self._read_last: tuple[object, Tape] | None = None  # queries and keys of one text are of the same tape
+        self._reached: dict[tuple[AttentionId, str, int, int], tuple[list[Reached], Finish]] = {}
         self._finest, self._given = finest, ids
         self._types = None if token_types is None else _row(token_types, row)
 
@@ -161,13 +163,19 @@ class Reader:
         """How one head's output at a token reaches an operand: its weights (N,), and the map from its (E,) as `Reached` and `Finish`."""
         assert part.kind is not None
         assert part.layer is not None
-        operand = self.operand(where, name, head, [token])
-        weight_DM, bias_D, _ = _projection(self._attention(where), name, head)
-        _, tape = self.tape(where, name, [token])
-        reached = next(each for each in reach(tape, weight_DM, bias_D, 1) if part in each.write.parts)
+        asked = (where, name, head, token)
+        if asked not in self._reached:  # the maps of all parts below are the work, and a score has many heads
+            finish = self.operand(where, name, head, [token]).finish
+            weight_DM, bias_D, _ = _projection(self._attention(where), name, head)
+            _, tape = self.tape(where, name, [token])
+            while len(self._reached) >= _REACHED:
+                del self._reached[next(iter(self._reached))]
+            self._reached[asked] = list(reach(tape, weight_DM, bias_D, 1)), finish
+        every, finish = self._reached[asked]
+        reached = next(each for each in every if part in each.write.parts)
         weights_N = self.map(AttentionId(part.kind, part.layer), part.head)[token]
         assert isinstance(weights_N, Tensor)
-        return weights_N.double(), reached, operand.finish
+        return weights_N.double(), reached, finish
 
     def tape(self, where: AttentionId, name: str, tokens: Sequence[int]) -> tuple[Stack, Tape]:
         """What has happened to the stream that an operand reads, at some tokens, until it is read."""

@@ -43,6 +43,7 @@
  * @property {RunRequest | null} [typed]  the text, where the page may run it again
  * @property {string} [python]  the line that makes the changes; "" without changes
  * @property {{[side: string]: {kind: "next" | "masked", stack: string, tokens: number}}} [predictions]
+ * @property {{[side: string]: string}} [why]  why scores of a side cannot be split; "": they can
  * @property {Answer} [answer]  what a database says to a question; the page opens with it
  * @property {[string, number][]} [similar]  other texts, and the cosine of their vectors with this one's
  * @property {number | null} [unchanged]  beside changes of the model: the cosine of the text's vectors without and with them
@@ -67,6 +68,21 @@
  * @property {number} max_characters
  * @property {number} max_seconds
  * @property {boolean} editable  heads can be switched off
+ */
+
+/** @typedef {{name: string, kind: string | null, layer: number | null, head: number | null}} WhyPart  as uwaga.inspect.Part describes it */
+/** @typedef {{to: number, token: number, label: string, share: number}} WhySource  the token from which a head brought most, and the one that it brought it to */
+
+/**
+ * @typedef {object} Why  a score, or the difference of the scores of two keys, as a sum
+ * @property {[number, number, number | null]} tokens  the query, the key, the other key
+ * @property {[string, string, string | null]} labels
+ * @property {[number, number | null]} weights  of the key, of the other key
+ * @property {number} score  as the model has computed it
+ * @property {number} total  the sum of all pairs
+ * @property {number} count  of all contributions
+ * @property {{query: WhyPart | null, key: WhyPart | null, share: number, sources: (WhySource | null)[]}[]} shares  the strongest; null: all parts of that side
+ * @property {number} rest  the sum of the others
  */
 
 /** @typedef {{text: string, second: string | null, target: string | null, edits: Edits | null}} RunRequest */

@@ -5,6 +5,7 @@ overview, tile                       rasters of the weights, coarse to exact
 entry, row, column                   single weights
 weights, npz                         rectangles of weights, which may take seconds
 statistics                           the statistics of a layer's heads
+why                                  the link whose score is split; `RunCache` runs its model
 
 `front/types.js` has the arguments and replies.
 """
@@ -19,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from uwaga.viewer.messages import Reply, RequestError, RequestParser
-from uwaga.viewer.queries import labels, statistics, weights
+from uwaga.viewer.queries import labels, statistics, weights, why
 from uwaga.viewer.queries.heads import DIFFERENCE, WRITTEN, HeadResolver, HeadView, LayerSelection
 from uwaga.viewer.queries.lru_cache import LRUCache
 from uwaga.viewer.queries.raster import OVERVIEW, TILE, Block, Overview, Tile
@@ -86,6 +87,12 @@ class QueryService:
             return self._long_handlers[parser.name](parser)
         with self._lock:
             return self._handlers[parser.name](parser)
+
+    def link(self, parser: RequestParser) -> why.Link:
+        """The link that a request "why" is about. Raises RequestError, as `answer`."""
+        self._check_open()
+        with self._lock:
+            return why.link(self._resolver, parser)
 
     def close(self) -> None:
         """Refuse all further requests; one that is being computed ends at its next step."""

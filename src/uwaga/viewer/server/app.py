@@ -47,7 +47,13 @@ _MAX_CODE_BYTES = 1 << 10  # body of a request that exchanges a code
 _BODY_TIMEOUT = 10.0  # seconds until a body must be complete; a stalled one would hold its slot
 _RELOAD_SECONDS = 1.0  # between checks for changed files of the front end, so that edits show at a reload
 _CHUNK = 1 << 14  # bytes of a response that are sent at once; a connection buffers four chunks and one more
-_KINDS: dict[object, Kind] = {"page": "long", "npz": "long", "weights": "long", "run": "run"}  # may take seconds
+_KINDS: dict[object, Kind] = {
+    "page": "long",
+    "npz": "long",
+    "weights": "long",
+    "run": "run",
+    "why": "run",
+}  # may take seconds
 
 
 def application(

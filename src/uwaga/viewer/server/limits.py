@@ -34,8 +34,8 @@ class ConcurrencyLimiter:
     Belongs to one event loop; only the computation runs in threads.
 
     Args:
-        at_once: requests computed at a time, in as many threads; beside them one of those that take long, and two that run a text, of
-            which the second one ends the first.
+        at_once: requests computed at a time, in as many threads; beside them one of those that take long, and two that run a text or
+            split a score, of which the second one ends the first.
         waiting: further requests that may wait.
     """
 

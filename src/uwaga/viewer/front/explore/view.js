@@ -24,6 +24,7 @@ import { filmLinks, filmText, hasFilm, layerShares, makeLayerFilm, meanOfHeads }
 import { makeRibbons, mostRibbons } from "./ribbons.js";
 import { makeStage, wantsNoMotion } from "./stage.js";
 import { makeWall } from "./wall.js";
+import { makeWhy } from "./why.js";
 import { askDistinctive, linkStory } from "./distinctive.js";
 
 /** @typedef {import("../types.js").App} App */
@@ -45,7 +46,7 @@ const writeTime = 900;
 export function exploreView(app) {
   const { store } = app;
   const map = mapView(app);
-  const box = makeTextBox(app), predictions = makePredictions(app), changes = makeChanges(app), swap = makeSwap(app);
+  const box = makeTextBox(app), predictions = makePredictions(app), changes = makeChanges(app), swap = makeSwap(app), why = makeWhy(app);
   const where = el("p", { class: "uwaga-sub uwaga-headline-note" });
   const headline = el("h2", { class: "uwaga-headline", "aria-live": "polite" });
   const story = el("p", { class: "uwaga-sub" });
@@ -82,7 +83,7 @@ export function exploreView(app) {
     el("p", { class: "uwaga-sub" }, el("span", { class: "uwaga-if-light", text: tr("Each row is a word; darker means it looks there more.") }),
       el("span", { class: "uwaga-if-dark", text: tr("Each row is a word; brighter means it looks there more.") })), map.element, predictions.element);
   const element = el("section", { class: "uwaga-explore", "aria-label": tr("Explore") }, el("div", { class: "uwaga-explore-page" },
-    top, box.element, search.element, stage.element, ribbons.element, el("div", { class: "uwaga-top uwaga-under" }, film.element, write, changes.cut, swap.element),
+    top, box.element, search.element, stage.element, ribbons.element, el("div", { class: "uwaga-top uwaga-under" }, film.element, write, why.button, changes.cut, swap.element), why.element,
     el("div", { class: "uwaga-low" }, el("div", { class: "uwaga-read-part" }, readings.map((one) => one.element), bands),
       el("div", { class: "uwaga-aside" }, el("div", { class: "uwaga-low-side" }, mapPart, links.element, lookers.element)), el("div", { class: "uwaga-low-side uwaga-heads-part" }, moved.element, wall.element)), changes.bar));
   const row = new WeightsReader(app, "row", redraw), column = new WeightsReader(app, "column", redraw);
@@ -261,6 +262,7 @@ export function exploreView(app) {
     const best = shownWeights ? strongestItems(shownWeights, sinks.size + 1).find((item) => !sinks.has(item)) ?? null : null;
     if (!isPointing) {
       changes.show(known, best);
+      if (pointed < 0) why.show(known, inQueries, state.key ?? best, shownWeights, sinks);
       swap.show(one ? known.queries : null, state.query);
     }
     if (inQueries !== null) {
@@ -382,6 +384,7 @@ export function exploreView(app) {
       box.dispose();
       predictions.dispose();
       changes.dispose();
+      why.dispose();
       map.dispose();
     },
   };

@@ -1,0 +1,165 @@
+"""Why a head looks there: the score of one link as the sum of what pairs of parts of the model contribute to it.
+
+The figures are those of `uwaga.inspect.score_attribution`, for the page: the strongest pairs, what is left for the others, and for each
+part that is a head the token from which it brought most of that.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from uwaga.viewer.messages import RequestParser
+from uwaga.viewer.queries.heads import HeadResolver, HeadView, LayerSelection
+from uwaga.viewer.view_model import MapName, Side, axes_of
+
+if TYPE_CHECKING:
+    from uwaga.inspect.attribution.scores import ScoreAttribution
+    from uwaga.inspect.attribution.streams import Part
+    from uwaga.inspect.recordings.recording import Recording
+
+_SIDES = ("query", "key")
+_TOP = 10  # pairs of parts that a reply lists
+# What the page has a sentence for; any other reason is a sentence itself.
+NO_MODEL, CHANGED, HIDDEN, FAMILY = "model", "changed", "hidden", "family"
+
+
+class Link(NamedTuple):
+    """A query and a key of a head, as tokens, and another key that the score is compared with."""
+
+    side: Side
+    name: MapName
+    head: int
+    query: int
+    key: int
+    than: int | None
+    weights: tuple[float, float | None]  # on the key, and on the other
+    is_hidden: bool  # by the mask, so that there is no score
+
+
+def link(resolver: HeadResolver, parser: RequestParser) -> Link:
+    """The link that a request names by its items. Of items of several tokens it is the one with the largest weight.
+
+    Raises:
+        RequestError: a side, layer or head that does not exist, a difference, items out of range, or `than` that is the key.
+    """
+    selection = resolver.selection(parser)
+    parser.text("side", [str(number) for number in range(len(resolver.view_model.sides))])
+    head = parser.integer("head", 0, resolver.heads(selection.side, selection.name))
+    queries, keys = resolver.axes(selection)
+    query_tokens = _tokens(queries.spans[parser.integer("query", 0, len(queries))])
+    key = parser.integer("key", 0, len(keys))
+    tokens = resolver.head_view(LayerSelection(selection.side, selection.name, "tokens", "show"), head)
+    query, at, weight = _strongest(tokens, query_tokens, _tokens(keys.spans[key]))
+    than = weight_than = None
+    if parser.value("than") is not None:
+        other = parser.integer("than", 0, len(keys))
+        if other == key:
+            raise parser.invalid("than", "another key", other)
+        _, than, weight_than = _strongest(tokens, [query], _tokens(keys.spans[other]))
+    seen = tokens.attention
+    is_hidden = seen is not None and any(
+        float(torch.as_tensor(seen.scores[query, each])) == -float("inf") for each in (at, than) if each is not None
+    )
+    side = resolver.side(selection.side)
+    return Link(side, selection.name, head, query, at, than, (weight, weight_than), is_hidden)
+
+
+def explain(of: Link, by: str, read: Callable[[], "Recording"]) -> dict[str, Any]:
+    """The meta of a reply. `front/types.js` describes it.
+
+    Args:
+        of: the link.
+        by: "pairs" of parts; or "query" or "key": the parts of that side, each with all of the other side.
+        read: gives the recording of the side, with values.
+
+    Raises:
+        ValueError: as `score_attribution`, and from `read`.
+    """
+    from uwaga.inspect.attribution.attribute import UnknownFamilyError, score_attribution
+
+    if of.side.scores is None:
+        return {"error": NO_MODEL}
+    if of.is_hidden:
+        return {"error": HIDDEN}
+    kind, layer = of.name
+    recording, row = read(), of.side.scores.row
+    try:
+        why = score_attribution(
+            of.side.scores.model, recording, layer, of.head, of.query, of.key, than=of.than, kind=kind, row=row
+        )
+    except UnknownFamilyError:
+        return {"error": FAMILY}
+    shares = _shares(why, by)
+    listed, total = shares[:_TOP], float(why.total()[0])
+    queries, keys = (of.side.token_text(stack).labels for stack in axes_of(kind))
+    return {
+        "tokens": [of.query, of.key, of.than],
+        "labels": [queries[of.query], keys[of.key], None if of.than is None else keys[of.than]],
+        "weights": list(of.weights),
+        "score": float(why.scores[0]),
+        "total": total,
+        "count": len(shares),
+        "shares": [
+            {
+                **{name: part and part._asdict() for name, part in zip(_SIDES, parts, strict=True)},
+                "share": share,
+                "sources": [_source(of, why, recording, side, parts) for side in range(2)],
+            }
+            for *parts, share in listed
+        ],
+        "rest": total - sum(share for *_, share in listed),
+    }
+
+
+def _shares(why: "ScoreAttribution", by: str) -> list[tuple["Part | None", "Part | None", float]]:
+    """Parts of the query and of the key, None for all of them, and what they contribute: all that sums to the score, the strongest first."""
+    results: list[tuple[Part | None, Part | None, float]] = []
+    if by == "pairs":
+        return [*results, *why.top(len(why.query_parts) * len(why.key_parts) + 1)]
+    shares = why.shares()
+    if by == "query":
+        results += [(part, None, share) for part, share in zip(why.query_parts, shares.sum(1).tolist(), strict=True)]
+    else:
+        results += [(None, part, share) for part, share in zip(why.key_parts, shares.sum(0).tolist(), strict=True)]
+    results += [share for share in why.top(len(shares) * len(shares[0]) + 1) if share.query.name == "distance"]
+    return sorted(results, key=lambda each: -abs(each[2]))
+
+
+def _source(
+    of: Link, why: "ScoreAttribution", recording: "Recording", number: int, parts: Sequence["Part | None"]
+) -> dict[str, Any] | None:
+    """The token from which a head brought most of a share, and the token to which; None of a part that is no head.
+
+    Of a difference of two keys, a head has brought something to both: it is the one at which the head looks more at that token.
+    """
+    side, part, other = _SIDES[number], parts[number], parts[1 - number]
+    if part is None or part.name != "head":
+        return None
+    shares = why.sources(part, side, other)
+    token = int(shares.abs().argmax())
+    places = [of.query] if side == "query" else [each for each in (of.key, of.than) if each is not None]
+    to = places[0] if len(places) == 1 else max(places, key=lambda at: _weight(recording, why.row, part, at, token))
+    assert part.kind is not None
+    label = of.side.token_text(axes_of(part.kind)[1]).labels[token]
+    return {"to": to, "token": token, "label": label, "share": float(shares[token])}
+
+
+def _weight(recording: "Recording", row: int, part: "Part", query: int, key: int) -> float:
+    """Of the head that a part is."""
+    assert part.kind is not None
+    assert part.layer is not None
+    assert part.head is not None
+    m = recording.maps[part.kind, part.layer]
+    return float(torch.as_tensor(m.select(*([row] if len(m.shape) == 4 else []), part.head)[query, key]))
+
+
+def _tokens(span: Any) -> list[int]:
+    return list(range(int(span[0]), int(span[1])))
+
+
+def _strongest(tokens: HeadView, queries: list[int], keys: list[int]) -> tuple[int, int, float]:
+    """The query, the key and the weight of the largest weight."""
+    weights = tokens.read(queries, keys)
+    row, column = divmod(int(weights.argmax()), len(keys))
+    return queries[row], keys[column], float(weights[row, column])

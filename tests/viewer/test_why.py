@@ -1,0 +1,353 @@
+"""Why a head looks there, as a page asks it: the figures of `score_attribution`, the models that have them, refusals, and what ends it."""
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import pytest
+import tiny_models
+import torch
+import transformers
+from tiny_tokenizer import word_tokenizer
+from waiting import HANG
+
+import uwaga
+from uwaga.inspect import Edits, score_attribution
+from uwaga.inspect.run_text import load, of_module
+from uwaga.viewer import runs, text_runner
+from uwaga.viewer.messages import RequestError
+from uwaga.viewer.service import ViewService
+from uwaga.viewer.text_runner import RunRequest, RunResult, TextRunner
+from uwaga.viewer.view_model import ScoreSource, ViewModel
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+TEXT = "The animal didn't cross the street because it was too tired."
+TOKENS = {"merge": "tokens", "specials": "show"}
+SHARES = {"pairs": None, "query": 1, "key": 0}
+
+
+@cache
+def runner_of(model: str) -> TextRunner:
+    return TextRunner(reader=load(model, "float32"))
+
+
+def service_of(runner: TextRunner, *texts: str, **more: Any) -> ViewService:
+    request = RunRequest(*texts, **more)
+    return ViewService(runner.run(request), runner=runner, typed=request)
+
+
+def ask(service: ViewService, kind: str, layer: int, head: int, query: int, key: int, **more: Any) -> Mapping[str, Any]:
+    link = {"kind": kind, "layer": layer, "head": head, "query": query, "key": key}
+    request = {"request": "why", "side": "0", **TOKENS, "than": None, "by": "pairs", **link, **more}
+    return service.answer(request).meta
+
+
+def recorded(runner: TextRunner, service: ViewService, side: int = 0) -> uwaga.Recording:
+    """The tokens of a side, read by the model directly."""
+    reader, shown = runner.reader, service.view_model.sides[side]
+    stacks = {"encoder": reader.tokenizer, "decoder": reader.target_tokenizer if reader.has_both else reader.tokenizer}
+    ids = [
+        torch.tensor([[stacks[stack].backend.token_to_id(token) for token in shown.tokens[stack]]])
+        for stack in shown.stacks
+    ]
+    with uwaga.watch(reader.model, values=True) as recording, torch.no_grad():
+        reader.adapter.read(ids[0], ids[1] if len(ids) > 1 else None)
+    return recording
+
+
+CELLS = [
+    ("minilm", TEXT, "encoder", 3, 10, 2, 8),
+    ("minilm", TEXT, "encoder", 0, 3, 3, 0),
+    ("copyist", "seven green birds sing ; seven green birds sing", "decoder", 1, 9, 5, 2),
+    ("bard", "To be, or not to be", "decoder", 1, 12, 3, 4),
+    ("speller", "attention", "encoder", 2, 4, 3, 0),
+    ("speller", "attention", "decoder", 2, 3, 1, 2),
+    ("speller", "attention", "cross", 3, 3, 4, 0),
+]
+
+
+@pytest.mark.parametrize("by", SHARES)
+@pytest.mark.parametrize("compared", [False, True], ids=["score", "difference"])
+@pytest.mark.parametrize(("model", "text", "kind", "layer", "query", "key", "other"), CELLS)
+def test_every_figure_is_that_of_score_attribution(
+    model: str, text: str, kind: str, layer: int, query: int, key: int, other: int, compared: bool, by: str
+) -> None:
+    runner = runner_of(model)
+    service = service_of(runner, text)
+    than = other if compared else None
+    reply = ask(service, kind, layer, 1, query, key, than=than, by=by)
+    recording = recorded(runner, service)
+    why = score_attribution(runner.reader.model, recording, layer, 1, query, key, than=than, kind=kind)
+    m = recording.maps[kind, layer].select(0, 1)
+    assert reply["tokens"] == [query, key, than]
+    assert reply["weights"] == pytest.approx([float(m[query, key]), float(m[query, other]) if compared else None])
+    assert (reply["score"], reply["total"]) == (float(why.scores), float(why.total()))
+    assert abs(reply["score"] - reply["total"]) <= float(why.bound())
+    distance = float(why.distance)
+    if by == "pairs":
+        expected = [(share.query, share.key, share.share) for share in why.top(10_000)]
+    else:
+        sums, parts = why.shares().sum(SHARES[by]).tolist(), getattr(why, f"{by}_parts")
+        expected = [(part, None, x) if by == "query" else (None, part, x) for part, x in zip(parts, sums, strict=True)]
+        expected += [tuple(x) for x in why.top(10_000) if x.query.name == "distance"]
+        expected.sort(key=lambda each: -abs(each[2]))
+    assert reply["count"] == len(expected)
+    shown = [(each["query"], each["key"], each["share"]) for each in reply["shares"]]
+    assert shown == [(a and a._asdict(), b and b._asdict(), x) for a, b, x in expected[:10]]
+    # Everything sums to the score.
+    total = sum(x for *_, x in expected)
+    assert total == pytest.approx(reply["total"], abs=1e-9)
+    assert sum(x for *_, x in shown) + reply["rest"] == pytest.approx(reply["total"], abs=1e-9)
+    assert (distance == 0) == all(part is None or part.name != "distance" for part, *_ in expected)
+    for each, (*parts, _) in zip(reply["shares"], expected, strict=False):
+        for n, side in enumerate(("query", "key")):
+            part, source = parts[n], each["sources"][n]
+            assert (source is not None) == (part is not None and part.name == "head")
+            if source is None:
+                continue
+            shares = why.sources(part, side, parts[1 - n])
+            assert source["share"] == float(shares[source["token"]]) == float(shares[shares.abs().argmax()])
+            stack = "decoder" if part.kind == "decoder" else "encoder"
+            assert source["label"] == service.view_model.sides[0].token_text(stack).labels[source["token"]]
+            assert source["to"] in ([query] if side == "query" else [key, than])
+            # What the head has brought there it has seen.
+            assert float(recording.maps[part.kind, part.layer].select(0, part.head)[source["to"], source["token"]]) > 0
+
+
+def test_of_words_it_is_the_pair_of_pieces_with_the_largest_weight() -> None:
+    runner = runner_of("minilm")
+    service = service_of(runner, TEXT)
+    words = {"merge": "words", "specials": "hide"}
+    axis = service.answer({"request": "items", "side": "0", "stack": "encoder", "first": 0, "count": 99, **words})
+    split = axis.meta["labels"].index("didn't")
+    first, last = axis.arrays[0][split]
+    assert last - first > 1
+    m = service.view_model.sides[0].maps["encoder", 2].select(5)
+    it, street = axis.meta["labels"].index("it"), axis.meta["labels"].index("street")
+    key = int(m[axis.arrays[0][it][0], first:last].argmax()) + first
+    reply = ask(service, "encoder", 2, 5, it, split, than=street, **words)
+    assert reply["tokens"] == [axis.arrays[0][it][0], key, axis.arrays[0][street][0]]
+    assert reply["labels"][1] in ("didn", "'", "t")
+    query = int(m[first:last, key].argmax()) + first
+    assert ask(service, "encoder", 2, 5, split, split, **words)["tokens"][0] in range(first, last)
+    assert query in range(first, last)
+
+
+@pytest.mark.parametrize("family", ["llama", "bert", "t5"])
+def test_a_model_of_transformers_has_them_too(family: str) -> None:
+    settings, kind = {
+        "llama": (tiny_models.DECODERS["llama"], transformers.AutoModelForCausalLM),
+        "bert": (tiny_models.ENCODERS["bert"], transformers.AutoModel),
+        "t5": (tiny_models.PAIRS["t5"], transformers.AutoModelForSeq2SeqLM),
+    }[family]
+    runner = TextRunner(reader=of_module(tiny_models.make(family, settings, kind), word_tokenizer()))
+    service = service_of(runner, "the cat sat", target="the dog ran" if family == "t5" else None)
+    stack = "cross" if family == "t5" else service.view_model.sides[0].stacks[0]
+    reply = ask(service, stack, 1, 1, 2, 1)
+    assert service._runs._recorded is not None
+    why = score_attribution(runner.reader.model, service._runs._recorded[1], 1, 1, 2, 1, kind=stack)
+    assert reply["total"] == float(why.total())
+    assert [each["share"] for each in reply["shares"]] == [share.share for share in why.top(10)]
+
+
+def test_a_family_that_is_not_known_is_refused() -> None:
+    model = tiny_models.make("gpt_neox", tiny_models.small("gpt_neox"), transformers.AutoModelForCausalLM)
+    service = service_of(TextRunner(reader=of_module(model, word_tokenizer())), "the cat sat")
+    assert service.answer({"request": "about"}).meta["why"] == {"0": ""}
+    assert ask(service, "decoder", 1, 1, 2, 1) == {"error": "family", "complete": 0}
+
+
+def test_the_second_text_has_them_and_a_changed_model_has_not() -> None:
+    runner = runner_of("bard")
+    service = service_of(runner, "To be", "or not")
+    assert service.answer({"request": "about"}).meta["why"] == {"0": "", "1": ""}
+    why = score_attribution(runner.reader.model, recorded(runner, service, 1), 1, 0, 4, 2)
+    assert ask(service, "decoder", 1, 0, 4, 2, side="1")["total"] == float(why.total())
+    with pytest.raises(RequestError, match="why: side must be one of 0, 1, not 'difference'"):
+        ask(service_of(runner, "To be", "or no"), "decoder", 1, 0, 4, 2, side="difference")
+    off = Edits.from_dict({"heads": [{"kind": "decoder", "layer": 0, "head": 0, "value": 0.0}]})
+    changed = service_of(runner, "To be", edits=off)
+    assert changed.answer({"request": "about"}).meta["why"] == {"0": "", "1": "changed"}
+    assert "total" in ask(changed, "decoder", 1, 0, 4, 2)
+    assert ask(changed, "decoder", 1, 0, 4, 2, side="1") == {"error": "model", "complete": 0}
+
+
+def test_a_key_that_is_hidden_has_no_score() -> None:
+    service = service_of(runner_of("bard"), "To be")
+    for link in ({"query": 1, "key": 3}, {"query": 1, "key": 0, "than": 4}):
+        assert ask(service, "decoder", 1, 0, **{"query": 1, "key": 0} | link) == {"error": "hidden", "complete": 0}
+
+
+def test_maps_alone_have_no_model() -> None:
+    m = uwaga.AttentionMap(*torch.randn(2, 2, 4, 8))
+    service = ViewService(ViewModel.create({("encoder", 0): m}))
+    assert service.answer({"request": "about"}).meta["why"] == {"0": "model"}
+    assert ask(service, "encoder", 0, 0, 1, 2) == {"error": "model", "complete": 0}
+
+
+def test_nothing_is_kept_of_values_before_a_score_is_split_and_one_text_after() -> None:
+    runner = runner_of("bard")
+    service = service_of(runner, "To be")
+    assert service._runs._recorded is None
+    ask(service, "decoder", 1, 0, 3, 2)
+    kept = service._runs._recorded
+    assert kept is not None
+    ask(service, "decoder", 0, 1, 4, 2)
+    assert service._runs._recorded is not None
+    assert service._runs._recorded[1] is kept[1]  # the text was not read again
+    number = service.answer({"request": "run", "text": "or not", "second": None, "target": None, "edits": None}).meta[
+        "run"
+    ]
+    ask(service, "decoder", 0, 1, 4, 2, run=number)
+    assert service._runs._recorded[1] is not kept[1]
+    for size in range(1, 6):  # freed with its text
+        typed = {"text": "x" * size, "second": None, "target": None, "edits": None}
+        service.answer({"request": "run", **typed})
+    assert service._runs._recorded is None
+
+
+def test_a_text_whose_values_are_too_large_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_runner, "_MAX_VALUES_BYTES", 1000)
+    error = ask(service_of(runner_of("bard"), "To be"), "decoder", 1, 0, 3, 2)["error"]
+    assert "1,000" in error or "1000" in error, error
+
+
+HEAD = {"kind": "decoder", "layer": 1, "head": 0, "query": 3, "key": 2}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"query": 5}, "why: query must be from 0 to 4, not 5"),
+        ({"query": -1}, "why: query must be from 0 to 4, not -1"),
+        ({"key": 10**30}, "why: key must be from 0 to 4, not an integer of more than 20 digits"),
+        ({"key": 2.0}, r"why: key must be an integer, not 2\.0"),
+        ({"query": True}, "why: query must be an integer, not True"),
+        ({"query": [1, 2]}, r"why: query must be an integer, not \[1, 2\]"),
+        ({"than": "1"}, "why: than must be an integer or null, not '1'"),
+        ({"than": 5}, "why: than must be from 0 to 4, not 5"),
+        ({"than": 2}, "why: than must be another key, not 2"),
+        ({"by": "rows"}, "why: by must be one of pairs, query, key, not 'rows'"),
+        ({"layer": 9}, "why: there is no decoder layer 9 on side 0"),
+        ({"head": 99}, "why: head must be from 0 to"),
+        ({"side": "1"}, "why: side must be one of 0, not '1'"),
+        ({"most": 3}, "why: unknown argument 'most'"),
+        ({"run": 7}, "run: this text is no longer kept: run it again"),
+    ],
+)
+def test_what_is_out_of_range_is_refused(change: dict[str, Any], message: str) -> None:
+    service = service_of(runner_of("bard"), "To be")
+    with pytest.raises(RequestError, match=message):
+        service.answer({"request": "why", "side": "0", **TOKENS, "than": None, "by": "pairs", **HEAD, **change})
+
+
+class Waits:
+    """A text that is read again until it is told to end."""
+
+    def __init__(self) -> None:
+        self.begun = threading.Event()
+
+    def source(self) -> ScoreSource:
+        def recorded(check: Callable[[], object]) -> uwaga.Recording:
+            self.begun.set()
+            for _ in range(int(HANG * 1000)):
+                check()
+                threading.Event().wait(0.001)
+            raise AssertionError("nothing ended it")
+
+        return ScoreSource(torch.nn.Identity(), recorded)
+
+    def run(self, typed: RunRequest, check: Callable[[], None]) -> RunResult:
+        return self.result()
+
+    def about(self) -> Mapping[str, Any]:
+        return {}
+
+    def result(self) -> RunResult:
+        made = ViewModel.create({("encoder", 0): uwaga.AttentionMap(*torch.randn(2, 2, 4, 8))})
+        return RunResult(view_model=replace(made, sides=(replace(made.sides[0], scores=self.source()),)))
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("stop", "it was stopped"),
+        ("close", "it was stopped"),
+        ("another", "another score was asked for instead"),
+        ("run", "another text was run instead"),
+        ("time", "it takes longer than the 0.05 seconds that a page may ask for"),
+    ],
+)
+def test_reading_again_ends_when_it_is_stopped(how: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if how == "time":
+        monkeypatch.setattr(runs, "MAX_SECONDS", 0.05)
+    waits = Waits()
+    service: Any = ViewService(waits.result(), runner=waits)  # type: ignore[arg-type]
+    errors: list[str] = []
+    waiting = threading.Thread(target=lambda: errors.append(ask(service, "encoder", 0, 0, 1, 2)["error"]))
+    waiting.start()
+    assert waits.begun.wait(HANG)
+    others: list[threading.Thread] = []
+    if how == "stop":
+        service.answer({"request": "stop"})
+    elif how == "close":
+        service.close()
+    elif how == "run":
+        service.answer({"request": "run", "text": "b", "second": None, "target": None, "edits": None})
+    elif how == "another":
+        others.append(threading.Thread(target=lambda: ask(service, "encoder", 0, 1, 1, 2)))
+        others[0].start()
+    waiting.join(HANG)
+    assert errors == [said]
+    service.close()
+    for each in others:
+        each.join(HANG)
+
+
+def gpt2() -> Any:
+    return tiny_models.make("gpt2", tiny_models.small("gpt2"), transformers.AutoModelForCausalLM)
+
+
+def view(shown: Any, **options: Any) -> Any:
+    pytest.importorskip("uvicorn", reason="the server's packages are not installed: pip install 'uwaga[view]'")
+    return uwaga.view(shown, browser=False, block=False, **options)
+
+
+@pytest.mark.usefixtures("small_front")
+def test_a_recording_with_values_and_its_model() -> None:
+    model, ids = gpt2(), torch.tensor([[5, 6, 7, 8], [8, 7, 6, 5]])
+    with uwaga.watch(model, values=True) as recording, torch.no_grad():
+        model(ids)
+    with view(recording, model=model, row=1, second=recording, second_model=model) as shown:
+        about = shown.service.answer({"request": "about"}).meta
+        assert about["why"] == {"0": "", "1": ""}
+        assert about["sides"][0]["model"] == "GPT2LMHeadModel"
+        for side, row in (("0", 1), ("1", 0)):
+            why = score_attribution(model, recording, 1, 0, 3, 1, row=row)
+            assert ask(shown.service, "decoder", 1, 0, 3, 1, side=side)["total"] == float(why.total())
+
+
+@pytest.mark.usefixtures("small_front")
+def test_a_recording_without_values_says_what_to_do() -> None:
+    model = gpt2()
+    with uwaga.watch(model) as recording, torch.no_grad():
+        model(torch.tensor([[5, 6, 7, 8]]))
+    with view(recording, model=model) as shown:
+        error = ask(shown.service, "decoder", 1, 0, 3, 1)["error"]
+    assert error == "the recording has no values: record it with uwaga.watch(model, values=True)"
+
+
+@pytest.mark.usefixtures("small_front")
+def test_a_recording_of_another_model_is_found_out() -> None:
+    model, other = gpt2(), gpt2()
+    with torch.no_grad():
+        other.transformer.h[0].attn.c_attn.weight.mul_(2)
+    with uwaga.watch(model, values=True) as recording, torch.no_grad():
+        model(torch.tensor([[5, 6, 7, 8]]))
+    with view(recording, model=other) as shown:
+        error = ask(shown.service, "decoder", 0, 0, 3, 1)["error"]
+    assert error.startswith("the recorded query of token 1 is ")
+    assert "the recording is of another model, text or token types" in error
