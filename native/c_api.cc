@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <algorithm>
 #include <chrono>
 #include <new>
 #include <stdexcept>
@@ -58,6 +59,14 @@ int run_without_values(const uwaga_problem& problem, const Work& work) {
   return run_checked(p, work, false);
 }
 
+// The same for statistics of rows, which read values where an output is wanted.
+template <class Work>
+int run_rows(const uwaga_problem& problem, const uwaga_forward_result& result, const Work& work) {
+  if (!result.output.data) return run_without_values(problem, work);
+  if (!problem.normalize) return fail(UWAGA_BAD_ARGUMENT, "attention weights need a softmax, and normalize is 0");
+  return run_checked(problem, work);
+}
+
 }  // namespace
 
 extern "C" {
@@ -105,15 +114,12 @@ int uwaga_linear_forward(const uwaga_problem* problem, const uwaga_forward_resul
 
 int uwaga_rows(const uwaga_problem* problem, const uwaga_forward_result* result, const uwaga_row_statistics* statistics,
                const uwaga_selection* selection) {
-  const auto work = [&](uwaga::CheckedProblem& checked) {
+  return run_rows(*problem, *result, [&](uwaga::CheckedProblem& checked) {
     checked.check(*result);
     const uwaga_row_statistics wanted = checked.checked(*statistics);
     if (selection) return uwaga::selected_rows(checked.problem(), *result, wanted, checked.checked(*selection));
     uwaga::forward(checked.problem(), *result, &wanted);
-  };
-  if (!result->output.data) return run_without_values(*problem, work);
-  if (!problem->normalize) return fail(UWAGA_BAD_ARGUMENT, "attention weights need a softmax, and normalize is 0");
-  return run_checked(*problem, work);
+  });
 }
 
 int uwaga_weights(const uwaga_problem* problem, const uwaga_softmax* softmax, const uwaga_selection* selection,
@@ -154,22 +160,31 @@ int uwaga_diagonal_sums(const uwaga_problem* problem, const uwaga_softmax* softm
   });
 }
 
-int uwaga_softmax_part(const uwaga_problem* problem, const uwaga_softmax* softmax, const uwaga_forward_sums* sums) {
+int uwaga_rows_part(const uwaga_problem* problem, const uwaga_forward_result* result,
+                    const uwaga_row_statistics* statistics, const uwaga_row_sums* sums) {
+  return run_rows(*problem, *result, [&](uwaga::CheckedProblem& checked) {
+    checked.check(*result);
+    const uwaga_row_statistics wanted = checked.checked(*statistics);
+    checked.check(*sums, wanted.top);
+    uwaga::rows_part(checked.problem(), *result, wanted, *sums);
+  });
+}
+
+int uwaga_mass_part(const uwaga_problem* problem, const uwaga_softmax* softmax, const uwaga_mask_operation* other,
+                    int64_t other_operations, const uwaga_tensor* out, const uwaga_weight_sums* sums) {
   return run_without_values(*problem, [&](uwaga::CheckedProblem& checked) {
-    checked.check(*sums);
-    if (!softmax->maximum.data && !softmax->sum.data) return uwaga::forward(checked.problem(), {}, nullptr, sums);
     checked.check(*softmax);
-    uwaga_row_statistics wanted{};
-    wanted.softmax = *softmax;
-    uwaga::forward(checked.problem(), {}, &wanted, sums);
+    checked.check(*sums, checked.problem().queries);
+    if (out->data) checked.check_per_query("mass", *out);
+    uwaga::mass(checked.problem(), *softmax, checked.checked_mask(other, other_operations), *out, *sums);
   });
 }
 
 int uwaga_received_part(const uwaga_problem* problem, const uwaga_softmax* softmax, const uwaga_tensor* row_weights,
-                        const uwaga_tensor* out, const uwaga_received_sums* sums) {
+                        const uwaga_tensor* out, const uwaga_weight_sums* sums) {
   return run_without_values(*problem, [&](uwaga::CheckedProblem& checked) {
     checked.check(*softmax);
-    checked.check(*sums);
+    checked.check(*sums, checked.problem().keys);
     if (row_weights->data) checked.check_per_query("weights of the rows", *row_weights);
     if (out->data) checked.check_per_key("received weights", *out);
     uwaga::received(checked.problem(), *softmax, *row_weights, *out, *sums);
@@ -180,6 +195,26 @@ int uwaga_pool(const uwaga_problem* problem, const uwaga_softmax* softmax, const
   return run_without_values(*problem, [&](uwaga::CheckedProblem& checked) {
     checked.check(*softmax);
     uwaga::pool(checked.problem(), *softmax, checked.checked(*args));
+  });
+}
+
+int uwaga_diagonal_sums_part(const uwaga_problem* problem, const uwaga_softmax* softmax, const uwaga_exact_sums* sums) {
+  return run_without_values(*problem, [&](uwaga::CheckedProblem& checked) {
+    checked.check(*softmax);
+    const uwaga_problem& p = checked.problem();
+    checked.check(*sums, std::max<int64_t>(p.queries + p.keys - 1, 0));
+    uwaga::diagonal_sums(p, *softmax, {}, sums);
+  });
+}
+
+int uwaga_pool_part(const uwaga_problem* problem, const uwaga_softmax* softmax, const uwaga_pool_args* args,
+                    const uwaga_exact_sums* sums) {
+  return run_without_values(*problem, [&](uwaga::CheckedProblem& checked) {
+    checked.check(*softmax);
+    if (args->how != UWAGA_POOL_MASS) uwaga::invalid_argument("exact sums are those of UWAGA_POOL_MASS");
+    const uwaga_pool_args given = checked.checked(*args, false);
+    checked.check(*sums, given.rows * given.columns);
+    uwaga::pool(checked.problem(), *softmax, given, sums);
   });
 }
 
@@ -282,7 +317,9 @@ const int64_t* uwaga_struct_layout(const char* name) {
          AT(grad_value), AT(grad_relative), AT(grad_sinks), AT(grad_bias))
   LAYOUT(uwaga_forward_sums, AT(sums), AT(continues), AT(reserved))
   LAYOUT(uwaga_backward_sums, AT(grad_query), AT(grad_key), AT(grad_value), AT(continues_queries), AT(continues_keys))
-  LAYOUT(uwaga_received_sums, AT(data), AT(count), AT(continues), AT(reserved))
+  LAYOUT(uwaga_row_sums, AT(sums), AT(continues), AT(is_last))
+  LAYOUT(uwaga_weight_sums, AT(data), AT(count), AT(continues), AT(reserved))
+  LAYOUT(uwaga_exact_sums, AT(data), AT(count), AT(head))
   LAYOUT(uwaga_matmul_args, AT(rows), AT(columns), AT(depth), AT(a), AT(b), AT(bias), AT(residual), AT(preactivation),
          AT(out), AT(activation), AT(threads))
   LAYOUT(uwaga_activation_backward_args, AT(rows), AT(width), AT(activation), AT(threads), AT(input), AT(grad_output),

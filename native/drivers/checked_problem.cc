@@ -407,10 +407,26 @@ void CheckedProblem::check(const uwaga_backward_sums& sums) const {
   check_product("sums of the value's gradient", sums.grad_value, {units, UWAGA_PADDED(p_.keys, 64), value_width});
 }
 
-void CheckedProblem::check(const uwaga_received_sums& sums) const {
-  check_part("sums of received weights");
-  if (!sums.data) invalid_argument("there is no memory for the sums of received weights");
-  check_product("sums of received weights", sums.count, {p_.sequences, p_.query_heads, p_.keys});
+void CheckedProblem::check(const uwaga_row_sums& sums, int64_t top) const {
+  check_part("sums of rows");
+  if (!sums.sums.data) invalid_argument("there is no memory for the sums of rows");
+  check_product("sums of rows", sums.sums,
+                {p_.sequences, p_.query_heads, p_.queries, UWAGA_PADDED(p_.value_width, 16) + 5 + 2 * top});
+}
+
+void CheckedProblem::check(const uwaga_weight_sums& sums, int64_t of_head) const {
+  check_part("sums of weights");
+  if (!sums.data) invalid_argument("there is no memory for the sums of weights");
+  check_product("sums of weights", sums.count, {p_.sequences, p_.query_heads, of_head});
+}
+
+void CheckedProblem::check(const uwaga_exact_sums& sums, int64_t of_head) const {
+  check_part("exact sums");
+  const int64_t heads = p_.sequences * p_.query_heads;
+  if (heads == 0 || of_head == 0) return;
+  if (!sums.data) invalid_argument("there is no memory for the exact sums");
+  check_range("exact sums of a head", sums.head, of_head, kMaxRows);
+  check_fits<3>("exact sums", sums.data, sums.count, {heads, of_head, 3}, {sums.head * 3, 3, 1}, 1);
 }
 
 uwaga_row_statistics CheckedProblem::checked(const uwaga_row_statistics& given) {
@@ -424,6 +440,7 @@ uwaga_row_statistics CheckedProblem::checked(const uwaga_row_statistics& given) 
   if (given.top == 0) return statistics;
   check_query_rows("largest weights", given.top_weights, given.top, float32_size("largest weights", given.top_weights));
   check_query_rows("positions of the largest weights", given.top_positions, given.top, sizeof(int64_t));
+  check_range("position of the first key", p_.dropout_key, 0, kMaxKeys - max_keys_);
   return statistics;
 }
 
@@ -469,7 +486,7 @@ uwaga_integers CheckedProblem::checked_edges(const char* name, const uwaga_integ
   return edges;
 }
 
-uwaga_pool_args CheckedProblem::checked(const uwaga_pool_args& given) {
+uwaga_pool_args CheckedProblem::checked(const uwaga_pool_args& given, bool writes_cells) {
   if (given.how != UWAGA_POOL_MASS && given.how != UWAGA_POOL_MAX)
     invalid_argument("pooling must be UWAGA_POOL_MASS or UWAGA_POOL_MAX");
   check_range("number of cell rows", given.rows, 0, kMaxRows);
@@ -483,6 +500,7 @@ uwaga_pool_args CheckedProblem::checked(const uwaga_pool_args& given) {
       __builtin_mul_overflow(cells, given.columns, &cells) || cells > INT64_MAX / 2) {
     invalid_argument("there are too many cells");
   }
+  if (!writes_cells) return args;
   if (cells > 0 && !given.cells.data) invalid_argument("cells are missing");
   check_count("cells", given.cells, cells);
   if (given.positions && given.position_count < 2 * cells) {

@@ -41,11 +41,14 @@ class CheckedProblem {
   void check(const uwaga_backward_args& args) const;
   void check(const uwaga_forward_sums& sums) const;
   void check(const uwaga_backward_sums& sums) const;
-  void check(const uwaga_received_sums& sums) const;
+  void check(const uwaga_row_sums& sums, int64_t top) const;
+  // So many sums of each head.
+  void check(const uwaga_weight_sums& sums, int64_t of_head) const;
+  void check(const uwaga_exact_sums& sums, int64_t of_head) const;
   // These return copies.
   uwaga_row_statistics checked(const uwaga_row_statistics& statistics);
   uwaga_selection checked(const uwaga_selection& selection);
-  uwaga_pool_args checked(const uwaga_pool_args& args);
+  uwaga_pool_args checked(const uwaga_pool_args& args, bool writes_cells = true);
   uwaga_integers checked_keys(const uwaga_integers& keys);
   std::vector<uwaga_mask_operation> checked_mask(const uwaga_mask_operation* operations, int64_t count);
   // A float32 tensor (selected sequences, heads, queries, keys) fits into its memory.

@@ -10,9 +10,13 @@
 namespace uwaga {
 
 // Attention of every sequence and head, and the statistics of its rows where `statistics` is not null. Without an output,
-// problem.value_width is 0. `sums`: the keys are one part of several; then the statistics are the softmax alone.
+// problem.value_width is 0. `sums`: the keys are one part of several.
 void forward(const uwaga_problem& problem, const uwaga_forward_result& result,
              const uwaga_row_statistics* statistics = nullptr, const uwaga_forward_sums* sums = nullptr);
+
+// The outputs and statistics of rows whose keys come in parts.
+void rows_part(const uwaga_problem& problem, const uwaga_forward_result& result, const uwaga_row_statistics& statistics,
+               const uwaga_row_sums& sums);
 
 // The gradients of attention with respect to every operand that has a tensor in `args`.
 void backward(const uwaga_problem& problem, const uwaga_backward_args& args, const uwaga_backward_sums& sums = {});
@@ -28,12 +32,14 @@ void selected_rows(const uwaga_problem& problem, const uwaga_forward_result& res
 void weights(const uwaga_problem& problem, const uwaga_softmax& softmax, const uwaga_selection& selection,
              const uwaga_integers& keys, const uwaga_tensor& out);
 void mass(const uwaga_problem& problem, const uwaga_softmax& softmax, const std::vector<uwaga_mask_operation>& other,
-          const uwaga_tensor& out);
+          const uwaga_tensor& out, const uwaga_weight_sums& sums = {});
 void received(const uwaga_problem& problem, const uwaga_softmax& softmax, const uwaga_tensor& row_weights,
-              const uwaga_tensor& out, const uwaga_received_sums& sums = {});
-// Dense problems only.
-void diagonal_sums(const uwaga_problem& problem, const uwaga_softmax& softmax, const uwaga_tensor& out);
-void pool(const uwaga_problem& problem, const uwaga_softmax& softmax, const uwaga_pool_args& args);
+              const uwaga_tensor& out, const uwaga_weight_sums& sums = {});
+// Dense problems only. `part` not null: what is added to in place of the results.
+void diagonal_sums(const uwaga_problem& problem, const uwaga_softmax& softmax, const uwaga_tensor& out,
+                   const uwaga_exact_sums* part = nullptr);
+void pool(const uwaga_problem& problem, const uwaga_softmax& softmax, const uwaga_pool_args& args,
+          const uwaga_exact_sums* part = nullptr);
 
 // A product of matrices with bias, activation and residual.
 void matmul(const uwaga_matmul_args& args);

@@ -60,10 +60,17 @@ std::vector<RowBlock> row_blocks(const uwaga_problem& p) {
   return blocks;
 }
 
+// Of keys that come in parts: the sums of all rows so far, of the outputs, the softmax and the statistics.
+struct PartSums {
+  float* outputs;
+  float* statistics;  // or null
+  bool continues, is_last;
+};
+
 class Forward {
  public:
   Forward(const uwaga_problem& p, const uwaga_forward_result& result, const uwaga_row_statistics* wanted,
-          const uwaga_forward_sums* sums)
+          const PartSums* sums)
       : p_(p),
         result_(result),
         wanted_(wanted),
@@ -105,14 +112,16 @@ class Forward {
     RowStatisticsTable part_statistics(wanted_, pass.rows());
     PartialRows part =
         partial_rows(scratch.reserve(2 * partial_size(pass.rows())), pass.rows(), part_statistics.row(0));
-    statistics.clear();
-    const PartialRows total = total_rows(block, part.output + partial_size(pass.rows()), statistics.row(0));
+    const PartialRows total = total_rows(block, part.output + partial_size(pass.rows()), statistics);
     for (int64_t c = 0; c < chunks; ++c) {
       pass.run(c * kChunkKeys, std::min(pass.sequence().keys, (c + 1) * kChunkKeys));
       pass.copy_to(part);
       merge(total, part, pass.rows());
     }
-    for (int64_t r = 0; wanted_ && r < pass.rows(); ++r) pass.copy_top(r, statistics.row(r));
+    for (int64_t r = 0; wanted_ && r < pass.rows(); ++r) {
+      pass.copy_top(r, part_statistics.row(r));
+      merge_top(statistics.row(r), *part_statistics.row(r), wanted_->top);
+    }
     write_all(block, pass.sequence(), total, statistics);
   }
 
@@ -161,8 +170,7 @@ class Forward {
       const Sequence s = sequence_of(p_, blocks_[n].sequence);
       thread_local Scratch scratch;
       RowStatisticsTable statistics(wanted_, rows);
-      statistics.clear();
-      const PartialRows total = total_rows(blocks_[n], scratch.reserve(partial_size(rows)), statistics.row(0));
+      const PartialRows total = total_rows(blocks_[n], scratch.reserve(partial_size(rows)), statistics);
       for (size_t k = first_task[n]; k < first_task[n + 1]; ++k) {
         const PartialRows part = part_of(list[k], rows);
         merge(total, part, rows);
@@ -177,17 +185,29 @@ class Forward {
     return {base, reinterpret_cast<RowResult*>(base + rows * padded_width(p_.value_width)), statistics};
   }
   // Where the sums of a row block over its chunks are: in `scratch`, or in the caller's memory, whose sums of earlier parts continue.
-  PartialRows total_rows(const RowBlock& block, float* scratch, RowStatistics* statistics) const {
+  PartialRows total_rows(const RowBlock& block, float* scratch, RowStatisticsTable& statistics) const {
     const int64_t rows = block.last - block.first;
-    PartialRows total = partial_rows(scratch, rows, statistics);
+    PartialRows total = partial_rows(scratch, rows, statistics.row(0));
     if (sums_) {
-      const int64_t of_unit = p_.queries * (p_.query_heads / p_.key_heads), all = p_.sequences * p_.key_heads * of_unit;
-      const int64_t first = (block.sequence * p_.key_heads + block.key_head) * of_unit + block.first;
-      const PartialRows given = partial_rows(sums_->sums.data, all, statistics);
-      total = {given.output + first * padded_width(p_.value_width), given.results + first, statistics};
+      const PartialRows given = partial_rows(sums_->outputs, p_.sequences * p_.key_heads * rows_of_unit(), nullptr);
+      total.output = given.output + first_of_all(block) * padded_width(p_.value_width);
+      total.results = given.results + first_of_all(block);
     }
-    if (!sums_ || !sums_->continues) clear(total, rows);
+    if (!sums_ || !sums_->continues) {
+      clear(total, rows);
+      statistics.clear();
+    } else if (wanted_) {
+      statistics.read(statistics_of(block, statistics));
+    }
     return total;
+  }
+  int64_t rows_of_unit() const { return p_.queries * (p_.query_heads / p_.key_heads); }
+  // The first row of a block among the rows of all blocks.
+  int64_t first_of_all(const RowBlock& block) const {
+    return (block.sequence * p_.key_heads + block.key_head) * rows_of_unit() + block.first;
+  }
+  float* statistics_of(const RowBlock& block, const RowStatisticsTable& statistics) const {
+    return sums_->statistics + first_of_all(block) * (statistics.size() / (block.last - block.first));
   }
   void clear(const PartialRows& total, int64_t rows) const {
     std::fill(total.output, total.output + rows * padded_width(p_.value_width), 0.0f);
@@ -203,7 +223,8 @@ class Forward {
 
   void write_all(const RowBlock& block, const Sequence& s, const PartialRows& total,
                  RowStatisticsTable& statistics) const {
-    if (sums_ && !result_.output.data && !wanted_) return;  // more parts follow
+    if (sums_ && wanted_) statistics.write(statistics_of(block, statistics));
+    if (sums_ && !sums_->is_last) return;
     const int64_t rows = block.last - block.first;
     for (int64_t r = 0; r < rows; r += kTileRows) {
       const int count = static_cast<int>(std::min<int64_t>(kTileRows, rows - r));
@@ -266,7 +287,7 @@ class Forward {
   const uwaga_problem& p_;
   const uwaga_forward_result& result_;
   const uwaga_row_statistics* const wanted_;  // or null
-  const uwaga_forward_sums* const sums_;      // or null
+  const PartSums* const sums_;                // or null
   const Mask mask_;
   const Kernels& kernels_;
   const int threads_;
@@ -279,7 +300,17 @@ class Forward {
 
 void forward(const uwaga_problem& problem, const uwaga_forward_result& result, const uwaga_row_statistics* wanted,
              const uwaga_forward_sums* sums) {
-  Forward(problem, result, wanted, sums).run();
+  if (!sums) return Forward(problem, result, wanted, nullptr).run();
+  const PartSums given{sums->sums.data, nullptr, sums->continues != 0, result.output.data != nullptr};
+  Forward(problem, result, wanted, &given).run();
+}
+
+void rows_part(const uwaga_problem& problem, const uwaga_forward_result& result, const uwaga_row_statistics& wanted,
+               const uwaga_row_sums& sums) {
+  const int64_t rows = problem.sequences * problem.query_heads * problem.queries;
+  const int64_t of_outputs = rows * (padded_width(problem.value_width) + 2);
+  const PartSums given{sums.sums.data, sums.sums.data + of_outputs, sums.continues != 0, sums.is_last != 0};
+  Forward(problem, result, &wanted, &given).run();
 }
 
 }  // namespace uwaga

@@ -10,6 +10,7 @@
 #include <cmath>
 #include <vector>
 
+#include "base/exact_sum.h"
 #include "base/scratch.h"
 #include "drivers/mask.h"
 #include "drivers/problem.h"
@@ -43,6 +44,11 @@ class SingleHead {
 };
 
 constexpr int64_t kRowsAtOnce = 96;
+
+// The sums of one of all heads.
+inline ExactSum* sums_of(const uwaga_exact_sums& sums, int64_t head) {
+  return reinterpret_cast<ExactSum*>(sums.data) + head * sums.head;
+}
 constexpr int64_t kTilesAtOnce = kRowsAtOnce / kTileRows;  // or fewer
 
 class HeadWeights {

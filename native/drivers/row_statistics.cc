@@ -79,7 +79,9 @@ void StatisticsAccumulator::copy_top(int64_t row, RowStatistics* to) const {
     const float score = top_scores_[first + n];
     to->top_scores[n] = score;
     to->top_keys[n] = -1;
-    if (score != kMinusInfinity) memcpy(&to->top_keys[n], &top_keys_[first + n], sizeof(int32_t));
+    if (score == kMinusInfinity) continue;
+    memcpy(&to->top_keys[n], &top_keys_[first + n], sizeof(int32_t));
+    to->top_keys[n] += static_cast<int32_t>(p_.dropout_key);
   }
 }
 
@@ -95,6 +97,24 @@ void RowStatisticsTable::clear() {
   for (RowStatistics& row : rows_) row.moments = {};
   std::fill(scores_.begin(), scores_.end(), kMinusInfinity);
   std::fill(keys_.begin(), keys_.end(), -1);
+}
+
+void RowStatisticsTable::read(const float* from) {
+  for (RowStatistics& row : rows_) {
+    memcpy(&row.moments, from, sizeof row.moments);
+    memcpy(row.top_scores, from + 3, top_ * sizeof(float));
+    memcpy(row.top_keys, from + 3 + top_, top_ * sizeof(int32_t));
+    from += 3 + 2 * top_;
+  }
+}
+
+void RowStatisticsTable::write(float* to) const {
+  for (const RowStatistics& row : rows_) {
+    memcpy(to, &row.moments, sizeof row.moments);
+    memcpy(to + 3, row.top_scores, top_ * sizeof(float));
+    memcpy(to + 3 + top_, row.top_keys, top_ * sizeof(int32_t));
+    to += 3 + 2 * top_;
+  }
 }
 
 void merge_moments(const RowResult& softmax, RowStatistics* total, const RowResult& part_softmax,

@@ -30,6 +30,10 @@ class RowStatisticsTable {
   RowStatisticsTable(const uwaga_row_statistics* wanted, int64_t rows);
   RowStatistics* row(int64_t r) { return rows_.empty() ? nullptr : &rows_[r]; }
   void clear();
+  // The statistics of all rows as size() numbers, which another call goes on with.
+  int64_t size() const { return static_cast<int64_t>(rows_.size()) * (3 + 2 * top_); }
+  void read(const float* from);
+  void write(float* to) const;
 
  private:
   const int64_t top_;
@@ -50,6 +54,7 @@ class StatisticsAccumulator {
   TileStatistics statistics(int64_t tile) const;
   // Of row `row` of the block.
   RowMoments moments(int64_t row, const Kernels& kernels) const;
+  // Keys by their positions in the whole of which the problem is a part.
   void copy_top(int64_t row, RowStatistics* to) const;
 
  private:

@@ -1,7 +1,8 @@
 // Functions of the weights computed column by column: the weight that each key receives, and pooling into cells.
 //
 // A task is a segment of keys and all rows of a head, so that no two threads add to one column. Rows come in blocks of 96: a
-// column is summed over such a block in float32, and over the blocks, in order, in float64.
+// column is summed over such a block in float32, and over the blocks, in order, in float64. A cell is summed over the rows of a block that
+// are its own in float32, over the keys of a block in float64, and over blocks exactly.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -30,13 +31,16 @@ int64_t segment_blocks(const uwaga_problem& p) {
 
 // For each visible pair of a row block and a block of keys: visitor.begin(), visitor.visit(weights, tile, view) for every tile
 // with visible pairs, and visitor.end(first key, count).
+// A row block is those of the queries among 96 that lie between multiples of 96, whatever the first one.
 template <class Visitor>
 void for_each_tile(HeadWeights& weights, const std::vector<int64_t>& queries, const float* row_weights,
                    int64_t row_weight_step, int64_t first_key, int64_t last_key, Visitor& visitor) {
   std::vector<char> packed((last_key - first_key + kBlockKeys - 1) / kBlockKeys, 0);
   const int64_t all = static_cast<int64_t>(queries.size());
-  for (int64_t row = 0; row < all; row += kRowsAtOnce) {
-    weights.set_rows(queries.data() + row, std::min(kRowsAtOnce, all - row), row_weights, row_weight_step);
+  for (int64_t row = 0, count; row < all; row += count) {
+    const int64_t end = (queries[row] / kRowsAtOnce + 1) * kRowsAtOnce;
+    count = std::lower_bound(queries.begin() + row, queries.end(), end) - queries.begin() - row;
+    weights.set_rows(queries.data() + row, count, row_weights, row_weight_step);
     for (int64_t j0 = first_key; j0 < last_key; j0 += kBlockKeys) {
       const int64_t n = (j0 - first_key) / kBlockKeys, j1 = std::min(j0 + kBlockKeys, last_key);
       const Visibility seen = weights.visibility(j0, j1);
@@ -86,7 +90,11 @@ class Cells {
     first_bin_ = bin_of(key_edges_, columns_, std::max(first_key, key_edges_[0]));
     const int64_t last = std::min(last_key, key_edges_[columns_]) - 1;
     bins_ = last < first_key || last < key_edges_[0] ? 0 : bin_of(key_edges_, columns_, last) - first_bin_ + 1;
-    cells_.assign(rows_ * bins_, {how_ == UWAGA_POOL_MASS ? 0.0 : -1.0, -1, -1});
+    if (how_ == UWAGA_POOL_MASS) {
+      sums_.resize(rows_ * bins_);
+    } else {
+      cells_.assign(rows_ * bins_, {-1.0, -1, -1});
+    }
     const float none = how_ == UWAGA_POOL_MASS ? 0.0f : -1.0f;
     best_.resize(kRowsAtOnce * kBlockKeys, none);
     at_.resize(how_ == UWAGA_POOL_MASS ? 0 : kRowsAtOnce * kBlockKeys);
@@ -107,14 +115,23 @@ class Cells {
 
   void end(int64_t j0, int count) {
     for (size_t g = 0; g < groups_.size(); ++g) {
-      Cell* row = cells_.data() + groups_[g] * bins_;
+      const int64_t row = groups_[g] * bins_;
       int64_t bin = bin_of(key_edges_, columns_, std::max(j0, key_edges_[0]));
+      double sum = 0.0;  // of the keys of a bin
       for (int n = 0; n < count; ++n) {
         const int64_t key = j0 + n;
         if (key < key_edges_[0] || key >= key_edges_[columns_]) continue;
-        while (key >= key_edges_[bin + 1]) ++bin;
-        add(&row[bin - first_bin_], g, n, key);
+        while (key >= key_edges_[bin + 1]) {
+          add(row + bin - first_bin_, &sum);
+          ++bin;
+        }
+        if (how_ == UWAGA_POOL_MASS) {
+          sum += best_[g * kBlockKeys + n];
+        } else {
+          keep(&cells_[row + bin - first_bin_], g, n, key);
+        }
       }
+      add(row + bin - first_bin_, &sum);
     }
   }
 
@@ -123,13 +140,13 @@ class Cells {
     for (int64_t r = 0; r < rows_; ++r) {
       for (int64_t n = 0; n < bins_; ++n) {
         Cell& total = all[r * columns_ + first_bin_ + n];
-        const Cell& cell = cells_[r * bins_ + n];
-        if (how_ == UWAGA_POOL_MASS) {
-          total.weight += cell.weight;
-        } else if (is_better(cell, total)) {
-          total = cell;
-        }
+        if (is_better(cells_[r * bins_ + n], total)) total = cells_[r * bins_ + n];
       }
+    }
+  }
+  void add_to(ExactSum* all) const {
+    for (int64_t r = 0; r < rows_; ++r) {
+      for (int64_t n = 0; n < bins_; ++n) all[r * columns_ + first_bin_ + n].add(sums_[r * bins_ + n]);
     }
   }
 
@@ -180,12 +197,14 @@ class Cells {
     }
   }
 
-  void add(Cell* cell, int64_t group, int n, int64_t key) const {
+  // Adds a sum to that of a cell, and begins it anew.
+  void add(int64_t cell, double* sum) {
+    if (*sum != 0.0) sums_[cell].add(*sum);
+    *sum = 0.0;
+  }
+
+  void keep(Cell* cell, int64_t group, int n, int64_t key) const {
     const float weight = best_[group * kBlockKeys + n];
-    if (how_ == UWAGA_POOL_MASS) {
-      cell->weight += weight;
-      return;
-    }
     if (weight == -1.0f) return;  // no pair of this column is visible
     int32_t number;
     memcpy(&number, &at_[group * kBlockKeys + n], sizeof number);
@@ -199,6 +218,7 @@ class Cells {
   const int64_t* key_edges_;
   const int64_t columns_;
   int64_t first_bin_, bins_;
+  std::vector<ExactSum> sums_;  // of the cells, or
   std::vector<Cell> cells_;
   std::vector<int64_t> groups_;  // the row bins of this row block
   std::vector<float> best_, at_;
@@ -206,8 +226,8 @@ class Cells {
 
 class Pool {
  public:
-  Pool(const uwaga_problem& p, const uwaga_softmax& softmax, const uwaga_pool_args& args)
-      : p_(p), softmax_(softmax), args_(args) {}
+  Pool(const uwaga_problem& p, const uwaga_softmax& softmax, const uwaga_pool_args& args, const uwaga_exact_sums* part)
+      : p_(p), softmax_(softmax), args_(args), part_(part) {}
 
   void run_head(int64_t b, int64_t h, int threads) const {
     const int64_t* edges = args_.query_edges.data + b * (args_.rows + 1);
@@ -215,7 +235,11 @@ class Pool {
     for (int64_t i = edges[0]; i < edges[args_.rows]; ++i) queries.push_back(i);
     const int64_t keys = sequence_of(p_, b).keys, step = segment_blocks(p_) * kBlockKeys;
     const int64_t segments = (keys + step - 1) / step;
-    std::vector<Cells::Cell> all(args_.rows * args_.columns, {args_.how == UWAGA_POOL_MASS ? 0.0 : -1.0, -1, -1});
+    const bool sums = args_.how == UWAGA_POOL_MASS;
+    const int64_t cells = args_.rows * args_.columns;
+    std::vector<Cells::Cell> best(sums ? 0 : cells, {-1.0, -1, -1});
+    std::vector<ExactSum> own(sums && !part_ ? cells : 0);
+    ExactSum* const totals = part_ ? sums_of(*part_, b * p_.query_heads + h) : own.data();
     // Some segments at a time; their cells are then merged in order.
     const int64_t at_once = 4 * threads;
     for (int64_t first = 0; first < segments; first += at_once) {
@@ -225,13 +249,21 @@ class Pool {
         parts.emplace_back(args_, b, n * step, std::min(keys, (n + 1) * step));
       }
       parallel_for(threads, count, [&](int64_t n, int) {
-        HeadWeights weights(p_, softmax_, b, h, args_.how == UWAGA_POOL_MASS ? 0.0f : -1.0f, step / kBlockKeys);
+        HeadWeights weights(p_, softmax_, b, h, sums ? 0.0f : -1.0f, step / kBlockKeys);
         for_each_tile(weights, queries, nullptr, 0, (first + n) * step, std::min(keys, (first + n + 1) * step),
                       parts[n]);
       });
-      for (const Cells& part : parts) part.merge_into(all.data());
+      for (const Cells& part : parts) {
+        if (sums) {
+          part.add_to(totals);
+        } else {
+          part.merge_into(best.data());
+        }
+      }
     }
-    write(b, h, edges, all);
+    if (part_) return;
+    for (const ExactSum& sum : own) best.push_back({sum.value(), -1, -1});
+    write(b, h, edges, best);
   }
 
  private:
@@ -254,12 +286,13 @@ class Pool {
   const uwaga_problem& p_;
   const uwaga_softmax& softmax_;
   const uwaga_pool_args& args_;
+  const uwaga_exact_sums* const part_;  // or null
 };
 
 }  // namespace
 
 void received(const uwaga_problem& p, const uwaga_softmax& softmax, const uwaga_tensor& row_weights,
-              const uwaga_tensor& out, const uwaga_received_sums& given) {
+              const uwaga_tensor& out, const uwaga_weight_sums& given) {
   struct Task {
     int64_t sequence, head, first, last;
   };
@@ -294,9 +327,10 @@ void received(const uwaga_problem& p, const uwaga_softmax& softmax, const uwaga_
   });
 }
 
-void pool(const uwaga_problem& p, const uwaga_softmax& softmax, const uwaga_pool_args& args) {
+void pool(const uwaga_problem& p, const uwaga_softmax& softmax, const uwaga_pool_args& args,
+          const uwaga_exact_sums* part) {
   if (args.rows == 0 || args.columns == 0) return;
-  const Pool pool(p, softmax, args);
+  const Pool pool(p, softmax, args, part);
   const int64_t heads = p.sequences * p.query_heads;
   const int threads = useful_threads(p);
   const bool by_head = heads >= 2 * threads;

@@ -98,8 +98,8 @@ class Rectangle {
 class Mass {
  public:
   Mass(const uwaga_problem& p, const uwaga_softmax& softmax, const std::vector<uwaga_mask_operation>& other,
-       const uwaga_tensor& out)
-      : p_(p), softmax_(softmax), other_(other), out_(out) {}
+       const uwaga_tensor& out, const uwaga_weight_sums& sums)
+      : p_(p), softmax_(softmax), other_(other), out_(out), sums_(sums) {}
 
   void run(const Task& task) const {
     HeadWeights weights(p_, softmax_, task.sequence, task.head, 0.0f, 1);
@@ -112,6 +112,9 @@ class Mass {
 
     // Summed over a block of keys in float32 and over blocks in float64: as exact as a float64 sum of the weights.
     double totals[kRowsAtOnce] = {};
+    double* const so_far =
+        sums_.data ? sums_.data + (task.sequence * p_.query_heads + task.head) * p_.queries + task.first_row : nullptr;
+    if (so_far && sums_.continues) std::copy(so_far, so_far + queries.size(), totals);
     const Sequence& s = weights.sequence();
     const KeyRange a = weights.key_range(), b = other.key_range(s, task.first_row, task.last_row);
     for (int64_t j0 = std::max(a.first, b.first) / kBlockKeys * kBlockKeys; j0 < std::min(a.last, b.last);
@@ -123,6 +126,8 @@ class Mass {
       weights.pack_keys(0, j0);
       for (int64_t t = 0; t < weights.tiles(); ++t) add(weights, other, t, j0, j1, seen, totals);
     }
+    if (so_far) std::copy(totals, totals + queries.size(), so_far);
+    if (!out_.data) return;
     const uwaga_tensor out = weights.head().query_rows(out_, sizeof(float));
     for (size_t r = 0; r < queries.size(); ++r) {
       static_cast<float*>(out.data)[queries[r] * out.row] = static_cast<float>(totals[r]);
@@ -151,6 +156,7 @@ class Mass {
   const uwaga_softmax& softmax_;
   const std::vector<uwaga_mask_operation>& other_;
   const uwaga_tensor& out_;
+  const uwaga_weight_sums& sums_;  // without data: none
 };
 
 }  // namespace
@@ -188,8 +194,8 @@ void weights(const uwaga_problem& p, const uwaga_softmax& softmax, const uwaga_s
 }
 
 void mass(const uwaga_problem& p, const uwaga_softmax& softmax, const std::vector<uwaga_mask_operation>& other,
-          const uwaga_tensor& out) {
-  const Mass mass(p, softmax, other, out);
+          const uwaga_tensor& out, const uwaga_weight_sums& sums) {
+  const Mass mass(p, softmax, other, out, sums);
   std::vector<Task> tasks;
   for (int64_t b = 0; b < p.sequences; ++b) {
     const Sequence s = sequence_of(p, b);

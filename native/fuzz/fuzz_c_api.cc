@@ -161,21 +161,29 @@ int call(Input& input, int function, uwaga_problem p) {
   uint8_t selects = 0;
   uwaga_forward_sums forward_sums{};
   uwaga_backward_sums backward_sums{};
-  if ((function <= 3 && function != 1) || function == kForwardPart) result = input.take<uwaga_forward_result>();
-  if (function == kForwardPart || function == kSoftmaxPart) forward_sums = input.take<uwaga_forward_sums>();
+  if ((function <= 3 && function != 1) || function == kForwardPart || function == kRowsPart)
+    result = input.take<uwaga_forward_result>();
+  if (function == kForwardPart) forward_sums = input.take<uwaga_forward_sums>();
   if (function == 1 || function == kBackwardPart) backward = input.take<uwaga_backward_args>();
   if (function == kBackwardPart) backward_sums = input.take<uwaga_backward_sums>();
-  if (function == 3) statistics = input.take<uwaga_row_statistics>(), selects = input.take<uint8_t>();
-  if ((function >= 4 && function <= 7) || function >= kReceivedPart) softmax = input.take<uwaga_softmax>();
+  if (function == 3 || function == kRowsPart) statistics = input.take<uwaga_row_statistics>();
+  if (function == 3) selects = input.take<uint8_t>();
+  uwaga_row_sums row_sums{};
+  if (function == kRowsPart) row_sums = input.take<uwaga_row_sums>();
+  if ((function >= 4 && function <= 7) || (function >= kReceivedPart && function != kRowsPart))
+    softmax = input.take<uwaga_softmax>();
   if (function == 3 || function == 4) selection = input.take<uwaga_selection>();
   if (function == 4) keys = input.take<uwaga_integers>();
   if (function == 6 || function == kReceivedPart) weights = input.take<uwaga_tensor>();
-  if ((function >= 4 && function <= 6) || function == kReceivedPart || function == kDiagonalSums)
+  if ((function >= 4 && function <= 6) || function == kReceivedPart || function == kDiagonalSums ||
+      function == kMassPart)
     out = input.take<uwaga_tensor>();
-  uwaga_received_sums received_sums{};
-  if (function == kReceivedPart) received_sums = input.take<uwaga_received_sums>();
-  if (function == 5) operations = input.take<uint8_t>();
-  if (function == 7) pool = input.take<uwaga_pool_args>();
+  uwaga_weight_sums weight_sums{};
+  if (function == kReceivedPart || function == kMassPart) weight_sums = input.take<uwaga_weight_sums>();
+  if (function == 5 || function == kMassPart) operations = input.take<uint8_t>();
+  if (function == 7 || function == kPoolPart) pool = input.take<uwaga_pool_args>();
+  uwaga_exact_sums exact_sums{};
+  if (function == kPoolPart || function == kDiagonalSumsPart) exact_sums = input.take<uwaga_exact_sums>();
 
   std::vector<uwaga_mask_operation> mask = memory.mask(p.mask_operations), other = memory.mask(operations);
   p.mask = mask.data(), p.mask_operations = static_cast<int64_t>(mask.size());
@@ -186,13 +194,14 @@ int call(Input& input, int function, uwaga_problem p) {
     memory.give(*t);
   }
   memory.give(backward.grad_relative), memory.give(backward.grad_sinks);
-  for (uwaga_floats* sums :
-       {&forward_sums.sums, &backward_sums.grad_query, &backward_sums.grad_key, &backward_sums.grad_value}) {
+  for (uwaga_floats* sums : {&forward_sums.sums, &row_sums.sums, &backward_sums.grad_query, &backward_sums.grad_key,
+                             &backward_sums.grad_value}) {
     memory.give(*sums);
   }
-  std::vector<double> doubles(std::min(std::max<int64_t>(received_sums.count, 0), kMostNumbers));
-  if (received_sums.data)
-    received_sums.data = doubles.data(), received_sums.count = static_cast<int64_t>(doubles.size());
+  std::vector<double> doubles(std::min(std::max<int64_t>(weight_sums.count, 0), kMostNumbers));
+  if (weight_sums.data) weight_sums.data = doubles.data(), weight_sums.count = static_cast<int64_t>(doubles.size());
+  std::vector<uint64_t> words(std::min(std::max<int64_t>(exact_sums.count, 0), kMostNumbers));
+  if (exact_sums.data) exact_sums.data = words.data(), exact_sums.count = static_cast<int64_t>(words.size());
   memory.give(statistics.softmax), memory.give(statistics.distance_start.starts);
   for (uwaga_tensor* t : {&statistics.entropy, &statistics.squares, &statistics.distance, &statistics.top_weights,
                           &statistics.top_positions, &out, &weights}) {
@@ -203,8 +212,9 @@ int call(Input& input, int function, uwaga_problem p) {
   std::vector<int64_t> positions(std::min(std::max<int64_t>(pool.position_count, 0), kMostNumbers));
   if (pool.positions) pool.positions = positions.data(), pool.position_count = static_cast<int64_t>(positions.size());
 
-  const double cells =
-      pool.cells.data ? static_cast<double>(std::max<int64_t>(pool.rows, 0)) * std::max<int64_t>(pool.columns, 0) : 0.0;
+  const double cells = pool.cells.data || function == kPoolPart
+                           ? static_cast<double>(std::max<int64_t>(pool.rows, 0)) * std::max<int64_t>(pool.columns, 0)
+                           : 0.0;
   const double chosen = static_cast<double>(selection.sequences.count) * selection.heads.count * 1e4;
   if (takes_long(p, std::max<int64_t>(statistics.top, 0), cells + (selection.queries.data ? chosen : 0.0))) return -1;
   switch (function) {
@@ -234,9 +244,15 @@ int call(Input& input, int function, uwaga_problem p) {
     case kForwardPart:
       return uwaga_forward_part(&p, &result, &forward_sums);
     case kReceivedPart:
-      return uwaga_received_part(&p, &softmax, &weights, &out, &received_sums);
-    case kSoftmaxPart:
-      return uwaga_softmax_part(&p, &softmax, &forward_sums);
+      return uwaga_received_part(&p, &softmax, &weights, &out, &weight_sums);
+    case kRowsPart:
+      return uwaga_rows_part(&p, &result, &statistics, &row_sums);
+    case kMassPart:
+      return uwaga_mass_part(&p, &softmax, other.data(), static_cast<int64_t>(other.size()), &out, &weight_sums);
+    case kPoolPart:
+      return uwaga_pool_part(&p, &softmax, &pool, &exact_sums);
+    case kDiagonalSumsPart:
+      return uwaga_diagonal_sums_part(&p, &softmax, &exact_sums);
     case kBackwardPart:
       return uwaga_backward_part(&p, &backward, &backward_sums);
     default: {

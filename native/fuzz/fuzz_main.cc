@@ -80,6 +80,15 @@ uwaga_floats sums(int64_t count) {
   return {&there, count};
 }
 
+uwaga_row_statistics row_statistics(int64_t queries) {
+  const uwaga_tensor numbers = tensor(1, queries, 1);
+  uwaga_row_statistics statistics{};
+  statistics.softmax = {numbers, numbers}, statistics.entropy = statistics.squares = statistics.distance = numbers;
+  statistics.top = 3, statistics.top_weights = statistics.top_positions = tensor(1, queries, 3);
+  statistics.top_positions.bytes *= 2;
+  return statistics;
+}
+
 // Parts of queries and keys, the first and later ones.
 void add_parts(std::vector<Bytes>& found) {
   using namespace uwaga_fuzz;
@@ -89,19 +98,33 @@ void add_parts(std::vector<Bytes>& found) {
   const uwaga_softmax softmax{numbers, numbers};
   static double there;
   for (const int continues : {0, 1}) {
-    Bytes forward = {kForwardPart, 0}, backward = {kBackwardPart, 0}, known = {kSoftmaxPart, 0};
+    Bytes forward = {kForwardPart, 0}, backward = {kBackwardPart, 0}, rows = {kRowsPart, 0};
     append(forward, p), append(forward, uwaga_forward_result{query, numbers});
     append(forward, uwaga_forward_sums{sums(kQueries * 18), continues, 0});
-    append(known, p), append(known, uwaga_forward_sums{sums(kQueries * 2), continues, 0}), append(known, softmax);
+    append(rows, p), append(rows, uwaga_forward_result{query, {}});
+    append(rows, row_statistics(kQueries)), append(rows, uwaga_row_sums{sums(kQueries * 27), continues, continues});
     append(backward, p);
     append(backward, uwaga_backward_args{query, query, numbers, numbers, query, key, key, {}, {}, {}});
     append(backward, uwaga_backward_sums{sums(96 * 16), sums(2112 * 16), sums(2112 * 16), continues, continues});
     Bytes received = {kReceivedPart, 0};
     append(received, p), append(received, softmax), append(received, uwaga_tensor{}),
         append(received, tensor(1, kKeys, 1));
-    append(received, uwaga_received_sums{&there, kKeys, continues, 0});
-    found.insert(found.end(), {forward, backward, known, received});
+    append(received, uwaga_weight_sums{&there, kKeys, continues, 0});
+    Bytes mass = {kMassPart, 0};
+    append(mass, p), append(mass, softmax), append(mass, numbers);
+    append(mass, uwaga_weight_sums{&there, kQueries, continues, 0}), append(mass, uint8_t{0});
+    found.insert(found.end(), {forward, backward, rows, received, mass});
   }
+  static uint64_t word;
+  Bytes diagonals = {kDiagonalSumsPart, 0}, cells = {kPoolPart, 0};
+  append(diagonals, p), append(diagonals, softmax);
+  append(diagonals, uwaga_exact_sums{&word, 3 * (kQueries + kKeys - 1), kQueries + kKeys - 1});
+  static int64_t edge;
+  append(cells, p), append(cells, softmax);
+  append(cells, uwaga_pool_args{UWAGA_POOL_MASS, 0, {&edge, 3}, {&edge, 3}, 2, 2, {}, {}, 0});
+  append(cells, uwaga_exact_sums{&word, 12, 4});
+  for (const int64_t x : {int64_t{0}, int64_t{30}, kQueries, int64_t{5}, int64_t{1000}, kKeys}) append(cells, x);
+  found.insert(found.end(), {diagonals, cells});
 }
 
 std::vector<Bytes> built_in() {
@@ -113,12 +136,8 @@ std::vector<Bytes> built_in() {
       const uwaga_tensor numbers = tensor(1, queries, 1);
       Bytes forward = {0, 0};
       append(forward, p), append(forward, uwaga_forward_result{tensor(1, queries, 2), numbers});
-      uwaga_row_statistics statistics{};
-      statistics.softmax = {numbers, numbers}, statistics.entropy = statistics.squares = statistics.distance = numbers;
-      statistics.top = 3, statistics.top_weights = statistics.top_positions = tensor(1, queries, 3);
-      statistics.top_positions.bytes *= 2;
       Bytes rows = {3, 0};
-      append(rows, p), append(rows, uwaga_forward_result{}), append(rows, statistics);
+      append(rows, p), append(rows, uwaga_forward_result{}), append(rows, row_statistics(queries));
       found.insert(found.end(), {forward, rows});
     }
     const uwaga_problem p = many_keys(100, 1100, biased);

@@ -2,11 +2,15 @@
 // the mask, and the values of masked keys.
 #include <string.h>
 
+#include <algorithm>
+#include <array>
+#include <cmath>
 #include <deque>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/exact_sum.h"
 #include "tests/oracle.h"
 
 namespace uwaga_tests {
@@ -280,62 +284,241 @@ void test_parts() {
   }
 }
 
-// The softmax of a call's rows over parts of the keys, the second of which is empty.
-void test_parts_of_softmax(const Call& call, const Operand& maximum, const Operand& sum) {
-  Operand maximum_of_parts = maximum, sum_of_parts = sum;
-  for (Operand* x : {&maximum_of_parts, &sum_of_parts}) {
-    for (int64_t n = 0; n < x->array().count(); ++n) x->array().set(n, kNan);
+// Functions of the weights in parts of queries and keys, and in one call.
+class WeightsInParts {
+ public:
+  explicit WeightsInParts(int variant) : options_(options_of(variant)), call_(shape_of(variant), options_) {
+    if (variant != 3) call_.mask.band(variant % 2 ? -UWAGA_UNBOUNDED : -1500, variant % 3 ? 0 : UWAGA_UNBOUNDED);
+    other_.push_back({});
+    other_[0].operation = UWAGA_MASK_BAND, other_[0].low = -900, other_[0].high = 40;
+    other_[0].start.mode = UWAGA_START_VALUE;
   }
-  Floats rows(maximum.array().count() * 2);
-  const uwaga_softmax softmax{maximum_of_parts.tensor(), sum_of_parts.tensor()}, none{};
-  uwaga_problem p = call.problem();
-  uwaga_forward_sums sums{{rows.data(), rows.size()}, 0, 0};
-  expect(uwaga_softmax_part(&p, &none, &sums) == UWAGA_OK, "softmax refused: %s", uwaga_last_error());
-  p.keys = 0, sums.continues = 1;
-  expect(uwaga_softmax_part(&p, &softmax, &sums) == UWAGA_OK, "softmax refused: %s", uwaga_last_error());
-  expect(same_bits(maximum.array(), maximum_of_parts.array()), "maximum");
-  expect(same_bits(sum.array(), sum_of_parts.array()), "sum");
+
+  void test() {
+    test_rows();
+    test_mass();
+    test_received();
+    test_sums_of_both();
+  }
+
+ private:
+  static constexpr int64_t kTop = 4, kFirstKey = UWAGA_PART_KEYS, kFirstQuery = UWAGA_PART_QUERIES;
+
+  // Statistics of rows, as uwaga_rows gives them.
+  struct Rows {
+    Operand output, maximum, sum, entropy, squares, distance, top;
+    std::vector<int64_t> positions;
+    explicit Rows(const Call& call)
+        : output(call.output),
+          maximum(per_row(call, 1)),
+          sum(maximum),
+          entropy(maximum),
+          squares(maximum),
+          distance(maximum),
+          top(per_row(call, kTop)),
+          positions(top.array().count(), -7) {}
+    static Operand per_row(const Call& call, int64_t columns) {
+      return Operand(UWAGA_FLOAT32, call.shape, call.shape.query_heads, call.shape.queries, columns, 0);
+    }
+    uwaga_row_statistics wanted(int64_t start) {
+      uwaga_row_statistics s{};
+      s.softmax = {maximum.tensor(), sum.tensor()};
+      s.entropy = entropy.tensor(), s.squares = squares.tensor(), s.distance = distance.tensor();
+      s.distance_start.mode = UWAGA_START_VALUE, s.distance_start.value = start;
+      s.top = kTop, s.top_weights = s.top_positions = top.tensor();
+      s.top_positions.data = positions.data();
+      s.top_positions.bytes = static_cast<int64_t>(positions.size() * sizeof(int64_t));
+      return s;
+    }
+  };
+
+  static Options options_of(int variant) {
+    Options options;
+    options.seed = 1190 + static_cast<uint64_t>(variant), options.dtype = variant % 3;
+    options.threads = 1 + 2 * (variant % 2), options.sinks = variant == 2, options.relative = variant == 1;
+    return options;
+  }
+  // Few rows are divided into chunks of keys, by several threads.
+  static Shape shape_of(int variant) {
+    return dense_shape(2, 2, variant % 2 ? 1 : 2, variant == 3 ? 20 : kFirstQuery + 100, kFirstKey + 300, 12, 20);
+  }
+
+  // Of rows from `first` on, and of the first or the last keys.
+  uwaga_problem part(int64_t first_row, int64_t last_row, bool is_last) {
+    uwaga_problem p = call_.problem();
+    const int64_t j = is_last ? kFirstKey : 0, start = call_.shape.keys[0] - call_.shape.queries[0] + first_row - j;
+    p.queries = last_row - first_row, p.keys = is_last ? call_.shape.keys[0] - kFirstKey : kFirstKey;
+    p.query = rows_of(call_.query, first_row);
+    p.key = rows_of(call_.key, j), p.value = rows_of(call_.value, j);
+    p.dropout_query = first_row, p.dropout_key = j;
+    mask_.assign(p.mask, p.mask + p.mask_operations);
+    for (uwaga_mask_operation& op : mask_) op.start.mode = UWAGA_START_VALUE, op.start.value = start;
+    p.mask = mask_.data();
+    p.relative_start.mode = UWAGA_START_VALUE, p.relative_start.value = start;
+    return p;
+  }
+
+  void test_rows() {
+    Rows parts(call_);
+    uwaga_problem p = call_.problem();
+    const uwaga_row_statistics of_whole = whole_.wanted(3);
+    const uwaga_forward_result to_whole{whole_.output.tensor(), {}}, to_parts{parts.output.tensor(), {}};
+    expect(uwaga_rows(&p, &to_whole, &of_whole, nullptr) == UWAGA_OK, "rows refused: %s", uwaga_last_error());
+    Floats memory(whole_.maximum.array().count() * (UWAGA_PADDED(call_.shape.value_width, 16) + 5 + 2 * kTop));
+    for (const bool is_last : {false, true}) {
+      p = part(0, call_.shape.queries[0], is_last);
+      const uwaga_row_statistics of_parts = parts.wanted(is_last ? 3 - kFirstKey : 3);
+      const uwaga_row_sums sums{{memory.data(), memory.size()}, is_last, is_last};
+      expect(uwaga_rows_part(&p, &to_parts, &of_parts, &sums) == UWAGA_OK, "rows refused: %s", uwaga_last_error());
+    }
+    const std::pair<const Operand*, const Operand*> pairs[] = {
+        {&whole_.output, &parts.output},   {&whole_.maximum, &parts.maximum}, {&whole_.sum, &parts.sum},
+        {&whole_.entropy, &parts.entropy}, {&whole_.squares, &parts.squares}, {&whole_.distance, &parts.distance},
+        {&whole_.top, &parts.top}};
+    for (const auto& [a, b] : pairs) expect(same_bits(a->array(), b->array()), "rows in parts");
+    expect(whole_.positions == parts.positions, "positions of the largest weights");
+  }
+
+  void test_mass() {
+    Operand whole = Rows::per_row(call_, 1), parts = whole;
+    const uwaga_tensor none{}, to_whole = whole.tensor(), to_parts = parts.tensor();
+    uwaga_problem p = call_.problem();
+    const uwaga_softmax softmax{whole_.maximum.tensor(), whole_.sum.tensor()};
+    expect(uwaga_mass(&p, &softmax, other_.data(), 1, &to_whole) == UWAGA_OK, "%s", uwaga_last_error());
+    std::vector<double> so_far(whole.array().count(), NAN);
+    for (const bool is_last : {false, true}) {
+      p = part(0, call_.shape.queries[0], is_last);
+      std::vector<uwaga_mask_operation> other = other_;
+      other[0].start.value -= is_last ? kFirstKey : 0;
+      const uwaga_weight_sums sums{so_far.data(), static_cast<int64_t>(so_far.size()), is_last, 0};
+      const int status = uwaga_mass_part(&p, &softmax, other.data(), 1, is_last ? &to_parts : &none, &sums);
+      expect(status == UWAGA_OK, "mass refused: %s", uwaga_last_error());
+    }
+    expect(same_bits(whole.array(), parts.array()), "mass");
+  }
+
+  void test_received() {
+    Operand whole(UWAGA_FLOAT32, call_.shape, 2, call_.shape.keys, 1, 0), parts = whole, weights = whole_.entropy;
+    for (int64_t n = 0; n < weights.array().count(); n += 3) weights.array().set(n, 0.0);
+    const uwaga_tensor none{}, to_whole = whole.tensor(), to_parts = parts.tensor();
+    for (const bool weighted : {false, true}) {
+      uwaga_problem p = call_.problem();
+      const uwaga_tensor of_rows = weighted ? weights.tensor() : none;
+      const uwaga_softmax known{whole_.maximum.tensor(), whole_.sum.tensor()};
+      expect(uwaga_received(&p, &known, &of_rows, &to_whole) == UWAGA_OK, "%s", uwaga_last_error());
+      std::vector<double> so_far(whole.array().count(), NAN);
+      for_row_parts([&](int64_t first, int64_t last, bool is_last) {
+        p = whole_keys(first, last);
+        const uwaga_softmax softmax{rows_of(whole_.maximum, first), rows_of(whole_.sum, first)};
+        const uwaga_tensor of_part = weighted ? rows_of(weights, first) : none;
+        const uwaga_weight_sums sums{so_far.data(), static_cast<int64_t>(so_far.size()), first > 0, 0};
+        const int status = uwaga_received_part(&p, &softmax, &of_part, is_last ? &to_parts : &none, &sums);
+        expect(status == UWAGA_OK, "received refused: %s", uwaga_last_error());
+      });
+      expect(same_bits(whole.array(), parts.array()), "received");
+    }
+  }
+
+  // Diagonals and cells: parts of queries and of keys in any order.
+  void test_sums_of_both() {
+    const Shape& s = call_.shape;
+    const int64_t heads = s.sequences * s.query_heads, queries = s.queries[0], keys = s.keys[0];
+    const int64_t diagonals = queries + keys - 1;
+    Operand whole(UWAGA_FLOAT32, s, s.query_heads, {diagonals, diagonals}, 1, 0);
+    const uwaga_tensor to_whole = whole.tensor();
+    uwaga_problem p = call_.problem();
+    const uwaga_softmax known{whole_.maximum.tensor(), whole_.sum.tensor()};
+    expect(uwaga_diagonal_sums(&p, &known, &to_whole) == UWAGA_OK, "%s", uwaga_last_error());
+    const std::vector<int64_t> rows = {3, 3, queries / 2, queries - 1}, columns = {0, 70, keys - 5};
+    const auto twice = [](const std::vector<int64_t>& x) {
+      std::vector<int64_t> both = x;
+      both.insert(both.end(), x.begin(), x.end());
+      return both;
+    };
+    std::vector<int64_t> row_edges = twice(rows), column_edges = twice(columns);
+    std::vector<float> cells(heads * 6);
+    const uwaga_pool_args of_whole{
+        UWAGA_POOL_MASS, 0, integers(row_edges), integers(column_edges), 3, 2, floats(cells), {}, 0};
+    expect(uwaga_pool(&p, &known, &of_whole) == UWAGA_OK, "%s", uwaga_last_error());
+
+    std::vector<uwaga::ExactSum> of_diagonals(heads * diagonals), of_cells(heads * 6);
+    for (const bool last_keys : {true, false}) {
+      for_row_parts([&](int64_t first, int64_t last, bool) {
+        p = part(first, last, last_keys);
+        const int64_t j = last_keys ? kFirstKey : 0;
+        const uwaga_softmax softmax{rows_of(whole_.maximum, first), rows_of(whole_.sum, first)};
+        const int64_t from = j - last + queries;
+        const uwaga_exact_sums to_diagonals{reinterpret_cast<uint64_t*>(of_diagonals.data() + from),
+                                            3 * static_cast<int64_t>(of_diagonals.size() - from), diagonals};
+        expect(uwaga_diagonal_sums_part(&p, &softmax, &to_diagonals) == UWAGA_OK, "%s", uwaga_last_error());
+        const auto moved = [](std::vector<int64_t> edges, int64_t origin, int64_t size) {
+          for (int64_t& x : edges) x = std::min(std::max<int64_t>(x - origin, 0), size);
+          return edges;
+        };
+        row_edges = twice(moved(rows, first, last - first)), column_edges = twice(moved(columns, j, p.keys));
+        const uwaga_pool_args args{UWAGA_POOL_MASS, 0, integers(row_edges), integers(column_edges), 3, 2, {}, {}, 0};
+        const uwaga_exact_sums to_cells{reinterpret_cast<uint64_t*>(of_cells.data()),
+                                        3 * static_cast<int64_t>(of_cells.size()), 6};
+        expect(uwaga_pool_part(&p, &softmax, &args, &to_cells) == UWAGA_OK, "%s", uwaga_last_error());
+      });
+    }
+    for (int64_t n = 0; n < heads * diagonals; ++n) {
+      const float sum = static_cast<float>(of_diagonals[n].value());
+      const double expected = whole.get(n / diagonals / 2, n / diagonals % 2, n % diagonals, 0);
+      expect(sum == static_cast<float>(expected), "diagonal %d is %.9g, not %.9g", static_cast<int>(n),
+             static_cast<double>(sum), expected);
+    }
+    for (int64_t n = 0; n < heads * 6; ++n) {
+      const int64_t row = n % 6 / 2, count = rows[row + 1] - rows[row];
+      const double mean = count ? of_cells[n].value() / static_cast<double>(count) : 0.0;
+      expect(static_cast<float>(mean) == cells[n], "cell %d", static_cast<int>(n));
+    }
+  }
+
+  // All keys and the rows [first, last).
+  uwaga_problem whole_keys(int64_t first, int64_t last) {
+    uwaga_problem p = part(first, last, false);
+    p.keys = call_.shape.keys[0];
+    return p;
+  }
+
+  template <class Work>
+  void for_row_parts(const Work& work) {
+    const int64_t queries = call_.shape.queries[0], first = std::min(kFirstQuery, queries);
+    work(0, first, first == queries);
+    if (first < queries) work(first, queries, true);
+  }
+
+  const Options options_;
+  Call call_;
+  Rows whole_{call_};
+  std::vector<uwaga_mask_operation> mask_, other_;
+};
+
+void test_parts_of_weights() {
+  for (int variant = 0; variant < 4; ++variant) WeightsInParts(variant).test();
 }
 
-// The weights that keys receive, over parts of the queries.
-void test_parts_of_received() {
-  constexpr int64_t kQueries = UWAGA_PART_QUERIES;
-  for (int variant = 0; variant < 4; ++variant) {
-    Options options;
-    options.seed = 1190 + static_cast<uint64_t>(variant), options.dtype = variant % 3,
-    options.threads = 1 + variant % 2;
-    const int64_t queries = 2 * kQueries + 16, keys = 300;
-    Call call(dense_shape(2, 2, 1, queries, keys, 12, 20), options);
-    call.mask.band(-UWAGA_UNBOUNDED, variant % 2 ? 0 : UWAGA_UNBOUNDED, UWAGA_START_VALUE, keys - queries);
-    const auto per_row = [&] { return Operand(UWAGA_FLOAT32, call.shape, 2, call.shape.queries, 1, 0); };
-    Operand maximum = per_row(), sum = per_row();
-    Operand whole(UWAGA_FLOAT32, call.shape, 2, call.shape.keys, 1, 0), parts = whole;
-    uwaga_problem p = call.problem();
-    uwaga_row_statistics statistics{};
-    statistics.softmax = {maximum.tensor(), sum.tensor()};
-    const uwaga_forward_result none{};
-    expect(uwaga_rows(&p, &none, &statistics, nullptr) == UWAGA_OK, "rows refused: %s", uwaga_last_error());
-    const uwaga_tensor no_weights{}, to_whole = whole.tensor(), to_parts = parts.tensor();
-    expect(uwaga_received(&p, &statistics.softmax, &no_weights, &to_whole) == UWAGA_OK, "%s", uwaga_last_error());
-    std::vector<double> so_far(2 * 2 * keys, NAN);
-    for (const int64_t first : {int64_t{0}, kQueries, 2 * kQueries}) {
-      const bool is_last = first == 2 * kQueries;
-      p = call.problem();
-      std::vector<uwaga_mask_operation> mask(p.mask, p.mask + p.mask_operations);
-      mask[0].start.value += first, p.mask = mask.data();
-      p.queries = is_last ? 16 : kQueries, p.query = rows_of(call.query, first);
-      const uwaga_softmax softmax{rows_of(maximum, first), rows_of(sum, first)};
-      const uwaga_received_sums sums{so_far.data(), static_cast<int64_t>(so_far.size()), first > 0, 0};
-      expect(uwaga_received_part(&p, &softmax, &no_weights, is_last ? &to_parts : &no_weights, &sums) == UWAGA_OK,
-             "received refused: %s", uwaga_last_error());
-    }
-    expect(same_bits(whole.array(), parts.array()), "received");
-    test_parts_of_softmax(call, maximum, sum);
-    const uwaga_softmax softmax{rows_of(maximum, 0), rows_of(sum, 0)};
-    const uwaga_received_sums few{so_far.data(), 2 * 2 * keys - 1, 0, 0};
-    p = call.problem();
-    expect(uwaga_received_part(&p, &softmax, &no_weights, &to_parts, &few) == UWAGA_BAD_ARGUMENT, "too few sums");
-  }
+// Numbers of all sizes, in any order; what is no number is none at the end.
+void test_exact_sums() {
+  uwaga::ExactSum up, down, halves[2];
+  double expected = 0.0;
+  std::vector<double> numbers;
+  for (int n = -149; n < 30; ++n) numbers.push_back(ldexp(1.0, n));
+  for (int n = -126; n < 29; ++n) numbers.push_back(static_cast<float>(ldexp(1.2345678, n)));
+  for (const double x : numbers) up.add(x), halves[numbers.size() % 2].add(x), expected += x;
+  for (size_t n = numbers.size(); n-- > 0;) down.add(numbers[n]);
+  halves[0].add(halves[1]);
+  expect(up.value() == down.value() && up.value() == halves[0].value(), "exact sums in another order");
+  expect_near(up.value(), expected, 1e-15 * expected, "exact sum", 0);
+  uwaga::ExactSum one;
+  one.add(0x1p-149), one.add(0.0);
+  expect(one.value() == 0x1p-149, "the smallest number");
+  for (int n = 0; n < 3000; ++n) one.add(1.0);
+  expect(one.value() == 3000.0, "many ones");
+  uwaga::ExactSum nan;
+  nan.add(3.0), nan.add(static_cast<double>(kNan)), nan.add(1.0), up.add(nan);
+  expect(std::isnan(nan.value()) && std::isnan(up.value()), "NaN");
 }
 
 void test_refused_parts() {
@@ -357,8 +540,31 @@ void test_refused_parts() {
   result.lse = {};
   for (uwaga_softmax softmax : {uwaga_softmax{call.lse.tensor(), {}}, uwaga_softmax{{}, call.lse.tensor()}}) {
     const char* missing = softmax.sum.data ? "maximum of the softmax: missing" : "sum of the softmax: missing";
-    refuses(uwaga_softmax_part(&p, &softmax, &sums), missing);
+    uwaga_row_statistics wanted{};
+    wanted.softmax = softmax;
+    const uwaga_row_sums of_rows{{memory.data(), memory.size()}, 0, 1};
+    refuses(uwaga_rows_part(&p, &result, &wanted, &of_rows), missing);
   }
+  const uwaga_softmax known{call.lse.tensor(), call.lse.tensor()};
+  uwaga_row_statistics wanted{};
+  wanted.softmax = known;
+  refuses(uwaga_rows_part(&p, &result, &wanted, std::array{uwaga_row_sums{{memory.data(), 14}, 0, 0}}.data()),
+          "sums of rows: 15 elements are needed, and there are 14");
+  double numbers[5];
+  uwaga_weight_sums few{numbers, 2, 0, 0};
+  refuses(uwaga_mass_part(&p, &known, nullptr, 0, &result.lse, &few),
+          "sums of weights: 3 elements are needed, and there are 2");
+  few.count = 4;
+  refuses(uwaga_received_part(&p, &known, &result.lse, &result.lse, &few),
+          "sums of weights: 5 elements are needed, and there are 4");
+  uint64_t words[21];
+  refuses(uwaga_diagonal_sums_part(&p, &known, std::array{uwaga_exact_sums{words, 20, 7}}.data()),
+          "exact sums needs 21 bytes of memory, and has 20");
+  refuses(uwaga_diagonal_sums_part(&p, &known, std::array{uwaga_exact_sums{words, 21, 6}}.data()),
+          "exact sums of a head: 6 must lie between 7 and 1099511627776");
+  const uwaga_pool_args most{UWAGA_POOL_MAX, 0, {}, {}, 0, 0, {}, {}, 0};
+  refuses(uwaga_pool_part(&p, &known, &most, std::array{uwaga_exact_sums{words, 21, 7}}.data()),
+          "exact sums are those of UWAGA_POOL_MASS");
   Call ragged(ragged_shape(1, 1, {3}, {5}, 4, 4), options);
   const uwaga_problem of_ragged = ragged.problem();
   refuses(uwaga_forward_part(&of_ragged, &result, &sums),
@@ -488,6 +694,7 @@ void test_hidden_numbers() {
 
 void test_bits() {
   group("refused parts", test_refused_parts);
+  group("exact sums", test_exact_sums);
   for_levels([](const uwaga::Kernels& k) {
     expect(uwaga_set_level(k.name) == UWAGA_OK, "%s cannot be set", k.name);
     const std::string level = std::string(k.name) + ": same bits, ";
@@ -495,7 +702,7 @@ void test_bits() {
     group(level + "ragged, padded and alone", test_company);
     group(level + "few queries and many", test_few_queries);
     group(level + "parts of queries and keys", test_parts);
-    group(level + "parts of received weights", test_parts_of_received);
+    group(level + "parts of weights", test_parts_of_weights);
     group(level + "one mask, three spellings", test_spellings);
     group(level + "whatever masked keys hold", test_hidden_numbers);
   });

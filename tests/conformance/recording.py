@@ -19,9 +19,12 @@ FUNCTIONS = {
     "uwaga_pool": (7, ["uwaga_softmax", "uwaga_pool_args"]),
     "uwaga_forward_part": (11, ["uwaga_forward_result", "uwaga_forward_sums"]),
     "uwaga_backward_part": (12, ["uwaga_backward_args", "uwaga_backward_sums"]),
-    "uwaga_softmax_part": (14, ["uwaga_forward_sums", "uwaga_softmax"]),
-    "uwaga_received_part": (13, ["uwaga_softmax", "uwaga_tensor", "uwaga_tensor", "uwaga_received_sums"]),
+    "uwaga_received_part": (13, ["uwaga_softmax", "uwaga_tensor", "uwaga_tensor", "uwaga_weight_sums"]),
+    "uwaga_rows_part": (14, ["uwaga_forward_result", "uwaga_row_statistics", "uwaga_row_sums"]),
     "uwaga_diagonal_sums": (15, ["uwaga_softmax", "uwaga_tensor"]),
+    "uwaga_mass_part": (16, ["uwaga_softmax", "uwaga_tensor", "uwaga_weight_sums"]),
+    "uwaga_pool_part": (17, ["uwaga_softmax", "uwaga_pool_args", "uwaga_exact_sums"]),
+    "uwaga_diagonal_sums_part": (18, ["uwaga_softmax", "uwaga_exact_sums"]),
 }
 _MOST_BYTES = 6000
 _OPERATION = struct_of("uwaga_mask_operation")
@@ -37,9 +40,9 @@ class Recorder:
 
     def wrapped(self, name: str, function: Callable[..., int]) -> Callable[..., int]:
         def call(problem: bytes, *arguments) -> int:
-            if name == "uwaga_mass":
-                softmax, other, count, out = arguments
-                self._record(name, problem, (softmax, out), _split(bytes(other) if count else b""))
+            if name in ("uwaga_mass", "uwaga_mass_part"):
+                softmax, other, count, *rest = arguments
+                self._record(name, problem, (softmax, *rest), _split(bytes(other) if count else b""))
             else:
                 self._record(name, problem, arguments, [])
             return function(problem, *arguments)
@@ -51,7 +54,7 @@ class Recorder:
         packed = [x or bytes(struct_of(kind).size) for kind, x in zip(structs, arguments, strict=True)]
         if name == "uwaga_rows":
             packed.insert(2, bytes([arguments[2] is not None]))
-        if name == "uwaga_mass":
+        if name in ("uwaga_mass", "uwaga_mass_part"):
             packed.append(bytes([len(other)]))
         fields = _fields("uwaga_problem", problem)
         size = int(fields["mask_operations"]) * _OPERATION.size

@@ -22,11 +22,14 @@ import torch.distributed as dist
 
 sys.path.insert(1, str(Path(__file__).parents[1]))  # for `import tiny_models`, which ragged_cases has
 
+import map_cases
 import ragged_cases
 from sequence_cases import CASES, CASES_OF_MAPS, attend, gradients_of, layer_and_input
 from sequence_cases import parts as cut
 
 import uwaga
+from uwaga.maps.engines import cpu as map_cpu
+from uwaga.maps.engines import parts as map_parts
 from uwaga.ops.attention import parts
 from uwaga.sequence_parallel import exchange
 
@@ -46,7 +49,7 @@ def cases(rank: int, size: int) -> Any:
 
 
 def maps(rank: int, size: int) -> Any:
-    """Statistics of maps: those of this process's queries, those of its keys, and two rows in every process."""
+    """Statistics of maps: those of this process's queries, their largest weights, those of its keys, and those of the whole."""
     results = {}
     for name in CASES_OF_MAPS:
         whole = CASES[name]()
@@ -57,10 +60,47 @@ def maps(rank: int, size: int) -> Any:
         m = uwaga.sequence_parallel.attention_map(query, key, **whole.options)
         assert (m.first_query, m.first_key) == (first, first_key)
         assert m.shape == (*whole.query.shape[:-1], keys_length)
-        rows = [m.row(i) for i in (0, length - 1)] if length else []
-        of_queries = [m.lse, m.entropy(), m.effective_count(), m.effective_count(order=1), m.distance(), m.distance(3)]
-        of_queries += [m.mass(uwaga.Window(9, 4)), m.mass(uwaga.Causal(start=2) & (torch.arange(keys_length) % 3 > 0))]
-        results[name] = [[*of_queries, *m.peak(), *m.topk(5)], m.received(), rows]
+        results[name] = [
+            map_cases.of_queries(m, keys_length),
+            {"topk": [*m.topk(5)]},
+            map_cases.of_keys(m, length, slice(first, last)),
+            map_cases.of_all(m, length, keys_length),
+        ]
+    return results
+
+
+def ragged_maps(rank: int, size: int) -> Any:
+    """Statistics of maps of Ragged batches: those of this process's tokens, and of its key tokens."""
+    results = {}
+    for name in ragged_cases.CASES_OF_MAPS:
+        call = ragged_cases.CASES[name]()
+        (query, key, _), own = ragged_cases.parts_of(call, size, rank, name)
+        m = uwaga.sequence_parallel.attention_map(query, key, **call.options)
+        weights = query.with_values(ragged_cases.weights_of(call)[own])
+        results[name] = [map_cases.of_tokens(m, ragged_cases.longest_keys(call)), map_cases.of_key_tokens(m, weights)]
+    return results
+
+
+def attended(rank: int, size: int) -> Any:
+    """Output, lse and statistics of `uwaga.attend` within sequence_parallel, of dense and Ragged calls."""
+    results = {}
+    for name, make in CASES.items():
+        if name == "without softmax":
+            continue
+        whole = make()
+        queries = cut(whole.query.shape[-2], size, f"{name} queries")[rank : rank + 2]
+        keys = cut(whole.key.shape[-2], size, f"{name} keys")[rank : rank + 2]
+        query, key, value = (x[..., slice(*at), :] for x, at in zip(whole[:3], (queries, keys, keys), strict=True))
+        with uwaga.sequence_parallel.sequence_parallel():
+            results[name] = map_cases.of_attended(query, key, value, whole.options)
+    for name, make_ragged in ragged_cases.CASES.items():
+        if name == "without softmax":
+            continue
+        call = make_ragged()
+        operands, _ = ragged_cases.parts_of(call, size, rank, name)
+        with uwaga.sequence_parallel.sequence_parallel():
+            found = map_cases.of_attended(*operands, call.options)
+        results["ragged", name] = [x.values for x in found]
     return results
 
 
@@ -122,7 +162,7 @@ def refused_models(rank: int, size: int) -> Any:
         "positions": message(lambda: forward(_WithoutPositions(model), ids)),
         "tokens": message(lambda: forward(own, ids[None])),
         "outside": message(lambda: uwaga.attention(x, x, x)) if rank else None,
-        "map": message(lambda: uwaga.sequence_parallel.attention_map(x, x)),
+        "map": message(lambda: uwaga.sequence_parallel.attention_map(x.values, x)),
         "other rows": message(
             lambda: uwaga.sequence_parallel.attention(x, x, uwaga.Ragged(x.values, x.offsets, first=7))
         ),
@@ -268,6 +308,7 @@ def disagreements(rank: int, size: int) -> Any:
     wants = x().requires_grad_(rank == 1)
     bits = torch.ones(12, 12, dtype=torch.bool).tril()
     other_bits = bits.clone()
+    ragged_part = uwaga.Ragged(torch.randn(6, 2, 4), torch.tensor([0, 6]), first=is_second(None, 6))
     other_bits[11, 0] = False  # of a row that the first process does not have
     calls = {
         "dtype": partial(attention, other_dtype, other_dtype, other_dtype),
@@ -294,12 +335,19 @@ def disagreements(rank: int, size: int) -> Any:
         "impl": partial(attention, key, key, key, impl="torch"),
         "float64": partial(attention, *[x(dtype=torch.float64)] * 3),
         "twice": partial(_twice, key),
-        "attend": partial(_attend, key),
-        "topk": partial(_topk, key),
-        "pool": partial(_pool, key),
-        "row": partial(_row, key, is_second(3, 4)),
-        "no such row": partial(_row, key, 12),
-        "row of one": partial(_row, key, is_second(3, 1.5)),
+        "topk": partial(_of_map, key, lambda m: m.topk(0)),
+        "select": partial(_of_map, key, lambda m: m.select(0)),
+        "pooling": partial(_of_map, key, lambda m: m.pool(2, 2, "mean")),
+        "no such row": partial(_of_map, key, lambda m: m.row(12)),
+        "no such column": partial(_of_map, key, lambda m: m.column(-13)),
+        "row": partial(_of_map, key, lambda m: m.row(is_second(3, 4))),
+        "k": partial(_of_map, key, lambda m: m.topk(is_second(3, 4))),
+        "start": partial(_of_map, key, lambda m: m.distance(torch.tensor([is_second(0, 1)]))),
+        "mass": partial(_of_map, key, lambda m: m.mass(torch.arange(12) > is_second(3, 4))),
+        "weights": partial(_of_map, key, lambda m: m.received(weights=is_second(None, torch.ones(6)))),
+        "edges": partial(_of_map, key, lambda m: m.pool([0, is_second(3, 4)], 2)),
+        "another statistic": partial(_of_map, key, lambda m: is_second(m.entropy, m.diagonal_sums)()),
+        "pool of Ragged": partial(_of_map, ragged_part, lambda m: m.pool(2, 2)),
         "another call": partial(_another_call, rank, key),
     }
     return {name: message(call) for name, call in calls.items()}
@@ -311,21 +359,8 @@ def _twice(x: Any) -> None:
     torch.autograd.grad(output.sum(), query, create_graph=True)
 
 
-def _attend(x: Any) -> None:
-    with uwaga.sequence_parallel.sequence_parallel():
-        uwaga.attend(x, x, x)
-
-
-def _topk(x: Any) -> None:
-    uwaga.sequence_parallel.attention_map(x, x).topk(0)
-
-
-def _pool(x: Any) -> None:
-    uwaga.sequence_parallel.attention_map(x, x).pool(2, 2)
-
-
-def _row(x: Any, query: Any) -> None:
-    uwaga.sequence_parallel.attention_map(x, x).row(query)
+def _of_map(x: Any, read: Callable[[Any], object]) -> None:
+    read(uwaga.sequence_parallel.attention_map(x, x))
 
 
 def _another_call(rank: int, x: Any) -> None:
@@ -352,24 +387,52 @@ killed = partial(_fault, lambda: os.kill(os.getpid(), signal.SIGKILL), PATIENCE)
 stopped = partial(_fault, lambda: os.kill(os.getpid(), signal.SIGSTOP), TIMEOUT)
 
 
+def _read(x: Any, group: Any, statistic: Callable[[Any], object]) -> None:
+    statistic(uwaga.sequence_parallel.attention_map(x, x, mask=uwaga.Causal(), group=group))
+
+
+def _attend(x: Any, group: Any) -> None:
+    with uwaga.sequence_parallel.sequence_parallel(group):
+        uwaga.attend(x, x, x, mask=uwaga.Causal(), topk=2)
+
+
+def _read_ragged(x: Any, group: Any) -> None:
+    first = dist.get_rank(group) * x.shape[2]
+    part = uwaga.Ragged(x[0].transpose(0, 1), torch.tensor([0, x.shape[2]]), first=first or None)
+    _read(part, group, lambda m: m.entropy())
+
+
+# The functions of maps: which one fails, and what calls it.
+OF_MAPS: dict[str, Any] = {
+    "rows": (map_parts, "rows", partial(_read, statistic=lambda m: m.topk(3))),
+    "mass": (map_parts, "mass", partial(_read, statistic=lambda m: m.mass(uwaga.Window(9, 0)))),
+    "received": (map_parts, "received", partial(_read, statistic=lambda m: m.received(last=20_000))),
+    "diagonals": (map_parts, "diagonal_sums", partial(_read, statistic=lambda m: m.diagonal_sums())),
+    "cells": (map_parts, "pool", partial(_read, statistic=lambda m: m.pool(4, 4))),
+    "largest": (map_cpu, "pool", partial(_read, statistic=lambda m: m.pool(4, 4, "max"))),
+    "entries": (map_cpu, "weights", partial(_read, statistic=lambda m: m.row(5))),
+    "attend": (map_parts, "rows", _attend),
+    "Ragged": (map_parts, "rows", _read_ragged),
+}
+
+
 def _fault_within(place: str, victim: int, fail: int, timeout: int, rank: int, size: int) -> Any:
     """What the others are told where one fails while blocks travel, the last of which it would have sent on: at the first part of the
-    forward pass, of the gradients of the queries or of the keys, or of the received weights; or at its first head of the backward pass."""
-    x = torch.randn(1, 8 if place == "heads" else 1, 9000, 8, requires_grad=True)
+    forward pass, of the gradients of the queries or of the keys, or of a function of a map; or at its first head of the backward pass."""
+    x = torch.randn(1, 8 if place == "heads" else 1, 9000, 8, requires_grad=place not in OF_MAPS)
     group = dist.new_group(timeout=datetime.timedelta(seconds=timeout))  # which all are there to make
-    name = "backward" if place in ("queries", "keys", "heads") else place
-    original = getattr(parts, name)
+    module, name, read = OF_MAPS.get(place, (parts, "forward" if place == "forward" else "backward", None))
+    original = getattr(module, name)
 
-    def failing(*arguments: Any) -> None:
-        if place in ("forward", "heads", "received") or (arguments[2].query is None) == (place == "keys"):
+    def failing(*arguments: Any) -> Any:
+        if name != "backward" or place == "heads" or (arguments[2].query is None) == (place == "keys"):
             os.kill(os.getpid(), fail)
-        original(*arguments)
+        return original(*arguments)
 
     if rank == victim:
-        setattr(parts, name, failing)
-    if place == "received":
-        m = uwaga.sequence_parallel.attention_map(x, x, mask=uwaga.Causal(), group=group)
-        return message(m.received)
+        setattr(module, name, failing)
+    if read is not None:
+        return message(lambda: read(x, group))
     return message(
         lambda: uwaga.sequence_parallel.attention(x, x, x, mask=uwaga.Causal(), group=group).sum().backward()
     )
@@ -410,12 +473,12 @@ def _failing(place: str, rank: int, size: int) -> Any:
 
 
 JOBS = {
-    "cases": cases, "maps": maps, "doctor": doctor, "levels": levels, "ragged": ragged, "models": models, "refused_models": refused_models,
+    "cases": cases, "maps": maps, "doctor": doctor, "levels": levels, "ragged": ragged, "ragged_maps": ragged_maps, "attended": attended, "models": models, "refused_models": refused_models,
     "layer": layer, "explained": explained, "disagreements": disagreements, "killed": killed, "stopped": stopped,
 }  # fmt: skip
 JOBS |= {f"fails in {place}": partial(_failing, place) for place in ("model", "end", "forward", "backward", "heads")}
 VICTIMS = {"killed": -1, "stopped": -1}
-for place in ("forward", "queries", "keys", "heads", "received"):
+for place in ("forward", "queries", "keys", "heads", *OF_MAPS):
     for victim in range(4):
         for fault, number, timeout in (("killed", signal.SIGKILL, PATIENCE), ("stopped", signal.SIGSTOP, TIMEOUT)):
             JOBS[f"{fault} {victim} in {place}"] = partial(_fault_within, place, victim, number, timeout)

@@ -106,6 +106,20 @@ CASES = {
 }
 
 
+# Maps have neither dropout nor a form without softmax.
+CASES_OF_MAPS = [name for name in CASES if name not in ("dropout", "without softmax")]
+
+
+def longest_keys(call: RaggedCall) -> int:
+    return max(call.key.lengths.tolist(), default=0)
+
+
+def weights_of(call: RaggedCall) -> Tensor:
+    """A weight for each query, 0 for some."""
+    tokens = torch.arange(len(call.query.values))
+    return torch.where(tokens % 3 > 0, tokens % 7 - 2.0, 0.0)
+
+
 def cuts_of(lengths: Tensor, size: int, seed: str) -> list[Cut]:
     """Where each process's part begins, and the end: anywhere in rows; every other time one process has nothing."""
     chosen, rows = random.Random(f"{seed} {size}"), len(lengths)

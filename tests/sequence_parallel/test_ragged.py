@@ -111,7 +111,6 @@ def test_what_is_refused_says_why(result: Callable[[str], list[Any]]) -> None:
         "mask": f"{AT}.forward: attention_mask is not divided over processes: give texts of one length, without padding",
         "positions": f"{AT}.forward: _WithoutPositions takes no position_ids: a part of a text would be read as its beginning",
         "tokens": f"{AT}: tokens must be ids (N,) or (B, N), or Ragged, not (1, 1, 8)",
-        "map": f"{AT}.attention_map: Ragged batches are not divided over processes",
         "other rows": f"{AT}: query, key and value must be parts of the same rows: their first rows begin here, or in another process, but "
         "first is {}, {} and 7",
         "a hole": f"{AT}: the first row of rank 1 goes on after 5 queries and 5 keys, and the processes before it have 4 and 4 of it",

@@ -4,19 +4,19 @@ import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
 from running import run
-from sequence_cases import CASES, CASES_OF_MAPS, attend, gradients_of, layer_and_input
+from sequence_cases import CASES, attend, gradients_of, layer_and_input
 from torch import Tensor
 
 import uwaga
 from uwaga._base import native
 
 SIZES = (1, 2, 3, 4)
-IN_GATE = ["cases:2", "maps:3", "layer:1", "layer:3", "explained:2", "doctor:2", "levels:2", "disagreements:2"]
+IN_GATE = ["cases:2", "layer:1", "layer:3", "explained:2", "doctor:2", "levels:2", "disagreements:2"]
 FAULTS = {"killed:3": 10.0, "stopped:3": 30.0}  # seconds within which it is told
 
 # What a process waits for while blocks travel, by where one fails.
@@ -25,9 +25,17 @@ WITHIN = {
     "queries": "keys and values of the backward pass",
     "keys": "queries of the backward pass",
     "heads": "heads of the backward pass",
+    "rows": "keys",
+    "mass": "keys",
     "received": "queries",
+    "diagonals": "keys",
+    "cells": "keys",
+    "largest": "keys",
+    "entries": "entries",
+    "attend": "keys",
+    "Ragged": "keys",
 }
-KILLED_WITHIN = ["killed 0 in forward:3", "killed 1 in queries:3"]
+KILLED_WITHIN = ["killed 0 in forward:3", "killed 1 in queries:3", "killed 0 in cells:3"]
 GROUP_ERROR = "ProcessGroupError: uwaga.sequence_parallel:"
 
 pytestmark = pytest.mark.slow
@@ -84,26 +92,6 @@ def test_gradients_of_parameters_add_up(
         assert size == 1 or not torch.equal(by_process[0], expected)
 
 
-@pytest.mark.parametrize("name", CASES_OF_MAPS)
-def test_maps_have_the_bits_of_one_process(name: str, result: Callable[[str], list[Any]]) -> None:
-    case = CASES[name]()
-    m = uwaga.AttentionMap(case.query, case.key, **case.options, impl="cpu")
-    by_rank = [of_rank[name] for of_rank in result("maps:3")]
-    queries = m.shape[-2]
-    with torch.no_grad():
-        top = m.topk(5)
-        expected = [m.lse, m.entropy(), m.effective_count(), m.effective_count(order=1), m.distance(), m.distance(3)]
-        expected += [m.mass(uwaga.Window(9, 4)), m.mass(uwaga.Causal(start=2) & (torch.arange(m.shape[-1]) % 3 > 0))]
-        expected += [*m.peak(), top.weights, top.positions]
-        for n, (pieces, exact) in enumerate(zip(zip(*(x[0] for x in by_rank), strict=True), expected, strict=True)):
-            assert torch.equal(torch.cat(pieces, dim=-2 if n >= len(expected) - 2 else -1), exact), n
-        assert torch.equal(torch.cat([x[1] for x in by_rank], dim=-1), m.received())
-        for of_rank in by_rank:
-            for row, i in zip(of_rank[2], (0, queries - 1), strict=False):
-                assert torch.equal(row, m[..., i, :])
-            assert len(of_rank[2]) == (2 if queries else 0)
-
-
 def test_explain_says_what_runs_inside(result: Callable[[str], list[Any]]) -> None:
     outside, (engine, reason, refused), error = result("explained:2")[1]
     assert outside[1] == "native kernels on the CPU"
@@ -138,17 +126,16 @@ BOTH = {
     "impl": f"{AT} impl must be None or 'cpu', not 'torch'",
     "float64": f"{AT} the native kernels cannot serve this call: it computes float32, bfloat16 and float16, not float64",
     "twice": "NotImplementedError: uwaga.sequence_parallel.attention has no second derivative: the backward pass with create_graph=True",
-    "topk": "ValueError: uwaga.sequence_parallel.attention_map: topk needs a k of at least 1, not 0",
-    "pool": "AttributeError: uwaga.sequence_parallel.attention_map: pool is not computed over several processes",
-    "row": f"{DISAGREE} the query of a row: rank 0 has 3, rank 1 has 4",
-    "no such row": "IndexError: uwaga.sequence_parallel.attention_map: row 12 is not one of the 12 queries",
-    "attend": "NotImplementedError: attend: inside uwaga.sequence_parallel.sequence_parallel the weights lie with several processes; "
-    "call it outside",
+    "topk": "ValueError: AttentionMap.topk: k must be at least 1, not 0",
+    "select": "AttributeError: uwaga.sequence_parallel.attention_map: select is not computed over several processes",
+    "pooling": "ValueError: AttentionMap.pool: pooling must be 'sum' or 'max', not 'mean'",
+    "no such row": "IndexError: uwaga.sequence_parallel.attention_map: index 12 is out of range for axis 2 (queries) of size 12",
+    "no such column": "IndexError: uwaga.sequence_parallel.attention_map: column -13 is not one of the 12 keys",
+    "pool of Ragged": "ValueError: uwaga.sequence_parallel.attention_map: pool is not computed for Ragged batches over several processes",
 }
 # Where the second process alone is wrong, it has its own error, and the first one learns who it was.
 SECOND = {
     "key width": "ShapeError: attention: key and query disagree on head width D\n",
-    "row of one": f"{AT[:-1]}.attention_map: row needs an integer, not 1.5",
     "length of ids": "ShapeError: attention: Documents ids must have the shape (12,) or (1, 12)\n",
 }
 CHECKSUMS = r" mask, bias, scale, softcap, sinks, normalize or dropout \(checksums\): rank 0 has \d+, rank 1 has \d+"
@@ -177,6 +164,21 @@ def test_every_process_is_told_what_its_parts_disagree_on(result: Callable[[str]
     ):
         assert re.fullmatch(re.escape(DISAGREE) + CHECKSUMS, first[name])
         assert second[name] == first[name]
+
+
+@pytest.mark.parametrize("name", ["row", "k", "start", "mass", "weights", "edges"])
+def test_other_arguments_of_a_map_are_refused(name: str, result: Callable[[str], list[Any]]) -> None:
+    first, second = (of_rank[name] for of_rank in result("disagreements:2"))
+    expected = re.escape(f"{DISAGREE} the arguments of a map (checksums): ") + r"rank 0 has \d+, rank 1 has \d+"
+    assert re.fullmatch(expected, first)
+    assert second == first
+
+
+def test_another_statistic_is_named(result: Callable[[str], list[Any]]) -> None:
+    """The first one needs the rows first, too, but not their entropy."""
+    first, second = (of_rank["another statistic"] for of_rank in result("disagreements:2"))
+    assert first.startswith(f"{DISAGREE} the arguments of a map (checksums): ")
+    assert second == first
 
 
 def test_a_process_at_another_call_is_named(result: Callable[[str], list[Any]]) -> None:
@@ -208,8 +210,9 @@ def check_named(job: str, told: list[str], size: int) -> None:
     """All others name the one that failed, and nobody else."""
     _, victim, _, place = job.split(":")[0].split()
     assert len(told) == size - 1
+    call = "call 2" if place == "Ragged" else "call 1"  # that of a row
     for message in told:
-        expected = f" rank {victim} ended or did not answer within the group's timeout (call 1, {WITHIN[place]}): "
+        expected = f" rank {victim} ended or did not answer within the group's timeout ({call}, {WITHIN[place]}): "
         assert message.startswith(GROUP_ERROR + expected), message
 
 
@@ -284,16 +287,3 @@ def test_without_a_process_group() -> None:
         uwaga.sequence_parallel.attention(x, x, x)
     with pytest.raises(ValueError, match=re.escape(expected)), uwaga.sequence_parallel.sequence_parallel():
         pass
-
-
-def test_only_what_is_seen_is_fetched() -> None:
-    """The intervals of three processes of a causal window: from a chunk of keys on."""
-    from uwaga.ops.attention.arguments import AttentionOptions, make_call
-    from uwaga.sequence_parallel.division import Division
-    from uwaga.sequence_parallel.exchange import Group
-
-    x = torch.zeros(9000, 4)
-    call = make_call(x, x, x, AttentionOptions(uwaga.Window(100, 0)), wants_lse=True)
-    starts = [0, 5000, 5000, 9000]
-    division = Division(Group(cast("Any", None), 0, 3), 1, starts, starts, call.options)
-    assert division.keys_seen(call) == [(0, 5000), (0, 0), (4096, 9000)]

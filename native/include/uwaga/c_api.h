@@ -26,7 +26,7 @@ extern "C" {
 #endif
 
 // Raised by one whenever a struct or a function below changes; the loader refuses a library whose number differs from its own.
-#define UWAGA_ABI_VERSION 7
+#define UWAGA_ABI_VERSION 8
 
 // Element types of query, key, value, outputs and dense biases.
 enum { UWAGA_FLOAT32 = 0, UWAGA_BFLOAT16 = 1, UWAGA_FLOAT16 = 2 };
@@ -129,7 +129,8 @@ typedef struct {
   uint32_t reserved;
   uint64_t seed;
   uwaga_integers rows;  // the selected queries, strictly increasing, or null: all. Dense problems, forward only
-  int64_t dropout_query, dropout_key;  // positions of query 0 and key 0 for dropout: those of a part in the whole
+  // Positions of query 0 and key 0, of a part in the whole: for dropout, and for the positions of the largest weights.
+  int64_t dropout_query, dropout_key;
   uwaga_pages key_pages;
 } uwaga_problem;
 
@@ -263,20 +264,48 @@ UWAGA_EXPORT int uwaga_received(const uwaga_problem* problem, const uwaga_softma
 // any. Dense problems only.
 UWAGA_EXPORT int uwaga_diagonal_sums(const uwaga_problem* problem, const uwaga_softmax* softmax,
                                      const uwaga_tensor* out);
-// The softmax of the rows by parts of the keys, as uwaga_forward_part, with E = 0. Data of both tensors null: the sums alone.
-UWAGA_EXPORT int uwaga_softmax_part(const uwaga_problem* problem, const uwaga_softmax* softmax,
-                                    const uwaga_forward_sums* sums);
-// uwaga_received of one part of the queries, as uwaga_backward_part: `sums` has the B * H * K sums so far, in float64. continues = 0: the first
-// part, `sums` is not read. out->data null: the sums alone. The bits are those of one call where no w_i is 0.
+UWAGA_EXPORT int uwaga_pool(const uwaga_problem* problem, const uwaga_softmax* softmax, const uwaga_pool_args* args);
+
+// The same in parts, whose results have the bits of one call.
+//
+// uwaga_rows of one part of the keys, as uwaga_forward_part. All calls have the same `result` and `statistics`, which are written by the
+// last one; problem->dropout_key is the position of the part's first key.
+typedef struct {
+  uwaga_floats
+      sums;  // as uwaga_forward_sums has them, E = 0 without an output, then of the statistics: B * H * Q * (3 + 2 * top)
+  int32_t continues;  // 0: the first part, sums are not read
+  int32_t is_last;
+} uwaga_row_sums;
+UWAGA_EXPORT int uwaga_rows_part(const uwaga_problem* problem, const uwaga_forward_result* result,
+                                 const uwaga_row_statistics* statistics, const uwaga_row_sums* sums);
+// The sums so far in float64. continues = 0: the first part, they are not read. Where out->data is null there are more parts.
 typedef struct {
   double* data;
   int64_t count;
   int32_t continues, reserved;
-} uwaga_received_sums;
+} uwaga_weight_sums;
+// uwaga_mass of one part of the keys: B * H * Q sums.
+UWAGA_EXPORT int uwaga_mass_part(const uwaga_problem* problem, const uwaga_softmax* softmax,
+                                 const uwaga_mask_operation* other, int64_t other_operations, const uwaga_tensor* out,
+                                 const uwaga_weight_sums* sums);
+// uwaga_received of one part of the queries, as uwaga_backward_part: B * H * K sums.
 UWAGA_EXPORT int uwaga_received_part(const uwaga_problem* problem, const uwaga_softmax* softmax,
                                      const uwaga_tensor* row_weights, const uwaga_tensor* out,
-                                     const uwaga_received_sums* sums);
-UWAGA_EXPORT int uwaga_pool(const uwaga_problem* problem, const uwaga_softmax* softmax, const uwaga_pool_args* args);
+                                     const uwaga_weight_sums* sums);
+// Exact sums, which are added to and may be added up in any order: three words each, from the lowest on, whose unit is 2^-149; 2^191 and
+// more stand for NaN. Row blocks are of 96 queries, and blocks of 64 keys: parts begin at multiples of these.
+typedef struct {
+  uint64_t* data;
+  int64_t count;  // words
+  int64_t head;   // sums from those of one head to those of the next
+} uwaga_exact_sums;
+// uwaga_diagonal_sums of some queries and keys: B * H * (Q + K - 1) sums.
+UWAGA_EXPORT int uwaga_diagonal_sums_part(const uwaga_problem* problem, const uwaga_softmax* softmax,
+                                          const uwaga_exact_sums* sums);
+// uwaga_pool with UWAGA_POOL_MASS of some queries and keys: of each cell the sum over keys and queries, B * H * rows * columns sums. The cells
+// and positions of `args` are not written.
+UWAGA_EXPORT int uwaga_pool_part(const uwaga_problem* problem, const uwaga_softmax* softmax,
+                                 const uwaga_pool_args* args, const uwaga_exact_sums* sums);
 
 // Below, an operand of N rows of M numbers is a uwaga_tensor whose `row` is the stride from row to row; `column` must be 1,
 // and `batch` and `head` are not read.

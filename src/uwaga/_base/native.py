@@ -14,7 +14,7 @@ from pathlib import Path
 
 from uwaga._base import env, native_layout
 
-ABI_VERSION = 7  # UWAGA_ABI_VERSION of c_api.h
+ABI_VERSION = 8  # UWAGA_ABI_VERSION of c_api.h
 STATUS_OK, STATUS_BAD_ARGUMENT, STATUS_OUT_OF_MEMORY = 0, 1, 2
 
 
@@ -101,8 +101,6 @@ def _declare(functions: ctypes.CDLL) -> None:
         "uwaga_backward": (ctypes.c_int, (pointer, pointer)),
         "uwaga_forward_part": (ctypes.c_int, (pointer, pointer, pointer)),
         "uwaga_backward_part": (ctypes.c_int, (pointer, pointer, pointer)),
-        "uwaga_softmax_part": (ctypes.c_int, (pointer, pointer, pointer)),
-        "uwaga_received_part": (ctypes.c_int, (pointer,) * 5),
         "uwaga_linear_forward": (ctypes.c_int, (pointer, pointer)),
         "uwaga_rows": (ctypes.c_int, (pointer,) * 4),
         "uwaga_weights": (ctypes.c_int, (pointer,) * 5),
@@ -110,6 +108,11 @@ def _declare(functions: ctypes.CDLL) -> None:
         "uwaga_received": (ctypes.c_int, (pointer,) * 4),
         "uwaga_diagonal_sums": (ctypes.c_int, (pointer,) * 3),
         "uwaga_pool": (ctypes.c_int, (pointer,) * 3),
+        "uwaga_rows_part": (ctypes.c_int, (pointer,) * 4),
+        "uwaga_mass_part": (ctypes.c_int, (pointer, pointer, pointer, ctypes.c_int64, pointer, pointer)),
+        "uwaga_received_part": (ctypes.c_int, (pointer,) * 5),
+        "uwaga_diagonal_sums_part": (ctypes.c_int, (pointer,) * 3),
+        "uwaga_pool_part": (ctypes.c_int, (pointer,) * 4),
         "uwaga_matmul": (ctypes.c_int, (pointer,)),
         "uwaga_activation_backward": (ctypes.c_int, (pointer,)),
         "uwaga_norm_forward": (ctypes.c_int, (pointer, pointer)),

@@ -43,7 +43,9 @@ STRUCTS = {
     "uwaga_backward_sums": (
         "grad_query:uwaga_floats grad_key:uwaga_floats grad_value:uwaga_floats continues_queries:i continues_keys:i"
     ),
-    "uwaga_received_sums": "data:Q count:q continues:i reserved:i",
+    "uwaga_row_sums": "sums:uwaga_floats continues:i is_last:i",
+    "uwaga_weight_sums": "data:Q count:q continues:i reserved:i",
+    "uwaga_exact_sums": "data:Q count:q head:q",
     "uwaga_matmul_args": (
         "rows:q columns:q depth:q a:uwaga_tensor b:uwaga_tensor bias:uwaga_tensor residual:uwaga_tensor "
         "preactivation:uwaga_tensor out:uwaga_tensor activation:i threads:i"

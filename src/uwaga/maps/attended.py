@@ -18,7 +18,7 @@ from uwaga.maps.statistics import arguments
 from uwaga.maps.statistics.row_cache import RowCache
 from uwaga.maps.tracing import may_branch_on
 from uwaga.ops.attention import choose
-from uwaga.ops.attention.api import is_overridden
+from uwaga.ops.attention.api import active_override
 from uwaga.ops.attention.arguments import AttentionOptions, make_call, unflatten_lse, unflatten_output
 from uwaga.ops.attention.autograd import run
 from uwaga.ops.attention.call import Call
@@ -32,7 +32,7 @@ class Attended(NamedTuple):
 
     output: Operand  # (..., H, Q, E) in the query's dtype; Ragged where the query is
     lse: Operand  # (..., H, Q) float32 (float64 for float64), or Ragged (N, H); -inf where no key is visible
-    map: AttentionMap
+    map: AttentionMap  # inside sequence_parallel a uwaga.sequence_parallel.SequenceMap
 
 
 def attend(
@@ -74,15 +74,13 @@ def attend(
     >>> weights.peak().position
     tensor([0, 1, 2])
     """
-    if is_overridden():
-        raise NotImplementedError(
-            "attend: inside uwaga.sequence_parallel.sequence_parallel the weights lie with several processes; call it outside"
-        )
     if normalize is None:
         raise ValueError("attend: a map needs softmax weights, which normalize=None does not have")
     if topk is not None and (isinstance(topk, bool) or not isinstance(topk, int) or topk < 1):
         raise ValueError(f"attend: topk must be at least 1 or None, not {topk!r}")
     options = AttentionOptions(mask, bias, scale, normalize, softcap, sinks, dropout)
+    if (override := active_override()) is not None:
+        return Attended(*override.attend_with_map((query, key, value), options, impl, entropy, topk))
     call = make_call(query, key, value, options, wants_lse=True)
     qk_call = replace(call, value=call.key[..., :0], seed=None, options=replace(call.options, dropout=0.0))
     engine = map_engines.choose(call, impl)

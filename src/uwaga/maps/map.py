@@ -393,7 +393,7 @@ class AttentionMap(WeightMap):
         """The weight on the first key (Xiao et al., "Efficient Streaming Language Models with Attention Sinks", 2023) and the
         share of the learned sink, each (..., H, Q)."""
         normalizer = self._rows.normalizer()
-        first = self._mass(arguments.first_key(self._score_shape(), self._call))
+        first = self._mass(arguments.first_key(self._score_shape(), self._lengths()[1]))
         learned = _sink_share(normalizer, self._call.sinks)
         return Sink(self._per_query(first), self._per_query(learned))
 
@@ -429,7 +429,7 @@ class AttentionMap(WeightMap):
             weights: w, broadcastable to (..., H, Q), such as (Q,); of a ragged map Ragged with values (N, H) or (N,). None:
                 ones. Rows of weight 0 are left out, even if they hold NaN.
         """
-        row_weights = arguments.row_weights(last, weights, self._query, self._call)
+        row_weights = self._row_weights(last, weights)
         normalizer = self._rows.normalizer()
         with torch.no_grad():
             value = self._engine.received(self._call, normalizer, row_weights)
@@ -478,7 +478,7 @@ class AttentionMap(WeightMap):
         """
         if pooling not in ("sum", "max"):
             raise ValueError(f"AttentionMap.pool: pooling must be 'sum' or 'max', not {pooling!r}")
-        queries_B, keys_B = arguments.lengths(self._call)
+        queries_B, keys_B = self._lengths()
         batch = self._score_shape().batch
         row_edges = bin_edges(rows, queries_B, batch, "rows")
         column_edges = bin_edges(cols, keys_B, batch, "cols")
@@ -495,7 +495,7 @@ class AttentionMap(WeightMap):
         Raises:
             ValueError: not pairs, a stop before its start, or a span outside a sequence.
         """
-        queries_B, keys_B = arguments.lengths(self._call)
+        queries_B, keys_B = self._lengths()
         batch = self._score_shape().batch
         rows = span_bounds(spans, queries_B, batch, "spans")
         columns = span_bounds(spans if key_spans is None else key_spans, keys_B, batch, "key_spans")
@@ -531,6 +531,14 @@ class AttentionMap(WeightMap):
     def _top_of_effective_count(self) -> int:
         """How many largest weights tell whether a query sees a key: with a learned sink all squares may underflow to 0."""
         return int(self._call.sinks is not None)
+
+    # What a map over several processes, of which each has a part of the call, answers in its own way.
+
+    def _lengths(self) -> tuple[Tensor, Tensor]:
+        return arguments.lengths(self._call)
+
+    def _row_weights(self, last: int | None, weights: Operand | None) -> Tensor | None:
+        return arguments.row_weights(last, weights, self._query, self._call)
 
     def _score_shape(self) -> ScoreShape:
         return score_shape(self._query, self._key, self._call)

@@ -6,7 +6,7 @@ Letters as in sequence.py.
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -18,21 +18,23 @@ from uwaga.ops.attention.arguments import AttentionOptions, make_call
 from uwaga.ops.attention.call import Call, Options
 from uwaga.ops.attention.engines import cpu
 from uwaga.ops.attention.native_structs import DTYPES
-from uwaga.ops.attention.parts import PART_KEYS
 from uwaga.ops.mask_program import START_LAST, START_PER_ROW, START_VALUE, Interval
 from uwaga.ops.ragged import Ragged
 from uwaga.sequence_parallel.exchange import Group, ProcessGroupError, known_to_all
 
-OPERANDS, OPTIONS, BACKWARD, RECEIVED, ROW, KEYS, SOFTMAX, MODEL = range(8)
+OPERANDS, OPTIONS, BACKWARD, MODEL, ROWS, MASS, RECEIVED, DIAGONALS, POOL, ENTRIES, LARGEST = range(11)
 _STAGES = (
     "its operands",
     "its mask and options",
     "its backward pass",
-    "its received weights",
-    "a row of its map",
-    "the keys of its map",
-    "the softmax of its map",
     "the tokens of a model",
+    "the rows of its map",
+    "the mass of its map",
+    "the received weights of its map",
+    "the diagonals of its map",
+    "the cells of its map",
+    "the entries of its map",
+    "the largest logit of its map",
 )
 SIZES = ("batch size B", "query heads H", "key heads G", "head width D", "value width E", "dtype", "kind of operands")
 _NAMES = {"dtype": list(map(str, DTYPES)), "kind of operands": ["tensors", "Ragged"]}
@@ -55,8 +57,6 @@ def divide(
     number, failure = group.next_call(), None
     header = [0] * (len(SIZES) + 2)
     try:
-        if any(isinstance(x, Ragged) for x in (query, key, value)):
-            raise ValueError("uwaga.sequence_parallel.attention_map: Ragged batches are not divided over processes")
         header = sizes_of(call_of_part(query, key, value, options, impl))
     except (ValueError, NotImplementedError) as error:
         failure = error
@@ -193,31 +193,17 @@ class Division:
     key_starts: list[int]
     options: Options
 
-    def keys_seen(self, call: Call) -> list[Interval]:
-        """Of each process an interval outside which its queries see no keys. It begins at a multiple of PART_KEYS, where the sums of a row
-        begin anew."""
-        program, sizes = call.options.mask_program, (self.query_starts[-1], self.key_starts[-1])
-        seen = [mask_program.keys_seen(program, call.mask_tensors, sizes, rows) for rows in pairwise(self.query_starts)]
-        return [(first // PART_KEYS * PART_KEYS, last) for first, last in seen]
-
-    def of_own_queries(self, call: Call, keys: Sequence[Interval]) -> Call:
-        """The call of this process's queries and those keys that they see, which are fetched."""
-        key = self.fetch("key", call.key, self.key_starts, keys)
-        value = self.fetch("value", call.value, self.key_starts, keys) if call.value.shape[3] else key[..., :0]
-        return self.part(call, call.query, key, value, self.own(self.query_starts), keys[self.group.rank])
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """How many queries and keys the whole has."""
+        return self.query_starts[-1], self.key_starts[-1]
 
     def own(self, starts: Sequence[int]) -> Interval:
         return starts[self.group.rank], starts[self.group.rank + 1]
 
-    def fetch(self, name: str, own_BHnD: Tensor, starts: Sequence[int], wanted: Sequence[Interval]) -> Tensor:
-        """A tensor's rows `wanted[rank]` as a view (B, H, n, D) of (n, B, H, D), so that parts arrive where they belong."""
-        own, held = own_BHnD.detach().permute(2, 0, 1, 3), [[x] for x in pairwise(starts)]
-        (rows,) = self.group.rows(f"call {self.number}, {name}", [own], held, [[x] for x in wanted])
-        return rows.permute(1, 2, 0, 3)
-
     def part(self, call: Call, query: Tensor, key: Tensor, value: Tensor, rows: Interval, columns: Interval) -> Call:
         """The call of queries `rows` and keys `columns` of the whole sequence, as a dense call of their own."""
-        sizes, moved = (self.query_starts[-1], self.key_starts[-1]), rows[0] - columns[0]
+        sizes, moved = self.sizes, rows[0] - columns[0]
         program, tensors = mask_program.rectangle(call.options.mask_program, call.mask_tensors, sizes, rows, columns)
         options = replace(
             call.options,

@@ -6,16 +6,16 @@ own. A row has the same bits in any batch, so all are those of one process.
 Letters as in sequence.py; R rows of the whole batch.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from uwaga.ops import mask_program
-from uwaga.ops.attention.api import AttendedLse
-from uwaga.ops.attention.arguments import AttentionOptions, unflatten_lse, unflatten_output
+from uwaga.ops.attention.arguments import AttentionOptions
 from uwaga.ops.attention.autograd import run
 from uwaga.ops.attention.call import Call
 from uwaga.ops.mask_program import CallPart, Interval, SameDocument
@@ -35,48 +35,52 @@ AttendDivided = Callable[[Division, Call, bool], tuple[Tensor, Tensor]]
 
 
 def attend(
-    group: Group,
-    query: Operand,
-    key: Operand,
-    value: Operand,
-    options: AttentionOptions,
-    impl: str | None,
-    attend_divided: AttendDivided,
-) -> AttendedLse:
-    """Output and lse of this process's tokens. All processes of the group call this together; errors as in `attention`."""
+    group: Group, rows: "Rows", call: Call, records: bool, attend_divided: AttendDivided
+) -> tuple[Tensor, Tensor]:
+    """Output (1, H, n, E) and lse (1, H, n) of this process's tokens, of what `divide_rows` returned."""
+    # A row that lies elsewhere has no tokens here, and all the same a backward pass, which all processes run.
+    pieces = [
+        _attend_whole(part) if division is None else attend_divided(division, part, records)
+        for division, part, _ in rows.parts_of_call(group, call)
+    ]
+    output, lse = map(joined, zip(*pieces, strict=True))
+    return output, lse
+
+
+def _attend_whole(call: Call) -> tuple[Tensor, Tensor]:
+    output, lse = run(call, "cpu")
+    return output, output.new_zeros(output.shape[:3], dtype=torch.float32) if lse is None else lse
+
+
+def divide_rows(
+    group: Group, query: Operand, key: Operand, value: Operand | None, options: AttentionOptions, impl: str | None
+) -> "tuple[Rows, Call, bool]":
+    """How the rows of the whole batch lie with the processes, the validated call of this process's tokens with the mask of the whole, and whether
+    gradients are recorded. value=None: a map of weights. All processes of the group call this together; errors as in `attention`."""
     number, failure = group.next_call(), None
     header = [0] * (len(SIZES) + 2 + 3)  # as sizes_of and _rows_of
     try:
         call = call_of_part(query, key, value, options, impl)
-        header = [*sizes_of(call), *_rows_of(query, key, value)]
+        header = [*sizes_of(call), *_rows_of(query, key, key if value is None else value)]
     except (ValueError, NotImplementedError) as error:
         failure = error
-    rows = _Rows.of(group, number, query, key, agree_on_sizes(group, number, header, failure))
+    rows = Rows.of(group, number, query, key, agree_on_sizes(group, number, header, failure))
     call, records = agree_on_options(group, number, (query, key, value), options, rows.score_shape())
-    assert call.query_offsets is not None
-    assert call.key_offsets is not None
-    begin, count = rows.begins[group.rank], len(query)
-    # Of this process's rows only the first and the last may have parts in other processes.
-    first = int(count > 0 and begin in rows.divided)
-    last = count - int(count > first and begin + count - 1 in rows.divided)
+    return rows, call, records
 
-    before: list[tuple[Tensor, Tensor]] = []
-    behind: list[tuple[Tensor, Tensor]] = []
-    for r in rows.divided:
-        at = min(max(r - begin, 0), count)
-        tokens = [
-            slice(int(x[at]), int(x[min(at + (r >= begin), count)])) for x in (call.query_offsets, call.key_offsets)
-        ]
-        part = _part_of_row(call, rows, r, *tokens)
-        query_starts, key_starts = ([0, *accumulate(counts)] for counts in rows.parts_of(r))
-        division = Division(group, group.next_call(), query_starts, key_starts, part.options)
-        # A row that lies elsewhere has no tokens here, and all the same a backward pass, which all processes run.
-        (before if r <= begin else behind).append(attend_divided(division, part, records))
-    pieces = [*before, _attend_whole_rows(call, rows, begin, first, last), *behind]
-    output, lse = (
-        torch.cat([x.transpose(1, 2) for x in each], 1).transpose(1, 2) for each in zip(*pieces, strict=True)
-    )
-    return AttendedLse(unflatten_output(query, output), unflatten_lse(query, lse))
+
+def joined(pieces: Iterable[Tensor]) -> Tensor:
+    """(1, H, N, ...), of tokens that follow one another; laid out as packed tokens are."""
+    return torch.cat([x.transpose(1, 2) for x in pieces], 1).transpose(1, 2)
+
+
+class RowPart(NamedTuple):
+    """A row that lies with several processes, as a dense call that all make together; or, without a division, the rows that lie with this one
+    alone, as a call of their own."""
+
+    division: Division | None
+    call: Call
+    rows: slice  # of the whole batch
 
 
 def _rows_of(query: Operand, key: Operand, value: Operand) -> list[int]:
@@ -93,9 +97,10 @@ def _rows_of(query: Operand, key: Operand, value: Operand) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Rows:
+class Rows:
     """How the rows of the whole batch lie with the processes, of which each has pieces of rows, in order."""
 
+    rank: int
     held: list[Interval]  # the pieces of each process
     row: Tensor  # (pieces,) the row of each piece
     lengths: Tensor  # (pieces, 2) its queries and keys
@@ -104,7 +109,7 @@ class _Rows:
     divided: list[int]  # rows that lie with several processes
 
     @classmethod
-    def of(cls, group: Group, number: int, query: Operand, key: Operand, headers: Sequence[Sequence[int]]) -> "_Rows":
+    def of(cls, group: Group, number: int, query: Operand, key: Operand, headers: Sequence[Sequence[int]]) -> "Rows":
         """From what all processes have. Raises ValueError, in all of them: parts that do not follow one another."""
         assert isinstance(query, Ragged)
         assert isinstance(key, Ragged)
@@ -130,7 +135,7 @@ class _Rows:
         rows = int(row[-1]) + 1 if len(row) else 0
         sums = torch.zeros(rows + 1, 2, dtype=torch.int64).index_add_(0, row + 1, lengths)
         begins = [int(row[first]) if first < len(row) else rows for first, _ in held]
-        return cls(held, row, lengths, sums.cumsum(0), begins, row[~is_new].unique().tolist())
+        return cls(group.rank, held, row, lengths, sums.cumsum(0), begins, row[~is_new].unique().tolist())
 
     def score_shape(self) -> dict[str, object]:
         """The fields of the whole batch's ScoreShape."""
@@ -146,6 +151,39 @@ class _Rows:
             "key_tokens": int(key_offsets[-1]),
         }
 
+    def parts_of_call(self, group: Group, call: Call) -> list[RowPart]:
+        """The parts of a call of this process's tokens whose mask is that of the whole, in the order of the tokens. A row that lies elsewhere is
+        among them, without tokens."""
+        assert call.query_offsets is not None
+        assert call.key_offsets is not None
+        begin, count = self.begins[self.rank], len(call.query_offsets) - 1
+        # Of this process's rows only the first and the last may have parts in other processes.
+        first = int(count > 0 and begin in self.divided)
+        last = count - int(count > first and begin + count - 1 in self.divided)
+        before: list[RowPart] = []
+        behind: list[RowPart] = []
+        for r in self.divided:
+            at = min(max(r - begin, 0), count)
+            tokens = [
+                slice(int(x[at]), int(x[min(at + (r >= begin), count)])) for x in (call.query_offsets, call.key_offsets)
+            ]
+            part = _part_of_row(call, self, r, *tokens)
+            query_starts, key_starts = ([0, *accumulate(counts)] for counts in self.parts_of(r))
+            division = Division(group, group.next_call(), query_starts, key_starts, part.options)
+            (before if r <= begin else behind).append(RowPart(division, part, slice(r, r + 1)))
+        rows = slice(begin + first, begin + last)
+        return [*before, RowPart(None, _whole_rows(call, self, rows, first), rows), *behind]
+
+    def following(self) -> Tensor:
+        """(n,) of each of this process's queries how many of its row are in later processes."""
+        first, last = self.held[self.rank]
+        own = self.lengths[first:last, 0]
+        later = torch.zeros_like(own)
+        if len(own):
+            is_later = self.row[last:] == self.row[last - 1]
+            later[-1] = self.lengths[last:, 0][is_later].sum()
+        return later.repeat_interleave(own)
+
     def parts_of(self, row: int) -> list[list[int]]:
         """The queries, and the keys, of a row that each process has."""
         is_of_row = self.row == row
@@ -157,7 +195,7 @@ class _Rows:
         return slice(int(self.offsets[rows.start, side]), int(self.offsets[rows.stop, side]))
 
 
-def _part_of_row(call: Call, rows: _Rows, row: int, queries: slice, keys: slice) -> Call:
+def _part_of_row(call: Call, rows: Rows, row: int, queries: slice, keys: slice) -> Call:
     """This process's tokens of one row, with the mask and biases of the whole row, as a dense call."""
     own = slice(row, row + 1)
     part = CallPart(own, None, rows.tokens_of(own, 0), rows.tokens_of(own, 1))
@@ -176,11 +214,11 @@ def _part_of_row(call: Call, rows: _Rows, row: int, queries: slice, keys: slice)
     )
 
 
-def _attend_whole_rows(call: Call, all_rows: "_Rows", begin: int, first: int, last: int) -> tuple[Tensor, Tensor]:
-    """Rows first..last-1 of this process, all of whose tokens it has; `begin`: which row of the whole batch its first one is."""
+def _whole_rows(call: Call, all_rows: Rows, rows: slice, first: int) -> Call:
+    """Some rows of the batch, all of whose tokens this process has; `first`: which of its rows the first one is."""
+    last = first + rows.stop - rows.start
     offsets = [x[first : last + 1] for x in (call.query_offsets, call.key_offsets) if x is not None]
     queries, keys = (slice(int(x[0]), int(x[-1])) for x in offsets)
-    rows = slice(begin + first, begin + last)
     program, part = call.options.mask_program, CallPart(rows)
     tensors = list(mask_program.select(program, call.mask_tensors, part))
     for operation in program:
@@ -192,7 +230,7 @@ def _attend_whole_rows(call: Call, all_rows: "_Rows", begin: int, first: int, la
     starts, bias = call.relative_starts, call.bias
     longest = [int(x.diff().max()) if len(x) > 1 else 0 for x in offsets]
     scores = CallPart(rows, None, slice(0, longest[0]), slice(0, longest[1]))
-    own = replace(
+    return replace(
         call,
         query=call.query[:, :, queries],
         key=call.key[:, :, keys],
@@ -205,8 +243,6 @@ def _attend_whole_rows(call: Call, all_rows: "_Rows", begin: int, first: int, la
         mask_tensors=tuple(tensors),
         options=replace(call.options, max_queries=longest[0], max_keys=longest[1]),
     )
-    output, lse = run(own, "cpu")
-    return output, output.new_zeros(output.shape[:3], dtype=torch.float32) if lse is None else lse
 
 
 def _seed_from(call: Call, row: int) -> Tensor | None:

@@ -74,51 +74,6 @@ def forward(division: Division, call: Call) -> tuple[Tensor, Tensor, Rows]:
     return at_home, lse_at_home, Rows(plan, query, output, lse)
 
 
-@dataclass(slots=True)
-class SoftmaxRows:
-    """The softmax of the queries that this process computes, piece by piece."""
-
-    plan: Plan
-    query: list[Tensor]  # (n, B, H, D)
-    maximum: list[Tensor]  # (n, B, H)
-    total: list[Tensor]  # (n, B, H)
-
-
-def softmax(division: Division, call: Call) -> tuple[Tensor, Tensor, SoftmaxRows]:
-    """The maximum and the sum (B, H, n) of the softmax of this process's queries, and what `received` needs. The call's value has E = 0."""
-    plan = _plan_of_queries(division, call)
-    homes, pieces = _homes(division.query_starts), _held(division, plan)
-    query = _moved(division, "query", [_rows(call.query)], homes, pieces)
-    maximum, total = ([x.new_empty(x.shape[:3], dtype=torch.float32) for x in query] for _ in range(2))
-    for at, part, sums, goes_on, is_last in _row_parts(division, call, plan, query, "keys"):
-        result = (_heads(maximum[at]), _heads(total[at])) if is_last else (None, None)
-        parts.softmax(part, sums, goes_on, *result)
-    at_home = [_heads(_moved(division, "softmax", x, pieces, homes)[0]) for x in (maximum, total)]
-    return at_home[0], at_home[1], SoftmaxRows(plan, query, maximum, total)
-
-
-def received(division: Division, call: Call, rows: SoftmaxRows) -> Tensor:
-    """(B, H, m): the weights that this process's keys receive from all queries, which travel."""
-    plan = _plan_of_keys(division, call)
-    homes, pieces = _homes(division.key_starts), _held(division, plan)
-    key = _moved(division, "key", [_rows(call.key)], homes, pieces)
-    results = [torch.empty(len(x), *call.query.shape[:2], dtype=torch.float32) for x in key]
-    sums: dict[int, Tensor] = {}
-    travelling = list(zip(rows.query, rows.maximum, rows.total, strict=True))
-    for at, keys, block, (query, maximum, total), is_first, is_last in _visits(
-        division, plan, "queries", travelling, _held(division, rows.plan)
-    ):
-        part = _part(division, call, (query, key[at], key[at][..., :0]), block, keys)
-        if is_first:
-            sums[at] = torch.empty(results[at].numel(), dtype=torch.float64)
-        out = _heads(results[at]) if is_last else None
-        parts.received(part, (_heads(maximum), _heads(total)), sums[at], not is_first, out)
-        if is_last:
-            del sums[at]
-    (at_home,) = _moved(division, "received weights", results, pieces, homes)
-    return _heads(at_home)
-
-
 def backward(
     division: Division,
     call: Call,

@@ -9,12 +9,16 @@ rows or keys of one process.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from uwaga.maps.spec import RowStatisticsRequest
+from uwaga.maps.statistics import arguments
+from uwaga.maps.statistics.row_cache import RowCache
 from uwaga.ops.attention import api, choose
 from uwaga.ops.attention.api import AttendedLse
 from uwaga.ops.attention.arguments import AttentionOptions, unflatten_lse, unflatten_output
@@ -26,6 +30,8 @@ from uwaga.ops.ragged import Operand, Ragged
 from uwaga.sequence_parallel import heads, ragged, ring
 from uwaga.sequence_parallel.division import BACKWARD, Division, agree, call_of_part, divide
 from uwaga.sequence_parallel.exchange import Group
+from uwaga.sequence_parallel.ragged import Rows
+from uwaga.sequence_parallel.sequence_map import SequenceMap, Whole, call_of_map
 
 
 def attention(
@@ -91,7 +97,7 @@ def sequence_parallel(group: dist.ProcessGroup | None = None) -> Iterator[None]:
 
     Tensors are then this process's part of the sequence. Only attention mixes positions, so layers need no other change, except
     those that count positions from 0: pass them the positions of the part. It holds for all threads of the process. A backward pass
-    that computes attention again (torch.utils.checkpoint) must be inside it as well. `uwaga.attend` is refused there.
+    that computes attention again (torch.utils.checkpoint) must be inside it as well. `uwaga.attend` there returns a `SequenceMap`.
 
     Args:
         group: as in `attention`.
@@ -111,11 +117,49 @@ class _SequenceParallel:
 
     def attend(self, query: Any, key: Any, value: Any, options: AttentionOptions, impl: str | None) -> AttendedLse:
         with self._group.errors_told():
-            if any(isinstance(x, Ragged) for x in (query, key, value)):
-                return ragged.attend(self._group, query, key, value, options, impl, attend_divided)
-            call, division, records = divide(self._group, query, key, value, options, impl)
-            output, lse = attend_divided(division, call, records)
+            divided = self._divide(query, key, value, options, impl)
+            output, lse = divided.attend()
             return AttendedLse(unflatten_output(query, output), unflatten_lse(query, lse))
+
+    def attend_with_map(
+        self,
+        operands: tuple[Any, Any, Any],
+        options: AttentionOptions,
+        impl: str | None,
+        entropy: bool,
+        topk: int | None,
+    ) -> tuple[Operand, Operand, SequenceMap]:
+        """As `uwaga.attend` does it in one process: in one pass, or with gradients or dropout in two."""
+        with self._group.errors_told():
+            return self._attend_with_map(operands, options, impl, RowStatisticsRequest(entropy=entropy, top=topk or 0))
+
+    def _attend_with_map(
+        self, operands: tuple[Any, Any, Any], options: AttentionOptions, impl: str | None, request: RowStatisticsRequest
+    ) -> tuple[Operand, Operand, SequenceMap]:
+        query, key, _ = operands
+        divided = self._divide(*operands, options, impl)
+        whole, call = divided.whole(), call_of_map(divided.call)
+        if not divided.records and not options.dropout:
+            with torch.no_grad():
+                rows = whole.engine.rows(divided.call, replace(request, output=True))
+            made = SequenceMap(query, key, RowCache.of_pass(call, whole.engine, request, rows, from_scores=True), whole)
+            return unflatten_output(query, rows.output), made.lse, made
+        output, lse = divided.attend()
+        known = RowCache(call, whole.engine, arguments.of_lse(lse))
+        if request != RowStatisticsRequest():
+            known.compute(request)
+        return (
+            unflatten_output(query, output),
+            unflatten_lse(query, lse),
+            SequenceMap(query, key, known, whole),
+        )
+
+    def _divide(self, query: Any, key: Any, value: Any, options: AttentionOptions, impl: str | None) -> "_Divided":
+        if any(isinstance(x, Ragged) for x in (query, key, value)):
+            rows, call, records = ragged.divide_rows(self._group, query, key, value, options, impl)
+            return _Divided(self._group, call, records, rows)
+        call, division, records = divide(self._group, query, key, value, options, impl)
+        return _Divided(self._group, call, records, division)
 
     def explain(self, query: Any, key: Any, value: Any, options: AttentionOptions, impl: str | None) -> Choice:
         """What would serve the call; the other processes need not ask too. Raises what `attend` raises for these arguments alone."""
@@ -126,6 +170,26 @@ class _SequenceParallel:
             f"native kernels on the CPU, in each of {self._group.size} processes, which exchange keys and values",
             {name: others for name in choose.NAMES if name != "cpu"},
         )
+
+
+class _Divided(NamedTuple):
+    """A validated call of this process's operands, and how the whole is divided."""
+
+    group: Group
+    call: Call
+    records: bool  # whether gradients are recorded
+    how: Division | Rows
+
+    def attend(self) -> tuple[Tensor, Tensor]:
+        """The output (B, H, n, E) and lse (B, H, n) of this process's queries."""
+        if isinstance(self.how, Division):
+            return attend_divided(self.how, self.call, self.records)
+        return ragged.attend(self.group, self.how, self.call, self.records, attend_divided)
+
+    def whole(self) -> Whole:
+        if isinstance(self.how, Division):
+            return Whole.of_sequence(self.how, self.call)
+        return Whole.of_rows(self.group, self.how)
 
 
 def attend_divided(division: Division, call: Call, records: bool) -> tuple[Tensor, Tensor]:

@@ -1,185 +1,249 @@
 """Statistics of the weights of a sequence whose parts lie with several processes: each has those of its own queries and keys.
 
-Letters as in sequence.py.
+Letters as in sequence.py; R rows of a Ragged batch.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
-from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from uwaga.maps.engines import cpu, tiles
-from uwaga.maps.map import AttentionMap, Peak, TopK
-from uwaga.maps.spec import Normalizer, Selection
+from uwaga.maps.base import Shape
+from uwaga.maps.indexing import integer
+from uwaga.maps.map import AttentionMap, Peak, Pooled, Sink, TopK
+from uwaga.maps.spec import Selection
 from uwaga.maps.statistics import arguments
+from uwaga.maps.statistics.pooling import Bins, Spans
 from uwaga.maps.statistics.row_cache import RowCache
-from uwaga.ops import mask_program
-from uwaga.ops.attention.arguments import AttentionOptions, score_shape, unflatten_lse, unflatten_output
+from uwaga.ops.attention.arguments import AttentionOptions, score_shape
 from uwaga.ops.attention.call import Call
 from uwaga.ops.biases import DistanceBias
-from uwaga.ops.mask_program import START_LAST, START_VALUE, Start, resolve_start
+from uwaga.ops.mask_program import Start
 from uwaga.ops.masks import Mask
+from uwaga.ops.ragged import Operand, Ragged
 from uwaga.ops.score_shape import ScoreShape
-from uwaga.ops.validation import is_integer
-from uwaga.sequence_parallel import ring
-from uwaga.sequence_parallel.division import KEYS, RECEIVED, ROW, SOFTMAX, Division, agree, check_equal, divide
+from uwaga.sequence_parallel.division import Division, divide
 from uwaga.sequence_parallel.exchange import Group
+from uwaga.sequence_parallel.map_engine import MapEngine
+from uwaga.sequence_parallel.ragged import Rows, divide_rows
+from uwaga.sequence_parallel.ragged_map import RaggedMapEngine
+
+_AT = "uwaga.sequence_parallel.attention_map:"
+
+
+class Whole(NamedTuple):
+    """What a map knows of the whole of which this process has a part."""
+
+    engine: Any  # of maps: MapEngine or RaggedMapEngine
+    score_shape: Mapping[str, Any]  # the fields that are others than those of the part
+    lengths: tuple[Tensor, Tensor]  # (B,) queries and keys of each sequence, or (R,)
+    first: tuple[int, int]  # where this process's queries and keys begin
+    following: int | Tensor  # queries of its sequence after this process's, for all or for each of them
+
+    @classmethod
+    def of_sequence(cls, division: Division, call: Call) -> "Whole":
+        queries, keys = division.sizes
+        lengths = torch.full((call.query.shape[0],), queries), torch.full((call.query.shape[0],), keys)
+        first, last = division.own(division.query_starts)
+        first_key, _ = division.own(division.key_starts)
+        shape = {"queries": queries, "keys": keys}
+        return cls(MapEngine(division), shape, lengths, (first, first_key), queries - last)
+
+    @classmethod
+    def of_rows(cls, group: Group, rows: Rows) -> "Whole":
+        queries, keys = rows.offsets.diff(dim=0).unbind(1)
+        first, first_key = rows.lengths[: rows.held[group.rank][0]].sum(0).tolist()
+        engine = RaggedMapEngine(group, rows)
+        return cls(engine, rows.score_shape(), (queries, keys), (first, first_key), rows.following())
 
 
 class SequenceMap:
     """The weights of `uwaga.sequence_parallel.attention(query, key, ...)`, as `attention_map` returns it.
 
-    Results have the bits of `uwaga.AttentionMap(..., impl="cpu")` on the whole sequence, and are detached. All processes call
-    each method together, and read `lse` together. The first of `lse` and `received` computes the softmax, and both hold a part and two blocks,
-    as attention does; the first of the others fetches the keys that this process's queries see, which are kept.
+    Results have the bits of `uwaga.AttentionMap(..., impl="cpu")` on the whole sequence, and are detached. All processes call each method, and
+    read `lse`, together and with the same arguments; positions, starts, masks, edges and spans are those of the whole. What has been
+    computed is kept. A process holds its part and two blocks meanwhile, as attention does, and the result.
+
+    Of Ragged operands statistics are Ragged, of this process's tokens, and positions are within each row. What is of the whole sequence in every
+    process is refused.
 
     Attributes:
-        first_query, first_key: where this process's part begins in the whole sequence.
+        first_query, first_key: where this process's part begins in the whole sequence, or among the tokens of the whole batch.
+
+    Raises (all methods):
+        ValueError: an argument that `AttentionMap` refuses; other arguments in another process.
+        ProcessGroupError: as `attention`.
     """
 
-    def __init__(self, query: Tensor, key: Tensor, call: Call, division: Division) -> None:
-        rank = division.group.rank
-        self._query, self._key, self._call, self._division = query, key, call, division
-        self.first_query, self.first_key = division.query_starts[rank], division.key_starts[rank]
-        self._keys = division.keys_seen(call)
-        self._first_visible = self._keys[rank][0]
-
-    @cached_property
-    def _rows(self) -> RowCache:
-        """Of this process's queries, against the keys that they see, which are fetched when they are first needed."""
-        division = self._division
-        agree(division.group, KEYS, division.number, [], None)
-        return RowCache(division.of_own_queries(self._call, self._keys), cpu)
-
-    @cached_property
-    def _softmax(self) -> tuple[Normalizer, ring.SoftmaxRows]:
-        """Of this process's queries, and of those that it computes, when it is first needed."""
-        division = self._division
-        agree(division.group, SOFTMAX, division.number, [], None)
-        maximum, total, rows = ring.softmax(division, self._call)
-        return Normalizer(maximum, total), rows
+    def __init__(self, query: Operand, key: Operand, rows: RowCache, whole: Whole) -> None:
+        self.first_query, self.first_key = whole.first
+        self._map = _DividedMap(query, key, rows, whole)
 
     @property
-    def shape(self) -> tuple[Any, ...]:
-        """(..., H, Q, K) of the whole sequence."""
-        return (*self._query.shape[:-2], self._division.query_starts[-1], self._division.key_starts[-1])
+    def shape(self) -> Shape:
+        """(..., H, Q, K) of the whole sequence; (R, H, None, None) of a Ragged batch."""
+        return self._map.shape
+
+    # Of this process's queries: (..., H, n), or Ragged (n, H).
 
     @property
-    def lse(self) -> Tensor:
-        """(..., H, n), of this process's queries: see `AttentionMap.lse`."""
-        return self._per_query(tiles.log_sum_exp(self._softmax[0]))
+    def lse(self) -> Operand:
+        """(..., H, n): see `AttentionMap.lse`."""
+        return self._map.lse
 
-    def entropy(self) -> Tensor:
-        """(..., H, n), of this process's queries, in nats: see `AttentionMap.entropy`."""
-        return self._per_query(self._rows.entropy())
+    def entropy(self, normalize: bool = False) -> Operand:
+        """(..., H, n), in nats: see `AttentionMap.entropy`."""
+        return self._map.entropy(normalize)
 
     def topk(self, k: int) -> TopK:
-        """The k largest weights of each of this process's queries, and their keys by their positions in the whole sequence,
-        (..., H, n, k). Raises ValueError for k below 1."""
-        if isinstance(k, bool) or not isinstance(k, int) or k < 1:
-            raise ValueError(f"uwaga.sequence_parallel.attention_map: topk needs a k of at least 1, not {k!r}")
-        weights, positions = self._rows.top(k)
-        positions = torch.where(positions < 0, positions, positions + self._first_visible)
-        return TopK(unflatten_output(self._query, weights), unflatten_output(self._query, positions))
+        """The k largest weights of each query, and their keys, (..., H, n, k): see `AttentionMap.topk`."""
+        return self._map.topk(k)
 
     def peak(self) -> Peak:
-        """The largest weight of each of this process's queries, and its key by its position in the whole sequence, (..., H, n)."""
-        weights, positions = self.topk(1)
-        assert isinstance(weights, Tensor)
-        assert isinstance(positions, Tensor)
-        return Peak(weights[..., 0], positions[..., 0])
+        """The largest weight of each query, and its key, (..., H, n): see `AttentionMap.peak`."""
+        return self._map.peak()
 
-    def effective_count(self, order: int = 2) -> Tensor:
-        """(..., H, n), of this process's queries: see `AttentionMap.effective_count`. Raises ValueError for another order."""
-        own = AttentionMap._of(self._query, self._key, "", self._rows)
-        result = own.effective_count(order)
-        assert isinstance(result, Tensor)
-        return result
+    def effective_count(self, order: int = 2) -> Operand:
+        """(..., H, n): see `AttentionMap.effective_count`."""
+        return self._map.effective_count(order)
 
-    def distance(self, start: Start = None) -> Tensor:
-        """(..., H, n), of this process's queries: see `AttentionMap.distance`; `start` is that of the whole sequence."""
-        queries, keys = self.shape[-2:]
-        mode, value, starts = resolve_start(self._score_shape(), start)
-        moved = self.first_query - self._first_visible
-        if starts is not None:
-            return self._per_query(self._rows.distance((mode, value, starts + moved)))
-        value = keys - queries if mode == START_LAST else value
-        return self._per_query(self._rows.distance((START_VALUE, value + moved, None)))
+    def distance(self, start: Start = None) -> Operand:
+        """(..., H, n): see `AttentionMap.distance`."""
+        return self._map.distance(start)
 
-    def mass(self, mask: Mask | Tensor) -> Tensor:
-        """(..., H, n): the weight of each of this process's queries on the keys that `mask`, which is that of the whole sequence, shows. Masks
-        are those of `AttentionMap.mass`."""
-        program, tensors = arguments.program(mask, self._score_shape(), self._call)
-        rank, rows = self._division.group.rank, self._rows
-        own = self._division.own(self._division.query_starts)
-        part = mask_program.rectangle(program, tensors, self.shape[-2:], own, self._keys[rank])
-        return self._per_query(cpu.mass(rows.call, rows.normalizer(), *part))
+    def sink(self) -> Sink:
+        """(..., H, n) each: see `AttentionMap.sink`."""
+        return self._map.sink()
 
-    def received(self) -> Tensor:
-        """(..., H, m): the weight that each of this process's keys receives from all queries of the sequence.
+    def mass(self, mask: Mask | Tensor) -> Operand:
+        """(..., H, n): see `AttentionMap.mass`."""
+        return self._map.mass(mask)
 
-        All processes call it together: queries, and two numbers for each query and head, are sent to where they are needed.
+    def diagonal(self, offset: int = 0, start: Start = None) -> Operand:
+        """(..., H, n): see `AttentionMap.diagonal`."""
+        return self._map.diagonal(offset, start)
+
+    def column(self, key: int) -> Operand:
+        """(..., H, n): the weight of each query on one key, from the end where negative. Raises IndexError: no such key."""
+        keys = self._whole("column").shape[-1]
+        at = integer(key, f"{_AT} column")
+        if not -keys <= at < keys:
+            raise IndexError(f"{_AT} column {at} is not one of the {keys} keys")
+        return self._map.mass(torch.arange(keys) == at % keys)
+
+    def prepare(
+        self, *, entropy: bool = False, effective_count: bool = False, distance: bool = False, topk: int = 0
+    ) -> None:
+        """Compute in one pass what later calls need: see `AttentionMap.prepare`."""
+        self._map.prepare(entropy=entropy, effective_count=effective_count, distance=distance, topk=topk)
+
+    # Of this process's keys.
+
+    def received(self, last: int | None = None, weights: Operand | None = None) -> Operand:
+        """(..., H, m), or Ragged (m, H): the weight that each key receives from all queries, see `AttentionMap.received`.
+
+        Args:
+            last: the number of queries, at the end of the whole sequence or of each whole row, that are summed; None: all.
+            weights: of this process's queries, broadcastable to (..., H, n), or Ragged; in all processes or in none.
         """
-        agree(self._division.group, RECEIVED, self._division.number, [], None)
-        result = unflatten_lse(self._key, ring.received(self._division, self._call, self._softmax[1]))
-        assert isinstance(result, Tensor)
-        return result
+        return self._map.received(last, weights)
+
+    # Of the whole sequence, in every process.
+
+    def diagonal_sums(self) -> Operand:
+        """(..., H, Q+K-1), in every process: see `AttentionMap.diagonal_sums`. Meanwhile it holds 48 bytes for each sum."""
+        return self._whole("diagonal_sums").diagonal_sums()
+
+    def pool(self, rows: Bins, cols: Bins, pooling: str = "sum") -> Pooled:
+        """(..., H, rows, cols), in every process: see `AttentionMap.pool`."""
+        return self._whole("pool").pool(rows, cols, pooling)
+
+    def between(self, spans: Spans, key_spans: Spans | None = None) -> Tensor:
+        """(..., H, S, T), in every process: see `AttentionMap.between`."""
+        return self._whole("between").between(spans, key_spans)
+
+    def max_logit(self) -> Tensor:
+        """(..., H), in every process: see `AttentionMap.max_logit`."""
+        return self._whole("max_logit").max_logit()
 
     def row(self, query: int) -> Tensor:
-        """(..., H, K): the weights of one query, by its position in the whole sequence, in every process.
+        """(..., H, K): the weights of one query, from the end where negative, in every process. Raises IndexError: no such query."""
+        return self._whole("row").row(query)
 
-        All processes call it together, with the same query.
-
-        Raises:
-            IndexError: no such query.
-            ValueError: not an integer; another one in another process.
-        """
-        failure = None
-        if not is_integer(query):
-            failure = ValueError(f"uwaga.sequence_parallel.attention_map: row needs an integer, not {query!r}")
-        division, queries = self._division, self._division.query_starts[-1]
-        agreed = agree(division.group, ROW, division.number, [0 if failure else query], failure)
-        check_equal("the query of a row", [x[0] for x in agreed])
-        if not 0 <= query < queries:
-            raise IndexError(f"uwaga.sequence_parallel.attention_map: row {query} is not one of the {queries} queries")
-        rows = self._rows
-        owner = max(rank for rank in range(division.group.size) if division.query_starts[rank] <= query)
-        batch, heads = self._call.query.shape[:2]
-        row_1BHK = torch.zeros(int(division.group.rank == owner), batch, heads, division.key_starts[-1])
-        if division.group.rank == owner:
-            part, first = rows.call, self._first_visible
-            chosen = Selection(tuple(range(batch)), tuple(range(heads)), torch.tensor([query - self.first_query]))
-            keys = torch.arange(part.key.shape[2])
-            with torch.no_grad():
-                weights = cpu.weights(part, rows.normalizer_of_rows(chosen), chosen, keys)
-            row_1BHK[0, :, :, first : first + len(keys)] = weights[:, :, 0]
-        held = [[(0, int(rank == owner))] for rank in range(division.group.size)]
-        (row_1BHK,) = division.group.rows("row", [row_1BHK], held, [[(0, 1)]] * division.group.size)
-        return self._per_query(row_1BHK[0])
+    def __getitem__(self, index: object) -> "Tensor | Any":
+        """The weights at ints, slices and lists of positions, in every process: see `AttentionMap`. Every process gets the queries of these
+        rows."""
+        return self._whole("m[...]")[index]
 
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("_") and hasattr(AttentionMap, name):
-            raise AttributeError(
-                f"uwaga.sequence_parallel.attention_map: {name} is not computed over several processes"
-            )
+            raise AttributeError(f"{_AT} {name} is not computed over several processes")
         return object.__getattribute__(self, name)
 
-    def _score_shape(self) -> ScoreShape:
-        queries, keys = self.shape[-2:]
-        return replace(score_shape(self._query, self._key, self._call), queries=queries, keys=keys)
+    def _whole(self, name: str) -> AttentionMap:
+        """The map of a sequence. Raises ValueError for a Ragged batch."""
+        if self._map.is_ragged:
+            raise ValueError(f"{_AT} {name} is not computed for Ragged batches over several processes")
+        return self._map
 
-    def _per_query(self, statistic_BHn: Tensor) -> Tensor:
-        result = unflatten_lse(self._query, statistic_BHn)
-        assert isinstance(result, Tensor)
-        return result
+
+class _DividedMap(AttentionMap):
+    """The map of a whole of which this process has a part; nobody else sees it, since to read it all processes must read it."""
+
+    def __init__(self, query: Operand, key: Operand, rows: RowCache, whole: Whole) -> None:
+        self._set(query, key, "", rows)
+        self._of_whole = whole
+
+    @property
+    def kind(self) -> str:
+        return _AT.removesuffix(":")
+
+    @property
+    def is_ragged(self) -> bool:
+        return isinstance(self._query, Ragged)
+
+    @property
+    def shape(self) -> Shape:
+        if isinstance(self._query, Ragged):
+            return (len(self._of_whole.lengths[0]), *self._query.values.shape[1:-1], None, None)
+        sizes = self._of_whole.score_shape
+        return (*self._query.shape[:-2], sizes["queries"], sizes["keys"])
+
+    def read(self, selection: Selection, keys: Tensor) -> Tensor:
+        return self._engine.weights(self._call, self._rows.normalizer(), selection, keys)
+
+    def max_logit(self) -> Tensor:
+        own_BHn = self._rows.max_logit()
+        none_BH1 = own_BHn.new_full((*own_BHn.shape[:2], 1), -torch.inf)
+        return self._per_head(self._engine.largest(torch.cat((own_BHn, none_BH1), dim=-1).amax(-1)))
+
+    def _normalizer_of(self, row_edges: Tensor) -> Any:
+        return self._rows.normalizer()
+
+    def _lengths(self) -> tuple[Tensor, Tensor]:
+        return self._of_whole.lengths
+
+    def _row_weights(self, last: int | None, weights: Operand | None) -> Tensor | None:
+        given = arguments.row_weights(last, weights, self._query, self._call, self._of_whole.following)
+        return None if given is None else given.detach()
+
+    def _score_shape(self) -> ScoreShape:
+        return replace(score_shape(self._query, self._key, self._call), **self._of_whole.score_shape)
+
+
+def call_of_map(call: Call) -> Call:
+    """The call whose weights a map shows: without values, dropout and gradients."""
+    detached = Call.of([None if x is None else x.detach() for x in call.tensors], call.options)
+    options = replace(call.options, dropout=0.0)
+    return replace(detached, value=detached.key[..., :0], seed=None, options=options)
 
 
 def attention_map(
-    query: Tensor,
-    key: Tensor,
+    query: Operand,
+    key: Operand,
     *,
     group: dist.ProcessGroup | None = None,
     mask: Mask | Tensor | None = None,
@@ -193,15 +257,19 @@ def attention_map(
     All processes of the group call this together.
 
     Args:
-        query: (..., H, n, D), this process's part, or (n, D).
-        key: (..., G, m, D), its part of the keys.
+        query: (..., H, n, D), this process's part, or (n, D); or Ragged, this process's tokens of a batch.
+        key: (..., G, m, D), its part of the keys; Ragged where the query is.
         group, mask, bias, scale, softcap, sinks: as in `uwaga.sequence_parallel.attention`.
 
     Raises:
         ShapeError, ValueError, ProcessGroupError, NotImplementedError: as `uwaga.sequence_parallel.attention`.
     """
+    own, options = Group.of(group), AttentionOptions(mask, bias, scale, "softmax", softcap, sinks)
     with torch.no_grad():
-        call, division, _ = divide(
-            Group.of(group), query, key, None, AttentionOptions(mask, bias, scale, "softmax", softcap, sinks), None
-        )
-        return SequenceMap(query, key, call, division)
+        if isinstance(query, Ragged) or isinstance(key, Ragged):
+            rows, call, _ = divide_rows(own, query, key, None, options, None)
+            whole = Whole.of_rows(own, rows)
+        else:
+            call, division, _ = divide(own, query, key, None, options, None)
+            whole = Whole.of_sequence(division, call)
+        return SequenceMap(query, key, RowCache(call_of_map(call), whole.engine), whole)

@@ -15,7 +15,7 @@ from uwaga.models.bert.model import BertModel
 from uwaga.models.gpt2.model import GPT2Model
 from uwaga.models.t5.model import T5Model
 from uwaga.models.transformer.model import Transformer
-from uwaga.ops.attention.api import is_overridden
+from uwaga.ops.attention.api import active_override
 from uwaga.ops.ragged import Operand, Ragged
 
 # Logits that are in memory at once: 256 MB in float32, and as much each for gradient and softmax.
@@ -85,7 +85,7 @@ def _lowered(ids: Ragged, decoder_ids: Ragged | None) -> tuple[Operand, Operand 
     both = (ids,) if decoder_ids is None else (ids, decoder_ids)
     if torch.compiler.is_compiling():
         lowered: list[Operand] = [Ragged(each.values, each.offsets) for each in both]
-    elif not is_overridden() and all(len(each) * each.max_length == len(each.values) for each in both):
+    elif not active_override() is not None and all(len(each) * each.max_length == len(each.values) for each in both):
         lowered = [each.values.view(len(each), -1) for each in both]
     else:
         lowered = list(both)

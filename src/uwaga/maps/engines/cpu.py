@@ -53,9 +53,17 @@ def refusal(call: Call) -> str | None:
 def rows(call: Call, request: RowStatisticsRequest) -> RowStatistics:
     """Statistics of the rows, and the output where it is wanted, in one pass."""
     _check()
-    rows = _new_rows(call, request)
+    rows = new_rows(call, request)
     result = FORWARD_RESULT.pack(*tensor_fields(rows.output), *row_fields(None))
-    statistics = ROW_STATISTICS.pack(
+    selection, alive = _selection(request.selection)
+    run("uwaga_rows", call, result, packed_statistics(rows, request), selection)
+    del alive
+    return rows
+
+
+def packed_statistics(rows: RowStatistics, request: RowStatisticsRequest) -> bytes:
+    """A struct uwaga_row_statistics that points into the results."""
+    return ROW_STATISTICS.pack(
         *row_fields(rows.normalizer.maximum),
         *row_fields(rows.normalizer.sum),
         *row_fields(rows.entropy),
@@ -66,21 +74,21 @@ def rows(call: Call, request: RowStatisticsRequest) -> RowStatistics:
         *entry_fields(rows.top_weights),
         *entry_fields(rows.top_positions),
     )
-    selection, alive = _selection(request.selection)
-    _run("uwaga_rows", call, result, statistics, selection)
-    del alive
-    return rows
 
 
 def mass(call: Call, normalizer: Normalizer, program: MaskProgram, tensors: tuple[Tensor, ...]) -> Tensor:
     """(B, H, Q): the weight on the keys that a second mask shows too."""
     _check(*tensors)
+    out = _empty(*call.query.shape[:3])
+    run("uwaga_mass", call, softmax(normalizer), *second_mask(program, tensors), TENSOR.pack(*row_fields(out)))
+    return out
+
+
+def second_mask(program: MaskProgram, tensors: tuple[Tensor, ...]) -> tuple[ctypes.Array[Any] | None, int]:
+    """The operations of a mask, and how many there are. Raises ValueError: more than the library takes."""
     if len(program) > MAX_OPERATIONS:
         raise ValueError(f"AttentionMap: a mask has more than {MAX_OPERATIONS} parts")
-    out = _empty(*call.query.shape[:3])
-    operations = mask_operations(program, tensors)
-    _run("uwaga_mass", call, _softmax(normalizer), operations, len(program), TENSOR.pack(*row_fields(out)))
-    return out
+    return mask_operations(program, tensors), len(program)
 
 
 def received(call: Call, normalizer: Normalizer, row_weights: Tensor | None) -> Tensor:
@@ -88,7 +96,7 @@ def received(call: Call, normalizer: Normalizer, row_weights: Tensor | None) -> 
     _check(row_weights)
     out = _empty(*call.query.shape[:2], call.key.shape[2])
     weights = TENSOR.pack(*row_fields(row_weights))
-    _run("uwaga_received", call, _softmax(normalizer), weights, TENSOR.pack(*row_fields(out)))
+    run("uwaga_received", call, softmax(normalizer), weights, TENSOR.pack(*row_fields(out)))
     return out
 
 
@@ -97,7 +105,7 @@ def diagonal_sums(call: Call, normalizer: Normalizer) -> Tensor:
     _check()
     batch, heads, queries, _ = call.query.shape
     out = _empty(batch, heads, max(queries + call.key.shape[2] - 1, 0))
-    _run("uwaga_diagonal_sums", call, _softmax(normalizer), TENSOR.pack(*row_fields(out)))
+    run("uwaga_diagonal_sums", call, softmax(normalizer), TENSOR.pack(*row_fields(out)))
     return out
 
 
@@ -110,17 +118,25 @@ def pool(
     sizes = (call.sequences, call.query.shape[1], query_edges.shape[1] - 1, key_edges.shape[1] - 1)
     cells = _empty(*sizes)
     positions = _empty(*sizes, 2, dtype=torch.int64) if pooling == "max" else None
-    arguments = POOL_ARGUMENTS.pack(
+    arguments = packed_pooling(pooling, query_edges, key_edges, cells, positions)
+    run("uwaga_pool", call, softmax(normalizer), arguments)
+    return cells, positions
+
+
+def packed_pooling(
+    pooling: str, query_edges: Tensor, key_edges: Tensor, cells: Tensor | None, positions: Tensor | None
+) -> bytes:
+    """A struct uwaga_pool_args that points into contiguous edges and results."""
+    return POOL_ARGUMENTS.pack(
         _POOLING[pooling],
         0,
         *numbers_fields(query_edges),
         *numbers_fields(key_edges),
-        *sizes[2:],
+        query_edges.shape[1] - 1,
+        key_edges.shape[1] - 1,
         *numbers_fields(cells, torch.float32),
         *numbers_fields(positions),
     )
-    _run("uwaga_pool", call, _softmax(normalizer), arguments)
-    return cells, positions
 
 
 def weights(call: Call, normalizer: Normalizer, selection: Selection, keys: Tensor) -> Tensor:
@@ -130,10 +146,10 @@ def weights(call: Call, normalizer: Normalizer, selection: Selection, keys: Tens
     keys = keys.contiguous()
     sizes = (len(selection.sequences), len(selection.heads), selection.queries.shape[0], keys.shape[0])
     out = _empty(*sizes).zero_()  # the kernel does not write entries that the mask hides
-    _run(
+    run(
         "uwaga_weights",
         call,
-        _softmax(normalizer),
+        softmax(normalizer),
         chosen,
         INTEGERS.pack(*numbers_fields(keys)),
         TENSOR.pack(*entry_fields(out)),
@@ -142,7 +158,7 @@ def weights(call: Call, normalizer: Normalizer, selection: Selection, keys: Tens
     return out
 
 
-def _run(name: str, call: Call, *arguments: bytes | int | ctypes.Array[Any] | None) -> None:
+def run(name: str, call: Call, *arguments: bytes | int | ctypes.Array[Any] | None) -> None:
     """Call a function of the library, which raises what its status says."""
     packed, alive = problem(call)
     native.check(getattr(native.library().functions, name)(packed, *arguments))
@@ -172,7 +188,7 @@ def _empty(*sizes: int, dtype: torch.dtype = torch.float32) -> Tensor:
     return torch.empty(sizes, dtype=dtype, device="cpu")
 
 
-def _new_rows(call: Call, request: RowStatisticsRequest) -> RowStatistics:
+def new_rows(call: Call, request: RowStatisticsRequest) -> RowStatistics:
     """Uninitialised results."""
     sizes = call.query.shape[:3]
     top = (*sizes, request.top)
@@ -187,7 +203,7 @@ def _new_rows(call: Call, request: RowStatisticsRequest) -> RowStatistics:
     )
 
 
-def _softmax(normalizer: Normalizer) -> bytes:
+def softmax(normalizer: Normalizer) -> bytes:
     return SOFTMAX.pack(*row_fields(normalizer.maximum), *row_fields(normalizer.sum))
 
 

@@ -35,10 +35,10 @@ def program(mask: object, sizes: ScoreShape, call: Call) -> Program:
     return made.program, tuple(made.tensors)
 
 
-def first_key(sizes: ScoreShape, call: Call) -> Program:
+def first_key(sizes: ScoreShape, keys_B: Tensor) -> Program:
     """The mask in which only the first key of every sequence is visible."""
     made = MaskProgramBuilder(sizes)
-    made.lengths(lengths(call)[1].clamp(max=1).reshape(sizes.batch))
+    made.lengths(keys_B.clamp(max=1).reshape(sizes.batch))
     return made.program, tuple(made.tensors)
 
 
@@ -71,8 +71,11 @@ def of_lse(lse_BHQ: Tensor) -> Normalizer:
     return Normalizer(torch.where(is_empty, 0.0, lse_BHQ.detach()), (~is_empty).to(lse_BHQ.dtype))
 
 
-def row_weights(last: int | None, weights: Operand | None, query: Operand, call: Call) -> Tensor | None:
-    """(B, H, Q): the weights of the rows, 0 before the last `last` queries of each sequence; None if all are 1.
+def row_weights(
+    last: int | None, weights: Operand | None, query: Operand, call: Call, following: int | Tensor = 0
+) -> Tensor | None:
+    """(B, H, Q): the weights of the rows, 0 before the last `last` queries of each sequence; None if all are 1. `following`: how many queries
+    of its sequence come after those of the call, for all or for each of its queries.
 
     Raises:
         ShapeError, ValueError: weights that do not broadcast to the queries, or `last` below 1.
@@ -82,7 +85,7 @@ def row_weights(last: int | None, weights: Operand | None, query: Operand, call:
         return given
     if isinstance(last, bool) or not isinstance(last, int) or last < 1:
         raise ValueError(f"AttentionMap.received: last must be at least 1, not {last!r}")
-    is_last = _from_end(call) < min(last, 2**62)  # an int64 that is larger than any sequence
+    is_last = _from_end(call) + following < min(last, 2**62)  # an int64 that is larger than any sequence
     if given is None:
         return is_last.to(compute_dtype(call.query.dtype)).expand(call.query.shape[:3])
     return torch.where(is_last, given, 0.0)

@@ -6,7 +6,7 @@ R ragged rows.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -34,6 +34,16 @@ class Override(Protocol):
         self, query: Operand, key: Operand, value: Operand, options: AttentionOptions, impl: str | None
     ) -> AttendedLse: ...
 
+    def attend_with_map(
+        self,
+        operands: tuple[Operand, Operand, Operand],
+        options: AttentionOptions,
+        impl: str | None,
+        entropy: bool,
+        topk: int | None,
+    ) -> tuple[Operand, Operand, Any]:
+        """The output, the lse and the map of `uwaga.attend`."""
+
     def explain(
         self, query: Operand, key: Operand, value: Operand, options: AttentionOptions, impl: str | None
     ) -> Choice: ...
@@ -53,9 +63,9 @@ def override_attention(override: Override) -> Iterator[None]:
         _override = before
 
 
-def is_overridden() -> bool:
-    """Whether an `override_attention` is active."""
-    return _override is not None
+def active_override() -> Override | None:
+    """That of the innermost `override_attention` that is active."""
+    return _override
 
 
 def attention(

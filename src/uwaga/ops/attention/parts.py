@@ -16,8 +16,6 @@ from uwaga.ops.attention.call import Call
 from uwaga.ops.attention.native_structs import (
     BACKWARD_ARGUMENTS,
     FORWARD_RESULT,
-    SOFTMAX,
-    TENSOR,
     numbers_fields,
     problem,
     row_fields,
@@ -27,7 +25,6 @@ from uwaga.ops.attention.native_structs import (
 PART_KEYS, PART_QUERIES = 2048, 192  # UWAGA_PART_KEYS, UWAGA_PART_QUERIES
 
 _FORWARD_SUMS, _BACKWARD_SUMS = struct_of("uwaga_forward_sums"), struct_of("uwaga_backward_sums")
-_RECEIVED_SUMS = struct_of("uwaga_received_sums")
 
 
 def padded(count: int, step: int) -> int:
@@ -60,29 +57,6 @@ def forward(call: Call, sums: Tensor, continues: bool, output: Tensor | None = N
     result = FORWARD_RESULT.pack(*tensor_fields(output), *row_fields(lse))
     given = _FORWARD_SUMS.pack(*numbers_fields(sums, torch.float32), continues, 0)
     native.check(native.library().functions.uwaga_forward_part(packed, result, given))
-    del alive
-
-
-def softmax(
-    call: Call, sums: Tensor, continues: bool, maximum: Tensor | None = None, total: Tensor | None = None
-) -> None:
-    """The same of the softmax alone, for a call whose value has E = 0: its maximum and sum, as `uwaga.maps` has them."""
-    packed, alive = problem(call)
-    result = SOFTMAX.pack(*row_fields(maximum), *row_fields(total))
-    given = _FORWARD_SUMS.pack(*numbers_fields(sums, torch.float32), continues, 0)
-    native.check(native.library().functions.uwaga_softmax_part(packed, result, given))
-    del alive
-
-
-def received(call: Call, rows: tuple[Tensor, Tensor], sums: Tensor, continues: bool, out: Tensor | None = None) -> None:
-    """Continue the weights that these keys receive, (B, H, K) float64, by these queries, whose maximum and sum are `rows`; fill in `out`
-    (B, H, K) float32 where it is given."""
-    packed, alive = problem(call)
-    maximum, total = rows
-    known, weights = SOFTMAX.pack(*row_fields(maximum), *row_fields(total)), TENSOR.pack(*row_fields(None))
-    given = _RECEIVED_SUMS.pack(*numbers_fields(sums, torch.float64), continues, 0)
-    result = TENSOR.pack(*row_fields(out))
-    native.check(native.library().functions.uwaga_received_part(packed, known, weights, result, given))
     del alive
 
 

@@ -1,0 +1,269 @@
+"""The engine of a map over several processes: the functions of maps/spec.py, which all processes call together, of this process's queries and
+keys. What travels is as in ring.py, with its bound on memory; letters as in sequence.py.
+
+Sums of a row go through the blocks of keys in their order, sums of a key through those of queries. Sums over both, of diagonals and cells, are exact,
+so that each process adds up what it computes and all add up what each has.
+"""
+
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import accumulate, pairwise
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from uwaga.maps.engines import cpu, parts
+from uwaga.maps.spec import Normalizer, RowStatistics, RowStatisticsRequest, Selection
+from uwaga.ops import mask_program
+from uwaga.ops.attention.call import Call
+from uwaga.ops.mask_program import START_LAST, START_VALUE, Interval, MaskProgram
+from uwaga.sequence_parallel import ring
+from uwaga.sequence_parallel.division import (
+    DIAGONALS,
+    ENTRIES,
+    LARGEST,
+    MASS,
+    POOL,
+    RECEIVED,
+    ROWS,
+    Division,
+    agree,
+    check_equal,
+    checksum_of,
+)
+
+
+class MapEngine:
+    """An engine of maps for one divided call, and those with the same queries and keys."""
+
+    def __init__(self, division: Division) -> None:
+        self.division = division
+
+    def rows(self, call: Call, request: RowStatisticsRequest) -> RowStatistics:
+        """Of this process's queries; of all of them, whatever the selection."""
+        start = request.distance
+        if start is not None and start[0] == START_LAST:
+            queries, keys = self.division.sizes
+            start = (START_VALUE, keys - queries, None)
+        self._agree(ROWS, request.entropy, request.squares, request.top, start and start[:2], start and start[2])
+        results: dict[int, RowStatistics] = {}
+        memory: dict[int, Tensor] = {}
+        for visit in self._over_keys(call, "keys"):
+            part, at = visit.part, visit.at
+            own = replace(request, selection=None, distance=start and _moved_start(start, visit))
+            if visit.is_first:
+                memory[at] = parts.new_row_sums(part, own)
+                results[at] = cpu.new_rows(part, own)
+            parts.rows(part, own, results[at], parts.Sums(memory[at], not visit.is_first), visit.is_last)
+            if visit.is_last:
+                del memory[at]
+        return self._of_pieces(call, request, [results[at] for at in sorted(results)])
+
+    def mass(self, call: Call, normalizer: Normalizer, program: MaskProgram, tensors: tuple[Tensor, ...]) -> Tensor:
+        """(B, H, n), of this process's queries; the second mask is that of the whole."""
+        self._agree(MASS, program, *tensors)
+        results: dict[int, Tensor] = {}
+        memory: dict[int, Tensor] = {}
+        for visit in self._over_keys(call, "keys", normalizer):
+            at, sizes = visit.at, visit.part.query.shape[:3]
+            if visit.is_first:
+                memory[at] = torch.empty(sizes, dtype=torch.float64)
+            if visit.is_last:
+                results[at] = torch.empty(sizes)
+            second = mask_program.rectangle(program, tensors, self.division.sizes, visit.rows, visit.keys)
+            sums = parts.Sums(memory[at], not visit.is_first)
+            parts.mass(visit.part, visit.normalizer, *second, sums, results.get(at))
+            if visit.is_last:
+                del memory[at]
+        return self._home(call, "mass", [results[at] for at in sorted(results)])
+
+    def received(self, call: Call, normalizer: Normalizer, row_weights: Tensor | None) -> Tensor:
+        """(B, H, m), of this process's keys; the weights are those of its queries."""
+        self._agree(RECEIVED, row_weights is None)
+        division = self.division
+        plan = ring._plan_of_keys(division, call)
+        homes, pieces = ring._homes(division.key_starts), ring._held(division, plan)
+        key = ring._moved(division, "key", [ring._rows(call.key)], homes, pieces)
+        results = [torch.empty(len(x), *call.query.shape[:2], dtype=torch.float32) for x in key]
+        memory: dict[int, Tensor] = {}
+        travelling = [call.query, *normalizer, *(() if row_weights is None else (row_weights,))]
+        own = [[ring._rows(x).contiguous() for x in travelling]]
+        for at, keys, block, (query, *of_rows), is_first, is_last in ring._visits(
+            division, plan, "queries", own, ring._homes(division.query_starts)
+        ):
+            part = ring._part(division, call, (query, key[at], key[at][..., :0]), block, keys)
+            if is_first:
+                memory[at] = torch.empty(results[at].numel(), dtype=torch.float64)
+            maximum, total, *weights = map(ring._heads, of_rows)
+            out = ring._heads(results[at]) if is_last else None
+            sums = parts.Sums(memory[at], not is_first)
+            parts.received(part, Normalizer(maximum, total), weights[0] if weights else None, sums, out)
+            if is_last:
+                del memory[at]
+        return ring._heads(ring._moved(division, "received weights", results, pieces, homes)[0])
+
+    def diagonal_sums(self, call: Call, normalizer: Normalizer) -> Tensor:
+        """(B, H, Q+K-1), of the whole, in every process."""
+        self._agree(DIAGONALS)
+        queries, keys = self.division.sizes
+        sums = parts.new_exact_sums(*call.query.shape[:2], max(queries + keys - 1, 0))
+        for visit in self._over_keys(call, "keys", normalizer):
+            if visit.rows[0] < visit.rows[1] and visit.keys[0] < visit.keys[1]:
+                first = visit.keys[0] - visit.rows[1] + queries
+                parts.diagonal_sums(visit.part, visit.normalizer, sums, first)
+        return self._added("diagonals", sums).float()
+
+    def pool(
+        self, call: Call, normalizer: Normalizer, pooling: str, query_edges: Tensor, key_edges: Tensor
+    ) -> tuple[Tensor, Tensor | None]:
+        """Cells (B, H, rows, cols), and positions where "max" is wanted, of the whole, in every process; edges are those of the whole."""
+        self._agree(POOL, pooling, query_edges, key_edges)
+        sizes = (*call.query.shape[:2], query_edges.shape[1] - 1, key_edges.shape[1] - 1)
+        best = torch.zeros(sizes), torch.full((*sizes, 2), -1)
+        sums = parts.new_exact_sums(*sizes[:2], sizes[2] * sizes[3] if pooling == "sum" else 0)
+        for visit in self._over_keys(call, "keys", normalizer):
+            rows, columns = (
+                (edges - first).clamp(0, last - first)
+                for edges, (first, last) in ((query_edges, visit.rows), (key_edges, visit.keys))
+            )
+            if pooling == "sum":
+                parts.pool(visit.part, visit.normalizer, rows, columns, sums)
+                continue
+            cells, positions = cpu.pool(visit.part, visit.normalizer, pooling, rows, columns)
+            assert positions is not None
+            origin = torch.tensor([visit.rows[0], visit.keys[0]])
+            best = _better(*best, cells, torch.where(positions < 0, positions, positions + origin))
+        if pooling == "max":
+            for cells, positions in zip(*(self._gathered("cells", x) for x in best), strict=True):
+                best = _better(*best, cells, positions)
+            return best
+        counts_BR = query_edges.diff()[:, None, :, None]
+        means = self._added("cells", sums).view(sizes) / counts_BR.clamp(min=1)
+        return torch.where(counts_BR > 0, means, 0.0).float(), None
+
+    def weights(self, call: Call, normalizer: Normalizer, selection: Selection, keys: Tensor) -> Tensor:
+        """(sequences, heads, queries, keys) of a selection of the whole, in every process."""
+        self._agree(ENTRIES, selection.sequences, selection.heads, selection.queries, keys)
+        division, group = self.division, self.division.group
+        runs, own = _runs(selection.queries), division.own(division.key_starts)
+        homes = [[x] for x in pairwise(division.query_starts)]
+        queries, maxima, totals = (
+            group.rows(f"call {division.number}, rows", [ring._rows(x)], homes, [runs] * group.size)
+            for x in (call.query, *normalizer)
+        )
+        counts = [int(((keys >= first) & (keys < last)).sum()) for first, last in pairwise(division.key_starts)]
+        listed = keys[(keys >= own[0]) & (keys < own[1])] - own[0]
+        found = [torch.zeros(len(listed), len(selection.sequences), len(selection.heads), 0)]
+        for rows, query, *of_rows in zip(runs, queries, maxima, totals, strict=True):
+            part = division.part(call, ring._heads(query), call.key, call.value, rows, own)
+            some = selection._replace(queries=torch.arange(rows[1] - rows[0]))
+            weights = cpu.weights(part, Normalizer(*map(ring._heads, of_rows)), some, listed)
+            found.append(weights.movedim(3, 0))
+        held = [[x] for x in pairwise([0, *accumulate(counts)])]
+        everything = [[(0, len(keys))]] * group.size
+        return group.rows(f"call {division.number}, entries", [torch.cat(found, 3)], held, everything)[0].movedim(0, 3)
+
+    def largest(self, logits_BH: Tensor) -> Tensor:
+        """(B, H): the largest number that a process has, NaN before all others."""
+        self._agree(LARGEST)
+        return self._gathered("largest logits", logits_BH).amax(0)
+
+    def _agree(self, stage: int, *arguments: object) -> None:
+        """All processes are at the same function, with the same arguments."""
+        checksum = 0
+        for x in arguments:
+            checksum = checksum_of(x, checksum) if isinstance(x, Tensor) else zlib.crc32(repr(x).encode(), checksum)
+        agreed = agree(self.division.group, stage, self.division.number, [checksum], None)
+        check_equal("the arguments of a map (checksums)", [x[0] for x in agreed])
+
+    def _over_keys(self, call: Call, what: str, normalizer: Normalizer | None = None) -> "Iterator[_Visit]":
+        """The blocks of keys at the queries that this process computes, and the normalizer of these."""
+        division = self.division
+        plan = ring._plan_of_queries(division, call)
+        homes, pieces = ring._homes(division.query_starts), ring._held(division, plan)
+        query, *known = (
+            ring._moved(division, "query", [ring._rows(x)], homes, pieces) for x in (call.query, *(normalizer or ()))
+        )
+        for at, rows, keys, (key, value), is_first, is_last in ring._key_visits(division, call, plan, what):
+            part = ring._part(division, call, (query[at], key, value), rows, keys)
+            yield _Visit(at, rows, keys, part, [ring._heads(x[at]) for x in known], is_first, is_last)
+
+    def _home(self, call: Call, name: str, own: Sequence[Tensor]) -> Tensor:
+        """(B, H, n, ...) of this process's queries, from those that it computed, piece by piece."""
+        division = self.division
+        pieces = ring._held(division, ring._plan_of_queries(division, call))
+        own = own or [torch.empty(*call.query.shape[:2], 0)]
+        return ring._heads(
+            ring._moved(division, name, [ring._rows(x) for x in own], pieces, ring._homes(division.query_starts))[0]
+        )
+
+    def _of_pieces(self, call: Call, request: RowStatisticsRequest, own: Sequence[RowStatistics]) -> RowStatistics:
+        """The statistics of this process's queries."""
+        own = own or [cpu.new_rows(replace(call, query=call.query[:, :, :0]), request)]
+        maximum, total = (self._home(call, "softmax", [x.normalizer[n] for x in own]) for n in range(2))
+        others = {
+            name: self._home(call, name, [getattr(x, name) for x in own])
+            for name in RowStatistics._fields[1:]
+            if getattr(own[0], name) is not None
+        }
+        return RowStatistics(Normalizer(maximum, total), **others)
+
+    def _gathered(self, name: str, own: Tensor) -> Tensor:
+        """(P, ...): the tensors of all processes, in every process."""
+        group = self.division.group
+        held = [[(rank, rank + 1)] for rank in range(group.size)]
+        what = f"call {self.division.number}, {name}"
+        return group.rows(what, [own[None]], held, [[(0, group.size)]] * group.size)[0]
+
+    def _added(self, name: str, sums_BHn3: Tensor) -> Tensor:
+        """(B, H, n) float64, in every process: the exact sums of all processes, of which each adds up a share."""
+        group, count = self.division.group, sums_BHn3[..., 0].numel()
+        share = -(-count // group.size)
+        padded = parts.new_exact_sums(share * group.size)
+        padded[:count] = sums_BHn3.reshape(count, 3)
+        every = [(rank * group.size, (rank + 1) * group.size) for rank in range(group.size)]
+        wanted = [[(first + rank, first + rank + 1) for first, _ in every] for rank in range(group.size)]
+        what = f"call {self.division.number}, {name}"
+        received = group.rows(what, [padded.view(group.size, share, 3)], [[x] for x in every], wanted)
+        return self._gathered(name, parts.total(torch.cat(received))).flatten()[:count].view(sums_BHn3.shape[:-1])
+
+
+class _Visit(NamedTuple):
+    """A block of keys at some of the queries that this process computes."""
+
+    at: int  # which of its pieces
+    rows: Interval
+    keys: Interval
+    part: Call
+    known: Sequence[Tensor]  # the normalizer of the rows, where there is one
+    is_first: bool
+    is_last: bool
+
+    @property
+    def normalizer(self) -> Normalizer:
+        return Normalizer(*self.known)
+
+
+def _moved_start(start: tuple[int, int, Tensor | None], visit: _Visit) -> tuple[int, int, Tensor | None]:
+    """A start of the whole, START_VALUE or per row, for these queries and keys."""
+    moved = visit.rows[0] - visit.keys[0]
+    mode, value, starts = start
+    return mode, value + moved, None if starts is None else starts + moved
+
+
+def _better(cells: Tensor, positions: Tensor, others: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
+    """Of two largest weights the larger one, as Cells::is_better of native/drivers/weights_columns.cc has it."""
+    is_first = (at[..., 0] < positions[..., 0]) | ((at[..., 0] == positions[..., 0]) & (at[..., 1] < positions[..., 1]))
+    is_equal = (others == cells) | (others.isnan() & cells.isnan())
+    is_larger = (others.isnan() & ~cells.isnan()) | (others > cells)
+    is_better = (at[..., 0] >= 0) & ((positions[..., 0] < 0) | is_larger | (is_equal & is_first))
+    return torch.where(is_better, others, cells), torch.where(is_better[..., None], at, positions)
+
+
+def _runs(positions: Tensor) -> list[Interval]:
+    """Rising positions as intervals, at least one."""
+    ends = (positions.diff() != 1).nonzero().flatten() + 1
+    edges = [0, *ends.tolist(), len(positions)]
+    return [(int(positions[a]), int(positions[b - 1]) + 1) for a, b in pairwise(edges) if a < b] or [(0, 0)]

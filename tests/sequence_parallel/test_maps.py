@@ -1,0 +1,84 @@
+"""Maps over 1 to 4 processes: each statistic has the bits of one process."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import map_cases
+import pytest
+import ragged_cases
+import torch
+from sequence_cases import CASES, CASES_OF_MAPS
+from torch import Tensor
+
+import uwaga
+
+IN_GATE = ["maps:3", "ragged_maps:2", "attended:2"]
+
+
+def sizes(in_gate: int) -> list[Any]:
+    return [pytest.param(n, marks=() if n == in_gate else pytest.mark.stress) for n in (1, 2, 3, 4)]
+
+
+WITH_SOFTMAX = [name for name in CASES if name != "without softmax"]
+RAGGED_WITH_SOFTMAX = [name for name in ragged_cases.CASES if name != "without softmax"]
+
+pytestmark = pytest.mark.slow
+
+
+def check_equal(parts: list[map_cases.Statistics], exact: map_cases.Statistics, join: Callable[..., Tensor]) -> None:
+    for name, expected in exact.items():
+        for n, whole in enumerate(expected):
+            assert torch.equal(join([part[name][n] for part in parts]), whole), (name, n)
+
+
+@pytest.mark.parametrize("size", sizes(3))
+@pytest.mark.parametrize("name", CASES_OF_MAPS)
+def test_statistics_have_the_bits_of_one_process(name: str, size: int, result: Callable[[str], list[Any]]) -> None:
+    case = CASES[name]()
+    m = uwaga.AttentionMap(case.query, case.key, **case.options, impl="cpu")
+    queries, keys = m.shape[-2:]
+    by_rank = [of_rank[name] for of_rank in result(f"maps:{size}")]
+    assert len(by_rank) == size
+    of_queries, topk, of_keys, of_all = zip(*by_rank, strict=True)
+    with torch.no_grad():
+        check_equal(list(of_queries), map_cases.of_queries(m, keys), partial(torch.cat, dim=-1))
+        check_equal(list(topk), {"topk": [*m.topk(5)]}, partial(torch.cat, dim=-2))
+        check_equal(list(of_keys), map_cases.of_keys(m, queries, slice(None)), partial(torch.cat, dim=-1))
+        for each in of_all:
+            check_equal([each], map_cases.of_all(m, queries, keys), lambda only: only[0])
+
+
+@pytest.mark.parametrize("size", sizes(2))
+@pytest.mark.parametrize("name", ragged_cases.CASES_OF_MAPS)
+def test_statistics_of_ragged_batches(name: str, size: int, result: Callable[[str], list[Any]]) -> None:
+    call = ragged_cases.CASES[name]()
+    m = uwaga.AttentionMap(call.query, call.key, **call.options, impl="cpu")
+    of_queries, of_keys = zip(*(of_rank[name] for of_rank in result(f"ragged_maps:{size}")), strict=True)
+    assert len(of_keys) == size
+    with torch.no_grad():
+        check_equal(list(of_queries), map_cases.of_tokens(m, ragged_cases.longest_keys(call)), torch.cat)
+        weights = call.query.with_values(ragged_cases.weights_of(call))
+        for parts, exact in zip(zip(*of_keys, strict=True), map_cases.of_key_tokens(m, weights), strict=True):
+            assert torch.equal(torch.cat(parts), exact)
+
+
+@pytest.mark.parametrize("size", sizes(2))
+@pytest.mark.parametrize("name", WITH_SOFTMAX)
+def test_attend_within_sequence_parallel(name: str, size: int, result: Callable[[str], list[Any]]) -> None:
+    case = CASES[name]()
+    exact = map_cases.of_attended(*case[:3], case.options | {"impl": "cpu"})
+    parts = zip(*(of_rank[name] for of_rank in result(f"attended:{size}")), strict=True)
+    for n, (pieces, expected) in enumerate(zip(parts, exact, strict=True)):
+        is_per_token = n % 8 not in (0, 4, 5)
+        assert torch.equal(torch.cat(pieces, dim=-1 if is_per_token else -2), expected), n
+
+
+@pytest.mark.parametrize("size", sizes(2))
+@pytest.mark.parametrize("name", RAGGED_WITH_SOFTMAX)
+def test_attend_of_ragged_batches(name: str, size: int, result: Callable[[str], list[Any]]) -> None:
+    call = ragged_cases.CASES[name]()
+    exact = map_cases.of_attended(*call[:3], call.options | {"impl": "cpu"})
+    parts = zip(*(of_rank["ragged", name] for of_rank in result(f"attended:{size}")), strict=True)
+    for n, (pieces, expected) in enumerate(zip(parts, exact, strict=True)):
+        assert torch.equal(torch.cat(pieces), expected.values), n
