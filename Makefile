@@ -289,7 +289,7 @@ build/native/installed: $(VENV)/cmake CMakeLists.txt $(shell find native -type f
 	@echo "uwaga: 3 of 3, meanwhile, the native library is compiled"
 	cmake -S . -B build/native -G Ninja -DCMAKE_BUILD_TYPE=Release -DUWAGA_TESTS=ON
 	MAKEFLAGS= cmake --build build/native --target uwaga_native
-	cmake --install build/native --prefix src
+	cmake --install build/native --prefix src --component library
 	touch $@
 
 # Node from the Python registry where the machine has none, or an old one.

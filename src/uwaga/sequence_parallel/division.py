@@ -19,7 +19,6 @@ from uwaga.ops.attention.call import Call, Options
 from uwaga.ops.attention.engines import cpu
 from uwaga.ops.attention.native_structs import DTYPES
 from uwaga.ops.mask_program import START_LAST, START_PER_ROW, START_VALUE, Interval
-from uwaga.ops.ragged import Ragged
 from uwaga.sequence_parallel.exchange import Group, ProcessGroupError, known_to_all
 
 OPERANDS, OPTIONS, BACKWARD, MODEL, ROWS, MASS, RECEIVED, DIAGONALS, POOL, ENTRIES, LARGEST = range(11)

@@ -124,7 +124,12 @@ def join(folder: Path, *, lesson: bool = False) -> Bundle:
 
 
 def write_without_comments(target: Path, folder: Path = FRONT) -> None:
-    """Each module of both bundles, without comments, at its path in `target`; they bundle to the same. Raises BundleError."""
+    """Each module of both bundles, without comments, at its path in `target`; they bundle to the same. Raises BundleError.
+
+    Raises ValueError: the target is the folder itself, whose comments would be lost.
+    """
+    if target.resolve() == folder.resolve():
+        raise ValueError(f"{target} has the modules themselves")
     for each in _ordered(folder, ["main.js", _LESSON]):
         path = target / each.name
         path.parent.mkdir(parents=True, exist_ok=True)
