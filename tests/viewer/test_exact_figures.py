@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from uwaga.inspect import score_attribution
+import uwaga
+from uwaga.inspect import Edits, score_attribution
 from uwaga.inspect.run_text import load
 from uwaga.viewer.service import ViewService
-from uwaga.viewer.text_runner import RunRequest, TextRunner
+from uwaga.viewer.text_runner import EXAMPLES, PROBES, RunRequest, TextRunner
 
 PLAIN = {"merge": "tokens", "specials": "show"}
 # Characters that are a token or more each, so that the names say how long the texts are.
@@ -169,6 +170,71 @@ def test_a_short_text_is_read_in_words(model: str, text: str, merge: str) -> Non
         for query in range(cells.shape[1]):
             row = service.answer({"request": "row", "head": 1, "query": query, **where}).arrays[0]
             assert np.array_equal(cells[1, query], row)
+
+
+CUT = {"kind": "encoder", "layer": 3, "head": 1, "queries": [10], "keys": [2]}  # it, animal
+
+
+def changed(model: str, text: str, edits: dict[str, Any]) -> tuple[Any, ViewService]:
+    runner = runner_of(model)
+    result = runner.run(RunRequest(text, edits=Edits.from_dict(edits)))
+    return result, ViewService(result, runner=runner)
+
+
+def test_the_row_of_a_cut_is_exact_before_and_after() -> None:
+    """What the flow of a cut is drawn from: both rows, whose differences add up to nothing."""
+    result, service = changed("minilm", EXAMPLES["minilm"][0], {"scores": [CUT]})
+    where = {"kind": "encoder", "layer": 3, **PLAIN}
+    rows = []
+    for side in ("0", "1"):
+        cells = complete(service, request="overview", pooling="sum", side=side, **where).arrays[0][1, 10]
+        row = service.answer({"request": "row", "side": side, "head": 1, "query": 10, **where}).arrays[0]
+        assert np.array_equal(cells, row)
+        exact = result.view_model.sides[int(side)].maps["encoder", 3].select(1)[10].detach()
+        torch.testing.assert_close(torch.from_numpy(row), exact, rtol=1e-5, atol=1e-7)
+        rows.append(row.astype(np.float64))
+    before, after = rows
+    assert after[2] == 0
+    assert before[2] == pytest.approx(0.677, abs=1e-3)
+    others = np.arange(len(before)) != 2
+    np.testing.assert_allclose(after[others], before[others] / (1 - before[2]), rtol=1e-5)
+    assert (after - before).sum() == pytest.approx(0, abs=1e-6)
+
+
+def test_cosines_with_other_texts_are_those_of_the_encoder_before_and_after_a_cut() -> None:
+    text = EXAMPLES["minilm"][0]
+    _, service = changed("minilm", text, {"scores": [CUT]})
+    probes = service.answer({"request": "about"}).meta["probes"]
+    assert [each[0] for each in probes] == list(dict(PROBES)[text])
+    encoder = uwaga.TextEncoder.load("minilm")
+    plain = encoder.encode([text, *(each[0] for each in probes)])
+    with uwaga.edit(encoder.model, Edits.from_dict({"scores": [CUT]})):
+        cut = encoder.encode([text])[0]
+    for (_, before, after), vector in zip(probes, plain[1:], strict=True):
+        assert before == pytest.approx(float(plain[0] @ vector), abs=2e-6)
+        assert after == pytest.approx(float(cut @ vector), abs=2e-6)
+    assert service.answer({"request": "about"}).meta["unchanged"] == pytest.approx(float(plain[0] @ cut), abs=2e-6)
+    # Of another text the examples, which its own are not; and all are read once.
+    other, _ = changed("minilm", "The street was wide.", {"scores": [{**CUT, "queries": [3], "keys": [1]}]})
+    assert [text for text, _ in other.probes] == list(EXAMPLES["minilm"])
+
+
+@pytest.mark.parametrize(
+    ("model", "text", "kind"), [("bard", "To be, or not to", "decoder"), ("speller", "cat", "cross")]
+)
+def test_probabilities_are_exact_before_and_after_a_change(model: str, text: str, kind: str) -> None:
+    edits = {"heads": [{"kind": kind, "layer": layer, "head": 0, "value": 0.0} for layer in range(4)]}
+    result, service = changed(model, text, edits)
+    sides = [result.predictions[side] for side in ("0", "1")]
+    before, after = (each.logits(each.states).double().softmax(-1).detach().numpy() for each in sides)
+    reply = service.answer({"request": "predictions", "side": "1", "first": 0, "count": 256})
+    named = dict(zip(("after", "before"), reply.arrays, strict=True))
+    best = np.argsort(-np.maximum(before, after), axis=-1)[:, :5]
+    for name, exact in (("before", before), ("after", after)):
+        np.testing.assert_allclose(named[name], np.take_along_axis(exact, best, -1), rtol=2e-5, atol=1e-9)
+    assert np.abs(named["after"] - named["before"]).max() > 0.01
+    plain = service.answer({"request": "predictions", "side": "0", "first": 0, "count": 256})
+    assert len(plain.arrays) == 1
 
 
 def test_texts_of_other_words_are_compared_in_tokens() -> None:

@@ -12,7 +12,7 @@ from waiting import HANG
 
 import uwaga
 from uwaga.viewer import runs
-from uwaga.viewer.messages import RequestError
+from uwaga.viewer.messages import RequestError, RequestParser
 from uwaga.viewer.service import ViewService
 from uwaga.viewer.text_runner import RunRequest, RunResult
 from uwaga.viewer.view_model import ViewModel
@@ -53,8 +53,11 @@ class Letters:
     def __len__(self) -> int:
         return 4
 
-    def top(self, first: int, last: int, count: int) -> tuple[list[list[str]], np.ndarray]:
-        return [["x"] * count for _ in range(first, last)], np.full((last - first, count), 0.2, np.float32)
+    def top(
+        self, first: int, last: int, count: int, before: "Letters | None" = None
+    ) -> tuple[list[list[str]], np.ndarray]:
+        sides = 1 if before is None else 2
+        return [["x"] * count for _ in range(first, last)], np.full((sides, last - first, count), 0.2, np.float32)
 
 
 def a_run(text: str) -> RunResult:
@@ -211,3 +214,27 @@ def test_how_alike_texts_are(service: ViewService) -> None:
     number = run(service, "abc")
     assert about(service, number)["similar"] == [("abcd", 0.6)]
     assert about(service)["similar"] == [("abc", 0.6)]
+    assert about(service, number)["probes"] == []
+
+
+def test_a_changed_model_is_compared_with_other_texts_before_and_after() -> None:
+    vectors = [np.array(each, np.float32) for each in ([1.0, 0.0], [0.8, 0.6])]
+    probe = ("a probe", np.array([0.0, 1.0], np.float32))
+    maps = [uwaga.AttentionMap(*torch.randn(2, 1, 4, 8)) for _ in range(2)]
+    shown = ViewModel.create(
+        maps[0], tokens=list("abcd"), title="abcd", second=maps[1], second_title="with the changes"
+    )
+    changed = RunResult(
+        view_model=shown,
+        predictions={"0": Letters(), "1": Letters()},
+        vectors=vectors,
+        python="uwaga.edit(...)",
+        probes=[probe],
+    )
+    kept = runs.RunCache(changed)
+    assert kept.about(0)["probes"] == [("a probe", 0.0, 0.6)]
+    assert kept.about(0)["similar"] == []
+    assert kept.about(0)["unchanged"] == 0.8
+    for side, arrays in (("0", 1), ("1", 2)):
+        asked = RequestParser({"request": "predictions", "side": side, "first": 0, "count": 2})
+        assert len(kept.predictions(asked, 0).arrays) == arrays

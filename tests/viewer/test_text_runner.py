@@ -46,7 +46,7 @@ def test_a_writer_predicts_the_next_token(bard: TextRunner) -> None:
     assert (predictions.kind, predictions.stack, len(predictions)) == ("next", "decoder", len(ids))
     words, probabilities = predictions.top(3, len(ids), 5)
     values, best = expected[3:].topk(5)
-    torch.testing.assert_close(torch.from_numpy(probabilities), values)
+    torch.testing.assert_close(torch.from_numpy(probabilities[0]), values)
     backend = bard.reader.tokenizer.backend
     assert words == [[backend.id_to_token(number) for number in row] for row in best.tolist()]
 

@@ -2,8 +2,11 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from uwaga.viewer.messages import Reply, RequestError, RequestParser
 from uwaga.viewer.queries import why
@@ -16,6 +19,7 @@ MAX_SECONDS = 60.0  # of a run
 MAX_PREDICTED = 256  # positions per reply
 _CACHED = 4  # results, beside that of the start
 _WORDS = 5  # predicted per position
+_PROBES = 6  # texts with which the output of a changed model is compared
 
 
 if TYPE_CHECKING:
@@ -66,6 +70,8 @@ class RunCache:
         predictions: by side {"kind", "stack", "tokens"}.
         why: by side, why the scores of its links cannot be split into parts of the model: "model", there is none, or "changed"; "" where they can.
         similar: cosines of the first text with the second and with other texts that are cached, [[text, cosine], ...].
+        unchanged: the cosine of the text's vectors without and with the changes, None without changes or vectors.
+        probes: beside changes the cosines of other texts with the text without and with them, [[text, before, after], ...].
         """
         number = 0 if number is None else number
         cached = self._result(number)
@@ -87,6 +93,7 @@ class RunCache:
             },
             "similar": self._similar(cached),
             "unchanged": _unchanged(cached),
+            "probes": self._probes(cached),
         }
 
     def run(self, parser: RequestParser) -> Reply:
@@ -147,8 +154,10 @@ class RunCache:
         return Reply(meta={**meta, "complete": 0} if "error" in meta else meta)
 
     def predictions(self, parser: RequestParser, number: int | None) -> Reply:
-        """The most probable tokens at positions of a side: {"words": [[text, ...], ...]} and their probabilities."""
-        by_side = self._result(number).run.predictions
+        """The most probable tokens at positions of a side: {"words": [[text, ...], ...]} and their probabilities. Of the side with changes
+        of the model the tokens are those most probable with or without them, and the second array is the probabilities without."""
+        run = self._result(number).run
+        by_side = run.predictions
         side = parser.value("side")
         if side not in by_side:
             raise parser.invalid(
@@ -157,8 +166,10 @@ class RunCache:
         predictions = by_side[side]
         first = parser.integer("first", 0, len(predictions))
         count = parser.integer("count", 1, MAX_PREDICTED + 1)
-        words, probabilities = predictions.top(first, min(first + count, len(predictions)), _WORDS)
-        return Reply(meta={"words": words}, arrays=(probabilities,))
+        last = min(first + count, len(predictions))
+        before = by_side["0"] if run.python and side == "1" else None
+        words, probabilities = predictions.top(first, last, _WORDS, before)
+        return Reply(meta={"words": words}, arrays=tuple(probabilities))
 
     def close(self) -> None:
         """End the text that is run, and refuse all further requests."""
@@ -205,10 +216,22 @@ class RunCache:
             raise RequestError(f"it takes longer than the {MAX_SECONDS:g} seconds that a page may ask for")
 
     def _similar(self, cached: _CachedRun) -> list[tuple[str, float]]:
-        if not cached.run.vectors:
+        if not cached.run.vectors or cached.run.python:
             return []
-        own = cached.run.vectors[0]
         similar: dict[str, float] = {}
+        for title, vector in self._others(cached):
+            similar.setdefault(title, _cosine(cached.run.vectors[0], vector))
+        return list(similar.items())
+
+    def _probes(self, cached: _CachedRun) -> list[tuple[str, float, float]]:
+        if not cached.run.python or len(cached.run.vectors) < 2:
+            return []
+        others = dict([*reversed(list(self._others(cached))), *cached.run.probes])
+        before, after = cached.run.vectors
+        return [(text, _cosine(before, vector), _cosine(after, vector)) for text, vector in others.items()][-_PROBES:]
+
+    def _others(self, cached: _CachedRun) -> Iterator[tuple[str, NDArray[np.float32]]]:
+        """Titles and vectors of other texts: of the second one, and of those that are cached."""
         with self._guard:
             others = [
                 each
@@ -217,18 +240,21 @@ class RunCache:
                 and (cached.typed is None or each.typed is None or each.typed.text != cached.typed.text)
             ]
         for run in (cached.run, *(each.run for each in others)):
-            sides = list(zip(run.view_model.sides, run.vectors, strict=True))
+            sides = list(zip(run.view_model.sides, run.vectors, strict=False))
             # What a changed model makes of a text is no text to compare with.
             for side, vector in sides[1 if run is cached.run else 0 : 1 if run.python else None]:
-                similar.setdefault(side.title, round(float(own @ vector), 6))
-        return list(similar.items())
+                yield side.title, vector
 
 
 def _unchanged(cached: _CachedRun) -> float | None:
     """The cosine of the text's vectors without and with the changes of the model; None without changes, or without vectors."""
     if not cached.run.python or len(cached.run.vectors) < 2:
         return None
-    return round(float(cached.run.vectors[0] @ cached.run.vectors[1]), 6)
+    return _cosine(*cached.run.vectors)
+
+
+def _cosine(one: NDArray[np.float32], other: NDArray[np.float32]) -> float:
+    return round(float(one @ other), 6)
 
 
 def _run_request(parser: RequestParser) -> RunRequest:

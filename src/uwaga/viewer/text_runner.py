@@ -55,6 +55,12 @@ EXAMPLES = {
     "speller": ("attention", "transformer", "onomatopoeia"),
 }
 _OTHERS = EXAMPLES["minilm"]
+# Sentences with which the output of a changed model is compared: of each text some that its pronoun may mean, and some about all of it.
+PROBES = (
+    (_OTHERS[0], ("The animal was exhausted.", "It was a tired animal.", "The street was too wide.", "Nobody crossed the street.")),
+    (_OTHERS[1], ("The dog was exhausted.", "It was a tired dog.", "The water was too cold.", "Nobody drank the water.")),
+    (_OTHERS[3], ("The suitcase was too small.", "It was a large trophy.", "The trophy was too big.", "Nobody packed the suitcase.")),
+)  # fmt: skip
 # A word of an example, and another that changes what the pronoun means.
 PAIRS = ((_OTHERS[0], "tired", "wide"), (_OTHERS[1], "tired", "cold"), (_OTHERS[3], "small", "big"))
 _MOST_PARAMETERS = 200_000_000  # of a model whose heads are tried on other sentences
@@ -89,12 +95,14 @@ class RunResult:
         predictions: by side, "0" or "1"; none where the model predicts no tokens.
         vectors: one of unit length per side, by which texts are compared; none where the model has none.
         python: the line of Python that makes the changes; "" without changes.
+        probes: other texts with their vectors, to compare those of a changed model with.
     """
 
     view_model: ViewModel
     predictions: "Mapping[str, Predictions]" = field(default_factory=dict)
     vectors: Sequence[NDArray[np.float32]] = ()
     python: str = ""
+    probes: Sequence[tuple[str, NDArray[np.float32]]] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,6 +121,7 @@ class TextRunner:
     layers: Sequence[int] | None = None
     truncate: bool = False
     _known: dict[str, HeadTable] = field(default_factory=dict, repr=False)  # by the name of the model
+    _vectors: dict[str, NDArray[np.float32]] = field(default_factory=dict, repr=False)  # of sentences to compare with
     _lock: Lock = field(default_factory=Lock, repr=False)
 
     def about(self) -> dict[str, Any]:
@@ -207,8 +216,29 @@ class TextRunner:
         comparable = len(known) == len(vectors) and len({each.shape for each in known}) == 1
         python = edits.as_python() if edits else ""
         return RunResult(
-            view_model=view_model, predictions=predicted, vectors=known if comparable else (), python=python
+            view_model=view_model,
+            predictions=predicted,
+            vectors=known if comparable else (),
+            python=python,
+            probes=self._probes_of(request.text, check) if python and comparable else (),
         )
+
+    def _probes_of(self, text: str, check: Check) -> list[tuple[str, NDArray[np.float32]]]:
+        """Sentences to compare a text with, and their vectors: of an example, also with its other word, its own, else the examples."""
+        known = dict(PROBES)
+        for example, word, other in PAIRS:
+            known[example.replace(word, other)] = known[example]
+        probes = known.get(text) or [each for each in EXAMPLES.get(self.reader.name, _OTHERS) if each != text]
+        for probe in probes:
+            if probe not in self._vectors:
+                check()
+                try:
+                    vector = _vector(self.reader, run_text(self.reader, probe, truncate=True))
+                except RecordError:  # a tokenizer that does not know English letters
+                    continue
+                if vector is not None:
+                    self._vectors[probe] = vector
+        return [(probe, self._vectors[probe]) for probe in probes if probe in self._vectors]
 
     def _coreference_of(self, reader: LoadedModel) -> Callable[[], HeadTable] | None:
         """What 80 short sentences tell of the heads of an encoder; None for a model that would take long over them, and for decoders,
@@ -300,13 +330,19 @@ class Predictions:
     def __len__(self) -> int:
         return len(self.states)
 
-    def top(self, first: int, last: int, count: int) -> tuple[list[list[str]], NDArray[np.float32]]:
-        """For each token from `first` to `last` the `count` most probable tokens, and their probabilities (last - first, count)."""
+    def top(
+        self, first: int, last: int, count: int, before: "Predictions | None" = None
+    ) -> tuple[list[list[str]], NDArray[np.float32]]:
+        """For each token from `first` to `last` the `count` most probable tokens, and their probabilities (1, last - first, count). With
+        `before` the tokens whose larger probability of both is largest, and their probabilities here and by `before` (2, ...)."""
         import torch
 
         with torch.no_grad():
-            result = self.logits(self.states[first:last]).float().softmax(-1).topk(count)
-        return [self._labels(ids) for ids in result.indices.tolist()], result.values.numpy().astype(np.float32)
+            both = [self] if before is None else [self, before]
+            each_PTV = torch.stack([each.logits(each.states[first:last]).float().softmax(-1) for each in both])
+            ids = each_PTV.amax(0).topk(count).indices
+            probabilities = each_PTV.gather(-1, ids.expand(len(both), -1, -1))
+        return [self._labels(each) for each in ids.tolist()], probabilities.numpy().astype(np.float32)
 
     def _labels(self, ids: list[int]) -> list[str]:
         """The tokens as text; one that continues a word begins with a hyphen, where others do not."""

@@ -1,13 +1,15 @@
 """Texts typed into the page, and changes of the model, in a browser."""
 
+import json
 import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, cast
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, urlencode, urlsplit
 
+import numpy as np
 import pytest
 from written import number_of
 
@@ -133,7 +135,8 @@ def test_a_head_is_switched_off_and_a_link_cut(bard: View, open_page: Callable[.
 def test_a_cut_says_where_the_weight_went_and_what_moved(
     view_text: Callable[[str, str], View], open_page: Callable[..., Any]
 ) -> None:
-    page = open_page(view_text(EXAMPLES["minilm"][0], "minilm").address)
+    served = view_text(EXAMPLES["minilm"][0], "minilm")
+    page = open_page(served.address)
     page.locator(".uwaga-headline", has_text="it looks mostly at animal: 67.7%").wait_for()
     before = page.locator(".uwaga-words small").all_inner_texts()
     page.locator(".uwaga-cut").click()
@@ -149,8 +152,35 @@ def test_a_cut_says_where_the_weight_went_and_what_moved(
     ]
     assert len(factors) >= 3
     assert max(factors) - min(factors) < 0.1
-    gained = page.locator(".uwaga-moved .uwaga-bar-number").all_inner_texts()
+    gained = page.locator(".uwaga-flow li b").all_inner_texts()
     assert sum(number_of(each.strip("+%")) for each in gained) == pytest.approx(67.7, abs=0.6)
+    page.get_by_text("so every other share grew by the same factor, 3.09.").wait_for()
+    # Each is what stands under its word; and what is one band, is as wide as all that it stands for.
+    under = dict(text.split("\n") for text in page.locator(".uwaga-stage-word").evaluate_all(
+        """all => all.filter((one) => one.querySelector('small i')).map((one) => `${one.querySelector('bdi').textContent.replace(/[[\\]]/g, '')}\n${one.querySelector('small i').textContent}`)"""
+    ))  # fmt: skip
+    rows = page.locator(".uwaga-flow li").all_inner_texts()
+    assert rows[-1].split("\n")[0] == "7 others"
+    flow = dict(row.replace("%", "").split("\n") for row in rows[:-1])
+    assert {word: flow[word] for word in ("CLS", "it", "street", "The")} == {
+        word: under[word] for word in ("CLS", "it", "street", "The")
+    }
+    widths = page.locator(".uwaga-flow path").evaluate_all("all => all.map((one) => one.getBBox().height)")
+    assert len(widths) == len(rows)
+    # Before and after of the output: figures of the service, dots where these are.
+    about = served.service.answer({"request": "about", "run": 1}).meta
+    lines = page.locator(".uwaga-dot-lines li")
+    assert [text.split("\n") for text in lines.all_inner_texts()] == [
+        [text, f"{before:.4f} \u2192 {after:.4f}"] for text, before, after in about["probes"]
+    ]
+    dots = lines.evaluate_all(
+        "all => all.map((one) => ['ring', 'dot'].map((name) => parseFloat(one.querySelector(name === 'dot' ? '.uwaga-dot' : '.uwaga-dot-ring').style.insetInlineStart)))"
+    )
+    for (ring, dot), (_, before, after) in zip(dots, about["probes"], strict=True):
+        assert (ring, dot) == (50, pytest.approx(50 + 100 * (after - before) / 0.005, abs=0.02))
+    page.get_by_text(
+        "away from \u201cThe animal was exhausted\u201d and towards \u201cThe street was too wide\u201d"
+    ).wait_for()
     assert page.locator(".uwaga-moved-list li").count() == 5
     page.get_by_text("The text\u2019s vector is >99.9% like the one before.").wait_for()
     # What the weight went to is what is lit; and no number is cut off at the edge of a narrower window.
@@ -164,6 +194,101 @@ def test_a_cut_says_where_the_weight_went_and_what_moved(
     page.get_by_text("How alike its vector is").wait_for()
     assert page.get_by_text("with the changes").count() == 0
     assert page.locator(".uwaga-moved").is_hidden()
+
+
+def test_a_changed_decoder_shows_probabilities_before_and_after(bard: View, open_page: Callable[..., Any]) -> None:
+    """As lines in place of bars: each with both figures, and the sentence names what moved most."""
+    page = open_page(bard.address)
+    page.locator(".uwaga-headline bdi").first.wait_for()
+    assert bars(page, "What comes next")
+    page.get_by_role("button", name="This head", exact=True).click()
+    page.locator(".uwaga-change-controls").get_by_role("button", name="Off").click()
+    lines = page.locator(".uwaga-predictions section", has=page.locator("h3", has_text="What comes next")).locator(
+        ".uwaga-dot-lines li"
+    )
+    lines.first.wait_for()
+    reply = bard.service.answer({"request": "about", "run": 1}).meta["predictions"]["1"]
+    figures = bard.service.answer(
+        {"request": "predictions", "run": 1, "side": "1", "first": reply["tokens"] - 1, "count": 1}
+    )
+    after, before = (each[0] for each in figures.arrays)
+    shown = [[number_of(one) for one in re.findall(r"[<>]?[\d.]+(?=%)", text)] for text in lines.all_inner_texts()]
+    # The first, and what is not next to nothing.
+    kept = [at for at in range(5) if at == 0 or max(before[at], after[at]) >= 0.005]
+    assert np.allclose(shown, 100 * np.stack([before, after], 1)[kept], atol=0.0501)
+    assert page.locator(".uwaga-predictions .uwaga-bar-row").count() == 0
+
+
+def test_a_link_that_is_cut_behind_the_softmax_moves_no_share(
+    view_text: Callable[[str, str], View], open_page: Callable[..., Any]
+) -> None:
+    edits = {
+        "heads": [],
+        "scores": [],
+        "weights": [{"kind": "encoder", "layer": 3, "head": 1, "queries": [10], "keys": [2], "factor": 0}],
+    }
+    address = view_text(EXAMPLES["minilm"][0], "minilm").address
+    asked = {"text": EXAMPLES["minilm"][0], "edits": json.dumps(edits), "layer": 3, "head": 1, "query": 8, "side": 1}
+    page = open_page(f"{address}&{urlencode(asked)}")
+    page.get_by_role("heading", name="Where the 67.7% went").wait_for()
+    page.get_by_text("The other shares stay as they are, and the head sums up 32.3% of its values.").wait_for()
+    page.get_by_text("it \u2192 animal \u00d7 0 after the softmax in layer 3, head 1").wait_for()
+    assert page.locator(".uwaga-flow").count() == 0
+
+
+@pytest.mark.parametrize("width", [1400, 390])
+def test_of_a_long_word_the_rest_is_folded_with_its_exact_share(
+    view_text: Callable[[str, str], View], open_page: Callable[..., Any], width: int
+) -> None:
+    """Of 46 letters those around the picked one; arrow keys move what is shown, and a fold opens at a click."""
+    served = view_text("pneumonoultramicroscopicsilicovolcanoconiosis", "speller")
+    page = open_page(served.address, width=width)
+    page.locator(".uwaga-headline", has_text="R looks mostly at t: 99.4%").wait_for()
+    m = served.service.view_model.sides[0].maps
+    side = 12 if width == 1400 else 5
+
+    def check() -> tuple[int, list[int]]:
+        where = parse_qs(urlsplit(page.url).fragment)
+        query = int(
+            page.locator('.uwaga-ribbon-row[data-axis="query"] [aria-pressed="true"]').get_attribute("data-item")
+        )
+        row = m["cross", int(where["layer"][0])].select(int(where["head"][0]))[query].detach().numpy()
+        shown = page.locator('.uwaga-ribbon-row[data-axis="key"] button').evaluate_all(
+            "all => all.map((one) => [one.dataset.item === undefined ? -1 : Number(one.dataset.item), one.querySelector('small').textContent, one.querySelector('bdi').textContent])"
+        )
+        items = [item for item, *_ in shown if item >= 0]
+        assert items == list(range(items[0], items[0] + 2 * side + 1))
+        first = True
+        for item, share, name in shown:
+            if item >= 0:
+                exact = float(row[item])
+            else:
+                folded = row[: items[0]] if first and items[0] else row[items[-1] + 1 :]
+                assert name == f"+{len(folded)}"
+                exact = float(folded.sum())
+            first = False
+            if share:
+                assert abs(number_of(share.strip("<>%")) - 100 * exact) <= 0.051 or exact < 0.0005
+            else:
+                assert item >= 0
+                assert exact < 0.05
+        return query, items
+
+    query, before = check()
+    page.locator('.uwaga-ribbon-row[data-axis="query"] [aria-pressed="true"]').focus()
+    for step in range(1, 6):
+        page.keyboard.press("ArrowRight")
+        page.wait_for_function(
+            "at => document.activeElement.dataset.item === String(at) && document.activeElement.ariaPressed === 'true'",
+            arg=query + step,
+        )
+        check()
+    page.locator('.uwaga-ribbon-row[data-axis="key"] .uwaga-ribbon-fold').last.click()
+    page.wait_for_function(
+        "before => Number(document.querySelector('.uwaga-ribbon-row[data-axis=key] [data-item]').dataset.item) > before",
+        arg=before[0],
+    )
+    check()
 
 
 def test_the_film_shows_layer_after_layer(view_text: Callable[[str, str], View], open_page: Callable[..., Any]) -> None:

@@ -46,6 +46,7 @@
  * @property {{[side: string]: string}} [why]  why scores of a side cannot be split; "": they can
  * @property {Answer} [answer]  what a database says to a question; the page opens with it
  * @property {[string, number][]} [similar]  other texts, and the cosine of their vectors with this one's
+ * @property {[string, number, number][]} [probes]  beside changes of the model: other texts, and the cosines of their vectors with this one's without and with the changes
  * @property {number | null} [unchanged]  beside changes of the model: the cosine of the text's vectors without and with them
  */
 
@@ -87,11 +88,13 @@
 
 /** @typedef {{text: string, second: string | null, target: string | null, edits: Edits | null}} RunRequest */
 
+/** @typedef {{kind: string, layer: number, head: number, queries: number[] | null, keys: number[] | null}} Links */
+
 /**
  * @typedef {object} Edits  changes of a model, as uwaga.inspect.edits.Edits describes them
  * @property {{kind: string, layer: number, head: number, value: number | "mean"}[]} heads
- * @property {{kind: string, layer: number, head: number, queries: number[] | null, keys: number[] | null}[]} scores
- * @property {any[]} weights
+ * @property {Links[]} scores  cut before the softmax
+ * @property {(Links & {factor: number})[]} weights  multiplied after it
  */
 
 /** @typedef {{[key: string]: any, request: string}} Request */

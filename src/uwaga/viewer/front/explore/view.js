@@ -81,9 +81,11 @@ export function exploreView(app) {
   film.element.append(saveFilm.element);
   const mapPart = el("div", { class: "uwaga-map-part" }, el("div", { class: "uwaga-top" }, el("h2", { text: tr("Every word at once") }), widen),
     el("p", { class: "uwaga-sub" }, el("span", { class: "uwaga-if-light", text: tr("Each row is a word; darker means it looks there more.") }),
-      el("span", { class: "uwaga-if-dark", text: tr("Each row is a word; brighter means it looks there more.") })), map.element, predictions.element);
+      el("span", { class: "uwaga-if-dark", text: tr("Each row is a word; brighter means it looks there more.") })), map.element, !app.about.python && predictions.element);
+  // After a change: where the weight went, and what came of it.
+  const after = app.about.python ? el("div", { class: "uwaga-after" }, moved.flow, predictions.element) : null;
   const element = el("section", { class: "uwaga-explore", "aria-label": tr("Explore") }, el("div", { class: "uwaga-explore-page" },
-    top, box.element, search.element, stage.element, ribbons.element, el("div", { class: "uwaga-top uwaga-under" }, film.element, write, why.button, changes.cut, swap.element), why.element,
+    top, box.element, search.element, stage.element, ribbons.element, el("div", { class: "uwaga-top uwaga-under" }, film.element, write, why.button, changes.cut, swap.element), why.element, after,
     el("div", { class: "uwaga-low" }, el("div", { class: "uwaga-read-part" }, readings.map((one) => one.element), bands),
       el("div", { class: "uwaga-aside" }, el("div", { class: "uwaga-low-side" }, mapPart, links.element, lookers.element)), el("div", { class: "uwaga-low-side uwaga-heads-part" }, moved.element, wall.element)), changes.bar));
   const row = new WeightsReader(app, "row", redraw), column = new WeightsReader(app, "column", redraw);
@@ -290,9 +292,9 @@ export function exploreView(app) {
     wall.light(film.element.hidden ? null : layer);
     if (!isStaged) stage.hide();
     if (film.element.hidden) film.stop();
-    const cells = !one && !side.signed && hasExactCells(app) && !holdsPassages(known.keys) && Math.max(known.queries.total, known.keys.total) <= mostRibbons ? every.layer(state.layer) : null;
-    const isRibboned = cells !== null && cells.complete === 1 && cells.rows === known.queries.total && cells.columns === known.keys.total;
-    if (isRibboned) ribbons.show({ ...known, cells: headCells(cells, state.head), rows: cells.rows, columns: cells.columns, query: inQueries, key, sinks, last: written < 0 ? known.queries.total : written });
+    const cells = !one && !side.signed && !holdsPassages(known.keys) && Math.max(known.queries.total, known.keys.total) <= mostRibbons ? ribbonWeights(known, inQueries, shownWeights) : null;
+    const isRibboned = cells !== null;
+    if (isRibboned) ribbons.show({ ...known, cells, query: inQueries, key, sinks, last: written < 0 ? known.queries.total : written, middle: ribbonMiddle(known, cells, atRest) });
     else ribbons.hide();
     write.hidden = !isRibboned;
     write.textContent = writing === undefined ? ["▶", tr("Watch it write")].join(" ") : tr("■ Stop");
@@ -316,7 +318,32 @@ export function exploreView(app) {
     bands.textContent = tr("The largest weight is {scale}: the colours of the text are fractions of it.", { scale: percentText(scale) });
     if (isPointing) return;
     wall.show(heads(), known);
-    moved.show(known, inQueries);
+    moved.show(known, inQueries, atRest);
+  }
+
+  /**
+   * The weights of the open head between two texts; of longer ones those of the picked word alone, as others are not known.
+   * @param {{queries: Items, keys: Items}} known @param {number | null} query @param {Float32Array | null} weights @returns {ArrayLike<number> | null}
+   */
+  function ribbonWeights({ queries, keys }, query, weights) {
+    const { layer, head } = store.get();
+    if (hasExactCells(app)) {
+      const cells = every.layer(layer);
+      return cells && cells.complete === 1 && cells.rows === queries.total && cells.columns === keys.total ? headCells(cells, head) : null;
+    }
+    const cells = new Float32Array(queries.total * keys.total);
+    if (query !== null && weights) cells.set(weights, query * keys.total);
+    return cells;
+  }
+
+  /**
+   * What is in the middle of rows that do not fit: the picked word, which stays there while others are pointed at, and what it looks at most.
+   * @param {{queries: Items, keys: Items}} known @param {ArrayLike<number>} cells @param {ReadonlySet<number>} sinks
+   */
+  function ribbonMiddle({ queries, keys }, cells, sinks) {
+    const { query: picked, key } = store.get(), query = Math.min(written < 0 ? picked ?? 0 : written, queries.total - 1);
+    const row = Array.from({ length: keys.total }, (_, at) => (sinks.has(at) ? 0 : cells[query * keys.total + at]));
+    return { query, key: key ?? strongestItems(row, 1)[0] ?? 0 };
   }
 
   /** Arcs of another head take their time. @param {import("../types.js").State} state */

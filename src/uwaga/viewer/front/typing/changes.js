@@ -120,11 +120,14 @@ export function makeChanges(app) {
 
   /** @param {HeadPlace} at */
   const where = ({ kind, layer, head: number }) => headText(kind, layer, number);
-  const named = (/** @type {Items | undefined} */ items, /** @type {number[] | null} */ tokens) =>
-    (tokens ?? []).map((token) => {
-      const item = items ? itemOfToken(items.spans, token) : null;
-      return item === null || !items || items.spans[2 * item] > token ? String(token) : tokenText(items.labels[item]);
+  const named = (/** @type {Items | undefined} */ items, /** @type {number[] | null} */ tokens) => {
+    const found = (tokens ?? []).map((token) => (items ? itemOfToken(items.spans, token) : null));
+    // A word of several tokens is named once.
+    return (tokens ?? []).flatMap((token, i) => {
+      const item = found[i];
+      return item === null || !items || items.spans[2 * item] > token ? [String(token)] : i && found[i - 1] === item ? [] : [tokenText(items.labels[item])];
     }).join(" ");
+  };
 
   function draw() {
     const state = store.get(), count = countEdits(edits);
@@ -144,7 +147,9 @@ export function makeChanges(app) {
       el("span", { class: "uwaga-change-list" },
         edits.heads.map((one) => chip(one.value === 0 ? tr("{head} off", { head: where(one) }) : `${where(one)} \u00d7 ${one.value}`, withHead(edits, one, null))),
         edits.scores.map((one) => chip(tr("{queries} → {keys} cut in {one}", { queries: named(texts?.queries, one.queries), keys: named(texts?.keys, one.keys), one: where(one) }),
-          { ...edits, scores: edits.scores.filter((other) => other !== one) }))),
+          { ...edits, scores: edits.scores.filter((other) => other !== one) })),
+        edits.weights.map((one) => chip(tr("{queries} → {keys} × {factor} after the softmax in {one}", { queries: named(texts?.queries, one.queries), keys: named(texts?.keys, one.keys), factor: one.factor, one: where(one) }),
+          { ...edits, weights: edits.weights.filter((other) => other !== one) }))),
       views.element,
       can ? el("span", { class: "uwaga-change-actions" },
         el("button", { type: "button", text: tr("Undo"), disabled: !app.history.past.length, on: { click: () => app.commands.run("typing.undo") } }),

@@ -1,10 +1,11 @@
 // What the model makes of the text: the next tokens or those of a mask, with their probabilities, or how alike two texts' vectors are;
-// and beside a change of the model what it was before.
+// and beside a change of the model what each was before, as dots.
 
 import { barFill, el, tokenText } from "../dom.js";
 import { percentText } from "../format.js";
 import { tr } from "../languages.js";
 import { stackOfAxis } from "../shell/app.js";
+import { dotLines, mostMovedFigures } from "./dots.js";
 
 /** @typedef {import("../types.js").App} App */
 /** @typedef {import("../types.js").Items} Items */
@@ -33,18 +34,8 @@ export function predictedPlaces({ kind, tokens }, items, query, isWritten = fals
   return [{ position: last(query), title: isWritten ? tr("In place of") : tr("What follows"), word: label(query) }, end];
 }
 
-/**
- * Bars of now and, where there is one, of before: every token of either list that is among the five of now.
- * @param {{words: string[], probabilities: number[]}} now
- * @param {{words: string[], probabilities: number[]} | null} before
- * @returns {{word: string, now: number, before: number | null}[]}
- */
-export function predictionBars(now, before) {
-  return now.words.map((word, i) => {
-    const at = before ? before.words.indexOf(word) : -1;
-    return { word, now: now.probabilities[i], before: at < 0 ? null : /** @type {any} */ (before).probabilities[at] };
-  });
-}
+/** The least move of a probability, and of a cosine, that a sentence tells; the least probability of a line but the first. */
+const leastShare = 0.001, leastCosine = 5e-5, leastProbable = 0.005;
 
 /**
  * @param {App} app
@@ -59,16 +50,17 @@ export function makePredictions(app) {
   async function at(side, position, signal) {
     const first = Math.floor(position / predictedBlock) * predictedBlock;
     const reply = await app.client.ask({ request: "predictions", side, first, count: predictedBlock }, { signal, priority: 3 });
-    const words = reply.meta.words[position - first], count = words.length;
-    const data = /** @type {Float32Array} */ (reply.arrays[0].data);
-    return { words, probabilities: [...data.subarray((position - first) * count, (position - first + 1) * count)] };
+    const words = /** @type {string[]} */ (reply.meta.words[position - first]), count = words.length;
+    // Beside a change of the model: with it, and without it.
+    const [now, before] = reply.arrays.map(({ data }) => data.subarray((position - first) * count, (position - first + 1) * count));
+    return words.map((name, i) => ({ name, after: now[i], before: before ? before[i] : NaN }));
   }
 
   /** @param {{queries: Items} | null} texts */
   async function show(texts) {
     const { side, kind, query } = app.store.get(), predictions = app.about.predictions ?? {};
     const changed = Boolean(app.about.python);
-    // Beside a change of the model the bars are those with it, on any side, and their outlines those without.
+    // Beside a change of the model, on any side, both are shown.
     const now = changed ? "1" : side === "difference" ? "0" : side;
     const info = predictions[now];
     if (!info) return showSimilar();
@@ -82,12 +74,12 @@ export function makePredictions(app) {
     const { signal } = asked;
     try {
       const sections = await Promise.all(places.map(async (place) => {
-        const [after, before] = await Promise.all([at(now, place.position, signal), changed ? at("0", place.position, signal) : null]);
-        return section(place, predictionBars(after, before));
+        const figures = await at(now, place.position, signal);
+        return changed ? movedSection(place, figures) : section(place, figures);
       }));
       if (signal.aborted) return;
       element.hidden = !sections.length;
-      element.replaceChildren(...sections);
+      element.replaceChildren(...(changed && sections.length ? [el("h2", { text: tr("What changed in the output") })] : []), ...sections);
     } catch {
       if (!signal.aborted) shown = ""; // the client reports the error
     }
@@ -95,12 +87,11 @@ export function makePredictions(app) {
 
   /** How alike the vector of the text is to those of others. */
   function showSimilar() {
-    const similar = app.about.similar ?? [], { unchanged } = app.about;
+    const similar = app.about.similar ?? [], { unchanged, probes = [] } = app.about;
     element.hidden = !similar.length && typeof unchanged !== "number";
-    element.replaceChildren(...(typeof unchanged === "number" ? [el("section", {}, el("h2", { text: tr("What changed in the output") }),
-      el("p", { text: unchanged > 1 - 1e-6 ? tr("Nothing: the text’s vector is as before.") : tr("The text’s vector is {share} like the one before.", { share: percentText(unchanged) }) }))] : []));
+    element.replaceChildren(...(typeof unchanged === "number" ? [movedVector(unchanged, probes.map(([name, before, after]) => ({ name, before, after })))] : []));
     if (similar.length) element.append(el("section", {}, el("h2", { text: tr("How alike its vector is to that of") }),
-      el("ul", { class: "uwaga-bars uwaga-bars-long" }, similar.map(([title, cosine]) => bar(title, Math.max(0, cosine), null, percentText(cosine))))));
+      el("ul", { class: "uwaga-bars uwaga-bars-long" }, similar.map(([title, cosine]) => bar(title, Math.max(0, cosine), percentText(cosine))))));
   }
 
   return {
@@ -110,16 +101,38 @@ export function makePredictions(app) {
   };
 }
 
-/** @param {{title: string, word: string | null}} place @param {ReturnType<typeof predictionBars>} bars */
-function section({ title, word }, bars) {
-  return el("section", {}, el("h2", {}, title, word === null ? null : [" ", el("bdi", { text: tr("“{token}”", { token: tokenText(word) }) })]),
-    el("ul", { class: "uwaga-bars" }, bars.map((one) => bar(one.word, one.now, one.before, percentText(one.now)))));
+/** @typedef {{title: string, word: string | null}} Place */
+
+/** @param {Place} place */
+const placeTitle = ({ title, word }) => [title, word === null ? null : [" ", el("bdi", { text: tr("“{token}”", { token: tokenText(word) }) })]].flat();
+
+/** @param {Place} place @param {import("./dots.js").MovedFigure[]} figures */
+function section(place, figures) {
+  return el("section", {}, el("h2", {}, placeTitle(place)), el("ul", { class: "uwaga-bars" }, figures.map(({ name, after }) => bar(name, after, percentText(after)))));
 }
 
-/** @param {string} word @param {number} now @param {number | null} before @param {string} number */
-function bar(word, now, before, number) {
-  const outline = before === null ? null : el("i", { class: "uwaga-bar-before", style: { width: `${Math.min(100, 100 * before)}%` } });
-  const points = before === null ? null : Math.round(100 * (now - before));
-  return el("li", { class: "uwaga-bar-row" }, el("bdi", { class: "uwaga-token", text: tokenText(word), title: tokenText(word) }), el("span", { class: "uwaga-bar" }, barFill("key", Math.min(100, 100 * now)), outline),
-    el("span", { class: "uwaga-bar-number" }, number, points ? el("small", { text: ` ${points > 0 ? "+" : "\u2212"}${Math.abs(points)}` }) : null));
+/** Probabilities before and after a change of the model. @param {Place} place @param {import("./dots.js").MovedFigure[]} figures */
+function movedSection(place, figures) {
+  const { fell, rose } = mostMovedFigures(figures, leastShare), name = (/** @type {import("./dots.js").MovedFigure} */ one) => tokenText(one.name), by = (/** @type {import("./dots.js").MovedFigure} */ { before, after }) => percentText(Math.abs(after - before));
+  const said = fell && rose ? tr("“{fell}” lost {less}, “{rose}” gained {more}.", { fell: name(fell), less: by(fell), rose: name(rose), more: by(rose) })
+    : fell ? tr("“{fell}” lost {less}.", { fell: name(fell), less: by(fell) }) : rose ? tr("“{rose}” gained {more}.", { rose: name(rose), more: by(rose) })
+      : tr("No token’s probability moved by 0.1% or more.");
+  return el("section", {}, el("h3", {}, placeTitle(place)), el("p", { class: "uwaga-said", text: said }), dotLines(figures.filter(({ before, after }, i) => !i || Math.max(before, after) >= leastProbable), true, tr("probability")));
+}
+
+/** Cosines before and after a change of the model. @param {number} unchanged  cosine of both vectors @param {import("./dots.js").MovedFigure[]} figures */
+function movedVector(unchanged, figures) {
+  // A sentence in quotation marks, without its full stop.
+  const { fell, rose } = mostMovedFigures(figures.map((one) => ({ ...one, name: one.name.replace(/[.\u3002]$/u, "") })), leastCosine), isSame = unchanged > 1 - 1e-6;
+  const said = isSame ? tr("Nothing: the text’s vector is as before.") : [tr("The text’s vector is {share} like the one before.", { share: percentText(unchanged) }),
+    fell && rose ? tr("It moved away from “{fell}” and towards “{rose}”.", { fell: fell.name, rose: rose.name })
+      : fell ? tr("It moved away from “{fell}”.", { fell: fell.name }) : rose ? tr("It moved towards “{rose}”.", { rose: rose.name }) : ""].join(" ");
+  return el("section", {}, el("h2", { text: tr("What changed in the output") }), el("p", { class: "uwaga-said", text: said }),
+    isSame || !figures.length ? null : dotLines(figures, false, tr("similarity")));
+}
+
+/** @param {string} word @param {number} now @param {string} number */
+function bar(word, now, number) {
+  return el("li", { class: "uwaga-bar-row" }, el("bdi", { class: "uwaga-token", text: tokenText(word), title: tokenText(word) }), el("span", { class: "uwaga-bar" }, barFill("key", Math.min(100, 100 * now))),
+    el("span", { class: "uwaga-bar-number", text: number }));
 }

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { headFactor, withHead, withLink } from "../../typing/changes.js";
-import { predictedPlaces, predictionBars } from "../../typing/predictions.js";
+import { predictedPlaces } from "../../typing/predictions.js";
 import { noEdits } from "../../typing/session.js";
 
 const at = { kind: "encoder", layer: 1, head: 2 };
@@ -38,10 +38,4 @@ test("masks come before the picked word", () => {
   assert.deepEqual(predictedPlaces(info, items(["a", "[MASK]", "c", "[MASK]"]), 3).map(({ position }) => position), [3]);
   assert.deepEqual(predictedPlaces(info, items(["a", "b", "c", "d"]), 2).map(({ position, word }) => [position, word]), [[2, "c"]]);
   assert.deepEqual(predictedPlaces(info, items(["a", "b", "c", "d"]), null), []);
-});
-
-test("bars of now have those of before beside them where they are known", () => {
-  const now = { words: ["x", "y"], probabilities: [0.5, 0.25] }, before = { words: ["y", "z"], probabilities: [0.75, 0.125] };
-  assert.deepEqual(predictionBars(now, before), [{ word: "x", now: 0.5, before: null }, { word: "y", now: 0.25, before: 0.75 }]);
-  assert.deepEqual(predictionBars(now, null).map((bar) => bar.before), [null, null]);
 });

@@ -11,7 +11,7 @@ test("the link that moved most of each head", () => {
 test("a word's link is cut if all its tokens are", () => {
   const items = /** @type {any} */ ({ total: 3, spans: Int32Array.of(0, 1, 1, 3, 3, 4) }), place = { kind: "encoder", layer: 1, head: 2 };
   const edits = /** @type {any} */ ({ heads: [], weights: [], scores: [{ ...place, queries: [3], keys: [1, 2] }, { ...place, queries: null, keys: [0] }] });
-  assert.deepEqual([...cutKeys(edits, place, items, items, 2)], [0, 1]);
-  assert.deepEqual([...cutKeys(edits, place, items, items, 1)], [0]);
-  assert.deepEqual([...cutKeys(edits, { ...place, head: 0 }, items, items, 2)], []);
+  assert.deepEqual([...cutKeys(edits.scores, place, items, items, 2)], [0, 1]);
+  assert.deepEqual([...cutKeys(edits.scores, place, items, items, 1)], [0]);
+  assert.deepEqual([...cutKeys(edits.scores, { ...place, head: 0 }, items, items, 2)], []);
 });
