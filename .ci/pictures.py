@@ -23,6 +23,7 @@ FOLDER = ROOT / "docs" / "pictures"
 TIRED = 'uwaga view "The animal didn\'t cross the street because it was too tired."'
 WIDE = TIRED.replace("tired", "wide").removeprefix("uwaga view ")
 SPELLER = "uwaga view transformer --model speller"
+BIRDS = 'uwaga view "seven green birds sing at dawn ; the old clock stopped ; seven green birds sing" --model copyist'
 
 
 class Picture(NamedTuple):
@@ -30,6 +31,7 @@ class Picture(NamedTuple):
 
     command: as the documents have it.
     fragment: the view, in the page's address; "": what the page opens on.
+    keys: that are pressed then.
     """
 
     command: str
@@ -37,6 +39,7 @@ class Picture(NamedTuple):
     width: int = 1280
     height: int = 800
     theme: str = "light"
+    keys: str = ""
 
 
 PICTURES = {
@@ -50,6 +53,7 @@ PICTURES = {
     # Its head that looks at the word before; that which follows the pronoun.
     "map": Picture(TIRED, "tab=explore&map=wide&kind=encoder&layer=0&head=2&query=10"),
     "speller": Picture(SPELLER, "tab=explore&kind=cross&layer=3&head=0"),
+    "why": Picture(BIRDS, "tab=explore&layer=1&head=3&query=15&key=4&merge=words", height=1180, keys="e"),
     "difference": Picture(
         f"{TIRED} --second {WIDE}", "tab=explore&kind=encoder&layer=3&head=1&side=difference&compare=difference"
     ),
@@ -140,6 +144,10 @@ def main(folder: Path, names: list[str]) -> None:
                         page.set_viewport_size({"width": picture.width, "height": picture.height})
                         page.emulate_media(color_scheme=picture.theme)
                         page.goto(f"{home}#{picture.fragment}" if picture.fragment else home)
+                        if picture.keys:
+                            page.locator(".uwaga-headline", has_text="%").wait_for()
+                        for key in picture.keys:
+                            page.keyboard.press(key)
                         take(page, name, picture, folder)
                         sys.stdout.write(f"{folder / name}.png\n")
                 context.close()

@@ -157,7 +157,7 @@ def test_a_family_that_is_not_known_is_refused() -> None:
     model = tiny_models.make("gpt_neox", tiny_models.small("gpt_neox"), transformers.AutoModelForCausalLM)
     service = service_of(TextRunner(reader=of_module(model, word_tokenizer())), "the cat sat")
     assert service.answer({"request": "about"}).meta["why"] == {"0": ""}
-    assert ask(service, "decoder", 1, 1, 2, 1) == {"error": "family", "complete": 0}
+    assert ask(service, "decoder", 1, 1, 2, 1) == {"error": "family"}
 
 
 def test_the_second_text_has_them_and_a_changed_model_has_not() -> None:
@@ -172,20 +172,20 @@ def test_the_second_text_has_them_and_a_changed_model_has_not() -> None:
     changed = service_of(runner, "To be", edits=off)
     assert changed.answer({"request": "about"}).meta["why"] == {"0": "", "1": "changed"}
     assert "total" in ask(changed, "decoder", 1, 0, 4, 2)
-    assert ask(changed, "decoder", 1, 0, 4, 2, side="1") == {"error": "model", "complete": 0}
+    assert ask(changed, "decoder", 1, 0, 4, 2, side="1") == {"error": "model"}
 
 
 def test_a_key_that_is_hidden_has_no_score() -> None:
     service = service_of(runner_of("bard"), "To be")
     for link in ({"query": 1, "key": 3}, {"query": 1, "key": 0, "than": 4}):
-        assert ask(service, "decoder", 1, 0, **{"query": 1, "key": 0} | link) == {"error": "hidden", "complete": 0}
+        assert ask(service, "decoder", 1, 0, **{"query": 1, "key": 0} | link) == {"error": "hidden"}
 
 
 def test_maps_alone_have_no_model() -> None:
     m = uwaga.AttentionMap(*torch.randn(2, 2, 4, 8))
     service = ViewService(ViewModel.create({("encoder", 0): m}))
     assert service.answer({"request": "about"}).meta["why"] == {"0": "model"}
-    assert ask(service, "encoder", 0, 0, 1, 2) == {"error": "model", "complete": 0}
+    assert ask(service, "encoder", 0, 0, 1, 2) == {"error": "model"}
 
 
 def test_nothing_is_kept_of_values_before_a_score_is_split_and_one_text_after() -> None:

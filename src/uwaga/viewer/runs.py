@@ -130,7 +130,7 @@ class RunCache:
 
     def why(self, parser: RequestParser, number: int | None) -> Reply:
         """A score as a sum over parts of the model (`queries.why`), or {"error": why it is not split}: a reason that the page knows, or a
-        sentence. The reply of an error is not complete: the page may ask again.
+        sentence.
 
         Raises:
             RequestError: a result that was freed, a side, layer or head that does not exist, or items out of range.
@@ -151,7 +151,7 @@ class RunCache:
                 meta = why.explain(link, parser.value("by"), lambda: self._with_values(link.side.scores, check))
             except ValueError as error:
                 meta = {"error": str(error).removeprefix("score_attribution: ")}
-        return Reply(meta={**meta, "complete": 0} if "error" in meta else meta)
+        return Reply(meta=meta)
 
     def predictions(self, parser: RequestParser, number: int | None) -> Reply:
         """The most probable tokens at positions of a side: {"words": [[text, ...], ...]} and their probabilities. Of the side with changes

@@ -2,6 +2,7 @@
 
 import { el, wordText } from "../dom.js";
 import { countText, headText, numberText } from "../format.js";
+import { messageOf } from "../hosts.js";
 import { tr, trParts } from "../languages.js";
 import { kindsOf } from "../shell/head_navigation.js";
 import { itemOfToken } from "../shell/selection.js";
@@ -77,7 +78,7 @@ export function makeWhy(app) {
   let isDifference = false, than = 0, asked = new AbortController(), name = "";
   /** While the reply is awaited. @type {ReturnType<typeof setTimeout> | undefined} */
   let waiting;
-  const remove = can && app.commands.add({ id: "why.open", title: tr("Why?"), keys: ["e"], group: tr("Heads"), when: () => link !== null, run() {
+  const remove = !can ? () => {} : app.commands.add({ id: "why.open", title: tr("Why?"), keys: ["e"], group: tr("Heads"), when: () => link !== null, run() {
     open(element.hidden);
     title.focus();
   } });
@@ -125,15 +126,17 @@ export function makeWhy(app) {
     element.setAttribute("aria-busy", "true");
     waiting = setTimeout(() => { status.textContent = tr("The model reads the text again…"); }, sayReadingAfter);
     try {
-      const { meta } = await app.client.ask(request, { signal, priority: 4 });
+      // Not by the client: it would report a host that reads a text for ten seconds.
+      const { meta } = await app.host.ask(request, signal);
       if (signal.aborted) return;
-      stop();
-      name = asks;
       if (meta.error) refuse(meta.error);
       else draw(/** @type {Why} */ (meta));
-    } catch {
-      if (!signal.aborted) stop(); // the client reports the error
+    } catch (failure) {
+      if (signal.aborted) return;
+      refuse(messageOf(failure));
     }
+    stop();
+    name = asks;
   }
 
   /** @param {string} error */
@@ -173,11 +176,11 @@ export function makeWhy(app) {
 
   /** To the head that wrote a part, where it wrote it, and what it looked at there. @param {WhyPart} part @param {WhySource} source */
   async function go({ kind, layer, head }, { to, token }) {
-    const { side } = store.get(), { signal } = asked, axes = app.side().kinds[String(kind)];
+    const place = { kind: /** @type {import("../types.js").Kind} */ (kind), layer: Number(layer), head: Number(head) }, { side } = store.get(), asks = name, axes = app.side().kinds[place.kind];
     const [queries, keys] = await Promise.all([app.items(side, axes.queries), app.items(side, axes.keys)]);
-    if (asked.signal !== signal) return;
-    store.set({ kind: /** @type {import("../types.js").Kind} */ (kind), layer: Number(layer), head: Number(head), query: itemOfToken(queries.spans, to), key: itemOfToken(keys.spans, token), view: { x: 0, y: 0, scale: 0 } });
-    app.announce(headText(String(kind), Number(layer), Number(head)));
+    if (asks !== name) return;
+    store.set({ ...place, query: itemOfToken(queries.spans, to), key: itemOfToken(keys.spans, token), view: { x: 0, y: 0, scale: 0 } });
+    app.announce(headText(place.kind, place.layer, place.head));
     title.focus();
   }
 
@@ -193,7 +196,7 @@ export function makeWhy(app) {
     },
     dispose() {
       stop();
-      if (remove) remove();
+      remove();
     },
   };
 }
