@@ -10,6 +10,7 @@ import { savedHost, servedHost, widgetHost } from "./hosts.js";
 import { tr } from "./languages.js";
 import { lessonView } from "./lesson/view.js";
 import { overviewView } from "./overview/view.js";
+import { pictureView } from "./picture/view.js";
 import { hasItems, makeApp, resolvedTheme } from "./shell/app.js";
 import { addPageCommands } from "./shell/head_navigation.js";
 import { makeHeadBar, makeHeader } from "./shell/header.js";
@@ -32,14 +33,14 @@ import { hostOfRun, makeSession, typedOfHash, completeRequest } from "./typing/s
  * @param {import("./types.js").About} about
  * @returns {TabView[]}
  */
-function explorerViews({ sides, lesson, answer }) {
+function explorerViews({ sides, lesson, answer, picture }) {
   /** @type {TabView[]} */
   const ofMaps = [
     { name: "explore", title: tr("Explore"), make: exploreView },
     { name: "overview", title: tr("All heads"), make: overviewView },
     { name: "table", title: tr("Table"), make: tableView },
   ];
-  return [...(answer ? [{ name: /** @type {Tab} */ ("answer"), title: tr("Answer"), make: answerView }] : []), ...(sides.length ? ofMaps : []), ...(lesson ? [{ name: /** @type {Tab} */ ("lesson"), title: tr("Lesson"), make: lessonView }] : [])];
+  return [...(answer ? [{ name: /** @type {Tab} */ ("answer"), title: tr("Answer"), make: answerView }] : []), ...(picture ? [{ name: /** @type {Tab} */ ("picture"), title: tr("Picture"), make: pictureView }] : []), ...(sides.length ? ofMaps : []), ...(lesson ? [{ name: /** @type {Tab} */ ("lesson"), title: tr("Lesson"), make: lessonView }] : [])];
 }
 
 /**
