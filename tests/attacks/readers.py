@@ -30,11 +30,13 @@ import torch
 from pyarrow import parquet
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
+from tiny_vision import write_photo
 from tokenizers import Tokenizer as Backend
 from tokenizers import models, normalizers, pre_tokenizers, processors
 
 from uwaga._base import untrusted
 from uwaga.cli import view as view_command
+from uwaga.inspect import pictures
 from uwaga.inspect.recordings.recording import Recording
 from uwaga.inspect.recordings.stack import AttentionId
 from uwaga.inspect.watching import watch
@@ -333,8 +335,13 @@ def _read_recording(folder: Path) -> None:
 
 
 def _view_recording(folder: Path) -> None:
-    options = view_command._Options("float32", None, 4, False, None)
+    options = view_command._Options("float32", None, 4, False, None, None)
     view_command._saved(str(folder / "a.safetensors"), options)
+
+
+def _picture(folder: Path) -> None:
+    pictures.is_picture(folder / "a.png")
+    pictures.read_picture(folder / "a.png")
 
 
 _JSON = ("uwaga._base.json_files:_read",)
@@ -551,6 +558,10 @@ KINDS = {
         covers=("uwaga.cli.view:_read",), file="a.txt", faults="lines",
         make=_texts("a.txt", lambda path: path.write_bytes(_LINES)),
         read=lambda folder: view_command.read_prompt_text(str(folder / "a.txt")),
+    ),
+    "picture": Kind(
+        covers=("uwaga.inspect.pictures:is_picture", "uwaga.inspect.pictures:read_picture"), file="a.png", faults="binary",
+        make=_texts("a.png", write_photo), read=_picture,
     ),
     "finished vectors": Kind(
         covers=("uwaga.models.text.vector_files:finished", "uwaga.models.text.vector_files:_metadata"), file="v.parquet", faults="parquet",

@@ -43,6 +43,7 @@ OTHER_OPENERS = {
     "uwaga.models.text.vector_files": "writes; finished vectors after untrusted.stat_regular",
     "uwaga.cli.store": "opens databases; their files are opened by uwaga.store",
     "uwaga.cli.view": "as uwaga.cli.store",
+    "uwaga.inspect.pictures": "Pillow, of bytes that untrusted.read_file has read",
     "uwaga.store.catalog": "SQLite, after its header was read by untrusted.open_regular",
     "uwaga.store.token_database": "opens databases; their files are opened by their catalog and segments",
     "uwaga.store.writer": "as uwaga.store.token_database",

@@ -9,12 +9,15 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from uwaga.inspect.patches import PatchGrid
 from uwaga.inspect.run_text import load
 from uwaga.viewer import service as view_service
 from uwaga.viewer.messages import REQUESTS
@@ -24,7 +27,7 @@ from uwaga.viewer.server.app import application
 from uwaga.viewer.server.limits import ConcurrencyLimiter, ConnectionTimeouts, IdleConnectionReaper
 from uwaga.viewer.service import ViewService
 from uwaga.viewer.text_runner import RunRequest, TextRunner
-from uwaga.viewer.view_model import ViewModel
+from uwaga.viewer.view_model import Picture, ViewModel
 
 Answer = tuple[int, str]  # status, and the error's message
 Ask = Callable[[list[bytes]], list[Answer]]
@@ -47,6 +50,8 @@ VALID: Mapping[str, dict[str, Any]] = {
     "entry": {**HEAD, "query": 0, "key": 0},
     "row": {**HEAD, "query": 0},
     "column": {**HEAD, "key": 0},
+    "heads": {**LAYER, "axis": "row", "item": 0},
+    "picture": {},
     "statistics": LAYER,
     "labels": {**LAYER, "merge": "tokens", "specials": "show"},
     "weights": {**HEAD, "rows": [0, 1], "columns": [0, 2]},
@@ -140,7 +145,10 @@ def ask_all() -> Iterator[Ask]:
     """Sends bodies to the application and returns its answers."""
     runner = TextRunner(reader=load("speller", "float32"), new_tokens=3)
     typed = RunRequest("cat", "bat")
-    service = ViewService(runner.run(typed), runner=runner, typed=typed)
+    run = runner.run(typed)
+    seen = Picture(pixels=np.zeros((4, 4), np.uint8), grids={"encoder": PatchGrid(rows=1, columns=2)})
+    run = replace(run, view_model=replace(run.view_model, picture=seen))
+    service = ViewService(run, runner=runner, typed=typed)
     with application_of(service) as ask:
         yield ask
     service.close()

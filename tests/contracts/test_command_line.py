@@ -35,7 +35,7 @@ SURFACE = {
     },
     "train": {"config", "overrides", "--resume", "--print-config", "--compile", "--fsdp"},
     "view": {
-        "text", "--model", "--ask", "--second", "--second-model", "--target", "--max-new-tokens", "--truncate", "--layers", "--dtype",
+        "text", "--model", "--resolution", "--ask", "--second", "--second-model", "--target", "--max-new-tokens", "--truncate", "--layers", "--dtype",
         "--head", "--pick", "--save", "--exact", "--language", "--port", "--no-browser",
     },
 }  # fmt: skip

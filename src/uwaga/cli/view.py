@@ -34,7 +34,9 @@ if TYPE_CHECKING:
 Storage = Literal["float32", "bfloat16"]
 _TABLE_SECONDS = 3.0  # for the statistics of a long text in the terminal; the page computes the rest
 # Not meant as a text: a path, or a file name with the extension of a text file.
-_LIKE_A_FILE = re.compile(r"\S*[/\\]\S*|\S+\.(?:txt|md|rst|tex|html?|json|csv|log|py|text)", re.IGNORECASE)
+_LIKE_A_FILE = re.compile(
+    r"\S*[/\\]\S*|\S+\.(?:txt|md|rst|tex|html?|json|csv|log|py|text|bmp|gif|jpe?g|png|tiff?|webp)", re.IGNORECASE
+)
 _HEAD = re.compile(r"(?:(encoder|decoder|cross)/)?(\d{1,4})\.(\d{1,4})")
 _SAID = 12  # words of a text that an error lists
 _EXACT = re.compile(r"(encoder|decoder|cross)/(\d+)/(\d+)(?:/(\d+):(\d+)/(\d+):(\d+))?")
@@ -48,22 +50,26 @@ class _Options(NamedTuple):
     new_tokens: int
     truncate: bool
     layers: list[int] | None
+    resolution: int | None
 
 
 def view(
     text: Annotated[
         str | None,
         typer.Argument(
-            help="A text, a text file, - for standard input, a saved recording, or with --ask a soft database. Without it an example is "
-            "shown; further texts can be typed into the page."
+            help="A text, a text file, a picture, - for standard input, a saved recording, or with --ask a soft database. Without it an "
+            "example is shown; further texts can be typed into the page."
         ),
     ] = None,
     model: Annotated[
         str | None,
         typer.Option(
             help="minilm, copyist, bard, speller, a directory, or a model id of the Hugging Face Hub. Without it minilm, or copyist "
-            "where minilm is not installed."
+            "where minilm is not installed. A picture needs one that reads pictures, such as DINOv2 or CLIP."
         ),
+    ] = None,
+    resolution: Annotated[
+        int | None, typer.Option(help="Pixels of a side at which a picture is read; default: as the model was trained.")
     ] = None,
     ask: Annotated[
         str | None,
@@ -101,7 +107,12 @@ def view(
     with in_language("view", language):
         try:
             options = _Options(
-                dtype, None if target is None else read_prompt_text(target), max_new_tokens, truncate, _layers(layers)
+                dtype,
+                None if target is None else read_prompt_text(target),
+                max_new_tokens,
+                truncate,
+                _layers(layers),
+                resolution,
             )
             wanted = [_exact(each) for each in exact or []]
             if wanted and save is None:
@@ -116,7 +127,12 @@ def view(
             _check_names(text if ask is None else None, second, model, second_model)
             if text is None:
                 text = _example(model or default_model())
-            if ask is not None:
+            is_picture = ask is None and any(each is not None and _is_picture(each) for each in (text, second))
+            if resolution is not None and not is_picture:
+                raise RecordError("--resolution goes with a picture")
+            if is_picture:
+                service = _of_picture(text, model, second, second_model, options)
+            elif ask is not None:
                 service = _of_database(text, ask, model, second, second_model, options)
             else:
                 service = _service(text, model, second, second_model, options)
@@ -205,6 +221,42 @@ def _service(
                 second_model=beside[2],
             )
         )
+
+
+def _is_picture(argument: str) -> bool:
+    from uwaga.inspect import pictures
+
+    return argument != "-" and _file_of(argument) and pictures.is_picture(Path(argument))
+
+
+def _of_picture(
+    text: str, model: str | None, second: str | None, second_model: str | None, options: _Options
+) -> "ViewService":
+    """Raises RecordError, CheckpointError, OSError, ModuleNotFoundError."""
+    from uwaga.inspect import pictures
+
+    unused = {
+        "--second": second,
+        "--second-model": second_model,
+        "--target": options.target,
+        "--truncate": options.truncate or None,
+    }
+    for name, value in unused.items():
+        if value is not None:
+            raise RecordError(f"{name} does not go with a picture")
+    if model is None:
+        rule = "--model names the directory of a model that reads pictures, such as DINOv2, ViT or CLIP"
+        raise RecordError(f"{text} is a picture: {rule}")
+    picture = pictures.read_picture(Path(text))  # before PyTorch is imported, which takes seconds
+    reader = pictures.load_vision(model, options.dtype)
+    from uwaga.viewer.service import ViewService
+    from uwaga.viewer.view_model import ViewModel
+
+    reading = pictures.record_picture(
+        reader, picture, resolution=options.resolution, layers=options.layers, progress=progress_bar("reading")
+    )
+    shown = ViewModel.create(reading.recording, title=Path(text).name, model=reader.title)
+    return ViewService(shown.with_picture(reading.pixels, reading.grid))
 
 
 def _of_database(
@@ -428,6 +480,8 @@ def address_of_head(service: "Service", place: tuple[str | None, int, int], pick
     if head >= heads:
         raise RecordError(f"--head: there is no head {head} of {kind} layer {layer}")
     where: dict[str, str | int] = {"kind": kind, "layer": layer, "head": head}
+    if "picture" in about:
+        where["mean"] = "no"  # this head, in place of the mean of all
     if pick is not None:
         where["query"] = _word(service, side["kinds"][kind]["queries"], start["merge"], pick)
     return urlencode(where)

@@ -3,15 +3,21 @@
 Letters: B pictures of a batch, H heads, Q queries, K keys, S special tokens.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from uwaga.maps.base import WeightMap
 from uwaga.maps.indexing import integer
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 Cell = int | tuple[int, int]  # a token by its position, or a patch by its row and column
 
@@ -156,6 +162,23 @@ def _at_least(least: int, value: object, name: str) -> int:
     return result
 
 
+def grid_of_tokens(tokens: Sequence[str]) -> PatchGrid | None:
+    """The grid whose tokens have these names, as a recording of a picture has them; None where they are no such names.
+
+    >>> grid_of_tokens(["[CLS]", "0,0", "0,1"])
+    PatchGrid(rows=1, columns=2, special=('[CLS]',), start=0, patch_size=(1, 1))
+    """
+    last = re.fullmatch(r"(\d{1,6}),(\d{1,6})", tokens[-1]) if tokens else None
+    if last is None or "0,0" not in tokens:
+        return None
+    rows, columns = int(last[1]) + 1, int(last[2]) + 1
+    first = tokens.index("0,0")
+    if rows * columns != len(tokens) - first:
+        return None
+    grid = PatchGrid(rows=rows, columns=columns, special=tuple(tokens[:first]))
+    return grid if grid.tokens == list(tokens) else None
+
+
 def image_grids(
     ids: Sequence[int] | Tensor, image_token_id: int, shapes: Sequence[tuple[int, int]] | Tensor | None = None
 ) -> list[PatchGrid]:
@@ -203,3 +226,36 @@ def image_grids(
         grids.append(PatchGrid(rows=rows, columns=columns, start=int(own[0]) if len(own) else 0))
         at += rows * columns
     return grids
+
+
+def luminance(picture: Any, name: str = "picture") -> "NDArray[np.float64]":
+    """(height, width): the luminance, 0 to 1, of a picture: an array or tensor (height, width, 3), (height, width) or (3, height, width) of
+    numbers 0 to 1 or of bytes, or one of PIL. Raises ValueError, which `name` begins: another shape or kind."""
+    if isinstance(picture, Tensor):
+        picture = (picture.float() if picture.is_floating_point() else picture).detach().cpu().numpy()
+    elif hasattr(picture, "convert") and not picture.mode.startswith(
+        ("I", "F")
+    ):  # of PIL, and its bytes no numbers of a palette
+        picture = picture.convert("RGB")
+    given = np.asarray(picture)
+    if given.ndim == 3 and given.shape[0] in (1, 3) and given.shape[2] not in (1, 3, 4):
+        given = np.moveaxis(given, 0, 2)
+    if given.ndim == 3 and given.shape[2] == 1:
+        given = given[..., 0]
+    if given.ndim == 3 and given.shape[2] == 4:  # transparency
+        given = given[..., :3]
+    is_picture = given.ndim == 2 or (given.ndim == 3 and given.shape[2] == 3)
+    if not is_picture or not given.size or given.dtype.kind not in "uif":
+        kind = f"{given.shape} of {given.dtype}"
+        raise ValueError(
+            f"{name}: picture must be (height, width, 3), (height, width) or (3, height, width), not {kind}"
+        )
+    scaled = given.astype(np.float64) / (255.0 if given.dtype.kind in "ui" else 1.0)
+    if not (np.isfinite(scaled).all() and scaled.min() >= 0.0 and scaled.max() <= 1.0):
+        rule = "numbers of a picture must be 0 to 1, or bytes 0 to 255"
+        raise ValueError(
+            f"{name}: {rule}, not {scaled.min():g} to {scaled.max():g}: undo the processor's normalization"
+        )
+    # Luminance (ITU-R BT.709), without gamma: it is a background.
+    grey: NDArray[np.float64] = scaled if scaled.ndim == 2 else scaled @ np.array([0.2126, 0.7152, 0.0722])
+    return grey

@@ -209,7 +209,7 @@ def run_text(
         inputs: list[Tensor] = [torch.tensor([ids])]
         written_ids: list[int] | None = None
         if generates:
-            with _after_each_layer(adapter, lambda _: report(0.0)):
+            with after_each_layer(adapter.layers(), lambda _: report(0.0)):
                 written_ids = adapter.generate(ids, new_tokens)
         if has_both:
             if isinstance(target, str):
@@ -221,7 +221,7 @@ def run_text(
             if edits is not None:
                 editing.enter_context(_before_each_attention(adapter, model, lambda: report(0.0)))
                 editing.enter_context(edit(model, edits))
-            with watch(model, layers=layers, tokenizer=called) as recording, _after_each_layer(adapter, report):
+            with watch(model, layers=layers, tokenizer=called) as recording, after_each_layer(adapter.layers(), report):
                 states = adapter.read(inputs[0], inputs[1] if has_both else None)
     recording.model = reader.title
     recording.written = _written(reader, recording, text, target if isinstance(target, str) else None)
@@ -251,7 +251,7 @@ def read_again(reader: LoadedModel, recording: "Recording", *, max_bytes: int, p
         reporting_errors(),
         torch.no_grad(),
         watch(reader.model, values=True, max_bytes=max_bytes) as result,
-        _after_each_layer(adapter, report),
+        after_each_layer(adapter.layers(), report),
     ):
         adapter.read(inputs[0], inputs[1] if adapter.has_both else None)
     return result
@@ -292,9 +292,8 @@ def _written(
 
 
 @contextmanager
-def _after_each_layer(adapter: "Adapter", report: Callable[[float], object]) -> Iterator[None]:
+def after_each_layer(layers: "Sequence[nn.Module]", report: Callable[[float], object]) -> Iterator[None]:
     """Report each layer that this thread computes: 100,000 tokens take minutes."""
-    layers = adapter.layers()
     thread = threading.get_ident()
     with ExitStack() as hooks:
         for number, layer in enumerate(layers, start=1):

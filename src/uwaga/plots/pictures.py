@@ -6,12 +6,11 @@ Letters: H heads, I rows and J columns of patches.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from torch import Tensor
 
-from uwaga.inspect.patches import Cell, PatchGrid
+from uwaga.inspect.patches import Cell, PatchGrid, luminance
 from uwaga.maps.base import WeightMap
 from uwaga.maps.indexing import integer
 from uwaga.plots import figures
@@ -65,7 +64,7 @@ def patch_attention(
         ValueError, IndexError: as `PatchGrid.looks_at`; an array that is no picture; no heads, or one that does not exist.
         ModuleNotFoundError: matplotlib is not installed.
     """
-    pixels = _pixels(picture)
+    pixels = _DARKEST + (1.0 - _DARKEST) * luminance(picture, _NAME)
     read = grid.looked_at if looked_at else grid.looks_at
     every_HIJ = read(m, query, picture=index)
     parts = m.parts()
@@ -143,35 +142,3 @@ def _title(
         for special, share in zip(grid.special, special_HS[list(heads)].mean(0).tolist(), strict=True)
     ]
     return f"{title}\n{', '.join(shares)}"
-
-
-def _pixels(picture: Any) -> ndarray:
-    """(height, width): a picture in light grey. Raises ValueError: another shape or kind."""
-    if isinstance(picture, Tensor):
-        picture = (picture.float() if picture.is_floating_point() else picture).detach().cpu().numpy()
-    elif hasattr(picture, "convert") and not picture.mode.startswith(
-        ("I", "F")
-    ):  # of PIL, and its bytes no numbers of a palette
-        picture = picture.convert("RGB")
-    given = np.asarray(picture)
-    if given.ndim == 3 and given.shape[0] in (1, 3) and given.shape[2] not in (1, 3, 4):
-        given = np.moveaxis(given, 0, 2)
-    if given.ndim == 3 and given.shape[2] == 1:
-        given = given[..., 0]
-    if given.ndim == 3 and given.shape[2] == 4:  # transparency
-        given = given[..., :3]
-    is_picture = given.ndim == 2 or (given.ndim == 3 and given.shape[2] == 3)
-    if not is_picture or not given.size or given.dtype.kind not in "uif":
-        kind = f"{given.shape} of {given.dtype}"
-        raise ValueError(
-            f"{_NAME}: picture must be (height, width, 3), (height, width) or (3, height, width), not {kind}"
-        )
-    scaled = given.astype(np.float64) / (255.0 if given.dtype.kind in "ui" else 1.0)
-    if not (np.isfinite(scaled).all() and scaled.min() >= 0.0 and scaled.max() <= 1.0):
-        rule = "numbers of a picture must be 0 to 1, or bytes 0 to 255"
-        raise ValueError(
-            f"{_NAME}: {rule}, not {scaled.min():g} to {scaled.max():g}: undo the processor's normalization"
-        )
-    # Luminance (ITU-R BT.709), without gamma: it is a background.
-    grey = scaled if scaled.ndim == 2 else scaled @ np.array([0.2126, 0.7152, 0.0722])
-    return _DARKEST + (1.0 - _DARKEST) * grey

@@ -2,12 +2,15 @@
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard
 
-from uwaga._base.languages import LANGUAGES
+from uwaga._base.languages import LANGUAGES, tr
+from uwaga.inspect import pictures
+from uwaga.inspect.patches import PatchGrid
 from uwaga.inspect.recordings.recording import Recording
 from uwaga.inspect.run_text import LoadedModel, RecordError, default_model, load, of_module
 from uwaga.viewer.page.bundle import bundle
@@ -17,6 +20,7 @@ from uwaga.viewer.text_runner import RunRequest, TextRunner
 from uwaga.viewer.view_model import MapsLike, ScoreSource, Tokens, ViewModel
 
 if TYPE_CHECKING:
+    from PIL.Image import Image
     from torch import nn
 
     from uwaga.viewer.notebook import Widget
@@ -92,8 +96,10 @@ class View:
 
 
 def view(
-    maps: MapsLike | str,
+    maps: "MapsLike | str | os.PathLike[str] | Image",
     *,
+    picture: object = None,
+    grid: PatchGrid | Mapping[str, PatchGrid] | None = None,
     tokens: Tokens | None = None,
     title: str | None = None,
     model: "str | os.PathLike[str] | nn.Module" = "",
@@ -125,12 +131,15 @@ def view(
     (loopback only), and its URL is printed.
 
     Args:
-        maps: a text; a recording; a map; several maps by (kind, layer), by layer, or in the order of their layers. Each is
-            (R, H, Q, K), (H, Q, K), (Q, K) or ragged: R rows of a batch, H heads, Q queries, K keys.
+        maps: a text; a picture of PIL, or the path of one; a recording; a map; several maps by (kind, layer), by layer, or in the order of
+            their layers. Each is (R, H, Q, K), (H, Q, K), (Q, K) or ragged: R rows of a batch, H heads, Q queries, K keys.
+        picture: for a recording or maps, what the model saw, as `uwaga.plots.patch_attention` takes it: each patch's weights are shown over it.
+        grid: where the patches are among the tokens, as `uwaga.inspect.patch_grid` gives it for an encoder, or by "encoder" and "decoder", whose
+            grid `uwaga.inspect.image_grids` gives; None: as the tokens of the recording are named.
         tokens: a string per token, which replace those of the recording, not for texts; a dict with the keys "encoder" and "decoder" for maps
             of both stacks.
         title: the title of the page; None: the beginning of the text.
-        model: the name of the model; for a text the model that reads it: "minilm" or another bundled one (empty: minilm
+        model: the name of the model; for a picture the directory of one that reads pictures; for a text the model that reads it: "minilm" or another bundled one (empty: minilm
             where it is installed, else copyist), a directory, or a model id of the Hugging Face Hub: of a family of `uwaga.models`, or of
             whatever transformers loads from safetensors; or a model itself, of `uwaga.models` or of transformers, in evaluation mode. Beside
             a recording a model itself says why its heads look there, if the recording has values (`inspect.score_attribution`).
@@ -168,7 +177,21 @@ def view(
             raise ValueError(
                 f"view: {argument} goes with a text and {name}=, a model itself: a named model has its own"
             )
-    if isinstance(maps, str):
+    if grid is not None and picture is None:
+        raise ValueError("view: grid says where the patches of picture are: give picture too")
+    if isinstance(maps, os.PathLike) or hasattr(maps, "convert"):
+        beside = {
+            "picture": picture, "tokens": tokens, "target": target, "row": row or None, "second": second, "second_model": second_model,
+        }  # fmt: skip
+        for argument, excess in beside.items():
+            if excess is not None:
+                raise ValueError(f"view: {argument} does not go with a picture to read")
+        if not isinstance(model, str | os.PathLike) or not os.fspath(model):
+            raise ValueError("view: a picture needs model, the directory of one that reads pictures")
+        service = ViewService(_picture_view(maps, os.fspath(model), title))
+    elif isinstance(maps, str):
+        if picture is not None:
+            raise ValueError("view: picture goes with a recording, and a text is given")
         for wrong, argument in ((tokens, "tokens"), (second_tokens, "second_tokens")):
             if wrong is not None:
                 raise ValueError(f"view: {argument} are those of maps, and a text is given")
@@ -214,7 +237,10 @@ def view(
             second_row=second_row,
         )
         sides = (replace(side, scores=each) for side, each in zip(view_model.sides, sources, strict=False))
-        service = ViewService(replace(view_model, sides=tuple(sides)))
+        view_model = replace(view_model, sides=tuple(sides))
+        if picture is not None:
+            view_model = view_model.with_picture(picture, grid)
+        service = ViewService(view_model)
     return display(service, port=port, browser=browser, block=block, language=language)
 
 
@@ -243,6 +269,21 @@ def _reader(prefix: str, model: "str | os.PathLike[str] | nn.Module", tokenizer:
         return of_module(model, tokenizer)
     except ValueError as error:
         raise type(error)(f"view: {prefix}model: {error}") from error
+
+
+def _picture_view(picture: Any, model: str, title: str | None) -> ViewModel:
+    """A picture of PIL or the path of one, read by the model of a directory."""
+    named = title
+    try:
+        if isinstance(picture, os.PathLike):
+            named = title or Path(picture).name
+            picture = pictures.read_picture(Path(picture))
+        reader = pictures.load_vision(model, "float32")
+        reading = pictures.record_picture(reader, picture.convert("RGB"))
+    except RecordError as error:
+        raise type(error)(f"view: {error}") from error
+    shown = ViewModel.create(reading.recording, title=named or tr("Picture"), model=reader.title)
+    return shown.with_picture(reading.pixels, reading.grid)
 
 
 def _text_service(

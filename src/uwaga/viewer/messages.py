@@ -143,6 +143,8 @@ REQUESTS: Mapping[str, Mapping[str, OptionValidator]] = {
     "entry": {**_HEAD, "query": _INTEGER, "key": _INTEGER},
     "row": {**_HEAD, "query": _INTEGER},
     "column": {**_HEAD, "key": _INTEGER},
+    "heads": {**_LAYER, "axis": _one_of("row", "column"), "item": _INTEGER},
+    "picture": {},
     "statistics": _LAYER,
     "labels": {**_LAYER, **_SHOWN},
     "weights": _BLOCK,

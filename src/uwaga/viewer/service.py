@@ -38,7 +38,7 @@ _LIMITS = {
     "rate": MAX_RATE,
 }
 _IN_SNAPSHOT = (
-    "tile", "overview", "entry", "row", "column", "statistics", "items", "lesson", "predictions", "labels",
+    "tile", "overview", "entry", "row", "column", "statistics", "items", "lesson", "predictions", "labels", "heads", "picture",
 )  # fmt: skip
 
 

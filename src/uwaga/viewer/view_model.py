@@ -9,10 +9,12 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+import numpy as np
 import torch
 
 from uwaga._base.errors import DataError
 from uwaga.inspect.heads.table import HeadTable
+from uwaga.inspect.patches import PatchGrid, grid_of_tokens, luminance
 from uwaga.inspect.recordings.recording import Recording
 from uwaga.inspect.recordings.stack import KINDS
 from uwaga.maps.base import WeightMap
@@ -23,10 +25,12 @@ from uwaga.store.encoders import COSINE_SCALE, encoder_of
 from uwaga.store.token_database import TokenDatabase
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from torch import Tensor, nn
 
     from uwaga.store import SoftDatabase
 
+MAX_PIXELS = 1 << 24  # of a picture, as a page gets them
 _ANSWERS = 20  # passages of an answer that are listed
 _OF_KIND = {"encoder": ("encoder", "encoder"), "decoder": ("decoder", "decoder"), "cross": ("decoder", "encoder")}
 
@@ -120,15 +124,38 @@ class Answer:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Picture:
+    """What a model saw, and where its patches are among the tokens.
+
+    pixels: (height, width), grey.
+    grids: by stack: of the encoder that saw it, or of a decoder that has a token for each patch.
+    """
+
+    pixels: "NDArray[np.uint8]"
+    grids: Mapping[str, PatchGrid]
+
+    def to_json(self) -> dict[str, Any]:
+        """As a page gets it; the pixels are a request of their own."""
+        height, width = self.pixels.shape
+        grids = {
+            stack: {"rows": grid.rows, "columns": grid.columns, "first": grid.first}
+            for stack, grid in self.grids.items()
+        }
+        return {"width": width, "height": height, "grids": grids}
+
+
+@dataclass(frozen=True, kw_only=True)
 class ViewModel:
     """What a page shows: one side; two, which are compared; or none, for a page with the lesson alone.
 
     answer: what a page about a question to a database opens with.
+    picture: what a model of pictures saw.
     """
 
     sides: tuple[Side, ...]
     title: str
     answer: Answer | None = None
+    picture: Picture | None = None
 
     @classmethod
     def create(
@@ -207,6 +234,37 @@ class ViewModel:
         unlisted = max(0.0, 1.0 - sum(passage.share for passage in listed)) if len(listed) < len(records) else 0.0
         answer = Answer(question=question, passages=listed, others=len(records) - len(listed), unlisted=unlisted)
         return replace(shown, sides=(replace(shown.sides[0], sources=written),), answer=answer)
+
+    def with_picture(self, picture: object, grids: PatchGrid | Mapping[str, PatchGrid] | None = None) -> "ViewModel":
+        """With what the model saw.
+
+        Args:
+            picture: an array, a tensor or one of PIL, as `uwaga.plots.patch_attention` takes it.
+            grids: the grid of the encoder, or by "encoder" and "decoder"; None: as the names of the tokens say.
+
+        Raises:
+            ValueError: two texts side by side; no picture; no grid, or one that has more patches than the map has tokens.
+        """
+        if len(self.sides) != 1:
+            raise ValueError("view: a picture goes with one recording, not with a second one beside it")
+        side = self.sides[0]
+        if grids is None:
+            named = {stack: grid_of_tokens(side.tokens.get(stack, ())) for stack in side.stacks}
+            grids = {stack: grid for stack, grid in named.items() if grid is not None}
+            if not grids:
+                raise ValueError("view: the tokens are not named as patches: give grid=uwaga.inspect.patch_grid(...)")
+        elif isinstance(grids, PatchGrid):
+            grids = {side.stacks[0]: grids}
+        for stack, grid in grids.items():
+            if stack not in side.sizes:
+                raise ValueError(f"view: grid has an unknown stack {stack!r}; the maps have {', '.join(side.sizes)}")
+            if side.sizes[stack] < grid.span[1]:
+                rule = f"{grid.rows} by {grid.columns} patches from position {grid.first} on"
+                raise ValueError(f"view: grid has {rule}, and the {stack} has {side.sizes[stack]} tokens")
+        pixels = np.rint(255 * luminance(picture, "view")).astype(np.uint8)
+        if pixels.size > MAX_PIXELS:
+            raise ValueError(f"view: picture has {pixels.size:,} pixels; at most {MAX_PIXELS:,} are shown")
+        return replace(self, picture=Picture(pixels=pixels, grids=dict(grids)))
 
     @classmethod
     def empty(cls) -> "ViewModel":

@@ -57,8 +57,8 @@ WRONG = [
     ({"request": 3}, "request: request must be a string, not 3"),
     (
         {"request": "nothing"},
-        "nothing: request must be one of about, items, overview, tile, entry, row, column, statistics, labels, weights, npz, "
-        "why, predictions, run, stop, page, lesson, not 'nothing'",
+        "nothing: request must be one of about, items, overview, tile, entry, row, column, heads, picture, statistics, labels, weights, "
+        "npz, why, predictions, run, stop, page, lesson, not 'nothing'",
     ),
     ({"request": "about", "more": 1}, "about: unknown argument 'more'"),
     ({"request": "about", "run": []}, "about: run must be the number of a text that was run, not []"),
@@ -73,7 +73,7 @@ WRONG = [
     (
         {"request": "page", "exact": [{"request": "about"}]},
         "page: exact[0]: about: request must be one of tile, overview, entry, row, column, statistics, items, lesson, "
-        "predictions, labels, not 'about'",
+        "predictions, labels, heads, picture, not 'about'",
     ),
     ({"request": "page", "exact": [{"request": "row", **HEAD}]}, "page: exact[0]: row: query is missing"),
     ({"request": "page", "exact": [], "language": []}, "page: language must be one of en, pl, pt, ja, zh, not []"),

@@ -13,6 +13,7 @@ from torch import nn
 from uwaga._base import json_files
 from uwaga._base.errors import CheckpointError
 from uwaga._base.terminal import printable
+from uwaga.inspect.adapters import vision
 from uwaga.inspect.adapters.huggingface import HuggingFaceAdapter
 from uwaga.models.checkpoints import load_save, transformers_directories, weight_files
 from uwaga.models.tokenizers.loading import Tokenizer
@@ -36,12 +37,34 @@ def is_own(folder: Path) -> bool:
 
 
 def load(folder: Path, dtype: torch.dtype) -> nn.Module:
-    """The model of a directory, of the class that config.json names, in evaluation mode.
+    """The model of a directory that reads texts, of the class that config.json names, in evaluation mode; of CLIP and its like the text tower.
 
     Raises:
         CheckpointError: transformers is not installed, does not know it, or computes its attention where nothing can be watched; it
             reads no text; weights that are missing, of another shape, NaN or infinite, or not safetensors.
     """
+    model: Any = _load(folder, dtype)
+    if vision.vision_models(model) and hasattr(model, "text_model"):
+        model = model.text_model
+    try:
+        HuggingFaceAdapter(model)
+    except ValueError as error:  # it reads no texts, or cannot be watched
+        raise CheckpointError(f"{folder}: {error}") from error
+    return cast("nn.Module", model)
+
+
+def load_vision(folder: Path, dtype: torch.dtype) -> nn.Module:
+    """The vision transformer of a directory, or of the model in it. Raises CheckpointError: as `load`; there is not one of these."""
+    model = _load(folder, dtype)
+    found = vision.vision_models(model)
+    if len(found) != 1:
+        rule = f"{type(model).__name__} reads no pictures that can be watched" if not found else f"it has {len(found)}"
+        raise CheckpointError(f"{folder}: {rule}; a vision transformer is one of {', '.join(vision.FAMILIES)}")
+    return cast("nn.Module", found[0])
+
+
+def _load(folder: Path, dtype: torch.dtype) -> nn.Module:
+    """The whole model of a directory."""
     file = folder / "config.json"
     described = json_files.read(file)
     kind = printable(repr(described.get("model_type")))
@@ -78,11 +101,8 @@ def load(folder: Path, dtype: torch.dtype) -> nn.Module:
     ]
     if wrong:
         raise CheckpointError("\n".join([f"{folder} does not have the weights of {maker.__name__}", *wrong]))
-    try:
-        HuggingFaceAdapter(model)
-    except ValueError as error:  # it reads no texts, or cannot be watched
-        raise CheckpointError(f"{folder}: {error}") from error
-    model.__dict__["directory"] = folder
+    for part in (model, getattr(model, "text_model", model)):
+        part.__dict__["directory"] = folder
     return cast("nn.Module", model.eval())
 
 

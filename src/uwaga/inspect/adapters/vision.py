@@ -32,6 +32,7 @@ _SPECIAL: Mapping[str, Callable[[Any], tuple[str, ...]]] = {
     "vit": _class_token,
     "vit_msn": _class_token,
 }
+FAMILIES = tuple(_SPECIAL)
 
 
 def patch_grid(model: nn.Module, pixel_values: Tensor) -> PatchGrid:
@@ -53,7 +54,7 @@ def patch_grid(model: nn.Module, pixel_values: Tensor) -> PatchGrid:
     """
     found = vision_models(model)
     if len(found) != 1:
-        rule = f"needs a model with one vision transformer of {', '.join(_SPECIAL)}"
+        rule = f"needs a model with one vision transformer of {', '.join(FAMILIES)}"
         raise ValueError(f"patch_grid: {rule}, and {type(model).__name__} has {len(found)}")
     return _grid(found[0].config, pixel_values)
 

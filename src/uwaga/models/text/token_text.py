@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 _MAX_LABEL = 1000  # characters of a token that are shown
 _MAX_WORD = 32  # tokens of a word: a text without spaces is cut there
 SPECIAL_TOKEN = re.compile(
-    r"\[(PAD|CLS|SEP|MASK|BOS|EOS|unused\d+)\]|<(/?s|pad|mask|cls|sep|bos|eos|extra_id_\d+)>|<\|[^<>|\s]*\|>"
+    r"\[(PAD|CLS|SEP|MASK|BOS|EOS|DIST|REG \d+|unused\d+)\]|<(/?s|pad|mask|cls|sep|bos|eos|extra_id_\d+)>|<\|[^<>|\s]*\|>"
 )
 _BYTE_LEVEL = "ĠĊ"  # how GPT-2's byte-level BPE writes a space and a newline
 

@@ -9,6 +9,7 @@ import { makeExportMenu } from "./export/menu.js";
 import { savedHost, servedHost, widgetHost } from "./hosts.js";
 import { tr } from "./languages.js";
 import { overviewView } from "./overview/view.js";
+import { pictureView } from "./picture/view.js";
 import { hasItems, makeApp, resolvedTheme } from "./shell/app.js";
 import { addPageCommands } from "./shell/head_navigation.js";
 import { makeHeadBar, makeHeader } from "./shell/header.js";
@@ -34,14 +35,14 @@ import { hostOfRun, makeSession, typedOfHash, completeRequest } from "./typing/s
  * @param {MakeView | undefined} lesson
  * @returns {TabView[]}
  */
-function explorerViews({ sides, answer }, lesson) {
+function explorerViews({ sides, answer, picture }, lesson) {
   /** @type {TabView[]} */
   const ofMaps = [
     { name: "explore", title: tr("Explore"), make: exploreView },
     { name: "overview", title: tr("All heads"), make: overviewView },
     { name: "table", title: tr("Table"), make: tableView },
   ];
-  return [...(answer ? [{ name: /** @type {Tab} */ ("answer"), title: tr("Answer"), make: answerView }] : []), ...(sides.length ? ofMaps : []), ...(lesson ? [{ name: /** @type {Tab} */ ("lesson"), title: tr("Lesson"), make: lesson }] : [])];
+  return [...(answer ? [{ name: /** @type {Tab} */ ("answer"), title: tr("Answer"), make: answerView }] : []), ...(picture ? [{ name: /** @type {Tab} */ ("picture"), title: tr("Picture"), make: pictureView }] : []), ...(sides.length ? ofMaps : []), ...(lesson ? [{ name: /** @type {Tab} */ ("lesson"), title: tr("Lesson"), make: lesson }] : [])];
 }
 
 /**

@@ -68,7 +68,7 @@ export function storeEqual(left, right) {
 /** @returns {State} the defaults */
 export function initialState() {
   return {
-    side: "0", kind: "encoder", layer: 0, head: 0, pooling: "sum", merge: "tokens", specials: "show",
+    side: "0", kind: "encoder", layer: 0, head: 0, mean: true, pooling: "sum", merge: "tokens", specials: "show",
     tab: "explore", compare: "one", query: null, key: null, wide: false,
     view: { x: 0, y: 0, scale: 0 },
     colour: { log: false, low: 0, high: null, threshold: 0, hideSink: true, scheme: "blue" },

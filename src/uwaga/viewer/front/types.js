@@ -2,7 +2,7 @@
 
 /** @typedef {"encoder" | "decoder" | "cross"} Kind */
 /** @typedef {"0" | "1" | "difference"} SideId */
-/** @typedef {"answer" | "explore" | "overview" | "table" | "lesson"} Tab */
+/** @typedef {"answer" | "picture" | "explore" | "overview" | "table" | "lesson"} Tab */
 
 /**
  * @typedef {object} Stack  sizes of the text of one stack (encoder or decoder)
@@ -45,6 +45,7 @@
  * @property {{[side: string]: {kind: "next" | "masked", stack: string, tokens: number}}} [predictions]
  * @property {{[side: string]: string}} [why]  why scores of a side cannot be split; "": they can
  * @property {Answer} [answer]  what a database says to a question; the page opens with it
+ * @property {PictureInfo} [picture]  what a model of pictures saw; the page opens with it
  * @property {[string, number][]} [similar]  other texts, and the cosine of their vectors with this one's
  * @property {[string, number, number][]} [probes]  beside changes of the model: other texts, and the cosines of their vectors with this one's without and with the changes
  * @property {number | null} [unchanged]  beside changes of the model: the cosine of the text's vectors without and with them
@@ -57,6 +58,9 @@
  * @property {number} others  passages that are not listed
  * @property {number} unlisted  their share
  */
+
+/** @typedef {{rows: number, columns: number, first: number}} PatchGrid  patches are tokens from `first` on, row by row */
+/** @typedef {{width: number, height: number, grids: {[kind: string]: PatchGrid}}} PictureInfo */
 
 /**
  * @typedef {object} Typing  what a text box needs to know
@@ -136,6 +140,7 @@
  * @property {Kind} kind
  * @property {number} layer
  * @property {number} head
+ * @property {boolean} mean  of a picture the mean of the heads, not one
  * @property {"sum" | "max"} pooling
  * @property {"tokens" | "words"} merge
  * @property {"show" | "hide"} specials

@@ -36,6 +36,7 @@ _MAX_EXACT = 1 << 24  # weights, so that the page opens at once
 _COARSE_BITS = 10
 _GZIP_LEVEL = 3  # the usual 6 saves 2 % more of such numbers, in four times the time
 _PREDICTED = 1024  # tokens of a side whose predictions are stored
+_STRIDES = (1, 2, 4, 8, 16, 32)  # of patches whose rows are stored
 _GROUP_SHARE = 0.6  # of the bytes that are left, for one group: others follow
 
 
@@ -236,6 +237,7 @@ def groups(about: Mapping[str, Any], language: str = "en") -> Iterator[Group]:
     if about["lesson"]:
         asked: _NewRequest = {"request": "lesson", **({} if language == "en" else {"language": language})}
         yield Group(choices=((asked,),), needed=True)
+    yield from _picture(about)
     for merge, specials in _variants(about):
         plain = (merge, specials) == ("tokens", "show")
         opens = (merge, specials) == ((about["start"] or {}).get("merge", "tokens"), "show")
@@ -302,6 +304,32 @@ def _items(about: Mapping[str, Any]) -> Iterator[_NewRequest]:
 def _statistics(about: Mapping[str, Any]) -> Iterator[_NewRequest]:
     for where in _layers(about):
         yield {"request": "statistics", **where}
+
+
+def _picture(about: Mapping[str, Any]) -> Iterator[Group]:
+    """What a model of pictures saw, and rows of its tokens in every head: of the layer that the page opens with, then of the others, then its
+    columns. What is too much for all patches is stored for every second, fourth, ... row and column of them."""
+    if (picture := about.get("picture")) is None:
+        return
+    yield Group(choices=(({"request": "picture"},),), needed=True)
+    start = {name: about["start"][name] for name in ("side", "kind", "layer")}
+    layers = [each for each in _layers(about) if each["kind"] in picture["grids"]]
+    for of, axis, needed in (([start], "row", True), (layers[::-1], "row", False), ([start], "column", False)):
+        yield Group(choices=tuple(tuple(_heads(about, of, axis, stride)) for stride in _STRIDES), needed=needed)
+
+
+def _heads(
+    about: Mapping[str, Any], layers: Sequence[Mapping[str, object]], axis: str, stride: int
+) -> Iterator[_NewRequest]:
+    side = about["sides"][0]
+    for where in layers:
+        kind = str(where["kind"])
+        grid, tokens = about["picture"]["grids"][kind], side["stacks"][kind]["tokens"]
+        first, columns, count = grid["first"], grid["columns"], grid["rows"] * grid["columns"]
+        for item in range(tokens):
+            row, column = divmod(item - first, columns)
+            if not 0 <= item - first < count or (row % stride == 0 and column % stride == 0):
+                yield {"request": "heads", **where, "axis": axis, "item": item}
 
 
 def _predictions(about: Mapping[str, Any]) -> Iterator[_NewRequest]:

@@ -3,6 +3,8 @@
 about, items                         sides, layers, heads, axes; the tokens or words along an axis
 overview, tile                       rasters of the weights, coarse to exact
 entry, row, column                   single weights
+heads                                a row or a column of every head of a layer, over tokens
+picture                              what a model of pictures saw
 weights, npz                         rectangles of weights, which may take seconds
 statistics                           the statistics of a layer's heads
 why                                  the link whose score is split; `RunCache` runs its model
@@ -67,6 +69,8 @@ class QueryService:
             "entry": self._entry,
             "row": self._row,
             "column": self._column,
+            "heads": self._heads,
+            "picture": self._picture,
             "statistics": self._statistics,
             "labels": self._labels,
         }
@@ -152,6 +156,23 @@ class QueryService:
         key = parser.integer("key", 0, head_view.sizes[1])
         return self._resume(("column", selection, head, key), lambda: weights.Column(head_view, key))
 
+    def _heads(self, parser: RequestParser) -> Reply:
+        side, name = self._resolver.layer(parser)
+        selection, axis = LayerSelection(side, name, "tokens", "show"), parser.value("axis")
+        count = self._resolver.heads(side, name)
+        sizes = self._resolver.head_view(selection, 0).sizes
+        item = parser.integer("item", 0, sizes[axis == "column"])
+        if count * max(sizes) > weights.MAX_OF_HEADS:
+            raise RequestError(f"heads: {count} heads of {max(sizes)} tokens are more than one reply holds")
+        views = (self._resolver.head_view(selection, head) for head in range(count))
+        return self._resume(("heads", selection, axis, item), lambda: weights.Heads(list(views), axis, item))
+
+    def _picture(self, parser: RequestParser) -> Reply:
+        picture = self.view_model.picture
+        if picture is None:
+            raise RequestError("picture: this view has none")
+        return Reply(meta={}, arrays=(picture.pixels,))
+
     def _statistics(self, parser: RequestParser) -> Reply:
         side, name = self._resolver.layer(parser)
         return self._resume(("statistics", side, name), lambda: statistics.of_layer(self._resolver, side, name))
@@ -227,14 +248,20 @@ def _about(resolver: HeadResolver) -> Reply:
         "sides": sides,
         "start": _start(resolver) if sides else None,
     }
+    if resolver.view_model.picture is not None:
+        meta["picture"] = resolver.view_model.picture.to_json()
     if resolver.view_model.answer is not None:
         meta["answer"] = resolver.view_model.answer.to_json()
     return Reply(meta=meta)
 
 
 def _start(resolver: HeadResolver) -> dict[str, Any]:
-    """A decoder with cross-attention opens on that: what it writes is the story, and what it reads of the text its reason."""
+    """A decoder with cross-attention opens on that: what it writes is the story, and what it reads of the text its reason. A picture opens on
+    the last layer, which has gathered most."""
     names = list(resolver.maps("0"))
+    if (picture := resolver.view_model.picture) is not None:
+        kind, layer = [name for name in names if name[0] in picture.grids][-1]
+        return {"side": "0", "kind": kind, "layer": layer, "head": 0, "merge": "tokens"}
     kind, layer = next((name for name in names if name[0] == "cross"), names[0])
     return {"side": "0", "kind": kind, "layer": layer, "head": 0, "merge": _merge(resolver, kind)}
 

@@ -5,7 +5,7 @@ Letters: Q queries, K keys.
 
 import io
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from uwaga.viewer.messages import Reply
 from uwaga.viewer.queries.heads import Axis, HeadView
 
+MAX_OF_HEADS = 1 << 24  # weights of a token in every head: 64 MB
 _TOKEN_BYTES = 1 << 26  # of an array of token strings in an .npz file, where each takes as much as the longest
 
 
@@ -49,7 +50,40 @@ class Column:
 
     def __init__(self, head_view: HeadView, key: int) -> None:
         self._head_view, self._key, self._next = head_view, key, 0
-        self._weights = np.full(head_view.sizes[0], np.nan, np.float32)
+        self.weights = np.full(head_view.sizes[0], np.nan, np.float32)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        return self.weights.nbytes
+
+    @property
+    def complete(self) -> float:
+        """The completed fraction."""
+        return self._next / max(len(self.weights), 1)
+
+    def advance(self, until: float) -> None:
+        """Read until `time.monotonic()` reaches `until`, at least one step."""
+        while self._next < len(self.weights):
+            block = slice(self._next, self._head_view.stop(self._next, len(self.weights)))
+            self.weights[block] = self._head_view.read(block, [self._key])[:, 0].numpy()
+            self._next = block.stop
+            if time.monotonic() >= until:
+                return
+
+    def reply(self) -> Reply:
+        """(Q,); NaN where nothing is known yet."""
+        return Reply(meta={"complete": self.complete}, arrays=(self.weights.copy(),))
+
+
+class Heads:
+    """(H, K) or (H, Q): a row or a column of every head, one head after the other."""
+
+    def __init__(self, head_views: Sequence[HeadView], axis: str, item: int) -> None:
+        size = head_views[0].sizes[axis == "row"]
+        self._weights = np.full((len(head_views), size), np.nan, np.float32)
+        self._steps = self._work(head_views, axis, item)
+        self._complete = 0.0
 
     @property
     def nbytes(self) -> int:
@@ -58,16 +92,25 @@ class Column:
 
     def advance(self, until: float) -> None:
         """Read until `time.monotonic()` reaches `until`, at least one step."""
-        while self._next < len(self._weights):
-            block = slice(self._next, self._head_view.stop(self._next, len(self._weights)))
-            self._weights[block] = self._head_view.read(block, [self._key])[:, 0].numpy()
-            self._next = block.stop
+        for complete in self._steps:
+            self._complete = complete
             if time.monotonic() >= until:
                 return
 
+    def _work(self, head_views: Sequence[HeadView], axis: str, item: int) -> Iterator[float]:
+        for head, head_view in enumerate(head_views):
+            column = Column(head_view, item)
+            if axis == "row":
+                self._weights[head] = row(head_view, item).arrays[0]
+            while axis == "column" and column.complete < 1:
+                column.advance(0.0)
+                self._weights[head] = column.weights
+                yield (head + column.complete) / len(head_views)
+            yield (head + 1) / len(head_views)
+
     def reply(self) -> Reply:
-        """(Q,); NaN where nothing is known yet."""
-        return Reply(meta={"complete": self._next / max(len(self._weights), 1)}, arrays=(self._weights.copy(),))
+        """NaN where nothing is known yet."""
+        return Reply(meta={"complete": self._complete}, arrays=(self._weights.copy(),))
 
 
 def npz(

@@ -26,7 +26,7 @@ const noSide = { id: "0", title: "", model: "", text_title: tr("Lesson"), signed
  */
 export function makeApp(root, host, client, received, reporter, kept) {
   const about = { ...received, sides: withDistinctTitles(received.sides).map((one) => withCrossRows(one, kept.rows.cross)) };
-  const store = makeStore({ ...initialState(), ...about.start, compare: about.start?.side === "difference" ? "difference" : "one" });
+  const store = makeStore({ ...initialState(), ...about.start, ...(about.picture && { tab: "picture" }), compare: about.start?.side === "difference" ? "difference" : "one" });
   const commands = makeCommands(() => store.get().shortcuts);
   /** @type {Map<string, Promise<Items>>} */
   const itemLists = new Map();

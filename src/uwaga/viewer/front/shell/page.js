@@ -104,7 +104,7 @@ export function makeTabPanel(app, panel, headBar, views) {
   function draw() {
     const { tab } = app.store.get(), next = viewOf(tab);
     panel.setAttribute("aria-label", views.find(({ name }) => name === tab)?.title ?? tab);
-    headBar.hidden = tab === "answer" || tab === "explore" || tab === "lesson";
+    headBar.hidden = !["overview", "table"].includes(tab);
     if (next === current) return;
     if (current) {
       const focused = /** @type {Document | ShadowRoot} */ (panel.getRootNode()).activeElement;

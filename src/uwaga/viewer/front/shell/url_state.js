@@ -5,7 +5,7 @@ import { typedOfHash, typedParams, completeRequest } from "../typing/session.js"
 
 /** @typedef {import("../types.js").State} State */
 
-const urlTabs = ["answer", "explore", "overview", "table", "lesson"];
+const urlTabs = ["answer", "picture", "explore", "overview", "table", "lesson"];
 /** Characters of the lesson's example in the address; a longer one is left out. */
 const maxExample = 6000;
 /** A change of these adds a history entry, which "back" undoes. */
@@ -22,6 +22,7 @@ export function stateToParams(state, defaults) {
   for (const key of /** @type {const} */ (["pooling", "merge", "specials", "theme", "query", "key", "overviewScale"])) {
     if (state[key] !== defaults[key] && state[key] !== null) params.set(key, String(state[key]));
   }
+  if (!state.mean && state.tab === "picture") params.set("mean", "no");
   if (state.wide) params.set("map", "wide");
   if (state.tab === "lesson") {
     if (state.step) params.set("step", state.step);
@@ -65,6 +66,7 @@ export function hashToState(hash, about, defaults) {
     const value = params.get(key);
     if (value !== null && /^\d{1,9}$/.test(value)) state[key] = Number(value);
   }
+  if (params.get("mean") === "no") state.mean = false;
   if (params.get("map") === "wide") state.wide = true;
   const view = (params.get("view") ?? "").split(",").map(Number);
   if (view.length === 3 && view.every(Number.isFinite) && view[2] > 0) state.view = { x: view[0], y: view[1], scale: view[2] };

@@ -1,0 +1,250 @@
+"""Pictures and image processors made to harm: each is read right, or refused by name, before memory of the size that it claims is taken."""
+
+import json
+import os
+import struct
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("PIL", reason="Pillow is not installed: transformers' image processors need it")
+pytest.importorskip("transformers", reason="transformers is not installed: the extra `test` brings it")
+from PIL import Image
+from tiny_vision import write_photo, write_vision
+
+from uwaga._base.errors import CheckpointError
+from uwaga.inspect import pictures
+from uwaga.inspect.run_text import RecordError
+
+FORMATS = {"png": {}, "jpg": {}, "webp": {"lossless": True}, "gif": {}, "bmp": {}, "tiff": {}}
+
+
+def said(path: Path) -> str:
+    with pytest.raises((RecordError, OSError)) as caught:
+        pictures.read_picture(path)
+    return str(caught.value)
+
+
+def png(width: int, height: int, *more: tuple[bytes, bytes]) -> bytes:
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    parts = [
+        (b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)),
+        *more,
+        (b"IDAT", zlib.compress(b"\0" * 99)),
+        (b"IEND", b""),
+    ]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunk(*part) for part in parts)
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+def test_every_format_is_read(tmp_path: Path, ending: str) -> None:
+    exact = np.asarray(Image.open(write_photo(tmp_path / "exact.png")))
+    path = write_photo(tmp_path / f"photo.{ending}", **FORMATS[ending])
+    assert pictures.is_picture(path)
+    read = pictures.read_picture(path)
+    assert (read.mode, read.size) == ("RGB", (80, 60))
+    assert np.abs(np.asarray(read).astype(int) - exact).mean() < 12  # of a palette, and of what JPEG loses
+    # Whatever it is called.
+    for name in ("other.png", "other.txt", "other"):
+        other = tmp_path / name
+        other.write_bytes(path.read_bytes())
+        assert pictures.is_picture(other)
+        assert pictures.read_picture(other).tobytes() == read.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("data", "is_one"),
+    [
+        (b"", False),
+        (b"BM is short for Bayern Munich", False),
+        (b"GIF89a is a format", False),
+        (b"RIFFs and chords", False),
+        (b"a text", False),
+    ],
+)
+def test_a_text_is_no_picture_but_by_its_name(tmp_path: Path, data: bytes, is_one: bool) -> None:
+    (tmp_path / "a.txt").write_bytes(data)
+    assert pictures.is_picture(tmp_path / "a.txt") == is_one
+    (tmp_path / "a.JPG").write_bytes(data)
+    assert pictures.is_picture(tmp_path / "a.JPG")
+    name = f"{tmp_path / 'a.JPG'} cannot be read as a picture: "
+    if not data.startswith(b"BM"):
+        assert said(tmp_path / "a.JPG") == name + "it is none of BMP, GIF, JPEG, PNG, TIFF, WEBP"
+    assert said(tmp_path / "a.JPG").startswith(name)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n",
+        b"<svg xmlns='http://www.w3.org/2000/svg'><image href='file:///etc/passwd'/></svg>",
+        b"%PDF-1.4\n",
+        b"#define a_width 9\n#define a_height 9\nstatic char a_bits[] = {0};\n",
+        b"SIMPLE  =                    T",
+    ],
+    ids=["PostScript", "SVG", "PDF", "XBM", "FITS"],
+)
+def test_no_format_is_read_that_runs_a_program_or_reads_other_files(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "a.png").write_bytes(data)
+    assert said(tmp_path / "a.png").endswith("it is none of BMP, GIF, JPEG, PNG, TIFF, WEBP")
+
+
+@pytest.mark.parametrize(
+    ("width", "height", "reason"),
+    [
+        (8193, 8192, "a.png has 8,193 by 8,192 pixels; at most 67,108,864 are read"),
+        (12_000, 8_000, "a.png has 12,000 by 8,000 pixels; at most 67,108,864 are read"),
+        (60_000, 60_000, "a.png cannot be read as a picture: Image size (3600000000 pixels) exceeds limit"),
+        (2**31 - 1, 2**31 - 1, "a.png cannot be read as a picture: Image size"),
+    ],
+)
+def test_a_decompression_bomb_is_refused_by_its_header(tmp_path: Path, width: int, height: int, reason: str) -> None:
+    (tmp_path / "a.png").write_bytes(png(width, height))
+    assert reason in said(tmp_path / "a.png")
+
+
+def test_a_compressed_comment_is_not_unpacked(tmp_path: Path) -> None:
+    bomb = b"Comment\0\0" + zlib.compress(bytes(300_000_000), 9)
+    (tmp_path / "a.png").write_bytes(png(8, 8, (b"zTXt", bomb)))
+    assert "a.png cannot be read as a picture: " in said(tmp_path / "a.png")
+
+
+def test_a_large_file_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pictures, "MAX_FILE_BYTES", 99)
+    assert "it is longer than 99 bytes" in said(write_photo(tmp_path / "a.png"))
+
+
+def test_only_regular_files_are_opened(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.png")
+    for path in (tmp_path, tmp_path / "pipe.png", Path("/dev/zero"), tmp_path / "missing.png"):
+        with pytest.raises(OSError):
+            pictures.is_picture(path)
+        with pytest.raises(OSError):
+            pictures.read_picture(path)
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+def test_what_is_cut_or_spoiled_is_read_or_refused_by_name(tmp_path: Path, ending: str) -> None:
+    data = write_photo(tmp_path / f"a.{ending}", **FORMATS[ending]).read_bytes()
+    chance = np.random.default_rng(0)
+    spoiled = [data[: int(at)] for at in np.linspace(4, len(data) - 1, 60)]
+    for _ in range(200):
+        changed = np.frombuffer(data, np.uint8).copy()
+        # The header more often than the pixels.
+        changed[chance.integers(0, len(data) if chance.random() < 0.5 else 64, 3)] = chance.integers(0, 256, 3)
+        spoiled.append(changed.tobytes())
+    path = tmp_path / f"b.{ending}"
+    reasons: list[str] = []
+    for each in spoiled:
+        path.write_bytes(each)
+        try:
+            read = pictures.read_picture(path)
+        except RecordError as error:
+            reasons.append(str(error))
+        else:
+            assert read.mode == "RGB"
+            assert read.width * read.height <= pictures.MAX_PIXELS
+    assert len(reasons) > 10
+    assert all(reason.startswith(f"{path} ") and reason.isprintable() for reason in reasons)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_a_picture_is_upright(tmp_path: Path, orientation: int) -> None:
+    """Orientation as in EXIF: what a camera that was turned writes is turned back."""
+    upright = Image.open(write_photo(tmp_path / "upright.png"))
+    turned = {
+        1: None, 2: Image.Transpose.FLIP_LEFT_RIGHT, 3: Image.Transpose.ROTATE_180, 4: Image.Transpose.FLIP_TOP_BOTTOM,
+        5: Image.Transpose.TRANSPOSE, 6: Image.Transpose.ROTATE_90, 7: Image.Transpose.TRANSVERSE, 8: Image.Transpose.ROTATE_270,
+    }[orientation]  # fmt: skip
+    stored = upright if turned is None else upright.transpose(turned)
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    stored.save(tmp_path / "a.png", exif=exif)
+    assert pictures.read_picture(tmp_path / "a.png").tobytes() == upright.tobytes()
+
+
+@pytest.mark.parametrize(
+    "exif",
+    [b"Exif\0\0", b"Exif\0\0II*\0\xff\xff\xff\xff", b"Exif\0\0" + os.urandom(99), b"Exif\0\0MM\0*\0\0\0\x08\xff\xff"],
+)
+def test_a_spoiled_exif_turns_nothing(tmp_path: Path, exif: bytes) -> None:
+    write_photo(tmp_path / "a.jpg", exif=exif)
+    assert pictures.read_picture(tmp_path / "a.jpg").size == (80, 60)
+
+
+@pytest.mark.parametrize(("ending", "options"), [("gif", {}), ("webp", {"lossless": True}), ("png", {}), ("tiff", {})])
+def test_of_an_animation_the_first_frame_is_read(tmp_path: Path, ending: str, options: dict) -> None:
+    frames = [Image.new("RGB", (20, 10), colour) for colour in ("red", "green", "blue")]
+    frames[0].save(tmp_path / f"a.{ending}", save_all=True, append_images=frames[1:], **options)
+    read = pictures.read_picture(tmp_path / f"a.{ending}")
+    assert (read.size, read.getpixel((5, 5))) == ((20, 10), (255, 0, 0))
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGBA", "CMYK", "I;16", "I", "F"])
+def test_every_mode_becomes_colours(tmp_path: Path, mode: str) -> None:
+    grey = np.arange(16 * 16).reshape(16, 16)
+    if mode in ("I;16", "I", "F"):
+        pixels = (grey * 257).astype({"I;16": np.uint16, "I": np.int32, "F": np.float32}[mode])
+        made = Image.fromarray(pixels)
+    else:
+        made = Image.fromarray(grey.astype(np.uint8)).convert(mode if mode != "LA" else "RGBA").convert(mode)
+    made.save(tmp_path / "a.tiff")
+    read = np.asarray(pictures.read_picture(tmp_path / "a.tiff"))
+    assert read.shape == (16, 16, 3)
+    if mode != "1":
+        assert np.abs(read.mean(-1) - grey).max() <= 1
+
+
+def test_a_long_strip_is_not_resized_to_a_longer_one(tmp_path: Path) -> None:
+    reader = pictures.load_vision(str(write_vision(tmp_path / "model")), "float32")
+    strip = Image.new("RGB", (1, 60_000))
+    with pytest.raises(RecordError) as caught:
+        pictures.record_picture(reader, strip)
+    rule = "resized to a shorter side of 36 it would have more than 67,108,864 pixels"
+    assert str(caught.value) == f"the picture has 1 by 60,000 pixels: {rule}"
+
+
+HOSTILE: dict[str, tuple[Callable[[dict], dict], str]] = {
+    "large": (lambda it: it | {"size": {"height": 10**9, "width": 10**9}}, ": 1000000000 is more than 4096, the most pixels of a side"),
+    "large inside": (lambda it: it | {"x": [{"crop": [-1e300]}]}, ": -1e+300 is more than 4096, the most pixels of a side"),
+    "zero": (lambda it: it | {"crop_size": {"height": 0, "width": 0}}, ""),
+    "negative": (lambda it: it | {"size": {"shortest_edge": -5}}, ""),
+    "a word": (lambda it: it | {"size": "large"}, ""),
+    "a list": (lambda it: it | {"crop_size": [1, 2, 3]}, ""),
+    "no scale": (lambda it: it | {"image_std": [0.0, 0.0, 0.0]}, ""),
+    "few means": (lambda it: it | {"image_mean": [0.5]}, ""),
+    "a rescale of words": (lambda it: it | {"rescale_factor": "x"}, ""),
+    "another class": (lambda it: it | {"image_processor_type": "Pix2StructImageProcessor"}, ""),
+    "no class": (lambda it: it | {"image_processor_type": "os.system"}, ""),
+    "code": (
+        lambda it: {**it, "image_processor_type": None, "auto_map": {"AutoImageProcessor": "hostile.Hostile"}},
+        "",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_image_processor_is_refused_by_name(tmp_path: Path, name: str) -> None:
+    folder = write_vision(tmp_path / "model")
+    (folder / "hostile.py").write_text("raise SystemExit('code of the directory was run')\n")
+    file = folder / "preprocessor_config.json"
+    change, reason = HOSTILE[name]
+    file.write_text(json.dumps(change(json.loads(file.read_text()))))
+    photo = pictures.read_picture(write_photo(tmp_path / "a.png"))
+    with pytest.raises((CheckpointError, RecordError)) as caught:
+        pictures.record_picture(pictures.load_vision(str(folder), "float32"), photo)
+    assert reason in str(caught.value)
+    assert str(folder) in str(caught.value)
+
+
+def test_a_directory_without_an_image_processor(tmp_path: Path) -> None:
+    folder = write_vision(tmp_path / "model")
+    (folder / "preprocessor_config.json").unlink()
+    with pytest.raises(CheckpointError) as caught:
+        pictures.load_vision(str(folder), "float32")
+    assert str(caught.value) == f"{folder} has no preprocessor_config.json, which says how a model reads pictures"

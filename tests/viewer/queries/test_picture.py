@@ -1,0 +1,123 @@
+"""Weights of a patch in every head, as a page asks for them: those of PatchGrid, to the bit."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import uwaga
+from uwaga.inspect import PatchGrid
+from uwaga.viewer.messages import Reply, RequestError
+from uwaga.viewer.service import ViewService
+from uwaga.viewer.view_model import ViewModel
+
+GRID = PatchGrid(rows=5, columns=7, special=("[CLS]", "[REG 0]"))
+LAYER = {"side": "0", "kind": "encoder", "layer": 1}
+
+
+def maps_of(tokens: int, heads: int = 3, **options: Any) -> dict[tuple[str, int], uwaga.AttentionMap]:
+    torch.manual_seed(0)
+    return {("encoder", layer): uwaga.AttentionMap(*torch.randn(2, 1, heads, tokens, 8), **options) for layer in (0, 1)}
+
+
+@pytest.fixture
+def shown() -> ViewModel:
+    picture = torch.rand(20, 28, generator=torch.Generator().manual_seed(0))
+    return ViewModel.create(maps_of(37), tokens=GRID.tokens).with_picture(picture)
+
+
+def test_a_row_and_a_column_of_every_head(shown: ViewModel, follow: Callable[..., list[Reply]]) -> None:
+    service, m = ViewService(shown), shown.sides[0].maps["encoder", 1]
+    for cell in ((0, 0), (3, 5), (4, 6)):
+        item = GRID.position(*cell)
+        row = follow(service, request="heads", **LAYER, axis="row", item=item)[-1].arrays[0]
+        assert np.array_equal(row[:, 2:].reshape(3, 5, 7), GRID.looks_at(m, cell).numpy())
+        assert np.array_equal(row[:, :2], GRID.on_special(m, cell).numpy())
+        column = follow(service, request="heads", **LAYER, axis="column", item=item)[-1].arrays[0]
+        assert np.array_equal(column[:, 2:].reshape(3, 5, 7), GRID.looked_at(m, cell).numpy())
+    assert np.array_equal(
+        follow(service, request="heads", **LAYER, axis="row", item=0)[-1].arrays[0][:, 2:].reshape(3, 5, 7),
+        GRID.looks_at(m, 0).numpy(),
+    )
+
+
+def test_columns_of_many_patches_come_in_steps(
+    follow: Callable[..., list[Reply]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("uwaga.viewer.queries.heads._STEP", 300)
+    monkeypatch.setattr("uwaga.viewer.queries.service._TIME_BUDGET", 0.0)
+    shown = ViewModel.create(maps_of(37), tokens=GRID.tokens).with_picture(np.zeros((2, 2)))
+    replies = follow(ViewService(shown), request="heads", **LAYER, axis="column", item=4)
+    assert len(replies) > 9
+    fractions = [reply.meta["complete"] for reply in replies]
+    assert fractions == sorted(fractions)
+    assert np.isnan(replies[0].arrays[0]).any()
+    assert np.array_equal(replies[-1].arrays[0][0], shown.sides[0].maps["encoder", 1][0, :, 4].numpy())
+
+
+def test_what_a_page_is_told(shown: ViewModel) -> None:
+    service = ViewService(shown)
+    about = service.answer({"request": "about"}).meta
+    assert about["picture"] == {"width": 28, "height": 20, "grids": {"encoder": {"rows": 5, "columns": 7, "first": 2}}}
+    assert about["start"] == {"side": "0", "kind": "encoder", "layer": 1, "head": 0, "merge": "tokens"}
+    (pixels,) = service.answer({"request": "picture"}).arrays
+    assert (pixels.shape, pixels.dtype) == ((20, 28), np.uint8)
+    where = {"side": "0", "stack": "encoder", "merge": "tokens", "specials": "show", "first": 0, "count": 99}
+    assert service.answer({"request": "items", **where}).meta["specials"] == [0, 1]  # registers, too
+
+
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [
+        ({"request": "heads", **LAYER, "axis": "row", "item": 37}, "heads: item must be from 0 to 36, not 37"),
+        (
+            {"request": "heads", **LAYER, "axis": "both", "item": 0},
+            "heads: axis must be one of row, column, not 'both'",
+        ),
+        (
+            {"request": "heads", **LAYER, "layer": 5, "axis": "row", "item": 0},
+            "heads: there is no encoder layer 5 on side 0",
+        ),
+    ],
+)
+def test_requests_that_are_refused(shown: ViewModel, request_: dict[str, Any], message: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        ViewService(shown).answer(request_)
+    assert str(caught.value) == message
+
+
+def test_no_picture_and_too_many_heads() -> None:
+    x = torch.ones(1, 9, 1).expand(2**21, 9, 1)
+    service = ViewService(ViewModel.create({("encoder", 1): uwaga.AttentionMap(x, x)}))
+    for request, message in (
+        ({"request": "picture"}, "picture: this view has none"),
+        (
+            {"request": "heads", **LAYER, "axis": "row", "item": 0},
+            "heads: 2097152 heads of 9 tokens are more than one reply holds",
+        ),
+    ):
+        with pytest.raises(RequestError) as caught:
+            service.answer(request)
+        assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"tokens": list(map(str, range(37)))}, "view: the tokens are not named as patches: give grid=uwaga.inspect.patch_grid(...)"),
+        ({"grid": PatchGrid(rows=5, columns=8)}, "view: grid has 5 by 8 patches from position 0 on, and the encoder has 37 tokens"),
+        ({"grid": {"decoder": GRID}}, "view: grid has an unknown stack 'decoder'; the maps have encoder"),
+        ({"grid": GRID, "picture": np.full((3, 3), 2.0)}, "view: numbers of a picture must be 0 to 1, or bytes 0 to 255, not 2 to 2: undo the processor's normalization"),
+        ({"grid": GRID, "picture": np.zeros((4097, 4097), np.uint8)}, "view: picture has 16,785,409 pixels; at most 16,777,216 are shown"),
+        ({"second": maps_of(37)}, "view: a picture goes with one recording, not with a second one beside it"),
+        ({"picture": None, "grid": GRID}, "view: grid says where the patches of picture are: give picture too"),
+    ],
+)  # fmt: skip
+def test_a_picture_that_fits_not(given: dict[str, Any], message: str) -> None:
+    from uwaga.viewer.api import view
+
+    with pytest.raises(ValueError) as caught:
+        view(maps_of(37), **{"picture": np.zeros((4, 4)), "browser": False, "block": False} | given)
+    assert str(caught.value) == message
