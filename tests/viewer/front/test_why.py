@@ -152,6 +152,11 @@ def test_by_the_keyboard_alone_with_a_difference_and_by_what_wrote_at_the_key(
     page.keyboard.press("Escape")
     assert page.locator(".uwaga-why").is_hidden()
     assert page.evaluate("document.activeElement.textContent") == "Why?"
+    # Its key is one of this tab.
+    for key in "2e1":
+        page.keyboard.press(key)
+    page.locator(".uwaga-headline").wait_for()
+    assert page.locator(".uwaga-why").is_hidden()
 
 
 def test_where_there_is_no_model_it_says_so_and_a_saved_page_has_no_button(

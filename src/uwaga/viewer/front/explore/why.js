@@ -78,7 +78,7 @@ export function makeWhy(app) {
   let isDifference = false, than = 0, asked = new AbortController(), name = "";
   /** While the reply is awaited. @type {ReturnType<typeof setTimeout> | undefined} */
   let waiting;
-  const remove = !can ? () => {} : app.commands.add({ id: "why.open", title: tr("Why?"), keys: ["e"], group: tr("Heads"), when: () => link !== null, run() {
+  const remove = !can ? () => {} : app.commands.add({ id: "why.open", title: tr("Why?"), keys: ["e"], group: tr("Heads"), when: () => link !== null && button.offsetParent !== null, run() {
     open(element.hidden);
     title.focus();
   } });
