@@ -12,6 +12,7 @@ attribution  a score of attention as the sum of what each pair of parts of the m
 patching     activation patching
 cache        what a cache of keys may forget: policies, and what they lose
 run_text     a text through a model, recorded
+pictures     a picture through a vision transformer, recorded
 patches      pictures as grids of patches, alone or among the tokens of a text
 
 The public names; each is imported when first used.

@@ -214,6 +214,7 @@ class _Protected:
                 is_last = not more and at + _CHUNK >= len(body)
                 await send({**message, "body": body[at : at + _CHUNK], "more_body": not is_last})
                 self._reaper.record_progress(scope["client"], complete=is_last)
+                await asyncio.sleep(0)  # where the client has gone, uvicorn learns it here, and sends no more
 
         refusal = _check_header_size(scope) or self._access.refusal(scope["headers"])
         app = self._app if refusal is None else JSONResponse({"error": refusal.error}, refusal.status)

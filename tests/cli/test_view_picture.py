@@ -1,0 +1,198 @@
+"""`uwaga view picture.jpg --model DIR`, and the same in Python: what is read, saved, printed, and what is said of bad input."""
+
+import base64
+import gzip
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+pytest.importorskip("transformers", reason="transformers is not installed: the extra `test` brings it")
+pytest.importorskip("PIL", reason="Pillow is not installed: transformers' image processors need it")
+from PIL import Image
+from tiny_vision import write_photo, write_vision
+
+import uwaga
+from uwaga.cli import app
+from uwaga.inspect import PatchGrid, pictures
+from uwaga.viewer.messages import Reply
+
+pytestmark = pytest.mark.usefixtures("small_front", "one_thread")
+
+
+@pytest.fixture(scope="module")
+def registers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_vision(tmp_path_factory.mktemp("models") / "registers")
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_vision(tmp_path_factory.mktemp("models") / "clip", "clip", tokenizer=True)
+
+
+@pytest.fixture
+def photo(tmp_path: Path) -> Path:
+    return write_photo(tmp_path / "photo.jpg")
+
+
+def refusal(*arguments: object) -> str:
+    """What a command that fails says."""
+    result = CliRunner().invoke(app, ["view", *map(str, arguments)])
+    assert result.exit_code == 1, result.output
+    assert result.stdout == ""
+    return result.stderr.removeprefix("uwaga view: ").removesuffix("\n")
+
+
+def saved(path: Path, *arguments: object) -> dict[str, Reply]:
+    """The replies in the page that a command writes, by their question."""
+    result = CliRunner().invoke(app, ["view", *map(str, arguments), "--save", str(path)])
+    assert result.exit_code == 0, result.output
+    match = re.search(r"data-uwaga-saved>(.*?)</script>", path.read_text(encoding="utf-8"))
+    assert match is not None
+    read = {}
+    for question, text in json.loads(match[1])["replies"].items():
+        data = base64.b64decode(text)
+        read[question] = Reply.from_bytes(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)
+    return read
+
+
+def about(page: dict[str, Reply]) -> dict[str, Any]:
+    return dict(page['{"request":"about"}'].meta)
+
+
+def test_a_saved_page_holds_the_picture_and_every_patch(registers: Path, photo: Path, tmp_path: Path) -> None:
+    page = saved(tmp_path / "page.html", photo, "--model", registers)
+    (side,) = about(page)["sides"]
+    assert (side["model"], side["title"]) == ("registers", "photo.jpg")
+    grids = {"encoder": {"rows": 4, "columns": 4, "first": 4}}
+    assert about(page)["picture"] == {"width": 32, "height": 32, "grids": grids}
+    assert about(page)["start"] == {"side": "0", "kind": "encoder", "layer": 1, "head": 0, "merge": "tokens"}
+    reading = pictures.record_picture(pictures.load_vision(str(registers), "float32"), pictures.read_picture(photo))
+    assert np.array_equal(page['{"request":"picture"}'].arrays[0], reading.pixels)
+    for layer in (0, 1):
+        m = reading.recording.maps["encoder", layer]
+        for item in range(20):
+            where = f'"item":{item},"kind":"encoder","layer":{layer},"request":"heads","side":"0"'
+            row = page[f'{{"axis":"row",{where}}}'].arrays[0]
+            assert np.array_equal(row[:, 4:].reshape(4, 4, 4), reading.grid.looks_at(m, item).numpy())
+    column = page['{"axis":"column","item":7,"kind":"encoder","layer":1,"request":"heads","side":"0"}'].arrays[0]
+    assert np.array_equal(column[:, 4:].reshape(4, 4, 4), reading.grid.looked_at(m, 7).numpy())
+
+
+def test_another_resolution_some_layers_and_half_precision(registers: Path, photo: Path, tmp_path: Path) -> None:
+    page = saved(
+        tmp_path / "page.html", photo, "--model", registers, "--resolution", 48, "--layers", 1, "--dtype", "bfloat16"
+    )
+    assert about(page)["picture"]["grids"]["encoder"] == {"rows": 6, "columns": 6, "first": 4}
+    assert [each["layer"] for each in about(page)["sides"][0]["maps"]] == [1]
+
+
+def test_of_clip_a_picture_is_read_by_one_tower_and_a_text_by_the_other(
+    clip: Path, photo: Path, tmp_path: Path
+) -> None:
+    page = saved(tmp_path / "picture.html", photo, "--model", clip)
+    assert about(page)["picture"]["grids"]["encoder"]["first"] == 1
+    page = saved(tmp_path / "text.html", "a red cat", "--model", clip)
+    assert "picture" not in about(page)
+    assert about(page)["sides"][0]["stacks"]["encoder"]["tokens"] == len("a red cat")
+
+
+def test_a_picture_is_known_by_its_bytes(registers: Path, photo: Path, tmp_path: Path) -> None:
+    photo.rename(tmp_path / "notes.txt")
+    assert "picture" in about(saved(tmp_path / "page.html", tmp_path / "notes.txt", "--model", registers))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["photo.jpg"],
+            "photo.jpg is a picture: --model names the directory of a model that reads pictures, such as DINOv2, ViT or CLIP",
+        ),
+        (["missing.webp", "--model", "MODEL"], "there is no file missing.webp"),
+        (["photo.jpg", "--model", "MODEL", "--second", "a text"], "--second does not go with a picture"),
+        (["a text", "--model", "MODEL", "--second", "photo.jpg"], "--second does not go with a picture"),
+        (["photo.jpg", "--model", "MODEL", "--second-model", "MODEL"], "--second-model does not go with a picture"),
+        (["photo.jpg", "--model", "MODEL", "--target", "a text"], "--target does not go with a picture"),
+        (["photo.jpg", "--model", "MODEL", "--truncate"], "--truncate does not go with a picture"),
+        (["a text", "--resolution", "64"], "--resolution goes with a picture"),
+        (["photo.jpg", "--model", "MODEL", "--resolution", "0"], "the resolution must be 1 to 4096 pixels, not 0"),
+        (
+            ["text.png", "--model", "MODEL"],
+            "text.png cannot be read as a picture: it is none of BMP, GIF, JPEG, PNG, TIFF, WEBP",
+        ),
+        (["photo.jpg", "--model", "."], "there is no config.json"),
+    ],
+)
+def test_bad_input_is_named(
+    registers: Path, photo: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
+) -> None:
+    monkeypatch.chdir(photo.parent)
+    Path("text.png").write_text("a text")
+    said = refusal(*[str(registers) if each == "MODEL" else each for each in arguments])
+    if arguments[-1] == ".":
+        assert ". has no preprocessor_config.json" in said
+    else:
+        assert said == message
+
+
+def test_a_head_and_a_patch_are_opened(registers: Path, photo: Path) -> None:
+    from uwaga.cli.view import address_of_head
+    from uwaga.viewer.service import ViewService
+    from uwaga.viewer.view_model import ViewModel
+
+    reading = pictures.record_picture(pictures.load_vision(str(registers), "float32"), pictures.read_picture(photo))
+    shown = ViewModel.create(reading.recording).with_picture(reading.pixels, reading.grid)
+    address = address_of_head(ViewService(shown), (None, 1, 2), "2,3")
+    assert address == "kind=encoder&layer=1&head=2&mean=no&query=15"
+
+
+@pytest.mark.slow
+def test_without_pillow_the_error_names_it(registers: Path, photo: Path) -> None:
+    code = "import sys; sys.modules['PIL'] = None; from uwaga.cli import app; app()"
+    run = [sys.executable, "-c", code, "view", str(photo), "--model", str(registers)]
+    done = subprocess.run(run, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    assert done.returncode == 1
+    assert done.stderr == "uwaga view: a picture needs Pillow, which is not installed: pip install pillow\n"
+
+
+def test_in_python(registers: Path, photo: Path) -> None:
+    given: Any
+    for given in (photo, Image.open(photo)):
+        with uwaga.view(given, model=registers, browser=False, block=False) as view:
+            told = view.service.answer({"request": "about"}).meta
+            assert told["picture"]["grids"] == {"encoder": {"rows": 4, "columns": 4, "first": 4}}
+            assert told["title"] == ("photo.jpg" if given is photo else "Picture")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "view: a picture needs model, the directory of one that reads pictures"),
+        ({"model": "MODEL", "second": "a text"}, "view: second does not go with a picture to read"),
+        ({"model": "MODEL", "picture": np.zeros((2, 2))}, "view: picture does not go with a picture to read"),
+    ],
+)
+def test_in_python_bad_input_is_named(registers: Path, photo: Path, options: dict[str, Any], message: str) -> None:
+    options = {
+        name: registers if isinstance(value, str) and value == "MODEL" else value for name, value in options.items()
+    }
+    with pytest.raises(ValueError) as caught:
+        uwaga.view(photo, browser=False, block=False, **options)
+    assert str(caught.value) == message
+
+
+def test_a_text_has_no_picture_and_a_grid_needs_one() -> None:
+    with pytest.raises(ValueError) as caught:
+        uwaga.view("a text", picture=np.zeros((2, 2)), browser=False, block=False)
+    assert str(caught.value) == "view: picture goes with a recording, and a text is given"
+    with pytest.raises(ValueError) as caught:
+        uwaga.view("a text", grid=PatchGrid(rows=1, columns=1), browser=False, block=False)
+    assert str(caught.value) == "view: grid says where the patches of picture are: give picture too"
