@@ -37,6 +37,14 @@ def test_encode(model: Path, tmp_path: Path) -> None:
     assert np.array_equal(np.load(numbers), TextEncoder.load(model).encode(TEXTS))
 
 
+@pytest.mark.slow
+def test_several_processes_say_it_once(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "texts.txt").write_text("\n".join(TEXTS * 400))
+    output = tmp_path / "vectors.parquet"
+    _, said = run("encode", tmp_path / "texts.txt", "-o", output, "--model", model, "--processes", "2")
+    assert said.count(f"uwaga encode: {model} runs by {WHY}\n") == said.count(" runs by ") == 1
+
+
 def test_store_add(model: Path, tmp_path: Path) -> None:
     (tmp_path / "texts").mkdir()
     (tmp_path / "texts" / "one.txt").write_text("\n\n".join(TEXTS))

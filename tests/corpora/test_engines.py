@@ -1,6 +1,8 @@
 """`uwaga encode --ray`, and BatchEncoder on Ray Data and Spark: the bytes of one process. `make corpora` installs both."""
 
+import copy
 import json
+import logging
 import os
 import random
 import shutil
@@ -18,7 +20,7 @@ from typer.testing import CliRunner
 
 from uwaga import TextEncoder
 from uwaga.cli import app
-from uwaga.corpora import BatchEncoder, batches
+from uwaga.corpora import BatchEncoder, batches, ray_data
 
 pytestmark = [
     pytest.mark.stress,
@@ -174,6 +176,26 @@ def test_options_that_do_not_go_together_are_told_of(encode: Callable[..., Any])
     result = encode("ray.parquet", "--processes", "1", "--ray", "--spans", "line")
     assert result.exit_code == 2, result.output
     assert "--overflow must be" in result.stderr
+
+
+def test_a_program_keeps_its_settings_of_ray(ray: Any, texts: list[str], model: Path) -> None:
+    """Its cluster is used and left running; what computes is said once."""
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    try:
+        context, logger = ray.data.DataContext.get_current(), logging.getLogger("ray.data")
+        before = copy.deepcopy(vars(context)), logger.level, logging.getLogger("ray").level
+        said: list[Any] = []
+        batch = {"document": np.arange(40), "text": texts[:40]}
+        encode = BatchEncoder(model, overflow="mean")
+        groups = ray_data.map_groups(encode, lambda: iter([batch]), [40], address=None, say_engine=said.append)
+        (number, columns), *more = groups
+        assert (number, more, ray.is_initialized()) == (0, [], True)
+        assert np.array_equal(columns["vector"], encode(batch)["vector"])
+        assert said == [encode.load().explain()]
+        assert ray.data.DataContext.get_current() is context
+        assert (vars(context), logger.level, logging.getLogger("ray").level) == before
+    finally:
+        ray.shutdown()
 
 
 def test_ray_data_takes_the_callable(ray: Any, texts: list[str], model: Path) -> None:

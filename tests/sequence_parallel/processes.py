@@ -31,6 +31,7 @@ import uwaga
 from uwaga.maps.engines import cpu as map_cpu
 from uwaga.maps.engines import parts as map_parts
 from uwaga.ops.attention import parts
+from uwaga.sequence_parallel import exchange
 
 # Seconds that a process waits for another: one that is stopped, and any other, which a busy machine may keep waiting.
 TIMEOUT, PATIENCE = 5, 600
@@ -286,7 +287,7 @@ def levels(rank: int, size: int) -> Any:
 def message(call: Callable[[], Any]) -> str:
     try:
         call()
-    except (ValueError, RuntimeError, IndexError, AttributeError) as error:
+    except (ValueError, RuntimeError, IndexError, AttributeError, TypeError) as error:
         return f"{type(error).__name__}: {error}"
     return "no error"
 
@@ -340,6 +341,8 @@ def disagreements(rank: int, size: int) -> Any:
         "no such row": partial(_of_map, key, lambda m: m.row(12)),
         "no such column": partial(_of_map, key, lambda m: m.column(-13)),
         "row": partial(_of_map, key, lambda m: m.row(is_second(3, 4))),
+        "row of one": partial(_of_map, key, lambda m: m.row(is_second(3, 1.5))),
+        "topk of one": partial(_of_map, key, lambda m: m.topk(is_second(3, 0))),
         "k": partial(_of_map, key, lambda m: m.topk(is_second(3, 4))),
         "start": partial(_of_map, key, lambda m: m.distance(torch.tensor([is_second(0, 1)]))),
         "mass": partial(_of_map, key, lambda m: m.mass(torch.arange(12) > is_second(3, 4))),
@@ -417,14 +420,15 @@ OF_MAPS: dict[str, Any] = {
 
 def _fault_within(place: str, victim: int, fail: int, timeout: int, rank: int, size: int) -> Any:
     """What the others are told where one fails while blocks travel, the last of which it would have sent on: at the first part of the
-    forward pass, of the gradients of the queries or of the keys, or of a function of a map."""
-    x = torch.randn(1, 1, 9000, 8, requires_grad=place not in OF_MAPS)
+    forward pass, of the gradients of the queries or of the keys, or of a function of a map; or at its first head of the backward pass."""
+    x = torch.randn(1, 8 if place == "heads" else 1, 9000, 8, requires_grad=place not in OF_MAPS)
     group = dist.new_group(timeout=datetime.timedelta(seconds=timeout))  # which all are there to make
-    module, name, read = OF_MAPS.get(place, (parts, "backward" if place in ("queries", "keys") else place, None))
+    of_backward = ("queries", "keys", "heads")
+    module, name, read = OF_MAPS.get(place, (parts, "backward" if place in of_backward else place, None))
     original = getattr(module, name)
 
     def failing(*arguments: Any) -> Any:
-        if name != "backward" or (arguments[2].query is None) == (place == "keys"):
+        if place not in ("queries", "keys") or (arguments[2].query is None) == (place == "keys"):
             os.kill(os.getpid(), fail)
         return original(*arguments)
 
@@ -437,12 +441,47 @@ def _fault_within(place: str, victim: int, fail: int, timeout: int, rank: int, s
     )
 
 
+def _failing(place: str, rank: int, size: int) -> Any:
+    """What each process is told where rank 1 alone has an error: of the model, before its second layer or after its last, within a pass of
+    the forward or of the backward direction, by the ring or by heads; and where it has it again in the group that it has left."""
+    exchange._LATEST = (PATIENCE, PATIENCE)  # however busy the machine is, the group's store is read
+    group = dist.new_group(timeout=datetime.timedelta(seconds=PATIENCE))
+    model, tokens, _ = ragged_cases.model_and_inputs("gpt2", (70,))
+    x = torch.randn(1, 6 if place == "heads" else 1, 9000, 8, requires_grad=True)
+
+    def fail(*_: Any) -> None:
+        raise IndexError("index 80 is out of range")
+
+    def attend() -> Any:
+        return uwaga.sequence_parallel.attention(x, x, x, mask=uwaga.Causal(), group=group)
+
+    def run_model() -> Any:
+        return uwaga.sequence_parallel.forward(model, tokens, group=group)
+
+    call: Callable[[], Any] = run_model
+    if place == "model":
+        if rank == 1:
+            layers = next(x for x in model.modules() if isinstance(x, torch.nn.ModuleList))
+            layers[1].register_forward_pre_hook(fail)
+    elif place == "end":
+        if rank == 1:
+            model.register_forward_hook(fail)
+        told = message(run_model)
+        return [told, message(run_model)]
+    else:
+        call = attend if place == "forward" else lambda: attend().sum().backward()
+        if rank == 1:
+            setattr(parts, "backward" if place == "heads" else place, fail)
+    return [message(call)]
+
+
 JOBS = {
-    "cases": cases, "maps": maps, "doctor": doctor, "levels": levels, "ragged": ragged, "ragged_maps": ragged_maps, "attended": attended, "models": models, "refused_models": refused_models,
-    "layer": layer, "explained": explained, "disagreements": disagreements, "killed": killed, "stopped": stopped,
+    "cases": cases, "maps": maps, "doctor": doctor, "levels": levels, "ragged": ragged, "ragged_maps": ragged_maps, "attended": attended, "models": models,
+    "refused_models": refused_models, "layer": layer, "explained": explained, "disagreements": disagreements, "killed": killed, "stopped": stopped,
 }  # fmt: skip
+JOBS |= {f"fails in {place}": partial(_failing, place) for place in ("model", "end", "forward", "backward", "heads")}
 VICTIMS = {"killed": -1, "stopped": -1}
-for place in ("forward", "queries", "keys", *OF_MAPS):
+for place in ("forward", "queries", "keys", "heads", *OF_MAPS):
     for victim in range(4):
         for fault, number, timeout in (("killed", signal.SIGKILL, PATIENCE), ("stopped", signal.SIGSTOP, TIMEOUT)):
             JOBS[f"{fault} {victim} in {place}"] = partial(_fault_within, place, victim, number, timeout)

@@ -87,6 +87,16 @@ def _dense() -> dict[str, Any]:
     return {"mask": torch.rand(300, 300) < 0.3}
 
 
+def _of_heads() -> dict[str, Any]:
+    """Everything that differs between sequences or heads."""
+    generator = torch.Generator().manual_seed(0)
+    slopes = torch.linspace(0.01, 0.5, 6).requires_grad_()
+    bits = torch.rand(2, 6, 700, 700, generator=generator) < 0.8
+    mask = uwaga.Causal() & bits & uwaga.KeyLengths(torch.tensor([700, 90]))
+    sinks = torch.randn(6, generator=generator).requires_grad_()
+    return {"mask": mask, "bias": uwaga.AlibiBias(slopes), "sinks": sinks, "dropout": 0.2}
+
+
 CASES = {
     "all": make(2300),
     "causal": make(2300, options=lambda: {"mask": uwaga.Causal()}),
@@ -108,6 +118,7 @@ CASES = {
     "relative": make(700, options=_relative),
     "sinks, softcap, grouped heads": make(700, heads=6, options=_sinks),
     "one key head": make(400, heads=5, groups=1, options=lambda: {"mask": uwaga.Causal()}),
+    "three key heads": make(700, batch=(2,), heads=6, groups=3, options=_of_heads),
     "a start per sequence": make(200, 350, batch=(2,), options=_starts),
     "cross": make(330, 2500, options=lambda: {"mask": uwaga.Causal()}),
     "cross documents": make(60, 90, options=lambda: {"mask": uwaga.Documents(ids(20, 70), query_ids=ids(50, 10))}),
@@ -131,7 +142,9 @@ CASES = {
 
 
 # Maps have neither dropout nor a form without softmax.
-CASES_OF_MAPS = [name for name in CASES if name not in ("dropout", "without softmax") and "learned" not in name]
+CASES_OF_MAPS = [
+    name for name in CASES if name not in ("dropout", "without softmax", "three key heads") and "learned" not in name
+]
 
 
 def attend(query: Any, key: Any, value: Any, **options: Any) -> tuple[Any, Any]:

@@ -24,6 +24,7 @@ WITHIN = {
     "forward": "keys and values",
     "queries": "keys and values of the backward pass",
     "keys": "queries of the backward pass",
+    "heads": "heads of the backward pass",
     "rows": "keys",
     "mass": "keys",
     "received": "queries",
@@ -42,7 +43,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def faults(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[Any]]:
-    return run(tmp_path_factory.mktemp("faults"), [*FAULTS, *KILLED_WITHIN])
+    return run(tmp_path_factory.mktemp("faults"), [*FAULTS, *KILLED_WITHIN, *FAILS, "fails in end:2"])
 
 
 @pytest.fixture(scope="module")
@@ -135,6 +136,8 @@ BOTH = {
 # Where the second process alone is wrong, it has its own error, and the first one learns who it was.
 SECOND = {
     "key width": "ShapeError: attention: key and query disagree on head width D\n",
+    "row of one": "TypeError: ",
+    "topk of one": "ValueError: AttentionMap.topk: k must be at least 1, not 0",
     "length of ids": "ShapeError: attention: Documents ids must have the shape (12,) or (1, 12)\n",
 }
 CHECKSUMS = r" mask, bias, scale, softcap, sinks, normalize or dropout \(checksums\): rank 0 has \d+, rank 1 has \d+"
@@ -228,6 +231,30 @@ def test_whoever_fails_while_blocks_travel_is_named_by_all(fault: str, place: st
     read = run(tmp_path, jobs)
     for job in jobs:
         check_named(job, read(job), 4)
+
+
+# What the others wait for.
+FAILS = {
+    "fails in model:3": "call 4, its operands",
+    "fails in forward:3": "call 1, keys and values",
+    "fails in backward:3": "call 1, keys and values of the backward pass",
+    "fails in heads:3": "call 1, heads of the backward pass",
+}
+
+
+@pytest.mark.parametrize("job", FAILS)
+def test_an_error_of_one_process_alone_is_told_to_the_others(job: str, faults: Callable[[str], list[Any]]) -> None:
+    """At once: the group's timeout is longer than the test's."""
+    (first,), (own,), (last,) = faults(job)
+    assert own == "IndexError: index 80 is out of range"
+    expected = f"{GROUP_ERROR} rank 1 failed ({FAILS[job]}): IndexError: index 80 is out of range"
+    assert (first, last) == (expected, expected)
+
+
+def test_an_error_after_the_last_exchange_is_told_at_the_next_call(faults: Callable[[str], list[Any]]) -> None:
+    told = faults("fails in end:2")
+    again = f"{GROUP_ERROR} rank 1 failed (call 6, the tokens of a model): IndexError: index 80 is out of range"
+    assert told == [["no error", again], ["IndexError: index 80 is out of range", again]]
 
 
 @pytest.mark.timing

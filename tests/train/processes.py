@@ -4,8 +4,8 @@ program, since it forks: PyTorch is imported once, and has started no threads be
 Its argument is a JSON list of objects: size, the number of processes (0: one process without torchrun's environment variables);
 arguments of the command; log, a file for its output; copy: a run folder to resume from, the path of its copy, and the
 checkpoint that `last` names there; and fault: a rank, a signal, a function and the number of its call at which that process gets the
-signal. The standard error of each process is added to the log's name with its rank where there is a fault. Its last line of output is
-the exit codes, without that of such a process.
+signal, or for signal 0 an error. The standard error of each process is added to the log's name with its rank where there is a fault. Its last
+line of output is the exit codes, without that of such a process.
 """
 
 import atexit
@@ -59,6 +59,8 @@ def signal_at(number: int, path: str, call: int) -> None:
     def called(*arguments: object, **options: object) -> object:
         if next(calls) == call:
             os.kill(os.getpid(), number)
+            if number == 0:
+                raise IndexError("index 80 is out of range")
         return function(*arguments, **options)
 
     setattr(owner, name, called)

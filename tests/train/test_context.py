@@ -63,14 +63,17 @@ def test_every_way_agrees_with_one_process(name: str, tmp_path: Path) -> None:
     assert_same(tmp_path / "one", tmp_path / "several")
 
 
-# What a process is at when it is killed or stopped: which rank of how many, the signal, a function, and the number of its call, after
-# the checkpoint of step 4.
+# What a process is at when it is killed or stopped, or has an error: which rank of how many, the signal, or 0, a function, and the number
+# of its call, after the checkpoint of step 4.
 FAULTS = {
     "killed in forward": (1, 2, signal.SIGKILL, "uwaga.sequence_parallel.ring.forward", 40),
     "stopped in forward": (1, 2, signal.SIGSTOP, "uwaga.sequence_parallel.ring.forward", 40),
     "killed in backward": (0, 2, signal.SIGKILL, "uwaga.sequence_parallel.ring.backward", 30),
     "killed in a step": (2, 3, signal.SIGKILL, "uwaga.train.optimizer.Optimizer.step", 6),
     "stopped in a step": (0, 3, signal.SIGSTOP, "uwaga.train.optimizer.Optimizer.step", 6),
+    "fails in forward": (1, 2, 0, "uwaga.train.objective.Objective.forward", 20),
+    "fails in a step": (2, 3, 0, "uwaga.train.optimizer.Optimizer.step", 6),
+    "fails while the others wait": (0, 3, 0, "uwaga.train.metrics.logger.MetricsLogger.log_attention", 2),
     # While the first one measures attention after step 8.
     "stopped while it waits": (2, 4, signal.SIGSTOP, "uwaga.train.parallel.World.on_first", 7),
 }
@@ -82,14 +85,19 @@ def test_the_others_end_and_name_the_rank_that_is_lost(name: str, tmp_path: Path
     context = f"parallel.context={2 if size == 2 else 1}"
     trainings = Trainings(tmp_path)
     trainings.add("one", "gpt2", 0)
-    # Of two processes the other learns at once that one was killed. Else a wait has to run out, a third of the timeout, and no process that
+    # That one was killed, or has an error, the others learn at once. Else a wait has to run out, a third of the timeout, and no process that
     # lives may be slower than that.
-    timeout = f"parallel.timeout={3600 if size == 2 and signal.SIGKILL in fault else 45}"
+    timeout = f"parallel.timeout={45 if signal.SIGSTOP in fault else 3600}"
     trainings.add("lost", "gpt2", size, context, timeout, fault=(rank, *fault))
     trainings.add("resumed", "gpt2", size, context, copy=("lost", "step-000004"))
     trainings.run()
+    what = (
+        r"ended or did not answer within the group's timeout \(.*\): .*"
+        if fault[0]
+        else r"failed \(.*\): IndexError: index 80 is out of range"
+    )
     expected = (
-        rf"uwaga train: uwaga.sequence_parallel: rank {rank} ended or did not answer within the group's timeout \(.*\): .*; "
+        rf"uwaga train: uwaga.sequence_parallel: rank {rank} {what}; "
         rf"the last good checkpoint is {re.escape(str(tmp_path / 'lost' / 'step-000004'))}\n"
     )
     for other in set(range(size)) - {rank}:

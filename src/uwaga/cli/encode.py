@@ -32,6 +32,7 @@ from uwaga.models.text.vector_files import (
 
 if TYPE_CHECKING:
     from uwaga.corpora.batches import BatchEncoder
+    from uwaga.ops.engine_choice import Choice
 
 Overflow = Literal["error", "truncate", "mean", "windows"]
 Storage = Literal["float32", "bfloat16"]
@@ -284,17 +285,18 @@ class _Run:
                 waiting.append(pending)
                 yield batch_of(pending.documents)
 
-        say_engine("encode", self._encode.model, self._encode.load().explain())
+        self._say_engine(self._encode.load().explain())
         for columns in self._encode.stream(batches()):
             yield waiting.popleft(), columns
 
     def _by_processes(self) -> Iterator[tuple[_Pending, Mapping[str, Any]]]:
         from uwaga.corpora import processes
+        from uwaga.corpora.batches import Explained
 
         count = self._engine.processes or 1
         items = ((pending, batch_of(pending.documents)) for pending in self._pending())
-        yield from processes.map_batches(
-            self._encode,
+        results = processes.map_batches(
+            Explained(self._encode),
             items,
             processes=count,
             threads=max(1, _cores() // count),
@@ -302,6 +304,10 @@ class _Run:
             describe=lambda pending: pending.places,
             say=_say,
         )
+        for number, (pending, (choice, columns)) in enumerate(results):
+            if number == 0:
+                self._say_engine(choice)
+            yield pending, columns
 
     def _by_ray(self) -> Iterator[tuple[_Pending, Mapping[str, Any]]]:
         from uwaga.corpora import ray_data
@@ -318,9 +324,14 @@ class _Run:
             address=address,
             actors=self._engine.processes,
             timeout=self._engine.timeout,
+            say_engine=self._say_engine,
+            quiet=True,
         )
         for number, columns in results:
             yield pending[number], columns
+
+    def _say_engine(self, choice: "Choice") -> None:
+        say_engine("encode", self._encode.model, choice)
 
     def _pending(self) -> Iterator[_Pending]:
         """The groups that are not finished, in order."""

@@ -18,6 +18,7 @@ from uwaga._base.errors import CheckpointError
 if TYPE_CHECKING:
     from uwaga.models.text.encoder import TextEncoder
     from uwaga.models.text.inference import Encoded
+    from uwaga.ops.engine_choice import Choice
 
 _NUMBERS = ("start", "stop", "characters", "tokens", "windows")
 ADDED = (*_NUMBERS, "vector", "error")
@@ -99,6 +100,16 @@ class BatchEncoder:
             batch, first = waiting.popleft()
             rows, added = _results(encoded, first)
             yield _joined(batch, rows, added, None if self.keep_text else self.text)
+
+
+class Explained:
+    """Calls a BatchEncoder, and says of each batch what computed it: see `TextEncoder.explain`."""
+
+    def __init__(self, encode: BatchEncoder) -> None:
+        self._encode = encode
+
+    def __call__(self, batch: Any) -> "tuple[Choice, Any]":
+        return self._encode.load().explain(), self._encode(batch)
 
 
 def found(model: str) -> tuple[Path, str]:

@@ -1,5 +1,6 @@
 """Documents by the actors of a Ray cluster, on Ray Data: one task reads them where this process is, and actors encode them wherever there is room."""
 
+import json
 import logging
 import os
 import queue
@@ -7,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +17,18 @@ import numpy as np
 from uwaga._base.errors import CheckpointError, DataError
 from uwaga.corpora.batches import BatchEncoder
 from uwaga.corpora.processes import TIMEOUT, WorkerError
+from uwaga.ops.engine_choice import Choice
 
 _BLOCK_BYTES = 1 << 14  # of texts: what an actor is given at once, and has to do again where another died
 _STARTING = 300.0  # seconds that the first result may take: processes are started, perhaps machines
-_GROUP, _WORKER, _RAISED = "group", "worker", "raised"  # columns of our own
+_GROUP, _WORKER, _RAISED, _CHOICE = "group", "worker", "raised", "choice"  # columns of our own
 _KINDS: dict[str, type[ValueError]] = {each.__name__: each for each in (ValueError, CheckpointError, DataError)}
 
 Read = Callable[[], Iterable[Mapping[str, Any]]]
 
 
 class _Actor(BatchEncoder):
-    """A BatchEncoder that says where it runs."""
+    """A BatchEncoder that says where it runs, and what computes."""
 
     def __call__(self, batch: Any) -> Any:
         import pyarrow as pa
@@ -33,10 +36,12 @@ class _Actor(BatchEncoder):
         if _RAISED in batch.column_names:
             return batch.select([_RAISED])
         try:
-            result = super().__call__(batch)
+            result, choice = super().__call__(batch), json.dumps(self.load().explain())
         except ValueError as error:
             return _raised(error)
-        return result.append_column(_WORKER, pa.array([f"pid {os.getpid()} on {socket.gethostname()}"] * len(result)))
+        for name, value in ((_WORKER, f"pid {os.getpid()} on {socket.gethostname()}"), (_CHOICE, choice)):
+            result = result.append_column(name, pa.array([value] * len(result)))
+        return result
 
 
 def map_groups(
@@ -47,8 +52,12 @@ def map_groups(
     address: str | None,
     actors: int | None = None,
     timeout: float = TIMEOUT,
+    say_engine: Callable[[Choice], object] = lambda choice: None,
+    quiet: bool = False,
 ) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
     """encode(group) of groups of documents, as they are finished, with their numbers. Ray starts another actor where one dies.
+
+    A cluster that the program has connected to is used, and its settings of Ray stay what they are.
 
     Args:
         encode: what is computed.
@@ -58,6 +67,8 @@ def map_groups(
         address: of a cluster, or "auto"; None: one is started on this machine, and ends with this call.
         actors: how many processes encode; None: one for each processor of the cluster.
         timeout: seconds without a result, after which it ends with an error.
+        say_engine: is told once what computes: see `TextEncoder.explain`.
+        quiet: messages of Ray and Ray Data below errors are not shown, in the whole program, until this ends.
 
     Raises:
         DataError: Ray is not installed, or the cluster cannot be reached.
@@ -70,19 +81,34 @@ def map_groups(
         raise DataError("Ray is not installed: pip install 'uwaga[ray]'") from error
     is_ours = not ray.is_initialized()
     if is_ours:
-        _start(address, actors)
+        _start(address, actors, quiet=quiet)
     try:
-        found = _Blocks(_dataset(encode, read, actors), timeout)
-        yield from _whole_groups(found, counts)
+        with _errors_alone() if quiet else nullcontext():
+            found = _Blocks(_dataset(encode, read, actors), timeout, say_engine)
+            yield from _whole_groups(found, counts)
     finally:
         if is_ours:
             ray.shutdown()
 
 
-def _start(address: str | None, actors: int | None) -> None:
+@contextmanager
+def _errors_alone() -> Iterator[None]:
+    """Inside it, Ray Data logs nothing below errors."""
+    import ray.data  # noqa: F401  # sets the level of its logger when it is imported
+
+    logger = logging.getLogger("ray.data")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
+def _start(address: str | None, actors: int | None, *, quiet: bool) -> None:
     import ray
 
-    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR} if quiet else {}
     if address is None:
         options |= {"num_cpus": None if actors is None else actors + 1, "include_dashboard": False}
     try:
@@ -96,12 +122,20 @@ def _dataset(encode: BatchEncoder, read: Read, actors: int | None) -> Any:
     from ray.data import ActorPoolStrategy, DataContext
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    # A dataset has settings of its own, a copy of what is set when it is made: those of the program are put back.
+    settings = {"target_max_block_size": _BLOCK_BYTES, "enable_progress_bars": False}
     context = DataContext.get_current()
-    context.target_max_block_size = _BLOCK_BYTES
-    context.enable_progress_bars = False
+    before = {name: getattr(context, name) for name in settings}
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-    documents = ray.data.read_datasource(_documents(read), override_num_blocks=1, num_cpus=0, scheduling_strategy=here)
+    try:
+        for name, value in settings.items():
+            setattr(context, name, value)
+        documents = ray.data.read_datasource(
+            _documents(read), override_num_blocks=1, num_cpus=0, scheduling_strategy=here
+        )
+    finally:
+        for name, value in before.items():
+            setattr(context, name, value)
     count = actors or max(1, int(ray.cluster_resources().get("CPU", 1)))
     options = dict(vars(encode))
     model, others = options.pop("model"), options.pop("options")
@@ -155,8 +189,8 @@ def _raised(error: ValueError) -> Any:
 class _Blocks:
     """The tables of a dataset as they come. Raises WorkerError where none does for too long, and what was raised on the way."""
 
-    def __init__(self, dataset: Any, timeout: float) -> None:
-        self._dataset, self._timeout = dataset, timeout
+    def __init__(self, dataset: Any, timeout: float, say_engine: Callable[[Choice], object]) -> None:
+        self._dataset, self._timeout, self._say_engine = dataset, timeout, say_engine
         self._queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._heard: dict[str, float] = {}  # of each process, when
 
@@ -177,9 +211,11 @@ class _Blocks:
             if _RAISED in found.column_names and (said := found[_RAISED].drop_null().to_pylist()):
                 kind, _, message = said[0].partition(":")
                 raise _KINDS[kind](message)
+            if not self._heard:
+                self._say_engine(Choice(*json.loads(found[_CHOICE][0].as_py())))
             for worker in found[_WORKER].unique().to_pylist():
                 self._heard[worker] = time.monotonic()
-            yield found.drop_columns([_WORKER])
+            yield found.drop_columns([_WORKER, _CHOICE])
 
     def _read(self) -> None:
         try:

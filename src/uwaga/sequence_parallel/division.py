@@ -19,9 +19,9 @@ from uwaga.ops.attention.call import Call, Options
 from uwaga.ops.attention.engines import cpu
 from uwaga.ops.attention.native_structs import DTYPES
 from uwaga.ops.mask_program import START_LAST, START_PER_ROW, START_VALUE, Interval
-from uwaga.sequence_parallel.exchange import Group, ProcessGroupError
+from uwaga.sequence_parallel.exchange import Group, ProcessGroupError, known_to_all
 
-OPERANDS, OPTIONS, BACKWARD, MODEL, ROWS, MASS, RECEIVED, DIAGONALS, POOL, ENTRIES, LARGEST = range(11)
+OPERANDS, OPTIONS, BACKWARD, MODEL, ROWS, MASS, RECEIVED, DIAGONALS, POOL, ENTRIES, LARGEST, ARGUMENTS = range(12)
 _STAGES = (
     "its operands",
     "its mask and options",
@@ -34,6 +34,7 @@ _STAGES = (
     "the cells of its map",
     "the entries of its map",
     "the largest logit of its map",
+    "the arguments of its map",
 )
 SIZES = ("batch size B", "query heads H", "key heads G", "head width D", "value width E", "dtype", "kind of operands")
 _NAMES = {"dtype": list(map(str, DTYPES)), "kind of operands": ["tensors", "Ragged"]}
@@ -126,7 +127,7 @@ def agree(group: Group, stage: int, number: int, header: Sequence[int], failure:
     """The headers of all processes, which are at the same call; an error of one process is one in all of them."""
     result = group.headers(f"call {number}, {_STAGES[stage]}", [stage, number, failure is not None, *header])
     if failure is not None:
-        raise failure
+        raise known_to_all(failure)
     for rank, (their_stage, their_number, failed, *_) in enumerate(result):
         if failed:
             raise ProcessGroupError(
@@ -144,8 +145,10 @@ def check_equal(name: str, by_rank: Sequence[object]) -> None:
     """ValueError, with the first two ranks that differ, unless all processes have the same."""
     for rank, value in enumerate(by_rank):
         if value != by_rank[0]:
-            raise ValueError(
-                f"uwaga.sequence_parallel: the processes disagree on {name}: rank 0 has {by_rank[0]}, rank {rank} has {value}"
+            raise known_to_all(
+                ValueError(
+                    f"uwaga.sequence_parallel: the processes disagree on {name}: rank 0 has {by_rank[0]}, rank {rank} has {value}"
+                )
             )
 
 

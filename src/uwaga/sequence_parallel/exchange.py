@@ -3,12 +3,13 @@
 Every message goes from one process to one other (isend, irecv), so that an error can name the process that did not answer.
 """
 
+import datetime
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -18,7 +19,7 @@ from torch import Tensor
 from uwaga.ops.mask_program import Interval
 
 # Tags keep messages of different kinds apart: a process that is at another call is found by its header, and never takes rows for one.
-_HEADER, _ROWS, _NOTE = 7101, 7102, 7103
+_HEADER, _ROWS, _NOTE, _NOTHING = 7101, 7102, 7103, 7104
 # Integers of every header, whatever it is about: gloo ends a process that receives a message of another size than it waits for.
 _HEADER_LENGTH = 16
 
@@ -26,6 +27,10 @@ _HEADER_LENGTH = 16
 # of the time that the own wait took, and no less or more than so many seconds.
 _LATER, _LATEST = 0.1, (1.0, 30.0)
 _PAUSE = 0.02  # seconds between two looks
+# Characters of an error that other processes are told.
+_LONGEST_ERROR = 2000
+# Of an error that all processes have, or were told of.
+_KNOWN = "is_known_to_the_group"
 
 # Calls so far by this process, of each group.
 _calls: "WeakKeyDictionary[dist.ProcessGroup, int]" = WeakKeyDictionary()
@@ -34,7 +39,7 @@ _unfinished: list[tuple[Any, Tensor]] = []
 
 
 class ProcessGroupError(RuntimeError):
-    """A process of the group ended, did not answer within the group's timeout, or runs another call; the message has its rank."""
+    """A process of the group failed, ended, did not answer within the group's timeout, or runs another call; the message has its rank."""
 
 
 class Group(NamedTuple):
@@ -65,6 +70,42 @@ class Group(NamedTuple):
         """The number of this call, from 1 on: all processes of the group make the same calls in the same order."""
         _calls[self.group] = _calls.get(self.group, 0) + 1
         return _calls[self.group]
+
+    @contextmanager
+    def errors_told(self) -> Iterator[None]:
+        """An error inside, of this process alone, is told to the others, which else would wait for it: see `leave`."""
+        try:
+            yield
+        except ProcessGroupError:  # each process finds these by itself
+            raise
+        except Exception as error:
+            if not is_known(error):
+                self.leave(error)
+            raise
+
+    def leave(self, error: Exception) -> None:
+        """Ends all waits of other processes for this one, which raise ProcessGroupError with its rank and `error`. The group is of no more use."""
+        known_to_all(error)
+        if self.size == 1:
+            return
+        said = f"{type(error).__name__}: {error}"[:_LONGEST_ERROR]
+        with suppress(TimeoutError):
+            _within(_LATEST[1], lambda: self.store().set(_failure_key(self.rank), said))
+        self.close()
+
+    def close(self) -> None:
+        """Gives up all connections of this process in the group, so that nobody waits for it; others learn no more than that it has ended."""
+        # gloo does so where a wait runs out, and nowhere else while somebody holds the group: here for what nobody sends.
+        with suppress(RuntimeError):
+            rank = dist.get_global_rank(self.group, self.others[0])
+            nothing = torch.empty(1)
+            work = dist.irecv(nothing, rank, self.group, _NOTHING)
+            _unfinished.append((work, nothing))
+            assert work is not None
+            work.wait(datetime.timedelta(milliseconds=1))
+
+    def store(self) -> dist.Store:
+        return self.group.get_group_store()
 
     def headers(self, what: str, header: Sequence[int]) -> list[list[int]]:
         """The header of every process, by rank: integers, and zeros up to _HEADER_LENGTH."""
@@ -139,6 +180,7 @@ class Messages:
         self._pending: dict[Message, None] = {}  # in the order in which they began
         self._failures: dict[int, RuntimeError] = {}
         self._waited = 0.0  # seconds, for the first message that failed
+        self._is_store_silent = False
 
     def send(self, rank: int, tensor: Tensor, tag: int) -> "Message | None":
         return self._start(dist.isend, rank, tensor, tag)
@@ -193,11 +235,35 @@ class Messages:
     def _raise(self) -> None:
         if self._failures:
             self._give_up()
-            ranks = f"rank{'s' if len(self._failures) > 1 else ''} {', '.join(map(str, sorted(self._failures)))}"
             first = next(iter(self._failures.values()))
+            for rank in (*self._failures, self._group.rank):
+                if (said := self._said(rank)) is not None:
+                    raise ProcessGroupError(
+                        f"uwaga.sequence_parallel: rank {rank} failed ({self._what}): {said}"
+                    ) from first
+            ranks = f"rank{'s' if len(self._failures) > 1 else ''} {', '.join(map(str, sorted(self._failures)))}"
             raise ProcessGroupError(
                 f"uwaga.sequence_parallel: {ranks} ended or did not answer within the group's timeout ({self._what}): {first}"
             ) from first
+
+    def _said(self, rank: int) -> str | None:
+        """The error with which a process left the group; None where it did not."""
+        key = _failure_key(rank)
+        return cast("str | None", self._ask(lambda store: store.get(key).decode() if store.check([key]) else None))
+
+    def _ask(self, call: Callable[[dist.Store], Any]) -> Any:
+        """What a call of the group's store returns, or None where that fails; a store that does not answer is not asked again."""
+        if self._is_store_silent:
+            return None
+        try:
+            return _within(self._seconds() + _LATEST[0], lambda: call(self._group.store()))
+        except TimeoutError:
+            self._is_store_silent = True
+            return None
+
+    def _seconds(self) -> float:
+        """How long something of another process is looked for in the group's store."""
+        return min(max(self._waited * _LATER, _LATEST[0]), _LATEST[1])
 
 
 class RelayedMessages(Messages):
@@ -249,25 +315,24 @@ class RelayedMessages(Messages):
             return
         # The first one: after a wait that ran out all others fail, too.
         first, error = next(iter(self._failures.items()))
-        seconds = min(max(self._waited * _LATER, _LATEST[0]), _LATEST[1])
         if not self._told:
-            _within(seconds, lambda: self._store().set(self._key(self._group.rank), str(first)))
+            self._ask(lambda store: store.set(self._key(self._group.rank), str(first)))
         self._tell(first)
-        self._failures = self._named(first, error, seconds)
+        self._failures = self._named(first, error)
         super()._raise()
 
-    def _named(self, first: int, error: RuntimeError, seconds: float) -> dict[int, RuntimeError]:
+    def _named(self, first: int, error: RuntimeError) -> dict[int, RuntimeError]:
         """The process that ended, from the one that this process waited for: whom that one waited for in vain, and so on."""
         rank, said, asked = first, error, {self._group.rank}
         while rank not in asked:
             asked.add(rank)
-            missing = self._missing_to(rank, seconds)
+            missing = None if self._said(rank) is not None else self._missing_to(rank)
             if missing is None:
                 return {rank: said}
             rank, said = missing, _in_vain(rank)
         return {first: error}  # they wait for one another
 
-    def _missing_to(self, rank: int, seconds: float) -> int | None:
+    def _missing_to(self, rank: int) -> int | None:
         """Whom another process waits for in vain, by its note; None where there is no note, or it is through."""
         note = self._notes.get(rank)
         if note is None:
@@ -279,21 +344,33 @@ class RelayedMessages(Messages):
             missing = int(note.tensor)
             return None if missing == self._THROUGH else missing
 
-        def read() -> int | None:
-            key, end = self._key(rank), time.monotonic() + seconds
-            while not self._store().check([key]):
+        def read(store: dist.Store) -> int | None:
+            key, end = self._key(rank), time.monotonic() + self._seconds()
+            while not store.check([key]):
                 if time.monotonic() > end:
                     return None
                 time.sleep(_PAUSE)
-            return int(self._store().get(key))
+            return int(store.get(key))
 
-        return _within(seconds + _LATEST[0], read)
-
-    def _store(self) -> dist.Store:
-        return self._group.group.get_group_store()
+        return cast("int | None", self._ask(read))
 
     def _key(self, rank: int) -> str:
         return f"uwaga.sequence_parallel: {self._what}, rank {rank}"
+
+
+def known_to_all(error: Exception) -> Exception:
+    """An error that all processes have, or that is about to be told to them."""
+    with suppress(AttributeError):
+        setattr(error, _KNOWN, True)
+    return error
+
+
+def is_known(error: Exception) -> bool:
+    return getattr(error, _KNOWN, False)
+
+
+def _failure_key(rank: int) -> str:
+    return f"uwaga.sequence_parallel: the error of rank {rank}"
 
 
 def _in_vain(rank: int) -> RuntimeError:
@@ -301,7 +378,7 @@ def _in_vain(rank: int) -> RuntimeError:
 
 
 def _within(seconds: float, call: Callable[[], Any]) -> Any:
-    """What a call of the store returns, or None where it fails or takes longer: a store in a process that is stopped never answers."""
+    """What a call of a store returns, or None where it fails. Raises TimeoutError: it takes longer, as in a process that is stopped."""
     results: list[Any] = []
 
     def run() -> None:
@@ -311,6 +388,8 @@ def _within(seconds: float, call: Callable[[], Any]) -> Any:
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     thread.join(seconds)
+    if thread.is_alive():
+        raise TimeoutError
     return results[0] if results else None
 
 

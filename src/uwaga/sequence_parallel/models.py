@@ -55,7 +55,8 @@ def forward(model: nn.Module, tokens: Operand, *, group: dist.ProcessGroup | Non
 
     All processes call this together, with the same weights and tokens. The outputs of a model of `uwaga.models` have the bits of
     one process, dropout too where all have the same torch.manual_seed. Gradients of weights are those of this process's tokens: add them up
-    over the group. What is wrong in one process's arguments is an error in all.
+    over the group. What is wrong in one process's arguments is an error in all; where the model fails in one process alone, the others raise
+    ProcessGroupError with its rank and its error, and the group is of no more use.
 
     Args:
         model: of `uwaga.models`; or of transformers, with attn_implementation="uwaga" and an argument position_ids, without a head or with one
@@ -89,7 +90,7 @@ def forward(model: nn.Module, tokens: Operand, *, group: dist.ProcessGroup | Non
     for name, checksums in zip(_SAME, zip(*headers, strict=True), strict=False):
         check_equal(name, checksums)
     assert call is not None
-    with sequence_parallel(own.group):
+    with sequence_parallel(own.group), own.errors_told():
         return call()
 
 

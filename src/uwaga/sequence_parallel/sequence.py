@@ -27,7 +27,7 @@ from uwaga.ops.biases import DistanceBias
 from uwaga.ops.engine_choice import Choice
 from uwaga.ops.masks import Mask
 from uwaga.ops.ragged import Operand, Ragged
-from uwaga.sequence_parallel import ragged, ring
+from uwaga.sequence_parallel import heads, ragged, ring
 from uwaga.sequence_parallel.division import BACKWARD, Division, agree, call_of_part, divide
 from uwaga.sequence_parallel.exchange import Group
 from uwaga.sequence_parallel.ragged import Rows
@@ -116,9 +116,10 @@ class _SequenceParallel:
         self._group = group
 
     def attend(self, query: Any, key: Any, value: Any, options: AttentionOptions, impl: str | None) -> AttendedLse:
-        divided = self._divide(query, key, value, options, impl)
-        output, lse = divided.attend()
-        return AttendedLse(unflatten_output(query, output), unflatten_lse(query, lse))
+        with self._group.errors_told():
+            divided = self._divide(query, key, value, options, impl)
+            output, lse = divided.attend()
+            return AttendedLse(unflatten_output(query, output), unflatten_lse(query, lse))
 
     def attend_with_map(
         self,
@@ -130,23 +131,21 @@ class _SequenceParallel:
     ) -> tuple[Operand, Operand, SequenceMap]:
         """As `uwaga.attend` does it in one process: in one pass, or with gradients or dropout in two."""
         query, key, _ = operands
-        divided = self._divide(*operands, options, impl)
-        whole, call = divided.whole(), call_of_map(divided.call)
-        request = RowStatisticsRequest(entropy=entropy, top=topk or 0)
-        if not divided.records and not options.dropout:
+        with self._group.errors_told():
+            divided = self._divide(*operands, options, impl)
+            whole, call = divided.whole(), call_of_map(divided.call)
+            request = RowStatisticsRequest(entropy=entropy, top=topk or 0)
+            if divided.records or options.dropout:
+                output, lse_BHn = divided.attend()
+                cache = RowCache(call, whole.engine, arguments.of_lse(lse_BHn))
+                if request != RowStatisticsRequest():
+                    cache.compute(request)
+                made = SequenceMap(query, key, cache, whole)
+                return unflatten_output(query, output), unflatten_lse(query, lse_BHn), made
             with torch.no_grad():
                 rows = whole.engine.rows(divided.call, replace(request, output=True))
             made = SequenceMap(query, key, RowCache.of_pass(call, whole.engine, request, rows, from_scores=True), whole)
             return unflatten_output(query, rows.output), made.lse, made
-        output, lse = divided.attend()
-        known = RowCache(call, whole.engine, arguments.of_lse(lse))
-        if request != RowStatisticsRequest():
-            known.compute(request)
-        return (
-            unflatten_output(query, output),
-            unflatten_lse(query, lse),
-            SequenceMap(query, key, known, whole),
-        )
 
     def _divide(self, query: Any, key: Any, value: Any, options: AttentionOptions, impl: str | None) -> "_Divided":
         if any(isinstance(x, Ragged) for x in (query, key, value)):
@@ -198,8 +197,9 @@ class _Attention(torch.autograd.Function):
     def forward(ctx: Any, division: Division, *tensors: Tensor | None) -> tuple[Tensor, Tensor]:
         call = Call.of(tensors, division.options)
         output, lse, rows = ring.forward(division, call)
-        ctx.division, ctx.plan, ctx.operands = division, rows.plan, len(tensors)
-        ctx.save_for_backward(*tensors, *rows.tensors())
+        is_by_heads = heads.serves(division, call)
+        ctx.division, ctx.plan, ctx.operands = division, None if is_by_heads else rows.plan, len(tensors)
+        ctx.save_for_backward(*tensors, *((output, lse) if is_by_heads else rows.tensors()))
         ctx.set_materialize_grads(False)
         return output, lse
 
@@ -209,9 +209,14 @@ class _Attention(torch.autograd.Function):
             raise NotImplementedError(
                 "uwaga.sequence_parallel.attention has no second derivative: the backward pass with create_graph=True"
             )
+        with ctx.division.group.errors_told():
+            return _Attention._gradients(ctx, grad_output, grad_lse)
+
+    @staticmethod
+    def _gradients(ctx: Any, grad_output: Tensor | None, grad_lse: Tensor | None) -> Gradients:
         division: Division = ctx.division
         saved, operands = ctx.saved_tensors, ctx.operands
-        call, rows = Call.of(saved[:operands], division.options), ring.Rows.of(ctx.plan, saved[operands:])
+        call, computed = Call.of(saved[:operands], division.options), saved[operands:]
         needs = ctx.needs_input_grad[1:7]
         header = [*map(int, needs), int(grad_lse is not None)]
         by_rank = agree(division.group, BACKWARD, division.number, header, None)
@@ -220,13 +225,11 @@ class _Attention(torch.autograd.Function):
             grad_output = call.query.new_zeros((*call.query.shape[:3], call.value.shape[3]))
         if grad_lse is None and has_grad_lse:
             grad_lse = call.query.new_zeros(call.query.shape[:3], dtype=torch.float32)
-        gradients = ring.backward(
-            division,
-            call,
-            rows,
-            grad_output.resolve_neg(),
-            None if grad_lse is None else grad_lse.resolve_neg(),
-            needed,
-        )
+        grads = grad_output.resolve_neg(), None if grad_lse is None else grad_lse.resolve_neg()
+        if ctx.plan is None:
+            output, lse = computed
+            gradients = heads.backward(division, call, output, lse, *grads, needed)
+        else:
+            gradients = ring.backward(division, call, ring.Rows.of(ctx.plan, computed), *grads, needed)
         result = (x if needed else None for x, needed in zip(gradients, needs, strict=True))
         return None, *result, *(None,) * (operands - 6)

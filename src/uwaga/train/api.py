@@ -88,18 +88,23 @@ def fit(config: Config, *, resume: bool = False, fsdp: bool = False, progress: b
 @contextmanager
 def _errors_named(out: Path, world: World) -> Iterator[None]:
     """Raises an OSError, such as that of a full disk, and that another process is lost, as a TrainingError that names the last good
-    checkpoint."""
+    checkpoint. The other processes are told of an error of this one alone."""
     try:
         yield
     except TrainingError:
         raise
     except RuntimeError as error:
         if (lost := world.lost_peer(error)) is None:
+            world.leave(error)
             raise
         raise LostProcessError(f"{lost}; {last_checkpoint_text(out)}") from error
     except OSError as error:
+        world.leave(error)
         where = f"{error.filename}: " if error.filename else ""
         raise TrainingError(f"{where}{error.strerror or error}; {last_checkpoint_text(out)}") from error
+    except Exception as error:
+        world.leave(error)
+        raise
 
 
 def _fit(

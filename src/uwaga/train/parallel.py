@@ -89,12 +89,25 @@ class World:
             return None
         if self.roll_call_group is None or (is_of_ring and self.size == 2):
             return str(error)
-        # Others may have waited for this one, which waited for the one that is lost. All call the roll once their own wait has ended.
+        # Others may wait for this one, which waited for the one that is lost. All call the roll once their own wait has ended: now.
+        for group in (self.context_group, self.step_group):
+            if group is not None:
+                Group.of(group).close()
         try:
             Group.of(self.roll_call_group).headers("training", [])
         except ProcessGroupError as found:
             return str(found)
         return str(error)
+
+    def leave(self, error: Exception) -> None:
+        """Tell the other processes of an error, unless all have it: their waits end, and `lost_peer` finds it there."""
+        from uwaga.sequence_parallel.exchange import Group, is_known
+
+        if is_known(error):
+            return
+        for group in (self.roll_call_group, self.context_group, self.step_group):
+            if group is not None:
+                Group.of(group).leave(error)
 
     def all_reduce_sum(self, numbers: Tensor) -> Tensor:
         """In place, the sum over all processes of a tensor that has the same shape in each."""
@@ -117,17 +130,24 @@ class World:
         """
         if self.size == 1:
             return act()
+        from uwaga.sequence_parallel.exchange import Group, known_to_all
+
         outcome: list[Any] = [None, None]  # result, error
         if self.is_first:
             try:
                 outcome[0] = act()
             except _SHARED_ERRORS as error:
                 outcome[1] = error
+            except Exception as error:
+                if self.step_group is not None:  # the others wait in the group of all
+                    self.leave(error)
+                    Group.of(None).leave(error)
+                raise
         if self.step_group is not None:
             self._wait_for_first()
         dist.broadcast_object_list(outcome, src=0, group=self.step_group)
         if outcome[1] is not None:
-            raise outcome[1]
+            raise known_to_all(outcome[1])
         return cast(_T, outcome[0])
 
     def _wait_for_first(self) -> None:
