@@ -287,7 +287,7 @@ def levels(rank: int, size: int) -> Any:
 def message(call: Callable[[], Any]) -> str:
     try:
         call()
-    except (ValueError, RuntimeError, IndexError, AttributeError) as error:
+    except (ValueError, RuntimeError, IndexError, AttributeError, TypeError) as error:
         return f"{type(error).__name__}: {error}"
     return "no error"
 
@@ -341,6 +341,8 @@ def disagreements(rank: int, size: int) -> Any:
         "no such row": partial(_of_map, key, lambda m: m.row(12)),
         "no such column": partial(_of_map, key, lambda m: m.column(-13)),
         "row": partial(_of_map, key, lambda m: m.row(is_second(3, 4))),
+        "row of one": partial(_of_map, key, lambda m: m.row(is_second(3, 1.5))),
+        "topk of one": partial(_of_map, key, lambda m: m.topk(is_second(3, 0))),
         "k": partial(_of_map, key, lambda m: m.topk(is_second(3, 4))),
         "start": partial(_of_map, key, lambda m: m.distance(torch.tensor([is_second(0, 1)]))),
         "mass": partial(_of_map, key, lambda m: m.mass(torch.arange(12) > is_second(3, 4))),
@@ -421,11 +423,12 @@ def _fault_within(place: str, victim: int, fail: int, timeout: int, rank: int, s
     forward pass, of the gradients of the queries or of the keys, or of a function of a map; or at its first head of the backward pass."""
     x = torch.randn(1, 8 if place == "heads" else 1, 9000, 8, requires_grad=place not in OF_MAPS)
     group = dist.new_group(timeout=datetime.timedelta(seconds=timeout))  # which all are there to make
-    module, name, read = OF_MAPS.get(place, (parts, "forward" if place == "forward" else "backward", None))
+    of_backward = ("queries", "keys", "heads")
+    module, name, read = OF_MAPS.get(place, (parts, "backward" if place in of_backward else place, None))
     original = getattr(module, name)
 
     def failing(*arguments: Any) -> Any:
-        if name != "backward" or place == "heads" or (arguments[2].query is None) == (place == "keys"):
+        if place not in ("queries", "keys") or (arguments[2].query is None) == (place == "keys"):
             os.kill(os.getpid(), fail)
         return original(*arguments)
 
@@ -473,8 +476,8 @@ def _failing(place: str, rank: int, size: int) -> Any:
 
 
 JOBS = {
-    "cases": cases, "maps": maps, "doctor": doctor, "levels": levels, "ragged": ragged, "ragged_maps": ragged_maps, "attended": attended, "models": models, "refused_models": refused_models,
-    "layer": layer, "explained": explained, "disagreements": disagreements, "killed": killed, "stopped": stopped,
+    "cases": cases, "maps": maps, "doctor": doctor, "levels": levels, "ragged": ragged, "ragged_maps": ragged_maps, "attended": attended, "models": models,
+    "refused_models": refused_models, "layer": layer, "explained": explained, "disagreements": disagreements, "killed": killed, "stopped": stopped,
 }  # fmt: skip
 JOBS |= {f"fails in {place}": partial(_failing, place) for place in ("model", "end", "forward", "backward", "heads")}
 VICTIMS = {"killed": -1, "stopped": -1}

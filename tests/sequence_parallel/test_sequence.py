@@ -136,6 +136,8 @@ BOTH = {
 # Where the second process alone is wrong, it has its own error, and the first one learns who it was.
 SECOND = {
     "key width": "ShapeError: attention: key and query disagree on head width D\n",
+    "row of one": "TypeError: ",
+    "topk of one": "ValueError: AttentionMap.topk: k must be at least 1, not 0",
     "length of ids": "ShapeError: attention: Documents ids must have the shape (12,) or (1, 12)\n",
 }
 CHECKSUMS = r" mask, bias, scale, softcap, sinks, normalize or dropout \(checksums\): rank 0 has \d+, rank 1 has \d+"

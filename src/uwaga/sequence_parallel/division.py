@@ -21,7 +21,7 @@ from uwaga.ops.attention.native_structs import DTYPES
 from uwaga.ops.mask_program import START_LAST, START_PER_ROW, START_VALUE, Interval
 from uwaga.sequence_parallel.exchange import Group, ProcessGroupError, known_to_all
 
-OPERANDS, OPTIONS, BACKWARD, MODEL, ROWS, MASS, RECEIVED, DIAGONALS, POOL, ENTRIES, LARGEST = range(11)
+OPERANDS, OPTIONS, BACKWARD, MODEL, ROWS, MASS, RECEIVED, DIAGONALS, POOL, ENTRIES, LARGEST, ARGUMENTS = range(12)
 _STAGES = (
     "its operands",
     "its mask and options",
@@ -34,6 +34,7 @@ _STAGES = (
     "the cells of its map",
     "the entries of its map",
     "the largest logit of its map",
+    "the arguments of its map",
 )
 SIZES = ("batch size B", "query heads H", "key heads G", "head width D", "value width E", "dtype", "kind of operands")
 _NAMES = {"dtype": list(map(str, DTYPES)), "kind of operands": ["tensors", "Ragged"]}

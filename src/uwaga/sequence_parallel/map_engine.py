@@ -6,10 +6,11 @@ so that each process adds up what it computes and all add up what each has.
 """
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import wraps
 from itertools import accumulate, pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -34,13 +35,27 @@ from uwaga.sequence_parallel.division import (
     checksum_of,
 )
 
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def told(function: Function) -> Function:
+    """A method whose error in one process alone is told to the others of `self.group`."""
+
+    @wraps(function)
+    def run(self: Any, *arguments: Any) -> Any:
+        with self.group.errors_told():
+            return function(self, *arguments)
+
+    return cast("Function", run)
+
 
 class MapEngine:
     """An engine of maps for one divided call, and those with the same queries and keys."""
 
     def __init__(self, division: Division) -> None:
-        self.division = division
+        self.division, self.group = division, division.group
 
+    @told
     def rows(self, call: Call, request: RowStatisticsRequest) -> RowStatistics:
         """Of this process's queries; of all of them, whatever the selection."""
         start = request.distance
@@ -61,6 +76,7 @@ class MapEngine:
                 del memory[at]
         return self._of_pieces(call, request, [results[at] for at in sorted(results)])
 
+    @told
     def mass(self, call: Call, normalizer: Normalizer, program: MaskProgram, tensors: tuple[Tensor, ...]) -> Tensor:
         """(B, H, n), of this process's queries; the second mask is that of the whole."""
         self._agree(MASS, program, *tensors)
@@ -79,6 +95,7 @@ class MapEngine:
                 del memory[at]
         return self._home(call, "mass", [results[at] for at in sorted(results)])
 
+    @told
     def received(self, call: Call, normalizer: Normalizer, row_weights: Tensor | None) -> Tensor:
         """(B, H, m), of this process's keys; the weights are those of its queries."""
         self._agree(RECEIVED, row_weights is None)
@@ -104,6 +121,7 @@ class MapEngine:
                 del memory[at]
         return ring._heads(ring._moved(division, "received weights", results, pieces, homes)[0])
 
+    @told
     def diagonal_sums(self, call: Call, normalizer: Normalizer) -> Tensor:
         """(B, H, Q+K-1), of the whole, in every process."""
         self._agree(DIAGONALS)
@@ -115,6 +133,7 @@ class MapEngine:
                 parts.diagonal_sums(visit.part, visit.normalizer, sums, first)
         return self._added("diagonals", sums).float()
 
+    @told
     def pool(
         self, call: Call, normalizer: Normalizer, pooling: str, query_edges: Tensor, key_edges: Tensor
     ) -> tuple[Tensor, Tensor | None]:
@@ -143,10 +162,11 @@ class MapEngine:
         means = self._added("cells", sums).view(sizes) / counts_BR.clamp(min=1)
         return torch.where(counts_BR > 0, means, 0.0).float(), None
 
+    @told
     def weights(self, call: Call, normalizer: Normalizer, selection: Selection, keys: Tensor) -> Tensor:
         """(sequences, heads, queries, keys) of a selection of the whole, in every process."""
         self._agree(ENTRIES, selection.sequences, selection.heads, selection.queries, keys)
-        division, group = self.division, self.division.group
+        division, group = self.division, self.group
         runs, own = _runs(selection.queries), division.own(division.key_starts)
         homes = [[x] for x in pairwise(division.query_starts)]
         queries, maxima, totals = (
@@ -165,6 +185,7 @@ class MapEngine:
         everything = [[(0, len(keys))]] * group.size
         return group.rows(f"call {division.number}, entries", [torch.cat(found, 3)], held, everything)[0].movedim(0, 3)
 
+    @told
     def largest(self, logits_BH: Tensor) -> Tensor:
         """(B, H): the largest number that a process has, NaN before all others."""
         self._agree(LARGEST)
@@ -175,7 +196,7 @@ class MapEngine:
         checksum = 0
         for x in arguments:
             checksum = checksum_of(x, checksum) if isinstance(x, Tensor) else zlib.crc32(repr(x).encode(), checksum)
-        agreed = agree(self.division.group, stage, self.division.number, [checksum], None)
+        agreed = agree(self.group, stage, self.division.number, [checksum], None)
         check_equal("the arguments of a map (checksums)", [x[0] for x in agreed])
 
     def _over_keys(self, call: Call, what: str, normalizer: Normalizer | None = None) -> "Iterator[_Visit]":
@@ -212,14 +233,14 @@ class MapEngine:
 
     def _gathered(self, name: str, own: Tensor) -> Tensor:
         """(P, ...): the tensors of all processes, in every process."""
-        group = self.division.group
+        group = self.group
         held = [[(rank, rank + 1)] for rank in range(group.size)]
         what = f"call {self.division.number}, {name}"
         return group.rows(what, [own[None]], held, [[(0, group.size)]] * group.size)[0]
 
     def _added(self, name: str, sums_BHn3: Tensor) -> Tensor:
         """(B, H, n) float64, in every process: the exact sums of all processes, of which each adds up a share."""
-        group, count = self.division.group, sums_BHn3[..., 0].numel()
+        group, count = self.group, sums_BHn3[..., 0].numel()
         share = -(-count // group.size)
         padded = parts.new_exact_sums(share * group.size)
         padded[:count] = sums_BHn3.reshape(count, 3)

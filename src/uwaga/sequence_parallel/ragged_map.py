@@ -13,7 +13,7 @@ from uwaga.maps.spec import Normalizer, RowStatistics, RowStatisticsRequest
 from uwaga.ops.attention.call import Call
 from uwaga.ops.mask_program import MaskProgram
 from uwaga.sequence_parallel.exchange import Group
-from uwaga.sequence_parallel.map_engine import MapEngine
+from uwaga.sequence_parallel.map_engine import MapEngine, told
 from uwaga.sequence_parallel.ragged import RowPart, Rows, joined
 
 
@@ -21,10 +21,11 @@ class RaggedMapEngine:
     """An engine of maps (maps/spec.py) for one call of this process's tokens, and those with the same queries and keys."""
 
     def __init__(self, group: Group, rows: Rows) -> None:
-        self._group, self._rows = group, rows
+        self.group, self._rows = group, rows
 
+    @told
     def rows(self, call: Call, request: RowStatisticsRequest) -> RowStatistics:
-        parts = self._rows.parts_of_call(self._group, call)
+        parts = self._rows.parts_of_call(self.group, call)
 
         def of_rows(rows: slice) -> RowStatisticsRequest:
             if request.distance is None or request.distance[2] is None:
@@ -43,18 +44,20 @@ class RaggedMapEngine:
         }
         return RowStatistics(normalizer, **others)
 
+    @told
     def mass(self, call: Call, normalizer: Normalizer, program: MaskProgram, tensors: tuple[Tensor, ...]) -> Tensor:
-        parts = self._rows.parts_of_call(self._group, call)
+        parts = self._rows.parts_of_call(self.group, call)
         with_second = replace(call, options=replace(call.options, mask_program=program), mask_tensors=tensors)
-        second = self._rows.parts_of_call(self._group, with_second)
+        second = self._rows.parts_of_call(self.group, with_second)
         results = []
         for (division, part, _), (_, other, _), known in zip(parts, second, _split(parts, normalizer), strict=True):
             engine = cpu if division is None else MapEngine(division)
             results.append(engine.mass(part, Normalizer(*known), program, other.mask_tensors))
         return joined(results)
 
+    @told
     def received(self, call: Call, normalizer: Normalizer, row_weights: Tensor | None) -> Tensor:
-        parts = self._rows.parts_of_call(self._group, call)
+        parts = self._rows.parts_of_call(self.group, call)
         given = [*normalizer, *(() if row_weights is None else (row_weights,))]
         results = []
         for (division, part, _), (*known, weights) in zip(

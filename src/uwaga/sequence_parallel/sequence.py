@@ -130,29 +130,22 @@ class _SequenceParallel:
         topk: int | None,
     ) -> tuple[Operand, Operand, SequenceMap]:
         """As `uwaga.attend` does it in one process: in one pass, or with gradients or dropout in two."""
-        with self._group.errors_told():
-            return self._attend_with_map(operands, options, impl, RowStatisticsRequest(entropy=entropy, top=topk or 0))
-
-    def _attend_with_map(
-        self, operands: tuple[Any, Any, Any], options: AttentionOptions, impl: str | None, request: RowStatisticsRequest
-    ) -> tuple[Operand, Operand, SequenceMap]:
         query, key, _ = operands
-        divided = self._divide(*operands, options, impl)
-        whole, call = divided.whole(), call_of_map(divided.call)
-        if not divided.records and not options.dropout:
+        with self._group.errors_told():
+            divided = self._divide(*operands, options, impl)
+            whole, call = divided.whole(), call_of_map(divided.call)
+            request = RowStatisticsRequest(entropy=entropy, top=topk or 0)
+            if divided.records or options.dropout:
+                output, lse_BHn = divided.attend()
+                cache = RowCache(call, whole.engine, arguments.of_lse(lse_BHn))
+                if request != RowStatisticsRequest():
+                    cache.compute(request)
+                made = SequenceMap(query, key, cache, whole)
+                return unflatten_output(query, output), unflatten_lse(query, lse_BHn), made
             with torch.no_grad():
                 rows = whole.engine.rows(divided.call, replace(request, output=True))
             made = SequenceMap(query, key, RowCache.of_pass(call, whole.engine, request, rows, from_scores=True), whole)
             return unflatten_output(query, rows.output), made.lse, made
-        output, lse = divided.attend()
-        known = RowCache(call, whole.engine, arguments.of_lse(lse))
-        if request != RowStatisticsRequest():
-            known.compute(request)
-        return (
-            unflatten_output(query, output),
-            unflatten_lse(query, lse),
-            SequenceMap(query, key, known, whole),
-        )
 
     def _divide(self, query: Any, key: Any, value: Any, options: AttentionOptions, impl: str | None) -> "_Divided":
         if any(isinstance(x, Ragged) for x in (query, key, value)):

@@ -3,9 +3,9 @@
 Letters as in sequence.py; R rows of a Ragged batch.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -25,18 +25,21 @@ from uwaga.ops.mask_program import Start
 from uwaga.ops.masks import Mask
 from uwaga.ops.ragged import Operand, Ragged
 from uwaga.ops.score_shape import ScoreShape
-from uwaga.sequence_parallel.division import Division, divide
-from uwaga.sequence_parallel.exchange import Group
+from uwaga.sequence_parallel.division import ARGUMENTS, Division, agree, divide
+from uwaga.sequence_parallel.exchange import Group, is_known
 from uwaga.sequence_parallel.map_engine import MapEngine
 from uwaga.sequence_parallel.ragged import Rows, divide_rows
 from uwaga.sequence_parallel.ragged_map import RaggedMapEngine
 
 _AT = "uwaga.sequence_parallel.attention_map:"
 
+Result = TypeVar("Result")
+
 
 class Whole(NamedTuple):
     """What a map knows of the whole of which this process has a part."""
 
+    group: Group
     engine: Any  # of maps: MapEngine or RaggedMapEngine
     score_shape: Mapping[str, Any]  # the fields that are others than those of the part
     lengths: tuple[Tensor, Tensor]  # (B,) queries and keys of each sequence, or (R,)
@@ -50,14 +53,14 @@ class Whole(NamedTuple):
         first, last = division.own(division.query_starts)
         first_key, _ = division.own(division.key_starts)
         shape = {"queries": queries, "keys": keys}
-        return cls(MapEngine(division), shape, lengths, (first, first_key), queries - last)
+        return cls(division.group, MapEngine(division), shape, lengths, (first, first_key), queries - last)
 
     @classmethod
     def of_rows(cls, group: Group, rows: Rows) -> "Whole":
         queries, keys = rows.offsets.diff(dim=0).unbind(1)
         first, first_key = rows.lengths[: rows.held[group.rank][0]].sum(0).tolist()
         engine = RaggedMapEngine(group, rows)
-        return cls(engine, rows.score_shape(), (queries, keys), (first, first_key), rows.following())
+        return cls(group, engine, rows.score_shape(), (queries, keys), (first, first_key), rows.following())
 
 
 class SequenceMap:
@@ -79,6 +82,7 @@ class SequenceMap:
     """
 
     def __init__(self, query: Operand, key: Operand, rows: RowCache, whole: Whole) -> None:
+        self._group = whole.group
         self.first_query, self.first_key = whole.first
         self._map = _DividedMap(query, key, rows, whole)
 
@@ -92,53 +96,49 @@ class SequenceMap:
     @property
     def lse(self) -> Operand:
         """(..., H, n): see `AttentionMap.lse`."""
-        return self._map.lse
+        return self._read(lambda m: m.lse)
 
     def entropy(self, normalize: bool = False) -> Operand:
         """(..., H, n), in nats: see `AttentionMap.entropy`."""
-        return self._map.entropy(normalize)
+        return self._read(lambda m: m.entropy(normalize))
 
     def topk(self, k: int) -> TopK:
         """The k largest weights of each query, and their keys, (..., H, n, k): see `AttentionMap.topk`."""
-        return self._map.topk(k)
+        return self._read(lambda m: m.topk(k))
 
     def peak(self) -> Peak:
         """The largest weight of each query, and its key, (..., H, n): see `AttentionMap.peak`."""
-        return self._map.peak()
+        return self._read(lambda m: m.peak())
 
     def effective_count(self, order: int = 2) -> Operand:
         """(..., H, n): see `AttentionMap.effective_count`."""
-        return self._map.effective_count(order)
+        return self._read(lambda m: m.effective_count(order))
 
     def distance(self, start: Start = None) -> Operand:
         """(..., H, n): see `AttentionMap.distance`."""
-        return self._map.distance(start)
+        return self._read(lambda m: m.distance(start))
 
     def sink(self) -> Sink:
         """(..., H, n) each: see `AttentionMap.sink`."""
-        return self._map.sink()
+        return self._read(lambda m: m.sink())
 
     def mass(self, mask: Mask | Tensor) -> Operand:
         """(..., H, n): see `AttentionMap.mass`."""
-        return self._map.mass(mask)
+        return self._read(lambda m: m.mass(mask))
 
     def diagonal(self, offset: int = 0, start: Start = None) -> Operand:
         """(..., H, n): see `AttentionMap.diagonal`."""
-        return self._map.diagonal(offset, start)
+        return self._read(lambda m: m.diagonal(offset, start))
 
     def column(self, key: int) -> Operand:
         """(..., H, n): the weight of each query on one key, from the end where negative. Raises IndexError: no such key."""
-        keys = self._whole("column").shape[-1]
-        at = integer(key, f"{_AT} column")
-        if not -keys <= at < keys:
-            raise IndexError(f"{_AT} column {at} is not one of the {keys} keys")
-        return self._map.mass(torch.arange(keys) == at % keys)
+        return self._read(lambda m: m.of_sequence("column").column(key))
 
     def prepare(
         self, *, entropy: bool = False, effective_count: bool = False, distance: bool = False, topk: int = 0
     ) -> None:
         """Compute in one pass what later calls need: see `AttentionMap.prepare`."""
-        self._map.prepare(entropy=entropy, effective_count=effective_count, distance=distance, topk=topk)
+        self._read(lambda m: m.prepare(entropy=entropy, effective_count=effective_count, distance=distance, topk=topk))
 
     # Of this process's keys.
 
@@ -149,45 +149,47 @@ class SequenceMap:
             last: the number of queries, at the end of the whole sequence or of each whole row, that are summed; None: all.
             weights: of this process's queries, broadcastable to (..., H, n), or Ragged; in all processes or in none.
         """
-        return self._map.received(last, weights)
+        return self._read(lambda m: m.received(last, weights))
 
     # Of the whole sequence, in every process.
 
     def diagonal_sums(self) -> Operand:
         """(..., H, Q+K-1), in every process: see `AttentionMap.diagonal_sums`. Meanwhile it holds 48 bytes for each sum."""
-        return self._whole("diagonal_sums").diagonal_sums()
+        return self._read(lambda m: m.of_sequence("diagonal_sums").diagonal_sums())
 
     def pool(self, rows: Bins, cols: Bins, pooling: str = "sum") -> Pooled:
         """(..., H, rows, cols), in every process: see `AttentionMap.pool`."""
-        return self._whole("pool").pool(rows, cols, pooling)
+        return self._read(lambda m: m.of_sequence("pool").pool(rows, cols, pooling))
 
     def between(self, spans: Spans, key_spans: Spans | None = None) -> Tensor:
         """(..., H, S, T), in every process: see `AttentionMap.between`."""
-        return self._whole("between").between(spans, key_spans)
+        return self._read(lambda m: m.of_sequence("between").between(spans, key_spans))
 
     def max_logit(self) -> Tensor:
         """(..., H), in every process: see `AttentionMap.max_logit`."""
-        return self._whole("max_logit").max_logit()
+        return self._read(lambda m: m.of_sequence("max_logit").max_logit())
 
     def row(self, query: int) -> Tensor:
         """(..., H, K): the weights of one query, from the end where negative, in every process. Raises IndexError: no such query."""
-        return self._whole("row").row(query)
+        return self._read(lambda m: m.of_sequence("row").row(query))
 
     def __getitem__(self, index: object) -> "Tensor | Any":
         """The weights at ints, slices and lists of positions, in every process: see `AttentionMap`. Every process gets the queries of these
         rows."""
-        return self._whole("m[...]")[index]
+        return self._read(lambda m: m.of_sequence("m[...]")[index])
 
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("_") and hasattr(AttentionMap, name):
             raise AttributeError(f"{_AT} {name} is not computed over several processes")
         return object.__getattribute__(self, name)
 
-    def _whole(self, name: str) -> AttentionMap:
-        """The map of a sequence. Raises ValueError for a Ragged batch."""
-        if self._map.is_ragged:
-            raise ValueError(f"{_AT} {name} is not computed for Ragged batches over several processes")
-        return self._map
+    def _read(self, read: "Callable[[_DividedMap], Result]") -> Result:
+        try:
+            return read(self._map)
+        except (ValueError, TypeError, IndexError) as error:
+            if not is_known(error):  # of this process's arguments
+                agree(self._group, ARGUMENTS, 0, [], error)
+            raise
 
 
 class _DividedMap(AttentionMap):
@@ -201,9 +203,11 @@ class _DividedMap(AttentionMap):
     def kind(self) -> str:
         return _AT.removesuffix(":")
 
-    @property
-    def is_ragged(self) -> bool:
-        return isinstance(self._query, Ragged)
+    def of_sequence(self, name: str) -> "_DividedMap":
+        """The map itself. Raises ValueError for a Ragged batch."""
+        if isinstance(self._query, Ragged):
+            raise ValueError(f"{_AT} {name} is not computed for Ragged batches over several processes")
+        return self
 
     @property
     def shape(self) -> Shape:
@@ -214,6 +218,13 @@ class _DividedMap(AttentionMap):
 
     def read(self, selection: Selection, keys: Tensor) -> Tensor:
         return self._engine.weights(self._call, self._rows.normalizer(), selection, keys)
+
+    def column(self, j: int) -> Any:
+        keys = self.shape[-1]
+        at = integer(j, f"{_AT} column")
+        if not -keys <= at < keys:
+            raise IndexError(f"{_AT} column {at} is not one of the {keys} keys")
+        return self.mass(torch.arange(keys) == at % keys)
 
     def max_logit(self) -> Tensor:
         own_BHn = self._rows.max_logit()
@@ -265,7 +276,7 @@ def attention_map(
         ShapeError, ValueError, ProcessGroupError, NotImplementedError: as `uwaga.sequence_parallel.attention`.
     """
     own, options = Group.of(group), AttentionOptions(mask, bias, scale, "softmax", softcap, sinks)
-    with torch.no_grad():
+    with torch.no_grad(), own.errors_told():
         if isinstance(query, Ragged) or isinstance(key, Ragged):
             rows, call, _ = divide_rows(own, query, key, None, options, None)
             whole = Whole.of_rows(own, rows)
