@@ -232,7 +232,7 @@ def _is_picture(argument: str) -> bool:
 def _of_picture(
     text: str, model: str | None, second: str | None, second_model: str | None, options: _Options
 ) -> "ViewService":
-    """Raises RecordError, CheckpointError, OSError, ModuleNotFoundError."""
+    """Raises RecordError, CheckpointError, ModuleNotFoundError."""
     from uwaga.inspect import pictures
 
     unused = {

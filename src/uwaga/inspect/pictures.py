@@ -6,8 +6,8 @@ Files are untrusted: few formats, by what is in them and not by their names; siz
 import inspect
 import io
 import warnings
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -52,8 +52,8 @@ class PictureReading(NamedTuple):
 
 
 def is_picture(path: Path) -> bool:
-    """Whether a file is meant as a picture: by its first bytes, which no text has, else by the end of its name. Raises OSError."""
-    with untrusted.open_regular(path) as file:
+    """Whether a file is meant as a picture: by its first bytes, which no text has, else by the end of its name. Raises RecordError."""
+    with _naming(path), untrusted.open_regular(path) as file:
         start = file.read(32)
     return (start.startswith(_BEGINNINGS) and b"\0" in start) or path.suffix[1:].lower() in ENDINGS
 
@@ -62,11 +62,11 @@ def read_picture(path: Path) -> Any:
     """A file as a picture of PIL in RGB, upright as its EXIF says; of an animation the first frame.
 
     Raises:
-        RecordError: no picture, one that is damaged, or with more than MAX_PIXELS.
-        OSError: the file cannot be read, or has more than MAX_FILE_BYTES.
+        RecordError: no picture, one that is damaged, or with more than MAX_PIXELS; a file that cannot be read, or of more than MAX_FILE_BYTES.
         ModuleNotFoundError: Pillow is not installed.
     """
-    data = untrusted.read_file(path, MAX_FILE_BYTES)
+    with _naming(path):
+        data = untrusted.read_file(path, MAX_FILE_BYTES)
     try:
         from PIL import Image, ImageOps
     except ModuleNotFoundError as error:
@@ -173,6 +173,14 @@ def record_picture(
     # What is behind the last whole patch was not read.
     seen = read[0, :, : grid.rows * grid.patch_size[0], : grid.columns * grid.patch_size[1]]
     return PictureReading(recording, grid, _as_bytes(seen.double().numpy(), reader.processor))
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise RecordError(f"{path} cannot be read: {error.strerror}") from error
 
 
 def _check_numbers(file: Path, value: Any) -> None:
