@@ -19,6 +19,7 @@ VIEWS = [
     ("minilm", TIRED, ("tab=explore", "tab=overview", "tab=table", "tab=explore&layer=3&head=1&query=8&map=wide")),
     ("minilm", LONG, ("tab=explore",)),
     ("speller", "attention", ("tab=explore",)),
+    ("speller", "pneumonoultramicroscopicsilicovolcanoconiosis", ("tab=explore",)),
 ]
 
 
@@ -34,7 +35,9 @@ def opened(page: Any) -> None:
 
 
 @pytest.mark.stress
-@pytest.mark.parametrize(("model", "text", "fragments"), VIEWS, ids=["sentence", "long text", "two rows"])
+@pytest.mark.parametrize(
+    ("model", "text", "fragments"), VIEWS, ids=["sentence", "long text", "two rows", "two folded rows"]
+)
 def test_no_screen_has_a_violation(open_page: Any, model: str, text: str, fragments: tuple[str, ...]) -> None:
     found: dict[str, Any] = {}
     for theme, width in (("light", 1400), ("dark", 1400), ("light", 390)):
@@ -55,13 +58,22 @@ def test_no_screen_has_a_violation(open_page: Any, model: str, text: str, fragme
 
 
 @pytest.mark.stress
-def test_a_changed_model_has_no_violation(open_page: Any) -> None:
-    with cast("View", uwaga.view(TIRED, model="minilm", browser=False, block=False)) as served:
-        page = open_page(served.address, width=1400, height=900)
-        page.locator(".uwaga-headline", has_text="animal").wait_for()
+@pytest.mark.parametrize(
+    ("model", "text", "first"),
+    [("minilm", TIRED, "animal"), ("bard", "To be, or not to", "to"), ("speller", "cat", "%")],
+)
+@pytest.mark.parametrize(("theme", "width"), [("light", 1400), ("dark", 1400), ("light", 390)])
+def test_a_changed_model_has_no_violation(
+    open_page: Any, model: str, text: str, first: str, theme: str, width: int
+) -> None:
+    with cast("View", uwaga.view(text, model=model, browser=False, block=False)) as served:
+        page = open_page(served.address, width=width, height=900, color_scheme=theme)
+        page.locator(".uwaga-headline", has_text=first).wait_for()
         page.get_by_role("button", name="Cut link").click()
         page.get_by_role("region", name="Changes").wait_for()
-        page.locator(".uwaga-headline", has_text="Without animal").wait_for()
+        page.locator(".uwaga-headline", has_text="Without").wait_for()
+        page.locator(".uwaga-flow").wait_for()
+        page.locator(".uwaga-dot-lines").first.wait_for()
         opened(page)
         assert violations(page) == []
 

@@ -183,6 +183,26 @@ def test_a_cut_says_where_the_weight_went_and_what_moved(
     ).wait_for()
     assert page.locator(".uwaga-moved-list li").count() == 5
     page.get_by_text("The text\u2019s vector is >99.9% like the one before.").wait_for()
+    # The picture to share tells what is left, that the model is changed, and how.
+    with page.expect_download() as saved:
+        page.keyboard.press("Shift+A")
+    drawing = saved.value.path().read_text(encoding="utf-8")
+    row = served.service.answer(
+        {
+            "request": "row",
+            "run": 1,
+            "side": "1",
+            "kind": "encoder",
+            "layer": 3,
+            "head": 1,
+            "merge": "words",
+            "specials": "show",
+            "query": 8,
+        }
+    )
+    assert re.findall(r">([\d.]+%)<", drawing) == [f"{100 * float(np.sort(row.arrays[0][1:-1])[-2]):.1f}%"] == ["15.5%"]
+    assert "layer 3, head 1 \u00b7 1 change \u00b7 34.3% at rest" in drawing
+    assert "with uwaga.edit(model, scores=" in drawing
     # What the weight went to is what is lit; and no number is cut off at the edge of a narrower window.
     assert page.locator('.uwaga-stage-word[data-role="asked"]').inner_text().startswith("street")
     page.set_viewport_size({"width": 800, "height": 900})
@@ -283,6 +303,13 @@ def test_of_a_long_word_the_rest_is_folded_with_its_exact_share(
             arg=query + step,
         )
         check()
+    with page.expect_download() as saved:
+        page.keyboard.press("Shift+A")
+    drawing = saved.value.path().read_text(encoding="utf-8")
+    assert re.findall(r">(\+\d+)<", drawing)
+    where = parse_qs(urlsplit(page.url).fragment)
+    row = m["cross", int(where["layer"][0])].select(int(where["head"][0]))[query + 5].detach()
+    assert re.findall(r">([\d.]+%)<", drawing) == [f"{100 * float(row.max()):.1f}%".replace(".0%", "%")]
     page.locator('.uwaga-ribbon-row[data-axis="key"] .uwaga-ribbon-fold').last.click()
     page.wait_for_function(
         "before => Number(document.querySelector('.uwaga-ribbon-row[data-axis=key] [data-item]').dataset.item) > before",

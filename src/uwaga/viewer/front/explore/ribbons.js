@@ -166,15 +166,17 @@ export function makeRibbons({ pick, point, pickKey }) {
       const most = asking < 0 ? -1 : Array.from({ length: columns }, (_, to) => to).reduce((best, to) => (isRest(to) || (best >= 0 && weightOf(to) <= weightOf(best)) ? best : to), -1);
       [...keysRow.children].forEach((button, to) => {
         const share = Number.isNaN(weightOf(to)) ? "" : percentText(weightOf(to)), { first, stop, isFold } = shownColumns[to];
-        if (isFold) button.setAttribute("aria-label", [foldText(stop - first), share].filter(Boolean).join(", "));
         /** @type {HTMLElement} */ (button).dataset.role = !isFold && (key === null ? to === most : first === key) ? "asked" : "dim";
-        /** @type {Element} */ (button.children[1]).textContent = share ? ", " : "";
+        /** @type {Element} */ (button.children[1]).textContent = [isFold ? ` ${foldText(stop - first)}` : "", share ? ", " : ""].join("");
         // All of a row is stated: what is folded whatever it is.
         /** @type {Element} */ (button.lastElementChild).textContent = isFold || weightOf(to) >= statedShare ? share : "";
       });
       [...queriesRow.children].forEach((button, row) => {
-        if (shownRows[row].isFold) return button.setAttribute("aria-label", foldText(shownRows[row].stop - shownRows[row].first));
-        const item = shownRows[row].first;
+        const { first: item, stop, isFold } = shownRows[row];
+        if (isFold) {
+          /** @type {Element} */ (button.children[1]).textContent = ` ${foldText(stop - item)}`;
+          return;
+        }
         /** @type {HTMLElement} */ (button).dataset.role = item === query ? "asks" : "dim";
         /** @type {HTMLElement} */ (button).tabIndex = item === (query ?? 0) ? 0 : -1;
         button.setAttribute("aria-pressed", String(item === query));

@@ -2,9 +2,11 @@
 
 import { arcCurve, arcsOfWord, stageWords } from "../explore/arcs.js";
 import { askOpenHead } from "../explore/distinctive.js";
-import { isRightToLeft, tokenText } from "../dom.js";
+import { ribbonBars, ribbonCells, ribbonColumns } from "../explore/ribbons.js";
+import { isRightToLeft, tokenText, wordText } from "../dom.js";
 import { headText, percentText } from "../format.js";
-import { tr } from "../languages.js";
+import { tr, trN } from "../languages.js";
+import { countEdits } from "../typing/session.js";
 import { sinksOf, strongestItems } from "../weights.js";
 import { canvasTextWidth } from "./canvas.js";
 
@@ -68,6 +70,8 @@ const shareColours = {
   dark: { bg: "#101319", ink: "#eceae4", muted: "#a3a6ae", line: "#2b303a", edge: "#6e7480", from: "#ff9757", middle: "#e390dd", to: "#79b4ff" },
 };
 const shareMargin = 68, shareScale = 60, shareLeast = 0.015, shareSteps = 32, shareLetters = 50, shareSmallest = 20;
+/** Letters of the longest word of two rows. */
+const mostRibbonLetters = 12;
 
 /**
  * The picked link of the current head, or its most telling one: 1200 x 630, or a square of 1080.
@@ -83,11 +87,14 @@ export async function shareScene(app, isSquare = false) {
     ? /** @type {Float32Array} */ ((await app.client.ask({ request: "row", ...app.where(), query }, { priority: 6 })).arrays[0].data) : null;
   const known = strongest?.query === query ? strongest : null; // in a saved page there may be no other exact weight
   const best = row ? strongestItems(row, sinks.size + 1).find((item) => !sinks.has(item)) : known?.key;
-  const key = pickedKey ?? best ?? 0, weight = row ? row[key] : known?.key === key ? known.weight : NaN;
+  // Of a link that is cut nothing can be told: what the word looks at instead is, beside itself.
+  const isCut = pickedKey !== null && row !== null && !row[pickedKey], instead = isCut ? strongestItems(row, sinks.size + 2).find((item) => !sinks.has(item) && (queries !== keys || item !== query)) : pickedKey;
+  const key = instead ?? best ?? 0, weight = row ? row[key] : known?.key === key ? known.weight : NaN;
   const [width, height] = isSquare ? [1080, 1080] : [1200, 630], paint = sharePaint(app);
   const [from, to] = [tokenText(queries.labels[query] ?? ""), tokenText(keys.labels[key] ?? "")], space = width - 2 * shareMargin, foot = height - 74;
+  const base = isSquare ? height - 340 : height - 178, rise = width * (isSquare ? 0.45 : 0.32);
   /** @type {SceneItem[]} */
-  const items = row && queries === keys && !side.signed ? sentenceItems(queries, query, key, row, { width, base: height - 178, paint }) : [];
+  const items = !row || side.signed ? [] : queries === keys ? sentenceItems(queries, query, key, row, { width, base, rise, paint }) : ribbonItems({ queries, keys }, query, key, row, { width, top: isSquare ? 250 : 90, base: base + (isSquare ? 0 : 40), paint, sinks });
   if (!items.length) {
     const pair = `${from} \u2192 ${to}`, size = Math.max(40, Math.min(96, space / (Math.max(1, [...pair].length) * letterWidth)));
     items.push({ kind: "text", x: shareMargin, y: height * 0.36, text: fittingText(pair, size, space), size, anchor: "start", serif: true, fill: paint.ink },
@@ -96,8 +103,9 @@ export async function shareScene(app, isSquare = false) {
       { kind: "text", x: shareMargin, y: foot - 34, text: fittingText(side.text_title, 26, space), size: 26, anchor: "start", fill: paint.ink });
   }
   const rest = row ? [...sinks].reduce((sum, sink) => sum + (row[sink] || 0), 0) : 0;
-  const where = [[side.model, headText(kind, layer, head)].filter(Boolean).join(", "), rest > 0 ? tr("{rest} at rest", { rest: percentText(rest) }) : ""].filter(Boolean).join(" \u00b7 ");
-  items.push(...footItems({ width, height, paint, where, command: shareCommand(app, queries.labels[query] ?? "") }));
+  const isChanged = Boolean(app.about.python) && id !== "0", changes = countEdits(app.about.typed?.edits);
+  const where = [[side.model, headText(kind, layer, head)].filter(Boolean).join(", "), isChanged && changes ? trN("{count} change", "{count} changes", changes) : "", rest > 0 ? tr("{rest} at rest", { rest: percentText(rest) }) : ""].filter(Boolean).join(" \u00b7 ");
+  items.push(...footItems({ width, height, paint, where, command: isChanged ? app.about.python ?? "" : shareCommand(app, queries.labels[query] ?? "") }));
   return { scene: { width, height, background: paint.bg, items }, alt: tr("The word “{from}” gives {weight} of its attention to “{to}”.", { from, to, weight: percentText(weight) }) };
 }
 
@@ -139,17 +147,55 @@ export function arcItems(arc, base, paint, steps = shareSteps) {
 /**
  * The words on one line, and the arcs of one over them; none where they are too many.
  * @param {import("../types.js").Items} words @param {number} query @param {number} key @param {ArrayLike<number>} weights
- * @param {{width: number, base: number, paint: {[name: string]: string}}} place
+ * @param {{width: number, base: number, rise: number, paint: {[name: string]: string}}} place  rise: of the highest arc, at most
  * @returns {SceneItem[]}
  */
-export function sentenceItems(words, query, key, weights, { width, base, paint }) {
+export function sentenceItems(words, query, key, weights, { width, base, rise, paint }) {
   const places = sentencePlaces(words, new Set([query, key]), width);
   if (!places) return [];
-  const { shown, centres, size } = places, arcs = arcsOfWord(shown.map((item) => weights[item]), shown.indexOf(query), centres, { height: Math.min(base - 90, width * 0.32), scale: shareScale });
+  const { shown, centres, size } = places, arcs = arcsOfWord(shown.map((item) => weights[item]), shown.indexOf(query), centres, { height: Math.min(base - 90, rise), scale: shareScale });
   return [...arcs.filter((arc) => arc.weight >= shareLeast).sort((one, other) => one.weight - other.weight).flatMap((arc) => [...arcItems(arc, base, paint),
     ...(!arc.isSelf && arc.weight >= 0.08 && shown[arc.key] === key ? [/** @type {SceneItem} */ ({ kind: "text", serif: true, x: (arc.from + arc.to) / 2, y: base - arc.rise + arc.width / 2 + 66, text: percentText(arc.weight), size: 60, anchor: "middle", fill: paint.ink })] : [])]),
   ...shown.map((item, at) => /** @type {SceneItem} */ ({ kind: "text", serif: true, x: centres[at], y: base + 60, text: tokenText(words.labels[item]), size, anchor: "middle",
     fill: item === query ? paint.from : item === key ? paint.to : weights[item] >= 0.02 ? paint.ink : paint.muted }))];
+}
+
+/**
+ * Two rows of words, and the ribbons of one of the lower row to what it looks at; of longer rows what is around both, the rest in a fold at each end.
+ * @param {{queries: import("../types.js").Items, keys: import("../types.js").Items}} texts @param {number} query @param {number} key @param {ArrayLike<number>} weights  of the query
+ * @param {{width: number, top: number, base: number, paint: {[name: string]: string}, sinks: ReadonlySet<number>}} place
+ * @returns {SceneItem[]}
+ */
+export function ribbonItems({ queries, keys }, query, key, weights, { width, top, base, paint, sinks }) {
+  const space = width - 2 * shareMargin, below = ribbonColumns(queries.total, query, space), above = ribbonColumns(keys.total, key, space);
+  if (Math.max(...[queries, keys].flatMap(({ labels }) => labels.map((label) => label.length))) > mostRibbonLetters) return [];
+  const own = { first: 0, stop: 1, isFold: false }, shares = ribbonCells(weights, 0, [own], above);
+  const asking = below.findIndex(({ first, isFold }) => !isFold && first === query), cells = new Float64Array(below.length * above.length);
+  cells.set(shares, asking * above.length);
+  const bars = ribbonBars(cells, below.length, above.length, space), size = (/** @type {number} */ columns) => Math.max(14, Math.min(shareLetters, (space / columns) * 0.6));
+  const centre = (/** @type {import("../types.js").Items} */ items, /** @type {import("../explore/ribbons.js").Bar} */ { start, width: wide }) => (isRightToLeft(items.labels) ? width - shareMargin - start - wide / 2 : shareMargin + start + wide / 2);
+  const [high, low] = [top + 90, base - 40], name = (/** @type {import("../types.js").Items} */ items, /** @type {import("../explore/ribbons.js").Column} */ { first, stop, isFold }) => (isFold ? `+${stop - first}` : wordText(items, first));
+  const middle = centre(queries, bars.queries[asking]), wide = bars.full;
+  let at = -wide / 2;
+  /** @type {SceneItem[]} */
+  const ribbons = [];
+  above.forEach((column, to) => {
+    const from = middle + (isRightToLeft(queries.labels) ? -1 : 1) * (at + (shares[to] * wide) / 2), end = centre(keys, bars.keys[to]), half = (low + high) / 2;
+    at += shares[to] * wide;
+    if (shares[to] < shareLeast) return;
+    const rests = column.isFold || sinks.has(column.first), colours = rests ? { from: paint.edge, middle: paint.edge, to: paint.edge } : paint;
+    for (let step = 0; step < shareSteps; step++) {
+      const [start, ...ends] = curvePart([[from, low], [from, half], [end, half], [end, high]], step / shareSteps, Math.min(1, (step + 1.15) / shareSteps)).map((point) => point.map((one) => Number(one.toFixed(2))));
+      ribbons.push({ kind: "path", d: [["M", ...start], ["C", ...ends.flat()]], stroke: mixedColour(colours, (step + 0.5) / shareSteps), width: Number((shares[to] * wide).toFixed(2)), opacity: 1 });
+    }
+  });
+  const told = above.findIndex(({ first, isFold }) => !isFold && first === key), end = told < 0 ? middle : centre(keys, bars.keys[told]), isLeft = Math.max(middle, end) + wide > width - 260;
+  const words = (/** @type {import("../types.js").Items} */ items, /** @type {import("../explore/ribbons.js").Column[]} */ columns, /** @type {import("../explore/ribbons.js").Bar[]} */ places, /** @type {number} */ y, /** @type {(at: number) => string} */ fill) =>
+    columns.map((column, i) => /** @type {SceneItem} */ ({ kind: "text", x: centre(items, places[i]), y, text: name(items, column), ...(column.isFold || items.specials.has(column.first) ? { size: 15 } : { size: size(columns.length), serif: true }), anchor: "middle", fill: fill(i) }));
+  return [...ribbons,
+    { kind: "text", serif: true, x: isLeft ? Math.min(middle, end) - wide : Math.max(middle, end) + wide, y: (low + high) / 2 + 20, text: percentText(weights[key]), size: 60, anchor: isLeft ? "end" : "start", fill: paint.ink },
+    ...words(keys, above, bars.keys, top + 70, (i) => (i === told ? paint.to : shares[i] >= 0.02 ? paint.ink : paint.muted)),
+    ...words(queries, below, bars.queries, base + 20, (i) => (i === asking ? paint.from : paint.muted))];
 }
 
 /**
@@ -161,7 +207,13 @@ export function footItems({ width, height, paint, where, command = "" }) {
   const foot = height - 74, space = width - 2 * shareMargin;
   return [{ kind: "line", x1: shareMargin, y1: foot, x2: width - shareMargin, y2: foot, stroke: paint.line, width: 1, opacity: 1 },
     { kind: "text", serif: true, x: shareMargin, y: foot + 40, text: "uwaga", size: 26, anchor: "start", fill: paint.ink },
-    ...[where, command].map((text, line) => /** @type {SceneItem} */ ({ kind: "text", x: shareMargin + 96, y: foot + (command ? 30 + 24 * line : 40), text: fittingText(text, 16, space - 96), size: 16, anchor: "start", fill: paint.muted }))];
+    ...[where, command].map((text, line) => /** @type {SceneItem} */ ({ kind: "text", x: shareMargin + 96, y: foot + (command ? 30 + 24 * line : 40), ...fitted(text, space - 96), anchor: "start", fill: paint.muted }))];
+}
+
+/** A line of the foot, whose letters are smaller where that makes it fit: a command without its end is none. @param {string} text @param {number} room  pixels */
+function fitted(text, room) {
+  const size = Math.max(12, Math.min(16, Math.floor((10 * room) / (Math.max(1, [...text].length) * 0.51)) / 10));
+  return { text: fittingText(text, size, room), size };
 }
 
 /** @param {App} app */
