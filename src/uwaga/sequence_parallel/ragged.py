@@ -28,7 +28,7 @@ from uwaga.sequence_parallel.division import (
     call_of_part,
     sizes_of,
 )
-from uwaga.sequence_parallel.exchange import Group
+from uwaga.sequence_parallel.exchange import Group, known_to_all
 
 # (how a row is divided, this process's part of it, whether gradients are recorded) -> its output and lse
 AttendDivided = Callable[[Division, Call, bool], tuple[Tensor, Tensor]]
@@ -123,9 +123,11 @@ class _Rows:
             if of_query:
                 before = lengths[:first][row[:first] == row[first]].sum(0).tolist()
                 if int(row[first]) < 0 or before != [of_query - 1, of_key - 1]:
-                    raise ValueError(
-                        f"uwaga.sequence_parallel: the first row of rank {rank} goes on after {of_query - 1} queries and {of_key - 1} keys, "
-                        f"and the processes before it have {before[0]} and {before[1]} of it"
+                    raise known_to_all(
+                        ValueError(
+                            f"uwaga.sequence_parallel: the first row of rank {rank} goes on after {of_query - 1} queries and {of_key - 1} keys, "
+                            f"and the processes before it have {before[0]} and {before[1]} of it"
+                        )
                     )
         rows = int(row[-1]) + 1 if len(row) else 0
         sums = torch.zeros(rows + 1, 2, dtype=torch.int64).index_add_(0, row + 1, lengths)
