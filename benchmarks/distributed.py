@@ -2,9 +2,12 @@
 
 Processes of one thread over gloo on this machine, B = 1, equal parts. Beside uwaga.sequence_parallel.attention stands what one would
 write without it: all_gather of the keys and values, uwaga.attention of this process's rows with a `start`, and in the backward pass
-all_reduce of the gradients of all keys and values. "speed of one" is the time of one process divided by P times that of P: 1 is
-linear. Bytes are those that all processes send for forward and backward; those of all_gather and all_reduce are what a
-ring sends. "bits" says whether output and all three gradients have the bits of one process.
+all_reduce of the gradients of all keys and values. Context parallelism of torch.distributed.tensor.experimental is tried: the last line says
+why it does not run on CPUs.
+
+"speed" is the time of one process divided by P times that of P: 1 is linear. "MB sent" are those that all processes send for forward
+and backward; those of all_gather and all_reduce are what a ring sends. "MB grown" is how far the memory of the process that grew most
+did beyond its parts, in a run that is not timed. "bits" says whether output and all three gradients have the bits of one process.
 """
 
 import datetime
@@ -17,7 +20,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from harness import DTYPES, Report, of_processes, options, parse
+from harness import DTYPES, Report, forget_peak, of_processes, options, parse, resident
 from torch import Tensor
 
 import uwaga
@@ -72,23 +75,28 @@ def run_rank(rank: int, folder: Path, size: int, tokens: int, name: str, chosen:
     torch.manual_seed(0)
     whole = [torch.randn(1, chosen.heads, tokens, chosen.width).to(dtype) for _ in range(4)]
     parts = [x.chunk(size, dim=2)[rank].contiguous() for x in whole]
-    sent = {"ours": [0], "gathered": [0]}
+    sent = {"uwaga": [0], "all_gather": [0]}
     isend = dist.isend
 
     def counted(tensor: Tensor, *arguments: Any) -> Any:
-        sent["ours"][0] += tensor.nbytes
+        sent["uwaga"][0] += tensor.nbytes
         return isend(tensor, *arguments)
 
     dist.isend = counted
     sides: dict[str, Callable[..., Tensor]] = {
-        "ours": lambda q, k, v: uwaga.sequence_parallel.attention(q, k, v, mask=mask(0)),
-        "gathered": lambda q, k, v: gathered(q, k, v, mask=mask, sent=sent["gathered"]),
+        "uwaga": lambda q, k, v: uwaga.sequence_parallel.attention(q, k, v, mask=mask(0)),
+        "all_gather": lambda q, k, v: gathered(q, k, v, mask=mask, sent=sent["all_gather"]),
     }
     times: dict[str, list[float]] = {f"{side} {what}": [] for side in sides for what in ("forward", "backward")}
     results: dict[str, list[Tensor]] = {}
-    for turn in range(2 if chosen.quick else 4):
+    grown: dict[str, float] = {}
+    turns = 2 if chosen.quick else 4
+    for turn in range(turns + 1):
         for side, attend in sides.items():
             operands = [x.clone().requires_grad_() for x in parts[:3]]
+            if turn == turns:
+                forget_peak()
+            before = resident("VmRSS")
             dist.barrier()
             sent[side][0] = 0
             began = time.perf_counter()
@@ -97,18 +105,40 @@ def run_rank(rank: int, folder: Path, size: int, tokens: int, name: str, chosen:
             middle = time.perf_counter()
             result = torch.autograd.grad(output, operands, parts[3])
             dist.barrier()
-            if turn > 0:
+            if turn == turns:
+                grown[side] = (resident("VmHWM") - before) / 1e6
+            elif turn > 0:
                 times[f"{side} forward"].append(middle - began)
                 times[f"{side} backward"].append(time.perf_counter() - middle)
             results[side] = [output.detach(), *result]
-    total = torch.tensor([sent["ours"][0], sent["gathered"][0]])
+    total = torch.tensor([float(sent[side][0]) for side in sides])
     dist.all_reduce(total)
-    bits = (
-        {side: same_bits(values, whole, parts, mask, rank, size) for side, values in results.items()}
-        if size > 1
-        else {}
-    )
-    return {"times": {name: median(x) for name, x in times.items()}, "sent": total.tolist(), "bits": bits}
+    most = torch.tensor([grown[side] for side in sides])
+    dist.all_reduce(most, op=dist.ReduceOp.MAX)
+    found = zip(sides, total.tolist(), most.tolist(), strict=True)
+    return {
+        "times": {name: median(x) for name, x in times.items()},
+        "sides": {
+            side: (bytes_sent / 1e6, most, size > 1 and same_bits(results[side], whole, parts, mask, rank, size))
+            for side, bytes_sent, most in found
+        },
+        "context parallel": refusal_of_context_parallel() if size > 1 and name == "causal" else None,
+    }
+
+
+def refusal_of_context_parallel() -> str:
+    """Why PyTorch's context parallelism does not run on CPUs; empty where it does. All processes call this."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.experimental import context_parallel
+
+    query, key, value = (torch.randn(1, 2, 64, 16) for _ in range(3))
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    try:
+        with context_parallel(mesh, buffers=[query, key, value], buffer_seq_dims=[2, 2, 2]):
+            torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+    except (NotImplementedError, RuntimeError) as error:
+        return str(error).splitlines()[0]
+    return ""
 
 
 def same_bits(result: list[Tensor], whole: list[Tensor], parts: list[Tensor], mask: Any, rank: int, size: int) -> bool:
@@ -136,33 +166,26 @@ if __name__ == "__main__":
     chosen = parse(parser)
     if chosen.quick:
         chosen.n, chosen.heads, chosen.width = [64], 2, 16
-    headings = [
-        "mask",
-        "N",
-        "processes",
-        "pass",
-        "ours",
-        "gathered",
-        "speed of one",
-        "gathered",
-        "MB sent",
-        "gathered",
-        "bits",
-        "gathered",
-    ]
+    headings = ["mask", "N", "processes", "side"]
+    headings += ["forward", "backward", "forward speed", "backward speed", "MB sent", "MB grown", "bits"]
     report = Report(chosen, "Attention over processes beside gathering all keys and values", headings)
+    refused = ""
     for tokens in chosen.n:
         for name in MASKS:
             one = measured(1, tokens, name, chosen)["times"]
             for size in chosen.processes:
                 results = measured(size, tokens, name, chosen)
-                times, sent, bits = results["times"], results["sent"], results["bits"]
-                for what in ("forward", "backward"):
-                    ours, other = times[f"ours {what}"], times[f"gathered {what}"]
-                    alone = one[f"gathered {what}"]  # of one process it is uwaga.attention
-                    speeds = (f"{alone / (size * x):.2f}" for x in (ours, other))
-                    said = [f"{x / 1e6:.1f}" for x in sent] + [
-                        "same" if bits[x] else "others" for x in ("ours", "gathered")
-                    ]
-                    shown = said if what == "backward" else [""] * 4
-                    report.row(name, f"{tokens:,}", str(size), what, f"{ours:.3f} s", f"{other:.3f} s", *speeds, *shown)
+                times = results["times"]
+                refused = results["context parallel"] or refused
+                for side, (sent, grown, same) in results["sides"].items():
+                    passes = [times[f"{side} {what}"] for what in ("forward", "backward")]
+                    # Of one process all_gather is uwaga.attention.
+                    alone = [one[f"all_gather {what}"] for what in ("forward", "backward")]
+                    speeds = [f"{x / (size * y):.2f}" for x, y in zip(alone, passes, strict=True)]
+                    bits = "same" if same else "others"
+                    took = [f"{x:.3f} s" for x in passes]
+                    report.row(
+                        name, f"{tokens:,}", str(size), side, *took, *speeds, f"{sent:.1f}", f"{grown:.1f}", bits
+                    )
+    said = f"does not run on CPUs: {refused}" if refused else "runs on CPUs, and is not measured yet"
+    report.say(f"\ntorch.distributed.tensor.experimental.context_parallel {said}\n")

@@ -118,6 +118,7 @@ STRESS: Mapping[str, Sequence[str]] = {
 _MAY_SKIP = (
     "there is no folder shared/data beside the repository",
     "only root can become another user",
+    "only root can become two machines",
     "this process may not mount a disk",
     "there is no unshare",
     "this account may not open so many connections",

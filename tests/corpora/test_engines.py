@@ -1,6 +1,7 @@
 """`uwaga encode --ray`, and BatchEncoder on Ray Data and Spark: the bytes of one process. `make corpora` installs both."""
 
 import copy
+import importlib.util
 import json
 import logging
 import os
@@ -16,6 +17,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
+from machines import block_of, two_machines
 from typer.testing import CliRunner
 
 from uwaga import TextEncoder
@@ -215,6 +218,34 @@ def test_ray_data_takes_the_callable(ray: Any, texts: list[str], model: Path) ->
         ray.shutdown()
     assert [row["n"] for row in rows] == list(range(300))
     assert np.array_equal(np.stack([row["vector"] for row in rows]).astype(np.float32), expected)
+
+
+@pytest.mark.usefixtures("ray")
+def test_the_slurm_script_on_two_machines(encode: Callable[..., Any], model: Path, tmp_path: Path) -> None:
+    assert encode("one.parquet").exit_code == 0
+    script = block_of("corpora.md", "bash").replace("/models/e5", f"{model} --overflow mean --skip-invalid")
+    (tmp_path / "encode.sh").write_text(script)
+    (tmp_path / "programs").mkdir()
+    # Names without a name server.
+    environment = {"GRPC_DNS_RESOLVER": "native", "HOME": str(tmp_path)}
+    with two_machines(tmp_path / "programs") as machines:
+        path = f"{Path(importlib.util.find_spec('ray').origin).parents[1] / 'bin'}:$PATH"
+        command = f"cd {tmp_path} && PATH={path} bash encode.sh"
+        ((code, output),) = machines.run([["bash", "-c", command]], seconds=800, **environment)
+    assert code == 0, output
+    assert (tmp_path / "vectors.parquet").read_bytes() == (tmp_path / "one.parquet").read_bytes()
+
+
+@pytest.mark.usefixtures("ray")
+def test_the_cluster_file_is_one() -> None:
+    """By Ray's own schema; as many workers as it names are started."""
+    from ray.autoscaler._private.util import prepare_config, validate_config
+
+    config = prepare_config(yaml.safe_load(block_of("corpora.md", "yaml")))
+    validate_config(config)
+    (node,) = config["available_node_types"].values()
+    assert (node["min_workers"], node["max_workers"]) == (2, 2)
+    assert "--autoscaling-config=~/ray_bootstrap_config.yaml" in config["head_start_ray_commands"][-1]
 
 
 def test_spark_takes_the_callable(spark: Any, texts: list[str], model: Path) -> None:

@@ -31,7 +31,7 @@ def test_pieces_and_blocks_cover_everything_once(size: int, count: int) -> None:
 def test_causal_work_is_even_in_pairs_and_in_rows(size: int) -> None:
     count = 2 * size * 192 * 10
     plan = make_plan(causal, count, count, STEPS, size)
-    assert [x.rank for x in plan.pieces] == [*range(size), *reversed(range(size))]
+    assert [x.rank for x in plan.pieces] == [*range(size), *reversed(range(size))] * (len(plan.pieces) // (2 * size))
     work = work_of_ranks(plan, size)
     assert max(work) < 1.01 * min(work)
     assert {sum(last - first for first, last in rows) for rows in plan.intervals(size)} == {count // size}
@@ -60,3 +60,13 @@ def test_a_block_visits_only_those_who_see_it() -> None:
     assert [plan.visits(b, b // 2, 4) for b in range(8)] == [[0], [0, 1], [1], [1, 2], [2], [2, 3], [3], [3]]
     assert plan.visits(1, 1, 4) == [1, 0]
     assert plan.blocks_of(0) == [0]
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 8])
+def test_causal_work_is_even_block_by_block(size: int) -> None:
+    """A process is at most two blocks ahead of the next one, so it waits for the one that has most work with these."""
+    plan = make_plan(causal, 64 * 2048, 64 * 2048, STEPS, size)
+    by_block = [
+        [sum(plan.work[n][b] for n in plan.pieces_of(rank)) for rank in range(size)] for b in range(len(plan.blocks))
+    ]
+    assert sum(map(max, by_block)) < 1.1 * sum(map(sum, by_block)) / size

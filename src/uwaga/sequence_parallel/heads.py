@@ -1,17 +1,15 @@
 """The gradients by heads: a process computes those of some key heads, with the query heads that read them, over the whole sequence.
 
-So one pass of five products has them all, as in one process, where the two passes of a ring have seven (ring.py). Parts of all operands
-go to the process that has their head, while it computes the one before, and parts of the gradients come home: the all-to-all of Jacobs et al.,
-"DeepSpeed Ulysses", 2023.
+So one pass of five products has them all, as in one process, where the two passes of a ring have seven (ring.py). Parts of the operands go to the
+process that has their head, while it computes the one before, and parts of the gradients come home: the all-to-all of Jacobs et al., "DeepSpeed
+Ulysses", 2023.
 
 Letters as in sequence.py; R query heads of a key head.
 """
 
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,15 +23,9 @@ from uwaga.sequence_parallel.exchange import Message, RelayedMessages
 
 _THERE, _BACK = 7150, 7151  # tags
 _PRODUCTS = 5 / 7  # of the ring's
-_OF_KEYS = ("key", "value")
+_NAMES = ("query", "key", "value")
 
-
-class _Unit(NamedTuple):
-    """A key head of a sequence, and who computes it."""
-
-    rank: int
-    sequence: int
-    head: int
+_Operands = dict[str, Tensor]
 
 
 def serves(division: Division, call: Call) -> bool:
@@ -52,118 +44,91 @@ def backward(
     grad_lse: Tensor | None,
     needs: Sequence[bool],
 ) -> Gradients:
-    """The gradients of this process's parts of query, key and value, and of relative and sinks by the heads that it computes.
-
-    Args:
-        output, lse: what the forward pass gave for this process's queries.
-        grad_output, grad_lse: their gradients.
-        needs: what some process needs, of query, key, value, relative, bias and sinks.
-    """
+    """As `ring.backward`; relative and sinks have the gradients of the heads that are computed here. output, lse: of this process's queries."""
     own = {"query": call.query, "output": output, "lse": lse, "grad_output": grad_output, "grad_lse": grad_lse}
     # (B, G, R, n, ...), of keys with R = 1
-    given = {
-        name: x.detach().unflatten(1, (-1, call.heads_per_key_head)) for name, x in own.items() if x is not None
-    } | {name: x.detach()[:, :, None] for name, x in zip(_OF_KEYS, (call.key, call.value), strict=True)}
-    names = [name for name, needed in zip(("query", *_OF_KEYS), needs, strict=False) if needed]
-    home = {name: torch.empty(given[name].shape, dtype=call.query.dtype) for name in names}
+    given = {k: x.detach().unflatten(1, (-1, call.heads_per_key_head)) for k, x in own.items() if x is not None}
+    given |= {"key": call.key.detach()[:, :, None], "value": call.value.detach()[:, :, None]}
+    home = {
+        k: torch.empty(given[k].shape, dtype=call.query.dtype)
+        for k, needed in zip(_NAMES, needs, strict=False)
+        if needed
+    }
     relative = torch.zeros_like(call.relative) if needs[3] and call.relative is not None else None
     sinks = torch.zeros_like(call.sinks) if needs[5] and call.sinks is not None else None
-    rounds = _rounds(call, division.group.size)
-    with RelayedMessages(division.group, f"call {division.number}, heads of the backward pass") as messages:
-        exchange = _Exchange(division, messages)
-        for unit in (unit for units in rounds for unit in units):
-            if unit.rank != division.group.rank:
-                for name in names:
-                    exchange.receive(unit.rank, home[name][unit.sequence, unit.head])
-        arrivals = deque(exchange.gather(units, given) for units in rounds[:1])
-        for n in range(len(rounds)):
-            arrived = arrivals.popleft()
-            messages.wait(arrived.messages)
-            arrivals.extend(exchange.gather(units, given) for units in rounds[n + 1 : n + 2])
-            if arrived.unit is None:
-                continue
-            _, sequence, head = arrived.unit
-            heads = slice(head * call.heads_per_key_head, (head + 1) * call.heads_per_key_head)
-            of_head = (x if x is None else x[heads] for x in (relative, sinks))
-            whole = {name: x[None] for name, x in arrived.whole.items()}
-            results = _gradients(_call_of(call, sequence, heads, whole), whole, names, *of_head)
-            for name in names:
-                exchange.scatter(name, results[name][0], home[name][sequence, head])
-    return *(home[x].flatten(1, 2) if x in home else None for x in ("query", *_OF_KEYS)), relative, None, sinks
+    for sequence, heads, whole, results in _exchanged(division, call, given, home):
+        part = _call_of(call, sequence, heads, whole)
+        of_head = (x if x is None else x[heads] for x in (relative, sinks))
+        rows = parts.Rows(whole["output"], whole["lse"], whole["grad_output"], whole.get("grad_lse"))
+        of_parameters = dict(zip(("relative", "sinks"), of_head, strict=True))
+        parts.backward(
+            part, rows, parts.Sums(None, None, None, False, False), parts.Results(**results, **of_parameters)
+        )
+    return *(home[k].flatten(1, 2) if k in home else None for k in _NAMES), relative, None, sinks
 
 
-def _rounds(call: Call, size: int) -> list[list[_Unit]]:
-    """One unit of each process at a time, while it has some. A process has all sequences of its heads: they may be of any lengths."""
-    batch, heads = call.key.shape[:2]
+def _exchanged(
+    division: Division, call: Call, given: _Operands, home: _Operands
+) -> Iterator[tuple[int, slice, _Operands, _Operands]]:
+    """For each of this process's key heads in each sequence: the sequence, its query heads, their operands (1, R, N, ...), and gradients to be
+    filled in before the next one, whose parts go home. A process has all sequences of its heads: they may be of any lengths."""
+    me, size, (batch, heads) = division.group.rank, division.group.size, call.key.shape[:2]
     of_rank = [range(heads * rank // size, heads * (rank + 1) // size) for rank in range(size)]
-    return [
-        [_Unit(rank, sequence, own[n]) for rank, own in enumerate(of_rank) if n < len(own)]
+    # A head of each process at a time, while it has some.
+    rounds = [
+        [(rank, sequence, own[n]) for rank, own in enumerate(of_rank) if n < len(own)]
         for n in range(max(map(len, of_rank)))
         for sequence in range(batch)
     ]
+    queries, keys = ([slice(*x) for x in pairwise(starts)] for starts in (division.query_starts, division.key_starts))
+    places = {name: keys if name in ("key", "value") else queries for name in given}
+    with RelayedMessages(division.group, f"call {division.number}, heads of the backward pass") as messages:
+
+        def send(rank: int, part: Tensor, tag: int) -> None:
+            for row in part:
+                messages.send(rank, row.contiguous(), tag)
+
+        def gather(units: Sequence[tuple[int, int, int]]) -> tuple[_Operands, list[Message | None]]:
+            whole: _Operands = {}
+            arriving: list[Message | None] = []
+            for rank, sequence, head in units:
+                for name, x in given.items():
+                    if rank != me:
+                        send(rank, x[sequence, head], _THERE)
+                        continue
+                    y = whole[name] = x.new_empty((x.shape[2], places[name][-1].stop, *x.shape[4:]))
+                    for other, place in enumerate(places[name]):
+                        if other == me:
+                            y[:, place] = x[sequence, head]
+                        else:
+                            arriving += [messages.receive(other, row[place], _THERE) for row in y]
+            return whole, arriving
+
+        for rank, sequence, head in (unit for units in rounds for unit in units if unit[0] != me):
+            for row in (row for x in home.values() for row in x[sequence, head]):
+                messages.receive(rank, row, _BACK)
+        ahead = gather(rounds[0]) if rounds else ({}, [])
+        for n, units in enumerate(rounds):
+            whole, arriving = ahead
+            messages.wait(arriving)
+            ahead = gather(rounds[n + 1]) if n + 1 < len(rounds) else ({}, [])
+            for _, sequence, head in (unit for unit in units if unit[0] == me):
+                of_key = slice(head * call.heads_per_key_head, (head + 1) * call.heads_per_key_head)
+                results = {name: torch.empty_like(whole[name]) for name in home}
+                batched, filled = ({name: x[None] for name, x in each.items()} for each in (whole, results))
+                yield sequence, of_key, batched, filled
+                for name, x in results.items():
+                    for other, place in enumerate(places[name]):
+                        if other == me:
+                            home[name][sequence, head] = x[:, place]
+                        else:
+                            send(other, x[:, place], _BACK)
 
 
-class _Arrival(NamedTuple):
-    """The unit of this process in a round, and its operands (R, N, ...) once the messages are there."""
-
-    unit: _Unit | None
-    whole: dict[str, Tensor]
-    messages: list[Message | None]
-
-
-class _Exchange:
-    """Parts (R, n, ...) of units, which every process sends and receives in the same order."""
-
-    def __init__(self, division: Division, messages: RelayedMessages) -> None:
-        self._rank, self._messages = division.group.rank, messages
-        places = ([slice(*x) for x in pairwise(starts)] for starts in (division.query_starts, division.key_starts))
-        self._of_queries, self._of_keys = places
-
-    def _places(self, name: str) -> list[slice]:
-        """Of each process among the tokens of the whole."""
-        return self._of_keys if name in _OF_KEYS else self._of_queries
-
-    def gather(self, units: Sequence[_Unit], given: dict[str, Tensor]) -> _Arrival:
-        """Send this process's parts of these units, and receive those of its own one."""
-        result = _Arrival(next((x for x in units if x.rank == self._rank), None), {}, [])
-        for rank, sequence, head in units:
-            for name, x in given.items():
-                part, places = x[sequence, head], self._places(name)
-                if rank != self._rank:
-                    self._send(rank, part, _THERE)
-                    continue
-                whole = part.new_empty((len(part), places[-1].stop, *part.shape[2:]))
-                whole[:, places[rank]] = part
-                result.whole[name] = whole
-                others = [n for n in range(len(places)) if n != rank]
-                result.messages.extend(
-                    self._messages.receive(n, row[places[n]], _THERE) for n in others for row in whole
-                )
-        return result
-
-    def receive(self, rank: int, part: Tensor) -> None:
-        """The part of a gradient that comes home; contiguous."""
-        for row in part:
-            self._messages.receive(rank, row, _BACK)
-
-    def scatter(self, name: str, whole: Tensor, home: Tensor) -> None:
-        """Send the parts of a gradient home."""
-        for rank, place in enumerate(self._places(name)):
-            if rank == self._rank:
-                home.copy_(whole[:, place])
-            else:
-                self._send(rank, whole[:, place], _BACK)
-
-    def _send(self, rank: int, part: Tensor, tag: int) -> None:
-        for row in part:
-            self._messages.send(rank, row.contiguous(), tag)
-
-
-def _call_of(call: Call, sequence: int, heads: slice, whole: dict[str, Tensor]) -> Call:
+def _call_of(call: Call, sequence: int, heads: slice, whole: _Operands) -> Call:
     """The call of some query heads of a sequence, with the whole of their operands."""
-    own = slice(sequence, sequence + 1)
+    own, starts = slice(sequence, sequence + 1), call.relative_starts
     part = CallPart(own, torch.arange(heads.start, heads.stop))
-    starts = call.relative_starts
     return replace(
         call,
         query=whole["query"],
@@ -177,15 +142,3 @@ def _call_of(call: Call, sequence: int, heads: slice, whole: dict[str, Tensor]) 
         mask_tensors=mask_program.select(call.options.mask_program, call.mask_tensors, part),
         options=replace(call.options, max_queries=whole["query"].shape[2], max_keys=whole["key"].shape[2]),
     )
-
-
-def _gradients(
-    call: Call, whole: dict[str, Tensor], names: Sequence[str], relative: Tensor | None, sinks: Tensor | None
-) -> dict[str, Tensor]:
-    """Those that are named; those of relative and sinks are added to."""
-    results = {name: torch.empty_like(whole[name]) for name in names}
-    rows = parts.Rows(whole["output"], whole["lse"], whole["grad_output"], whole.get("grad_lse"))
-    parts.backward(
-        call, rows, parts.Sums(None, None, None, False, False), parts.Results(**results, relative=relative, sinks=sinks)
-    )
-    return results

@@ -1,9 +1,10 @@
 """Which process computes which queries, and which blocks of keys travel past them: a function of the mask and the sizes alone, so that every
 process finds the same. In the backward pass the other way round too: keys stay, and blocks of queries travel.
 
-What stays is cut into pieces, two for each process. Where some have more pairs than others, the piece that has most goes with the one that has
-least (under a causal mask that is the zigzag of Llama 3's context parallelism; compare Brandon et al., "Striped Attention", 2023): every
-process has the same number of rows, and about the same work.
+What stays is cut into pieces, some for each process. Where some have more pairs than others, they are dealt out by that, back and forth (under a
+causal mask a zigzag as in Llama 3's context parallelism, but with more turns; compare Brandon et al., "Striped Attention", 2023): every
+process has about the same number of rows and the same work, and that with each block, since a process can be no more than two blocks ahead of
+the next one.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,6 +16,8 @@ from uwaga.ops.mask_program import Interval
 
 # Blocks of a process's part: two of them are a quarter of it, unless they would be shorter than the kernels' sums allow.
 _BLOCKS_OF_PART = 8
+# Pieces of a process, and the rows that each has at least, unless two would be shorter.
+_PIECES, _LEAST_ROWS = 16, 768
 # Ranges of rows that the work of a piece is estimated by.
 _RANGES = 16
 # Pieces whose work differs by less stay together in their order.
@@ -68,18 +71,27 @@ def make_plan(sees: Callable[[Interval], Interval], staying: int, travelling: in
     """
     length = padded(max(travelling // (_BLOCKS_OF_PART * size), 1), steps.block)
     blocks = tuple(pairwise([*range(0, travelling, length), travelling]))
-    count = -(-staying // steps.piece)
-    edges = [min(count * n // (2 * size) * steps.piece, staying) for n in range(2 * size + 1)]
-    pieces = list(pairwise(edges))
-    work = [_work(sees, rows, blocks) for rows in pieces]
-    totals = [sum(row) for row in work]
-    per_row = [total / (last - first) for total, (first, last) in zip(totals, pieces, strict=True) if first < last]
-    ranks = [n // 2 for n in range(2 * size)]
+    count = 2 * size
+    pieces, work = _cut(sees, staying, steps.piece, blocks, count)
+    ranks = [n // 2 for n in range(count)]
+    per_row = [sum(row) / (last - first) for row, (first, last) in zip(work, pieces, strict=True) if first < last]
     if per_row and max(per_row) > _UNEVEN * min(per_row):
-        for at, n in enumerate(sorted(range(2 * size), key=lambda n: (totals[n], n))):
-            ranks[n] = min(at, 2 * size - 1 - at)
+        count *= max(1, min(_PIECES, staying // (size * _LEAST_ROWS)) // 2)
+        pieces, work = _cut(sees, staying, steps.piece, blocks, count)
+        order = sorted(range(count), key=lambda n: (sum(work[n]), n))
+        turns = {n: at % (2 * size) for at, n in enumerate(order)}
+        ranks = [min(turns[n], 2 * size - 1 - turns[n]) for n in range(count)]
     chosen = [n for n, (first, last) in enumerate(pieces) if first < last]
     return Plan(tuple(Piece(pieces[n], ranks[n]) for n in chosen), blocks, tuple(work[n] for n in chosen))
+
+
+def _cut(
+    sees: Callable[[Interval], Interval], staying: int, step: int, blocks: Sequence[Interval], count: int
+) -> tuple[list[Interval], list[tuple[int, ...]]]:
+    """So many pieces of what stays, which begin at multiples of `step`, and the work of each."""
+    steps = -(-staying // step)
+    pieces = list(pairwise(min(steps * n // count * step, staying) for n in range(count + 1)))
+    return pieces, [_work(sees, rows, blocks) for rows in pieces]
 
 
 def _work(sees: Callable[[Interval], Interval], rows: Interval, blocks: Sequence[Interval]) -> tuple[int, ...]:

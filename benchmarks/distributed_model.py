@@ -1,0 +1,170 @@
+"""How fast would attention over 2 to 64 machines be, by a model with measured figures?
+
+Measured here, in processes of one thread: the pairs of a query and a key that one process computes in a second, forward and backward; the
+bytes that go from one process to another in a second; and the speed of two processes, beside which the model's own answer for them stands. The
+model runs the schedule of uwaga.sequence_parallel: which blocks of keys visit which processes in which order, a block being computed
+while the next one arrives (ring.py), or the operands of a head arriving while the one before is computed (heads.py). A machine is
+`--cores` measured processes, and its link sends and receives at the same time. Mask: causal, B = 1, H = G, D = E. "speed" is the time of one
+machine over P times that of P: 1 is linear.
+
+What is not in it: what a process does beside pairs (copies, headers), latencies, and what a real network does beside its rate.
+"""
+
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+import torch.distributed as dist
+from distributed import TIMEOUT, measured
+from harness import DTYPES, Report, of_processes, options, parse
+
+import uwaga
+from uwaga.ops.attention.parts import PART_KEYS, PART_QUERIES
+from uwaga.sequence_parallel.schedule import Plan, Steps, make_plan
+
+# Products of two matrices that the passes of the backward ring make (of queries, of keys), of the five of one pass.
+_OF_QUERIES, _OF_KEYS = 3 / 5, 4 / 5
+_KEY_STEP = 64  # as ring.py has it
+
+
+class Case(NamedTuple):
+    tokens: int
+    heads: int
+    width: int
+    item: int  # bytes of a number
+    forward: float  # pairs of one head that a machine computes in a second
+    backward: float
+    rate: float  # bytes that a link carries in a second
+
+    def alone(self, backward: bool) -> float:
+        """Seconds of one machine."""
+        return self.tokens**2 / 2 * self.heads / (self.backward if backward else self.forward)
+
+    def sending(self, rows: float) -> float:
+        """Seconds of a link for so many rows of width D of each head."""
+        return rows * self.heads * self.width * self.item / self.rate
+
+
+def seconds(case: Case, size: int, *, backward: bool) -> float:
+    """The time that `size` machines take."""
+    if not backward:
+        plan = _plan(case, size, queries=True)
+        return 2 * _moving(case, plan, size) + _ring(case, plan, size, case.alone(backward=False), 2)
+    if case.heads >= -(-case.heads // size) * size * 5 / 7:
+        return _by_heads(case, size)
+    of_queries, of_keys = _plan(case, size, queries=True), _plan(case, size, queries=False)
+    alone = case.alone(backward=True)
+    # Output gradients to where queries are computed, and gradients home; keys and values to where they stay, and theirs home.
+    moving = 2 * _moving(case, of_queries, size) + 4 * _moving(case, of_keys, size)
+    rings = ((of_queries, _OF_QUERIES, 2), (of_keys, _OF_KEYS, 3))
+    return moving + sum(_ring(case, plan, size, alone * share, rows) for plan, share, rows in rings)
+
+
+def _plan(case: Case, size: int, *, queries: bool) -> Plan:
+    """What stays: queries or keys, under a causal mask."""
+    if queries:
+        return make_plan(lambda rows: (0, rows[1]), case.tokens, case.tokens, Steps(PART_QUERIES, PART_KEYS), size)
+    return make_plan(
+        lambda keys: (keys[0], case.tokens), case.tokens, case.tokens, Steps(_KEY_STEP, PART_QUERIES), size
+    )
+
+
+def _edges(case: Case, size: int) -> list[tuple[int, int]]:
+    return list(pairwise([case.tokens * n // size for n in range(size + 1)]))
+
+
+def _moving(case: Case, plan: Plan, size: int) -> float:
+    """Seconds until rows of width D are at the process that computes them, or home again: of the process that sends most."""
+    rows = [
+        end - begin - sum(max(min(last, end) - max(first, begin), 0) for first, last in intervals)
+        for intervals, (begin, end) in zip(plan.intervals(size), _edges(case, size), strict=True)
+    ]
+    return case.sending(max(rows))
+
+
+def _ring(case: Case, plan: Plan, size: int, alone: float, rows: int) -> float:
+    """Seconds of `ring._travel` in all processes. alone: of one machine; rows: of width D that travel for each token."""
+    computed = [0.0] * size  # when a process is through with the last block that it had
+    receives = [0.0] * size  # since when it receives the next one
+    left = [0.0] * size  # when the last block that it passed on was with the next process
+    sends, takes = [0.0] * size, [0.0] * size  # when its link is free
+    of_pair = alone / sum(map(sum, plan.work))
+    for b, (first, last) in enumerate(plan.blocks):
+        owner = next(rank for rank, (_, end) in enumerate(_edges(case, size)) if first < end)
+        source, has_it = owner, 0.0
+        for rank in plan.visits(b, owner, size):
+            arrived = receives[rank]
+            if rank != owner:
+                arrived = max(has_it, receives[rank], sends[source], takes[rank]) + case.sending(rows * (last - first))
+                sends[source] = takes[rank] = left[source] = arrived
+            source, has_it = rank, max(computed[rank], arrived)
+            receives[rank] = max(has_it, left[rank])
+            work = sum(plan.work[n][b] for n in plan.pieces_of(rank))
+            computed[rank] = receives[rank] + work * of_pair
+    return max(computed)
+
+
+def _by_heads(case: Case, size: int) -> float:
+    """Seconds of `heads.backward`: of a process that has most heads."""
+    count = -(-case.heads // size)
+    compute = case.alone(backward=True) / case.heads
+    row = case.sending(case.tokens * (size - 1) / size) / case.heads
+    there, back = 5 * row, 3 * row
+    return there + sum(max(compute, there * (n + 1 < count) + back * (n > 0)) for n in range(count)) + back
+
+
+def bandwidth(rank: int, folder: Path) -> float:
+    """Bytes a second between two processes."""
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2, timeout=TIMEOUT)
+    result = uwaga.sequence_parallel.doctor()[1].megabytes_per_second * 1e6
+    dist.barrier()
+    return result
+
+
+if __name__ == "__main__":
+    parser = options(__doc__ or "", grid=False)
+    parser.add_argument("--measured-n", type=int, default=16384, help="tokens that are measured")
+    parser.add_argument("--n", type=int, nargs="+", default=[65536, 1_000_000], help="tokens of the model")
+    parser.add_argument("--machines", type=int, nargs="+", default=[2, 4, 8, 16, 32, 64])
+    parser.add_argument(
+        "--gbit", type=float, nargs="+", default=[10, 100], help="of a link, thousand million bits a second"
+    )
+    parser.add_argument("--heads", type=int, default=32)
+    parser.add_argument("--measured-heads", type=int, default=4)
+    parser.add_argument("--width", type=int, default=64)
+    parser.add_argument("--cores", type=int, default=32, help="of a machine")
+    chosen = parse(parser)
+    if chosen.quick:
+        chosen.measured_n, chosen.n, chosen.machines, chosen.measured_heads, chosen.width = 64, [4096], [2, 64], 2, 16
+    headings = ["pass", "N", "link", *(f"{size} machines" for size in chosen.machines)]
+    report = Report(chosen, "Attention over many machines, by a model", headings)
+    models, chosen.heads = chosen.heads, chosen.measured_heads  # `measured` reads it
+    one, two = (measured(size, chosen.measured_n, "causal", chosen)["times"] for size in (1, 2))
+    rate = max(of_processes(2, bandwidth))
+    pairs = chosen.measured_n**2 / 2 * chosen.heads
+    # Of one process all keys are its own: this is uwaga.attention.
+    speeds = {name: pairs / one[f"all_gather {name}"] for name in ("forward", "backward")}
+    case = partial(Case, width=chosen.width, item=DTYPES[chosen.dtype[0]].itemsize)
+    for name in speeds:
+        for tokens in chosen.n:
+            for gbit in chosen.gbit:
+                machine = case(
+                    tokens,
+                    models,
+                    forward=speeds["forward"] * chosen.cores,
+                    backward=speeds["backward"] * chosen.cores,
+                    rate=gbit * 1e9 / 8,
+                )
+                alone = machine.alone(name == "backward")
+                cells = [alone / size / seconds(machine, size, backward=name == "backward") for size in chosen.machines]
+                report.row(name, f"{tokens:,}", f"{gbit:g} Gbit/s", *(f"{x:.2f}" for x in cells))
+    report.say(f"\nMeasured: {rate / 1e6:,.0f} MB a second between two processes.\n")
+    for name, speed in speeds.items():
+        here = case(chosen.measured_n, chosen.heads, forward=speeds["forward"], backward=speeds["backward"], rate=rate)
+        model = here.alone(name == "backward") / 2 / seconds(here, 2, backward=name == "backward")
+        found = one[f"all_gather {name}"] / 2 / two[f"uwaga {name}"]
+        report.say(
+            f"{name}: {speed:.2e} pairs a second in one process. Two processes at N = {chosen.measured_n:,}, {chosen.heads} heads: "
+            f"measured {found:.2f}, by the model {model:.2f} of linear.\n"
+        )
