@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 import uwaga
-from uwaga.sequence_parallel import ring
+from uwaga.sequence_parallel.map_engine import MapEngine
 
 
 @pytest.fixture(autouse=True)
@@ -43,15 +43,25 @@ def test_the_graph_saves_its_tensors_where_hooks_see_them(goes_by: str) -> None:
         output.sum().backward()
 
 
-def test_a_map_computes_its_softmax_when_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[Any] = []
-    softmax = ring.softmax
-    monkeypatch.setattr(ring, "softmax", lambda *arguments: calls.append(None) or softmax(*arguments))
+def test_a_map_computes_what_is_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    passes: list[Any] = []
+    rows = MapEngine.rows
+    monkeypatch.setattr(MapEngine, "rows", lambda *arguments: passes.append(arguments[2]) or rows(*arguments))
     query, key = torch.randn(2, 1, 2, 300, 8).unbind(0)
     exact = uwaga.AttentionMap(query, key, impl="cpu")
     m = uwaga.sequence_parallel.attention_map(query, key)
-    assert torch.equal(m.entropy(), exact.entropy())
-    assert not calls
+    assert not passes
+    m.prepare(entropy=True, topk=3)
+    for name in ("entropy", "peak", "received", "diagonal_sums"):
+        for mine, theirs in zip(getattr(m, name)(), getattr(exact, name)(), strict=True):
+            assert torch.equal(mine, theirs)
     assert torch.equal(m.lse, exact.lse)
-    assert torch.equal(m.received(), exact.received())
-    assert len(calls) == 1
+    assert len(passes) == 1
+
+
+def test_results_are_detached() -> None:
+    query, key, sinks = (torch.randn(*sizes, requires_grad=True) for sizes in ((1, 2, 9, 4), (1, 2, 9, 4), (2,)))
+    m = uwaga.sequence_parallel.attention_map(query, key, sinks=sinks)
+    weights = torch.ones(9, requires_grad=True)
+    for x in (m.lse, m.entropy(), m.received(weights=weights), m.row(0), m.sink().learned, m.max_logit()):
+        assert not x.requires_grad
