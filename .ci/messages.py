@@ -3,8 +3,8 @@
 `make messages` writes the tables; a test compares them with what `template` gives.
 """
 
+import bz2
 import json
-import lzma
 import sys
 from datetime import datetime
 from pathlib import Path
@@ -120,7 +120,7 @@ def main() -> None:
     rules = {name: whole.pop(name) for name in ("languages", "plural", "numbers")}
     (TABLES / "rules.json").write_text(json.dumps(rules, ensure_ascii=False) + "\n", encoding="utf-8")
     text = json.dumps(whole, ensure_ascii=False, separators=(",", ":"))
-    (TABLES / "messages.json.xz").write_bytes(lzma.compress(text.encode(), preset=9))
+    (TABLES / "messages.json.bz2").write_bytes(bz2.compress(text.encode(), 9))
 
 
 if __name__ == "__main__":
