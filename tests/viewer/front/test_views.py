@@ -108,6 +108,8 @@ def best_head(recording: uwaga.Recording, statistic: str) -> dict[str, Any]:
 
 def tab(page: Any, name: str) -> None:
     page.get_by_role("tab", name=name, exact=True).click()
+    if name == "Lesson":  # its script comes with another page
+        page.locator(".lesson-title").wait_for()
 
 
 def open_map(page: Any, layer: int, head: int, more: str = "") -> None:

@@ -3,7 +3,7 @@
 
 import { el, isModified, isRightToLeft, itemOf, linkGradient, svgEl, uniqueName } from "../dom.js";
 import { percentText } from "../format.js";
-import { tr, trN } from "../languages.js";
+import { decimalText, tr, trN } from "../languages.js";
 import { strongestItems } from "../weights.js";
 import { stageWord } from "./stage.js";
 
@@ -16,7 +16,7 @@ const mostColumns = 30, foldedSide = 12, leastColumn = 26;
 export const mostRibbons = 400;
 /** Pixels of a bar that is 100 %, at most; and as a share of what a column has. */
 const widestBar = 86, barShare = 0.62;
-const ribbonHeight = 230, ribbonLeast = 0.004, statedShare = 0.05, letterSize = 52;
+const ribbonHeight = 230, ribbonLeast = 0.004, statedShare = 0.05, letterSize = 52, tightColumn = 44;
 
 /**
  * Where the bars are: below one for each query, all of the same width; above one for each key, as wide as what it receives.
@@ -168,8 +168,9 @@ export function makeRibbons({ pick, point, pickKey }) {
         const share = Number.isNaN(weightOf(to)) ? "" : percentText(weightOf(to)), { first, stop, isFold } = shownColumns[to];
         /** @type {HTMLElement} */ (button).dataset.role = !isFold && (key === null ? to === most : first === key) ? "asked" : "dim";
         /** @type {Element} */ (button.children[1]).textContent = [isFold ? ` ${foldText(stop - first)}` : "", share ? ", " : ""].join("");
-        // All of a row is stated: what is folded whatever it is.
-        /** @type {Element} */ (button.lastElementChild).textContent = isFold || weightOf(to) >= statedShare ? share : "";
+        // What is folded is stated whatever it is. Beside another number there is no room for a tenth of a per cent on a phone.
+        const isTight = !isFold && bars.letters < tightColumn && [to - 1, to + 1].some((other) => weightOf(other) >= statedShare);
+        /** @type {Element} */ (button.lastElementChild).textContent = !isFold && !(weightOf(to) >= statedShare) ? "" : isTight ? `${decimalText(100 * weightOf(to), 0)}%` : share;
       });
       [...queriesRow.children].forEach((button, row) => {
         const { first: item, stop, isFold } = shownRows[row];

@@ -272,7 +272,7 @@ export function exploreView(app) {
       where.textContent = whereText(app, own);
       const at = key ?? best;
       story.replaceChildren([restText(shownWeights, sinks, known.keys), at !== null && at === best ? linkStory({ query: inQueries, key: at, weight: 0 }, known.queries, known.keys, kind) : "",
-        !one ? tr("Every word sends out a ribbon of the same width, 100%; what many look at grows wide.") : shownWeights && stage.element.hidden ? "" : tr("A wide arc is a big share of this word’s attention; the numbers under the words add up to 100%."),
+        !one ? !hasExactCells(app) ? "" : tr("Every word sends out a ribbon of the same width, 100%; what many look at grows wide.") : shownWeights && stage.element.hidden ? "" : tr("A wide arc is a big share of this word’s attention; the numbers under the words add up to 100%."),
         row.weights && !isExact && !shownWeights ? meansText(row.weights.cell) : ""].filter(Boolean).join(" "));
       evidence.hidden = !own?.evidence;
       /** @type {HTMLElement} */ (evidence.lastElementChild).textContent = own?.evidence ?? "";
@@ -296,9 +296,9 @@ export function exploreView(app) {
     const isRibboned = cells !== null;
     if (isRibboned) ribbons.show({ ...known, cells, query: inQueries, key, sinks, last: written < 0 ? known.queries.total : written, middle: ribbonMiddle(known, cells, atRest) });
     else ribbons.hide();
-    write.hidden = !isRibboned;
+    write.hidden = !isRibboned || !hasExactCells(app);
     write.textContent = writing === undefined ? ["▶", tr("Watch it write")].join(" ") : tr("■ Stop");
-    if (!isRibboned) stopWriting();
+    if (write.hidden) stopWriting();
     isRead = !isStaged && !isRibboned;
     element.toggleAttribute("data-read", isRead);
     find.hidden = !isRead;
