@@ -1,13 +1,13 @@
 """How much memory and processor time does each process take for one long context?
 
-Processes of one thread over gloo on this machine, B = 1, equal parts: forward, backward, and the weights that each key receives. "MB of a part" is what
-a process is given: its part of query, key, value and output gradient. "MB forward" to "MB received" are how far a process's memory
-grew beyond that, the most of any process; where each is O(N / processes), doubling both changes none of them. One process is `uwaga.attention` and
-`uwaga.AttentionMap`. "balance" is the mean of the processes' processor times over the largest, "speed" the processor time of one process over P times
+Processes of one thread over gloo on this machine, B = 1, equal parts: forward, backward, and statistics of the map (rows: entropy and the eight largest weights).
+"MB of a part" is what a process is given: its part of query, key, value and output gradient. "MB" is how far a process's memory grew beyond that, the most of any
+process; where it is O(N / processes), doubling both does not change it, but for the sums of diagonals, which every process has whole. One process is `uwaga.attention` and `uwaga.AttentionMap`. "balance" is the mean of the processes' processor times over the largest, "speed" the processor time of one process over P times
 the largest of P processes: 1 is linear, on a machine with P idle cores. On a busy machine the times of the wall say nothing, those of the
 processor little.
 """
 
+import ctypes
 import datetime
 import time
 from collections.abc import Callable
@@ -26,7 +26,14 @@ MASKS: dict[str, Callable[[], Any]] = {
     "window of 16,384": lambda: uwaga.Window(16383, 0),
     "none": lambda: None,
 }
-PASSES = ("forward", "backward", "received")
+STATISTICS: dict[str, Callable[[Any], object]] = {
+    "rows": lambda m: (m.prepare(entropy=True, topk=8), m.topk(8)),
+    "mass": lambda m: m.mass(uwaga.Window(99, 0)),
+    "received": lambda m: m.received(),
+    "diagonals": lambda m: m.diagonal_sums(),
+    "cells": lambda m: m.pool(64, 64),
+}
+PASSES = ("forward", "backward", *STATISTICS)
 TIMEOUT = datetime.timedelta(hours=2)
 
 
@@ -40,14 +47,15 @@ def run_rank(rank: int, folder: Path, size: int, tokens: int, name: str, chosen:
     # What is imported and allocated once is no question.
     output = uwaga.sequence_parallel.attention(small, small, small, mask=uwaga.Causal())
     torch.autograd.grad(output, [small], torch.ones_like(output))
-    uwaga.sequence_parallel.attention_map(small.detach(), small.detach()).received()
+    for statistic in STATISTICS.values():
+        statistic(uwaga.sequence_parallel.attention_map(small.detach(), small.detach()))
     attend: Callable[..., Any] = uwaga.sequence_parallel.attention
     read_map: Callable[..., Any] = uwaga.sequence_parallel.attention_map
     if size == 1:
         attend, read_map = partial(uwaga.attention, impl="cpu"), partial(uwaga.AttentionMap, impl="cpu")
     operands = [x.requires_grad_() for x in (query, key, value)]
     dist.barrier()
-    forget_peak()
+    _begin()
     before, times, grown = resident("VmRSS"), [], []
     outputs: list[Any] = []
 
@@ -57,17 +65,30 @@ def run_rank(rank: int, folder: Path, size: int, tokens: int, name: str, chosen:
     def backward() -> None:
         torch.autograd.grad(outputs.pop(), operands, grad)
 
-    def received() -> None:
-        read_map(query.detach(), key.detach(), mask=MASKS[name]()).received()
+    def made() -> Any:
+        return read_map(query.detach(), key.detach(), mask=MASKS[name]())
 
-    for each in (forward, backward, received):
+    # The softmax of a map belongs to its rows; the others find it there.
+    maps: list[Any] = [None]
+
+    def read(statistic: Callable[[Any], object]) -> None:
+        maps[0] = maps[0] or made()
+        statistic(maps[0])
+
+    for each in (forward, backward, *(partial(read, x) for x in STATISTICS.values())):
         began = time.process_time()
         each()
         times.append(time.process_time() - began)
         grown.append((resident("VmHWM") - before) / 2**20)
         dist.barrier()
-        forget_peak()
+        _begin()
     return times, grown, 4 * query.nbytes / 2**20
+
+
+def _begin() -> None:
+    """What was freed is resident no more, and the peak starts from what is."""
+    ctypes.CDLL(None).malloc_trim(0)
+    forget_peak()
 
 
 if __name__ == "__main__":
@@ -80,8 +101,7 @@ if __name__ == "__main__":
     chosen = parse(parser)
     if chosen.quick:
         chosen.n, chosen.processes = [64], [1, 2]
-    headings = ["mask", "N", "processes", "MB of a part", *(f"MB {x}" for x in PASSES)]
-    headings += [f"{x} {what}" for what in ("CPU s", "balance", "speed") for x in PASSES]
+    headings = ["mask", "N", "processes", "pass", "MB of a part", "MB", "CPU s", "balance", "speed"]
     report = Report(chosen, "Memory and processor time of one long context over processes", headings)
     for tokens in chosen.n:
         for name in chosen.mask:
@@ -89,10 +109,12 @@ if __name__ == "__main__":
             for size in chosen.processes:
                 ranks = of_processes(size, partial(run_rank, size=size, tokens=tokens, name=name, chosen=chosen))
                 times = list(zip(*(x[0] for x in ranks), strict=True))
-                grown = [f"{max(x):.1f}" for x in zip(*(x[1] for x in ranks), strict=True)]
-                balance = [f"{sum(x) / size / max(x):.2f}" for x in times]
+                grown = zip(*(x[1] for x in ranks), strict=True)
                 most = [max(x) for x in times]
                 alone = most if size == 1 else alone
-                speed = [f"{one / size / x:.2f}" for one, x in zip(alone, most, strict=True)] if alone else ["-"] * 3
-                cells = [*grown, *(f"{x:.2f}" for x in most), *balance, *speed]
-                report.row(name, f"{tokens:,}", str(size), f"{max(x[2] for x in ranks):.1f}", *cells)
+                part = f"{max(x[2] for x in ranks):.1f}"
+                for n, (of_pass, bytes_of_ranks, by_rank) in enumerate(zip(PASSES, grown, times, strict=True)):
+                    balance = sum(by_rank) / size / max(by_rank)
+                    speed = f"{alone[n] / size / most[n]:.2f}" if alone else "-"
+                    figures = [f"{max(bytes_of_ranks):.1f}", f"{most[n]:.2f}", f"{balance:.2f}", speed]
+                    report.row(name, f"{tokens:,}", str(size), of_pass, part, *figures)

@@ -12,16 +12,17 @@ namespace uwaga {
 
 class ExactSum {
  public:
-  // `x`: a float32 number, or a double that is a sum of a few, such as those of one block: a multiple of 2^-149 below 2^30, or NaN.
+  // `x`: a float32 number, or a double that is a sum of a few, such as those of one block: a multiple of 2^-149. The sum with one
+  // that is below 0, at least 2^30, or NaN is NaN.
   void add(double x) {
     if (x == 0.0 || words_[2] >= kNan) return;
-    uint64_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    const int place = static_cast<int>(bits >> 52) - (1023 + 52 - kUnit);  // of the last bit of the fraction
-    if (!(x < kLargest)) {
+    if (!(x > 0.0 && x < kLargest)) {
       words_[2] = kNan;
       return;
     }
+    uint64_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    const int place = static_cast<int>(bits >> 52) - (1023 + 52 - kUnit);  // of the last bit of the fraction
     const uint64_t whole = (bits & ((uint64_t{1} << 52) - 1)) | uint64_t{1} << 52;
     // Bits below the unit are 0, and so is whole >> -place then.
     if (place < 0) return add_words(whole >> -place, 0, 0);

@@ -519,6 +519,11 @@ void test_exact_sums() {
   uwaga::ExactSum nan;
   nan.add(3.0), nan.add(static_cast<double>(kNan)), nan.add(1.0), up.add(nan);
   expect(std::isnan(nan.value()) && std::isnan(up.value()), "NaN");
+  for (const double x : {-1.0, 0x1p30, 1e300, HUGE_VAL, -HUGE_VAL}) {
+    uwaga::ExactSum no_weight;
+    no_weight.add(x);
+    expect(std::isnan(no_weight.value()), "%g is no weight", x);
+  }
 }
 
 void test_refused_parts() {

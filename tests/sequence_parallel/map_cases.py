@@ -3,6 +3,7 @@
 `own`: where this process's queries are in the whole, or its tokens.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -94,3 +95,14 @@ def of_attended(query: Any, key: Any, value: Any, options: dict[str, Any]) -> li
             output, lse, m = uwaga.attend(own, key, value, **options, entropy=True, topk=3)
         results += [output, lse, m.lse, m.entropy(), *m.topk(3), m.mass(uwaga.Window(9, 4)), m.received()]
     return [x.with_values(x.values.detach()) if isinstance(x, uwaga.Ragged) else x.detach() for x in results]
+
+
+FUNCTIONS: dict[str, Callable[[Any], object]] = {
+    "rows": lambda m: m.topk(8),
+    "mass": lambda m: m.mass(uwaga.Window(99, 0)),
+    "received": lambda m: m.received(last=30_000),
+    "diagonals": lambda m: m.diagonal_sums(),
+    "cells": lambda m: m.pool(64, 64),
+    "largest": lambda m: m.pool(64, 64, "max"),
+    "row": lambda m: m.row(7),
+}

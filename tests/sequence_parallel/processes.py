@@ -6,6 +6,7 @@ once, and has started no threads before a fork.
 Each process writes what its job returned to FOLDER/JOB.RANK.pt.
 """
 
+import ctypes
 import datetime
 import gc
 import os
@@ -374,6 +375,30 @@ def _another_call(rank: int, x: Any) -> None:
     output.sum().backward()
 
 
+def memory(rank: int, size: int) -> Any:
+    """By how many bytes a process grows in each function of a map that sees everything, and the bytes of its part of the keys."""
+    query, key, small = (torch.randn(1, 1, n, 128) for n in (32768 // size, 32768 // size, 3000))
+    grown = {}
+    for name, statistic in map_cases.FUNCTIONS.items():
+        statistic(
+            uwaga.sequence_parallel.attention_map(small, small)
+        )  # what is imported and allocated once is no question
+        m = uwaga.sequence_parallel.attention_map(query, key)
+        m.prepare(entropy=True, topk=1)
+        dist.barrier()
+        ctypes.CDLL(None).malloc_trim(0)  # what was freed is resident no more
+        Path("/proc/self/clear_refs").write_text("5")
+        before = _resident("VmRSS")
+        statistic(m if name != "rows" else uwaga.sequence_parallel.attention_map(query, key))
+        grown[name] = _resident("VmHWM") - before
+    return grown, key.nbytes
+
+
+def _resident(field: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:"))
+
+
 def _fault(fail: Callable[[], object], timeout: int, rank: int, size: int) -> Any:
     """What the others are told, and after how many seconds, where the last process fails between forward and backward."""
     x = torch.randn(1, 2, 500, 16, requires_grad=True)
@@ -476,7 +501,7 @@ def _failing(place: str, rank: int, size: int) -> Any:
 
 
 JOBS = {
-    "cases": cases, "maps": maps, "doctor": doctor, "levels": levels, "ragged": ragged, "ragged_maps": ragged_maps, "attended": attended, "models": models,
+    "cases": cases, "maps": maps, "doctor": doctor, "levels": levels, "ragged": ragged, "ragged_maps": ragged_maps, "attended": attended, "memory": memory, "models": models,
     "refused_models": refused_models, "layer": layer, "explained": explained, "disagreements": disagreements, "killed": killed, "stopped": stopped,
 }  # fmt: skip
 JOBS |= {f"fails in {place}": partial(_failing, place) for place in ("model", "end", "forward", "backward", "heads")}

@@ -1,5 +1,6 @@
 """Maps over 1 to 4 processes: each statistic has the bits of one process."""
 
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -14,12 +15,7 @@ from torch import Tensor
 import uwaga
 
 IN_GATE = ["maps:3", "ragged_maps:2", "attended:2"]
-
-
-def sizes(in_gate: int) -> list[Any]:
-    return [pytest.param(n, marks=() if n == in_gate else pytest.mark.stress) for n in (1, 2, 3, 4)]
-
-
+SIZES = (1, 2, 3, 4)
 WITH_SOFTMAX = [name for name in CASES if name != "without softmax"]
 RAGGED_WITH_SOFTMAX = [name for name in ragged_cases.CASES if name != "without softmax"]
 
@@ -32,7 +28,7 @@ def check_equal(parts: list[map_cases.Statistics], exact: map_cases.Statistics, 
             assert torch.equal(join([part[name][n] for part in parts]), whole), (name, n)
 
 
-@pytest.mark.parametrize("size", sizes(3))
+@pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("name", CASES_OF_MAPS)
 def test_statistics_have_the_bits_of_one_process(name: str, size: int, result: Callable[[str], list[Any]]) -> None:
     case = CASES[name]()
@@ -49,7 +45,7 @@ def test_statistics_have_the_bits_of_one_process(name: str, size: int, result: C
             check_equal([each], map_cases.of_all(m, queries, keys), lambda only: only[0])
 
 
-@pytest.mark.parametrize("size", sizes(2))
+@pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("name", ragged_cases.CASES_OF_MAPS)
 def test_statistics_of_ragged_batches(name: str, size: int, result: Callable[[str], list[Any]]) -> None:
     call = ragged_cases.CASES[name]()
@@ -63,7 +59,7 @@ def test_statistics_of_ragged_batches(name: str, size: int, result: Callable[[st
             assert torch.equal(torch.cat(parts), exact)
 
 
-@pytest.mark.parametrize("size", sizes(2))
+@pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("name", WITH_SOFTMAX)
 def test_attend_within_sequence_parallel(name: str, size: int, result: Callable[[str], list[Any]]) -> None:
     case = CASES[name]()
@@ -74,7 +70,7 @@ def test_attend_within_sequence_parallel(name: str, size: int, result: Callable[
         assert torch.equal(torch.cat(pieces, dim=-1 if is_per_token else -2), expected), n
 
 
-@pytest.mark.parametrize("size", sizes(2))
+@pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("name", RAGGED_WITH_SOFTMAX)
 def test_attend_of_ragged_batches(name: str, size: int, result: Callable[[str], list[Any]]) -> None:
     call = ragged_cases.CASES[name]()
@@ -82,3 +78,14 @@ def test_attend_of_ragged_batches(name: str, size: int, result: Callable[[str], 
     parts = zip(*(of_rank["ragged", name] for of_rank in result(f"attended:{size}")), strict=True)
     for n, (pieces, expected) in enumerate(zip(parts, exact, strict=True)):
         assert torch.equal(torch.cat(pieces), expected.values), n
+
+
+@pytest.mark.timing
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is asked of Linux")
+def test_a_process_holds_its_part_and_two_blocks(result: Callable[[str], list[Any]]) -> None:
+    """Of four: the queries that it computes are a part, two blocks a quarter of one; three parts leave room for what else there is, and are less
+    than all keys. Beside them the sums of diagonals: 24 bytes each, as many for those of other processes, and twice as many to add them up."""
+    of_sums = 4 * 24 * 65535
+    for grown, part in result("memory:4"):
+        for name, size in grown.items():
+            assert size < 3 * part + (of_sums if name == "diagonals" else 0), (name, size / part)

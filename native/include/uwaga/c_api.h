@@ -293,7 +293,7 @@ UWAGA_EXPORT int uwaga_received_part(const uwaga_problem* problem, const uwaga_s
                                      const uwaga_tensor* row_weights, const uwaga_tensor* out,
                                      const uwaga_weight_sums* sums);
 // Exact sums, which are added to and may be added up in any order: three words each, from the lowest on, whose unit is 2^-149; 2^191 and
-// more stand for NaN. Row blocks are of 96 queries, and blocks of 64 keys: parts begin at multiples of these.
+// more stand for NaN, which the sum is where a weight is NaN, below 0, or 2^30 and more. Row blocks are of 96 queries, and blocks of 64 keys: parts begin at multiples of these.
 typedef struct {
   uint64_t* data;
   int64_t count;  // words

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import wraps
 from itertools import accumulate, pairwise
+from math import prod
 from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
@@ -126,12 +127,12 @@ class MapEngine:
         """(B, H, Q+K-1), of the whole, in every process."""
         self._agree(DIAGONALS)
         queries, keys = self.division.sizes
-        sums = parts.new_exact_sums(*call.query.shape[:2], max(queries + keys - 1, 0))
+        shared, sums = self._new_sums(*call.query.shape[:2], max(queries + keys - 1, 0))
         for visit in self._over_keys(call, "keys", normalizer):
             if visit.rows[0] < visit.rows[1] and visit.keys[0] < visit.keys[1]:
                 first = visit.keys[0] - visit.rows[1] + queries
                 parts.diagonal_sums(visit.part, visit.normalizer, sums, first)
-        return self._added("diagonals", sums).float()
+        return self._added("diagonals", shared, sums.shape[:-1]).float()
 
     @told
     def pool(
@@ -141,7 +142,7 @@ class MapEngine:
         self._agree(POOL, pooling, query_edges, key_edges)
         sizes = (*call.query.shape[:2], query_edges.shape[1] - 1, key_edges.shape[1] - 1)
         best = torch.zeros(sizes), torch.full((*sizes, 2), -1)
-        sums = parts.new_exact_sums(*sizes[:2], sizes[2] * sizes[3] if pooling == "sum" else 0)
+        shared, sums = self._new_sums(*sizes[:2], sizes[2] * sizes[3] if pooling == "sum" else 0)
         for visit in self._over_keys(call, "keys", normalizer):
             rows, columns = (
                 (edges - first).clamp(0, last - first)
@@ -159,7 +160,7 @@ class MapEngine:
                 best = _better(*best, cells, positions)
             return best
         counts_BR = query_edges.diff()[:, None, :, None]
-        means = self._added("cells", sums).view(sizes) / counts_BR.clamp(min=1)
+        means = self._added("cells", shared, sizes) / counts_BR.clamp(min=1)
         return torch.where(counts_BR > 0, means, 0.0).float(), None
 
     @told
@@ -238,17 +239,19 @@ class MapEngine:
         what = f"call {self.division.number}, {name}"
         return group.rows(what, [own[None]], held, [[(0, group.size)]] * group.size)[0]
 
-    def _added(self, name: str, sums_BHn3: Tensor) -> Tensor:
-        """(B, H, n) float64, in every process: the exact sums of all processes, of which each adds up a share."""
-        group, count = self.group, sums_BHn3[..., 0].numel()
-        share = -(-count // group.size)
-        padded = parts.new_exact_sums(share * group.size)
-        padded[:count] = sums_BHn3.reshape(count, 3)
-        every = [(rank * group.size, (rank + 1) * group.size) for rank in range(group.size)]
-        wanted = [[(first + rank, first + rank + 1) for first, _ in every] for rank in range(group.size)]
-        what = f"call {self.division.number}, {name}"
-        received = group.rows(what, [padded.view(group.size, share, 3)], [[x] for x in every], wanted)
-        return self._gathered(name, parts.total(torch.cat(received))).flatten()[:count].view(sums_BHn3.shape[:-1])
+    def _new_sums(self, *sizes: int) -> tuple[Tensor, Tensor]:
+        """Exact sums that are 0: a share for each process, (P, n, 3), and a view of these as (..., 3)."""
+        share = -(-prod(sizes) // self.group.size)
+        shares = parts.new_exact_sums(self.group.size, share)
+        return shares, shares.view(-1, 3)[: prod(sizes)].view(*sizes, 3)
+
+    def _added(self, name: str, shares: Tensor, sizes: Sequence[int]) -> Tensor:
+        """(...) float64, in every process: the exact sums of all processes, of which each adds up its share."""
+        size, what = self.group.size, f"call {self.division.number}, {name}"
+        every = [(rank * size, (rank + 1) * size) for rank in range(size)]
+        wanted = [[(first + rank, first + rank + 1) for first, _ in every] for rank in range(size)]
+        own = parts.total(self.group.rows(what, [shares], [[x] for x in every], wanted))
+        return self._gathered(name, own[0]).flatten()[: prod(sizes)].view(*sizes)
 
 
 class _Visit(NamedTuple):

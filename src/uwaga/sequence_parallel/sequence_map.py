@@ -154,7 +154,8 @@ class SequenceMap:
     # Of the whole sequence, in every process.
 
     def diagonal_sums(self) -> Operand:
-        """(..., H, Q+K-1), in every process: see `AttentionMap.diagonal_sums`. Meanwhile it holds 48 bytes for each sum."""
+        """(..., H, Q+K-1), in every process: see `AttentionMap.diagonal_sums`. Meanwhile a process holds some
+        70 bytes for each of them."""
         return self._read(lambda m: m.of_sequence("diagonal_sums").diagonal_sums())
 
     def pool(self, rows: Bins, cols: Bins, pooling: str = "sum") -> Pooled:

@@ -2,6 +2,7 @@
 "Parts"). Parts are as in ops/attention/parts.py; letters as in maps/spec.py.
 """
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
@@ -86,9 +87,10 @@ def new_exact_sums(*sizes: int) -> Tensor:
     return torch.zeros(*sizes, _WORDS, dtype=torch.int64, device="cpu")
 
 
-def total(sums: Tensor) -> Tensor:
-    """(...) float64: exact sums (P, ..., 3) added up, and rounded as ExactSum::value of native/base/exact_sum.h does it."""
-    digits = (sums.view(torch.int32).long() & (_DIGIT - 1)).sum(0)
+def total(sums: Iterable[Tensor]) -> Tensor:
+    """(...) float64: exact sums (..., 3) added up, and rounded as ExactSum::value of native/base/exact_sum.h does it."""
+    digits = sum(x.view(torch.int32).long().bitwise_and_(_DIGIT - 1) for x in sums)
+    assert isinstance(digits, Tensor)
     value = torch.zeros(digits.shape[:-1], dtype=torch.float64, device="cpu")
     for n in range(2 * _WORDS - 1):
         digits[..., n + 1] += digits[..., n] >> 32
