@@ -184,6 +184,30 @@ def test_of_an_animation_the_first_frame_is_read(tmp_path: Path, ending: str, op
     assert (read.size, read.getpixel((5, 5))) == ((20, 10), (255, 0, 0))
 
 
+@pytest.mark.parametrize(("scale", "white"), [(1 / 255, 255), (257, 255), (2.0**20, None), (-1.0, None)])
+def test_floats_are_of_0_to_1_or_of_16_bits(tmp_path: Path, scale: float, white: int | None) -> None:
+    Image.fromarray((np.arange(256, dtype=np.float32) * scale).reshape(16, 16)).save(tmp_path / "a.tiff")
+    if white is None:
+        assert "a.tiff cannot be read as a picture: its pixels are numbers of 32 bits" in said(tmp_path / "a.tiff")
+    else:
+        read = np.asarray(pictures.read_picture(tmp_path / "a.tiff"))[..., 0].ravel().astype(int)
+        assert np.abs(read - np.arange(256)).max() <= 1
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"shortest_edge": "32"}, {"shortest_edge": {"a": 1}}, {"height": "32", "width": 32}],
+)
+def test_sizes_that_are_no_numbers_are_refused(tmp_path: Path, changed: dict[str, object]) -> None:
+    folder = write_vision(tmp_path / "m")
+    described = json.loads((folder / "preprocessor_config.json").read_text())
+    (folder / "preprocessor_config.json").write_text(json.dumps(described | {"size": changed}))
+    for resolution in (None, 32):
+        reader = pictures.load_vision(str(folder), "float32")
+        with pytest.raises(CheckpointError, match="m: the sizes of its image processor are no numbers"):
+            pictures.record_picture(reader, Image.new("RGB", (40, 40)), resolution=resolution)
+
+
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGBA", "CMYK", "I;16", "I", "F"])
 def test_every_mode_becomes_colours(tmp_path: Path, mode: str) -> None:
     grey = np.arange(16 * 16).reshape(16, 16)

@@ -1,5 +1,6 @@
 """Pictures that are read from files: what the model of a directory sees, and that its maps are those of a call of the model."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ import torch
 
 pytest.importorskip("transformers", reason="transformers is not installed: the extra `test` brings it")
 import transformers
+from PIL import Image
 from tiny_vision import SIDE, write_photo, write_vision
 
 import uwaga
@@ -142,3 +144,24 @@ def test_a_grid_is_known_by_the_names_of_its_tokens(grid: PatchGrid) -> None:
 )
 def test_other_tokens_are_no_grid(tokens: list[str]) -> None:
     assert grid_of_tokens(tokens) is None
+
+
+def test_one_mean_of_all_colours(tmp_path: Path, photo) -> None:
+    folder = write_vision(tmp_path / "vit", "vit")
+    file = folder / "preprocessor_config.json"
+    seen = []
+    for mean in (0.5, [0.5] * 3):
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"image_mean": mean, "image_std": mean}))
+        seen.append(pictures.record_picture(pictures.load_vision(str(folder), "float32"), photo).pixels)
+    assert np.array_equal(*seen)
+
+
+def test_pixels_of_one_column_of_patches(tmp_path: Path) -> None:
+    """(3, height, 4) are no colours with transparency."""
+    folder = write_vision(tmp_path / "vit", "vit", patch_size=4)
+    narrow = pictures.load_vision(str(folder), "float32")
+    narrow.processor.size = {"height": 32, "width": 4}
+    grey = np.linspace(0, 255, 32).astype(np.uint8)[:, None].repeat(4, 1)
+    reading = pictures.record_picture(narrow, Image.fromarray(grey).convert("RGB"))
+    assert (reading.grid.rows, reading.grid.columns) == (8, 1)
+    assert np.abs(reading.pixels.astype(int) - grey).max() <= 1

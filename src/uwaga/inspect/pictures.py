@@ -6,7 +6,7 @@ Files are untrusted: few formats, by what is in them and not by their names; siz
 import inspect
 import io
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -68,28 +68,38 @@ def read_picture(path: Path) -> Any:
     with _naming(path):
         data = untrusted.read_file(path, MAX_FILE_BYTES)
     try:
-        from PIL import Image, ImageOps
+        from PIL import Image
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
             "a picture needs Pillow, which is not installed: pip install pillow", name="PIL"
         ) from error
+    return in_rgb(lambda: Image.open(io.BytesIO(data), formats=_FORMATS), str(path))
+
+
+def in_rgb(opened: Callable[[], Any], name: str) -> Any:
+    """A picture that PIL opens, in RGB, upright as its EXIF says. Raises RecordError: as `read_picture`; `name` begins its message."""
+    from PIL import Image, ImageOps
+
     try:
         with warnings.catch_warnings(action="ignore"):  # of what is spoiled beside the pixels, such as the EXIF
-            opened = Image.open(io.BytesIO(data), formats=_FORMATS)
-            width, height = opened.size
+            picture = opened()
+            width, height = picture.size
             if width * height <= MAX_PIXELS:
-                upright = ImageOps.exif_transpose(opened)
+                upright = ImageOps.exif_transpose(picture)
                 if upright.mode.startswith(("I", "F")):  # of 16 bits, which Pillow would cut off at 255
                     numbers = np.asarray(upright, np.float64)
-                    upright = Image.fromarray(np.clip(numbers / 257, 0, 255).astype(np.uint8))
+                    if not 0 <= numbers.min() <= numbers.max() <= 65535:
+                        raise ValueError("its pixels are numbers of 32 bits, of which white is not known")
+                    white = 1 if upright.mode == "F" and numbers.max() <= 1 else 65535
+                    upright = Image.fromarray((numbers / (white / 255)).astype(np.uint8))
                 return upright.convert("RGB")
     except Exception as error:  # whatever Pillow's readers raise of bytes that are not what they expect
         names = ", ".join(_FORMATS)
         reason = printable(str(error).strip() or type(error).__name__)
         if type(error).__name__ == "UnidentifiedImageError":
             reason = f"it is none of {names}"
-        raise RecordError(f"{path} cannot be read as a picture: {reason}") from error
-    raise RecordError(f"{path} has {width:,} by {height:,} pixels; at most {MAX_PIXELS:,} are read")
+        raise RecordError(f"{name} cannot be read as a picture: {reason}") from error
+    raise RecordError(f"{name} has {width:,} by {height:,} pixels; at most {MAX_PIXELS:,} are read")
 
 
 def load_vision(name: str, dtype: str) -> VisionModel:
@@ -199,6 +209,10 @@ def _sizes(reader: VisionModel, picture: Any, resolution: int | None) -> dict[st
         for name, uses in (("size", "do_resize"), ("crop_size", "do_center_crop"))
         if getattr(processor, uses, None) and (size := getattr(processor, name, None))
     }
+    if not all(side is None or isinstance(side, int | float) for size in given.values() for side in size.values()):
+        raise CheckpointError(
+            f"{reader.folder}: the sizes of its image processor are no numbers: {printable(str(given))}"
+        )
     if resolution is not None:
         if not 1 <= resolution <= MAX_SIDE:
             raise RecordError(f"the resolution must be 1 to {MAX_SIDE} pixels, not {resolution}")
@@ -223,6 +237,6 @@ def _as_bytes(seen: "NDArray[np.float64]", processor: Any) -> "NDArray[np.uint8]
 
     if getattr(processor, "do_normalize", False):
         mean, std = (np.asarray(getattr(processor, name), np.float64) for name in ("image_mean", "image_std"))
-        seen = seen * std[:, None, None] + mean[:, None, None]
+        seen = seen * std.reshape(-1, 1, 1) + mean.reshape(-1, 1, 1)  # of each colour, or one of all
     full = 255 * (processor.rescale_factor if getattr(processor, "do_rescale", False) else 1)
-    return np.rint(255 * luminance(np.clip(seen / full, 0, 1))).astype(np.uint8)
+    return np.rint(255 * luminance(np.moveaxis(np.clip(seen / full, 0, 1), 0, 2))).astype(np.uint8)

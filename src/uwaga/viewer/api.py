@@ -273,13 +273,15 @@ def _reader(prefix: str, model: "str | os.PathLike[str] | nn.Module", tokenizer:
 
 def _picture_view(picture: Any, model: str, title: str | None) -> ViewModel:
     """A picture of PIL or the path of one, read by the model of a directory."""
-    named = title
+    named, given = title, picture
     try:
         if isinstance(picture, os.PathLike):
             named = title or Path(picture).name
             picture = pictures.read_picture(Path(picture))
+        else:
+            picture = pictures.in_rgb(lambda: given, "picture")
         reader = pictures.load_vision(model, "float32")
-        reading = pictures.record_picture(reader, picture.convert("RGB"))
+        reading = pictures.record_picture(reader, picture)
     except RecordError as error:
         raise type(error)(f"view: {error}") from error
     shown = ViewModel.create(reading.recording, title=named or tr("Picture"), model=reader.title)

@@ -145,7 +145,7 @@ class RunCache:
                 raise RequestError("it was stopped" if self._asked is None else "another score was asked for instead")
             self._check(latest, until)
 
-        with self._running:  # a text that is run, and the score before, end at their next check
+        with self._running:  # a text that is run is read first; the score before ends at its next check
             try:
                 check()
                 meta = why.explain(link, parser.value("by"), lambda: self._with_values(link.side.scores, check))

@@ -258,6 +258,8 @@ class ViewModel:
         for stack, grid in grids.items():
             if stack not in side.sizes:
                 raise ValueError(f"view: grid has an unknown stack {stack!r}; the maps have {', '.join(side.sizes)}")
+            if stack not in {kind for kind, _ in side.maps}:
+                raise ValueError(f"view: grid is of the {stack}, of which there is no map but cross-attention")
             if side.sizes[stack] < grid.span[1]:
                 rule = f"{grid.rows} by {grid.columns} patches from position {grid.first} on"
                 raise ValueError(f"view: grid has {rule}, and the {stack} has {side.sizes[stack]} tokens")

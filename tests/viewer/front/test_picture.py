@@ -261,6 +261,31 @@ def test_a_saved_page_of_many_patches_has_some(
     page.locator(".uwaga-photo").focus()
     page.keyboard.press("ArrowRight")
     shown(page, "patch 4,4 ")
+    # An address may name a patch that is not there: both directions are, of the one that is shown for it.
+    page = open_page(f"{(tmp_path / 'page.html').as_uri()}#tab=picture&query={grid.position(6, 3)}")
+    shown(page, "patch 4,0 ")
+    for name in ("Looks at", "Is looked at by"):
+        assert page.get_by_role("button", name=name).is_enabled()
+
+
+def test_no_figure_is_of_a_part_of_the_heads(
+    served: View, reading: PictureReading, open_page: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A column comes in steps; until it is whole, what was drawn before stays."""
+    monkeypatch.setattr("uwaga.viewer.queries.heads._STEP", 300)
+    monkeypatch.setattr("uwaga.viewer.queries.service._TIME_BUDGET", 0.0)
+    page = open_page(served.address)
+    shown(page, "CLS looks mostly at ")
+    said = """() => { window.seen = []; new MutationObserver(() => window.seen.push(
+      document.querySelector(".uwaga-picture .uwaga-headline").textContent))
+      .observe(document.querySelector(".uwaga-picture"), {subtree: true, childList: true, characterData: true}); }"""
+    page.evaluate(said)
+    page.get_by_role("button", name="Is looked at by").click()
+    page.wait_for_function("() => /^CLS gets most from .*%$/.test(window.seen.at(-1))")
+    page.mouse.move(**at(page, 3, 3, reading.grid))
+    page.wait_for_function("() => /^patch 3,3 gets most from .*%$/.test(window.seen.at(-1))")
+    seen = [text for text in page.evaluate("window.seen") if "gets most from" in text]
+    assert len(set(seen)) == 2, set(seen)
 
 
 @pytest.mark.parametrize("family", ["vit", "registers"])

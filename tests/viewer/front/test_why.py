@@ -12,7 +12,9 @@ from written import number_of
 import uwaga
 from uwaga.inspect import score_attribution
 from uwaga.inspect.run_text import load
-from uwaga.viewer.api import View
+from uwaga.viewer.api import View, display
+from uwaga.viewer.service import ViewService
+from uwaga.viewer.text_runner import RunRequest, TextRunner
 
 pytestmark = pytest.mark.slow
 
@@ -127,7 +129,7 @@ def test_by_the_keyboard_alone_with_a_difference_and_by_what_wrote_at_the_key(
     why = score_attribution(model, recording, layer, head, it, animal)
     assert close(figures(page)[-1:], [float(why.total())])
     page.keyboard.press("Tab")
-    page.keyboard.press("ArrowDown")  # the difference to the word that is looked at next most
+    page.keyboard.press("ArrowDown")  # the difference to another word; it looks at itself more than at street
     page.locator(".uwaga-why th", has_text="Wrote at animal, less at street").wait_for()
     page.locator(".uwaga-why:not([aria-busy])").wait_for()
     why = score_attribution(model, recording, layer, head, it, animal, than=street)
@@ -136,7 +138,7 @@ def test_by_the_keyboard_alone_with_a_difference_and_by_what_wrote_at_the_key(
     said = page.locator(".uwaga-why p").first.inner_text()
     m = recording.maps["encoder", layer].select(0, head)
     assert said.startswith(
-        f"animal gets {float(m[it, animal]) / float(m[it, street]):.2f} times the weight of street, which is looked at next most: "
+        f"animal gets {float(m[it, animal]) / float(m[it, street]):.2f} times the weight of street: their scores differ by "
     )
     page.keyboard.press("Tab")
     page.keyboard.press("ArrowDown")
@@ -189,3 +191,16 @@ def test_a_text_that_is_written_from_right_to_left(
     assert numbers["x"] < names["x"]
     wide = page.locator(".uwaga-why").evaluate("one => one.scrollWidth - one.clientWidth")
     assert wide <= 0
+
+
+def test_a_head_of_a_layer_that_the_page_has_not_is_a_name_alone(open_page: Callable[..., Any]) -> None:
+    """As of `uwaga view --layers 1`: the score has parts of all layers below."""
+    runner, request = TextRunner(reader=load("copyist", "float32"), layers=[1]), RunRequest(BIRDS)
+    service = ViewService(runner.run(request), runner=runner, typed=request)
+    with cast("View", display(service, port=0, browser=False, block=False, language=None)) as view:
+        page = open_page(f"{view.address}&tab=explore&layer=1&head=2&merge=tokens")
+        page.locator(".uwaga-headline", has_text="%").wait_for()
+        page.get_by_role("button", name="Why?").click()
+        page.locator(".uwaga-why tfoot").wait_for()
+        assert page.locator(".uwaga-why td", has_text="layer 0, head").count() > 0
+        assert page.locator(".uwaga-why td button").count() == 0

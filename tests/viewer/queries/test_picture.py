@@ -1,14 +1,20 @@
 """Weights of a patch in every head, as a page asks for them: those of PatchGrid, to the bit."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+pytest.importorskip("PIL", reason="Pillow is not installed: transformers' image processors need it")
+from PIL import Image
+
 import uwaga
 from uwaga.inspect import PatchGrid
+from uwaga.inspect.pictures import PictureReading
+from uwaga.inspect.run_text import RecordError
 from uwaga.viewer.messages import Reply, RequestError
 from uwaga.viewer.service import ViewService
 from uwaga.viewer.view_model import ViewModel
@@ -121,3 +127,40 @@ def test_a_picture_that_fits_not(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError) as caught:
         view(maps_of(37), **{"picture": np.zeros((4, 4)), "browser": False, "block": False} | given)
     assert str(caught.value) == message
+
+
+def test_a_grid_of_a_stack_that_has_cross_attention_alone() -> None:
+    shown = ViewModel.create({("cross", 0): uwaga.AttentionMap(torch.randn(3, 5, 8), torch.randn(3, 37, 8))})
+    with pytest.raises(ValueError) as caught:
+        shown.with_picture(np.zeros((4, 4)), {"encoder": GRID})
+    assert str(caught.value) == "view: grid is of the encoder, of which there is no map but cross-attention"
+
+
+def test_a_picture_of_pil_is_read_as_its_file_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Turned as its EXIF says, and 16 bits as such."""
+    from uwaga.inspect import pictures
+    from uwaga.viewer import api
+
+    read: list[Any] = []
+
+    def record(_: object, picture: Any) -> PictureReading:
+        read.append(np.asarray(picture))
+        return PictureReading(uwaga.Recording(), GRID, read[-1][..., 0])
+
+    monkeypatch.setattr(pictures, "load_vision", lambda *_: None)
+    monkeypatch.setattr(pictures, "record_picture", record)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    grey = (np.arange(6 * 4).reshape(6, 4) * 10).astype(np.uint8)
+    Image.fromarray(grey).save(tmp_path / "turned.png", exif=exif)
+    Image.fromarray(grey.astype(np.uint16) * 257).save(tmp_path / "deep.png")
+    for name in ("turned.png", "deep.png"):
+        for given in (tmp_path / name, Image.open(tmp_path / name)):
+            with pytest.raises(AttributeError):  # the model's title
+                api._picture_view(given, "model", None)
+        assert np.array_equal(*read[-2:])
+        assert np.array_equal(read[-1][..., 0], np.rot90(grey, -1) if name == "turned.png" else grey)
+    (tmp_path / "cut.png").write_bytes((tmp_path / "deep.png").read_bytes()[:60])
+    rule = pytest.raises(RecordError, match="view: picture cannot be read as a picture: ")
+    with Image.open(tmp_path / "cut.png") as cut, rule:
+        api._picture_view(cut, "model", None)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from waiting import HANG, ServerClock, until
 
+from uwaga.viewer.server.app import _KINDS
 from uwaga.viewer.server.limits import BusyError, ConcurrencyLimiter, ConnectionTimeouts, IdleConnectionReaper
 from uwaga.viewer.server.server import Server
 
@@ -203,6 +204,22 @@ def test_queued_work_of_a_disconnected_client_is_dropped() -> None:
         advance.set()
         await staying
         assert done == ["first", "third"]
+        limiter.close()
+
+    asyncio.run(ask())
+
+
+def test_a_score_that_is_split_keeps_no_text_from_ending_the_one_before() -> None:
+    """The score waits for the text that is run; the next text must begin to end that one."""
+
+    async def ask() -> None:
+        limiter, ended = ConcurrencyLimiter(at_once=1, waiting=10), threading.Event()
+        waiting = [
+            asyncio.ensure_future(limiter.compute(lambda: ended.wait(HANG), stays(), kind=_KINDS[name]))
+            for name in ("run", "why", "why")
+        ]
+        await asyncio.wait_for(limiter.compute(ended.set, stays(), kind=_KINDS["run"]), HANG / 2)
+        assert await asyncio.gather(*waiting) == [True] * 3
         limiter.close()
 
     asyncio.run(ask())

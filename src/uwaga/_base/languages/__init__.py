@@ -207,11 +207,7 @@ def _numbers(language: str) -> _Numbers:
 
 @functools.cache
 def _tables() -> dict[str, Any]:
-<<<<<<< HEAD
-    # As bz2: xz leaves a twentieth more, and a wheel's own compression a fifth.
-=======
     # As bz2: of these texts xz leaves a twentieth more, and a wheel's own compression a fifth.
->>>>>>> page
     folder = resources.files(__name__)
     rules: dict[str, Any] = json.loads(folder.joinpath("rules.json").read_text(encoding="utf-8"))
     messages: dict[str, Any] = json.loads(bz2.decompress(folder.joinpath("messages.json.bz2").read_bytes()))

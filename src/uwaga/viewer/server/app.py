@@ -52,7 +52,7 @@ _KINDS: dict[object, Kind] = {
     "npz": "long",
     "weights": "long",
     "run": "run",
-    "why": "run",
+    "why": "why",
 }  # may take seconds
 
 

@@ -19,7 +19,7 @@ MAX_UNSENT_BYTES = 16 << 20  # of all connections together
 MAX_CONNECTIONS = 1024  # and no more than half of the files that the process may open
 
 Address = tuple[str, int]  # of a peer
-Kind = Literal["short", "long", "run"]  # of work
+Kind = Literal["short", "long", "run", "why"]  # of work
 Result = TypeVar("Result")
 
 
@@ -34,15 +34,15 @@ class ConcurrencyLimiter:
     Belongs to one event loop; only the computation runs in threads.
 
     Args:
-        at_once: requests computed at a time, in as many threads; beside them one of those that take long, and two that run a text or
-            split a score, of which the second one ends the first.
+        at_once: requests computed at a time, in as many threads; beside them one of those that take long, two that run a text, and
+            two that split a score, of which the second one ends the first.
         waiting: further requests that may wait.
     """
 
     def __init__(self, *, at_once: int = 2, waiting: int = 62) -> None:
-        self._threads = ThreadPoolExecutor(at_once + 3, thread_name_prefix="uwaga-view")
+        self._threads = ThreadPoolExecutor(at_once + 5, thread_name_prefix="uwaga-view")
         self._semaphores = {
-            "short": asyncio.Semaphore(at_once), "long": asyncio.Semaphore(1), "run": asyncio.Semaphore(2),
+            "short": asyncio.Semaphore(at_once), "long": asyncio.Semaphore(1), "run": asyncio.Semaphore(2), "why": asyncio.Semaphore(2),
         }  # fmt: skip
         self._slots = at_once + waiting
         self.taken = 0

@@ -104,7 +104,7 @@ export function exploreView(app) {
   let flowing;
   let flowEnded = false;
   /** The last word that is written so far; -1: all are there. */
-  let written = -1;
+  let written = -1, mostSeen = 0;
   /** @type {ReturnType<typeof setTimeout> | undefined} */
   let writing;
   // The page opens on the most telling head, unless the URL or a click has named another one.
@@ -343,7 +343,9 @@ export function exploreView(app) {
   function ribbonMiddle({ queries, keys }, cells, sinks) {
     const { query: picked, key } = store.get(), query = Math.min(written < 0 ? picked ?? 0 : written, queries.total - 1);
     const row = Array.from({ length: keys.total }, (_, at) => (sinks.has(at) ? 0 : cells[query * keys.total + at]));
-    return { query, key: key ?? strongestItems(row, 1)[0] ?? 0 };
+    // Of a longer text the row of the picked word is not known while another is pointed at.
+    if (row.some((weight) => weight > 0)) mostSeen = strongestItems(row, 1)[0];
+    return { query, key: key ?? Math.min(mostSeen, keys.total - 1) };
   }
 
   /** Arcs of another head take their time. @param {import("../types.js").State} state */

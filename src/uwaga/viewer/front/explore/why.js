@@ -15,7 +15,7 @@ import { strongestItems } from "../weights.js";
 /** @typedef {import("../types.js").WhyPart} WhyPart */
 /** @typedef {import("../types.js").WhySource} WhySource */
 /** @typedef {import("../types.js").Why} Why */
-/** @typedef {{queries: Items, keys: Items, query: number, key: number, others: number[]}} Link  others: keys that it can be compared with */
+/** @typedef {{queries: Items, keys: Items, query: number, key: number, others: number[], isNext: boolean}} Link  others: keys that it can be compared with; isNext: whether the first is looked at next most */
 
 const otherWords = 8, sayReadingAfter = 300;
 
@@ -59,6 +59,11 @@ export function otherKeys(weights, key, self, sinks) {
   return [...others.filter((item) => !isLast(item)), ...others.filter(isLast)];
 }
 
+/** Whether no word but one and those at rest is looked at more than another, which is not looked at more than that one. @param {ArrayLike<number>} weights @param {number} key @param {number} other @param {ReadonlySet<number>} sinks */
+export function isNextMost(weights, key, other, sinks) {
+  return Array.from(weights).every((weight, item) => (item === key ? weight >= weights[other] : sinks.has(item) || !(weight > weights[other])));
+}
+
 /** @param {App} app */
 export function makeWhy(app) {
   const { store, about } = app, can = app.host.mode !== "saved" && Boolean(about.why) && !about.answer, hasKinds = kindsOf(about).length > 1;
@@ -88,7 +93,7 @@ export function makeWhy(app) {
     element.hidden = !on;
     button.setAttribute("aria-expanded", String(on));
     if (on) return void ask();
-    if (waiting) app.host.ask({ request: "stop" }).catch(() => {}); // Python would read the text to its end
+    if (waiting && !app.session.isRunning()) app.host.ask({ request: "stop" }).catch(() => {}); // Python would read the text to its end
     stop();
   }
 
@@ -149,14 +154,15 @@ export function makeWhy(app) {
 
   /** @param {Why} why */
   function draw({ labels, weights, score, total, count, shares, rest }) {
-    const of = /** @type {Link} */ (link), isPiece = tokensOfItem(of.queries, of.query).length + tokensOfItem(of.keys, of.key).length > 2;
+    const of = /** @type {Link} */ (link), known = weights[1] !== null && { ...words(of), times: numberText(weights[0] / weights[1]), score: signedText(score) };
+    const isPiece = [[of.queries, of.query], [of.keys, of.key], ...(known ? [[of.keys, than]] : [])].some(([items, item]) => tokensOfItem(/** @type {Items} */ (items), Number(item)).length > 1);
     status.textContent = "";
     choices.hidden = false;
-    const known = weights[1] !== null && { ...words(of), times: numberText(weights[0] / weights[1]), score: signedText(score) };
-    sentence.replaceChildren(...(known ? [...(than === of.others[0] ? trParts("{to} gets {times} times the weight of {other}, which is looked at next most: their scores differ by {score}.", known) : trParts("{to} gets {times} times the weight of {other}: their scores differ by {score}.", known)), " ",
+    sentence.replaceChildren(...(known ? [...(than === of.others[0] && of.isNext ? trParts("{to} gets {times} times the weight of {other}, which is looked at next most: their scores differ by {score}.", known) : trParts("{to} gets {times} times the weight of {other}: their scores differ by {score}.", known)), " ",
       tr("The softmax does not change when all scores of a word do by the same number: what both have in common explains nothing, and is gone here.")]
       : trParts("The score, before the softmax, is {score}: the sum of what each part that wrote at {from} contributes with each that wrote at {to}.", { ...words(of), score: numberText(score) })),
-      ...(isPiece ? [" ", ...trParts("Of the pieces of these words it is {from} and {to}, with the largest weight.", { from: quoted(labels[0]), to: quoted(labels[1]) })] : []));
+      ...(isPiece ? [" ", ...(known ? trParts("Of the pieces of these words it is {from}, {to} and {other}, with the largest weights.", { from: quoted(labels[0]), to: quoted(labels[1]), other: quoted(String(labels[2])) })
+        : trParts("Of the pieces of these words it is {from} and {to}, with the largest weight.", { from: quoted(labels[0]), to: quoted(labels[1]) }))] : []));
     const bars = signedBars([...shares.map(({ share }) => share), rest]), number = (/** @type {number} */ value) => el("span", { class: "uwaga-bar-number", text: signedText(value) });
     const amount = (/** @type {number} */ value, /** @type {number} */ n) => el("td", {}, el("span", { class: "uwaga-bar" },
       el("i", { "data-negative": value < 0, style: { "inset-inline-start": `${bars[n].start}%`, width: `${bars[n].width}%` } })), number(value));
@@ -170,7 +176,9 @@ export function makeWhy(app) {
   /** @param {WhyPart | null} part @param {WhySource | null} source */
   function cell(part, source) {
     if (!part || !source) return el("td", { text: partText(part, hasKinds) });
-    return el("td", {}, el("button", { type: "button", class: "uwaga-link", text: partText(part, hasKinds), on: { click: () => void go(part, source) } }),
+    // A layer that was not recorded for the page has no head to go to.
+    const isShown = app.side().maps.some(({ kind, layer }) => kind === part.kind && layer === part.layer);
+    return el("td", {}, isShown ? el("button", { type: "button", class: "uwaga-link", text: partText(part, hasKinds), on: { click: () => void go(part, source) } }) : partText(part, hasKinds),
       el("small", {}, ...trParts("{share} from {word}", { share: signedText(source.share), word: quoted(source.label) })));
   }
 
@@ -191,7 +199,8 @@ export function makeWhy(app) {
       button.hidden = !can || app.side().signed || at === null || to === null;
       if (button.hidden) { link = null; open(false); }
       if (at === null || to === null || !weights || button.hidden || to >= keys.total) return;
-      link = { queries, keys, query: at, key: to, others: otherKeys(weights, to, queries === keys ? at : null, sinks) };
+      const others = otherKeys(weights, to, queries === keys ? at : null, sinks);
+      link = { queries, keys, query: at, key: to, others, isNext: isNextMost(weights, to, others[0], sinks) };
       void ask();
     },
     dispose() {

@@ -1,5 +1,6 @@
 // Picture: where a patch looks, or what looks at it, over the picture: in the mean of the heads or in one, every head small beside it.
 
+import { isComplete } from "../client.js";
 import { segmentedControl } from "../controls.js";
 import { el, isModified, wordText } from "../dom.js";
 import { headText, percentText } from "../format.js";
@@ -59,19 +60,19 @@ export function pictureView(app) {
     store.set(of === "row" ? { query: item, key: null } : { query: null, key: item });
   };
 
-  /** The token of a patch that there are weights of: a saved page may hold every second or fourth one. @param {number} row @param {number} column @returns {number} -1: none */
-  function tokenAt(row, column) {
+  /** The token of a patch that there are weights of: a saved page may hold every second or fourth one. @param {number} row @param {number} column @param {string} [of]  the axis @returns {number} -1: none */
+  function tokenAt(row, column, of = axis()) {
     const { rows, columns, first } = grid();
     if (row < 0 || column < 0 || row >= rows || column >= columns) return -1;
     for (let stride = 1; stride <= widestStride; stride *= 2) {
       const at = first + (row - (row % stride)) * columns + column - (column % stride);
-      if (app.host.has(ask(at))) return at;
+      if (app.host.has(ask(at, of))) return at;
     }
     return -1;
   }
-  function held(/** @type {number} */ item) {
+  function held(/** @type {number} */ item, of = axis()) {
     const patch = patchOf(grid(), item);
-    return patch ? tokenAt(...patch) : app.host.has(ask(item)) ? item : -1;
+    return patch ? tokenAt(...patch, of) : app.host.has(ask(item, of)) ? item : -1;
   }
 
   /** @param {MouseEvent} event */
@@ -130,13 +131,13 @@ export function pictureView(app) {
     if (!shown || !loaded || !grid()) return;
     const { kind, layer, head, mean } = store.get(), { items, pixels } = loaded, item = held(pointed >= 0 ? pointed : picked()), isRow = axis() === "row";
     direction.show(axis());
-    direction.element.querySelectorAll("button").forEach((button, at) => { button.disabled = !app.host.has(ask(picked(), at ? "column" : "row")); });
+    direction.element.querySelectorAll("button").forEach((button, at) => { button.disabled = held(picked(), at ? "column" : "row") < 0; });
     mark(isRow ? 0 : 1, item);
     if (item < 0) return void headline.replaceChildren(tr("This is not in the saved page."));
     requests.request([ask(item)]);
     const reply = app.client.peek(ask(item));
     // Until an answer is there, what was drawn before stays.
-    if (!reply) return;
+    if (!reply || !isComplete(reply)) return;
     const [count, total] = reply.arrays[0].shape, heads = Array.from({ length: count }, (_, at) => reply.arrays[0].data.subarray(at * total, (at + 1) * total));
     const all = [Float64Array.from(heads[0], (_, at) => heads.reduce((sum, weights) => sum + weights[at], 0) / count), ...heads].map((weights) => weightShares(grid(), weights, item));
     const now = all[mean ? 0 : head + 1] ?? all[0], { weights, best } = now, largest = Math.max(...all.map((one) => one.largest));

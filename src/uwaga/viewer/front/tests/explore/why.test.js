@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { otherKeys, partText, signedBars, whyNotText } from "../../explore/why.js";
+import { isNextMost, otherKeys, partText, signedBars, whyNotText } from "../../explore/why.js";
 
 test("bars of both signs begin at one line, and the longest take the whole width", () => {
   assert.deepEqual(signedBars([3, -1, 0]), [{ start: 25, width: 75 }, { start: 0, width: 25 }, { start: 25, width: 0 }]);
@@ -15,6 +15,14 @@ test("a key is compared with the word that is looked at next most, and with thos
   assert.deepEqual(otherKeys(weights, 2, null, new Set()), [0, 3, 4, 1]);
   assert.deepEqual(otherKeys([1, 0, 0], 0, 0, new Set()), []);
   assert.equal(otherKeys(Array(100).fill(0.01), 5, null, new Set()).length <= 9, true);
+});
+
+test("a word is called the next one only where none but the first and those at rest is looked at more", () => {
+  const weights = [0.3, 0.1, 0.25, 0.2, 0.15, 0];
+  assert.equal(isNextMost(weights, 2, 3, new Set([0])), true);
+  assert.equal(isNextMost(weights, 2, 4, new Set([0])), false); // the word itself, 3, is
+  assert.equal(isNextMost(weights, 4, 2, new Set([0])), false); // it is before the picked one
+  assert.equal(isNextMost(weights, 0, 2, new Set()), true);
 });
 
 test("parts have names", () => {
