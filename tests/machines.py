@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -47,12 +47,12 @@ class Machines:
     """What `two_machines` gives.
 
     Args:
-        folder: for the programs.
+        folder: for the programs, and what commands print.
         prefix: of the namespaces' names.
     """
 
     def __init__(self, folder: Path, prefix: str) -> None:
-        self._prefix = prefix
+        self._folder, self._prefix = folder, prefix
         texts = {"scontrol": _SCONTROL, "srun": _SRUN.format(python=sys.executable), "on": _ON.format(prefix=prefix)}
         for name, text in texts.items():
             (folder / name).write_text(text)
@@ -76,23 +76,22 @@ class Machines:
             "SLURM_JOB_ID": "7",
         }
         env = os.environ | slurm | {"PATH": self._path, "OMP_NUM_THREADS": "1"} | environment
-        started = [
-            subprocess.Popen(
-                ["on", host, *command],
-                env=env,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                start_new_session=True,
-            )
-            for host, command in zip(HOSTS, commands, strict=False)
-        ]
+        started = []
+        for host, command in zip(HOSTS, commands, strict=False):
+            # A file: what a command leaves running, as srun in the background, would keep a pipe open.
+            with (self._folder / f"{host}.log").open("w") as log:
+                started.append(
+                    subprocess.Popen(["on", host, *command], env=env, stdout=log, stderr=log, start_new_session=True)
+                )
         try:
-            outputs = [each.communicate(timeout=seconds)[0] for each in started]
-            return [(each.returncode, output) for each, output in zip(started, outputs, strict=True)]
+            codes = [each.wait(seconds) for each in started]
         finally:
             for pid in self._running():
-                os.kill(pid, signal.SIGKILL)
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            for each in started:
+                each.wait()
+        return [(code, (self._folder / f"{host}.log").read_text()) for code, host in zip(codes, HOSTS, strict=False)]
 
     def _running(self) -> list[int]:
         pids = [_ip("netns", "pids", self._prefix + host).split() for host in HOSTS]
