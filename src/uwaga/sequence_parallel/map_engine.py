@@ -101,26 +101,26 @@ class MapEngine:
         """(B, H, m), of this process's keys; the weights are those of its queries."""
         self._agree(RECEIVED, row_weights is None)
         division = self.division
-        plan = ring._plan_of_keys(division, call)
-        homes, pieces = ring._homes(division.key_starts), ring._held(division, plan)
-        key = ring._moved(division, "key", [ring._rows(call.key)], homes, pieces)
+        plan = ring.plan_of_keys(division, call)
+        homes, pieces = ring.home_intervals(division.key_starts), ring.plan_intervals(division, plan)
+        key = ring.move_rows(division, "key", [ring.by_rows(call.key)], homes, pieces)
         results = [torch.empty(len(x), *call.query.shape[:2], dtype=torch.float32) for x in key]
         memory: dict[int, Tensor] = {}
         travelling = [call.query, *normalizer, *(() if row_weights is None else (row_weights,))]
-        own = [[ring._rows(x).contiguous() for x in travelling]]
-        for at, keys, block, (query, *of_rows), is_first, is_last in ring._visits(
-            division, plan, "queries", own, ring._homes(division.query_starts)
+        own = [[ring.by_rows(x).contiguous() for x in travelling]]
+        for at, keys, block, (query, *of_rows), is_first, is_last in ring.all_visits(
+            division, plan, "queries", own, ring.home_intervals(division.query_starts)
         ):
-            part = ring._part(division, call, (query, key[at], key[at][..., :0]), block, keys)
+            part = ring.part_of(division, call, (query, key[at], key[at][..., :0]), block, keys)
             if is_first:
                 memory[at] = torch.empty(results[at].numel(), dtype=torch.float64)
-            maximum, total, *weights = map(ring._heads, of_rows)
-            out = ring._heads(results[at]) if is_last else None
+            maximum, total, *weights = map(ring.by_heads, of_rows)
+            out = ring.by_heads(results[at]) if is_last else None
             sums = parts.Sums(memory[at], not is_first)
             parts.received(part, Normalizer(maximum, total), weights[0] if weights else None, sums, out)
             if is_last:
                 del memory[at]
-        return ring._heads(ring._moved(division, "received weights", results, pieces, homes)[0])
+        return ring.by_heads(ring.move_rows(division, "received weights", results, pieces, homes)[0])
 
     @told
     def diagonal_sums(self, call: Call, normalizer: Normalizer) -> Tensor:
@@ -171,16 +171,16 @@ class MapEngine:
         runs, own = _runs(selection.queries), division.own(division.key_starts)
         homes = [[x] for x in pairwise(division.query_starts)]
         queries, maxima, totals = (
-            group.rows(f"call {division.number}, rows", [ring._rows(x)], homes, [runs] * group.size)
+            group.rows(f"call {division.number}, rows", [ring.by_rows(x)], homes, [runs] * group.size)
             for x in (call.query, *normalizer)
         )
         counts = [int(((keys >= first) & (keys < last)).sum()) for first, last in pairwise(division.key_starts)]
         listed = keys[(keys >= own[0]) & (keys < own[1])] - own[0]
         found = [torch.zeros(len(listed), len(selection.sequences), len(selection.heads), 0)]
         for rows, query, *of_rows in zip(runs, queries, maxima, totals, strict=True):
-            part = division.part(call, ring._heads(query), call.key, call.value, rows, own)
+            part = division.part(call, ring.by_heads(query), call.key, call.value, rows, own)
             some = selection._replace(queries=torch.arange(rows[1] - rows[0]))
-            weights = cpu.weights(part, Normalizer(*map(ring._heads, of_rows)), some, listed)
+            weights = cpu.weights(part, Normalizer(*map(ring.by_heads, of_rows)), some, listed)
             found.append(weights.movedim(3, 0))
         held = [[x] for x in pairwise([0, *accumulate(counts)])]
         everything = [[(0, len(keys))]] * group.size
@@ -203,22 +203,25 @@ class MapEngine:
     def _over_keys(self, call: Call, what: str, normalizer: Normalizer | None = None) -> "Iterator[_Visit]":
         """The blocks of keys at the queries that this process computes, and the normalizer of these."""
         division = self.division
-        plan = ring._plan_of_queries(division, call)
-        homes, pieces = ring._homes(division.query_starts), ring._held(division, plan)
+        plan = ring.plan_of_queries(division, call)
+        homes, pieces = ring.home_intervals(division.query_starts), ring.plan_intervals(division, plan)
         query, *known = (
-            ring._moved(division, "query", [ring._rows(x)], homes, pieces) for x in (call.query, *(normalizer or ()))
+            ring.move_rows(division, "query", [ring.by_rows(x)], homes, pieces)
+            for x in (call.query, *(normalizer or ()))
         )
-        for at, rows, keys, (key, value), is_first, is_last in ring._key_visits(division, call, plan, what):
-            part = ring._part(division, call, (query[at], key, value), rows, keys)
-            yield _Visit(at, rows, keys, part, [ring._heads(x[at]) for x in known], is_first, is_last)
+        for at, rows, keys, (key, value), is_first, is_last in ring.key_visits(division, call, plan, what):
+            part = ring.part_of(division, call, (query[at], key, value), rows, keys)
+            yield _Visit(at, rows, keys, part, [ring.by_heads(x[at]) for x in known], is_first, is_last)
 
     def _home(self, call: Call, name: str, own: Sequence[Tensor]) -> Tensor:
         """(B, H, n, ...) of this process's queries, from those that it computed, piece by piece."""
         division = self.division
-        pieces = ring._held(division, ring._plan_of_queries(division, call))
+        pieces = ring.plan_intervals(division, ring.plan_of_queries(division, call))
         own = own or [torch.empty(*call.query.shape[:2], 0)]
-        return ring._heads(
-            ring._moved(division, name, [ring._rows(x) for x in own], pieces, ring._homes(division.query_starts))[0]
+        return ring.by_heads(
+            ring.move_rows(
+                division, name, [ring.by_rows(x) for x in own], pieces, ring.home_intervals(division.query_starts)
+            )[0]
         )
 
     def _of_pieces(self, call: Call, request: RowStatisticsRequest, own: Sequence[RowStatistics]) -> RowStatistics:

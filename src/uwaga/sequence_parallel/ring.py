@@ -60,17 +60,17 @@ class Rows:
 def forward(division: Division, call: Call) -> tuple[Tensor, Tensor, Rows]:
     """The output (B, H, n, E) and lse (B, H, n) of this process's queries, and what `backward` needs. `call` has this process's part of the
     operands, and the mask of the whole sequence."""
-    plan = _plan_of_queries(division, call)
-    homes, pieces = _homes(division.query_starts), _held(division, plan)
-    query = _moved(division, "query", [_rows(call.query)], homes, pieces)
+    plan = plan_of_queries(division, call)
+    homes, pieces = home_intervals(division.query_starts), plan_intervals(division, plan)
+    query = move_rows(division, "query", [by_rows(call.query)], homes, pieces)
     output = [x.new_empty((*x.shape[:3], call.value.shape[3])) for x in query]
     lse = [x.new_empty(x.shape[:3], dtype=torch.float32) for x in query]
     for at, part, sums, goes_on, is_last in _row_parts(division, call, plan, query, "keys and values"):
-        result = (_heads(output[at]), _heads(lse[at])) if is_last else (None, None)
+        result = (by_heads(output[at]), by_heads(lse[at])) if is_last else (None, None)
         parts.forward(part, sums, goes_on, *result)
     at_home, lse_at_home = new_output(call), new_lse(call)
-    _rows(at_home).copy_(_moved(division, "output", output, pieces, homes)[0])
-    _rows(lse_at_home).copy_(_moved(division, "lse", lse, pieces, homes)[0])
+    by_rows(at_home).copy_(move_rows(division, "output", output, pieces, homes)[0])
+    by_rows(lse_at_home).copy_(move_rows(division, "lse", lse, pieces, homes)[0])
     return at_home, lse_at_home, Rows(plan, query, output, lse)
 
 
@@ -84,10 +84,10 @@ def backward(
 ) -> Gradients:
     """The gradients of this process's parts of query, key and value, and of relative and sinks by the queries that it computes. `needs`: what
     some process needs, of query, key, value, relative, bias and sinks."""
-    homes, pieces = _homes(division.query_starts), _held(division, rows.plan)
-    grads = [_moved(division, "gradient of the output", [_rows(grad_output)], homes, pieces)]
+    homes, pieces = home_intervals(division.query_starts), plan_intervals(division, rows.plan)
+    grads = [move_rows(division, "gradient of the output", [by_rows(grad_output)], homes, pieces)]
     if grad_lse is not None:
-        grads.append(_moved(division, "gradient of the lse", [_rows(grad_lse)], homes, pieces))
+        grads.append(move_rows(division, "gradient of the lse", [by_rows(grad_lse)], homes, pieces))
     # Of each piece its queries, and what the backward pass reads beside them.
     read = list(zip(rows.query, rows.output, rows.lse, *grads, strict=True))
     query = key = value = relative = bias = sinks = None
@@ -102,66 +102,68 @@ def _backward_of_queries(
     division: Division, call: Call, plan: Plan, read: Sequence[Sequence[Tensor]], needs: Sequence[bool]
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]:
     """The gradients of query, relative, bias and sinks: keys and values travel."""
-    homes, pieces = _homes(division.query_starts), _held(division, plan)
+    homes, pieces = home_intervals(division.query_starts), plan_intervals(division, plan)
     relative = torch.zeros_like(call.relative) if needs[3] and call.relative is not None else None
     sinks = torch.zeros_like(call.sinks) if needs[5] and call.sinks is not None else None
     bias = torch.zeros(call.bias.shape, dtype=torch.float32) if needs[4] and call.bias is not None else None
     results = [torch.empty_like(query) for query, *_ in read]
     sums: dict[int, Tensor] = {}
-    for at, rows, block, (key, value), is_first, is_last in _key_visits(
+    for at, rows, block, (key, value), is_first, is_last in key_visits(
         division, call, plan, "keys and values of the backward pass"
     ):
         query, *of_rows = read[at]
-        part = _part(division, call, (query, key, value), rows, block)
+        part = part_of(division, call, (query, key, value), rows, block)
         if is_first:
             sums[at] = torch.empty(parts.query_sums(part), dtype=torch.float32)
         pairs = None if bias is None else torch.zeros(*part.query.shape[:3], part.key.shape[2])
         result = parts.Results(
-            query=_heads(results[at]) if is_last else None,
+            query=by_heads(results[at]) if is_last else None,
             relative=relative,
             sinks=sinks if is_first else None,
             bias=pairs,
         )
         given = parts.Sums(sums[at], None, None, not is_first, False)
-        parts.backward(part, parts.Rows(*map(_heads, of_rows)), given, result)
+        parts.backward(part, parts.Rows(*map(by_heads, of_rows)), given, result)
         if bias is not None and pairs is not None:
             of_part = rectangle_of(bias, rows, block)
             of_part += pairs.sum_to_size(of_part.shape)
         if is_last:
             del sums[at]
-    (at_home,) = _moved(division, "gradient of the query", results, pieces, homes)
+    (at_home,) = move_rows(division, "gradient of the query", results, pieces, homes)
     if bias is not None and call.bias is not None:
         bias = bias.to(call.bias.dtype)
-    return _heads(at_home), relative, bias, sinks
+    return by_heads(at_home), relative, bias, sinks
 
 
 def _backward_of_keys(
     division: Division, call: Call, plan_of_queries: Plan, read: Sequence[Sequence[Tensor]]
 ) -> tuple[Tensor, Tensor]:
     """The gradients of key and value: queries travel, with what belongs to them."""
-    plan = _plan_of_keys(division, call)
-    homes, pieces = _homes(division.key_starts), _held(division, plan)
+    plan = plan_of_keys(division, call)
+    homes, pieces = home_intervals(division.key_starts), plan_intervals(division, plan)
     key, value = (
-        _moved(division, name, [_rows(x)], homes, pieces) for name, x in (("key", call.key), ("value", call.value))
+        move_rows(division, name, [by_rows(x)], homes, pieces) for name, x in (("key", call.key), ("value", call.value))
     )
     grad_key, grad_value = ([torch.empty_like(x) for x in each] for each in (key, value))
     sums: dict[int, tuple[Tensor, Tensor]] = {}
-    for at, keys, block, (query, *of_rows), is_first, is_last in _visits(
-        division, plan, "queries of the backward pass", read, _held(division, plan_of_queries)
+    for at, keys, block, (query, *of_rows), is_first, is_last in all_visits(
+        division, plan, "queries of the backward pass", read, plan_intervals(division, plan_of_queries)
     ):
-        part = _part(division, call, (query, key[at], value[at]), block, keys)
+        part = part_of(division, call, (query, key[at], value[at]), block, keys)
         if is_first:
-            counts = (parts.key_sums(_heads(x)) for x in (key[at], value[at]))
+            counts = (parts.key_sums(by_heads(x)) for x in (key[at], value[at]))
             of_key, of_value = (torch.empty(count, dtype=torch.float32) for count in counts)
             sums[at] = of_key, of_value
-        result = parts.Results(key=_heads(grad_key[at]), value=_heads(grad_value[at])) if is_last else parts.Results()
+        result = (
+            parts.Results(key=by_heads(grad_key[at]), value=by_heads(grad_value[at])) if is_last else parts.Results()
+        )
         given = parts.Sums(None, *sums[at], False, not is_first)
-        parts.backward(part, parts.Rows(*map(_heads, of_rows)), given, result)
+        parts.backward(part, parts.Rows(*map(by_heads, of_rows)), given, result)
         if is_last:
             del sums[at]
-    (own_key,) = _moved(division, "gradient of the key", grad_key, pieces, homes)
-    (own_value,) = _moved(division, "gradient of the value", grad_value, pieces, homes)
-    return _heads(own_key), _heads(own_value)
+    (own_key,) = move_rows(division, "gradient of the key", grad_key, pieces, homes)
+    (own_value,) = move_rows(division, "gradient of the value", grad_value, pieces, homes)
+    return by_heads(own_key), by_heads(own_value)
 
 
 class _Visit(NamedTuple):
@@ -175,7 +177,7 @@ class _Visit(NamedTuple):
     is_last: bool
 
 
-def _visits(
+def all_visits(
     division: Division, plan: Plan, what: str, own: Sequence[Sequence[Tensor]], held: Intervals
 ) -> Iterator[_Visit]:
     """The blocks that this process's pieces need, in order; an empty one, once, for a piece that needs none. Arguments as of `_travel`."""
@@ -190,10 +192,10 @@ def _visits(
             yield _Visit(at, piece, (0, 0), [x[:0] for x in own[0]], True, True)
 
 
-def _key_visits(division: Division, call: Call, plan: Plan, what: str) -> Iterator[_Visit]:
+def key_visits(division: Division, call: Call, plan: Plan, what: str) -> Iterator[_Visit]:
     """Those of keys and values."""
-    own = [[_rows(x).contiguous() for x in (call.key, call.value)]]
-    return _visits(division, plan, what, own, _homes(division.key_starts))
+    own = [[by_rows(x).contiguous() for x in (call.key, call.value)]]
+    return all_visits(division, plan, what, own, home_intervals(division.key_starts))
 
 
 def _row_parts(
@@ -202,8 +204,8 @@ def _row_parts(
     """For each visit of `_key_visits`: the piece, its call, the sums of its rows, whether they have something of earlier blocks, and whether
     it is the piece's last."""
     sums: dict[int, Tensor] = {}
-    for at, rows, block, (key, value), is_first, is_last in _key_visits(division, call, plan, what):
-        part = _part(division, call, (query[at], key, value), rows, block)
+    for at, rows, block, (key, value), is_first, is_last in key_visits(division, call, plan, what):
+        part = part_of(division, call, (query[at], key, value), rows, block)
         if is_first:
             sums[at] = torch.empty(parts.row_sums(part), dtype=torch.float32)
         yield at, part, sums[at], not is_first, is_last
@@ -289,20 +291,20 @@ class _Buffer:
         return [0, *accumulate(sizes)]
 
 
-def _part(
+def part_of(
     division: Division, call: Call, operands: tuple[Tensor, Tensor, Tensor], rows: Interval, keys: Interval
 ) -> Call:
     """The call of these rows of query, key and value, (n, B, H, D), as a call of their own."""
-    query, key, value = map(_heads, operands)
+    query, key, value = map(by_heads, operands)
     return division.part(call, query, key, value, rows, keys)
 
 
-def _plan_of_queries(division: Division, call: Call) -> Plan:
+def plan_of_queries(division: Division, call: Call) -> Plan:
     """Queries stay, keys travel."""
     return _plan(division, call, mask_program.keys_seen, (0, 1), Steps(PART_QUERIES, PART_KEYS))
 
 
-def _plan_of_keys(division: Division, call: Call) -> Plan:
+def plan_of_keys(division: Division, call: Call) -> Plan:
     """Keys stay, queries travel."""
     return _plan(division, call, mask_program.queries_that_see, (1, 0), Steps(_KEY_STEP, PART_QUERIES))
 
@@ -315,26 +317,26 @@ def _plan(division: Division, call: Call, seen: Callable[..., Interval], order: 
     return make_plan(lambda rows: seen(program, tensors, sizes, rows), staying, travelling, steps, division.group.size)
 
 
-def _moved(division: Division, name: str, own: Sequence[Tensor], held: Intervals, wanted: Intervals) -> list[Tensor]:
+def move_rows(division: Division, name: str, own: Sequence[Tensor], held: Intervals, wanted: Intervals) -> list[Tensor]:
     """Rows of a tensor from where they are to where they are wanted."""
     return division.group.rows(f"call {division.number}, {name}", [x.detach() for x in own], held, wanted)
 
 
-def _homes(starts: Sequence[int]) -> Intervals:
+def home_intervals(starts: Sequence[int]) -> Intervals:
     """The part of each process, as it was given."""
     return [[interval] for interval in pairwise(starts)]
 
 
-def _held(division: Division, plan: Plan) -> Intervals:
+def plan_intervals(division: Division, plan: Plan) -> Intervals:
     """The pieces of each process; an empty one where it has none, so that the types of tensors are known."""
     return [intervals or [(0, 0)] for intervals in plan.intervals(division.group.size)]
 
 
-def _rows(x: Tensor) -> Tensor:
+def by_rows(x: Tensor) -> Tensor:
     """(n, B, H, ...) of (B, H, n, ...), detached."""
     return x.detach().movedim(2, 0)
 
 
-def _heads(x: Tensor) -> Tensor:
+def by_heads(x: Tensor) -> Tensor:
     """(B, H, n, ...) of (n, B, H, ...)."""
     return x.movedim(0, 2)
