@@ -29,6 +29,22 @@ export function wantsNoMotion() {
   return typeof matchMedia === "function" && matchMedia("(prefers-reduced-motion: reduce)").matches;
 }
 
+/** Pixels of a share that stands on its arc: width and height. */
+const largeShare = [72, 30], smallShare = [40, 18];
+
+/** @typedef {{text: Element, share: string, weight: number, x: number, y: number, size: number[]}} ArcShare */
+
+/** The shares that stand apart from every larger one; the others stand under their words alone. @param {ArcShare[]} shares @returns {ArcShare[]} */
+function apartShares(shares) {
+  /** @type {ArcShare[]} */
+  const kept = [];
+  for (const one of [...shares].sort((a, b) => b.weight - a.weight)) {
+    const isApart = (/** @type {ArcShare} */ other) => Math.abs(one.x - other.x) > (one.size[0] + other.size[0]) / 2 || Math.abs(one.y - other.y) > (one.size[1] + other.size[1]) / 2;
+    if (kept.every(isApart)) kept.push(one);
+  }
+  return kept;
+}
+
 /** A word as a button, with room for its share. @param {Items} items @param {number} item @param {{[event: string]: () => void}} [on] */
 export function stageWord(items, item, on = {}) {
   return el("button", { type: "button", "data-item": item, on,
@@ -151,6 +167,8 @@ export function makeStage({ pick, point, pickKey }) {
       lines.append(svgEl("path", { on: { click: (/** @type {Event} */ event) => pickKey(Number(/** @type {SVGElement} */ (event.currentTarget).dataset.key)) } }));
       texts.append(svgEl("text"));
     }
+    /** @type {ArcShare[]} */
+    const shares = [];
     for (let i = 0; i < lines.childElementCount; i++) {
       const line = /** @type {SVGPathElement} */ (lines.children[i]), text = texts.children[i], arc = drawn[i];
       line.style.setProperty("display", arc ? "" : "none");
@@ -171,8 +189,9 @@ export function makeStage({ pick, point, pickKey }) {
       text.setAttribute("x", x);
       text.setAttribute("y", isColumn ? String(Number(y) + (isLarge ? 9 : 5)) : y);
       text.setAttribute("class", isLarge ? "uwaga-arc-large" : "");
-      text.textContent = percentText(arc.weight);
+      shares.push({ text, share: percentText(arc.weight), weight: arc.weight, x: Number(x), y: Number(y), size: isLarge ? largeShare : smallShare });
     }
+    for (const { text, share } of apartShares(shares)) text.textContent = share;
     const half = room().scale / 2, middle = query === null ? 0 : centres[query];
     bar.setAttribute("d", query === null || links ? "" : `M${at(middle - half, -1)}L${at(middle + half, -1)}`);
   }
