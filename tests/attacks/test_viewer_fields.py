@@ -60,7 +60,7 @@ VALID: Mapping[str, dict[str, Any]] = {
     "predictions": {"side": "0", "first": 0, "count": 1},
     "run": {"text": "cat", "second": None, "target": "K AE", "edits": EDITS},
     "stop": {},
-    "page": {"exact": [{"request": "row", **HEAD, "query": 0}, {"request": "lesson", "text": "a pen"}], "language": "en"},
+    "page": {"exact": [{"request": "row", **HEAD, "query": 0}, {"request": "lesson", "text": "a pen"}], "language": "en", "lesson": False},
     "lesson": {
         "language": "pl",
         "text": "a pen",
@@ -204,7 +204,7 @@ def application_of(service: ViewService, path: str = "/ask") -> Iterator[Ask]:
 def _short_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a page that is saved, only the replies that it is asked for: the others take seconds, and are the same each time."""
 
-    def page(answer: Any, *, exact: Any, language: str) -> bytes:
+    def page(answer: Any, *, exact: Any, language: str, lesson: bool) -> bytes:
         builder = SnapshotBuilder(answer=answer, max_bytes=1 << 20, seconds=0.0)
         builder.request([dict(each) for each in exact])
         return language.encode()

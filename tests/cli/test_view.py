@@ -395,7 +395,7 @@ def test_a_saved_recording_is_shown_without_its_model(bert: Path, tmp_path: Path
     assert text["typed"]["text"] == "the cat sat"
     assert text["typing"]["command"] == "uwaga view TEXT --model bert"  # without the directory's place on this machine
     # No model could read another text; the title is the model's, with the text under it.
-    assert about(of_recording) == text | {"typed": None, "typing": None, "title": "bert"}
+    assert about(of_recording) == text | {"typed": None, "typing": None, "title": "bert", "why": {"0": "model"}}
     for question, reply in of_text.items():
         for one, other in zip(reply.arrays, of_recording[question].arrays, strict=True):
             np.testing.assert_array_equal(one, other)
