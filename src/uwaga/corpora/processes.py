@@ -301,9 +301,10 @@ def _work(connection: Connection, call: Callable[[Any], Any], threads: int, hear
 
     def live() -> None:
         while True:
-            send(None)
             time.sleep(heartbeat)
+            send(None)
 
+    send(None)  # before any batch: one that stops at its first batch is not taken for one that is still starting
     threading.Thread(target=live, daemon=True).start()
     while True:
         try:
