@@ -21,11 +21,11 @@ from harness import DTYPES, Report, of_processes, options, parse
 
 import uwaga
 from uwaga.ops.attention.parts import PART_KEYS, PART_QUERIES
+from uwaga.sequence_parallel.ring import KEY_STEP
 from uwaga.sequence_parallel.schedule import Plan, Steps, make_plan
 
 # Products of two matrices that the passes of the backward ring make (of queries, of keys), of the five of one pass.
 _OF_QUERIES, _OF_KEYS = 3 / 5, 4 / 5
-_KEY_STEP = 64  # as ring.py has it
 
 
 class Case(NamedTuple):
@@ -65,9 +65,7 @@ def _plan(case: Case, size: int, *, queries: bool) -> Plan:
     """What stays: queries or keys, under a causal mask."""
     if queries:
         return make_plan(lambda rows: (0, rows[1]), case.tokens, case.tokens, Steps(PART_QUERIES, PART_KEYS), size)
-    return make_plan(
-        lambda keys: (keys[0], case.tokens), case.tokens, case.tokens, Steps(_KEY_STEP, PART_QUERIES), size
-    )
+    return make_plan(lambda keys: (keys[0], case.tokens), case.tokens, case.tokens, Steps(KEY_STEP, PART_QUERIES), size)
 
 
 def _edges(case: Case, size: int) -> list[tuple[int, int]]:

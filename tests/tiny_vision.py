@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 SIDE, PATCH = 32, 8
-_WIDE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "image_size": SIDE, "patch_size": PATCH}
-_INNER = _WIDE | {"intermediate_size": 48}
+WIDE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "image_size": SIDE, "patch_size": PATCH}
+INNER = WIDE | {"intermediate_size": 48}
 _TEXT = {
     "vocab_size": 256, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48,
     "max_position_embeddings": 20, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
@@ -17,27 +17,27 @@ _SQUARE = {"height": SIDE, "width": SIDE}
 _CROPPED = {"size": {"shortest_edge": SIDE + 4}, "crop_size": _SQUARE}
 # The configuration, the model, the image processor, and the options of the first and the last.
 _FAMILIES: dict[str, tuple[str, str, str, dict[str, Any], dict[str, Any]]] = {
-    "vit": ("ViTConfig", "ViTForImageClassification", "ViTImageProcessor", _INNER, {"size": _SQUARE}),
-    "dinov2": ("Dinov2Config", "Dinov2Model", "BitImageProcessor", _WIDE | {"mlp_ratio": 2}, _CROPPED),
+    "vit": ("ViTConfig", "ViTForImageClassification", "ViTImageProcessor", INNER, {"size": _SQUARE}),
+    "dinov2": ("Dinov2Config", "Dinov2Model", "BitImageProcessor", WIDE | {"mlp_ratio": 2}, _CROPPED),
     "registers": (
         "Dinov2WithRegistersConfig",
         "Dinov2WithRegistersModel",
         "BitImageProcessor",
-        _WIDE | {"mlp_ratio": 2, "num_register_tokens": 3},
+        WIDE | {"mlp_ratio": 2, "num_register_tokens": 3},
         _CROPPED,
     ),
     "clip": (
         "CLIPConfig",
         "CLIPModel",
         "CLIPImageProcessor",
-        {"text_config": _TEXT, "vision_config": _INNER, "projection_dim": 16},
+        {"text_config": _TEXT, "vision_config": INNER, "projection_dim": 16},
         _CROPPED,
     ),
     "siglip": (
         "SiglipConfig",
         "SiglipModel",
         "SiglipImageProcessor",
-        {"text_config": _TEXT, "vision_config": _INNER},
+        {"text_config": _TEXT, "vision_config": INNER},
         {"size": _SQUARE},
     ),
 }

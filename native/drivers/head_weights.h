@@ -43,12 +43,12 @@ class SingleHead {
   uwaga_problem problem_;
 };
 
-constexpr int64_t kRowsAtOnce = 96;
-
 // The sums of one of all heads.
 inline ExactSum* sums_of(const uwaga_exact_sums& sums, int64_t head) {
   return reinterpret_cast<ExactSum*>(sums.data) + head * sums.head;
 }
+
+constexpr int64_t kRowsAtOnce = 96;
 constexpr int64_t kTilesAtOnce = kRowsAtOnce / kTileRows;  // or fewer
 
 class HeadWeights {

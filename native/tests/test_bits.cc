@@ -506,7 +506,7 @@ void test_exact_sums() {
   std::vector<double> numbers;
   for (int n = -149; n < 30; ++n) numbers.push_back(ldexp(1.0, n));
   for (int n = -126; n < 29; ++n) numbers.push_back(static_cast<float>(ldexp(1.2345678, n)));
-  for (const double x : numbers) up.add(x), halves[numbers.size() % 2].add(x), expected += x;
+  for (size_t n = 0; n < numbers.size(); ++n) up.add(numbers[n]), halves[n % 2].add(numbers[n]), expected += numbers[n];
   for (size_t n = numbers.size(); n-- > 0;) down.add(numbers[n]);
   halves[0].add(halves[1]);
   expect(up.value() == down.value() && up.value() == halves[0].value(), "exact sums in another order");

@@ -1,8 +1,5 @@
 """`uwaga view`: what it runs, shows, saves and prints, and what it says of bad input."""
 
-import base64
-import gzip
-import json
 import os
 import re
 import signal
@@ -17,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 import typer
+from saved_pages import about, replies
 from typer.testing import CliRunner
 
 from uwaga.cli import app
@@ -86,22 +84,12 @@ def saved(path: Path, *arguments: object, **given: object) -> dict[str, Reply]:
     """The replies in the page that a command writes, by their question."""
     said = run(*arguments, "--save", path, **given)
     assert said.endswith(f"{path}: {path.stat().st_size / 1e6:.1f} MB, self-contained HTML\n")
-    match = re.search(r"data-uwaga-saved>(.*?)</script>", path.read_text(encoding="utf-8"))
-    assert match is not None
-    read = {}
-    for question, text in json.loads(match[1])["replies"].items():
-        data = base64.b64decode(text)
-        read[question] = Reply.from_bytes(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)
-    return read
+    return replies(path.read_bytes())
 
 
-def about(replies: dict[str, Reply]) -> dict:
-    return dict(replies['{"request":"about"}'].meta)
-
-
-def labels(replies: dict[str, Reply], stack: str, side: str = "0") -> list[str]:
+def labels(page: dict[str, Reply], stack: str, side: str = "0") -> list[str]:
     where = f'"side":"{side}","specials":"show","stack":"{stack}"'
-    (result,) = [reply for name, reply in replies.items() if '"merge":"tokens"' in name and where in name]
+    (result,) = [reply for name, reply in page.items() if '"merge":"tokens"' in name and where in name]
     return list(result.meta["labels"])
 
 

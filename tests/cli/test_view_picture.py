@@ -1,10 +1,6 @@
 """`uwaga view picture.jpg --model DIR`, and the same in Python: what is read, saved, printed, and what is said of bad input."""
 
-import base64
-import gzip
-import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +13,7 @@ from typer.testing import CliRunner
 pytest.importorskip("transformers", reason="transformers is not installed: the extra `test` brings it")
 pytest.importorskip("PIL", reason="Pillow is not installed: transformers' image processors need it")
 from PIL import Image
+from saved_pages import about, replies
 from tiny_vision import write_photo, write_vision
 
 import uwaga
@@ -54,17 +51,7 @@ def saved(path: Path, *arguments: object) -> dict[str, Reply]:
     """The replies in the page that a command writes, by their question."""
     result = CliRunner().invoke(app, ["view", *map(str, arguments), "--save", str(path)])
     assert result.exit_code == 0, result.output
-    match = re.search(r"data-uwaga-saved>(.*?)</script>", path.read_text(encoding="utf-8"))
-    assert match is not None
-    read = {}
-    for question, text in json.loads(match[1])["replies"].items():
-        data = base64.b64decode(text)
-        read[question] = Reply.from_bytes(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)
-    return read
-
-
-def about(page: dict[str, Reply]) -> dict[str, Any]:
-    return dict(page['{"request":"about"}'].meta)
+    return replies(path.read_bytes())
 
 
 def test_a_saved_page_holds_the_picture_and_every_patch(registers: Path, photo: Path, tmp_path: Path) -> None:
@@ -177,6 +164,7 @@ def test_in_python(registers: Path, photo: Path) -> None:
     [
         ({}, "view: a picture needs model, the directory of one that reads pictures"),
         ({"model": "MODEL", "second": "a text"}, "view: second does not go with a picture to read"),
+        ({"model": "MODEL", "second_title": "b"}, "view: second_title does not go with a picture to read"),
         ({"model": "MODEL", "picture": np.zeros((2, 2))}, "view: picture does not go with a picture to read"),
     ],
 )

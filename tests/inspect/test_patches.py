@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from tiny_vision import INNER, WIDE, randomized
 from tolerance import assert_as_exact, once
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -19,16 +20,14 @@ from uwaga.maps import SubsetMap
 
 transformers = pytest.importorskip("transformers", reason="transformers is not installed: the extra `test` brings it")
 
-_WIDE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "image_size": 32, "patch_size": 8}
-_INNER = _WIDE | {"intermediate_size": 48}
-_DINO = _WIDE | {"mlp_ratio": 2}
+_DINO = WIDE | {"mlp_ratio": 2}
 _REGISTERS = ("[CLS]", "[REG 0]", "[REG 1]", "[REG 2]")
 # The configuration and the model of each family, and what is before its patches.
 FAMILIES: dict[str, tuple[str, str, dict, tuple[str, ...]]] = {
-    "vit": ("ViTConfig", "ViTModel", _INNER, ("[CLS]",)),
-    "vit with a head": ("ViTConfig", "ViTForImageClassification", _INNER, ("[CLS]",)),
-    "vit_msn": ("ViTMSNConfig", "ViTMSNModel", _INNER, ("[CLS]",)),
-    "deit": ("DeiTConfig", "DeiTModel", _INNER, ("[CLS]", "[DIST]")),
+    "vit": ("ViTConfig", "ViTModel", INNER, ("[CLS]",)),
+    "vit with a head": ("ViTConfig", "ViTForImageClassification", INNER, ("[CLS]",)),
+    "vit_msn": ("ViTMSNConfig", "ViTMSNModel", INNER, ("[CLS]",)),
+    "deit": ("DeiTConfig", "DeiTModel", INNER, ("[CLS]", "[DIST]")),
     "dinov2": ("Dinov2Config", "Dinov2Model", _DINO, ("[CLS]",)),
     "dinov2 with registers": (
         "Dinov2WithRegistersConfig",
@@ -36,20 +35,11 @@ FAMILIES: dict[str, tuple[str, str, dict, tuple[str, ...]]] = {
         _DINO | {"num_register_tokens": 3},
         _REGISTERS,
     ),
-    "dinov3": ("DINOv3ViTConfig", "DINOv3ViTModel", _INNER | {"num_register_tokens": 3}, _REGISTERS),
-    "ijepa": ("IJepaConfig", "IJepaModel", _INNER, ()),
-    "clip": ("CLIPVisionConfig", "CLIPVisionModel", _INNER, ("[CLS]",)),
-    "siglip": ("SiglipVisionConfig", "SiglipVisionModel", _INNER, ()),
+    "dinov3": ("DINOv3ViTConfig", "DINOv3ViTModel", INNER | {"num_register_tokens": 3}, _REGISTERS),
+    "ijepa": ("IJepaConfig", "IJepaModel", INNER, ()),
+    "clip": ("CLIPVisionConfig", "CLIPVisionModel", INNER, ("[CLS]",)),
+    "siglip": ("SiglipVisionConfig", "SiglipVisionModel", INNER, ()),
 }
-
-
-def randomized(model: nn.Module) -> nn.Module:
-    """Weights that are large enough for attention to differ from token to token."""
-    generator = torch.Generator().manual_seed(0)
-    for name, x in model.named_parameters():
-        is_scale = "norm" in name.lower() and name.endswith("weight")
-        nn.init.normal_(x, 1.0 if is_scale else 0.0, 0.3, generator=generator)
-    return model.eval()
 
 
 def make(family: str, **more: object) -> nn.Module:
@@ -148,7 +138,7 @@ def test_names_that_are_given_are_taken() -> None:
 def clip() -> nn.Module:
     text = {"vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48,
             "max_position_embeddings": 20, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}  # fmt: skip
-    config = transformers.CLIPConfig(text_config=text, vision_config=_INNER, projection_dim=16)
+    config = transformers.CLIPConfig(text_config=text, vision_config=INNER, projection_dim=16)
     made = transformers.CLIPModel(config)
     made.set_attn_implementation("eager")
     return randomized(made)
@@ -176,7 +166,7 @@ def test_words_and_patches_in_one_sequence() -> None:
         max_position_embeddings=64, bos_token_id=1, eos_token_id=2, pad_token_id=0,
     )  # fmt: skip
     config = transformers.LlavaConfig(
-        vision_config=transformers.CLIPVisionConfig(**_INNER), text_config=text, image_token_index=50
+        vision_config=transformers.CLIPVisionConfig(**INNER), text_config=text, image_token_index=50
     )
     model = transformers.LlavaForConditionalGeneration(config)
     model.set_attn_implementation("eager")

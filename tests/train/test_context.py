@@ -68,7 +68,7 @@ def test_every_way_agrees_with_one_process(name: str, tmp_path: Path) -> None:
 FAULTS = {
     "killed in forward": (1, 2, signal.SIGKILL, "uwaga.sequence_parallel.ring.forward", 40),
     "stopped in forward": (1, 2, signal.SIGSTOP, "uwaga.sequence_parallel.ring.forward", 40),
-    "killed in backward": (0, 2, signal.SIGKILL, "uwaga.sequence_parallel.ring.backward", 30),
+    "killed in backward": (0, 2, signal.SIGKILL, "uwaga.sequence_parallel.heads.backward", 30),
     "killed in a step": (2, 3, signal.SIGKILL, "uwaga.train.optimizer.Optimizer.step", 6),
     "stopped in a step": (0, 3, signal.SIGSTOP, "uwaga.train.optimizer.Optimizer.step", 6),
     "fails in forward": (1, 2, 0, "uwaga.train.objective.Objective.forward", 20),

@@ -169,7 +169,7 @@ class MapEngine:
         self._agree(ENTRIES, selection.sequences, selection.heads, selection.queries, keys)
         division, group = self.division, self.group
         runs, own = _runs(selection.queries), division.own(division.key_starts)
-        homes = [[x] for x in pairwise(division.query_starts)]
+        homes = ring.home_intervals(division.query_starts)
         queries, maxima, totals = (
             group.rows(f"call {division.number}, rows", [ring.by_rows(x)], homes, [runs] * group.size)
             for x in (call.query, *normalizer)
@@ -182,7 +182,7 @@ class MapEngine:
             some = selection._replace(queries=torch.arange(rows[1] - rows[0]))
             weights = cpu.weights(part, Normalizer(*map(ring.by_heads, of_rows)), some, listed)
             found.append(weights.movedim(3, 0))
-        held = [[x] for x in pairwise([0, *accumulate(counts)])]
+        held = ring.home_intervals([0, *accumulate(counts)])
         everything = [[(0, len(keys))]] * group.size
         return group.rows(f"call {division.number}, entries", [torch.cat(found, 3)], held, everything)[0].movedim(0, 3)
 

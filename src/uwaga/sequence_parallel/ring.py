@@ -33,7 +33,7 @@ from uwaga.sequence_parallel.schedule import Plan, Steps, make_plan
 # Messages of travelling blocks have tags from here on, one for each block.
 _TRAVEL = 7200
 # Blocks of keys whose gradients are summed together: kBlockKeys of native/kernels/kernels.h.
-_KEY_STEP = 64
+KEY_STEP = 64
 
 Intervals = Sequence[Sequence[Interval]]  # of each process, at least one
 
@@ -65,9 +65,15 @@ def forward(division: Division, call: Call) -> tuple[Tensor, Tensor, Rows]:
     query = move_rows(division, "query", [by_rows(call.query)], homes, pieces)
     output = [x.new_empty((*x.shape[:3], call.value.shape[3])) for x in query]
     lse = [x.new_empty(x.shape[:3], dtype=torch.float32) for x in query]
-    for at, part, sums, goes_on, is_last in _row_parts(division, call, plan, query, "keys and values"):
+    sums: dict[int, Tensor] = {}
+    for at, rows, block, (key, value), is_first, is_last in key_visits(division, call, plan, "keys and values"):
+        part = part_of(division, call, (query[at], key, value), rows, block)
+        if is_first:
+            sums[at] = torch.empty(parts.row_sums(part), dtype=torch.float32)
         result = (by_heads(output[at]), by_heads(lse[at])) if is_last else (None, None)
-        parts.forward(part, sums, goes_on, *result)
+        parts.forward(part, sums[at], not is_first, *result)
+        if is_last:
+            del sums[at]
     at_home, lse_at_home = new_output(call), new_lse(call)
     by_rows(at_home).copy_(move_rows(division, "output", output, pieces, homes)[0])
     by_rows(lse_at_home).copy_(move_rows(division, "lse", lse, pieces, homes)[0])
@@ -198,21 +204,6 @@ def key_visits(division: Division, call: Call, plan: Plan, what: str) -> Iterato
     return all_visits(division, plan, what, own, home_intervals(division.key_starts))
 
 
-def _row_parts(
-    division: Division, call: Call, plan: Plan, query: Sequence[Tensor], what: str
-) -> Iterator[tuple[int, Call, Tensor, bool, bool]]:
-    """For each visit of `_key_visits`: the piece, its call, the sums of its rows, whether they have something of earlier blocks, and whether
-    it is the piece's last."""
-    sums: dict[int, Tensor] = {}
-    for at, rows, block, (key, value), is_first, is_last in key_visits(division, call, plan, what):
-        part = part_of(division, call, (query[at], key, value), rows, block)
-        if is_first:
-            sums[at] = torch.empty(parts.row_sums(part), dtype=torch.float32)
-        yield at, part, sums[at], not is_first, is_last
-        if is_last:
-            del sums[at]
-
-
 def _travel(
     division: Division, plan: Plan, what: str, own: Sequence[Sequence[Tensor]], held: Intervals
 ) -> Iterator[tuple[int, Interval, list[Tensor]]]:
@@ -306,7 +297,7 @@ def plan_of_queries(division: Division, call: Call) -> Plan:
 
 def plan_of_keys(division: Division, call: Call) -> Plan:
     """Keys stay, queries travel."""
-    return _plan(division, call, mask_program.queries_that_see, (1, 0), Steps(_KEY_STEP, PART_QUERIES))
+    return _plan(division, call, mask_program.queries_that_see, (1, 0), Steps(KEY_STEP, PART_QUERIES))
 
 
 def _plan(division: Division, call: Call, seen: Callable[..., Interval], order: tuple[int, int], steps: Steps) -> Plan:

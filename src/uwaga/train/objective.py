@@ -85,7 +85,7 @@ def _lowered(ids: Ragged, decoder_ids: Ragged | None) -> tuple[Operand, Operand 
     both = (ids,) if decoder_ids is None else (ids, decoder_ids)
     if torch.compiler.is_compiling():
         lowered: list[Operand] = [Ragged(each.values, each.offsets) for each in both]
-    elif not active_override() is not None and all(len(each) * each.max_length == len(each.values) for each in both):
+    elif active_override() is None and all(len(each) * each.max_length == len(each.values) for each in both):
         lowered = [each.values.view(len(each), -1) for each in both]
     else:
         lowered = list(both)

@@ -182,6 +182,7 @@ def view(
     if isinstance(maps, os.PathLike) or hasattr(maps, "convert"):
         beside = {
             "picture": picture, "tokens": tokens, "target": target, "row": row or None, "second": second, "second_model": second_model,
+            "second_tokens": second_tokens, "second_title": second_title, "second_row": second_row or None,
         }  # fmt: skip
         for argument, excess in beside.items():
             if excess is not None:
@@ -208,34 +209,21 @@ def view(
             raise ValueError("view: target is read with a text, and maps are given")
         if isinstance(second, str):
             raise ValueError("view: second is a text, and maps is none: give two texts, or maps for both")
-        names: list[str | None] = []
-        sources: list[ScoreSource | None] = []
-        for argument, value, given, of_row in (
-            ("model", model, maps, row),
-            ("second_model", second_model, second, second_row),
-        ):
-            if isinstance(given, Recording) and _is_module(value):
-                sources.append(_source(value, given, of_row))
-                names.append("" if argument == "model" else None)
-                continue
-            sources.append(None)
-            if not (value is None or isinstance(value, str | os.PathLike)):
-                raise ValueError(
-                    f"view: {argument} is a model, which reads a text; maps are given, with the name of a model"
-                )
-            names.append(None if value is None else os.fspath(value))
+        model_name, source = _model_of_maps("model", model, maps, row)
+        second_name, second_source = _model_of_maps("second_model", second_model, second, second_row)
         view_model = ViewModel.create(
             maps,
             tokens=tokens,
             title=title,
-            model=names[0] or "",
+            model=model_name or "",
             row=row,
             second=second,
             second_tokens=second_tokens,
             second_title=second_title,
-            second_model=names[1],
+            second_model=second_name,
             second_row=second_row,
         )
+        sources = source, second_source
         sides = (replace(side, scores=each) for side, each in zip(view_model.sides, sources, strict=False))
         view_model = replace(view_model, sides=tuple(sides))
         if picture is not None:
@@ -248,6 +236,15 @@ def _is_module(value: object) -> TypeGuard["nn.Module"]:
     from torch import nn
 
     return isinstance(value, nn.Module)
+
+
+def _model_of_maps(argument: str, model: object, maps: object, row: int) -> tuple[str | None, ScoreSource | None]:
+    """The name of the model of maps, and by what their scores are split. Raises ValueError: a model itself that has no recording."""
+    if isinstance(maps, Recording) and _is_module(model):
+        return None, _source(model, maps, row)
+    if model is None or isinstance(model, str | os.PathLike):
+        return None if model is None else os.fspath(model), None
+    raise ValueError(f"view: {argument} is a model, which reads a text; maps are given, with the name of a model")
 
 
 def _source(model: "nn.Module", recording: Recording, row: int) -> ScoreSource:

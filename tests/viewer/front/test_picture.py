@@ -16,6 +16,7 @@ import uwaga
 from uwaga.inspect import PatchGrid, pictures
 from uwaga.inspect.pictures import PictureReading
 from uwaga.viewer.api import View
+from uwaga.viewer.page import snapshot
 from uwaga.viewer.page.bundle import FRONT
 
 pytestmark = pytest.mark.slow
@@ -266,6 +267,20 @@ def test_a_saved_page_of_many_patches_has_some(
     shown(page, "patch 4,0 ")
     for name in ("Looks at", "Is looked at by"):
         assert page.get_by_role("button", name=name).is_enabled()
+
+
+def test_a_layer_that_a_saved_page_does_not_hold_is_not_drawn(
+    served: View, open_page: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = snapshot._heads
+    monkeypatch.setattr(snapshot, "_heads", lambda about, layers, *options: whole(about, layers[:1], *options))
+    served.save(tmp_path / "page.html")
+    page = open_page((tmp_path / "page.html").as_uri())
+    parts = [page.locator(f".uwaga-picture {name}") for name in (".uwaga-photo canvas", ".uwaga-chips", ".uwaga-heads")]
+    for layer, headline in ((1, "CLS looks"), (0, "This is not in the saved page."), (1, "CLS looks")):
+        page.get_by_role("button", name=f"layer {layer}", exact=True).click()
+        shown(page, headline)
+        assert [part.is_visible() for part in parts] == [layer == 1] * 3
 
 
 def test_no_figure_is_of_a_part_of_the_heads(

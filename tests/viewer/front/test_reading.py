@@ -221,18 +221,20 @@ def test_a_search_goes_on_while_words_are_picked_and_texts_change(serve: Serve, 
 
 def test_two_texts_are_both_prose(serve: Serve, open_page: Open) -> None:
     torch.manual_seed(1)
-    sizes = {"encoder": (40, 40), "decoder": (35, 35), "cross": (35, 40)}
+    sizes = {"encoder": (420, 420), "decoder": (405, 405), "cross": (405, 420)}
     maps = {
         (kind, 0): uwaga.AttentionMap(2 * torch.randn(1, 2, queries, 16), torch.randn(1, 2, keys, 16))
         for kind, (queries, keys) in sizes.items()
     }
-    page = opened(open_page, serve(maps, tokens={"encoder": words(40), "decoder": words(35)}), "&kind=cross")
+    page = opened(open_page, serve(maps, tokens={"encoder": words(420), "decoder": words(405)}), "&kind=cross")
     assert page.locator(".uwaga-reading:visible").count() == 2
-    page.locator(".uwaga-reading").first.locator('[data-item="5"]').click()
-    page.locator(".uwaga-reading").first.locator('.uwaga-word-picked[data-item="5"]').wait_for()
-    assert_is_row(page, maps["cross", 0][0, 0, 5], rests={0, 39})
-    page.locator(".uwaga-reading").last.locator('[data-item="20"]').click()
-    assert bars(page, "What attends to") == pytest.approx(strongest(maps["cross", 0][0, 0, :, 20]), abs=0)
+    page.locator(".uwaga-reading").first.locator('[data-item="250"]').click()
+    page.locator(".uwaga-reading").first.locator('.uwaga-word-picked[data-item="250"]').wait_for()
+    row = maps["cross", 0][0, 0, 250]
+    assert_is_row(page, row, rests={0, 419})
+    key = int(row[1:-1].argmax()) + 1
+    page.locator(".uwaga-reading").last.locator(f'[data-item="{key}"]').click()
+    assert bars(page, "What attends to") == pytest.approx(strongest(maps["cross", 0][0, 0, :, key]), abs=0)
 
 
 def test_without_special_tokens_the_weights_are_renormalised(serve: Serve, open_page: Open, make_maps: Maps) -> None:

@@ -1,7 +1,6 @@
 """Snapshots, pages saved as one file: stored replies, their precision and size, and atomic writing."""
 
 import base64
-import gzip
 import hashlib
 import json
 import re
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from saved_pages import replies
 
 import uwaga
 from uwaga.viewer.messages import Reply, RequestError
@@ -37,17 +37,6 @@ def service(tokens: int = 20, layers: int = 2, heads: int = 3, width: int = 8, *
         for layer in range(layers)
     }
     return ViewService(ViewModel.create(maps, tokens=names, title="a text"))
-
-
-def replies(page: bytes) -> dict[str, Reply]:
-    """The stored replies by the key under which the page finds them."""
-    match = re.search(rb'<script type="application/json" data-uwaga-saved>(.*?)</script>', page, re.DOTALL)
-    assert match is not None
-    read = {}
-    for request, text in json.loads(match[1])["replies"].items():
-        data = base64.b64decode(text, validate=True)
-        read[request] = Reply.from_bytes(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)
-    return read
 
 
 def tile(**what: object) -> dict[str, object]:

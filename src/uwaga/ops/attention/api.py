@@ -54,7 +54,7 @@ _override: Override | None = None
 
 @contextmanager
 def override_attention(override: Override) -> Iterator[None]:
-    """Inside it `attention`, `attention_and_lse` and `explain` are those of `override`, in all threads."""
+    """Inside it `attention`, `attention_and_lse`, `attend` and `explain` are those of `override`, in all threads."""
     global _override
     before, _override = _override, override
     try:

@@ -133,6 +133,7 @@ export function pictureView(app) {
     direction.show(axis());
     direction.element.querySelectorAll("button").forEach((button, at) => { button.disabled = held(picked(), at ? "column" : "row") < 0; });
     mark(isRow ? 0 : 1, item);
+    for (const part of [canvas, story, legend, tokens, wall, wallNote]) part.hidden = item < 0;
     if (item < 0) return void headline.replaceChildren(tr("This is not in the saved page."));
     requests.request([ask(item)]);
     const reply = app.client.peek(ask(item));

@@ -1,6 +1,6 @@
 // Where the weight of a cut link went: ribbons from what lost it to the words that gained it. Width is weight.
 
-import { el, isRightToLeft, svgEl, wordText } from "../dom.js";
+import { el, isRightToLeft, svgEl, uniqueName, wordText } from "../dom.js";
 import { percentText } from "../format.js";
 import { decimalText, tr, trN, trParts } from "../languages.js";
 
@@ -56,11 +56,12 @@ export function flowParts(keys, cut, sinks, before, after) {
   const sources = [lost, ...(faded >= leastGain ? [faded] : [])], { height, left, right, rows } = flowBands(sources, targets);
   // What is cut and what fades flows together into what gained.
   const [start] = left, whole = sources.reduce((sum, one) => sum + one, 0) * wholeBand;
+  const gradient = uniqueName();
   let at = start?.start ?? 0;
   const paths = right.map(({ start: top, width }, i) => {
     const from = at, wide = Math.max(0.75, width), own = Math.max(0.75, (targets[i] / total) * whole);
     at += (targets[i] / total) * whole;
-    return svgEl("path", { class: gains[i] && !sinks.has(gains[i].key) ? null : "uwaga-flow-rest", d: `M0 ${from}C50 ${from} 50 ${top} 100 ${top}V${top + wide}C50 ${top + wide} 50 ${from + own} 0 ${from + own}z` });
+    return svgEl("path", { class: gains[i] && !sinks.has(gains[i].key) ? null : "uwaga-flow-rest", fill: `url(#${gradient})`, d: `M0 ${from}C50 ${from} 50 ${top} 100 ${top}V${top + wide}C50 ${top + wide} 50 ${from + own} 0 ${from + own}z` });
   });
   const word = (/** @type {number} */ key) => el("bdi", { text: wordText(keys, key) }), first = [...cut];
   return [el("h2", {}, trParts("Where the {share} went", { share: percentText(lost) })),
@@ -71,7 +72,7 @@ export function flowParts(keys, cut, sinks, before, after) {
         el("small", { dir: "ltr", text: `${percentText(first.reduce((sum, key) => sum + before[key], 0))} \u2192 ${percentText(first.reduce((sum, key) => sum + after[key], 0))}` }),
         faded >= leastGain && el("small", { text: tr("other words: {share}", { share: percentText(-faded) }) })),
       svgEl("svg", { viewBox: `0 0 100 ${height}`, height, preserveAspectRatio: "none", "aria-hidden": "true" },
-        svgEl("defs", {}, svgEl("linearGradient", { id: "uwaga-flow" }, svgEl("stop", { offset: 0, class: "uwaga-flow-from" }), svgEl("stop", { offset: 1, class: "uwaga-stop-asked" }))), paths),
+        svgEl("defs", {}, svgEl("linearGradient", { id: gradient }, svgEl("stop", { offset: 0, class: "uwaga-flow-from" }), svgEl("stop", { offset: 1, class: "uwaga-stop-asked" }))), paths),
       el("ul", {}, [...gains.map(({ key, gain }) => ({ name: word(key), gain })), ...(rest >= leastGain ? [{ name: el("bdi", { text: trN("{count} other", "{count} others", others) }), gain: rest }] : [])]
         .map(({ name, gain }, i) => el("li", { style: { height: `${rows[i]}px` } }, name, el("b", { dir: "ltr", text: `+${percentText(gain)}` })))))];
 }
