@@ -205,11 +205,12 @@ emulate: setup
 transformers-suite: setup
 	python tests/integrations/transformers_suite.py build/transformers
 
-# On a GPU, with a PyTorch that is built for it: the conformance suite of the operation with operands on the GPU, then all its
-# benchmarks, into a dated report of benchmarks/results/. Without one both end with the reason.
+# On a GPU, with a PyTorch that is built for it: the conformance suites with operands on the GPU, models, recordings and training there, then
+# all its benchmarks, into a dated report of benchmarks/results/. Without one both end with the reason.
 gpu: setup
-	UWAGA_CONFORMANCE_DEVICE=cuda python -m pytest -q tests/conformance/test_exactness.py tests/conformance/test_fuzz.py -k "torch or flex or reference or linear"
-	UWAGA_CONFORMANCE_DEVICE=cuda python -m pytest -q tests/conformance/test_maps.py tests/conformance/test_map_fuzz.py -k "triton and (twice_the_usual or any_map_is_exact)"
+	UWAGA_CONFORMANCE_DEVICE=cuda $(PYTEST) -n 4 tests/conformance/test_exactness.py tests/conformance/test_fuzz.py -k "torch or flex or reference or linear"
+	UWAGA_CONFORMANCE_DEVICE=cuda $(PYTEST) -n 4 tests/conformance/test_maps.py tests/conformance/test_map_fuzz.py -k "triton and (twice_the_usual or any_map_is_exact)"
+	UWAGA_CONFORMANCE_DEVICE=cuda $(PYTEST) -n 4 tests/gpu/test_gpu.py tests/gpu/on_a_gpu.py
 	python benchmarks/gpu
 
 # A source distribution and a wheel for this platform and every CPython from 3.11 on, in dist/; the library is built in

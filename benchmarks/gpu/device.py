@@ -66,6 +66,7 @@ def parse(question: str) -> Bench:
         if not torch.cuda.is_available():
             why = "this PyTorch is built without CUDA" if torch.version.cuda is None else "PyTorch sees no CUDA device"
             parser.exit(1, f"{parser.prog}: needs a GPU: {why} (torch {torch.__version__})\n")
+        device = torch.device("cuda", device.index or 0)
         torch.cuda.set_device(device)
         if not torch.cuda.is_bf16_supported(including_emulation=False):
             name = torch.cuda.get_device_name()

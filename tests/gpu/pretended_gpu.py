@@ -7,6 +7,7 @@ look at the wrong device. The numbers are right, and can be compared with those 
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 
 import pytest
 import torch
@@ -30,6 +31,8 @@ _IS_CPU = Tensor.is_cpu.__get__
 
 class PretendedGpu(TorchFunctionMode):
     """While it is entered, `device="cuda"` makes tensors that count as there."""
+
+    is_real = False
 
     def __init__(self) -> None:
         super().__init__()
@@ -112,12 +115,16 @@ def _names_gpu(x: object) -> bool:
     return (isinstance(x, torch.device) and x.type == "cuda") or (isinstance(x, str) and x.startswith("cuda"))
 
 
+def _kernel(form, node, _kind):
+    return lambda *x: flex._unfused(form, node, *x)
+
+
 @contextmanager
 def pretended_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[PretendedGpu]:
     """A GPU on which FlexAttention computes in its form that is not fused, and varlen_attn is not there."""
     monkeypatch.setattr(flex, "why_not_on_cuda", lambda: None)
     monkeypatch.setattr(torch_fused, "_varlen_window", lambda call: None)
-    monkeypatch.setattr(flex, "_compiled", lambda form, node, _: lambda *x: flex._unfused(form, node, *x))
+    monkeypatch.setattr(flex, "_compiled", lru_cache(256)(_kernel))  # one for each form of call, as there
     monkeypatch.setattr(flex, "_masks", OrderedDict())  # of another pretended GPU
     with PretendedGpu() as gpu:
         yield gpu

@@ -20,6 +20,7 @@ blocks of queries and keys. Of a ragged call B = 1, and Q and K are its packed t
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple, cast
 
@@ -199,24 +200,28 @@ def _place(call: Call, tokens: _Tokens | None, mode: int, start: int, starts: Te
     return i_Q + (call.key.shape[2] - call.query.shape[2] if mode == START_LAST else start)
 
 
-# A mask: an expression over tensors, which the kernel evaluates for one query and key, and its block mask.
+# A mask: an expression over tensors, which the kernel evaluates for one query and key, and its block mask. Dataclasses, since a kernel is
+# found by its expression: tuples of two types are equal where their numbers are.
 
 
-class _Interval(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _Interval:
     """Keys from low[q] to high[q]: of bands, lengths and documents of a ragged batch. Numbers of two tensors, (Q,) or (B, Q) int32."""
 
     low: int
     high: int
 
 
-class _Same(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _Same:
     """Keys whose id is the query's: numbers of two tensors, (B or 1, Q) and (B or 1, K)."""
 
     query_ids: int
     ids: int
 
 
-class _Element(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _Element:
     """An element of a tensor that broadcasts to the scores, and which of b, h, q and k it depends on."""
 
     at: int
@@ -224,12 +229,14 @@ class _Element(NamedTuple):
     tokens: int | None = None  # of a ragged call, the number of the first of the tensors row_Q, local_Q and local_K
 
 
-class _Both(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _Both:
     left: Any
     right: Any
 
 
-class _Either(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _Either:
     left: Any
     right: Any
 
