@@ -1,9 +1,9 @@
 """What does a study of caches take over a long text, and how much memory beyond the recording?
 
-One layer of the shape of GPT-2's (--heads of width 64) over --tokens tokens, all policies at --budgets: a process of its own,
-after a tiny study of the same kind; the peak of resident memory, less what was there just before. Queries and keys have one direction in
-common, and the first key a large part of it, so that heads have sinks as trained ones do. The layers of a model follow one another, and each takes as
-much: the time of a whole model is that of its layers together, the memory that of one.
+--layers of the shape of GPT-2's (--heads of width 64) over --tokens tokens, all policies at --budgets: a process of its own,
+after a tiny study of the same kind; the peak of resident memory, less what was there just before. Queries and keys of a layer have one direction in
+common, and the first key a large part of it, so that heads have sinks as trained ones do. Layers follow one another: they take time, and no more memory
+beside their losses.
 """
 
 import argparse
@@ -19,28 +19,28 @@ from uwaga.inspect import cache, cache_study
 from uwaga.inspect.recordings.copies import MapOptions
 from uwaga.inspect.recordings.stack import AttentionId
 
-HEADINGS = ("H", "N", "D", "type", "budgets", "every", "beyond MiB", "recording MiB", "s", "processor s")
+HEADINGS = ("layers", "H", "N", "D", "type", "budgets", "every", "beyond MiB", "recording MiB", "s", "processor s")
 WIDTH = 64
 
 
-def recorded(heads: int, tokens: int, dtype: torch.dtype) -> uwaga.Recording:
-    """Of one causal layer."""
-    query, key, value = (torch.randn(1, heads, tokens, WIDTH) for _ in range(3))
-    common = torch.randn(heads, 1, WIDTH)
-    query, key = query + common, key + 0.5 * common
-    key[:, :, 0] += 2 * common[:, 0]
+def recorded(layers: int, heads: int, tokens: int, dtype: torch.dtype) -> uwaga.Recording:
+    """Of causal layers."""
     recording = uwaga.Recording()
-    where = AttentionId("decoder", 0)
-    operands = tuple(x.to(dtype) for x in (query, key, value))
     map_options = MapOptions(mask=uwaga.Causal(), bias=None, scale=None, softcap=None, sinks=None)
-    recording.record(where, operands[0], operands[1], map_options, None)
-    recording.store(where, operands[0], operands[1], map_options, operands[2])
+    for layer in range(layers):
+        query, key, value = (torch.randn(1, heads, tokens, WIDTH) for _ in range(3))
+        common = torch.randn(heads, 1, WIDTH)
+        query, key = query + common, key + 0.5 * common
+        key[:, :, 0] += 2 * common[:, 0]
+        where, operands = AttentionId("decoder", layer), tuple(x.to(dtype) for x in (query, key, value))
+        recording.record(where, operands[0], operands[1], map_options, None)
+        recording.store(where, operands[0], operands[1], map_options, operands[2])
     recording.close()
     return recording
 
 
 def measure(
-    heads: int, tokens: int, budgets: list[int], every: int, dtype: torch.dtype
+    layers: int, heads: int, tokens: int, budgets: list[int], every: int, dtype: torch.dtype
 ) -> tuple[int, int, float, float]:
     """Bytes beyond the recording, bytes of it, seconds, and seconds of the processor."""
     least = min(budgets)
@@ -50,8 +50,8 @@ def measure(
         "pyramid_kv": partial(cache.pyramid_kv, observed=observed),
         "quest": partial(cache.quest, page=min(16, least)),
     }
-    cache_study(recorded(heads, 128, dtype), policies, budgets=budgets, every=every)
-    recording = recorded(heads, tokens, dtype)
+    cache_study(recorded(layers, heads, 128, dtype), policies, budgets=budgets, every=every)
+    recording = recorded(layers, heads, tokens, dtype)
 
     def shown(done: int, total: int) -> None:
         if done % 4 == 0 or done == total:
@@ -68,25 +68,26 @@ def measure(
 if __name__ == "__main__":
     parser = options(__doc__, grid=False)
     parser.set_defaults(dtype=["float32"])
+    parser.add_argument("--layers", type=int, default=1)
     parser.add_argument("--heads", type=int, default=12, help="H")
     parser.add_argument("--tokens", type=int, default=32_768, help="N")
     parser.add_argument("--budgets", default="256,1024,4096", help="keys, with commas between them")
     parser.add_argument("--every", type=int, default=1, help="losses of every so many queries")
-    parser.add_argument("--one", nargs=5, help=argparse.SUPPRESS)
+    parser.add_argument("--one", nargs=6, help=argparse.SUPPRESS)
     chosen = parse(parser)
     if chosen.one:
-        heads, tokens, budgets, every, dtype = chosen.one
+        layers, heads, tokens, budgets, every, dtype = chosen.one
         listed = [int(each) for each in budgets.split(",")]
-        print(*measure(int(heads), int(tokens), listed, int(every), DTYPES[dtype]))
+        print(*measure(int(layers), int(heads), int(tokens), listed, int(every), DTYPES[dtype]))
         sys.exit()
     if chosen.quick:
         chosen.heads, chosen.tokens, chosen.budgets = 2, 192, "16,32"
     report = Report(chosen, "A study of caches", HEADINGS)
     for dtype in chosen.dtype:
-        sizes = (str(chosen.heads), str(chosen.tokens), chosen.budgets, str(chosen.every), dtype)
+        sizes = (str(chosen.layers), str(chosen.heads), str(chosen.tokens), chosen.budgets, str(chosen.every), dtype)
         beyond, kept, seconds, processor = in_a_process(chosen, *sizes)
         mebibytes = (f"{int(size) / 2**20:.0f}" for size in (beyond, kept))
         times = (f"{float(x):.0f}" for x in (seconds, processor))
-        report.row(sizes[0], sizes[1], str(WIDTH), dtype, sizes[2], sizes[3], *mebibytes, *times)
-    whole = chosen.heads * chosen.tokens**2 * 4 / 2**20
+        report.row(*sizes[:3], str(WIDTH), dtype, *sizes[3:5], *mebibytes, *times)
+    whole = chosen.layers * chosen.heads * chosen.tokens**2 * 4 / 2**20
     report.say(f"\nThe whole matrices of weights would be {whole:,.0f} MiB in float32.")

@@ -8,6 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from torch.nn.attention import varlen
+
 import uwaga
 from uwaga import AlibiBias, Causal, Documents, KeyLengths, Ragged, RelativeBias, Window, attention, explain
 from uwaga.inspect import PatchGrid
@@ -23,9 +25,11 @@ from uwaga.models import (
     TransformerConfig,
     generate,
 )
+from uwaga.ops.attention.engines import torch_fused
 from uwaga.train import fit
 from uwaga.train.config import Config
 
+VARLEN_WINDOW = torch_fused._varlen_window  # not that of a pretended GPU
 N = 40
 LENGTHS, SLOPES, TABLE = torch.tensor([30, 40]), torch.tensor([0.5, 0.25, 0.1, 0.0]), torch.randn(8, 4)
 FORMS = {
@@ -122,6 +126,24 @@ def test_ragged_batches_and_their_maps(gpu) -> None:
     _compare(other.output.values, one.output.values)
     _compare(other.map.entropy().values, one.map.entropy().values)
     _compare(other.map[2].received(), one.map[2].received())
+
+
+@pytest.mark.parametrize(("heads", "engine"), [(2, "torch"), (4, "flex")])
+def test_varlen_attn_that_knows_no_groups(gpu, heads: int, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def of_pytorch_2_11(
+        query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *, return_aux=None, scale=None, window_size
+    ):
+        return query + 1
+
+    monkeypatch.setattr(torch_fused, "_varlen_window", VARLEN_WINDOW)
+    monkeypatch.setattr(varlen, "varlen_attn", of_pytorch_2_11)
+    torch_fused._search_for_groups.cache_clear()
+    values, offsets = _there(torch.zeros(9, heads, 16, dtype=torch.bfloat16)), _there(torch.tensor([0, 5, 9]))
+    query, key = Ragged(values, offsets), Ragged(values[:, :2], offsets)
+    output, choice = attention(query, key, key), explain(query, key, key)
+    torch_fused._search_for_groups.cache_clear()
+    assert choice.engine == engine
+    assert bool((output.values == (engine == "torch")).all())
 
 
 MODELS = {

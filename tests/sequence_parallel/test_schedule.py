@@ -1,8 +1,15 @@
 """How work is divided over processes, and which blocks travel where."""
 
-import pytest
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
+import torch
+
+from uwaga import Causal, Window
+from uwaga.ops.attention.arguments import AttentionOptions, make_call
 from uwaga.ops.mask_program import Interval
+from uwaga.sequence_parallel import ring
 from uwaga.sequence_parallel.schedule import Plan, Steps, make_plan
 
 STEPS = Steps(192, 2048)
@@ -70,3 +77,16 @@ def test_causal_work_is_even_block_by_block(size: int) -> None:
         [sum(plan.work[n][b] for n in plan.pieces_of(rank)) for rank in range(size)] for b in range(len(plan.blocks))
     ]
     assert sum(map(max, by_block)) < 1.1 * sum(map(sum, by_block)) / size
+
+
+def test_a_narrow_second_mask_moves_few_blocks() -> None:
+    tokens = 100_000
+    call = make_call(*[torch.empty(1, 1, tokens, 1)] * 3, AttentionOptions(Causal()), wants_lse=True)
+    parts = (0, tokens // 2, tokens)
+    division: Any = SimpleNamespace(query_starts=parts, key_starts=parts, group=SimpleNamespace(size=2))
+    near = make_call(*[call.query] * 3, AttentionOptions(Window(99, 0)), wants_lse=True)
+    second = near.options.mask_program, near.mask_tensors
+    whole, narrow = (ring.plan_of_queries(division, call, *given) for given in ((), (second,)))
+    most = max(len(narrow.blocks_of(n)) for n in range(len(narrow.pieces)))
+    assert sum(map(sum, narrow.work)) < 0.05 * sum(map(sum, whole.work))
+    assert most <= 2 + len(narrow.blocks) // len(narrow.pieces)

@@ -35,6 +35,7 @@ from uwaga.sequence_parallel.division import (
     check_equal,
     checksum_of,
 )
+from uwaga.sequence_parallel.schedule import Plan
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -83,7 +84,8 @@ class MapEngine:
         self._agree(MASS, program, *tensors)
         results: dict[int, Tensor] = {}
         memory: dict[int, Tensor] = {}
-        for visit in self._over_keys(call, "keys", normalizer):
+        plan = ring.plan_of_queries(self.division, call, (program, tensors))
+        for visit in self._over_keys(call, "keys", normalizer, plan):
             at, sizes = visit.at, visit.part.query.shape[:3]
             if visit.is_first:
                 memory[at] = torch.empty(sizes, dtype=torch.float64)
@@ -94,7 +96,7 @@ class MapEngine:
             parts.mass(visit.part, visit.normalizer, *second, sums, results.get(at))
             if visit.is_last:
                 del memory[at]
-        return self._home(call, "mass", [results[at] for at in sorted(results)])
+        return self._home(call, "mass", [results[at] for at in sorted(results)], plan)
 
     @told
     def received(self, call: Call, normalizer: Normalizer, row_weights: Tensor | None) -> Tensor:
@@ -200,10 +202,12 @@ class MapEngine:
         agreed = agree(self.group, stage, self.division.number, [checksum], None)
         check_equal("the arguments of a map (checksums)", [x[0] for x in agreed])
 
-    def _over_keys(self, call: Call, what: str, normalizer: Normalizer | None = None) -> "Iterator[_Visit]":
+    def _over_keys(
+        self, call: Call, what: str, normalizer: Normalizer | None = None, plan: Plan | None = None
+    ) -> "Iterator[_Visit]":
         """The blocks of keys at the queries that this process computes, and the normalizer of these."""
         division = self.division
-        plan = ring.plan_of_queries(division, call)
+        plan = plan or ring.plan_of_queries(division, call)
         homes, pieces = ring.home_intervals(division.query_starts), ring.plan_intervals(division, plan)
         query, *known = (
             ring.move_rows(division, "query", [ring.by_rows(x)], homes, pieces)
@@ -213,10 +217,10 @@ class MapEngine:
             part = ring.part_of(division, call, (query[at], key, value), rows, keys)
             yield _Visit(at, rows, keys, part, [ring.by_heads(x[at]) for x in known], is_first, is_last)
 
-    def _home(self, call: Call, name: str, own: Sequence[Tensor]) -> Tensor:
+    def _home(self, call: Call, name: str, own: Sequence[Tensor], plan: Plan | None = None) -> Tensor:
         """(B, H, n, ...) of this process's queries, from those that it computed, piece by piece."""
         division = self.division
-        pieces = ring.plan_intervals(division, ring.plan_of_queries(division, call))
+        pieces = ring.plan_intervals(division, plan or ring.plan_of_queries(division, call))
         own = own or [torch.empty(*call.query.shape[:2], 0)]
         return ring.by_heads(
             ring.move_rows(

@@ -25,7 +25,7 @@ from uwaga.ops import mask_program
 from uwaga.ops.attention import parts
 from uwaga.ops.attention.call import Call, Gradients, new_lse, new_output
 from uwaga.ops.attention.parts import PART_KEYS, PART_QUERIES, padded
-from uwaga.ops.mask_program import Interval
+from uwaga.ops.mask_program import Interval, MaskProgram
 from uwaga.sequence_parallel.division import Division, rectangle_of
 from uwaga.sequence_parallel.exchange import Message, RelayedMessages, shared_rows
 from uwaga.sequence_parallel.schedule import Plan, Steps, make_plan
@@ -290,9 +290,16 @@ def part_of(
     return division.part(call, query, key, value, rows, keys)
 
 
-def plan_of_queries(division: Division, call: Call) -> Plan:
-    """Queries stay, keys travel."""
-    return _plan(division, call, mask_program.keys_seen, (0, 1), Steps(PART_QUERIES, PART_KEYS))
+def plan_of_queries(division: Division, call: Call, second: tuple[MaskProgram, Sequence[Tensor]] = ((), ())) -> Plan:
+    """Queries stay, keys travel: those that a second mask, of the whole, shows too."""
+
+    def seen(program: MaskProgram, tensors: Sequence[Tensor], sizes: tuple[int, int], rows: Interval) -> Interval:
+        begin, end = mask_program.keys_seen(program, tensors, sizes, rows)
+        also_begin, also_end = mask_program.keys_seen(*second, sizes, rows)
+        begin = max(begin, also_begin)
+        return begin, max(begin, min(end, also_end))
+
+    return _plan(division, call, seen, (0, 1), Steps(PART_QUERIES, PART_KEYS))
 
 
 def plan_of_keys(division: Division, call: Call) -> Plan:

@@ -57,7 +57,8 @@ def received(call: Call, normalizer: Normalizer, row_weights: Tensor | None) -> 
 
 
 def diagonal_sums(call: Call, normalizer: Normalizer) -> Tensor:
-    return tiles.diagonal_sums(call, normalizer)
+    read = ((tile.rows, weights) for tile, weights in _tiles_and_weights(call, normalizer))
+    return tiles.diagonal_sums(call, read).to(normalizer.sum.dtype)
 
 
 def pool(

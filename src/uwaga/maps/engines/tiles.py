@@ -8,7 +8,7 @@ Letters: B sequences, H query heads, G key/value heads, C queries of a tile, K k
 D query/key width.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -170,16 +170,19 @@ def exponentials(tile: Tile, maximum_BHC: Tensor) -> Tensor:
     return torch.where(tile.visible, shifted_BHCK.exp(), 0.0)
 
 
-def diagonal_sums(call: Call, normalizer: Normalizer) -> Tensor:
-    """(B, H, Q+K-1): entry n is the sum of all weights with j - i = n - (Q - 1)."""
+def diagonal_sums(call: Call, read: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
+    """(B, H, Q+K-1) in float64: entry n is the sum of all weights with j - i = n - (Q - 1).
+
+    Args:
+        read: some rows (C,) and their weights (B, H, C, K), until all are read.
+    """
     (batch, heads, queries, _), keys = call.query.shape, call.key.shape[2]
-    sums_BHn = normalizer.sum.new_zeros((batch, heads, max(queries + keys - 1, 0)), dtype=torch.float64)
+    sums_BHn = call.query.new_zeros((batch, heads, max(queries + keys - 1, 0)), dtype=torch.float64)
     j_K = torch.arange(keys, device=sums_BHn.device)
-    for some in tiles(call, height(call)):
-        weights_BHCK = weights(some, Normalizer(*(x[:, :, some.rows] for x in normalizer)))
-        at_CK = j_K - some.rows[:, None] + queries - 1
+    for rows, weights_BHCK in read:
+        at_CK = j_K - rows[:, None] + queries - 1
         sums_BHn = sums_BHn.scatter_add(2, at_CK.flatten().expand(batch, heads, -1), weights_BHCK.double().flatten(2))
-    return sums_BHn.to(normalizer.sum.dtype)
+    return sums_BHn
 
 
 def log_sum_exp(normalizer: Normalizer) -> Tensor:

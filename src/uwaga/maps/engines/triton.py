@@ -192,8 +192,15 @@ def received(call: Call, normalizer: Normalizer, row_weights: Tensor | None) -> 
 
 
 def diagonal_sums(call: Call, normalizer: Normalizer) -> Tensor:
-    """(B, H, Q+K-1) of a dense call, by PyTorch: sums of diagonals have no kernel."""
-    return tiles.diagonal_sums(call, normalizer)
+    """(B, H, Q+K-1) of a dense call: sums of diagonals have no kernel, and PyTorch adds up the weights that the kernels compute."""
+    batch, heads, queries, _ = call.query.shape
+    device = call.query.device
+    keys, every = torch.arange(call.key.shape[2], device=device), (tuple(range(batch)), tuple(range(heads)))
+    tiled = torch.arange(queries, device=device).split(tiles.height(call))
+    sums = tiles.diagonal_sums(
+        call, ((rows, weights(call, normalizer, Selection(*every, rows), keys)) for rows in tiled)
+    )
+    return sums.to(normalizer.sum.dtype)
 
 
 def pool(

@@ -8,6 +8,9 @@ that does not see it (0 * nan inside the kernel): only the other engines exclude
 Letters: B sequences, H query heads, G key/value heads, Q queries, K keys, D query/key width, E value width, N tokens.
 """
 
+import inspect
+from functools import lru_cache
+
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
@@ -124,6 +127,8 @@ def _varlen_window(call: Call) -> tuple[int, int] | None:
     width, program = call.query.shape[3], call.options.mask_program
     if not call.query.is_cuda or call.query.dtype not in _VARLEN_DTYPES:
         return None
+    if has_groups(call.query, call.key) and not _varlen_has_groups():
+        return None
     if call.bias is not None or call.relative is not None:
         return None
     if width != call.value.shape[3] or width > 256 or width % 8:  # the widths of the flash kernels
@@ -135,6 +140,22 @@ def _varlen_window(call: Call) -> tuple[int, int] | None:
     if band.start_mode != START_LAST or band.low > 0 or band.high < 0:
         return None
     return (-1 if band.low == -UNBOUNDED else -band.low), (-1 if band.high == UNBOUNDED else band.high)
+
+
+def _varlen_has_groups() -> bool:
+    """Whether varlen_attn takes grouped heads: that of PyTorch 2.11 has no enable_gqa."""
+    return _search_for_groups()
+
+
+# torch.compile takes the answer as a constant.
+vars(_varlen_has_groups)["_dynamo_marked_constant"] = True
+
+
+@lru_cache(maxsize=1)
+def _search_for_groups() -> bool:
+    from torch.nn.attention.varlen import varlen_attn
+
+    return "enable_gqa" in inspect.signature(varlen_attn).parameters
 
 
 def _attend_varlen(call: Call, window: tuple[int, int]) -> Tensor:
@@ -153,7 +174,7 @@ def _attend_varlen(call: Call, window: tuple[int, int]) -> Tensor:
         call.options.max_keys,
         scale=call.options.scale,
         window_size=window,
-        enable_gqa=has_groups(query, key),
+        **({"enable_gqa": True} if has_groups(call.query, call.key) else {}),
     )
     assert isinstance(out_NHE, Tensor)  # without return_aux it gives no lse
     return out_NHE.transpose(0, 1)[None]
