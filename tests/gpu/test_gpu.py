@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
-
 from torch.nn.attention import varlen
 
 import uwaga
