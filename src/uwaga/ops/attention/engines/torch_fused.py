@@ -10,6 +10,7 @@ Letters: B sequences, H query heads, G key/value heads, Q queries, K keys, D que
 
 import inspect
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -164,6 +165,7 @@ def _attend_varlen(call: Call, window: tuple[int, int]) -> Tensor:
     assert call.query_offsets is not None
     assert call.key_offsets is not None
     query, key, value = (x[0].transpose(0, 1) for x in (call.query, call.key, call.value))
+    groups: dict[str, Any] = {"enable_gqa": True} if has_groups(call.query, call.key) else {}
     out_NHE = varlen_attn(
         query,
         key,
@@ -174,7 +176,7 @@ def _attend_varlen(call: Call, window: tuple[int, int]) -> Tensor:
         call.options.max_keys,
         scale=call.options.scale,
         window_size=window,
-        **({"enable_gqa": True} if has_groups(call.query, call.key) else {}),
+        **groups,
     )
     assert isinstance(out_NHE, Tensor)  # without return_aux it gives no lse
     return out_NHE.transpose(0, 1)[None]
