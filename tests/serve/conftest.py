@@ -87,12 +87,12 @@ class HeldModel:
 
     def __init__(self, run: Callable[[Any, Any], np.ndarray]) -> None:
         self._run = run
-        self.begun: asyncio.Queue[list[str]] = asyncio.Queue()  # the items of each step
+        self.begun: asyncio.Queue[list[str]] = asyncio.Queue()  # the texts of each step
         self._loop = asyncio.get_running_loop()
         self._go: asyncio.Queue[None] = asyncio.Queue()
 
     def __call__(self, items: Sequence[str], kind: Any) -> np.ndarray:
-        self._loop.call_soon_threadsafe(self.begun.put_nowait, list(items))
+        self._loop.call_soon_threadsafe(self.begun.put_nowait, [item.text for item in items])
         asyncio.run_coroutine_threadsafe(self._go.get(), self._loop).result(HANG)
         return self._run(items, kind)
 

@@ -3,12 +3,14 @@
 Letters: R texts, E width of a vector.
 """
 
+from array import array
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from uwaga.models.text.encoder import TextEncoder
+from uwaga.models.text.preprocessing import TokenizedText
 from uwaga.models.text.reranker import Reranker, sigmoid
 from uwaga.models.text.token_text import join_tokens, token_text
 from uwaga.serve.requests import ApiError
@@ -52,7 +54,7 @@ class EmbeddingModel:
             name: of the texts in the request, for errors.
         """
         prompt = self._encoder.config.prompt if prompt is None else prompt
-        tokenizer, tokens = self._encoder.tokenizer, list[int]()
+        tokenizer, items = self._encoder.tokenizer, list[TokenizedText]()
         encodings = tokenizer.encode([prompt + text for text in texts], with_offsets=False)
         for number, (text, encoding) in enumerate(zip(texts, encodings, strict=True)):
             place = name if len(texts) == 1 else f"{name}[{number}]"
@@ -61,8 +63,8 @@ class EmbeddingModel:
             if len(encoding) > self.max_tokens and not truncate:
                 counts = f"has {len(encoding):,} tokens, and the model takes at most {self.max_tokens:,}"
                 raise ApiError(413, f"{place} {counts}; send truncate: true to embed its beginning", param=name)
-            tokens.append(min(len(encoding), self.max_tokens) + tokenizer.num_special_tokens)
-        return Work(texts, tokens, prompt)
+            items.append(TokenizedText(text, array("l", encoding.ids[: self.max_tokens])))
+        return Work(items, [len(item) + tokenizer.num_special_tokens for item in items], prompt)
 
     def text_of(self, ids: Sequence[int], place: str) -> str:
         """The text of which the model's own tokenizer makes these ids, given with its special tokens or without them.
@@ -88,9 +90,10 @@ class EmbeddingModel:
             param="input",
         )
 
-    def run(self, texts: Sequence[str], prompt: str) -> np.ndarray:
-        """(R, E) float32, in one pass over all tokens. Only texts for which `work` allowed it are truncated."""
-        return self._encoder.encode(texts, prompt=prompt, overflow="truncate", tokens_per_batch=1 << 40)
+    def run(self, items: Sequence[TokenizedText], prompt: str) -> np.ndarray:
+        """(R, E) float32, in one pass over all tokens, those that `work` found."""
+        (result,) = self._encoder.encode_groups([items], prompt=prompt, tokens_per_batch=1 << 40)
+        return result.vectors
 
     def shortened(self, vectors_RE: np.ndarray, dimensions: int | None) -> np.ndarray:
         """The first numbers of each vector, to length 1 again where the model's vectors have that."""

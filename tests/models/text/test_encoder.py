@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from uwaga import Ragged, TextEncoder
+from uwaga.models.text.preprocessing import TokenizedText
 from uwaga.models.text.progress import Progress
 from uwaga.models.text.report import DocumentError
 from uwaga.nn import EncoderLayer
@@ -272,3 +273,19 @@ def test_an_option_that_a_method_lacks_is_an_error(
 ) -> None:
     with pytest.raises(TypeError, match=next(iter(options))):
         list(getattr(encoder, method)(*given, **options))
+
+
+def test_texts_that_are_tokenised_already_have_the_same_bits(encoder: TextEncoder) -> None:
+    texts = ["the cat sat", "a dog ran away from the house .", "the mat"]
+    for prompt in ("", "the "):
+        tokens = encoder.tokenizer.encode([prompt + text for text in texts], with_offsets=False)
+        known = [TokenizedText(text, each.ids) for text, each in zip(texts, tokens, strict=True)]
+        groups = [known, [known[0], texts[1]], texts]
+        results = [part.vectors for part in encoder.encode_groups(groups, prompt=prompt)]
+        expected = encoder.encode(texts, prompt=prompt)
+        for result in results:
+            assert np.array_equal(result, expected[: len(result)])
+    long = TokenizedText(LONG, encoder.tokenizer.encode([LONG], with_offsets=False)[0].ids)
+    (part,) = encoder.encode_groups([[long]], overflow="truncate")
+    assert np.array_equal(part.vectors, encoder.encode([LONG], overflow="truncate"))
+    assert part.report.stop.tolist() == [len(LONG)]

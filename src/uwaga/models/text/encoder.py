@@ -27,7 +27,7 @@ from uwaga.models.text.colbert import TokenVectors
 from uwaga.models.text.inference import Encoded, EncodedTokens, Inference, TokenSelection, keep_freed_memory
 from uwaga.models.text.passages import Span, Split
 from uwaga.models.text.pooling import SPAN_POOLING
-from uwaga.models.text.preprocessing import OverflowPolicy, Padding, Preprocessor, groups
+from uwaga.models.text.preprocessing import OverflowPolicy, Padding, Preprocessor, TokenizedText, groups
 from uwaga.models.text.progress import Listener, Meter, listening
 from uwaga.models.text.report import Report
 from uwaga.models.text.sentence_config import SentenceConfig
@@ -275,7 +275,7 @@ class TextEncoder:
 
     def encode_groups(
         self,
-        parts: Iterable[Sequence[str]],
+        parts: Iterable[Sequence[str | TokenizedText]],
         *,
         spans: Split | SpansOf | None = None,
         skip_invalid: bool = False,
@@ -283,6 +283,8 @@ class TextEncoder:
         **options: Unpack[VectorOptions],
     ) -> Iterator[Encoded]:
         """As `encode_stream`, for groups of texts made by the caller. A group gives the same bits whatever came before it.
+
+        parts: of texts, or of TokenizedText, whose tokens are taken as they are and may not be split into windows or spans.
 
         spans: a vector for each span, as `encode_spans`: of a text's number and itself, or what it is split into; None: for each text.
         skip_invalid: leave out texts for which `encode` raises DocumentError; `Encoded.invalid` has the errors, and the report

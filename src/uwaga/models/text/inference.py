@@ -14,7 +14,7 @@ from uwaga.models.bert.model import BertModel
 from uwaga.models.rotary.model import RotaryModel
 from uwaga.models.t5.model import T5Model
 from uwaga.models.text.pooling import mean_rows, pool
-from uwaga.models.text.preprocessing import Preprocessor, TokenizedGroup, batches
+from uwaga.models.text.preprocessing import Preprocessor, TokenizedGroup, TokenizedText, batches
 from uwaga.models.text.progress import Meter
 from uwaga.models.text.report import DocumentError, Report
 from uwaga.nn.evaluation_mode import evaluation_mode
@@ -80,7 +80,7 @@ class Inference:
     def __post_init__(self) -> None:
         check("TextEncoder", self, _KINDS)
 
-    def vectors(self, groups: Iterable[Sequence[str]], meter: Meter) -> Iterator[Encoded]:
+    def vectors(self, groups: Iterable[Sequence[str | TokenizedText]], meter: Meter) -> Iterator[Encoded]:
         """The vectors of each group, with the same bits whatever groups came before it."""
         for group in self.preprocessor.tokenized(groups):
             if not len(group.ids):  # every text of it was left out
@@ -109,7 +109,7 @@ class Inference:
         result: Tensor = self.head(pool(hidden, self.pooling, own_S))
         return result
 
-    def span_vectors(self, groups: Iterable[Sequence[str]], meter: Meter) -> Iterator[Encoded]:
+    def span_vectors(self, groups: Iterable[Sequence[str | TokenizedText]], meter: Meter) -> Iterator[Encoded]:
         """The vectors of the spans of each group, R of them: as `vectors`. Beside a batch, the states of one text are in memory."""
         for group in self.preprocessor.tokenized(groups):
             if not len(group.ids):

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, islice, pairwise
 from math import inf
 from typing import NamedTuple, TypeVar
 
@@ -155,6 +155,17 @@ class TokenizedGroup:
         return int(self.report.document[rows - 1]) + int(self.report.is_last[rows - 1])
 
 
+@dataclass(frozen=True, slots=True)
+class TokenizedText:
+    """A text that is tokenised already. Where its tokens are in it is not known: of one that is truncated the report says that all of it was read."""
+
+    text: str
+    ids: Sequence[int]  # with those of the prompt, without special ones
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
 class _Row(NamedTuple):
     """A row of a Report."""
 
@@ -186,17 +197,21 @@ class Preprocessor:
     padding: Padding | None = None
     spans: SpansOf | None = None  # the spans of a text, each of which is a row; None: a row for each text or window
 
-    def tokenized(self, groups: Iterable[Sequence[str]]) -> Iterator[TokenizedGroup]:
-        """The groups in their order. A thread tokenises the next group while the caller works on this one.
+    def tokenized(self, groups: Iterable[Sequence[str | TokenizedText]]) -> Iterator[TokenizedGroup]:
+        """The groups in their order. A thread tokenises the next group, where there is one, while the caller works on this one.
 
         The iterable is read in the caller's thread, so that it need not be thread-safe. Raises what the iterable raises, and
         DocumentError unless `skip_invalid`.
         """
+        rest = iter(groups)
+        if len(begin := list(islice(rest, 1 + _GROUPS_AHEAD))) < 2:
+            yield from (self.tokenize(group, 0) for group in begin)
+            return
         waiting: deque[Future[TokenizedGroup]] = deque()
         first = 0
         with ThreadPoolExecutor(1, thread_name_prefix="uwaga-tokens") as thread:
             try:
-                for group in groups:
+                for group in chain(begin, rest):
                     waiting.append(thread.submit(self.tokenize, group, first))
                     first += len(group)
                     if len(waiting) > _GROUPS_AHEAD:
@@ -207,7 +222,7 @@ class Preprocessor:
                 for future in waiting:
                     future.cancel()
 
-    def tokenize(self, texts: Sequence[str], first: int) -> TokenizedGroup:
+    def tokenize(self, texts: Sequence[str | TokenizedText], first: int) -> TokenizedGroup:
         """Tokenise a group of texts, which are numbered from `first`. Raises DocumentError unless `skip_invalid`."""
         invalid: list[DocumentError] = []
         valid = self._valid(texts, first, invalid)
@@ -219,7 +234,8 @@ class Preprocessor:
         seen: list[int] = []
         of_spans: list[np.ndarray] = []
         prompt_tokens = self._prompt_tokens()
-        for (number, text), tokens in zip(valid.items(), self._encode(list(valid.values())), strict=True):
+        for (number, given), tokens in zip(valid.items(), self._encode(list(valid.values())), strict=True):
+            text = _text_of(given)
             if (reason := self._reason_against(len(tokens), prompt_tokens)) is not None:
                 self._leave_out(DocumentError(number, reason), invalid)
                 continue
@@ -227,6 +243,7 @@ class Preprocessor:
             places: list[np.ndarray] = []
             if self.spans is not None:
                 spans = self.spans(number, text)
+                assert isinstance(tokens, Encoding)
                 own_tokens = span_tokens(text, spans, tokens.offsets, len(self.prompt))
                 if isinstance(own_tokens, str):
                     self._leave_out(DocumentError(number, own_tokens), invalid)
@@ -268,11 +285,13 @@ class Preprocessor:
         length = stop - start + self.tokenizer.num_special_tokens
         return length if self.padding is None else max(length, self.padding.length)
 
-    def _valid(self, texts: Sequence[str], first: int, invalid: list[DocumentError]) -> dict[int, str]:
+    def _valid(
+        self, texts: Sequence[str | TokenizedText], first: int, invalid: list[DocumentError]
+    ) -> dict[int, str | TokenizedText]:
         """The texts that can be tokenised, by number."""
         valid = {}
         for number, text in enumerate(texts, start=first):
-            if (reason := _reason_against_text(text)) is None:
+            if (reason := _reason_against_text(_text_of(text))) is None:
                 valid[number] = text
             else:
                 self._leave_out(DocumentError(number, reason), invalid)
@@ -283,7 +302,11 @@ class Preprocessor:
             raise error
         invalid.append(error)
 
-    def _encode(self, texts: Sequence[str]) -> list[Encoding]:
+    def _encode(self, texts: Sequence[str | TokenizedText]) -> list[Encoding | TokenizedText]:
+        new = iter(self._encode_texts([x for x in texts if isinstance(x, str)]))
+        return [x if isinstance(x, TokenizedText) else next(new) for x in texts]
+
+    def _encode_texts(self, texts: Sequence[str]) -> list[Encoding]:
         if self.prompt:
             texts = [self.prompt + text for text in texts]
         if self.policy.overflow == "truncate" and self.policy.max_tokens is not None:
@@ -310,10 +333,11 @@ class Preprocessor:
         return None
 
     def _rows(
-        self, number: int, characters: int, tokens: Encoding, windows: Sequence[tuple[int, int]]
+        self, number: int, characters: int, tokens: Encoding | TokenizedText, windows: Sequence[tuple[int, int]]
     ) -> Iterator[_Row]:
         count = len(windows)
         if self.policy.overflow == "windows":
+            assert isinstance(tokens, Encoding)
             for index, (start, stop) in enumerate(windows):
                 # The first row begins with the text and the last one ends with it, white space included: the rows cover it all.
                 first = self._characters(tokens, start)[0] if index else 0
@@ -321,7 +345,9 @@ class Preprocessor:
                 yield _Row(number, first, end, characters, self._length(start, stop), count)
             return
         last = windows[-1][1]
-        end = characters if last == len(tokens) else self._characters(tokens, last - 1)[1]
+        end = characters
+        if last < len(tokens) and isinstance(tokens, Encoding):
+            end = self._characters(tokens, last - 1)[1]
         yield _Row(number, 0, end, characters, sum(self._length(start, stop) for start, stop in windows), count)
 
     def _characters(self, tokens: Encoding, index: int) -> tuple[int, int]:
@@ -330,6 +356,10 @@ class Preprocessor:
         assert offsets is not None
         start, stop = offsets
         return max(0, start - len(self.prompt)), max(0, stop - len(self.prompt))
+
+
+def _text_of(text: str | TokenizedText) -> str:
+    return text.text if isinstance(text, TokenizedText) else text
 
 
 def _reason_against_text(text: object) -> str | None:
