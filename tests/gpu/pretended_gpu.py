@@ -125,6 +125,7 @@ def pretended_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[PretendedGpu]:
     monkeypatch.setattr(flex, "why_not_on_cuda", lambda: None)
     monkeypatch.setattr(torch_fused, "_varlen_window", lambda call: None)
     monkeypatch.setattr(flex, "_compiled", lru_cache(256)(_kernel))  # one for each form of call, as there
+    monkeypatch.setattr(flex, "_stream", lambda x: 0)
     monkeypatch.setattr(flex, "_masks", OrderedDict())  # of another pretended GPU
     with PretendedGpu() as gpu:
         yield gpu

@@ -136,11 +136,17 @@ def test_varlen_attn_that_knows_no_groups(gpu, heads: int, engine: str, monkeypa
 
     monkeypatch.setattr(torch_fused, "_varlen_window", VARLEN_WINDOW)
     monkeypatch.setattr(varlen, "varlen_attn", of_pytorch_2_11)
-    torch_fused._search_for_groups.cache_clear()
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
+    torch_fused._search_for_varlen.cache_clear()
     values, offsets = _there(torch.zeros(9, heads, 16, dtype=torch.bfloat16)), _there(torch.tensor([0, 5, 9]))
     query, key = Ragged(values, offsets), Ragged(values[:, :2], offsets)
     output, choice = attention(query, key, key), explain(query, key, key)
-    torch_fused._search_for_groups.cache_clear()
+    nothing = Ragged(values[:0], offsets[:1])
+    assert attention(nothing, nothing, nothing).values.shape == (0, heads, 16)
+    ends = _there(torch.arange(1 << 17).clamp(max=9))
+    many, keys = Ragged(values, ends), Ragged(values[:, :2], ends)
+    assert explain(many, keys, keys).engine == "flex"
+    torch_fused._search_for_varlen.cache_clear()
     assert choice.engine == engine
     assert bool((output.values == (engine == "torch")).all())
 

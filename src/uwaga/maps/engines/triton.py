@@ -28,6 +28,7 @@ _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _MAX_WIDTH = 256
 _MAX_OPERATIONS = 30  # the kernels keep a mask's results as the bits of an int32
 _MAX_TOKENS = 1 << 30  # positions are int32
+_LEAST_ROWS = 16  # of a tile
 _NO_DEVICE = nullcontext()
 _LARGEST, _SMALLEST = torch.finfo(torch.float32).max, torch.finfo(torch.float32).smallest_normal
 
@@ -75,6 +76,8 @@ def _reason_unavailable(device: torch.device, dtype: torch.dtype) -> str | None:
         return f"{name} computes no bfloat16: its compute capability is {major}.{minor}, and 8.0 is needed"
     try:
         _probe(kernels, device)
+    except torch.OutOfMemoryError:  # of others' tensors: it says nothing of the kernels
+        raise
     except (RuntimeError, OSError, subprocess.SubprocessError, kernels.TritonError) as error:
         # An old driver, no C compiler for Triton's launchers, a GPU that it does not compile for.
         line = (str(error).strip() or type(error).__name__).splitlines()[0]
@@ -196,7 +199,7 @@ def diagonal_sums(call: Call, normalizer: Normalizer) -> Tensor:
     batch, heads, queries, _ = call.query.shape
     device = call.query.device
     keys, every = torch.arange(call.key.shape[2], device=device), (tuple(range(batch)), tuple(range(heads)))
-    tiled = torch.arange(queries, device=device).split(tiles.height(call))
+    tiled = torch.arange(queries, device=device).split(max(tiles.height(call), _LEAST_ROWS))
     sums = tiles.diagonal_sums(
         call, ((rows, weights(call, normalizer, Selection(*every, rows), keys)) for rows in tiled)
     )
@@ -342,6 +345,8 @@ class _Launch:
                 BLOCK_D=width,
                 num_warps=self._warps,
                 num_stages=2,
+                # A score has the same bits in every kernel: with it, a product and the sum after it are rounded once in some and twice in others.
+                enable_fp_fusion=False,
             )
 
     def _scores(self) -> Any:

@@ -18,6 +18,7 @@ Letters: B sequences, H query heads, G key/value heads, Q queries, K keys, D que
 blocks of queries and keys. Of a ragged call B = 1, and Q and K are its packed tokens.
 """
 
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -261,19 +262,33 @@ def _mask(call: Call) -> _Mask:
     tensors = (*call.mask_tensors, *(x for x in (call.query_offsets, call.key_offsets) if x is not None))
     if call.bias is not None or is_intercepted() or any(x.is_inference() for x in tensors):
         return _build(call)
-    where = (call.query.device, call.query.shape[:3], call.key.shape[2], torch.is_grad_enabled())
+    stream = _stream(call.query)
+    if stream is None:
+        return _build(call)
+    where = (call.query.device, stream, call.query.shape[:3], call.key.shape[2], torch.is_grad_enabled())
     # The entry holds the tensors, so that no other can have their memory.
     memory = tuple((x.data_ptr(), x._version, x.shape, x.stride()) for x in tensors)
     cache_key = (call.options.mask_program, where, memory)
-    if cache_key not in _masks:
-        _masks[cache_key] = (_build(call), tensors)
+    with _masks_lock:
+        entry = _masks.pop(cache_key, None)
+    entry = entry or (_build(call), tensors)
+    with _masks_lock:
+        _masks[cache_key] = entry  # the last one
         while len(_masks) > _CACHED_MASKS:
             _masks.popitem(last=False)
-    _masks.move_to_end(cache_key)
-    return _masks[cache_key][0]
+    return entry[0]
+
+
+def _stream(x: Tensor) -> object:
+    """The stream that a cached mask is made on, and read on: on another one it may not be there yet. None: no mask is cached, since what
+    is computed belongs to a graph that is being captured."""
+    if not x.is_cuda:
+        return 0
+    return None if torch.cuda.is_current_stream_capturing() else torch.cuda.current_stream(x.device)
 
 
 _masks: OrderedDict[object, tuple[_Mask, tuple[Tensor, ...]]] = OrderedDict()
+_masks_lock = threading.Lock()
 
 
 def _build(call: Call) -> _Mask:
@@ -637,7 +652,11 @@ def _run(scores: _Scores, mask: _Mask, query: Tensor, key: Tensor, value: Tensor
     if query.device.type == "cpu":
         return _unfused(scores.form, mask.node, *arguments)
     sizes = (query.shape[1], key.shape[1], query.shape[3], value.shape[3])
-    return _compiled(scores.form, mask.node, (query.dtype, query.device, sizes, torch.is_grad_enabled()))(*arguments)
+    # What torch.compile compiles anew for, of one size and several, within the few times that it does so for one kernel.
+    others = (x for x in (*scores.tensors, *mask.tensors, *mask.blocks) if x is not None)
+    ones = tuple(size == 1 for x in (query, key, *others) for size in x.shape)
+    kind = (query.dtype, query.device, sizes, torch.is_grad_enabled(), query.shape[2] == key.shape[2], ones)
+    return _compiled(scores.form, mask.node, kind)(*arguments)
 
 
 _Kernel = Callable[..., tuple[Tensor, Tensor]]
@@ -645,13 +664,14 @@ _Kernel = Callable[..., tuple[Tensor, Tensor]]
 
 @lru_cache(maxsize=256)
 def _compiled(form: _ScoreForm, node: _Node | None, kind: object) -> _Kernel:
-    """The kernel of a form of call, for one kind of operands: dtype, device, numbers of heads, widths, and whether gradients are recorded."""
+    """The kernel of a form of call, for one kind of operands: dtype, device, numbers of heads, widths, whether gradients are recorded, whether
+    there are as many queries as keys, and which sizes are 1."""
 
     def kernel(*arguments: Any) -> tuple[Tensor, Tensor]:
         return _flex(form, node, *arguments)
 
-    # Code of its own: torch.compile counts recompilations by code, and this one needs some, for one sequence and several, one query and
-    # several, one length and any. With fullgraph there is an error beyond the limit, and not the slow way.
+    # Code of its own: torch.compile counts recompilations by code, and this one needs some, for one length and any. With fullgraph there is an
+    # error beyond the limit, and not the slow way.
     kernel.__code__ = kernel.__code__.replace(co_name="attention")
     return cast(_Kernel, torch.compile(kernel, fullgraph=True))
 

@@ -9,7 +9,7 @@ Letters: B sequences, H query heads, G key/value heads, Q queries, K keys, D que
 """
 
 import inspect
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from uwaga.ops.attention.sequences import join, split
 from uwaga.ops.mask_program import START_LAST, START_VALUE, UNBOUNDED, Band, visible
 
 _VARLEN_DTYPES = (torch.float16, torch.bfloat16)
+_MOST_DOCUMENTS = 1 << 16  # offsets, one more than documents: a dimension of the grid of varlen_attn's kernels
 
 
 def refusal(call: Call) -> str | None:
@@ -128,7 +129,11 @@ def _varlen_window(call: Call) -> tuple[int, int] | None:
     width, program = call.query.shape[3], call.options.mask_program
     if not call.query.is_cuda or call.query.dtype not in _VARLEN_DTYPES:
         return None
-    if has_groups(call.query, call.key) and not _varlen_has_groups():
+    assert call.query_offsets is not None
+    if 0 in (call.query.shape[2], call.key.shape[2]) or call.query_offsets.shape[0] > _MOST_DOCUMENTS:
+        return None
+    has_flash, takes_groups = _varlen_kernels(call.query.device)
+    if not has_flash or (has_groups(call.query, call.key) and not takes_groups):
         return None
     if call.bias is not None or call.relative is not None:
         return None
@@ -143,20 +148,21 @@ def _varlen_window(call: Call) -> tuple[int, int] | None:
     return (-1 if band.low == -UNBOUNDED else -band.low), (-1 if band.high == UNBOUNDED else band.high)
 
 
-def _varlen_has_groups() -> bool:
-    """Whether varlen_attn takes grouped heads: that of PyTorch 2.11 has no enable_gqa."""
-    return _search_for_groups()
+def _varlen_kernels(device: torch.device) -> tuple[bool, bool]:
+    """Whether this GPU runs the kernels of varlen_attn, and whether they take grouped heads: PyTorch 2.11 has no enable_gqa."""
+    return _search_for_varlen(device)
 
 
 # torch.compile takes the answer as a constant.
-vars(_varlen_has_groups)["_dynamo_marked_constant"] = True
+vars(_varlen_kernels)["_dynamo_marked_constant"] = True
 
 
-@lru_cache(maxsize=1)
-def _search_for_groups() -> bool:
+@cache
+def _search_for_varlen(device: torch.device) -> tuple[bool, bool]:
     from torch.nn.attention.varlen import varlen_attn
 
-    return "enable_gqa" in inspect.signature(varlen_attn).parameters
+    has_flash = torch.cuda.get_device_capability(device) >= (8, 0)
+    return has_flash, "enable_gqa" in inspect.signature(varlen_attn).parameters
 
 
 def _attend_varlen(call: Call, window: tuple[int, int]) -> Tensor:
@@ -164,7 +170,10 @@ def _attend_varlen(call: Call, window: tuple[int, int]) -> Tensor:
 
     assert call.query_offsets is not None
     assert call.key_offsets is not None
-    query, key, value = (x[0].transpose(0, 1) for x in (call.query, call.key, call.value))
+    query, key, value = (
+        x[0].transpose(0, 1) if x.stride(3) == 1 else x[0].transpose(0, 1).contiguous()
+        for x in (call.query, call.key, call.value)
+    )
     groups: dict[str, Any] = {"enable_gqa": True} if has_groups(call.query, call.key) else {}
     out_NHE = varlen_attn(
         query,
@@ -172,7 +181,9 @@ def _attend_varlen(call: Call, window: tuple[int, int]) -> Tensor:
         value,
         call.query_offsets.int(),
         call.key_offsets.int(),
-        call.options.max_queries,
+        max(
+            call.options.max_queries, 2
+        ),  # bounds; for one query grouped heads would become queries, which empty documents forbid
         call.options.max_keys,
         scale=call.options.scale,
         window_size=window,
