@@ -98,6 +98,7 @@ def _of_heads() -> dict[str, Any]:
 
 
 CASES = {
+    "no sequences": make(40, batch=(0,), options=lambda: {"mask": uwaga.Causal()}),
     "all": make(2300),
     "causal": make(2300, options=lambda: {"mask": uwaga.Causal()}),
     "many blocks": make(9000, heads=2, options=lambda: {"mask": uwaga.Causal()}),

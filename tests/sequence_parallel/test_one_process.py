@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 import uwaga
+from uwaga.ops import mask_program
 from uwaga.sequence_parallel.map_engine import MapEngine
 
 
@@ -65,3 +66,24 @@ def test_results_are_detached() -> None:
     weights = torch.ones(9, requires_grad=True)
     for x in (m.lse, m.entropy(), m.received(weights=weights), m.row(0), m.sink().learned, m.max_logit()):
         assert not x.requires_grad
+
+
+def test_a_query_with_distances_and_without_keys() -> None:
+    table = torch.randn(16, 2, requires_grad=True)
+    query, key = torch.randn(1, 2, 1, 8, requires_grad=True), torch.randn(1, 2, 0, 8, requires_grad=True)
+    output = uwaga.sequence_parallel.attention(query, key, key, bias=uwaga.RelativeBias(table))
+    gradients = torch.autograd.grad(output.sum(), [query, key, table])
+    assert not output.any()
+    assert [x.shape for x in gradients] == [query.shape, key.shape, table.shape]
+    assert not any(x.any() for x in gradients)
+
+
+def test_documents_are_searched_once_for_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[int] = []
+    of = mask_program._Places.of
+    monkeypatch.setattr(mask_program._Places, "of", lambda ids_N: found.append(len(ids_N)) or of(ids_N))
+    x = torch.randn(1, 2, 9000, 8)
+    mask = uwaga.Causal() & uwaga.Documents(torch.arange(9000) // 700)
+    output = uwaga.sequence_parallel.attention(x, x, x, mask=mask)
+    assert torch.equal(output, uwaga.attention(x, x, x, mask=mask, impl="cpu"))
+    assert found == [9000]

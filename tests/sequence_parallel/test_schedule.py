@@ -83,7 +83,7 @@ def test_a_narrow_second_mask_moves_few_blocks() -> None:
     tokens = 100_000
     call = make_call(*[torch.empty(1, 1, tokens, 1)] * 3, AttentionOptions(Causal()), wants_lse=True)
     parts = (0, tokens // 2, tokens)
-    division: Any = SimpleNamespace(query_starts=parts, key_starts=parts, group=SimpleNamespace(size=2))
+    division: Any = SimpleNamespace(sizes=(tokens, tokens), group=SimpleNamespace(size=2))
     near = make_call(*[call.query] * 3, AttentionOptions(Window(99, 0)), wants_lse=True)
     second = near.options.mask_program, near.mask_tensors
     whole, narrow = (ring.plan_of_queries(division, call, *given) for given in ((), (second,)))

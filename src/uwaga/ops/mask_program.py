@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -29,6 +29,9 @@ Start = int | Tensor | None
 Interval = tuple[int, int]  # first, past the last
 Sizes = tuple[int, int]  # Q and K of a dense call
 _Value = TypeVar("_Value")
+
+
+Known = dict[object, Any]  # what is found of tensors once, by name
 
 
 class Block(IntEnum):
@@ -80,11 +83,11 @@ class Atom(MaskOperation, ABC):
         """Replace its tensors by those of a part of the call."""
 
     @abstractmethod
-    def keys_seen(self, tensors: Sequence[Tensor], sizes: Sizes, rows: Interval) -> Interval:
+    def keys_seen(self, tensors: Sequence[Tensor], sizes: Sizes, rows: Interval, known: Known) -> Interval:
         """An interval of keys outside which none of these queries of a dense call sees any; it need not be within 0..K."""
 
     @abstractmethod
-    def queries_that_see(self, tensors: Sequence[Tensor], sizes: Sizes, columns: Interval) -> Interval:
+    def queries_that_see(self, tensors: Sequence[Tensor], sizes: Sizes, columns: Interval, known: Known) -> Interval:
         """An interval of queries outside which none sees any of these keys; it need not be within 0..Q."""
 
     @abstractmethod
@@ -147,12 +150,12 @@ class Band(Atom):
         if self.starts is not None:
             tensors[self.starts] = tensors[self.starts][part.sequences]
 
-    def keys_seen(self, tensors: Sequence[Tensor], sizes: Sizes, rows: Interval) -> Interval:
+    def keys_seen(self, tensors: Sequence[Tensor], sizes: Sizes, rows: Interval, known: Known) -> Interval:
         least, most = self._bounds(tensors, sizes)
         first = 0 if self.low <= -UNBOUNDED else rows[0] + least + self.low
         return first, sizes[1] if self.high >= UNBOUNDED else rows[1] + most + self.high
 
-    def queries_that_see(self, tensors: Sequence[Tensor], sizes: Sizes, columns: Interval) -> Interval:
+    def queries_that_see(self, tensors: Sequence[Tensor], sizes: Sizes, columns: Interval, known: Known) -> Interval:
         least, most = self._bounds(tensors, sizes)
         first = 0 if self.high >= UNBOUNDED else columns[0] - most - self.high
         return first, sizes[0] if self.low <= -UNBOUNDED else columns[1] - least - self.low
@@ -195,10 +198,10 @@ class Lengths(Atom):
     def select(self, tensors: list[Tensor], part: CallPart) -> None:
         tensors[self.lengths] = tensors[self.lengths][part.sequences]
 
-    def keys_seen(self, tensors: Sequence[Tensor], sizes: Sizes, rows: Interval) -> Interval:
+    def keys_seen(self, tensors: Sequence[Tensor], sizes: Sizes, rows: Interval, known: Known) -> Interval:
         return 0, self._longest(tensors)
 
-    def queries_that_see(self, tensors: Sequence[Tensor], sizes: Sizes, columns: Interval) -> Interval:
+    def queries_that_see(self, tensors: Sequence[Tensor], sizes: Sizes, columns: Interval, known: Known) -> Interval:
         return 0, sizes[0] if columns[0] < self._longest(tensors) else 0
 
     def rectangle(self, tensors: list[Tensor], sizes: Sizes, rows: Interval, columns: Interval) -> Atom:
@@ -240,11 +243,13 @@ class SameDocument(Atom):
                 ids = tensors[index]
                 tensors[index] = _select(ids, 0, part.sequences) if tokens is None else ids[None, tokens]
 
-    def keys_seen(self, tensors: Sequence[Tensor], sizes: Sizes, rows: Interval) -> Interval:
-        return _hull_of_ids(tensors[self.ids], self._of_queries(tensors, sizes)[:, slice(*rows)])
+    def keys_seen(self, tensors: Sequence[Tensor], sizes: Sizes, rows: Interval, known: Known) -> Interval:
+        places = _places_of_ids((self, "keys"), tensors[self.ids], known)
+        return _hull_of_ids(places, self._of_queries(tensors, sizes)[:, slice(*rows)])
 
-    def queries_that_see(self, tensors: Sequence[Tensor], sizes: Sizes, columns: Interval) -> Interval:
-        return _hull_of_ids(self._of_queries(tensors, sizes), tensors[self.ids][:, slice(*columns)])
+    def queries_that_see(self, tensors: Sequence[Tensor], sizes: Sizes, columns: Interval, known: Known) -> Interval:
+        places = _places_of_ids((self, "queries"), self._of_queries(tensors, sizes), known)
+        return _hull_of_ids(places, tensors[self.ids][:, slice(*columns)])
 
     def rectangle(self, tensors: list[Tensor], sizes: Sizes, rows: Interval, columns: Interval) -> Atom:
         of_queries = self._of_queries(tensors, sizes)[:, slice(*rows)].contiguous()
@@ -278,10 +283,10 @@ class Dense(Atom):
     def select(self, tensors: list[Tensor], part: CallPart) -> None:
         tensors[self.bits] = part.of_scores(tensors[self.bits])
 
-    def keys_seen(self, tensors: Sequence[Tensor], sizes: Sizes, rows: Interval) -> Interval:
+    def keys_seen(self, tensors: Sequence[Tensor], sizes: Sizes, rows: Interval, known: Known) -> Interval:
         return 0, sizes[1]  # the exact answer would read the bits of all pairs
 
-    def queries_that_see(self, tensors: Sequence[Tensor], sizes: Sizes, columns: Interval) -> Interval:
+    def queries_that_see(self, tensors: Sequence[Tensor], sizes: Sizes, columns: Interval, known: Known) -> Interval:
         return 0, sizes[0]
 
     def rectangle(self, tensors: list[Tensor], sizes: Sizes, rows: Interval, columns: Interval) -> Atom:
@@ -485,17 +490,25 @@ def select(program: MaskProgram, tensors: Sequence[Tensor], part: CallPart) -> t
     return tuple(selected)
 
 
-def keys_seen(program: MaskProgram, tensors: Sequence[Tensor], sizes: Sizes, rows: Interval) -> Interval:
+def keys_seen(
+    program: MaskProgram, tensors: Sequence[Tensor], sizes: Sizes, rows: Interval, known: Known | None = None
+) -> Interval:
     """An interval of keys, within 0..K, outside which queries `rows` of a dense call see none; (0, 0) where they see none at all.
 
     It is exact for one band or length, and may hold keys between those that are seen for documents and combinations.
+
+    known: what was found of these tensors before, for other rows, and is kept for the next ones.
     """
-    return _interval(program, lambda atom: atom.keys_seen(tensors, sizes, rows), rows, sizes[1])
+    known = {} if known is None else known
+    return _interval(program, lambda atom: atom.keys_seen(tensors, sizes, rows, known), rows, sizes[1])
 
 
-def queries_that_see(program: MaskProgram, tensors: Sequence[Tensor], sizes: Sizes, columns: Interval) -> Interval:
-    """An interval of queries, within 0..Q, outside which none sees any of the keys `columns`; (0, 0) where none does."""
-    return _interval(program, lambda atom: atom.queries_that_see(tensors, sizes, columns), columns, sizes[0])
+def queries_that_see(
+    program: MaskProgram, tensors: Sequence[Tensor], sizes: Sizes, columns: Interval, known: Known | None = None
+) -> Interval:
+    """An interval of queries, within 0..Q, outside which none sees any of the keys `columns`; (0, 0) where none does. known: as above."""
+    known = {} if known is None else known
+    return _interval(program, lambda atom: atom.queries_that_see(tensors, sizes, columns, known), columns, sizes[0])
 
 
 def rectangle(
@@ -528,14 +541,41 @@ def _interval(program: MaskProgram, atom: Callable[[Atom], Interval], given: Int
     )
 
 
-def _hull_of_ids(ids_BN: Tensor, wanted_BN: Tensor) -> Interval:
+def _places_of_ids(name: object, ids_BN: Tensor, known: Known) -> "list[_Places]":
+    """Of each sequence; found once for each name."""
+    if name not in known:
+        known[name] = [_Places.of(ids_N) for ids_N in ids_BN]
+    return known[name]
+
+
+class _Places(NamedTuple):
+    """Where each id of a sequence is first and last."""
+
+    ids: Tensor  # (U,) ascending
+    first: Tensor
+    last: Tensor
+
+    @staticmethod
+    def of(ids_N: Tensor) -> "_Places":
+        ids, of_place = ids_N.unique(return_inverse=True)
+        at = torch.arange(len(ids_N), device=ids_N.device)
+        first, last = torch.full_like(ids, len(ids_N)), torch.zeros_like(ids)
+        return _Places(ids, first.scatter_reduce(0, of_place, at, "amin"), last.scatter_reduce(0, of_place, at, "amax"))
+
+
+def _hull_of_ids(places: "Sequence[_Places]", wanted_BN: Tensor) -> Interval:
     """The interval of those positions, of any sequence, whose id is one of the wanted ones of that sequence."""
-    first, last = ids_BN.shape[1], 0
-    for n in range(max(ids_BN.shape[0], wanted_BN.shape[0])):
-        result = torch.isin(_row(ids_BN, n), _row(wanted_BN, n).unique()).nonzero()
-        if len(result):
-            first, last = min(first, int(result[0])), max(last, int(result[-1]) + 1)
-    return first, last
+    begin, end = 1 << 62, 0
+    for n in range(max(len(places), wanted_BN.shape[0])):
+        ids, first, last = places[n if len(places) > 1 else 0]
+        wanted = _row(wanted_BN, n).unique()
+        if not len(ids) or not len(wanted):
+            continue
+        at = torch.searchsorted(ids, wanted).clamp(max=len(ids) - 1)
+        at = at[ids[at] == wanted]
+        if len(at):
+            begin, end = min(begin, int(first[at].min())), max(end, int(last[at].max()) + 1)
+    return begin, end
 
 
 def listed(tensor: Tensor, dimension: int, positions: Tensor | None) -> Tensor:

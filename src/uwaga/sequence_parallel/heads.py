@@ -83,14 +83,15 @@ def _exchanged(
     queries, keys = ([slice(*x) for x in pairwise(starts)] for starts in (division.query_starts, division.key_starts))
     places = {name: keys if name in ("key", "value") else queries for name in given}
     with RelayedMessages(division.group, f"call {division.number}, heads of the backward pass") as messages:
+        sent: list[list[Message | None]] = []  # of each round: what is waited for is given up
 
         def send(rank: int, part: Tensor, tag: int) -> None:
-            for row in part:
-                messages.send(rank, row.contiguous(), tag)
+            sent[-1] += [messages.send(rank, row.contiguous(), tag) for row in part]
 
         def gather(units: Sequence[tuple[int, int, int]]) -> tuple[_Operands, list[Message | None]]:
             whole: _Operands = {}
             arriving: list[Message | None] = []
+            sent.append([])
             for rank, sequence, head in units:
                 for name, x in given.items():
                     if rank != me:
@@ -111,6 +112,9 @@ def _exchanged(
         for n, units in enumerate(rounds):
             whole, arriving = ahead
             messages.wait(arriving)
+            if n:
+                messages.wait(sent[n - 1])
+                sent[n - 1].clear()
             ahead = gather(rounds[n + 1]) if n + 1 < len(rounds) else ({}, [])
             for _, sequence, head in (unit for unit in units if unit[0] == me):
                 of_key = slice(head * call.heads_per_key_head, (head + 1) * call.heads_per_key_head)

@@ -67,7 +67,8 @@ class MapEngine:
         self._agree(ROWS, request.entropy, request.squares, request.top, start and start[:2], start and start[2])
         results: dict[int, RowStatistics] = {}
         memory: dict[int, Tensor] = {}
-        for visit in self._over_keys(call, "keys"):
+        plan = ring.plan_of_queries(self.division, call)
+        for visit in self._over_keys(call, plan):
             part, at = visit.part, visit.at
             own = replace(request, selection=None, distance=start and _moved_start(start, visit))
             if visit.is_first:
@@ -76,7 +77,7 @@ class MapEngine:
             parts.rows(part, own, results[at], parts.Sums(memory[at], not visit.is_first), visit.is_last)
             if visit.is_last:
                 del memory[at]
-        return self._of_pieces(call, request, [results[at] for at in sorted(results)])
+        return self._of_pieces(call, plan, request, [results[at] for at in sorted(results)])
 
     @told
     def mass(self, call: Call, normalizer: Normalizer, program: MaskProgram, tensors: tuple[Tensor, ...]) -> Tensor:
@@ -85,7 +86,7 @@ class MapEngine:
         results: dict[int, Tensor] = {}
         memory: dict[int, Tensor] = {}
         plan = ring.plan_of_queries(self.division, call, (program, tensors))
-        for visit in self._over_keys(call, "keys", normalizer, plan):
+        for visit in self._over_keys(call, plan, normalizer):
             at, sizes = visit.at, visit.part.query.shape[:3]
             if visit.is_first:
                 memory[at] = torch.empty(sizes, dtype=torch.float64)
@@ -96,7 +97,7 @@ class MapEngine:
             parts.mass(visit.part, visit.normalizer, *second, sums, results.get(at))
             if visit.is_last:
                 del memory[at]
-        return self._home(call, "mass", [results[at] for at in sorted(results)], plan)
+        return self._home(call, plan, "mass", [results[at] for at in sorted(results)])
 
     @told
     def received(self, call: Call, normalizer: Normalizer, row_weights: Tensor | None) -> Tensor:
@@ -130,7 +131,7 @@ class MapEngine:
         self._agree(DIAGONALS)
         queries, keys = self.division.sizes
         shared, sums = self._new_sums(*call.query.shape[:2], max(queries + keys - 1, 0))
-        for visit in self._over_keys(call, "keys", normalizer):
+        for visit in self._over_keys(call, ring.plan_of_queries(self.division, call), normalizer):
             if visit.rows[0] < visit.rows[1] and visit.keys[0] < visit.keys[1]:
                 first = visit.keys[0] - visit.rows[1] + queries
                 parts.diagonal_sums(visit.part, visit.normalizer, sums, first)
@@ -145,7 +146,7 @@ class MapEngine:
         sizes = (*call.query.shape[:2], query_edges.shape[1] - 1, key_edges.shape[1] - 1)
         best = torch.zeros(sizes), torch.full((*sizes, 2), -1)
         shared, sums = self._new_sums(*sizes[:2], sizes[2] * sizes[3] if pooling == "sum" else 0)
-        for visit in self._over_keys(call, "keys", normalizer):
+        for visit in self._over_keys(call, ring.plan_of_queries(self.division, call), normalizer):
             rows, columns = (
                 (edges - first).clamp(0, last - first)
                 for edges, (first, last) in ((query_edges, visit.rows), (key_edges, visit.keys))
@@ -202,25 +203,22 @@ class MapEngine:
         agreed = agree(self.group, stage, self.division.number, [checksum], None)
         check_equal("the arguments of a map (checksums)", [x[0] for x in agreed])
 
-    def _over_keys(
-        self, call: Call, what: str, normalizer: Normalizer | None = None, plan: Plan | None = None
-    ) -> "Iterator[_Visit]":
+    def _over_keys(self, call: Call, plan: Plan, normalizer: Normalizer | None = None) -> "Iterator[_Visit]":
         """The blocks of keys at the queries that this process computes, and the normalizer of these."""
         division = self.division
-        plan = plan or ring.plan_of_queries(division, call)
         homes, pieces = ring.home_intervals(division.query_starts), ring.plan_intervals(division, plan)
         query, *known = (
             ring.move_rows(division, "query", [ring.by_rows(x)], homes, pieces)
             for x in (call.query, *(normalizer or ()))
         )
-        for at, rows, keys, (key, value), is_first, is_last in ring.key_visits(division, call, plan, what):
+        for at, rows, keys, (key, value), is_first, is_last in ring.key_visits(division, call, plan, "keys"):
             part = ring.part_of(division, call, (query[at], key, value), rows, keys)
             yield _Visit(at, rows, keys, part, [ring.by_heads(x[at]) for x in known], is_first, is_last)
 
-    def _home(self, call: Call, name: str, own: Sequence[Tensor], plan: Plan | None = None) -> Tensor:
+    def _home(self, call: Call, plan: Plan, name: str, own: Sequence[Tensor]) -> Tensor:
         """(B, H, n, ...) of this process's queries, from those that it computed, piece by piece."""
         division = self.division
-        pieces = ring.plan_intervals(division, plan or ring.plan_of_queries(division, call))
+        pieces = ring.plan_intervals(division, plan)
         own = own or [torch.empty(*call.query.shape[:2], 0)]
         return ring.by_heads(
             ring.move_rows(
@@ -228,12 +226,14 @@ class MapEngine:
             )[0]
         )
 
-    def _of_pieces(self, call: Call, request: RowStatisticsRequest, own: Sequence[RowStatistics]) -> RowStatistics:
+    def _of_pieces(
+        self, call: Call, plan: Plan, request: RowStatisticsRequest, own: Sequence[RowStatistics]
+    ) -> RowStatistics:
         """The statistics of this process's queries."""
         own = own or [cpu.new_rows(replace(call, query=call.query[:, :, :0]), request)]
-        maximum, total = (self._home(call, "softmax", [x.normalizer[n] for x in own]) for n in range(2))
+        maximum, total = (self._home(call, plan, "softmax", [x.normalizer[n] for x in own]) for n in range(2))
         others = {
-            name: self._home(call, name, [getattr(x, name) for x in own])
+            name: self._home(call, plan, name, [getattr(x, name) for x in own])
             for name in RowStatistics._fields[1:]
             if getattr(own[0], name) is not None
         }

@@ -12,7 +12,7 @@ A process does not compute the queries that it was given, but pieces that divide
 Letters as in sequence.py. Tensors here have rows first, (n, B, H, D), since a part of their rows is then contiguous.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from math import prod
@@ -292,27 +292,30 @@ def part_of(
 
 def plan_of_queries(division: Division, call: Call, second: tuple[MaskProgram, Sequence[Tensor]] = ((), ())) -> Plan:
     """Queries stay, keys travel: those that a second mask, of the whole, shows too."""
+    masks = (call.options.mask_program, call.mask_tensors), second
+    known: list[mask_program.Known] = [{}, {}]
 
-    def seen(program: MaskProgram, tensors: Sequence[Tensor], sizes: tuple[int, int], rows: Interval) -> Interval:
-        begin, end = mask_program.keys_seen(program, tensors, sizes, rows)
-        also_begin, also_end = mask_program.keys_seen(*second, sizes, rows)
+    def seen(rows: Interval) -> Interval:
+        (begin, end), (also_begin, also_end) = (
+            mask_program.keys_seen(*mask, division.sizes, rows, memory)
+            for mask, memory in zip(masks, known, strict=True)
+        )
         begin = max(begin, also_begin)
         return begin, max(begin, min(end, also_end))
 
-    return _plan(division, call, seen, (0, 1), Steps(PART_QUERIES, PART_KEYS))
+    return make_plan(seen, *division.sizes, Steps(PART_QUERIES, PART_KEYS), division.group.size)
 
 
 def plan_of_keys(division: Division, call: Call) -> Plan:
     """Keys stay, queries travel."""
-    return _plan(division, call, mask_program.queries_that_see, (1, 0), Steps(KEY_STEP, PART_QUERIES))
+    queries, keys = division.sizes
+    known: mask_program.Known = {}
 
+    def seen(columns: Interval) -> Interval:
+        mask = call.options.mask_program, call.mask_tensors
+        return mask_program.queries_that_see(*mask, division.sizes, columns, known)
 
-def _plan(division: Division, call: Call, seen: Callable[..., Interval], order: tuple[int, int], steps: Steps) -> Plan:
-    """`order`: which of queries (0) and keys (1) stays, and which travels; `seen` is of the first."""
-    program, tensors = call.options.mask_program, call.mask_tensors
-    sizes = division.query_starts[-1], division.key_starts[-1]
-    staying, travelling = (sizes[n] for n in order)
-    return make_plan(lambda rows: seen(program, tensors, sizes, rows), staying, travelling, steps, division.group.size)
+    return make_plan(seen, keys, queries, Steps(KEY_STEP, PART_QUERIES), division.group.size)
 
 
 def move_rows(division: Division, name: str, own: Sequence[Tensor], held: Intervals, wanted: Intervals) -> list[Tensor]:

@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+import numpy as np
+
 from uwaga.ops.attention.parts import padded
 from uwaga.ops.mask_program import Interval
 
@@ -96,11 +98,9 @@ def _cut(
 
 def _work(sees: Callable[[Interval], Interval], rows: Interval, blocks: Sequence[Interval]) -> tuple[int, ...]:
     """The pairs of these rows and each block, from what ranges of the rows see."""
-    result = [0] * len(blocks)
     step = max(-(-(rows[1] - rows[0]) // _RANGES), 1)
-    for first in range(rows[0], rows[1], step):
-        some = first, min(first + step, rows[1])
-        seen = sees(some)
-        for b, block in enumerate(blocks):
-            result[b] += (some[1] - some[0]) * max(min(seen[1], block[1]) - max(seen[0], block[0]), 0)
-    return tuple(result)
+    ranges = [(first, min(first + step, rows[1])) for first in range(rows[0], rows[1], step)]
+    counts, seen = np.array([b - a for a, b in ranges]), np.array([sees(some) for some in ranges]).reshape(-1, 2, 1)
+    edges = np.array(blocks).reshape(-1, 2).T
+    pairs = np.minimum(seen[:, 1], edges[1]) - np.maximum(seen[:, 0], edges[0])
+    return tuple(map(int, (counts[:, None] * pairs.clip(0)).sum(0)))

@@ -36,7 +36,7 @@ def bin_edges(
     if given.shape[-1:] == (0,) or not _fits(given.shape[:-1], batch) or given.dim() == 0:
         want = "(n+1,)" if not batch else f"(n+1,) or {(*batch, 'n+1')}".replace("'", "")
         raise ValueError(f"{where}: edges of {name} must be {want}, not {tuple(given.shape)}")
-    result = given.expand(*batch, given.shape[-1]).reshape(len(sizes_B), -1)
+    result = given.expand(*batch, given.shape[-1]).reshape(len(sizes_B), given.shape[-1])
     if bool((result.diff() < 0).any()):
         raise ValueError(f"{where}: edges of {name} must be ascending, not {given.tolist()}")
     _check_inside(result, sizes_B, f"{where}: edges of {name}")

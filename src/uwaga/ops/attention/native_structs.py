@@ -120,7 +120,7 @@ def numbers_fields(tensor: Tensor | None, dtype: torch.dtype = torch.int64) -> t
         name = str(dtype).removeprefix("torch.")
         raise ValueError(f"attention: a tensor of {tuple(tensor.shape)} {tensor.dtype} must be contiguous {name} here")
     count = tensor.numel()
-    if count * tensor.element_size() > _bytes(tensor):
+    if count and count * tensor.element_size() > _bytes(tensor):
         raise ValueError(
             f"attention: a tensor of {tuple(tensor.shape)} needs {count * tensor.element_size()} bytes, and its storage "
             f"has {max(_bytes(tensor), 0)}"
