@@ -66,7 +66,7 @@ def test_tells_of_a_gpu(is_new: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flex, "why_not_on_cuda", lambda: why)
     results = {finding.name: finding for finding in doctor._devices()}
     assert results["cuda:0"].value == f"A card, 80 GiB, compute capability {card.major}.0"
-    experimental = "experimental: uwaga was not run on a GPU yet (docs/gpu.md)"
+    experimental = "experimental: uwaga was run on one GPU so far, an H100 (docs/gpu.md)"
     assert results["cuda:0"].status == "note"
     if is_new:
         assert (results["cuda:0"].why, results["FlexAttention"].value) == (experimental, "compiled by Triton")

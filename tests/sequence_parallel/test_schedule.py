@@ -82,7 +82,6 @@ def test_causal_work_is_even_block_by_block(size: int) -> None:
 def test_a_narrow_second_mask_moves_few_blocks() -> None:
     tokens = 100_000
     call = make_call(*[torch.empty(1, 1, tokens, 1)] * 3, AttentionOptions(Causal()), wants_lse=True)
-    parts = (0, tokens // 2, tokens)
     division: Any = SimpleNamespace(sizes=(tokens, tokens), group=SimpleNamespace(size=2))
     near = make_call(*[call.query] * 3, AttentionOptions(Window(99, 0)), wants_lse=True)
     second = near.options.mask_program, near.mask_tensors
