@@ -326,6 +326,13 @@ def disagreements(rank: int, size: int) -> Any:
         "bits of other strides": partial(
             attention, key, key, key, mask=is_second(bits.expand(2, 12, 12), bits.T.clone().T.repeat(2, 1, 1))
         ),
+        "bits that are repeated": partial(
+            attention, key, key, key, mask=is_second(bits[11:].expand(1, 1, 12, 12), bits[11:].repeat(12, 1))
+        ),
+        "bits of another shape": partial(attention, key, key, key, mask=is_second(bits[:1].expand(1, 12), bits[:, :1])),
+        "a single start": partial(attention, key, key, key, mask=uwaga.Causal(start=torch.tensor(0))),
+        "a single length": partial(attention, key, key, key, mask=uwaga.KeyLengths(torch.tensor(5))),
+        "a single start of a map": partial(_of_map, key, lambda m: m.distance(torch.tensor(0))),
         "bits of a map": partial(uwaga.sequence_parallel.attention_map, key, key, mask=is_second(bits, other_bits)),
         "length of ids": partial(attention, key, key, key, mask=uwaga.Documents(torch.arange(is_second(12, 6)))),
         "scale": partial(attention, key, key, key, scale=is_second(1.0, 2.0)),

@@ -6,6 +6,7 @@ Letters as in sequence.py.
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import accumulate
 from typing import Any
 
@@ -37,6 +38,8 @@ _STAGES = (
     "the arguments of its map",
 )
 SIZES = ("batch size B", "query heads H", "key heads G", "head width D", "value width E", "dtype", "kind of operands")
+# Bytes of a tensor that are read at once where it is not contiguous.
+_BLOCK = 1 << 20
 _NAMES = {"dtype": list(map(str, DTYPES)), "kind of operands": ["tensors", "Ragged"]}
 
 
@@ -159,20 +162,63 @@ def _checksum(call: Call) -> int:
     result = zlib.crc32(repr(options).encode())
     for tensor in (call.relative, call.relative_starts, call.bias, call.sinks, *call.mask_tensors):
         if tensor is not None:
-            result = checksum_of(tensor.detach(), result)
+            result = checksum_of(tensor, result)
     return result
 
 
 def checksum_of(tensor: Tensor, checksum: int) -> int:
-    """`checksum` continued by the values of a tensor, whatever its strides; a matrix that is shared by heads is read once."""
-    if tensor.dim() <= 2:
-        return zlib.crc32(tensor.contiguous().view(-1).view(torch.uint8).numpy().data, checksum)
-    known: dict[int, int] = {}
-    for part in tensor:
-        if part.data_ptr() not in known:
-            known[part.data_ptr()] = checksum_of(part, 0)
-        checksum = zlib.crc32(known[part.data_ptr()].to_bytes(4, "little"), checksum)
-    return checksum
+    """`checksum` continued by the shape, the dtype and the values of a tensor, whatever its strides. What is repeated by a stride of 0 is read
+    once, and no more than a block is copied."""
+    tensor = tensor.detach()
+    described = zlib.crc32(repr((tuple(tensor.shape), tensor.dtype)).encode(), checksum)
+    return zlib.crc32(_crc_of(tensor).to_bytes(4, "little"), described)
+
+
+def _crc_of(tensor: Tensor) -> int:
+    """The CRC-32 of the values, row by row."""
+    if tensor.nbytes <= _BLOCK or tensor.is_contiguous():
+        flat = tensor.contiguous().as_strided((tensor.numel(),), (1,))  # a single number may have any strides
+        return zlib.crc32(flat.view(torch.uint8).numpy().data)
+    if tensor.stride(0) == 0 or len(tensor) == 1:
+        return _crc_of_copies(_crc_of(tensor[0]), tensor[0].nbytes, len(tensor))
+    result, rows = 0, max(_BLOCK // tensor[0].nbytes, 1)
+    for part in tensor.split(rows) if rows > 1 else tensor:
+        result = _product(result, _shift(part.nbytes)) ^ _crc_of(part)
+    return result
+
+
+# A CRC is the remainder of a polynomial of bits, here with x^0 as the highest one: bits that follow multiply it by a power of x (zlib's
+# crc32_combine).
+
+
+def _crc_of_copies(crc: int, length: int, count: int) -> int:
+    """Of so many copies of bytes, of which it is that of one."""
+    result, shift = 0, _shift(length)
+    while count:
+        if count & 1:
+            result = _product(result, shift) ^ crc
+        crc, shift, count = _product(crc, shift) ^ crc, _product(shift, shift), count >> 1
+    return result
+
+
+def _product(a: int, b: int) -> int:
+    result = 0
+    while a:
+        if a & 1 << 31:
+            result ^= b
+        a, b = a << 1 & 0xFFFFFFFF, b >> 1 ^ (0xEDB88320 if b & 1 else 0)
+    return result
+
+
+@lru_cache(maxsize=256)
+def _shift(length: int) -> int:
+    """x to the power of so many bytes' bits."""
+    result, power = 1 << 31, 1 << 23  # 1 and x^8
+    while length:
+        if length & 1:
+            result = _product(result, power)
+        power, length = _product(power, power), length >> 1
+    return result
 
 
 def rectangle_of(bias_BHQK: Tensor, rows: Interval, columns: Interval) -> Tensor:
