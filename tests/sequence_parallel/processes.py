@@ -306,7 +306,7 @@ def disagreements(rank: int, size: int) -> Any:
     other_dtype = x(dtype=is_second(torch.float32, torch.bfloat16))
     other_width, other_heads = x(width=is_second(4, 8)), x(heads=is_second(2, 4))
     key = x()
-    wants = x().requires_grad_(rank == 1)
+    wants, wants_all = x().requires_grad_(rank == 1), x().requires_grad_()
     bits = torch.ones(12, 12, dtype=torch.bool).tril()
     other_bits = bits.clone()
     ragged_part = uwaga.Ragged(torch.randn(6, 2, 4), torch.tensor([0, 6]), first=is_second(None, 6))
@@ -340,6 +340,9 @@ def disagreements(rank: int, size: int) -> Any:
         "bias of one": partial(attention, key, key, key, bias=torch.full((12, 12), float(rank))),
         "normalize": partial(attention, key, key, key, normalize=is_second("softmax", None)),
         "dropout": partial(attention, key, key, key, dropout=is_second(0.1, 0.2)),
+        "kind of call": partial(_within, is_second(uwaga.attend, uwaga.attention), key),
+        "entropy of attend": partial(_within, partial(uwaga.attend, entropy=is_second(False, True), topk=2), key),
+        "topk of attend": partial(_within, partial(uwaga.attend, topk=is_second(2, None)), wants_all),
         "impl": partial(attention, key, key, key, impl="torch"),
         "float64": partial(attention, *[x(dtype=torch.float64)] * 3),
         "twice": partial(_twice, key),
@@ -367,6 +370,11 @@ def _twice(x: Any) -> None:
     query = x.clone().requires_grad_()
     output = uwaga.sequence_parallel.attention(query, x, x)
     torch.autograd.grad(output.sum(), query, create_graph=True)
+
+
+def _within(call: Callable[..., object], x: Any) -> None:
+    with uwaga.sequence_parallel.sequence_parallel():
+        call(x, x, x)
 
 
 def _of_map(x: Any, read: Callable[[Any], object]) -> None:

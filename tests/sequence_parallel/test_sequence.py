@@ -123,6 +123,7 @@ BOTH = {
     "width": f"{DISAGREE} head width D: rank 0 has 4, rank 1 has 8",
     "heads": f"{DISAGREE} query heads H: rank 0 has 2, rank 1 has 4",
     "records": f"{DISAGREE} gradients (1: query, key, value, bias or sinks require them): rank 0 has 0, rank 1 has 1",
+    "kind of call": f"{DISAGREE} the kind of call: rank 0 has attend, rank 1 has attention",
     "impl": f"{AT} impl must be None or 'cpu', not 'torch'",
     "float64": f"{AT} the native kernels cannot serve this call: it computes float32, bfloat16 and float16, not float64",
     "twice": "NotImplementedError: uwaga.sequence_parallel.attention has no second derivative: the backward pass with create_graph=True",
@@ -173,6 +174,15 @@ def test_every_process_is_told_what_its_parts_disagree_on(result: Callable[[str]
         "bias of one",
     ):
         assert re.fullmatch(re.escape(DISAGREE) + CHECKSUMS, first[name])
+        assert second[name] == first[name]
+
+
+def test_attend_with_other_arguments_is_refused(result: Callable[[str], list[Any]]) -> None:
+    """Where gradients are recorded, too: then attention is computed first."""
+    first, second = result("disagreements:2")
+    for name in ("entropy of attend", "topk of attend"):
+        expected = re.escape(f"{DISAGREE} entropy or topk of attend (checksums): ") + r"rank 0 has \d+, rank 1 has \d+"
+        assert re.fullmatch(expected, first[name])
         assert second[name] == first[name]
 
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from uwaga._base.tracing import has_tangent, is_intercepted, is_transformed
+from uwaga.maps.spec import RowStatisticsRequest
 from uwaga.ops import mask_program
 from uwaga.ops.attention.arguments import AttentionOptions, make_call
 from uwaga.ops.attention.call import Call, Options
@@ -37,6 +38,7 @@ _STAGES = (
     "the largest logit of its map",
     "the arguments of its map",
 )
+_KINDS = ("attention", "attend", "attention_map")
 SIZES = ("batch size B", "query heads H", "key heads G", "head width D", "value width E", "dtype", "kind of operands")
 # Bytes of a tensor that are read at once where it is not contiguous.
 _BLOCK = 1 << 20
@@ -53,10 +55,17 @@ def call_of_part(query: Any, key: Any, value: Any, options: AttentionOptions, im
 
 
 def divide(
-    group: Group, query: Any, key: Any, value: Any, options: AttentionOptions, impl: str | None
+    group: Group,
+    query: Any,
+    key: Any,
+    value: Any,
+    options: AttentionOptions,
+    impl: str | None,
+    request: RowStatisticsRequest | None = None,
 ) -> "tuple[Call, Division, bool]":
     """The validated call with this process's operands and the mask of the whole sequence, how it is divided, and whether gradients are
-    recorded. value=None: a map of weights, E = 0. All processes of the group call this together; errors as in `attention`."""
+    recorded. value=None: a map of weights, E = 0. `request`: of `uwaga.attend`, else None. All processes of the group call this together; errors as
+    in `attention`."""
     number, failure = group.next_call(), None
     header = [0] * (len(SIZES) + 2)
     try:
@@ -66,7 +75,7 @@ def divide(
     lengths = zip(*agree_on_sizes(group, number, header, failure), strict=True)
     query_starts, key_starts = ([0, *accumulate(sizes)] for sizes in lengths)
     whole = {"queries": query_starts[-1], "keys": key_starts[-1]}
-    call, records = agree_on_options(group, number, (query, key, value), options, whole)
+    call, records = agree_on_options(group, number, (query, key, value), options, whole, request)
     return call, Division(group, number, query_starts, key_starts, call.options), records
 
 
@@ -79,7 +88,12 @@ def agree_on_sizes(group: Group, number: int, header: Sequence[int], failure: Ex
 
 
 def agree_on_options(
-    group: Group, number: int, operands: tuple[Any, Any, Any], options: AttentionOptions, whole: Mapping[str, Any]
+    group: Group,
+    number: int,
+    operands: tuple[Any, Any, Any],
+    options: AttentionOptions,
+    whole: Mapping[str, Any],
+    request: RowStatisticsRequest | None,
 ) -> tuple[Call, bool]:
     """The call of this process's operands with the mask and the options of the whole, which all processes have, and whether gradients are
     recorded. Dropout has the first process's seed."""
@@ -93,7 +107,11 @@ def agree_on_options(
         records = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in call.operands)
     except (ValueError, NotImplementedError) as error:
         failure = error
-    result = agree(group, OPTIONS, number, [checksum, int(records), seed], failure)
+    kind = 2 if operands[2] is None else int(request is not None)
+    header = [checksum, int(records), seed, kind, zlib.crc32(repr(request).encode())]
+    result = agree(group, OPTIONS, number, header, failure)
+    check_equal("the kind of call", [_KINDS[x[3]] for x in result])
+    check_equal("entropy or topk of attend (checksums)", [x[4] for x in result])
     check_equal("mask, bias, scale, softcap, sinks, normalize or dropout (checksums)", [x[0] for x in result])
     check_equal("gradients (1: query, key, value, bias or sinks require them)", [x[1] for x in result])
     if call.seed is not None:  # of dropout: that of the first process

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from uwaga.maps.spec import RowStatisticsRequest
 from uwaga.ops import mask_program
 from uwaga.ops.attention.arguments import AttentionOptions
 from uwaga.ops.attention.autograd import run
@@ -53,10 +54,16 @@ def _attend_whole(call: Call) -> tuple[Tensor, Tensor]:
 
 
 def divide_rows(
-    group: Group, query: Operand, key: Operand, value: Operand | None, options: AttentionOptions, impl: str | None
+    group: Group,
+    query: Operand,
+    key: Operand,
+    value: Operand | None,
+    options: AttentionOptions,
+    impl: str | None,
+    request: RowStatisticsRequest | None = None,
 ) -> "tuple[Rows, Call, bool]":
     """How the rows of the whole batch lie with the processes, the validated call of this process's tokens with the mask of the whole, and whether
-    gradients are recorded. value=None: a map of weights. All processes of the group call this together; errors as in `attention`."""
+    gradients are recorded. Arguments and errors as of `divide`."""
     number, failure = group.next_call(), None
     header = [0] * (len(SIZES) + 2 + 3)  # as sizes_of and _rows_of
     try:
@@ -65,7 +72,7 @@ def divide_rows(
     except (ValueError, NotImplementedError) as error:
         failure = error
     rows = Rows.of(group, number, query, key, agree_on_sizes(group, number, header, failure))
-    call, records = agree_on_options(group, number, (query, key, value), options, rows.score_shape())
+    call, records = agree_on_options(group, number, (query, key, value), options, rows.score_shape(), request)
     return rows, call, records
 
 

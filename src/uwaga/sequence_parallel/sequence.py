@@ -132,9 +132,9 @@ class _SequenceParallel:
         """As `uwaga.attend` does it in one process: in one pass, or with gradients or dropout in two."""
         query, key, _ = operands
         with self._group.errors_told():
-            divided = self._divide(*operands, options, impl)
-            whole, call = divided.whole(), call_of_map(divided.call)
             request = RowStatisticsRequest(entropy=entropy, top=topk or 0)
+            divided = self._divide(*operands, options, impl, request)
+            whole, call = divided.whole(), call_of_map(divided.call)
             if divided.records or options.dropout:
                 output, lse_BHn = divided.attend()
                 cache = RowCache(call, whole.engine, arguments.of_lse(lse_BHn))
@@ -147,11 +147,20 @@ class _SequenceParallel:
             made = SequenceMap(query, key, RowCache.of_pass(call, whole.engine, request, rows, from_scores=True), whole)
             return unflatten_output(query, rows.output), made.lse, made
 
-    def _divide(self, query: Any, key: Any, value: Any, options: AttentionOptions, impl: str | None) -> "_Divided":
+    def _divide(
+        self,
+        query: Any,
+        key: Any,
+        value: Any,
+        options: AttentionOptions,
+        impl: str | None,
+        request: RowStatisticsRequest | None = None,
+    ) -> "_Divided":
+        arguments = self._group, query, key, value, options, impl, request
         if any(isinstance(x, Ragged) for x in (query, key, value)):
-            rows, call, records = ragged.divide_rows(self._group, query, key, value, options, impl)
+            rows, call, records = ragged.divide_rows(*arguments)
             return _Divided(self._group, call, records, rows)
-        call, division, records = divide(self._group, query, key, value, options, impl)
+        call, division, records = divide(*arguments)
         return _Divided(self._group, call, records, division)
 
     def explain(self, query: Any, key: Any, value: Any, options: AttentionOptions, impl: str | None) -> Choice:
