@@ -310,6 +310,7 @@ def disagreements(rank: int, size: int) -> Any:
     bits = torch.ones(12, 12, dtype=torch.bool).tril()
     other_bits = bits.clone()
     ragged_part = uwaga.Ragged(torch.randn(6, 2, 4), torch.tensor([0, 6]), first=is_second(None, 6))
+    uncut = uwaga.Ragged(torch.randn(6, 2, 4), torch.tensor([0, 2, 6]))
     other_bits[11, 0] = False  # of a row that the first process does not have
     calls = {
         "dtype": partial(attention, other_dtype, other_dtype, other_dtype),
@@ -355,6 +356,22 @@ def disagreements(rank: int, size: int) -> Any:
         "row of one": partial(_of_map, key, lambda m: m.row(is_second(3, 1.5))),
         "topk of one": partial(_of_map, key, lambda m: m.topk(is_second(3, 0))),
         "k": partial(_of_map, key, lambda m: m.topk(is_second(3, 4))),
+        "last": partial(_of_map, key, lambda m: m.received(last=is_second(5, 30))),
+        "k that is known": partial(_of_prepared, key, lambda m: m.topk(is_second(3, 2))),
+        "k of one that is known": partial(_of_prepared, key, lambda m: m.topk(is_second(3, 0))),
+        "k of uncut rows": partial(_of_map, uncut, lambda m: m.topk(is_second(3, 2))),
+        "k of one of uncut rows": partial(_of_map, uncut, lambda m: m.topk(is_second(3, 0))),
+        "mass of uncut rows": partial(_of_map, uncut, lambda m: m.mass(uwaga.Window(is_second(1, 2), 0))),
+        "order of one": partial(_of_map, key, lambda m: m.effective_count(is_second(1, torch.tensor([1, 2])))),
+        "mask of one": partial(_of_map, key, lambda m: m.mass(is_second(uwaga.Causal(), None))),
+        "normalize of one": partial(_of_map, key, lambda m: m.entropy(is_second(True, torch.ones(2)))),
+        "entries of one": partial(_of_map, key, lambda m: m[0, 0, [is_second(3, 2**70)]]),
+        "weights of the last": partial(
+            _of_map, key, lambda m: m.received(last=9, weights=is_second(None, torch.ones(6)))
+        ),
+        "entries and none": partial(_of_map, key, lambda m: m[..., is_second([], [3])]),
+        "kinds of integers": partial(_of_map, key, lambda m: m.topk(is_second(3, torch.tensor(3)))),
+        "another map": partial(_of_two_maps, key, rank),
         "start": partial(_of_map, key, lambda m: m.distance(torch.tensor([is_second(0, 1)]))),
         "mass": partial(_of_map, key, lambda m: m.mass(torch.arange(12) > is_second(3, 4))),
         "weights": partial(_of_map, key, lambda m: m.received(weights=is_second(None, torch.ones(6)))),
@@ -379,6 +396,17 @@ def _within(call: Callable[..., object], x: Any) -> None:
 
 def _of_map(x: Any, read: Callable[[Any], object]) -> None:
     read(uwaga.sequence_parallel.attention_map(x, x))
+
+
+def _of_prepared(x: Any, read: Callable[[Any], object]) -> None:
+    """Of a map that has computed already what is read."""
+    m = uwaga.sequence_parallel.attention_map(x, x)
+    m.prepare(topk=4)
+    read(m)
+
+
+def _of_two_maps(x: Any, at: int) -> None:
+    [uwaga.sequence_parallel.attention_map(x, x) for _ in range(2)][at].entropy()
 
 
 def _another_call(rank: int, x: Any) -> None:

@@ -124,6 +124,7 @@ BOTH = {
     "heads": f"{DISAGREE} query heads H: rank 0 has 2, rank 1 has 4",
     "records": f"{DISAGREE} gradients (1: query, key, value, bias or sinks require them): rank 0 has 0, rank 1 has 1",
     "kind of call": f"{DISAGREE} the kind of call: rank 0 has attend, rank 1 has attention",
+    "another statistic": f"{DISAGREE} what they read of a map: rank 0 has entropy, rank 1 has diagonal_sums",
     "impl": f"{AT} impl must be None or 'cpu', not 'torch'",
     "float64": f"{AT} the native kernels cannot serve this call: it computes float32, bfloat16 and float16, not float64",
     "twice": "NotImplementedError: uwaga.sequence_parallel.attention has no second derivative: the backward pass with create_graph=True",
@@ -139,6 +140,12 @@ SECOND = {
     "key width": "ShapeError: attention: key and query disagree on head width D\n",
     "row of one": "TypeError: ",
     "topk of one": "ValueError: AttentionMap.topk: k must be at least 1, not 0",
+    "k of one that is known": "ValueError: AttentionMap.topk: k must be at least 1, not 0",
+    "k of one of uncut rows": "ValueError: AttentionMap.topk: k must be at least 1, not 0",
+    "order of one": "RuntimeError: Boolean value of Tensor with more than one value is ambiguous",
+    "mask of one": "ValueError: attention: mask must be a mask or a bool tensor, not NoneType",
+    "normalize of one": "RuntimeError: Boolean value of Tensor with more than one value is ambiguous",
+    "entries of one": "ValueError: Overflow when unpacking long long",
     "length of ids": "ShapeError: attention: Documents ids must have the shape (12,) or (1, 12)\n",
 }
 NO_ERROR = [
@@ -147,6 +154,7 @@ NO_ERROR = [
     "a single start",
     "a single length",
     "a single start of a map",
+    "kinds of integers",
 ]
 CHECKSUMS = r" mask, bias, scale, softcap, sinks, normalize or dropout \(checksums\): rank 0 has \d+, rank 1 has \d+"
 ORDER = "all processes must make the same calls in the same order"
@@ -186,7 +194,23 @@ def test_attend_with_other_arguments_is_refused(result: Callable[[str], list[Any
         assert second[name] == first[name]
 
 
-@pytest.mark.parametrize("name", ["row", "k", "start", "mass", "weights", "edges"])
+OTHER_ARGUMENTS = [
+    "row",
+    "k",
+    "k that is known",
+    "k of uncut rows",
+    "last",
+    "start",
+    "mass",
+    "mass of uncut rows",
+    "weights",
+    "weights of the last",
+    "edges",
+    "entries and none",
+]
+
+
+@pytest.mark.parametrize("name", OTHER_ARGUMENTS)
 def test_other_arguments_of_a_map_are_refused(name: str, result: Callable[[str], list[Any]]) -> None:
     first, second = (of_rank[name] for of_rank in result("disagreements:2"))
     expected = re.escape(f"{DISAGREE} the arguments of a map (checksums): ") + r"rank 0 has \d+, rank 1 has \d+"
@@ -194,11 +218,14 @@ def test_other_arguments_of_a_map_are_refused(name: str, result: Callable[[str],
     assert second == first
 
 
-def test_another_statistic_is_named(result: Callable[[str], list[Any]]) -> None:
-    """The first one needs the rows first, too, but not their entropy."""
-    first, second = (of_rank["another statistic"] for of_rank in result("disagreements:2"))
-    assert first.startswith(f"{DISAGREE} the arguments of a map (checksums): ")
-    assert second == first
+def test_another_map_is_named(result: Callable[[str], list[Any]]) -> None:
+    first, second = (of_rank["another map"] for of_rank in result("disagreements:2"))
+    at = "at the arguments of its map of call"
+    for own, told in enumerate((first, second)):
+        found = re.fullmatch(rf"{GROUP_ERROR} rank {1 - own} is {at} (\d+), and rank {own} {at} (\d+): {ORDER}", told)
+        assert found
+        theirs, mine = map(int, found.groups())
+        assert theirs - mine == 1 - 2 * own
 
 
 def test_a_process_at_another_call_is_named(result: Callable[[str], list[Any]]) -> None:

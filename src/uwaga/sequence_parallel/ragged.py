@@ -108,6 +108,7 @@ class Rows:
     """How the rows of the whole batch lie with the processes, of which each has pieces of rows, in order."""
 
     rank: int
+    number: int  # of their call
     held: list[Interval]  # the pieces of each process
     row: Tensor  # (pieces,) the row of each piece
     lengths: Tensor  # (pieces, 2) its queries and keys
@@ -144,7 +145,7 @@ class Rows:
         rows = int(row[-1]) + 1 if len(row) else 0
         sums = torch.zeros(rows + 1, 2, dtype=torch.int64).index_add_(0, row + 1, lengths)
         begins = [int(row[first]) if first < len(row) else rows for first, _ in held]
-        return cls(group.rank, held, row, lengths, sums.cumsum(0), begins, row[~is_new].unique().tolist())
+        return cls(group.rank, number, held, row, lengths, sums.cumsum(0), begins, row[~is_new].unique().tolist())
 
     def score_shape(self) -> dict[str, object]:
         """The fields of the whole batch's ScoreShape."""

@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from uwaga.maps.engines import tiles
 from uwaga.maps.spec import RowStatisticsRequest
 from uwaga.maps.statistics import arguments
 from uwaga.maps.statistics.row_cache import RowCache
@@ -145,7 +146,8 @@ class _SequenceParallel:
             with torch.no_grad():
                 rows = whole.engine.rows(divided.call, replace(request, output=True))
             made = SequenceMap(query, key, RowCache.of_pass(call, whole.engine, request, rows, from_scores=True), whole)
-            return unflatten_output(query, rows.output), made.lse, made
+            lse_BHn = tiles.log_sum_exp(rows.normalizer)
+            return unflatten_output(query, rows.output), unflatten_lse(query, lse_BHn), made
 
     def _divide(
         self,
