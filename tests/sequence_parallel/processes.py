@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.autograd import forward_ad
 
 sys.path.insert(1, str(Path(__file__).parents[1]))  # for `import tiny_models`, which ragged_cases has
 
@@ -270,12 +271,17 @@ def explained(rank: int, size: int) -> Any:
     with uwaga.sequence_parallel.sequence_parallel():
         inside = uwaga.explain(x, x, x, mask=uwaga.Causal())
         refused = message(lambda: uwaga.explain(x, x, x, impl="torch"))
-    return [tuple(outside), tuple(inside), refused]
+        dropped = message(lambda: uwaga.explain(x, x, x, dropout=2.0))
+        state = torch.get_rng_state()
+        uwaga.explain(x, x, x, dropout=0.5)
+        assert torch.equal(torch.get_rng_state(), state)
+    return [tuple(outside), tuple(inside), refused, dropped]
 
 
 def doctor(rank: int, size: int) -> Any:
-    """What every process learns of all of them, and its own id."""
-    return [[tuple(x) for x in uwaga.sequence_parallel.doctor()], os.getpid()]
+    """What every process learns of all of them, the first one in inference mode, and its own id."""
+    with torch.inference_mode(rank == 0):
+        return [[tuple(x) for x in uwaga.sequence_parallel.doctor()], os.getpid()]
 
 
 def levels(rank: int, size: int) -> Any:
@@ -288,7 +294,7 @@ def levels(rank: int, size: int) -> Any:
 def message(call: Callable[[], Any]) -> str:
     try:
         call()
-    except (ValueError, RuntimeError, IndexError, AttributeError, TypeError) as error:
+    except (ValueError, RuntimeError, IndexError, AttributeError, TypeError, OverflowError) as error:
         return f"{type(error).__name__}: {error}"
     return "no error"
 
@@ -378,15 +384,58 @@ def disagreements(rank: int, size: int) -> Any:
         "edges": partial(_of_map, key, lambda m: m.pool([0, is_second(3, 4)], 2)),
         "another statistic": partial(_of_map, key, lambda m: is_second(m.entropy, m.diagonal_sums)()),
         "pool of Ragged": partial(_of_map, ragged_part, lambda m: m.pool(2, 2)),
+        "scale of one": partial(attention, key, key, key, scale=is_second(1.0, 10**400)),
+        "mask of one beside operands": partial(
+            attention, key, key, key, mask=is_second(uwaga.Causal(), bits.to_sparse())
+        ),
+        "tangent of the query": partial(_with_tangent, lambda x: attention(x, key, key), key),
+        "tangent of a bias": partial(_with_tangent, lambda x: attention(key, key, key, bias=x), torch.ones(12, 12)),
+        "tangent of sinks": partial(_with_tangent, lambda x: attention(key, key, key, sinks=x), torch.ones(2)),
+        "tangent of slopes": partial(
+            _with_tangent, lambda x: attention(key, key, key, bias=uwaga.AlibiBias(x)), torch.ones(2)
+        ),
+        "no tangent of Ragged": partial(_with_tangent, lambda x: attention(uncut, uncut, uncut), key),
+        "tangent of Ragged": partial(_with_tangent, lambda x: attention(*[uncut.with_values(x)] * 3), uncut.values),
+        "model of one": partial(
+            uwaga.sequence_parallel.forward,
+            is_second(ragged_cases.model_and_inputs("gpt2", (9,))[0], torch.nn.Linear(2, 2)),
+            torch.arange(9),
+        ),
+        "twice of one": partial(_twice, key, rank == 1),
+        "batch of gradients": partial(_batched, key, True),
+        "batch of gradients of one": partial(_batched, key, rank == 1),
+        "freed of one": partial(_freed, key, rank == 1),
+        "iteration": partial(_of_map, key, list),
+        "search": partial(_of_map, key, lambda m: 3 in m),
         "another call": partial(_another_call, rank, key),
     }
     return {name: message(call) for name, call in calls.items()}
 
 
-def _twice(x: Any) -> None:
+def _twice(x: Any, create_graph: bool = True) -> None:
     query = x.clone().requires_grad_()
     output = uwaga.sequence_parallel.attention(query, x, x)
-    torch.autograd.grad(output.sum(), query, create_graph=True)
+    torch.autograd.grad(output.sum(), query, create_graph=create_graph)
+
+
+def _batched(x: Any, is_batched: bool) -> None:
+    query = x.clone().requires_grad_()
+    output = uwaga.sequence_parallel.attention(query, x, x)
+    gradients = torch.ones(3, *output.shape) if is_batched else torch.ones(output.shape)
+    torch.autograd.grad(output, query, gradients, is_grads_batched=is_batched)
+
+
+def _freed(x: Any, is_freed: bool) -> None:
+    """A second backward pass, for which one process has kept nothing."""
+    query = x.clone().requires_grad_()
+    output = uwaga.sequence_parallel.attention(query, x, x)
+    for _ in range(2):
+        torch.autograd.grad(output.sum(), query, retain_graph=not is_freed)
+
+
+def _with_tangent(call: Callable[[Any], object], x: Any) -> None:
+    with forward_ad.dual_level():
+        call(forward_ad.make_dual(x, torch.ones_like(x)))
 
 
 def _within(call: Callable[..., object], x: Any) -> None:

@@ -93,13 +93,14 @@ def test_gradients_of_parameters_add_up(
 
 
 def test_explain_says_what_runs_inside(result: Callable[[str], list[Any]]) -> None:
-    outside, (engine, reason, refused), error = result("explained:2")[1]
+    outside, (engine, reason, refused), error, dropped = result("explained:2")[1]
     assert outside[1] == "native kernels on the CPU"
     assert engine == "cpu"
     assert reason == "native kernels on the CPU, in each of 2 processes, which exchange keys and values"
     others = "their bits would depend on how the sequence is divided"
     assert refused == dict.fromkeys(["flex", "linear", "reference", "torch"], others)
     assert error == "ValueError: uwaga.sequence_parallel: impl must be None or 'cpu', not 'torch'"
+    assert dropped == "ValueError: attention: dropout must be at least 0 and less than 1, not 2.0"
 
 
 @pytest.mark.parametrize("size", [1, 3])
@@ -118,6 +119,9 @@ def test_a_layer_inside_sequence_parallel(size: int, result: Callable[[str], lis
 AT = "ValueError: uwaga.sequence_parallel:"
 DISAGREE = f"{AT} the processes disagree on"
 REFUSED = "ProcessGroupError: uwaga.sequence_parallel: rank 1 refused its arguments; its own error says why"
+TWICE = "NotImplementedError: uwaga.sequence_parallel.attention has no second derivative: the backward pass with create_graph=True"
+BATCH = "NotImplementedError: uwaga.sequence_parallel.attention has no batches of gradients: is_grads_batched=True, or vectorize=True"
+TANGENT = "NotImplementedError: uwaga.sequence_parallel: torch.compile, other tracers, torch.func and forward-mode derivatives are not supported"
 BOTH = {
     "dtype": f"{DISAGREE} dtype: rank 0 has torch.float32, rank 1 has torch.bfloat16",
     "width": f"{DISAGREE} head width D: rank 0 has 4, rank 1 has 8",
@@ -127,7 +131,11 @@ BOTH = {
     "another statistic": f"{DISAGREE} what they read of a map: rank 0 has entropy, rank 1 has diagonal_sums",
     "impl": f"{AT} impl must be None or 'cpu', not 'torch'",
     "float64": f"{AT} the native kernels cannot serve this call: it computes float32, bfloat16 and float16, not float64",
-    "twice": "NotImplementedError: uwaga.sequence_parallel.attention has no second derivative: the backward pass with create_graph=True",
+    "twice": TWICE,
+    "batch of gradients": BATCH,
+    **{f"tangent of {name}": TANGENT for name in ("the query", "a bias", "sinks", "slopes", "Ragged")},
+    "iteration": "TypeError: uwaga.sequence_parallel.attention_map: a map over several processes cannot be iterated",
+    "search": "TypeError: uwaga.sequence_parallel.attention_map: a map over several processes does not look for values",
     "topk": "ValueError: AttentionMap.topk: k must be at least 1, not 0",
     "select": "AttributeError: uwaga.sequence_parallel.attention_map: select is not computed over several processes",
     "pooling": "ValueError: AttentionMap.pool: pooling must be 'sum' or 'max', not 'mean'",
@@ -146,6 +154,12 @@ SECOND = {
     "mask of one": "ValueError: attention: mask must be a mask or a bool tensor, not NoneType",
     "normalize of one": "RuntimeError: Boolean value of Tensor with more than one value is ambiguous",
     "entries of one": "ValueError: Overflow when unpacking long long",
+    "scale of one": "OverflowError: int too large to convert to float",
+    "mask of one beside operands": "ValueError: attention: mask must be",
+    "model of one": "AttributeError: 'Linear' object has no attribute 'config'",
+    "twice of one": TWICE,
+    "batch of gradients of one": BATCH,
+    "freed of one": "RuntimeError: Trying to backward through the graph a second time",
     "length of ids": "ShapeError: attention: Documents ids must have the shape (12,) or (1, 12)\n",
 }
 NO_ERROR = [
@@ -155,6 +169,7 @@ NO_ERROR = [
     "a single length",
     "a single start of a map",
     "kinds of integers",
+    "no tangent of Ragged",
 ]
 CHECKSUMS = r" mask, bias, scale, softcap, sinks, normalize or dropout \(checksums\): rank 0 has \d+, rank 1 has \d+"
 ORDER = "all processes must make the same calls in the same order"

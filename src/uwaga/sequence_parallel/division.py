@@ -38,6 +38,7 @@ _STAGES = (
     "the largest logit of its map",
     "the arguments of its map",
 )
+_AT = "uwaga.sequence_parallel:"
 _KINDS = ("attention", "attend", "attention_map")
 SIZES = ("batch size B", "query heads H", "key heads G", "head width D", "value width E", "dtype", "kind of operands")
 # Bytes of a tensor that are read at once where it is not contiguous.
@@ -45,13 +46,16 @@ _BLOCK = 1 << 20
 _NAMES = {"dtype": list(map(str, DTYPES)), "kind of operands": ["tensors", "Ragged"]}
 
 
-def call_of_part(query: Any, key: Any, value: Any, options: AttentionOptions, impl: str | None) -> Call:
-    """The validated call of this process's operands, without what is over the whole sequence: mask, bias and sinks."""
-    _check_served(query, key, value, options, impl)
-    part = options._replace(mask=None, bias=None, sinks=None, dropout=0.0)
-    call = make_call(query, key, value, part, wants_lse=True, whole={})
-    _check_kernels(call)
-    return call
+def call_of_part(
+    query: Any, key: Any, value: Any, options: AttentionOptions, impl: str | None, dropout: float = 0.0
+) -> Call:
+    """The validated call of this process's operands, without what is over the whole sequence (mask, bias and sinks), and with this dropout."""
+    if impl not in (None, "cpu"):
+        raise ValueError(f"{_AT} impl must be None or 'cpu', not {impl!r}")
+    if is_intercepted() or is_transformed():
+        raise _no_transforms()
+    part = options._replace(mask=None, bias=None, sinks=None, dropout=dropout)
+    return _made_call((query, key, value), part, {})
 
 
 def divide(
@@ -66,22 +70,20 @@ def divide(
     """The validated call with this process's operands and the mask of the whole sequence, how it is divided, and whether gradients are
     recorded. value=None: a map of weights, E = 0. `request`: of `uwaga.attend`, else None. All processes of the group call this together; errors as
     in `attention`."""
-    number, failure = group.next_call(), None
+    number, refusal = group.next_call(), Refusal()
     header = [0] * (len(SIZES) + 2)
-    try:
+    with refusal:
         header = sizes_of(call_of_part(query, key, value, options, impl))
-    except (ValueError, NotImplementedError) as error:
-        failure = error
-    lengths = zip(*agree_on_sizes(group, number, header, failure), strict=True)
+    lengths = zip(*agree_on_sizes(group, number, header, refusal), strict=True)
     query_starts, key_starts = ([0, *accumulate(sizes)] for sizes in lengths)
     whole = {"queries": query_starts[-1], "keys": key_starts[-1]}
     call, records = agree_on_options(group, number, (query, key, value), options, whole, request)
     return call, Division(group, number, query_starts, key_starts, call.options), records
 
 
-def agree_on_sizes(group: Group, number: int, header: Sequence[int], failure: Exception | None) -> list[list[int]]:
+def agree_on_sizes(group: Group, number: int, header: Sequence[int], refusal: "Refusal") -> list[list[int]]:
     """What follows SIZES in the headers of all processes, which have the same sizes."""
-    result = agree(group, OPERANDS, number, header, failure)
+    result = agree(group, OPERANDS, number, header, refusal.error)
     for name, sizes in zip(SIZES, zip(*result, strict=True), strict=False):
         check_equal(name, [_NAMES[name][n] for n in sizes] if name in _NAMES else sizes)
     return [x[len(SIZES) : len(header)] for x in result]
@@ -97,19 +99,16 @@ def agree_on_options(
 ) -> tuple[Call, bool]:
     """The call of this process's operands with the mask and the options of the whole, which all processes have, and whether gradients are
     recorded. Dropout has the first process's seed."""
-    failure: Exception | None = None
+    refusal = Refusal()
     checksum, seed, records = 0, 0, False
-    try:
-        call = make_call(*operands, options, wants_lse=True, whole=whole)
-        _check_kernels(call)
+    with refusal:
+        call = _made_call(operands, options, whole)
         checksum = _checksum(call)
         seed = 0 if call.seed is None else int(call.seed)
         records = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in call.operands)
-    except (ValueError, NotImplementedError) as error:
-        failure = error
     kind = 2 if operands[2] is None else int(request is not None)
     header = [checksum, int(records), seed, kind, zlib.crc32(repr(request).encode())]
-    result = agree(group, OPTIONS, number, header, failure)
+    result = agree(group, OPTIONS, number, header, refusal.error)
     check_equal("the kind of call", [_KINDS[x[3]] for x in result])
     check_equal("entropy or topk of attend (checksums)", [x[4] for x in result])
     check_equal("mask, bias, scale, softcap, sinks, normalize or dropout (checksums)", [x[0] for x in result])
@@ -119,22 +118,21 @@ def agree_on_options(
     return call, records
 
 
-def _check_kernels(call: Call) -> None:
-    """ValueError unless the native kernels serve the call."""
+def _made_call(operands: tuple[Any, Any, Any], options: AttentionOptions, whole: Mapping[str, Any]) -> Call:
+    """The validated call. ValueError unless the native kernels serve it, NotImplementedError for forward-mode derivatives."""
+    call = make_call(*operands, options, wants_lse=True, whole=whole)
+    if has_tangent(*call.operands):
+        raise _no_transforms()
     # A map has a value of width 0: the key stands in for it.
     if (reason := cpu.refusal(call if call.value.shape[3] else replace(call, value=call.key))) is not None:
-        raise ValueError(f"uwaga.sequence_parallel: the native kernels cannot serve this call: {reason}")
+        raise ValueError(f"{_AT} the native kernels cannot serve this call: {reason}")
+    return call
 
 
-def _check_served(query: Any, key: Any, value: Any, options: AttentionOptions, impl: str | None) -> None:
-    """ValueError or NotImplementedError for what attention over processes does not do."""
-    at = "uwaga.sequence_parallel:"
-    if impl not in (None, "cpu"):
-        raise ValueError(f"{at} impl must be None or 'cpu', not {impl!r}")
-    if is_intercepted() or is_transformed() or has_tangent(query, key, value):
-        raise NotImplementedError(
-            f"{at} torch.compile, other tracers, torch.func and forward-mode derivatives are not supported"
-        )
+def _no_transforms() -> NotImplementedError:
+    return NotImplementedError(
+        f"{_AT} torch.compile, other tracers, torch.func and forward-mode derivatives are not supported"
+    )
 
 
 def sizes_of(call: Call) -> list[int]:
@@ -142,6 +140,20 @@ def sizes_of(call: Call) -> list[int]:
     batch, heads, queries, width = call.query.shape
     kinds = list(DTYPES).index(call.query.dtype), int(call.query_offsets is not None)
     return [batch, heads, call.key.shape[1], width, call.value.shape[3], *kinds, queries, call.key.shape[2]]
+
+
+class Refusal:
+    """A context whose error, of this process's arguments, is kept for the header that tells the others."""
+
+    error: Exception | None = None
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
+        if isinstance(error, Exception):
+            self.error = error
+        return isinstance(error, Exception)
 
 
 def agree(group: Group, stage: int, number: int, header: Sequence[int], failure: Exception | None) -> list[list[int]]:

@@ -24,6 +24,7 @@ from uwaga.ops.ragged import Operand, Ragged
 from uwaga.sequence_parallel.division import (
     SIZES,
     Division,
+    Refusal,
     agree_on_options,
     agree_on_sizes,
     call_of_part,
@@ -64,14 +65,12 @@ def divide_rows(
 ) -> "tuple[Rows, Call, bool]":
     """How the rows of the whole batch lie with the processes, the validated call of this process's tokens with the mask of the whole, and whether
     gradients are recorded. Arguments and errors as of `divide`."""
-    number, failure = group.next_call(), None
+    number, refusal = group.next_call(), Refusal()
     header = [0] * (len(SIZES) + 2 + 3)  # as sizes_of and _rows_of
-    try:
+    with refusal:
         call = call_of_part(query, key, value, options, impl)
         header = [*sizes_of(call), *_rows_of(query, key, key if value is None else value)]
-    except (ValueError, NotImplementedError) as error:
-        failure = error
-    rows = Rows.of(group, number, query, key, agree_on_sizes(group, number, header, failure))
+    rows = Rows.of(group, number, query, key, agree_on_sizes(group, number, header, refusal))
     call, records = agree_on_options(group, number, (query, key, value), options, rows.score_shape(), request)
     return rows, call, records
 

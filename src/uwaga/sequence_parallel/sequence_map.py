@@ -5,7 +5,7 @@ Letters as in sequence.py; R rows of a Ragged batch.
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -78,8 +78,9 @@ class SequenceMap:
         first_query, first_key: where this process's part begins in the whole sequence, or among the tokens of the whole batch.
 
     Raises (all methods):
-        ValueError: an argument that `AttentionMap` refuses; other arguments in another process.
-        ProcessGroupError: as `attention`.
+        ValueError, TypeError, IndexError: an argument that `AttentionMap` refuses.
+        ValueError: another method or other arguments in another process.
+        ProcessGroupError: as `attention`; another process refused its arguments, or reads another map.
     """
 
     def __init__(self, query: Operand, key: Operand, rows: RowCache, whole: Whole) -> None:
@@ -183,6 +184,12 @@ class SequenceMap:
         """The weights at ints, slices and lists of positions, in every process: see `AttentionMap`. Every process gets the queries of these
         rows."""
         return self._read("m[...]", lambda m: m.of_sequence("m[...]")[index])
+
+    def __iter__(self) -> NoReturn:
+        raise TypeError(f"{_AT} a map over several processes cannot be iterated")
+
+    def __contains__(self, value: object) -> NoReturn:
+        raise TypeError(f"{_AT} a map over several processes does not look for values")
 
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("_") and hasattr(AttentionMap, name):
