@@ -71,6 +71,8 @@ class AgreedEngine:
         check_equal("the arguments of a map (checksums)", [x[1] for x in by_rank])
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # of a copy, say: no function of an engine
+            raise AttributeError(name)
         self._agree()
         return getattr(self._engine, name)
 
