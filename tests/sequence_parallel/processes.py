@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.autograd import forward_ad
 
 sys.path.insert(1, str(Path(__file__).parents[1]))  # for `import tiny_models`, which ragged_cases has
 
@@ -270,12 +271,17 @@ def explained(rank: int, size: int) -> Any:
     with uwaga.sequence_parallel.sequence_parallel():
         inside = uwaga.explain(x, x, x, mask=uwaga.Causal())
         refused = message(lambda: uwaga.explain(x, x, x, impl="torch"))
-    return [tuple(outside), tuple(inside), refused]
+        dropped = message(lambda: uwaga.explain(x, x, x, dropout=2.0))
+        state = torch.get_rng_state()
+        uwaga.explain(x, x, x, dropout=0.5)
+        assert torch.equal(torch.get_rng_state(), state)
+    return [tuple(outside), tuple(inside), refused, dropped]
 
 
 def doctor(rank: int, size: int) -> Any:
-    """What every process learns of all of them, and its own id."""
-    return [[tuple(x) for x in uwaga.sequence_parallel.doctor()], os.getpid()]
+    """What every process learns of all of them, the first one in inference mode, and its own id."""
+    with torch.inference_mode(rank == 0):
+        return [[tuple(x) for x in uwaga.sequence_parallel.doctor()], os.getpid()]
 
 
 def levels(rank: int, size: int) -> Any:
@@ -288,7 +294,7 @@ def levels(rank: int, size: int) -> Any:
 def message(call: Callable[[], Any]) -> str:
     try:
         call()
-    except (ValueError, RuntimeError, IndexError, AttributeError, TypeError) as error:
+    except (ValueError, RuntimeError, IndexError, AttributeError, TypeError, OverflowError) as error:
         return f"{type(error).__name__}: {error}"
     return "no error"
 
@@ -306,10 +312,11 @@ def disagreements(rank: int, size: int) -> Any:
     other_dtype = x(dtype=is_second(torch.float32, torch.bfloat16))
     other_width, other_heads = x(width=is_second(4, 8)), x(heads=is_second(2, 4))
     key = x()
-    wants = x().requires_grad_(rank == 1)
+    wants, wants_all = x().requires_grad_(rank == 1), x().requires_grad_()
     bits = torch.ones(12, 12, dtype=torch.bool).tril()
     other_bits = bits.clone()
     ragged_part = uwaga.Ragged(torch.randn(6, 2, 4), torch.tensor([0, 6]), first=is_second(None, 6))
+    uncut = uwaga.Ragged(torch.randn(6, 2, 4), torch.tensor([0, 2, 6]))
     other_bits[11, 0] = False  # of a row that the first process does not have
     calls = {
         "dtype": partial(attention, other_dtype, other_dtype, other_dtype),
@@ -326,6 +333,13 @@ def disagreements(rank: int, size: int) -> Any:
         "bits of other strides": partial(
             attention, key, key, key, mask=is_second(bits.expand(2, 12, 12), bits.T.clone().T.repeat(2, 1, 1))
         ),
+        "bits that are repeated": partial(
+            attention, key, key, key, mask=is_second(bits[11:].expand(1, 1, 12, 12), bits[11:].repeat(12, 1))
+        ),
+        "bits of another shape": partial(attention, key, key, key, mask=is_second(bits[:1].expand(1, 12), bits[:, :1])),
+        "a single start": partial(attention, key, key, key, mask=uwaga.Causal(start=torch.tensor(0))),
+        "a single length": partial(attention, key, key, key, mask=uwaga.KeyLengths(torch.tensor(5))),
+        "a single start of a map": partial(_of_map, key, lambda m: m.distance(torch.tensor(0))),
         "bits of a map": partial(uwaga.sequence_parallel.attention_map, key, key, mask=is_second(bits, other_bits)),
         "length of ids": partial(attention, key, key, key, mask=uwaga.Documents(torch.arange(is_second(12, 6)))),
         "scale": partial(attention, key, key, key, scale=is_second(1.0, 2.0)),
@@ -333,6 +347,9 @@ def disagreements(rank: int, size: int) -> Any:
         "bias of one": partial(attention, key, key, key, bias=torch.full((12, 12), float(rank))),
         "normalize": partial(attention, key, key, key, normalize=is_second("softmax", None)),
         "dropout": partial(attention, key, key, key, dropout=is_second(0.1, 0.2)),
+        "kind of call": partial(_within, is_second(uwaga.attend, uwaga.attention), key),
+        "entropy of attend": partial(_within, partial(uwaga.attend, entropy=is_second(False, True), topk=2), key),
+        "topk of attend": partial(_within, partial(uwaga.attend, topk=is_second(2, None)), wants_all),
         "impl": partial(attention, key, key, key, impl="torch"),
         "float64": partial(attention, *[x(dtype=torch.float64)] * 3),
         "twice": partial(_twice, key),
@@ -345,25 +362,100 @@ def disagreements(rank: int, size: int) -> Any:
         "row of one": partial(_of_map, key, lambda m: m.row(is_second(3, 1.5))),
         "topk of one": partial(_of_map, key, lambda m: m.topk(is_second(3, 0))),
         "k": partial(_of_map, key, lambda m: m.topk(is_second(3, 4))),
+        "last": partial(_of_map, key, lambda m: m.received(last=is_second(5, 30))),
+        "k that is known": partial(_of_prepared, key, lambda m: m.topk(is_second(3, 2))),
+        "k of one that is known": partial(_of_prepared, key, lambda m: m.topk(is_second(3, 0))),
+        "k of uncut rows": partial(_of_map, uncut, lambda m: m.topk(is_second(3, 2))),
+        "k of one of uncut rows": partial(_of_map, uncut, lambda m: m.topk(is_second(3, 0))),
+        "mass of uncut rows": partial(_of_map, uncut, lambda m: m.mass(uwaga.Window(is_second(1, 2), 0))),
+        "order of one": partial(_of_map, key, lambda m: m.effective_count(is_second(1, torch.tensor([1, 2])))),
+        "mask of one": partial(_of_map, key, lambda m: m.mass(is_second(uwaga.Causal(), None))),
+        "normalize of one": partial(_of_map, key, lambda m: m.entropy(is_second(True, torch.ones(2)))),
+        "entries of one": partial(_of_map, key, lambda m: m[0, 0, [is_second(3, 2**70)]]),
+        "weights of the last": partial(
+            _of_map, key, lambda m: m.received(last=9, weights=is_second(None, torch.ones(6)))
+        ),
+        "entries and none": partial(_of_map, key, lambda m: m[..., is_second([], [3])]),
+        "kinds of integers": partial(_of_map, key, lambda m: m.topk(is_second(3, torch.tensor(3)))),
+        "another map": partial(_of_two_maps, key, rank),
         "start": partial(_of_map, key, lambda m: m.distance(torch.tensor([is_second(0, 1)]))),
         "mass": partial(_of_map, key, lambda m: m.mass(torch.arange(12) > is_second(3, 4))),
         "weights": partial(_of_map, key, lambda m: m.received(weights=is_second(None, torch.ones(6)))),
         "edges": partial(_of_map, key, lambda m: m.pool([0, is_second(3, 4)], 2)),
         "another statistic": partial(_of_map, key, lambda m: is_second(m.entropy, m.diagonal_sums)()),
         "pool of Ragged": partial(_of_map, ragged_part, lambda m: m.pool(2, 2)),
+        "scale of one": partial(attention, key, key, key, scale=is_second(1.0, 10**400)),
+        "mask of one beside operands": partial(
+            attention, key, key, key, mask=is_second(uwaga.Causal(), bits.to_sparse())
+        ),
+        "tangent of the query": partial(_with_tangent, lambda x: attention(x, key, key), key),
+        "tangent of a bias": partial(_with_tangent, lambda x: attention(key, key, key, bias=x), torch.ones(12, 12)),
+        "tangent of sinks": partial(_with_tangent, lambda x: attention(key, key, key, sinks=x), torch.ones(2)),
+        "tangent of slopes": partial(
+            _with_tangent, lambda x: attention(key, key, key, bias=uwaga.AlibiBias(x)), torch.ones(2)
+        ),
+        "no tangent of Ragged": partial(_with_tangent, lambda x: attention(uncut, uncut, uncut), key),
+        "tangent of Ragged": partial(_with_tangent, lambda x: attention(*[uncut.with_values(x)] * 3), uncut.values),
+        "model of one": partial(
+            uwaga.sequence_parallel.forward,
+            is_second(ragged_cases.model_and_inputs("gpt2", (9,))[0], torch.nn.Linear(2, 2)),
+            torch.arange(9),
+        ),
+        "twice of one": partial(_twice, key, rank == 1),
+        "batch of gradients": partial(_batched, key, True),
+        "batch of gradients of one": partial(_batched, key, rank == 1),
+        "freed of one": partial(_freed, key, rank == 1),
+        "iteration": partial(_of_map, key, list),
+        "search": partial(_of_map, key, lambda m: 3 in m),
         "another call": partial(_another_call, rank, key),
     }
     return {name: message(call) for name, call in calls.items()}
 
 
-def _twice(x: Any) -> None:
+def _twice(x: Any, create_graph: bool = True) -> None:
     query = x.clone().requires_grad_()
     output = uwaga.sequence_parallel.attention(query, x, x)
-    torch.autograd.grad(output.sum(), query, create_graph=True)
+    torch.autograd.grad(output.sum(), query, create_graph=create_graph)
+
+
+def _batched(x: Any, is_batched: bool) -> None:
+    query = x.clone().requires_grad_()
+    output = uwaga.sequence_parallel.attention(query, x, x)
+    gradients = torch.ones(3, *output.shape) if is_batched else torch.ones(output.shape)
+    torch.autograd.grad(output, query, gradients, is_grads_batched=is_batched)
+
+
+def _freed(x: Any, is_freed: bool) -> None:
+    """A second backward pass, for which one process has kept nothing."""
+    query = x.clone().requires_grad_()
+    output = uwaga.sequence_parallel.attention(query, x, x)
+    for _ in range(2):
+        torch.autograd.grad(output.sum(), query, retain_graph=not is_freed)
+
+
+def _with_tangent(call: Callable[[Any], object], x: Any) -> None:
+    with forward_ad.dual_level():
+        call(forward_ad.make_dual(x, torch.ones_like(x)))
+
+
+def _within(call: Callable[..., object], x: Any) -> None:
+    with uwaga.sequence_parallel.sequence_parallel():
+        call(x, x, x)
 
 
 def _of_map(x: Any, read: Callable[[Any], object]) -> None:
     read(uwaga.sequence_parallel.attention_map(x, x))
+
+
+def _of_prepared(x: Any, read: Callable[[Any], object]) -> None:
+    """Of a map that has computed already what is read."""
+    m = uwaga.sequence_parallel.attention_map(x, x)
+    m.prepare(topk=4)
+    read(m)
+
+
+def _of_two_maps(x: Any, at: int) -> None:
+    [uwaga.sequence_parallel.attention_map(x, x) for _ in range(2)][at].entropy()
 
 
 def _another_call(rank: int, x: Any) -> None:

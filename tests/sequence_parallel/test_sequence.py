@@ -93,13 +93,14 @@ def test_gradients_of_parameters_add_up(
 
 
 def test_explain_says_what_runs_inside(result: Callable[[str], list[Any]]) -> None:
-    outside, (engine, reason, refused), error = result("explained:2")[1]
+    outside, (engine, reason, refused), error, dropped = result("explained:2")[1]
     assert outside[1] == "native kernels on the CPU"
     assert engine == "cpu"
     assert reason == "native kernels on the CPU, in each of 2 processes, which exchange keys and values"
     others = "their bits would depend on how the sequence is divided"
     assert refused == dict.fromkeys(["flex", "linear", "reference", "torch"], others)
     assert error == "ValueError: uwaga.sequence_parallel: impl must be None or 'cpu', not 'torch'"
+    assert dropped == "ValueError: attention: dropout must be at least 0 and less than 1, not 2.0"
 
 
 @pytest.mark.parametrize("size", [1, 3])
@@ -118,14 +119,23 @@ def test_a_layer_inside_sequence_parallel(size: int, result: Callable[[str], lis
 AT = "ValueError: uwaga.sequence_parallel:"
 DISAGREE = f"{AT} the processes disagree on"
 REFUSED = "ProcessGroupError: uwaga.sequence_parallel: rank 1 refused its arguments; its own error says why"
+TWICE = "NotImplementedError: uwaga.sequence_parallel.attention has no second derivative: the backward pass with create_graph=True"
+BATCH = "NotImplementedError: uwaga.sequence_parallel.attention has no batches of gradients: is_grads_batched=True, or vectorize=True"
+TANGENT = "NotImplementedError: uwaga.sequence_parallel: torch.compile, other tracers, torch.func and forward-mode derivatives are not supported"
 BOTH = {
     "dtype": f"{DISAGREE} dtype: rank 0 has torch.float32, rank 1 has torch.bfloat16",
     "width": f"{DISAGREE} head width D: rank 0 has 4, rank 1 has 8",
     "heads": f"{DISAGREE} query heads H: rank 0 has 2, rank 1 has 4",
     "records": f"{DISAGREE} gradients (1: query, key, value, bias or sinks require them): rank 0 has 0, rank 1 has 1",
+    "kind of call": f"{DISAGREE} the kind of call: rank 0 has attend, rank 1 has attention",
+    "another statistic": f"{DISAGREE} what they read of a map: rank 0 has entropy, rank 1 has diagonal_sums",
     "impl": f"{AT} impl must be None or 'cpu', not 'torch'",
     "float64": f"{AT} the native kernels cannot serve this call: it computes float32, bfloat16 and float16, not float64",
-    "twice": "NotImplementedError: uwaga.sequence_parallel.attention has no second derivative: the backward pass with create_graph=True",
+    "twice": TWICE,
+    "batch of gradients": BATCH,
+    **{f"tangent of {name}": TANGENT for name in ("the query", "a bias", "sinks", "slopes", "Ragged")},
+    "iteration": "TypeError: uwaga.sequence_parallel.attention_map: a map over several processes cannot be iterated",
+    "search": "TypeError: uwaga.sequence_parallel.attention_map: a map over several processes does not look for values",
     "topk": "ValueError: AttentionMap.topk: k must be at least 1, not 0",
     "select": "AttributeError: uwaga.sequence_parallel.attention_map: select is not computed over several processes",
     "pooling": "ValueError: AttentionMap.pool: pooling must be 'sum' or 'max', not 'mean'",
@@ -138,8 +148,29 @@ SECOND = {
     "key width": "ShapeError: attention: key and query disagree on head width D\n",
     "row of one": "TypeError: ",
     "topk of one": "ValueError: AttentionMap.topk: k must be at least 1, not 0",
+    "k of one that is known": "ValueError: AttentionMap.topk: k must be at least 1, not 0",
+    "k of one of uncut rows": "ValueError: AttentionMap.topk: k must be at least 1, not 0",
+    "order of one": "RuntimeError: Boolean value of Tensor with more than one value is ambiguous",
+    "mask of one": "ValueError: attention: mask must be a mask or a bool tensor, not NoneType",
+    "normalize of one": "RuntimeError: Boolean value of Tensor with more than one value is ambiguous",
+    "entries of one": "ValueError: Overflow when unpacking long long",
+    "scale of one": "OverflowError: int too large to convert to float",
+    "mask of one beside operands": "ValueError: attention: mask must be",
+    "model of one": "AttributeError: 'Linear' object has no attribute 'config'",
+    "twice of one": TWICE,
+    "batch of gradients of one": BATCH,
+    "freed of one": "RuntimeError: Trying to backward through the graph a second time",
     "length of ids": "ShapeError: attention: Documents ids must have the shape (12,) or (1, 12)\n",
 }
+NO_ERROR = [
+    "bits of other strides",
+    "bits that are repeated",
+    "a single start",
+    "a single length",
+    "a single start of a map",
+    "kinds of integers",
+    "no tangent of Ragged",
+]
 CHECKSUMS = r" mask, bias, scale, softcap, sinks, normalize or dropout \(checksums\): rank 0 has \d+, rank 1 has \d+"
 ORDER = "all processes must make the same calls in the same order"
 
@@ -151,10 +182,11 @@ def test_every_process_is_told_what_its_parts_disagree_on(result: Callable[[str]
     for name, begins in SECOND.items():
         assert first[name] == REFUSED
         assert second[name].startswith(begins)
-    assert (first["bits of other strides"], second["bits of other strides"]) == ("no error", "no error")
+    assert {first[name] for name in NO_ERROR} == {second[name] for name in NO_ERROR} == {"no error"}
     for name in (
         "mask",
         "ids",
+        "bits of another shape",
         "scale",
         "bits",
         "bits beside ids",
@@ -168,7 +200,32 @@ def test_every_process_is_told_what_its_parts_disagree_on(result: Callable[[str]
         assert second[name] == first[name]
 
 
-@pytest.mark.parametrize("name", ["row", "k", "start", "mass", "weights", "edges"])
+def test_attend_with_other_arguments_is_refused(result: Callable[[str], list[Any]]) -> None:
+    """Where gradients are recorded, too: then attention is computed first."""
+    first, second = result("disagreements:2")
+    for name in ("entropy of attend", "topk of attend"):
+        expected = re.escape(f"{DISAGREE} entropy or topk of attend (checksums): ") + r"rank 0 has \d+, rank 1 has \d+"
+        assert re.fullmatch(expected, first[name])
+        assert second[name] == first[name]
+
+
+OTHER_ARGUMENTS = [
+    "row",
+    "k",
+    "k that is known",
+    "k of uncut rows",
+    "last",
+    "start",
+    "mass",
+    "mass of uncut rows",
+    "weights",
+    "weights of the last",
+    "edges",
+    "entries and none",
+]
+
+
+@pytest.mark.parametrize("name", OTHER_ARGUMENTS)
 def test_other_arguments_of_a_map_are_refused(name: str, result: Callable[[str], list[Any]]) -> None:
     first, second = (of_rank[name] for of_rank in result("disagreements:2"))
     expected = re.escape(f"{DISAGREE} the arguments of a map (checksums): ") + r"rank 0 has \d+, rank 1 has \d+"
@@ -176,11 +233,14 @@ def test_other_arguments_of_a_map_are_refused(name: str, result: Callable[[str],
     assert second == first
 
 
-def test_another_statistic_is_named(result: Callable[[str], list[Any]]) -> None:
-    """The first one needs the rows first, too, but not their entropy."""
-    first, second = (of_rank["another statistic"] for of_rank in result("disagreements:2"))
-    assert first.startswith(f"{DISAGREE} the arguments of a map (checksums): ")
-    assert second == first
+def test_another_map_is_named(result: Callable[[str], list[Any]]) -> None:
+    first, second = (of_rank["another map"] for of_rank in result("disagreements:2"))
+    at = "at the arguments of its map of call"
+    for own, told in enumerate((first, second)):
+        found = re.fullmatch(rf"{GROUP_ERROR} rank {1 - own} is {at} (\d+), and rank {own} {at} (\d+): {ORDER}", told)
+        assert found
+        theirs, mine = map(int, found.groups())
+        assert theirs - mine == 1 - 2 * own
 
 
 def test_a_process_at_another_call_is_named(result: Callable[[str], list[Any]]) -> None:

@@ -88,10 +88,10 @@ def _small_call(group: Group) -> tuple[bool, int]:
     checksum of that, which the instruction set decides."""
     generator = torch.Generator().manual_seed(0)
     tokens = 2500
-    whole = [torch.randn(1, 2, tokens, 32, generator=generator) for _ in range(4)]
     first, last = (tokens * rank // group.size for rank in (group.rank, group.rank + 1))
-    parts = [x[:, :, first:last] for x in whole]
-    with torch.enable_grad():
+    with torch.inference_mode(False), torch.enable_grad():
+        whole = [torch.randn(1, 2, tokens, 32, generator=generator) for _ in range(4)]
+        parts = [x[:, :, first:last] for x in whole]
         own, all_of_it = ([x.clone().requires_grad_() for x in each[:3]] for each in (parts, whole))
         output = attention(own[0], own[1], own[2], mask=Causal(), group=group.group)
         exact = attention_in_one_process(*all_of_it, mask=Causal(), impl="cpu")

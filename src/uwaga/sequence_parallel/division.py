@@ -6,6 +6,7 @@ Letters as in sequence.py.
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import accumulate
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from uwaga._base.tracing import has_tangent, is_intercepted, is_transformed
+from uwaga.maps.spec import RowStatisticsRequest
 from uwaga.ops import mask_program
 from uwaga.ops.attention.arguments import AttentionOptions, make_call
 from uwaga.ops.attention.call import Call, Options
@@ -36,61 +38,79 @@ _STAGES = (
     "the largest logit of its map",
     "the arguments of its map",
 )
+_AT = "uwaga.sequence_parallel:"
+_KINDS = ("attention", "attend", "attention_map")
 SIZES = ("batch size B", "query heads H", "key heads G", "head width D", "value width E", "dtype", "kind of operands")
+# Bytes of a tensor that are read at once where it is not contiguous.
+_BLOCK = 1 << 20
 _NAMES = {"dtype": list(map(str, DTYPES)), "kind of operands": ["tensors", "Ragged"]}
 
 
-def call_of_part(query: Any, key: Any, value: Any, options: AttentionOptions, impl: str | None) -> Call:
-    """The validated call of this process's operands, without what is over the whole sequence: mask, bias and sinks."""
-    _check_served(query, key, value, options, impl)
-    part = options._replace(mask=None, bias=None, sinks=None, dropout=0.0)
-    call = make_call(query, key, value, part, wants_lse=True, whole={})
-    _check_kernels(call)
-    return call
+def call_of_part(
+    query: Any, key: Any, value: Any, options: AttentionOptions, impl: str | None, dropout: float = 0.0
+) -> Call:
+    """The validated call of this process's operands, without what is over the whole sequence (mask, bias and sinks), and with this dropout."""
+    if impl not in (None, "cpu"):
+        raise ValueError(f"{_AT} impl must be None or 'cpu', not {impl!r}")
+    if is_intercepted() or is_transformed():
+        raise _no_transforms()
+    part = options._replace(mask=None, bias=None, sinks=None, dropout=dropout)
+    return _made_call((query, key, value), part, {})
 
 
 def divide(
-    group: Group, query: Any, key: Any, value: Any, options: AttentionOptions, impl: str | None
+    group: Group,
+    query: Any,
+    key: Any,
+    value: Any,
+    options: AttentionOptions,
+    impl: str | None,
+    request: RowStatisticsRequest | None = None,
 ) -> "tuple[Call, Division, bool]":
     """The validated call with this process's operands and the mask of the whole sequence, how it is divided, and whether gradients are
-    recorded. value=None: a map of weights, E = 0. All processes of the group call this together; errors as in `attention`."""
-    number, failure = group.next_call(), None
+    recorded. value=None: a map of weights, E = 0. `request`: of `uwaga.attend`, else None. All processes of the group call this together; errors as
+    in `attention`."""
+    number, refusal = group.next_call(), Refusal()
     header = [0] * (len(SIZES) + 2)
-    try:
+    with refusal:
         header = sizes_of(call_of_part(query, key, value, options, impl))
-    except (ValueError, NotImplementedError) as error:
-        failure = error
-    lengths = zip(*agree_on_sizes(group, number, header, failure), strict=True)
+    lengths = zip(*agree_on_sizes(group, number, header, refusal), strict=True)
     query_starts, key_starts = ([0, *accumulate(sizes)] for sizes in lengths)
     whole = {"queries": query_starts[-1], "keys": key_starts[-1]}
-    call, records = agree_on_options(group, number, (query, key, value), options, whole)
+    call, records = agree_on_options(group, number, (query, key, value), options, whole, request)
     return call, Division(group, number, query_starts, key_starts, call.options), records
 
 
-def agree_on_sizes(group: Group, number: int, header: Sequence[int], failure: Exception | None) -> list[list[int]]:
+def agree_on_sizes(group: Group, number: int, header: Sequence[int], refusal: "Refusal") -> list[list[int]]:
     """What follows SIZES in the headers of all processes, which have the same sizes."""
-    result = agree(group, OPERANDS, number, header, failure)
+    result = agree(group, OPERANDS, number, header, refusal.error)
     for name, sizes in zip(SIZES, zip(*result, strict=True), strict=False):
         check_equal(name, [_NAMES[name][n] for n in sizes] if name in _NAMES else sizes)
     return [x[len(SIZES) : len(header)] for x in result]
 
 
 def agree_on_options(
-    group: Group, number: int, operands: tuple[Any, Any, Any], options: AttentionOptions, whole: Mapping[str, Any]
+    group: Group,
+    number: int,
+    operands: tuple[Any, Any, Any],
+    options: AttentionOptions,
+    whole: Mapping[str, Any],
+    request: RowStatisticsRequest | None,
 ) -> tuple[Call, bool]:
     """The call of this process's operands with the mask and the options of the whole, which all processes have, and whether gradients are
     recorded. Dropout has the first process's seed."""
-    failure: Exception | None = None
+    refusal = Refusal()
     checksum, seed, records = 0, 0, False
-    try:
-        call = make_call(*operands, options, wants_lse=True, whole=whole)
-        _check_kernels(call)
+    with refusal:
+        call = _made_call(operands, options, whole)
         checksum = _checksum(call)
         seed = 0 if call.seed is None else int(call.seed)
         records = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in call.operands)
-    except (ValueError, NotImplementedError) as error:
-        failure = error
-    result = agree(group, OPTIONS, number, [checksum, int(records), seed], failure)
+    kind = 2 if operands[2] is None else int(request is not None)
+    header = [checksum, int(records), seed, kind, zlib.crc32(repr(request).encode())]
+    result = agree(group, OPTIONS, number, header, refusal.error)
+    check_equal("the kind of call", [_KINDS[x[3]] for x in result])
+    check_equal("entropy or topk of attend (checksums)", [x[4] for x in result])
     check_equal("mask, bias, scale, softcap, sinks, normalize or dropout (checksums)", [x[0] for x in result])
     check_equal("gradients (1: query, key, value, bias or sinks require them)", [x[1] for x in result])
     if call.seed is not None:  # of dropout: that of the first process
@@ -98,22 +118,21 @@ def agree_on_options(
     return call, records
 
 
-def _check_kernels(call: Call) -> None:
-    """ValueError unless the native kernels serve the call."""
+def _made_call(operands: tuple[Any, Any, Any], options: AttentionOptions, whole: Mapping[str, Any]) -> Call:
+    """The validated call. ValueError unless the native kernels serve it, NotImplementedError for forward-mode derivatives."""
+    call = make_call(*operands, options, wants_lse=True, whole=whole)
+    if has_tangent(*call.operands):
+        raise _no_transforms()
     # A map has a value of width 0: the key stands in for it.
     if (reason := cpu.refusal(call if call.value.shape[3] else replace(call, value=call.key))) is not None:
-        raise ValueError(f"uwaga.sequence_parallel: the native kernels cannot serve this call: {reason}")
+        raise ValueError(f"{_AT} the native kernels cannot serve this call: {reason}")
+    return call
 
 
-def _check_served(query: Any, key: Any, value: Any, options: AttentionOptions, impl: str | None) -> None:
-    """ValueError or NotImplementedError for what attention over processes does not do."""
-    at = "uwaga.sequence_parallel:"
-    if impl not in (None, "cpu"):
-        raise ValueError(f"{at} impl must be None or 'cpu', not {impl!r}")
-    if is_intercepted() or is_transformed() or has_tangent(query, key, value):
-        raise NotImplementedError(
-            f"{at} torch.compile, other tracers, torch.func and forward-mode derivatives are not supported"
-        )
+def _no_transforms() -> NotImplementedError:
+    return NotImplementedError(
+        f"{_AT} torch.compile, other tracers, torch.func and forward-mode derivatives are not supported"
+    )
 
 
 def sizes_of(call: Call) -> list[int]:
@@ -121,6 +140,20 @@ def sizes_of(call: Call) -> list[int]:
     batch, heads, queries, width = call.query.shape
     kinds = list(DTYPES).index(call.query.dtype), int(call.query_offsets is not None)
     return [batch, heads, call.key.shape[1], width, call.value.shape[3], *kinds, queries, call.key.shape[2]]
+
+
+class Refusal:
+    """A context whose error, of this process's arguments, is kept for the header that tells the others."""
+
+    error: Exception | None = None
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
+        if isinstance(error, Exception):
+            self.error = error
+        return isinstance(error, Exception)
 
 
 def agree(group: Group, stage: int, number: int, header: Sequence[int], failure: Exception | None) -> list[list[int]]:
@@ -159,20 +192,63 @@ def _checksum(call: Call) -> int:
     result = zlib.crc32(repr(options).encode())
     for tensor in (call.relative, call.relative_starts, call.bias, call.sinks, *call.mask_tensors):
         if tensor is not None:
-            result = checksum_of(tensor.detach(), result)
+            result = checksum_of(tensor, result)
     return result
 
 
 def checksum_of(tensor: Tensor, checksum: int) -> int:
-    """`checksum` continued by the values of a tensor, whatever its strides; a matrix that is shared by heads is read once."""
-    if tensor.dim() <= 2:
-        return zlib.crc32(tensor.contiguous().view(-1).view(torch.uint8).numpy().data, checksum)
-    known: dict[int, int] = {}
-    for part in tensor:
-        if part.data_ptr() not in known:
-            known[part.data_ptr()] = checksum_of(part, 0)
-        checksum = zlib.crc32(known[part.data_ptr()].to_bytes(4, "little"), checksum)
-    return checksum
+    """`checksum` continued by the shape, the dtype and the values of a tensor, whatever its strides. What is repeated by a stride of 0 is read
+    once, and no more than a block is copied."""
+    tensor = tensor.detach()
+    described = zlib.crc32(repr((tuple(tensor.shape), tensor.dtype)).encode(), checksum)
+    return zlib.crc32(_crc_of(tensor).to_bytes(4, "little"), described)
+
+
+def _crc_of(tensor: Tensor) -> int:
+    """The CRC-32 of the values, row by row."""
+    if tensor.nbytes <= _BLOCK or tensor.is_contiguous():
+        flat = tensor.contiguous().as_strided((tensor.numel(),), (1,))  # a single number may have any strides
+        return zlib.crc32(flat.view(torch.uint8).numpy().data)
+    if tensor.stride(0) == 0 or len(tensor) == 1:
+        return _crc_of_copies(_crc_of(tensor[0]), tensor[0].nbytes, len(tensor))
+    result, rows = 0, max(_BLOCK // tensor[0].nbytes, 1)
+    for part in tensor.split(rows) if rows > 1 else tensor:
+        result = _product(result, _shift(part.nbytes)) ^ _crc_of(part)
+    return result
+
+
+# A CRC is the remainder of a polynomial of bits, here with x^0 as the highest one: bits that follow multiply it by a power of x (zlib's
+# crc32_combine).
+
+
+def _crc_of_copies(crc: int, length: int, count: int) -> int:
+    """Of so many copies of bytes, of which it is that of one."""
+    result, shift = 0, _shift(length)
+    while count:
+        if count & 1:
+            result = _product(result, shift) ^ crc
+        crc, shift, count = _product(crc, shift) ^ crc, _product(shift, shift), count >> 1
+    return result
+
+
+def _product(a: int, b: int) -> int:
+    result = 0
+    while a:
+        if a & 1 << 31:
+            result ^= b
+        a, b = a << 1 & 0xFFFFFFFF, b >> 1 ^ (0xEDB88320 if b & 1 else 0)
+    return result
+
+
+@lru_cache(maxsize=256)
+def _shift(length: int) -> int:
+    """x to the power of so many bytes' bits."""
+    result, power = 1 << 31, 1 << 23  # 1 and x^8
+    while length:
+        if length & 1:
+            result = _product(result, power)
+        power, length = _product(power, power), length >> 1
+    return result
 
 
 def rectangle_of(bias_BHQK: Tensor, rows: Interval, columns: Interval) -> Tensor:

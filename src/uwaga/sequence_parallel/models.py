@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from uwaga._base.tracing import is_autocast
 from uwaga.ops.dropout import rows_from
 from uwaga.ops.ragged import Operand, PartOfBatch, Ragged, part_of
-from uwaga.sequence_parallel.division import MODEL, agree, check_equal, checksum_of
+from uwaga.sequence_parallel.division import MODEL, Refusal, agree, check_equal, checksum_of
 from uwaga.sequence_parallel.exchange import Group
 from uwaga.sequence_parallel.sequence import sequence_parallel
 
@@ -80,13 +80,11 @@ def forward(model: nn.Module, tokens: Operand, *, group: dist.ProcessGroup | Non
     """
     own = Group.of(group)
     prepare = _of_transformers if hasattr(getattr(model, "config", None), "_attn_implementation") else _of_uwaga
-    number, failure = own.next_call(), None
+    number, refusal = own.next_call(), Refusal()
     header, call = [0] * len(_SAME), None
-    try:
+    with refusal:
         call, header = prepare(model, tokens, own, options)
-    except (ValueError, NotImplementedError) as error:
-        failure = error
-    headers = agree(own, MODEL, number, header, failure)
+    headers = agree(own, MODEL, number, header, refusal.error)
     for name, checksums in zip(_SAME, zip(*headers, strict=True), strict=False):
         check_equal(name, checksums)
     assert call is not None

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from uwaga.maps.spec import RowStatisticsRequest
 from uwaga.ops import mask_program
 from uwaga.ops.attention.arguments import AttentionOptions
 from uwaga.ops.attention.autograd import run
@@ -23,6 +24,7 @@ from uwaga.ops.ragged import Operand, Ragged
 from uwaga.sequence_parallel.division import (
     SIZES,
     Division,
+    Refusal,
     agree_on_options,
     agree_on_sizes,
     call_of_part,
@@ -53,19 +55,23 @@ def _attend_whole(call: Call) -> tuple[Tensor, Tensor]:
 
 
 def divide_rows(
-    group: Group, query: Operand, key: Operand, value: Operand | None, options: AttentionOptions, impl: str | None
+    group: Group,
+    query: Operand,
+    key: Operand,
+    value: Operand | None,
+    options: AttentionOptions,
+    impl: str | None,
+    request: RowStatisticsRequest | None = None,
 ) -> "tuple[Rows, Call, bool]":
     """How the rows of the whole batch lie with the processes, the validated call of this process's tokens with the mask of the whole, and whether
-    gradients are recorded. value=None: a map of weights. All processes of the group call this together; errors as in `attention`."""
-    number, failure = group.next_call(), None
+    gradients are recorded. Arguments and errors as of `divide`."""
+    number, refusal = group.next_call(), Refusal()
     header = [0] * (len(SIZES) + 2 + 3)  # as sizes_of and _rows_of
-    try:
+    with refusal:
         call = call_of_part(query, key, value, options, impl)
         header = [*sizes_of(call), *_rows_of(query, key, key if value is None else value)]
-    except (ValueError, NotImplementedError) as error:
-        failure = error
-    rows = Rows.of(group, number, query, key, agree_on_sizes(group, number, header, failure))
-    call, records = agree_on_options(group, number, (query, key, value), options, rows.score_shape())
+    rows = Rows.of(group, number, query, key, agree_on_sizes(group, number, header, refusal))
+    call, records = agree_on_options(group, number, (query, key, value), options, rows.score_shape(), request)
     return rows, call, records
 
 
@@ -101,6 +107,7 @@ class Rows:
     """How the rows of the whole batch lie with the processes, of which each has pieces of rows, in order."""
 
     rank: int
+    number: int  # of their call
     held: list[Interval]  # the pieces of each process
     row: Tensor  # (pieces,) the row of each piece
     lengths: Tensor  # (pieces, 2) its queries and keys
@@ -137,7 +144,7 @@ class Rows:
         rows = int(row[-1]) + 1 if len(row) else 0
         sums = torch.zeros(rows + 1, 2, dtype=torch.int64).index_add_(0, row + 1, lengths)
         begins = [int(row[first]) if first < len(row) else rows for first, _ in held]
-        return cls(group.rank, held, row, lengths, sums.cumsum(0), begins, row[~is_new].unique().tolist())
+        return cls(group.rank, number, held, row, lengths, sums.cumsum(0), begins, row[~is_new].unique().tolist())
 
     def score_shape(self) -> dict[str, object]:
         """The fields of the whole batch's ScoreShape."""

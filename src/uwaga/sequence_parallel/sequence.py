@@ -16,6 +16,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from uwaga._base.tracing import is_batch_of_gradients
+from uwaga.maps.engines import tiles
 from uwaga.maps.spec import RowStatisticsRequest
 from uwaga.maps.statistics import arguments
 from uwaga.maps.statistics.row_cache import RowCache
@@ -28,7 +30,7 @@ from uwaga.ops.engine_choice import Choice
 from uwaga.ops.masks import Mask
 from uwaga.ops.ragged import Operand, Ragged
 from uwaga.sequence_parallel import heads, ragged, ring
-from uwaga.sequence_parallel.division import BACKWARD, Division, agree, call_of_part, divide
+from uwaga.sequence_parallel.division import BACKWARD, Division, Refusal, agree, call_of_part, divide
 from uwaga.sequence_parallel.exchange import Group
 from uwaga.sequence_parallel.ragged import Rows
 from uwaga.sequence_parallel.sequence_map import SequenceMap, Whole, call_of_map
@@ -61,8 +63,9 @@ def attention(
     Work is divided evenly, by what the queries see: a process computes other queries than those of its part, and sends home what it computed.
 
     Memory: this process's part, as many queries that it computes, and two blocks of keys and values (an eighth of a part each, or
-    2,048 keys), whatever the mask. In the backward pass also as many keys whose gradients it computes, and two blocks of queries with what
-    belongs to them.
+    2,048 keys), whatever the mask. In the backward pass, where there are key heads for all processes, two key heads of one sequence, whole, with
+    the queries that read them and what belongs to these, and the gradients of one; else as many keys whose gradients it computes, and two
+    blocks of queries with what belongs to them.
 
     Args:
         query: (..., H, n, D), this process's part, or (n, D). On the CPU, in float32, bfloat16 or float16.
@@ -85,7 +88,7 @@ def attention(
             parts disagree on a size, a dtype or an option, by rank; no process group.
         ProcessGroupError: a process ended, did not answer within the group's timeout, refused its arguments, or is at
             another call; the message has its rank.
-        NotImplementedError: a second derivative, forward-mode derivatives, torch.compile and torch.func.
+        NotImplementedError: a second derivative, a batch of gradients, forward-mode derivatives, torch.compile and torch.func.
     """
     options = AttentionOptions(mask, bias, scale, normalize, softcap, sinks, dropout)
     return _SequenceParallel(Group.of(group)).attend(query, key, value, options, impl).output
@@ -96,8 +99,8 @@ def sequence_parallel(group: dist.ProcessGroup | None = None) -> Iterator[None]:
     """Inside it, `uwaga.attention` means `uwaga.sequence_parallel.attention` over the group, in layers and models too.
 
     Tensors are then this process's part of the sequence. Only attention mixes positions, so layers need no other change, except
-    those that count positions from 0: pass them the positions of the part. It holds for all threads of the process. A backward pass
-    that computes attention again (torch.utils.checkpoint) must be inside it as well. `uwaga.attend` there returns a `SequenceMap`.
+    those that count positions from 0: pass them the positions of the part. It holds for all threads of the process, of which one
+    at a time may call: the processes tell calls apart by their order. A backward pass that computes attention again (torch.utils.checkpoint) must be inside it as well. `uwaga.attend` there returns a `SequenceMap`.
 
     Args:
         group: as in `attention`.
@@ -132,9 +135,9 @@ class _SequenceParallel:
         """As `uwaga.attend` does it in one process: in one pass, or with gradients or dropout in two."""
         query, key, _ = operands
         with self._group.errors_told():
-            divided = self._divide(*operands, options, impl)
-            whole, call = divided.whole(), call_of_map(divided.call)
             request = RowStatisticsRequest(entropy=entropy, top=topk or 0)
+            divided = self._divide(*operands, options, impl, request)
+            whole, call = divided.whole(), call_of_map(divided.call)
             if divided.records or options.dropout:
                 output, lse_BHn = divided.attend()
                 cache = RowCache(call, whole.engine, arguments.of_lse(lse_BHn))
@@ -145,18 +148,30 @@ class _SequenceParallel:
             with torch.no_grad():
                 rows = whole.engine.rows(divided.call, replace(request, output=True))
             made = SequenceMap(query, key, RowCache.of_pass(call, whole.engine, request, rows, from_scores=True), whole)
-            return unflatten_output(query, rows.output), made.lse, made
+            lse_BHn = tiles.log_sum_exp(rows.normalizer)
+            return unflatten_output(query, rows.output), unflatten_lse(query, lse_BHn), made
 
-    def _divide(self, query: Any, key: Any, value: Any, options: AttentionOptions, impl: str | None) -> "_Divided":
+    def _divide(
+        self,
+        query: Any,
+        key: Any,
+        value: Any,
+        options: AttentionOptions,
+        impl: str | None,
+        request: RowStatisticsRequest | None = None,
+    ) -> "_Divided":
+        arguments = self._group, query, key, value, options, impl, request
         if any(isinstance(x, Ragged) for x in (query, key, value)):
-            rows, call, records = ragged.divide_rows(self._group, query, key, value, options, impl)
+            rows, call, records = ragged.divide_rows(*arguments)
             return _Divided(self._group, call, records, rows)
-        call, division, records = divide(self._group, query, key, value, options, impl)
+        call, division, records = divide(*arguments)
         return _Divided(self._group, call, records, division)
 
     def explain(self, query: Any, key: Any, value: Any, options: AttentionOptions, impl: str | None) -> Choice:
-        """What would serve the call; the other processes need not ask too. Raises what `attend` raises for these arguments alone."""
-        call_of_part(query, key, value, options, impl)
+        """What would serve the call; the other processes need not ask too. Raises what `attend` raises for these arguments, but for mask, bias
+        and sinks: they are over the whole sequence, whose length the other processes know."""
+        with torch.random.fork_rng(devices=()):  # dropout draws a seed
+            call_of_part(query, key, value, options, impl, options.dropout)
         others = "their bits would depend on how the sequence is divided"
         return Choice(
             "cpu",
@@ -205,21 +220,19 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_output: Tensor | None, grad_lse: Tensor | None) -> Gradients:
-        if torch.is_grad_enabled():
-            raise NotImplementedError(
-                "uwaga.sequence_parallel.attention has no second derivative: the backward pass with create_graph=True"
-            )
         with ctx.division.group.errors_told():
             return _Attention._gradients(ctx, grad_output, grad_lse)
 
     @staticmethod
     def _gradients(ctx: Any, grad_output: Tensor | None, grad_lse: Tensor | None) -> Gradients:
         division: Division = ctx.division
-        saved, operands = ctx.saved_tensors, ctx.operands
+        operands, needs = ctx.operands, ctx.needs_input_grad[1:7]
+        header, refusal = [*map(int, needs), int(grad_lse is not None)], Refusal()
+        with refusal:
+            _check_backward(grad_output, grad_lse)
+            saved = ctx.saved_tensors
+        by_rank = agree(division.group, BACKWARD, division.number, header, refusal.error)
         call, computed = Call.of(saved[:operands], division.options), saved[operands:]
-        needs = ctx.needs_input_grad[1:7]
-        header = [*map(int, needs), int(grad_lse is not None)]
-        by_rank = agree(division.group, BACKWARD, division.number, header, None)
         *needed, has_grad_lse = (any(x) for x in zip(*(each[: len(header)] for each in by_rank), strict=True))
         if grad_output is None:
             grad_output = call.query.new_zeros((*call.query.shape[:3], call.value.shape[3]))
@@ -233,3 +246,12 @@ class _Attention(torch.autograd.Function):
             gradients = ring.backward(division, call, ring.Rows.of(ctx.plan, computed), *grads, needed)
         result = (x if needed else None for x, needed in zip(gradients, needs, strict=True))
         return None, *result, *(None,) * (operands - 6)
+
+
+def _check_backward(*grads: Tensor | None) -> None:
+    """NotImplementedError for a backward pass that is not served."""
+    at = "uwaga.sequence_parallel.attention has no"
+    if torch.is_grad_enabled():
+        raise NotImplementedError(f"{at} second derivative: the backward pass with create_graph=True")
+    if any(map(is_batch_of_gradients, grads)):
+        raise NotImplementedError(f"{at} batches of gradients: is_grads_batched=True, or vectorize=True")
