@@ -391,11 +391,9 @@ void CheckedProblem::check_part(const char* name) const {
     invalid_argument("%s go through dense problems without selected rows only", name);
 }
 
-bool CheckedProblem::has_rows() const { return p_.sequences > 0 && p_.query_heads > 0 && p_.queries > 0; }
-
 void CheckedProblem::check(const uwaga_forward_sums& sums) const {
   check_part("sums of outputs");
-  if (!sums.sums.data && has_rows()) invalid_argument("there is no memory for the sums of outputs");
+  if (!sums.sums.data) invalid_argument("there is no memory for the sums of outputs");
   check_product("sums of outputs", sums.sums,
                 {p_.sequences, p_.query_heads, p_.queries, UWAGA_PADDED(p_.value_width, 16) + 2});
 }
@@ -411,15 +409,14 @@ void CheckedProblem::check(const uwaga_backward_sums& sums) const {
 
 void CheckedProblem::check(const uwaga_row_sums& sums, int64_t top) const {
   check_part("sums of rows");
-  if (!sums.sums.data && has_rows()) invalid_argument("there is no memory for the sums of rows");
+  if (!sums.sums.data) invalid_argument("there is no memory for the sums of rows");
   check_product("sums of rows", sums.sums,
                 {p_.sequences, p_.query_heads, p_.queries, UWAGA_PADDED(p_.value_width, 16) + 5 + 2 * top});
 }
 
 void CheckedProblem::check(const uwaga_weight_sums& sums, int64_t of_head) const {
   check_part("sums of weights");
-  if (!sums.data && p_.sequences > 0 && p_.query_heads > 0 && of_head > 0)
-    invalid_argument("there is no memory for the sums of weights");
+  if (!sums.data) invalid_argument("there is no memory for the sums of weights");
   check_product("sums of weights", sums.count, {p_.sequences, p_.query_heads, of_head});
 }
 

@@ -59,7 +59,6 @@ class CheckedProblem {
 
  private:
   // The problem can be one part of several, which the sums of `name` go through.
-  bool has_rows() const;
   void check_part(const char* name) const;
   // A (B, H, Q, columns) or (B, heads, K, columns) tensor fits into its memory.
   void check_query_rows(const char* name, const uwaga_tensor& t, int64_t columns, int entry_size) const;

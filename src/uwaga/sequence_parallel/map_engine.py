@@ -20,6 +20,7 @@ from uwaga.maps.engines import cpu, parts
 from uwaga.maps.spec import Normalizer, RowStatistics, RowStatisticsRequest, Selection
 from uwaga.ops import mask_program
 from uwaga.ops.attention.call import Call
+from uwaga.ops.attention.parts import new_sums
 from uwaga.ops.mask_program import START_LAST, START_VALUE, Interval, MaskProgram
 from uwaga.sequence_parallel import ring
 from uwaga.sequence_parallel.division import (
@@ -89,7 +90,7 @@ class MapEngine:
         for visit in self._over_keys(call, plan, normalizer):
             at, sizes = visit.at, visit.part.query.shape[:3]
             if visit.is_first:
-                memory[at] = torch.empty(sizes, dtype=torch.float64)
+                memory[at] = new_sums(prod(sizes), torch.float64)
             if visit.is_last:
                 results[at] = torch.empty(sizes)
             second = mask_program.rectangle(program, tensors, self.division.sizes, visit.rows, visit.keys)
@@ -116,7 +117,7 @@ class MapEngine:
         ):
             part = ring.part_of(division, call, (query, key[at], key[at][..., :0]), block, keys)
             if is_first:
-                memory[at] = torch.empty(results[at].numel(), dtype=torch.float64)
+                memory[at] = new_sums(results[at].numel(), torch.float64)
             maximum, total, *weights = map(ring.by_heads, of_rows)
             out = ring.by_heads(results[at]) if is_last else None
             sums = parts.Sums(memory[at], not is_first)

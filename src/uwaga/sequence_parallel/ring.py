@@ -69,7 +69,7 @@ def forward(division: Division, call: Call) -> tuple[Tensor, Tensor, Rows]:
     for at, rows, block, (key, value), is_first, is_last in key_visits(division, call, plan, "keys and values"):
         part = part_of(division, call, (query[at], key, value), rows, block)
         if is_first:
-            sums[at] = torch.empty(parts.row_sums(part), dtype=torch.float32)
+            sums[at] = parts.new_sums(parts.row_sums(part))
         result = (by_heads(output[at]), by_heads(lse[at])) if is_last else (None, None)
         parts.forward(part, sums[at], not is_first, *result)
         if is_last:
@@ -120,7 +120,7 @@ def _backward_of_queries(
         query, *of_rows = read[at]
         part = part_of(division, call, (query, key, value), rows, block)
         if is_first:
-            sums[at] = torch.empty(parts.query_sums(part), dtype=torch.float32)
+            sums[at] = parts.new_sums(parts.query_sums(part))
         pairs = None if bias is None else torch.zeros(*part.query.shape[:3], part.key.shape[2])
         result = parts.Results(
             query=by_heads(results[at]) if is_last else None,
@@ -158,7 +158,7 @@ def _backward_of_keys(
         part = part_of(division, call, (query, key[at], value[at]), block, keys)
         if is_first:
             counts = (parts.key_sums(by_heads(x)) for x in (key[at], value[at]))
-            of_key, of_value = (torch.empty(count, dtype=torch.float32) for count in counts)
+            of_key, of_value = (parts.new_sums(count) for count in counts)
             sums[at] = of_key, of_value
         result = (
             parts.Results(key=by_heads(grad_key[at]), value=by_heads(grad_value[at])) if is_last else parts.Results()

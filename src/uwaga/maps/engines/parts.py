@@ -13,7 +13,7 @@ from uwaga.maps.engines import cpu
 from uwaga.maps.spec import Normalizer, RowStatistics, RowStatisticsRequest
 from uwaga.ops.attention.call import Call
 from uwaga.ops.attention.native_structs import FORWARD_RESULT, TENSOR, numbers_fields, row_fields, tensor_fields
-from uwaga.ops.attention.parts import padded
+from uwaga.ops.attention.parts import new_sums, padded
 from uwaga.ops.mask_program import MaskProgram
 
 _ROW_SUMS, _WEIGHT_SUMS, _EXACT_SUMS = map(struct_of, ("uwaga_row_sums", "uwaga_weight_sums", "uwaga_exact_sums"))
@@ -43,7 +43,7 @@ def new_row_sums(call: Call, request: RowStatisticsRequest) -> Tensor:
     """The memory that `rows` needs for these queries."""
     batch, heads, queries, _ = call.query.shape
     width = padded(call.value.shape[3], 16) if request.output else 0
-    return torch.empty(batch * heads * queries * (width + 5 + 2 * request.top), dtype=torch.float32, device="cpu")
+    return new_sums(batch * heads * queries * (width + 5 + 2 * request.top))
 
 
 def mass(

@@ -32,6 +32,11 @@ def padded(count: int, step: int) -> int:
     return -(-count // step) * step
 
 
+def new_sums(count: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Memory of so many sums, which one part leaves for the next; of one at least, since kernels take the address of nothing for none."""
+    return torch.empty(max(count, 1), dtype=dtype, device="cpu")
+
+
 def row_sums(call: Call) -> int:
     """The float32 numbers of the sums of a part of the queries: outputs, maxima and sums."""
     batch, heads, queries, _ = call.query.shape
