@@ -541,13 +541,6 @@ def _interval(program: MaskProgram, atom: Callable[[Atom], Interval], given: Int
     )
 
 
-def _places_of_ids(name: object, ids_BN: Tensor, known: Known) -> "list[_Places]":
-    """Of each sequence; found once for each name."""
-    if name not in known:
-        known[name] = [_Places.of(ids_N) for ids_N in ids_BN]
-    return known[name]
-
-
 class _Places(NamedTuple):
     """Where each id of a sequence is first and last."""
 
@@ -563,7 +556,15 @@ class _Places(NamedTuple):
         return _Places(ids, first.scatter_reduce(0, of_place, at, "amin"), last.scatter_reduce(0, of_place, at, "amax"))
 
 
-def _hull_of_ids(places: "Sequence[_Places]", wanted_BN: Tensor) -> Interval:
+def _places_of_ids(name: object, ids_BN: Tensor, known: Known) -> list[_Places]:
+    """Of each sequence; found once for each name."""
+    if name not in known:
+        known[name] = [_Places.of(ids_N) for ids_N in ids_BN]
+    places: list[_Places] = known[name]
+    return places
+
+
+def _hull_of_ids(places: Sequence[_Places], wanted_BN: Tensor) -> Interval:
     """The interval of those positions, of any sequence, whose id is one of the wanted ones of that sequence."""
     begin, end = 1 << 62, 0
     for n in range(max(len(places), wanted_BN.shape[0])):

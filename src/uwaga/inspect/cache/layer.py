@@ -11,7 +11,7 @@ from torch import Tensor
 from uwaga.maps.engines import tiles
 from uwaga.maps.map import AttentionMap
 from uwaga.ops.attention.call import Call
-from uwaga.ops.mask_program import keys_seen
+from uwaga.ops.mask_program import Known, keys_seen
 
 _INFINITY = float("inf")
 _NUMBERS = 1 << 21  # of a block of queries, held at once in a handful of copies
@@ -103,9 +103,10 @@ class CacheLayer:
     def sees_later(self) -> int | None:
         """The first query that sees a later key, in any head; None where all are causal."""
         program, tensors, tokens = self._call.options.mask_program, self._call.mask_tensors, self.tokens
+        known: Known = {}
         for rows in torch.arange(tokens, device=self.device).split(height(max(tokens, 1))):
             first, last = int(rows[0]), int(rows[-1])
-            end = keys_seen(program, tensors, (tokens, tokens), (first, last + 1))[1]
+            end = keys_seen(program, tensors, (tokens, tokens), (first, last + 1), known)[1]
             keys = torch.arange(first + 1, max(end, first + 1), device=self.device)
             is_later_C = (tiles.seen(self._call, rows, keys)[0] & (keys > rows[:, None])).any(0).any(-1)
             if bool(is_later_C.any()):

@@ -345,7 +345,8 @@ class _Launch:
                 BLOCK_D=width,
                 num_warps=self._warps,
                 num_stages=2,
-                # A score has the same bits in every kernel: with it, a product and the sum after it are rounded once in some and twice in others.
+                # So a score has the same bits in every kernel, and in its maximum: fused, a product and the sum after it are rounded once,
+                # where the compiler finds both.
                 enable_fp_fusion=False,
             )
 

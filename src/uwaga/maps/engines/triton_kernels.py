@@ -276,8 +276,7 @@ def _scores(x, q, k, b, h, i, j, seen, queries, keys):
 @triton.jit
 def _weights(scores, seen, maximum, total):
     """(M, N): the weights, given the normalizer of the rows; 0 where hidden."""
-    # First chosen, then subtracted: a fused multiply-add of scale and maximum would not round the score as the maximum was.
-    shifted = tl.where(seen, scores, maximum[:, None]) - maximum[:, None]
+    shifted = tl.where(seen, scores - maximum[:, None], 0.0)
     divisor = tl.where(total == 0.0, 1.0, total)
     return tl.where(seen, tl.exp(shifted) / divisor[:, None], 0.0)
 

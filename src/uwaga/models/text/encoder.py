@@ -285,7 +285,6 @@ class TextEncoder:
         """As `encode_stream`, for groups of texts made by the caller. A group gives the same bits whatever came before it.
 
         parts: of texts, or of TokenizedText, whose tokens are taken as they are and may not be split into windows or spans.
-
         spans: a vector for each span, as `encode_spans`: of a text's number and itself, or what it is split into; None: for each text.
         skip_invalid: leave out texts for which `encode` raises DocumentError; `Encoded.invalid` has the errors, and the report
         the numbers of the others.

@@ -204,7 +204,7 @@ class Preprocessor:
         DocumentError unless `skip_invalid`.
         """
         rest = iter(groups)
-        if len(begin := list(islice(rest, 1 + _GROUPS_AHEAD))) < 2:
+        if len(begin := list(islice(rest, 2))) < 2:
             yield from (self.tokenize(group, 0) for group in begin)
             return
         waiting: deque[Future[TokenizedGroup]] = deque()

@@ -174,6 +174,8 @@ def _attend_varlen(call: Call, window: tuple[int, int]) -> Tensor:
         x[0].transpose(0, 1) if x.stride(3) == 1 else x[0].transpose(0, 1).contiguous()
         for x in (call.query, call.key, call.value)
     )
+    # A bound: for documents of one query grouped heads become queries, which empty documents among them forbid.
+    most_queries = max(call.options.max_queries, 2)
     groups: dict[str, Any] = {"enable_gqa": True} if has_groups(call.query, call.key) else {}
     out_NHE = varlen_attn(
         query,
@@ -181,9 +183,7 @@ def _attend_varlen(call: Call, window: tuple[int, int]) -> Tensor:
         value,
         call.query_offsets.int(),
         call.key_offsets.int(),
-        max(
-            call.options.max_queries, 2
-        ),  # bounds; for one query grouped heads would become queries, which empty documents forbid
+        most_queries,
         call.options.max_keys,
         scale=call.options.scale,
         window_size=window,
