@@ -228,6 +228,15 @@ def test_explore_is_driven_by_the_wall_the_words_and_the_keys(serve: Any, make_m
     page.mouse.move(0, 0)
     page.locator(".uwaga-headline", has_text="dog looks").wait_for()
     assert_shares(page, row_of(5))
+    # What comes to lie under a mouse at rest, as pages change, is not pointed at: over it, but not moved.
+    cat = page.locator('.uwaga-words [data-item="2"]')
+    cat.dispatch_event("pointerover", {"bubbles": True, "pointerType": "mouse"})
+    page.wait_for_timeout(300)
+    assert page.locator(".uwaga-headline", has_text="dog looks").is_visible()
+    cat.hover()
+    page.locator(".uwaga-headline", has_text="cat looks").wait_for()
+    page.mouse.move(0, 0)
+    page.locator(".uwaga-headline", has_text="dog looks").wait_for()
     dog.focus()
     page.keyboard.press("ArrowLeft")
     page.locator(".uwaga-headline", has_text="the looks").wait_for()
@@ -276,7 +285,7 @@ def test_words_stay_where_they_are_while_others_are_pointed_at(serve: Any, make_
     read = """at => {
       const words = [...document.querySelectorAll(".uwaga-stage-word")], arcs = () => [...document.querySelectorAll(".uwaga-arc")].map((one) => one.getAttribute("d"));
       const before = arcs(), places = words.map((one) => one.firstElementChild.getBoundingClientRect().left);
-      words[at].dispatchEvent(new PointerEvent("pointerover", { bubbles: true, pointerType: "mouse" }));
+      words[at].dispatchEvent(new PointerEvent("pointermove", { bubbles: true, pointerType: "mouse" }));
       const now = words.map((one) => one.firstElementChild.getBoundingClientRect().left);
       return { shift: Math.max(...now.map((one, i) => Math.abs(one - places[i]))), begins: arcs().some((one) => one && before.includes(one)), asks: words[at].dataset.role,
         beyond: Math.max(...words.map((one) => one.lastElementChild.getBoundingClientRect().right)) };

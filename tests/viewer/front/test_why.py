@@ -174,6 +174,29 @@ def test_where_there_is_no_model_it_says_so_and_a_saved_page_has_no_button(
     assert saved.get_by_role("button", name="Why?").count() == 0
 
 
+def test_it_can_be_asked_once_there_is_a_link(view_text: Callable[..., View], open_page: Callable[..., Any]) -> None:
+    page = open_page(view_text(BIRDS, "copyist").address)
+    page.locator(".uwaga-headline", has_text="%").wait_for()
+    held: list[Any] = []
+
+    def hold(route: Any) -> None:
+        if '"request":"items"' in str(route.request.post_data):
+            held.append(route)
+        else:
+            route.continue_()
+
+    page.route("**/ask", hold)
+    page.evaluate("() => history.replaceState(null, '', location.pathname)")
+    page.reload()
+    page.get_by_role("tabpanel").wait_for()
+    page.wait_for_timeout(300)
+    assert held
+    assert page.get_by_role("button", name="Why?").count() == 0
+    page.unroute("**/ask")  # what is held goes on
+    page.get_by_role("button", name="Why?").click()
+    page.locator(".uwaga-why tfoot").wait_for()
+
+
 def test_a_text_that_is_written_from_right_to_left(
     view_text: Callable[..., View], open_page: Callable[..., Any]
 ) -> None:

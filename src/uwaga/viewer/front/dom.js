@@ -93,6 +93,12 @@ export function itemOf({ target }) {
 }
 
 /**
+ * What a mouse points at by moving (`pointermove`): a word that comes to lie under one at rest, as pages change, is not pointed at.
+ * @param {(item: number) => void} point  -1: no word @returns {(event: PointerEvent) => void}
+ */
+export const movingMouse = (point) => (event) => { if (event.pointerType === "mouse") point(itemOf(event)); };
+
+/**
  * The colours of a link, from the word that looks to the one that is looked at.
  * @param {string} id @param {{[name: string]: any}} [ends]  x1, x2, y1, y2
  */

@@ -1,7 +1,7 @@
 // Cross-attention as ribbons: the words of one text below, each of which sends out a ribbon of the same width, and above what they look at.
 // Of a longer text what is around the picked word is shown; the rest is a fold on each side, with its share.
 
-import { el, isModified, isRightToLeft, itemOf, linkGradient, svgEl, uniqueName } from "../dom.js";
+import { el, isModified, isRightToLeft, itemOf, linkGradient, movingMouse, svgEl, uniqueName } from "../dom.js";
 import { percentText } from "../format.js";
 import { decimalText, tr, trN } from "../languages.js";
 import { strongestItems } from "../weights.js";
@@ -80,7 +80,7 @@ export function makeRibbons({ pick, point, pickKey }) {
   const prefix = uniqueName();
   const keysRow = el("div", { class: "uwaga-ribbon-row", "data-axis": "key" }), queriesRow = el("div", { class: "uwaga-ribbon-row", "data-axis": "query", role: "group",
     "aria-label": tr("The text: each word shows what it looks at"), on: { keydown, pointerleave: () => point(-1),
-      pointerover: (/** @type {PointerEvent} */ event) => { if (event.pointerType === "mouse") point(itemOf(event)); } } });
+      pointermove: movingMouse(point) } });
   const picture = svgEl("svg", { class: "uwaga-ribbons", "aria-hidden": "true", height: ribbonHeight });
   const element = el("div", { class: "uwaga-ribbon-stage", hidden: true }, keysRow, picture, queriesRow);
   let total = 0;

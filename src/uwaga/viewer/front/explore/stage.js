@@ -1,7 +1,7 @@
 // The text as the largest thing on the page, and over it the arcs of one word to the words that it looks at.
 
 import { arcPairs, arcScale, arcsOfLinks, arcsOfWord, mixedArcs, pathOfArc } from "./arcs.js";
-import { el, isModified, isRightToLeft, itemOf, linkGradient, svgEl, uniqueName, wordText } from "../dom.js";
+import { el, isModified, isRightToLeft, itemOf, linkGradient, movingMouse, svgEl, uniqueName, wordText } from "../dom.js";
 import { percentText } from "../format.js";
 import { tr } from "../languages.js";
 import { storeEqual } from "../store.js";
@@ -61,7 +61,7 @@ export function makeStage({ pick, point, pickKey }) {
   const picture = svgEl("svg", { class: "uwaga-arcs", "aria-hidden": "true" }, gradients, lines, bar, texts);
   const words = el("div", { class: "uwaga-words", role: "group", "aria-label": tr("The text: each word shows what it looks at"), on: {
     keydown, click: (/** @type {Event} */ event) => { const item = itemOf(event); if (item >= 0) pick(item); },
-    pointerover: (/** @type {PointerEvent} */ event) => { if (event.pointerType === "mouse") point(itemOf(event)); }, pointerleave: () => point(-1) } });
+    pointermove: movingMouse(point), pointerleave: () => point(-1) } });
   const element = el("div", { class: "uwaga-stage", hidden: true }, picture, words);
   /** @type {StageContent | null} */
   let shown = null;

@@ -77,7 +77,7 @@ export function makeWhy(app) {
     open(false);
     button.focus();
   } } }, title, sentence, choices, status, table);
-  const button = el("button", { type: "button", class: "uwaga-pill", text: tr("Why?"), "aria-expanded": "false", on: { click: () => open(element.hidden) } });
+  const button = el("button", { type: "button", class: "uwaga-pill", text: tr("Why?"), hidden: true, "aria-expanded": "false", on: { click: () => open(element.hidden) } });
   /** The link that is shown. @type {Link | null} */
   let link = null;
   let isDifference = false, than = 0, asked = new AbortController(), name = "";

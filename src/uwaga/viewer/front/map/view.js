@@ -296,6 +296,7 @@ export function mapView(app, { renderer = "auto" } = {}) {
       stage.dispose();
     },
     point(query, key) {
+      if (display.query === query && display.key === key && !byKeys) return;
       display.query = query;
       display.key = key;
       byKeys = false;

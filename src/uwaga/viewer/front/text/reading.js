@@ -1,7 +1,7 @@
 // A long text as running prose: what the picked word looks at carries its share, arcs run in the margin, and what holds little is folded.
 
 import { bandOf, bandScale } from "../colours.js";
-import { el, isModified, isRightToLeft, itemOf, linkGradient, svgEl, tokenText, uniqueName, wordText } from "../dom.js";
+import { el, isModified, isRightToLeft, itemOf, linkGradient, movingMouse, svgEl, tokenText, uniqueName, wordText } from "../dom.js";
 import { arcsOfWord, pathOfArc } from "../explore/arcs.js";
 import { countText, percentText } from "../format.js";
 import { tr, trN } from "../languages.js";
@@ -37,7 +37,7 @@ export function makeReading({ pick, pickKey, point }) {
   const margin = svgEl("svg", { class: "uwaga-arcs uwaga-margin", "aria-hidden": "true" }, gradients, lines, bar), body = el("div");
   const element = el("div", { class: "uwaga-reading", tabindex: 0, role: "group", "aria-label": tr("The text: each word shows what it looks at"), hidden: true, on: { keydown,
     click: (/** @type {Event} */ event) => { const item = itemOf(event); if (item >= 0 && shown) pick(shown.axis, item); },
-    pointerover: (/** @type {PointerEvent} */ event) => { if (event.pointerType === "mouse" && shown) point(shown.axis, itemOf(event)); },
+    pointermove: movingMouse((item) => { if (shown) point(shown.axis, item); }),
     pointerleave: () => { if (shown) point(shown.axis, -1); } } }, margin, body);
   /** @type {ReadContent | null} */
   let shown = null;
