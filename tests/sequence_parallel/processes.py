@@ -350,6 +350,11 @@ def disagreements(rank: int, size: int) -> Any:
         "kind of call": partial(_within, is_second(uwaga.attend, uwaga.attention), key),
         "entropy of attend": partial(_within, partial(uwaga.attend, entropy=is_second(False, True), topk=2), key),
         "topk of attend": partial(_within, partial(uwaga.attend, topk=is_second(2, None)), wants_all),
+        "normalize of attend of one": partial(
+            _within, partial(uwaga.attend, normalize=is_second("softmax", None)), key
+        ),
+        "topk of attend of one": partial(_within, partial(uwaga.attend, topk=is_second(2, 0)), key),
+        "topk of Ragged of one": partial(_within, partial(uwaga.attend, topk=is_second(2, 0)), uncut),
         "impl": partial(attention, key, key, key, impl="torch"),
         "float64": partial(attention, *[x(dtype=torch.float64)] * 3),
         "twice": partial(_twice, key),

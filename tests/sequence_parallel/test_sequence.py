@@ -147,6 +147,9 @@ BOTH = {
 SECOND = {
     "key width": "ShapeError: attention: key and query disagree on head width D\n",
     "row of one": "TypeError: ",
+    "normalize of attend of one": "ValueError: attend: a map needs softmax weights",
+    "topk of attend of one": "ValueError: attend: topk must be at least 1 or None, not 0",
+    "topk of Ragged of one": "ValueError: attend: topk must be at least 1 or None, not 0",
     "topk of one": "ValueError: AttentionMap.topk: k must be at least 1, not 0",
     "k of one that is known": "ValueError: AttentionMap.topk: k must be at least 1, not 0",
     "k of one of uncut rows": "ValueError: AttentionMap.topk: k must be at least 1, not 0",

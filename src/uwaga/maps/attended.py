@@ -74,13 +74,10 @@ def attend(
     >>> weights.peak().position
     tensor([0, 1, 2])
     """
-    if normalize is None:
-        raise ValueError("attend: a map needs softmax weights, which normalize=None does not have")
-    if topk is not None and (isinstance(topk, bool) or not isinstance(topk, int) or topk < 1):
-        raise ValueError(f"attend: topk must be at least 1 or None, not {topk!r}")
     options = AttentionOptions(mask, bias, scale, normalize, softcap, sinks, dropout)
     if (override := active_override()) is not None:
         return Attended(*override.attend_with_map((query, key, value), options, impl, entropy, topk))
+    check_wanted(normalize, topk)
     call = make_call(query, key, value, options, wants_lse=True)
     qk_call = replace(call, value=call.key[..., :0], seed=None, options=replace(call.options, dropout=0.0))
     engine = map_engines.choose(call, impl)
@@ -89,6 +86,14 @@ def attend(
     cache = RowCache.of_pass(qk_call, engine, request, rows, from_scores=lse is None)
     m = AttentionMap._of(query, key, describe_mask(mask), cache)
     return Attended(unflatten_output(query, output), m.lse if lse is None else unflatten_lse(query, lse), m)
+
+
+def check_wanted(normalize: str | None, topk: object) -> None:
+    """ValueError for what `attend` cannot compute a map of."""
+    if normalize is None:
+        raise ValueError("attend: a map needs softmax weights, which normalize=None does not have")
+    if topk is not None and (isinstance(topk, bool) or not isinstance(topk, int) or topk < 1):
+        raise ValueError(f"attend: topk must be at least 1 or None, not {topk!r}")
 
 
 def _run(

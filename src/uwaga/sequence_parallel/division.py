@@ -66,11 +66,12 @@ def divide(
     options: AttentionOptions,
     impl: str | None,
     request: RowStatisticsRequest | None = None,
+    refusal: "Refusal | None" = None,
 ) -> "tuple[Call, Division, bool]":
     """The validated call with this process's operands and the mask of the whole sequence, how it is divided, and whether gradients are
-    recorded. value=None: a map of weights, E = 0. `request`: of `uwaga.attend`, else None. All processes of the group call this together; errors as
-    in `attention`."""
-    number, refusal = group.next_call(), Refusal()
+    recorded. value=None: a map of weights, E = 0. `request`: of `uwaga.attend`, else None. `refusal`: of arguments that the caller has checked. All processes of the
+    group call this together; errors as in `attention`."""
+    number, refusal = group.next_call(), refusal or Refusal()
     header = [0] * (len(SIZES) + 2)
     with refusal:
         header = sizes_of(call_of_part(query, key, value, options, impl))

@@ -62,10 +62,11 @@ def divide_rows(
     options: AttentionOptions,
     impl: str | None,
     request: RowStatisticsRequest | None = None,
+    refusal: Refusal | None = None,
 ) -> "tuple[Rows, Call, bool]":
     """How the rows of the whole batch lie with the processes, the validated call of this process's tokens with the mask of the whole, and whether
     gradients are recorded. Arguments and errors as of `divide`."""
-    number, refusal = group.next_call(), Refusal()
+    number, refusal = group.next_call(), refusal or Refusal()
     header = [0] * (len(SIZES) + 2 + 3)  # as sizes_of and _rows_of
     with refusal:
         call = call_of_part(query, key, value, options, impl)

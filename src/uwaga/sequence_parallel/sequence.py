@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from uwaga._base.tracing import is_batch_of_gradients
+from uwaga.maps.attended import check_wanted
 from uwaga.maps.engines import tiles
 from uwaga.maps.spec import RowStatisticsRequest
 from uwaga.maps.statistics import arguments
@@ -135,8 +136,11 @@ class _SequenceParallel:
         """As `uwaga.attend` does it in one process: in one pass, or with gradients or dropout in two."""
         query, key, _ = operands
         with self._group.errors_told():
+            refusal = Refusal()
+            with refusal:
+                check_wanted(options.normalize, topk)
             request = RowStatisticsRequest(entropy=entropy, top=topk or 0)
-            divided = self._divide(*operands, options, impl, request)
+            divided = self._divide(*operands, options, impl, request, refusal)
             whole, call = divided.whole(), call_of_map(divided.call)
             if divided.records or options.dropout:
                 output, lse_BHn = divided.attend()
@@ -159,8 +163,9 @@ class _SequenceParallel:
         options: AttentionOptions,
         impl: str | None,
         request: RowStatisticsRequest | None = None,
+        refusal: Refusal | None = None,
     ) -> "_Divided":
-        arguments = self._group, query, key, value, options, impl, request
+        arguments = self._group, query, key, value, options, impl, request, refusal
         if any(isinstance(x, Ragged) for x in (query, key, value)):
             rows, call, records = ragged.divide_rows(*arguments)
             return _Divided(self._group, call, records, rows)
