@@ -118,33 +118,55 @@ class Group(NamedTuple):
         return [x.tolist() for x in results]
 
     def rows(
-        self, what: str, own: Sequence[Tensor], held: Sequence[Sequence[Interval]], wanted: Sequence[Sequence[Interval]]
+        self,
+        what: str,
+        own: Sequence[Tensor],
+        held: Sequence[Sequence[Interval]],
+        wanted: Sequence[Sequence[Interval]],
+        into: Sequence[Tensor] | None = None,
     ) -> list[Tensor]:
         """The rows `wanted[rank]` of a tensor whose rows lie with several processes.
 
         Args:
             what: the name of the tensor, for messages.
-            own: for each interval of held[rank] its rows, (n, ...).
+            own: for each interval of held[rank] its rows, (n, ...), in any strides.
             held: for each process the intervals of the whole tensor that it has, at least one; no row is in two.
             wanted: for each process the intervals that it receives here; the same in all processes.
+            into: for each interval of wanted[rank] where its rows are to be, in any strides. Rows that are there already stay.
 
         Returns:
-            For each interval of wanted[rank] its rows, (n, ...), contiguous.
+            `into`; without it for each interval of wanted[rank] its rows, (n, ...): views of `own` where one interval has them all.
         """
-        own = [x.contiguous() for x in own]
-        results = [own[0].new_empty((last - first, *own[0].shape[1:])) for first, last in wanted[self.rank]]
-        sends, receives = [], []
-        for interval, x in zip(held[self.rank], own, strict=True):
-            for result, place in zip(results, wanted[self.rank], strict=True):
+        intervals, places = held[self.rank], wanted[self.rank]
+        results = [rows_within(own, intervals, place) for place in places] if into is None else list(into)
+        results = [
+            own[0].new_empty((last - first, *own[0].shape[1:])) if x is None else x
+            for x, (first, last) in zip(results, places, strict=True)
+        ]
+        for interval, x in zip(intervals, own, strict=True):
+            for result, place in zip(results, places, strict=True):
                 for part, at in shared_rows(interval, place):
-                    result[at] = x[part]
-            for rank in self.others:
-                sends += [(rank, x[part]) for place in wanted[rank] for part, _ in shared_rows(interval, place)]
-        for rank in self.others:
-            for interval in held[rank]:
-                for result, place in zip(results, wanted[self.rank], strict=True):
-                    receives += [(rank, result[at]) for _, at in shared_rows(interval, place)]
-        self._transfer(what, _ROWS, sends, receives)
+                    if result[at].data_ptr() != x[part].data_ptr():
+                        result[at] = x[part]
+        sends = [
+            (rank, x[part].contiguous())
+            for interval, x in zip(intervals, own, strict=True)
+            for rank in self.others
+            for place in wanted[rank]
+            for part, _ in shared_rows(interval, place)
+        ]
+        arriving = [
+            (rank, result[at])
+            for rank in self.others
+            for interval in held[rank]
+            for result, place in zip(results, places, strict=True)
+            for _, at in shared_rows(interval, place)
+        ]
+        received = [(rank, x if x.is_contiguous() else x.new_empty(x.shape)) for rank, x in arriving]
+        self._transfer(what, _ROWS, sends, received)
+        for (_, x), (_, y) in zip(arriving, received, strict=True):
+            if x is not y:
+                x.copy_(y)
         return results
 
     def _transfer(
@@ -391,6 +413,14 @@ def _within(seconds: float, call: Callable[[], Any]) -> Any:
     if thread.is_alive():
         raise TimeoutError
     return results[0] if results else None
+
+
+def rows_within(own: Sequence[Tensor], held: Sequence[Interval], wanted: Interval) -> Tensor | None:
+    """The rows of an interval as a view of what a process has of it, `own` of the intervals `held`; None where no interval has them all."""
+    for x, (first, last) in zip(own, held, strict=True):
+        if first <= wanted[0] and wanted[1] <= last:
+            return x[wanted[0] - first : wanted[1] - first]
+    return None
 
 
 def shared_rows(held: Interval, wanted: Interval) -> list[tuple[slice, slice]]:

@@ -111,7 +111,7 @@ class MapEngine:
         results = [torch.empty(len(x), *call.query.shape[:2], dtype=torch.float32) for x in key]
         memory: dict[int, Tensor] = {}
         travelling = [call.query, *normalizer, *(() if row_weights is None else (row_weights,))]
-        own = [[ring.by_rows(x).contiguous() for x in travelling]]
+        own = [[ring.by_rows(x) for x in travelling]]
         for at, keys, block, (query, *of_rows), is_first, is_last in ring.all_visits(
             division, plan, "queries", own, ring.home_intervals(division.query_starts)
         ):

@@ -12,10 +12,10 @@ A process does not compute the queries that it was given, but pieces that divide
 Letters as in sequence.py. Tensors here have rows first, (n, B, H, D), since a part of their rows is then contiguous.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import accumulate, pairwise
-from math import prod
+from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -24,10 +24,10 @@ from torch import Tensor
 from uwaga.ops import mask_program
 from uwaga.ops.attention import parts
 from uwaga.ops.attention.call import Call, Gradients, new_lse, new_output
-from uwaga.ops.attention.parts import PART_KEYS, PART_QUERIES, padded
+from uwaga.ops.attention.parts import PART_KEYS, PART_QUERIES
 from uwaga.ops.mask_program import Interval, MaskProgram
 from uwaga.sequence_parallel.division import Division, rectangle_of
-from uwaga.sequence_parallel.exchange import Message, RelayedMessages, shared_rows
+from uwaga.sequence_parallel.exchange import Message, RelayedMessages, rows_within, shared_rows
 from uwaga.sequence_parallel.schedule import Plan, Steps, make_plan
 
 # Messages of travelling blocks have tags from here on, one for each block.
@@ -60,11 +60,12 @@ class Rows:
 def forward(division: Division, call: Call) -> tuple[Tensor, Tensor, Rows]:
     """The output (B, H, n, E) and lse (B, H, n) of this process's queries, and what `backward` needs. `call` has this process's part of the
     operands, and the mask of the whole sequence."""
-    plan = plan_of_queries(division, call)
+    plan, rank = plan_of_queries(division, call), division.group.rank
     homes, pieces = home_intervals(division.query_starts), plan_intervals(division, plan)
     query = move_rows(division, "query", [by_rows(call.query)], homes, pieces)
-    output = [x.new_empty((*x.shape[:3], call.value.shape[3])) for x in query]
-    lse = [x.new_empty(x.shape[:3], dtype=torch.float32) for x in query]
+    at_home, lse_at_home = new_output(call), new_lse(call)
+    # A piece of queries that are at home is computed where its results belong.
+    output, lse = (_rows_for(by_rows(x), homes[rank], pieces[rank]) for x in (at_home, lse_at_home))
     sums: dict[int, Tensor] = {}
     for at, rows, block, (key, value), is_first, is_last in key_visits(division, call, plan, "keys and values"):
         part = part_of(division, call, (query[at], key, value), rows, block)
@@ -74,9 +75,8 @@ def forward(division: Division, call: Call) -> tuple[Tensor, Tensor, Rows]:
         parts.forward(part, sums[at], not is_first, *result)
         if is_last:
             del sums[at]
-    at_home, lse_at_home = new_output(call), new_lse(call)
-    by_rows(at_home).copy_(move_rows(division, "output", output, pieces, homes)[0])
-    by_rows(lse_at_home).copy_(move_rows(division, "lse", lse, pieces, homes)[0])
+    move_rows(division, "output", output, pieces, homes, [by_rows(at_home)])
+    move_rows(division, "lse", lse, pieces, homes, [by_rows(lse_at_home)])
     return at_home, lse_at_home, Rows(plan, query, output, lse)
 
 
@@ -200,7 +200,7 @@ def all_visits(
 
 def key_visits(division: Division, call: Call, plan: Plan, what: str) -> Iterator[_Visit]:
     """Those of keys and values."""
-    own = [[by_rows(x).contiguous() for x in (call.key, call.value)]]
+    own = [[by_rows(x) for x in (call.key, call.value)]]
     return all_visits(division, plan, what, own, home_intervals(division.key_starts))
 
 
@@ -210,76 +210,104 @@ def _travel(
     """The blocks that this process needs, in order: their number, their interval, and the rows of each operand, (n, ...), until the next one.
 
     Every block visits the processes that need it one after another, from the one that has its first rows on, in the order of the ranks. While
-    one is computed, the next one arrives. No order of processes locks them: a process waits for a block from the one before it in the block's
-    order, or for the one after it to take an earlier block, and blocks are taken in order.
+    one is computed, the next one arrives, and leaves if it begins its way here. No order of processes locks them: a process waits for a block from the
+    one before it in the block's order, or for the one after it to take an earlier block, and blocks are taken in order.
 
     Args:
-        own: for each interval of held[rank] its rows of all operands, contiguous.
+        own: for each interval of held[rank] its rows of all operands, in any strides.
     """
     group = division.group
     orders = []
-    for b, block in enumerate(plan.blocks):
-        first = next(rank for rank in range(group.size) if any(shared_rows(x, block) for x in held[rank]))
+    for b, interval in enumerate(plan.blocks):
+        first = next(rank for rank in range(group.size) if any(shared_rows(x, interval) for x in held[rank]))
         orders.append(plan.visits(b, first, group.size))
     needed = [b for b, visits in enumerate(orders) if group.rank in visits]
     longest = max((last - first for first, last in plan.blocks), default=0)
-    buffers = [_Buffer(own[0], longest) for _ in range(min(len(needed), 2))]
+    buffers = [[x.new_empty((longest, *x.shape[1:])) for x in own[0]] for _ in range(min(len(needed), 2))]
+    leaving: dict[int, list[Message | None]] = {}  # blocks on their way to the next process
     with RelayedMessages(group, f"call {division.number}, {what}") as messages:
-        for b, visits in enumerate(orders):
-            for interval, operands in zip(held[group.rank], own, strict=True):
-                for part, _ in shared_rows(interval, plan.blocks[b]):
-                    for x in operands if visits and visits[0] != group.rank else ():
-                        messages.send(visits[0], x[part], _TRAVEL + b)
 
-        def receive(n: int) -> list[Message | None]:
-            b, buffer = needed[n], buffers[n % 2]
-            block, at = plan.blocks[b], orders[b].index(group.rank)
-            buffer.divide(block[1] - block[0])
+        def send(to: int, b: int, operands: Sequence[Tensor]) -> list[Message | None]:
+            return [messages.send(to, x.contiguous(), _TRAVEL + b) for x in operands]
+
+        def send_on(b: int, operands: Sequence[Tensor]) -> None:
+            following = orders[b][orders[b].index(group.rank) + 1 :]
+            if b not in leaving:
+                leaving[b] = send(following[0], b, operands) if following else []
+
+        def operands_here(b: int) -> list[Tensor]:
+            """Those of a block that begins its way here, if all of it is in one interval; else empty."""
+            found = [rows_within(x, held[group.rank], plan.blocks[b]) for x in zip(*own, strict=True)]
+            return [x for x in found if x is not None] if orders[b][:1] == [group.rank] else []
+
+        def take(n: int) -> _Block:
+            """The n-th block that is needed. What is not here is under way to it; what is whole leaves for the next process."""
+            b = needed[n]
+            (first, last), at = plan.blocks[b], orders[b].index(group.rank)
+            if here := operands_here(b):
+                send_on(b, here)
+                return _Block(here, in_buffer=False)
+            block = _Block([x[: last - first] for x in buffers[n % 2]])
             if at > 0:
-                return [messages.receive(orders[b][at - 1], buffer.memory, _TRAVEL + b)]
-            arriving: list[Message | None] = []
-            for rank in range(group.size):
+                block.arriving = [messages.receive(orders[b][at - 1], x, _TRAVEL + b) for x in block.operands]
+            for rank in range(group.size) if at == 0 else ():
                 for k, interval in enumerate(held[rank]):
-                    for part, place in shared_rows(interval, block):
-                        for m, x in enumerate(buffer.operands):
+                    for part, place in shared_rows(interval, (first, last)):
+                        for m, x in enumerate(block.operands):
                             if rank == group.rank:
                                 x[place] = own[k][m][part]
                             else:
-                                arriving.append(messages.receive(rank, x[place], _TRAVEL + b))
-            return arriving
+                                block.arriving.append(messages.receive(rank, x[place], _TRAVEL + b))
+            return block
 
-        arriving, leaving = receive(0) if needed else [], None
+        for b, visits in enumerate(orders):
+            if visits and visits[0] != group.rank:
+                for interval, operands in zip(held[group.rank], own, strict=True):
+                    for part, _ in shared_rows(interval, plan.blocks[b]):
+                        send(visits[0], b, [x[part] for x in operands])
+        early, late = _turns(orders, group.rank)
+        before, ahead = None, take(0) if needed else None
         for n, b in enumerate(needed):
-            messages.wait(arriving)
-            following = orders[b][orders[b].index(group.rank) + 1 :]
-            sent = messages.send(following[0], buffers[n % 2].memory, _TRAVEL + b) if following else None
-            messages.wait([leaving])  # its buffer is free for the block after this
-            leaving = sent
-            arriving = receive(n + 1) if n + 1 < len(needed) else []
-            yield b, plan.blocks[b], buffers[n % 2].operands
+            block = ahead
+            assert block is not None
+            for other in early.get(n, ()):
+                if here := operands_here(other):
+                    send_on(other, here)
+            messages.wait(block.arriving)
+            send_on(b, block.operands)
+            if before is not None and before.in_buffer:
+                messages.wait(leaving[needed[n - 1]])  # its buffer is free for the block after this
+            for other in late.get(n, ()):
+                messages.wait(leaving.pop(other))  # the copy that was sent is given up
+            before, ahead = block, take(n + 1) if n + 1 < len(needed) else None
+            yield b, plan.blocks[b], block.operands
 
 
-class _Buffer:
-    """Memory of one block: the rows of its operands, one after the other, so that one message has them all."""
+@dataclass(slots=True)
+class _Block:
+    """A block of what travels, while it is here: its operands, (n, ...) each, whether they are no views of what this process has, and what of them is
+    still to arrive."""
 
-    def __init__(self, like: Sequence[Tensor], rows: int) -> None:
-        self._like = [(x.shape[1:], x.dtype) for x in like]
-        self._whole = torch.empty(self._ends(rows)[-1], dtype=torch.uint8)
-        self.divide(rows)
+    operands: list[Tensor]
+    in_buffer: bool = True
+    arriving: list[Message | None] = field(default_factory=list)
 
-    def divide(self, rows: int) -> None:
-        """Make `operands` those of a block of so many rows."""
-        ends = self._ends(rows)
-        self.memory = self._whole[: ends[-1]]
-        self.operands = []
-        for (shape, dtype), (first, _) in zip(self._like, pairwise(ends), strict=True):
-            count = rows * prod(shape)
-            memory = self._whole[first : first + count * dtype.itemsize].view(dtype)
-            self.operands.append(memory.view(rows, *shape))
 
-    def _ends(self, rows: int) -> list[int]:
-        sizes = (padded(rows * prod(shape) * dtype.itemsize, 64) for shape, dtype in self._like)
-        return [0, *accumulate(sizes)]
+def _turns(orders: Sequence[Sequence[int]], rank: int) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
+    """The blocks that begin their way at a process and go on, by how many blocks it has taken when it sends them, if that is before their turn, and when it
+    waits until the next process has them. They are sent early where the next one takes them earlier than this one, as under a window, where else each process
+    would begin when the one before it ends; and they are waited for once both have had the time to take them, so that few are on their way."""
+    early: dict[int, list[int]] = {}
+    late: dict[int, list[int]] = {}
+    taken: Counter[int] = Counter()  # by each process, before this block
+    for b, visits in enumerate(orders):
+        if visits[:1] == [rank] and len(visits) > 1:
+            here, there = taken[rank], taken[visits[1]]
+            if there < here:
+                early.setdefault(max(there - 1, 0), []).append(b)
+            late.setdefault(max(here, there) + 1, []).append(b)
+        taken.update(visits)
+    return early, late
 
 
 def part_of(
@@ -318,9 +346,25 @@ def plan_of_keys(division: Division, call: Call) -> Plan:
     return make_plan(seen, keys, queries, Steps(KEY_STEP, PART_QUERIES), division.group.size)
 
 
-def move_rows(division: Division, name: str, own: Sequence[Tensor], held: Intervals, wanted: Intervals) -> list[Tensor]:
-    """Rows of a tensor from where they are to where they are wanted."""
-    return division.group.rows(f"call {division.number}, {name}", [x.detach() for x in own], held, wanted)
+def move_rows(
+    division: Division,
+    name: str,
+    own: Sequence[Tensor],
+    held: Intervals,
+    wanted: Intervals,
+    into: Sequence[Tensor] | None = None,
+) -> list[Tensor]:
+    """Rows of a tensor from where they are to where they are wanted: see `Group.rows`."""
+    return division.group.rows(f"call {division.number}, {name}", [x.detach() for x in own], held, wanted, into)
+
+
+def _rows_for(at_home: Tensor, homes: Sequence[Interval], pieces: Sequence[Interval]) -> list[Tensor]:
+    """Memory of each piece's rows: where they belong, if that is here."""
+    found = [rows_within([at_home], homes, piece) for piece in pieces]
+    return [
+        at_home.new_empty((last - first, *at_home.shape[1:])) if x is None else x
+        for x, (first, last) in zip(found, pieces, strict=True)
+    ]
 
 
 def home_intervals(starts: Sequence[int]) -> Intervals:

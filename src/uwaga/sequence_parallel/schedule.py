@@ -1,7 +1,7 @@
 """Which process computes which queries, and which blocks of keys travel past them: a function of the mask and the sizes alone, so that every
 process finds the same. In the backward pass the other way round too: keys stay, and blocks of queries travel.
 
-What stays is cut into pieces, some for each process. Where some have more pairs than others, they are dealt out by that, back and forth (under a
+What stays is cut into pieces, some for each process. Where some processes would have more pairs than others, they are dealt out by that, back and forth (under a
 causal mask a zigzag as in Llama 3's context parallelism, but with more turns; compare Brandon et al., "Striped Attention", 2023): every
 process has about the same number of rows and the same work, and that with each block, since a process can be no more than two blocks ahead of
 the next one.
@@ -22,7 +22,8 @@ _BLOCKS_OF_PART = 8
 _PIECES, _LEAST_ROWS = 16, 768
 # Ranges of rows that the work of a piece is estimated by.
 _RANGES = 16
-# Pieces whose work differs by less stay together in their order.
+# Where no process has more than so much of the mean, pieces stay in their order: as they do not travel, and their blocks are near, that is less
+# than what dealing them out would cost.
 _UNEVEN = 1.1
 
 
@@ -76,8 +77,8 @@ def make_plan(sees: Callable[[Interval], Interval], staying: int, travelling: in
     count = 2 * size
     pieces, work = _cut(sees, staying, steps.piece, blocks, count)
     ranks = [n // 2 for n in range(count)]
-    per_row = [sum(row) / (last - first) for row, (first, last) in zip(work, pieces, strict=True) if first < last]
-    if per_row and max(per_row) > _UNEVEN * min(per_row):
+    of_ranks = [sum(map(sum, work[2 * rank : 2 * rank + 2])) for rank in range(size)]
+    if max(of_ranks) > _UNEVEN * sum(of_ranks) / size:
         count *= max(1, min(_PIECES, staying // (size * _LEAST_ROWS)) // 2)
         pieces, work = _cut(sees, staying, steps.piece, blocks, count)
         order = sorted(range(count), key=lambda n: (sum(work[n]), n))
