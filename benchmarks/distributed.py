@@ -5,7 +5,8 @@ write without it: all_gather of the keys and values, uwaga.attention of this pro
 all_reduce of the gradients of all keys and values. Context parallelism of torch.distributed.tensor.experimental is tried: the last line says
 why it does not run on CPUs.
 
-"speed" is the time of one process divided by P times that of P: 1 is linear. "MB sent" are those that all processes send for forward
+"window" is one of 1,024 keys. "speed" is the time of one process, while the others wait, divided by P times that of P: 1 is linear; they take
+turns. "MB sent" are those that all processes send for forward
 and backward; those of all_gather and all_reduce are what a ring sends. "MB grown" is how far the memory of the process that grew most
 did beyond its parts, in a run that is not timed. "bits" says whether output and all three gradients have the bits of one process.
 """
@@ -20,14 +21,14 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from harness import DTYPES, Report, forget_peak, of_processes, options, parse, resident
+from harness import DTYPES, Report, forget_peak, of_processes, options, parse, resident, some_of
 from torch import Tensor
 
 import uwaga
 
 MASKS: dict[str, Callable[[int], Any]] = {
     "causal": lambda start: uwaga.Causal(start=start),
-    "window of 1,024": lambda start: uwaga.Window(1023, 0, start=start),
+    "window": lambda start: uwaga.Window(1023, 0, start=start),
     "none": lambda start: None,
 }
 TIMEOUT = datetime.timedelta(minutes=10)
@@ -68,7 +69,7 @@ class Gathered(torch.autograd.Function):
 
 
 def run_rank(rank: int, folder: Path, size: int, tokens: int, name: str, chosen: Any) -> Any:
-    """Times of both sides, bytes sent and bits, of one process."""
+    """Times of both sides and of one process alone, bytes sent and bits, as one process has them."""
     store = f"file://{folder}/store"
     dist.init_process_group("gloo", init_method=store, rank=rank, world_size=size, timeout=TIMEOUT)
     dtype, mask = DTYPES[chosen.dtype[0]], MASKS[name]
@@ -83,31 +84,37 @@ def run_rank(rank: int, folder: Path, size: int, tokens: int, name: str, chosen:
         return isend(tensor, *arguments)
 
     dist.isend = counted
-    sides: dict[str, Callable[..., Tensor]] = {
+    sides: dict[str, Callable[..., Any]] = {
         "uwaga": lambda q, k, v: uwaga.sequence_parallel.attention(q, k, v, mask=mask(0)),
         "all_gather": lambda q, k, v: gathered(q, k, v, mask=mask, sent=sent["all_gather"]),
     }
-    times: dict[str, list[float]] = {f"{side} {what}": [] for side in sides for what in ("forward", "backward")}
+    one: dict[str, Callable[..., Any]] = {"one": partial(uwaga.attention, mask=mask(0), impl="cpu")}
+    times: dict[str, list[float]] = {f"{side} {what}": [] for side in one | sides for what in ("forward", "backward")}
     results: dict[str, list[Tensor]] = {}
     grown: dict[str, float] = {}
-    turns = 2 if chosen.quick else 4
-    for turn in range(turns + 1):
-        for side, attend in sides.items():
-            operands = [x.clone().requires_grad_() for x in parts[:3]]
-            if turn == turns:
+    for turn in range(chosen.turns + 2):  # the first one warms up, the last one counts memory
+        is_timed, is_last = 0 < turn <= chosen.turns, turn > chosen.turns
+        for side, attend in (one | sides).items():
+            if side == "one" and rank > 0:
+                for _ in range(3):
+                    dist.barrier()
+                continue
+            *operands, grad = whole if side == "one" else parts
+            operands = [x.clone().requires_grad_() for x in operands]
+            if is_last:
                 forget_peak()
             before = resident("VmRSS")
             dist.barrier()
-            sent[side][0] = 0
+            sent.get(side, [0])[0] = 0
             began = time.perf_counter()
             output = attend(*operands)
             dist.barrier()
             middle = time.perf_counter()
-            result = torch.autograd.grad(output, operands, parts[3])
+            result = torch.autograd.grad(output, operands, grad)
             dist.barrier()
-            if turn == turns:
+            if is_last:
                 grown[side] = (resident("VmHWM") - before) / 1e6
-            elif turn > 0:
+            if is_timed:
                 times[f"{side} forward"].append(middle - began)
                 times[f"{side} backward"].append(time.perf_counter() - middle)
             results[side] = [output.detach(), *result]
@@ -117,12 +124,12 @@ def run_rank(rank: int, folder: Path, size: int, tokens: int, name: str, chosen:
     dist.all_reduce(most, op=dist.ReduceOp.MAX)
     found = zip(sides, total.tolist(), most.tolist(), strict=True)
     return {
-        "times": {name: median(x) for name, x in times.items()},
+        "times": {name: median(x) for name, x in times.items() if x},
         "sides": {
-            side: (bytes_sent / 1e6, most, size > 1 and same_bits(results[side], whole, parts, mask, rank, size))
+            side: (bytes_sent / 1e6, most, same_bits(results[side], results.get("one"), rank, size))
             for side, bytes_sent, most in found
         },
-        "context parallel": refusal_of_context_parallel() if size > 1 and name == "causal" else None,
+        "context parallel": refusal_of_context_parallel() if name == "causal" else None,
     }
 
 
@@ -141,14 +148,16 @@ def refusal_of_context_parallel() -> str:
     return ""
 
 
-def same_bits(result: list[Tensor], whole: list[Tensor], parts: list[Tensor], mask: Any, rank: int, size: int) -> bool:
-    """Whether this process's results are, to the bit, its part of those of one process; all processes have the answer of each."""
-    operands = [x.clone().requires_grad_() for x in whole[:3]]
-    output = uwaga.attention(*operands, mask=mask(0), impl="cpu")
-    exact = [output.detach(), *torch.autograd.grad(output, operands, whole[3])]
-    same = torch.tensor([torch.equal(x, y.chunk(size, dim=2)[rank]) for x, y in zip(result, exact, strict=True)]).all()
-    answer = same.int()
-    dist.all_reduce(answer, op=dist.ReduceOp.MIN)
+def same_bits(result: list[Tensor], exact: list[Tensor] | None, rank: int, size: int) -> bool:
+    """Whether all processes' results are, to the bit, their parts of those of one process, which the first one has; they know the answer."""
+    same = True
+    for n, x in enumerate(result):
+        whole = [torch.empty_like(x) for _ in range(size)] if rank == 0 else None
+        dist.gather(x.contiguous(), whole)
+        if whole is not None and exact is not None:
+            same = same and torch.equal(torch.cat(whole, 2), exact[n])
+    answer = torch.tensor(int(same))
+    dist.broadcast(answer, 0)
     return bool(answer)
 
 
@@ -163,24 +172,24 @@ if __name__ == "__main__":
     parser.add_argument("--processes", type=int, nargs="+", default=[2], help="beside one")
     parser.add_argument("--heads", type=int, default=4)
     parser.add_argument("--width", type=int, default=64)
+    parser.add_argument("--masks", type=some_of(MASKS), default=list(MASKS), help="with commas between them")
+    parser.add_argument("--turns", type=int, default=4, help="that are timed")
     chosen = parse(parser)
     if chosen.quick:
-        chosen.n, chosen.heads, chosen.width = [64], 2, 16
+        chosen.n, chosen.heads, chosen.width, chosen.turns = [64], 2, 16, 1
     headings = ["mask", "N", "processes", "side"]
     headings += ["forward", "backward", "forward speed", "backward speed", "MB sent", "MB grown", "bits"]
     report = Report(chosen, "Attention over processes beside gathering all keys and values", headings)
     refused = ""
     for tokens in chosen.n:
-        for name in MASKS:
-            one = measured(1, tokens, name, chosen)["times"]
+        for name in chosen.masks:
             for size in chosen.processes:
                 results = measured(size, tokens, name, chosen)
                 times = results["times"]
                 refused = results["context parallel"] or refused
                 for side, (sent, grown, same) in results["sides"].items():
                     passes = [times[f"{side} {what}"] for what in ("forward", "backward")]
-                    # Of one process all_gather is uwaga.attention.
-                    alone = [one[f"all_gather {what}"] for what in ("forward", "backward")]
+                    alone = [times[f"one {what}"] for what in ("forward", "backward")]
                     speeds = [f"{x / (size * y):.2f}" for x, y in zip(alone, passes, strict=True)]
                     bits = "same" if same else "others"
                     took = [f"{x:.3f} s" for x in passes]

@@ -14,6 +14,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import traceback
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from time import perf_counter
@@ -246,6 +247,8 @@ def of_processes(size: int, run: Callable[[int, Path], Any]) -> list[Any]:
                     torch.save(run(rank, folder), folder / str(rank))
                     code = 0
                 finally:
+                    if code:
+                        traceback.print_exc()
                     os._exit(code)
             children.append(child)
         codes = [os.waitpid(child, 0)[1] for child in children]
