@@ -3,7 +3,7 @@
 Measured here, in processes of one thread: the pairs of a query and a key that one process computes in a second, forward and backward; the
 bytes that go from one process to another in a second; and the speed of two processes, beside which the model's own answer for them stands. The
 model runs the schedule of uwaga.sequence_parallel: which blocks of keys visit which processes in which order, a block being computed
-while the next one arrives (ring.py), or the operands of a head arriving while the one before is computed (heads.py). A machine is
+while the next one arrives and leaves (ring.py), or the operands of a head arriving while the one before is computed (heads.py). A machine is
 `--cores` measured processes, and its link sends and receives at the same time. Mask: causal, B = 1, H = G, D = E. "speed" is the time of one
 machine over P times that of P: 1 is linear.
 
@@ -21,7 +21,7 @@ from harness import DTYPES, Report, of_processes, options, parse
 
 import uwaga
 from uwaga.ops.attention.parts import PART_KEYS, PART_QUERIES
-from uwaga.sequence_parallel.ring import KEY_STEP
+from uwaga.sequence_parallel.ring import KEY_STEP, turns_of
 from uwaga.sequence_parallel.schedule import Plan, Steps, make_plan
 
 # Products of two matrices that the passes of the backward ring make (of queries, of keys), of the five of one pass.
@@ -83,24 +83,37 @@ def _moving(case: Case, plan: Plan, size: int) -> float:
 
 def _ring(case: Case, plan: Plan, size: int, alone: float, rows: int) -> float:
     """Seconds of `ring._travel` in all processes. alone: of one machine; rows: of width D that travel for each token."""
-    computed = [0.0] * size  # when a process is through with the last block that it had
-    receives = [0.0] * size  # since when it receives the next one
-    left = [0.0] * size  # when the last block that it passed on was with the next process
+    orders = [plan.visits(b, _owner(case, size, block), size) for b, block in enumerate(plan.blocks)]
+    turns = [turns_of(orders, rank) for rank in range(size)]
+    early = [{b: n for n, blocks in before.items() for b in blocks} for before, _ in turns]
+    # When a process began each block, after the beginning of all.
+    begun: list[list[float]] = [[0.0] for _ in range(size)]
+    computed = [0.0] * size  # when it is through with the last one
+    left: list[dict[int, float]] = [{} for _ in range(size)]  # when a block that it passed on was with the next process
+    relayed: list[int | None] = [None] * size  # the block before, where its buffer is still to leave
     sends, takes = [0.0] * size, [0.0] * size  # when its link is free
     of_pair = alone / sum(map(sum, plan.work))
-    for b, (first, last) in enumerate(plan.blocks):
-        owner = next(rank for rank, (_, end) in enumerate(_edges(case, size)) if first < end)
-        source, has_it = owner, 0.0
-        for rank in plan.visits(b, owner, size):
-            arrived = receives[rank]
-            if rank != owner:
-                arrived = max(has_it, receives[rank], sends[source], takes[rank]) + case.sending(rows * (last - first))
-                sends[source] = takes[rank] = left[source] = arrived
-            source, has_it = rank, max(computed[rank], arrived)
-            receives[rank] = max(has_it, left[rank])
-            work = sum(plan.work[n][b] for n in plan.pieces_of(rank))
-            computed[rank] = receives[rank] + work * of_pair
+    for b, visits in enumerate(orders):
+        # A process asks for a block when it begins the one before, and sends its own then or earlier.
+        source, ready = _owner(case, size, plan.blocks[b]), 0.0
+        for at, rank in enumerate(visits):
+            n, arrived = len(begun[rank]) - 1, 0.0
+            if rank != source:
+                arrived = max(ready, begun[rank][n], sends[source], takes[rank])
+                arrived += case.sending(rows * (plan.blocks[b][1] - plan.blocks[b][0]))
+                sends[source] = takes[rank] = left[source][b] = arrived
+            waited = [left[rank].get(other, 0.0) for other in (*turns[rank][1].get(n, ()), relayed[rank])]
+            begins = max(computed[rank], arrived, *waited)
+            ready = begins if rank != source else begun[rank][early[rank].get(b, n - 1) + 1]
+            begun[rank].append(begins)
+            relayed[rank] = b if rank != source and at + 1 < len(visits) else None
+            computed[rank] = begins + sum(plan.work[x][b] for x in plan.pieces_of(rank)) * of_pair
+            source = rank
     return max(computed)
+
+
+def _owner(case: Case, size: int, block: tuple[int, int]) -> int:
+    return next(rank for rank, (_, end) in enumerate(_edges(case, size)) if block[0] < end)
 
 
 def _by_heads(case: Case, size: int) -> float:
@@ -132,17 +145,18 @@ if __name__ == "__main__":
     parser.add_argument("--measured-heads", type=int, default=4)
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--cores", type=int, default=32, help="of a machine")
+    parser.add_argument("--turns", type=int, default=4, help="that are timed")
     chosen = parse(parser)
     if chosen.quick:
-        chosen.measured_n, chosen.n, chosen.machines, chosen.measured_heads, chosen.width = 64, [4096], [2, 64], 2, 16
+        chosen.measured_n, chosen.n, chosen.machines = 64, [4096], [2, 64]
+        chosen.measured_heads, chosen.width, chosen.turns = 2, 16, 1
     headings = ["pass", "N", "link", *(f"{size} machines" for size in chosen.machines)]
     report = Report(chosen, "Attention over many machines, by a model", headings)
     models, chosen.heads = chosen.heads, chosen.measured_heads  # `measured` reads it
-    one, two = (measured(size, chosen.measured_n, "causal", chosen)["times"] for size in (1, 2))
+    times = measured(2, chosen.measured_n, "causal", chosen)["times"]
     rate = max(of_processes(2, bandwidth))
     pairs = chosen.measured_n**2 / 2 * chosen.heads
-    # Of one process all keys are its own: this is uwaga.attention.
-    speeds = {name: pairs / one[f"all_gather {name}"] for name in ("forward", "backward")}
+    speeds = {name: pairs / times[f"one {name}"] for name in ("forward", "backward")}
     case = partial(Case, width=chosen.width, item=DTYPES[chosen.dtype[0]].itemsize)
     for name in speeds:
         for tokens in chosen.n:
@@ -161,7 +175,7 @@ if __name__ == "__main__":
     for name, speed in speeds.items():
         here = case(chosen.measured_n, chosen.heads, forward=speeds["forward"], backward=speeds["backward"], rate=rate)
         model = here.alone(name == "backward") / 2 / seconds(here, 2, backward=name == "backward")
-        found = one[f"all_gather {name}"] / 2 / two[f"uwaga {name}"]
+        found = times[f"one {name}"] / 2 / times[f"uwaga {name}"]
         report.say(
             f"{name}: {speed:.2e} pairs a second in one process. Two processes at N = {chosen.measured_n:,}, {chosen.heads} heads: "
             f"measured {found:.2f}, by the model {model:.2f} of linear.\n"

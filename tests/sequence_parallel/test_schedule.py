@@ -69,11 +69,11 @@ def test_a_window_stays_in_the_order_of_the_queries() -> None:
 def test_a_block_leaves_before_a_process_that_takes_it_first_would_wait() -> None:
     """Under a window the last block of each process is the first one of the next: sent in its turn, each would begin when the one before it ends."""
     window = [[0], [0], [0, 1], [1, 0], [1], [1, 2], [2, 1], [2]]
-    assert ring._turns(window, 0) == ({0: [2]}, {3: [2]})
-    assert ring._turns(window, 1) == ({0: [5]}, {4: [3, 5]})
-    assert ring._turns(window, 2) == ({}, {5: [6]})
+    assert ring.turns_of(window, 0) == ({0: [2]}, {3: [2]})
+    assert ring.turns_of(window, 1) == ({0: [5]}, {4: [3, 5]})
+    assert ring.turns_of(window, 2) == ({}, {5: [6]})
     full = [[0, 1], [0, 1], [1, 0], [1, 0]]
-    assert ring._turns(full, 0) == ({}, {1: [0], 2: [1]})
+    assert ring.turns_of(full, 0) == ({}, {1: [0], 2: [1]})
 
 
 def test_a_block_visits_only_those_who_see_it() -> None:

@@ -265,7 +265,7 @@ def _travel(
                 for interval, operands in zip(held[group.rank], own, strict=True):
                     for part, _ in shared_rows(interval, plan.blocks[b]):
                         send(visits[0], b, [x[part] for x in operands])
-        early, late = _turns(orders, group.rank)
+        early, late = turns_of(orders, group.rank)
         before, ahead = None, take(0) if needed else None
         for n, b in enumerate(needed):
             block = ahead
@@ -293,7 +293,7 @@ class _Block:
     arriving: list[Message | None] = field(default_factory=list)
 
 
-def _turns(orders: Sequence[Sequence[int]], rank: int) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
+def turns_of(orders: Sequence[Sequence[int]], rank: int) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
     """The blocks that begin their way at a process and go on, by how many blocks it has taken when it sends them, if that is before their turn, and when it
     waits until the next process has them. They are sent early where the next one takes them earlier than this one, as under a window, where else each process
     would begin when the one before it ends; and they are waited for once both have had the time to take them, so that few are on their way."""
