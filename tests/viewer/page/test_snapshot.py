@@ -5,6 +5,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from saved_pages import replies
+from waiting import HANG
 
 import uwaga
 from uwaga.viewer.messages import Reply, RequestError
@@ -27,6 +29,9 @@ from uwaga.viewer.service import ViewService
 from uwaga.viewer.view_model import ViewModel
 
 pytestmark = pytest.mark.usefixtures("small_front")
+
+# A page with all that fits, however busy the machine is: `seconds` is 8.0 else.
+whole_page = partial(snapshot_html, seconds=HANG)
 
 
 def service(tokens: int = 20, layers: int = 2, heads: int = 3, width: int = 8, **options: Any) -> ViewService:
@@ -46,7 +51,7 @@ def tile(**what: object) -> dict[str, object]:
 
 def test_a_short_text_is_stored_completely_and_exactly() -> None:
     asked = service()
-    result = replies(snapshot_html(asked.answer))
+    result = replies(whole_page(asked.answer))
     for request, reply in result.items():
         expected = asked.answer(json.loads(request))
         if request == '{"request":"about"}':
@@ -83,7 +88,7 @@ def test_the_lesson_is_stored_with_its_script_or_not_at_all() -> None:
 
 def test_coarse_cells_are_rounded_and_exact_weights_are_not() -> None:
     asked = service(tokens=600, layers=1, heads=1)
-    result = replies(snapshot_html(asked.answer, max_bytes=1_000_000, exact=[tile()]))
+    result = replies(whole_page(asked.answer, max_bytes=1_000_000, exact=[tile()]))
     whole = [json.loads(request) for request in result if json.loads(request)["request"] == "tile"]
     assert {(each["pooling"], each["level"]) for each in whole} >= {("sum", 0), ("sum", 2), ("max", 2)}
     coarse = tile(level=2)
@@ -96,7 +101,7 @@ def test_replies_that_do_not_fit_are_stored_coarser_or_left_out() -> None:
     asked = service(tokens=300, layers=2, heads=4)
     sizes = {}
     for largest in (100_000, 1_000_000, 10_000_000):
-        page = snapshot_html(asked.answer, max_bytes=largest)
+        page = whole_page(asked.answer, max_bytes=largest)
         plain = [json.loads(request) for request in replies(page)]
         tiles = [each for each in plain if each["request"] == "tile"]
         assert {each["head"] for each in tiles} == {
@@ -135,7 +140,7 @@ def test_nothing_is_requested_twice() -> None:
 @pytest.mark.slow
 def test_a_text_of_512_tokens_in_a_model_of_144_heads_is_under_20_megabytes(one_thread) -> None:
     """Random scores compress worse than those of a model; queries of width 64 concentrate the weights as a model does."""
-    page = snapshot_html(service(tokens=512, layers=12, heads=12, width=64).answer)
+    page = whole_page(service(tokens=512, layers=12, heads=12, width=64).answer)
     assert len(page) < 19_600_000  # the page of this test has no front end, which takes less than the remaining 400 kB
     tiles = [json.loads(request) for request in replies(page) if '"tile"' in request]
     plain = [
@@ -162,7 +167,7 @@ class Slow:
 
 def test_incomplete_replies_are_requested_again() -> None:
     slow, told = Slow(service()), list[float]()
-    result = replies(snapshot_html(slow.answer, progress=told.append))
+    result = replies(whole_page(slow.answer, progress=told.append))
     for name, reply in result.items():
         if '"overview"' in name:
             assert slow.asked[name] == 3
