@@ -115,10 +115,10 @@ export function makeRibbons({ pick, point, pickKey }) {
     hide: () => { element.hidden = true; },
     /**
      * @param {{queries: Items, keys: Items, name: string, cells: ArrayLike<number>, query: number | null, key: number | null,
-     *   sinks: ReadonlySet<number>, last: number, middle: {query: number, key: number}}} content  cells: the exact weights of the head; last: the last
-     *   query that is there; middle: what is in the middle of rows that do not fit
+     *   sinks: ReadonlySet<number>, isKnown: boolean, last: number, middle: {query: number, key: number}}} content  cells: the exact weights of the head;
+     *   isKnown: whether those of the query are among them yet; last: the last query that is there; middle: what is in the middle of rows that do not fit
      */
-    show({ queries, keys, name, cells: all, query, key, sinks: atRest, last, middle }) {
+    show({ queries, keys, name, cells: all, query, key, sinks: atRest, isKnown, last, middle }) {
       element.hidden = false;
       total = queries.total;
       const width = element.clientWidth, shownRows = ribbonColumns(queries.total, middle.query, width), shownColumns = ribbonColumns(keys.total, middle.key, width), rows = shownRows.length, columns = shownColumns.length;
@@ -162,8 +162,8 @@ export function makeRibbons({ pick, point, pickKey }) {
       picture.replaceChildren(svgEl("defs", {}, linkGradient(prefix, { x1: 0, x2: 0, y1: ribbonHeight, y2: 0 })),
       ...drawn, ...above.map((one) => bar(one, 1, "asked")), ...below.flatMap((one, row) => (shownRows[row].isFold ? [] : [bar(one, ribbonHeight - 1, "asks")])));
       const asking = shownRows.findIndex(({ first, isFold }) => !isFold && first === query);
-      const weightOf = (/** @type {number} */ to) => (asking < 0 ? NaN : cells[asking * columns + to]);
-      const most = asking < 0 ? -1 : Array.from({ length: columns }, (_, to) => to).reduce((best, to) => (isRest(to) || (best >= 0 && weightOf(to) <= weightOf(best)) ? best : to), -1);
+      const weightOf = (/** @type {number} */ to) => (asking < 0 || !isKnown ? NaN : cells[asking * columns + to]);
+      const most = asking < 0 || !isKnown ? -1 : Array.from({ length: columns }, (_, to) => to).reduce((best, to) => (isRest(to) || (best >= 0 && weightOf(to) <= weightOf(best)) ? best : to), -1);
       [...keysRow.children].forEach((button, to) => {
         const share = Number.isNaN(weightOf(to)) ? "" : percentText(weightOf(to)), { first, stop, isFold } = shownColumns[to];
         /** @type {HTMLElement} */ (button).dataset.role = !isFold && (key === null ? to === most : first === key) ? "asked" : "dim";

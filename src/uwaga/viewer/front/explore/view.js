@@ -294,7 +294,7 @@ export function exploreView(app) {
     if (film.element.hidden) film.stop();
     const cells = !one && !side.signed && !holdsPassages(known.keys) && Math.max(known.queries.total, known.keys.total) <= mostRibbons ? ribbonWeights(known, inQueries, shownWeights) : null;
     const isRibboned = cells !== null;
-    if (isRibboned) ribbons.show({ ...known, cells, query: inQueries, key, sinks, last: written < 0 ? known.queries.total : written, middle: ribbonMiddle(known, cells, atRest) });
+    if (isRibboned) ribbons.show({ ...known, cells, query: inQueries, key, sinks, isKnown: hasExactCells(app) || shownWeights !== null, last: written < 0 ? known.queries.total : written, middle: ribbonMiddle(known, cells, atRest) });
     else ribbons.hide();
     write.hidden = !isRibboned || !hasExactCells(app);
     write.textContent = writing === undefined ? ["▶", tr("Watch it write")].join(" ") : tr("■ Stop");
