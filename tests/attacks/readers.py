@@ -151,14 +151,11 @@ def load_names(path: Path) -> list[str]:
         return list(file.keys())
 
 
-def _pickled_model(is_zip: bool) -> Callable[[Path], None]:
-    def make(folder: Path) -> None:
-        _model(folder)
-        weights = load_file(folder / "model.safetensors")
-        torch.save(weights, folder / "pytorch_model.bin", _use_new_zipfile_serialization=is_zip)
-        (folder / "model.safetensors").unlink()
-
-    return make
+def _pickled_model(folder: Path) -> None:
+    _model(folder)
+    weights = load_file(folder / "model.safetensors")
+    torch.save(weights, folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
 
 
 def _encode(folder: Path) -> None:
@@ -451,11 +448,7 @@ KINDS = {
         faults="binary",
     ),
     "pytorch_model.bin": Kind(
-        covers=("uwaga.models.checkpoints.torch_files:read",), file="pytorch_model.bin", make=_pickled_model(True), read=_encode,
-        faults="binary",
-    ),
-    "old pytorch_model.bin": Kind(
-        covers=("uwaga.models.checkpoints.torch_files:read",), file="pytorch_model.bin", make=_pickled_model(False), read=_encode,
+        covers=("uwaga.models.checkpoints.torch_files:read",), file="pytorch_model.bin", make=_pickled_model, read=_encode,
         faults="binary",
     ),
     "modules.json": Kind(covers=_JSON, file="modules.json", make=_sentence_model, read=_encode, faults="json"),

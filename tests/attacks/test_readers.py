@@ -49,7 +49,7 @@ OTHER_OPENERS = {
     "uwaga.store.writer": "as uwaga.store.token_database",
     "uwaga.models.checkpoints.directories": "files of the package",
     "uwaga._base.languages": "a file of the package",
-    "uwaga.models.checkpoints.torch_files": "torch.load, after a check of what untrusted.open_regular has opened",
+    "uwaga.models.checkpoints.torch_files": "maps what untrusted.open_regular has opened; zipfile reads its directory from there",
     "uwaga._base.safetensors_files": "after its header was read by untrusted.open_regular",
     "uwaga.train.data.store": "writes; maps after untrusted.stat_regular",
     "uwaga.train.api": "a lock",

@@ -126,12 +126,22 @@ def test_a_model_is_not_saved_beside_the_shards_of_another(model: BertModel, fol
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
 
-@pytest.mark.parametrize("is_zip", [True, False], ids=["zip", "before-1.6"])
-def test_a_pickle_is_read_by_weights_only(model: BertModel, folder: Path, is_zip: bool) -> None:
-    weights = load_file(folder / "model.safetensors")
-    torch.save(weights, folder / "pytorch_model.bin", _use_new_zipfile_serialization=is_zip)
+def test_a_file_of_torch_save_is_read(model: BertModel, folder: Path) -> None:
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
     (folder / "model.safetensors").unlink()
     assert same(model, load(folder))
+
+
+def test_a_file_from_before_pytorch_1_6_is_refused_by_name(folder: Path) -> None:
+    path = folder / "pytorch_model.bin"
+    torch.save(load_file(folder / "model.safetensors"), path, _use_new_zipfile_serialization=False)
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(CheckpointError) as caught:
+        load(folder)
+    assert str(caught.value) == (
+        f"{path} cannot be read as weights: it is not a zip archive, and files from before PyTorch 1.6 are not read; load it with "
+        "torch.load(weights_only=True), and save it again with safetensors"
+    )
 
 
 def test_safetensors_go_before_pickles(model: BertModel, folder: Path) -> None:

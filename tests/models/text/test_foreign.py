@@ -211,6 +211,19 @@ def test_what_a_directory_does_not_hold_itself_is_not_loaded(make: Callable) -> 
     assert refusal(folder) == f"{folder} has adapter_config.json: merge the adapter into its model, and save that"
 
 
+def test_settings_that_transformers_reads_from_another_file_are_refused(make: Callable) -> None:
+    """transformers takes those of config.4.0.0.json then, which nothing has checked."""
+    folder = make("deberta")
+    other = json.loads((folder / "config.json").read_text()) | {"hidden_act": "relu"}
+    (folder / "config.4.0.0.json").write_text(json.dumps(other))
+    described(folder, configuration_files=["config.4.0.0.json"])
+    assert transformers.AutoConfig.from_pretrained(folder).hidden_act == "relu"
+    assert refusal(folder) == (
+        f"{folder / 'config.json'}: configuration_files: settings for several versions of transformers are not read; rename the file of "
+        "your version to config.json"
+    )
+
+
 def test_pickled_weights_are_not_read(make: Callable) -> None:
     folder = make("deberta")
     weights = load_file(folder / "model.safetensors")

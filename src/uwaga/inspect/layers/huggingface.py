@@ -64,18 +64,13 @@ def watching(model: nn.Module, on_call: Callable) -> Iterator[None]:
         return
     from uwaga.integrations.transformers.editors import switched
     from uwaga.integrations.transformers.observers import observing
-    from uwaga.integrations.transformers.register import NAME, register_with_transformers
+    from uwaga.integrations.transformers.register import register_with_transformers
 
     register_with_transformers()
     for each in models:
         if not each._can_set_attn_implementation():
             raise own_attention_error(each)
-
-    def choose() -> None:
-        for each in models:
-            each.set_attn_implementation(NAME)
-
-    with switched(configs_of(models), choose), observing(on_call):
+    with switched(configs_of(models), is_watch=True), observing(on_call):
         yield
 
 
@@ -127,12 +122,14 @@ def _check_not_shared(model: Any, attentions: list[nn.Module], operation: str) -
 
 
 def configs_of(models: list[Any]) -> list[Any]:
-    """Each config of the models and their parts once."""
+    """Each config of the models and their parts once, without those of parts that compute attention by themselves."""
     results: dict[int, Any] = {}
+    parts = [module for model in models for module in model.modules() if hasattr(module, "_can_set_attn_implementation")]
+    left_out = {id(module.config) for module in parts if not module._can_set_attn_implementation()}
     queue = [module.config for model in models for module in model.modules() if hasattr(module, "config")]
     while queue:
         config = queue.pop()
-        if id(config) in results or not hasattr(config, "_attn_implementation_internal"):
+        if id(config) in results or id(config) in left_out or not hasattr(config, "_attn_implementation_internal"):
             continue
         results[id(config)] = config
         queue += [getattr(config, name) for name in config.sub_configs if getattr(config, name, None) is not None]

@@ -1,7 +1,8 @@
 """Editors of the attention calls of transformers' models, with attn_implementation="uwaga", "eager" or "sdpa".
 
-An eager or sdpa model gets the name of an implementation that calls the former one with changed operands, mask and result. Watching gives
-it another name too, so one registry has both.
+The config of an eager or sdpa model answers with the name of an implementation that calls its own with changed operands, mask and result; that
+of a watched one with "uwaga". It does so in the context that edits or watches alone: another thread may be inside a forward pass, whose
+masks were made for the model's own implementation.
 
 Letters: B batch, H query heads, G key/value heads, Q queries, K keys, D query/key width, E value width.
 """
@@ -11,6 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -47,7 +49,7 @@ def editing(configs: Iterable[Any], editors: Mapping[nn.Module, Editor]) -> Iter
     configs = list(configs)
     for config in configs:
         _check(config)
-    with switched(configs):
+    with switched(configs, is_watch=False):
         _HERE.editors = (*getattr(_HERE, "editors", ()), editors)
         try:
             yield
@@ -96,82 +98,75 @@ def _check(config: Any) -> None:
         )
 
 
-@dataclass(slots=True, kw_only=True)
-class _Switched:
-    """A config whose model is watched or edited."""
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Switch:
+    """A context in which configs answer with other names than their own."""
 
-    config: Any
-    own: str | None  # the user's name
-    given: str | None  # the one that the contexts put there; another one was chosen by the user since, and stays
-    watched: str | None = None  # the one while it is watched
-    watches: int = 0
-    edits: int = 0
-
-    def count(self, by: int, *, is_watch: bool) -> None:
-        if is_watch:
-            self.watches += by
-        else:
-            self.edits += by
-
-    def switch(self) -> None:
-        """Put the name there that the contexts need."""
-        name = self.watched if self.watches else self.own
-        if self.edits:
-            base = name or "eager"
-            if base not in (*_EDITABLE, UWAGA):  # it was edited only since it was watched
-                base = name = UWAGA
-            if base != UWAGA or _may_be_compiled():
-                _register(base)
-                name = base + _SUFFIX
-        self.given = self.config._attn_implementation_internal = name
+    configs: dict[int, Any]  # by id; they are kept, so that no other object gets the id
+    is_watch: bool  # else they are edited
+    is_on: bool = True  # False: it has ended, in another context than the one in which it began
 
 
-_SWITCHED: dict[int, _Switched] = {}  # by the id of the config
+_SWITCHES: ContextVar[tuple[_Switch, ...]] = ContextVar("uwaga_switches", default=())
+# How many contexts of all threads switch a config, by its id: torch.compile guards this, and breaks its graph at a ContextVar.
+_SWITCHED: dict[int, int] = {}
+_NAME = "_attn_implementation_internal"
 
 
 @contextmanager
-def switched(configs: Iterable[Any], choose: Callable[[], None] | None = None) -> Iterator[None]:
-    """A context in which configs have the names that watching or editing needs. Contexts may end in any order; after the last one a
-    config has the user's name again.
+def switched(configs: Iterable[Any], *, is_watch: bool) -> Iterator[None]:
+    """A context in which configs answer with the names that watching or editing needs. Contexts may end in any order. A name that is set
+    meanwhile is the config's own."""
+    from transformers import PreTrainedConfig
 
-    Args:
-        choose: chooses the implementation of models that are watched; None: they are edited.
-    """
-    configs, is_watch, is_chosen = list(configs), choose is not None, False
+    switch = _Switch(configs={id(config): config for config in configs}, is_watch=is_watch)
     with _LOCK:
-        for config in configs:
-            name = config._attn_implementation_internal
-            result = _SWITCHED.setdefault(id(config), _Switched(config=config, own=name, given=name))
-            if name != result.given:
-                result.own = result.given = name
-            result.count(1, is_watch=is_watch)
-        try:
-            if choose is not None:
-                choose()
-                for config in configs:
-                    _SWITCHED[id(config)].watched = config._attn_implementation_internal
-            for config in configs:
-                _SWITCHED[id(config)].switch()
-            is_chosen = True
-        finally:
-            if not is_chosen:
-                _switch_back(configs, is_watch=is_watch, always=True)
+        if _NAME not in vars(PreTrainedConfig):
+            setattr(PreTrainedConfig, _NAME, property(_name, _set_name))
+        for name in (*_EDITABLE, UWAGA) if not is_watch else ():
+            _register(name)
+        for config in switch.configs:
+            _SWITCHED[config] = _SWITCHED.get(config, 0) + 1
+    _SWITCHES.set((*_SWITCHES.get(), switch))
     try:
         yield
     finally:
+        switch.is_on = False
+        _SWITCHES.set(tuple(each for each in _SWITCHES.get() if each.is_on))
         with _LOCK:
-            _switch_back(configs, is_watch=is_watch)
+            for config in switch.configs:
+                _SWITCHED[config] -= 1
+                if not _SWITCHED[config]:
+                    del _SWITCHED[config]
 
 
-def _switch_back(configs: Iterable[Any], *, is_watch: bool, always: bool = False) -> None:
-    """always: also where the name is not that which was given."""
-    for config in configs:
-        result = _SWITCHED[id(config)]
-        result.count(-1, is_watch=is_watch)
-        if always or config._attn_implementation_internal == result.given:
-            result.switch()
-        if not (result.watches or result.edits):
-            del _SWITCHED[id(config)]
+def own_name(config: Any) -> str | None:
+    """The implementation of a config's model where it is neither watched nor edited."""
+    return vars(config).get(_NAME)
+
+
+def _name(config: Any) -> str | None:
+    if _NAME not in config.__dict__:
+        raise AttributeError(_NAME)
+    own: str | None = config.__dict__[_NAME]
+    return _answer(config, own) if id(config) in _SWITCHED else own
+
+
+def _set_name(config: Any, name: str | None) -> None:
+    # A model that is made of a config sets the name that it reads there, which is no choice of the user's.
+    if id(config) not in _SWITCHED or name != _answer(config, own_name(config)):
+        config.__dict__[_NAME] = name
+
+
+def _answer(config: Any, own: str | None) -> str | None:
+    """The name that the contexts of this thread need."""
+    switches = [each for each in _SWITCHES.get() if each.is_on and id(config) in each.configs]
+    name = UWAGA if any(each.is_watch for each in switches) else own
+    if all(each.is_watch for each in switches):
+        return name
+    # Another name was chosen inside, or it was edited only since it was watched.
+    base = (name or "eager") if name in (None, *_EDITABLE) else UWAGA
+    return base if base == UWAGA and not _may_be_compiled() else base + _SUFFIX
 
 
 def _may_be_compiled() -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from uwaga._base.tracing import is_intercepted
+from uwaga.integrations.transformers.editors import own_name
 from uwaga.integrations.transformers.mask_functions import documents_of_positions
 
 NAME = "uwaga"
@@ -106,7 +107,7 @@ def _allow_continuous_batching(manager: Any) -> None:
 
     @wraps(switch)
     def switch_to_cb_friendly_attn(self: Any, model: Any, *others: Any, **more: Any) -> None:
-        if model.config._attn_implementation != NAME:
+        if own_name(model.config) != NAME:  # it computes in another thread, where the model is neither watched nor edited
             switch(self, model, *others, **more)
 
     manager.switch_to_cb_friendly_attn = switch_to_cb_friendly_attn

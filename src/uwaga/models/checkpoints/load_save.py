@@ -1,8 +1,7 @@
 """Loading models from unmodified Hugging Face directories, and saving them.
 
 Loading compares all names and shapes in the files with the family's table before it allocates memory for weights. No code from
-a file is run: weights are safetensors, or files of torch.save, which `torch_files` checks before torch.load reads
-them with weights_only=True.
+a file is run: weights are safetensors, or files of torch.save, whose pickle `torch_files` interprets.
 """
 
 import json

@@ -14,6 +14,13 @@ from uwaga.models.checkpoints import weight_files
 
 def weights_of(folder: Path, described: Mapping[str, Any]) -> weight_files.Weights:
     """described: what is in its config.json. Raises CheckpointError: there are none in safetensors, or they are not those of the model."""
+    if (
+        described.get("configuration_files") is not None
+    ):  # transformers would read another file than the one that was checked
+        raise CheckpointError(
+            f"{folder / 'config.json'}: configuration_files: settings for several versions of transformers are not read; rename the file of "
+            "your version to config.json"
+        )
     if described.get("quantization_config") is not None:
         raise CheckpointError(f"{folder / 'config.json'}: quantization_config: quantized weights are not read")
     if os.path.lexists(folder / "adapter_config.json"):
