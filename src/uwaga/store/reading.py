@@ -537,10 +537,13 @@ class _Top:
             old[r] = np.take_along_axis(each, order, axis=1)
 
     def listed(self, lse: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Ids, weights and scores, (R, k)."""
+        """Ids, weights and scores, (R, k). What float32 says of the listed rows together is shared among them by their scores, so
+        that weights descend as scores do, and rows of one score have one weight."""
         is_there = self._at < 2**62
         with np.errstate(invalid="ignore"):
-            weights = np.where(is_there, self._weights * np.exp(self._lse - lse[:, None]), 0.0)
+            found = np.where(is_there, self._weights * np.exp(self._lse - lse[:, None]), 0.0)
+            share = np.where(is_there, np.exp(self._scores - self._scores[:, :1]), 0.0)
+            weights = np.where(is_there, share * (_along(found) / _along(share)), 0.0)
         ids = np.full(self._at.shape, -1, np.int64)
         ids[is_there] = self._live.ids(self._at[is_there])
         return ids, weights, self._scores
@@ -623,6 +626,11 @@ def _keys_at(live: LiveRows, results: Sequence[_BlockResults], positions: np.nda
 def _added(terms: np.ndarray) -> np.ndarray:
     """The sum over the first axis, one after another: `sum` would associate by shape."""
     return np.add.accumulate(terms, axis=0)[-1]
+
+
+def _along(terms_Rk: np.ndarray) -> np.ndarray:
+    """The sums of rows, one after another, (R, 1): zeros at the end change no bit. (R, 0) of no columns."""
+    return np.add.accumulate(terms_Rk, axis=1)[:, -1:]
 
 
 def _added_to(whole: Tensor, terms_nRE: Tensor, listed: np.ndarray) -> Tensor:
