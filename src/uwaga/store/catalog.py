@@ -82,6 +82,7 @@ class Catalog:
     """
 
     def __init__(self, folder: Path, *, write: bool) -> None:
+        check_path(folder)
         if not folder.is_dir():
             raise SoftDatabaseError(f"{folder}: there is no such folder")
         self.path, self.writes, self.process = folder / FILE, write, os.getpid()
@@ -547,6 +548,14 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(
         after_in_child=lambda: [ctypes.pythonapi.Py_IncRef(ctypes.py_object(each)) for each in list(_OPEN)]
     )
+
+
+def check_path(path: Path) -> None:
+    """Raises SoftDatabaseError for one that SQLite and safetensors cannot open."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError as error:
+        raise SoftDatabaseError(f"{path}: its path is not UTF-8, as that of a database must be; rename it") from error
 
 
 def _connect(path: Path, mode: str) -> sqlite3.Connection:

@@ -58,6 +58,7 @@ class StoredDatabase(Snapshot, ABC):
         if model is not None:
             settings["model"] = model
         path = Path(path)
+        catalog.check_path(path)
         if os.path.lexists(path):
             raise SoftDatabaseError(f"{path}: already exists; {cls.__name__}.open opens a database")
         try:
