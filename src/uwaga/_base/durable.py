@@ -23,6 +23,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
+from weakref import WeakSet
 
 MARK_FILE = ".uwaga"  # the mark file of a folder
 _MARK_TEXT = b"This folder was made by uwaga, which removes it when it is done.\n"
@@ -178,24 +179,28 @@ def fsync_opened(opened: int) -> None:
     os.fsync(opened)
 
 
+_LOCKS = WeakSet[IO[bytes]]()  # that this process holds
+if hasattr(os, "register_at_fork"):
+    # A child that had them open would hold them for as long as it lives, whatever becomes of its parent.
+    os.register_at_fork(after_in_child=lambda: [lock.close() for lock in list(_LOCKS)])
+
+
 @contextmanager
 def file_lock(path: Path, *, wait: bool = True) -> Iterator[None]:
     """Holds an exclusive lock (flock; on Windows LockFile) on a file, which is created where there is none and never written. The system releases it
-    when the process ends, in whatever way.
+    when the process ends, in whatever way; a child made by fork has no part in it.
 
     Raises:
         BlockingIOError: another process holds it, and `wait` is False.
         PathConflictError: the path is a link or not a regular file.
     """
     while True:
-        lock = _opened(path)
-        try:
-            _lock(lock, wait=wait)
-            if _is_still(path, lock):  # not removed with its folder by the process that held it
+        with os.fdopen(_opened(path), "r+b", buffering=0) as lock:
+            _LOCKS.add(lock)
+            _lock(lock.fileno(), wait=wait)
+            if _is_still(path, lock.fileno()):  # not removed with its folder by the process that held it
                 yield
                 return
-        finally:
-            os.close(lock)
 
 
 def _lock(opened: int, *, wait: bool) -> None:

@@ -5,29 +5,41 @@
     deleted(id)                                         rows that are in a segment and no longer in the database
     records(id, ...)                                    one column for each field that a record has had
 
-A row is in the database from the moment at which the transaction that lists its segment is on the disk. `unlisted` has the names of the
-files that a writer is about to write, and of those that it is about to remove: of a killed writer's files these can be removed, and
+A row is in the database from the moment at which the transaction that lists its segment is on the disk. The file is the only truth:
+whoever has it open reads it again after whatever ended a call before its end, and a commit is refused where another connection has
+written meanwhile, where segments would overlap, or where the files are no longer those that were opened. A writer holds the lock of the
+folder for as long as it has the catalog open. A child made by fork leaves its parent's catalog and lock alone, and opens its own.
+
+SQLite alone opens the file: POSIX drops all locks that a process has on a file when the process closes it once. It locks readers and the
+writer by the files -wal and -shm, which stay when nobody writes, so that those who may not write the folder lock too. Where they are
+missing and cannot be made, nobody writes: the file is read without a lock, and what was read is refused when they have appeared.
+
+`unlisted` has the names of the files that a writer is about to write, and of those that it is about to remove: of a killed writer's files these can be removed, and
 nothing else can, whatever its name. The version of the files is SQLite's user_version, which was 0 until there was one. A file of a
 stranger is refused where its tables are not exactly these: there may be no trigger, view or computed column that would run with our
 statements.
 """
 
+import ctypes
+import errno
+import os
 import sqlite3
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from urllib.parse import quote
+from weakref import WeakSet
 
 import numpy as np
 from torch import Tensor
 
-from uwaga._base import untrusted
+from uwaga._base import durable, untrusted
 from uwaga._base.errors import SoftDatabaseError
 from uwaga._base.terminal import printable
-from uwaga.store.segments import MOST_IDS, NAMES, VERSION, Entry, newer
+from uwaga.store.segments import MOST_IDS, NAMES, VERSION, Entry, StoreSchema, newer, schema_of
 
-FILE = "catalog.sqlite"
+FILE, _LOCK = "catalog.sqlite", "lock"
 Value = str | int | float
 Record = dict[str, Value]
 Parameters = Sequence[Value | None] | Mapping[str, Value | None]
@@ -45,40 +57,56 @@ _TABLES = {
     "deleted": "CREATE TABLE deleted(id INTEGER PRIMARY KEY)",
 }
 _AT_ONCE = 500  # parameters of one statement
+# What SQLite says of a condition that cannot be compiled or computed; all else is of the file.
+_OF_CONDITIONS = {
+    sqlite3.SQLITE_ERROR, sqlite3.SQLITE_AUTH, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_RANGE, sqlite3.SQLITE_TOOBIG,
+}  # fmt: skip
 
 
 class Catalog:
     """An open catalog.
 
     Args:
-        path: of the SQLite file.
-        write: whether it is changed. Without, it shows one moment of the database until `refresh` is called.
+        folder: of the database.
+        write: whether it is changed, by the one writer. Without, it shows one moment of the database until `refresh` is called.
 
     Raises:
         SoftDatabaseError: it is no such file, is damaged, or cannot be opened.
+        BlockingIOError: there is another writer. OSError: the lock cannot be written.
 
     Attributes:
+        path: of the SQLite file.
+        writes: whether this is the writer's.
+        process: that opened it; in another one nothing of it may be used.
         fields: the names of the fields that records have had, in the order of their first use.
     """
 
-    def __init__(self, path: Path, *, write: bool) -> None:
-        self.path, self._write = path, write
+    def __init__(self, folder: Path, *, write: bool) -> None:
+        check_path(folder)
+        if not folder.is_dir():
+            raise SoftDatabaseError(f"{folder}: there is no such folder")
+        self.path, self.writes, self.process = folder / FILE, write, os.getpid()
         self.fields: list[str] = []
-        _check_file(path)
-        with _errors(path):
-            self._connection = _connect(path, write=write)
+        self._connection: sqlite3.Connection | None = None
+        self._lock = ExitStack()
+        self._is_locked = True  # whether SQLite locks what is shown
+        self._is_restricted = False  # whether the authorizer of a condition may still be set
+        _OPEN.add(self)
         try:
-            with _errors(path):
-                self._check_tables()
-                self.refresh()
+            if write:
+                self._lock.enter_context(durable.file_lock(folder / _LOCK, wait=False))
+            self.refresh()
+            if write:
+                with self.transaction():
+                    self.set("writer", str(self.process))
         except BaseException:
             self.close()
             raise
 
     @classmethod
     def create(cls, path: Path, settings: Mapping[str, str]) -> None:
-        """Writes a new catalog; `path` does not exist. Raises SoftDatabaseError."""
-        with _errors(path), closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        """Writes a new catalog; `path` does not exist. Raises sqlite3.Error."""
+        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
             connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
             connection.execute(f"PRAGMA user_version = {VERSION}")
             connection.execute("PRAGMA synchronous = FULL")
@@ -91,31 +119,105 @@ class Catalog:
 
     def close(self) -> None:
         """Calling it again has no effect."""
-        with suppress(sqlite3.Error):
-            self._connection.close()
+        if self.process != os.getpid():
+            return
+        with self._lock, ExitStack() as closing_last:
+            connection, self._connection = self._connection, None
+            if connection is None:
+                return
+            with suppress(sqlite3.Error, SoftDatabaseError):
+                if self.writes:
+                    # The last connection that is closed removes -wal and -shm; not this one, which may not write.
+                    closing_last.callback(_connect(self.path, "ro").close)
+            closing_last.callback(connection.close)
+            with suppress(sqlite3.Error, SoftDatabaseError):
+                if self.writes and _stamp(self.path, write=True) == self._stamp:
+                    _roll_back(connection)
+                    connection.execute("PRAGMA busy_timeout = 0")
+                    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def refresh(self) -> None:
         """Shows the database as it is now. Raises SoftDatabaseError."""
-        with _errors(self.path):
-            if not self._write:
-                if self._connection.in_transaction:
-                    self._connection.execute("COMMIT")
-                self._connection.execute("BEGIN")
+        with self._errors():
+            if self._connection is None or not (self.writes or self._is_locked and self._stamp == _stamp(self.path)):
+                self._open()
+            self.roll_back()
+            if not self.writes:
+                self._execute("BEGIN")
+            self._version = self._data_version()
             self.fields = self._fields()
+
+    def roll_back(self) -> None:
+        """Ends a transaction that was interrupted, or the moment that is shown."""
+        with self._errors():
+            _roll_back(self._connection)
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """All changes inside are made together, and are on the disk when it ends; none where an exception is raised."""
-        with _errors(self.path):
-            self._connection.execute("BEGIN IMMEDIATE")
+        with self._errors():
+            self.roll_back()
+            if _stamp(self.path, write=True) != self._stamp:
+                raise SoftDatabaseError(f"{self.path}: was moved or replaced while it was open; open it again")
             try:
+                self._execute("BEGIN IMMEDIATE")
+                if self._data_version() != self._version:
+                    raise SoftDatabaseError(
+                        f"{self.path}: another process has written it, whatever holds {_LOCK}; this call changed nothing, and the "
+                        "next one reads what is there now"
+                    )
                 yield
-                self._connection.execute("COMMIT")
+                self._execute("COMMIT")
             except BaseException:
-                with suppress(sqlite3.Error):
-                    self._connection.execute("ROLLBACK")
-                self.fields = self._fields()
+                with suppress(SoftDatabaseError):
+                    self.roll_back()
                 raise
+
+    def _open(self) -> None:
+        """Connects to the file that is there now. Raises SoftDatabaseError where it is no catalog of this version."""
+        if self._connection is not None:
+            self._connection.close()
+        self._connection, self._is_locked = None, True
+        _stamp(self.path, write=self.writes)
+        # At first without a lock and a log, so that nothing of a stranger's file is changed.
+        connection = _connect(self.path, "ro&immutable=1")
+        try:
+            if connection.execute("PRAGMA application_id").fetchone() != (_APPLICATION_ID,):
+                raise SoftDatabaseError(f"{self.path}: is not a catalog of a soft database")
+            before = _stamp(self.path)
+            try:
+                locked = _connect(self.path, "rw" if self.writes else "ro")
+            except sqlite3.OperationalError:
+                if self.writes or _log(self.path).exists():
+                    raise
+                self._is_locked, self._stamp = False, before
+            else:
+                connection.close()
+                connection = locked
+                self._is_locked, self._stamp = True, _stamp(self.path)
+            self._connection = connection
+            self._check_tables()
+        except BaseException:
+            connection.close()
+            self._connection = None
+            raise
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """SQLite's errors with the file, and what was read without a lock while somebody wrote."""
+        try:
+            yield
+            self._check_unlocked()
+        except (sqlite3.Error, UnicodeDecodeError, OverflowError) as error:
+            self._check_unlocked()
+            raise SoftDatabaseError(f"{self.path}: {_reason(error)}") from error
+
+    def _check_unlocked(self) -> None:
+        if not self._is_locked and self._stamp != _stamp(self.path):
+            raise SoftDatabaseError(
+                f"{self.path}: has been written since it was opened, when it could not be locked, as its folder cannot be written; "
+                "call refresh()"
+            )
 
     # What it says.
 
@@ -123,6 +225,13 @@ class Catalog:
         """A setting; None where it is not there."""
         row = self._one("SELECT value FROM settings WHERE name = ?", (name,))
         return None if row is None else str(row[0])
+
+    def schema(self) -> StoreSchema:
+        """What every row has. Raises SoftDatabaseError."""
+        try:
+            return schema_of(self.setting("layout") or "null")
+        except (ValueError, RecursionError) as error:
+            raise SoftDatabaseError(f"{self.path}: is damaged: {error}") from error
 
     def segments(self) -> list[Entry]:
         """All segments, in ascending order of their ids. Raises SoftDatabaseError for descriptions that contradict each other."""
@@ -212,23 +321,41 @@ class Catalog:
             (f"EXPLAIN SELECT CASE WHEN\n{where}\nTHEN 1 END FROM records", _Authorizer(1)),
             (f"SELECT id FROM records WHERE (\n{where}\n)", _Authorizer(50)),  # SQLITE_MAX_SCHEMA_RETRY
         )
-        try:
-            for sql, authorizer in statements:
-                self._connection.set_authorizer(authorizer)
-                rows = self._connection.execute(sql, bound).fetchall()
-        except (sqlite3.Error, sqlite3.Warning, ValueError) as error:
-            raise ValueError(f"SoftDatabase: the condition {printable(where)} cannot be used: {error}") from error
-        finally:
-            self._connection.set_authorizer(None)
+        assert self._connection is not None
+        with self._errors():
+            try:
+                for sql, authorizer in statements:
+                    self._is_restricted = True
+                    self._connection.set_authorizer(authorizer)
+                    rows = self._connection.execute(sql, bound).fetchall()
+            except (sqlite3.Error, sqlite3.Warning, ValueError) as error:
+                if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) not in _OF_CONDITIONS:
+                    raise
+                raise ValueError(f"SoftDatabase: the condition {printable(where)} cannot be used: {error}") from error
+            finally:
+                self._lift()
         return np.setdiff1d(np.array([row[0] for row in rows], np.int64), self.deleted())
 
     def problems(self) -> list[str]:
         """What SQLite's own check of the whole file finds."""
         try:
-            values = [str(row[0]) for row in self._connection.execute("PRAGMA integrity_check(100)")]
-        except sqlite3.Error as error:
-            return [str(error)]
+            values = [str(value) for (value,) in self._rows("PRAGMA integrity_check(100)")]
+        except SoftDatabaseError as error:
+            values = [str(error).removeprefix(f"{self.path}: ")]
         return [] if values == ["ok"] else values
+
+    def unreadable_records(self) -> Iterator[tuple[int, str]]:
+        """The ids of records that have what cannot be in one, such as text that is not UTF-8, and why."""
+        ids = [number for (number,) in self._rows("SELECT id FROM records ORDER BY id")]
+        parts = [ids[start : start + _AT_ONCE] for start in range(0, len(ids), _AT_ONCE)]
+        for part in parts:
+            try:
+                self.records(part)
+            except SoftDatabaseError as error:
+                if len(part) > 1:
+                    parts += [[number] for number in part]
+                else:
+                    yield part[0], str(error).removeprefix(f"{self.path}: ")
 
     def orphan_rows(self) -> dict[str, list[int]]:
         """Ids of records and deletions whose row is in no segment, by table."""
@@ -243,44 +370,48 @@ class Catalog:
     # What changes it, in a transaction.
 
     def set(self, name: str, value: str) -> None:
-        self._connection.execute("INSERT OR REPLACE INTO settings VALUES (?, ?)", (name, value))
+        self._execute("INSERT OR REPLACE INTO settings VALUES (?, ?)", (name, value))
 
     def set_unlisted(self, names: Iterable[str]) -> None:
         self.set("unlisted", " ".join(names))
 
     def add_segment(self, entry: Entry) -> None:
-        self._connection.execute("INSERT INTO segments VALUES (?, ?, ?, ?, ?)", entry)
+        """Raises SoftDatabaseError where it has ids of another one."""
+        below = self._one("SELECT last_id FROM segments WHERE first_id <= ? ORDER BY first_id DESC", (entry.last_id,))
+        if below is not None and below[0] >= entry.first_id:
+            raise SoftDatabaseError(f"{self.path}: {entry.place} are in it already; nothing is changed")
+        self._execute("INSERT INTO segments VALUES (?, ?, ?, ?, ?)", entry)
         self.set_unlisted(name for name in self.unlisted() if name != entry.file)
 
     def remove_segment(self, entry: Entry) -> None:
         """Removes a segment and the deletions of its rows; its file is unlisted from now on."""
-        self._connection.execute("DELETE FROM segments WHERE first_id = ?", (entry.first_id,))
-        self._connection.execute("DELETE FROM deleted WHERE id BETWEEN ? AND ?", (entry.first_id, entry.last_id))
+        self._execute("DELETE FROM segments WHERE file = ?", (entry.file,))
+        self._execute("DELETE FROM deleted WHERE id BETWEEN ? AND ?", (entry.first_id, entry.last_id))
         self.set_unlisted([*self.unlisted(), entry.file])
 
     def add_records(self, first: int, records: Sequence[Mapping[str, Value | None]]) -> None:
         """Adds records with ids from `first` on. They were checked by `check_record`."""
         for name in dict.fromkeys(name for record in records for name in record):
             if name not in self.fields:
-                self._connection.execute(f"ALTER TABLE records ADD COLUMN {_quoted(name)}")
+                self._execute(f"ALTER TABLE records ADD COLUMN {_quoted(name)}")
                 self.fields.append(name)
         marks = ", ".join("?" * (1 + len(self.fields)))
         rows = ([first + n, *map(record.get, self.fields)] for n, record in enumerate(records))
-        self._connection.executemany(f"INSERT INTO records({self._columns()}) VALUES ({marks})", rows)
+        self._many(f"INSERT INTO records({self._columns()}) VALUES ({marks})", rows)
 
     def remove_records(self, first: int, last: int) -> None:
-        self._connection.execute("DELETE FROM records WHERE id BETWEEN ? AND ?", (first, last))
+        self._execute("DELETE FROM records WHERE id BETWEEN ? AND ?", (first, last))
 
     def remove_orphan_rows(self, ids: Sequence[int]) -> None:
         """Removes what is said of rows that are in no segment."""
         pairs = [(number,) for number in ids]
         for table in ("records", "deleted"):
-            self._connection.executemany(f"DELETE FROM {table} WHERE id = ?", pairs)
+            self._many(f"DELETE FROM {table} WHERE id = ?", pairs)
 
     def delete(self, ids: Sequence[int]) -> None:
         pairs = [(number,) for number in ids]
-        self._connection.executemany("INSERT INTO deleted VALUES (?)", pairs)
-        self._connection.executemany("DELETE FROM records WHERE id = ?", pairs)
+        self._many("INSERT INTO deleted VALUES (?)", pairs)
+        self._many("DELETE FROM records WHERE id = ?", pairs)
 
     def check_fields(self, records: Iterable[Mapping[str, object]]) -> None:
         """Raises ValueError for a record that cannot be stored, with its number."""
@@ -307,10 +438,17 @@ class Catalog:
         return ", ".join(["id", *map(_quoted, self.fields)])
 
     def _record(self, row: Sequence) -> Record:
+        if bytes in map(type, row):
+            raise SoftDatabaseError(f"{self.path}: is damaged: the record of row {row[0]} has bytes, which no record has")
         return {name: value for name, value in zip(self.fields, row[1:], strict=True) if value is not None}
 
     def _fields(self) -> list[str]:
-        return [row[1] for row in self._connection.execute("PRAGMA table_info(records)")][1:]
+        return [row[1] for row in self._execute("PRAGMA table_info(records)")][1:]
+
+    def _data_version(self) -> int:
+        """Another number where another connection has written."""
+        (number,) = self._execute("PRAGMA data_version").fetchone()
+        return int(number)
 
     def _ids(self, sql: str, parameters: Parameters) -> np.ndarray:
         return np.fromiter((row[0] for row in self._rows(sql, parameters)), np.int64)
@@ -319,20 +457,33 @@ class Catalog:
         return next(self._rows(sql, parameters), None)
 
     def _rows(self, sql: str, parameters: Parameters = ()) -> Iterator[Sequence]:
-        with _errors(self.path):
-            yield from self._connection.execute(sql, parameters)
+        with self._errors():
+            rows = self._execute(sql, parameters)
+            yield from rows if self._is_locked else rows.fetchall()
+
+    def _execute(self, sql: str, parameters: Parameters = ()) -> sqlite3.Cursor:
+        self._lift()
+        assert self._connection is not None
+        return self._connection.execute(sql, parameters)
+
+    def _many(self, sql: str, parameters: Iterable[Sequence[Value | None]]) -> None:
+        assert self._connection is not None
+        self._connection.executemany(sql, parameters)
+
+    def _lift(self) -> None:
+        """Ends what a condition is restricted to, also of one that was interrupted."""
+        if self._is_restricted and self._connection is not None:
+            self._connection.set_authorizer(None)
+            self._is_restricted = False
 
     def _check_tables(self) -> None:
         """Raises SoftDatabaseError where the tables and settings are not those of a catalog of this version."""
-        (number,) = self._connection.execute("PRAGMA application_id").fetchone()
-        if number != _APPLICATION_ID:
-            raise SoftDatabaseError(f"{self.path}: is not a catalog of a soft database")
-        (version,) = self._connection.execute("PRAGMA user_version").fetchone()
+        (version,) = self._execute("PRAGMA user_version").fetchone()
         if version > VERSION:
             raise SoftDatabaseError(newer(self.path, version))
         by_name = {
             name: (kind, sql)
-            for kind, name, sql in self._connection.execute("SELECT type, name, sql FROM sqlite_master")
+            for kind, name, sql in self._execute("SELECT type, name, sql FROM sqlite_master")
             if not (kind == "index" and sql is None)  # those of UNIQUE and PRIMARY KEY
         }
         expected = {name: ("table", sql) for name, sql in _TABLES.items()}
@@ -343,7 +494,7 @@ class Catalog:
                 raise SoftDatabaseError(
                     f"{self.path}: the {kind} {printable(name)} is not as a soft database of version {VERSION} has it"
                 )
-        if unknown := {str(name) for (name,) in self._connection.execute("SELECT name FROM settings")} - _SETTINGS:
+        if unknown := {str(name) for (name,) in self._execute("SELECT name FROM settings")} - _SETTINGS:
             raise SoftDatabaseError(
                 f"{self.path}: a soft database of version {VERSION} has no setting {printable(min(unknown)[:40])}"
             )
@@ -391,21 +542,25 @@ def _plain(value: object, place: str) -> Value | None:
     return value  # type: ignore[return-value]
 
 
-def _connect(path: Path, *, write: bool) -> sqlite3.Connection:
-    mode = "rw" if write else "ro"
-    address = f"file:{quote(str(path.absolute()))}?mode={mode}"
+# Those of this process. A child leaves what its parent opened alone for ever: SQLite forbids to use and to close it there.
+_OPEN: WeakSet[Catalog] = WeakSet()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        after_in_child=lambda: [ctypes.pythonapi.Py_IncRef(ctypes.py_object(each)) for each in list(_OPEN)]
+    )
+
+
+def check_path(path: Path) -> None:
+    """Raises SoftDatabaseError for one that SQLite and safetensors cannot open."""
     try:
-        connection = _configured(address, write=write)
-    except sqlite3.OperationalError:
-        log = path.with_name(path.name + "-wal")
-        if write or (log.exists() and log.stat().st_size):
-            raise
-        # A folder that cannot be written has no place for SQLite's shared memory; nobody can be writing there either.
-        connection = _configured(address + "&immutable=1", write=False)
-    return connection
+        str(path).encode()
+    except UnicodeEncodeError as error:
+        raise SoftDatabaseError(f"{path}: its path is not UTF-8, as that of a database must be; rename it") from error
 
 
-def _configured(address: str, *, write: bool) -> sqlite3.Connection:
+def _connect(path: Path, mode: str) -> sqlite3.Connection:
+    """A connection that has SQLite's shared lock and files, unless it is immutable."""
+    address = f"file:{quote(str(path.absolute()))}?mode={mode}"
     connection = sqlite3.connect(address, uri=True, isolation_level=None, check_same_thread=False, timeout=30.0)
     try:
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, untrusted.LINE_BYTES)
@@ -413,38 +568,57 @@ def _configured(address: str, *, write: bool) -> sqlite3.Connection:
         connection.execute("PRAGMA cell_size_check = ON")
         connection.execute("PRAGMA mmap_size = 0")
         connection.execute("PRAGMA synchronous = FULL")
-        if not write:
-            connection.execute("PRAGMA query_only = ON")
-        connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        connection.execute("PRAGMA journal_mode = WAL" if mode == "rw" else "PRAGMA query_only = ON")
+        if "immutable" not in mode:
+            connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     except BaseException:
         connection.close()
         raise
     return connection
 
 
-def _check_file(path: Path) -> None:
-    """Raises SoftDatabaseError where it, or a file that SQLite opens beside it, is not a regular file, or it is no catalog."""
-    for name in (path.name, path.name + "-wal", path.name + "-shm", path.name + "-journal"):
-        each = path.with_name(name)
-        with suppress(FileNotFoundError):
-            mode = each.lstat().st_mode
-            if not stat.S_ISREG(mode):
-                raise SoftDatabaseError(f"{each}: is a symbolic link or not a regular file")
-    try:
-        with untrusted.open_regular(path) as file:
-            header = file.read(100)
-    except OSError as error:
-        raise SoftDatabaseError(f"{path}: cannot be read: {error.strerror or error}") from error
-    if not header.startswith(b"SQLite format 3\0") or int.from_bytes(header[68:72], "big") != _APPLICATION_ID:
-        raise SoftDatabaseError(f"{path}: is not a catalog of a soft database")
+def _roll_back(connection: sqlite3.Connection | None) -> None:
+    if connection is not None and connection.in_transaction:
+        connection.execute("ROLLBACK")
 
 
-@contextmanager
-def _errors(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except (sqlite3.Error, OverflowError) as error:
-        raise SoftDatabaseError(f"{path}: {error}") from error
+def _log(path: Path) -> Path:
+    return path.with_name(path.name + "-wal")
+
+
+def _stamp(path: Path, *, write: bool = False) -> list[int]:
+    """Another one where the catalog or its log is another file; where there is no log, where it was written too.
+
+    Raises SoftDatabaseError where it, or a file that SQLite opens beside it, is not a regular file, or is to be written and has a second
+    name."""
+    found = {}
+    for ending in ("", "-wal", "-shm", "-journal"):
+        each = path.with_name(path.name + ending)
+        try:
+            found[ending] = status = each.lstat()
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise SoftDatabaseError(f"{each}: cannot be read: {error.strerror or error}") from error
+        if not stat.S_ISREG(status.st_mode):
+            raise SoftDatabaseError(f"{each}: is a symbolic link or not a regular file")
+        if write and status.st_nlink > 1:
+            raise SoftDatabaseError(
+                f"{each}: has a second name (a hard link), through which writing would change another database; copy the folder without "
+                "links, as cp -a does, and open the copy"
+            )
+    if "" not in found:
+        raise SoftDatabaseError(f"{path}: cannot be read: {os.strerror(errno.ENOENT)}")
+    of_log = [found["-wal"].st_ino] if "-wal" in found else [found[""].st_size, found[""].st_mtime_ns]
+    return [found[""].st_dev, found[""].st_ino, *of_log]
+
+
+def _reason(error: Exception) -> str:
+    if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_NOTADB:
+        return "is not a catalog of a soft database"
+    if isinstance(error, UnicodeDecodeError) or "UTF-8" in str(error):
+        return f"is damaged: it has text that is not UTF-8: {printable(str(error))}"
+    return str(error)
 
 
 def _quoted(name: str) -> str:

@@ -90,7 +90,13 @@ def add_files(
                 if progress is not None:
                     progress((number + share) / len(paths))
 
-            key = f"{_digest(path)}:{split}:{text_field or 'text'}" + (":late" if late_chunking else "")
+            try:
+                key = f"{_digest(path)}:{split}:{text_field or 'text'}" + (":late" if late_chunking else "")
+            except InvalidDocumentError as error:
+                if skipped is None:
+                    raise
+                skipped.append(str(error))
+                continue
             left, count = int(stored.get(key, 0)), 0
             for document in _documents(path, key, split, text_field, listener, skipped, late_chunking=late_chunking):
                 count += len(document.spans)
@@ -124,9 +130,11 @@ def find_files(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
     """The files, and those of folders in the order of their names. Raises DataError: a folder without any, or nothing of that name."""
     results = []
     for path in map(Path, paths):
-        if not path.exists():
+        if not os.path.lexists(path):
             raise DataError(f"{path}: there is no such file or folder")
-        inside = sorted(each for each in path.rglob("*") if each.name.endswith(SUFFIXES)) if path.is_dir() else [path]
+        inside = [path]
+        if path.is_dir():
+            inside = sorted(each for each in path.rglob("*") if each.name.endswith(SUFFIXES) and not each.is_dir())
         if not inside:
             raise DataError(f"{path}: the folder has no file whose name ends in {', '.join(SUFFIXES)}")
         results += inside
@@ -145,10 +153,14 @@ def _has_tokens(encoder: "TextEncoder", document: _Document) -> bool:
 
 
 def _digest(path: Path) -> str:
+    """Raises InvalidDocumentError: it is no file that can be read, or its name cannot be in a record."""
     try:
+        str(path).encode()
         return untrusted.sha256(path)
+    except UnicodeEncodeError as error:
+        raise InvalidDocumentError(f"{path}: its name is not UTF-8, which a record needs for its source; rename it") from error
     except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
+        raise InvalidDocumentError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
 def _documents(

@@ -541,6 +541,7 @@ class _Top:
         is_there = self._at < 2**62
         with np.errstate(invalid="ignore"):
             weights = np.where(is_there, self._weights * np.exp(self._lse - lse[:, None]), 0.0)
+        _order(weights, self._scores)
         ids = np.full(self._at.shape, -1, np.int64)
         ids[is_there] = self._live.ids(self._at[is_there])
         return ids, weights, self._scores
@@ -623,6 +624,26 @@ def _keys_at(live: LiveRows, results: Sequence[_BlockResults], positions: np.nda
 def _added(terms: np.ndarray) -> np.ndarray:
     """The sum over the first axis, one after another: `sum` would associate by shape."""
     return np.add.accumulate(terms, axis=0)[-1]
+
+
+def _order(weights_Rk: np.ndarray, scores_Rk: np.ndarray) -> None:
+    """Weights that contradict their scores, which descend and are more exact: neighbours share the sum of theirs by their scores, until
+    weights descend too and those of one score are equal."""
+    before, after = weights_Rk[:, :-1], weights_Rk[:, 1:]
+    wrong = (before < after) | ((before != after) & (scores_Rk[:, :-1] == scores_Rk[:, 1:]))
+    for r in np.flatnonzero(wrong.any(1)).tolist():
+        groups: list[np.ndarray] = []  # of weights
+        for n, weight in enumerate(weights_Rk[r]):
+            group, start = np.array([weight]), n
+            while groups and (
+                groups[-1][-1] < group[0] or (scores_Rk[r, start - 1] == scores_Rk[r, start] and groups[-1][-1] != group[0])
+            ):
+                group = np.concatenate([groups.pop(), group])
+                start = n + 1 - len(group)
+                share = np.exp(scores_Rk[r, start : n + 1] - scores_Rk[r, start])
+                group = share * (_added(group) / _added(share))
+            groups.append(group)
+        weights_Rk[r] = np.concatenate(groups)
 
 
 def _added_to(whole: Tensor, terms_nRE: Tensor, listed: np.ndarray) -> Tensor:

@@ -1,12 +1,15 @@
 """One moment of a stored database: its segments that can be read, and which of their rows are live. What all databases share.
 
+An object remembers what the catalog on the disk says, and nothing else. A change takes its memory away before it begins, and gives it
+back after the commit; so what any exception ends, Ctrl-C included, leaves an object that knows nothing, and the next call rolls back
+and reads. So does the first call in a child made by fork, which gets a catalog of its own and may only read.
+
 Letters: n rows.
 """
 
 import operator
 import os
 from collections.abc import Iterable, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -16,7 +19,7 @@ import torch
 from torch import Tensor
 
 from uwaga._base.errors import SoftDatabaseError
-from uwaga.store import catalog, segments
+from uwaga.store import segments
 from uwaga.store.catalog import Catalog, Parameters, Record, Value
 from uwaga.store.reading import LiveRows
 from uwaga.store.segments import MOST_IDS, Entry, SegmentFile
@@ -35,25 +38,25 @@ class Snapshot:
 
     has_tokens = False  # whether a row has a vector for each token of a text: of `uwaga.store.TokenDatabase`
 
-    def __init__(self, path: Path, open_catalog: Catalog) -> None:
-        self.path, self._catalog = path, open_catalog
-        self._writer = ExitStack()
-        self._is_writer = self._is_closed = False
+    def __init__(self, path: Path) -> None:
+        self.path, self._catalog = path, Catalog(path, write=False)
+        self._opened_by = os.getpid()
+        self._is_closed = self._is_known = False  # whether the following is what the catalog says
         self._segments: dict[str, SegmentFile] = {}
         self._entries: list[Entry] = []
         self._broken: dict[str, str] = {}  # file: what is wrong
         self._live: LiveRows | None = None
-        schema = open_catalog.setting("layout") or "null"
         try:
-            self.schema = segments.schema_of(schema)
-        except (ValueError, RecursionError) as error:
-            raise SoftDatabaseError(f"{open_catalog.path}: is damaged: {error}") from error
-        if self.schema.tokens != self.has_tokens:
-            kind, other = (
-                ("TokenDatabase", "vectors of tokens") if self.schema.tokens else ("SoftDatabase", "one vector a row")
-            )
-            raise SoftDatabaseError(f"{path}: holds {other}; uwaga.store.{kind}.open opens it")
-        self.model = open_catalog.setting("model")
+            self.schema, self.model = self._catalog.schema(), self._catalog.setting("model")
+            if self.schema.tokens != self.has_tokens:
+                kind, other = (
+                    ("TokenDatabase", "vectors of tokens") if self.schema.tokens else ("SoftDatabase", "one vector a row")
+                )
+                raise SoftDatabaseError(f"{path}: holds {other}; uwaga.store.{kind}.open opens it")
+            self._check_open()
+        except BaseException:
+            self.close()
+            raise
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Self:
@@ -65,21 +68,7 @@ class Snapshot:
         Raises:
             SoftDatabaseError: there is none, or its catalog cannot be read.
         """
-        path = Path(path)
-        if not path.is_dir():
-            raise SoftDatabaseError(f"{path}: there is no such folder")
-        opened = Catalog(path / catalog.FILE, write=False)
-        try:
-            database = cls(path, opened)
-        except BaseException:
-            opened.close()
-            raise
-        try:
-            database.refresh()
-        except BaseException:
-            database.close()
-            raise
-        return database
+        return cls(Path(path))
 
     def close(self) -> None:
         """Closes the files; calling it again has no effect."""
@@ -87,7 +76,6 @@ class Snapshot:
         self._catalog.close()
         self._segments.clear()
         self._live = None
-        self._writer.close()
 
     def __enter__(self) -> Self:
         return self
@@ -99,18 +87,24 @@ class Snapshot:
 
     def refresh(self) -> None:
         """Shows the database as it is now, with what a writer has changed since. Raises SoftDatabaseError."""
+        self._is_known = False
         self._check_open()
-        self._catalog.refresh()
+
+    def _check_open(self) -> None:
+        """The door of every call: what this knows is what the catalog of this process says. Raises SoftDatabaseError."""
+        if self._is_closed:
+            raise SoftDatabaseError(f"{self.path}: the database is closed")
+        if self._catalog.process != os.getpid():
+            self._is_known, self._catalog = False, Catalog(self.path, write=False)
         before: set[str] | None = None
-        while True:
+        while not self._is_known:
+            self._catalog.refresh()
             self._entries = self._catalog.segments()
             self._map()
+            self._live = None
             # The writer may have compacted between the catalog and the files; what is as broken at a later moment is damaged.
-            if not self._broken or set(self._broken) == before:
-                break
+            self._is_known = not self._broken or set(self._broken) == before
             before = set(self._broken)
-            self._catalog.refresh()
-        self._live = None
 
     def _segment_folder(self) -> Path:
         """Raises SoftDatabaseError where it is a link, whose files are those of another database."""
@@ -136,11 +130,13 @@ class Snapshot:
     @property
     def damaged(self) -> list[str]:
         """What is wrong with segments that cannot be read, with their files and rows."""
+        self._check_open()
         return list(self._broken.values())
 
     @property
     def fields(self) -> list[str]:
         """The names of the fields that records have had."""
+        self._check_open()
         return list(self._catalog.fields)
 
     def __len__(self) -> int:
@@ -218,19 +214,15 @@ class Snapshot:
         """Segments whose file has become shorter since it was opened are damaged."""
         for entry in self._entries:
             if entry.file in self._segments and (reason := self._segments[entry.file].truncation()):
-                del self._segments[entry.file]
-                self._broken[entry.file] = reason
+                self._broken[entry.file] = reason  # first: an interrupted call must not leave a segment in neither
                 self._live = None
+                del self._segments[entry.file]
 
     def _check_readable(self, entry: Entry, is_needed: bool) -> None:
         if is_needed and entry.file in self._broken:
             raise SoftDatabaseError(
                 f"{self._broken[entry.file]}. Restore the file, or delete these rows to read the others"
             )
-
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise SoftDatabaseError(f"{self.path}: the database is closed")
 
 
 def integers(ids: Iterable[int], method: str) -> list[int]:

@@ -6,6 +6,7 @@ Letters: Q queries, t tokens of one, n rows, N tokens of rows, D width, k listed
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,11 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from uwaga._base.errors import ShapeError, SoftDatabaseError
+from uwaga._base.errors import ShapeError
 from uwaga.ops.linear.api import linear_map
 from uwaga.ops.maxsim import maxsim
 from uwaga.ops.ragged import Ragged
-from uwaga.store import catalog, parquet, segments
+from uwaga.store import parquet, segments
 from uwaga.store.catalog import Catalog, Parameters, Value
 from uwaga.store.database import SoftDatabase, Top, nested
 from uwaga.store.reading import LiveRows
@@ -276,17 +277,9 @@ class TokenDatabase(StoredDatabase):
 
 def open_database(path: str | os.PathLike[str]) -> SoftDatabase | TokenDatabase:
     """An existing database of either kind. Raises SoftDatabaseError."""
-    path = Path(path)
-    if not path.is_dir():
-        raise SoftDatabaseError(f"{path}: there is no such folder")
-    opened = Catalog(path / catalog.FILE, write=False)
-    try:
-        has_tokens = segments.schema_of(opened.setting("layout") or "null").tokens
-    except (ValueError, RecursionError) as error:
-        raise SoftDatabaseError(f"{opened.path}: is damaged: {error}") from error
-    finally:
-        opened.close()
-    return TokenDatabase.open(path) if has_tokens else SoftDatabase.open(path)
+    with closing(Catalog(Path(path), write=False)) as opened:
+        kind = TokenDatabase if opened.schema().tokens else SoftDatabase
+    return kind.open(path)
 
 
 class _Block(NamedTuple):

@@ -1,10 +1,11 @@
 """The writer of a stored database: one process at a time, whose changes are on the disk when its calls return. What all databases share."""
 
 import os
+import sqlite3
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -18,7 +19,6 @@ from uwaga.store.reading import LiveRows
 from uwaga.store.segments import DTYPES, MOST_IDS, Damage, Entry, SegmentFile, StoreSchema
 from uwaga.store.snapshot import SEGMENTS, Snapshot, integers
 
-_LOCK = "lock"
 _WRITTEN_AT_ONCE = 2  # segments of an append
 SEGMENT_BYTES = 2**28  # of keys and values; what compact() holds in memory at a time
 
@@ -58,14 +58,16 @@ class StoredDatabase(Snapshot, ABC):
         if model is not None:
             settings["model"] = model
         path = Path(path)
+        catalog.check_path(path)
         if os.path.lexists(path):
             raise SoftDatabaseError(f"{path}: already exists; {cls.__name__}.open opens a database")
         try:
             with durable.atomic_folder(path) as made:
                 durable.make_folder(made / SEGMENTS)
                 Catalog.create(made / catalog.FILE, settings)
-        except OSError as error:
-            raise SoftDatabaseError(f"{path}: cannot be created: {error.strerror or error}") from error
+        except (OSError, sqlite3.Error) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise SoftDatabaseError(f"{path}: cannot be created: {reason}") from error
         return cls.open(path)
 
     def _append(
@@ -139,7 +141,7 @@ class StoredDatabase(Snapshot, ABC):
         missing = [number for number in numbers if not 0 <= number < MOST_IDS] + listed[~(is_there | is_lost)].tolist()
         if missing and not missing_ok:
             raise ValueError(f"{type(self).__name__}.delete: row {min(missing)} is not in {self.path}")
-        with self._catalog.transaction():
+        with self._change():
             for entry in lost:
                 self._catalog.remove_segment(entry)
                 self._catalog.remove_records(entry.first_id, entry.last_id)
@@ -148,7 +150,7 @@ class StoredDatabase(Snapshot, ABC):
         if lost:
             self.refresh()
             self._remove_unlisted()
-        self._live = None
+        self._live, self._is_known = None, True
 
     def compact(self) -> int:
         """Writes segments with deleted rows, and neighbouring small ones, anew; ids and answers stay as they are.
@@ -178,48 +180,55 @@ class StoredDatabase(Snapshot, ABC):
                 damages = list(segments.check_mapped(self._segments[entry.file]))
             results += damages
         if not results:
+            results += [Damage(catalog.FILE, n, n, text) for n, text in self._catalog.unreadable_records()]
             for table, ids in self._catalog.orphan_rows().items():
                 results += [Damage(catalog.FILE, n, n, f"the row is in {table} and in no segment") for n in ids]
         return results
 
     def _is_listed_now(self, entry: Entry) -> bool:
         """Whether a segment is in the database still, and not only at the moment that this shows."""
-        if self._is_writer:
+        if self._catalog.writes:
             return True
-        with closing(Catalog(self.path / catalog.FILE, write=False)) as now:
+        with closing(Catalog(self.path, write=False)) as now:
             return entry in now.segments()
 
     def _begin_writing(self) -> None:
         """Makes this the writer. Raises SoftDatabaseError where another one is."""
         self._check_open()
         self._segment_folder()
-        if self._is_writer:
+        if self._opened_by != os.getpid():
+            raise SoftDatabaseError(
+                f"{self.path}: was opened by process {self._opened_by}, and this is its child, process {os.getpid()}, which may read alone; "
+                "open the database here to write"
+            )
+        if self._catalog.writes:
             return
         try:
-            self._writer.enter_context(durable.file_lock(self.path / _LOCK, wait=False))
+            writing = Catalog(self.path, write=True)
         except BlockingIOError as error:
-            self._catalog.refresh()
-            pid = self._catalog.setting("writer") or "unknown"
+            with closing(Catalog(self.path, write=False)) as now:
+                pid = now.setting("writer") or "unknown"
             raise SoftDatabaseError(f"{self.path}: another writer has it open: process {pid}") from error
         except OSError as error:
             raise SoftDatabaseError(f"{self.path}: cannot be written: {error.strerror or error}") from error
-        try:
-            writing = Catalog(self.path / catalog.FILE, write=True)
-            with writing.transaction():
-                writing.set("writer", str(os.getpid()))
-        except BaseException:
-            self._writer.close()
-            raise
-        self._catalog.close()
-        self._catalog, self._is_writer = writing, True
-        self.refresh()
+        self._is_known = False
+        reading, self._catalog = self._catalog, writing
+        reading.close()
+        self._check_open()
         self._remove_unlisted()
+
+    @contextmanager
+    def _change(self) -> Iterator[None]:
+        """One transaction, from whose beginning on nothing is known; `_is_known` is True again when this knows what it has made."""
+        self._is_known = False
+        with self._catalog.transaction():
+            yield
 
     def _remove_unlisted(self) -> None:
         """Removes the files that the catalog names and that are of no segment: those of a writer that failed or was killed, and of
         segments that were replaced, which a reader may still have mapped. What cannot be removed now is when the next writer comes."""
-        names = set(self._catalog.unlisted()) - {entry.file for entry in self._catalog.segments()}
-        if names:
+        self._catalog.roll_back()  # what an interrupted transaction has removed is there still
+        if names := set(self._catalog.unlisted()) - {entry.file for entry in self._catalog.segments()}:
             with suppress(OSError, SoftDatabaseError):
                 durable.remove_files(self._segment_folder(), names)
                 with self._catalog.transaction():
@@ -235,11 +244,11 @@ class StoredDatabase(Snapshot, ABC):
         folder, entries = self._segment_folder(), list[Entry]()
         names = [segments.new_name(int(each.ids[0])) for each in new]
         try:
-            with self._catalog.transaction():
+            with self._change():
                 self._catalog.set_unlisted([*self._catalog.unlisted(), *names])
             with ThreadPoolExecutor(_WRITTEN_AT_ONCE) as pool:  # the disk writes one while the next one is computed
                 entries += pool.map(lambda name, each: each.write(folder / name), names, new)
-            with self._catalog.transaction():
+            with self._change():
                 for entry in replaced:
                     self._catalog.remove_segment(entry)
                 for entry in entries:
@@ -256,7 +265,7 @@ class StoredDatabase(Snapshot, ABC):
         if not replaced:
             self._entries += entries
             self._map()
-            self._live = None
+            self._live, self._is_known = None, True
 
     def _groups(self) -> list[list[Entry]]:
         """The neighbouring segments that are to become one, and those that have deleted rows."""
@@ -282,7 +291,7 @@ class StoredDatabase(Snapshot, ABC):
         if len(part):
             self._add(self._copied(part), group)
         else:
-            with self._catalog.transaction():
+            with self._change():
                 for entry in group:
                     self._catalog.remove_segment(entry)
         self.refresh()
