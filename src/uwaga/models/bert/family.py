@@ -28,11 +28,8 @@ _ONLY: dict[str, tuple[object, ...]] = {
     "add_cross_attention": (False,),
     "is_encoder_decoder": (False,),
     "pruned_heads": ({}, None),
-    "quantization_config": (None,),
 }
 
-# Keys that `rope_parameters` reads; a saved file has that of today.
-_ROTARY = ("rope_parameters", "rope_scaling", "rope_theta")
 # By position_embedding_type of files with model_type bert or xlm-roberta: models with code in their own directory.
 _OWN_CODE = {
     "alibi": "a Jina v2, whose code is in its own directory; transformers has no class for it to compare with, so that it is not read",
@@ -67,13 +64,13 @@ class Tables:
                 f"{where}: position_embedding_type is {config['position_embedding_type']!r}: {own_code}"
             )
         only = _ONLY | dict(self.only)
-        harmless = {*self.harmless, *(_ROTARY if model_type in self.rotary_bases else ())}
+        harmless = {*self.harmless, *(rope_parameters.KEYS if model_type in self.rotary_bases else ())}
         read = config_json.read(config, where, keys=self.keys[model_type], only=only, harmless=harmless)
         given = read.settings
         if model_type in self.rotary_bases:
-            base, length = self.rotary_bases[model_type], given["max_position_embeddings"]
-            rope = {"rope_theta": config.get("rope_theta")}, config.get("rope_scaling"), config.get("rope_parameters")
-            given["rotary_base"], given["rotary_scaling"] = rope_parameters.read(where, base, length, *rope)
+            given["rotary_base"], given["rotary_scaling"] = rope_parameters.read(
+                config, where, self.rotary_bases[model_type], given["max_position_embeddings"]
+            )
             given["d_k"] = given.get("d_k") or config_json.head_width(given, where)
         given["activation"] = read_activation(given["activation"])
         if given.get("classifier_dropout") is None:
@@ -88,7 +85,7 @@ class Tables:
 
     def write_config(self, config: BertConfig) -> dict[str, object]:
         """config.json as transformers reads it; unknown keys that were read are written unchanged."""
-        dropped = ("torch_dtype", "num_labels", *(_ROTARY if config.rotary_base else ()))
+        dropped = ("torch_dtype", "num_labels", *(rope_parameters.KEYS if config.rotary_base else ()))
         written = {name: value for name, value in config.kept.items() if name not in dropped}
         for name, key in self.keys[config.model_type].items():
             value = getattr(config, key.ours)

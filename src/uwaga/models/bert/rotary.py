@@ -55,7 +55,6 @@ KEYS = {"gte": _GTE, "jina_embeddings_v3": _JINA, "nomic_bert": _NOMIC}
 _BASES = {"gte": 160000.0, "jina_embeddings_v3": 20000.0, "nomic_bert": 1000.0}
 # Keys of the authors' own code, whose other values change what it computes.
 _ONLY: dict[str, tuple[object, ...]] = {
-    "partial_rotary_factor": (1.0, None),
     "position_embedding_type": ("absolute", "rope", "rotary", None),
     "layer_norm_type": ("layer_norm", None),
     "logn_attention_scale": (False, None),

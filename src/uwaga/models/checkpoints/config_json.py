@@ -38,6 +38,18 @@ _ACTIVATIONS = {
 ACTIVATION = one_of(*_ACTIVATIONS)
 
 
+# Second names of keys in transformers (its `attribute_map`), by the keys of the families that have them: there the second name wins.
+SECOND_NAMES = {
+    "head_dim": ("d_kv",),
+    "hidden_size": ("d_model", "dim", "n_embd"),
+    "max_position_embeddings": ("n_positions",),
+    "num_attention_heads": ("encoder_attention_heads", "n_head", "n_heads", "num_heads"),
+    "num_hidden_layers": ("encoder_layers", "n_layer", "n_layers", "num_layers"),
+}
+# Keys that change what every model computes, and their only supported values.
+_ONLY: dict[str, tuple[object, ...]] = {"per_layer_config": (None,), "quantization_config": (None,)}
+
+
 LOCAL, GLOBAL = LAYER_TYPES = ("sliding_attention", "full_attention")
 
 
@@ -76,12 +88,19 @@ def read(
     for name, key in keys.items():
         if name in config and not key.kind.accepts(config[name]):
             raise CheckpointError(f"{where}: {name} must be {key.kind.words}, not {printable(repr(config[name]))}")
+    only = _ONLY | dict(only)
     for name, values in only.items():
         if name in config and config[name] not in values:
             allowed = " or ".join(map(repr, values))
             raise CheckpointError(f"{where}: {name} is {printable(repr(config[name]))}; only {allowed} is supported")
+    seconds = {second: first for second, names in SECOND_NAMES.items() for first in names if first in keys}
+    for second, first in seconds.items():
+        value = config.get(first, keys[first].default)
+        if config.get(second, value) != value:
+            shown = printable(repr(config[second]))
+            raise CheckpointError(f"{where}: {second} is another name of {first}, which is {value!r}, not {shown}: remove one")
     kept = {name: value for name, value in config.items() if name not in keys}
-    unknown = sorted(map(printable, kept.keys() - set(only) - set(harmless) - HARMLESS))
+    unknown = sorted(map(printable, kept.keys() - set(only) - set(harmless) - set(seconds) - HARMLESS))
     if unknown:
         warnings.warn(f"{where} has unknown keys, which have no effect: {', '.join(unknown)}")
     return Read(settings={key.ours: config.get(name, key.default) for name, key in keys.items()}, kept=kept)

@@ -1,8 +1,8 @@
-"""rope_parameters of config.json: the base and the scaling of rotary positions, and back."""
+"""rope_parameters and rope_scaling of config.json: the base and the scaling of rotary positions, and back."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from uwaga._base.errors import CheckpointError
 from uwaga._base.options import POSITIVE, SWITCH, OptionValidator, is_number, optional
@@ -10,21 +10,21 @@ from uwaga._base.terminal import printable
 from uwaga.models.checkpoints.config_json import SIZE
 from uwaga.nn.rotary_scaling import KINDS, RotaryScaling
 
+_LENGTH = "original_max_position_embeddings"
+# Keys of config.json that `read_by_layer_type` reads besides those of the bases, and those that `read` reads; a saved file has
+# rope_parameters alone.
+KEYS_BY_LAYER_TYPE = frozenset(["partial_rotary_factor", "rope_parameters", "rope_scaling"])
+KEYS = KEYS_BY_LAYER_TYPE | {_LENGTH, "rope_theta"}
 _NUMBER = optional(POSITIVE)
-# The keys of each kind besides the base; required are those without None.
-_KEYS: dict[str, dict[str, OptionValidator]] = {
+# The keys of each type besides the base and the type; required are those without None.
+_OWN_KEYS: dict[str, dict[str, OptionValidator]] = {
     "default": {},
     "linear": {"factor": POSITIVE},
     "dynamic": {"factor": POSITIVE},
-    "llama3": {
-        "factor": POSITIVE,
-        "low_freq_factor": POSITIVE,
-        "high_freq_factor": POSITIVE,
-        "original_max_position_embeddings": optional(SIZE),
-    },
+    "llama3": {"factor": POSITIVE, "low_freq_factor": POSITIVE, "high_freq_factor": POSITIVE, _LENGTH: SIZE},
     "yarn": {
         "factor": POSITIVE,
-        "original_max_position_embeddings": optional(SIZE),
+        _LENGTH: SIZE,
         "beta_fast": _NUMBER,
         "beta_slow": _NUMBER,
         "attention_factor": _NUMBER,
@@ -44,51 +44,102 @@ class Rope(NamedTuple):
     scaling: RotaryScaling | None = None
 
 
-def read(where: str, default: float, max_position_embeddings: int, *parameters: object) -> Rope:
-    """Of JSON objects, of which the last that has a key counts; None is none.
+class Defaults(NamedTuple):
+    """What the layers of a type take from config.json besides its rope_parameters."""
+
+    theta_key: str  # the key of the base where rope_parameters have none
+    theta: float
+    is_scaled: bool  # whether rope_scaling is of these layers too
+
+
+def read(config: Mapping[str, Any], where: str, theta: float, length: int) -> Rope:
+    """The rotary positions of all layers: rope_scaling, or rope_parameters where there is none, as in transformers.
 
     Args:
-        where: the file, for messages.
-        default: the base where `rope_theta` is absent.
-        max_position_embeddings: of the model, which is original_max_position_embeddings where that is absent.
+        config: config.json.
+        where: its path, for messages.
+        theta: the base where nothing says one.
+        length: max_position_embeddings.
 
     Raises:
-        CheckpointError: a kind that is not computed, keys that its kind does not have, or values of a wrong type.
+        CheckpointError: a type that is not computed, keys that the type does not have, or values of a wrong kind.
 
-    >>> read("config.json", 10000.0, 512, None, {"rope_type": "default", "rope_theta": 160000})
+    >>> read({"rope_parameters": {"rope_type": "default", "rope_theta": 160000}}, "config.json", 10000.0, 512)
     Rope(base=160000.0, scaling=None)
     """
-    merged: dict[str, object] = {}
-    for each in parameters:
-        if not isinstance(each, dict | None):
-            raise CheckpointError(f"{where}: rope_parameters must be a JSON object, not {printable(repr(each))}")
-        merged |= {key: value for key, value in (each or {}).items() if value is not None}
-    kind = merged.get("rope_type", merged.get("type", "default"))
-    if kind not in _KEYS or merged.get("partial_rotary_factor", 1.0) != 1.0:
-        given = printable(repr(kind if kind not in _KEYS else "partial_rotary_factor"))
-        known = ", ".join(map(repr, _KEYS))
-        raise CheckpointError(f"{where}: rotary positions of the type {given} are not supported, only {known}")
-    assert isinstance(kind, str)
-    base = merged.get("rope_theta", default)
+    name = "rope_scaling" if config.get("rope_scaling") else "rope_parameters"
+    given = {"rope_theta": config.get("rope_theta", theta)} | _object(config.get(name) or {}, where, name)
+    kind = given.get("rope_type", given.get("type", "default"))
+    if _LENGTH in config and kind in ("llama3", "yarn") and given.get(_LENGTH, 1) is not None:
+        given[_LENGTH] = config[_LENGTH]
+    return _rope(config, given, where, name, length)
+
+
+def read_by_layer_type(
+    config: Mapping[str, Any], where: str, length: int, defaults: Mapping[str, Defaults]
+) -> dict[str, Rope]:
+    """The rotary positions of each type of layers, whose own rope_parameters rope_scaling changes key by key, as in transformers.
+
+    Args and Raises: as of `read`; defaults: by layer type.
+    """
+    parameters, scaling = config.get("rope_parameters"), config.get("rope_scaling")
+    if parameters is None:
+        parameters = {kind: {"rope_type": "default"} for kind in defaults}
+    if strange := sorted(set(_object(parameters, where, "rope_parameters")) - set(defaults)):
+        rule = f"rope_parameters must have {' and '.join(defaults)} alone, each a JSON object"
+        raise CheckpointError(f"{where}: {rule}, not {', '.join(map(printable, strange))}")
+    ropes = {}
+    for kind, of_kind in defaults.items():
+        name = f"rope_parameters.{kind}"
+        given = _object(parameters.get(kind, {}), where, name)
+        if scaling is not None and of_kind.is_scaled:
+            if kind not in parameters:
+                raise CheckpointError(f"{where}: rope_scaling changes {name}, which is absent: write it there")
+            given = given | _object(scaling, where, "rope_scaling")
+            name = f"{name} with rope_scaling"
+        given = {"rope_theta": config.get(of_kind.theta_key, of_kind.theta)} | given
+        if given.get("truncate", True) is not True:
+            raise CheckpointError(f"{where}: truncate of {name} is not read by transformers: leave it out")
+        ropes[kind] = _rope(config, given, where, name, length)
+    return ropes
+
+
+def _object(given: object, where: str, name: str) -> dict[str, object]:
+    if not isinstance(given, dict):
+        raise CheckpointError(f"{where}: {name} must be a JSON object, not {printable(repr(given))}")
+    return given
+
+
+def _rope(config: Mapping[str, Any], given: Mapping[str, object], where: str, name: str, length: int) -> Rope:
+    """name: of the object that says `given`, for messages."""
+    kind = given.get("rope_type", given.get("type", "default"))
+    if not isinstance(kind, str) or kind not in _OWN_KEYS:
+        known = ", ".join(map(repr, _OWN_KEYS))
+        raise CheckpointError(f"{where}: rope_type of {name} must be one of {known}, not {printable(repr(kind))}")
+    part = given.get("partial_rotary_factor", config.get("partial_rotary_factor") or 1.0)
+    if part != 1:
+        raise CheckpointError(f"{where}: partial_rotary_factor must be 1, not {printable(repr(part))}")
+    base = given["rope_theta"]
     if not is_number(base) or not base > 1:
-        raise CheckpointError(f"{where}: rope_theta must be a number above 1, not {printable(repr(base))}")
-    own = {name: value for name, value in merged.items() if name not in _COMMON}
-    if unknown := sorted(set(own) - set(_KEYS[kind])):
+        raise CheckpointError(f"{where}: rope_theta of {name} must be a number above 1, not {printable(repr(base))}")
+    own = {key: value for key, value in given.items() if key not in _COMMON}
+    if unknown := sorted(set(own) - set(_OWN_KEYS[kind])):
         names = ", ".join(map(printable, unknown))
-        raise CheckpointError(f"{where}: rope_parameters of the type {kind!r} have no {names}")
-    for name, validator in _KEYS[kind].items():
-        if not validator.accepts(own.get(name)):
-            shown = printable(repr(own.get(name)))
-            raise CheckpointError(f"{where}: {name} of rope_parameters must be {validator.words}, not {shown}")
+        raise CheckpointError(f"{where}: {name} of the type {kind!r} cannot have {names}")
     if kind == "default":
         return Rope(float(base))
-    if "original_max_position_embeddings" in _KEYS[kind]:
-        own.setdefault("original_max_position_embeddings", max_position_embeddings)
+    if _LENGTH in _OWN_KEYS[kind]:
+        own.setdefault(_LENGTH, length)
+    for key, validator in _OWN_KEYS[kind].items():
+        if not validator.accepts(own.get(key)) or (key == "truncate" and own.get(key, True) is None):
+            shown = printable(repr(own.get(key)))
+            raise CheckpointError(f"{where}: {key} of {name} must be {validator.words}, not {shown}")
+    own = {key: value for key, value in own.items() if value is not None}
     make: Callable[..., RotaryScaling] = RotaryScaling
     try:
         return Rope(float(base), make(kind=kind, **own))
     except ValueError as error:
-        raise CheckpointError(f"{where}: {error}") from error
+        raise CheckpointError(f"{where}: {name}: {error}") from error
 
 
 def write(rope: Rope) -> dict[str, object]:
@@ -101,8 +152,15 @@ def write(rope: Rope) -> dict[str, object]:
     if scaling is None:
         return written
     assert scaling.kind in KINDS
-    for name, validator in _KEYS[scaling.kind].items():
+    for name, validator in _OWN_KEYS[scaling.kind].items():
         value = getattr(scaling, name)
         if not validator.accepts(None) or value != _DEFAULTS[name]:
             written[name] = value
     return written
+
+
+def write_by_layer_type(ropes: Mapping[str, Rope]) -> dict[str, dict[str, object]]:
+    """As `read_by_layer_type` reads it. Raises CheckpointError: transformers has no such model."""
+    if any(rope.scaling is not None and not rope.scaling.truncate for rope in ropes.values()):
+        raise CheckpointError("rope_parameters: transformers does not read truncate=False of a type of layers")
+    return {kind: write(rope) for kind, rope in ropes.items()}

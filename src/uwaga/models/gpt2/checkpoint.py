@@ -48,9 +48,9 @@ _BANDED = _KEYS | {"uwaga_band": Key("band", SIZE, 128)}
 # Keys that change what is computed, and their only supported values.
 _ONLY: dict[str, tuple[object, ...]] = {
     "add_cross_attention": (False,),
+    "is_causal": (True,),
     "is_encoder_decoder": (False,),
     "pruned_heads": ({}, None),
-    "quantization_config": (None,),
 }
 # Of a head that is not implemented; of the precision of scores, which is float32 here; and n_positions by its old name.
 _HARMLESS = (

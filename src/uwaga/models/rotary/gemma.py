@@ -24,7 +24,6 @@ from uwaga.models.checkpoints.config_json import (
     write_activation,
     write_eos_token_id,
 )
-from uwaga.models.checkpoints.rope_parameters import Rope
 from uwaga.models.checkpoints.tables import Family
 from uwaga.models.rotary import llama
 from uwaga.models.rotary.config import RotaryConfig
@@ -64,11 +63,14 @@ _ONLY: dict[str, dict[str, tuple[object, ...]]] = {
 }
 _STEMS = {"gemma2": ("Gemma2Model", "Gemma2ForCausalLM"), "gemma3_text": ("Gemma3TextModel", "Gemma3ForCausalLM")}
 # Keys that are read below; a saved file has those of today.
-_LAYERS = {
-    "_sliding_window_pattern", "layer_types", "rope_local_base_freq", "rope_parameters", "rope_scaling", "rope_theta", "sliding_window",
-    "sliding_window_pattern",
-}  # fmt: skip
-_HARMLESS = _LAYERS | {"cache_implementation", "hidden_act"}
+_LAYERS = rope_parameters.KEYS | {"layer_types", "rope_local_base_freq", "sliding_window", "sliding_window_pattern"}
+# transformers reads layer_types and sliding_window_pattern in place of the first, and hidden_activation in place of the last.
+_HARMLESS = _LAYERS | {"_sliding_window_pattern", "cache_implementation", "hidden_act"}
+# Of Gemma 3; rope_scaling is of the global layers alone.
+_ROPES = {
+    GLOBAL: rope_parameters.Defaults("rope_theta", 1e6, is_scaled=True),
+    LOCAL: rope_parameters.Defaults("rope_local_base_freq", 10000.0, is_scaled=False),
+}
 _NORMS = {
     "input_layernorm": "attention_norm",
     "post_attention_layernorm": "attention_output_norm",
@@ -94,7 +96,11 @@ def read_config(config: Mapping[str, Any], where: str, names: Set[str]) -> Rotar
     types, window = _layers(config, where, given["num_layers"])
     if given["bidirectional"]:
         window = None if window is None else window // 2  # on each side
-    ropes = {kind: _rope(config, where, kind, given["max_position_embeddings"]) for kind in sorted(set(types))}
+    length = given["max_position_embeddings"]
+    if model_type == "gemma2":
+        ropes = dict.fromkeys(types, rope_parameters.read(config, where, 10000.0, length))
+    else:
+        ropes = rope_parameters.read_by_layer_type(config, where, length, _ROPES)
     given["windows"] = config_json.windows_of(types, window, where)
     given["rotary_bases"], given["rotary_scaling"] = zip(*(ropes[each] for each in types), strict=True)
     try:
@@ -105,8 +111,7 @@ def read_config(config: Mapping[str, Any], where: str, names: Set[str]) -> Rotar
 
 def _layers(config: Mapping[str, Any], where: str, count: int) -> tuple[tuple[str, ...], int | None]:
     """The type of each layer, and the window of the local ones."""
-    pattern = config.get("sliding_window_pattern", config.get("_sliding_window_pattern", 6))
-    pattern = 2 if config["model_type"] == "gemma2" else pattern
+    pattern = 2 if config["model_type"] == "gemma2" else config.get("sliding_window_pattern", 6)
     window = config.get("sliding_window", 4096)
     if not SIZE.accepts(pattern) or not OPTIONAL_SIZE.accepts(window):
         shown = printable(repr((window, pattern)))
@@ -114,21 +119,6 @@ def _layers(config: Mapping[str, Any], where: str, count: int) -> tuple[tuple[st
     default = [LOCAL if (n + 1) % pattern else GLOBAL for n in range(count)]
     types = read_layer_types(config.get("layer_types"), where, default)
     return types, window
-
-
-def _rope(config: Mapping[str, Any], where: str, kind: str, length: int) -> Rope:
-    """Of the layers of a type: Gemma 2 has one for all, Gemma 3 one for each type, of which rope_scaling is the global one's."""
-    parameters = config.get("rope_parameters")
-    if config["model_type"] == "gemma2":
-        given = {"rope_theta": config.get("rope_theta")}, config.get("rope_scaling"), parameters
-        return rope_parameters.read(where, 10000.0, length, *given)
-    if not isinstance(parameters, dict | None):
-        raise CheckpointError(f"{where}: rope_parameters must be a JSON object, not {printable(repr(parameters))}")
-    own = (parameters or {}).get(kind)
-    if kind == LOCAL:
-        return rope_parameters.read(where, 10000.0, length, {"rope_theta": config.get("rope_local_base_freq")}, own)
-    given = {"rope_theta": config.get("rope_theta")}, config.get("rope_scaling"), own
-    return rope_parameters.read(where, 1e6, length, *given)
 
 
 def write_config(config: RotaryConfig) -> dict[str, object]:
@@ -144,7 +134,6 @@ def write_config(config: RotaryConfig) -> dict[str, object]:
     for name, key in _KEYS[config.model_type].items():
         written[name] = getattr(config, key.ours)
     window = next(iter(windows), 4096)
-    by_kind = {kind: rope_parameters.write(rope) for kind, rope in ropes.items()}
     activation = "gelu_pytorch_tanh" if config.activation == "gelu_tanh" else write_activation(config.activation)
     return written | {
         "model_type": config.model_type,
@@ -155,7 +144,9 @@ def write_config(config: RotaryConfig) -> dict[str, object]:
         "tie_word_embeddings": config.tie_word_embeddings or not config.has_lm_head,
         "layer_types": kinds,
         "sliding_window": 2 * window if config.bidirectional else window,
-        "rope_parameters": next(iter(by_kind.values())) if config.model_type == "gemma2" else by_kind,
+        "rope_parameters": rope_parameters.write(config.ropes[0])
+        if config.model_type == "gemma2"
+        else rope_parameters.write_by_layer_type(ropes),
     }
 
 

@@ -82,20 +82,15 @@ ONLY: dict[str, tuple[object, ...]] = {
     "add_cross_attention": (False,),
     "is_causal": (True,),
     "is_encoder_decoder": (False,),
-    "original_max_position_embeddings": (None,),
-    "partial_rotary_factor": (1.0, None),
     "rope_interleaved": (False,),
     "pretraining_tp": (1, None),
-    "quantization_config": (None,),
     "use_bidirectional_attention": (False, None),
 }
 # Settings of the classifiers of EuroBERT, and what SmolLM says of itself.
 _BUFFER = "a buffer of transformers before 4.32"
 _HARMLESS = {"classifier_pooling", "is_llama_config", "mask_token_id", "transformers.js_config"}
 # Keys that `_windows` and `rope_parameters` read; a saved file has those of today.
-_LAYERS = {
-    "layer_types", "max_window_layers", "rope_parameters", "rope_scaling", "rope_theta", "sliding_window", "use_sliding_window"
-}  # fmt: skip
+_LAYERS = rope_parameters.KEYS | {"layer_types", "max_window_layers", "sliding_window", "use_sliding_window"}
 _WORDS, HEAD = "embed_tokens.weight", "lm_head.weight"
 _OWN_HEAD, _HEAD_BIAS = WeightMapping(HEAD, HEAD), WeightMapping("lm_head.bias", "lm_head_bias")
 
@@ -115,8 +110,7 @@ def read_config(config: Mapping[str, Any], where: str, names: Set[str]) -> Rotar
     given["has_lm_head"] = given["tie_word_embeddings"] or HEAD in names or config.get("architectures") == known[1:]
     given["num_kv_heads"] = given["num_kv_heads"] or given["num_heads"]
     given["d_k"] = given["d_k"] or config_json.head_width(given, where)
-    rope = {"rope_theta": config.get("rope_theta")}, config.get("rope_scaling"), config.get("rope_parameters")
-    base, scaling = rope_parameters.read(where, 10000.0, given["max_position_embeddings"], *rope)
+    base, scaling = rope_parameters.read(config, where, 10000.0, given["max_position_embeddings"])
     given |= {"rotary_bases": (base,) * layers, "rotary_scaling": (scaling,) * layers if scaling else ()}
     given["windows"] = (None,) * layers if model_type in _WITHOUT_WINDOWS else _windows(config, where, layers)
     given["lm_head_bias"] = model_type == "eurobert" and given["has_lm_head"] and given["feed_forward_bias"]

@@ -19,7 +19,6 @@ from uwaga.models.checkpoints.config_json import (
     read_layer_types,
     write_activation,
 )
-from uwaga.models.checkpoints.rope_parameters import Rope
 from uwaga.models.checkpoints.tables import Family, Table, WeightMapping, pair, stacked
 from uwaga.models.rotary.config import RotaryConfig
 from uwaga.models.rotary.model import RotaryModel
@@ -50,13 +49,15 @@ _HEAD_KEYS = {  # without effect where there is no head
 _ONLY: dict[str, tuple[object, ...]] = {
     "attention_dropout": (0.0,),  # of the output of attention too, in training
     "is_encoder_decoder": (False,),
-    "quantization_config": (None,),
 }
 # Keys that `read_layers` reads; a saved file has those of today.
-_LAYERS = {
-    "global_attn_every_n_layers", "global_rope_theta", "layer_types", "local_attention", "local_rope_theta", "rope_parameters",
-    "rope_scaling", "sliding_window",
+_LAYERS = rope_parameters.KEYS_BY_LAYER_TYPE | {
+    "global_attn_every_n_layers", "global_rope_theta", "layer_types", "local_attention", "local_rope_theta", "sliding_window"
 }  # fmt: skip
+_ROPES = {
+    GLOBAL: rope_parameters.Defaults("global_rope_theta", 160000.0, is_scaled=True),
+    LOCAL: rope_parameters.Defaults("local_rope_theta", 10000.0, is_scaled=True),
+}
 # Its initialisation and heads, and settings of the checkpoint's own code.
 _HARMLESS = {
     "classifier_dropout", "classifier_pooling", "cls_token_id", "deterministic_flash_attn", "initializer_cutoff_factor", "layer_norm_eps", "position_embedding_type", "reference_compile",
@@ -85,24 +86,18 @@ def read_config(config: Mapping[str, Any], where: str, names: Set[str]) -> Rotar
         raise CheckpointError(
             f"{where}: global_attn_every_n_layers and local_attention must be whole numbers of at least 1 and 2, not {shown}"
         )
+    side = config.get("sliding_window", span // 2)  # in transformers it sets local_attention
+    if not SIZE.accepts(side):
+        raise CheckpointError(f"{where}: sliding_window must be {SIZE.words}, not {printable(repr(side))}")
     default = [LOCAL if n % every else GLOBAL for n in range(given["num_layers"])]
     types = read_layer_types(config.get("layer_types"), where, default)
-    ropes = {kind: _rope(config, where, kind, given["max_position_embeddings"]) for kind in sorted(set(types))}
-    given["windows"] = tuple(span // 2 if each == LOCAL else None for each in types)
+    ropes = rope_parameters.read_by_layer_type(config, where, given["max_position_embeddings"], _ROPES)
+    given["windows"] = tuple(side if each == LOCAL else None for each in types)
     given["rotary_bases"], given["rotary_scaling"] = zip(*(ropes[each] for each in types), strict=True)
     try:
         return RotaryConfig(model_type="modernbert", kept=read.kept, **given)
     except ValueError as error:
         raise CheckpointError(f"{where}: {error}") from error
-
-
-def _rope(config: Mapping[str, Any], where: str, kind: str, length: int) -> Rope:
-    old, default = ("local_rope_theta", 10000.0) if kind == LOCAL else ("global_rope_theta", 160000.0)
-    parameters = config.get("rope_parameters") or {}
-    own = parameters.get(kind) if isinstance(parameters, dict) else parameters
-    return rope_parameters.read(
-        where, default, length, {"rope_theta": config.get(old)}, config.get("rope_scaling"), own
-    )
 
 
 def write_config(config: RotaryConfig) -> dict[str, object]:
@@ -122,7 +117,7 @@ def write_config(config: RotaryConfig) -> dict[str, object]:
         "architectures": [_ARCHITECTURES[config.has_lm_head]],
         "layer_types": kinds,
         "local_attention": 2 * next(iter(windows), 64),
-        "rope_parameters": {kind: rope_parameters.write(rope) for kind, rope in ropes.items()},
+        "rope_parameters": rope_parameters.write_by_layer_type(ropes),
     }
 
 

@@ -61,8 +61,8 @@ _MT5 = _KEYS | {
 }
 # Keys that change what is computed, and their only supported values.
 _ONLY: dict[str, tuple[object, ...]] = {
+    "is_causal": (True,),
     "is_decoder": (False,),
-    "quantization_config": (None,),
 }
 # Derived from feed_forward_proj, of heads that are not implemented, and the context length of pre-training.
 _HARMLESS = ("dense_act_fn", "is_gated_act", "is_encoder_decoder", "classifier_dropout", "n_positions")

@@ -55,9 +55,9 @@ _ONLY: dict[str, tuple[object, ...]] = {
     "static_position_embeddings": (True,),
     "extra_pos_embeddings": (0,),
     "tie_word_embeddings": (True,),
+    "is_causal": (True,),
     "is_decoder": (False,),
     "is_encoder_decoder": (True,),
-    "quantization_config": (None,),
 }
 # The length of the position table, initialisation, training, and defaults of generation.
 _HARMLESS = [
