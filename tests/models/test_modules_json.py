@@ -77,7 +77,9 @@ def test_what_is_wrong_is_told(tmp_path: Path) -> None:
     assert message(tmp_path) == f"{path} must contain a JSON list, not dict"
     write(tmp_path, [{"type": "sentence_transformers.models.Transformer"}])
     assert message(tmp_path) == f"{path} must list modules with a type and a path"
-    write(tmp_path, [module("sentence_transformers.models.Pooling", "1"), module("sentence_transformers.models.Bow", "2")])
+    write(
+        tmp_path, [module("sentence_transformers.models.Pooling", "1"), module("sentence_transformers.models.Bow", "2")]
+    )
     assert message(tmp_path) == f"{path} has no module of the type Transformer, only Pooling, Bow"
     write(
         tmp_path,

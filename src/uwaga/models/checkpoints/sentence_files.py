@@ -99,8 +99,8 @@ FILES: Mapping[str, Rules] = {
     MODEL: {
         **_all("activation_fn default_prompt_name model_type prompts similarity_fn_name truncate_dim", COMPUTED),
         # ColBERT models, which PyLate wrote.
-        **_all("attend_to_expansion_tokens do_query_expansion document_length document_prefix query_expansion", COMPUTED),
-        **_all("query_length query_prefix skiplist_words", COMPUTED),
+        **_all("attend_to_expansion_tokens attend_to_mask_tokens do_query_expansion document_length document_prefix", COMPUTED),
+        **_all("query_expansion query_length query_prefix skiplist_words", COMPUTED),
         **_all("__version__ max_active_dims requirements", HARMLESS),
         "keep_in_fp32_modules": Only((None, [])),
     },
@@ -156,9 +156,9 @@ def _check(path: Path, settings: Mapping[str, Any], rules: Rules, within: str) -
                 )
             _check(path, value or {}, rules, f"{name}.")
         elif rule is None:
-            # A last part alone is too short for a guess: "common" is no misspelt "column".
-            near = get_close_matches(name, rules, n=1, cutoff=0.8)
-            meant = f"did you mean {near[0]}? " if near else ""
+            siblings = {each.removeprefix(within).partition(".")[0] for each in rules if each.startswith(within)}
+            near = get_close_matches(key, siblings, n=1, cutoff=0.8)
+            meant = f"did you mean {within}{near[0]}? " if near else ""
             raise CheckpointError(
                 f"{path}: the key {printable(name)} is unknown, and may change vectors; {meant}remove it if it has no effect"
             )

@@ -159,6 +159,7 @@ def _settings_of_pylate(path: Path, settings: Mapping[str, Any]) -> dict[str, An
     of_pylate = (
         "do_query_expansion",
         "attend_to_expansion_tokens",
+        "attend_to_mask_tokens",
         "query_prefix",
         "document_prefix",
         "skiplist_words",
@@ -167,7 +168,8 @@ def _settings_of_pylate(path: Path, settings: Mapping[str, Any]) -> dict[str, An
         return given
     if settings.get("do_query_expansion") is False:
         return given | {"query_expansion": None}
-    attend = _checked(path, settings, "attend_to_expansion_tokens", optional(SWITCH), None)
+    flag = "attend_to_expansion_tokens" if "attend_to_expansion_tokens" in settings else "attend_to_mask_tokens"
+    attend = _checked(path, settings, flag, optional(SWITCH), None)
     length = given.pop("query_length", None) or _QUERY_LENGTH
     return given | {"query_expansion": {"strategy": "fixed", "attend": bool(attend), "length": length}}
 

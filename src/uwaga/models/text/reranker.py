@@ -40,6 +40,8 @@ _TOKENS_PER_BATCH = 2048
 _NO_CLASSIFIER = "is no cross-encoder: it has no classifier of sequences; uwaga.TextEncoder, `uwaga encode` and `uwaga serve` take an embedding model"
 # The families of ours whose tokenizers give token types where no file says otherwise.
 _TYPED_FAMILIES = ("bert", "electra", "nomic_bert")
+# Those that have embeddings of token types in transformers, and read type 0 alone here, with the number of types that they have by default.
+_UNTYPED_FAMILIES = {"nomic_bert": 2, "gte": 1, "jina_embeddings_v3": 1}
 _NO_INSTRUCTION = "Reranker: an instruction is for causal language models, such as Qwen3-Reranker"
 _ACTIVATIONS = {"Sigmoid": True, "Identity": False}  # of torch.nn, by the last part of their names
 
@@ -147,7 +149,8 @@ class Reranker:
             if head.width != 1:
                 raise CheckpointError(f"{found.root} gives {head.width} scores to a pair; a reranker has one")
             pooled_score, types = PooledScore(found.pooling, head.module), _gives_types(folder)
-            if types and isinstance(encoder, RotaryModel) and (found.described.get("type_vocab_size") or 0) > 1:
+            kinds = _UNTYPED_FAMILIES.get(encoder.config.model_type)
+            if types and kinds is not None and found.described.get("type_vocab_size", kinds) != 1:
                 raise CheckpointError(
                     f"{folder}: its tokenizer gives token types to pairs, and {printable(encoder.config.model_type)} of uwaga reads none; "
                     f"{sentence_files.INSTEAD}"
