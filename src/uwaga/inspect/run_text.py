@@ -103,9 +103,8 @@ def load(name: str, dtype: str) -> LoadedModel:
     result = directories.find(name, None)  # before PyTorch is imported, which takes seconds
     import torch
 
-    from uwaga._base import json_files
     from uwaga.inspect.adapters import loading
-    from uwaga.models.checkpoints import load_save
+    from uwaga.models.checkpoints import load_save, sentence_files
     from uwaga.models.tokenizers.loading import Tokenizer
 
     folder = directories.transformer(result)
@@ -114,9 +113,7 @@ def load(name: str, dtype: str) -> LoadedModel:
         model = loading.load(folder, getattr(torch, dtype))
         tokenizer = loading.tokenizer(folder)
         return LoadedModel(name, title, model, tokenizer, tokenizer, result)
-    settings = json_files.optional(folder / "sentence_bert_config.json") or {}
-    lowercase = settings.get("do_lower_case") is True
-    tokenizer = Tokenizer.load(folder, lowercase=lowercase)
+    tokenizer = Tokenizer.load(folder, lowercase=sentence_files.lowercases(folder))
     model = load_save.load(folder, dtype=getattr(torch, dtype))
     return LoadedModel(name, title, model, tokenizer, Tokenizer.load_target(folder) or tokenizer, result)
 

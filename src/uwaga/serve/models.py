@@ -50,12 +50,13 @@ class EmbeddingModel:
 
         Args:
             prompt: before every text; None: the model's default.
-            truncate: read the first `max_tokens` tokens of a longer text.
+            truncate: read the first `max_tokens` tokens of a longer text, or the last ones if the model's directory says so.
             name: of the texts in the request, for errors.
         """
         prompt = self._encoder.config.prompt if prompt is None else prompt
         tokenizer, items = self._encoder.tokenizer, list[TokenizedText]()
         encodings = tokenizer.encode([prompt + text for text in texts], with_offsets=False)
+        kept = slice(-self.max_tokens, None) if self._encoder.truncates_left else slice(self.max_tokens)
         for number, (text, encoding) in enumerate(zip(texts, encodings, strict=True)):
             place = name if len(texts) == 1 else f"{name}[{number}]"
             if not len(encoding) or not text or text.isspace():
@@ -63,7 +64,7 @@ class EmbeddingModel:
             if len(encoding) > self.max_tokens and not truncate:
                 counts = f"has {len(encoding):,} tokens, and the model takes at most {self.max_tokens:,}"
                 raise ApiError(413, f"{place} {counts}; send truncate: true to embed its beginning", param=name)
-            items.append(TokenizedText(text, array("l", encoding.ids[: self.max_tokens])))
+            items.append(TokenizedText(text, array("l", encoding.ids[kept])))
         return Work(items, [len(item) + tokenizer.num_special_tokens for item in items], prompt)
 
     def text_of(self, ids: Sequence[int], place: str) -> str:

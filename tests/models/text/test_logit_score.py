@@ -245,7 +245,8 @@ def test_a_token_that_is_not_in_the_vocabulary(write, number: object) -> None:
         {"type": f"sentence_transformers.{name}", "path": path}
         for name, path in (("Transformer", ""), ("LogitScore", "1"))
     ]
-    folder = write(modules=listed)
+    kind, task = {"model_type": "CrossEncoder"}, {"transformer_task": "text-generation"}
+    folder = write(modules=listed, config_sentence_transformers=kind, sentence_bert_config=task)
     (folder / "1").mkdir()
     (folder / "1" / "config.json").write_text(json.dumps({"true_token_id": number, "false_token_id": None}))
     with pytest.raises(CheckpointError) as caught:

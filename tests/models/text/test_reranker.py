@@ -15,6 +15,7 @@ from uwaga._base.errors import CheckpointError
 from uwaga.models import save
 from uwaga.models.bert.config import BertConfig
 from uwaga.models.bert.model import BertModel
+from uwaga.models.checkpoints import sentence_files
 from uwaga.models.text.reranker import Reranker, sigmoid
 
 QUERY = "the cat sat on a mat"
@@ -94,12 +95,26 @@ def test_rank_sorts_and_equal_scores_keep_their_order(write) -> None:
     assert reranker.rank(QUERY, []).scores.shape == (0,)
 
 
+IDENTITY = "torch.nn.modules.linear.Identity"
+
+
+def saved(**settings: object) -> dict[str, object]:
+    """The files of sentence-transformers that make a directory with a classifier one of its own."""
+    return {
+        "modules": [{"type": "sentence_transformers.base.modules.transformer.Transformer", "path": ""}],
+        "config_sentence_transformers": {"model_type": "CrossEncoder"} | settings,
+        "sentence_bert_config": {"transformer_task": "sequence-classification"},
+    }
+
+
 @pytest.mark.parametrize(
     ("files", "has_sigmoid"),
     [
         ({}, True),
-        ({"config_sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity"}}, False),
-        ({"config_sentence_transformers": {"activation_fn": "torch.nn.modules.activation.Sigmoid"}}, True),
+        (saved(activation_fn=IDENTITY), False),
+        (saved(activation_fn="torch.nn.modules.activation.Sigmoid"), True),
+        # sentence-transformers reads this file with modules.json alone.
+        ({"config_sentence_transformers": {"activation_fn": IDENTITY}}, True),
     ],
 )
 def test_the_activation_is_the_one_that_the_files_name(write, files, has_sigmoid) -> None:
@@ -130,10 +145,15 @@ def test_directories_that_are_no_cross_encoder_are_refused(write, write_model, t
 
 
 def test_an_activation_that_is_not_there_is_refused(write) -> None:
-    folder = write(config_sentence_transformers={"activation_fn": "my.module.Tanh"})
-    with pytest.raises(CheckpointError) as caught:
-        Reranker.load(folder)
-    assert str(caught.value) == f"{folder}: its activation_fn is my.module.Tanh; Reranker has Sigmoid and Identity"
+    # Of another package, sentence-transformers takes a sigmoid in place of what is named.
+    for name in ("my.module.Identity", "torch.nn.Tanh"):
+        folder = write(**saved(activation_fn=name))
+        with pytest.raises(CheckpointError) as caught:
+            Reranker.load(folder)
+        assert str(caught.value) == (
+            f"{folder / 'config_sentence_transformers.json'}: activation_fn is {name!r}; only torch.nn.Sigmoid or torch.nn.Identity is "
+            f"supported; {sentence_files.INSTEAD}"
+        )
 
 
 def test_bad_texts_are_named(write) -> None:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from uwaga._base import json_files
 from uwaga._base.errors import CheckpointError
 from uwaga._base.terminal import printable
+from uwaga.models.checkpoints import sentence_files
 
 # In the order in which sentence-transformers concatenates several.
 _POOLING = {
@@ -34,7 +35,10 @@ class SentenceModules:
     pooling: tuple[str, ...] = ()  # cls, mean, max, ...: several are concatenated; empty: no pooling
     include_prompt: bool = True  # whether the tokens of a prompt are pooled
     others: tuple[SentenceModule, ...] = ()  # the other modules, in their order
-    max_tokens: int | None = None  # max_seq_length of sentence_bert_config.json
+
+
+# Packages whose modules are computed. Those of PyLate have the names of sentence-transformers, which reads them so too.
+_PACKAGES = ("sentence_transformers", "pylate")
 
 
 def read(folder: Path) -> SentenceModules | None:
@@ -44,51 +48,53 @@ def read(folder: Path) -> SentenceModules | None:
     if listed is None:
         return None
     modules = _modules(path, listed)
-    of_kind = dict(modules)
-    if "Transformer" not in of_kind:
+    kinds = [kind for kind, _ in modules]
+    if "Transformer" not in kinds:
+        raise CheckpointError(f"{path} has no module of the type Transformer, only {', '.join(map(printable, kinds))}")
+    has_pooling = kinds[1:2] == ["Pooling"]
+    others = tuple(modules[1 + has_pooling :])
+    if kinds[0] != "Transformer" or {"Transformer", "Pooling"} & {module.kind for module in others}:
         raise CheckpointError(
-            f"{path} has no module of the type Transformer, only {', '.join(printable(kind) for kind in of_kind)}"
+            f"{path}: one Transformer must come first, and one Pooling may follow it, not {', '.join(map(printable, kinds))}"
         )
-    pooling, include_prompt = _pooling(of_kind["Pooling"] / "config.json") if "Pooling" in of_kind else ((), True)
-    return SentenceModules(
-        transformer=of_kind["Transformer"],
-        pooling=pooling,
-        include_prompt=include_prompt,
-        others=tuple(module for module in modules if module.kind not in ("Transformer", "Pooling")),
-        max_tokens=_max_tokens(of_kind["Transformer"] / "sentence_bert_config.json"),
-    )
+    pooling, include_prompt = _pooling(modules[1].folder / "config.json") if has_pooling else ((), True)
+    return SentenceModules(transformer=modules[0].folder, pooling=pooling, include_prompt=include_prompt, others=others)
 
 
 def _modules(path: Path, listed: list) -> list[SentenceModule]:
-    modules = []
+    modules, names = [], list[object]()
     for module in listed:
         kind, place = (module.get("type"), module.get("path")) if isinstance(module, dict) else (None, None)
         if not isinstance(kind, str) or not isinstance(place, str):
             raise CheckpointError(f"{path} must list modules with a type and a path")
+        sentence_files.check(path, module, sentence_files.MODULES)
         if PurePosixPath(place).is_absolute() or ".." in PurePosixPath(place).parts or "\\" in place or "\0" in place:
             raise CheckpointError(f"{path} names the folder {printable(place)!r}, which is not inside its own")
+        if kind.partition(".")[0] not in _PACKAGES:
+            raise CheckpointError(
+                f"{path}: the type {printable(kind)} is no module of sentence_transformers; the code that comes with a model is never run "
+                "here; sentence_transformers.SentenceTransformer may read it with trust_remote_code=True"
+            )
+        names.append(module.get("name"))
         modules.append(SentenceModule(kind.rpartition(".")[2], path.parent / place))
+    if same := [name for name in names if name is not None and names.count(name) > 1]:
+        raise CheckpointError(
+            f"{path}: two modules have the name {printable(str(same[0]))!r}, and sentence-transformers keeps one of them; "
+            "give each a name of its own"
+        )
     return modules
 
 
 def _pooling(path: Path) -> tuple[tuple[str, ...], bool]:
     """The modes, and whether prompts are pooled."""
     settings = json_files.read(path)
-    # New files have one mode or a list of them, old ones a bool for each mode.
-    modes = settings.get("pooling_mode", [word for key, word in _POOLING.items() if settings.get(key) is True])
+    sentence_files.check(path, settings, "Pooling")
+    for key in ("include_prompt", *_POOLING):
+        if not isinstance(settings.get(key, True), bool):
+            raise CheckpointError(f"{path}: {key} must be true or false, not {printable(repr(settings[key]))}")
+    # New files have one mode or a list of them, old ones a bool for each mode; of none, the mean.
+    modes = settings.get("pooling_mode", [word for key, word in _POOLING.items() if settings.get(key)] or "mean")
     modes = [modes] if isinstance(modes, str) else modes
     if not modes or not isinstance(modes, list) or any(mode not in _POOLING.values() for mode in modes):
         raise CheckpointError(f"{path} has no supported pooling mode")
-    include_prompt = settings.get("include_prompt", True)
-    if not isinstance(include_prompt, bool):
-        raise CheckpointError(f"{path}: include_prompt must be true or false, not {printable(repr(include_prompt))}")
-    return tuple(modes), include_prompt
-
-
-def _max_tokens(path: Path) -> int | None:
-    value = (json_files.optional(path) or {}).get("max_seq_length")
-    if value is not None and (type(value) is not int or value < 1):
-        raise CheckpointError(
-            f"{path}: max_seq_length must be a whole number of at least 1, not {printable(repr(value))}"
-        )
-    return value
+    return tuple(modes), settings.get("include_prompt", True)

@@ -23,6 +23,7 @@ from uwaga._base.errors import CheckpointError
 from uwaga._base.options import SWITCH, OptionValidator, one_of, optional
 from uwaga._base.terminal import printable
 from uwaga.models.bert.names import COLBERT
+from uwaga.models.checkpoints import sentence_files
 from uwaga.models.checkpoints.config_json import OPTIONAL_SIZE, SIZE
 from uwaga.models.checkpoints.modules_json import SentenceModule
 
@@ -68,14 +69,17 @@ class TokenVectors:
     projection: Path | None = None  # the directory whose weights have linear.weight; None: the modules say all
     normalize: bool = False  # at the end, beside the modules
 
-    def limit(self, task: str | None, most: int) -> int:
-        """The most tokens of a text that the model reads, special ones included; `most` of any text."""
-        if task == "document":
-            return min(most, self.document_length or most)
+    def limit(self, task: str | None, most: int, positions: int) -> int:
+        """The most tokens of a text that the model reads, special ones included.
+
+        most: of a text without a task. positions: of any text; the length for a task replaces `most`, as in sentence-transformers.
+        """
+        if task == "document" and self.document_length is not None:
+            return min(positions, self.document_length)
         if task == "query" and self.expansion is not None and self.expansion.is_fixed:
-            return min(most, self.expansion.length)
+            return min(positions, self.expansion.length)
         if task == "query" and self.query_length is not None:
-            return min(most, max(self.query_length, 0 if self.expansion is None else self.expansion.length))
+            return min(positions, max(self.query_length, 0 if self.expansion is None else self.expansion.length))
         return most
 
 
@@ -97,8 +101,7 @@ def read(folder: Path, settings: Mapping[str, Any], modules: Sequence[SentenceMo
     path = folder / "config_sentence_transformers.json"
     prefixes, prompts = _prompts(path, settings)
     of_kind = {module.kind: module for module in modules}
-    transformer = of_kind["Transformer"].folder / "sentence_bert_config.json" if "Transformer" in of_kind else path
-    own = json_files.optional(transformer) or {}
+    transformer, own = sentence_files.find(of_kind["Transformer"].folder if "Transformer" in of_kind else folder)
     flat = _settings_of_pylate(path, settings)
     values = {
         **flat,
@@ -156,6 +159,7 @@ def _settings_of_pylate(path: Path, settings: Mapping[str, Any]) -> dict[str, An
     of_pylate = (
         "do_query_expansion",
         "attend_to_expansion_tokens",
+        "attend_to_mask_tokens",
         "query_prefix",
         "document_prefix",
         "skiplist_words",
@@ -164,7 +168,8 @@ def _settings_of_pylate(path: Path, settings: Mapping[str, Any]) -> dict[str, An
         return given
     if settings.get("do_query_expansion") is False:
         return given | {"query_expansion": None}
-    attend = _checked(path, settings, "attend_to_expansion_tokens", optional(SWITCH), None)
+    flag = "attend_to_expansion_tokens" if "attend_to_expansion_tokens" in settings else "attend_to_mask_tokens"
+    attend = _checked(path, settings, flag, optional(SWITCH), None)
     length = given.pop("query_length", None) or _QUERY_LENGTH
     return given | {"query_expansion": {"strategy": "fixed", "attend": bool(attend), "length": length}}
 
@@ -198,6 +203,7 @@ def _expansion(path: Path, said: Any) -> Expansion | None:
 
 def _masked(vectors: TokenVectors, path: Path) -> TokenVectors:
     said = json_files.optional(path) or {}
+    sentence_files.check(path, said, "MultiVectorMask")
     tasks = _checked(path, said, "skiplist_tasks", _TASKS, ["document"])
     kept = said.get("keep_only_token_ids")
     if kept is not None and not (isinstance(kept, list) and all(type(each) is int for each in kept)):

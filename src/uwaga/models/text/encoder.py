@@ -19,7 +19,7 @@ from uwaga._base import json_files
 from uwaga._base.errors import CheckpointError, ShapeError
 from uwaga.integrations.transformers.ragged_model import RaggedModel
 from uwaga.models.bert.model import BertModel
-from uwaga.models.checkpoints import directories, load_save, mapped_weights
+from uwaga.models.checkpoints import directories, load_save, mapped_weights, sentence_files
 from uwaga.models.rotary.model import RotaryModel
 from uwaga.models.t5.model import T5Model
 from uwaga.models.text import colbert, foreign, sentence_config, sentence_head
@@ -90,7 +90,7 @@ class TextEncoder:
         else:
             self._head = sentence_head.read_tokens(config.tokens, config.head, model.config.d_model)
         self._truncate_dim = self._checked_dim(truncate_dim)
-        self._most = min(each for each, _ in _limits(model, config))
+        self._positions, self._most = _limits(model, config)[0][0], min(each for each, _ in _limits(model, config))
         self._expansion_id = self._prepare_tokens(config.tokens)
         self.max_tokens = self._limit(None)
         self.report = Report.join(())
@@ -153,7 +153,9 @@ class TextEncoder:
 
     def _limit(self, task: str | None) -> int:
         """The most tokens of a text of a task, special ones not counted."""
-        limit = self._most if self.config.tokens is None else self.config.tokens.limit(task, self._most)
+        limit = (
+            self._most if self.config.tokens is None else self.config.tokens.limit(task, self._most, self._positions)
+        )
         special = self.tokenizer.num_special_tokens
         if limit <= special:
             raise ValueError(
@@ -165,6 +167,11 @@ class TextEncoder:
     def has_token_vectors(self) -> bool:
         """Whether this is a ColBERT model, which gives a vector to every token and none to a text: `encode_tokens` serves it."""
         return self.config.tokens is not None
+
+    @property
+    def truncates_left(self) -> bool:
+        """Whether a text that is truncated loses its beginning, and not its end, as the directory says."""
+        return (self.config.truncation_side or self.tokenizer.truncation_side) == "left"
 
     @property
     def embedding_dim(self) -> int:
@@ -218,7 +225,7 @@ class TextEncoder:
         Args:
             texts: strings; none may be empty.
             overflow: what to do with texts of more than `max_tokens` tokens: "error" raises; "truncate" reads the first
-                `max_tokens` tokens; "mean" gives the mean of the vectors of windows; "windows" a row for each window.
+                `max_tokens` tokens, or the last ones if the directory says truncation_side "left"; "mean" gives the mean of the vectors of windows; "windows" a row for each window.
             overlap: tokens that neighbouring windows share.
             tokens_per_batch: about how many tokens the model reads in one forward pass.
             normalize: whether vectors are scaled to length 1 (after the mean over windows, and after they are cut to
@@ -520,7 +527,9 @@ class TextEncoder:
             raise ValueError(f"TextEncoder: normalize must be True, False or None, not {normalize!r}")
         preprocessor = Preprocessor(
             tokenizer=self.tokenizer,
-            policy=OverflowPolicy(overflow=overflow, overlap=overlap, max_tokens=self._limit(task)),
+            policy=OverflowPolicy(
+                overflow=overflow, overlap=overlap, max_tokens=self._limit(task), keeps_end=self.truncates_left
+            ),
             prompt=self._prompt(prompt, prompt_name),
             include_prompt=self.config.include_prompt,
             skip_invalid=skip_invalid,
@@ -547,7 +556,7 @@ class TextEncoder:
         if task != "query" or expansion is None:
             return None
         assert self._expansion_id is not None
-        return Padding(self._expansion_id, min(expansion.length, self._most), expansion.attend)
+        return Padding(self._expansion_id, min(expansion.length, self._positions), expansion.attend)
 
     def _prompt(self, prompt: str | None, prompt_name: str | None) -> str:
         if prompt is not None and prompt_name is not None:
@@ -597,6 +606,11 @@ def _check_fit(model: Model, tokenizer: Tokenizer, config: SentenceConfig) -> No
     if limit <= tokenizer.num_special_tokens:
         raise CheckpointError(
             f"{file}: the limit of {limit} tokens leaves none for text beside {tokenizer.num_special_tokens} special tokens"
+        )
+    if not config.include_prompt and (config.truncation_side or tokenizer.truncation_side) == "left":
+        raise CheckpointError(
+            f"{config.folder}: its tokenizer has truncation_side 'left', which cuts the prompt, and its Pooling include_prompt false, which "
+            f"leaves the prompt out; only 'right' is supported then; {sentence_files.INSTEAD}"
         )
     expansion = None if config.tokens is None else config.tokens.expansion
     if isinstance(model, T5Model) and expansion is not None and not expansion.attend:

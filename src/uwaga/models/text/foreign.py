@@ -174,14 +174,30 @@ def _check_keys(folder: Path, model: Any, info: Mapping[str, Any]) -> None:
 
 
 def _takes_types(folder: Path, described: Mapping[str, Any]) -> bool:
-    """Whether the tokenizer of transformers gives the model token types, as it says by itself or by its class."""
-    import transformers
+    """Whether the tokenizer of transformers gives the model token types."""
     from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES
 
+    return gives_types(folder, described, TOKENIZER_MAPPING_NAMES.get(str(described.get("model_type"))))
+
+
+# Classes of tokenizers that give token types, without "Tokenizer" at their ends. A test compares them with transformers.
+TYPED_TOKENIZERS = {
+    "Bert", "Canine", "ConvBert", "DPRContextEncoder", "DPRQuestionEncoder", "Deberta", "DebertaV2", "Electra", "FNet", "LayoutLMv2",
+    "MarkupLM", "MobileBert", "SqueezeBert", "Tapas",
+}  # fmt: skip
+# With one of these, the class of a family, the name in a file does not matter to AutoTokenizer.
+_GENERIC = ("TokenizersBackend", "PythonBackend", "PreTrainedTokenizerFast", "MistralCommonBackend")
+
+
+def gives_types(folder: Path, described: Mapping[str, Any], of_family: str | None) -> bool:
+    """Whether AutoTokenizer of transformers gives token types, as the files of a folder say, or the class of the tokenizer.
+
+    described: what is in config.json. of_family: the class of the family's tokenizer.
+    """
     settings = json_files.optional(folder / "tokenizer_config.json") or {}
     names = settings.get("model_input_names")
-    if names is None:
-        kind = settings.get("tokenizer_class") or TOKENIZER_MAPPING_NAMES.get(str(described.get("model_type")))
-        maker = getattr(transformers, kind, None) if isinstance(kind, str) else None
-        names = getattr(maker, "model_input_names", transformers.PreTrainedTokenizerFast.model_input_names)
-    return isinstance(names, Sequence) and "token_type_ids" in names
+    if names is not None:
+        return isinstance(names, Sequence) and "token_type_ids" in names
+    named = of_family if of_family in _GENERIC else None
+    named = named or settings.get("tokenizer_class") or described.get("tokenizer_class") or of_family
+    return str(named).removesuffix("Fast").removesuffix("Tokenizer") in TYPED_TOKENIZERS

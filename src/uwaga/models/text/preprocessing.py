@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain, islice, pairwise
 from math import inf
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar, cast
 
 import numpy as np
 from tokenizers import Encoding
@@ -83,7 +83,7 @@ class OverflowPolicy:
     """What to do with texts of more than `max_tokens` tokens.
 
     error       they are refused, with a DocumentError
-    truncate    their first `max_tokens` tokens are read
+    truncate    their first `max_tokens` tokens are read, or their last ones with `keeps_end`
     mean        one vector, the mean of those of their windows
     windows     one vector for each of their windows
 
@@ -94,6 +94,7 @@ class OverflowPolicy:
     overflow: str = "error"
     overlap: int = 0  # tokens that neighbouring windows share
     max_tokens: int | None = None  # tokens of a text, special ones not counted, that the model takes; None: any number
+    keeps_end: bool = False  # whether a text that is truncated loses its beginning
 
     def __post_init__(self) -> None:
         check("TextEncoder", self, {"overflow": one_of(*OVERFLOW)})
@@ -120,7 +121,8 @@ class OverflowPolicy:
         if self.max_tokens is None or not self.is_too_long(tokens):
             return [(0, tokens)]
         if self.overflow == "truncate":
-            return [(0, self.max_tokens)]
+            start = tokens - self.max_tokens if self.keeps_end else 0
+            return [(start, start + self.max_tokens)]
         assert self.overflow != "error"
         new = tokens - self.overlap  # tokens in no earlier window; of the first window, those after its first `overlap`
         count = -(-new // (self.max_tokens - self.overlap))
@@ -309,9 +311,11 @@ class Preprocessor:
     def _encode_texts(self, texts: Sequence[str]) -> list[Encoding]:
         if self.prompt:
             texts = [self.prompt + text for text in texts]
-        if self.policy.overflow == "truncate" and self.policy.max_tokens is not None:
-            return encode_prefixes(self.tokenizer, texts, max_tokens=self.policy.max_tokens)
-        return self.tokenizer.encode(texts, with_offsets=self.policy.overflow == "windows" or self.spans is not None)
+        truncates = self.policy.overflow == "truncate" and self.policy.max_tokens is not None
+        if truncates and not self.policy.keeps_end:
+            return encode_prefixes(self.tokenizer, texts, max_tokens=cast(int, self.policy.max_tokens))
+        with_offsets = truncates or self.policy.overflow == "windows" or self.spans is not None
+        return self.tokenizer.encode(texts, with_offsets=with_offsets)
 
     def _prompt_tokens(self) -> int:
         """The tokens of the prompt, where pooling leaves them out, counted as in sentence-transformers: of the prompt alone."""
@@ -344,11 +348,12 @@ class Preprocessor:
                 end = self._characters(tokens, stop - 1)[1] if index + 1 < count else characters
                 yield _Row(number, first, end, characters, self._length(start, stop), count)
             return
-        last = windows[-1][1]
-        end = characters
-        if last < len(tokens) and isinstance(tokens, Encoding):
-            end = self._characters(tokens, last - 1)[1]
-        yield _Row(number, 0, end, characters, sum(self._length(start, stop) for start, stop in windows), count)
+        first, last = windows[0][0], windows[-1][1]
+        start, end = 0, characters
+        if isinstance(tokens, Encoding):
+            start = self._characters(tokens, first)[0] if first else 0
+            end = self._characters(tokens, last - 1)[1] if last < len(tokens) else characters
+        yield _Row(number, start, end, characters, sum(self._length(start, stop) for start, stop in windows), count)
 
     def _characters(self, tokens: Encoding, index: int) -> tuple[int, int]:
         """(start, stop) of a token in the text without its prompt; (0, 0) for a token of the prompt."""

@@ -6,26 +6,29 @@ Letters: N packed tokens, P passages.
 import math
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from tokenizers import Encoding
 from tokenizers import Tokenizer as Backend
+from torch import nn
 
 from uwaga._base import json_files
 from uwaga._base.errors import CheckpointError
 from uwaga._base.terminal import printable
 from uwaga.integrations.transformers.ragged_classifier import RaggedClassifier
+from uwaga.integrations.transformers.ragged_model import RaggedModel
 from uwaga.models.bert.model import BertModel
 from uwaga.models.bert.names import COLBERT
-from uwaga.models.checkpoints import directories, load_save, modules_json
+from uwaga.models.checkpoints import directories, load_save, modules_json, sentence_files
 from uwaga.models.checkpoints.modules_json import SentenceModule
 from uwaga.models.rotary.model import RotaryModel
-from uwaga.models.text import colbert, foreign, logit_score
+from uwaga.models.text import colbert, foreign, logit_score, sentence_config, sentence_head
 from uwaga.models.text.logit_score import LogitScore
+from uwaga.models.text.pooling import pool
 from uwaga.models.text.preprocessing import batches
 from uwaga.models.tokenizers.loading import Tokenizer, library_errors
 from uwaga.nn.evaluation_mode import evaluation_mode
@@ -35,8 +38,14 @@ from uwaga.ops.ragged import Ragged
 # As of TextEncoder: activations of so many tokens stay in the cache of the processor.
 _TOKENS_PER_BATCH = 2048
 _NO_CLASSIFIER = "is no cross-encoder: it has no classifier of sequences; uwaga.TextEncoder, `uwaga encode` and `uwaga serve` take an embedding model"
+# The families of ours whose tokenizers give token types where no file says otherwise.
+_TYPED_FAMILIES = ("bert", "electra", "nomic_bert")
+# Those that have embeddings of token types in transformers, and read type 0 alone here, with the number of types that they have by default.
+_UNTYPED_FAMILIES = {"nomic_bert": 2, "gte": 1, "jina_embeddings_v3": 1}
 _NO_INSTRUCTION = "Reranker: an instruction is for causal language models, such as Qwen3-Reranker"
 _ACTIVATIONS = {"Sigmoid": True, "Identity": False}  # of torch.nn, by the last part of their names
+
+Model = BertModel | RotaryModel | RaggedClassifier | RaggedModel
 
 
 class Ranking(NamedTuple):
@@ -46,37 +55,55 @@ class Ranking(NamedTuple):
     scores: np.ndarray  # (P,) float32, descending
 
 
+class PooledScore(NamedTuple):
+    """The modules after the Transformer, of a cross-encoder that pools the states of a pair."""
+
+    pooling: tuple[str, ...]
+    module: nn.Module  # (P, M) -> (P, 1)
+
+    def __call__(self, states: Ragged) -> torch.Tensor:
+        result: torch.Tensor = self.module(pool(states, self.pooling))
+        return result[:, 0]
+
+
 class Reranker:
     """A cross-encoder, as sentence-transformers' CrossEncoder reads it: BERT, RoBERTa or a relative with a classifier of one label, one of
-    any other family by transformers, or a causal language model that answers yes or no, such as Qwen3-Reranker, whose score is the
+    any other family by transformers, any encoder with modules that make a score of its pooled states, or a causal language model that answers yes or no, such as Qwen3-Reranker, whose score is the
     difference of these tokens' logits.
 
     Pairs are packed without padding, and a pair has the same bits in any batch. Not safe to call from two threads at once, but for
     `tokenize`.
 
     Attributes:
-        model: a BertModel with the output "sequence", a RotaryModel with logits, or a RaggedClassifier of transformers' model.
+        model: a BertModel with the output "sequence", a RotaryModel with logits, a RaggedClassifier of transformers' model, or an encoder.
         max_tokens: the most tokens of a pair that the model reads, special ones included.
         has_sigmoid: whether scores are between 0 and 1, as the model's configuration says.
+        prompt: before every query of a classifier, as the directory says.
         instruction: what a causal language model is told to judge by; None: as its directory or its card says. Set by `load`.
     """
 
     def __init__(
         self,
-        model: BertModel | RotaryModel | RaggedClassifier,
+        model: Model,
         tokenizer: Tokenizer,
         *,
         max_tokens: int,
         has_sigmoid: bool,
         logit_score: LogitScore | None = None,
+        pooled_score: PooledScore | None = None,
         instruction: str | None = None,
+        prompt: str = "",
+        gives_types: bool = True,
+        truncation_side: str | None = None,
     ) -> None:
         self.model, self._tokenizer = model, tokenizer
         self.max_tokens, self.has_sigmoid = max_tokens, has_sigmoid
         self._logit_score, self.instruction = logit_score, instruction
+        self._pooled_score, self.prompt, self._gives_types = pooled_score, prompt, gives_types
         # One of its own: a tokenizer that truncates for a moment would do so for other threads too.
         self._truncating = Backend.from_str(tokenizer.backend.to_str())
-        self._truncating.enable_truncation(max_tokens, strategy="longest_first")
+        side = truncation_side or tokenizer.truncation_side
+        self._truncating.enable_truncation(max_tokens, strategy="longest_first", direction=side)
 
     @classmethod
     def load(
@@ -99,35 +126,59 @@ class Reranker:
                 tokens for yes and no; a classifier of a family that is not uwaga's own, without transformers, or not in safetensors.
             ValueError: an instruction for a model that reads none.
         """
-        found = directories.find(path_or_hub_id, revision)
-        folder, modules = _modules(found)
+        found = _read(directories.find(path_or_hub_id, revision))
+        folder, settings = found.folder, found.settings
+
+        def made(model: Model, tokenizer: Tokenizer, positions: int | None, **more: Any) -> "Reranker":
+            most = sys.maxsize if positions is None else positions
+            return cls(
+                model,
+                tokenizer,
+                max_tokens=min(most, settings.max_tokens or most),
+                has_sigmoid=found.has_sigmoid,
+                truncation_side=settings.truncation_side,
+                **more,
+            )
+
+        if found.pooling:
+            if instruction is not None:
+                raise ValueError(_NO_INSTRUCTION)
+            tokenizer = Tokenizer.load(folder, lowercase=settings.lowercase, allows_types=True)
+            encoder = _encoder(folder, tokenizer, dtype)
+            head = sentence_head.read(found.others, encoder.config.d_model * len(found.pooling), output="scores")
+            if head.width != 1:
+                raise CheckpointError(f"{found.root} gives {head.width} scores to a pair; a reranker has one")
+            pooled_score, types = PooledScore(found.pooling, head.module), _gives_types(folder)
+            kinds = _UNTYPED_FAMILIES.get(encoder.config.model_type)
+            if types and kinds is not None and found.described.get("type_vocab_size", kinds) != 1:
+                raise CheckpointError(
+                    f"{folder}: its tokenizer gives token types to pairs, and {printable(encoder.config.model_type)} of uwaga reads none; "
+                    f"{sentence_files.INSTEAD}"
+                )
+            return made(
+                encoder,
+                tokenizer,
+                encoder.config.max_tokens,
+                pooled_score=pooled_score,
+                prompt=found.prompt,
+                gives_types=types,
+            )
         is_classifier = foreign.is_classifier(folder)
         if is_classifier and instruction is not None:
             raise ValueError(_NO_INSTRUCTION)
         if is_classifier:
             classifier = foreign.load_classifier(folder, dtype)
-            return cls(
-                classifier,
-                Tokenizer.load(folder, allows_types=True),
-                max_tokens=_max_length(folder, classifier.config.max_tokens or sys.maxsize),
-                has_sigmoid=_has_sigmoid(folder),
-            )
+            tokenizer = Tokenizer.load(folder, lowercase=settings.lowercase, allows_types=True)
+            return made(classifier, tokenizer, classifier.config.max_tokens, prompt=found.prompt)
         if foreign.is_needed(folder):
             raise CheckpointError(f"{folder} {_NO_CLASSIFIER}")
         model = load_save.load(folder, dtype=dtype)
+        tokenizer = Tokenizer.load(folder, lowercase=settings.lowercase)
         if isinstance(model, RotaryModel):
-            tokenizer = Tokenizer.load(folder)
-            score = logit_score.read(folder, modules, model, tokenizer.backend)
+            score = logit_score.read(folder, found.others, model, tokenizer.backend)
             if instruction is not None and not score.template.has_instruction():
                 raise ValueError(f"Reranker: the template of {folder} has no place for an instruction")
-            return cls(
-                model,
-                tokenizer,
-                max_tokens=_max_length(folder, model.config.max_tokens),
-                has_sigmoid=_has_sigmoid(folder),
-                logit_score=score,
-                instruction=instruction,
-            )
+            return made(model, tokenizer, model.config.max_tokens, logit_score=score, instruction=instruction)
         if instruction is not None:
             raise ValueError(_NO_INSTRUCTION)
         if not isinstance(model, BertModel) or "sequence" not in model.config.outputs:
@@ -136,17 +187,12 @@ class Reranker:
             raise CheckpointError(
                 f"{folder} classifies sequences into {len(model.config.labels)} labels; a reranker has one"
             )
-        return cls(
-            model,
-            Tokenizer.load(folder),
-            max_tokens=_max_length(folder, model.config.max_tokens),
-            has_sigmoid=_has_sigmoid(folder),
-        )
+        return made(model, tokenizer, model.config.max_tokens, prompt=found.prompt, gives_types=_gives_types(folder))
 
     def explain(self) -> Choice:
         """What computes the scores: engine "uwaga", a model of ours; "transformers, packed" or "transformers, one by one", as
         `TextEncoder.explain`."""
-        if isinstance(self.model, RaggedClassifier):
+        if isinstance(self.model, RaggedClassifier | RaggedModel):
             return self.model.choice
         return Choice("uwaga", f"{self.model.config.model_type} is a family of uwaga's own", {})
 
@@ -158,7 +204,7 @@ class Reranker:
             passages: texts; none may be empty.
             top: return the best so many; None: all.
             overflow: what to do with pairs of more than `max_tokens` tokens: "error" raises; "truncate" takes tokens from the end
-                of the longer text, as sentence-transformers does.
+                of the longer text, or from its beginning if the directory says truncation_side "left", as sentence-transformers does.
 
         Raises:
             ValueError: an empty query, a passage that is empty or with the query too long, whose number is in the message, or a wrong
@@ -185,7 +231,8 @@ class Reranker:
                     )
                     raise ValueError(f"Reranker: passage {number} {counts}; set the option overflow to truncate")
                 if self._logit_score is None:
-                    encodings[number] = self._truncated(pairs[number])
+                    with library_errors(self._tokenizer.path):
+                        encodings[number] = self._truncating.encode(self.prompt + pairs[number][0], pairs[number][1])
         logits = [torch.zeros(0)]
         for batch in batches([min(len(each), self.max_tokens) for each in encodings], _TOKENS_PER_BATCH):
             logits.append(self._logits(encodings[batch]))
@@ -203,14 +250,10 @@ class Reranker:
                 raise ValueError(f"Reranker: passage {number} is empty")
         with library_errors(self._tokenizer.path):
             if self._logit_score is None:
-                return self._tokenizer.backend.encode_batch_fast(list(pairs))
+                return self._tokenizer.backend.encode_batch_fast([(self.prompt + query, text) for query, text in pairs])
             render = self._logit_score.template.render
             texts = [render(query, passage, self.instruction) for query, passage in pairs]
             return self._tokenizer.backend.encode_batch_fast(texts, add_special_tokens=False)
-
-    def _truncated(self, pair: tuple[str, str]) -> Encoding:
-        with library_errors(self._tokenizer.path):
-            return self._truncating.encode(*pair)
 
     def _whole(self, ids: list[int]) -> list[int]:
         """The tokens of a text that fits the model: where it is too long, its end is cut off, but for what follows the passage."""
@@ -237,37 +280,103 @@ class Reranker:
         if isinstance(self.model, RaggedClassifier):
             with evaluation_mode(self.model):
                 return self.model(ids, types.values).float().cpu()
-        assert isinstance(self.model, BertModel)
-        has_types = self.model.config.type_vocab_size > 1
+        if isinstance(self.model, RotaryModel | RaggedModel):
+            assert self._pooled_score is not None
+            given = {"token_types": types.values} if isinstance(self.model, RaggedModel) else {}
+            with evaluation_mode(self.model):
+                return self._pooled_score(self.model(ids, outputs=(), **given).last_hidden_state).cpu()
+        types_N = types if self._gives_types and self.model.config.type_vocab_size > 1 else None
         with evaluation_mode(self.model):
-            given = types if has_types else None
-            result = self.model(ids, token_types=given, outputs=("sequence",), only="first").sequence
+            if self._pooled_score is not None:
+                states = self.model(ids, token_types=types_N, outputs=()).last_hidden_state
+                return self._pooled_score(states).cpu()
+            result = self.model(ids, token_types=types_N, outputs=("sequence",), only="first").sequence
         return result[:, 0].float().cpu()
 
 
-def _modules(found: Path) -> tuple[Path, tuple[SentenceModule, ...]]:
-    """The directory of the transformer, and the modules after it. Raises CheckpointError: it is no reranker."""
+class _Directory(NamedTuple):
+    """What the files of a directory say beside the model."""
+
+    root: Path
+    folder: Path  # of the transformer
+    described: Mapping[str, Any]  # the content of config.json
+    settings: sentence_files.TransformerSettings
+    others: tuple[SentenceModule, ...]  # the modules after the Transformer, without Pooling
+    pooling: tuple[str, ...]  # empty: the model gives scores or logits by itself
+    prompt: str  # before every query
+    has_sigmoid: bool
+
+
+def _read(found: Path) -> _Directory:
+    """Raises CheckpointError: it is no reranker, or a file asks for something that is not computed."""
     modules = modules_json.read(found)
     folder = found if modules is None else modules.transformer
-    settings = json_files.optional(found / "config_sentence_transformers.json") or {}
-    architectures = (json_files.optional(folder / "config.json") or {}).get("architectures")
-    if settings.get("model_type") in colbert.MODEL_TYPES or architectures == [COLBERT]:
+    path = found / sentence_files.MODEL
+    model = json_files.optional(path) or {}
+    described = json_files.optional(folder / "config.json") or {}
+    if model.get("model_type") in colbert.MODEL_TYPES or described.get("architectures") == [COLBERT]:
         raise CheckpointError(
             f"{found} holds a ColBERT model, which gives a vector to every token: uwaga.TextEncoder.encode_tokens and "
             "`uwaga store add` take it"
         )
-    if modules is None:
-        return found, ()
-    if modules.pooling:
+    settings = sentence_files.read(folder, is_module=modules is not None)
+    if modules is None:  # sentence-transformers reads no config_sentence_transformers.json then
+        has_sigmoid = _has_sigmoid(path, {}, folder / "config.json", described)
+        return _Directory(found, folder, described, settings, (), (), "", has_sigmoid)
+    is_scored = any(kind == "Dense" for kind, _ in modules.others) and model.get("model_type") == "CrossEncoder"
+    if modules.pooling and not is_scored:
         raise CheckpointError(
             f"{found} holds an embedding model, which has no score for a pair: uwaga.TextEncoder, `uwaga encode` and `uwaga serve` take it"
         )
-    if unknown := [kind for kind, _ in modules.others if kind != "LogitScore"]:
+    known = ("Dense", "LayerNorm", "Normalize", "Dropout") if modules.pooling else ("LogitScore",)
+    if unknown := [kind for kind, _ in modules.others if kind not in known]:
         raise CheckpointError(
             f"{found / 'modules.json'} has modules that Reranker does not compute: {', '.join(map(printable, unknown))}; "
             "sentence_transformers.CrossEncoder reads it"
         )
-    return modules.transformer, modules.others
+    sentence_files.check(path, model, sentence_files.MODEL)
+    if model.get("model_type") != "CrossEncoder":
+        # sentence-transformers makes another model of the directory, without its settings.
+        raise sentence_files.unsupported(path, "model_type", model.get("model_type"), "'CrossEncoder'")
+    task = (
+        "feature-extraction" if modules.pooling else "text-generation" if modules.others else "sequence-classification"
+    )
+    if settings.task != task:
+        raise sentence_files.unsupported(settings.path, "transformer_task", settings.task, f"{task!r}")
+    if settings.reads_messages and task != "text-generation":
+        raise sentence_files.unsupported(settings.path, "modality_config.message", "a chat template", "text")
+    for each in modules.others:
+        if each.kind == "LogitScore":
+            place = each.folder / "config.json"
+            sentence_files.check(place, json_files.optional(place) or {}, "LogitScore")
+    for key in ("query_length", "document_length", "query_expansion"):
+        if settings.values.get(key) is not None:
+            raise sentence_files.unsupported(settings.path, key, settings.values[key], "null")
+    _, prompt = sentence_config.read_prompts(path, model)
+    if prompt and not modules.include_prompt:
+        raise CheckpointError(
+            f"{path}: default_prompt_name names a prompt, and the module Pooling leaves it out (include_prompt); {sentence_files.INSTEAD}"
+        )
+    has_sigmoid = _has_sigmoid(path, model, folder / "config.json", described)
+    return _Directory(found, folder, described, settings, modules.others, modules.pooling, prompt, has_sigmoid)
+
+
+def _encoder(folder: Path, tokenizer: Tokenizer, dtype: torch.dtype | None) -> BertModel | RotaryModel | RaggedModel:
+    """The model of a folder, whose states are pooled. Raises CheckpointError."""
+    if foreign.is_needed(folder):
+        return foreign.load(folder, tokenizer, dtype)
+    model = load_save.load_folder(folder, dtype)
+    if not isinstance(model, BertModel | RotaryModel):
+        raise CheckpointError(
+            f"{folder} holds a {type(model).__name__}, and Reranker pools no states of it; {sentence_files.INSTEAD}"
+        )
+    return model
+
+
+def _gives_types(folder: Path) -> bool:
+    described = json_files.read(folder / "config.json")
+    is_typed = described.get("model_type") in _TYPED_FAMILIES
+    return foreign.gives_types(folder, described, "BertTokenizer" if is_typed else None)
 
 
 def sigmoid(scores_P: np.ndarray) -> np.ndarray:
@@ -276,29 +385,23 @@ def sigmoid(scores_P: np.ndarray) -> np.ndarray:
     return np.array(each_P, np.float32)
 
 
-def _max_length(folder: Path, most: int) -> int:
-    """Of tokenizer_config.json, and no more than `most`."""
-    length = (json_files.optional(folder / "tokenizer_config.json") or {}).get("model_max_length")
-    if not isinstance(length, int | float) or isinstance(length, bool) or not 0 < length < most:
-        return most
-    return int(length)
+def _has_sigmoid(path: Path, model: Mapping[str, Any], config: Path, described: Mapping[str, Any]) -> bool:
+    """The activation that sentence-transformers applies to the logit of one label: what the first of the files says, of any of its
+    versions, or a sigmoid. Raises CheckpointError.
 
-
-def _has_sigmoid(folder: Path) -> bool:
-    """The activation that sentence-transformers applies to the logit of one label: what the files say, of any of its versions, or
-    a sigmoid."""
-    config = json_files.read(folder / "config.json")
-    own = json_files.optional(folder / "config_sentence_transformers.json") or {}
-    nested = config.get("sentence_transformers")
-    name = (
-        own.get("activation_fn")
-        or (nested.get("activation_fn") if isinstance(nested, dict) else None)
-        or config.get("sbert_ce_default_activation_function")
-        or "Sigmoid"
-    )
+    path, model: config_sentence_transformers.json and what is in it. config, described: config.json.
+    """
+    nested = described.get("sentence_transformers")
+    key, old = "activation_fn", "sbert_ce_default_activation_function"
+    if model.get(key) is not None:
+        file, name = path, model[key]
+    elif isinstance(nested, dict) and key in nested:
+        file, name = config, nested[key]
+    else:
+        file, key, name = config, old, described.get(old)
+    if name is None:
+        return True
     last = str(name).rpartition(".")[2]
-    if last not in _ACTIVATIONS:
-        raise CheckpointError(
-            f"{folder}: its activation_fn is {printable(str(name))}; Reranker has Sigmoid and Identity"
-        )
+    if not str(name).startswith("torch.") or last not in _ACTIVATIONS:
+        raise sentence_files.unsupported(file, key, name, " or ".join(f"torch.nn.{each}" for each in _ACTIVATIONS))
     return _ACTIVATIONS[last]

@@ -14,15 +14,11 @@ from uwaga._base.digests import cached_sha256
 from uwaga._base.errors import CheckpointError
 from uwaga._base.options import OptionValidator, one_of, optional
 from uwaga._base.terminal import printable
-from uwaga.models.checkpoints import modules_json
+from uwaga.models.checkpoints import modules_json, sentence_files
 from uwaga.models.checkpoints.config_json import OPTIONAL_SIZE
-from uwaga.models.checkpoints.modules_json import SentenceModule
+from uwaga.models.checkpoints.modules_json import SentenceModule, SentenceModules
 from uwaga.models.text import colbert
 from uwaga.models.text.colbert import TokenVectors
-
-# transformers writes 1e30 where a tokenizer has no limit.
-_NO_LIMIT = 1 << 40
-
 
 _MAXSIM = ("maxsim", "meanmaxsim")
 _SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
@@ -84,6 +80,7 @@ class SentenceConfig:
     max_length: int | None = None  # tokens, special ones included; None: not given
     limited_by: Path | None = None  # the file that gives max_length
     lowercase: bool = False  # before anything that the tokenizer does
+    truncation_side: str | None = None  # of overflow="truncate": "left" or "right"; None: as tokenizer.json says
     prompt: str = ""  # before every text
     prompts: Mapping[str, str]  # that the model was trained with, by name
 
@@ -95,31 +92,43 @@ def read(folder: Path) -> SentenceConfig:
         CheckpointError: a file that is wrong, or a model that is no text encoder, or asks for something that TextEncoder does not
             compute; the message says what it is, and what reads it.
     """
-    path = folder / "config_sentence_transformers.json"
+    path = folder / sentence_files.MODEL
     settings = json_files.optional(path) or {}
-    _refuse(folder, _OTHER_MODELS, [settings.get("model_type")])
-    listed = json_files.optional(folder / "modules.json", of=list) or []
+    model_type = settings.get("model_type")
+    _refuse(folder, _OTHER_MODELS, [model_type])
+    listed = json_files.optional(folder / sentence_files.MODULES, of=list) or []
     kinds = [str(module.get("type")).rpartition(".")[2] for module in listed if isinstance(module, dict)]
     _refuse(folder, _OTHER_MODULES, kinds)
     modules = modules_json.read(folder)
     place = folder if modules is None else modules.transformer
+    described = json_files.read(place / "config.json")
+    named = described.get("architectures")
+    architectures = named if isinstance(named, list) else []
     if modules is None or not modules.pooling:
-        architectures = json_files.read(place / "config.json").get("architectures")
-        _refuse(folder, _OTHER_HEADS, architectures if isinstance(architectures, list) else [], is_suffix=True)
-    length, file = _tokenizer_length(place)
+        _refuse(folder, _OTHER_HEADS, architectures, is_suffix=True)
+    transformer = sentence_files.read(place, is_module=modules is not None)
+    if transformer.task != "feature-extraction":
+        raise sentence_files.unsupported(transformer.path, "transformer_task", transformer.task, "'feature-extraction'")
+    if transformer.reads_messages:
+        raise sentence_files.unsupported(transformer.path, "modality_config.message", "a chat template", "text")
     listed_modules = () if modules is None else (SentenceModule("Transformer", modules.transformer), *modules.others)
     tokens = colbert.read(folder, settings, listed_modules)
+    of_tokenizer: dict[str, Any] = {
+        "folder": place,
+        "tokens": tokens,
+        "max_length": transformer.max_tokens,
+        "limited_by": transformer.limited_by,
+        "truncation_side": transformer.truncation_side,
+        "lowercase": transformer.lowercase,
+    }
     if modules is None:
-        if tokens is None:
-            return SentenceConfig(folder=folder, max_length=length, limited_by=file, prompts={})
-        return SentenceConfig(
-            folder=folder,
-            max_length=length,
-            limited_by=file,
-            tokens=tokens,
-            similarity="maxsim",
-            prompts=tokens.prompts,
-        )
+        # sentence-transformers reads no config_sentence_transformers.json then.
+        if tokens is not None:
+            return SentenceConfig(similarity="maxsim", prompts=tokens.prompts, **of_tokenizer)
+        is_decoder = bool(architectures) and str(architectures[0]).endswith("ForCausalLM")
+        pooling = "lasttoken" if is_decoder and described.get("is_causal", True) else "mean"
+        return SentenceConfig(pooling=(pooling,), prompts={}, **of_tokenizer)
+    sentence_files.check(path, settings, sentence_files.MODEL)
     allowed = _HEAD if tokens is None else colbert.MODULES
     others = [module.kind for module in modules.others if module.kind not in allowed]
     if others:
@@ -127,28 +136,43 @@ def read(folder: Path) -> SentenceConfig:
             f"{folder / 'modules.json'} has modules that TextEncoder does not compute: {', '.join(map(printable, others))}; "
             + PEER_READS_IT
         )
-    if modules.max_tokens is not None:
-        length, file = modules.max_tokens, place / "sentence_bert_config.json"
-    prompts, default = _prompts(path, settings if tokens is None else {**settings, "prompts": tokens.prompts})
+    if tokens is None:
+        _check_dense(folder, model_type, modules, transformer)
+    elif calls := transformer.values.get("processing_kwargs"):  # lengths of queries and documents come from elsewhere
+        raise sentence_files.unsupported(transformer.path, "processing_kwargs", calls, "null")
+    prompts, default = read_prompts(path, settings if tokens is None else {**settings, "prompts": tokens.prompts})
     if tokens is None:
         similarity = _checked(path, settings, "similarity_fn_name", optional(one_of(*_SIMILARITIES)), None) or "cosine"
     else:  # PyLate writes the names of other comparisons, and compares by MaxSim
         named = settings.get("similarity_fn_name")
         similarity = named if named in _MAXSIM else "maxsim"
     return SentenceConfig(
-        folder=place,
         pooling=modules.pooling or ("mean",),
         include_prompt=modules.include_prompt,
         head=modules.others,
         truncate_dim=_checked(path, settings, "truncate_dim", OPTIONAL_SIZE, None),
         similarity=similarity,
-        tokens=tokens,
-        max_length=length,
-        limited_by=file,
-        lowercase=(json_files.optional(place / "sentence_bert_config.json") or {}).get("do_lower_case") is True,
         prompt=default,
         prompts=prompts,
+        **of_tokenizer,
     )
+
+
+def _check_dense(
+    folder: Path, model_type: object, modules: SentenceModules, transformer: sentence_files.TransformerSettings
+) -> None:
+    """Raises CheckpointError: settings that have a meaning for other models than those of one vector to a text."""
+    if model_type not in (None, "SentenceTransformer"):
+        raise sentence_files.unsupported(
+            folder / sentence_files.MODEL, "model_type", model_type, "'SentenceTransformer'"
+        )
+    if not modules.pooling:
+        raise CheckpointError(
+            f"{folder / sentence_files.MODULES} has no module Pooling after the Transformer: a text gets no vector"
+        )
+    for key in ("query_length", "document_length", "query_expansion"):
+        if transformer.values.get(key) is not None:
+            raise sentence_files.unsupported(transformer.path, key, transformer.values[key], "null")
 
 
 def _refuse(
@@ -170,8 +194,8 @@ def _checked(path: Path, settings: Mapping[str, Any], name: str, kind: OptionVal
     return value
 
 
-def _prompts(path: Path, settings: Mapping[str, Any]) -> tuple[dict[str, str], str]:
-    """The prompts by name, and the one that is put before every text."""
+def read_prompts(path: Path, settings: Mapping[str, Any]) -> tuple[dict[str, str], str]:
+    """The prompts of config_sentence_transformers.json by name, and the one that is put before every text. Raises CheckpointError."""
     prompts, name = settings.get("prompts") or {}, settings.get("default_prompt_name")
     if not isinstance(prompts, dict) or not all(isinstance(prompt, str) for prompt in prompts.values()):
         raise CheckpointError(f"{path}: prompts must be a JSON object of strings")
@@ -180,15 +204,6 @@ def _prompts(path: Path, settings: Mapping[str, Any]) -> tuple[dict[str, str], s
             f"{path}: default_prompt_name is {printable(repr(name))}, and there is no prompt of that name"
         )
     return prompts, "" if name is None else prompts[name]
-
-
-def _tokenizer_length(folder: Path) -> tuple[int | None, Path]:
-    """The maximum length of tokenizer_config.json, and that file."""
-    path = folder / "tokenizer_config.json"
-    length = (json_files.optional(path) or {}).get("model_max_length")
-    if isinstance(length, int | float) and not isinstance(length, bool) and 0 < length < _NO_LIMIT:
-        return int(length), path
-    return None, path
 
 
 # What vectors depend on: settings of models, tokenizers, pooling and prompts; weights of any kind, and the index of shards.

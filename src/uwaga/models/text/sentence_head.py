@@ -4,7 +4,7 @@ Normalize between them.
 Letters: S sequences, M and W widths of a module's input and output.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, cast
 
@@ -16,7 +16,7 @@ from uwaga._base import json_files
 from uwaga._base.errors import CheckpointError
 from uwaga._base.options import SWITCH
 from uwaga._base.terminal import printable
-from uwaga.models.checkpoints import state_dict_check, weight_files
+from uwaga.models.checkpoints import sentence_files, state_dict_check, weight_files
 from uwaga.models.checkpoints.config_json import SIZE
 from uwaga.models.checkpoints.modules_json import SentenceModule
 from uwaga.models.checkpoints.tables import Table, WeightMapping
@@ -79,25 +79,34 @@ class _Normalize(nn.Module):
         return functional.normalize(x_SM, dim=-1)
 
 
-def read(modules: Iterable[SentenceModule], width: int, *, of_tokens: bool = False) -> SentenceHead:
+def read(
+    modules: Sequence[SentenceModule], width: int, *, of_tokens: bool = False, output: str | None = None
+) -> SentenceHead:
     """The modules Dense, LayerNorm, Normalize and Dropout after pooling, with their weights in float32.
 
-    width: M, of the pooled states. of_tokens: the modules are about the vectors of tokens.
+    width: M, of the pooled states. of_tokens: the modules are about the vectors of tokens. output: the name of what the last module
+    computes; None: that of its input.
 
     Raises:
         CheckpointError: a module's settings or weights are wrong, or say something that is not implemented.
     """
     layers: list[nn.Module] = []
-    for kind, folder in modules:
-        if kind in ("Dropout", "MultiVectorMask"):  # drops nothing outside of training; is read by `colbert`
+    vector = _TOKENS if of_tokens else _VECTOR
+    for index, (kind, folder) in enumerate(modules):
+        if kind == "MultiVectorMask":  # is read by `colbert`
             continue
         path = folder / "config.json"
         settings = json_files.optional(path) or {}
-        for key in ("module_input_name", "module_output_name"):
-            vector = _TOKENS if of_tokens else _VECTOR
-            if settings.get(key) not in (vector, None):
-                shown = printable(repr(settings[key]))
-                raise CheckpointError(f"{path}: {key} is {shown}; only {vector!r} is supported")
+        sentence_files.check(path, settings, kind)
+        if kind == "Dropout":  # drops nothing outside of training
+            continue
+        names = {"module_input_name": settings.get("module_input_name", vector)}
+        names["module_output_name"] = settings.get("module_output_name") or names["module_input_name"]
+        expected = output if output is not None and index == len(modules) - 1 else vector
+        for key, name in zip(names, (vector, expected), strict=True):
+            if names[key] != name:
+                shown = printable(repr(names[key]))
+                raise CheckpointError(f"{path}: {key} is {shown}; only {name!r} is supported")
         if kind == "Normalize":
             layers.append(_Normalize())
             continue
@@ -110,7 +119,7 @@ def read(modules: Iterable[SentenceModule], width: int, *, of_tokens: bool = Fal
     return SentenceHead(nn.Sequential(*layers[: len(layers) - normalize]).eval(), width, normalize)
 
 
-def read_tokens(vectors: TokenVectors, modules: Iterable[SentenceModule], width: int) -> SentenceHead:
+def read_tokens(vectors: TokenVectors, modules: Sequence[SentenceModule], width: int) -> SentenceHead:
     """The head of a ColBERT model, of the states of tokens; width: M. Raises CheckpointError."""
     head = read(modules, width, of_tokens=True)
     if vectors.projection is None:

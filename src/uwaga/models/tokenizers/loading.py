@@ -18,7 +18,7 @@ from tokenizers.normalizers import Sequence as Chain
 from uwaga._base import json_files, untrusted
 from uwaga._base.errors import CheckpointError
 from uwaga._base.terminal import printable
-from uwaga.models.checkpoints import directories
+from uwaga.models.checkpoints import directories, sentence_files
 
 _FILE = "tokenizer.json"
 TARGET_FILE = f"target_{_FILE}"
@@ -40,6 +40,7 @@ class Tokenizer:
         path: the file, for messages.
         prefix_ids, suffix_ids: the special tokens before and after every sequence.
         prefix_types, suffix_types: their token types; 0 but for models of transformers that tell them apart, as Funnel and XLNet do.
+        truncation_side: where texts are cut if nothing else says so, "left" or "right".
         vocab_size: one more than the largest id.
         splits_at_spaces: whether the tokens of a text up to a space do not depend on what follows: words are separated at
             spaces first, and no later step joins them.
@@ -47,7 +48,8 @@ class Tokenizer:
 
     def __init__(self, backend: Backend, path: Path = Path(_FILE), *, allows_types: bool = False) -> None:
         self.backend, self.path = backend, path
-        # Files keep the settings of their last use: that of all-MiniLM-L6-v2 truncates at 128 tokens.
+        # Files keep the settings of their last use: that of all-MiniLM-L6-v2 truncates at 128 tokens. transformers keeps the side alone.
+        self.truncation_side: str = (backend.truncation or {}).get("direction", "right")
         backend.no_truncation()
         backend.no_padding()
         self.vocab_size = max(backend.get_vocab().values(), default=-1) + 1
@@ -173,8 +175,7 @@ def of_model(model: torch.nn.Module | str | os.PathLike[str], *, decoder: bool =
         folder = directories.transformer(directories.find(model, None))
     if decoder and (target := Tokenizer.load_target(folder)) is not None:
         return target
-    settings = json_files.optional(folder / "sentence_bert_config.json") or {}
-    return Tokenizer.load(folder, lowercase=settings.get("do_lower_case") is True)
+    return Tokenizer.load(folder, lowercase=sentence_files.lowercases(folder))
 
 
 def encode_prefixes(tokenizer: Tokenizer, texts: Sequence[str], *, max_tokens: int) -> list[Encoding]:

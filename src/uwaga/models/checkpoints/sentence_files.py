@@ -1,0 +1,285 @@
+"""The files of a directory that sentence-transformers reads beside config.json, weights and tokenizer, and what is done with each key.
+
+A key is computed, has no effect on vectors and scores, or is supported with some values alone (`Only`). A key that is not listed is refused, so
+that none is silent. docs/model-files.md shows these tables, and a test compares them with the installed sentence-transformers.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from uwaga._base import json_files
+from uwaga._base.errors import CheckpointError
+from uwaga._base.options import SWITCH, OptionValidator, one_of, whole
+from uwaga._base.terminal import printable
+
+COMPUTED, HARMLESS = "computed", "no effect"
+INSTEAD = (
+    "sentence_transformers reads it, and uwaga.integrations.sentence_transformers.unpad makes its models skip padding"
+)
+
+
+class Only(NamedTuple):
+    """A key that is supported with these values alone, which change no number."""
+
+    values: tuple[object, ...]
+
+    def accepts(self, value: object) -> bool:
+        return any(type(value) is type(each) and value == each for each in self.values)
+
+
+Rules = Mapping[str, str | Only]
+
+
+def _all(names: str, rule: str | Only, within: str = "") -> dict[str, str | Only]:
+    return {f"{within}{name}": rule for name in names.split()}
+
+
+def _nested(name: str, rules: Rules) -> dict[str, str | Only]:
+    return {f"{name}.{key}": rule for key, rule in rules.items()}
+
+
+# Arguments that sentence-transformers replaces by its own, or that say where files are.
+_HUB = _all("cache_dir local_files_only revision subfolder token trust_remote_code", HARMLESS)
+_MODEL_KWARGS = {
+    **_HUB,
+    **_all("add_pooling_layer attn_implementation device_map low_cpu_mem_usage", HARMLESS),
+    **_all("dtype torch_dtype", Only(("auto",))),
+    "use_safetensors": Only((True,)),
+}
+_PROCESSOR_KWARGS = {
+    **_HUB,
+    **_all("model_max_length truncation_side", COMPUTED),
+    **_all("clean_up_tokenization_spaces padding_side use_fast", HARMLESS),
+}
+_CONFIG_KWARGS = {**_HUB, "use_cache": HARMLESS}
+_CALL: Rules = {
+    "add_special_tokens": Only((True,)),
+    "max_length": COMPUTED,
+    "padding": Only((True, "longest")),
+    "padding_side": HARMLESS,
+    "return_tensors": Only(("pt",)),
+    "truncation": Only((True, "longest_first")),
+}
+_TRANSFORMER: Rules = {
+    **_all("do_lower_case max_seq_length module_output_name transformer_task", COMPUTED),
+    **_all("document_length query_expansion query_length", COMPUTED),  # refused but for ColBERT models
+    **_all("backend cache_dir unpad_inputs", HARMLESS),
+    "tokenizer_name_or_path": Only((None,)),
+    "modality_config.text.method": Only(("forward",)),
+    "modality_config.text.method_output_name": COMPUTED,
+    "modality_config.text.format": HARMLESS,
+    "modality_config.message.method": Only(("forward",)),
+    "modality_config.message.method_output_name": COMPUTED,
+    "modality_config.message.format": Only(("auto", "flat")),
+    **_all("audio image video", HARMLESS, "modality_config."),  # of other inputs than texts
+    **_nested("processing_kwargs.common", _CALL),
+    **_nested("processing_kwargs.text", {**_CALL, "logits_to_keep": HARMLESS}),
+    **_all("audio image video", HARMLESS, "processing_kwargs."),
+    "processing_kwargs.chat_template": Only((None, {})),
+    **_nested("model_kwargs", _MODEL_KWARGS),
+    **_nested("model_args", _MODEL_KWARGS),
+    **_nested("processor_kwargs", _PROCESSOR_KWARGS),
+    **_nested("tokenizer_args", _PROCESSOR_KWARGS),
+    **_nested("config_kwargs", _CONFIG_KWARGS),
+    **_nested("config_args", _CONFIG_KWARGS),
+}
+# Names of the file of the module Transformer: the first one that is there and not empty counts.
+TRANSFORMER_FILES = tuple(
+    f"sentence_{name}_config.json"
+    for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+)
+MODULES, MODEL = "modules.json", "config_sentence_transformers.json"
+# By file, or by the class of a module whose folder has a config.json.
+FILES: Mapping[str, Rules] = {
+    MODULES: {**_all("path type", COMPUTED), **_all("idx kwargs name", HARMLESS)},
+    MODEL: {
+        **_all("activation_fn default_prompt_name model_type prompts similarity_fn_name truncate_dim", COMPUTED),
+        # ColBERT models, which PyLate wrote.
+        **_all("attend_to_expansion_tokens attend_to_mask_tokens do_query_expansion document_length document_prefix", COMPUTED),
+        **_all("query_expansion query_length query_prefix skiplist_words", COMPUTED),
+        **_all("__version__ max_active_dims requirements", HARMLESS),
+        "keep_in_fp32_modules": Only((None, [])),
+    },
+    TRANSFORMER_FILES[0]: _TRANSFORMER,
+    "Pooling": {
+        **_all("include_prompt pooling_mode pooling_mode_cls_token pooling_mode_lasttoken pooling_mode_max_tokens", COMPUTED),
+        **_all("pooling_mode_mean_sqrt_len_tokens pooling_mode_mean_tokens pooling_mode_weightedmean_tokens", COMPUTED),
+        **_all("embedding_dimension word_embedding_dimension", HARMLESS),
+    },
+    "Dense": {
+        **_all("activation_function bias in_features module_input_name module_output_name out_features", COMPUTED),
+        **_all("use_residual", COMPUTED),
+        **_all("init_bias init_weight", Only((None,))),
+    },
+    "LayerNorm": _all("dimension", COMPUTED),
+    "Normalize": _all("module_input_name module_output_name", COMPUTED),
+    "Dropout": _all("dropout", HARMLESS),
+    "MultiVectorMask": _all("keep_only_token_ids skiplist_tasks skiplist_words", COMPUTED),
+    "LogitScore": {**_all("false_token_id true_token_id", COMPUTED), "module_input_name": Only(("causal_logits",))},
+}  # fmt: skip
+# Files of a processor of pictures or sounds, which sentence-transformers takes in place of the tokenizer.
+PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json", "video_preprocessor_config.json")
+ADAPTER_FILE = "adapter_config.json"
+
+_LENGTH = whole(1)
+_SIDE = one_of("left", "right")
+# What the module Transformer gives, by its task: the output of the model, and the name that the next module reads it by.
+OUTPUTS = {
+    "feature-extraction": ("last_hidden_state", "token_embeddings"),
+    "sequence-classification": ("logits", "scores"),
+    "text-generation": ("logits", "causal_logits"),
+}
+# transformers writes 1e30 where a tokenizer has no limit.
+_NO_LIMIT = 1 << 40
+
+
+def check(path: Path, settings: Mapping[str, Any], kind: str) -> None:
+    """Raises CheckpointError: a key of this file that is unknown, or has a value that is not supported.
+
+    kind: a key of FILES.
+    """
+    _check(path, settings, FILES[kind], "")
+
+
+def _check(path: Path, settings: Mapping[str, Any], rules: Rules, within: str) -> None:
+    for key, value in settings.items():
+        name = f"{within}{key}"
+        rule = rules.get(name)
+        if rule is None and any(each.startswith(f"{name}.") for each in rules):
+            if not isinstance(value, dict | None):
+                raise CheckpointError(
+                    f"{path}: {printable(name)} must be a JSON object or null, not {printable(repr(value))}"
+                )
+            _check(path, value or {}, rules, f"{name}.")
+        elif rule is None:
+            siblings = {each.removeprefix(within).partition(".")[0] for each in rules if each.startswith(within)}
+            near = get_close_matches(key, siblings, n=1, cutoff=0.8)
+            meant = f"did you mean {within}{near[0]}? " if near else ""
+            raise CheckpointError(
+                f"{path}: the key {printable(name)} is unknown, and may change vectors; {meant}remove it if it has no effect"
+            )
+        elif isinstance(rule, Only) and not rule.accepts(value):
+            raise unsupported(path, name, value, " or ".join(map(repr, rule.values)))
+
+
+def unsupported(path: Path, key: str, value: object, supported: str) -> CheckpointError:
+    return CheckpointError(
+        f"{path}: {printable(key)} is {printable(repr(value))}; only {supported} is supported; {INSTEAD}"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransformerSettings:
+    """What a directory says of the module Transformer: how texts become tokens, and which output of the model is read."""
+
+    path: Path  # the file, for messages
+    task: str = "feature-extraction"
+    max_tokens: int | None = None  # special ones included; None: not given
+    limited_by: Path | None = None  # the file that gives max_tokens
+    lowercase: bool = False  # before anything that the tokenizer does
+    truncation_side: str | None = None  # None: as tokenizer.json says
+    reads_messages: bool = False  # whether texts go through the chat template of the tokenizer
+    values: Mapping[str, Any]  # the content of the file
+
+
+def find(folder: Path) -> tuple[Path, dict[str, Any]]:
+    """The file of the module Transformer in its folder, and what is in it."""
+    for name in TRANSFORMER_FILES:
+        if settings := json_files.optional(folder / name):
+            return folder / name, settings
+    return folder / TRANSFORMER_FILES[0], {}
+
+
+def lowercases(folder: Path) -> bool:
+    """Whether texts are changed to lower case before anything that the tokenizer of a folder does. Raises CheckpointError."""
+    path, settings = find(folder)
+    value: bool = _checked(path, "do_lower_case", settings.get("do_lower_case", False), SWITCH)
+    return value
+
+
+def read(folder: Path, *, is_module: bool) -> TransformerSettings:
+    """The settings of the transformer in a folder. Raises CheckpointError: one that is wrong, unknown or not computed.
+
+    is_module: whether modules.json names it; else sentence-transformers reads the files of the tokenizer alone.
+    """
+    if os.path.lexists(folder / ADAPTER_FILE):
+        raise CheckpointError(f"{folder} has {ADAPTER_FILE}: merge the adapter into its model, and save that")
+    for name in PROCESSOR_FILES:
+        kind = (json_files.optional(folder / name) or {}).get("processor_class")
+        if kind is not None:
+            raise unsupported(folder / name, "processor_class", kind, "a tokenizer, without this key,")
+    path, settings = find(folder) if is_module else (folder / TRANSFORMER_FILES[0], {})
+    check(path, settings, TRANSFORMER_FILES[0])
+    task = settings.get("transformer_task", "feature-extraction")
+    if not isinstance(task, str) or task not in OUTPUTS:
+        raise unsupported(path, "transformer_task", task, " or ".join(map(repr, OUTPUTS)))
+    _check_outputs(path, settings, task)
+    processor = settings.get("tokenizer_args", settings.get("processor_kwargs")) or {}
+    length, file = _length(path, settings, processor)
+    described = folder / "tokenizer_config.json"
+    named = json_files.optional(described) or {}
+    if length is None:
+        length, file = _tokenizer_length(named), described
+    side = processor.get("truncation_side")
+    side, said_by = (named.get("truncation_side"), described) if side is None else (side, path)
+    return TransformerSettings(
+        path=path,
+        task=task,
+        max_tokens=length,
+        limited_by=file,
+        lowercase=is_module and lowercases(folder),
+        truncation_side=None if side is None else _checked(said_by, "truncation_side", side, _SIDE),
+        reads_messages="message" in (settings.get("modality_config") or {}),
+        values=settings,
+    )
+
+
+def _check_outputs(path: Path, settings: Mapping[str, Any], task: str) -> None:
+    output, name = OUTPUTS[task]
+    modalities = settings.get("modality_config")
+    if modalities is None:
+        # sentence-transformers replaces module_output_name too.
+        given = {"module_output_name": settings.get("module_output_name", name)}
+    else:
+        given = {
+            f"modality_config.{kind}.{key}": (modalities.get(kind) or {}).get(key)
+            for kind in ("text", *(["message"] if "message" in modalities else []))
+            for key in ("method", "method_output_name")
+        }
+        given["module_output_name"] = settings.get("module_output_name")
+    expected = {"method": "forward", "method_output_name": output, "module_output_name": name}
+    for key, value in given.items():
+        if value != (right := expected[key.rpartition(".")[2]]):
+            raise unsupported(path, key, value, repr(right))
+
+
+def _length(path: Path, settings: Mapping[str, Any], processor: Mapping[str, Any]) -> tuple[int | None, Path]:
+    """The most tokens of a text, as the file of the module says."""
+    calls = settings.get("processing_kwargs") or {}
+    for where, key in (
+        (calls.get("common") or {}, "max_length"),
+        (calls.get("text") or {}, "max_length"),
+        (processor, "model_max_length"),
+        (settings, "max_seq_length"),
+    ):
+        if key in where and not (where is settings and where[key] is None):
+            return _checked(path, key, where[key], _LENGTH), path
+    return None, path
+
+
+def _tokenizer_length(named: Mapping[str, Any]) -> int | None:
+    """The maximum length of tokenizer_config.json, whose older name is max_len."""
+    length = named.get("model_max_length", named.get("max_len"))
+    if isinstance(length, int | float) and not isinstance(length, bool) and 0 < length < _NO_LIMIT:
+        return int(length)
+    return None
+
+
+def _checked(path: Path, key: str, value: Any, kind: OptionValidator) -> Any:
+    if not kind.accepts(value):
+        raise CheckpointError(f"{path}: {key} must be {kind.words}, not {printable(repr(value))}")
+    return value
