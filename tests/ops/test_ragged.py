@@ -4,7 +4,9 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from uwaga import Ragged, ShapeError, attention
+from uwaga import Ragged, ShapeError, attention, linear
+from uwaga.nn import FeedForward, RotaryPositions
+from uwaga.nn.operand import tokens_of_rows
 
 VALUES = torch.arange(20.0).reshape(5, 2, 2)
 OFFSETS = torch.tensor([0, 2, 2, 5])
@@ -149,3 +151,50 @@ def test_padding_again_in_a_compiled_program() -> None:
         torch.compile(again, backend="aot_eager")(padded, lengths), again(padded, lengths), strict=True
     ):
         assert torch.equal(value, expected)
+
+
+_WEIGHT = torch.eye(2).requires_grad_()
+_FEED_FORWARD, _ROTARY = FeedForward(2, 4), RotaryPositions(2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("operation", "offsets"),
+    [
+        (lambda x: linear(x, _WEIGHT), [0, 2, 3]),  # two rows of values that belong to no sequence
+        (_FEED_FORWARD, [0, 2, 3]),
+        (lambda x: attention(x, x, x), [0, 2, 3]),
+        (_ROTARY, [0, 2, 3]),
+        (lambda x: linear(x, _WEIGHT), [0, 2, 6]),
+        (lambda x: linear(x, _WEIGHT), [1, 2, 5]),
+        (lambda x: linear(x, _WEIGHT), [0, 6, 5]),
+        (lambda x: linear(Ragged(x.values, x.offsets, max_length=1), _WEIGHT), [0, 2, 5]),
+    ],
+)
+def test_a_compiled_program_refuses_offsets_that_do_not_fit(operation, offsets: list[int]) -> None:
+    """As eager mode does: its own rows would be right, and gradients of weights NaN by what stands in the others."""
+
+    def program(values: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+        return operation(Ragged(values, offsets)).values
+
+    torch.compiler.reset()
+    values = torch.randn(5, 2, requires_grad=True)
+    with pytest.raises(RuntimeError) as error:
+        torch.compile(program, backend="aot_eager")(values, torch.tensor(offsets))
+    assert (
+        str(error.value)
+        == "Ragged: offsets must start at 0, must not fall, and must end at the number of packed tokens N; no row may be longer than max_length"
+    )
+
+
+@pytest.mark.slow
+def test_a_compiled_program_refuses_the_first_token_of_an_empty_row() -> None:
+    def program(values: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+        x = Ragged(values, offsets)
+        return x.values[tokens_of_rows("Model", x, "first")]
+
+    torch.compiler.reset()
+    compiled = torch.compile(program, backend="aot_eager", fullgraph=True)
+    assert torch.equal(compiled(VALUES, torch.tensor([0, 2, 3, 5])), VALUES[[0, 2, 3]])
+    with pytest.raises(RuntimeError, match=r"^Model: a row is empty: it has no first token$"):
+        compiled(VALUES, OFFSETS)

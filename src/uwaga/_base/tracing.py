@@ -3,6 +3,7 @@
 In plain eager mode none is, and an operation may read values, write into memory and keep results.
 """
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
@@ -91,6 +92,13 @@ def is_readable(tensor: Tensor) -> bool:
         and tensor.device.type == "cpu"
         and not (torch.compiler.is_compiling() or is_tracing() or is_transformed())
     )
+
+
+def check_in_graph(read: Tensor, holds: Callable[[], Tensor], message: str) -> None:
+    """Inside torch.compile and export, where `is_readable` is false, record a check of a CPU tensor, which the program makes when it runs:
+    it raises RuntimeError with this message. On an accelerator a failed check would end the process's use of the device: there is none."""
+    if torch.compiler.is_compiling() and read.device.type == "cpu":
+        torch._assert_async(holds(), message)
 
 
 def is_autocast(device: str) -> bool:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from uwaga._base.shapes import NamedShape, shape_error
-from uwaga._base.tracing import is_readable
+from uwaga._base.tracing import check_in_graph, is_readable
 from uwaga.ops.ragged import Operand, Ragged
 
 
@@ -46,6 +46,7 @@ def tokens_of_rows(name: str, x: Operand, only: str) -> Tensor:
         )
     if is_readable(x.offsets) and bool((is_empty := x.lengths == 0).any()):
         raise ValueError(f"{name}: row {int(is_empty.int().argmax())} is empty: it has no {only} token")
+    check_in_graph(x.offsets, lambda: (x.lengths > 0).all(), f"{name}: a row is empty: it has no {only} token")
     return x.offsets[:-1] if only == "first" else x.offsets[1:] - 1
 
 

@@ -11,8 +11,12 @@ from torch import Tensor
 from torch.nested._internal.nested_tensor import NestedTensor
 
 from uwaga._base.shapes import NamedShape, shape_error
-from uwaga._base.tracing import is_readable
+from uwaga._base.tracing import check_in_graph, is_readable
 from uwaga.ops.validation import check_tensor, invalid, is_integer
+
+
+# What a compiled program says, which cannot say the numbers.
+_RULE = "Ragged: offsets must start at 0, must not fall, and must end at the number of packed tokens N; no row may be longer than max_length"
 
 
 class Cut(NamedTuple):
@@ -35,7 +39,8 @@ class Ragged:
             before these. None: the first row begins here.
 
     Raises:
-        ShapeError: offsets that do not fit the values. Their numbers are checked on the CPU, outside torch.compile.
+        ShapeError: offsets that do not fit the values. Their numbers are checked on the CPU; a program of torch.compile checks them
+            when it runs, and raises RuntimeError.
         ValueError: an argument of another type, offsets that are not int64 or not on the device of values, a `first` below 0 or
             without a row.
 
@@ -65,7 +70,7 @@ class Ragged:
 
         Raises:
             ShapeError: not one length per row.
-            ValueError: a length outside 0..T (checked on the CPU, outside torch.compile).
+            ValueError: a length outside 0..T, checked on the CPU; in a program of torch.compile it is Ragged's RuntimeError.
         """
         check_tensor("Ragged.from_padded", "lengths", lengths)
         if lengths.shape != padded.shape[:1]:
@@ -234,6 +239,14 @@ def _check(values: Tensor, offsets: Tensor, max_length: int | None) -> None:
         raise ValueError(f"Ragged: offsets are on {offsets.device}, values on {values.device}")
     if is_readable(offsets):
         _check_rising(values, offsets, max_length)
+    else:
+        check_in_graph(offsets, lambda: _is_rising(values, offsets, max_length), _RULE)
+
+
+def _is_rising(values: Tensor, offsets: Tensor, max_length: int | None) -> Tensor:
+    lengths = offsets.diff()
+    holds = (offsets[0] == 0) & (lengths >= 0).all() & (offsets[-1] == values.shape[0])
+    return holds if max_length is None else holds & (lengths <= max_length).all()
 
 
 def _check_rising(values: Tensor, offsets: Tensor, max_length: int | None) -> None:

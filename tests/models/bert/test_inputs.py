@@ -77,7 +77,7 @@ REFUSED = {
     ),
     "an empty document": (
         {"ids": uwaga.Ragged(torch.ones(4).long(), torch.tensor([0, 2, 2, 4]))},
-        "BertModel: row 1 is empty: it has no first token to pool",
+        "BertModel: row 1 is empty: it has no first token",
     ),
     "empty rows": (
         {"ids": torch.ones(2, 0).long()},

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from uwaga._base.tracing import is_plain_eager, is_readable
+from uwaga._base.tracing import is_plain_eager
 from uwaga.models.bert.config import CLASSIFIES_POOLED, BertConfig
 from uwaga.models.layer_stack import StackOutput, check_only, run_layers
 from uwaga.models.tokenizers import token_ids
 from uwaga.nn import Encoder, LayerSpec, LearnedPositions, RelativePositions, RotaryPositions
 from uwaga.nn.batch_invariant import apply_linear
-from uwaga.nn.operand import map_values, values_of
+from uwaga.nn.operand import map_values, tokens_of_rows, values_of
 from uwaga.nn.plain_modules import apply_dropout, is_plain
 from uwaga.nn.positions import roberta_positions, token_positions
 from uwaga.ops.linear.api import linear_map
@@ -380,15 +380,7 @@ class ReplacedHead(nn.Module):
 def _first_tokens(x: Operand, attention_mask: Tensor | None) -> Tensor:
     """(..., M): the hidden state of the first token of each row of (..., Q, M); (R, M) for Ragged (N, M)."""
     if isinstance(x, Ragged):
-        if x.first is not None:
-            raise ValueError(
-                f"{_NAME}: the first row of this part of a batch began in another process, and has no first token here"
-            )
-        starts = x.offsets[:-1]
-        if is_readable(x.offsets) and bool((starts == x.offsets[1:]).any()):
-            row = int((starts == x.offsets[1:]).int().argmax())
-            raise ValueError(f"{_NAME}: row {row} is empty: it has no first token to pool")
-        return x.values[starts]
+        return x.values[tokens_of_rows(_NAME, x, "first")]
     if x.shape[-2] == 0:
         raise ValueError(f"{_NAME}: the rows are empty: they have no first token to pool")
     if attention_mask is None:
