@@ -41,10 +41,10 @@ from uwaga.inspect.recordings.recording import Recording
 from uwaga.inspect.recordings.stack import AttentionId
 from uwaga.inspect.watching import watch
 from uwaga.models import BertConfig, BertModel, load, save
+from uwaga.models.checkpoints.fingerprints import fingerprint
 from uwaga.models.text import logit_score, vector_files
 from uwaga.models.text.corpus import DocumentFile
 from uwaga.models.text.encoder import TextEncoder
-from uwaga.models.text.sentence_config import fingerprint
 from uwaga.models.tokenizers.loading import Tokenizer
 from uwaga.models.tokenizers.text_tokenizer import TextTokenizer
 from uwaga.ops import engine_profile

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 import torch
 from pyarrow import parquet
+from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 from uwaga import TextEncoder
@@ -268,6 +269,30 @@ def test_two_models_or_ways_never_meet_in_one_file(
         )
         run(corpus, begun, model)
     assert not begun.with_name("out.parquet.parts").exists()
+
+
+@pytest.mark.parametrize("place", ["head", "10_Dense", "deep/2_Dense"])
+def test_a_head_that_has_changed_is_another_model(
+    corpus: Path, model: Path, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a folder of any name, in place of vectors of two models in one file."""
+    kinds = {"Transformer": "", "Pooling": "1_Pooling", "Dense": place}
+    for path in (path for path in kinds.values() if path):
+        (model / path).mkdir(parents=True)
+    listed = [{"type": f"sentence_transformers.models.{kind}", "path": path} for kind, path in kinds.items()]
+    (model / "modules.json").write_text(json.dumps(listed))
+    (model / "1_Pooling" / "config.json").write_text('{"pooling_mode": "mean"}')
+    (model / place / "config.json").write_text('{"in_features": 16, "out_features": 2}')
+    head = {"linear.weight": torch.ones(2, 16), "linear.bias": torch.ones(2)}
+    save_file(head, model / place / "model.safetensors")
+    output = tmp_path / "out.parquet"
+    with monkeypatch.context() as patch:
+        interrupt(patch, FULL, after=12)
+        refusal(corpus, output, model)
+    save_file({name: -x for name, x in head.items()}, model / place / "model.safetensors")
+    said = refusal(corpus, output, model).splitlines()
+    assert said[0] == f"{output}.parts was begun with other options:"
+    assert [line.split(":")[0] for line in said[1:-1]] == ["  model"]
 
 
 def test_a_document_that_cannot_be_encoded_is_named_and_can_be_mended_later(

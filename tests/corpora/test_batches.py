@@ -127,22 +127,57 @@ def test_shared_weights_of_other_shapes_are_refused(
     monkeypatch.setenv("UWAGA_DATA", str(tmp_path / "data"))
     TextEncoder.load(model, shared=True)
     (file,) = (tmp_path / "data" / "weights").glob("*.safetensors")
-    mapped = mapped_weights.SharedFile(file, lambda: True)
+    mapped = mapped_weights.SharedFile(file.with_name(file.name.rpartition("-")[0]), lambda: True)
     with pytest.raises(CheckpointError) as caught:
         mapped_weights.mapped(mapped, dict, {"weight": torch.Size([1])})
     assert str(caught.value) == f"{file} is damaged: remove it"
 
 
+@pytest.mark.parametrize("damage", ["zeros", "shorter"])
+def test_shared_weights_that_were_overwritten_are_refused(
+    model: Path, damage: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Their names and shapes may still be right."""
+    monkeypatch.setenv("UWAGA_DATA", str(tmp_path / "data"))
+    TextEncoder.load(model, shared=True)
+    (file,) = (tmp_path / "data" / "weights").glob("*.safetensors")
+    size = file.stat().st_size
+    with file.open("r+b") as opened:
+        opened.seek(size - 4096)
+        opened.write(bytes(4096)) if damage == "zeros" else opened.truncate()
+    with pytest.raises(CheckpointError) as caught:
+        TextEncoder.load(model, shared=True)
+    assert str(caught.value) == f"{file} is damaged: remove it"
+    file.unlink()
+    assert np.array_equal(
+        TextEncoder.load(model, shared=True).encode(["it sat"]), TextEncoder.load(model).encode(["it sat"])
+    )
+
+
+def test_a_model_that_changes_while_it_is_loaded_is_refused(
+    model: Path, write_model: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encode, load = BatchEncoder(model, shared=False), TextEncoder.load
+
+    def loaded(folder: Path, **options: object) -> TextEncoder:
+        write_model(model, seed=1)
+        return load(folder, **options)
+
+    monkeypatch.setattr(TextEncoder, "load", loaded)
+    with pytest.raises(CheckpointError) as caught:
+        encode({"text": ["it"]})
+    assert str(caught.value) == f"{model}: its files were changed while they were read: run it again"
+
+
 def test_weights_of_files_that_changed_while_they_were_read_are_not_kept(tmp_path: Path) -> None:
-    file = mapped_weights.SharedFile(tmp_path / "weights.safetensors", lambda: False)
+    file = mapped_weights.SharedFile(tmp_path / "weights", lambda: False)
     with pytest.raises(CheckpointError, match="changed while they were read"):
         mapped_weights.mapped(file, lambda: {"x": torch.zeros(3)}, {"x": torch.Size([3])})
-    assert not file.path.exists()
     assert [path.name for path in tmp_path.iterdir()] == ["weights.lock"]
 
 
 def test_what_a_killed_writer_left_is_removed(tmp_path: Path) -> None:
-    file = mapped_weights.SharedFile(tmp_path / "float32-weights.safetensors", lambda: True)
+    file = mapped_weights.SharedFile(tmp_path / f"float32-{'0' * 41}", lambda: True)
     left = tmp_path / f".{file.path.name[:40]}.uwaga-0123456789abcdef"
     left.touch()
     mapped_weights.mapped(file, lambda: {"x": torch.zeros(3)}, {"x": torch.Size([3])})
@@ -151,7 +186,7 @@ def test_what_a_killed_writer_left_is_removed(tmp_path: Path) -> None:
 
 def test_where_shared_weights_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "no").touch()
-    file = mapped_weights.SharedFile(tmp_path / "no" / "weights.safetensors", lambda: True)
+    file = mapped_weights.SharedFile(tmp_path / "no" / "weights", lambda: True)
     with pytest.raises(CheckpointError, match="UWAGA_DATA is another folder for it"):
         mapped_weights.mapped(file, dict, {})
 

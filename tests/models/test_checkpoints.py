@@ -372,9 +372,11 @@ def hub(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[d
         calls.append({"id": hub_id, **options})
         there = tmp_path / "cache"
         there.mkdir(exist_ok=True)
-        for path in folder.iterdir():
-            if any(fnmatch(path.name, pattern) for pattern in options["allow_patterns"]):
-                shutil.copy(path, there)
+        for path in filter(Path.is_file, folder.rglob("*")):
+            name = path.relative_to(folder).as_posix()
+            if any(fnmatch(name, pattern) for pattern in options["allow_patterns"]):
+                (there / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(path, there / name)
         return str(there)
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot_download)
@@ -396,6 +398,28 @@ def test_pickles_are_fetched_only_where_there_is_nothing_better(
     shutil.rmtree(folder.parent / "cache")
     assert same(model, load("somebody/something"))
     assert ["pytorch_model*.bin" in call["allow_patterns"] for call in hub] == [False, False, True]
+
+
+def test_files_of_modules_are_fetched_whatever_their_folders_are_called(
+    model: BertModel, folder: Path, hub: list[dict]
+) -> None:
+    (folder / "chat_template.jinja").write_text("{{ messages }}")
+    for name in ("head/model.safetensors", "deep/2_Dense/pytorch_model.bin", "checkpoint-500/model.safetensors"):
+        (folder / name).parent.mkdir(parents=True)
+        (folder / name).write_bytes(b"weights")
+    listed = [
+        {"type": f"sentence_transformers.models.{kind}", "path": path}
+        for kind, path in (("Transformer", ""), ("Dense", "head"), ("Dense", "deep/2_Dense"))
+    ]
+    (folder / "modules.json").write_text(json.dumps(listed))
+    assert same(model, load("somebody/something"))
+    cache = folder.parent / "cache"
+    assert {path.relative_to(cache).as_posix() for path in cache.rglob("*") if path.is_file()} >= {
+        "chat_template.jinja",
+        "head/model.safetensors",
+        "deep/2_Dense/pytorch_model.bin",
+    }
+    assert not (cache / "checkpoint-500").exists()
 
 
 def test_a_path_that_does_not_exist_and_is_no_hub_id_is_told() -> None:

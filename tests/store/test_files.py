@@ -77,7 +77,10 @@ def test_the_encoder_is_the_one_that_made_the_keys(
 
     other = write_model(tmp_path / "other", seed=1)
     assert refused(None) == f"{db.path}: was made with {model}; give the option model to load it"
-    assert refused(other) == f"{db.path}: its keys were made by {db.model}, not by {model_name(other)}"
+    assert (
+        refused(other)
+        == f"{db.path}: its keys were made by {db.model}, not by {model_name(other)}: give the directory with the files that it had then, or make the database anew"
+    )
     moved = model.rename(tmp_path / "moved")
     assert encoder_of(db, moved).embedding_dim == 16
     with SoftDatabase.create(tmp_path / "plain", key_width=16) as db:

@@ -49,7 +49,7 @@ class BatchEncoder:
         model: a directory, which every machine has at this path, or the name of a bundled model or one of the hub.
         text: the column of the texts.
         dtype: of weights and arithmetic, by name; None: that of the files.
-        fingerprint: of the model's files (`uwaga.models.text.sentence_config.fingerprint`); None: as they are here and now. A process that
+        fingerprint: of the model's files (`uwaga.models.checkpoints.fingerprints`); None: as they are here and now. A process that
             finds others refuses them.
         keep_text: whether the result has the texts too.
         shared: as `TextEncoder.load` has it; False: each process has weights of its own.
@@ -114,7 +114,7 @@ class Explained:
 
 def found(model: str) -> tuple[Path, str]:
     """The directory of a model that gives vectors of texts, and its fingerprint; nothing is loaded. Raises CheckpointError."""
-    from uwaga.models.checkpoints import directories
+    from uwaga.models.checkpoints import directories, fingerprints
     from uwaga.models.text import sentence_config
 
     folder = directories.find(model, None)
@@ -122,13 +122,14 @@ def found(model: str) -> tuple[Path, str]:
         raise CheckpointError(
             f"{folder} holds a ColBERT model, which gives a vector to every token and none to a document; `uwaga store add` takes it"
         )
-    return folder, sentence_config.fingerprint(folder, directories.transformer(folder))
+    return folder, fingerprints.fingerprint(folder)
 
 
 @lru_cache(maxsize=1)
 def _encoder(model: str, dtype: str | None, fingerprint: str, shared: bool) -> "TextEncoder":
     import torch
 
+    from uwaga.models.checkpoints import fingerprints
     from uwaga.models.text.encoder import TextEncoder
 
     chosen = None if dtype is None else getattr(torch, dtype, None)
@@ -140,7 +141,10 @@ def _encoder(model: str, dtype: str | None, fingerprint: str, shared: bool) -> "
             f"{folder} on {socket.gethostname()} holds another model than the work was begun with: its fingerprint is {here[:12]}, not "
             f"{fingerprint[:12]}; put the same files there"
         )
-    return TextEncoder.load(folder, dtype=chosen, shared=shared)
+    encoder = TextEncoder.load(folder, dtype=chosen, shared=shared)
+    if fingerprints.fingerprint(folder) != fingerprint:
+        raise CheckpointError(f"{folder}: its files were changed while they were read: run it again")
+    return encoder
 
 
 def _listed(batch: Any, name: str) -> list[Any]:

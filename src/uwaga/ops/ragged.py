@@ -14,7 +14,6 @@ from uwaga._base.shapes import NamedShape, shape_error
 from uwaga._base.tracing import check_in_graph, is_readable
 from uwaga.ops.validation import check_tensor, invalid, is_integer
 
-
 # What a compiled program says, which cannot say the numbers.
 _RULE = "Ragged: offsets must start at 0, must not fall, and must end at the number of packed tokens N; no row may be longer than max_length"
 

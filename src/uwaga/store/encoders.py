@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from uwaga._base.errors import DataError
 from uwaga.models.checkpoints import directories
+from uwaga.models.checkpoints.fingerprints import fingerprint
 
 if TYPE_CHECKING:
     from uwaga.models.text.encoder import TextEncoder
@@ -25,9 +26,7 @@ def model_name(model: str | os.PathLike[str]) -> str:
 
 
 def _name(model: str | os.PathLike[str], folder: Path) -> str:
-    from uwaga.models.text.sentence_config import fingerprint
-
-    return f"{os.fspath(model)}@{fingerprint(folder, directories.transformer(folder))[:32]}"
+    return f"{os.fspath(model)}@{fingerprint(folder)[:32]}"
 
 
 def encoder_of(db: "SoftDatabase | TokenDatabase", model: str | os.PathLike[str] | None = None) -> "TextEncoder":
@@ -44,15 +43,18 @@ def encoder_of(db: "SoftDatabase | TokenDatabase", model: str | os.PathLike[str]
     """
     from uwaga.models.text.encoder import TextEncoder
 
-    made, _, fingerprint = (db.model or "").rpartition("@")
+    made, _, known = (db.model or "").rpartition("@")
     if model is None:
         if made not in directories.BUNDLED:
             raise DataError(f"{db.path}: was made with {made or 'no known model'}; give the option model to load it")
         model = made
     folder = directories.find(model, None)
     name = _name(model, folder)
-    if name.rpartition("@")[2] != fingerprint:
-        raise DataError(f"{db.path}: its keys were made by {db.model}, not by {name}")
+    if name.rpartition("@")[2] != known:
+        raise DataError(
+            f"{db.path}: its keys were made by {db.model}, not by {name}: give the directory with the files that it had then, or make the database "
+            "anew"
+        )
     return TextEncoder.load(folder)
 
 

@@ -1,16 +1,13 @@
 """What a directory says about texts is followed, or refused by name."""
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
 
 from uwaga import TextEncoder
-from uwaga._base import untrusted
 from uwaga._base.errors import CheckpointError
 from uwaga.models.text import sentence_config
-from uwaga.models.text.sentence_config import fingerprint
 
 
 def test_a_plain_directory_gets_what_sentence_transformers_gives_it(folder: Path) -> None:
@@ -97,43 +94,3 @@ def test_a_name_of_a_prompt_that_is_a_list_is_refused(folder: Path, describe) ->
     with pytest.raises(CheckpointError) as caught:
         TextEncoder.load(folder)
     assert str(caught.value) == f"{path}: default_prompt_name is ['a'], and there is no prompt of that name"
-
-
-def test_copies_have_one_fingerprint_wherever_they_lie(folder: Path, tmp_path: Path) -> None:
-    copy = tmp_path / "elsewhere" / "copy"
-    shutil.copytree(folder, copy)
-    (copy / "README.md").write_text("words about the model")
-    assert fingerprint(copy, copy) == fingerprint(folder)
-
-
-def test_files_that_have_not_changed_are_not_read_again(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("UWAGA_DATA", str(tmp_path / "data"))
-    monkeypatch.setattr("uwaga._base.digests._SETTLED_NS", 0)
-    first, read, real = fingerprint(folder), [], untrusted.sha256
-    monkeypatch.setattr(untrusted, "sha256", lambda path, most: (read.append(path.name), real(path, most))[1])
-    assert fingerprint(folder) == first
-    assert not read
-    (folder / "config.json").write_bytes((folder / "config.json").read_bytes() + b" ")
-    assert fingerprint(folder) != first
-    assert read == ["config.json"]
-
-
-def test_any_file_that_vectors_depend_on_changes_it(folder: Path, describe) -> None:
-    describe(folder)
-    (folder / "2_Dense").mkdir()
-    (folder / "2_Dense" / "model.safetensors").write_bytes(b"weights")
-    seen = {fingerprint(folder)}
-    for name in (
-        "config.json",
-        "model.safetensors",
-        "tokenizer.json",
-        "modules.json",
-        "1_Pooling/config.json",
-        "2_Dense/model.safetensors",
-    ):
-        path = folder / name
-        path.write_bytes(path.read_bytes() + b" ")
-        seen.add(fingerprint(folder))
-    assert len(seen) == 7

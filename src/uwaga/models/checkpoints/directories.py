@@ -4,6 +4,7 @@ import os
 import re
 from dataclasses import dataclass
 from difflib import get_close_matches
+from glob import escape
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -12,16 +13,8 @@ from uwaga._base.digests import cached_sha256
 from uwaga._base.errors import CheckpointError
 from uwaga.models.checkpoints import modules_json
 
-# The files of a model, its tokenizer and its modules; not its weights in the formats of other programs.
-_FILES = (
-    "*.json",
-    "artifact.metadata",
-    "*.txt",
-    "*.model",
-    "*/config.json",
-    "[0-9]_*/model.safetensors",
-    "[0-9]_*/pytorch_model.bin",
-)
+# The files of a model, its tokenizer and its modules in any folder, but for weights.
+_FILES = ("*.json", "*.jinja", "artifact.metadata", "*.txt", "*.model")
 # In the folder of a training run (uwaga.train.run_folder): its checkpoints, and the files that name the last and the best one.
 CHECKPOINT_NAME = re.compile(r"step-([0-9]{6,12})")
 LAST, BEST = "last", "best"
@@ -178,6 +171,12 @@ def _download(hub_id: str, revision: str | None) -> Path:
 
     try:
         folder = Path(snapshot_download(hub_id, revision=revision, allow_patterns=[*_FILES, _SAFETENSORS]))
+        inner = [escape(each.relative_to(folder).as_posix()) for each in modules_json.folders(folder) if each != folder]
+        if inner:
+            weights = [f"{place}/{name}" for place in inner for name in (_SAFETENSORS, _PICKLED)]
+            folder = Path(
+                snapshot_download(hub_id, revision=revision, allow_patterns=[*_FILES, _SAFETENSORS, *weights])
+            )
         if not any(transformer(folder).glob(_SAFETENSORS)):
             folder = Path(snapshot_download(hub_id, revision=revision, allow_patterns=[*_FILES, _PICKLED]))
     except HFValidationError as error:

@@ -1,8 +1,9 @@
 """Weights that the processes of a machine share: in a safetensors file in the folder of caches (`uwaga._base.env.data`), in the dtype and the
 layout in which the model computes, which every process maps into its memory. Nobody writes to them, so that they are in memory once.
 
-The first process to ask writes the file, and the others wait for it. It is named by what it is made from and by, and never changes, and may be
-removed at any time: who has it mapped keeps it.
+The first process to ask writes the file, and the others wait for it. It is named by what it is made from and by, and by its content, which every
+process compares before it maps the file; a file that has not changed since then is not read again (`uwaga._base.digests`). It may be removed at
+any time: who has it mapped keeps it.
 """
 
 import hashlib
@@ -19,48 +20,53 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from uwaga._base import durable, env, safetensors_files
+from uwaga._base.digests import cached_sha256
 from uwaga._base.errors import CheckpointError
+from uwaga.models.checkpoints.fingerprints import fingerprint
 
 _ALIGNED = 64  # bytes: where a tensor begins, as in memory from PyTorch, whose vectors are read at once
 _PADDING = "__padding"
+_DIGITS = 32  # of a SHA-256 in a name
 
 
 class SharedFile(NamedTuple):
     """Where the weights of a model are, and what it is made from."""
 
-    path: Path
+    path: Path  # without the digest of the content
     is_current: Callable[[], bool]  # whether the files of the model are still those of the name
 
 
-def shared_file(fingerprint: Callable[[], str], dtype: torch.dtype | None) -> SharedFile:
+def shared_file(folder: Path, dtype: torch.dtype | None) -> SharedFile:
     """Of a model by the fingerprint of its files and by the packages that name and lay out its weights. dtype None: as they are stored."""
     kind = "stored" if dtype is None else str(dtype).removeprefix("torch.")
     versions = (
         f"{sys.modules['uwaga'].__version__} {metadata.version('transformers') if find_spec('transformers') else ''}"
     )
-    known = fingerprint()
+    known = fingerprint(folder)
     made_by = hashlib.sha256(versions.encode()).hexdigest()[:8]
     # Temporary files have the first letters of the name: they must tell the files apart.
-    path = env.data() / "weights" / f"{kind}-{made_by}-{known[:32]}.safetensors"
-    return SharedFile(path, lambda: fingerprint() == known)
+    path = env.data() / "weights" / f"{kind}-{made_by}-{known[:_DIGITS]}"
+    return SharedFile(path, lambda: fingerprint(folder) == known)
 
 
 def mapped(
     file: SharedFile, make: Callable[[], Mapping[str, Tensor]], shapes: Mapping[str, torch.Size]
 ) -> dict[str, Tensor]:
     """The tensors of the file, mapped; where there is none, it is written from what `make` returns. Raises CheckpointError: it cannot be
-    written, or has others than these shapes by name; the files of the model changed meanwhile."""
-    path = file.path
+    written, is not what was written, or has others than these shapes by name; the files of the model changed meanwhile."""
+    folder = file.path.parent
     try:
-        durable.make_folder(path.parent)
-        with durable.file_lock(path.with_suffix(".lock")):
-            if not path.exists():
-                durable.remove_temporary(path.parent, path.name)
-                _write(file, make())
-            opened = safetensors_files.open_file(path)
+        durable.make_folder(folder)
+        with durable.file_lock(file.path.with_suffix(".lock")):
+            path = next(iter(sorted(folder.glob(f"{file.path.name}-*.safetensors"))), None) or _written(file, make())
+        with cached_sha256() as sha256:
+            digest = sha256(path, None)
+        if path.stem.rpartition("-")[2] != digest[:_DIGITS]:
+            raise CheckpointError(f"{path} is damaged: remove it")
+        opened = safetensors_files.open_file(path)
     except OSError as error:
         raise CheckpointError(
-            f"{error.filename or path}: {error.strerror or error}: the weights that processes share are written there; UWAGA_DATA is another "
+            f"{error.filename or file.path}: {error.strerror or error}: the weights that processes share are written there; UWAGA_DATA is another "
             "folder for it"
         ) from error
     try:
@@ -73,22 +79,29 @@ def mapped(
     return tensors
 
 
-def _write(file: SharedFile, tensors: Mapping[str, Tensor]) -> None:
-    """Tensors that share their memory are written once. Raises CheckpointError: they are of files that have changed since they were named."""
+def _written(file: SharedFile, tensors: Mapping[str, Tensor]) -> Path:
+    """The path of the new file. Tensors that share their memory are written once. Raises CheckpointError: they are of files that have changed
+    since they were named."""
     stored: dict[tuple, str] = {}
     names = {}
     for name, x in tensors.items():
         names[name] = stored.setdefault((x.data_ptr(), x.dtype, x.shape, x.stride()) if x.numel() else (name,), name)
     unique = [(name, tensors[name].detach().contiguous()) for name in stored.values()]
-    with durable.atomic_replace(file.path) as written:
-        written.write(_header(unique, names))
-        for content in _contents(unique):
+    whole = hashlib.sha256()
+    for content in _contents(unique, names):
+        whole.update(content)
+    path = file.path.with_name(f"{file.path.name}-{whole.hexdigest()[:_DIGITS]}.safetensors")
+    durable.remove_temporary(path.parent, path.name)
+    with durable.atomic_replace(path) as written:
+        for content in _contents(unique, names):
             written.write(content)
         if not file.is_current():
             raise CheckpointError("the files of the model were changed while they were read: load it again")
+    return path
 
 
-def _contents(tensors: list[tuple[str, Tensor]]) -> Iterator[bytes | memoryview]:
+def _contents(tensors: list[tuple[str, Tensor]], names: Mapping[str, str]) -> Iterator[bytes | memoryview]:
+    yield _header(tensors, names)
     for _, x in tensors:
         yield x.reshape(-1).view(torch.uint8).numpy().data if x.numel() else b""
         yield bytes(-x.nbytes % _ALIGNED)

@@ -61,6 +61,14 @@ def read(folder: Path) -> SentenceModules | None:
     return SentenceModules(transformer=modules[0].folder, pooling=pooling, include_prompt=include_prompt, others=others)
 
 
+def folders(folder: Path) -> list[Path]:
+    """The directory itself, and the folders of its modules, whatever these are. Raises CheckpointError."""
+    path = folder / "modules.json"
+    return list(
+        dict.fromkeys([folder, *(place for _, place in _modules(path, json_files.optional(path, of=list) or []))])
+    )
+
+
 def _modules(path: Path, listed: list) -> list[SentenceModule]:
     modules, names = [], list[object]()
     for module in listed:

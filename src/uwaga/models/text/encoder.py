@@ -7,7 +7,6 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TypedDict, Unpack, cast, overload
 
@@ -582,7 +581,7 @@ class TextEncoder:
 
 def _read(config: SentenceConfig, dtype: torch.dtype | None, *, shared: bool) -> tuple[Model, Tokenizer]:
     """The model of a folder and its tokenizer. Raises CheckpointError."""
-    file = mapped_weights.shared_file(partial(sentence_config.fingerprint, config.folder), dtype) if shared else None
+    file = mapped_weights.shared_file(config.folder, dtype) if shared else None
     if foreign.is_needed(config.folder):
         tokens = Tokenizer.load(config.folder, lowercase=config.lowercase, allows_types=True)
         expansion = None if config.tokens is None else config.tokens.expansion

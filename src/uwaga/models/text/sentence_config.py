@@ -3,14 +3,12 @@
 A plain Hugging Face directory has none, and gets the defaults of sentence-transformers: the mean of all tokens.
 """
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from uwaga._base import json_files, untrusted
-from uwaga._base.digests import cached_sha256
+from uwaga._base import json_files
 from uwaga._base.errors import CheckpointError
 from uwaga._base.options import OptionValidator, one_of, optional
 from uwaga._base.terminal import printable
@@ -204,39 +202,3 @@ def read_prompts(path: Path, settings: Mapping[str, Any]) -> tuple[dict[str, str
             f"{path}: default_prompt_name is {printable(repr(name))}, and there is no prompt of that name"
         )
     return prompts, "" if name is None else prompts[name]
-
-
-# What vectors depend on: settings of models, tokenizers, pooling and prompts; weights of any kind, and the index of shards.
-_FINGERPRINTED = (
-    "*.json",
-    "artifact.metadata",
-    "*/config.json",
-    "*.safetensors",
-    "*.bin",
-    "[0-9]_*/model.safetensors",
-    "[0-9]_*/pytorch_model.bin",
-)
-# How the model was trained or is shown on the hub.
-_NOT_FINGERPRINTED = {"data_config.json", "trainer_state.json", "training_args.bin"}
-
-
-def fingerprint(*folders: Path) -> str:
-    """SHA-256 over the names and contents of all files that the vectors of a model depend on, wherever the model lies. A file that has
-    not changed since it was hashed last is not read (`uwaga._base.digests`).
-
-    folders: the model's directory and, in one of sentence-transformers, the one of its transformer.
-
-    Raises CheckpointError: a file that cannot be read.
-    """
-    whole = hashlib.sha256()
-    with cached_sha256() as sha256:
-        for folder in dict.fromkeys(folders):
-            excluded = {folder / name for name in _NOT_FINGERPRINTED}
-            for path in sorted({each for pattern in _FINGERPRINTED for each in folder.glob(pattern)} - excluded):
-                try:
-                    # Weights have no limit here: their header is compared with their size when they are loaded.
-                    digest = sha256(path, untrusted.TOKENIZER_BYTES if path.suffix == ".json" else None)
-                except OSError as error:
-                    raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
-                whole.update(f"{path.relative_to(folder).as_posix()} {digest}\n".encode())
-    return whole.hexdigest()

@@ -1,0 +1,113 @@
+"""A fingerprint tells models apart by every file that a load may open."""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from uwaga import TextEncoder
+from uwaga._base import untrusted
+from uwaga.models.checkpoints import fingerprints
+from uwaga.models.checkpoints.fingerprints import fingerprint
+from uwaga.models.text import foreign
+
+
+def test_copies_have_one_fingerprint_wherever_they_lie(folder: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "elsewhere" / "copy"
+    shutil.copytree(folder, copy)
+    (copy / "README.md").write_text("words about the model")
+    (copy / "checkpoint-500").mkdir()
+    (copy / "checkpoint-500" / "model.safetensors").write_bytes(b"of an earlier step")
+    assert fingerprint(copy) == fingerprint(folder)
+
+
+def test_files_that_have_not_changed_are_not_read_again(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UWAGA_DATA", str(tmp_path / "data"))
+    monkeypatch.setattr("uwaga._base.digests._SETTLED_NS", 0)
+    first, read, real = fingerprint(folder), [], untrusted.sha256
+    monkeypatch.setattr(untrusted, "sha256", lambda path, most: (read.append(path.name), real(path, most))[1])
+    assert fingerprint(folder) == first
+    assert not read
+    (folder / "config.json").write_bytes((folder / "config.json").read_bytes() + b" ")
+    assert fingerprint(folder) != first
+    assert read == ["config.json"]
+
+
+@pytest.mark.parametrize("place", ["", "0_Transformer"])
+def test_any_file_changes_it_and_so_does_one_that_appears(tmp_path: Path, place: str) -> None:
+    """Files of every name, in every folder that modules.json names."""
+    heads = ["1_Pooling", "head", "10_Dense", "deep/2_Dense"]
+    listed = [{"type": "sentence_transformers.models.Any", "path": path} for path in (place, *heads)]
+    (tmp_path / "modules.json").write_text(json.dumps(listed))
+    own = [
+        *("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "vocab.txt", "spiece.model"),
+        *("qwen.tiktoken", "chat_template.jinja", "additional_chat_templates/rerank.jinja", "adapter_config.json"),
+        *("pytorch_model.bin", "part-of-an-index.safetensors", "part.bin", "artifact.metadata"),
+        *("sentence_bert_config.json", "sentence_roberta_config.json", "preprocessor_config.json"),
+    ]
+    files = [
+        "config_sentence_transformers.json",
+        *(f"{place}/{name}" for name in own),
+        *(f"{head}/{name}" for head in heads for name in ("config.json", "model.safetensors", "pytorch_model.bin")),
+    ]
+    seen = [fingerprint(tmp_path)]
+    for content in (b"", b"changed"):
+        for name in files:
+            path = tmp_path / name.removeprefix("/")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+            seen.append(fingerprint(tmp_path))
+    assert len(set(seen)) == 1 + 2 * len(files)
+
+
+_opened: set[Path] | None = None
+
+
+def _look(event: str, arguments: tuple) -> None:
+    if event == "open" and _opened is not None and isinstance(arguments[0], str | bytes | Path):
+        _opened.add(Path(arguments[0] if not isinstance(arguments[0], bytes) else arguments[0].decode()))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["plain", "pickled", "sharded", "modules"])
+def test_it_has_every_file_that_a_load_opens(kind: str, folder: Path, describe) -> None:
+    """As the interpreter itself tells it."""
+    weights = load_file(folder / "model.safetensors")
+    if kind == "pickled":
+        (folder / "model.safetensors").unlink()
+        torch.save(weights, folder / "pytorch_model.bin")
+    elif kind == "sharded":
+        (folder / "model.safetensors").unlink()
+        names = sorted(weights)
+        parts = {"one.safetensors": names[:5], "two.safetensors": names[5:]}
+        for file, own in parts.items():
+            save_file({name: weights[name] for name in own}, folder / file)
+        listed = {name: file for file, own in parts.items() for name in own}
+        (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": listed}))
+    elif kind == "modules":
+        describe(folder, "Transformer", "Pooling", "Dense")
+        listed = json.loads((folder / "modules.json").read_text())
+        listed[-1]["path"] = "deep/head"
+        (folder / "modules.json").write_text(json.dumps(listed))
+        (folder / "deep" / "head").mkdir(parents=True)
+        (folder / "deep" / "head" / "config.json").write_text(json.dumps({"in_features": 16, "out_features": 2}))
+        head = {"linear.weight": torch.ones(2, 16), "linear.bias": torch.ones(2)}
+        save_file(head, folder / "deep" / "head" / "model.safetensors")
+    global _opened
+    sys.addaudithook(_look)
+    _opened = set()
+    try:
+        TextEncoder.load(folder).encode(["the cat"])
+        if kind == "plain":
+            pytest.importorskip("transformers")
+            foreign._load(folder, None, classifies=False)  # as transformers reads a family that is not uwaga's own
+    finally:
+        opened, _opened = {path for path in _opened if folder in path.parents}, None
+    assert {"config.json", "tokenizer.json"} < {path.name for path in opened}
+    assert opened <= set(fingerprints._files(folder))
