@@ -121,3 +121,30 @@ def write_model() -> Callable[..., Path]:
         return folder
 
     return write
+
+
+@pytest.fixture
+def write_reranker(tmp_path: Path) -> Callable[[], Path]:
+    """Write a random BERT of width 16 with a classifier of one label, and its tokenizer."""
+
+    def write() -> Path:
+        from uwaga.models import save
+        from uwaga.models.bert.config import BertConfig
+        from uwaga.models.bert.model import BertModel
+
+        torch.manual_seed(0)
+        config = BertConfig(
+            vocab_size=len(SPECIAL + WORDS),
+            d_model=16,
+            num_layers=2,
+            num_heads=2,
+            d_ff=32,
+            max_position_embeddings=24,
+            outputs=("pooled", "sequence"),
+            labels=("LABEL_0",),
+        )
+        save(BertModel(config), tmp_path / "reranker")
+        write_tokenizer(tmp_path / "reranker")
+        return tmp_path / "reranker"
+
+    return write

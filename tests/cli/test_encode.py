@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 import torch
 from pyarrow import parquet
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 from uwaga import TextEncoder
@@ -269,6 +269,23 @@ def test_two_models_or_ways_never_meet_in_one_file(
         )
         run(corpus, begun, model)
     assert not begun.with_name("out.parquet.parts").exists()
+
+
+def test_no_file_has_a_vector_that_is_not_finite(corpus: Path, model: Path, tmp_path: Path) -> None:
+    weights = load_file(model / "model.safetensors")
+    for name, x in weights.items():
+        if name.endswith("intermediate.dense.weight"):
+            x.fill_(3e38)
+    save_file(weights, model / "model.safetensors")
+    output = tmp_path / "out.parquet"
+    reason = "has a vector that is NaN or infinite in bfloat16; set --dtype to float32"
+    assert refusal(corpus, output, model, "--dtype", "bfloat16") == f"{corpus}:1: {reason}\n{SKIP}"
+    assert not output.exists()
+    reason = "has a vector that is NaN or infinite in float32; use another model"
+    other = tmp_path / "other.parquet"
+    assert refusal(corpus, other, model) == f"{corpus}:1: {reason}\n{SKIP}"
+    said = refusal(corpus, tmp_path / "third.parquet", model, "--skip-invalid")
+    assert said == f"none of {len(TEXTS)} documents can be encoded; the first, {corpus}:1: {reason}"
 
 
 @pytest.mark.parametrize("place", ["head", "10_Dense", "deep/2_Dense"])

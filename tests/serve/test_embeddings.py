@@ -7,7 +7,7 @@ import random
 
 import numpy as np
 import pytest
-from tiny_tokenizer import WORDS
+from tiny_tokenizer import SPECIAL, WORDS
 
 TEXTS = ["the cat sat on the mat", "a dog", "it ran away, unbelievable.", "the house and the cat and the dog", "Cat"]
 
@@ -191,3 +191,25 @@ def test_numbers_in_json_lose_no_bit() -> None:
     numbers = numbers[np.isfinite(numbers)][None]
     (data,) = json.loads(b"".join(_embeddings_json(numbers, is_base64=False, name="m", tokens=1)))["data"]
     assert np.float32(data["embedding"]).tobytes() == numbers.tobytes()
+
+
+@pytest.mark.parametrize("encoding", ["float", "base64"])
+def test_a_vector_that_is_not_finite_is_an_error_of_its_own_request(serving, encoder, encoding) -> None:
+    encoder.model.embeddings.token_embedding.weight.data[(SPECIAL + WORDS).index("dog")] = float("nan")
+    said = (
+        "has a vector that is NaN or infinite; leave it out, or start the server with --dtype float32 or another model"
+    )
+
+    async def test(client) -> None:
+        asked = {"encoding_format": encoding}
+        bad, one, good = await asyncio.gather(
+            client.post("/v1/embeddings", asked | {"input": ["the cat", "a dog"]}),
+            client.post("/v1/embeddings", asked | {"input": "a dog", "dimensions": 2}),
+            client.post("/v1/embeddings", asked | {"input": ["the cat", "it"]}),
+        )
+        assert (bad.status, one.status, good.status) == (422, 422, 200)
+        error = {"message": f"input[1] {said}", "type": "invalid_request_error", "param": "input", "code": None}
+        assert bad.json == {"error": error}
+        assert one.json == {"error": error | {"message": f"input {said}"}}
+
+    serving(test)

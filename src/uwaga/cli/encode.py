@@ -360,7 +360,7 @@ class _Run:
         errors, numbers = columns["error"], columns["document"]
         left_out = []
         for row in [row for row, error in enumerate(errors) if error is not None]:
-            reason = columns["reason"][row] or in_option_names(errors[row], self._encode.options)
+            reason = columns["reason"][row] or in_option_names(errors[row], [*self._encode.options, "dtype"])
             if not self._skip:
                 raise InvalidDocumentError(f"{columns['place'][row]}: {reason}")
             left_out.append((int(numbers[row]), Skipped(columns["place"][row], reason)))

@@ -17,7 +17,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from uwaga.serve import openapi
 from uwaga.serve.metrics import CONTENT_TYPE, Metrics
-from uwaga.serve.models import EmbeddingModel, Ranker, Work
+from uwaga.serve.models import EmbeddingModel, Ranker, Work, check_finite
 from uwaga.serve.requests import ApiError, Limits, RerankRequest, embeddings_request, rerank_request
 from uwaga.serve.scheduler import Job, QueueFullError, QueueSize, Run, Scheduler
 from uwaga.viewer.server.limits import IdleConnectionReaper
@@ -103,6 +103,7 @@ class Service:
         _check_tokens(tokens, limits)
 
         def reply(rows: Sequence[np.ndarray]) -> Iterator[bytes]:
+            check_finite(rows[0], "input", "vector")
             vectors = model.shortened(rows[0], request.dimensions)
             return _embeddings_json(vectors, is_base64=request.is_base64, name=self.name, tokens=tokens)
 

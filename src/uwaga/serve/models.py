@@ -20,6 +20,15 @@ from uwaga.serve.scheduler import Item
 _PAIRS = object()  # the kind of pairs for a cross-encoder
 
 
+def check_finite(rows_RE: np.ndarray, name: str, what: str) -> None:
+    """Raises ApiError: a row, of a text of this name in the request, has an entry that is NaN or infinite. JSON has no such numbers."""
+    is_finite_R = np.isfinite(rows_RE).all(1)
+    if not is_finite_R.all():
+        place = name if len(rows_RE) == 1 else f"{name}[{is_finite_R.argmin()}]"
+        instead = "leave it out, or start the server with --dtype float32 or another model"
+        raise ApiError(422, f"{place} has a {what} that is NaN or infinite; {instead}", param=name)
+
+
 class Work(NamedTuple):
     """Items of one kind, for the scheduler."""
 
@@ -92,9 +101,12 @@ class EmbeddingModel:
         )
 
     def run(self, items: Sequence[TokenizedText], prompt: str) -> np.ndarray:
-        """(R, E) float32, in one pass over all tokens, those that `work` found."""
-        (result,) = self._encoder.encode_groups([items], prompt=prompt, tokens_per_batch=1 << 40)
-        return result.vectors
+        """(R, E) float32, in one pass over all tokens, those that `work` found; NaN where a vector is not finite, which `check_finite` tells
+        those who asked for it and no others."""
+        (result,) = self._encoder.encode_groups([items], prompt=prompt, tokens_per_batch=1 << 40, skip_invalid=True)
+        rows_RE = np.full((len(items), self.width), np.nan, np.float32)
+        rows_RE[result.report.document] = result.vectors
+        return rows_RE
 
     def shortened(self, vectors_RE: np.ndarray, dimensions: int | None) -> np.ndarray:
         """The first numbers of each vector, to length 1 again where the model's vectors have that."""
@@ -119,7 +131,8 @@ class Ranker(Protocol):
         ...
 
     def scores(self, rows: Sequence[np.ndarray], *, raw: bool) -> list[float]:
-        """For each passage a number, from the rows of each work; higher is better. raw: before any sigmoid."""
+        """For each passage a number, from the rows of each work; higher is better. raw: before any sigmoid. Raises ApiError: one is NaN or
+        infinite."""
         ...
 
 
@@ -141,6 +154,8 @@ class SimilarityRanker:
         ]
 
     def scores(self, rows: Sequence[np.ndarray], *, raw: bool) -> list[float]:
+        check_finite(rows[0], "query", "vector")
+        check_finite(rows[1], "documents", "vector")
         query, passages = (each.astype(np.float64) for each in rows)
         # A row is summed by itself, so that its score does not depend on the other passages, as that of a matrix product might.
         dots = (passages * query).sum(1)
@@ -157,7 +172,7 @@ class CrossEncoderRanker:
     def run(self, items: Sequence[Item], kind: Any) -> np.ndarray:
         if kind is not _PAIRS:
             return self._model.run(items, kind)
-        return self._reranker.scores(items, overflow="truncate", raw=True)[:, None]
+        return self._reranker.logits(items, overflow="truncate")[:, None]
 
     def works(self, query: str, passages: Sequence[str], *, truncate: bool) -> list[Work]:
         pairs, most = [(query, passage) for passage in passages], self._reranker.max_tokens
@@ -174,5 +189,6 @@ class CrossEncoderRanker:
         return [Work(pairs, [min(length, most) for length in lengths], _PAIRS)]
 
     def scores(self, rows: Sequence[np.ndarray], *, raw: bool) -> list[float]:
+        check_finite(rows[0], "documents", "score")
         logits = rows[0][:, 0]
         return (sigmoid(logits) if self._reranker.has_sigmoid and not raw else logits).tolist()

@@ -291,3 +291,18 @@ def test_a_model_of_pictures_is_refused(tmp_path: Path) -> None:
     transformers.ViTModel(config).save_pretrained(tmp_path)
     write_tokenizer(tmp_path)
     assert refusal(tmp_path) == "ViTModel of transformers does not read tokens"
+
+
+@pytest.mark.parametrize("case", ["phi", "data2vec"])
+def test_a_directory_in_float16_is_computed_in_float32(case: str, make: Callable[[str], Path]) -> None:
+    """sentence-transformers computes in the dtype that is stored. Its float64 of these weights is the truth, to which float32 is nearer."""
+    saved = make(case)
+    half = peer.SentenceTransformer(str(saved), device="cpu").half()
+    half.save(str(saved))
+    theirs = peer.SentenceTransformer(str(saved), device="cpu")
+    assert next(theirs.parameters()).dtype is torch.float16
+    truth = peer.SentenceTransformer(str(saved), device="cpu").double().encode(TEXTS, batch_size=1)
+    encoder = TextEncoder.load(saved)
+    assert {x.dtype for x in encoder.model.parameters()} == {torch.float32}
+    ours, others = (np.abs(each - truth).max() for each in (encoder.encode(TEXTS), theirs.encode(TEXTS, batch_size=1)))
+    assert ours < 1e-5 < others

@@ -66,13 +66,13 @@ def read(matched: Matched, dtype: torch.dtype | None, *, allow_nonfinite: bool) 
     Raises CheckpointError: NaN or infinite values unless allow_nonfinite, tied weights that differ, several dtypes without `dtype`.
     """
     weights = matched.weights
-    dtype = dtype or _only_dtype(matched)
+    dtype = dtype or only_dtype(matched)
     lines: Lines = []
     state: dict[str, Tensor] = {}
     for name, row in matched.rows:
         # A copy: the file may be overwritten while the model is in use.
         stored = weights.read(name).to(dtype, copy=True)
-        if not allow_nonfinite and not _is_finite(stored):
+        if not allow_nonfinite and not is_finite(stored):
             lines.append(("not finite", f"{_described(weights, name)} in {str(dtype).removeprefix('torch.')}"))
         parts = row.layout.read(stored)
         state |= {ours: part.contiguous() for ours, part in zip(row.ours, parts, strict=True)}
@@ -128,7 +128,7 @@ def _wrong_shapes_and_dtypes(
             )
 
 
-def _only_dtype(matched: Matched) -> torch.dtype:
+def only_dtype(matched: Matched) -> torch.dtype:
     """The dtype of all weights in the file. Raises CheckpointError: there are several."""
     dtypes = sorted({matched.weights.stored[name].dtype for name, _ in matched.rows})
     if len(dtypes) > 1:
@@ -138,7 +138,8 @@ def _only_dtype(matched: Matched) -> torch.dtype:
     return getattr(torch, dtypes[0])
 
 
-def _is_finite(x: Tensor) -> bool:
+def is_finite(x: Tensor) -> bool:
+    """Whether no element is NaN or infinite."""
     # One pass without a copy; both extremes are NaN where any element is.
     return x.numel() == 0 or all(bool(extreme.isfinite()) for extreme in x.aminmax())
 

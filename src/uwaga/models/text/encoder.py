@@ -19,6 +19,7 @@ from uwaga._base.errors import CheckpointError, ShapeError
 from uwaga.integrations.transformers.ragged_model import RaggedModel
 from uwaga.models.bert.model import BertModel
 from uwaga.models.checkpoints import directories, load_save, mapped_weights, sentence_files
+from uwaga.models.checkpoints.state_dict_check import is_finite
 from uwaga.models.rotary.model import RotaryModel
 from uwaga.models.t5.model import T5Model
 from uwaga.models.text import colbert, foreign, sentence_config, sentence_head
@@ -112,8 +113,8 @@ class TextEncoder:
 
         Args:
             path_or_hub_id, revision: as uwaga.models.load.
-            dtype: of weights and arithmetic, torch.bfloat16 for speed; None for the dtype that the weights are stored in. What follows
-                pooling is computed in float32.
+            dtype: of weights and arithmetic, torch.bfloat16 for speed; None for the dtype that the weights are stored in, or float32 in place
+                of float16, whose largest number many models exceed. What follows pooling is computed in float32.
             truncate_dim: so many first numbers of every vector are the result, of models that were trained for it; None: as the
                 model's config says.
             shared: whether the weights, converted to `dtype`, are in memory once for all processes of this machine that load the model
@@ -235,7 +236,8 @@ class TextEncoder:
             progress: True shows a progress bar on standard error; a function is called with a Progress after every batch.
 
         Raises:
-            DocumentError: a text that is empty, too long, or not a valid Unicode string; its number is in the message.
+            DocumentError: a text that is empty, too long, or not a valid Unicode string, or whose vector has an entry that is NaN or
+                infinite; its number is in the message.
             ValueError: options that contradict each other.
         """
         texts = list(_iterable_of_texts(texts))
@@ -475,7 +477,7 @@ class TextEncoder:
         the query's tokens.
 
         vectors_RM, others_SM: (R, M) and (S, M), such as `encode` gives; of a ColBERT model, what `encode_tokens` gives of queries and
-        of documents. Raises ShapeError, ValueError: others.
+        of documents. Raises ShapeError, ValueError: others; a score that is NaN or infinite.
         """
         if isinstance(vectors_RM, Ragged) or isinstance(others_SM, Ragged):
             if self.config.tokens is None or not (isinstance(vectors_RM, Ragged) and isinstance(others_SM, Ragged)):
@@ -484,7 +486,7 @@ class TextEncoder:
                 )
             scores_RS = maxsim(vectors_RM, others_SM)
             by = vectors_RM.lengths[:, None] if self.config.similarity == "meanmaxsim" else 1
-            return (scores_RS / by).cpu().numpy()
+            return _finite_scores(scores_RS / by)
         if self.config.tokens is not None:
             raise ValueError(
                 "TextEncoder.similarity: a ColBERT model compares vectors of tokens: give what encode_tokens returns"
@@ -497,10 +499,10 @@ class TextEncoder:
         if self.config.similarity in ("euclidean", "manhattan"):
             exact = "donot_use_mm_for_euclid_dist"  # by products, the distance of equal vectors would not be 0
             p = 2.0 if self.config.similarity == "euclidean" else 1.0
-            return (-torch.cdist(x_RM, y_SM, p=p, compute_mode=exact)).numpy()
+            return _finite_scores(-torch.cdist(x_RM, y_SM, p=p, compute_mode=exact))
         if self.config.similarity == "cosine":
             x_RM, y_SM = normalize_rows(x_RM, dim=-1), normalize_rows(y_SM, dim=-1)
-        return linear_map(x_RM, y_SM).numpy()
+        return _finite_scores(linear_map(x_RM, y_SM))
 
     def _inference(
         self,
@@ -590,7 +592,7 @@ def _read(config: SentenceConfig, dtype: torch.dtype | None, *, shared: bool) ->
                 f"{config.folder}: mask tokens that the others do not see are computed for uwaga's own families alone"
             )
         return foreign.load(config.folder, tokens, dtype, file), tokens
-    model = load_save.load_folder(config.folder, dtype, shared=file)
+    model = load_save.load_folder(config.folder, dtype, shared=file, widens_float16=True)
     if not isinstance(model, BertModel | RotaryModel | T5Model):
         raise CheckpointError(
             f"{config.folder} holds a {type(model).__name__}, and TextEncoder cannot use it; {sentence_config.PEER_READS_IT}"
@@ -629,6 +631,18 @@ def _limits(model: Model, config: SentenceConfig) -> list[tuple[int, Path | None
         sys.maxsize if model.config.max_tokens is None else model.config.max_tokens
     )  # T5's positions are relative: none
     return [(own, config.folder / "config.json"), (config.max_length or own, config.limited_by)]
+
+
+def _finite_scores(scores_RS: torch.Tensor) -> np.ndarray:
+    """On the CPU. Raises ValueError: one is not finite."""
+    if not is_finite(scores_RS):
+        row, column = (~scores_RS.isfinite()).nonzero()[0].tolist()
+        value = float(scores_RS[row, column])
+        raise ValueError(
+            f"TextEncoder.similarity: scores must be finite, and that of vectors {row} and {column} is {value} in float32; check or scale "
+            "these vectors"
+        )
+    return scores_RS.cpu().numpy()
 
 
 def _with_prompt(options: VectorOptions, name: str) -> VectorOptions:

@@ -56,7 +56,7 @@ def is_classifier(folder: Path) -> bool:
 def load(
     folder: Path, tokenizer: Tokenizer, dtype: torch.dtype | None, shared: SharedFile | None = None
 ) -> RaggedModel:
-    """The model in a folder. tokenizer: of the same folder. dtype: None for that of the files. shared: a file to map the weights from.
+    """The model in a folder. tokenizer: of the same folder. dtype: None for that of the files, or float32 in place of float16. shared: a file to map the weights from.
 
     Raises CheckpointError: transformers is not installed, has no such model, or refuses the files; they do not fit together, are not
     safetensors, or have numbers that are NaN or infinite; the model gives no state to every token of a text.
@@ -158,6 +158,8 @@ def _from_pretrained(folder: Path, maker: Any, described: Mapping[str, Any], dty
             folder, config=config, local_files_only=True, output_loading_info=True, **options
         )
     _check_keys(folder, model, info)
+    if dtype is None and model.dtype is torch.float16:  # as load_save.load_folder
+        model = model.float()
     return model.eval().requires_grad_(False)
 
 

@@ -11,12 +11,13 @@ from torch.nn.functional import normalize
 
 from uwaga._base.options import OptionValidator, check
 from uwaga.models.bert.model import BertModel
+from uwaga.models.checkpoints.state_dict_check import is_finite
 from uwaga.models.rotary.model import RotaryModel
 from uwaga.models.t5.model import T5Model
 from uwaga.models.text.pooling import mean_rows, pool
 from uwaga.models.text.preprocessing import Preprocessor, TokenizedGroup, TokenizedText, batches
 from uwaga.models.text.progress import Meter
-from uwaga.models.text.report import DocumentError, Report
+from uwaga.models.text.report import DocumentError, Report, not_finite
 from uwaga.nn.evaluation_mode import evaluation_mode
 from uwaga.ops.ragged import Ragged
 from uwaga.ops.validation import is_integer
@@ -93,8 +94,7 @@ class Inference:
                 [self._pooled(hidden, batch, skipped_S) for batch, hidden in self._hidden_states(group, meter, only)]
             )
             counts_R = torch.from_numpy(group.sequences_per_row).to(pooled_SM.device)
-            vectors_RM = self._finished(mean_rows(pooled_SM, counts_R))
-            yield Encoded(vectors_RM.cpu().numpy(), group.report, group.invalid)
+            yield self._encoded(group, mean_rows(pooled_SM, counts_R))
 
     def _only(self, skipped_S: Tensor | None) -> str | None:
         """Which token's state is all that is pooled of each sequence, so that the last layer need compute no other; None: several."""
@@ -116,7 +116,7 @@ class Inference:
                 yield Encoded(np.zeros((0, self.embedding_dim), np.float32), group.report, group.invalid)
                 continue
             pooled_RM = torch.cat(list(self._pooled_spans(group, meter)))
-            yield Encoded(self._finished(pooled_RM).cpu().numpy(), group.report, group.invalid)
+            yield self._encoded(group, pooled_RM)
 
     @torch.no_grad()
     def _pooled_spans(self, group: TokenizedGroup, meter: Meter) -> Iterator[Tensor]:
@@ -145,6 +145,27 @@ class Inference:
         cut_RM = vectors_RM[:, : self.embedding_dim].contiguous()
         return normalize(cut_RM, dim=-1) if self.normalize == "after" else cut_RM
 
+    def _encoded(self, group: TokenizedGroup, pooled_RM: Tensor) -> Encoded:
+        vectors_RM = self._finished(pooled_RM).cpu()
+        if is_finite(vectors_RM):
+            return Encoded(vectors_RM.numpy(), group.report, group.invalid)
+        kept_R, report, invalid = self._finite_rows(group, vectors_RM.isfinite().all(1).numpy())
+        return Encoded(vectors_RM.numpy()[kept_R], report, invalid)
+
+    def _finite_rows(
+        self, group: TokenizedGroup, is_finite_R: np.ndarray
+    ) -> tuple[np.ndarray, Report, tuple[DocumentError, ...]]:
+        """(R,) bool, the rows of texts whose vectors are all finite; their report; and the texts that were left out. Raises DocumentError
+        unless such texts are left out."""
+        numbers = np.unique(group.report.document[~is_finite_R])
+        reason = not_finite("vector", next(self.model.parameters()).dtype)
+        errors = [DocumentError(number, reason) for number in numbers.tolist()]
+        if not self.preprocessor.skip_invalid:
+            raise errors[0]
+        kept_R = ~np.isin(group.report.document, numbers)
+        invalid = sorted([*group.invalid, *errors], key=lambda each: each.document)
+        return kept_R, group.report.rows(kept_R), tuple(invalid)
+
     def token_vectors(self, groups: Iterable[Sequence[str]], meter: Meter) -> Iterator[EncodedTokens]:
         """The vectors of the tokens of each group that are selected, special ones included."""
         for group in self.preprocessor.tokenized(groups):
@@ -165,7 +186,16 @@ class Inference:
                     counts_S = np.add.reduceat(own_N.astype(np.int64), offsets[:-1] - offsets[0])
                 parts.append(self._finished_tokens(values_NM))
                 lengths.append(counts_S)
-            yield EncodedTokens(torch.cat(parts), np.concatenate(lengths), group.report, group.invalid)
+            yield self._encoded_tokens(group, torch.cat(parts), np.concatenate(lengths))
+
+    def _encoded_tokens(self, group: TokenizedGroup, values_NM: Tensor, lengths: np.ndarray) -> EncodedTokens:
+        if is_finite(values_NM):
+            return EncodedTokens(values_NM, lengths, group.report, group.invalid)
+        is_bad_N = (~values_NM.isfinite().all(1)).cpu().numpy()
+        row_N = np.repeat(np.arange(len(lengths)), lengths)
+        kept_R, report, invalid = self._finite_rows(group, np.bincount(row_N, is_bad_N, len(lengths)) == 0)
+        kept_N = torch.from_numpy(kept_R[row_N]).to(values_NM.device)
+        return EncodedTokens(values_NM[kept_N], lengths[kept_R], report, invalid)
 
     @torch.no_grad()
     def _finished_tokens(self, values_NM: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """For each row of an array, the part of which text it was computed from, and what was cut off. Letters: R rows of the array."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -18,6 +18,13 @@ class DocumentError(ValueError):
     def __init__(self, document: int, reason: str) -> None:
         super().__init__(f"TextEncoder: document {document} {reason}")
         self.document, self.reason = document, reason
+
+
+def not_finite(what: str, dtype: object) -> str:
+    """What is wrong with a text whose vector or score is not finite. dtype: torch's, of the model."""
+    name = str(dtype).removeprefix("torch.")
+    instead = "use another model" if name == "float32" else "set the option dtype to float32"
+    return f"has a {what} that is NaN or infinite in {name}; {instead}"
 
 
 class Summary(NamedTuple):
@@ -76,6 +83,10 @@ class Report:
             for name, column in columns.items():
                 column.append(getattr(report, name))
         return Report.of_columns({name: np.concatenate(column) for name, column in columns.items()})
+
+    def rows(self, kept_R: np.ndarray) -> "Report":
+        """Of these rows alone; kept_R: (R,) bool."""
+        return replace(self, **{name: getattr(self, name)[kept_R] for name in COLUMNS})
 
     @property
     def cut(self) -> np.ndarray:

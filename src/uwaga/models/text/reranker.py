@@ -30,6 +30,7 @@ from uwaga.models.text import colbert, foreign, logit_score, sentence_config, se
 from uwaga.models.text.logit_score import LogitScore
 from uwaga.models.text.pooling import pool
 from uwaga.models.text.preprocessing import batches
+from uwaga.models.text.report import not_finite
 from uwaga.models.tokenizers.loading import Tokenizer, library_errors
 from uwaga.nn.evaluation_mode import evaluation_mode
 from uwaga.ops.engine_choice import Choice
@@ -118,7 +119,7 @@ class Reranker:
 
         Args:
             path_or_hub_id, revision: as uwaga.models.load.
-            dtype: of weights and arithmetic; None for the dtype that the weights are stored in.
+            dtype: of weights and arithmetic; None for the dtype that the weights are stored in, or float32 in place of float16.
             instruction: of a causal language model, what makes a passage relevant, as "Given a question, find its answer".
 
         Raises:
@@ -172,7 +173,7 @@ class Reranker:
             return made(classifier, tokenizer, classifier.config.max_tokens, prompt=found.prompt)
         if foreign.is_needed(folder):
             raise CheckpointError(f"{folder} {_NO_CLASSIFIER}")
-        model = load_save.load(folder, dtype=dtype)
+        model = load_save.load_folder(folder, dtype, widens_float16=True)
         tokenizer = Tokenizer.load(folder, lowercase=settings.lowercase)
         if isinstance(model, RotaryModel):
             score = logit_score.read(folder, found.others, model, tokenizer.backend)
@@ -207,8 +208,8 @@ class Reranker:
                 of the longer text, or from its beginning if the directory says truncation_side "left", as sentence-transformers does.
 
         Raises:
-            ValueError: an empty query, a passage that is empty or with the query too long, whose number is in the message, or a wrong
-                option.
+            ValueError: an empty query, a passage that is empty or with the query too long, or whose score is NaN or infinite, with its
+                number in the message, or a wrong option.
         """
         if isinstance(passages, str):
             raise ValueError("Reranker: passages must be a sequence of strings, not one string")
@@ -220,6 +221,15 @@ class Reranker:
 
     def scores(self, pairs: Sequence[tuple[str, str]], *, overflow: str = "error", raw: bool = False) -> np.ndarray:
         """(P,) float32: a score for each pair of a query and a passage. raw: without the sigmoid. The rest as `rank`."""
+        logits = self.logits(pairs, overflow=overflow)
+        if not np.isfinite(logits).all():
+            number = int(np.isfinite(logits).argmin())
+            reason = not_finite("score", next(self.model.parameters()).dtype)
+            raise ValueError(f"Reranker: passage {number} {reason}")
+        return sigmoid(logits) if self.has_sigmoid and not raw else logits
+
+    def logits(self, pairs: Sequence[tuple[str, str]], *, overflow: str = "error") -> np.ndarray:
+        """(P,) float32: as `scores`, without the sigmoid, and NaN or infinite where the model gives that."""
         if overflow not in ("error", "truncate"):
             raise ValueError(f"Reranker: overflow must be 'error' or 'truncate', not {overflow!r}")
         encodings = self.tokenize(pairs)
@@ -236,8 +246,7 @@ class Reranker:
         logits = [torch.zeros(0)]
         for batch in batches([min(len(each), self.max_tokens) for each in encodings], _TOKENS_PER_BATCH):
             logits.append(self._logits(encodings[batch]))
-        scores = torch.cat(logits).numpy()
-        return sigmoid(scores) if self.has_sigmoid and not raw else scores
+        return torch.cat(logits).numpy()
 
     def tokenize(self, pairs: Sequence[tuple[str, str]]) -> list[Encoding]:
         """The tokens of each pair, special ones included, however many. Raises ValueError."""
