@@ -58,11 +58,13 @@ def mapped(
     try:
         durable.make_folder(folder)
         with durable.file_lock(file.path.with_suffix(".lock")):
-            path = next(iter(sorted(folder.glob(f"{file.path.name}-*.safetensors"))), None) or _written(file, make())
-        with cached_sha256() as sha256:
-            digest = sha256(path, None)
-        if path.stem.rpartition("-")[2] != digest[:_DIGITS]:
-            raise CheckpointError(f"{path} is damaged: remove it")
+            found = next(iter(sorted(folder.glob(f"{file.path.name}-*.safetensors"))), None)
+            path = found or _written(file, make())
+        if found is not None:
+            with cached_sha256() as sha256:
+                digest = sha256(path, None)
+            if path.stem.rpartition("-")[2] != digest[:_DIGITS]:
+                raise CheckpointError(f"{path} is damaged: remove it")
         opened = safetensors_files.open_file(path)
     except OSError as error:
         raise CheckpointError(
