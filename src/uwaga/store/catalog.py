@@ -139,7 +139,7 @@ class Catalog:
     def refresh(self) -> None:
         """Shows the database as it is now. Raises SoftDatabaseError."""
         with self._errors():
-            if self._connection is None or not (self.writes or self._is_locked and self._stamp == _stamp(self.path)):
+            if self._connection is None or not (self.writes or (self._is_locked and self._stamp == _stamp(self.path))):
                 self._open()
             self.roll_back()
             if not self.writes:
@@ -439,7 +439,9 @@ class Catalog:
 
     def _record(self, row: Sequence) -> Record:
         if bytes in map(type, row):
-            raise SoftDatabaseError(f"{self.path}: is damaged: the record of row {row[0]} has bytes, which no record has")
+            raise SoftDatabaseError(
+                f"{self.path}: is damaged: the record of row {row[0]} has bytes, which no record has"
+            )
         return {name: value for name, value in zip(self.fields, row[1:], strict=True) if value is not None}
 
     def _fields(self) -> list[str]:

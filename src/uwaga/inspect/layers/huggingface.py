@@ -124,7 +124,9 @@ def _check_not_shared(model: Any, attentions: list[nn.Module], operation: str) -
 def configs_of(models: list[Any]) -> list[Any]:
     """Each config of the models and their parts once, without those of parts that compute attention by themselves."""
     results: dict[int, Any] = {}
-    parts = [module for model in models for module in model.modules() if hasattr(module, "_can_set_attn_implementation")]
+    parts = [
+        module for model in models for module in model.modules() if hasattr(module, "_can_set_attn_implementation")
+    ]
     left_out = {id(module.config) for module in parts if not module._can_set_attn_implementation()}
     queue = [module.config for model in models for module in model.modules() if hasattr(module, "config")]
     while queue:

@@ -98,7 +98,9 @@ def read(
         value = config.get(first, keys[first].default)
         if config.get(second, value) != value:
             shown = printable(repr(config[second]))
-            raise CheckpointError(f"{where}: {second} is another name of {first}, which is {value!r}, not {shown}: remove one")
+            raise CheckpointError(
+                f"{where}: {second} is another name of {first}, which is {value!r}, not {shown}: remove one"
+            )
     kept = {name: value for name, value in config.items() if name not in keys}
     unknown = sorted(map(printable, kept.keys() - set(only) - set(harmless) - set(seconds) - HARMLESS))
     if unknown:

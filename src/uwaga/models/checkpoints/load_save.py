@@ -85,7 +85,7 @@ def load(
             and unexpected weights and those of a wrong shape.
     """
     folder = directories.transformer(directories.find(path_or_hub_id, revision))
-    return load_folder(folder, dtype, allow_nonfinite=allow_nonfinite)
+    return load_folder(folder, dtype, allow_nonfinite=allow_nonfinite, keeps_float16=True)
 
 
 def load_folder(
@@ -94,10 +94,10 @@ def load_folder(
     *,
     allow_nonfinite: bool = False,
     shared: mapped_weights.SharedFile | None = None,
-    widens_float16: bool = False,
+    keeps_float16: bool = False,
 ) -> nn.Module:
     """As `load`, of a directory with config.json. shared: the file to map the weights from (`mapped_weights`); None: a copy in memory.
-    widens_float16: without a dtype, weights that are stored in float16 become float32, since their activations may exceed float16."""
+    keeps_float16: otherwise, without a dtype, weights that are stored in float16 become float32, since activations may exceed float16."""
     if dtype is not None and not dtype.is_floating_point:
         raise ValueError(f"load: dtype must be a floating dtype, not {dtype}")
     file = folder / "config.json"
@@ -110,7 +110,7 @@ def load_folder(
     with torch.device("meta"), _NoInitialisation():
         model = family.build(config)
     matched = state_dict_check.match(table, weights, model.state_dict())
-    if dtype is None and widens_float16 and state_dict_check.only_dtype(matched) is torch.float16:
+    if dtype is None and not keeps_float16 and state_dict_check.only_dtype(matched) is torch.float16:
         dtype = torch.float32
     read = partial(state_dict_check.read, matched, dtype, allow_nonfinite=allow_nonfinite)
     shapes = {name: x.shape for name, x in model.state_dict().items()}

@@ -173,7 +173,7 @@ class Reranker:
             return made(classifier, tokenizer, classifier.config.max_tokens, prompt=found.prompt)
         if foreign.is_needed(folder):
             raise CheckpointError(f"{folder} {_NO_CLASSIFIER}")
-        model = load_save.load_folder(folder, dtype, widens_float16=True)
+        model = load_save.load_folder(folder, dtype)
         tokenizer = Tokenizer.load(folder, lowercase=settings.lowercase)
         if isinstance(model, RotaryModel):
             score = logit_score.read(folder, found.others, model, tokenizer.backend)
