@@ -1,6 +1,7 @@
 """The sentence-transformers configuration of a model directory: maximum length, prompts, pooling and what follows it.
 
-A plain Hugging Face directory has none, and gets the defaults of sentence-transformers: the mean of all tokens.
+A plain Hugging Face directory has none, and gets the defaults of sentence-transformers: the mean of all tokens, or the last token of a
+causal language model.
 """
 
 import hashlib
