@@ -261,7 +261,18 @@ def drop_file(rng: random.Random, folder: Path) -> Change:
     def make(root: Path) -> None:
         (root / name).unlink(missing_ok=True)
 
-    return Change(("model_type", "no logits", "holds a", "transformer_task", "is no cross-encoder", "Pooling"), make)
+    return Change(
+        (
+            "model_type",
+            "config.json cannot be read",
+            "no logits",
+            "holds a",
+            "transformer_task",
+            "is no cross-encoder",
+            "Pooling",
+        ),
+        make,
+    )
 
 
 def add_adapter(_: random.Random, folder: Path) -> Change:

@@ -201,9 +201,10 @@ def test_keys_that_are_not_computed_are_named(base: Callable, settings: dict, me
 
 def test_files_that_are_not_computed_are_named(base: Callable) -> None:
     folder = base("dense")
-    put(folder / "config_sentence_transformers.json", model_type="Other")
     path = folder / "config_sentence_transformers.json"
-    assert refusal(folder) == f"{path}: model_type is 'Other'; only 'SentenceTransformer' is supported; {INSTEAD}"
+    for kind in ("Other", None):  # sentence-transformers makes another model of the directory, without its modules
+        put(path, model_type=kind)
+        assert refusal(folder) == f"{path}: model_type is {kind!r}; only 'SentenceTransformer' is supported; {INSTEAD}"
     put(folder / "processor_config.json", processor_class="Gemma3Processor")
     path = folder / "processor_config.json"
     assert refusal(folder) == (

@@ -95,7 +95,7 @@ def read(folder: Path) -> SentenceConfig:
     """
     path = folder / sentence_files.MODEL
     settings = json_files.optional(path) or {}
-    model_type = settings.get("model_type")
+    model_type = settings.get("model_type", "SentenceTransformer")
     _refuse(folder, _OTHER_MODELS, [model_type])
     listed = json_files.optional(folder / sentence_files.MODULES, of=list) or []
     kinds = [str(module.get("type")).rpartition(".")[2] for module in listed if isinstance(module, dict)]
@@ -163,7 +163,7 @@ def _check_dense(
     folder: Path, model_type: object, modules: SentenceModules, transformer: sentence_files.TransformerSettings
 ) -> None:
     """Raises CheckpointError: settings that have a meaning for other models than those of one vector to a text."""
-    if model_type not in (None, "SentenceTransformer"):
+    if model_type != "SentenceTransformer":
         raise sentence_files.unsupported(
             folder / sentence_files.MODEL, "model_type", model_type, "'SentenceTransformer'"
         )
