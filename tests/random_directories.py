@@ -43,7 +43,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "deberta-v2": _WIDE | {"type_vocab_size": 2},
 }
 _TYPED = ("bert", "albert", "electra", "nomic_bert", "deberta-v2")
-_WITHOUT_CLASSIFIER = ("nomic_bert",)
+_WITHOUT_PAIRS = ("nomic_bert",)
 
 
 class Change(NamedTuple):
@@ -186,6 +186,17 @@ def set_key(rng: random.Random, folder: Path) -> Change:
     )
 
 
+def set_prompts(rng: random.Random, folder: Path) -> Change:
+    name = rng.choice(["query", "document", "x", None])
+    prompts = {"prompts": {"query": "the cat : ", "x": "on a mat "}, "default_prompt_name": name}
+
+    def make(root: Path) -> None:
+        if (root / "config_sentence_transformers.json").exists():
+            _edit(root / "config_sentence_transformers.json", lambda content: content | prompts)
+
+    return Change(("default_prompt_name",), make)
+
+
 def rename_transformer_file(rng: random.Random, folder: Path) -> Change:
     names = rng.sample(sentence_files.TRANSFORMER_FILES[1:], 2)
 
@@ -250,7 +261,18 @@ def drop_file(rng: random.Random, folder: Path) -> Change:
     def make(root: Path) -> None:
         (root / name).unlink(missing_ok=True)
 
-    return Change(("model_type", "no logits", "holds a", "transformer_task", "is no cross-encoder", "Pooling"), make)
+    return Change(
+        (
+            "model_type",
+            "config.json cannot be read",
+            "no logits",
+            "holds a",
+            "transformer_task",
+            "is no cross-encoder",
+            "Pooling",
+        ),
+        make,
+    )
 
 
 def add_adapter(_: random.Random, folder: Path) -> Change:
@@ -277,7 +299,7 @@ def name_architecture(rng: random.Random, folder: Path) -> Change:
 
 # Each makes a change for a directory; a new kind of setting is one more function here, with its weight.
 CHANGES: dict[Callable[[random.Random, Path], Change], float] = {
-    set_key: 12, rename_transformer_file: 1, move_modules: 1, order_modules: 1, drop_file: 1, add_adapter: 0.2, name_architecture: 0.3,
+    set_key: 12, set_prompts: 1, rename_transformer_file: 1, move_modules: 1, order_modules: 1, drop_file: 1, add_adapter: 0.2, name_architecture: 0.3,
 }  # fmt: skip
 
 
@@ -354,7 +376,7 @@ class Directory(NamedTuple):
 def random_directory(seed: int, parent: Path) -> Directory:
     rng = random.Random(seed)
     kind = rng.choice(["dense", "classifier", "pooled"])
-    families = [each for each in FAMILIES if kind != "classifier" or each not in _WITHOUT_CLASSIFIER]
+    families = [each for each in FAMILIES if kind == "dense" or each not in _WITHOUT_PAIRS]
     family = rng.choice(families)
     folder = parent / f"directory {seed}"
     shutil.copytree(base(kind, family, parent), folder)

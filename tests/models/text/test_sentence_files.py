@@ -201,9 +201,10 @@ def test_keys_that_are_not_computed_are_named(base: Callable, settings: dict, me
 
 def test_files_that_are_not_computed_are_named(base: Callable) -> None:
     folder = base("dense")
-    put(folder / "config_sentence_transformers.json", model_type="Other")
     path = folder / "config_sentence_transformers.json"
-    assert refusal(folder) == f"{path}: model_type is 'Other'; only 'SentenceTransformer' is supported; {INSTEAD}"
+    for kind in ("Other", None):  # sentence-transformers makes another model of the directory, without its modules
+        put(path, model_type=kind)
+        assert refusal(folder) == f"{path}: model_type is {kind!r}; only 'SentenceTransformer' is supported; {INSTEAD}"
     put(folder / "processor_config.json", processor_class="Gemma3Processor")
     path = folder / "processor_config.json"
     assert refusal(folder) == (
@@ -353,3 +354,24 @@ def test_a_plain_decoder_is_pooled_by_its_last_token(base: Callable, is_causal: 
     assert sentence_config.read(folder).pooling == (pooling,)
     model = peer.SentenceTransformer(str(folder), device="cpu")
     assert model[1].pooling_mode == pooling
+
+
+def test_lower_case_is_added_to_no_tokenizer_that_has_it(base: Callable) -> None:
+    """As sentence-transformers: what comes before it in the tokenizer sees capitals."""
+    folder = base("dense")
+    replaces = {"type": "Replace", "pattern": {"String": "C"}, "content": "d"}
+    put(folder / "tokenizer.json", normalizer={"type": "Sequence", "normalizers": [replaces, {"type": "Lowercase"}]})
+    put(folder / "sentence_bert_config.json", do_lower_case=True)
+    (tokens,) = TextEncoder.load(folder).tokenizer.encode(["Cat THE"], with_offsets=False)
+    assert tokens.ids == [1, 5]  # an unknown word, "the"
+
+
+def test_a_server_cuts_texts_at_the_same_end(base: Callable) -> None:
+    from uwaga.serve.models import EmbeddingModel
+
+    folder, (text,) = base("dense"), random_directories.TEXTS[2:]
+    put(folder / "tokenizer_config.json", truncation_side="left")
+    encoder = TextEncoder.load(folder)
+    (item,) = EmbeddingModel(encoder).work([text], prompt=None, truncate=True).items
+    (tokens,) = encoder.tokenizer.encode([text], with_offsets=False)
+    assert list(item.ids) == tokens.ids[-encoder.max_tokens :]

@@ -103,10 +103,7 @@ def read(folder: Path, settings: Mapping[str, Any], modules: Sequence[SentenceMo
     of_kind = {module.kind: module for module in modules}
     transformer, own = sentence_files.find(of_kind["Transformer"].folder if "Transformer" in of_kind else folder)
     flat = _settings_of_pylate(path, settings)
-    values = {
-        **flat,
-        **{name: own[name] for name in ("query_length", "document_length", "query_expansion") if name in own},
-    }
+    values = flat | {name: own[name] for name in ("query_length", "document_length", "query_expansion") if name in own}
     result = TokenVectors(
         expansion=_expansion(transformer, values.get("query_expansion")),
         query_length=_checked(transformer, values, "query_length", OPTIONAL_SIZE, None),

@@ -106,7 +106,8 @@ class TextEncoder:
         truncate_dim: int | None = None,
         shared: bool = False,
     ) -> "TextEncoder":
-        """Load a sentence-transformers directory, a plain Hugging Face directory (mean pooling), or a hub id. A directory means what
+        """Load a sentence-transformers directory, a plain Hugging Face directory (mean pooling, or the last token of a
+        causal language model), or a hub id. A directory means what
         sentence-transformers makes of it: its modules Transformer, Pooling, Dense, LayerNorm, Normalize, prompts, lengths and widths.
         Families that are not uwaga's own run as the models of transformers, where that is installed (`explain` says how). Code that comes
         with a model is never run.

@@ -1,6 +1,7 @@
 """The sentence-transformers configuration of a model directory: maximum length, prompts, pooling and what follows it.
 
-A plain Hugging Face directory has none, and gets the defaults of sentence-transformers: the mean of all tokens.
+A plain Hugging Face directory has none, and gets the defaults of sentence-transformers: the mean of all tokens, or the last token of a
+causal language model.
 """
 
 from collections.abc import Mapping, Sequence
@@ -92,7 +93,7 @@ def read(folder: Path) -> SentenceConfig:
     """
     path = folder / sentence_files.MODEL
     settings = json_files.optional(path) or {}
-    model_type = settings.get("model_type")
+    model_type = settings.get("model_type", "SentenceTransformer")
     _refuse(folder, _OTHER_MODELS, [model_type])
     listed = json_files.optional(folder / sentence_files.MODULES, of=list) or []
     kinds = [str(module.get("type")).rpartition(".")[2] for module in listed if isinstance(module, dict)]
@@ -160,7 +161,7 @@ def _check_dense(
     folder: Path, model_type: object, modules: SentenceModules, transformer: sentence_files.TransformerSettings
 ) -> None:
     """Raises CheckpointError: settings that have a meaning for other models than those of one vector to a text."""
-    if model_type not in (None, "SentenceTransformer"):
+    if model_type != "SentenceTransformer":
         raise sentence_files.unsupported(
             folder / sentence_files.MODEL, "model_type", model_type, "'SentenceTransformer'"
         )

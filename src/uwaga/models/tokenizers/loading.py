@@ -78,7 +78,10 @@ class Tokenizer:
         backend = read(path)
         if lowercase:
             first = backend.normalizer
-            backend.normalizer = Lowercase() if first is None else Chain([Lowercase(), first])
+            described = {} if first is None else json.loads(first.__getstate__())
+            # As sentence-transformers, which adds none to a tokenizer that has one already.
+            if "Lowercase" not in [each.get("type") for each in described.get("normalizers", [described])]:
+                backend.normalizer = Lowercase() if first is None else Chain([Lowercase(), first])
         # The special tokens of config.json are those of the decoder where it has a tokenizer of its own.
         _check_fit(backend, path, "vocab_size", has_ids=not os.path.lexists(folder / TARGET_FILE))
         with library_errors(path):
