@@ -456,7 +456,9 @@ class Catalog:
         return np.fromiter((row[0] for row in self._rows(sql, parameters)), np.int64)
 
     def _one(self, sql: str, parameters: Parameters) -> Sequence | None:
-        return next(self._rows(sql, parameters), None)
+        with self._errors():
+            row: Sequence | None = self._execute(sql, parameters).fetchone()
+        return row
 
     def _rows(self, sql: str, parameters: Parameters = ()) -> Iterator[Sequence]:
         with self._errors():

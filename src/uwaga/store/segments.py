@@ -22,8 +22,10 @@ import secrets
 import stat
 import sys
 import threading
-from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -158,10 +160,10 @@ def write_tokens(path: Path, ids: np.ndarray, keys: Tensor, offsets: Tensor) -> 
     header, places = safetensors_files.layout(
         {name: (tuple(x.shape), x.dtype) for name, x in rows.items()}, {"format": f"{_FORMAT}{VERSION}"}
     )
-    with durable.atomic_create(path) as file, ThreadPoolExecutor(_THREADS) as pool:
+    with durable.atomic_create(path) as file, threads(_THREADS) as each:
         file.write(header)
         file.flush()
-        digests = pool.map(lambda number: _chunk_digest(rows, number), range(_chunks(len(ids), TOKEN_CHUNK)))
+        digests = each(lambda number: _chunk_digest(rows, number), range(_chunks(len(ids), TOKEN_CHUNK)))
         for name, x in rows.items():
             _write_at(file, places[name], x)
         parts = [hashlib.sha256(header).digest(), _digest(), *digests]
@@ -190,14 +192,35 @@ def write(path: Path, ids: np.ndarray, keys: Tensor, values: Tensor | None) -> E
             _write_at(file, places[name] + part.start * x[0].nbytes, x[part])
         return _chunk_digest(rows, number)
 
-    with durable.atomic_create(path) as file, ThreadPoolExecutor(_THREADS) as pool:
+    with durable.atomic_create(path) as file, threads(_THREADS) as each:
         file.write(header)
         file.flush()
-        digests = list(pool.map(write_chunk, range(chunks)))
+        digests = list(each(write_chunk, range(chunks)))
         for name, x in bounds.items():
             _write_at(file, places[name], x)
     parts = [hashlib.sha256(header).digest(), _digest(bounds["centres"], bounds["radii"]), *digests]
     return Entry(first, last, len(ids), path.name, b"".join(parts))
+
+
+@contextmanager
+def threads(count: int) -> Iterator[Callable[..., Iterator]]:
+    """The `map` of so many threads, of whose calls none runs any more when this ends. An executor that Ctrl-C interrupts while it starts a
+    thread does not wait for that one, which would write a file that is removed or closed meanwhile."""
+    running, is_over = threading.Semaphore(count), threading.Event()
+
+    def counted(call: Callable, *arguments: object) -> object:
+        with running:
+            if is_over.is_set():
+                raise CancelledError
+            return call(*arguments)
+
+    try:
+        with ThreadPoolExecutor(count) as pool:
+            yield lambda call, *items: pool.map(partial(counted, call), *items)
+    finally:
+        is_over.set()
+        for _ in range(count):
+            running.acquire()
 
 
 def _write_at(file: IO[bytes], offset: int, tensor: Tensor) -> None:

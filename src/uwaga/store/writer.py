@@ -4,7 +4,6 @@ import os
 import sqlite3
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -193,7 +192,7 @@ class StoredDatabase(Snapshot, ABC):
             return entry in now.segments()
 
     def _begin_writing(self) -> None:
-        """Makes this the writer. Raises SoftDatabaseError where another one is."""
+        """Makes this the writer, and removes what an interrupted call or another writer has left. Raises SoftDatabaseError where another one is."""
         self._check_open()
         self._segment_folder()
         if self._opened_by != os.getpid():
@@ -201,8 +200,11 @@ class StoredDatabase(Snapshot, ABC):
                 f"{self.path}: was opened by process {self._opened_by}, and this is its child, process {os.getpid()}, which may read alone; "
                 "open the database here to write"
             )
-        if self._catalog.writes:
-            return
+        if not self._catalog.writes:
+            self._become_writer()
+        self._remove_unlisted()
+
+    def _become_writer(self) -> None:
         try:
             writing = Catalog(self.path, write=True)
         except BlockingIOError as error:
@@ -215,7 +217,6 @@ class StoredDatabase(Snapshot, ABC):
         reading, self._catalog = self._catalog, writing
         reading.close()
         self._check_open()
-        self._remove_unlisted()
 
     @contextmanager
     def _change(self) -> Iterator[None]:
@@ -228,7 +229,8 @@ class StoredDatabase(Snapshot, ABC):
         """Removes the files that the catalog names and that are of no segment: those of a writer that failed or was killed, and of
         segments that were replaced, which a reader may still have mapped. What cannot be removed now is when the next writer comes."""
         self._catalog.roll_back()  # what an interrupted transaction has removed is there still
-        if names := set(self._catalog.unlisted()) - {entry.file for entry in self._catalog.segments()}:
+        if unlisted := self._catalog.unlisted():
+            names = set(unlisted) - {entry.file for entry in self._catalog.segments()}
             with suppress(OSError, SoftDatabaseError):
                 durable.remove_files(self._segment_folder(), names)
                 with self._catalog.transaction():
@@ -246,8 +248,8 @@ class StoredDatabase(Snapshot, ABC):
         try:
             with self._change():
                 self._catalog.set_unlisted([*self._catalog.unlisted(), *names])
-            with ThreadPoolExecutor(_WRITTEN_AT_ONCE) as pool:  # the disk writes one while the next one is computed
-                entries += pool.map(lambda name, each: each.write(folder / name), names, new)
+            with segments.threads(_WRITTEN_AT_ONCE) as each:  # the disk writes one while the next one is computed
+                entries += each(lambda name, one: one.write(folder / name), names, new)
             with self._change():
                 for entry in replaced:
                     self._catalog.remove_segment(entry)
