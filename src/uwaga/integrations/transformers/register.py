@@ -107,7 +107,9 @@ def _allow_continuous_batching(manager: Any) -> None:
 
     @wraps(switch)
     def switch_to_cb_friendly_attn(self: Any, model: Any, *others: Any, **more: Any) -> None:
-        if own_name(model.config) != NAME:  # it computes in another thread, where the model is neither watched nor edited
+        if (
+            own_name(model.config) != NAME
+        ):  # it computes in another thread, where the model is neither watched nor edited
             switch(self, model, *others, **more)
 
     manager.switch_to_cb_friendly_attn = switch_to_cb_friendly_attn
