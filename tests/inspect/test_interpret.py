@@ -6,6 +6,7 @@ Letters: B batch, H query heads, Q tokens, E value width, N tokens of a text.
 import copy
 import json
 import re
+import threading
 
 import pytest
 import torch
@@ -393,3 +394,21 @@ def test_activations_that_are_missing_are_named() -> None:
     ):
         pass
     assert repr(result) == "Activations(decoder 0, 1, 2)"
+
+
+@torch.no_grad()
+def test_what_another_thread_runs_meanwhile_is_no_part_of_a_logit() -> None:
+    model, threads = gpt2(), []
+    right = logit_attribution(model, IDS, answer=3).total()
+
+    def run_elsewhere(*_: object) -> None:
+        if not threads:  # in this thread's first layer alone
+            threads.append(threading.Thread(target=torch.no_grad()(lambda: model(IDS[:, :4]))))
+            threads[0].start()
+            threads[0].join()
+
+    hook = model.layers[1].register_forward_pre_hook(run_elsewhere)
+    result = logit_attribution(model, IDS, answer=3).total()
+    hook.remove()
+    assert len(threads) == 1
+    assert torch.equal(result, right)

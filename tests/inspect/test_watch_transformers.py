@@ -289,3 +289,72 @@ def test_two_attentions_of_one_name_are_refused() -> None:
         "watch: two attentions of this model are encoder 0, left.encoder.layer.0.attention.self and "
         "right.encoder.layer.0.attention.self; watch a part of it that has one of them"
     )
+
+
+@pytest.mark.parametrize("block", ["watch", "edit"])
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+@torch.no_grad()
+def test_a_thread_inside_a_forward_pass_keeps_its_attention(family: str, block: str) -> None:
+    """sdpa has no mask for causal attention: under another name, the attention of the layers that are left would not be causal."""
+    model, ids = tiny.make(family, DECODERS[family], transformers.AutoModelForCausalLM), tiny.tokens(2, 7)
+    model.set_attn_implementation("sdpa")
+    right, inside, entered = model(ids).logits, threading.Event(), threading.Event()
+    results: list[Tensor] = []
+
+    @torch.no_grad()
+    def other() -> None:
+        results.append(model(ids).logits)
+
+    thread = threading.Thread(target=other)
+
+    def wait(*_: object) -> None:
+        if threading.current_thread() is thread:
+            inside.set()
+            assert entered.wait(HANG)
+
+    first = (model.transformer.h if family == "gpt2" else model.model.layers)[0]
+    hook = first.register_forward_pre_hook(wait)
+    thread.start()
+    assert inside.wait(HANG)
+    with uwaga.watch(model) if block == "watch" else uwaga.edit(model, heads={("decoder", 0, 0): 0.0}):
+        entered.set()
+        thread.join()
+        model(ids)
+    hook.remove()
+    assert torch.equal(results[0], right)
+    assert torch.equal(model(ids).logits, right)
+
+
+def test_a_config_answers_by_thread_and_gives_its_answer_to_no_other_model() -> None:
+    model = tiny.make("llama", DECODERS["llama"], transformers.AutoModel)
+    model.set_attn_implementation("sdpa")
+    seen: list[str] = []
+    with uwaga.watch(model):
+        thread = threading.Thread(target=lambda: seen.append(model.config._attn_implementation))
+        thread.start()
+        thread.join()
+        assert model.config._attn_implementation == "uwaga"
+        transformers.LlamaModel(model.config)  # sets the name that it reads in the config
+        with uwaga.edit(model, heads={("decoder", 0, 0): 0.0}), torch.no_grad():
+            transformers.LlamaModel(model.config)
+            model(tiny.tokens(1, 5))
+    assert seen == ["sdpa"]
+    assert model.config._attn_implementation == "sdpa"
+    assert model.config.to_dict() == copy.deepcopy(model.config).to_dict()
+
+
+@torch.no_grad()
+def test_what_another_thread_runs_is_neither_recorded_nor_counted() -> None:
+    """Its candidate tokens are no reason to refuse this thread's recording."""
+    model, ids = tiny.make("llama", DECODERS["llama"], transformers.AutoModelForCausalLM), tiny.tokens(1, 6)
+
+    @torch.no_grad()
+    def other() -> None:
+        model.generate(ids, max_new_tokens=4, do_sample=False, prompt_lookup_num_tokens=3)
+
+    with uwaga.watch(model) as recording:
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+        model(ids)
+    assert recording.tokens["decoder"] == [[str(each) for each in ids[0].tolist()]]

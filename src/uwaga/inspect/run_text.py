@@ -1,11 +1,12 @@
 """Texts in place of recordings: a bundled model, or one in a directory or of the hub, is run once over a text and recorded."""
 
 import re
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from uwaga._base.threads import of_this_thread
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -291,14 +292,12 @@ def _written(
 @contextmanager
 def after_each_layer(layers: "Sequence[nn.Module]", report: Callable[[float], object]) -> Iterator[None]:
     """Report each layer that this thread computes: 100,000 tokens take minutes."""
-    thread = threading.get_ident()
     with ExitStack() as hooks:
         for number, layer in enumerate(layers, start=1):
-            done = number / len(layers)
 
-            def after(*_: object, done: float = done) -> None:
-                if threading.get_ident() == thread:
-                    report(done)
+            @of_this_thread
+            def after(*_: object, done: float = number / len(layers)) -> None:
+                report(done)
 
             hooks.callback(layer.register_forward_hook(after).remove)
         yield
@@ -310,11 +309,10 @@ def _before_each_attention(adapter: "Adapter", model: "nn.Module", report: Calla
     from uwaga.inspect.editing import editing_layers
     from uwaga.nn.attention import Attend
 
-    thread = threading.get_ident()
+    told = of_this_thread(report)
 
     def before(attend: Attend, query: Any, key: Any, value: Any, options: dict[str, Any], start: Any) -> Any:
-        if threading.get_ident() == thread:
-            report()
+        told()
         return attend(query, key, value, options)
 
     with editing_layers(model, dict.fromkeys(adapter.attentions(), before)):

@@ -3,7 +3,6 @@
 Letters: Q queries, K keys, N packed tokens.
 """
 
-import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from uwaga._base.threads import of_this_thread
 from uwaga.inspect.adapters import vision
 from uwaga.inspect.layers import builtin, huggingface
 from uwaga.inspect.layers.attention_layers import AttentionLayers, token_embeddings
@@ -102,11 +102,9 @@ def watch(
         if where in wanted:
             recording.store(where, query, key, map_options, value if values else None)
 
-    thread = threading.get_ident()
-
+    @of_this_thread
     def on_embedding(_: nn.Module, given: tuple[Any, ...]) -> None:
-        if threading.get_ident() == thread:
-            embedded_ids.append(values_of(given[0]))
+        embedded_ids.append(values_of(given[0]))
 
     with ExitStack() as stack:
         for embedding in token_embeddings(model):

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.types import Device
 
 from uwaga._base.errors import ShapeError
+from uwaga._base.threads import of_this_thread
 from uwaga.nn.batch_invariant import apply_linear
 from uwaga.nn.fused_qkv import fused_linears, is_worthwhile
 from uwaga.nn.kv_cache import CrossAttentionCache, KVView, SelfAttentionCache
@@ -352,15 +353,6 @@ class MultiHeadAttention(nn.Module):
 @contextmanager
 def watching(watchers: Mapping[MultiHeadAttention, Watcher]) -> Iterator[None]:
     """A context in which layers call these watchers, after those that they had, for what this thread computes."""
-    thread = threading.get_ident()
-
-    def of_this_thread(watcher: Watcher) -> Watcher:
-        def watch(query: Operand, key: Operand, value: Operand, options: dict[str, Any]) -> None:
-            if threading.get_ident() == thread:
-                watcher(query, key, value, options)
-
-        return watch
-
     with _added("watchers", {layer: of_this_thread(watcher) for layer, watcher in watchers.items()}):
         yield
 

@@ -18,6 +18,7 @@ from torch import nn
 
 from uwaga import TextEncoder
 from uwaga._base.errors import CheckpointError
+from uwaga.models.checkpoints import transformers_directories
 from uwaga.models.text import foreign
 
 transformers = pytest.importorskip("transformers", minversion="5")
@@ -233,6 +234,18 @@ def test_pickled_weights_are_not_read(make: Callable) -> None:
     assert refusal(folder) == expected
     (folder / "pytorch_model.bin").write_bytes(pickle.dumps(print))
     assert refusal(folder) == expected
+
+
+def test_reading_in_two_threads_leaves_the_logging_of_transformers_as_it_was(tmp_path: Path) -> None:
+    logging = transformers.utils.logging
+    before = (logging.get_verbosity(), logging.is_progress_bar_enabled())
+    first, second = (transformers_directories.reading(tmp_path) for _ in range(2))
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert logging.get_verbosity() == logging.CRITICAL
+    second.__exit__(None, None, None)
+    assert (logging.get_verbosity(), logging.is_progress_bar_enabled()) == before
 
 
 def test_an_encoder_decoder_is_refused(make: Callable) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import random
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 from tolerance import assert_as_exact
 from torch import nn
+from waiting import HANG
 
 from uwaga import Ragged, Reranker
 from uwaga._base.errors import CheckpointError
@@ -172,3 +174,30 @@ def test_a_classifier_reads_types_only_where_its_model_does(make: Callable) -> N
     assert not torch.equal(typed(ids), typed(ids, types))
     plain = foreign.load_classifier(make("prenorm"), None)
     assert torch.equal(plain(ids), plain(ids, types))
+
+
+@torch.no_grad()
+def test_two_threads_score_texts_by_one_classifier(make: Callable) -> None:
+    """Each number follows from the states of its own text, and the model itself keeps its body meanwhile."""
+    model = foreign.load_classifier(make("prenorm"), None)
+    first, second = (Ragged.from_list([torch.tensor(ids)]) for ids in ([5, 6, 7], [8, 9]))
+    right, body = [model(first), model(second)], model.model.base_model
+    inside, go = threading.Event(), threading.Event()
+    results: list[torch.Tensor] = []
+    thread = threading.Thread(target=torch.no_grad()(lambda: results.append(model(first))))
+
+    def wait(*_: object) -> None:
+        if threading.current_thread() is thread:
+            inside.set()
+            assert go.wait(HANG)
+
+    hook = model._given.register_forward_pre_hook(wait)
+    thread.start()
+    assert inside.wait(HANG)
+    assert model.model.base_model is body
+    results.append(model(second))
+    go.set()
+    thread.join()
+    hook.remove()
+    assert torch.equal(results[1], right[0])
+    assert torch.equal(results[0], right[1])

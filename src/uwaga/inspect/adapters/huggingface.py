@@ -4,13 +4,13 @@ Letters: B batch, T tokens, M model width, V vocabulary.
 """
 
 import inspect
-import threading
 from collections.abc import Collection, Sequence
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
+from uwaga._base.threads import of_this_thread
 from uwaga.inspect.adapters.adapter import Head
 from uwaga.inspect.layers import huggingface
 
@@ -147,14 +147,14 @@ class HuggingFaceAdapter:
 
         states: None: its own.
         """
-        thread = threading.get_ident()
         calls: list[nn.Module] = []
 
+        @of_this_thread  # others may run a text meanwhile
         def replaced(module: nn.Module, _: object, output: Any) -> Any:
             is_stack = (
                 getattr(output, "last_hidden_state", None) is not None
             )  # ModernBERT calls its last linear map a decoder
-            if is_stack and threading.get_ident() == thread:  # others may run a text meanwhile
+            if is_stack:
                 calls.append(module)
                 if states is not None:
                     output.last_hidden_state = states[None].to(output.last_hidden_state)

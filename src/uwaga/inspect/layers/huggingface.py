@@ -2,12 +2,14 @@
 
 import re
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from torch import nn
 
+from uwaga._base.threads import of_this_thread
 from uwaga.inspect.layers.attention_layers import AttentionLayer
 from uwaga.inspect.recordings.passes import PassSlice
 from uwaga.inspect.recordings.recording import Recording
@@ -138,6 +140,7 @@ def configs_of(models: list[Any]) -> list[Any]:
     return list(results.values())
 
 
+_LOCK = threading.Lock()  # while models get their hook, and lose it
 _HOOK = "_get_candidate_generator"  # which transformers calls when speculative decoding (assisted generation) begins
 
 
@@ -161,22 +164,29 @@ class SpeculativeRecording(Recording):
 
 @contextmanager
 def detect_speculative_decoding(model: nn.Module, recording: SpeculativeRecording) -> Iterator[None]:
-    """A context in which the recording is marked when a transformers model of this one begins speculative decoding."""
+    """A context in which the recording is marked when a transformers model of this one begins speculative decoding in this thread."""
+
+    @of_this_thread
+    def mark() -> None:
+        recording.has_candidates = True
+
     models = [module for module in model.modules() if hasattr(module, _HOOK)]
-    for module in models:
-        if not isinstance(vars(module).get(_HOOK), _Marking):
-            setattr(module, _HOOK, _Marking(getattr(module, _HOOK), vars(module).get(_HOOK)))
-        getattr(module, _HOOK).recordings.append(recording)
+    with _LOCK:
+        for module in models:
+            if not isinstance(vars(module).get(_HOOK), _Marking):
+                setattr(module, _HOOK, _Marking(getattr(module, _HOOK), vars(module).get(_HOOK)))
+            getattr(module, _HOOK).marks.append(mark)
     try:
         yield
     finally:  # others may have begun, and not ended, since
-        for module in models:
-            hook = getattr(module, _HOOK)
-            hook.recordings = [each for each in hook.recordings if each is not recording]
-            if not hook.recordings:
-                delattr(module, _HOOK)
-                if hook.before is not None:
-                    setattr(module, _HOOK, hook.before)
+        with _LOCK:
+            for module in models:
+                hook = getattr(module, _HOOK)
+                hook.marks = [each for each in hook.marks if each is not mark]
+                if not hook.marks:
+                    delattr(module, _HOOK)
+                    if hook.before is not None:
+                        setattr(module, _HOOK, hook.before)
 
 
 class _Marking:
@@ -184,9 +194,9 @@ class _Marking:
 
     def __init__(self, original: Callable, before: Callable | None) -> None:
         self.original, self.before = original, before  # before: what the model itself had, beside its class
-        self.recordings: list[SpeculativeRecording] = []
+        self.marks: list[Callable[[], None]] = []
 
     def __call__(self, *args: Any, **kwargs: Any) -> object:
-        for recording in self.recordings:
-            recording.has_candidates = True
+        for mark in self.marks:
+            mark()
         return self.original(*args, **kwargs)

@@ -7,6 +7,8 @@ Letters: N tokens of all texts, P texts, M width.
 """
 
 import inspect
+from contextvars import ContextVar
+from copy import copy
 from typing import Any
 
 import torch
@@ -17,6 +19,8 @@ from uwaga.integrations.transformers.ragged_model import ONE_BY_ONE, PACKED, Rag
 from uwaga.nn.evaluation_mode import evaluation_mode
 from uwaga.ops.engine_choice import Choice
 from uwaga.ops.ragged import Ragged
+
+_STATES: ContextVar[Tensor] = ContextVar("uwaga_states")  # (N, M) of the text whose number is computed
 
 
 class RaggedClassifier(nn.Module):
@@ -44,7 +48,11 @@ class RaggedClassifier(nn.Module):
         self.model, self.config = model, body.config
         # None: the classifier needs more of its body than states, so that the model runs as a whole, one text after another.
         self._body: RaggedModel | None = body
+        # What follows the body: a second module of the same parts, whose body gives the states of `_STATES`.
         self._given = _GivenStates(body.model)
+        rest = copy(model)
+        rest._modules = {**model._modules, model.base_model_prefix: self._given}
+        self.__dict__["_rest"] = rest  # no submodule: its weights are the model's
         with evaluation_mode(model):
             why_not = self._separate(body)
         self.choice = body.choice
@@ -63,11 +71,11 @@ class RaggedClassifier(nn.Module):
         states = self._body(ids, token_types=types).last_hidden_state.to_list()
         return torch.stack([self._classify(text, own, x) for (text, own), x in zip(by_text, states, strict=True)])
 
-    def _run(self, ids_N: Tensor, types_N: Tensor) -> Tensor:
+    def _run(self, ids_N: Tensor, types_N: Tensor, model: Any = None) -> Tensor:
         given = {"input_ids": ids_N[None], "attention_mask": torch.ones_like(ids_N)[None]}
         if self._takes_types:
             given["token_type_ids"] = types_N[None]
-        logits = self.model(**given, **self._options).logits
+        logits = (model or self.model)(**given, **self._options).logits
         if logits.shape != (1, 1):
             raise CheckpointError(f"{type(self.model).__name__} of transformers does not give one number to a text")
         result: Tensor = logits[0, 0]
@@ -75,12 +83,11 @@ class RaggedClassifier(nn.Module):
 
     def _classify(self, ids_N: Tensor, types_N: Tensor, states_NM: Tensor) -> Tensor:
         """The number of a text whose states are known."""
-        self._given.states_NM = states_NM
-        setattr(self.model, self.model.base_model_prefix, self._given)
+        token = _STATES.set(states_NM)
         try:
-            return self._run(ids_N, types_N)
+            return self._run(ids_N, types_N, self._rest)
         finally:
-            setattr(self.model, self.model.base_model_prefix, self._given.body)
+            _STATES.reset(token)
 
     def _separate(self, body: RaggedModel) -> str | None:
         """None: what follows the body gives the same number from given states; else why not. Raises CheckpointError."""
@@ -111,15 +118,13 @@ class _GivenStates(nn.Module):
         super().__init__()
         self.__dict__["body"] = body  # no submodule: its weights are those of the body
         self.config = body.config
-        self.states_NM: Tensor | None = None
 
     def learn(self, ids_N: Tensor) -> None:
         """Which class of output the body returns."""
         self._kind = type(self.body(input_ids=ids_N[None], attention_mask=torch.ones_like(ids_N)[None]))
 
     def forward(self, *_: Any, **__: Any) -> Any:
-        assert self.states_NM is not None
-        states = self.states_NM[None]
+        states = _STATES.get()[None]
         pooler = getattr(self.body, "pooler", None)
         pooled = {} if pooler is None else {"pooler_output": pooler(states)}
         return self._kind(last_hidden_state=states, **pooled)

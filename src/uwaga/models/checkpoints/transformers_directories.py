@@ -2,6 +2,7 @@
 do not hold themselves, such as the base of an adapter, is loaded."""
 
 import os
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +11,11 @@ from typing import Any
 from uwaga._base.errors import CheckpointError
 from uwaga._base.terminal import printable
 from uwaga.models.checkpoints import weight_files
+
+_LOCK = threading.Lock()
+_BEFORE: list[
+    tuple[int, bool]
+] = []  # the level and progress bars of transformers' logging, as each thread that reads found them
 
 
 def weights_of(folder: Path, described: Mapping[str, Any]) -> weight_files.Weights:
@@ -38,9 +44,10 @@ def reading(folder: Path) -> Iterator[None]:
     import transformers
 
     logging = transformers.utils.logging
-    verbosity, shows_bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity(logging.CRITICAL)
-    logging.disable_progress_bar()
+    with _LOCK:
+        _BEFORE.append((logging.get_verbosity(), logging.is_progress_bar_enabled()))
+        logging.set_verbosity(logging.CRITICAL)
+        logging.disable_progress_bar()
     try:
         yield
     except CheckpointError:
@@ -50,6 +57,9 @@ def reading(folder: Path) -> Iterator[None]:
         version = transformers.__version__
         raise CheckpointError(f"{folder} cannot be read by transformers {version}: {reason}") from error
     finally:
-        logging.set_verbosity(verbosity)
-        if shows_bars:
-            logging.enable_progress_bar()
+        with _LOCK:
+            verbosity, shows_bars = _BEFORE.pop()
+            if not _BEFORE:  # the last thread puts back what the first one found
+                logging.set_verbosity(verbosity)
+                if shows_bars:
+                    logging.enable_progress_bar()
