@@ -42,7 +42,7 @@ from uwaga.inspect.recordings.stack import AttentionId
 from uwaga.inspect.watching import watch
 from uwaga.models import BertConfig, BertModel, load, save
 from uwaga.models.checkpoints.fingerprints import fingerprint
-from uwaga.models.text import logit_score, vector_files
+from uwaga.models.text import chat_template, vector_files
 from uwaga.models.text.corpus import DocumentFile
 from uwaga.models.text.encoder import TextEncoder
 from uwaga.models.tokenizers.loading import Tokenizer
@@ -179,6 +179,13 @@ _TEMPLATE = "".join(
     f'{{{{- messages | selectattr("role", "eq", "{role}") | map(attribute="content") | first -}}}}\n'
     for role in ("query", "document")
 )
+
+
+def _read_template(folder: Path) -> str | None:
+    chat = chat_template.read(folder, folder, folder / "sentence_bert_config.json", None)
+    return None if chat is None else chat.text("a cat", "a dog", prompt="Find it")
+
+
 _LINES = "".join(f"{row['text']}\n" for row in _ROWS).encode()
 _OBJECTS = "".join(json.dumps(row) + "\n" for row in _ROWS).encode()
 
@@ -543,9 +550,9 @@ KINDS = {
         read=lambda folder: read_keys(folder / "keys.txt"),
     ),
     "chat_template.jinja": Kind(
-        covers=("uwaga.models.text.logit_score:_template",), file="chat_template.jinja", faults="lines",
+        covers=("uwaga.models.text.chat_template:_text",), file="chat_template.jinja", faults="lines",
         make=_texts("chat_template.jinja", lambda path: path.write_text(_TEMPLATE)),
-        read=lambda folder: logit_score._template(folder),
+        read=_read_template,
     ),
     "text of view": Kind(
         covers=("uwaga.cli.view:_read",), file="a.txt", faults="lines",

@@ -64,7 +64,7 @@ class EmbeddingModel:
         """
         prompt = self._encoder.config.prompt if prompt is None else prompt
         tokenizer, items = self._encoder.tokenizer, list[TokenizedText]()
-        encodings = tokenizer.encode([prompt + text for text in texts], with_offsets=False)
+        encodings = tokenizer.encode([self._encoder.whole_text(text, prompt) for text in texts], with_offsets=False)
         kept = slice(-self.max_tokens, None) if self._encoder.truncates_left else slice(self.max_tokens)
         for number, (text, encoding) in enumerate(zip(texts, encodings, strict=True)):
             place = name if len(texts) == 1 else f"{name}[{number}]"

@@ -15,7 +15,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from torch import Tensor
 
 from uwaga._base.errors import CheckpointError
-from uwaga.models.text import logit_score
+from uwaga.models.text import chat_template, logit_score
 from uwaga.models.text.reranker import Reranker
 
 transformers = pytest.importorskip("transformers", minversion="5")
@@ -80,15 +80,15 @@ def write(tmp_path: Path) -> Callable[..., Path]:
         torch.manual_seed(0)
         config = transformers.Qwen3Config(
             vocab_size=tokenizer.get_vocab_size(), hidden_size=32, intermediate_size=64, num_hidden_layers=3, num_attention_heads=4,
-            num_key_value_heads=2, head_dim=16, max_position_embeddings=most, tie_word_embeddings=tied, bos_token_id=0, eos_token_id=2,
+            num_key_value_heads=2, head_dim=16, max_position_embeddings=most, tie_word_embeddings=tied, bos_token_id=1, eos_token_id=2,
         )  # fmt: skip
         model = transformers.Qwen3ForCausalLM(config).eval()
         for name, parameter in model.named_parameters():
             torch.nn.init.normal_(parameter, 1.0 if "norm" in name else 0.0, 0.15)
         model.save_pretrained(folder)
         transformers.PreTrainedTokenizerFast(
-            tokenizer_object=tokenizer, pad_token="<|endoftext|>", eos_token="<|im_end|>", model_max_length=most,
-            chat_template=template,
+            tokenizer_object=tokenizer, pad_token="<|endoftext|>", bos_token="<|im_start|>", eos_token="<|im_end|>",
+            model_max_length=most, chat_template=template,
         ).save_pretrained(folder)  # fmt: skip
         for name, content in files.items():
             (folder / f"{name}.json").write_text(json.dumps(content))
@@ -125,10 +125,123 @@ def test_scores_are_those_of_sentence_transformers(write, tied: bool, assert_as_
     np.testing.assert_allclose(own.scores, [each["score"] for each in ranked], rtol=2e-5)
 
 
+ROLES = "{% set query = messages[-2].content %}{% set document = messages[-1].content %}"
+# What real templates do with the texts of a pair.
+TEMPLATES = {
+    "a token": "{{ bos_token }}" + JINJA,
+    "trim": JINJA.replace("{{ document }}", "{{ document | trim }}"),
+    "length": JINJA.replace("{{ query }}", "{{ query | length }} {{ query }}"),
+    "in": JINJA.replace("{{ query }}", "{{ 'cat' if 'cat' in document else 'dog' }} {{ query }}"),
+    "a loop": "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content | trim }}<|im_end|>\n{% endfor %}",
+    "by position": ROLES + "{{ query }}\n{{ document }}<|im_end|>",
+    "document first": ROLES + "{{ document }} / {{ query }}{{ eos_token }}",
+    "parts": "{% for m in messages %}{{ m.role }}: {% for c in m.content %}{% if c.type == 'text' %}{{ c.text }}{% endif %}{% endfor %}\n{% endfor %}",
+    "a macro": "{% macro say(m) %}<|im_start|>{{ m.role }}\n{{ m['content'] }}<|im_end|>\n{% endmacro %}{% for m in messages %}{{ say(m) }}{% endfor %}",
+    "a namespace": "{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + m.content | length %}{{ m.content }}\n{% endfor %}{{ ns.n }}",
+}  # fmt: skip
+RAW = {"activation_fn": torch.nn.Identity(), "show_progress_bar": False, "convert_to_tensor": True}
+
+
+def assert_scores_are_theirs(folder: Path, listed: list[tuple[str, str]]) -> None:
+    from sentence_transformers import CrossEncoder
+
+    model = CrossEncoder(str(folder), device="cpu")
+    theirs = torch.cat([model.predict([pair], **RAW) for pair in listed]).numpy()
+    ours = Reranker.load(folder).scores(listed, overflow="truncate", raw=True)
+    # Other texts differ by tenths at least.
+    np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_templates_are_rendered_with_the_texts_themselves(write, name: str) -> None:
+    folder = write(template=TEMPLATES[name])
+    assert_scores_are_theirs(folder, [*pairs(12), (QUERY, "the cat " * 200), (QUERY * 40, "it")])
+
+
+def test_a_directory_without_a_template_has_pairs_of_its_tokenizer(write) -> None:
+    assert_scores_are_theirs(write(template=None), [*pairs(12), (QUERY, "the cat " * 200)])
+
+
+def named(folder: Path, place: str) -> None:
+    """Several templates by name, of which the one of the name default counts, in one place or another."""
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    other = "{% for m in messages %}no {{ m.content }}{% endfor %}"
+    (folder / "chat_template.jinja").unlink()
+    if place == "list":
+        listed = [{"name": "tool_use", "template": other}, {"name": "default", "template": JINJA}]
+        (folder / "tokenizer_config.json").write_text(json.dumps({**settings, "chat_template": listed}))
+        return
+    (folder / "tokenizer_config.json").write_text(json.dumps({**settings, "chat_template": other}))
+    (folder / "additional_chat_templates").mkdir()
+    (folder / "additional_chat_templates" / "rag.jinja").write_text(other)
+    beside = (
+        folder / "chat_template.jinja" if place == "beside" else folder / "additional_chat_templates" / "default.jinja"
+    )
+    beside.write_text(TEMPLATES["parts"])
+
+
+@pytest.mark.parametrize("place", ["list", "beside", "folder"])
+def test_the_template_of_the_name_default_counts(write, place: str) -> None:
+    folder = write()
+    named(folder, place)
+    if place == "list":  # of several templates, sentence-transformers gives messages of typed parts
+        settings = json.loads((folder / "tokenizer_config.json").read_text())
+        settings["chat_template"][1]["template"] = TEMPLATES["parts"]
+        (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    assert_scores_are_theirs(folder, pairs(8))
+
+
+@pytest.mark.parametrize(
+    "kwargs",
+    [
+        {"chat_template": {"add_generation_prompt": True, "style": "short"}},
+        {"chat_template": {"restore_suffix": False}},
+        {"chat_template": {"chat_template": TEMPLATES["a loop"]}},
+        {"chat_template": {"bos_token": "<|endoftext|>", "tools": [{"type": "function"}]}},
+        {"common": {"padding_side": "left"}},
+    ],
+)
+def test_arguments_of_the_template(write, kwargs: dict) -> None:
+    from sentence_transformers import CrossEncoder
+    from sentence_transformers.base.modules import Transformer
+    from sentence_transformers.cross_encoder.modules import LogitScore
+
+    more = "{{ bos_token }}{{ style }}{{ tools }}{{ common_kwargs }}{% if add_generation_prompt %}<|im_start|>assistant{% endif %}"
+    folder = write(template=JINJA + more)
+    modules = [
+        Transformer(str(folder), transformer_task="text-generation", processing_kwargs=kwargs),
+        LogitScore(300, 301),
+    ]
+    CrossEncoder(modules=modules, device="cpu").save_pretrained(str(folder.parent / "saved"))
+    assert_scores_are_theirs(folder.parent / "saved", [*pairs(8), (QUERY, "the cat " * 200)])
+
+
+def test_modules_without_the_modality_message_have_no_template(write) -> None:
+    """As those that older versions saved."""
+    folder = write(
+        modules=[
+            {"name": "0", "type": "sentence_transformers.base.modules.transformer.Transformer", "path": ""},
+            {"name": "1", "type": "sentence_transformers.cross_encoder.modules.logit_score.LogitScore", "path": "1"},
+        ],
+        sentence_bert_config={"transformer_task": "text-generation"},
+        config_sentence_transformers={"model_type": "CrossEncoder"},
+    )
+    (folder / "1").mkdir()
+    (folder / "1" / "config.json").write_text(json.dumps({"true_token_id": 300, "false_token_id": 301}))
+    assert_scores_are_theirs(folder, pairs(8))
+
+
+QWEN3 = "{% for m in messages %}{% if m.role == 'user' %}<|im_start|>user\n{{ m.content }}<|im_end|>\n{% endif %}{% endfor %}"
+
+
 @pytest.mark.parametrize("instruction", [None, "Find the sentence about the cat"])
-def test_a_directory_without_a_template_has_that_of_the_card(write, instruction: str | None, assert_as_exact) -> None:
-    """As the card computes it: the template's ends and the pair are tokenised one after another."""
-    folder = write(template="{% for message in messages %}{{ message.content }}{% endfor %}")
+def test_a_template_that_carries_no_pair_is_that_of_the_card(write, instruction: str | None, assert_as_exact) -> None:
+    """As the card computes it: the template's ends and the pair are tokenised one after another. sentence-transformers refuses."""
+    from sentence_transformers import CrossEncoder
+
+    folder = write(template=QWEN3)
+    with pytest.raises(ValueError, match="cannot carry a 'query'/'document' pair"):
+        CrossEncoder(str(folder), device="cpu").predict([(QUERY, "it")])
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     ids = [tokenizer.convert_tokens_to_ids(word) for word in ("yes", "no")]
     listed = pairs(64)
@@ -149,8 +262,14 @@ def test_a_directory_without_a_template_has_that_of_the_card(write, instruction:
             results.append(logits[ids[0]] - logits[ids[1]])
         return torch.stack(results)
 
-    ours = Reranker.load(folder, instruction=instruction).scores(listed, raw=True)
-    assert_as_exact(torch.from_numpy(ours), theirs(torch.float32), lambda: theirs(torch.float64))
+    ours = Reranker.load(folder, instruction=instruction)
+    assert (
+        ours.explain().reason
+        == "qwen3 is a family of uwaga's own; its chat template carries no pair, and texts are those of Qwen3-Reranker's card"
+    )
+    assert_as_exact(
+        torch.from_numpy(ours.scores(listed, raw=True)), theirs(torch.float32), lambda: theirs(torch.float64)
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -205,23 +324,32 @@ def test_modules_prompts_and_activations_of_sentence_transformers(write) -> None
 @pytest.mark.parametrize(
     ("template", "message"),
     [
-        ("{% for m in messages %}query document{{ m.content }}{% endfor %}", "has For, and Reranker evaluates"),
-        ("{{ 'query document' * 99999999 }}", "has Mul, and Reranker evaluates"),
-        ("{{ 'query document'.__class__.mro() }}", "has Call, and Reranker evaluates"),
-        ("{{ messages | tojson }} query document", "has tojson, and Reranker evaluates"),
-        ("query document", "has not one query and one document after it"),
-        ("{{ query document", "cannot be rendered: expected token"),
-        (
-            '{{ (messages | selectattr("role", "eq", "document") | first).content }}'
-            '{{ (messages | selectattr("role", "eq", "query") | first).content }}',
-            "has not one query and one document after it",
-        ),
+        ("{{ messages | map('random') | list }}", "has the filter random, which is not evaluated"),
+        ("{{ messages[0].content * 99999999 }}", "makes longer strings than its texts allow"),
+        ("{{ strftime_now('%Y') }}", "calls strftime_now, which is not evaluated"),
+        ("{{ raise_exception('Only user and assistant roles are supported!') }}", "raises 'Only user and assistant roles are supported!'"),
+        ("{{ query document", "cannot be parsed: expected token 'end of print statement', got 'document'"),
     ],
 )  # fmt: skip
-def test_templates_that_are_not_evaluated(write, template: str, message: str) -> None:
-    with pytest.raises(CheckpointError, match="its template for pairs") as caught:
-        Reranker.load(write(template=template))
-    assert f"its template for pairs {message}" in str(caught.value)
+def test_templates_that_are_not_computed(write, template: str, message: str) -> None:
+    folder = write(template=template)
+    with pytest.raises(CheckpointError) as caught:
+        Reranker.load(folder)
+    assert str(caught.value) == f"{folder / 'chat_template.jinja'}: its chat template {message}"
+
+
+def test_a_template_that_leaves_out_the_pair(write) -> None:
+    folder = write(template=QWEN3)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(
+        json.dumps({**config, "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"})
+    )
+    with pytest.raises(CheckpointError) as caught:
+        logit_score.for_pairs(chat_template.read(folder, folder, folder / "sentence_bert_config.json", None), "qwen2")
+    assert str(caught.value) == (
+        f"{folder / 'chat_template.jinja'}: its chat template leaves out the message of the role query and of the role document, so that a "
+        "pair has no score; write a template for the roles system, query and document to chat_template.jinja"
+    )
 
 
 def test_what_is_no_reranker_of_this_kind(write, tmp_path: Path) -> None:

@@ -74,12 +74,12 @@ _TRANSFORMER: Rules = {
     "modality_config.text.format": HARMLESS,
     "modality_config.message.method": Only(("forward",)),
     "modality_config.message.method_output_name": COMPUTED,
-    "modality_config.message.format": Only(("auto", "flat")),
+    "modality_config.message.format": Only(("auto", "flat", "structured")),
     **_all("audio image video", HARMLESS, "modality_config."),  # of other inputs than texts
     **_nested("processing_kwargs.common", _CALL),
     **_nested("processing_kwargs.text", {**_CALL, "logits_to_keep": HARMLESS}),
     **_all("audio image video", HARMLESS, "processing_kwargs."),
-    "processing_kwargs.chat_template": Only((None, {})),
+    "processing_kwargs.chat_template": COMPUTED,
     **_nested("model_kwargs", _MODEL_KWARGS),
     **_nested("model_args", _MODEL_KWARGS),
     **_nested("processor_kwargs", _PROCESSOR_KWARGS),
@@ -182,7 +182,6 @@ class TransformerSettings:
     limited_by: Path | None = None  # the file that gives max_tokens
     lowercase: bool = False  # before anything that the tokenizer does
     truncation_side: str | None = None  # None: as tokenizer.json says
-    reads_messages: bool = False  # whether texts go through the chat template of the tokenizer
     values: Mapping[str, Any]  # the content of the file
 
 
@@ -233,7 +232,6 @@ def read(folder: Path, *, is_module: bool) -> TransformerSettings:
         limited_by=file,
         lowercase=is_module and lowercases(folder),
         truncation_side=None if side is None else _checked(said_by, "truncation_side", side, _SIDE),
-        reads_messages="message" in (settings.get("modality_config") or {}),
         values=settings,
     )
 
@@ -260,9 +258,10 @@ def _check_outputs(path: Path, settings: Mapping[str, Any], task: str) -> None:
 def _length(path: Path, settings: Mapping[str, Any], processor: Mapping[str, Any]) -> tuple[int | None, Path]:
     """The most tokens of a text, as the file of the module says."""
     calls = settings.get("processing_kwargs") or {}
+    # Those of texts count more where a chat template is rendered, and less elsewhere.
+    kinds = ("text", "common") if "message" in (settings.get("modality_config") or {}) else ("common", "text")
     for where, key in (
-        (calls.get("common") or {}, "max_length"),
-        (calls.get("text") or {}, "max_length"),
+        *((calls.get(kind) or {}, "max_length") for kind in kinds),
         (processor, "model_max_length"),
         (settings, "max_seq_length"),
     ):

@@ -359,6 +359,8 @@ class TextEncoder:
                 f"TextEncoder: late chunking pools all tokens of a span, and the pooling of this model is {' and '.join(unfit)}; "
                 f"it needs {', '.join(SPAN_POOLING)}"
             )
+        if self.config.chat is not None:
+            raise ValueError("TextEncoder: late chunking is not supported for a model with a chat template")
         policy = inference.preprocessor.policy
         if policy.overflow not in ("error", "windows"):
             raise ValueError(f"TextEncoder: overflow must be 'error' or 'windows' for spans, not {policy.overflow!r}")
@@ -525,6 +527,10 @@ class TextEncoder:
                 f"TextEncoder: {self.config.folder} holds a ColBERT model, which gives a vector to every token and none to a text; "
                 "use encode_tokens"
             )
+        if self.config.chat is not None and overflow in ("mean", "windows"):
+            raise ValueError(
+                f"TextEncoder: overflow must be 'error' or 'truncate' for a model with a chat template, not {overflow!r}"
+            )
         if normalize is not None and not isinstance(normalize, bool):
             raise ValueError(f"TextEncoder: normalize must be True, False or None, not {normalize!r}")
         preprocessor = Preprocessor(
@@ -533,7 +539,8 @@ class TextEncoder:
                 overflow=overflow, overlap=overlap, max_tokens=self._limit(task), keeps_end=self.truncates_left
             ),
             prompt=self._prompt(prompt, prompt_name),
-            include_prompt=self.config.include_prompt,
+            chat=self.config.chat,
+            include_prompt=self.config.include_prompt or self.config.chat is not None,
             skip_invalid=skip_invalid,
             padding=self._padding(task),
         )
@@ -559,6 +566,10 @@ class TextEncoder:
             return None
         assert self._expansion_id is not None
         return Padding(self._expansion_id, min(expansion.length, self._positions), expansion.attend)
+
+    def whole_text(self, text: str, prompt: str) -> str:
+        """What is tokenised of a text: it after the prompt, or what the directory's chat template makes of both."""
+        return prompt + text if self.config.chat is None else self.config.chat.text(text, prompt=prompt)
 
     def _prompt(self, prompt: str | None, prompt_name: str | None) -> str:
         if prompt is not None and prompt_name is not None:
@@ -587,6 +598,7 @@ def _read(config: SentenceConfig, dtype: torch.dtype | None, *, shared: bool) ->
     file = mapped_weights.shared_file(config.folder, dtype) if shared else None
     if foreign.is_needed(config.folder):
         tokens = Tokenizer.load(config.folder, lowercase=config.lowercase, allows_types=True)
+        tokens = tokens if config.chat is None else tokens.without_special_tokens()
         expansion = None if config.tokens is None else config.tokens.expansion
         if expansion is not None and not expansion.attend:
             raise CheckpointError(
@@ -598,7 +610,8 @@ def _read(config: SentenceConfig, dtype: torch.dtype | None, *, shared: bool) ->
         raise CheckpointError(
             f"{config.folder} holds a {type(model).__name__}, and TextEncoder cannot use it; {sentence_config.PEER_READS_IT}"
         )
-    return model, Tokenizer.load(config.folder, lowercase=config.lowercase)
+    tokens = Tokenizer.load(config.folder, lowercase=config.lowercase)
+    return model, tokens if config.chat is None else tokens.without_special_tokens()
 
 
 def _check_fit(model: Model, tokenizer: Tokenizer, config: SentenceConfig) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 from tokenizers import Encoding
 
 from uwaga._base.options import OptionValidator, check, one_of
+from uwaga.models.text.chat_template import ChatTemplate
 from uwaga.models.text.report import DocumentError, Report
 from uwaga.models.text.spans import SpansOf, SpanTokens, places_in, span_tokens
 from uwaga.models.tokenizers.loading import Tokenizer, encode_prefixes
@@ -194,6 +195,7 @@ class Preprocessor:
     tokenizer: Tokenizer
     policy: OverflowPolicy
     prompt: str = ""  # before every text
+    chat: ChatTemplate | None = None  # makes the text that is tokenised of prompt and text
     include_prompt: bool = True  # False: the prompt's tokens, and the special ones before them, are not pooled
     skip_invalid: bool = False  # leave out texts that cannot be encoded, instead of raising
     padding: Padding | None = None
@@ -242,6 +244,9 @@ class Preprocessor:
                 self._leave_out(DocumentError(number, reason), invalid)
                 continue
             windows, numbers = self.policy.windows(len(tokens)), tokens.ids
+            end = self._end(windows)
+            if end:
+                numbers = [*numbers[: windows[0][1] - len(end)], *end]
             places: list[np.ndarray] = []
             if self.spans is not None:
                 spans = self.spans(number, text)
@@ -266,7 +271,7 @@ class Preprocessor:
                 rows += [_Row(number, *span, len(text), len(each), len(windows)) for span, each in pairs]
                 counts += [len(windows), *[0] * (len(places) - 1)]
                 continue
-            own = list(self._rows(number, len(text), tokens, windows))
+            own = list(self._rows(number, text, tokens, windows, len(end)))
             rows += own
             counts += [len(windows) // len(own)] * len(own)
         columns = np.array(rows, dtype=np.int64).reshape(-1, len(_Row._fields)).T
@@ -309,13 +314,22 @@ class Preprocessor:
         return [x if isinstance(x, TokenizedText) else next(new) for x in texts]
 
     def _encode_texts(self, texts: Sequence[str]) -> list[Encoding]:
-        if self.prompt:
+        if self.chat is not None:
+            texts = [self.chat.text(text, prompt=self.prompt) for text in texts]
+        elif self.prompt:
             texts = [self.prompt + text for text in texts]
         truncates = self.policy.overflow == "truncate" and self.policy.max_tokens is not None
         if truncates and not self.policy.keeps_end:
             return encode_prefixes(self.tokenizer, texts, max_tokens=cast(int, self.policy.max_tokens))
         with_offsets = truncates or self.policy.overflow == "windows" or self.spans is not None
         return self.tokenizer.encode(texts, with_offsets=with_offsets)
+
+    def _end(self, windows: Sequence[tuple[int, int]]) -> Sequence[int]:
+        """The tokens that end a text of so many windows in any case: those that the chat template puts after one that fills the model."""
+        most = self.policy.max_tokens
+        if self.chat is None or most is None or windows[0][1] - windows[0][0] < most:
+            return ()
+        return self.chat.end(self.tokenizer.backend, 1, self.prompt)[-most:]
 
     def _prompt_tokens(self) -> int:
         """The tokens of the prompt, where pooling leaves them out, counted as in sentence-transformers: of the prompt alone."""
@@ -331,15 +345,17 @@ class Preprocessor:
         if self.policy.overflow == "error" and self.policy.is_too_long(tokens):
             counts = f"has {tokens:,} tokens, and the model takes at most {self.policy.max_tokens:,}"
             others = "truncate, mean or windows" if self.spans is None else "windows"
+            others = others if self.chat is None else "truncate"
             return f"{counts}; set the option overflow to {others}"
         if self.policy.windows(tokens)[0][1] <= prompt_tokens and not self.tokenizer.suffix_ids:
             return f"has no token to pool: the {prompt_tokens} tokens of the prompt are left out, and leave no room for others"
         return None
 
     def _rows(
-        self, number: int, characters: int, tokens: Encoding | TokenizedText, windows: Sequence[tuple[int, int]]
+        self, number: int, text: str, tokens: Encoding | TokenizedText, windows: Sequence[tuple[int, int]], of_end: int
     ) -> Iterator[_Row]:
-        count = len(windows)
+        """of_end: the last tokens of a text that are not its own."""
+        count, characters = len(windows), len(text)
         if self.policy.overflow == "windows":
             assert isinstance(tokens, Encoding)
             for index, (start, stop) in enumerate(windows):
@@ -350,17 +366,25 @@ class Preprocessor:
             return
         first, last = windows[0][0], windows[-1][1]
         start, end = 0, characters
-        if isinstance(tokens, Encoding):
-            start = self._characters(tokens, first)[0] if first else 0
-            end = self._characters(tokens, last - 1)[1] if last < len(tokens) else characters
+        if isinstance(tokens, Encoding) and (first or last < len(tokens)):
+            before, least, most = len(self.prompt), 0, characters
+            if self.chat is not None:  # where the text is in what was rendered, if the template has not changed it
+                before = max(self.chat.text(text, prompt=self.prompt).find(text.strip()), 0)
+                least, most = 1, characters - 1
+            if first:
+                start = max(self._characters(tokens, first, before)[0], least)
+            if last < len(tokens):
+                end = min(self._characters(tokens, max(last - 1 - of_end, 0), before)[1], most)
         yield _Row(number, start, end, characters, sum(self._length(start, stop) for start, stop in windows), count)
 
-    def _characters(self, tokens: Encoding, index: int) -> tuple[int, int]:
-        """(start, stop) of a token in the text without its prompt; (0, 0) for a token of the prompt."""
+    def _characters(self, tokens: Encoding, index: int, before: int | None = None) -> tuple[int, int]:
+        """(start, stop) of a token in the text, which has so many characters before it, None for those of the prompt; (0, 0) for a
+        token before it."""
         offsets = tokens.token_to_chars(index)
         assert offsets is not None
         start, stop = offsets
-        return max(0, start - len(self.prompt)), max(0, stop - len(self.prompt))
+        before = len(self.prompt) if before is None else before
+        return max(0, start - before), max(0, stop - before)
 
 
 def _text_of(text: str | TokenizedText) -> str:

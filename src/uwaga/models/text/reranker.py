@@ -26,7 +26,8 @@ from uwaga.models.bert.names import COLBERT
 from uwaga.models.checkpoints import directories, load_save, modules_json, sentence_files
 from uwaga.models.checkpoints.modules_json import SentenceModule
 from uwaga.models.rotary.model import RotaryModel
-from uwaga.models.text import colbert, foreign, logit_score, sentence_config, sentence_head
+from uwaga.models.text import chat_template, colbert, foreign, logit_score, sentence_config, sentence_head
+from uwaga.models.text.chat_template import ChatTemplate
 from uwaga.models.text.logit_score import LogitScore
 from uwaga.models.text.pooling import pool
 from uwaga.models.text.preprocessing import batches
@@ -79,8 +80,9 @@ class Reranker:
         model: a BertModel with the output "sequence", a RotaryModel with logits, a RaggedClassifier of transformers' model, or an encoder.
         max_tokens: the most tokens of a pair that the model reads, special ones included.
         has_sigmoid: whether scores are between 0 and 1, as the model's configuration says.
-        prompt: before every query of a classifier, as the directory says.
-        instruction: what a causal language model is told to judge by; None: as its directory or its card says. Set by `load`.
+        prompt: before every query, or for the directory's chat template, as the directory says.
+        instruction: what a causal language model is told to judge by, in place of `prompt`; None: `prompt`, or as its card says. Set by
+            `load`.
     """
 
     def __init__(
@@ -92,6 +94,7 @@ class Reranker:
         has_sigmoid: bool,
         logit_score: LogitScore | None = None,
         pooled_score: PooledScore | None = None,
+        chat: ChatTemplate | None = None,
         instruction: str | None = None,
         prompt: str = "",
         gives_types: bool = True,
@@ -99,11 +102,11 @@ class Reranker:
     ) -> None:
         self.model, self._tokenizer = model, tokenizer
         self.max_tokens, self.has_sigmoid = max_tokens, has_sigmoid
-        self._logit_score, self.instruction = logit_score, instruction
+        self._logit_score, self._chat, self.instruction = logit_score, chat, instruction
         self._pooled_score, self.prompt, self._gives_types = pooled_score, prompt, gives_types
         # One of its own: a tokenizer that truncates for a moment would do so for other threads too.
         self._truncating = Backend.from_str(tokenizer.backend.to_str())
-        side = truncation_side or tokenizer.truncation_side
+        self._side = side = truncation_side or tokenizer.truncation_side
         self._truncating.enable_truncation(max_tokens, strategy="longest_first", direction=side)
 
     @classmethod
@@ -138,6 +141,8 @@ class Reranker:
                 max_tokens=min(most, settings.max_tokens or most),
                 has_sigmoid=found.has_sigmoid,
                 truncation_side=settings.truncation_side,
+                chat=found.chat,
+                prompt=found.prompt,
                 **more,
             )
 
@@ -145,6 +150,7 @@ class Reranker:
             if instruction is not None:
                 raise ValueError(_NO_INSTRUCTION)
             tokenizer = Tokenizer.load(folder, lowercase=settings.lowercase, allows_types=True)
+            tokenizer = tokenizer if found.chat is None else tokenizer.without_special_tokens()
             encoder = _encoder(folder, tokenizer, dtype)
             head = sentence_head.read(found.others, encoder.config.d_model * len(found.pooling), output="scores")
             if head.width != 1:
@@ -161,7 +167,6 @@ class Reranker:
                 tokenizer,
                 encoder.config.max_tokens,
                 pooled_score=pooled_score,
-                prompt=found.prompt,
                 gives_types=types,
             )
         is_classifier = foreign.is_classifier(folder)
@@ -170,14 +175,14 @@ class Reranker:
         if is_classifier:
             classifier = foreign.load_classifier(folder, dtype)
             tokenizer = Tokenizer.load(folder, lowercase=settings.lowercase, allows_types=True)
-            return made(classifier, tokenizer, classifier.config.max_tokens, prompt=found.prompt)
+            return made(classifier, tokenizer, classifier.config.max_tokens)
         if foreign.is_needed(folder):
             raise CheckpointError(f"{folder} {_NO_CLASSIFIER}")
         model = load_save.load_folder(folder, dtype)
         tokenizer = Tokenizer.load(folder, lowercase=settings.lowercase)
         if isinstance(model, RotaryModel):
             score = logit_score.read(folder, found.others, model, tokenizer.backend)
-            if instruction is not None and not score.template.has_instruction():
+            if instruction is not None and found.chat is not None and not found.chat.reads_prompt():
                 raise ValueError(f"Reranker: the template of {folder} has no place for an instruction")
             return made(model, tokenizer, model.config.max_tokens, logit_score=score, instruction=instruction)
         if instruction is not None:
@@ -188,14 +193,15 @@ class Reranker:
             raise CheckpointError(
                 f"{folder} classifies sequences into {len(model.config.labels)} labels; a reranker has one"
             )
-        return made(model, tokenizer, model.config.max_tokens, prompt=found.prompt, gives_types=_gives_types(folder))
+        return made(model, tokenizer, model.config.max_tokens, gives_types=_gives_types(folder))
 
     def explain(self) -> Choice:
         """What computes the scores: engine "uwaga", a model of ours; "transformers, packed" or "transformers, one by one", as
         `TextEncoder.explain`."""
         if isinstance(self.model, RaggedClassifier | RaggedModel):
             return self.model.choice
-        return Choice("uwaga", f"{self.model.config.model_type} is a family of uwaga's own", {})
+        instead = f"; {self._chat.instead}" if self._chat is not None and self._chat.instead else ""
+        return Choice("uwaga", f"{self.model.config.model_type} is a family of uwaga's own{instead}", {})
 
     def rank(self, query: str, passages: Sequence[str], *, top: int | None = None, overflow: str = "error") -> Ranking:
         """The passages by their relevance to the query.
@@ -240,9 +246,9 @@ class Reranker:
                         f"has {len(encoding):,} tokens with the query, and the model takes at most {self.max_tokens:,}"
                     )
                     raise ValueError(f"Reranker: passage {number} {counts}; set the option overflow to truncate")
-                if self._logit_score is None:
+                if self._chat is None:
                     with library_errors(self._tokenizer.path):
-                        encodings[number] = self._truncating.encode(self.prompt + pairs[number][0], pairs[number][1])
+                        encodings[number] = self._truncating.encode(self._system + pairs[number][0], pairs[number][1])
         logits = [torch.zeros(0)]
         for batch in batches([min(len(each), self.max_tokens) for each in encodings], _TOKENS_PER_BATCH):
             logits.append(self._logits(encodings[batch]))
@@ -258,33 +264,38 @@ class Reranker:
             if not passage or passage.isspace():
                 raise ValueError(f"Reranker: passage {number} is empty")
         with library_errors(self._tokenizer.path):
-            if self._logit_score is None:
-                return self._tokenizer.backend.encode_batch_fast([(self.prompt + query, text) for query, text in pairs])
-            render = self._logit_score.template.render
-            texts = [render(query, passage, self.instruction) for query, passage in pairs]
+            if self._chat is None:
+                prompt = self._system
+                return self._tokenizer.backend.encode_batch_fast([(prompt + query, text) for query, text in pairs])
+            texts = [self._chat.text(*pair, prompt=self._system) for pair in pairs]
             return self._tokenizer.backend.encode_batch_fast(texts, add_special_tokens=False)
 
+    @property
+    def _system(self) -> str:
+        return self.prompt if self.instruction is None else self.instruction
+
     def _whole(self, ids: list[int]) -> list[int]:
-        """The tokens of a text that fits the model: where it is too long, its end is cut off, but for what follows the passage."""
-        if len(ids) <= self.max_tokens:
+        """The tokens that the model reads: of a pair that fills it, the last ones are what the template puts after a passage."""
+        if self._chat is None or len(ids) < self.max_tokens:
             return ids
-        assert self._logit_score is not None
-        after = self._logit_score.template.after(self.instruction)
-        kept = self._tokenizer.backend.encode(after, add_special_tokens=False).ids[-self.max_tokens :]
-        return ids[: self.max_tokens - len(kept)] + kept
+        end = self._chat.end(self._tokenizer.backend, 2, self._system)[-self.max_tokens :]
+        kept = ids[-self.max_tokens :] if self._side == "left" else ids[: self.max_tokens]
+        return kept[: self.max_tokens - len(end)] + end
 
     def _logits(self, encodings: Sequence[Encoding]) -> torch.Tensor:
         """(P,) float32 of P pairs, in one pass."""
         device = next(self.model.parameters()).device
+        rows = [self._whole(each.ids) for each in encodings]
         if self._logit_score is not None:
             assert isinstance(self.model, RotaryModel)
-            rows = [torch.tensor(self._whole(each.ids), device=device) for each in encodings]
+            tensors = [torch.tensor(row, device=device) for row in rows]
             with evaluation_mode(self.model):
-                return self._logit_score(self.model, Ragged.from_list(rows)).cpu()
-        offsets = torch.tensor([0, *np.cumsum([len(each) for each in encodings])], device=device)
+                return self._logit_score(self.model, Ragged.from_list(tensors)).cpu()
+        offsets = torch.tensor([0, *np.cumsum([len(row) for row in rows])], device=device)
+        of_types = [each.type_ids[: len(row)] for each, row in zip(encodings, rows, strict=True)]
         ids, types = (
             Ragged(torch.tensor([number for each in columns for number in each], device=device), offsets)
-            for columns in ([each.ids for each in encodings], [each.type_ids for each in encodings])
+            for columns in (rows, of_types)
         )
         if isinstance(self.model, RaggedClassifier):
             with evaluation_mode(self.model):
@@ -312,6 +323,7 @@ class _Directory(NamedTuple):
     settings: sentence_files.TransformerSettings
     others: tuple[SentenceModule, ...]  # the modules after the Transformer, without Pooling
     pooling: tuple[str, ...]  # empty: the model gives scores or logits by itself
+    chat: ChatTemplate | None  # makes a text of a pair; None: the tokenizer joins them
     prompt: str  # before every query
     has_sigmoid: bool
 
@@ -331,7 +343,9 @@ def _read(found: Path) -> _Directory:
     settings = sentence_files.read(folder, is_module=modules is not None)
     if modules is None:  # sentence-transformers reads no config_sentence_transformers.json then
         has_sigmoid = _has_sigmoid(path, {}, folder / "config.json", described)
-        return _Directory(found, folder, described, settings, (), (), "", has_sigmoid)
+        chat = chat_template.read(found, folder, settings.path, None)
+        chat = chat and logit_score.for_pairs(chat, described.get("model_type"))
+        return _Directory(found, folder, described, settings, (), (), chat, "", has_sigmoid)
     is_scored = any(kind == "Dense" for kind, _ in modules.others) and model.get("model_type") == "CrossEncoder"
     if modules.pooling and not is_scored:
         raise CheckpointError(
@@ -352,8 +366,6 @@ def _read(found: Path) -> _Directory:
     )
     if settings.task != task:
         raise sentence_files.unsupported(settings.path, "transformer_task", settings.task, f"{task!r}")
-    if settings.reads_messages and task != "text-generation":
-        raise sentence_files.unsupported(settings.path, "modality_config.message", "a chat template", "text")
     for each in modules.others:
         if each.kind == "LogitScore":
             place = each.folder / "config.json"
@@ -367,7 +379,9 @@ def _read(found: Path) -> _Directory:
             f"{path}: default_prompt_name names a prompt, and the module Pooling leaves it out (include_prompt); {sentence_files.INSTEAD}"
         )
     has_sigmoid = _has_sigmoid(path, model, folder / "config.json", described)
-    return _Directory(found, folder, described, settings, modules.others, modules.pooling, prompt, has_sigmoid)
+    chat = chat_template.read(found, folder, settings.path, settings.values)
+    chat = chat and logit_score.for_pairs(chat, None)
+    return _Directory(found, folder, described, settings, modules.others, modules.pooling, chat, prompt, has_sigmoid)
 
 
 def _encoder(folder: Path, tokenizer: Tokenizer, dtype: torch.dtype | None) -> BertModel | RotaryModel | RaggedModel:

@@ -16,7 +16,8 @@ from uwaga._base.terminal import printable
 from uwaga.models.checkpoints import modules_json, sentence_files
 from uwaga.models.checkpoints.config_json import OPTIONAL_SIZE
 from uwaga.models.checkpoints.modules_json import SentenceModule, SentenceModules
-from uwaga.models.text import colbert
+from uwaga.models.text import chat_template, colbert
+from uwaga.models.text.chat_template import ChatTemplate
 from uwaga.models.text.colbert import TokenVectors
 
 _MAXSIM = ("maxsim", "meanmaxsim")
@@ -75,6 +76,7 @@ class SentenceConfig:
     truncate_dim: int | None = None  # the first numbers of a vector, which are its result; None: all
     # What vectors are compared by: "cosine", "dot", "euclidean", "manhattan"; those of tokens "maxsim" or "meanmaxsim".
     similarity: str = "cosine"
+    chat: ChatTemplate | None = None  # makes the text that the model reads; None: it reads a text as it is
     tokens: TokenVectors | None = None  # of a ColBERT model, which has vectors of tokens in place of pooling
     max_length: int | None = None  # tokens, special ones included; None: not given
     limited_by: Path | None = None  # the file that gives max_length
@@ -108,12 +110,11 @@ def read(folder: Path) -> SentenceConfig:
     transformer = sentence_files.read(place, is_module=modules is not None)
     if transformer.task != "feature-extraction":
         raise sentence_files.unsupported(transformer.path, "transformer_task", transformer.task, "'feature-extraction'")
-    if transformer.reads_messages:
-        raise sentence_files.unsupported(transformer.path, "modality_config.message", "a chat template", "text")
     listed_modules = () if modules is None else (SentenceModule("Transformer", modules.transformer), *modules.others)
     tokens = colbert.read(folder, settings, listed_modules)
     of_tokenizer: dict[str, Any] = {
         "folder": place,
+        "chat": _chat(folder, place, transformer, is_module=modules is not None, is_of_tokens=tokens is not None),
         "tokens": tokens,
         "max_length": transformer.max_tokens,
         "limited_by": transformer.limited_by,
@@ -155,6 +156,24 @@ def read(folder: Path) -> SentenceConfig:
         prompts=prompts,
         **of_tokenizer,
     )
+
+
+def _chat(
+    folder: Path, place: Path, transformer: sentence_files.TransformerSettings, *, is_module: bool, is_of_tokens: bool
+) -> ChatTemplate | None:
+    """Raises CheckpointError: a template that TextEncoder does not compute."""
+    chat = chat_template.read(folder, place, transformer.path, transformer.values if is_module else None)
+    if chat is None:
+        return None
+    if is_of_tokens:
+        raise CheckpointError(f"{chat.path}: a chat template is not supported for a ColBERT model; {PEER_READS_IT}")
+    if chat.reads_task:
+        raise CheckpointError(
+            f"{chat.path}: its chat template reads task, which TextEncoder does not give; set it in "
+            f"processing_kwargs.chat_template of {transformer.path.name}"
+        )
+    chat.text("a", prompt="")  # a template that cannot be rendered is found out here, and not at the first text
+    return chat
 
 
 def _check_dense(

@@ -5,6 +5,7 @@ import math
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,12 @@ class Tokenizer:
         _check_fit(backend, path, "decoder_vocab_size", "vocab_size", has_ids=True)
         with library_errors(path):
             return Tokenizer(backend, path)
+
+    def without_special_tokens(self) -> "Tokenizer":
+        """The same, for texts that have their special tokens in them."""
+        result = copy(self)
+        result.prefix_ids, result.suffix_ids, result.prefix_types, result.suffix_types = [], [], [], []
+        return result
 
     @property
     def num_special_tokens(self) -> int:
