@@ -297,9 +297,58 @@ def name_architecture(rng: random.Random, folder: Path) -> Change:
     return Change(("lm_head", "is_causal"), make)
 
 
+_TEMPLATES = (
+    "[CLS] {% for m in messages %}{{ m.role }} {{ m.content | trim }} [SEP]{% endfor %}",
+    "[CLS] {{ messages[-1].content }} the {{ messages[0]['content'] | length }} [SEP]",
+    "{% for m in messages %}{{ m.content[0].text }} the {% endfor %}[SEP]",
+    "{{ cls_token }}{% if messages | length > 1 %}a{% endif %} {{ (messages | last).content | upper }}{{ sep_token }}"
+    "{% if add_generation_prompt %} then it ran{% endif %}",
+    "{% set ns = namespace(a='') %}{% for m in messages %}{% set ns.a = ns.a ~ ' on ' ~ m.content %}{% endfor %}{{ ns.a }} .",
+    "{{ messages[0].content }}", "{{ strftime_now('%Y') }}", "{{ task }} {{ messages[0].content }}", "{{ messages | random }}",
+)  # fmt: skip
+
+
+def write_template(rng: random.Random, folder: Path) -> Change:
+    """A chat template in one of its places, and settings that render it."""
+    texts = rng.sample(_TEMPLATES, 2)
+    place = rng.choice(["file", "settings", "list", "file and settings", "folder", "file and folder"])
+    name = rng.choice(["default", "other"])
+    message = rng.choice([None, {}, {"format": "auto"}, {"format": "flat"}, {"format": "structured"}])
+    given = rng.choice([None, {"add_generation_prompt": True}, {"restore_suffix": False}, {"chat_template": texts[1]}])
+
+    def make(root: Path) -> None:
+        listed = json.loads((root / "modules.json").read_text()) if (root / "modules.json").exists() else []
+        own = root / listed[0]["path"] if listed else root
+        if not own.is_dir():
+            return
+        if "settings" in place or place == "list":
+            named = [{"name": "other", "template": texts[1]}, {"name": "default", "template": texts[0]}]
+            value = named if place == "list" else texts["file" in place]
+            _edit(own / "tokenizer_config.json", lambda content: content | {"chat_template": value})
+        if "file" in place:
+            (own / "chat_template.jinja").write_text(texts[0])
+        if "folder" in place:
+            (own / "additional_chat_templates").mkdir(exist_ok=True)
+            (own / "additional_chat_templates" / f"{name}.jinja").write_text(texts[1])
+        if message is None or not listed or not (own / sentence_files.TRANSFORMER_FILES[0]).exists():
+            return
+
+        def change(content: Any) -> Any:
+            output = ((content.get("modality_config") or {}).get("text") or {}).get("method_output_name")
+            content = _put(
+                content, ["modality_config", "message"], {"method": "forward", "method_output_name": output, **message}
+            )
+            return content if given is None else _put(content, ["processing_kwargs", "chat_template"], given)
+
+        _edit(own / sentence_files.TRANSFORMER_FILES[0], change)
+
+    return Change(("chat template", "modality_config.message"), make)
+
+
 # Each makes a change for a directory; a new kind of setting is one more function here, with its weight.
 CHANGES: dict[Callable[[random.Random, Path], Change], float] = {
     set_key: 12, set_prompts: 1, rename_transformer_file: 1, move_modules: 1, order_modules: 1, drop_file: 1, add_adapter: 0.2, name_architecture: 0.3,
+    write_template: 4,
 }  # fmt: skip
 
 

@@ -249,5 +249,5 @@ def test_a_modality_without_a_template(write) -> None:
         chat_template.read(folder, folder, path, {"modality_config": {"message": {}}})
     assert (
         str(caught.value)
-        == f"{path}: the modality message needs a chat template, and {folder} has no chat_template.jinja"
+        == f"{path}: modality_config.message needs a chat template, and {folder} has no chat_template.jinja"
     )

@@ -126,7 +126,7 @@ def read(root: Path, folder: Path, path: Path, settings: Mapping[str, Any] | Non
     if found is None:
         if settings is None:
             return None
-        raise CheckpointError(f"{path}: the modality message needs a chat template, and {folder} has no {FILE}")
+        raise CheckpointError(f"{path}: modality_config.message needs a chat template, and {folder} has no {FILE}")
     described = folder / "tokenizer_config.json"
     if (processor := (json_files.optional(described) or {}).get("processor_class")) is not None:
         raise CheckpointError(
