@@ -199,6 +199,7 @@ def test_the_template_of_the_name_default_counts(write, place: str) -> None:
         {"chat_template": {"chat_template": TEMPLATES["a loop"]}},
         {"chat_template": {"bos_token": "<|endoftext|>", "tools": [{"type": "function"}]}},
         {"common": {"padding_side": "left"}},
+        {"text": {"max_length": 150}, "common": {"max_length": 160}},
     ],
 )
 def test_arguments_of_the_template(write, kwargs: dict) -> None:
@@ -214,6 +215,13 @@ def test_arguments_of_the_template(write, kwargs: dict) -> None:
     ]
     CrossEncoder(modules=modules, device="cpu").save_pretrained(str(folder.parent / "saved"))
     assert_scores_are_theirs(folder.parent / "saved", [*pairs(8), (QUERY, "the cat " * 200)])
+
+
+def test_a_pair_that_loses_its_beginning_keeps_the_end_of_the_template(write) -> None:
+    folder = write()
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps({**settings, "truncation_side": "left"}))
+    assert_scores_are_theirs(folder, [(QUERY, "it"), (QUERY, "the cat " * 200)])
 
 
 def test_modules_without_the_modality_message_have_no_template(write) -> None:
