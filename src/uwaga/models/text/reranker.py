@@ -157,7 +157,12 @@ class Reranker:
                 raise CheckpointError(f"{found.root} gives {head.width} scores to a pair; a reranker has one")
             pooled_score, types = PooledScore(found.pooling, head.module), _gives_types(folder)
             kinds = _UNTYPED_FAMILIES.get(encoder.config.model_type)
-            if found.chat is None and types and kinds is not None and found.described.get("type_vocab_size", kinds) != 1:
+            if (
+                found.chat is None
+                and types
+                and kinds is not None
+                and found.described.get("type_vocab_size", kinds) != 1
+            ):
                 raise CheckpointError(
                     f"{folder}: its tokenizer gives token types to pairs, and {printable(encoder.config.model_type)} of uwaga reads none; "
                     f"{sentence_files.INSTEAD}"
