@@ -131,7 +131,10 @@ def _model(folder: Path) -> None:
 def _sentence_model(folder: Path) -> None:
     _model(folder)
     kinds = {"0": "Transformer", "1": "Pooling"}
-    listed = [{"name": n, "path": "" if n == "0" else "1_Pooling", "type": f"sentence_transformers.models.{kind}"} for n, kind in kinds.items()]
+    listed = [
+        {"name": n, "path": "" if n == "0" else "1_Pooling", "type": f"sentence_transformers.models.{kind}"}
+        for n, kind in kinds.items()
+    ]
     _write(folder / "modules.json", listed)
     _write(folder / "sentence_bert_config.json", {"max_seq_length": 10, "do_lower_case": False})
     _write(folder / "config_sentence_transformers.json", {"prompts": {"a": "the "}, "default_prompt_name": "a"})
