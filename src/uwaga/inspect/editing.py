@@ -132,8 +132,17 @@ def _editing(editors: Mapping[nn.Module, Editor]) -> Iterator[None]:
     thread = threading.get_ident()
 
     def of_this_thread(editor: Editor) -> Editor:
-        def edit(attend: Attend, *given: Any) -> Operand:
-            return editor(attend, *given) if threading.get_ident() == thread else attend(*given[:4])
+        def edit(
+            attend: Attend,
+            query: Operand,
+            key: Operand,
+            value: Operand,
+            options: dict[str, Any],
+            start: Tensor | int | None,
+        ) -> Operand:
+            if threading.get_ident() != thread:
+                return attend(query, key, value, options)
+            return editor(attend, query, key, value, options, start)
 
         return edit
 

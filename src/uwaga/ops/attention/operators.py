@@ -261,8 +261,8 @@ def _register_autograd(name: str, setup: Callable[..., None], backward: Callable
 
     class Recorded(torch.autograd.Function):
         @staticmethod
-        def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, ...]:
-            *arguments, keyset = arguments
+        def forward(ctx: Any, *given: Any) -> tuple[Tensor, ...]:
+            *arguments, keyset = given
             result = below(keyset, *arguments)
             setup(ctx, arguments, result)
             return result
