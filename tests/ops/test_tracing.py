@@ -13,8 +13,9 @@ from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.flop_counter import FlopCounterMode
 
-from uwaga import AlibiBias, Causal, Documents, KeyLengths, Ragged, RelativeBias, Window, attention
+from uwaga import AlibiBias, Causal, Documents, KeyLengths, Ragged, RelativeBias, Window, attention, linear
 from uwaga._base import native
+from uwaga.nn import MultiHeadAttention
 from uwaga.ops import attention_and_lse
 from uwaga.ops.attention import operators
 from uwaga.ops.attention.arguments import AttentionOptions, make_call
@@ -445,3 +446,41 @@ def test_what_is_written_down_before_autograd_is_the_operator() -> None:
     graph = make_fx(lambda x: attention(x, x, x, mask=Causal()), pre_dispatch=True)(x)
     other = _x(2, 5, 8, seed=1)
     assert torch.equal(graph(other), attention(other, other, other, mask=Causal()))
+
+
+TRANSFORMS = {
+    "grad": lambda f: torch.func.grad(lambda x: f(x).square().sum()),
+    "vjp": lambda f: lambda x: torch.func.vjp(f, x)[1](torch.ones_like(f(x)))[0],
+    "jacrev": torch.func.jacrev,
+    "vmap(grad)": lambda f: torch.func.vmap(torch.func.grad(lambda x: f(x).square().sum())),
+}
+TRANSFORMED = {
+    "attention": lambda x, other: attention(x, x, x),
+    "causal": lambda x, other: attention(x, x, x, mask=Causal()),
+    "bias": lambda x, other: attention(x, x, x, bias=other),
+    "sinks": lambda x, other: attention(x, x, x, sinks=other[0, :, 0, 0]),
+    "no softmax": lambda x, other: attention(x, x, x, normalize=None),
+    "linear": lambda x, other: linear(x, other[0, 0]),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("transform", TRANSFORMS)
+def test_a_compiled_transform_of_a_layer_is_the_eager_one(transform: str) -> None:
+    layer = MultiHeadAttention(4, 2)
+    x = _x(3, 2, 4, 4) if transform.startswith("vmap") else _x(2, 4, 4)
+    transformed = TRANSFORMS[transform](lambda x: layer(x, mask=Causal()))
+    torch.testing.assert_close(torch.compile(transformed, backend="aot_eager")(x), transformed(x))
+    torch.compiler.reset()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TRANSFORMED)
+@pytest.mark.parametrize("transform", TRANSFORMS)
+def test_a_compiled_transform_of_torch_func_is_the_eager_one(transform: str, name: str) -> None:
+    other = _x(1, 2, 4, 4, seed=1)
+    x = _x(3, 2, 2, 4, 4) if transform.startswith("vmap") else _x(2, 2, 4, 4)
+    transformed = TRANSFORMS[transform](lambda x: TRANSFORMED[name](x, other))
+    compiled = torch.compile(transformed, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(x), transformed(x))
+    torch.compiler.reset()

@@ -128,9 +128,28 @@ def _check_head(where: Where, heads: int, of: str = "") -> None:
 
 @contextmanager
 def _editing(editors: Mapping[nn.Module, Editor]) -> Iterator[None]:
-    """A context in which layers of this package have these editors, around those that they had."""
+    """A context in which layers of this package have these editors for this thread, around those that they had."""
+    thread = threading.get_ident()
+
+    def of_this_thread(editor: Editor) -> Editor:
+        def edit(
+            attend: Attend,
+            query: Operand,
+            key: Operand,
+            value: Operand,
+            options: dict[str, Any],
+            start: Tensor | int | None,
+        ) -> Operand:
+            if threading.get_ident() != thread:
+                return attend(query, key, value, options)
+            return editor(attend, query, key, value, options, start)
+
+        return edit
+
     layers = [
-        (module, _untraced(editor)) for module, editor in editors.items() if isinstance(module, MultiHeadAttention)
+        (module, _untraced(of_this_thread(editor)))
+        for module, editor in editors.items()
+        if isinstance(module, MultiHeadAttention)
     ]
     with editing(dict(layers)):
         yield
@@ -173,10 +192,9 @@ class _LayerChanges(NamedTuple):
 
 
 class _Session:
-    """The state of one `with`: its thread, and what was computed in it."""
+    """The state of one `with`: what was computed in it."""
 
     def __init__(self) -> None:
-        self.thread = threading.get_ident()
         self.layers: list[LayerEditor] = []
         self.decoder_start: Tensor | int = 0  # the position of the first query in the last self-attention of a decoder
 
@@ -213,8 +231,6 @@ class LayerEditor:
         start: Tensor | int | None,
     ) -> Operand:
         """See `Editor`."""
-        if threading.get_ident() != self.session.thread:
-            return attend(query, key, value, options)
         first = self._start(query, key, options["mask"], start) if self.needs_operands else 0
         if self.layer.kind == "decoder":
             self.session.decoder_start = first

@@ -309,10 +309,8 @@ def _before_each_attention(adapter: "Adapter", model: "nn.Module", report: Calla
     from uwaga.inspect.editing import editing_layers
     from uwaga.nn.attention import Attend
 
-    told = of_this_thread(report)
-
     def before(attend: Attend, query: Any, key: Any, value: Any, options: dict[str, Any], start: Any) -> Any:
-        told()
+        report()
         return attend(query, key, value, options)
 
     with editing_layers(model, dict.fromkeys(adapter.attentions(), before)):

@@ -41,8 +41,8 @@ def watch(
             model(ids)
         recording.maps[("encoder", 0)][..., 3, :]       # what token 3 looks at, in every sequence and head
 
-    A model of this package is not changed. A model of transformers, or one that is a part of another model, is switched to
-    attn_implementation="uwaga" inside the context, and back afterwards, also after an exception.
+    A model of this package is not changed. A model of transformers, or one that is a part of another model, computes with
+    attn_implementation="uwaga" inside the context; other threads that run it keep its own implementation.
 
     What is recorded is the last pass through the model, or the last generation: its passes are joined, and each map is that
     of one pass over the whole text. See `Recording`. Copies are kept, without gradients: Q and K of the selected layers

@@ -4,7 +4,6 @@ Letters: B texts, H query heads, N tokens, C queries of a block.
 """
 
 import math
-import threading
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -77,7 +76,6 @@ class _CacheEditor:
 
     def __init__(self, policy: Policy, budget: int, prompt: int | None, number: int, layers: int) -> None:
         self.policy, self.budget, self.prompt, self.number, self.layers = policy, budget, prompt, number, layers
-        self.thread = threading.get_ident()
 
     def __call__(
         self,
@@ -89,8 +87,6 @@ class _CacheEditor:
         start: Tensor | int | None,
     ) -> Operand:
         """See `Editor`."""
-        if threading.get_ident() != self.thread:
-            return attend(query, key, value, options)
         if not isinstance(query, Tensor) or not isinstance(key, Tensor):
             raise ValueError("cache_edit: rows must be of one length, not ragged")
         names = ("mask", "bias", "scale", "softcap", "sinks")

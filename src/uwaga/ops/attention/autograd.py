@@ -2,7 +2,7 @@
 and transforms.
 
 The autograd functions here do what the registered operators in operators.py do, without the dispatcher: an operator with autograd costs
-0.2 ms a call, more than the kernels need for a short batch, and torch.func does not differentiate operators at all.
+0.2 ms a call, more than the kernels need for a short batch.
 """
 
 from collections.abc import Sequence

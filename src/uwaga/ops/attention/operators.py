@@ -7,11 +7,12 @@ None there and not an empty list: packages of torch._inductor.aoti_compile_and_p
 Letters as in call.py.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import torch
 from torch import Tensor
+from torch._functorch.utils import enable_single_level_autograd_function
 
 from uwaga.ops.attention import gradients, relative_bias, vmap
 from uwaga.ops.attention.call import FIXED_TENSORS, Call, Gradients, Options, new_lse, new_output
@@ -187,13 +188,12 @@ def _forward_autograd(ctx: Any, grad_output: Tensor | None, grad_lse: Tensor | N
     arguments = (*tensors[:FIXED_TENSORS], tensors[FIXED_TENSORS:] or None, *ctx.numbers)
     # Only the operands' own needs count: those of offsets and masks are false.
     needs = list(ctx.needs_input_grad[:6])
-    nothing = _nothing(tensors[FIXED_TENSORS:])
     if grad_output is None and grad_lse is None:
-        return (*(None,) * 6, *nothing)
+        return (None,) * CALL_LENGTH
     if grad_output is None:
         grad_output = torch.zeros_like(output)
     result = torch.ops.uwaga.backward(grad_output, grad_lse, output, lse, needs, *arguments)
-    return (*(x if needed else None for x, needed in zip(result, needs, strict=True)), *nothing)
+    return (*(x if needed else None for x, needed in zip(result, needs, strict=True)), *_NOTHING)
 
 
 def _backward_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -216,7 +216,7 @@ def _backward_autograd(ctx: Any, *cotangents: Tensor | None) -> tuple[Any, ...]:
         None,
         None,
         *of_operands,
-        *_nothing(tensors[FIXED_TENSORS:]),
+        *_NOTHING,
     )
 
 
@@ -228,9 +228,59 @@ def _forward_vmap(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple
     return vmap.unfold(info.batch_size, batch, call_forward(folded, call.options, engine))
 
 
-def _nothing(mask_tensors: Sequence[Tensor]) -> tuple[Any, ...]:
-    """The gradients of all arguments of CALL behind the six operands; PyTorch wants a list for a list of tensors."""
-    return (*(None,) * 4, [None] * len(mask_tensors) or None, *(None,) * (CALL_LENGTH - FIXED_TENSORS - 1))
+def _backward_vmap(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[Gradients, tuple[int | None, ...]]:
+    *state, needs = arguments[:5]
+    call, engine = unflatten(arguments[5:])
+    fixed = in_dims[5 : 5 + FIXED_TENSORS]
+    dims = (*fixed, *(in_dims[5 + FIXED_TENSORS] or [None] * len(call.mask_tensors)))
+    size, batch = info.batch_size, vmap.batch_of(dims, call.tensors)
+    led = vmap.lead_all(size, batch, in_dims[:3], state[:3])
+    lse = vmap.lead_all(size, batch, in_dims[3:4], state[3:]) if call.options.softmax else state[3:]
+    folded = vmap.fold(size, dims, call.tensors, call.options, needs)
+    result = torch.ops.uwaga.backward(*led, *lse, needs, *flatten(folded, call.options, engine))
+    present = [x if needed else None for x, needed in zip(result, needs, strict=True)]
+    outputs, out_dims = vmap.unfold_gradients(size, batch, dims, call.tensors, present)
+    return tuple(call.query.new_empty(0) if x is None else x for x in outputs), out_dims
+
+
+_NOTHING = (None,) * (CALL_LENGTH - 6)  # the gradients of all arguments of CALL behind the six operands
+_LIBRARY = torch.library.Library("uwaga", "FRAGMENT")
+
+
+def _register_autograd(name: str, setup: Callable[..., None], backward: Callable[..., tuple[Any, ...]]) -> None:
+    """As torch.library.register_autograd, for torch.func too.
+
+    PyTorch's own calls Function.apply, which refuses functions without a separate setup_context inside a transform. But the dispatcher comes
+    here for one level of transforms at a time, where a function of one level is right."""
+    operator = getattr(torch.ops.uwaga, name).default
+
+    def below(keyset: Any, *arguments: Any) -> tuple[Tensor, ...]:
+        with torch._C._AutoDispatchBelowAutograd():
+            result: tuple[Tensor, ...] = operator.redispatch(keyset & torch._C._after_autograd_keyset, *arguments)
+        return result
+
+    class Recorded(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, *given: Any) -> tuple[Tensor, ...]:
+            *arguments, keyset = given
+            result = below(keyset, *arguments)
+            setup(ctx, arguments, result)
+            return result
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
+            return (*backward(ctx, *grads), None)
+
+    apply = cast(Any, super(torch.autograd.Function, Recorded)).apply
+
+    def kernel(keyset: Any, *arguments: Any) -> Any:
+        is_recorded = torch.is_grad_enabled() and torch._C._any_requires_grad(*arguments)
+        if not is_recorded:
+            return below(keyset, *arguments)
+        with enable_single_level_autograd_function():
+            return apply(*arguments, keyset)
+
+    _LIBRARY.impl(name, kernel, "Autograd", with_keyset=True)
 
 
 for _name, _kernel, _fake in (
@@ -240,6 +290,7 @@ for _name, _kernel, _fake in (
 ):
     torch.library.impl(_name, "CompositeExplicitAutograd", _kernel)
     torch.library.register_fake(_name, _fake)
-torch.library.register_autograd("uwaga::forward", _forward_autograd, setup_context=_forward_setup)
-torch.library.register_autograd("uwaga::backward", _backward_autograd, setup_context=_backward_setup)
+_register_autograd("forward", _forward_setup, _forward_autograd)
+_register_autograd("backward", _backward_setup, _backward_autograd)
 torch.library.register_vmap("uwaga::forward", _forward_vmap)
+torch.library.register_vmap("uwaga::backward", _backward_vmap)
