@@ -137,7 +137,7 @@ def performance_page() -> str:
     """The dated reports, the newest first, below what speed.md says of them."""
     parts = [
         "# Performance", "",
-        "[Speed](docs/speed.md) sums up what was measured. Every figure of this project comes from one of these reports, which name the "
+        "[Speed](docs/speed.md) sums up what was measured. A report names the "
         "processor, the versions and the command; the times belong to that machine.", "",
     ]  # fmt: skip
     reports = sorted((ROOT / "benchmarks" / "results").glob("2*.md"), reverse=True)

@@ -63,7 +63,7 @@ def test_the_readme_is_short_and_has_examples() -> None:
     assert examples(ROOT / "README.md").count(">>>") > 5
     assert len(text.split()) < 900
     first_screen = text.splitlines()[:10]
-    assert "    pip install 'uwaga[demo]'" in first_screen
+    assert "    pip install '.[demo]'" in first_screen
     assert any(line.startswith("![") for line in first_screen)
 
 

@@ -8,8 +8,8 @@ The native kernels come first, also where nothing was measured: a row has the sa
 and oneDNN choose a kernel by the number of rows on some processors (`has_batch_invariant_rows` in ops/linear/choose.py), and other
 libraries may. So on a processor that was never measured the promise is kept, and the speed is unknown: Apple's own library reaches
 matrix units that the native kernels do not, and below AVX2 these are scalar; `uwaga bench --save` measures it there. The one
-exception is bfloat16 on Intel's processors with AMX, which multiplies tiles at several times the speed of AVX-512, and which the
-native kernels do not use: PyTorch's kernels come first there, and `explain` and `uwaga doctor` say in words what that costs.
+exception is bfloat16 on Intel's processors with AMX. Both PyTorch's libraries and the native kernels (level amx) multiply tiles
+there, and the speed of the native ones is not measured yet. PyTorch's kernels come first, and `explain` and `uwaga doctor` say what that costs.
 
 The order is a function of processor and dtype, so that two runs have the same bits. It is no function of the number of rows: a
 token's result must not depend on how many others are in its batch. An engine profile of this machine (`engine_profile`)
@@ -121,7 +121,7 @@ ROWS: tuple[ProcessorEntry, ...] = (
     ProcessorEntry(
         "Intel processors with AMX",
         lambda here: here.vendor == "Intel" and _has_amx(here),
-        # In bfloat16 PyTorch was faster than the level avx512_bf16. The level amx was tested by emulation and not measured yet.
+        # In bfloat16 PyTorch was faster than the level avx512_bf16. The speed of the level amx is not measured yet.
         attention=_all("cpu", "torch") | {"bfloat16": EnginePreference(("torch", "cpu"))},
         linear=_all("cpu", "torch", "onednn")
         | {

@@ -28,7 +28,7 @@ def linear(
     residual: Operand | None = None,
     impl: str | None = None,
 ) -> Operand:
-    """The linear map of the last dimension, residual + f(x W^T + b), by the fastest engine for this processor and dtype.
+    """The linear map of the last dimension, residual + f(x W^T + b), by the first engine of this processor and dtype.
 
     torch.nn.functional.linear with an activation and a residual. The sums are float32 for bfloat16 and float16. By the native kernels
     ("cpu") a row gives the same bits whatever the other rows of x, on every processor. They are the default for float32, bfloat16 and
