@@ -13,7 +13,7 @@ from tolerance import assert_as_exact
 from torch import Tensor
 
 VOCABULARY = 64
-_SHARED = {"vocab_size": VOCABULARY, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": None}
+SHARED = {"vocab_size": VOCABULARY, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": None}
 _WIDE = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4}
 _GROUPED = _WIDE | {"num_key_value_heads": 2, "max_position_embeddings": 64}
 _BOTH = {
@@ -68,7 +68,7 @@ _SMALL = {
 def make(family: str, options: dict, maker: type, **more: object) -> torch.nn.Module:
     """A random model in evaluation mode, with eager attention."""
     torch.manual_seed(0)
-    config = transformers.AutoConfig.for_model(family, **_SHARED | options | more)
+    config = transformers.AutoConfig.for_model(family, **SHARED | options | more)
     config._experts_implementation = "eager"  # the other one has no float64
     model = maker.from_config(config, attn_implementation="eager").eval()
     for name, x in model.named_parameters():
@@ -104,7 +104,7 @@ def families() -> tuple[list[str], list[str], list[str]]:
         try:
             family, more = config.model_type, {"decoder_input_ids": tokens(1, 4)} if kind == 2 else {}
             with torch.device("meta"):
-                model = makers[kind].from_config(transformers.AutoConfig.for_model(family, **_SHARED | small(family)))
+                model = makers[kind].from_config(transformers.AutoConfig.for_model(family, **SHARED | small(family)))
             if not model._can_set_attn_implementation() or sum(x.numel() for x in model.parameters()) > 2_000_000:
                 continue
             make(family, small(family), makers[kind])(input_ids=tokens(1, 4), **more)

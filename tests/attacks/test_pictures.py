@@ -97,8 +97,8 @@ def test_no_format_is_read_that_runs_a_program_or_reads_other_files(tmp_path: Pa
 @pytest.mark.parametrize(
     ("width", "height", "reason"),
     [
-        (8193, 8192, "a.png has 8,193 by 8,192 pixels; at most 67,108,864 are read"),
-        (12_000, 8_000, "a.png has 12,000 by 8,000 pixels; at most 67,108,864 are read"),
+        (8193, 8192, "a.png has 8,193 by 8,192 pixels (width by height); at most 67,108,864 are read"),
+        (12_000, 8_000, "a.png has 12,000 by 8,000 pixels (width by height); at most 67,108,864 are read"),
         (60_000, 60_000, "a.png cannot be read as a picture: Image size (3600000000 pixels) exceeds limit"),
         (2**31 - 1, 2**31 - 1, "a.png cannot be read as a picture: Image size"),
     ],
@@ -229,7 +229,7 @@ def test_a_long_strip_is_not_resized_to_a_longer_one(tmp_path: Path) -> None:
     with pytest.raises(RecordError) as caught:
         pictures.record_picture(reader, strip)
     rule = "resized to a shorter side of 36 it would have more than 67,108,864 pixels"
-    assert str(caught.value) == f"the picture has 1 by 60,000 pixels: {rule}"
+    assert str(caught.value) == f"the picture has 1 by 60,000 pixels (width by height): {rule}"
 
 
 HOSTILE: dict[str, tuple[Callable[[dict], dict], str]] = {

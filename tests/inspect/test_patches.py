@@ -323,7 +323,7 @@ def test_maps_of_every_kind_are_read() -> None:
             lambda: image_grids(torch.tensor([[9, 9]]), 9),
         ),
         (
-            "patch_grid: a picture of 7 by 32 pixels has no patch of 8 by 8",
+            "patch_grid: a picture of 32 by 7 pixels (width by height) has no patch of 8 by 8",
             lambda: patch_grid(make("vit"), torch.zeros(1, 3, 7, 32)),
         ),
         (

@@ -98,7 +98,7 @@ def test_half_precision_and_some_layers(tmp_path: Path, photo) -> None:
     [
         (0, "the resolution must be 1 to 4096 pixels, not 0"),
         (4097, "the resolution must be 1 to 4096 pixels, not 4097"),
-        (7, "{folder}: a picture of 7 by 7 pixels has no patch of 8 by 8"),
+        (7, "{folder}: a picture of 7 by 7 pixels (width by height) has no patch of 8 by 8"),
     ],
 )
 def test_resolutions_that_are_none(tmp_path: Path, photo, resolution: int, message: str) -> None:

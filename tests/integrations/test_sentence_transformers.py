@@ -19,8 +19,9 @@ from torch import nn
 
 transformers = pytest.importorskip("transformers", minversion="5")
 peer = pytest.importorskip("sentence_transformers", minversion="6")
+from sentence_transformers.base.modules import Dense  # noqa: E402
 from sentence_transformers.base.modules.transformer import Transformer  # noqa: E402
-from sentence_transformers.sentence_transformer.modules import Pooling  # noqa: E402
+from sentence_transformers.sentence_transformer.modules import CNN, Pooling, WordWeights  # noqa: E402
 from tiny_models import small  # noqa: E402
 from tokenizers.processors import TemplateProcessing  # noqa: E402
 
@@ -175,6 +176,70 @@ def test_a_cross_encoder(write_model: Callable[..., Path], tmp_path: Path) -> No
     assert encoder[0].model.config._attn_implementation == "uwaga"
     assert not encoder[0].can_flatten_inputs
     np.testing.assert_allclose(ours, own, rtol=1e-5)
+
+
+PAIRS = [("a cat", "a dog"), ("the cat sat", "then it ran away from the house"), ("it", TEXTS[3])]
+
+
+def of_pairs(model: nn.Module) -> nn.Module:
+    """Whose second texts have another token type."""
+    model.tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
+    )
+    return model
+
+
+@pytest.mark.parametrize("family", ["bert", "distilbert", "modernbert"])
+def test_pairs_keep_their_token_types(family: str, make: Callable) -> None:
+    model = of_pairs(make(family))
+    agrees(model, PAIRS)
+    assert model[0].can_flatten_inputs
+
+
+def test_a_cross_encoder_of_modules(make: Callable) -> None:
+    transformer, pooling = of_pairs(make("bert"))
+    width = transformer.get_embedding_dimension()
+    scores = Dense(width, 1, activation_function=nn.Identity(), module_output_name="scores")
+    encoder = peer.CrossEncoder(modules=[transformer, pooling, scores], device="cpu").eval()
+    own = encoder.predict(PAIRS)
+    np.testing.assert_allclose(unpad(encoder).predict(PAIRS), own, rtol=1e-5)
+    assert encoder[0].can_flatten_inputs
+
+
+def test_what_the_tokenizer_gives_for_no_token_is_not_packed(make: Callable) -> None:
+    model = make("bert")
+    own = unpad(copy.deepcopy(model)).encode(TEXTS)
+    collate = unpad(model)[0].data_collator
+    model[0].data_collator = lambda texts: collate([text | {"length": len(text["input_ids"])} for text in texts])
+    assert "attention_mask" in model[0].preprocess(["a cat", "it"])
+    np.testing.assert_allclose(model.encode(TEXTS), own, rtol=1e-4, atol=1e-5)
+
+
+def test_a_module_that_gives_the_output_of_the_pooler(make: Callable) -> None:
+    """It is of the first token of a row, which has several texts where they are packed."""
+    settings = {"text": {"method": "forward", "method_output_name": "pooler_output"}}
+    transformer = make("bert", modality_config=settings, module_output_name="sentence_embedding")[0]
+    model = peer.SentenceTransformer(modules=[transformer], device="cpu").eval()
+    agrees(model, TEXTS)
+    assert not model[0].can_flatten_inputs
+    assert model[0].model.config._attn_implementation == "uwaga"
+
+
+@pytest.mark.parametrize("kind", ["convolution", "weights of words"])
+def test_modules_that_cannot_read_a_packed_row(kind: str, make: Callable) -> None:
+    transformer, pooling = make("bert")
+    width = transformer.get_embedding_dimension()
+    torch.manual_seed(1)
+    between = (
+        CNN(width, out_channels=width // 2, kernel_sizes=[1, 3])
+        if kind == "convolution"
+        else WordWeights(list(map(str, range(64))), {"5": 2.0, "9": 3.0})
+    )
+    model = peer.SentenceTransformer(modules=[transformer, between, pooling], device="cpu").eval()
+    agrees(model, ["the cat sat on the mat .", "then it ran away from a dog", "a dog and the cat sat on"], batch_size=1)
+    assert not model[0].can_flatten_inputs
 
 
 def test_gradients_flow(make: Callable) -> None:

@@ -212,3 +212,13 @@ def test_a_setting_of_a_config_is_checked_by_its_kind() -> None:
     with pytest.raises(ValueError) as caught:
         options.check("Config", Settings(), {"width": options.whole(1, 2**28)})
     assert str(caught.value) == "Config: width must be a whole number from 1 to 268435456, not 0"
+
+
+@pytest.mark.parametrize(("name", "value"), [("pad_token_id", 1), ("relative_attention_num_buckets", 32)])
+def test_what_mpnet_of_transformers_takes_whatever_the_file_says(name: str, value: int) -> None:
+    with pytest.raises(CheckpointError) as caught:
+        load_save.family_of("mpnet", WHERE).read_config({"model_type": "mpnet", name: 0}, WHERE, frozenset())
+    assert str(caught.value) == (
+        f"{WHERE}: {name} must be {value} (MPNet of transformers takes {value} for it, whatever the file says: positions of another model "
+        "have other rows), not 0"
+    )

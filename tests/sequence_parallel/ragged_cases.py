@@ -201,7 +201,7 @@ def foreign_model_and_ids(name: str, auto: str = "AutoModel", **config_options: 
     register_with_transformers()
     torch.manual_seed(0)
     sizes = (tiny_models.ENCODERS | tiny_models.DECODERS)[name]
-    config = transformers.AutoConfig.for_model(name, **{**tiny_models._SHARED, **sizes, **config_options})
+    config = transformers.AutoConfig.for_model(name, **{**tiny_models.SHARED, **sizes, **config_options})
     model = getattr(transformers, auto).from_config(config, attn_implementation="uwaga").eval()
     pack_linear(model)
     ids = torch.randint(2, 60, (2, 41))

@@ -99,7 +99,7 @@ def in_rgb(opened: Callable[[], Any], name: str) -> Any:
         if type(error).__name__ == "UnidentifiedImageError":
             reason = f"it is none of {names}"
         raise RecordError(f"{name} cannot be read as a picture: {reason}") from error
-    raise RecordError(f"{name} has {width:,} by {height:,} pixels; at most {MAX_PIXELS:,} are read")
+    raise RecordError(f"{name} has {width:,} by {height:,} pixels (width by height); at most {MAX_PIXELS:,} are read")
 
 
 def load_vision(name: str, dtype: str) -> VisionModel:
@@ -227,7 +227,9 @@ def _sizes(reader: VisionModel, picture: Any, resolution: int | None) -> dict[st
     least, most = min(picture.size), max(picture.size)
     if shortest and shortest**2 * most > MAX_PIXELS * least:
         rule = f"resized to a shorter side of {shortest} it would have more than {MAX_PIXELS:,} pixels"
-        raise RecordError(f"the picture has {picture.size[0]:,} by {picture.size[1]:,} pixels: {rule}")
+        raise RecordError(
+            f"the picture has {picture.size[0]:,} by {picture.size[1]:,} pixels (width by height): {rule}"
+        )
     return {} if resolution is None else given
 
 

@@ -33,8 +33,8 @@ def unpad(model: Model) -> Model:
 
     Its transformers compute attention by attn_implementation="uwaga". Where sentence-transformers can pack the texts of a
     batch into one row, as it does itself for FlashAttention on a GPU, it does so from now on; where it cannot (pairs for
-    a cross-encoder, images, a batch with a text of no tokens, layers that mix tokens outside of attention, which two short
-    texts show here), padding is left out between the attentions. Vectors are the same up to rounding. Token
+    a classifier of pairs, images, a batch with a text of no tokens, a model or modules after it that mix tokens outside of attention or
+    read one state of each row, as its pooler does, which two short texts show here), padding is left out between the attentions. Vectors are the same up to rounding. Token
     embeddings, of encode(output_value="token_embeddings") and forward(), are padded after the last module. A second call
     has no effect; `model[0].unpad_inputs = False` turns the packing off.
 
@@ -50,7 +50,7 @@ def unpad(model: Model) -> Model:
     for transformer in transformers:
         transformer.model.set_attn_implementation(NAME)
         if not transformer.can_flatten_inputs and _can_pack(transformer):
-            _pack(transformer)
+            _pack(transformer, _following(model, transformer))
     _give_tokens(model)
     return model
 
@@ -96,14 +96,22 @@ def _can_pack(transformer: "Transformer") -> bool:
     )
 
 
-def _pack(transformer: "Transformer") -> None:
+def _following(model: nn.Module, transformer: "Transformer") -> list[nn.Module]:
+    """The modules that read what the transformer computes, in its part of the model."""
+    for module in model.modules():
+        if isinstance(module, nn.Sequential) and next(iter(module), None) is transformer:
+            return list(module)[1:]
+    return []
+
+
+def _pack(transformer: "Transformer", following: Sequence[nn.Module]) -> None:
     """What `Transformer._can_flatten_inputs` sets up where it finds FlashAttention, with the positions that the model itself
     would count; nothing where texts of one row would change one another."""
     collate: Any = partial(_collate, transformer.tokenizer, position_padding(transformer.model))
     forward_params = transformer.model_forward_params
     if forward_params is not None:
         transformer.model_forward_params = forward_params | _PACKED_KEYS
-    if not _keeps_apart(transformer, collate):
+    if not _keeps_apart(transformer, following, collate):
         transformer.model_forward_params = forward_params
         return
     transformer.data_collator = collate
@@ -112,27 +120,35 @@ def _pack(transformer: "Transformer") -> None:
 
 
 def _collate(tokenizer: Any, padding: int | None, texts: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The texts in one row, or padded where one has no tokens."""
-    if not all(len(text["input_ids"]) for text in texts):
+    """The texts in one row, with all that the tokenizer gives for each token, such as token types; or padded where a text has no tokens
+    or the tokenizer gives something else."""
+    names = [name for name in texts[0] if name != "attention_mask"]
+    by_name = {name: [torch.as_tensor(text[name]) for text in texts] for name in names}
+    lengths = list(map(len, by_name["input_ids"]))
+    if not all(lengths) or any([len(x) if x.ndim else 0 for x in of_name] != lengths for of_name in by_name.values()):
         padded: dict[str, Any] = tokenizer.pad(texts, return_tensors="pt")
         return padded
-    return packed_row(Ragged.from_list([torch.as_tensor(text["input_ids"]) for text in texts]), padding)
+    rows = {name: torch.cat(of_name)[None] for name, of_name in by_name.items()}
+    return rows | packed_row(Ragged.from_list(by_name["input_ids"]), padding)
 
 
-def _keeps_apart(transformer: "Transformer", collate: Any) -> bool:
-    """Whether the texts of a row do not change one another in this model."""
-    device, name = transformer.model.device, transformer.module_output_name
+def _keeps_apart(transformer: "Transformer", following: Sequence[nn.Module], collate: Any) -> bool:
+    """Whether the texts of a row do not change one another in the transformer, nor in what follows it."""
+    device = transformer.model.device
 
-    def states(features: dict[str, Any]) -> Tensor:
-        moved = {key: x.to(device) if isinstance(x, Tensor) else x for key, x in features.items()}
-        output: Tensor = transformer(moved | {"modality": "text"})[name][0]
-        return output
+    def outputs(features: dict[str, Any]) -> dict[str, Tensor]:
+        features = {key: x.to(device) if isinstance(x, Tensor) else x for key, x in features.items()}
+        features["modality"] = "text"
+        for module in (transformer, *following):
+            features = module(features)
+        tensors = {name: x for name, x in features.items() if isinstance(x, Tensor) and x.is_floating_point()}
+        return {name: x.flatten(0, -2) for name, x in tensors.items() if x.ndim > 1}
 
-    def alone(ids: Tensor) -> Tensor:
-        return states({"input_ids": ids, "attention_mask": torch.ones_like(ids)})
+    def alone(ids: Tensor) -> dict[str, Tensor]:
+        return outputs({"input_ids": ids, "attention_mask": torch.ones_like(ids)})
 
-    with evaluation_mode(transformer):
-        return keeps_apart(alone, lambda texts: states(collate([{"input_ids": ids} for ids in texts])), device)
+    with evaluation_mode(nn.ModuleList([transformer, *following])):
+        return keeps_apart(alone, lambda texts: outputs(collate([{"input_ids": ids} for ids in texts])), device)
 
 
 def _give_tokens(model: nn.Module) -> None:

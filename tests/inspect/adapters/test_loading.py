@@ -83,9 +83,16 @@ NAME = "gpt_neox.layers.0.attention.dense.weight"
         ),
         (
             lambda folder: change(folder, num_hidden_layers=10**9),
-            r"says 1000000000 layers, and its weights are [0-9]+ numbers",
+            r"num_hidden_layers is 1000000000, more than the limit of 300000 for weights of [0-9]+ numbers",
         ),
-        (lambda folder: change(folder, vocab_size=10**9), r"asks for [0-9,]+ weights, and the files have"),
+        (
+            lambda folder: change(folder, num_hidden_layers=10**5),
+            r"it asks for far more than the files have, [0-9]+ weights of [0-9]+ numbers",
+        ),
+        (
+            lambda folder: change(folder, hidden_size=2**16),
+            r"it asks for far more than the files have, [0-9]+ weights of [0-9]+ numbers",
+        ),
         (lambda folder: change(folder, quantization_config={"quant_method": "gptq"}), "quantized weights are not read"),
         (lambda folder: (folder / "adapter_config.json").write_text("{}"), "merge the adapter into its model"),
         (lambda folder: change(folder, model_type="no-such"), "cannot be read by transformers"),

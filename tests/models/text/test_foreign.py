@@ -3,10 +3,12 @@
 Letters: R texts, M width.
 """
 
+import contextlib
 import copy
 import json
 import pickle
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +27,7 @@ transformers = pytest.importorskip("transformers", minversion="5")
 peer = pytest.importorskip("sentence_transformers", minversion="6")
 from sentence_transformers.base.modules import Normalize, Transformer  # noqa: E402
 from sentence_transformers.sentence_transformer.modules import Pooling  # noqa: E402
+from tiny_models import SHARED, small  # noqa: E402
 from tiny_tokenizer import write_tokenizer  # noqa: E402
 from tokenizers import Tokenizer, processors  # noqa: E402
 
@@ -258,16 +261,87 @@ def test_an_encoder_decoder_is_refused(make: Callable) -> None:
     [
         (
             {"max_position_embeddings": 1 << 40},
-            f": max_position_embeddings is {1 << 40}, more than the limit of 16777216",
+            f": max_position_embeddings is {1 << 40}, more than the limit of 300000 for weights of {{numbers}} numbers",
         ),
-        ({"num_hidden_layers": 5000}, " says 5000 layers, and there are {weights} weights in all"),
+        (
+            {"num_labels": 10**6},
+            ": num_labels is 1000000, more than the limit of 65536 for weights of {numbers} numbers",
+        ),
+        (
+            {"num_hidden_layers": 5000},
+            ": it asks for far more than the files have, {weights} weights of {numbers} numbers",
+        ),
     ],
 )
 def test_sizes_are_bounded_before_anything_is_allocated(make: Callable, settings: dict, message: str) -> None:
     folder = make("deberta")
-    weights = len(load_file(folder / "model.safetensors"))
+    weights = load_file(folder / "model.safetensors")
     path = described(folder, **settings)
-    assert refusal(folder) == f"{path}{message.format(weights=weights)}"
+    numbers = sum(x.numel() for x in weights.values())
+    assert refusal(folder) == f"{path}{message.format(weights=len(weights), numbers=numbers)}"
+
+
+@pytest.mark.parametrize(
+    ("case", "settings"),
+    [
+        ("funnel", {"block_sizes": [10**5, 1]}),
+        ("funnel", {"block_sizes": [10**7, 1]}),
+        ("mobilebert", {"num_feedforward_networks": 10**5}),
+        ("mobilebert", {"num_feedforward_networks": 10**6}),
+        ("experts", {"num_local_experts": 10**5}),
+        ("experts", {"num_local_experts": 10**6}),
+        ("experts", {"intermediate_size": 10**5, "hidden_size": 10**5}),
+    ],
+)
+def test_numbers_of_any_key_end_in_a_named_error(make: Callable, case: str, settings: dict) -> None:
+    path = described(make(case), **settings)
+    (_, given), *_ = settings.items()
+    number = given[0] if isinstance(given, list) else given
+    limit = number > 300000
+    said = refusal(path.parent)
+    name, *_ = settings
+    assert said.startswith(f"{path}: {name} is {number}, more" if limit else f"{path}: it asks for far more than"), said
+
+
+def places(value: object, at: tuple = ()) -> Iterator[tuple]:
+    """Where whole numbers are in a config.json, or could be; of a list the first entry."""
+    if isinstance(value, dict | list):
+        for key, inner in [*value.items()] if isinstance(value, dict) else [*enumerate(value)][:1]:
+            yield from places(inner, (*at, key))
+    elif value is None or type(value) is int:
+        yield at
+
+
+@pytest.mark.stress
+@pytest.mark.timeout(7200)
+def test_every_number_of_every_family_is_bounded(tmp_path: Path) -> None:
+    """It ends, without a pause of minutes and gigabytes, in a CheckpointError, or the model is the one of the files."""
+    families = 0
+    for family in sorted(config.model_type for config in transformers.MODEL_MAPPING):
+        folder = tmp_path / family
+        try:
+            config = transformers.AutoConfig.for_model(family, **SHARED | small(family))
+            with torch.device("meta"):
+                if sum(x.numel() for x in transformers.AutoModel.from_config(config).parameters()) > 5_000_000:
+                    continue
+            transformers.AutoModel.from_config(config).save_pretrained(folder)
+            foreign._load(folder, None, classifies=False)
+        except Exception:  # noqa: BLE001  # whatever a family wants that is not said here, or that is refused
+            continue
+        families += 1
+        described = json.loads((folder / "config.json").read_text())
+        for *path, last in places(described):
+            for number in (10**5, 3 * 10**5, 10**6, 10**7):
+                changed = copy.deepcopy(described)
+                inner = changed
+                for key in path:
+                    inner = inner[key]
+                inner[last] = number
+                (folder / "config.json").write_text(json.dumps(changed))
+                with contextlib.suppress(CheckpointError):
+                    foreign._load(folder, None, classifies=False)
+        shutil.rmtree(folder)
+    assert families > 100
 
 
 def test_weights_that_are_missing_or_left_over_are_named(make: Callable) -> None:

@@ -19,7 +19,6 @@ from uwaga.models.checkpoints import load_save, transformers_directories, weight
 from uwaga.models.tokenizers.loading import Tokenizer
 
 _VOCABULARIES = ("*.model", "vocab*.json", "*vocab.txt")
-_PART = 4  # of a model's parameters at least one of so many is in its files, which may hold tied ones once
 
 
 def is_own(folder: Path) -> bool:
@@ -75,11 +74,9 @@ def _load(folder: Path, dtype: torch.dtype) -> nn.Module:
         rule = f"supported: {known}; with transformers installed others too: pip install transformers"
         raise CheckpointError(f"{file}: model_type is {kind}; {rule}") from error
     found = transformers_directories.weights_of(folder, described)
-    stored = sum(torch.Size(each.shape).numel() for each in found.stored.values())
-    with transformers_directories.reading(folder):
+    with transformers_directories.reading(folder), transformers_directories.bounded(file, described, found):
         config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         maker = _class_of(transformers, config, described)
-        _check_size(maker, config, stored, file)
         model, info = maker.from_pretrained(
             folder,
             config=config,
@@ -141,15 +138,3 @@ def _class_of(transformers: Any, config: Any, described: dict[str, Any]) -> Any:
         if is_model and made.config_class is type(config):
             return made
     return transformers.MODEL_MAPPING[type(config)]
-
-
-def _check_size(maker: Any, config: Any, stored: int, file: Path) -> None:
-    """Bound what config.json asks for by what the files hold, before memory is taken for it. Raises CheckpointError."""
-    for part in (config, *(getattr(config, name) for name in config.sub_configs)):
-        layers = getattr(part, "num_hidden_layers", None)
-        if isinstance(layers, int) and layers > stored:
-            raise CheckpointError(f"{file} says {layers} layers, and its weights are {stored} numbers in all")
-    with torch.device("meta"):
-        wanted = sum(weight.numel() for weight in maker._from_config(config).parameters())
-    if wanted > _PART * stored:
-        raise CheckpointError(f"{file} asks for {wanted:,} weights, and the files have {stored:,}")

@@ -96,7 +96,7 @@ def _grid(config: Any, pixel_values: Tensor) -> PatchGrid:
     height, width = (size, size) if isinstance(size, int) else tuple(size)
     rows, columns = pixel_values.shape[-2] // height, pixel_values.shape[-1] // width
     if rows < 1 or columns < 1:
-        picture = f"{pixel_values.shape[-2]} by {pixel_values.shape[-1]}"
-        raise ValueError(f"patch_grid: a picture of {picture} pixels has no patch of {height} by {width}")
+        picture = f"{pixel_values.shape[-1]} by {pixel_values.shape[-2]} pixels"
+        raise ValueError(f"patch_grid: a picture of {picture} (width by height) has no patch of {width} by {height}")
     special = _SPECIAL[config.model_type](config)
     return PatchGrid(rows=rows, columns=columns, special=special, patch_size=(height, width))

@@ -3,7 +3,7 @@
 Letters: N tokens of all texts, M width.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -51,23 +51,29 @@ _SHORT_TEXTS = ([5, 6, 7], [8, 9, 10, 11])
 
 
 def keeps_apart(
-    alone: Callable[[Tensor], Tensor], together: Callable[[Sequence[list[int]]], Tensor], device: torch.device
+    alone: Callable[[Tensor], Mapping[str, Tensor]],
+    together: Callable[[Sequence[list[int]]], Mapping[str, Tensor]],
+    device: torch.device,
 ) -> bool:
     """Whether two texts in one row have the states that they have alone. They do not where a layer mixes tokens outside of
-    attention, as a convolution or a recurrence, or counts positions by itself.
+    attention, as a convolution or a recurrence, or counts positions by itself, or reads one state of each row.
 
-    alone: ids (1, n) to the states (n, M) of a text by itself. together: texts to the states (N, M) of all in one row.
+    alone: ids (1, n) to what is computed of a text by itself, by name: (n, M) of its tokens, or (1, M). together: texts to that of all
+    in one row: (N, M), or (2, M).
     """
-    expected = torch.cat([alone(torch.tensor([ids], device=device)) for ids in _SHORT_TEXTS])
     try:
+        each = [alone(torch.tensor([ids], device=device)) for ids in _SHORT_TEXTS]
         result = together(_SHORT_TEXTS)
-    except (ValueError, NotImplementedError):  # a layer that says so itself
+    except (KeyError, ValueError, NotImplementedError):  # a layer that says so itself, or looks for attention_mask
         return False
-    return is_close(result, expected)
+    expected = {name: torch.cat([of_text[name] for of_text in each]) for name in each[0]}
+    return all(name in result and is_close(result[name], x) for name, x in expected.items())
 
 
 def is_close(states_NM: Tensor, expected_NM: Tensor) -> bool:
     """Whether states are the same up to rounding: far above what that and its amplification make in bfloat16, and far below what a
     neighbour does."""
+    if states_NM.shape != expected_NM.shape:
+        return False
     difference = (states_NM.double() - expected_NM.double()).norm(dim=-1)
     return bool((difference <= 0.1 * expected_NM.double().norm(dim=-1)).all())

@@ -191,7 +191,9 @@ class RaggedModel(nn.Module):
         def together(texts: Sequence[list[int]]) -> Tensor:
             return self._together(Ragged.from_list([torch.tensor(ids, device=model.device) for ids in texts]))
 
-        if not keeps_apart(lambda ids: self.states_alone(ids[0]), together, model.device):
+        if not keeps_apart(
+            lambda ids: {"states": self.states_alone(ids[0])}, lambda texts: {"states": together(texts)}, model.device
+        ):
             return f"{name} mixes the texts of a row"
         # More tokens than some blocks of keys, so that texts begin anywhere in a block.
         texts = [example_text(length, vocabulary, seed) for seed, length in enumerate((3, 17, 1, 8, 5) * 6)]

@@ -3,7 +3,7 @@
 To add a model type: its keys in KEYS, its names in NAMES, and a line in checkpoints/load_save.py.
 """
 
-from uwaga._base.options import POSITIVE, SWITCH, whole
+from uwaga._base.options import POSITIVE, SWITCH, OptionValidator
 from uwaga.models.bert.family import Tables
 from uwaga.models.bert.names import ARCHITECTURES, BERT_LAYERS, EMBEDDINGS, POOLER, POSITIONS, TOKENS, TYPES, Names
 from uwaga.models.checkpoints.config_json import (
@@ -16,6 +16,12 @@ from uwaga.models.checkpoints.config_json import (
     Key,
 )
 from uwaga.models.checkpoints.tables import WeightMapping, pair
+
+
+def _of_mpnet(value: int) -> OptionValidator:
+    words = f"{value} (MPNet of transformers takes {value} for it, whatever the file says: positions of another model have other rows)"
+    return OptionValidator(words, lambda x: type(x) is int and x == value)
+
 
 COMMON_KEYS = {
     "vocab_size": Key("vocab_size", SIZE, 30522),
@@ -49,9 +55,8 @@ _DISTILBERT = COMMON_KEYS | {
 }
 _MPNET = {name: key for name, key in BERT_KEYS.items() if name not in ("type_vocab_size", "classifier_dropout")} | {
     "vocab_size": Key("vocab_size", SIZE, 30527),
-    # transformers counts positions from 1 and has 32 buckets, whatever the file says.
-    "pad_token_id": Key("pad_token_id", whole(1, 1), 1),
-    "relative_attention_num_buckets": Key("num_buckets", whole(32, 32), 32),
+    "pad_token_id": Key("pad_token_id", _of_mpnet(1), 1),
+    "relative_attention_num_buckets": Key("num_buckets", _of_mpnet(32), 32),
 }
 # By model type.
 KEYS = {

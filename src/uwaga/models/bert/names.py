@@ -92,11 +92,11 @@ class Names:
         raise CheckpointError(f"transformers has no {self.stem} model with the outputs {', '.join(outputs)}")
 
     def outputs(self, architecture: str | None, names: Set[str]) -> tuple[str, ...]:
-        """The outputs of an architecture, and those whose weights are in the file. Raises KeyError: an unknown architecture."""
+        """The outputs whose weights are in the file. Raises KeyError: an unknown architecture."""
         of_architecture = self.architectures[architecture.removeprefix(self.stem)] if architecture else ()
         canonical = Table(body=(), prefix=self.prefix, old_prefixes=self.old_prefixes).canonical
         bare = set(map(canonical, names))
-        # Not by `classifier`: the same name is used for sequences and for tokens.
-        shown = {name for name in ("pooled", "masked_lm", "next_sentence", "replaced") if name in self.heads}
-        results = {name for name in shown if any(row.theirs in bare for row in self.heads[name])}
-        return tuple(name for name in OUTPUTS if name in results.union(of_architecture))
+        stored = {name for name, rows in self.heads.items() if any(row.theirs in bare for row in rows)}
+        # `classifier` is a name for sequences and for tokens, and the architecture says which.
+        stored -= {"sequence", "tokens"} - set(of_architecture)
+        return tuple(name for name in OUTPUTS if name in stored)

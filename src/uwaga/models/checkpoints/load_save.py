@@ -6,6 +6,7 @@ a file is run: weights are safetensors, or files of torch.save, whose pickle `to
 
 import json
 import os
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -93,17 +94,20 @@ def load_folder(
     dtype: torch.dtype | None,
     *,
     allow_nonfinite: bool = False,
+    has_head: bool = True,
     shared: mapped_weights.SharedFile | None = None,
     keeps_float16: bool = False,
 ) -> nn.Module:
-    """As `load`, of a directory with config.json. shared: the file to map the weights from (`mapped_weights`); None: a copy in memory.
-    keeps_float16: otherwise, without a dtype, weights that are stored in float16 become float32, since activations may exceed float16."""
+    """As `load`, of a directory with config.json. has_head: False leaves out weights of heads, whatever they are. shared: the file to map
+    the weights from (`mapped_weights`); None: a copy in memory. keeps_float16: otherwise, without a dtype, weights that are stored in
+    float16 become float32, since activations may exceed float16."""
     if dtype is not None and not dtype.is_floating_point:
         raise ValueError(f"load: dtype must be a floating dtype, not {dtype}")
     file = folder / "config.json"
     described = json_files.read(file)
     family = family_of(described.get("model_type"), str(file))
     weights = weight_files.find(folder)
+    weights = weights if has_head else _without_heads(weights, family, described["model_type"])
     config = family.read_config(described, str(file), frozenset(weights.stored))
     table = family.table(config)
     _check_layer_count(table, weights, file)
@@ -153,6 +157,15 @@ def of_transformers(model: Any) -> nn.Module | None:
         state |= dict(zip(row.ours, row.layout.read(by_name[row.theirs]), strict=True))
     made.load_state_dict(state, assign=True)
     return made.eval()
+
+
+def _without_heads(weights: Weights, family: Family, model_type: str) -> Weights:
+    """Those of the body: of parts that a model of default sizes has, whose configuration is read without a word of unknown keys."""
+    default = family.read_config({"model_type": model_type}, model_type, frozenset(weights.stored))
+    table = family.table(default)
+    parts = {row.theirs.partition(".")[0] for row in table.body}
+    stored = {name: x for name, x in weights.stored.items() if table.canonical(name).partition(".")[0] in parts}
+    return replace(weights, stored=stored)
 
 
 class _NoInitialisation(TorchFunctionMode):

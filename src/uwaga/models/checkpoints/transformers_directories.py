@@ -1,12 +1,22 @@
 """Directories whose models transformers computes. They are untrusted: weights are safetensors, no code of theirs is run, and nothing that they
 do not hold themselves, such as the base of an adapter, is loaded."""
 
+import math
 import os
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.module import (
+    register_module_buffer_registration_hook,
+    register_module_module_registration_hook,
+    register_module_parameter_registration_hook,
+)
+from torch.utils.hooks import RemovableHandle
 
 from uwaga._base.errors import CheckpointError
 from uwaga._base.terminal import printable
@@ -16,6 +26,15 @@ _LOCK = threading.Lock()
 _BEFORE: list[
     tuple[int, bool]
 ] = []  # the level and progress bars of transformers' logging, as each thread that reads found them
+# transformers makes lists and patterns of layers besides the model, and two names of each class. No whole number of config.json may be larger
+# than the first (vocabularies have up to 262,400 tokens), or than one for so many numbers in the files, up to the third: a published model has hundreds for
+# each unit of a length or a base. No published classifier has more classes.
+_SURE, _NUMBERS_EACH, _LARGEST, _MOST_LABELS = 300_000, 64, 1 << 24, 1 << 16
+# A model has a module, a weight or a buffer at most so many times for each weight that is stored, which may be several in one, and so
+# many besides; and numbers in weights and buffers likewise: masks and tables of positions are in no file.
+_MORE, _BESIDE, _MOST_NUMBERS = 8, 1 << 10, 1 << 26
+_HOOKS: list[RemovableHandle] = []
+_building = threading.local()  # its attribute `left`: _Left of the thread that is in `bounded`
 
 
 def weights_of(folder: Path, described: Mapping[str, Any]) -> weight_files.Weights:
@@ -63,3 +82,63 @@ def reading(folder: Path) -> Iterator[None]:
                 logging.set_verbosity(verbosity)
                 if shows_bars:
                     logging.enable_progress_bar()
+
+
+@contextmanager
+def bounded(path: Path, described: object, weights: weight_files.Weights) -> Iterator[None]:
+    """A context in which this thread cannot build a model of far more or larger weights than those in files: whatever number in config.json
+    asks for them, that many would be missing.
+
+    Args:
+        path: config.json, for messages.
+        described: what is in it.
+
+    Raises:
+        CheckpointError: a number is larger than any model has, or makes more weights.
+    """
+    elements = [math.prod(x.shape) for x in weights.stored.values()]
+    largest = min(_LARGEST, max(_SURE, sum(elements) // _NUMBERS_EACH))
+    for key, number in _numbers(described):
+        limit = _MOST_LABELS if key == "num_labels" else largest
+        if number > limit:
+            rule = f"{printable(key)} is {number}, more than the limit of {limit}"
+            raise CheckpointError(f"{path}: {rule} for weights of {sum(elements)} numbers")
+    with _LOCK:
+        if not _HOOKS:  # for good: to remove them while another thread builds a model would break its loop over them
+            _HOOKS.append(register_module_parameter_registration_hook(_count))
+            _HOOKS.append(register_module_buffer_registration_hook(_count))
+            _HOOKS.append(register_module_module_registration_hook(_count))
+    _building.left = _Left(path, len(elements), sum(elements))
+    try:
+        yield
+    finally:
+        _building.left = None
+
+
+class _Left:
+    """What a model that is being built may still have."""
+
+    def __init__(self, path: Path, weights: int, numbers: int) -> None:
+        self.stored = f"{path}: it asks for far more than the files have, {weights} weights of {numbers} numbers"
+        self.parts, self.numbers = _MORE * weights + _BESIDE, _MORE * numbers + _MOST_NUMBERS
+
+
+def _count(_module: nn.Module, _name: str, made: object) -> None:
+    left: _Left | None = getattr(_building, "left", None)
+    if left is None:
+        return
+    left.parts -= 1
+    left.numbers -= made.numel() if isinstance(made, torch.Tensor) else 0
+    if left.parts < 0 or left.numbers < 0:
+        raise CheckpointError(left.stored)
+
+
+def _numbers(described: object, key: str = "") -> Iterator[tuple[str, int]]:
+    if isinstance(described, dict):
+        for name, inner in described.items():
+            yield from _numbers(inner, str(name))
+    elif isinstance(described, list):
+        for inner in described:
+            yield from _numbers(inner, key)
+    elif isinstance(described, int) and not isinstance(described, bool):
+        yield key, described

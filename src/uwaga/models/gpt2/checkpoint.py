@@ -95,15 +95,14 @@ _UNREAD = {
 
 
 def read_config(config: Mapping[str, Any], where: str, names: Set[str]) -> GPT2Config:
-    """The configuration from a config.json; whether the model has a head follows from the names of the weights too."""
+    """The configuration from a config.json; whether the model has a head of its own follows from the names of the weights."""
     keys = _KEYS if config["model_type"] == "gpt2" else _BANDED
     read = config_json.read(config, where, keys=keys, only=_ONLY, harmless=_HARMLESS)
     given = read.settings
     given["activation"] = read_activation(given["activation"])
     given["d_ff"] = given["d_ff"] or 4 * given["d_model"]
     given["eos_token_ids"] = read_eos_token_id(given["eos_token_ids"])
-    has_own = _HEAD in names or config.get("architectures") == ["GPT2LMHeadModel"]
-    given["has_lm_head"] = given["tie_word_embeddings"] or has_own
+    given["has_lm_head"] = given["tie_word_embeddings"] or _HEAD in names
     try:
         return GPT2Config(kept=read.kept, **given)
     except ValueError as error:

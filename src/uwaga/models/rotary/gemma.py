@@ -80,7 +80,7 @@ _NORMS = {
 
 
 def read_config(config: Mapping[str, Any], where: str, names: Set[str]) -> RotaryConfig:
-    """The configuration from a config.json; whether the model has a head follows from its architecture, and from a head of its own."""
+    """The configuration from a config.json; whether the model has a head follows from the names of the weights, and that of a tied one from its architecture."""
     model_type = config["model_type"]
     only = llama.ONLY | {"use_bidirectional_attention": (False, None, True)} | _ONLY[model_type]
     read = config_json.read(config, where, keys=_KEYS[model_type], only=only, harmless=_HARMLESS)
@@ -91,7 +91,8 @@ def read_config(config: Mapping[str, Any], where: str, names: Set[str]) -> Rotar
     given["eos_token_ids"] = read_eos_token_id(given["eos_token_ids"])
     given["output_bias"] = given["qkv_bias"]
     given["bidirectional"] = bool(given.get("bidirectional"))
-    given["has_lm_head"] = config.get("architectures") == list(known[1:]) or llama.HEAD in names
+    is_tied = given["tie_word_embeddings"] and config.get("architectures") == list(known[1:])
+    given["has_lm_head"] = is_tied or llama.HEAD in names
     given["tie_word_embeddings"] = given["tie_word_embeddings"] and given["has_lm_head"]
     types, window = _layers(config, where, given["num_layers"])
     if given["bidirectional"]:

@@ -96,7 +96,7 @@ _OWN_HEAD, _HEAD_BIAS = WeightMapping(HEAD, HEAD), WeightMapping("lm_head.bias",
 
 
 def read_config(config: Mapping[str, Any], where: str, names: Set[str]) -> RotaryConfig:
-    """The configuration from a config.json; whether the model has a head follows from the names of the weights too."""
+    """The configuration from a config.json; whether the model has a head of its own follows from the names of the weights."""
     model_type = config["model_type"]
     read = config_json.read(config, where, keys=_KEYS[model_type], only=ONLY, harmless=_LAYERS | _HARMLESS)
     known = _architectures(model_type)
@@ -107,7 +107,7 @@ def read_config(config: Mapping[str, Any], where: str, names: Set[str]) -> Rotar
         "eos_token_ids": read_eos_token_id(given["eos_token_ids"]),
     }
     given["output_bias"] = given.setdefault("qkv_bias", model_type == "qwen2") and model_type != "qwen2"
-    given["has_lm_head"] = given["tie_word_embeddings"] or HEAD in names or config.get("architectures") == known[1:]
+    given["has_lm_head"] = given["tie_word_embeddings"] or HEAD in names
     given["num_kv_heads"] = given["num_kv_heads"] or given["num_heads"]
     given["d_k"] = given["d_k"] or config_json.head_width(given, where)
     base, scaling = rope_parameters.read(config, where, 10000.0, given["max_position_embeddings"])

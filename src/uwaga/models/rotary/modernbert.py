@@ -69,7 +69,7 @@ _WORDS, _HEAD, _DECODER = "embeddings.tok_embeddings.weight", "head.dense.weight
 
 def read_config(config: Mapping[str, Any], where: str, names: Set[str]) -> RotaryConfig:
     """The configuration from a config.json."""
-    has_head = _HEAD in names or config.get("architectures") == list(_ARCHITECTURES[1:])
+    has_head = _HEAD in names
     keys, harmless = (_KEYS | _HEAD_KEYS if has_head else _KEYS), _LAYERS | _HARMLESS | set(_HEAD_KEYS)
     read = config_json.read(config, where, keys=keys, only=_ONLY, harmless=harmless)
     config_json.check_architecture(config, where, _ARCHITECTURES)

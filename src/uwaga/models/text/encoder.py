@@ -605,7 +605,7 @@ def _read(config: SentenceConfig, dtype: torch.dtype | None, *, shared: bool) ->
                 f"{config.folder}: mask tokens that the others do not see are computed for uwaga's own families alone"
             )
         return foreign.load(config.folder, tokens, dtype, file), tokens
-    model = load_save.load_folder(config.folder, dtype, shared=file)
+    model = load_save.load_folder(config.folder, dtype, has_head=False, shared=file)
     if not isinstance(model, BertModel | RotaryModel | T5Model):
         raise CheckpointError(
             f"{config.folder} holds a {type(model).__name__}, and TextEncoder cannot use it; {sentence_config.PEER_READS_IT}"

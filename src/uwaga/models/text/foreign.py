@@ -5,7 +5,7 @@ for its model_type.
 """
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -31,9 +31,6 @@ _ENCODERS = {
     "switch_transformers": "SwitchTransformersEncoderModel",
     "umt5": "UMT5EncoderModel",
 }
-_LAYERS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers", "encoder_layers", "decoder_layers")
-# No number of a published config.json is larger: sizes of its tables and masks are allocated before weights are compared.
-_LARGEST = 1 << 24
 _INSTALL = "pip install 'transformers>=5'"
 
 
@@ -89,7 +86,6 @@ def _load(folder: Path, dtype: torch.dtype | None, *, classifies: bool) -> tuple
             f"Without it: {known}"
         )
     maker = _maker(path, described, shown, classifies=classifies)
-    _check_sizes(path, described, len(transformers_directories.weights_of(folder, described).stored))
     model = _from_pretrained(folder, maker, described, dtype)
     if not all(bool(x.isfinite().all()) for x in model.parameters()):
         raise CheckpointError(f"{folder}: a weight has an entry that is NaN or infinite")
@@ -119,26 +115,6 @@ def _maker(path: Path, described: Mapping[str, Any], shown: str, *, classifies: 
     return transformers.AutoModelForSequenceClassification if classifies else transformers.AutoModel
 
 
-def _check_sizes(path: Path, described: Mapping[str, Any], weights: int) -> None:
-    """Bound what is allocated and built before names and shapes of weights are compared."""
-    for key, number in _numbers(described):
-        if number > _LARGEST:
-            raise CheckpointError(f"{path}: {printable(key)} is {number}, more than the limit of {_LARGEST}")
-        if key in _LAYERS and number > weights:
-            raise CheckpointError(f"{path} says {number} layers, and there are {weights} weights in all")
-
-
-def _numbers(described: object, key: str = "") -> Iterator[tuple[str, int]]:
-    if isinstance(described, dict):
-        for name, inner in described.items():
-            yield from _numbers(inner, str(name))
-    elif isinstance(described, list):
-        for inner in described:
-            yield from _numbers(inner, key)
-    elif isinstance(described, int) and not isinstance(described, bool):
-        yield key, described
-
-
 def _from_pretrained(folder: Path, maker: Any, described: Mapping[str, Any], dtype: torch.dtype | None) -> Any:
     import transformers
 
@@ -147,7 +123,11 @@ def _from_pretrained(folder: Path, maker: Any, described: Mapping[str, Any], dty
         "use_safetensors": True,
         "trust_remote_code": False,
     }
-    with transformers_directories.reading(folder):
+    weights = transformers_directories.weights_of(folder, described)
+    with (
+        transformers_directories.reading(folder),
+        transformers_directories.bounded(folder / "config.json", described, weights),
+    ):
         config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
         if maker is transformers.AutoModelForSequenceClassification and config.num_labels != 1:
             raise CheckpointError(f"{folder} classifies sequences into {config.num_labels} labels; a reranker has one")

@@ -393,7 +393,7 @@ def _encoder(folder: Path, tokenizer: Tokenizer, dtype: torch.dtype | None) -> B
     """The model of a folder, whose states are pooled. Raises CheckpointError."""
     if foreign.is_needed(folder):
         return foreign.load(folder, tokenizer, dtype)
-    model = load_save.load_folder(folder, dtype)
+    model = load_save.load_folder(folder, dtype, has_head=False)
     if not isinstance(model, BertModel | RotaryModel):
         raise CheckpointError(
             f"{folder} holds a {type(model).__name__}, and Reranker pools no states of it; {sentence_files.INSTEAD}"
