@@ -81,11 +81,7 @@ TOO_LARGE = {
         "the request has more tokens than the limit of 20"
     ),
     b'{"input": [' + 21 * b"5," + b"5]}": "input has 22 token ids, more than the limit of 20",
-    b'{"input": [['
-    + 10 * b"5,"
-    + b"5], ["
-    + 9 * b"5,"
-    + b"5]]}": "the request has more tokens than the limit of 20",
+    b'{"input": [[' + 10 * b"5," + b"5], [" + 9 * b"5," + b"5]]}": "the request has more tokens than the limit of 20",
 }
 
 
@@ -106,7 +102,9 @@ LONG = {
 
 
 @pytest.mark.parametrize("text", LONG, ids=["words", "one word"])
-def test_tokens_of_a_long_text_are_counted_in_pieces_until_there_are_too_many(serving, encoder, monkeypatch, text) -> None:
+def test_tokens_of_a_long_text_are_counted_in_pieces_until_there_are_too_many(
+    serving, encoder, monkeypatch, text
+) -> None:
     """A text of 4 MB may have 4 million tokens, of 500 bytes each."""
     read: list[int] = []
     encode = type(encoder.tokenizer).encode
@@ -141,7 +139,10 @@ def test_a_long_text_is_truncated_to_the_bits_of_encode(serving, encoder) -> Non
         answer = await client.post("/v1/embeddings", {"input": texts[0], "truncate": True})
         assert answer.status == 200
         answer = await client.post("/v1/embeddings", {"input": texts[1], "truncate": True})
-        assert (answer.status, answer.json["error"]["message"]) == (413, "the request has more tokens than the limit of 20")
+        assert (answer.status, answer.json["error"]["message"]) == (
+            413,
+            "the request has more tokens than the limit of 20",
+        )
 
     serving(test)
     serving(limited, limits=Limits(tokens=20))
@@ -155,7 +156,9 @@ def test_token_ids_are_refused_before_their_text_is_made(serving, encoder) -> No
             "input[1] has 13 token ids, special ones included, and the model takes at most 12; send truncate: true to truncate it",
         )
         house = encoder.tokenizer.backend.token_to_id("house")
-        answer = await client.post("/v1/embeddings", b'{"truncate":true,"input":[%b]}' % b",".join([b"%d" % house] * 50))
+        answer = await client.post(
+            "/v1/embeddings", b'{"truncate":true,"input":[%b]}' % b",".join([b"%d" % house] * 50)
+        )
         assert (answer.status, answer.json["error"]["message"]) == (413, "input is a text of more than 200 characters")
 
     serving(test, limits=Limits(body_bytes=200))
@@ -261,7 +264,9 @@ def test_a_large_body_holds_up_no_small_one(serving, monkeypatch) -> None:
         client.service.embeddings = waits
         client = type(client)(client.service)
         blank = b" " * (1 << 18)
-        large = [asyncio.ensure_future(client.post("/v1/embeddings", b'{"input": "a cat"' + blank + b"}")) for _ in range(4)]
+        large = [
+            asyncio.ensure_future(client.post("/v1/embeddings", b'{"input": "a cat"' + blank + b"}")) for _ in range(4)
+        ]
         assert (await client.post("/v1/embeddings", {"input": "a dog"})).status == 200
         go.set()
         assert [(await each).status for each in large] == [200] * 4

@@ -185,8 +185,11 @@ def test_documents_are_cut_by_their_own_tokens(serving, encoder, reranker, is_cr
     """Cohere's max_tokens_per_doc reads so many first tokens, max_chunks_per_doc the best of so many parts as long as the model takes."""
     from uwaga.serve.models import CrossEncoderRanker, SimilarityRanker
 
-    words = "the cat sat on the mat and then it ran away from the house and the dog sat on the mat".split()
-    size = 17 - len(reranker.tokenize([(QUERY, "a")])[0]) if is_cross else 10  # tokens of a passage that the model takes
+    long = "the cat sat on the mat and then it ran away from the house and the dog sat on the mat"
+    words = long.split()
+    size = (
+        17 - len(reranker.tokenize([(QUERY, "a")])[0]) if is_cross else 10
+    )  # tokens of a passage that the model takes
     parts = [" ".join(words[at : at + size]) for at in range(0, len(words), size)]
     assert len(parts) >= 2
 
@@ -198,7 +201,6 @@ def test_documents_are_cut_by_their_own_tokens(serving, encoder, reranker, is_cr
             listed = {each["index"]: each["relevance_score"] for each in answer.json["results"]}
             return [listed[index] for index in range(len(documents))]
 
-        long = " ".join(words)
         assert await scores([long, "a dog"], max_tokens_per_doc=3) == await scores(["the cat sat", "a dog"])
         assert await scores(["a dog "], max_tokens_per_doc=4096) == await scores(["a dog "])
         each = await scores(parts)

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 Storage = Literal["float32", "bfloat16"]
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _MEGABYTE = 1 << 20
-_GRACE = 10  # seconds beyond --timeout that a process has to end: a client that does not read is disconnected after as many
+_GRACE = (
+    10  # seconds beyond --timeout that a process has to end: a client that does not read is disconnected after as many
+)
 
 
 def serve(

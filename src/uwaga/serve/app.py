@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 MAX_HEADER_BYTES = 1 << 15  # URL and headers of a request
 _CHUNK = 1 << 16  # bytes of a response that are sent at once
 _READERS = 2  # threads that parse and tokenize requests; the tokenizer works outside of Python's lock
-_LARGE = 1 << 18  # bytes of a body that has a thread of its own kind, so that seconds of its tokenizer hold up no small one
+_LARGE = (
+    1 << 18
+)  # bytes of a body that has a thread of its own kind, so that seconds of its tokenizer hold up no small one
 _HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
 _LOG = logging.getLogger("uwaga.serve")
 T = TypeVar("T")

@@ -89,7 +89,9 @@ class RerankRequest(NamedTuple):
     raw_scores: bool
     form: Literal["cohere", "tei"]  # of the reply: Cohere's and Jina's, or that of TEI
     max_tokens: int | None = None  # of a passage: what is beyond them is not read; None: all
-    max_chunks: int | None = None  # that a passage is divided into, each as long as the model takes; None: it is not divided
+    max_chunks: int | None = (
+        None  # that a passage is divided into, each as long as the model takes; None: it is not divided
+    )
 
 
 def embeddings_request(
@@ -109,15 +111,16 @@ def embeddings_request(
     truncation = _truncation(fields, "truncate", truncate)
     fields.take("user", _string, None)
     fields.finish(limits, input_type="prompt_name names a prompt of the model")
-    is_list = isinstance(given, list) and not _is_id(given[0])
-    places = _places("input", given) if is_list else ["input"]
+    places = _places("input", given) if isinstance(given, list) and not _is_id(given[0]) else ["input"]
     prompt = None if name is None else prompts[name]
     return EmbeddingsRequest(
         Texts("input", texts or (), truncation, places), ids, encoding == "base64", dimensions, prompt
     )
 
 
-def rerank_request(body: bytes, *, model: str, form: Literal["cohere", "tei"], truncate: bool, limits: Limits) -> RerankRequest:
+def rerank_request(
+    body: bytes, *, model: str, form: Literal["cohere", "tei"], truncate: bool, limits: Limits
+) -> RerankRequest:
     """form: of the path, for a body that has neither `documents` nor `texts`. truncate: where the request does not say. Raises ApiError."""
     fields = _Fields(body)
     _check_model(fields, model)

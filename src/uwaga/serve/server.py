@@ -137,7 +137,9 @@ def run_processes(make: Callable[[Metrics], Service], listening: socket.socket, 
                         f"process {each.pid} of the server ended with code {each.exitcode}; its messages say why"
                     )
                 processes[at] = start(metrics[at])
-                number = -each.exitcode or int(signal.SIGTERM)  # by SIGTERM it answers what it has accepted, and ends with 0
+                number = -each.exitcode or int(
+                    signal.SIGTERM
+                )  # by SIGTERM it answers what it has accepted, and ends with 0
                 _LOG.warning(
                     "uwaga serve: process %d was ended by signal %d; process %d replaces it",
                     each.pid, number, processes[at].pid,
