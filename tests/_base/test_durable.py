@@ -390,7 +390,6 @@ WRITERS = {
 }  # fmt: skip
 # What writes where it is told to by a library: a file that durable opened, or what is in memory.
 GIVEN = {
-    ("cli/serve.py", "tempfile"),  # of what prometheus-client shares between processes
     ("cli/serve.py", "TemporaryDirectory"),
     ("models/checkpoints/load_save.py", "save_file"),
     ("train/checkpoint.py", "save_file"),

@@ -143,7 +143,8 @@ def serving(encoder: TextEncoder, one_thread: None) -> Iterator[Callable[..., An
 class Running:
     """A server in a process of its own."""
 
-    def __init__(self, model: Path, *options: str) -> None:
+    def __init__(self, model: Path, *options: str, has_disk: bool = True) -> None:
+        """has_disk: False: no file may have a byte, as on a full disk."""
         command = [sys.executable, "-m", "uwaga.cli", "serve", str(model), "--port", "0", *options]
         self.process = subprocess.Popen(
             command,
@@ -151,6 +152,7 @@ class Running:
             stderr=subprocess.PIPE,
             text=True,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
+            preexec_fn=None if has_disk else _without_disk,
         )
         self.said = self.process.stdout.readline()
         match = re.search(r"http://127\.0\.0\.1:(\d+)/v1", self.said)
@@ -183,12 +185,18 @@ class Running:
         return self.process.returncode, errors
 
 
+def _without_disk() -> None:
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+
+
 @pytest.fixture
 def start(tiny: Path) -> Iterator[Callable[..., Running]]:
     running: list[Running] = []
 
-    def begin(*options: str) -> Running:
-        running.append(Running(tiny, *options))
+    def begin(*options: str, has_disk: bool = True) -> Running:
+        running.append(Running(tiny, *options, has_disk=has_disk))
         return running[-1]
 
     yield begin

@@ -4,6 +4,7 @@ import re
 from html.parser import HTMLParser
 
 from uwaga.serve.app import application
+from uwaga.serve.metrics import PATHS
 from uwaga.serve.requests import Limits
 
 
@@ -45,6 +46,8 @@ def test_the_description_has_every_path_and_every_key_that_is_read(serving) -> N
             path: method for path, methods in described["paths"].items() for method in methods
         }
 
+        assert {*endpoints, "other"} == set(PATHS)
+
         def schema(path: str) -> dict:
             return described["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
 
@@ -59,6 +62,7 @@ def test_the_description_has_every_path_and_every_key_that_is_read(serving) -> N
                 answer = await client.post(path, body)
                 assert answer.status == 422
                 assert re.search(rf"\b{key} must be ", answer.body.decode()), (path, key)
+            assert list(own["patternProperties"]) == ["^(metadata|proxy_server_request)$"]
 
     serving(test, limits=Limits(items=7))
 

@@ -93,7 +93,7 @@ def test_long_texts_are_refused_or_truncated(serving, encoder) -> None:
         refused = await client.post("/v1/embeddings", {"input": ["a", long]})
         assert refused.status == 413
         assert refused.json["error"] == {
-            "message": "input[1] has 14 tokens, and the model takes at most 10; send truncate: true to embed its beginning",
+            "message": "input[1] has 14 tokens, and the model takes at most 10; send truncate: true to truncate it",
             "type": "invalid_request_error",
             "param": "input",
             "code": None,

@@ -1,8 +1,11 @@
 """Requests that are refused: what is wrong with them, in the form of the interface that they belong to, and what they may hold."""
 
 import asyncio
+import threading
 
+import numpy as np
 import pytest
+from waiting import HANG
 
 from uwaga.serve.requests import Limits
 
@@ -34,7 +37,13 @@ BODIES = {
     b'{"input": "a", "dimensions": true}': "dimensions must be a whole number from 1 to 16, not True",
     b'{"input": "a", "truncate": "yes"}': "truncate must be true or false, not 'yes'",
     b'{"input": "a", "user": {}}': "user must be a string, not {}",
-    b'{"input": "a", "tempe\\u001brature": 1}': "the request has keys that are not known here: 'tempe\\x1brature'",
+    b'{"input": "a", "tempe\\u001brature": 1}': (
+        "the request has keys that are not known here: 'tempe\\x1brature'; the server's option --ignore-key lets a key through unread"
+    ),
+    b'{"input": "a", "input_type": "query"}': (
+        "the request has keys that are not known here: input_type; prompt_name names a prompt of the model; the server's option "
+        "--ignore-key lets a key through unread"
+    ),
 }  # fmt: skip
 
 
@@ -69,14 +78,10 @@ TOO_LARGE = {
     b'{"input": "' + 200 * b"a" + b'"}': "the body of the request exceeds 200 bytes",
     b'{"input": ["a", "a", "a", "a"]}': "input has 4 entries, more than the limit of 3",
     b'{"input": ["the cat sat on a mat", "the cat sat on a mat", "the cat sat on a mat"]}': (
-        "the request has 24 tokens, more than the limit of 20"
+        "the request has more tokens than the limit of 20"
     ),
     b'{"input": [' + 21 * b"5," + b"5]}": "input has 22 token ids, more than the limit of 20",
-    b'{"input": [['
-    + 10 * b"5,"
-    + b"5], ["
-    + 9 * b"5,"
-    + b"5]]}": "the request has 21 tokens, more than the limit of 20",
+    b'{"input": [[' + 10 * b"5," + b"5], [" + 9 * b"5," + b"5]]}": "the request has more tokens than the limit of 20",
 }
 
 
@@ -87,6 +92,76 @@ def test_a_request_that_is_too_large_is_refused_with_the_limit(serving, body) ->
         assert (answer.status, answer.json["error"]["message"]) == (413, TOO_LARGE[body])
 
     serving(test, limits=LIMITS)
+
+
+# Texts of more characters than are tokenized at a time, and the message of their error 413.
+LONG = {
+    "a " * 100_000: "input has more than 32,512 tokens, and the model takes at most 10; send truncate: true to truncate it",
+    "." * 70_000: "input has more than 65,280 tokens, and the model takes at most 10; send truncate: true to truncate it",
+}
+
+
+@pytest.mark.parametrize("text", LONG, ids=["words", "one word"])
+def test_tokens_of_a_long_text_are_counted_in_pieces_until_there_are_too_many(
+    serving, encoder, monkeypatch, text
+) -> None:
+    """A text of 4 MB may have 4 million tokens, of 500 bytes each."""
+    read: list[int] = []
+    encode = type(encoder.tokenizer).encode
+
+    def counted(self, texts, *, with_offsets):
+        read.append(sum(map(len, texts)))
+        return encode(self, texts, with_offsets=with_offsets)
+
+    monkeypatch.setattr(type(encoder.tokenizer), "encode", counted)
+
+    async def test(client) -> None:
+        answer = await client.post("/v1/embeddings", {"input": text})
+        assert (answer.status, answer.json["error"]["message"]) == (413, LONG[text])
+        assert read == [1 << 16]
+
+    serving(test)
+
+
+def test_a_long_text_is_truncated_to_the_bits_of_encode(serving, encoder) -> None:
+    """At a space, where the tokens before it are those of the whole; one without spaces is read whole, if a request may have its tokens."""
+    texts = ["the cat " * 20_000, "." * 140_000]
+
+    async def test(client) -> None:
+        for text in texts:
+            answer = await client.post("/v1/embeddings", {"input": text, "truncate": True})
+            expected = encoder.encode([text], overflow="truncate")[0]
+            assert np.float32(answer.json["data"][0]["embedding"]).tobytes() == expected.tobytes()
+        ranked = await client.post("/v1/rerank", {"query": "." * 70_000, "documents": ["a"], "truncation": True})
+        assert ranked.status == 200
+
+    async def limited(client) -> None:
+        answer = await client.post("/v1/embeddings", {"input": texts[0], "truncate": True})
+        assert answer.status == 200
+        answer = await client.post("/v1/embeddings", {"input": texts[1], "truncate": True})
+        assert (answer.status, answer.json["error"]["message"]) == (
+            413,
+            "the request has more tokens than the limit of 20",
+        )
+
+    serving(test)
+    serving(limited, limits=Limits(tokens=20))
+
+
+def test_token_ids_are_refused_before_their_text_is_made(serving, encoder) -> None:
+    async def test(client) -> None:
+        answer = await client.post("/v1/embeddings", {"input": [[5], [5] * 13]})
+        assert (answer.status, answer.json["error"]["message"]) == (
+            413,
+            "input[1] has 13 token ids, special ones included, and the model takes at most 12; send truncate: true to truncate it",
+        )
+        house = encoder.tokenizer.backend.token_to_id("house")
+        answer = await client.post(
+            "/v1/embeddings", b'{"truncate":true,"input":[%b]}' % b",".join([b"%d" % house] * 50)
+        )
+        assert (answer.status, answer.json["error"]["message"]) == (413, "input is a text of more than 200 characters")
+
+    serving(test, limits=Limits(body_bytes=200))
 
 
 def test_a_body_is_not_read_beyond_the_limit_announced_or_not(serving) -> None:
@@ -172,6 +247,52 @@ def test_a_client_that_leaves_while_it_sends_gets_nothing(serving) -> None:
         assert answer.status == 0
 
     serving(test)
+
+
+def test_a_large_body_holds_up_no_small_one(serving, monkeypatch) -> None:
+    """Eight texts of 4 MB take a tokenizer half a minute."""
+    go = threading.Event()
+
+    async def test(client) -> None:
+        embeddings = client.service.embeddings
+
+        def waits(body: bytes):
+            if len(body) > 1 << 18:
+                assert go.wait(HANG)
+            return embeddings(body)
+
+        client.service.embeddings = waits
+        client = type(client)(client.service)
+        blank = b" " * (1 << 18)
+        large = [
+            asyncio.ensure_future(client.post("/v1/embeddings", b'{"input": "a cat"' + blank + b"}")) for _ in range(4)
+        ]
+        assert (await client.post("/v1/embeddings", {"input": "a dog"})).status == 200
+        go.set()
+        assert [(await each).status for each in large] == [200] * 4
+
+    serving(test)
+
+
+def test_keys_that_change_no_number_are_let_through(serving, encoder) -> None:
+    extra = {"metadata": {"user": "a"}, "proxy_server_request": {"url": "b"}}
+
+    async def test(client) -> None:
+        answer = await client.post("/v1/embeddings", {"input": "a cat"} | extra)
+        assert np.float32(answer.json["data"][0]["embedding"]).tobytes() == encoder.encode(["a cat"])[0].tobytes()
+        for body in ({"query": "a", "documents": ["b"]}, {"query": "a", "texts": ["b"]}):
+            assert (await client.post("/rerank", body | extra)).status == 200
+            answer = await client.post("/rerank", body | {"rank_fields": ["text"]})
+            assert answer.status == 422
+
+    async def ignoring(client) -> None:
+        body = {"input": "a cat", "input_type": "query", "dimensions": 0}
+        answer = await client.post("/v1/embeddings", body)
+        assert answer.json["error"]["message"] == "dimensions must be a whole number from 1 to 16, not 0"
+        assert (await client.post("/v1/embeddings", body | {"dimensions": 5})).status == 200
+
+    serving(test)
+    serving(ignoring, limits=Limits(unread_keys=("input_type", "dimensions")))
 
 
 def test_other_methods_paths_types_and_headers(serving) -> None:

@@ -1,6 +1,10 @@
 """/v1/rerank and its other paths: scores, forms and errors."""
 
+<<<<<<< HEAD
 import asyncio
+=======
+import re
+>>>>>>> 3f52c299 (serve: bound a request's memory, metrics without files, workers that end)
 
 import numpy as np
 import pytest
@@ -89,7 +93,6 @@ def test_prompts_of_queries_and_passages_are_put_before_them(serving, encoder) -
 # Bodies, their status, and the message of their error.
 WRONG = [
     ({"documents": ["a"]}, 422, "the request has no query"),
-    ({"query": "a"}, 422, "the request has no documents"),
     ({"query": "a", "documents": []}, 422, "documents must be a list of strings, not empty, not []"),
     ({"query": "a", "documents": ["a", 5]}, 422, "documents[1] must be a string or an object with a text, not 5"),
     (
@@ -101,14 +104,20 @@ WRONG = [
     ({"query": "a", "documents": ["a", ""]}, 422, "documents[1] is empty: it has no tokens"),
     ({"query": "a", "documents": ["a"], "top_n": 0}, 422, "top_n must be a whole number from 1 to 2147483648, not 0"),
     (
-        {"query": "a", "documents": ["a"], "max_chunks_per_doc": 3},
+        {"query": "a", "documents": ["a"], "rank_fields": ["title"]},
         422,
-        "the request has keys that are not known here: max_chunks_per_doc",
+        "the request has keys that are not known here: rank_fields; write the fields of a document into one text, and send that; "
+        "the server's option --ignore-key lets a key through unread",
+    ),
+    (
+        {"query": "a", "documents": ["a"], "max_tokens_per_doc": 0},
+        422,
+        "max_tokens_per_doc must be a whole number from 1 to 2147483648, not 0",
     ),
     (
         {"query": "a", "documents": ["the cat sat on the mat and then it ran away"]},
         413,
-        "documents has 11 tokens, and the model takes at most 10; send truncate: true to embed its beginning",
+        "documents[0] has 11 tokens, and the model takes at most 10; send truncation: true to truncate it",
     ),
 ]
 
@@ -123,6 +132,87 @@ def test_errors_are_in_the_form_of_the_interface(serving, body, status, message)
         assert answer.json["error_type"] == {422: "Validation", 413: "Tokenizer"}[status]
 
     serving(test)
+
+
+def test_an_error_names_the_keys_of_its_interface(serving, reranker) -> None:
+    """What an error advises is accepted there, and what it names is what was sent."""
+    from uwaga.serve.models import CrossEncoderRanker
+
+    long = "the cat sat on the mat and then it ran away from the house"
+    interfaces = [  # path, what else the body has, and the key of its texts
+        ("/v1/embeddings", {}, "input"),
+        *[(path, {"query": "a"}, "documents") for path in ("/v1/rerank", "/v2/rerank", "/rerank")],
+        *[(path, {"query": "a"}, "texts") for path in ("/v1/rerank", "/v2/rerank", "/rerank")],
+    ]
+
+    async def test(client) -> None:
+        for path, rest, key in interfaces:
+            for body, place in [
+                (rest | {key: ["a", long]}, f"{key}[1]"),
+                (rest | {key: [long]}, f"{key}[0]"),
+                *[(rest | {key: ["a"], "query": long}, "query")] * bool(rest),
+            ]:
+                answer = await client.post(path, body)
+                message = answer.body.decode()
+                assert answer.status == 413
+                advised = re.search(rf"\b{re.escape(place)} has .*; send (\w+): true to truncate it", message)
+                assert advised, (path, body, message)
+                assert (await client.post(path, body | {advised[1]: True})).status == 200
+            for body, place in [
+                (rest | {key: ["a", " "]}, f"{key}\\[1\\] is empty: it has no tokens"),
+                (rest | {key: ["a", 5]}, rf"{key}(\[1\])? must be .*"),
+                *[(rest | {key: ["a"], "query": " "}, "query is empty: it has no tokens")] * bool(rest),
+            ]:
+                answer = await client.post(path, body)
+                assert answer.status == 422
+                assert re.search(f'"{place}', answer.body.decode()), (path, body, answer.body)
+        for path, key in (("/v1/rerank", "documents"), ("/v2/rerank", "documents"), ("/rerank", "texts")):
+            assert f"the request has no {key}" in (await client.post(path, {"query": "a"})).body.decode()
+
+    serving(test)
+    serving(test, ranker=lambda model: CrossEncoderRanker(model, short(reranker)))
+
+
+def short(reranker):
+    """Of as few tokens as the embedding model takes."""
+    from uwaga import Reranker
+
+    return Reranker(reranker.model, reranker.tokenizer, max_tokens=12, has_sigmoid=True)
+
+
+@pytest.mark.parametrize("is_cross", [False, True])
+def test_documents_are_cut_by_their_own_tokens(serving, encoder, reranker, is_cross) -> None:
+    """Cohere's max_tokens_per_doc reads so many first tokens, max_chunks_per_doc the best of so many parts as long as the model takes."""
+    from uwaga.serve.models import CrossEncoderRanker, SimilarityRanker
+
+    long = "the cat sat on the mat and then it ran away from the house and the dog sat on the mat"
+    words = long.split()
+    size = (
+        17 - len(reranker.tokenize([(QUERY, "a")])[0]) if is_cross else 10
+    )  # tokens of a passage that the model takes
+    parts = [" ".join(words[at : at + size]) for at in range(0, len(words), size)]
+    assert len(parts) >= 2
+
+    async def test(client) -> None:
+        async def scores(documents: list[str], **options: object) -> list[float]:
+            body = {"query": QUERY, "documents": documents} | options
+            answer = await client.post("/v2/rerank", body)
+            assert answer.status == 200, answer.body
+            listed = {each["index"]: each["relevance_score"] for each in answer.json["results"]}
+            return [listed[index] for index in range(len(documents))]
+
+        assert await scores([long, "a dog"], max_tokens_per_doc=3) == await scores(["the cat sat", "a dog"])
+        assert await scores(["a dog "], max_tokens_per_doc=4096) == await scores(["a dog "])
+        each = await scores(parts)
+        assert await scores([long, "a dog"], max_chunks_per_doc=9) == [max(each), *await scores(["a dog"])]
+        assert await scores([long], max_chunks_per_doc=1) == each[:1]
+        assert await scores([long], max_chunks_per_doc=9, max_tokens_per_doc=size + 1) == [
+            max(await scores([parts[0], words[size]]))
+        ]
+        answer = await client.post("/v1/rerank", {"query": QUERY, "documents": [long], "max_tokens_per_doc": size + 1})
+        assert answer.status == 413
+
+    serving(test, ranker=(lambda model: CrossEncoderRanker(model, reranker)) if is_cross else SimilarityRanker)
 
 
 @pytest.fixture
@@ -162,14 +252,14 @@ def test_a_cross_encoder_ranks_where_there_is_one(serving, encoder, reranker) ->
         refused = await client.post("/v1/rerank", {"query": QUERY, "documents": ["a", long]})
         assert (refused.status, refused.json["message"]) == (
             413,
-            "documents[1] has 18 tokens with the query, and the model takes at most 16; send truncate: true to read its beginning",
+            "documents[1] has 18 tokens with the query, and the model takes at most 16; send truncation: true to truncate it",
         )
         cut = (await client.post("/v1/rerank", {"query": QUERY, "documents": [long], "truncation": True})).json[
             "results"
         ]
         assert cut[0]["relevance_score"] == reranker.rank(QUERY, [long], overflow="truncate").scores[0]
         empty = await client.post("/v1/rerank", {"query": QUERY, "documents": ["a", " "]})
-        assert (empty.status, empty.json["message"]) == (422, "passage 1 is empty")
+        assert (empty.status, empty.json["message"]) == (422, "documents[1] is empty: it has no tokens")
 
     serving(test, ranker=with_both)
 

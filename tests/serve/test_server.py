@@ -2,8 +2,10 @@
 
 import json
 import os
+import re
 import signal
 import socket
+import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -79,30 +81,97 @@ def test_clients_that_vanish_leave_nothing_behind(start, encoder) -> None:
     assert server.stop() == (0, "")
 
 
+linux = pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="only Linux lists a process's children in /proc"
+)
+
+
+def children(server: Any) -> set[int]:
+    listed = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text()
+    return set(map(int, listed.split()))
+
+
 @pytest.mark.slow
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux lists the children of a process in /proc")
-def test_several_processes_share_the_port_and_one_that_is_killed_is_replaced(start, encoder) -> None:
-    server = start("--processes", "2")
-
-    def children() -> set[int]:
-        listed = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text()
-        return set(map(int, listed.split()))
-
-    until(lambda: len(children()) == 2)
+@linux
+def test_several_processes_share_the_port_and_one_that_is_ended_is_replaced(start, encoder) -> None:
+    """Without a file, so that a full disk ends none of them."""
+    server = start("--processes", "2", has_disk=False)
+    until(lambda: len(children(server)) == 2)
     expected = encoder.encode(TEXTS).tobytes()
     for _ in range(10):
         assert server.embed(TEXTS).tobytes() == expected
     counted = 'uwaga_requests_total{path="/v1/embeddings",status="200"} 10.0'
     assert counted in server.get("/metrics").decode()  # whichever of the two is asked
-    first = children()
-    killed = min(first)
-    os.kill(killed, signal.SIGKILL)
-    until(lambda: len(children() - {killed}) == 2)
-    for _ in range(10):
-        assert server.embed(TEXTS).tobytes() == expected
-    last = children()
-    assert server.stop() == (0, "")
-    assert not any(Path(f"/proc/{each}").exists() for each in first | last)
+    seen, said = children(server), ""
+    for number in (signal.SIGKILL, signal.SIGTERM):
+        ended = min(children(server))
+        os.kill(ended, number)
+        until(lambda ended=ended: len(children(server) - {ended}) == 2)
+        (new,) = children(server) - seen
+        seen |= {new}
+        said += f"uwaga serve: process {ended} was ended by signal {number}; process {new} replaces it\n"
+        for _ in range(10):
+            assert server.embed(TEXTS).tobytes() == expected
+    # What the processes that ended have counted is not lost.
+    assert counted.replace("10.0", "30.0") in server.get("/metrics").decode()
+    assert server.stop() == (0, said)
+    assert not any(Path(f"/proc/{each}").exists() for each in seen)
+
+
+@pytest.mark.slow
+@linux
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP])
+def test_processes_end_with_the_one_that_has_started_them(start, encoder, number) -> None:
+    server = start("--processes", "2")
+    until(lambda: len(children(server)) == 2)
+    server.embed(TEXTS)
+    server.process.send_signal(number)
+    assert server.ended() == (-number, "")  # their ends of its pipes are closed, too
+    again = start("--processes", "2", "--port", str(server.port))
+    assert again.embed(TEXTS).tobytes() == encoder.encode(TEXTS).tobytes()
+    assert again.stop() == (0, "")
+
+
+DEAF = """
+import signal
+from uwaga.serve.server import listen, run_processes
+def make(metrics):
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    print("ready", flush=True)
+    signal.pause()
+run_processes(make, listen("127.0.0.1", 0), 2, grace=0.1)
+"""
+
+
+@pytest.mark.slow
+@linux
+def test_processes_that_do_not_end_are_killed() -> None:
+    """As one that is stopped, whose signals wait."""
+    with subprocess.Popen(
+        [sys.executable, "-c", DEAF], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as server:
+        assert [server.stdout.readline() for _ in range(2)] == ["ready\n", "ready\n"]
+        server.terminate()
+        _, errors = server.communicate(timeout=HANG)
+    assert server.returncode == 0
+    said = r"uwaga serve: process \d+ was killed, as it did not end within 0.1 seconds of SIGTERM\n"
+    assert re.fullmatch(said * 2, errors)
+
+
+FAILING = """
+from uwaga.serve.server import listen, run_processes
+run_processes(lambda metrics: 1 / 0, listen("127.0.0.1", 0), 2, grace=60)
+"""
+
+
+@pytest.mark.slow
+@linux
+def test_an_error_of_a_process_ends_the_server() -> None:
+    result = subprocess.run([sys.executable, "-c", FAILING], capture_output=True, text=True, timeout=HANG)
+    assert "\nZeroDivisionError: division by zero\n" in result.stderr
+    assert re.search(
+        r"ProcessEndedError: process \d+ of the server ended with code 1; its messages say why\n\Z", result.stderr
+    )
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

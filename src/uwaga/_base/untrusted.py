@@ -366,15 +366,14 @@ class ParquetRows:
         from pyarrow import parquet
 
         self._path = path
-        with _parquet_errors(path):
-            stat_regular(path)
-            with parquet.ParquetFile(path) as file:
-                self.names: list[str] = file.schema_arrow.names
-                self.count: int = file.metadata.num_rows
-                self._columns = [name for name in dict.fromkeys(columns) if name in self.names]
-                _check_columns(path, file.metadata, self._columns)
-                types = {name: str(file.schema_arrow.types[self.names.index(name)]) for name in self._columns}
-                self._repeating = [name for name in types if types[name] in ("string", "large_string")]
+        # pyarrow takes no name that is not UTF-8, so that it gets the open file.
+        with _parquet_errors(path), open_regular(path) as raw, parquet.ParquetFile(raw) as file:
+            self.names: list[str] = file.schema_arrow.names
+            self.count: int = file.metadata.num_rows
+            self._columns = [name for name in dict.fromkeys(columns) if name in self.names]
+            _check_columns(path, file.metadata, self._columns)
+            types = {name: str(file.schema_arrow.types[self.names.index(name)]) for name in self._columns}
+            self._repeating = [name for name in types if types[name] in ("string", "large_string")]
         twice = next((name for name in self._columns if self.names.count(name) > 1), None)
         if twice is not None:
             raise TextFileError(f"{path}: there are two columns {twice!r}")
@@ -388,7 +387,11 @@ class ParquetRows:
 
         row, size, read = 0, stat_regular(self._path).st_size, 0
         # Dictionary-encoded, so that a text that many rows repeat is in memory once.
-        with _parquet_errors(self._path), parquet.ParquetFile(self._path, read_dictionary=self._repeating) as file:
+        with (
+            _parquet_errors(self._path),
+            open_regular(self._path) as raw,
+            parquet.ParquetFile(raw, read_dictionary=self._repeating) as file,
+        ):
             for batch in file.iter_batches(at_once, columns=self._columns):
                 for index in range(batch.num_rows):
                     place = f"{self._path}: row {row}"

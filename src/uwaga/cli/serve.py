@@ -3,22 +3,26 @@
 import os
 import stat
 import sys
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from uwaga._base.errors import CheckpointError, DataError
+from uwaga._base.terminal import printable
 from uwaga.cli.terminal import echo, error_text, fail, say_engine
 
 if TYPE_CHECKING:
     from uwaga import Reranker, TextEncoder
     from uwaga.serve.app import Service
+    from uwaga.serve.metrics import Metrics
 
 Storage = Literal["float32", "bfloat16"]
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _MEGABYTE = 1 << 20
+_GRACE = (
+    10  # seconds beyond --timeout that a process has to end: a client that does not read is disconnected after as many
+)
 
 
 def serve(
@@ -44,58 +48,63 @@ def serve(
     max_body: Annotated[int, typer.Option(min=1, help="Megabytes of a request.")] = 4,
     max_queue: Annotated[int, typer.Option(min=1, help="Tokens of all requests that wait.")] = 1 << 20,
     timeout: Annotated[float, typer.Option(min=0.001, help="Seconds until a request must be answered.")] = 60.0,
+    ignore_key: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY", help="Let requests have this key, which nothing reads; can be repeated.", show_default=False
+        ),
+    ] = None,
 ) -> None:
     """Serve a model's vectors as OpenAI's, Cohere's, Jina's and TEI's interfaces. SIGTERM or Ctrl-C ends it."""
     if processes > 1 and not hasattr(os, "fork"):
         fail("serve", "--processes needs a system that can fork; start several servers on several ports")
     if max_queue < max_tokens:
         fail("serve", f"--max-queue {max_queue} is less than --max-tokens {max_tokens}: such a request would never fit")
-    with tempfile.TemporaryDirectory(prefix="uwaga-metrics-") as folder:
+    try:
+        from uwaga.serve import server
+        from uwaga.serve.requests import UNREAD_KEYS, Limits
+    except ModuleNotFoundError as error:
+        fail("serve", f"needs {error.name}: pip install 'uwaga[serve]'")
+    limits = Limits(
+        body_bytes=max_body * _MEGABYTE,
+        items=max_items,
+        tokens=max_tokens,
+        queue_tokens=max_queue,
+        all_bodies_bytes=max(Limits().all_bodies_bytes, max_body * _MEGABYTE),
+        seconds=timeout,
+        unread_keys=(*UNREAD_KEYS, *(ignore_key or ())),
+    )
+    try:
+        digests = None if keys is None else server.read_keys(keys)
+        _warn(host, keys)
+        encoder, cross, threads = _load(model, reranker, dtype, processes)
+        listening = server.listen(host, port)
+    except (CheckpointError, DataError, ValueError) as error:
+        fail("serve", str(error))
+    except OSError as error:
+        fail("serve", error_text(error))
+
+    say_engine("serve", model, encoder.explain())
+    shown = name or (Path(model).resolve().name if Path(model).exists() else model)
+    if not shown.isprintable():
+        fail("serve", f"the model's name {printable(shown)} has characters that no client can send; give one by --name")
+    share = max(1, threads // processes)
+    options = {"step_tokens": step_tokens, "truncate": truncate, "limits": limits, "keys": digests}
+
+    def make(metrics: "Metrics | None" = None) -> "Service":
+        return _service(encoder, cross, shown, share, metrics=metrics, **options)
+
+    address = listening.getsockname()
+    place = f"[{address[0]}]" if ":" in address[0] else address[0]
+    echo(f"uwaga serve: {shown} on http://{place}:{address[1]}/v1 (described at http://{place}:{address[1]}/docs)")
+    sys.stdout.flush()
+    try:
         if processes > 1:
-            os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder  # read when prometheus-client is imported
-        try:
-            from uwaga.serve import server
-            from uwaga.serve.requests import Limits
-        except ModuleNotFoundError as error:
-            fail("serve", f"needs {error.name}: pip install 'uwaga[serve]'")
-        limits = Limits(
-            body_bytes=max_body * _MEGABYTE,
-            items=max_items,
-            tokens=max_tokens,
-            queue_tokens=max_queue,
-            all_bodies_bytes=max(Limits().all_bodies_bytes, max_body * _MEGABYTE),
-            seconds=timeout,
-        )
-        try:
-            digests = None if keys is None else server.read_keys(keys)
-            _warn(host, keys)
-            encoder, cross, threads = _load(model, reranker, dtype, processes)
-            listening = server.listen(host, port)
-        except (CheckpointError, DataError, ValueError) as error:
-            fail("serve", str(error))
-        except OSError as error:
-            fail("serve", error_text(error))
-
-        say_engine("serve", model, encoder.explain())
-        shown = name or (Path(model).resolve().name if Path(model).exists() else model)
-        share = max(1, threads // processes)
-
-        def make() -> "Service":
-            return _service(
-                encoder, cross, shown, share, step_tokens=step_tokens, truncate=truncate, limits=limits, keys=digests
-            )
-
-        address = listening.getsockname()
-        place = f"[{address[0]}]" if ":" in address[0] else address[0]
-        echo(f"uwaga serve: {shown} on http://{place}:{address[1]}/v1 (described at http://{place}:{address[1]}/docs)")
-        sys.stdout.flush()
-        try:
-            if processes > 1:
-                server.run_processes(make, listening, processes)
-            else:
-                server.run(make(), listening)
-        except server.ProcessEndedError as error:
-            fail("serve", str(error))
+            server.run_processes(make, listening, processes, grace=timeout + _GRACE)
+        else:
+            server.run(make(), listening)
+    except server.ProcessEndedError as error:
+        fail("serve", str(error))
 
 
 def _warn(host: str, keys: Path | None) -> None:

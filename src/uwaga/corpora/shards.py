@@ -73,7 +73,7 @@ def digest(documents: Sequence[Document]) -> str:
 
 def _hash(whole: "hashlib._Hash", document: Document) -> None:
     for part in (document.id or "", document.text):
-        encoded = part.encode("utf-8", "surrogatepass")  # an id of JSON may have a lone surrogate
+        encoded = part.encode()
         whole.update(len(encoded).to_bytes(8, "little") + encoded)
 
 

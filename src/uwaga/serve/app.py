@@ -7,7 +7,9 @@ import json
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 from uuid import uuid4
 
 import numpy as np
@@ -17,7 +19,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from uwaga.serve import openapi
 from uwaga.serve.metrics import CONTENT_TYPE, Metrics
-from uwaga.serve.models import EmbeddingModel, Ranker, Work, check_finite
+from uwaga.serve.models import EmbeddingModel, Ranker, TokenBudget, Work, check_finite
 from uwaga.serve.requests import ApiError, Limits, RerankRequest, embeddings_request, rerank_request
 from uwaga.serve.scheduler import Job, QueueFullError, QueueSize, Run, Scheduler
 from uwaga.viewer.server.limits import IdleConnectionReaper
@@ -28,6 +30,9 @@ if TYPE_CHECKING:
 MAX_HEADER_BYTES = 1 << 15  # URL and headers of a request
 _CHUNK = 1 << 16  # bytes of a response that are sent at once
 _READERS = 2  # threads that parse and tokenize requests; the tokenizer works outside of Python's lock
+_LARGE = (
+    1 << 18
+)  # bytes of a body that has a thread of its own kind, so that seconds of its tokenizer hold up no small one
 _HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
 _LOG = logging.getLogger("uwaga.serve")
 T = TypeVar("T")
@@ -52,6 +57,7 @@ class Service:
         step_tokens: tokens that the model reads at a time.
         truncate: whether texts longer than the model are truncated where a request does not say.
         keys: digests (`digest_of`) of the keys of clients; None: everybody is answered.
+        metrics: what is counted; None: for this service alone.
     """
 
     def __init__(
@@ -65,18 +71,21 @@ class Service:
         truncate: bool = False,
         limits: Limits = Limits(),  # noqa: B008  # frozen
         keys: frozenset[bytes] | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
         self.model, self.ranker, self.name, self.limits, self._keys = model, ranker, name, limits, keys
         self._truncate = truncate
-        self.metrics = Metrics()
+        self.metrics = metrics or Metrics()
         most = QueueSize(limits.queue_requests, limits.queue_items, limits.queue_tokens)
         self.scheduler = Scheduler(run or ranker.run, step_tokens=step_tokens, limit=most, on_step=self.metrics.step)
-        self.readers = ThreadPoolExecutor(_READERS, thread_name_prefix="uwaga-read")
+        self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="uwaga-read")
+        self._large_reader = ThreadPoolExecutor(1, thread_name_prefix="uwaga-read-large")
         self.body_bytes = 0  # of requests that are not answered
 
     def close(self) -> None:
         """After the last response: end the threads."""
-        self.readers.shutdown(wait=True, cancel_futures=True)
+        for each in (self._readers, self._large_reader):
+            each.shutdown(wait=True, cancel_futures=True)
         self.scheduler.close()
 
     def check_key(self, headers: Headers) -> None:
@@ -91,36 +100,37 @@ class Service:
     def embeddings(self, body: bytes) -> Prepared:
         """Raises ApiError."""
         model, limits = self.model, self.limits
-        request = embeddings_request(body, model=self.name, width=model.width, prompts=model.prompts, limits=limits)
-        texts = request.texts
-        if texts is None:
-            assert request.ids is not None
-            _check_tokens(sum(map(len, request.ids)), limits)
-            places = ["input"] if len(request.ids) == 1 else [f"input[{n}]" for n in range(len(request.ids))]
-            texts = [model.text_of(ids, place) for ids, place in zip(request.ids, places, strict=True)]
-        work = model.work(texts, prompt=request.prompt, truncate=self._truncates(request.truncate))
-        tokens = sum(work.tokens)
-        _check_tokens(tokens, limits)
+        request = embeddings_request(
+            body, model=self.name, width=model.width, prompts=model.prompts, truncate=self._truncate, limits=limits
+        )
+        given, budget = request.input, TokenBudget(limits.tokens)
+        if request.ids is not None:
+            given = given._replace(texts=model.texts_of(request.ids, given, limits))
+        work = model.work(given, prompt=request.prompt, budget=budget)
 
         def reply(rows: Sequence[np.ndarray]) -> Iterator[bytes]:
-            check_finite(rows[0], "input", "vector")
+            check_finite(rows[0], given, "vector")
             vectors = model.shortened(rows[0], request.dimensions)
-            return _embeddings_json(vectors, is_base64=request.is_base64, name=self.name, tokens=tokens)
+            return _embeddings_json(vectors, is_base64=request.is_base64, name=self.name, tokens=budget.spent)
 
         return Prepared([work], reply)
 
-    def rerank(self, body: bytes) -> Prepared:
+    def rerank(self, form: Literal["cohere", "tei"], body: bytes) -> Prepared:
         """Raises ApiError."""
-        request = rerank_request(body, model=self.name, limits=self.limits)
-        works = self.ranker.works(request.query, request.passages, truncate=self._truncates(request.truncate))
-        tokens = sum(sum(work.tokens) for work in works)
-        _check_tokens(tokens, self.limits)
+        request = rerank_request(body, model=self.name, form=form, truncate=self._truncate, limits=self.limits)
+        budget = TokenBudget(self.limits.tokens)
+        works, given, counts = self.ranker.works(request, budget)
 
         def reply(rows: Sequence[np.ndarray]) -> list[bytes]:
-            scores = self.ranker.scores(rows, raw=request.raw_scores)
-            return [json.dumps(_ranking(request, scores, name=self.name, tokens=tokens)).encode()]
+            parts = iter(self.ranker.scores(rows, given, raw=request.raw_scores))
+            scores = [max(islice(parts, count)) for count in counts]
+            return [json.dumps(_ranking(request, scores, name=self.name, tokens=budget.spent)).encode()]
 
         return Prepared(works, reply)
+
+    def reader(self, body: bytes) -> ThreadPoolExecutor:
+        """What prepares a request."""
+        return self._large_reader if len(body) > _LARGE else self._readers
 
     def submit(self, works: Sequence[Work]) -> list[Job]:
         """Put all works into the queue, or none. Raises ApiError."""
@@ -138,9 +148,6 @@ class Service:
         for job in jobs:
             self.scheduler.release(job)
         self.metrics.held(self.scheduler.held)
-
-    def _truncates(self, asked: bool | None) -> bool:
-        return self._truncate if asked is None else asked
 
 
 def application(service: Service, reaper: IdleConnectionReaper | None = None) -> "ASGIApp":
@@ -169,9 +176,9 @@ def application(service: Service, reaper: IdleConnectionReaper | None = None) ->
     return _Guarded(
         {
             "/v1/embeddings": ("POST", Endpoint(service, service.embeddings)),
-            "/v1/rerank": ("POST", Endpoint(service, service.rerank)),
-            "/v2/rerank": ("POST", Endpoint(service, service.rerank)),
-            "/rerank": ("POST", Endpoint(service, service.rerank)),
+            "/v1/rerank": ("POST", Endpoint(service, partial(service.rerank, "cohere"))),
+            "/v2/rerank": ("POST", Endpoint(service, partial(service.rerank, "cohere"))),
+            "/rerank": ("POST", Endpoint(service, partial(service.rerank, "tei"))),
             "/v1/models": ("GET", _Got(models)),
             "/health": ("GET", _Got(health)),
             "/metrics": ("GET", _Got(metrics)),
@@ -227,7 +234,7 @@ class Endpoint:
         gone = asyncio.ensure_future(_disconnected(receive))
         try:
             loop = asyncio.get_running_loop()
-            prepared = await _unless(gone, loop.run_in_executor(service.readers, self._prepare, body))
+            prepared = await _unless(gone, loop.run_in_executor(service.reader(body), self._prepare, body))
             jobs = service.submit(prepared.works)
             rows = [await _unless(gone, job.result) for job in jobs]
             return jobs, prepared.reply(rows)
@@ -335,8 +342,7 @@ class _Guarded:
             internal = ApiError(500, "internal error; the server's log has the traceback", code="internal_error")
             await _error(path, internal)(scope, receive, send_guarded)
         if status:
-            known = path if path in self._endpoints else "other"
-            self._service.metrics.answered(known, status, loop.time() - begun)
+            self._service.metrics.answered(path, status, loop.time() - begun)
 
     async def _answer(self, path: str, scope: "Scope", receive: "Receive", send: "Send") -> None:
         # h11 limits headers that arrive in parts, but not those that arrive at once.
@@ -362,13 +368,6 @@ def digest_of(key: str) -> bytes:
     return hashlib.sha256(key.encode("utf-8", "replace")).digest()
 
 
-def _check_tokens(tokens: int, limits: Limits) -> None:
-    if tokens > limits.tokens:
-        raise ApiError(
-            413, f"the request has {tokens:,} tokens, more than the limit of {limits.tokens:,}", code="too_many_tokens"
-        )
-
-
 def _embeddings_json(vectors_RE: np.ndarray, *, is_base64: bool, name: str, tokens: int) -> Iterator[bytes]:
     """The response of OpenAI's interface, in pieces. A float32 is written as the float64 that equals it, with the fewest digits that
     give that back, so that no bit is lost; in base64, as its bytes in little-endian order."""
@@ -387,7 +386,7 @@ def _embeddings_json(vectors_RE: np.ndarray, *, is_base64: bool, name: str, toke
 def _ranking(request: RerankRequest, scores: Sequence[float], *, name: str, tokens: int) -> object:
     """The response of a ranking. Of passages with the same score, the first comes first."""
     order = sorted(range(len(scores)), key=lambda index: -scores[index])
-    texts = request.passages
+    texts = request.passages.texts
     if request.form == "tei":
         return [
             {"index": index, "score": scores[index], **({"text": texts[index]} if request.with_texts else {})}

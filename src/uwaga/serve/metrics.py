@@ -1,71 +1,108 @@
-"""What /metrics says, by prometheus-client."""
+"""What /metrics says, in the text format of Prometheus. The numbers of all processes of a server are in memory that they share, and in no
+file."""
 
-from collections.abc import Callable
+import mmap
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate, product
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+import numpy as np
+from prometheus_client import generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
-from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
-from prometheus_client.values import MutexValue, ValueClass
+from prometheus_client.registry import Collector
 
 from uwaga.serve.scheduler import QueueSize
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _TOKENS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
+_OTHER = "other"
+PATHS = (
+    "/v1/embeddings", "/v1/rerank", "/v2/rerank", "/rerank", "/v1/models", "/health", "/metrics", "/openapi.json", "/docs", _OTHER,
+)  # fmt: skip
+_STATUSES = (200, 401, 404, 405, 408, 413, 415, 422, 429, 431, 500, 504)
+_RECORD = np.dtype(
+    [  # of a histogram, the values in each bucket and in the one without a bound, and their sum
+        ("requests", "f8", (len(PATHS), len(_STATUSES))),
+        ("disconnects", "f8", (1,)),
+        ("seconds", "f8", (len(PATHS), len(_SECONDS) + 2)),
+        ("tokens", "f8", (len(_TOKENS) + 2,)),
+        ("queue", "f8", (len(QueueSize._fields),)),
+    ]
+)
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
-ended_process: Callable[[int], None] = mark_process_dead  # forget the gauges of a process that has ended
 
 
-class Metrics:
-    """The numbers of one server."""
+class Metrics(Collector):
+    """The numbers of a server. One process writes to a record, and each reads the sum of all.
 
-    def __init__(self) -> None:
-        self._registry = registry = CollectorRegistry()
-        self._requests = Counter(
-            "uwaga_requests", "Requests that were answered, by path and status.", ["path", "status"], registry=registry
-        )
-        self._gone = Counter("uwaga_disconnects", "Requests whose client left before the answer.", registry=registry)
-        self._seconds = Histogram(
-            "uwaga_request_seconds",
-            "From a request's headers to the end of its answer.",
-            ["path"],
-            registry=registry,
-            buckets=_SECONDS,
-        )
-        self._step_tokens = Histogram(
-            "uwaga_step_tokens",
-            "Tokens that the model reads at a time; their sum is all tokens read.",
-            registry=registry,
-            buckets=_TOKENS,
-        )
-        self._held = [
-            Gauge(
-                f"uwaga_queue_{each}",
-                f"The {each} that wait or are computed.",
-                registry=registry,
-                multiprocess_mode="livesum",
-            )
-            for each in QueueSize._fields
-        ]
+    Args:
+        records: of all processes; None: of this one alone.
+        own: the index of this process's record.
+    """
+
+    def __init__(self, records: np.ndarray | None = None, own: int = 0) -> None:
+        self._records = np.zeros(1, _RECORD) if records is None else records
+        self._own = self._records[own]
+
+    @classmethod
+    def shared(cls, count: int) -> "list[Metrics]":
+        """For `count` processes that are forked from this one."""
+        records = np.frombuffer(mmap.mmap(-1, count * _RECORD.itemsize), _RECORD)
+        return [cls(records, number) for number in range(count)]
 
     def answered(self, path: str, status: int, seconds: float) -> None:
-        self._requests.labels(path, str(status)).inc()
-        self._seconds.labels(path).observe(seconds)
+        known = PATHS.index(path if path in PATHS else _OTHER)
+        self._own["requests"][known, _STATUSES.index(status)] += 1
+        _observe(self._own["seconds"][known], _SECONDS, seconds)
 
     def gone(self) -> None:
-        self._gone.inc()
+        self._own["disconnects"] += 1
 
     def step(self, tokens: int) -> None:
-        self._step_tokens.observe(tokens)
+        _observe(self._own["tokens"], _TOKENS, tokens)
 
     def held(self, held: QueueSize) -> None:
-        for gauge, value in zip(self._held, held, strict=True):
-            gauge.set(value)
+        self._own["queue"][:] = held
+
+    def collect(self) -> Iterable[Metric]:
+        total = {name: self._records[name].sum(0) for name in _RECORD.names or ()}
+        requests = CounterMetricFamily(
+            "uwaga_requests", "Requests that were answered, by path and status.", labels=["path", "status"]
+        )
+        for (path, status), value in zip(product(PATHS, _STATUSES), total["requests"].flat, strict=True):
+            if value:
+                requests.add_metric([path, str(status)], value)
+        yield requests
+        yield CounterMetricFamily(
+            "uwaga_disconnects", "Requests whose client left before the answer.", value=total["disconnects"][0]
+        )
+        seconds = HistogramMetricFamily(
+            "uwaga_request_seconds", "From a request's headers to the end of its answer.", labels=["path"]
+        )
+        for path, values in zip(PATHS, total["seconds"], strict=True):
+            if values[:-1].any():
+                seconds.add_metric([path], list(_buckets(_SECONDS, values)), values[-1])
+        yield seconds
+        yield HistogramMetricFamily(
+            "uwaga_step_tokens",
+            "Tokens that the model reads at a time; their sum is all tokens read.",
+            list(_buckets(_TOKENS, total["tokens"])),
+            total["tokens"][-1],
+        )
+        for name, value in zip(QueueSize._fields, total["queue"], strict=True):
+            yield GaugeMetricFamily(f"uwaga_queue_{name}", f"The {name} that wait or are computed.", value)
 
     def text(self) -> bytes:
-        """In the text format of Prometheus; of several processes that share PROMETHEUS_MULTIPROC_DIR, the sums."""
-        if ValueClass is MutexValue:  # prometheus-client has read the variable
-            return generate_latest(self._registry)
-        registry = CollectorRegistry()
-        MultiProcessCollector(registry)
-        return generate_latest(registry)
+        return generate_latest(self)
+
+
+def _observe(values: np.ndarray, bounds: Sequence[float], value: float) -> None:
+    values[bisect_left(bounds, value)] += 1
+    values[-1] += value
+
+
+def _buckets(bounds: Sequence[float], values: np.ndarray) -> Iterator[tuple[str, float]]:
+    """The upper bound of each bucket, and how many values are not above it."""
+    return zip([*(str(float(bound)) for bound in bounds), "+Inf"], accumulate(values[:-1]), strict=True)

@@ -3,8 +3,10 @@
 Letters: R texts, E width of a vector.
 """
 
+import sys
 from array import array
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -13,20 +15,22 @@ from uwaga.models.text.encoder import TextEncoder
 from uwaga.models.text.preprocessing import TokenizedText
 from uwaga.models.text.reranker import Reranker, sigmoid
 from uwaga.models.text.token_text import join_tokens, token_text
-from uwaga.serve.requests import ApiError
+from uwaga.models.tokenizers.loading import Tokenizer, prefix_end
+from uwaga.serve.requests import ApiError, Limits, RerankRequest, Texts
 from uwaga.serve.scheduler import Item
 
-# The names that sentence-transformers looks for in encode_query and encode_document.
+_PIECE = 1 << 16  # characters that are tokenized at a time: some 30 MB of memory where each is a token
+_AT_CUT = 256  # tokens that a piece may have more than its part of the whole has: a word of 100 characters is divided
 _PAIRS = object()  # the kind of pairs for a cross-encoder
 
 
-def check_finite(rows_RE: np.ndarray, name: str, what: str) -> None:
-    """Raises ApiError: a row, of a text of this name in the request, has an entry that is NaN or infinite. JSON has no such numbers."""
+def check_finite(rows_RE: np.ndarray, given: Texts, what: str) -> None:
+    """Raises ApiError: a row, of one of these texts, has an entry that is NaN or infinite. JSON has no such numbers."""
     is_finite_R = np.isfinite(rows_RE).all(1)
     if not is_finite_R.all():
-        place = name if len(rows_RE) == 1 else f"{name}[{is_finite_R.argmin()}]"
+        place = given.places[is_finite_R.argmin()]
         instead = "leave it out, or start the server with --dtype float32 or another model"
-        raise ApiError(422, f"{place} has a {what} that is NaN or infinite; {instead}", param=name)
+        raise ApiError(422, f"{place} has a {what} that is NaN or infinite; {instead}", param=given.key)
 
 
 class Work(NamedTuple):
@@ -50,31 +54,65 @@ class EmbeddingModel:
         self.prompts: Mapping[str, str] = encoder.prompts
 
     @property
+    def tokenizer(self) -> Tokenizer:
+        return self._encoder.tokenizer
+
+    @property
     def max_tokens(self) -> int:
         """The most tokens of a text, special ones not counted."""
         return self._encoder.max_tokens
 
-    def work(self, texts: Sequence[str], *, prompt: str | None, truncate: bool, name: str = "input") -> Work:
+    def length(self, text: str, prompt: str) -> int:
+        """Tokens of a text after a prompt, special ones not counted."""
+        return len(self.tokenizer.encode([self._encoder.whole_text(text, prompt)], with_offsets=False)[0])
+
+    def work(self, given: Texts, *, prompt: str | None, budget: "TokenBudget") -> Work:
         """Texts with the number of their tokens. Raises ApiError, which names the text: it is empty or too long.
 
         Args:
+            given: the texts; where they may be truncated, the first `max_tokens` tokens of a longer one are read, or the last
+                ones if the model's directory says so.
             prompt: before every text; None: the model's default.
-            truncate: read the first `max_tokens` tokens of a longer text, or the last ones if the model's directory says so.
-            name: of the texts in the request, for errors.
+            budget: for the tokens of the request.
         """
         prompt = self._encoder.config.prompt if prompt is None else prompt
-        tokenizer, items = self._encoder.tokenizer, list[TokenizedText]()
-        encodings = tokenizer.encode([self._encoder.whole_text(text, prompt) for text in texts], with_offsets=False)
-        kept = slice(-self.max_tokens, None) if self._encoder.truncates_left else slice(self.max_tokens)
-        for number, (text, encoding) in enumerate(zip(texts, encodings, strict=True)):
-            place = name if len(texts) == 1 else f"{name}[{number}]"
-            if not len(encoding) or not text or text.isspace():
-                raise ApiError(422, f"{place} is empty: it has no tokens", param=name)
-            if len(encoding) > self.max_tokens and not truncate:
-                counts = f"has {len(encoding):,} tokens, and the model takes at most {self.max_tokens:,}"
-                raise ApiError(413, f"{place} {counts}; send truncate: true to embed its beginning", param=name)
-            items.append(TokenizedText(text, array("l", encoding.ids[kept])))
+        tokenizer, items, is_cut = self._encoder.tokenizer, list[TokenizedText](), given.truncation.is_on
+        is_left = self._encoder.truncates_left
+        kept = slice(-self.max_tokens, None) if is_left else slice(self.max_tokens)
+        for group in _groups([len(prompt) + len(text) for text in given.texts]):
+            texts = [self._encoder.whole_text(text, prompt) for text in given.texts[group]]
+            if is_cut:
+                most = sys.maxsize if is_left else self.max_tokens
+                texts = [beginning(tokenizer, text, most, budget) for text in texts]
+            else:
+                check_length(tokenizer, texts, given, group.start, self.max_tokens)
+            encodings = tokenizer.encode(texts, with_offsets=False)
+            for number, encoding in enumerate(encodings, start=group.start):
+                text = given.texts[number]
+                if not len(encoding) or is_blank(text):
+                    raise empty(given, number)
+                if len(encoding) > self.max_tokens and not is_cut:
+                    raise too_long(given, number, f"{len(encoding):,} tokens", self.max_tokens)
+                items.append(TokenizedText(text, array("l", encoding.ids[kept])))
+                budget.spend(len(items[-1]) + tokenizer.num_special_tokens)
         return Work(items, [len(item) + tokenizer.num_special_tokens for item in items], prompt)
+
+    def texts_of(self, ids: Sequence[Sequence[int]], given: Texts, limits: Limits) -> list[str]:
+        """The texts of token ids. Raises ApiError, also where they are more than a request may hold."""
+        if sum(map(len, ids)) > limits.tokens:
+            raise too_many_tokens(limits.tokens)
+        most, is_cut = self.max_tokens + self._encoder.tokenizer.num_special_tokens, given.truncation.is_on
+        texts, characters = [], 0
+        for number, own in enumerate(ids):
+            if len(own) > most and not is_cut:
+                raise too_long(given, number, f"{len(own):,} token ids, special ones included", most)
+            texts.append(self.text_of(own, given.places[number]))
+            characters += len(texts[-1])
+            if characters > limits.body_bytes:  # a token of one number may be a hundred characters
+                raise ApiError(
+                    413, f"{given.key} is a text of more than {limits.body_bytes:,} characters", param=given.key
+                )
+        return texts
 
     def text_of(self, ids: Sequence[int], place: str) -> str:
         """The text of which the model's own tokenizer makes these ids, given with its special tokens or without them.
@@ -90,7 +128,8 @@ class EmbeddingModel:
             tokens = [tokenizer.backend.id_to_token(number) or "" for number in own]
             # By the tokenizer's own decoder; not every file has one.
             texts = [tokenizer.decode(own, skip_special_tokens=False), join_tokens(token_text(tokens), 0, len(own))]
-            for text, again in zip(texts, tokenizer.encode(texts, with_offsets=False), strict=True):
+            for text in dict.fromkeys(texts):
+                (again,) = tokenizer.encode([text], with_offsets=False)
                 if again.ids == own:
                     return text
         raise ApiError(
@@ -126,13 +165,14 @@ class Ranker(Protocol):
         """Compute items of any kind that the server has, in the model's thread."""
         ...
 
-    def works(self, query: str, passages: Sequence[str], *, truncate: bool) -> list[Work]:
-        """What must be computed. Raises ApiError."""
+    def works(self, request: RerankRequest, budget: "TokenBudget") -> tuple[list[Work], list[Texts], Sequence[int]]:
+        """What must be computed, the query and the parts of passages, and of how many of them the score of each passage is the greatest.
+        Raises ApiError."""
         ...
 
-    def scores(self, rows: Sequence[np.ndarray], *, raw: bool) -> list[float]:
-        """For each passage a number, from the rows of each work; higher is better. raw: before any sigmoid. Raises ApiError: one is NaN or
-        infinite."""
+    def scores(self, rows: Sequence[np.ndarray], given: Sequence[Texts], *, raw: bool) -> list[float]:
+        """For each part of a passage a number, from the rows of each work; higher is better. given: the query and the parts. raw: before any
+        sigmoid. Raises ApiError: one is NaN or infinite."""
         ...
 
 
@@ -147,15 +187,19 @@ class SimilarityRanker:
     def run(self, items: Sequence[Item], kind: Any) -> np.ndarray:
         return self._model.run(items, kind)
 
-    def works(self, query: str, passages: Sequence[str], *, truncate: bool) -> list[Work]:
-        return [
-            self._model.work([query], prompt=self._query, truncate=truncate, name="query"),
-            self._model.work(passages, prompt=self._passage, truncate=truncate, name="documents"),
-        ]
+    def works(self, request: RerankRequest, budget: "TokenBudget") -> tuple[list[Work], list[Texts], Sequence[int]]:
+        model = self._model
 
-    def scores(self, rows: Sequence[np.ndarray], *, raw: bool) -> list[float]:
-        check_finite(rows[0], "query", "vector")
-        check_finite(rows[1], "documents", "vector")
+        def length(text: str) -> int:
+            return model.length(text, self._passage)
+
+        query = model.work(request.query, prompt=self._query, budget=budget)
+        parts, counts = passage_parts(request, model.tokenizer, budget, length, model.max_tokens)
+        return [query, model.work(parts, prompt=self._passage, budget=budget)], [request.query, parts], counts
+
+    def scores(self, rows: Sequence[np.ndarray], given: Sequence[Texts], *, raw: bool) -> list[float]:
+        for each, texts in zip(rows, given, strict=True):
+            check_finite(each, texts, "vector")
         query, passages = (each.astype(np.float64) for each in rows)
         # A row is summed by itself, so that its score does not depend on the other passages, as that of a matrix product might.
         dots = (passages * query).sum(1)
@@ -172,23 +216,173 @@ class CrossEncoderRanker:
     def run(self, items: Sequence[Item], kind: Any) -> np.ndarray:
         if kind is not _PAIRS:
             return self._model.run(items, kind)
-        return self._reranker.logits(items, overflow="truncate")[:, None]
+        # A pair has the same bits in any batch; long texts are not tokenized together.
+        parts = [
+            self._reranker.logits(items[group], overflow="truncate")
+            for group in _groups([len(query) + len(passage) for query, passage in items])
+        ]
+        return np.concatenate(parts)[:, None]
 
-    def works(self, query: str, passages: Sequence[str], *, truncate: bool) -> list[Work]:
-        pairs, most = [(query, passage) for passage in passages], self._reranker.max_tokens
-        try:
-            lengths = [len(each) for each in self._reranker.tokenize(pairs)]
-        except ValueError as error:  # of an empty text
-            raise ApiError(422, str(error).removeprefix("Reranker: "), param="documents") from error
-        for number, length in enumerate(lengths):
-            if length > most and not truncate:
-                counts = f"has {length:,} tokens with the query, and the model takes at most {most:,}"
-                raise ApiError(
-                    413, f"documents[{number}] {counts}; send truncate: true to read its beginning", param="documents"
-                )
-        return [Work(pairs, [min(length, most) for length in lengths], _PAIRS)]
+    def works(self, request: RerankRequest, budget: "TokenBudget") -> tuple[list[Work], list[Texts], Sequence[int]]:
+        reranker, (query,) = self._reranker, request.query.texts
+        most, is_cut = reranker.max_tokens, request.query.truncation.is_on
 
-    def scores(self, rows: Sequence[np.ndarray], *, raw: bool) -> list[float]:
-        check_finite(rows[0], "documents", "score")
+        def length(text: str) -> int:
+            return len(reranker.tokenize([(query, text)])[0])
+
+        if is_blank(query):
+            raise empty(request.query, 0)
+        if is_cut:
+            budget.check_whole(reranker.tokenizer, query)
+        else:
+            check_length(reranker.tokenizer, [query], request.query, 0, most)
+        (encoding,) = reranker.tokenizer.encode([query], with_offsets=False)
+        if len(encoding) > most and not is_cut:
+            raise too_long(request.query, 0, f"{len(encoding):,} tokens", most)
+        budget.check(len(encoding) * len(request.passages.texts))  # it is tokenized with every passage
+        parts, counts = passage_parts(request, reranker.tokenizer, budget, length, most)
+        pairs, lengths = [(query, text) for text in parts.texts], list[int]()
+        for group in _groups([len(query) + len(text) for text in parts.texts]):
+            for number, text in enumerate(parts.texts[group], start=group.start):
+                if is_blank(text):
+                    raise empty(parts, number)
+                if is_cut:
+                    budget.check_whole(reranker.tokenizer, text)
+            if not is_cut:
+                check_length(reranker.tokenizer, parts.texts[group], parts, group.start, most)
+            for number, encoding in enumerate(reranker.tokenize(pairs[group]), start=group.start):
+                if len(encoding) > most and not is_cut:
+                    raise too_long(parts, number, f"{len(encoding):,} tokens with the query", most)
+                lengths.append(min(len(encoding), most))
+                budget.spend(lengths[-1])
+        return [Work(pairs, lengths, _PAIRS)], [request.query, parts], counts
+
+    def scores(self, rows: Sequence[np.ndarray], given: Sequence[Texts], *, raw: bool) -> list[float]:
+        check_finite(rows[0], given[1], "score")
         logits = rows[0][:, 0]
         return (sigmoid(logits) if self._reranker.has_sigmoid and not raw else logits).tolist()
+
+
+class TokenBudget:
+    """The tokens that a request may still have, special ones included, of those that the model reads."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit, self.spent = limit, 0
+
+    def spend(self, tokens: int) -> None:
+        """Raises ApiError."""
+        self.check(tokens)
+        self.spent += tokens
+
+    def check(self, tokens: int) -> None:
+        """Raises ApiError: so many more are too many."""
+        if self.spent + tokens > self.limit:
+            raise too_many_tokens(self.limit)
+
+    def check_whole(self, tokenizer: Tokenizer, text: str) -> None:
+        """Raises ApiError: a text that is read whole before it is truncated has more tokens than a request may have."""
+        if least_tokens(tokenizer, text, self.limit) > self.limit:
+            raise too_many_tokens(self.limit)
+
+
+def least_tokens(tokenizer: Tokenizer, text: str, most: int) -> int:
+    """The tokens that a long text surely has, counted in pieces until there are more than `most`; 0 for a short one. All tokens of a
+    request's longest text would take two gigabytes of memory."""
+    count = 0
+    for start in range(0, len(text) if len(text) > _PIECE else 0, _PIECE):
+        (piece,) = tokenizer.encode([text[start : start + _PIECE]], with_offsets=False)
+        count += max(0, len(piece) - _AT_CUT)
+        if count > most:
+            break
+    return count
+
+
+def check_length(tokenizer: Tokenizer, texts: Sequence[str], given: Texts, first: int, most: int) -> None:
+    """Raises ApiError: a long text, of those from `first` on, has more tokens than the model takes."""
+    for number, text in enumerate(texts, start=first):
+        if (count := least_tokens(tokenizer, text, most)) > most:
+            raise too_long(given, number, f"more than {count:,} tokens", most)
+
+
+def beginning(tokenizer: Tokenizer, text: str, most: int, budget: TokenBudget) -> str:
+    """So much of a long text that its first `most` tokens are those of the whole; where that cannot be known, the whole text. Raises
+    ApiError: it has more tokens than a request may have."""
+    length = max(_PIECE, most)
+    if tokenizer.splits_at_spaces and length < len(text):
+        end = prefix_end(text, length)
+        if end <= 2 * length and len(tokenizer.encode([text[:end]], with_offsets=False)[0]) > most:
+            return text[:end]
+    budget.check_whole(tokenizer, text)
+    return text
+
+
+def passage_parts(
+    request: RerankRequest, tokenizer: Tokenizer, budget: TokenBudget, length: Callable[[str], int], most: int
+) -> tuple[Texts, Sequence[int]]:
+    """The texts that are scored, and how many each passage has: one, or where the request asks for chunks, as many as the model takes
+    one after the other.
+
+    length: tokens of a text as the model reads it, of which it takes `most`. Raises ApiError.
+    """
+    passages, cut, chunks = request.passages, request.max_tokens, request.max_chunks
+    if cut is None and chunks is None:
+        return passages, [1] * len(passages.texts)
+    parts, places, counts, tokens = list[str](), list[str](), list[int](), 0
+    read = min(cut or sys.maxsize, (chunks or sys.maxsize) * most)  # tokens of a passage
+    for place, passage in zip(passages.places, passages.texts, strict=True):
+        text = beginning(tokenizer, passage, read, budget)
+        (encoding,) = tokenizer.encode([text], with_offsets=True)
+        ends = [0, *(stop for _, stop in encoding.offsets)]
+        ends = ends[: read + 1] if len(encoding) > read else [*ends[:-1], len(text)]
+        own = [text[: ends[-1]]]
+        if chunks is not None:
+            own = []
+            for chunk, size in islice(_chunks(text, ends, length, most), chunks):
+                tokens += size
+                budget.check(tokens)
+                own.append(chunk)
+        parts += own or [text]
+        places += [place] * max(1, len(own))
+        counts.append(max(1, len(own)))
+    return passages._replace(texts=parts, places=places), counts
+
+
+def _chunks(text: str, ends: Sequence[int], length: Callable[[str], int], most: int) -> Iterator[tuple[str, int]]:
+    """The text in chunks of as many tokens as the model takes, and these. ends: where the tokens end in it, after a 0."""
+    first, last = 0, len(ends) - 1
+    while first < last:
+        stop = min(first + most, last)
+        while (size := length(text[ends[first] : ends[stop]])) > most and stop > first + 1:
+            stop = max(first + 1, stop - (size - most))
+        if not is_blank(chunk := text[ends[first] : ends[stop]]):
+            yield chunk, size
+        first = stop
+
+
+def is_blank(text: str) -> bool:
+    return not text or text.isspace()
+
+
+def empty(given: Texts, number: int) -> ApiError:
+    return ApiError(422, f"{given.places[number]} is empty: it has no tokens", param=given.key)
+
+
+def too_long(given: Texts, number: int, has: str, most: int) -> ApiError:
+    message = f"{given.places[number]} has {has}, and the model takes at most {most:,}"
+    return ApiError(413, f"{message}; send {given.truncation.key}: true to truncate it", param=given.key)
+
+
+def too_many_tokens(limit: int) -> ApiError:
+    return ApiError(413, f"the request has more tokens than the limit of {limit:,}", code="too_many_tokens")
+
+
+def _groups(sizes: Sequence[int]) -> Iterator[slice]:
+    """Consecutive texts of so many characters, as many as are tokenized at a time, and one at least."""
+    start = total = 0
+    for number, size in enumerate(sizes):
+        if number > start and total + size > _PIECE:
+            yield slice(start, number)
+            start, total = number, 0
+        total += size
+    if sizes:
+        yield slice(start, len(sizes))

@@ -1,6 +1,7 @@
 """The description of the interface: OpenAPI 3.1 as JSON, and a page of it without scripts and without anything from elsewhere."""
 
 import json
+import re
 from collections.abc import Mapping
 from html import escape
 from typing import Any
@@ -22,7 +23,8 @@ def document(name: str, width: int, limits: Limits, *, has_keys: bool) -> dict[s
         "type": "boolean",
         "description": "Read the beginning of texts that are longer than the model, in place of an error.",
     }
-    embeddings = _object(
+    embeddings = _request(
+        limits,
         ["input"],
         input={
             "oneOf": [
@@ -50,7 +52,8 @@ def document(name: str, width: int, limits: Limits, *, has_keys: bool) -> dict[s
         "maxItems": limits.items,
         "items": {"oneOf": [{"type": "string"}, _object(["text"], text={"type": "string"})]},
     }
-    cohere = _object(
+    cohere = _request(
+        limits,
         ["query", "documents"],
         query={"type": "string"},
         documents=passages,
@@ -58,8 +61,19 @@ def document(name: str, width: int, limits: Limits, *, has_keys: bool) -> dict[s
         top_n={"type": "integer", "minimum": 1},
         return_documents={"type": "boolean", "default": False},
         truncation=truncate,
+        max_tokens_per_doc={
+            "type": "integer",
+            "minimum": 1,
+            "description": "Read only the first so many tokens of each document.",
+        },
+        max_chunks_per_doc={
+            "type": "integer",
+            "minimum": 1,
+            "description": "Divide each document into chunks as long as the model takes, and give the score of the best of the first so many.",
+        },
     )
-    tei = _object(
+    tei = _request(
+        limits,
         ["query", "texts"],
         query={"type": "string"},
         texts=texts,
@@ -134,3 +148,8 @@ def _got(summary: str, has_keys: bool) -> dict[str, Any]:
 
 def _object(required: list[str], **properties: object) -> dict[str, Any]:
     return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+
+
+def _request(limits: Limits, required: list[str], **properties: object) -> dict[str, Any]:
+    unread = {f"^({'|'.join(map(re.escape, limits.unread_keys))})$": {"description": "Not read."}}
+    return {**_object(required, **properties), "patternProperties": unread}

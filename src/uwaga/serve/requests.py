@@ -7,6 +7,8 @@ from typing import Any, Literal, NamedTuple, TypeVar
 from uwaga._base import untrusted
 from uwaga._base.terminal import printable, short
 
+# Keys that change no number and that nothing reads: LiteLLM's proxy adds them to what its clients send, Dify among them.
+UNREAD_KEYS = ("metadata", "proxy_server_request")
 T = TypeVar("T")
 D = TypeVar("D")
 
@@ -48,35 +50,54 @@ class Limits:
     all_bodies_bytes: int = 64 << 20  # of bodies that are read, or whose requests are not answered
     seconds: float = 60.0  # until a request must be answered
     body_seconds: float = 10.0  # until its body must have arrived
+    unread_keys: tuple[str, ...] = UNREAD_KEYS
+
+
+class Truncation(NamedTuple):
+    """Whether the beginning of a text that is longer than the model is read, and the key of the request that says so."""
+
+    key: str
+    is_on: bool
+
+
+class Texts(NamedTuple):
+    """Texts of a request, and what its errors call them."""
+
+    key: str
+    texts: Sequence[str]
+    truncation: Truncation
+    places: Sequence[str]  # of each text
 
 
 class EmbeddingsRequest(NamedTuple):
-    """A body of /v1/embeddings: texts, or token ids."""
+    """A body of /v1/embeddings: texts, or token ids in their place."""
 
-    texts: Sequence[str] | None
+    input: Texts
     ids: Sequence[Sequence[int]] | None
     is_base64: bool
     dimensions: int | None
     prompt: str | None  # None: the model's default
-    truncate: bool | None  # None: as the server is set up
 
 
 class RerankRequest(NamedTuple):
     """A body of /v1/rerank, /v2/rerank or /rerank."""
 
-    query: str
-    passages: Sequence[str]
+    query: Texts
+    passages: Texts
     top: int | None
     with_texts: bool
     raw_scores: bool
-    truncate: bool | None
     form: Literal["cohere", "tei"]  # of the reply: Cohere's and Jina's, or that of TEI
+    max_tokens: int | None = None  # of a passage: what is beyond them is not read; None: all
+    max_chunks: int | None = (
+        None  # that a passage is divided into, each as long as the model takes; None: it is not divided
+    )
 
 
 def embeddings_request(
-    body: bytes, *, model: str, width: int, prompts: Mapping[str, str], limits: Limits
+    body: bytes, *, model: str, width: int, prompts: Mapping[str, str], truncate: bool, limits: Limits
 ) -> EmbeddingsRequest:
-    """Raises ApiError."""
+    """truncate: where the request does not say. Raises ApiError."""
     fields = _Fields(body)
     _check_model(fields, model)
     given = fields.take("input", _any)
@@ -87,33 +108,55 @@ def embeddings_request(
     if name is not None and name not in prompts:
         known = ", ".join(map(printable, prompts))
         raise ApiError(422, f"prompt_name is {short(name)}, and the model's prompts are: {known}", param="prompt_name")
-    truncate = fields.take("truncate", _boolean, None)
+    truncation = _truncation(fields, "truncate", truncate)
     fields.take("user", _string, None)
-    fields.finish()
+    fields.finish(limits, input_type="prompt_name names a prompt of the model")
+    places = _places("input", given) if isinstance(given, list) and not _is_id(given[0]) else ["input"]
+    prompt = None if name is None else prompts[name]
     return EmbeddingsRequest(
-        texts, ids, encoding == "base64", dimensions, None if name is None else prompts[name], truncate
+        Texts("input", texts or (), truncation, places), ids, encoding == "base64", dimensions, prompt
     )
 
 
-def rerank_request(body: bytes, *, model: str, limits: Limits) -> RerankRequest:
-    """Raises ApiError."""
+def rerank_request(
+    body: bytes, *, model: str, form: Literal["cohere", "tei"], truncate: bool, limits: Limits
+) -> RerankRequest:
+    """form: of the path, for a body that has neither `documents` nor `texts`. truncate: where the request does not say. Raises ApiError."""
     fields = _Fields(body)
     _check_model(fields, model)
     query = fields.take("query", _string)
-    if "texts" in fields:
+    if "texts" in fields or (form == "tei" and "documents" not in fields):
         passages = _passages(fields, "texts", limits)
-        return_text = fields.take("return_text", _boolean, False)
+        with_texts = fields.take("return_text", _boolean, False)
         raw = fields.take("raw_scores", _boolean, False)
-        truncate = fields.take("truncate", _boolean, None)
+        truncation = _truncation(fields, "truncate", truncate)
         fields.take("truncation_direction", _one_of("Right", "right"), "Right")
-        fields.finish()
-        return RerankRequest(query, passages, None, return_text, raw, truncate, "tei")
+        fields.finish(limits)
+        return RerankRequest(
+            Texts("query", [query], truncation, ["query"]),
+            Texts("texts", passages, truncation, _places("texts", passages)),
+            None,
+            with_texts,
+            raw,
+            "tei",
+        )
     passages = _passages(fields, "documents", limits)
     top = fields.take("top_n", _integer(1, 1 << 31), None)
     with_texts = fields.take("return_documents", _boolean, False)
-    truncate = fields.take("truncation", _boolean, None)
-    fields.finish()
-    return RerankRequest(query, passages, top, with_texts, False, truncate, "cohere")
+    truncation = _truncation(fields, "truncation", truncate)
+    tokens = fields.take("max_tokens_per_doc", _integer(1, 1 << 31), None)
+    chunks = fields.take("max_chunks_per_doc", _integer(1, 1 << 31), None)
+    fields.finish(limits, rank_fields="write the fields of a document into one text, and send that")
+    return RerankRequest(
+        Texts("query", [query], truncation, ["query"]),
+        Texts("documents", passages, truncation, _places("documents", passages)),
+        top,
+        with_texts,
+        False,
+        "cohere",
+        tokens,
+        chunks,
+    )
 
 
 _MISSING: Any = object()
@@ -145,13 +188,15 @@ class _Fields:
             raise ApiError(422, f"the request has no {key}", param=key)
         return default
 
-    def finish(self) -> None:
-        """Raises ApiError: there are keys that nothing reads."""
-        if self._left:
-            names = ", ".join(sorted(map(printable, list(self._left)[:10])))
-            raise ApiError(
-                422, f"the request has keys that are not known here: {names}", param=printable(next(iter(self._left)))
-            )
+    def finish(self, limits: Limits, **advice: str) -> None:
+        """Raises ApiError: there are keys that nothing reads. advice: what to do in place of sending a key."""
+        left = [key for key in self._left if key not in limits.unread_keys]
+        if left:
+            names = ", ".join(sorted(map(printable, left[:10])))
+            ways = [advice[key] for key in left[:10] if key in advice]
+            way_out = "; ".join([*ways, "the server's option --ignore-key lets a key through unread"])
+            message = f"the request has keys that are not known here: {names}; {way_out}"
+            raise ApiError(422, message, param=printable(left[0]))
 
 
 def _wrong(key: str, what: str, value: object) -> ApiError:
@@ -197,6 +242,14 @@ def _check_model(fields: _Fields, model: str) -> None:
     if name != model:
         message = f"there is no model {short(name)} here; this server has {model!r}"
         raise ApiError(404, message, param="model", code="model_not_found")
+
+
+def _places(key: str, given: Sequence[object]) -> list[str]:
+    return [f"{key}[{number}]" for number in range(len(given))]
+
+
+def _truncation(fields: _Fields, key: str, default: bool) -> Truncation:
+    return Truncation(key, fields.take(key, _boolean, default))
 
 
 def _input(given: object, limits: Limits) -> tuple[list[str] | None, list[list[int]] | None]:

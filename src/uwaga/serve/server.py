@@ -1,10 +1,13 @@
 """Serving an application until SIGTERM or Ctrl-C, by one process or by several that share the memory of the weights."""
 
 import asyncio
+import logging
 import multiprocessing
 import os
 import signal
 import socket
+import threading
+import time
 from collections.abc import Callable, Sequence
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -16,13 +19,15 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uwaga._base import untrusted
 from uwaga._base.errors import DataError
 from uwaga.serve.app import Service, application, digest_of
-from uwaga.serve.metrics import ended_process
+from uwaga.serve.metrics import Metrics
+from uwaga.serve.scheduler import QueueSize
 from uwaga.viewer.server.limits import ConnectionTimeouts, IdleConnectionReaper, max_connections
 
 _BACKLOG = 1024  # connections that are not accepted yet
 _KEEP_ALIVE = 75  # seconds that a connection may wait for its next request, as nginx has it
 _TIMEOUTS = ConnectionTimeouts(idle=_KEEP_ALIVE)
 _KEYS_BYTES = 1 << 20
+_LOG = logging.getLogger("uwaga.serve")
 _MIN_KEY = 16  # characters; of letters and digits these are 95 bits
 
 
@@ -87,50 +92,83 @@ def run(service: Service, listening: socket.socket) -> None:
             signal.signal(each, handler)
 
 
-def run_processes(make: Callable[[], Service], listening: socket.socket, count: int) -> None:
+def run_processes(make: Callable[[Metrics], Service], listening: socket.socket, count: int, *, grace: float) -> None:
     """As `run`, by `count` processes that accept from one socket. They are forked, so that what is loaded before is in memory once;
-    this process must not have started threads. One that is killed is replaced.
+    this process must not have started threads. One that is ended by a signal is replaced. They end when this process does, however it
+    ends.
+
+    Args:
+        make: called in each process with what it counts.
+        listening: the socket.
+        count: how many.
+        grace: seconds that they have after SIGTERM or Ctrl-C; one that is still there is killed.
 
     Raises ProcessEndedError: one ended by an error, after which all are stopped.
     """
     context = multiprocessing.get_context("fork")
     waited = {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD}
+    metrics = Metrics.shared(count)
+    # The write end is open in this process alone, so that the read end comes to its end when this process does.
+    reader, writer = os.pipe()
 
-    def child() -> None:
+    def child(own: Metrics) -> None:
+        os.close(writer)
+        threading.Thread(target=_end_with_parent, args=(reader,), daemon=True).start()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, waited)
-        run(make(), listening)
+        run(make(own), listening)
 
-    def start() -> BaseProcess:
-        process = context.Process(target=child, name="uwaga-serve")
+    def start(own: Metrics) -> BaseProcess:
+        own.held(QueueSize())  # an earlier process may have ended with requests
+        process = context.Process(target=child, args=(own,), name="uwaga-serve")
         process.start()
         return process
 
     before = signal.pthread_sigmask(signal.SIG_BLOCK, waited)
     # Where the action is the default one, some systems drop the signal even if it is waited for.
     handler = signal.signal(signal.SIGCHLD, lambda *_: None)
-    processes = [start() for _ in range(count)]
+    processes = [start(own) for own in metrics]
     try:
         while signal.sigwait(waited) == signal.SIGCHLD:
             for at, each in enumerate(processes):
-                if each.is_alive():
+                if each.exitcode is None:
                     continue
-                ended_process(cast("int", each.pid))
-                if each.exitcode is not None and each.exitcode >= 0:
+                if each.exitcode > 0:
                     raise ProcessEndedError(
-                        f"a process of the server ended with code {each.exitcode}; its messages say why"
+                        f"process {each.pid} of the server ended with code {each.exitcode}; its messages say why"
                     )
-                processes[at] = start()
+                processes[at] = start(metrics[at])
+                number = -each.exitcode or int(
+                    signal.SIGTERM
+                )  # by SIGTERM it answers what it has accepted, and ends with 0
+                _LOG.warning(
+                    "uwaga serve: process %d was ended by signal %d; process %d replaces it",
+                    each.pid, number, processes[at].pid,
+                )  # fmt: skip
     finally:
-        _stop(processes)
+        _stop(processes, grace)
+        os.close(reader)
+        os.close(writer)
         signal.signal(signal.SIGCHLD, handler)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _stop(processes: Sequence[BaseProcess]) -> None:
+def _end_with_parent(reader: int) -> None:
+    os.read(reader, 1)
+    os._exit(1)
+
+
+def _stop(processes: Sequence[BaseProcess], grace: float) -> None:
     for each in processes:
         each.terminate()  # SIGTERM
+    end = time.monotonic() + grace
     for each in processes:
-        each.join()
+        each.join(max(0.0, end - time.monotonic()))
+        if each.exitcode is None:
+            _LOG.warning(
+                "uwaga serve: process %d was killed, as it did not end within %g seconds of SIGTERM", each.pid, grace
+            )
+            each.kill()
+            each.join()
 
 
 def _server(service: Service, reaper: IdleConnectionReaper) -> uvicorn.Server:

@@ -322,6 +322,11 @@ def text_field(place: str, fields: dict[str, object], name: str) -> str:
     text = _field(place, fields, name)
     if not isinstance(text, str):
         raise DataError(f"{place}: field {name!r} must be a string, not {type(text).__name__}")
+    return _unicode(place, name, text)
+
+
+def _unicode(place: str, name: str, text: str) -> str:
+    """Raises DataError: what no file of UTF-8 can have."""
     if not text.isascii():
         try:
             text.encode()
@@ -337,7 +342,7 @@ def _id(place: str, fields: dict[str, object], name: str | None) -> str | None:
     if not isinstance(result, str | int) or isinstance(result, bool):
         kind = type(result).__name__
         raise DataError(f"{place}: field {name!r} must be a string or a whole number, not {kind}")
-    return str(result)
+    return _unicode(place, name, str(result))
 
 
 def _field(place: str, fields: dict[str, object], name: str) -> object:

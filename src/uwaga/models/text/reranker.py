@@ -78,6 +78,7 @@ class Reranker:
 
     Attributes:
         model: a BertModel with the output "sequence", a RotaryModel with logits, a RaggedClassifier of transformers' model, or an encoder.
+        tokenizer: of the model.
         max_tokens: the most tokens of a pair that the model reads, special ones included.
         has_sigmoid: whether scores are between 0 and 1, as the model's configuration says.
         prompt: before every query, or for the directory's chat template, as the directory says.
@@ -100,7 +101,7 @@ class Reranker:
         gives_types: bool = True,
         truncation_side: str | None = None,
     ) -> None:
-        self.model, self._tokenizer = model, tokenizer
+        self.model, self.tokenizer = model, tokenizer
         self.max_tokens, self.has_sigmoid = max_tokens, has_sigmoid
         self._logit_score, self._chat, self.instruction = logit_score, chat, instruction
         self._pooled_score, self.prompt, self._gives_types = pooled_score, prompt, gives_types
@@ -252,7 +253,7 @@ class Reranker:
                     )
                     raise ValueError(f"Reranker: passage {number} {counts}; set the option overflow to truncate")
                 if self._chat is None:
-                    with library_errors(self._tokenizer.path):
+                    with library_errors(self.tokenizer.path):
                         encodings[number] = self._truncating.encode(self._system + pairs[number][0], pairs[number][1])
         logits = [torch.zeros(0)]
         for batch in batches([min(len(each), self.max_tokens) for each in encodings], _TOKENS_PER_BATCH):
@@ -268,12 +269,12 @@ class Reranker:
                 raise ValueError(f"Reranker: passage {number} must be a string, not {type(passage).__name__}")
             if not passage or passage.isspace():
                 raise ValueError(f"Reranker: passage {number} is empty")
-        with library_errors(self._tokenizer.path):
+        with library_errors(self.tokenizer.path):
             if self._chat is None:
                 prompt = self._system
-                return self._tokenizer.backend.encode_batch_fast([(prompt + query, text) for query, text in pairs])
+                return self.tokenizer.backend.encode_batch_fast([(prompt + query, text) for query, text in pairs])
             texts = [self._chat.text(*pair, prompt=self._system) for pair in pairs]
-            return self._tokenizer.backend.encode_batch_fast(texts, add_special_tokens=False)
+            return self.tokenizer.backend.encode_batch_fast(texts, add_special_tokens=False)
 
     @property
     def _system(self) -> str:
@@ -283,7 +284,7 @@ class Reranker:
         """The tokens that the model reads: of a pair that fills it, the last ones are what the template puts after a passage."""
         if self._chat is None or len(ids) < self.max_tokens:
             return ids
-        end = self._chat.end(self._tokenizer.backend, 2, self._system)[-self.max_tokens :]
+        end = self._chat.end(self.tokenizer.backend, 2, self._system)[-self.max_tokens :]
         kept = ids[-self.max_tokens :] if self._side == "left" else ids[: self.max_tokens]
         return kept[: self.max_tokens - len(end)] + end
 

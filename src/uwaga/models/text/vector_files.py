@@ -89,8 +89,9 @@ class VectorFile:
         if not os.path.lexists(self.path):
             return None
         try:
-            untrusted.stat_regular(self.path)
-            match _metadata(parquet.read_schema(self.path)):
+            with untrusted.open_regular(self.path) as raw:  # pyarrow takes no name that is not UTF-8
+                schema = parquet.read_schema(raw)
+            match _metadata(schema):
                 case {"settings": dict(settings), "digest": str(digest), **others}:
                     self._compare(settings, self.path, "exists already and was made with other options", _OTHER_OUTPUT)
                     return Finished(digest, _finished_shards(others.get("shards")))
@@ -327,14 +328,16 @@ class _Earlier:
                 self._places.setdefault(each.digest, (row, each.rows, document))
             row, document = row + each.rows, document + each.documents
         self._held: tuple[int, pyarrow.Table] | None = None  # the row group that was read last
+        self._open = ExitStack()
         with self._reading():
-            self._file = parquet.ParquetFile(path, page_checksum_verification=True)
+            raw = self._open.enter_context(untrusted.open_regular(path))
+            self._file = parquet.ParquetFile(raw, page_checksum_verification=True)
         match _metadata(self._file.schema_arrow):
             case {"shards": listed} if (
                 listed == [list(each) for each in shards] and self._file.metadata.num_rows == row
             ):
                 return
-        self._file.close()
+        self.close()
         raise VectorsError(f"{path} was changed meanwhile, or is damaged: run the command again, or move the file away")
 
     @contextmanager
@@ -388,6 +391,7 @@ class _Earlier:
     def close(self) -> None:
         self._held = None
         self._file.close()
+        self._open.close()
 
 
 def _skipped(described: object, shard: Shard) -> list[tuple[int, str]] | None:
@@ -459,7 +463,7 @@ def write_numpy(vectors: Path, path: Path) -> int:
 
     try:
         size = untrusted.stat_regular(vectors).st_size
-        with parquet.ParquetFile(vectors) as file, atomic_replace(path) as out:
+        with untrusted.open_regular(vectors) as raw, parquet.ParquetFile(raw) as file, atomic_replace(path) as out:
             rows, width = file.metadata.num_rows, _width(vectors, file.schema_arrow)
             if 4 * rows * width > size:  # they are stored as they are: this is no file of ours
                 raise VectorsError(f"{vectors} is damaged: it is too small for {rows:,} vectors of {width:,} numbers")

@@ -198,7 +198,7 @@ def encode_prefixes(tokenizer: Tokenizer, texts: Sequence[str], *, max_tokens: i
     results: dict[int, Encoding] = {}
     wanted, length = list(range(len(texts))), max_tokens * _CHARACTERS_PER_TOKEN
     while wanted:
-        ends = {number: _prefix_end(texts[number], length) for number in wanted}
+        ends = {number: prefix_end(texts[number], length) for number in wanted}
         prefixes = [texts[number][: ends[number]] for number in wanted]
         results.update(zip(wanted, tokenizer.encode(prefixes, with_offsets=True), strict=True))
         wanted = [
@@ -208,7 +208,7 @@ def encode_prefixes(tokenizer: Tokenizer, texts: Sequence[str], *, max_tokens: i
     return [results[number] for number in range(len(texts))]
 
 
-def _prefix_end(text: str, length: int) -> int:
+def prefix_end(text: str, length: int) -> int:
     """The first position from `length` on with a space after it and none before it, or the end of the text."""
     end = length
     while 0 < (end := text.find(" ", end)) < len(text):
