@@ -329,6 +329,8 @@ class Catalog:
                     self._connection.set_authorizer(authorizer)
                     rows = self._connection.execute(sql, bound).fetchall()
             except (sqlite3.Error, sqlite3.Warning, ValueError) as error:
+                if str(error).startswith(("not authorized", "access to ")) and not authorizer.has_denied:
+                    raise KeyboardInterrupt from error  # within the authorizer, whose exceptions SQLite takes for a denial
                 if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) not in _OF_CONDITIONS:
                     raise
                 raise ValueError(f"SoftDatabase: the condition {printable(where)} cannot be used: {error}") from error
@@ -506,7 +508,7 @@ class _Authorizer:
     """Lets a statement of so many SELECTs read the columns of records, and call functions that have no effect."""
 
     def __init__(self, selects: int) -> None:
-        self._selects = selects
+        self._selects, self.has_denied = selects, False
 
     def __call__(self, action: int, first: str | None, second: str | None, *_: str | None) -> int:
         if action == sqlite3.SQLITE_READ:
@@ -516,6 +518,7 @@ class _Authorizer:
         else:
             self._selects -= 1
             is_allowed = action == sqlite3.SQLITE_SELECT and self._selects >= 0
+        self.has_denied = self.has_denied or not is_allowed
         return sqlite3.SQLITE_OK if is_allowed else sqlite3.SQLITE_DENY
 
 
