@@ -26,7 +26,11 @@ from uwaga._base.errors import SoftDatabaseError
 from uwaga.store.segments import Entry
 
 HERE = Path(__file__).parent
-CODE = (str(Path(uwaga.store.__file__).parent), str(Path(uwaga.__file__).parent / "_base" / "durable.py"), "contextlib.py")
+CODE = (
+    str(Path(uwaga.store.__file__).parent),
+    str(Path(uwaga.__file__).parent / "_base" / "durable.py"),
+    "contextlib.py",
+)
 
 
 def refused(what: Callable[[], object]) -> str:
@@ -79,7 +83,9 @@ def interrupted(call: Callable[[], object], step: int) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Python drops what is raised in a finalizer
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning"
+)  # Python drops what is raised in a finalizer
 @pytest.mark.parametrize(
     ("every", "is_first"), [(67, True), *(pytest.param(5, first, marks=pytest.mark.stress) for first in (True, False))]
 )
@@ -213,7 +219,7 @@ def test_who_writes_past_the_lock_is_found_before_anything_is_changed(db: SoftDa
         )
         assert len(db) == 63
         assert db.append(**rows(65, 9)) == range(65, 74)
-        for call in (lambda: other.delete([0]), other.compact):
+        for call in (lambda: other.delete([60]), other.compact):
             other.refresh()
             db.delete([db.ids()[0]])
             assert refused(call).startswith(f"{db.path}/catalog.sqlite: another process has written it")
@@ -228,7 +234,10 @@ def test_ids_that_are_there_are_not_given_again(db: SoftDatabase) -> None:
         entry = Entry(first, last, last - first + 1, "000000000000-0000000000000000.safetensors", b"")
         with pytest.raises(SoftDatabaseError) as caught, db._catalog.transaction():
             db._catalog.add_segment(entry)
-        assert str(caught.value) == f"{db.path}/catalog.sqlite: rows {first} to {last} are in it already; nothing is changed"
+        assert (
+            str(caught.value)
+            == f"{db.path}/catalog.sqlite: rows {first} to {last} are in it already; nothing is changed"
+        )
     assert db._catalog.segments() == before
     assert len(db) == 58
 
@@ -286,7 +295,9 @@ def test_a_file_with_a_second_name_is_not_written(db: SoftDatabase, tmp_path: Pa
         "does, and open the copy"
     )
     backup = tmp_path / "backup"
-    shutil.copytree(db.path, backup, copy_function=lambda a, b: os.link(a, b) if a.endswith((name, "s")) else shutil.copy(a, b))
+    shutil.copytree(
+        db.path, backup, copy_function=lambda a, b: os.link(a, b) if a.endswith((name, "s")) else shutil.copy(a, b)
+    )
     assert refused(lambda: db.append(**rows(60, 1))) == f"{db.path}/{name}: {said}"
     db.close()
     for path in (db.path, backup):
@@ -422,43 +433,52 @@ def test_a_reader_who_can_lock_nothing_hears_that_it_was_written(shared: Path, t
 # Damage.
 
 
+def told(call: Callable[[], object]) -> str | None:
+    """The message of an error that the store may raise."""
+    try:
+        call()
+    except (SoftDatabaseError, ValueError) as error:
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def read_all(db: SoftDatabase) -> list[str]:
+    """What each way to read says of damage, with what `check` finds at first."""
+    found = [str(damage) for damage in db.check()]
+    for call in (
+        lambda: db.attend(torch.ones(4), where="n > 3"),
+        lambda: db.records(range(70)),
+        lambda: (db.ids(), list(db), db.stats(), db.counts("n")),
+    ):
+        said = told(call)
+        # A field may have got another name; all other errors name the file, and check has found them.
+        if said is not None and not said.endswith("no such column: n"):
+            assert said.startswith(f"SoftDatabaseError: {db.path}"), said
+            assert found, said
+    return found
+
+
 @pytest.mark.parametrize("step", [97, pytest.param(7, marks=pytest.mark.stress)])
-def test_a_damaged_byte_of_the_catalog_is_an_error_with_its_file(db: SoftDatabase, tmp_path: Path, step: int) -> None:
+def test_a_damaged_byte_of_the_catalog_is_an_error_with_its_file(db: SoftDatabase, step: int) -> None:
     db.append(torch.ones(3, 4), records=[{"text": "a caf\u00e9", "n": n} for n in range(3)])
     db.close()
     path = db.path / "catalog.sqlite"
-    content = path.read_bytes()
-    prefix = f"{path}: "
-    found = 0
+    content, found = path.read_bytes(), list[str]()
     for at in range(0, len(content), step):
-        if at and content[at - step : at + step].count(0) == 2 * step:
-            continue
-        for bits in (0x80, 0x01, 0xFF):
+        for bits in (0x80, 0x01, 0xFF) if any(content[max(at - 2, 0) : at + 3]) else ():
             damaged = bytearray(content)
             damaged[at] ^= bits
             path.write_bytes(damaged)
-            try:
-                with SoftDatabase.open(db.path) as again:
-                    result = again.check()
-                    found += bool(result)
-                    for damage in result:
-                        assert damage.file == "catalog.sqlite" or damage.first_id is not None, damage
-                    for call in (
-                        lambda again=again: again.attend(torch.ones(4), where="n > 3").rows,
-                        lambda again=again: again.records(range(70)),
-                        lambda again=again: (again.ids(), list(again), again.stats(), again.counts("n")),
-                    ):
-                        try:
-                            call()
-                        except SoftDatabaseError as error:
-                            assert str(error).startswith((prefix, str(db.path / "segments"))), str(error)
-                            assert result, (at, bits, str(error))
-                        except ValueError as error:  # a field has another name
-                            assert str(error).endswith("no such column: n"), str(error)
-            except SoftDatabaseError as error:
-                found += 1
-                assert str(error).startswith((prefix, str(db.path))), str(error)
-    assert found > 5
+            said = told(lambda: found.extend(_opened_and_read(db.path)))
+            if said is not None:
+                assert said.startswith(f"SoftDatabaseError: {db.path}"), said
+                found.append(said)
+    assert len(found) > 5
+
+
+def _opened_and_read(path: Path) -> list[str]:
+    with SoftDatabase.open(path) as db:
+        return read_all(db)
 
 
 def test_text_that_is_not_utf8_is_named_by_its_row_and_can_be_deleted(db: SoftDatabase) -> None:

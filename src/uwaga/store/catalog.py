@@ -139,7 +139,7 @@ class Catalog:
     def refresh(self) -> None:
         """Shows the database as it is now. Raises SoftDatabaseError."""
         with self._errors():
-            if self._connection is None or not (self.writes or self._is_locked and self._stamp == _stamp(self.path)):
+            if self._connection is None or not (self.writes or (self._is_locked and self._stamp == _stamp(self.path))):
                 self._open()
             self.roll_back()
             if not self.writes:
@@ -382,7 +382,7 @@ class Catalog:
         below = self._one("SELECT last_id FROM segments WHERE first_id <= ? ORDER BY first_id DESC", (entry.last_id,))
         if below is not None and below[0] >= entry.first_id:
             raise SoftDatabaseError(f"{self.path}: {entry.place} are in it already; nothing is changed")
-        self._execute("INSERT INTO segments VALUES (?, ?, ?, ?, ?)", entry)
+        self._many("INSERT INTO segments VALUES (?, ?, ?, ?, ?)", [entry])
         self.set_unlisted(name for name in self.unlisted() if name != entry.file)
 
     def remove_segment(self, entry: Entry) -> None:
@@ -441,7 +441,9 @@ class Catalog:
 
     def _record(self, row: Sequence) -> Record:
         if bytes in map(type, row):
-            raise SoftDatabaseError(f"{self.path}: is damaged: the record of row {row[0]} has bytes, which no record has")
+            raise SoftDatabaseError(
+                f"{self.path}: is damaged: the record of row {row[0]} has bytes, which no record has"
+            )
         return {name: value for name, value in zip(self.fields, row[1:], strict=True) if value is not None}
 
     def _fields(self) -> list[str]:
@@ -470,7 +472,7 @@ class Catalog:
         assert self._connection is not None
         return self._connection.execute(sql, parameters)
 
-    def _many(self, sql: str, parameters: Iterable[Sequence[Value | None]]) -> None:
+    def _many(self, sql: str, parameters: Iterable[Sequence[object]]) -> None:
         assert self._connection is not None
         self._connection.executemany(sql, parameters)
 

@@ -158,7 +158,9 @@ def _digest(path: Path) -> str:
         str(path).encode()
         return untrusted.sha256(path)
     except UnicodeEncodeError as error:
-        raise InvalidDocumentError(f"{path}: its name is not UTF-8, which a record needs for its source; rename it") from error
+        raise InvalidDocumentError(
+            f"{path}: its name is not UTF-8, which a record needs for its source; rename it"
+        ) from error
     except OSError as error:
         raise InvalidDocumentError(f"{path}: cannot be read: {error.strerror or error}") from error
 

@@ -636,7 +636,8 @@ def _order(weights_Rk: np.ndarray, scores_Rk: np.ndarray) -> None:
         for n, weight in enumerate(weights_Rk[r]):
             group, start = np.array([weight]), n
             while groups and (
-                groups[-1][-1] < group[0] or (scores_Rk[r, start - 1] == scores_Rk[r, start] and groups[-1][-1] != group[0])
+                groups[-1][-1] < group[0]
+                or (scores_Rk[r, start - 1] == scores_Rk[r, start] and groups[-1][-1] != group[0])
             ):
                 group = np.concatenate([groups.pop(), group])
                 start = n + 1 - len(group)

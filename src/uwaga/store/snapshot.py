@@ -50,7 +50,9 @@ class Snapshot:
             self.schema, self.model = self._catalog.schema(), self._catalog.setting("model")
             if self.schema.tokens != self.has_tokens:
                 kind, other = (
-                    ("TokenDatabase", "vectors of tokens") if self.schema.tokens else ("SoftDatabase", "one vector a row")
+                    ("TokenDatabase", "vectors of tokens")
+                    if self.schema.tokens
+                    else ("SoftDatabase", "one vector a row")
                 )
                 raise SoftDatabaseError(f"{path}: holds {other}; uwaga.store.{kind}.open opens it")
             self._check_open()
