@@ -84,7 +84,7 @@ def main(folder: Path, interrupts: int, seed: int) -> dict[str, int]:
         try:
             check(db)
             is_sound = True
-        except (AssertionError, SoftDatabaseError) as error:
+        except (AssertionError, SoftDatabaseError):
             traceback.print_exc()
             counts["differ"] += 1
         if not is_sound or len(db) > 3000:  # the comparison takes time

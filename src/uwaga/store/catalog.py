@@ -329,6 +329,8 @@ class Catalog:
                     self._connection.set_authorizer(authorizer)
                     rows = self._connection.execute(sql, bound).fetchall()
             except (sqlite3.Error, sqlite3.Warning, ValueError) as error:
+                if str(error).startswith(("not authorized", "access to ")) and not authorizer.has_denied:
+                    raise KeyboardInterrupt from error  # within the authorizer, whose exceptions SQLite takes for a denial
                 if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) not in _OF_CONDITIONS:
                     raise
                 raise ValueError(f"SoftDatabase: the condition {printable(where)} cannot be used: {error}") from error
@@ -380,7 +382,7 @@ class Catalog:
         below = self._one("SELECT last_id FROM segments WHERE first_id <= ? ORDER BY first_id DESC", (entry.last_id,))
         if below is not None and below[0] >= entry.first_id:
             raise SoftDatabaseError(f"{self.path}: {entry.place} are in it already; nothing is changed")
-        self._execute("INSERT INTO segments VALUES (?, ?, ?, ?, ?)", entry)
+        self._many("INSERT INTO segments VALUES (?, ?, ?, ?, ?)", [entry])
         self.set_unlisted(name for name in self.unlisted() if name != entry.file)
 
     def remove_segment(self, entry: Entry) -> None:
@@ -470,7 +472,7 @@ class Catalog:
         assert self._connection is not None
         return self._connection.execute(sql, parameters)
 
-    def _many(self, sql: str, parameters: Iterable[Sequence[Value | None]]) -> None:
+    def _many(self, sql: str, parameters: Iterable[Sequence[object]]) -> None:
         assert self._connection is not None
         self._connection.executemany(sql, parameters)
 
@@ -508,7 +510,7 @@ class _Authorizer:
     """Lets a statement of so many SELECTs read the columns of records, and call functions that have no effect."""
 
     def __init__(self, selects: int) -> None:
-        self._selects = selects
+        self._selects, self.has_denied = selects, False
 
     def __call__(self, action: int, first: str | None, second: str | None, *_: str | None) -> int:
         if action == sqlite3.SQLITE_READ:
@@ -518,6 +520,7 @@ class _Authorizer:
         else:
             self._selects -= 1
             is_allowed = action == sqlite3.SQLITE_SELECT and self._selects >= 0
+        self.has_denied = self.has_denied or not is_allowed
         return sqlite3.SQLITE_OK if is_allowed else sqlite3.SQLITE_DENY
 
 

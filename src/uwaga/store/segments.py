@@ -221,6 +221,7 @@ def threads(count: int) -> Iterator[Callable[..., Iterator]]:
         is_over.set()
         for _ in range(count):
             running.acquire()
+        running.release(count)  # for the thread that was starting
 
 
 def _write_at(file: IO[bytes], offset: int, tensor: Tensor) -> None:

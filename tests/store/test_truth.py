@@ -1,0 +1,497 @@
+"""What an open database says is what its catalog on the disk says: after Ctrl-C, in a child, beside another writer, and without leave to
+write."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))  # for `import interrupting`: the tests are no package
+
+import interrupting
+
+import uwaga.store
+from uwaga import SoftDatabase
+from uwaga._base.errors import SoftDatabaseError
+from uwaga.store.segments import Entry
+
+HERE = Path(__file__).parent
+CODE = (
+    str(Path(uwaga.store.__file__).parent),
+    str(Path(uwaga.__file__).parent / "_base" / "durable.py"),
+    "contextlib.py",
+)
+
+
+def refused(what: Callable[[], object]) -> str:
+    with pytest.raises(SoftDatabaseError) as caught:
+        what()
+    return str(caught.value)
+
+
+def rows(first: int, count: int) -> dict[str, Any]:
+    return {"keys": torch.full((count, 4), 1.0), "records": [{"n": n} for n in range(first, first + count)]}
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Iterator[SoftDatabase]:
+    """A writer of 60 rows in three segments, of which some are deleted."""
+    with SoftDatabase.create(tmp_path / "db", key_width=4) as made:
+        for first in (0, 20, 40):
+            made.append(**rows(first, 20))
+        made.delete([3, 41])
+        yield made
+
+
+# Ctrl-C.
+
+
+def interrupted(call: Callable[[], object], step: int) -> bool:
+    """Whether a call came to its step of this number, at which it gets KeyboardInterrupt. A step is a line of the store."""
+    left = step
+
+    def trace(frame: FrameType, event: str, _: object) -> Callable | None:
+        nonlocal left
+        if event == "call" and not any(each in frame.f_code.co_filename for each in CODE):
+            return None
+        if event == "line":
+            left -= 1
+            if left < 0:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    try:
+        sys.settrace(trace)
+        call()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning"
+)  # Python drops what is raised in a finalizer
+@pytest.mark.parametrize(
+    ("every", "is_first"), [(67, True), *(pytest.param(5, first, marks=pytest.mark.stress) for first in (True, False))]
+)
+@pytest.mark.parametrize("call", interrupting.CALLS)
+def test_ctrl_c_at_any_step_leaves_what_the_disk_has(
+    db: SoftDatabase, tmp_path: Path, call: str, every: int, is_first: bool
+) -> None:
+    """Of the first call of a writer, which takes the lock, and of a later one."""
+    db.close()
+    step = 0
+    while True:
+        copy = shutil.copytree(tmp_path / "db", tmp_path / f"copy{step}")
+        with SoftDatabase.open(copy) as again:
+            if not is_first:
+                again.delete([7])
+            was_interrupted = interrupted(lambda again=again: interrupting.CALLS[call](again), step)
+            interrupting.check(again)
+        shutil.rmtree(copy)
+        if not was_interrupted:
+            break
+        step += every
+    assert step > 200
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("interrupts", [40, pytest.param(2000, marks=pytest.mark.stress)])
+def test_ctrl_c_at_any_moment_leaves_what_the_disk_has(tmp_path: Path, interrupts: int) -> None:
+    command = [sys.executable, HERE / "interrupting.py", tmp_path, str(interrupts), "7"]
+    done = subprocess.run(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    counts = json.loads(done.stdout.splitlines()[-1])
+    assert (counts["interrupts"], counts["differ"], counts["do not open"]) == (interrupts, 0, 0), done.stderr[-3000:]
+    assert all(counts[name] > interrupts // 8 for name in interrupting.CALLS)
+
+
+def test_a_segment_that_is_found_truncated_is_never_in_no_list(db: SoftDatabase) -> None:
+    """Its rows would be missing without a word, if Ctrl-C came between two lists."""
+    path = sorted((db.path / "segments").iterdir())[1]
+    os.truncate(path, 100)
+    for step in range(60):
+        interrupted(db.ids, step)
+        assert f"{path} (rows 20 to 39): was truncated while it was open" in refused(db.ids)
+
+
+def test_a_condition_that_is_interrupted_restricts_no_later_call(db: SoftDatabase) -> None:
+    for step in range(0, 120, 3):
+        interrupted(lambda: db.attend(torch.ones(4), where="n > 3"), step)
+        assert db.records([5]) == [{"n": 5}]
+        assert db.attend(torch.ones(4), where="n > 3").rows == 55
+
+
+# Another process: a child, and one that writes past the lock.
+
+_FORK = """
+import os, sys, torch
+from uwaga import SoftDatabase
+from uwaga._base.errors import SoftDatabaseError
+torch.set_num_threads(1)
+def said(call):
+    try:
+        return call()
+    except SoftDatabaseError as error:
+        return str(error).replace(str(os.getpid()), "CHILD").replace(str(os.getppid()), "PARENT")
+rows = lambda n: {"keys": torch.ones(n, 4), "records": [{"n": 0}] * n}
+db = SoftDatabase.open(sys.argv[1])
+reader = SoftDatabase.open(sys.argv[1])
+db.append(**rows(2))
+(to_child, go), (to_parent, done) = os.pipe(), os.pipe()
+if not os.fork():
+    try:
+        for each in (db, reader):
+            print(len(each), len(each.records([0])[0]), each.attend(torch.ones(4), where="n = 0").rows, flush=True)
+            for call in (lambda: each.append(**rows(1)), lambda: each.delete([0]), each.compact):
+                print(said(call), flush=True)
+        os.write(done, b"1")
+        os.read(to_child, 1)  # the parent has written and closed
+        db.refresh()
+        print(len(db), db.check(), flush=True)
+        db.close()
+        os.write(done, b"1")
+        os.read(to_child, 1)
+    finally:
+        os._exit(0)
+os.read(to_parent, 1)
+print(db.append(**rows(3)), len(db), len(reader), db.check())
+db.close()
+os.write(go, b"1")
+os.read(to_parent, 1)
+with SoftDatabase.open(sys.argv[1]) as again:  # while the child lives
+    print(again.append(**rows(1)), again.compact() >= 0, again.check(), len(again))
+os.write(go, b"1")
+os.wait()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_child_reads_anew_and_neither_writes_nor_holds_the_lock(db: SoftDatabase) -> None:
+    db.close()
+    done = subprocess.run([sys.executable, "-c", _FORK, db.path], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    no = (
+        f"{db.path}: was opened by process PARENT, and this is its child, process CHILD, which may read alone; open the database here "
+        "to write"
+    )
+    child = ["60 1 3", no, no, no]
+    assert done.stdout.splitlines() == [
+        *child, *child, "range(62, 65) 63 58 []", "63 []", "range(65, 66) True [] 64",
+    ]  # fmt: skip
+
+
+def test_a_lock_that_is_held_names_who_holds_it_and_moves_no_reader(db: SoftDatabase) -> None:
+    """The catalog of a reader that was refused showed another moment than its segments."""
+    with SoftDatabase.open(db.path) as reader:
+        before = interrupting.state(reader)
+        db.delete(range(20), missing_ok=True)
+        db.compact()
+        said = f"{db.path}: another writer has it open: process {os.getpid()}"
+        assert refused(lambda: reader.append(**rows(60, 1))) == said
+        assert interrupting.state(reader) == before
+
+
+def test_who_writes_past_the_lock_is_found_before_anything_is_changed(db: SoftDatabase) -> None:
+    (db.path / "lock").unlink()
+    with SoftDatabase.open(db.path) as other:
+        assert other.append(**rows(60, 5)) == range(60, 65)
+        said = refused(lambda: db.append(**rows(60, 9)))
+        assert said == (
+            f"{db.path}/catalog.sqlite: another process has written it, whatever holds lock; this call changed nothing, and the next one "
+            "reads what is there now"
+        )
+        assert len(db) == 63
+        assert db.append(**rows(65, 9)) == range(65, 74)
+        for call in (lambda: other.delete([60]), other.compact):
+            other.refresh()
+            db.delete([db.ids()[0]])
+            assert refused(call).startswith(f"{db.path}/catalog.sqlite: another process has written it")
+        assert other.ids().tolist() == db.ids().tolist()
+        assert db.check() == other.check() == []
+    assert len(list((db.path / "segments").iterdir())) == db.stats()["segments"]
+
+
+def test_ids_that_are_there_are_not_given_again(db: SoftDatabase) -> None:
+    before = db._catalog.segments()
+    for first, last in ((0, 99), (5, 6), (59, 60), (10, 25)):
+        entry = Entry(first, last, last - first + 1, "000000000000-0000000000000000.safetensors", b"")
+        with pytest.raises(SoftDatabaseError) as caught, db._catalog.transaction():
+            db._catalog.add_segment(entry)
+        assert (
+            str(caught.value)
+            == f"{db.path}/catalog.sqlite: rows {first} to {last} are in it already; nothing is changed"
+        )
+    assert db._catalog.segments() == before
+    assert len(db) == 58
+
+
+_KILLED = """
+import os, signal, subprocess, sys, torch
+from uwaga import SoftDatabase
+db = SoftDatabase.open(sys.argv[1])
+db.append(torch.ones(1, 4))
+SoftDatabase.open(sys.argv[1]).close()  # had dropped the locks of this process
+look = "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); c.execute('SELECT * FROM segments').fetchall(); c.close()"
+subprocess.run([sys.executable, "-c", look, sys.argv[1] + "/catalog.sqlite"], check=True)
+print(db.append(torch.ones(5, 4)), flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name != "posix", reason="locks of POSIX")
+def test_rows_outlive_a_kill_though_another_program_has_read_the_catalog(db: SoftDatabase) -> None:
+    """SQLite's own shell removes the log that a writer has open, unless the writer's lock keeps it from that."""
+    db.close()
+    done = subprocess.run([sys.executable, "-c", _KILLED, db.path], capture_output=True, text=True)
+    assert done.stdout == "range(61, 66)\n", done.stderr
+    with SoftDatabase.open(db.path) as again:
+        assert again.ids().tolist()[-6:] == list(range(60, 66))
+
+
+def test_a_folder_that_was_moved_or_replaced_is_written_no_more_and_read_anew(db: SoftDatabase, tmp_path: Path) -> None:
+    shutil.copytree(db.path, tmp_path / "backup")
+    with SoftDatabase.open(db.path) as reader:
+        db.append(**rows(60, 5))
+        shutil.move(db.path, tmp_path / "moved")
+        said = f"{db.path}/catalog.sqlite: cannot be read: No such file or directory"
+        assert refused(lambda: db.delete([0])) == said
+        shutil.move(tmp_path / "backup", db.path)
+        said = f"{db.path}/catalog.sqlite: was moved or replaced while it was open; open it again"
+        assert refused(lambda: db.append(**rows(65, 1))) == said
+        reader.refresh()
+        assert len(reader) == 58
+    db.close()
+    with SoftDatabase.open(tmp_path / "moved") as moved:
+        assert len(moved) == 63
+        assert moved.check() == []
+
+
+# Hard links.
+
+
+@pytest.mark.parametrize("name", ["catalog.sqlite", "catalog.sqlite-wal", "catalog.sqlite-shm"])
+def test_a_file_with_a_second_name_is_not_written(db: SoftDatabase, tmp_path: Path, name: str) -> None:
+    """As `cp -al` makes a backup; segments are never changed, and may have several."""
+    said = (
+        "has a second name (a hard link), through which writing would change another database; copy the folder without links, as cp -a "
+        "does, and open the copy"
+    )
+    backup = tmp_path / "backup"
+    shutil.copytree(
+        db.path, backup, copy_function=lambda a, b: os.link(a, b) if a.endswith((name, "s")) else shutil.copy(a, b)
+    )
+    assert refused(lambda: db.append(**rows(60, 1))) == f"{db.path}/{name}: {said}"
+    db.close()
+    for path in (db.path, backup):
+        with SoftDatabase.open(path) as again:
+            before = interrupting.state(again)
+            for call in (lambda again=again: again.delete(range(60), missing_ok=True), again.compact):
+                assert refused(call) == f"{path}/{name}: {said}"
+            assert interrupting.state(again) == before
+            assert len(again) == 58
+    shutil.copytree(backup, tmp_path / "copy")
+    with SoftDatabase.open(tmp_path / "copy") as copy:
+        copy.delete(range(60), missing_ok=True)
+        copy.compact()
+    with SoftDatabase.open(backup) as again:
+        assert len(again) == 58
+        assert again.check() == []
+
+
+# Readers who may not write.
+
+
+class Reader:
+    """A process that may read a database alone."""
+
+    def __init__(self, path: Path, own: Path) -> None:
+        command = [sys.executable, str(HERE / "reading_alone.py"), str(path), str(own)]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"}
+        )
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline() == "ready\n"
+
+    def ask(self, what: str) -> dict:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(what + "\n")
+        self._process.stdin.flush()
+        return json.loads(self._process.stdout.readline())
+
+    def close(self) -> None:
+        self._process.communicate(timeout=60)
+
+
+def _modes(path: Path, folder: int, file: int) -> None:
+    for each in (path, path / "segments"):
+        each.chmod(folder)
+        for one in each.iterdir():
+            if one.is_file():
+                one.chmod(file)
+
+
+@contextmanager
+def writable(path: Path) -> Iterator[None]:
+    """A folder that can be written within this alone, where this account is not root."""
+    _modes(path, 0o755, 0o644)
+    try:
+        yield
+    finally:
+        _modes(path, 0o555, 0o444)
+
+
+@pytest.fixture
+def shared() -> Iterator[Path]:
+    """400 rows with records, in a folder that can be read by all and written by none."""
+    with tempfile.TemporaryDirectory() as name:
+        path = Path(name) / "db"
+        Path(name).chmod(0o755)
+        with SoftDatabase.create(path, key_width=4) as db:
+            append(db, 400)
+        _modes(path, 0o555, 0o444)
+        yield path
+        _modes(path, 0o755, 0o644)
+
+
+def append(db: SoftDatabase, count: int) -> None:
+    first = int(db._catalog.setting("next_id") or 0)
+    keys = (torch.arange(first, first + count) % 1000).float()[:, None].expand(-1, 4).contiguous()
+    db.append(keys, records=[{"n": n} for n in range(first, first + count)])
+
+
+def expected(ids: list[int]) -> dict:
+    best = sorted(ids, key=lambda n: (-(n % 1000), n))[:3]
+    return {"ids": ids, "numbers": ids, "found": len(ids), "listed": best, "keys": len(ids), "damage": []}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name != "posix", reason="permissions of POSIX")
+@pytest.mark.parametrize("rounds", [5, pytest.param(60, marks=pytest.mark.stress)])
+def test_a_reader_without_leave_to_write_sees_the_writer(shared: Path, tmp_path: Path, rounds: int) -> None:
+    reader = Reader(shared, tmp_path / "own")
+    ids = list(range(400))
+    for number in range(rounds):
+        assert reader.ask("read") == expected(ids)
+        before = ids
+        with writable(shared), SoftDatabase.open(shared) as db:
+            db.delete(ids[:150])
+            append(db, 200)
+            if number % 3 == 1:
+                assert reader.ask("read") == expected(before)
+            db.compact()
+            ids = db.ids().tolist()
+            if number % 3 == 2:
+                assert reader.ask("refresh") == expected(ids)
+                before = ids
+        assert reader.ask("read") == expected(before)
+        assert reader.ask("refresh") == expected(ids)
+        if number == 0:
+            assert ids == list(range(150, 600))
+    reader.close()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name != "posix", reason="permissions of POSIX")
+def test_a_reader_who_can_lock_nothing_hears_that_it_was_written(shared: Path, tmp_path: Path) -> None:
+    """As of a copy of the catalog and the segments alone."""
+    with writable(shared):
+        for ending in ("-wal", "-shm"):
+            (shared / f"catalog.sqlite{ending}").unlink()
+    reader = Reader(shared, tmp_path / "own")
+    assert reader.ask("read") == reader.ask("refresh") == expected(list(range(400)))
+    with writable(shared), SoftDatabase.open(shared) as db:
+        db.delete(range(150))
+        append(db, 200)
+        assert reader.ask("read") == {
+            "error": f"{shared}/catalog.sqlite: has been written since it was opened, when it could not be locked, as its folder cannot be "
+            "written; call refresh()"
+        }
+        db.compact()
+    assert reader.ask("refresh") == reader.ask("read") == expected(list(range(150, 600)))
+    reader.close()
+
+
+# Damage.
+
+
+def told(call: Callable[[], object]) -> str | None:
+    """The message of an error that the store may raise."""
+    try:
+        call()
+    except (SoftDatabaseError, ValueError) as error:
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def read_all(db: SoftDatabase) -> list[str]:
+    """What each way to read says of damage, with what `check` finds at first."""
+    found = [str(damage) for damage in db.check()]
+    for call in (
+        lambda: db.attend(torch.ones(4), where="n > 3"),
+        lambda: db.records(range(70)),
+        lambda: (db.ids(), list(db), db.stats(), db.counts("n")),
+    ):
+        said = told(call)
+        # A field may have got another name; all other errors name the file, and check has found them.
+        if said is not None and not said.endswith("no such column: n"):
+            assert said.startswith(f"SoftDatabaseError: {db.path}"), said
+            assert found, said
+    return found
+
+
+@pytest.mark.parametrize("step", [97, pytest.param(7, marks=pytest.mark.stress)])
+def test_a_damaged_byte_of_the_catalog_is_an_error_with_its_file(db: SoftDatabase, step: int) -> None:
+    db.append(torch.ones(3, 4), records=[{"text": "a caf\u00e9", "n": n} for n in range(3)])
+    db.close()
+    path = db.path / "catalog.sqlite"
+    content, found = path.read_bytes(), list[str]()
+    for at in range(0, len(content), step):
+        for bits in (0x80, 0x01, 0xFF) if any(content[max(at - 2, 0) : at + 3]) else ():
+            damaged = bytearray(content)
+            damaged[at] ^= bits
+            path.write_bytes(damaged)
+            said = told(lambda: found.extend(_opened_and_read(db.path)))
+            if said is not None:
+                assert said.startswith(f"SoftDatabaseError: {db.path}"), said
+                found.append(said)
+    assert len(found) > 5
+
+
+def _opened_and_read(path: Path) -> list[str]:
+    with SoftDatabase.open(path) as db:
+        return read_all(db)
+
+
+def test_text_that_is_not_utf8_is_named_by_its_row_and_can_be_deleted(db: SoftDatabase) -> None:
+    db.append(torch.ones(3, 4), records=[{"text": "a caf\u00e9"}, {"text": "tea"}, {}])
+    db.close()
+    path = db.path / "catalog.sqlite"
+    path.write_bytes(path.read_bytes().replace("caf\u00e9".encode(), b"caf\xc3\xff"))
+    with SoftDatabase.open(db.path) as again:
+        reason = "is damaged: it has text that is not UTF-8: \"Could not decode to UTF-8 column 'text' with text 'a caf"
+        (damage,) = again.check()
+        assert (damage.file, damage.first_id, damage.last_id) == ("catalog.sqlite", 60, 60)
+        assert damage.reason.startswith(reason)
+        assert refused(lambda: again.records([60])).startswith(f"{path}: {reason}")
+        assert again.records([61]) == [{"text": "tea"}]
+        again.delete([60])
+        assert again.check() == []
