@@ -32,7 +32,8 @@ from uwaga.models.text.logit_score import LogitScore
 from uwaga.models.text.pooling import pool
 from uwaga.models.text.preprocessing import batches
 from uwaga.models.text.report import not_finite
-from uwaga.models.tokenizers.loading import Tokenizer, library_errors
+from uwaga.models.tokenizers.loading import Tokenizer
+from uwaga.models.tokenizers.tokenizer_file import library_errors
 from uwaga.nn.evaluation_mode import evaluation_mode
 from uwaga.ops.engine_choice import Choice
 from uwaga.ops.ragged import Ragged

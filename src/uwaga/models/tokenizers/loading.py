@@ -1,13 +1,11 @@
 """A model's tokenizer.json, checked against the vocabulary of its config.json."""
 
 import json
-import math
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import sys
+from collections.abc import Sequence
 from copy import copy
 from pathlib import Path
-from typing import Any
 
 import torch
 from tokenizers import Encoding
@@ -16,21 +14,19 @@ from tokenizers.decoders import DecodeStream
 from tokenizers.normalizers import Lowercase
 from tokenizers.normalizers import Sequence as Chain
 
-from uwaga._base import json_files, untrusted
+from uwaga._base import json_files
 from uwaga._base.errors import CheckpointError
 from uwaga._base.terminal import printable
 from uwaga.models.checkpoints import directories, sentence_files
+from uwaga.models.tokenizers import auto_tokenizer
+from uwaga.models.tokenizers.tokenizer_file import AROUND, check, library_errors, read
 
-_FILE = "tokenizer.json"
+_FILE = auto_tokenizer.FILE
 TARGET_FILE = f"target_{_FILE}"
-# The factor by which a normalizer, pre-tokenizer or decoder may lengthen a text.
-_MAX_GROWTH = 64
 # Characters of a prefix per token that is needed from it, at first, and the factor for the next attempt. English has four to
 # five characters per token.
 _CHARACTERS_PER_TOKEN = 8
 _GROWTH = 4
-# Special tokens: their keys in tokenizer_config.json and, with the suffix _id, in config.json.
-_SPECIAL = ("pad_token", "bos_token", "eos_token", "cls_token", "sep_token", "mask_token", "unk_token")
 
 
 class Tokenizer:
@@ -53,11 +49,8 @@ class Tokenizer:
         self.truncation_side: str = (backend.truncation or {}).get("direction", "right")
         backend.no_truncation()
         backend.no_padding()
+        check(backend, path)
         self.vocab_size = max(backend.get_vocab().values(), default=-1) + 1
-        if self.vocab_size > untrusted.TOKENIZER_IDS:
-            raise CheckpointError(
-                f"{path}: it has the token id {self.vocab_size - 1}, beyond the limit of {untrusted.TOKENIZER_IDS} ids"
-            )
         before, behind = _special_tokens_around(backend, path, allows_types=allows_types)
         self.prefix_ids, self.suffix_ids = [each[0] for each in before], [each[0] for each in behind]
         self.prefix_types, self.suffix_types = [each[1] for each in before], [each[1] for each in behind]
@@ -76,7 +69,7 @@ class Tokenizer:
             raise CheckpointError(
                 f"there is no {path}; transformers writes one: AutoTokenizer.from_pretrained(...).save_pretrained(...)"
             )
-        backend = read(path)
+        backend = auto_tokenizer.load(folder)
         if lowercase:
             first = backend.normalizer
             described = {} if first is None else json.loads(first.__getstate__())
@@ -218,52 +211,6 @@ def _prefix_end(text: str, length: int) -> int:
     return len(text)
 
 
-def read(path: Path) -> Backend:
-    """The tokenizers.Tokenizer of a file. Raises CheckpointError."""
-    try:
-        text = untrusted.read_file(path, untrusted.TOKENIZER_BYTES)
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
-    with library_errors(path):
-        untrusted.check_json_size(text, untrusted.TOKENIZER_CONTAINERS, untrusted.TOKENIZER_VALUES)
-        backend = Backend.from_buffer(text)
-        for part in ("normalizer", "pre_tokenizer", "decoder"):
-            step = getattr(backend, part)
-            growth = 1 if step is None else _growth(json.loads(step.__getstate__()))
-            if growth > _MAX_GROWTH:
-                raise CheckpointError(
-                    f"{path}: its {part} may make a text {growth} times as long, more than the limit of {_MAX_GROWTH}"
-                )
-    return backend
-
-
-def _growth(part: Any) -> int:
-    """How many times as long a text may become by a sequence of replacements; their factors multiply."""
-    if isinstance(part, list):
-        return math.prod(map(_growth, part))
-    if not isinstance(part, dict):
-        return 1
-    inside = math.prod(_growth(part[name]) for name in ("normalizers", "pretokenizers", "decoders") if name in part)
-    if part.get("type") != "Replace":
-        return inside
-    pattern = part["pattern"].get("String")
-    # A regular expression may match the empty string between any two characters.
-    return len(part["content"]) + 1 if not pattern else -(-max(len(part["content"]), 1) // len(pattern))
-
-
-@contextmanager
-def library_errors(path: Path) -> Iterator[None]:
-    """Raise CheckpointError for any error of the tokenizers library."""
-    try:
-        yield
-    except (CheckpointError, KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError):
-        raise
-    except (
-        BaseException
-    ) as error:  # the library raises Exception itself, and a panic of its Rust code is a BaseException
-        raise CheckpointError(f"{path} is not a valid tokenizer: {error}") from error
-
-
 def _special_tokens_around(
     backend: Backend, path: Path, *, allows_types: bool
 ) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
@@ -273,9 +220,7 @@ def _special_tokens_around(
     start, stop = (own[0], own[-1] + 1) if own else (0, 0)
     types = with_them.type_ids[start:stop] if allows_types else with_them.type_ids
     if not own or with_them.ids[start:stop] != alone.ids or any(types):
-        raise CheckpointError(
-            f"{path}: its post-processor does more than add special tokens of type 0 before and after a text"
-        )
+        raise CheckpointError(f"{path}: {AROUND}")
     tokens = list(zip(with_them.ids, with_them.type_ids, strict=True))
     around = tokens[:start], tokens[stop:]
     for number, _ in (*around[0], *around[1]):
@@ -294,22 +239,26 @@ def _check_fit(backend: Backend, path: Path, *sizes: str, has_ids: bool) -> None
     settings = path.with_stem(f"{path.stem}_config")
     named = json_files.optional(settings) or {}
     where = f"{path} does not match config.json"
-    largest = max(backend.get_vocab().values(), default=-1)
+    vocabulary = backend.get_vocab()
     key = next((key for key in sizes if config.get(key) is not None), None)
-    vocabulary = None if key is None else config[key]
-    if isinstance(vocabulary, int) and largest >= vocabulary:
-        raise CheckpointError(f"{where}: it has the token id {largest}, but {key} is {vocabulary}")
-    for name in _SPECIAL:
+    size = None if key is None else config[key]
+    rows = size if isinstance(size, int) else sys.maxsize
+    for name in auto_tokenizer.SPECIAL:
         token, expected = _content(named.get(name)), config.get(f"{name}_id")
         if token is None:
             continue
         result = backend.token_to_id(token)
-        if result is None:
+        if result is None or result >= rows:  # transformers adds it after the others
             raise CheckpointError(
                 f"{where}: the {name} {printable(token)!r} of {settings.name} is not in its vocabulary"
             )
         if has_ids and isinstance(expected, int) and result != expected:
             raise CheckpointError(f"{where}: its {name} {printable(token)!r} is token {result}, not {expected}")
+    last = max(vocabulary, key=lambda token: vocabulary[token], default="")
+    if vocabulary and vocabulary[last] >= rows:
+        raise CheckpointError(
+            f"{where}: the token {printable(last)!r} has the id {vocabulary[last]}, but {key} is {size}"
+        )
 
 
 def _content(token: object) -> str | None:
