@@ -162,7 +162,7 @@ def test_a_cross_encoder_ranks_where_there_is_one(serving, encoder, reranker) ->
         refused = await client.post("/v1/rerank", {"query": QUERY, "documents": ["a", long]})
         assert (refused.status, refused.json["message"]) == (
             413,
-            "documents[1] has 18 tokens with the query, and the model takes at most 16; send truncate: true to read its beginning",
+            "documents[1] has 21 tokens with the query, and the model takes at most 16; send truncate: true to read its beginning",
         )
         cut = (await client.post("/v1/rerank", {"query": QUERY, "documents": [long], "truncation": True})).json[
             "results"

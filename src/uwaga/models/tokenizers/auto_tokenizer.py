@@ -95,7 +95,13 @@ class Kind(NamedTuple):
     resets_special: bool = False  # special tokens are added once more, without options
 
 
-def load(folder: Path) -> Backend:
+class Loaded(NamedTuple):
+    backend: Backend
+    # Tokens that no file has: the class adds them after all others. The model may have no row for them.
+    defaults: frozenset[str]
+
+
+def load(folder: Path) -> Loaded:
     """The tokenizers.Tokenizer of a directory. Raises CheckpointError."""
     path = folder / FILE
     described = tokenizer_file.parse(path)
@@ -150,7 +156,7 @@ def _has_byte_level(described: Mapping[str, Any]) -> bool:
     return '"ByteLevel"' in json.dumps(described)
 
 
-def _of_transformers(folder: Path, name: str | None) -> Backend:
+def _of_transformers(folder: Path, name: str | None) -> Loaded:
     path, shown = folder / FILE, "its class" if name is None else f"tokenizer_class {printable(name)}"
     advice = f'to read {FILE} as it is, set "tokenizer_class": "{_AS_IT_IS}" in {SETTINGS}'
     if find_spec("transformers") is None:
@@ -162,7 +168,7 @@ def _of_transformers(folder: Path, name: str | None) -> Backend:
     backend = getattr(made, "backend_tokenizer", None)
     if not isinstance(backend, Backend):
         raise CheckpointError(f"{path}: {shown} does not read {FILE}; {advice}")
-    return backend
+    return Loaded(backend, frozenset())
 
 
 # Settings
@@ -295,28 +301,31 @@ def _added(path: Path, key: str, value: Any) -> AddedToken:
 # The tokenizer
 
 
-def _made(kind: Kind, described: dict[str, Any], read: Settings, tokens: _Tokens, path: Path) -> Backend:
+def _made(kind: Kind, described: dict[str, Any], read: Settings, tokens: _Tokens, path: Path) -> Loaded:
     """As the class of transformers and TokenizersBackend.__init__ make it."""
     held = dict(read.tokens)
     if kind is KINDS[_AS_IT_IS]:
         held = {"pad_token": padding["pad_token"]} | held if (padding := described.get("padding")) else held
     else:
         described = described | _model(kind, described["model"], read, path)
-    backend = tokenizer_file.build(described | {"truncation": None, "padding": None})
+    backend = tokenizer_file.build(described)
     for part, step in kind.steps(read).items():
         setattr(backend, part, step)
     named = {key: held[key] for key in (*SPECIAL, *held) if key in held}
     additional = kind.extras(read, tokens.additional)
     extra = additional if tokens.extra is None else tokens.extra
+    own = {str(named[key]) for key in named if key not in tokens.named and named[key] is not None}
+    own |= set(map(str, extra)) - set(map(str, tokens.additional or tokens.extra or ()))
+    defaults = frozenset(token for token in own if backend.token_to_id(token) is None)
     _add_tokens(backend, tokens.by_id, named, extra)
     if kind.resets_special:
         names = dict.fromkeys(str(each) for each in (*named.values(), *extra) if each is not None)
         backend.add_tokens([AddedToken(name, special=True) for name in names])
     if kind.around is not None:
-        own = kind.around(read, backend)
-        backend.post_processor = (kind.is_file_first and backend.post_processor) or own
+        around = kind.around(read, backend)
+        backend.post_processor = (kind.is_file_first and backend.post_processor) or around
     backend.encode_special_tokens = read["split_special_tokens"]
-    return backend
+    return Loaded(backend, defaults)
 
 
 def _model(kind: Kind, model: dict[str, Any], read: Settings, path: Path) -> dict[str, Any]:
@@ -441,7 +450,7 @@ def _around_roberta(s: Settings, backend: Backend) -> Any:
     cls, sep = s.token("cls_token"), s.token("sep_token")
     ends: Any = [(token, backend.token_to_id(token)) for token in (sep, cls)]
     trim, prefix = s.values.get("trim_offsets", True), s.values.get("add_prefix_space", False)
-    return processors.RobertaProcessing(*ends, trim, prefix)
+    return processors.RobertaProcessing(ends[0], ends[1], trim, prefix)
 
 
 def _around_xlmr(s: Settings, backend: Backend) -> Any:

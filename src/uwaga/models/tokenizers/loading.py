@@ -38,19 +38,27 @@ class Tokenizer:
         prefix_ids, suffix_ids: the special tokens before and after every sequence.
         prefix_types, suffix_types: their token types; 0 but for models of transformers that tell them apart, as Funnel and XLNet do.
         truncation_side: where texts are cut if nothing else says so, "left" or "right".
-        vocab_size: one more than the largest id.
+        vocab_size: one more than the largest id; tokens that no file has are not counted.
         splits_at_spaces: whether the tokens of a text up to a space do not depend on what follows: words are separated at
             spaces first, and no later step joins them.
     """
 
-    def __init__(self, backend: Backend, path: Path = Path(_FILE), *, allows_types: bool = False) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        path: Path = Path(_FILE),
+        *,
+        allows_types: bool = False,
+        defaults: frozenset[str] = frozenset(),
+    ) -> None:
         self.backend, self.path = backend, path
         # Files keep the settings of their last use: that of all-MiniLM-L6-v2 truncates at 128 tokens. transformers keeps the side alone.
         self.truncation_side: str = (backend.truncation or {}).get("direction", "right")
         backend.no_truncation()
         backend.no_padding()
         check(backend, path)
-        self.vocab_size = max(backend.get_vocab().values(), default=-1) + 1
+        rows = (number for token, number in backend.get_vocab().items() if token not in defaults)
+        self.vocab_size = max(rows, default=-1) + 1
         before, behind = _special_tokens_around(backend, path, allows_types=allows_types)
         self.prefix_ids, self.suffix_ids = [each[0] for each in before], [each[0] for each in behind]
         self.prefix_types, self.suffix_types = [each[1] for each in before], [each[1] for each in behind]
@@ -69,7 +77,7 @@ class Tokenizer:
             raise CheckpointError(
                 f"there is no {path}; transformers writes one: AutoTokenizer.from_pretrained(...).save_pretrained(...)"
             )
-        backend = auto_tokenizer.load(folder)
+        backend, defaults = auto_tokenizer.load(folder)
         if lowercase:
             first = backend.normalizer
             described = {} if first is None else json.loads(first.__getstate__())
@@ -77,9 +85,9 @@ class Tokenizer:
             if "Lowercase" not in [each.get("type") for each in described.get("normalizers", [described])]:
                 backend.normalizer = Lowercase() if first is None else Chain([Lowercase(), first])
         # The special tokens of config.json are those of the decoder where it has a tokenizer of its own.
-        _check_fit(backend, path, "vocab_size", has_ids=not os.path.lexists(folder / TARGET_FILE))
+        _check_fit(backend, path, "vocab_size", has_ids=not os.path.lexists(folder / TARGET_FILE), defaults=defaults)
         with library_errors(path):
-            return Tokenizer(backend, path, allows_types=allows_types)
+            return Tokenizer(backend, path, allows_types=allows_types, defaults=defaults)
 
     @staticmethod
     def load_target(folder: Path) -> "Tokenizer | None":
@@ -229,11 +237,13 @@ def _special_tokens_around(
     return around
 
 
-def _check_fit(backend: Backend, path: Path, *sizes: str, has_ids: bool) -> None:
+def _check_fit(
+    backend: Backend, path: Path, *sizes: str, has_ids: bool, defaults: frozenset[str] = frozenset()
+) -> None:
     """Check that the vocabulary is not larger than the model's, and that special tokens have the ids of config.json.
 
     sizes: keys of config.json for the size of the vocabulary, the first one present counts. has_ids: whether the ids of
-    special tokens in config.json belong to this tokenizer.
+    special tokens in config.json belong to this tokenizer. defaults: tokens that no file has, for which the model need not have a row.
     """
     config = json_files.read(path.parent / "config.json")
     settings = path.with_stem(f"{path.stem}_config")
@@ -254,8 +264,8 @@ def _check_fit(backend: Backend, path: Path, *sizes: str, has_ids: bool) -> None
             )
         if has_ids and isinstance(expected, int) and result != expected:
             raise CheckpointError(f"{where}: its {name} {printable(token)!r} is token {result}, not {expected}")
-    last = max(vocabulary, key=lambda token: vocabulary[token], default="")
-    if vocabulary and vocabulary[last] >= rows:
+    last = max(vocabulary.keys() - defaults, key=lambda token: vocabulary[token], default=None)
+    if last is not None and vocabulary[last] >= rows:
         raise CheckpointError(
             f"{where}: the token {printable(last)!r} has the id {vocabulary[last]}, but {key} is {size}"
         )
