@@ -117,11 +117,17 @@ class Tokenizer:
     def encode(self, texts: Sequence[str], *, with_offsets: bool) -> list[Encoding]:
         """The tokens of each text without special ones; with their character offsets, which takes twice as long.
 
-        Raises CheckpointError: the library fails, for example on a regular expression that backtracks too far.
+        Raises CheckpointError: the library fails, for example on a regular expression that backtracks too far. ValueError: a text with a
+        lone surrogate, by its number; callers that have another name for it check it before.
         """
         encode = self.backend.encode_batch if with_offsets else self.backend.encode_batch_fast
-        with library_errors(self.path):
-            return encode(texts, add_special_tokens=False)
+        try:
+            with library_errors(self.path):
+                return encode(texts, add_special_tokens=False)
+        except CheckpointError:
+            for number, text in enumerate(texts):
+                check_text(f"text {number}", text)
+            raise
 
     def with_special_tokens(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of each text as the model reads them. Raises CheckpointError as `encode`."""
@@ -153,6 +159,21 @@ class Tokenizer:
         """The text that the next token adds; empty while a character is incomplete. Raises CheckpointError as `encode`."""
         with library_errors(self.path):
             return stream.step(self.backend, token) or ""
+
+
+def lone_surrogate(text: str) -> str | None:
+    """What is wrong with a text that UTF-8 cannot write, and no tokenizer reads; None: nothing."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        return f"has a lone surrogate at character {error.start}"
+    return None
+
+
+def check_text(name: str, text: str) -> None:
+    """Raises ValueError: a text with a lone surrogate. name: of the text, for its caller."""
+    if (reason := lone_surrogate(text)) is not None:
+        raise ValueError(f"{name} {reason}")
 
 
 def tokenizer(model: torch.nn.Module | str | os.PathLike[str], *, decoder: bool = False) -> Backend:

@@ -5,6 +5,7 @@ import json
 import math
 import struct
 import unicodedata
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -156,10 +157,10 @@ def _check_around(steps: list[dict[str, Any]], path: Path) -> None:
             texts = [each["Sequence"]["id"] for each in pieces if "Sequence" in each]
             if len(texts) > len(set(texts)):
                 raise CheckpointError(f"{path}: {AROUND}")
-            names = [each["SpecialToken"]["id"] for each in pieces if "SpecialToken" in each]
-            used = [tokens[name] for name in names if name in tokens]
-            count += sum(len(each["ids"]) for each in used)
-            characters += sum(sum(map(len, each["tokens"])) for each in used)
+            for name, uses in Counter(each["SpecialToken"]["id"] for each in pieces if "SpecialToken" in each).items():
+                if name in tokens:
+                    count += uses * len(tokens[name]["ids"])
+                    characters += uses * sum(map(len, tokens[name]["tokens"]))
         characters += sum(len(step[key][0]) for key in ("cls", "sep") if key in step)
     if max(count, characters) > _MAX_CHARACTERS:
         raise CheckpointError(
