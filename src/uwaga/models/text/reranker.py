@@ -271,7 +271,7 @@ class Reranker:
                 raise ValueError(f"Reranker: passage {number} is empty")
             check_text("Reranker: the query", query)
             check_text(f"Reranker: passage {number}", passage)
-        check_text("Reranker: instruction", self.instruction or "")
+        check_text(f"Reranker: {'prompt' if self.instruction is None else 'instruction'}", self._system)
         with library_errors(self._tokenizer.path):
             if self._chat is None:
                 prompt = self._system

@@ -46,11 +46,23 @@ _ALIASES = {
     "BartTokenizer": "RobertaTokenizer", "DistilBertTokenizer": "BertTokenizer", "ElectraTokenizer": "BertTokenizer",
     "LongformerTokenizer": "RobertaTokenizer", "MobileBertTokenizer": "BertTokenizer",
 }  # fmt: skip
-# Keys that put something else in the place of tokenizer.json or of a part of it; no tokenizer that was saved has them.
-REFUSED = (
-    "_spm_precompiled_charsmap", "fast_tokenizer_files", "fix_mistral_regex", "gguf_file", "init_inputs", "merges", "post_processor",
-    "tokenizer_object", "tokenizer_padding", "tokenizer_truncation", "unk_id", "vocab", "_json_padding", "_json_truncation",
-)  # fmt: skip
+# What is done about the keys of tokenizer_config.json that are neither special tokens nor settings of a class (`KINDS`). transformers reads
+# no others: a test searches its source. Rejected ones put something else in the place of tokenizer.json or of a part of it.
+KEYS: Mapping[str, str] = {
+    "added_tokens_decoder": "computed", "additional_special_tokens": "computed", "extra_special_tokens": "computed",
+    "model_specific_special_tokens": "computed", "split_special_tokens": "computed", "tokenizer_class": "computed",
+} | dict.fromkeys((
+    "_json_padding", "_json_truncation", "_spm_precompiled_charsmap", "fast_tokenizer_files", "fix_mistral_regex", "gguf_file", "init_inputs",
+    "merges", "post_processor", "tokenizer_object", "tokenizer_padding", "tokenizer_truncation", "unk_id", "vocab",
+), "rejected") | {"auto_map": "rejected if it names a tokenizer"} | dict.fromkeys((
+    "add_bos_token", "add_eos_token", "backend", "chat_control_tokens", "clean_up_tokenization_spaces",
+    "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output", "errors", "files_loaded", "is_local",
+    "local_files_only", "max_length", "merges_file", "name_or_path", "pad_to_multiple_of", "pad_token_type_id", "padding_side",
+    "processor_class", "response_schema", "response_template", "stride", "tokenizer", "tokenizer_file", "truncation_strategy",
+    "use_default_system_prompt", "verbose", "vocab_file",
+), "no effect") | dict.fromkeys((
+    "chat_template", "max_len", "model_input_names", "model_max_length", "truncation_side",
+), "no effect on the tokens of a text; see the other sections")  # fmt: skip
 # For all classes.
 SWITCHES = {"split_special_tokens": False}
 LISTS = ("extra_special_tokens", "additional_special_tokens")
@@ -113,8 +125,8 @@ def load(folder: Path) -> Loaded:
             f"{folder / SETTINGS}: auto_map names a tokenizer that is code of the directory, which is never run here; "
             "save the tokenizer with transformers, and leave auto_map out"
         )
-    for key in REFUSED:
-        if settings.get(key):
+    for key, rule in KEYS.items():
+        if rule == "rejected" and settings.get(key):
             raise CheckpointError(f"{folder / SETTINGS}: {key} is not read; what it says belongs in {FILE}")
     name = _class_name(config, settings, described)
     kind = KINDS.get(name or "")
@@ -206,6 +218,9 @@ class _Tokens(NamedTuple):
         """Raises CheckpointError. As PreTrainedTokenizerBase._from_pretrained merges the files."""
         path, given = folder / SETTINGS, dict(settings)
         first, second = LISTS
+        for key in LISTS:
+            if not isinstance(given.get(key), dict):
+                _list(path, key, given)
         if second in given and not given.get(first):
             given[first] = given.pop(second)
         own = {key: given.pop(key) for key in _others(given) if isinstance(given[key], str)}
@@ -290,8 +305,9 @@ def _token(path: Path, key: str, value: Any) -> Token | None:
 
 def _added(path: Path, key: str, value: Any) -> AddedToken:
     try:
-        return AddedToken(**{name: each for name, each in value.items() if name != "__type"})
-    except (AttributeError, TypeError):
+        options = {name: each for name, each in value.items() if name not in ("__type", "content")}
+        return AddedToken(value["content"], **options)
+    except (AttributeError, KeyError, TypeError):
         shown = printable(repr(value))
         raise CheckpointError(
             f"{path}: {key} must be a token, a string or an object with content, not {shown}"
