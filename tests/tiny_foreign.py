@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import torch
-from tiny_tokenizer import write_tokenizer
+from tiny_tokenizer import read_as_it_is, write_tokenizer
 
 
 def write_deberta(folder: Path, *, classifies: bool = False) -> Path:
@@ -16,4 +16,5 @@ def write_deberta(folder: Path, *, classifies: bool = False) -> Path:
     maker = transformers.DebertaV2ForSequenceClassification if classifies else transformers.DebertaV2Model
     maker(config).save_pretrained(folder)
     write_tokenizer(folder)
+    read_as_it_is(folder)
     return folder

@@ -47,6 +47,13 @@ def write_tokenizer(folder: Path) -> None:
     (folder / "tokenizer_config.json").write_text(json.dumps({**names, "model_max_length": 12}))
 
 
+def read_as_it_is(folder: Path) -> None:
+    """Let the tokenizer of a directory be that of its tokenizer.json, and not what the class of its family makes of it."""
+    path = folder / "tokenizer_config.json"
+    settings = json.loads(path.read_text()) if path.is_file() else {}
+    path.write_text(json.dumps(settings | {"tokenizer_class": "PreTrainedTokenizerFast"}))
+
+
 def word_tokenizer(*, family: str = "gpt2", size: int = 40) -> Any:
     """A token for each word, with so many ids; the end of a text is a token where the model has an encoder and a decoder."""
     from tokenizers import Tokenizer, models, pre_tokenizers, processors

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tiny_tokenizer import read_as_it_is
 from torch import nn
 
 SIDE, PATCH = 32, 8
@@ -71,6 +72,7 @@ def write_vision(folder: Path, family: str = "registers", *, tokenizer: bool = F
             decoders.ByteLevel(),
         )
         bytes_of.save(str(folder / "tokenizer.json"))
+        read_as_it_is(folder)
     return folder
 
 

@@ -427,10 +427,10 @@ KINDS = {
     ),
     "config.json": Kind(covers=_JSON, file="config.json", make=_model, read=_encode, faults="json"),
     "tokenizer.json": Kind(
-        covers=("uwaga.models.tokenizers.loading:read",), file="tokenizer.json", make=_model, read=_encode, faults="json"
+        covers=("uwaga.models.tokenizers.tokenizer_file:parse",), file="tokenizer.json", make=_model, read=_encode, faults="json"
     ),
     "target_tokenizer.json": Kind(
-        covers=("uwaga.models.tokenizers.loading:read",), file="target_tokenizer.json", make=_model,
+        covers=("uwaga.models.tokenizers.tokenizer_file:parse",), file="target_tokenizer.json", make=_model,
         read=lambda folder: Tokenizer.load_target(folder), faults="json",
     ),
     "tokenizer_config.json": Kind(
@@ -630,7 +630,7 @@ PREPARED = {
         ("train.offsets", ("uwaga.train.data.store:_mapped",), "binary"),
         ("validation-targets.offsets", ("uwaga.train.data.store:_mapped",), "binary"),
         ("answers.jsonl", ("uwaga.models.text.corpus:json_object",), "lines"),
-        ("tokenizer.json", ("uwaga.models.tokenizers.loading:read",), "json"),
+        ("tokenizer.json", ("uwaga.models.tokenizers.tokenizer_file:parse",), "json"),
     )
 }
 

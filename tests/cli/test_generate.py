@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tiny_tokenizer import read_as_it_is
 from typer.testing import CliRunner
 
 from uwaga.cli import app
@@ -30,6 +31,7 @@ def tokenizer():
 def write(folder: Path, model: torch.nn.Module) -> Path:
     save(model, folder)
     tokenizer().save(str(folder / "tokenizer.json"))
+    read_as_it_is(folder)
     return folder
 
 

@@ -13,6 +13,17 @@ from uwaga._base.errors import CheckpointError
 from uwaga.cli import app
 from uwaga.models.checkpoints import directories
 
+# Commands that write to standard output.
+WRITERS = [
+    ["--version"],
+    ["doctor"],
+    ["doctor", "--json"],
+    ["generate", "--model", "speller", "cat"],
+    ["lesson", "--plain"],
+    ["store", "ask", "DB", "the cat", "--model", "MODEL"],
+    ["store", "ask", "DB", "the cat", "--model", "MODEL", "--json"],
+    ["store", "stats", "DB"],
+]
 NOT_THERE = {
     "view nowhere/a.txt": "view: there is no file nowhere/a.txt",
     "view text --second nowhere.txt": "view: there is no file nowhere.txt",
@@ -82,27 +93,31 @@ def database(tmp_path_factory: pytest.TempPathFactory, write_model: Callable[...
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="pipes of Windows have other errors")
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["--version"],
-        ["doctor"],
-        ["doctor", "--json"],
-        ["generate", "--model", "speller", "cat"],
-        ["lesson", "--plain"],
-        ["store", "ask", "DB", "the cat", "--model", "MODEL"],
-        ["store", "ask", "DB", "the cat", "--model", "MODEL", "--json"],
-        ["store", "stats", "DB"],
-    ],
-    ids=" ".join,
-)
+@pytest.mark.parametrize("arguments", WRITERS, ids=" ".join)
 def test_a_pipe_whose_reader_has_gone_is_no_error(arguments: list[str], database: tuple[Path, Path]) -> None:
-    names = {"DB": str(database[0]), "MODEL": str(database[1])}
-    program = "import sys; sys.argv[0] = 'uwaga'; from uwaga.cli import main; main()"
-    command = [sys.executable, "-c", program, *(names.get(each, each) for each in arguments)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as writer:
+    with subprocess.Popen(
+        command(arguments, database), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as writer:
         assert writer.stdout is not None
         assert writer.stderr is not None
         writer.stdout.close()
         assert writer.stderr.read() == ""
         assert writer.wait() in (1, 141)  # as SIGPIPE; rich ends with 1
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("arguments", [*WRITERS, ["--help"]], ids=" ".join)
+def test_an_output_that_takes_no_more_is_named(arguments: list[str], database: tuple[Path, Path]) -> None:
+    with open("/dev/full", "wb") as full:
+        ended = subprocess.run(
+            command(arguments, database), stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert ended.stderr == "uwaga: standard output cannot be written: No space left on device\n"
+    assert ended.returncode == 1
+
+
+def command(arguments: list[str], database: tuple[Path, Path]) -> list[str]:
+    names = {"DB": str(database[0]), "MODEL": str(database[1])}
+    program = "import sys; sys.argv[0] = 'uwaga'; from uwaga.cli import main; main()"
+    return [sys.executable, "-c", program, *(names.get(each, each) for each in arguments)]

@@ -15,6 +15,7 @@ import pytest
 import torch
 import typer
 from saved_pages import about, replies
+from tiny_tokenizer import read_as_it_is
 from typer.testing import CliRunner
 
 from uwaga.cli import app
@@ -34,6 +35,7 @@ def byte_tokenizer(folder: Path) -> None:
     made = Tokenizer(models.BPE({letter: number for number, letter in enumerate(letters)}, []))
     made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
     made.save(str(folder / "tokenizer.json"))
+    read_as_it_is(folder)
 
 
 @pytest.fixture

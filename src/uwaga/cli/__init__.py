@@ -7,7 +7,7 @@ import typer
 from typer.core import TyperCommand
 
 from uwaga.cli import bench, doctor, encode, generate, lesson, serve, store, train, view
-from uwaga.cli.terminal import echo, escape_library_output, escape_unencodable
+from uwaga.cli.terminal import echo, end_without_output, escape_library_output, escape_unencodable, is_of_output
 from uwaga.models.text.corpus import SUFFIXES
 
 # At the end of each verb's help.
@@ -103,4 +103,9 @@ def main() -> None:
     """The entry point of the console script `uwaga`."""
     escape_library_output()
     escape_unencodable()
-    app()
+    try:
+        app()
+    except OSError as error:
+        if not is_of_output(error):
+            raise
+        end_without_output(error)

@@ -8,7 +8,7 @@ import typer
 
 from uwaga._base.languages import decimal, significant, tr
 from uwaga._base.terminal import escape_controls
-from uwaga.cli.terminal import echo, error_text, fail, in_language
+from uwaga.cli.terminal import echo, error_text, fail, in_language, writing_output
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -81,7 +81,8 @@ def _lesson(
         if save is not None or worksheet is not None:
             _write(worked, save, worksheet)
         elif plain or everything:
-            _print(worked, query, everything=everything)
+            with writing_output():
+                _print(worked, query, everything=everything)
         else:
             is_default = sentence is None and heads is None and not unscaled
             _serve(worked, port, language, is_default=is_default, opens=not no_browser, has_model=not no_model)

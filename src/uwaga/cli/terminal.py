@@ -3,6 +3,7 @@
 Tables and progress bars are rich's, made of numbers and of text that went through `escape_controls` as well.
 """
 
+import errno
 import io
 import os
 import re
@@ -24,26 +25,45 @@ if TYPE_CHECKING:
 
 def echo(text: str = "", *, err: bool = False, nl: bool = True) -> None:
     """Text for people, without control characters, on standard output or standard error. Ends the command where nobody reads it any more."""
-    with _ending_quietly():
+    with writing_output():
         typer.echo(escape_controls(text), err=err, nl=nl)
 
 
 def echo_json(text: str) -> None:
     """A line of JSON in ASCII, for programs. JSON escapes all control characters except DEL."""
-    with _ending_quietly():
+    with writing_output():
         typer.echo(text.replace("\x7f", "\\u007f"))
 
 
 @contextmanager
-def _ending_quietly() -> Iterator[None]:
+def writing_output() -> Iterator[None]:
     """Where the reader of a pipe has gone, as `head` does, the command ends without a message, with the exit code of SIGPIPE. Commands take
     an OSError for one of their files."""
     try:
         yield
     except BrokenPipeError:
-        sink = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(sink, sys.stdout.fileno())  # what is left in the buffer is flushed at the end
+        _drop_output()
         raise typer.Exit(141) from None
+    except OSError as error:
+        end_without_output(error)
+
+
+def end_without_output(error: OSError) -> NoReturn:
+    """End the program, whose standard output takes no more: a full disk is one reason."""
+    _drop_output()
+    typer.echo(f"uwaga: standard output cannot be written: {error.strerror or error}", err=True)
+    raise SystemExit(1) from None
+
+
+def is_of_output(error: OSError) -> bool:
+    """Whether an error that no command expects can be one of standard output: it names no file."""
+    return error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+
+def _drop_output() -> None:
+    """What is left in the buffer goes nowhere: it is flushed at the end."""
+    sink = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(sink, sys.stdout.fileno())
 
 
 def say_engine(command: str, model: str, choice: "Choice") -> None:

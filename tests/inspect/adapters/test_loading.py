@@ -11,7 +11,7 @@ import tiny_models
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
-from tiny_tokenizer import word_tokenizer
+from tiny_tokenizer import read_as_it_is, word_tokenizer
 
 from uwaga._base.errors import CheckpointError
 from uwaga.inspect.run_text import load, run_text
@@ -26,6 +26,7 @@ def write(tmp_path: Path) -> Callable[..., Path]:
         folder = tmp_path / family
         tiny_models.make(family, tiny_models.small(family), maker).save_pretrained(folder)
         word_tokenizer(family=family).save(str(folder / "tokenizer.json"))
+        read_as_it_is(folder)
         change(folder, **config)
         return folder
 

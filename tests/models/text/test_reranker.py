@@ -162,6 +162,7 @@ def test_bad_texts_are_named(write) -> None:
     for passages, message in [
         (["a", ""], "Reranker: passage 1 is empty"),
         (["a", 5], "Reranker: passage 1 must be a string, not int"),
+        (["a", "b\ud800"], "Reranker: passage 1 has a lone surrogate at character 1"),
         (
             ["a", long],
             "Reranker: passage 1 has 49 tokens with the query, and the model takes at most 30; set the option overflow to truncate",
@@ -172,6 +173,7 @@ def test_bad_texts_are_named(write) -> None:
         assert str(caught.value) == message
     for arguments, options, message in [
         (("", ["a"]), {}, "Reranker: the query must be a string that is not empty"),
+        (("q\ud800", ["a"]), {}, "Reranker: the query has a lone surrogate at character 1"),
         ((QUERY, "a"), {}, "Reranker: passages must be a sequence of strings, not one string"),
         ((QUERY, ["a"]), {"top": 0}, "Reranker: top must be at least 1, or None, not 0"),
         ((QUERY, ["a"]), {"overflow": "mean"}, "Reranker: overflow must be 'error' or 'truncate', not 'mean'"),

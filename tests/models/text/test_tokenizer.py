@@ -1,6 +1,8 @@
 """Tokens are those of the file, whatever it was last used for, and fit the model."""
 
+import base64
 import json
+import struct
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from uwaga import TextEncoder
 from uwaga._base.errors import CheckpointError
 from uwaga.models import GPT2Config, GPT2Model, generate, load, save, tokenizer
 from uwaga.models.tokenizers.loading import Tokenizer, encode_prefixes, of_model
+from uwaga.models.tokenizers.tokenizer_file import read
 
 TEXT = "the cat sat on the mat and then it ran away"
 
@@ -68,7 +71,8 @@ def test_a_file_that_is_no_tokenizer(folder: Path, content: bytes) -> None:
 )
 def test_a_file_that_makes_the_library_panic(folder: Path, changes: dict) -> None:
     path = folder / "tokenizer.json"
-    (folder / "tokenizer_config.json").unlink()  # it names tokens that some of these do not have
+    # As it is: by the class of BERT other steps are made, and the names of its tokens are not in some of these.
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "TokenizersBackend"}))
     change(path, **changes)
     with pytest.raises(CheckpointError) as caught:
         Tokenizer.load(folder)
@@ -94,7 +98,7 @@ def test_a_vocabulary_larger_than_the_models(folder: Path) -> None:
     with pytest.raises(CheckpointError) as caught:
         TextEncoder.load(folder)
     assert str(caught.value) == (
-        f"{folder / 'tokenizer.json'} does not match config.json: it has the token id {size}, but vocab_size is {size}"
+        f"{folder / 'tokenizer.json'} does not match config.json: the token 'zebra' has the id {size}, but vocab_size is {size}"
     )
 
 
@@ -164,6 +168,7 @@ def test_a_special_token_beyond_the_vocabulary_is_refused(folder: Path) -> None:
     described = json.loads(path.read_text())
     described["post_processor"]["special_tokens"]["[SEP]"]["ids"] = [10**6]
     path.write_text(json.dumps(described))
+    change(folder / "tokenizer_config.json", tokenizer_class="TokenizersBackend")
     with pytest.raises(CheckpointError) as caught:
         Tokenizer.load(folder)
     assert str(caught.value) == f"{path}: its post-processor adds token 1000000, which is not in the vocabulary"
@@ -256,3 +261,136 @@ def test_texts_with_unknown_characters_are_a_warning() -> None:
         "generate: prompt 1: the model has no token for '😀': it cannot tell what is written there"
     ]
     assert result[0].filename == __file__
+
+
+_BARE = {
+    "added_tokens": [], "normalizer": None, "pre_tokenizer": None, "post_processor": None, "decoder": None, "truncation": None, "padding": None,
+    "model": {"type": "WordLevel", "vocab": {"a": 0, "b": 1, "[UNK]": 2}, "unk_token": "[UNK]"},
+}  # fmt: skip
+_TEXT, _MARK = {"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": "x", "type_id": 0}}
+_TRIE = struct.pack("<I", 1024) + bytes(1024)
+
+
+def _around(single: list, ids: list[int], tokens: list[str]) -> dict:
+    pair = [_TEXT, {"Sequence": {"id": "B", "type_id": 1}}]
+    special = {"x": {"id": "x", "ids": ids, "tokens": tokens}}
+    return {"post_processor": {"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": special}}
+
+
+def _normalizers(*steps: dict) -> dict:
+    return {"normalizer": {"type": "Sequence", "normalizers": list(steps)}}
+
+
+# Small files that took gigabytes, or never ended, as soon as anything was encoded or a token was added.
+_HOSTILE = {
+    "special-tokens": (
+        _around([_MARK] * 2000 + [_TEXT], [1] * 2000, ["b"] * 2000),
+        "its post-processor adds 4,000,000 special tokens of 4,000,000 characters, more than the limit of 4,096",
+    ),
+    "long-special-tokens": (
+        _around([_MARK] * 500 + [_TEXT], [1], ["b" * 5000]),
+        "its post-processor adds 500 special tokens of 2,500,000 characters, more than the limit of 4,096",
+    ),
+    "texts": (
+        _around([_TEXT] * 1000, [1], ["b"]),
+        "its post-processor does more than add special tokens of type 0 before and after a text",
+    ),
+    "prepend": (
+        {"normalizer": {"type": "Prepend", "prepend": "x" * 20_000}},
+        "its normalizer may make a text 20001 times as long, more than the limit of 64",
+    ),
+    "prepend-to-tokens": (
+        {
+            "normalizer": {"type": "Prepend", "prepend": "x" * 100},
+            "added_tokens": [
+                {"id": 3, "content": "t", "single_word": False, "lstrip": False, "rstrip": False, "normalized": True, "special": False}
+            ],
+        },
+        "its normalizer may make a text 101 times as long, more than the limit of 64",
+    ),
+    "bytes-of-bytes": (
+        _normalizers(*[{"type": "ByteLevel"}] * 4),
+        "its normalizer may make a text 256 times as long, more than the limit of 64",
+    ),
+    "bytes-before": (
+        {
+            "pre_tokenizer": {
+                "type": "Sequence",
+                "pretokenizers": [{"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": False}] * 4,
+            }
+        },
+        "its pre_tokenizer may make a text 256 times as long, more than the limit of 64",
+    ),
+    "ligatures": (
+        _normalizers(*[{"type": "Replace", "pattern": {"String": "\u0644"}, "content": "\ufdfa"}, {"type": "NFKD"}] * 2),
+        "its normalizer may make a text 324 times as long, more than the limit of 64",
+    ),
+    "without-a-type": (
+        _normalizers({"pattern": {"String": "a"}, "content": "a" * 65}),
+        "its normalizer may make a text 65 times as long, more than the limit of 64",
+    ),
+    "table": (
+        {"normalizer": {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(_TRIE + b"y" * 500 + b"\0").decode()}},
+        "its normalizer may make a text 500 times as long, more than the limit of 64",
+    ),
+    "steps": (
+        _normalizers(*[{"type": "NFC"}] * 65),
+        "its normalizer has 65 steps, more than the limit of 64",
+    ),
+    "processors": (
+        {"post_processor": {"type": "Sequence", "processors": [_around([_TEXT], [1], ["b"])["post_processor"]] * 65}},
+        "its post_processor has 65 steps, more than the limit of 64",
+    ),
+    "unknown-token": (
+        {"model": {"type": "WordLevel", "vocab": {"u" * 65: 0}, "unk_token": "u" * 65}},
+        "its unk_token has 65 characters, more than the limit of 64",
+    ),
+    "token": (
+        {"model": {"type": "WordLevel", "vocab": {"u" * 5000: 0, "[UNK]": 1}, "unk_token": "[UNK]"}},
+        "a token has 5,000 characters, more than the limit of 4,096",
+    ),
+    "prefix": (
+        {"model": {"type": "BPE", "vocab": {"a": 0}, "merges": [], "continuing_subword_prefix": "p" * 65}},
+        "its continuing_subword_prefix has 65 characters, more than the limit of 64",
+    ),
+    "word": (
+        {
+            "model": {
+                "type": "WordPiece", "vocab": {"a": 0, "[UNK]": 1}, "unk_token": "[UNK]", "continuing_subword_prefix": "##",
+                "max_input_chars_per_word": 10**6,
+            }
+        },
+        "max_input_chars_per_word must be at most 1024, not 1000000",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", _HOSTILE)
+def test_what_a_file_may_do_to_a_text_is_measured_before_anything_is_encoded(tmp_path: Path, name: str) -> None:
+    changes, message = _HOSTILE[name]
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(_BARE | changes))
+    with pytest.raises(CheckpointError) as caught:
+        Tokenizer(read(path), path)
+    assert str(caught.value) == f"{path}: {message}"
+
+
+# A text that UTF-8 cannot write
+
+
+def test_lone_surrogates_are_named_by_argument_and_index(folder: Path) -> None:
+    bad = "a\ud800"
+    encoder = TextEncoder.load(folder)
+    for text, prompt, message in (
+        ("cat", bad, "TextEncoder: prompt has a lone surrogate at character 1"),
+        (bad, None, "TextEncoder: document 0 has a lone surrogate at character 1"),
+    ):
+        with pytest.raises(ValueError, match="surrogate") as caught:
+            encoder.encode([text], prompt=prompt)
+        assert str(caught.value) == message
+    with pytest.raises(ValueError, match="surrogate") as caught:
+        generate(load("bard"), ["a", bad], max_new_tokens=1)
+    assert str(caught.value) == "generate: prompt 1 has a lone surrogate at character 1"
+    with pytest.raises(ValueError, match="surrogate") as caught:
+        Tokenizer.load(folder).encode(["a", bad], with_offsets=False)
+    assert str(caught.value) == "text 1 has a lone surrogate at character 1"

@@ -131,6 +131,7 @@ def _are_texts(prompts: Prompts) -> TypeGuard[Sequence[str]]:
 def _generate_texts(model: Generator, texts: Sequence[str], **options: Any) -> list[str]:
     own, decoder = (tokenizers.of_model(cast(torch.nn.Module, model), decoder=which) for which in (False, True))
     for number, text in enumerate(texts):
+        tokenizers.check_text(f"generate: prompt {number}", text)
         if unknown := own.unknown_characters(text):
             warnings.warn(f"generate: prompt {number}: {unknown_text(unknown)}", stacklevel=4)
     written = generate(model, own.with_special_tokens(texts), **options)

@@ -32,7 +32,7 @@ from uwaga.models.text.progress import Listener, Meter, listening
 from uwaga.models.text.report import Report
 from uwaga.models.text.sentence_config import SentenceConfig
 from uwaga.models.text.spans import SpansOf, spans_of
-from uwaga.models.tokenizers.loading import Tokenizer
+from uwaga.models.tokenizers.loading import Tokenizer, check_text
 from uwaga.ops.engine_choice import Choice
 from uwaga.ops.linear.api import linear_map
 from uwaga.ops.maxsim import maxsim
@@ -576,6 +576,7 @@ class TextEncoder:
             raise ValueError("TextEncoder: prompt and prompt_name are given; the model reads one prompt")
         if prompt is not None and not isinstance(prompt, str):
             raise ValueError(f"TextEncoder: prompt must be a string or None, not {prompt!r}")
+        check_text("TextEncoder: prompt", prompt or "")
         if prompt_name is None:
             return self.config.prompt if prompt is None else prompt
         if prompt_name not in self.prompts:

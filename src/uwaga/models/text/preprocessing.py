@@ -20,7 +20,7 @@ from uwaga._base.options import OptionValidator, check, one_of
 from uwaga.models.text.chat_template import ChatTemplate
 from uwaga.models.text.report import DocumentError, Report
 from uwaga.models.text.spans import SpansOf, SpanTokens, places_in, span_tokens
-from uwaga.models.tokenizers.loading import Tokenizer, encode_prefixes
+from uwaga.models.tokenizers.loading import Tokenizer, encode_prefixes, lone_surrogate
 from uwaga.ops.validation import is_integer
 
 Item = TypeVar("Item")
@@ -397,8 +397,4 @@ def _reason_against_text(text: object) -> str | None:
         return f"must be a string, not {type(text).__name__}"
     if not text or text.isspace():
         return "is empty"
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        return f"has a lone surrogate at character {error.start}"
-    return None
+    return lone_surrogate(text)

@@ -32,7 +32,8 @@ from uwaga.models.text.logit_score import LogitScore
 from uwaga.models.text.pooling import pool
 from uwaga.models.text.preprocessing import batches
 from uwaga.models.text.report import not_finite
-from uwaga.models.tokenizers.loading import Tokenizer, library_errors
+from uwaga.models.tokenizers.loading import Tokenizer, check_text
+from uwaga.models.tokenizers.tokenizer_file import library_errors
 from uwaga.nn.evaluation_mode import evaluation_mode
 from uwaga.ops.engine_choice import Choice
 from uwaga.ops.ragged import Ragged
@@ -269,6 +270,9 @@ class Reranker:
                 raise ValueError(f"Reranker: passage {number} must be a string, not {type(passage).__name__}")
             if not passage or passage.isspace():
                 raise ValueError(f"Reranker: passage {number} is empty")
+            check_text("Reranker: the query", query)
+            check_text(f"Reranker: passage {number}", passage)
+        check_text(f"Reranker: {'prompt' if self.instruction is None else 'instruction'}", self._system)
         with library_errors(self.tokenizer.path):
             if self._chat is None:
                 prompt = self._system

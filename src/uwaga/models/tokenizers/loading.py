@@ -1,13 +1,11 @@
 """A model's tokenizer.json, checked against the vocabulary of its config.json."""
 
 import json
-import math
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import sys
+from collections.abc import Sequence
 from copy import copy
 from pathlib import Path
-from typing import Any
 
 import torch
 from tokenizers import Encoding
@@ -16,21 +14,19 @@ from tokenizers.decoders import DecodeStream
 from tokenizers.normalizers import Lowercase
 from tokenizers.normalizers import Sequence as Chain
 
-from uwaga._base import json_files, untrusted
+from uwaga._base import json_files
 from uwaga._base.errors import CheckpointError
 from uwaga._base.terminal import printable
 from uwaga.models.checkpoints import directories, sentence_files
+from uwaga.models.tokenizers import auto_tokenizer
+from uwaga.models.tokenizers.tokenizer_file import AROUND, check, library_errors, read
 
-_FILE = "tokenizer.json"
+_FILE = auto_tokenizer.FILE
 TARGET_FILE = f"target_{_FILE}"
-# The factor by which a normalizer, pre-tokenizer or decoder may lengthen a text.
-_MAX_GROWTH = 64
 # Characters of a prefix per token that is needed from it, at first, and the factor for the next attempt. English has four to
 # five characters per token.
 _CHARACTERS_PER_TOKEN = 8
 _GROWTH = 4
-# Special tokens: their keys in tokenizer_config.json and, with the suffix _id, in config.json.
-_SPECIAL = ("pad_token", "bos_token", "eos_token", "cls_token", "sep_token", "mask_token", "unk_token")
 
 
 class Tokenizer:
@@ -42,22 +38,27 @@ class Tokenizer:
         prefix_ids, suffix_ids: the special tokens before and after every sequence.
         prefix_types, suffix_types: their token types; 0 but for models of transformers that tell them apart, as Funnel and XLNet do.
         truncation_side: where texts are cut if nothing else says so, "left" or "right".
-        vocab_size: one more than the largest id.
+        vocab_size: one more than the largest id; tokens that no file has are not counted.
         splits_at_spaces: whether the tokens of a text up to a space do not depend on what follows: words are separated at
             spaces first, and no later step joins them.
     """
 
-    def __init__(self, backend: Backend, path: Path = Path(_FILE), *, allows_types: bool = False) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        path: Path = Path(_FILE),
+        *,
+        allows_types: bool = False,
+        defaults: frozenset[str] = frozenset(),
+    ) -> None:
         self.backend, self.path = backend, path
         # Files keep the settings of their last use: that of all-MiniLM-L6-v2 truncates at 128 tokens. transformers keeps the side alone.
         self.truncation_side: str = (backend.truncation or {}).get("direction", "right")
         backend.no_truncation()
         backend.no_padding()
-        self.vocab_size = max(backend.get_vocab().values(), default=-1) + 1
-        if self.vocab_size > untrusted.TOKENIZER_IDS:
-            raise CheckpointError(
-                f"{path}: it has the token id {self.vocab_size - 1}, beyond the limit of {untrusted.TOKENIZER_IDS} ids"
-            )
+        check(backend, path)
+        rows = (number for token, number in backend.get_vocab().items() if token not in defaults)
+        self.vocab_size = max(rows, default=-1) + 1
         before, behind = _special_tokens_around(backend, path, allows_types=allows_types)
         self.prefix_ids, self.suffix_ids = [each[0] for each in before], [each[0] for each in behind]
         self.prefix_types, self.suffix_types = [each[1] for each in before], [each[1] for each in behind]
@@ -76,7 +77,7 @@ class Tokenizer:
             raise CheckpointError(
                 f"there is no {path}; transformers writes one: AutoTokenizer.from_pretrained(...).save_pretrained(...)"
             )
-        backend = read(path)
+        backend, defaults = auto_tokenizer.load(folder)
         if lowercase:
             first = backend.normalizer
             described = {} if first is None else json.loads(first.__getstate__())
@@ -84,9 +85,9 @@ class Tokenizer:
             if "Lowercase" not in [each.get("type") for each in described.get("normalizers", [described])]:
                 backend.normalizer = Lowercase() if first is None else Chain([Lowercase(), first])
         # The special tokens of config.json are those of the decoder where it has a tokenizer of its own.
-        _check_fit(backend, path, "vocab_size", has_ids=not os.path.lexists(folder / TARGET_FILE))
+        _check_fit(backend, path, "vocab_size", has_ids=not os.path.lexists(folder / TARGET_FILE), defaults=defaults)
         with library_errors(path):
-            return Tokenizer(backend, path, allows_types=allows_types)
+            return Tokenizer(backend, path, allows_types=allows_types, defaults=defaults)
 
     @staticmethod
     def load_target(folder: Path) -> "Tokenizer | None":
@@ -116,11 +117,17 @@ class Tokenizer:
     def encode(self, texts: Sequence[str], *, with_offsets: bool) -> list[Encoding]:
         """The tokens of each text without special ones; with their character offsets, which takes twice as long.
 
-        Raises CheckpointError: the library fails, for example on a regular expression that backtracks too far.
+        Raises CheckpointError: the library fails, for example on a regular expression that backtracks too far. ValueError: a text with a
+        lone surrogate, by its number; callers that have another name for it check it before.
         """
         encode = self.backend.encode_batch if with_offsets else self.backend.encode_batch_fast
-        with library_errors(self.path):
-            return encode(texts, add_special_tokens=False)
+        try:
+            with library_errors(self.path):
+                return encode(texts, add_special_tokens=False)
+        except CheckpointError:
+            for number, text in enumerate(texts):
+                check_text(f"text {number}", text)
+            raise
 
     def with_special_tokens(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of each text as the model reads them. Raises CheckpointError as `encode`."""
@@ -152,6 +159,21 @@ class Tokenizer:
         """The text that the next token adds; empty while a character is incomplete. Raises CheckpointError as `encode`."""
         with library_errors(self.path):
             return stream.step(self.backend, token) or ""
+
+
+def lone_surrogate(text: str) -> str | None:
+    """What is wrong with a text that UTF-8 cannot write, and no tokenizer reads; None: nothing."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        return f"has a lone surrogate at character {error.start}"
+    return None
+
+
+def check_text(name: str, text: str) -> None:
+    """Raises ValueError: a text with a lone surrogate. name: of the text, for its caller."""
+    if (reason := lone_surrogate(text)) is not None:
+        raise ValueError(f"{name} {reason}")
 
 
 def tokenizer(model: torch.nn.Module | str | os.PathLike[str], *, decoder: bool = False) -> Backend:
@@ -218,52 +240,6 @@ def prefix_end(text: str, length: int) -> int:
     return len(text)
 
 
-def read(path: Path) -> Backend:
-    """The tokenizers.Tokenizer of a file. Raises CheckpointError."""
-    try:
-        text = untrusted.read_file(path, untrusted.TOKENIZER_BYTES)
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
-    with library_errors(path):
-        untrusted.check_json_size(text, untrusted.TOKENIZER_CONTAINERS, untrusted.TOKENIZER_VALUES)
-        backend = Backend.from_buffer(text)
-        for part in ("normalizer", "pre_tokenizer", "decoder"):
-            step = getattr(backend, part)
-            growth = 1 if step is None else _growth(json.loads(step.__getstate__()))
-            if growth > _MAX_GROWTH:
-                raise CheckpointError(
-                    f"{path}: its {part} may make a text {growth} times as long, more than the limit of {_MAX_GROWTH}"
-                )
-    return backend
-
-
-def _growth(part: Any) -> int:
-    """How many times as long a text may become by a sequence of replacements; their factors multiply."""
-    if isinstance(part, list):
-        return math.prod(map(_growth, part))
-    if not isinstance(part, dict):
-        return 1
-    inside = math.prod(_growth(part[name]) for name in ("normalizers", "pretokenizers", "decoders") if name in part)
-    if part.get("type") != "Replace":
-        return inside
-    pattern = part["pattern"].get("String")
-    # A regular expression may match the empty string between any two characters.
-    return len(part["content"]) + 1 if not pattern else -(-max(len(part["content"]), 1) // len(pattern))
-
-
-@contextmanager
-def library_errors(path: Path) -> Iterator[None]:
-    """Raise CheckpointError for any error of the tokenizers library."""
-    try:
-        yield
-    except (CheckpointError, KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError):
-        raise
-    except (
-        BaseException
-    ) as error:  # the library raises Exception itself, and a panic of its Rust code is a BaseException
-        raise CheckpointError(f"{path} is not a valid tokenizer: {error}") from error
-
-
 def _special_tokens_around(
     backend: Backend, path: Path, *, allows_types: bool
 ) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
@@ -273,9 +249,7 @@ def _special_tokens_around(
     start, stop = (own[0], own[-1] + 1) if own else (0, 0)
     types = with_them.type_ids[start:stop] if allows_types else with_them.type_ids
     if not own or with_them.ids[start:stop] != alone.ids or any(types):
-        raise CheckpointError(
-            f"{path}: its post-processor does more than add special tokens of type 0 before and after a text"
-        )
+        raise CheckpointError(f"{path}: {AROUND}")
     tokens = list(zip(with_them.ids, with_them.type_ids, strict=True))
     around = tokens[:start], tokens[stop:]
     for number, _ in (*around[0], *around[1]):
@@ -284,32 +258,38 @@ def _special_tokens_around(
     return around
 
 
-def _check_fit(backend: Backend, path: Path, *sizes: str, has_ids: bool) -> None:
+def _check_fit(
+    backend: Backend, path: Path, *sizes: str, has_ids: bool, defaults: frozenset[str] = frozenset()
+) -> None:
     """Check that the vocabulary is not larger than the model's, and that special tokens have the ids of config.json.
 
     sizes: keys of config.json for the size of the vocabulary, the first one present counts. has_ids: whether the ids of
-    special tokens in config.json belong to this tokenizer.
+    special tokens in config.json belong to this tokenizer. defaults: tokens that no file has, for which the model need not have a row.
     """
     config = json_files.read(path.parent / "config.json")
     settings = path.with_stem(f"{path.stem}_config")
     named = json_files.optional(settings) or {}
     where = f"{path} does not match config.json"
-    largest = max(backend.get_vocab().values(), default=-1)
+    vocabulary = backend.get_vocab()
     key = next((key for key in sizes if config.get(key) is not None), None)
-    vocabulary = None if key is None else config[key]
-    if isinstance(vocabulary, int) and largest >= vocabulary:
-        raise CheckpointError(f"{where}: it has the token id {largest}, but {key} is {vocabulary}")
-    for name in _SPECIAL:
+    size = None if key is None else config[key]
+    rows = size if isinstance(size, int) else sys.maxsize
+    for name in auto_tokenizer.SPECIAL:
         token, expected = _content(named.get(name)), config.get(f"{name}_id")
         if token is None:
             continue
         result = backend.token_to_id(token)
-        if result is None:
+        if result is None or result >= rows:  # transformers adds it after the others
             raise CheckpointError(
                 f"{where}: the {name} {printable(token)!r} of {settings.name} is not in its vocabulary"
             )
         if has_ids and isinstance(expected, int) and result != expected:
             raise CheckpointError(f"{where}: its {name} {printable(token)!r} is token {result}, not {expected}")
+    last = max(vocabulary.keys() - defaults, key=lambda token: vocabulary[token], default=None)
+    if last is not None and vocabulary[last] >= rows:
+        raise CheckpointError(
+            f"{where}: the token {printable(last)!r} has the id {vocabulary[last]}, but {key} is {size}"
+        )
 
 
 def _content(token: object) -> str | None:

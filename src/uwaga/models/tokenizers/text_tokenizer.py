@@ -18,9 +18,11 @@ from uwaga._base import json_files
 from uwaga._base.durable import atomic_replace
 from uwaga._base.errors import CheckpointError, ConfigError
 from uwaga.models.checkpoints.directories import checkpoint_of_run
-from uwaga.models.tokenizers.loading import Tokenizer, library_errors, read
+from uwaga.models.tokenizers import auto_tokenizer
+from uwaga.models.tokenizers.loading import Tokenizer
+from uwaga.models.tokenizers.tokenizer_file import library_errors, read
 
-FILE = "tokenizer.json"
+FILE = auto_tokenizer.FILE
 # Special tokens by role of the tokenizers that are trained here, in the order of their ids; GPT-2, T5 and BERT have these names.
 SPECIAL_TOKENS: Mapping[str, Mapping[str, str]] = {
     "language-model": {"eos": "<|endoftext|>", "unk": "<unk>"},
@@ -148,7 +150,7 @@ class TextTokenizer:
         if not (folder / file).is_file():
             raise ConfigError(f"tokenizer.path: there is no {folder / file}")
         try:
-            backend = read(folder / file)
+            backend = auto_tokenizer.load(folder).backend if file == FILE else read(folder / file)
             tokens = read_special_tokens(backend, folder, objective, settings=_settings_file(file))
             with library_errors(folder / file):
                 return TextTokenizer(backend, tokens, objective, folder / file)

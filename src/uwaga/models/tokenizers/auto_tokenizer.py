@@ -1,0 +1,571 @@
+"""The tokenizer that AutoTokenizer of transformers 5 makes of a directory.
+
+tokenizer.json alone does not say it. A class, which tokenizer_config.json or config.json names, takes the vocabulary of tokenizer.json and
+makes the other steps anew from settings of tokenizer_config.json; then tokens of up to four files are added. What stands here gives the
+same ids without transformers, for the classes of the families that uwaga computes; for others transformers is asked. docs/model-files.md
+lists all keys, and a test compares it with the source of transformers.
+"""
+
+import base64
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tokenizers import AddedToken, Regex, decoders, normalizers, pre_tokenizers, processors
+from tokenizers import Tokenizer as Backend
+
+from uwaga._base import json_files
+from uwaga._base.errors import CheckpointError
+from uwaga._base.terminal import printable
+from uwaga.models.checkpoints import transformers_directories
+from uwaga.models.tokenizers import tokenizer_file
+from uwaga.models.tokenizers.tokenizer_file import library_errors
+
+FILE, SETTINGS = "tokenizer.json", "tokenizer_config.json"
+# Special tokens: their keys in tokenizer_config.json and, with the suffix _id, in config.json.
+SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+# The class that reads tokenizer.json as it is, and other names of it.
+_AS_IT_IS = "TokenizersBackend"
+_AS_IT_IS_TOO = (_AS_IT_IS, "PreTrainedTokenizer", "PythonBackend", "BloomTokenizer")
+# The class that transformers registers for a model_type; None: none, what tokenizer_config.json names is taken.
+REGISTERED: Mapping[str | None, str | None] = {
+    None: None, "albert": "AlbertTokenizer", "bert": "BertTokenizer", "camembert": "CamembertTokenizer",
+    "distilbert": "BertTokenizer", "electra": "BertTokenizer", "eurobert": None, "gemma2": "GemmaTokenizer",
+    "gemma3_text": "GemmaTokenizer", "gpt2": "GPT2Tokenizer", "gte": "XLMRobertaTokenizer",
+    "jina_embeddings_v3": "XLMRobertaTokenizer", "llama": None, "marian": "MarianTokenizer", "mistral": _AS_IT_IS, "modernbert": _AS_IT_IS,
+    "mpnet": "MPNetTokenizer", "mt5": "T5Tokenizer", "nomic_bert": "BertTokenizer", "qwen2": "Qwen2Tokenizer",
+    "qwen3": "Qwen2Tokenizer", "roberta": "RobertaTokenizer", "t5": "T5Tokenizer", "uwaga-gpt3": None,
+    "uwaga-transformer": None, "xlm-roberta": "XLMRobertaTokenizer",
+}  # fmt: skip
+# For these the registered class counts, whatever tokenizer_config.json says.
+FORCED = ("modernbert", "qwen2")
+_ALIASES = {
+    "BartTokenizer": "RobertaTokenizer", "DistilBertTokenizer": "BertTokenizer", "ElectraTokenizer": "BertTokenizer",
+    "LongformerTokenizer": "RobertaTokenizer", "MobileBertTokenizer": "BertTokenizer",
+}  # fmt: skip
+# What is done about the keys of tokenizer_config.json that are neither special tokens nor settings of a class (`KINDS`). transformers reads
+# no others: a test searches its source. Rejected ones put something else in the place of tokenizer.json or of a part of it.
+KEYS: Mapping[str, str] = {
+    "added_tokens_decoder": "computed", "additional_special_tokens": "computed", "extra_special_tokens": "computed",
+    "model_specific_special_tokens": "computed", "split_special_tokens": "computed", "tokenizer_class": "computed",
+} | dict.fromkeys((
+    "_json_padding", "_json_truncation", "_spm_precompiled_charsmap", "fast_tokenizer_files", "fix_mistral_regex", "gguf_file", "init_inputs",
+    "merges", "post_processor", "tokenizer_object", "tokenizer_padding", "tokenizer_truncation", "unk_id", "vocab",
+), "rejected") | {"auto_map": "rejected if it names a tokenizer"} | dict.fromkeys((
+    "add_bos_token", "add_eos_token", "backend", "chat_control_tokens", "clean_up_tokenization_spaces",
+    "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output", "errors", "files_loaded", "is_local",
+    "local_files_only", "max_length", "merges_file", "name_or_path", "pad_to_multiple_of", "pad_token_type_id", "padding_side",
+    "processor_class", "response_schema", "response_template", "stride", "tokenizer", "tokenizer_file", "truncation_strategy",
+    "use_default_system_prompt", "verbose", "vocab_file",
+), "no effect") | dict.fromkeys((
+    "chat_template", "max_len", "model_input_names", "model_max_length", "truncation_side",
+), "no effect on the tokens of a text; see the other sections")  # fmt: skip
+# For all classes.
+SWITCHES = {"split_special_tokens": False}
+LISTS = ("extra_special_tokens", "additional_special_tokens")
+
+Token = str | AddedToken
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the files say, with the defaults of the class."""
+
+    path: Path
+    values: Mapping[str, Any]
+    tokens: Mapping[str, Token | None]
+    charsmap: normalizers.Precompiled | None
+
+    def __getitem__(self, key: str) -> Any:
+        return self.values[key]
+
+    def token(self, key: str) -> str:
+        """The text of a special token that a step needs. Raises CheckpointError."""
+        if (token := self.tokens.get(key)) is None:
+            raise CheckpointError(f"{self.path}: {key} must be a token, not null: its tokenizer_class needs it")
+        return str(token)
+
+
+class Kind(NamedTuple):
+    """A class of tokenizers.
+
+    model: keys of `model` in tokenizer.json that it sets. tokens: special tokens, where no file names them. switches: settings that it
+    reads, with their defaults. steps: the parts of a tokenizer that it makes. around: its post-processor, of the tokenizer with its tokens;
+    None: that of tokenizer.json. extras: what it makes of additional_special_tokens; None: there are none.
+    """
+
+    model: Mapping[str, Any]
+    tokens: Mapping[str, Token | None]
+    switches: Mapping[str, bool | int | None]
+    steps: Callable[[Settings], Mapping[str, Any]]
+    around: Callable[[Settings, Backend], Any] | None = None
+    extras: Callable[[Settings, Sequence[Token] | None], Sequence[Token]] = lambda s, given: given or ()
+    is_file_first: bool = False  # the post-processor of tokenizer.json, where it has one, counts more than `around`
+    resets_special: bool = False  # special tokens are added once more, without options
+
+
+class Loaded(NamedTuple):
+    backend: Backend
+    # Tokens that no file has: the class adds them after all others. The model may have no row for them.
+    defaults: frozenset[str]
+
+
+def load(folder: Path) -> Loaded:
+    """The tokenizers.Tokenizer of a directory. Raises CheckpointError."""
+    path = folder / FILE
+    described = tokenizer_file.parse(path)
+    config = json_files.optional(folder / "config.json") or {}
+    settings = json_files.optional(folder / SETTINGS) or {}
+    maps = settings.get("auto_map")
+    if maps and (not isinstance(maps, dict) or "AutoTokenizer" in maps):
+        raise CheckpointError(
+            f"{folder / SETTINGS}: auto_map names a tokenizer that is code of the directory, which is never run here; "
+            "save the tokenizer with transformers, and leave auto_map out"
+        )
+    for key, rule in KEYS.items():
+        if rule == "rejected" and settings.get(key):
+            raise CheckpointError(f"{folder / SETTINGS}: {key} is not read; what it says belongs in {FILE}")
+    name = _class_name(config, settings, described)
+    kind = KINDS.get(name or "")
+    if kind is None:
+        return _of_transformers(folder, name)
+    tokens = _Tokens.read(folder, described, settings)
+    values = _switches(folder / SETTINGS, settings, kind)
+    with library_errors(path):
+        named = dict(kind.tokens) | {key: _styled(token, kind.tokens.get(key)) for key, token in tokens.named.items()}
+        read = Settings(path, values, named, _charsmap(described.get("normalizer")))
+        return _made(kind, described, read, tokens, path)
+
+
+def _styled(token: Token | None, default: Token | None) -> Token | None:
+    """A token with the options that its class gives it, where it has none of its own."""
+    if not isinstance(token, str) or not isinstance(default, AddedToken):
+        return token
+    return AddedToken(token, lstrip=default.lstrip, special=default.special, normalized=default.normalized)
+
+
+def _class_name(config: Mapping[str, Any], settings: Mapping[str, Any], described: Mapping[str, Any]) -> str | None:
+    """As AutoTokenizer.from_pretrained chooses it; None: of a family that transformers alone knows."""
+    family = config.get("model_type")
+    if (family is not None and not isinstance(family, str)) or family not in REGISTERED or config.get("model_name"):
+        return None
+    registered, named = REGISTERED[family], settings.get("tokenizer_class") or config.get("tokenizer_class")
+    if not isinstance(named, str):
+        return registered or _AS_IT_IS
+    named = named.removesuffix("Fast")
+    if named == "LlamaTokenizer" and family not in ("mistral", *FORCED) and _has_byte_level(described):
+        return _AS_IT_IS
+    if registered not in (None, named) and (registered == _AS_IT_IS or family in FORCED):
+        return registered
+    return _AS_IT_IS if named in _AS_IT_IS_TOO else _ALIASES.get(named, named)
+
+
+def _has_byte_level(described: Mapping[str, Any]) -> bool:
+    """Whether "ByteLevel" stands anywhere in the file, with its quotation marks."""
+    return '"ByteLevel"' in json.dumps(described)
+
+
+def _of_transformers(folder: Path, name: str | None) -> Loaded:
+    path, shown = folder / FILE, "its class" if name is None else f"tokenizer_class {printable(name)}"
+    advice = f'to read {FILE} as it is, set "tokenizer_class": "{_AS_IT_IS}" in {SETTINGS}'
+    if find_spec("transformers") is None:
+        raise CheckpointError(f"{path}: {shown} is made by transformers: pip install 'transformers>=5'; or, {advice}")
+    import transformers
+
+    with transformers_directories.reading(folder):
+        made = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    backend = getattr(made, "backend_tokenizer", None)
+    if not isinstance(backend, Backend):
+        raise CheckpointError(f"{path}: {shown} does not read {FILE}; {advice}")
+    return Loaded(backend, frozenset())
+
+
+# Settings
+
+
+def _switches(path: Path, settings: Mapping[str, Any], kind: Kind) -> dict[str, Any]:
+    """The settings that the class reads. Raises CheckpointError: one of another type than its default."""
+    result = dict(SWITCHES) | dict(kind.switches)
+    for key, default in result.items():
+        value = settings.get(key, default)
+        is_number = type(default) is int
+        may_be_null = default is not True
+        fits = (
+            type(value) is int and 0 <= value <= 1000
+            if is_number
+            else isinstance(value, bool) or (value is None and may_be_null)
+        )
+        if not fits:
+            rule = "a whole number up to 1000" if is_number else "true or false"
+            raise CheckpointError(f"{path}: {key} must be {rule}, not {printable(repr(value))}")
+        result[key] = value
+    return result
+
+
+class _Tokens(NamedTuple):
+    """Tokens that the files add: by id, by their key, and others that are special."""
+
+    by_id: Mapping[int, AddedToken]
+    named: Mapping[str, Token | None]
+    extra: Sequence[Token] | None  # extra_special_tokens; None: no file has the key
+    additional: Sequence[Token] | None
+
+    @staticmethod
+    def read(folder: Path, described: Mapping[str, Any], settings: Mapping[str, Any]) -> "_Tokens":
+        """Raises CheckpointError. As PreTrainedTokenizerBase._from_pretrained merges the files."""
+        path, given = folder / SETTINGS, dict(settings)
+        first, second = LISTS
+        for key in LISTS:
+            if not isinstance(given.get(key), dict):
+                _list(path, key, given)
+        if second in given and not given.get(first):
+            given[first] = given.pop(second)
+        own = {key: given.pop(key) for key in _others(given) if isinstance(given[key], str)}
+        if isinstance(given.get(first), dict):
+            own |= given.pop(first)
+        if own:
+            given["model_specific_special_tokens"] = own
+        for key, value in given.items():
+            if isinstance(value, dict) and value.get("__type") == "AddedToken":
+                given[key] = _added(path, key, value)
+        by_id: dict[int, AddedToken] = {}
+        if "added_tokens_decoder" in given:
+            for number, token in _object(path, given, "added_tokens_decoder").items():
+                by_id[_id(path, number)] = _added(path, "added_tokens_decoder", token)
+        else:
+            map_path = folder / "special_tokens_map.json"
+            for key, value in (json_files.optional(map_path) or {}).items():
+                if isinstance(value, dict) and key != first:
+                    value = _added(map_path, key, value | {"special": True})
+                elif isinstance(value, list) and key == first:
+                    held = list(given.get(first) or [])
+                    value = held + [each for each in value if each not in held]
+                given[key] = value
+            if isinstance(given.get(first), dict):
+                given["model_specific_special_tokens"] = given.get("model_specific_special_tokens", {}) | given.pop(
+                    first
+                )
+            by_id |= _legacy(folder / "added_tokens.json", given)
+            for each in described.get("added_tokens") or ():
+                by_id[each["id"]] = AddedToken(**{key: value for key, value in each.items() if key != "id"})
+        contents = {str(token): token for token in by_id.values()}
+        specific = given.get("model_specific_special_tokens") or {}
+        named = {key: _token(path, key, given[key]) for key in (*SPECIAL, *_others(given)) if key in given}
+        for key in SPECIAL:
+            if named.get(key) is not None:
+                named[key] = contents.get(str(named[key]), named[key])
+        named |= {str(key): _token(path, str(key), value) for key, value in specific.items()}
+        extra, additional = (_list(path, key, given) for key in LISTS)
+        return _Tokens(by_id, named, extra, additional)
+
+
+def _list(path: Path, key: str, given: Mapping[str, Any]) -> list[Token] | None:
+    if key not in given:
+        return None
+    value = [] if given[key] is None else given[key]
+    if not isinstance(value, list):
+        raise CheckpointError(f"{path}: {key} must be a list of tokens, not {printable(repr(value))}")
+    return [token for each in value if (token := _token(path, key, each)) is not None]
+
+
+def _others(given: Mapping[str, Any]) -> list[str]:
+    """Keys of special tokens with names of their own, such as image_token."""
+    return [key for key in given if key.endswith("_token") and key not in SPECIAL and isinstance(given[key], Token)]
+
+
+def _legacy(path: Path, given: Mapping[str, Any]) -> dict[int, AddedToken]:
+    special = {str(given[key]) for key in SPECIAL if given.get(key)} | {str(each) for each in given.get(LISTS[0]) or ()}
+    return {
+        _id(path, number): AddedToken(token, normalized=token not in special, special=token in special)
+        for token, number in (json_files.optional(path) or {}).items()
+    }
+
+
+def _object(path: Path, given: Mapping[str, Any], key: str) -> dict[str, Any]:
+    if not isinstance(given[key], dict):
+        raise CheckpointError(f"{path}: {key} must be an object, not {printable(repr(given[key]))}")
+    return dict(given[key])
+
+
+def _id(path: Path, number: Any) -> int:
+    try:
+        return int(number)
+    except (TypeError, ValueError):
+        raise CheckpointError(
+            f"{path}: the id of a token must be a whole number, not {printable(repr(number))}"
+        ) from None
+
+
+def _token(path: Path, key: str, value: Any) -> Token | None:
+    return value if value is None or isinstance(value, Token) else _added(path, key, value)
+
+
+def _added(path: Path, key: str, value: Any) -> AddedToken:
+    try:
+        options = {name: each for name, each in value.items() if name not in ("__type", "content")}
+        return AddedToken(value["content"], **options)
+    except (AttributeError, KeyError, TypeError):
+        shown = printable(repr(value))
+        raise CheckpointError(
+            f"{path}: {key} must be a token, a string or an object with content, not {shown}"
+        ) from None
+
+
+# The tokenizer
+
+
+def _made(kind: Kind, described: dict[str, Any], read: Settings, tokens: _Tokens, path: Path) -> Loaded:
+    """As the class of transformers and TokenizersBackend.__init__ make it."""
+    held = dict(read.tokens)
+    if kind is KINDS[_AS_IT_IS]:
+        held = {"pad_token": padding["pad_token"]} | held if (padding := described.get("padding")) else held
+    else:
+        described = described | _model(kind, described["model"], read, path)
+    backend = tokenizer_file.build(described)
+    for part, step in kind.steps(read).items():
+        setattr(backend, part, step)
+    named = {key: held[key] for key in (*SPECIAL, *held) if key in held}
+    additional = kind.extras(read, tokens.additional)
+    extra = additional if tokens.extra is None else tokens.extra
+    own = {str(named[key]) for key in named if key not in tokens.named and named[key] is not None}
+    own |= set(map(str, extra)) - set(map(str, tokens.additional or tokens.extra or ()))
+    defaults = frozenset(token for token in own if backend.token_to_id(token) is None)
+    _add_tokens(backend, tokens.by_id, named, extra)
+    if kind.resets_special:
+        names = dict.fromkeys(str(each) for each in (*named.values(), *extra) if each is not None)
+        backend.add_tokens([AddedToken(name, special=True) for name in names])
+    if kind.around is not None:
+        around = kind.around(read, backend)
+        backend.post_processor = (kind.is_file_first and backend.post_processor) or around
+    backend.encode_special_tokens = read["split_special_tokens"]
+    return Loaded(backend, defaults)
+
+
+def _model(kind: Kind, model: dict[str, Any], read: Settings, path: Path) -> dict[str, Any]:
+    """What the class takes of tokenizer.json: the vocabulary, the merges, and the post-processor."""
+    own = kind.model["type"]
+    if (stored := model.get("type", own)) != own:
+        raise CheckpointError(
+            f"{path}: its model is {printable(str(stored))}, and transformers reads it as {own}, by tokenizer_class of {SETTINGS} or model_type "
+            f'of config.json; to read the file as it is, set "tokenizer_class": "{_AS_IT_IS}" in {SETTINGS}'
+        )
+    result = dict(kind.model) | {key: model[key] for key in ("vocab", "merges") if key in model}
+    for key, value in kind.model.items():
+        if callable(value):
+            result[key] = value(read, model)
+    return {"model": result, "added_tokens": [], "normalizer": None, "pre_tokenizer": None, "decoder": None}
+
+
+def _add_tokens(
+    backend: Backend, by_id: Mapping[int, AddedToken], named: Mapping[str, Token | None], extra: Sequence[Token]
+) -> None:
+    added: list[Token] = [by_id[number] for number in sorted(by_id)]
+    known = {token.content for token in backend.get_added_tokens_decoder().values()} | {str(token) for token in added}
+    for token in (*named.values(), *extra):
+        if token is not None and str(token) not in known and token not in added:
+            added.append(token)
+    names = {str(token) for token in named.values() if token}
+    for index, token in enumerate(added):
+        if isinstance(token, str):
+            added[index] = AddedToken(token, special=True)
+        elif not token.special and token.content in names:
+            token.special = True
+    backend.add_tokens(added)
+
+
+def _charsmap(normalizer: Any) -> normalizers.Precompiled | None:
+    """The table of SentencePiece in the normalizer of tokenizer.json."""
+    steps = normalizer.get("normalizers", [normalizer]) if isinstance(normalizer, dict) else []
+    for each in steps:
+        if each.get("type") == "Precompiled":
+            return normalizers.Precompiled(base64.b64decode(each["precompiled_charsmap"]))
+    return None
+
+
+# The classes
+
+
+def _as_it_is(s: Settings) -> dict[str, Any]:
+    return {}
+
+
+def _words(s: Settings) -> dict[str, Any]:
+    return {
+        "normalizer": normalizers.BertNormalizer(
+            True, s["tokenize_chinese_chars"], s["strip_accents"], s["do_lower_case"]
+        ),
+        "pre_tokenizer": pre_tokenizers.BertPreTokenizer(),
+        "decoder": decoders.WordPiece("##"),
+    }
+
+
+def _bytes(s: Settings) -> dict[str, Any]:
+    return {"pre_tokenizer": pre_tokenizers.ByteLevel(s["add_prefix_space"]), "decoder": decoders.ByteLevel()}
+
+
+def _qwen(s: Settings) -> dict[str, Any]:
+    by_level = pre_tokenizers.ByteLevel(s["add_prefix_space"] or False, use_regex=False)
+    steps: list[Any] = [pre_tokenizers.Split(Regex(QWEN), "isolated"), by_level]
+    return {
+        "normalizer": normalizers.NFC(),
+        "pre_tokenizer": pre_tokenizers.Sequence(steps),
+        "decoder": decoders.ByteLevel(),
+    }
+
+
+def _pieces(s: Settings) -> dict[str, Any]:
+    scheme = "always" if s.values.get("add_prefix_space", True) else "never"
+    steps: list[Any] = [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace("▁", scheme)]
+    result = {"pre_tokenizer": pre_tokenizers.Sequence(steps), "decoder": decoders.Metaspace("▁", scheme)}
+    return result if s.charsmap is None else result | {"normalizer": s.charsmap}
+
+
+def _albert(s: Settings) -> dict[str, Any]:
+    steps: list[Any] = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
+    if not s["keep_accents"]:
+        steps += [normalizers.NFKD(), normalizers.StripAccents()]
+    if s["do_lower_case"]:
+        steps.append(normalizers.Lowercase())
+    if s.charsmap is not None:
+        steps.append(s.charsmap)
+    return _pieces(s) | {"normalizer": normalizers.Sequence(steps)}
+
+
+def _llama(s: Settings) -> dict[str, Any]:
+    has_prefix = s["add_prefix_space"] is not False
+    scheme = "never" if not has_prefix else "always" if s["legacy"] else "first"
+    steps: list[Any] = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    steps += [decoders.Strip(" ", 1)] if has_prefix else []
+    return {"pre_tokenizer": pre_tokenizers.Metaspace("▁", scheme, False), "decoder": decoders.Sequence(steps)}
+
+
+def _gemma(s: Settings) -> dict[str, Any]:
+    steps: list[Any] = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    return {
+        "normalizer": normalizers.Replace(" ", "▁"),
+        "pre_tokenizer": pre_tokenizers.Split(" ", "merged_with_previous"),
+        "decoder": decoders.Sequence(steps),
+    }
+
+
+def _template(backend: Backend, single: str, pair: str, *names: str) -> Any:
+    used = [(name, backend.token_to_id(name)) for name in names]
+    return processors.TemplateProcessing(single=single, pair=pair, special_tokens=used)
+
+
+def _around_bert(s: Settings, backend: Backend) -> Any:
+    cls, sep = s.token("cls_token"), s.token("sep_token")
+    single = f"{cls}:0 $A:0 {sep}:0"
+    return _template(backend, single, f"{single} $B:1 {sep}:1", cls, sep)
+
+
+def _around_roberta(s: Settings, backend: Backend) -> Any:
+    cls, sep = s.token("cls_token"), s.token("sep_token")
+    ends: Any = [(token, backend.token_to_id(token)) for token in (sep, cls)]
+    trim, prefix = s.values.get("trim_offsets", True), s.values.get("add_prefix_space", False)
+    return processors.RobertaProcessing(ends[0], ends[1], trim, prefix)
+
+
+def _around_xlmr(s: Settings, backend: Backend) -> Any:
+    bos, eos = s.token("bos_token"), s.token("eos_token")
+    return _template(backend, f"{bos} $A {eos}", f"{bos} $A {eos} {eos} $B {eos}", bos, eos)
+
+
+def _around_t5(s: Settings, backend: Backend) -> Any:
+    end = ("</s>", backend.token_to_id(s.token("eos_token")))
+    return processors.TemplateProcessing(single="$A </s>", pair="$A </s> $B </s>", special_tokens=[end])
+
+
+def _around_albert(s: Settings, backend: Backend) -> Any:
+    used = [("[CLS]", backend.token_to_id(s.token("cls_token"))), ("[SEP]", backend.token_to_id(s.token("sep_token")))]
+    single = "[CLS]:0 $A:0 [SEP]:0"
+    return processors.TemplateProcessing(single=single, pair=f"{single} $B:1 [SEP]:1", special_tokens=used)
+
+
+def _extra_ids(s: Settings, given: Sequence[Token] | None) -> Sequence[Token]:
+    own = [f"<extra_id_{number}>" for number in range(s["extra_ids"])]
+    found = sum("<extra_id_" in str(each) for each in given or ())
+    if found and s["extra_ids"] not in (0, found):
+        raise CheckpointError(
+            f"{s.path}: extra_ids is {s['extra_ids']}, and {LISTS[1]} has {found} tokens <extra_id_...>"
+        )
+    return given or () if found else [*(given or ()), *own]
+
+
+def _unknown_of(s: Settings, model: Mapping[str, Any]) -> str:
+    return s.token("unk_token")
+
+
+def _unknown_row(s: Settings, model: Mapping[str, Any]) -> int:
+    pieces = [each[0] for each in model["vocab"]]
+    return pieces.index(s.token("unk_token")) if s.token("unk_token") in pieces else 0
+
+
+# Of Qwen2Tokenizer.
+QWEN = r"""(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"""
+_XLM_TOKENS: dict[str, Token | None] = {
+    "bos_token": "<s>", "eos_token": "</s>", "sep_token": "</s>", "cls_token": "<s>", "unk_token": "<unk>", "pad_token": "<pad>",
+    "mask_token": "<mask>",
+}  # fmt: skip
+_BERT_TOKENS: dict[str, Token | None] = {
+    "unk_token": "[UNK]", "sep_token": "[SEP]", "pad_token": "[PAD]", "cls_token": "[CLS]", "mask_token": "[MASK]",
+}  # fmt: skip
+_BERT_SWITCHES = {"do_lower_case": True, "tokenize_chinese_chars": True, "strip_accents": None}
+_WORD_PIECE = {
+    "type": "WordPiece",
+    "unk_token": _unknown_of,
+    "continuing_subword_prefix": "##",
+    "max_input_chars_per_word": 100,
+}
+_BPE = {"type": "BPE", "fuse_unk": False}
+_END = "<|endoftext|>"
+
+
+KINDS: Mapping[str, Kind] = {
+    _AS_IT_IS: Kind({}, {}, {}, _as_it_is),
+    "BertTokenizer": Kind(_WORD_PIECE, _BERT_TOKENS, _BERT_SWITCHES, _words, _around_bert),
+    "MPNetTokenizer": Kind(
+        _WORD_PIECE,
+        {key: AddedToken(str(token), lstrip=key == "mask_token") for key, token in (_XLM_TOKENS | {"unk_token": "[UNK]"}).items()},
+        _BERT_SWITCHES, _words, _around_roberta,
+    ),
+    "RobertaTokenizer": Kind(
+        _BPE, _XLM_TOKENS, {"add_prefix_space": False, "trim_offsets": True}, _bytes, _around_roberta
+    ),
+    "GPT2Tokenizer": Kind(
+        _BPE, {"unk_token": _END, "bos_token": _END, "eos_token": _END, "pad_token": None}, {"add_prefix_space": False}, _bytes
+    ),
+    "Qwen2Tokenizer": Kind(
+        _BPE, {"unk_token": _END, "bos_token": None, "eos_token": _END, "pad_token": _END}, {"add_prefix_space": None}, _qwen,
+        resets_special=True,
+    ),
+    "T5Tokenizer": Kind(
+        {"type": "Unigram", "unk_id": 2}, {"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}, {"extra_ids": 100}, _pieces,
+        _around_t5, _extra_ids,
+    ),
+    "XLMRobertaTokenizer": Kind(
+        {"type": "Unigram", "unk_id": 3}, _XLM_TOKENS, {"add_prefix_space": True}, _pieces, _around_xlmr
+    ),
+    "CamembertTokenizer": Kind(
+        {"type": "Unigram", "unk_id": _unknown_row}, _XLM_TOKENS | {"mask_token": AddedToken("<mask>", lstrip=True, special=True)},
+        {"add_prefix_space": True}, _pieces, _around_xlmr,
+        lambda s, given: ("<s>NOTUSED", "</s>NOTUSED", "<unk>NOTUSED") if given is None else given,
+    ),
+    "AlbertTokenizer": Kind(
+        {"type": "Unigram", "unk_id": 1},
+        _XLM_TOKENS | {"bos_token": "[CLS]", "eos_token": "[SEP]", "sep_token": "[SEP]", "cls_token": "[CLS]", "mask_token": "[MASK]"},
+        {"do_lower_case": True, "keep_accents": False, "add_prefix_space": True, "trim_offsets": True}, _albert, _around_albert,
+        is_file_first=True,
+    ),
+    "LlamaTokenizer": Kind(
+        _BPE | {"fuse_unk": True, "byte_fallback": True}, {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"},
+        {"legacy": False, "add_prefix_space": None}, _llama,
+    ),
+    "GemmaTokenizer": Kind(
+        _BPE | {"fuse_unk": True, "byte_fallback": True, "unk_token": _unknown_of},
+        {"unk_token": "<unk>", "bos_token": "<bos>", "eos_token": "<eos>", "pad_token": "<pad>", "mask_token": "<mask>"}, {}, _gemma,
+    ),
+}  # fmt: skip

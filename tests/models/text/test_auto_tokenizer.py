@@ -1,0 +1,368 @@
+"""A directory gives the tokens of AutoTokenizer, or is refused by the name of a file and a key; docs/model-files.md lists all of them."""
+
+import inspect
+import json
+import re
+import shutil
+from collections import Counter
+from collections.abc import Mapping
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from uwaga._base.errors import CheckpointError
+from uwaga.models.checkpoints import load_save
+from uwaga.models.tokenizers import auto_tokenizer
+from uwaga.models.tokenizers.auto_tokenizer import KEYS, KINDS, LISTS, REGISTERED, SPECIAL, SWITCHES
+from uwaga.models.tokenizers.loading import Tokenizer
+
+transformers = pytest.importorskip("transformers", minversion="5")
+from random_tokenizers import FAMILIES, TEXTS, write  # noqa: E402
+from tokenizers import AddedToken  # noqa: E402
+from transformers import tokenization_utils_base as base  # noqa: E402
+from transformers import tokenization_utils_tokenizers as backends  # noqa: E402
+from transformers.models.auto import tokenization_auto  # noqa: E402
+
+PAGE = Path(__file__).parents[3] / "docs" / "model-files.md"
+
+
+def compared(folder: Path) -> str:
+    """What came of a directory: "computed", "refused", or "refused by transformers too". AssertionError where tokens differ."""
+    try:
+        truth: Any = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        expected = [
+            [truth(text, **form)["input_ids"] for text in TEXTS] for form in ({}, {"add_special_tokens": False})
+        ]
+    except Exception:  # noqa: BLE001  # as many kinds as there are wrong values
+        with pytest.raises(CheckpointError):
+            ours(folder)
+        return "refused by transformers too"
+    try:
+        own = ours(folder)
+    except CheckpointError as error:
+        return "refused" if str(folder) in str(error) else f"an error without a file: {error}"
+    assert own.with_special_tokens(TEXTS) == expected[0]
+    assert [each.ids for each in own.encode(TEXTS, with_offsets=True)] == expected[1]
+    for text in TEXTS:
+        pair, encoding = truth(text, TEXTS[0], return_token_type_ids=True), own.backend.encode(text, TEXTS[0])
+        assert (encoding.ids, encoding.type_ids) == (pair["input_ids"], pair["token_type_ids"])
+    return "computed"
+
+
+def ours(folder: Path) -> Tokenizer:
+    return Tokenizer(auto_tokenizer.load(folder).backend, folder / "tokenizer.json")
+
+
+def compare_many(folder: Path, seeds: range) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for seed in seeds:
+        what = write(folder / "model", seed)
+        try:
+            counts[compared(folder / "model")] += 1
+        except AssertionError as error:
+            raise AssertionError(what) from error
+        shutil.rmtree(folder / "model")
+    return counts
+
+
+@pytest.mark.slow
+def test_random_directories(tmp_path: Path) -> None:
+    counts = compare_many(tmp_path, range(24))
+    assert counts["computed"] >= 16, counts
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize("start", range(24, 424, 40))
+def test_many_random_directories(tmp_path: Path, start: int) -> None:
+    counts = compare_many(tmp_path, range(start, start + 40))
+    assert counts["computed"] >= 28, counts
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_transformers_saves_is_computed(tmp_path: Path, family: str) -> None:
+    for number, make in enumerate(FAMILIES[family]):
+        folder = tmp_path / str(number)
+        make().save_pretrained(folder)
+        (folder / "config.json").write_text(json.dumps({"model_type": family}))
+        assert compared(folder) == "computed"
+
+
+def marked(content: str, **options: bool) -> dict[str, Any]:
+    plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    return plain | {"content": content, "__type": "AddedToken"} | options
+
+
+_BERT = {"unk_token": "[UNK]", "sep_token": "[SEP]", "pad_token": "[PAD]", "cls_token": "[CLS]", "mask_token": "[MASK]"}
+_XLM = {
+    "bos_token": "<s>", "eos_token": "</s>", "sep_token": "</s>", "cls_token": "<s>", "unk_token": "<unk>", "pad_token": "<pad>",
+}  # fmt: skip
+_WORDS = {"do_lower_case": True, "tokenize_chinese_chars": True, "strip_accents": None}
+# tokenizer_config.json of published models: the family, which of its tokenizers, and whether the file lists the added tokens.
+PUBLISHED: Mapping[str, tuple[str, int, bool, dict[str, Any]]] = {
+    "bert-base-uncased": ("bert", 0, False, {"do_lower_case": True, "model_max_length": 512}),
+    "bert-base-cased": ("bert", 0, False, {"do_lower_case": False, "model_max_length": 512}),
+    "all-MiniLM-L6-v2": ("bert", 0, False, _WORDS | _BERT | {
+        "name_or_path": "nreimers/MiniLM-L6-H384-uncased", "do_basic_tokenize": True, "never_split": None, "tokenizer_class": "BertTokenizer",
+        "model_max_length": 512, "special_tokens_map_file": "/root/.cache/torch/special_tokens_map.json",
+    }),
+    "bge-small-en-v1.5": ("bert", 0, True, _WORDS | _BERT | {
+        "clean_up_tokenization_spaces": True, "do_basic_tokenize": True, "model_max_length": 512, "never_split": None,
+        "tokenizer_class": "BertTokenizer",
+    }),
+    "all-mpnet-base-v2": ("mpnet", 0, False, _WORDS | _XLM | {
+        "unk_token": "[UNK]", "mask_token": "<mask>", "model_max_length": 512, "special_tokens_map_file": None,
+        "name_or_path": "microsoft/mpnet-base", "tokenizer_class": "MPNetTokenizer",
+    }),
+    "roberta-base": ("roberta", 0, False, {"model_max_length": 512}),
+    "all-distilroberta-v1": ("roberta", 0, False, {
+        **{key: marked(token, normalized=True) for key, token in _XLM.items()}, "mask_token": marked("<mask>", lstrip=True, normalized=True),
+        "add_prefix_space": False, "errors": "replace", "trim_offsets": True, "tokenizer_class": "RobertaTokenizer",
+    }),
+    "multilingual-e5-base": ("xlm-roberta", 0, False, _XLM | {
+        "mask_token": marked("<mask>", lstrip=True), "model_max_length": 512, "tokenizer_class": "XLMRobertaTokenizer", "sp_model_kwargs": {},
+    }),
+    "bge-m3": ("xlm-roberta", 0, True, _XLM | {
+        "mask_token": "<mask>", "clean_up_tokenization_spaces": True, "model_max_length": 8192, "sp_model_kwargs": {},
+        "tokenizer_class": "XLMRobertaTokenizer",
+    }),
+    "Qwen3-Embedding-0.6B": ("qwen3", 0, True, {
+        "add_bos_token": False, "add_prefix_space": False, "additional_special_tokens": ["<|im_start|>", "<|im_end|>"], "bos_token": None,
+        "chat_template": "{{ messages }}", "clean_up_tokenization_spaces": False, "eos_token": "<|im_end|>", "errors": "replace",
+        "model_max_length": 131072, "pad_token": "<|endoftext|>", "split_special_tokens": False, "tokenizer_class": "Qwen2Tokenizer",
+        "unk_token": None,
+    }),
+    "ModernBERT-base": ("modernbert", 0, True, _BERT | {
+        "clean_up_tokenization_spaces": True, "extra_special_tokens": {}, "model_input_names": ["input_ids", "attention_mask"],
+        "model_max_length": 8192, "tokenizer_class": "PreTrainedTokenizerFast",
+    }),
+    "Llama-3.2-1B": ("llama", 1, True, {
+        "bos_token": "<s>", "eos_token": "</s>", "clean_up_tokenization_spaces": True, "model_max_length": 131072,
+        "model_input_names": ["input_ids", "attention_mask"], "tokenizer_class": "PreTrainedTokenizerFast",
+    }),
+    "DeepSeek-R1-Distill-Llama-8B": ("llama", 1, False, {
+        "add_bos_token": True, "add_eos_token": False, "bos_token": marked("<s>", normalized=True), "eos_token": marked("</s>"),
+        "legacy": True, "sp_model_kwargs": {}, "unk_token": None, "tokenizer_class": "LlamaTokenizerFast",
+    }),
+    "Llama-2-7b-hf": ("llama", 0, False, {
+        "add_bos_token": True, "add_eos_token": False, "bos_token": marked("<s>"), "eos_token": marked("</s>"), "legacy": False,
+        "model_max_length": 10**30, "pad_token": None, "padding_side": "right", "sp_model_kwargs": {}, "tokenizer_class": "LlamaTokenizer",
+        "unk_token": marked("<unk>"),
+    }),
+    "gemma-2-2b": ("gemma2", 0, True, {
+        "add_bos_token": True, "add_eos_token": False, "bos_token": "<bos>", "eos_token": "<eos>", "pad_token": "<pad>", "unk_token": "<unk>",
+        "sp_model_kwargs": {}, "spaces_between_special_tokens": False, "tokenizer_class": "GemmaTokenizer", "use_default_system_prompt": False,
+    }),
+    "t5-small": ("t5", 0, False, {
+        "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>", "extra_ids": 4, "model_max_length": 512, "name_or_path": "t5-small",
+        "additional_special_tokens": [f"<extra_id_{number}>" for number in range(4)],
+    }),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_directories_are_computed(tmp_path: Path, name: str) -> None:
+    family, which, lists_added, settings = PUBLISHED[name]
+    FAMILIES[family][which]().save_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": family}))
+    if lists_added:
+        added = json.loads((tmp_path / "tokenizer.json").read_text())["added_tokens"]
+        listed = {str(each["id"]): {key: value for key, value in each.items() if key != "id"} for each in added}
+        settings = settings | {"added_tokens_decoder": listed}
+    else:
+        tokens = {key: value for key, value in settings.items() if key in SPECIAL and value is not None}
+        plain = {
+            key: {k: v for k, v in value.items() if k != "__type"}
+            for key, value in tokens.items()
+            if isinstance(value, dict)
+        }
+        (tmp_path / "special_tokens_map.json").write_text(json.dumps(tokens | plain))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    assert compared(tmp_path) == "computed"
+
+
+# What is refused
+
+
+def bert(folder: Path, **settings: Any) -> Path:
+    FAMILIES["bert"][0]().save_pretrained(folder)
+    (folder / "config.json").write_text('{"model_type": "bert"}')
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"auto_map": {"AutoTokenizer": ["code.Own", None]}},
+            "tokenizer_config.json: auto_map names a tokenizer that is code of the directory, which is never run here; save the tokenizer with "
+            "transformers, and leave auto_map out",
+        ),
+        ({"vocab": {"a": 0}}, "tokenizer_config.json: vocab is not read; what it says belongs in tokenizer.json"),
+        ({"do_lower_case": "false"}, "tokenizer_config.json: do_lower_case must be true or false, not 'false'"),
+        ({"cls_token": None}, "tokenizer.json: cls_token must be a token, not null: its tokenizer_class needs it"),
+        (
+            {"extra_special_tokens": 5},
+            "tokenizer_config.json: extra_special_tokens must be a list of tokens, not 5",
+        ),
+        (
+            {"mask_token": {"text": "x"}},
+            "tokenizer_config.json: mask_token must be a token, a string or an object with content, not {'text': 'x'}",
+        ),
+        (
+            {"added_tokens_decoder": {"x": {"content": "a"}}},
+            "tokenizer_config.json: the id of a token must be a whole number, not 'x'",
+        ),
+        ({"added_tokens_decoder": []}, "tokenizer_config.json: added_tokens_decoder must be an object, not []"),
+        (
+            {"tokenizer_class": "GPT2TokenizerFast"},
+            "tokenizer.json: its model is WordPiece, and transformers reads it as BPE, by tokenizer_class of tokenizer_config.json or "
+            'model_type of config.json; to read the file as it is, set "tokenizer_class": "TokenizersBackend" in tokenizer_config.json',
+        ),
+    ],
+    ids=lambda each: next(iter(each)) if isinstance(each, dict) else "",
+)
+def test_what_is_not_computed_is_named(tmp_path: Path, settings: dict, message: str) -> None:
+    with pytest.raises(CheckpointError) as caught:
+        auto_tokenizer.load(bert(tmp_path, **settings))
+    assert str(caught.value) == f"{tmp_path}/{message}"
+
+
+def test_ids_of_t5_that_contradict_each_other(tmp_path: Path) -> None:
+    FAMILIES["t5"][0]().save_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "t5"}')
+    (tmp_path / "tokenizer_config.json").write_text('{"extra_ids": 1001}')
+    with pytest.raises(CheckpointError) as caught:
+        auto_tokenizer.load(tmp_path)
+    assert (
+        str(caught.value) == f"{tmp_path}/tokenizer_config.json: extra_ids must be a whole number up to 1000, not 1001"
+    )
+    (tmp_path / "tokenizer_config.json").write_text('{"extra_ids": 5}')
+    (tmp_path / "special_tokens_map.json").write_text('{"additional_special_tokens": ["<extra_id_0>"]}')
+    with pytest.raises(CheckpointError) as caught:
+        auto_tokenizer.load(tmp_path)
+    assert str(caught.value) == (
+        f"{tmp_path}/tokenizer.json: extra_ids is 5, and additional_special_tokens has 1 tokens <extra_id_...>"
+    )
+
+
+def test_a_class_of_transformers_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = bert(tmp_path, tokenizer_class="BlenderbotSmallTokenizer")
+    monkeypatch.setattr(auto_tokenizer, "find_spec", lambda name: None)
+    with pytest.raises(CheckpointError) as caught:
+        auto_tokenizer.load(folder)
+    advice = 'to read tokenizer.json as it is, set "tokenizer_class": "TokenizersBackend" in tokenizer_config.json'
+    assert str(caught.value) == (
+        f"{tmp_path}/tokenizer.json: tokenizer_class BlenderbotSmallTokenizer is made by transformers: pip install 'transformers>=5'; or, {advice}"
+    )
+    monkeypatch.undo()
+    slow = type("Slow", (), {})()
+    monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", lambda *given, **options: slow)
+    with pytest.raises(CheckpointError) as caught:
+        auto_tokenizer.load(folder)
+    assert str(caught.value) == (
+        f"{tmp_path}/tokenizer.json: tokenizer_class BlenderbotSmallTokenizer does not read tokenizer.json; {advice}"
+    )
+
+
+def test_dropout_is_off_by_a_class_and_refused_without_one(tmp_path: Path) -> None:
+    FAMILIES["gpt2"][0]().save_pretrained(tmp_path)
+    path = tmp_path / "tokenizer.json"
+    described = json.loads(path.read_text())
+    described["model"]["dropout"] = 0.5
+    path.write_text(json.dumps(described))
+    (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
+    assert compared(tmp_path) == "computed"
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "TokenizersBackend"}')
+    with pytest.raises(CheckpointError) as caught:
+        ours(tmp_path)
+    assert (
+        str(caught.value)
+        == f"{path}: dropout must be null, not 0.5: the same text would have other tokens at each call"
+    )
+
+
+# The table
+
+
+def test_families_and_classes_are_those_of_transformers() -> None:
+    assert set(REGISTERED) == {None, *load_save.MODEL_TYPES}
+    # Two depend on packages: the first on mistral_common, and the second on sentencepiece.
+    for family in set(REGISTERED) - {None, "mistral", "marian"}:
+        expected = tokenization_auto.TOKENIZER_MAPPING_NAMES.get(str(family))
+        assert REGISTERED[family] == expected or (family, REGISTERED[family]) == (None, None), family
+    wrong = tokenization_auto.MODELS_WITH_INCORRECT_HUB_TOKENIZER_CLASS
+    assert set(auto_tokenizer.FORCED) == wrong & set(load_save.MODEL_TYPES)
+
+
+def test_every_setting_of_a_class_has_a_rule() -> None:
+    for name, kind in KINDS.items():
+        maker = getattr(transformers, name)
+        given = inspect.signature(maker.__init__).parameters
+        defaults = {key: each.default for key, each in given.items() if each.default is not inspect.Parameter.empty}
+        for key, default in defaults.items():
+            if key in kind.switches:
+                assert kind.switches[key] == default, (name, key)
+            elif key in SPECIAL:
+                assert str(kind.tokens[key]) == str(default), (name, key)
+            else:
+                assert key in KEYS, (name, key)
+        assert set(kind.switches) | set(kind.tokens) <= set(defaults), name
+
+
+def test_transformers_reads_no_key_without_a_rule() -> None:
+    makers = (
+        backends.TokenizersBackend.__init__, backends.TokenizersBackend.convert_to_native_format, base.PreTrainedTokenizerBase.__init__,
+        base.PreTrainedTokenizerBase._from_pretrained, base.PreTrainedTokenizerBase.from_pretrained, tokenization_auto.AutoTokenizer.from_pretrained,
+    )  # fmt: skip
+    source = "".join(map(inspect.getsource, makers))
+    found = re.findall(
+        r"""(?:kwargs|init_configuration|tokenizer_config)(?:\.(?:get|pop|setdefault)\(|\[)\s*"(\w+)\"""", source
+    )
+    found += re.findall(r'"(\w+)" (?:not )?in (?:kwargs|init_kwargs|tokenizer_config)', source)
+    # What a caller gives, and what is made of files.
+    given = {
+        "_commit_hash", "_from_auto", "_from_pipeline", "cache_dir", "code_revision", "config", "fix_mistral_regex", "local_files_only",
+        "mistral_format", "proxies", "revision", "subfolder", "token", "tokenizer_type", "trust_remote_code", "use_fast",
+    }  # fmt: skip
+    assert set(found) - given - set(KEYS) - set(SPECIAL) - {"add_prefix_space", "legacy"} == set()
+    files = {base.ADDED_TOKENS_FILE, base.SPECIAL_TOKENS_MAP_FILE, base.TOKENIZER_CONFIG_FILE, base.FULL_TOKENIZER_FILE}
+    assert files == {"added_tokens.json", "special_tokens_map.json", "tokenizer_config.json", "tokenizer.json"}
+    assert set(backends.TokenizersBackend.vocab_files_names.values()) == {"tokenizer.json", "tokenizer.model"}
+
+
+def tables() -> str:
+    rows = [(f"`{key}`", "computed") for key in SPECIAL] + [
+        ("other keys that end with `_token`", "computed if the value is a token")
+    ]
+    parts = ["### Keys of `tokenizer_config.json`", "", "| keys | what uwaga does |", "| --- | --- |"]
+    rules = sorted({**dict.fromkeys(SPECIAL, "computed"), **KEYS}.items(), key=lambda each: (each[1], each[0]))
+    for rule, same in groupby(rules, lambda each: each[1]):
+        keys = [f"`{key}`" for key, _ in same]
+        parts += [f"| {', '.join(keys[at : at + 4])} | {rule} |" for at in range(0, len(keys), 4)]
+    parts += [f"| {rows[-1][0]} | {rows[-1][1]} |", "| all others | no effect |", ""]
+    parts += [
+        "### Classes of tokenizers",
+        "",
+        "| `tokenizer_class` | keys that it reads, with their defaults |",
+        "| --- | --- |",
+    ]
+    for name, kind in sorted(KINDS.items()):
+        switches = ", ".join(f"`{key}` {json.dumps(value)}" for key, value in sorted(kind.switches.items()))
+        parts.append(f"| `{name}` | {switches or 'none'} |")
+    return "\n".join(parts)
+
+
+def test_the_page_shows_the_rules() -> None:
+    assert tables() in PAGE.read_text(encoding="utf-8"), f"docs/model-files.md must contain:\n\n{tables()}"
+    assert set(LISTS) | set(SWITCHES) <= set(KEYS)
+
+
+def test_tokens_of_classes_keep_their_options() -> None:
+    mask = KINDS["MPNetTokenizer"].tokens["mask_token"]
+    assert isinstance(mask, AddedToken)
+    assert mask.lstrip
