@@ -1,6 +1,255 @@
 """/v1/rerank and its other paths: scores, forms and errors."""
 
 import asyncio
+import re
+
+import numpy as np
+import pytest
+from tiny_tokenizer import SPECIAL, WORDS
+
+from uwaga.models.text.reranker import Reranker
+from uwaga.serve.models import CrossEncoderRanker
+
+DOG = (SPECIAL + WORDS).index("dog")
+QUERY, PASSAGES = "the cat", ["a dog ran away", "the cat sat on the mat", "the house", "the cat"]
+
+
+def cosines(encoder) -> list[float]:
+    query, *passages = (encoder.encode([text])[0].astype(np.float64) for text in [QUERY, *PASSAGES])
+    norm = np.linalg.norm
+    return [float(query @ passage / norm(query) / norm(passage)) for passage in passages]
+
+
+@pytest.mark.parametrize("path", ["/v1/rerank", "/v2/rerank"])
+def test_cohere_and_jina(serving, encoder, path) -> None:
+    expected = cosines(encoder)
+    order = sorted(range(4), key=lambda index: -expected[index])
+
+    async def test(client) -> None:
+        asked = {"model": "tiny", "query": QUERY, "documents": PASSAGES}
+        answer = (await client.post(path, asked)).json
+        assert [each["index"] for each in answer["results"]] == order
+        assert all(each.keys() == {"index", "relevance_score"} for each in answer["results"])
+        scores = [each["relevance_score"] for each in answer["results"]]
+        np.testing.assert_allclose(scores, [expected[index] for index in order], rtol=1e-12)
+        assert answer["usage"]["total_tokens"] == 4 + 6 + 8 + 4 + 4
+        objects = [{"text": text} for text in PASSAGES]
+        top = (await client.post(path, asked | {"documents": objects, "top_n": 2, "return_documents": True})).json
+        assert [each["document"]["text"] for each in top["results"]] == [PASSAGES[index] for index in order[:2]]
+        assert [each["relevance_score"] for each in top["results"]] == scores[:2]
+
+    serving(test)
+
+
+def test_tei(serving, encoder) -> None:
+    expected = cosines(encoder)
+
+    async def test(client) -> None:
+        answer = (await client.post("/rerank", {"query": QUERY, "texts": PASSAGES, "return_text": True})).json
+        assert [each["index"] for each in answer] == sorted(range(4), key=lambda index: -expected[index])
+        assert all(each["text"] == PASSAGES[each["index"]] for each in answer)
+        bare = (await client.post("/rerank", {"query": QUERY, "texts": PASSAGES, "raw_scores": True})).json
+        assert [each["score"] for each in bare] == [each["score"] for each in answer]
+
+    serving(test)
+
+
+def test_a_score_does_not_depend_on_the_other_passages(serving) -> None:
+    async def test(client) -> None:
+        together = (await client.post("/rerank", {"query": QUERY, "texts": PASSAGES})).json
+        for each in together:
+            (alone,) = (await client.post("/rerank", {"query": QUERY, "texts": [PASSAGES[each["index"]]]})).json
+            assert alone["score"] == each["score"]
+
+    serving(test)
+
+
+def test_of_equal_scores_the_first_passage_comes_first(serving) -> None:
+    async def test(client) -> None:
+        answer = (await client.post("/v1/rerank", {"query": "a", "documents": ["the cat", "the cat", "the cat"]})).json
+        assert [each["index"] for each in answer["results"]] == [0, 1, 2]
+
+    serving(test)
+
+
+def test_prompts_of_queries_and_passages_are_put_before_them(serving, encoder) -> None:
+    from uwaga.serve.models import SimilarityRanker
+
+    async def test(client) -> None:
+        client.service.model.prompts = {"query": "dog ", "document": "house "}
+        client.service.ranker = SimilarityRanker(client.service.model)
+        prompted = (await client.post("/rerank", {"query": "cat", "texts": ["mat", "it"]})).json
+        client.service.model.prompts = {"query": "", "document": ""}
+        client.service.ranker = SimilarityRanker(client.service.model)
+        written = (await client.post("/rerank", {"query": "dog cat", "texts": ["house mat", "house it"]})).json
+        assert prompted == written
+
+    serving(test)
+
+
+# Bodies, their status, and the message of their error.
+WRONG = [
+    ({"documents": ["a"]}, 422, "the request has no query"),
+    ({"query": "a", "documents": []}, 422, "documents must be a list of strings, not empty, not []"),
+    ({"query": "a", "documents": ["a", 5]}, 422, "documents[1] must be a string or an object with a text, not 5"),
+    (
+        {"query": "a", "documents": [{"title": "a"}]},
+        422,
+        "documents[0] must be a string or an object with a text, not {'title': 'a'}",
+    ),
+    ({"query": " ", "documents": ["a"]}, 422, "query is empty: it has no tokens"),
+    ({"query": "a", "documents": ["a", ""]}, 422, "documents[1] is empty: it has no tokens"),
+    ({"query": "a", "documents": ["a"], "top_n": 0}, 422, "top_n must be a whole number from 1 to 2147483648, not 0"),
+    (
+        {"query": "a", "documents": ["a"], "rank_fields": ["title"]},
+        422,
+        "the request has keys that are not known here: rank_fields; write the fields of a document into one text, and send that; "
+        "the server's option --ignore-key lets a key through unread",
+    ),
+    (
+        {"query": "a", "documents": ["a"], "max_tokens_per_doc": 0},
+        422,
+        "max_tokens_per_doc must be a whole number from 1 to 2147483648, not 0",
+    ),
+    (
+        {"query": "a", "documents": ["the cat sat on the mat and then it ran away"]},
+        413,
+        "documents[0] has 11 tokens, and the model takes at most 10; send truncation: true to truncate it",
+    ),
+]
+
+
+@pytest.mark.parametrize(("body", "status", "message"), WRONG)
+def test_errors_are_in_the_form_of_the_interface(serving, body, status, message) -> None:
+    async def test(client) -> None:
+        answer = await client.post("/v1/rerank", body)
+        assert (answer.status, answer.json) == (status, {"message": message, "detail": message})
+        answer = await client.post("/rerank", body)
+        assert (answer.status, answer.json["error"]) == (status, message)
+        assert answer.json["error_type"] == {422: "Validation", 413: "Tokenizer"}[status]
+
+    serving(test)
+
+
+def test_an_error_names_the_keys_of_its_interface(serving, reranker) -> None:
+    """What an error advises is accepted there, and what it names is what was sent."""
+    from uwaga.serve.models import CrossEncoderRanker
+
+    long = "the cat sat on the mat and then it ran away from the house"
+    interfaces = [  # path, what else the body has, and the key of its texts
+        ("/v1/embeddings", {}, "input"),
+        *[(path, {"query": "a"}, "documents") for path in ("/v1/rerank", "/v2/rerank", "/rerank")],
+        *[(path, {"query": "a"}, "texts") for path in ("/v1/rerank", "/v2/rerank", "/rerank")],
+    ]
+
+    async def test(client) -> None:
+        for path, rest, key in interfaces:
+            for body, place in [
+                (rest | {key: ["a", long]}, f"{key}[1]"),
+                (rest | {key: [long]}, f"{key}[0]"),
+                *[(rest | {key: ["a"], "query": long}, "query")] * bool(rest),
+            ]:
+                answer = await client.post(path, body)
+                message = answer.body.decode()
+                assert answer.status == 413
+                advised = re.search(rf"\b{re.escape(place)} has .*; send (\w+): true to truncate it", message)
+                assert advised, (path, body, message)
+                assert (await client.post(path, body | {advised[1]: True})).status == 200
+            for body, place in [
+                (rest | {key: ["a", " "]}, f"{key}\\[1\\] is empty: it has no tokens"),
+                (rest | {key: ["a", 5]}, rf"{key}(\[1\])? must be .*"),
+                *[(rest | {key: ["a"], "query": " "}, "query is empty: it has no tokens")] * bool(rest),
+            ]:
+                answer = await client.post(path, body)
+                assert answer.status == 422
+                assert re.search(f'"{place}', answer.body.decode()), (path, body, answer.body)
+        for path, key in (("/v1/rerank", "documents"), ("/v2/rerank", "documents"), ("/rerank", "texts")):
+            assert f"the request has no {key}" in (await client.post(path, {"query": "a"})).body.decode()
+
+    serving(test)
+    serving(test, ranker=lambda model: CrossEncoderRanker(model, short(reranker)))
+
+
+def short(reranker):
+    """Of as few tokens as the embedding model takes."""
+    from uwaga import Reranker
+
+    return Reranker(reranker.model, reranker.tokenizer, max_tokens=12, has_sigmoid=True)
+
+
+@pytest.mark.parametrize("is_cross", [False, True])
+def test_documents_are_cut_by_their_own_tokens(serving, encoder, reranker, is_cross) -> None:
+    """Cohere's max_tokens_per_doc reads so many first tokens, max_chunks_per_doc the best of so many parts as long as the model takes."""
+    from uwaga.serve.models import CrossEncoderRanker, SimilarityRanker
+
+    long = "the cat sat on the mat and then it ran away from the house and the dog sat on the mat"
+    words = long.split()
+    size = (
+        17 - len(reranker.tokenize([(QUERY, "a")])[0]) if is_cross else 10
+    )  # tokens of a passage that the model takes
+    parts = [" ".join(words[at : at + size]) for at in range(0, len(words), size)]
+    assert len(parts) >= 2
+
+    async def test(client) -> None:
+        async def scores(documents: list[str], **options: object) -> list[float]:
+            body = {"query": QUERY, "documents": documents} | options
+            answer = await client.post("/v2/rerank", body)
+            assert answer.status == 200, answer.body
+            listed = {each["index"]: each["relevance_score"] for each in answer.json["results"]}
+            return [listed[index] for index in range(len(documents))]
+
+        assert await scores([long, "a dog"], max_tokens_per_doc=3) == await scores(["the cat sat", "a dog"])
+        assert await scores(["a dog "], max_tokens_per_doc=4096) == await scores(["a dog "])
+        each = await scores(parts)
+        assert await scores([long, "a dog"], max_chunks_per_doc=9) == [max(each), *await scores(["a dog"])]
+        assert await scores([long], max_chunks_per_doc=1) == each[:1]
+        assert await scores([long], max_chunks_per_doc=9, max_tokens_per_doc=size + 1) == [
+            max(await scores([parts[0], words[size]]))
+        ]
+        answer = await client.post("/v1/rerank", {"query": QUERY, "documents": [long], "max_tokens_per_doc": size + 1})
+        assert answer.status == 413
+
+    serving(test, ranker=(lambda model: CrossEncoderRanker(model, reranker)) if is_cross else SimilarityRanker)
+
+
+@pytest.fixture
+def reranker(encoder):
+    """A cross-encoder with the tokenizer of the embedding model: whose pairs it cannot tell from one text."""
+    import torch
+
+    from uwaga import Reranker
+    from uwaga.models.bert.config import BertConfig
+    from uwaga.models.bert.model import BertModel
+
+    torch.manual_seed(1)
+    config = BertConfig(
+        vocab_size=encoder.tokenizer.vocab_size, d_model=16, num_layers=1, num_heads=2, d_ff=32,
+        max_position_embeddings=16, outputs=("pooled", "sequence"), labels=("relevance",),
+    )  # fmt: skip
+    return Reranker(BertModel(config), encoder.tokenizer, max_tokens=16, has_sigmoid=True)
+
+
+def test_a_cross_encoder_ranks_where_there_is_one(serving, encoder, reranker) -> None:
+    from uwaga.serve.models import CrossEncoderRanker
+
+    def with_both(model):
+        return CrossEncoderRanker(model, reranker)
+
+    async def test(client) -> None:
+        expected = reranker.rank(QUERY, PASSAGES)
+        answer = (await client.post("/v1/rerank", {"query": QUERY, "documents": PASSAGES})).json["results"]
+        assert [each["index"] for each in answer] == expected.indices.tolist()
+        assert [each["relevance_score"] for each in answer] == expected.scores.tolist()
+        raw = reranker.scores([(QUERY, text) for text in PASSAGES], raw=True)
+        answer = (await client.post("/rerank", {"query": QUERY, "texts": PASSAGES, "raw_scores": True})).json
+        assert {each["index"]: each["score"] for each in answer} == dict(enumerate(raw.tolist()))
+        embedded = (await client.post("/v1/embeddings", {"input": QUERY})).json["data"][0]["embedding"]
+        assert np.float32(embedded).tobytes() == encoder.encode([QUERY])[0].tobytes()
+        long = "the cat sat on the mat and then it ran away from the house and then"
+        refused = await client.post("/v1/rerank", {"query": QUERY, "documents": ["a", long]})
+        assert (refused.status, refused.json["message"]) == (
+            413,
+            "documents[1] has 21 tokens with the query, and the model takes at most 16; send truncation: true to truncate it",
         )
         cut = (await client.post("/v1/rerank", {"query": QUERY, "documents": [long], "truncation": True})).json[
             "results"
