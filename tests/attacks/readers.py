@@ -584,7 +584,7 @@ KINDS = {
         read=lambda folder: vector_files.check_numpy(folder / "a.npy"),
     ),
     "catalog of a soft database": Kind(
-        covers=("uwaga.store.catalog:_check_file", "uwaga.store.segments:schema_of"), file="db/catalog.sqlite", faults="binary",
+        covers=("uwaga.store.segments:schema_of",), file="db/catalog.sqlite", faults="binary",
         make=_database, read=_read_database, names=("db",),
     ),
     "segment of a soft database": Kind(

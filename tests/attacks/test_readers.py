@@ -44,7 +44,7 @@ OTHER_OPENERS = {
     "uwaga.cli.store": "opens databases; their files are opened by uwaga.store",
     "uwaga.cli.view": "as uwaga.cli.store",
     "uwaga.inspect.pictures": "Pillow, of bytes that untrusted.read_file has read",
-    "uwaga.store.catalog": "SQLite, after its header was read by untrusted.open_regular",
+    "uwaga.store.catalog": "SQLite, of a regular file; at first immutable, which looks at no other file",
     "uwaga.store.token_database": "opens databases; their files are opened by their catalog and segments",
     "uwaga.store.writer": "as uwaga.store.token_database",
     "uwaga.models.checkpoints.directories": "files of the package",

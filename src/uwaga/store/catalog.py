@@ -21,7 +21,6 @@ statements.
 """
 
 import ctypes
-import errno
 import os
 import sqlite3
 import stat
@@ -598,12 +597,15 @@ def _stamp(path: Path, *, write: bool = False) -> list[int]:
 
     Raises SoftDatabaseError where it, or a file that SQLite opens beside it, is not a regular file, or is to be written and has a second
     name."""
-    found = {}
+    found = list[os.stat_result | None]()
     for ending in ("", "-wal", "-shm", "-journal"):
-        each = path.with_name(path.name + ending)
+        each = f"{path}{ending}"
         try:
-            found[ending] = status = each.lstat()
-        except FileNotFoundError:
+            status = os.lstat(each)
+        except FileNotFoundError as error:
+            if not ending:
+                raise SoftDatabaseError(f"{path}: cannot be read: {error.strerror}") from error
+            found.append(None)
             continue
         except OSError as error:
             raise SoftDatabaseError(f"{each}: cannot be read: {error.strerror or error}") from error
@@ -614,10 +616,10 @@ def _stamp(path: Path, *, write: bool = False) -> list[int]:
                 f"{each}: has a second name (a hard link), through which writing would change another database; copy the folder without "
                 "links, as cp -a does, and open the copy"
             )
-    if "" not in found:
-        raise SoftDatabaseError(f"{path}: cannot be read: {os.strerror(errno.ENOENT)}")
-    of_log = [found["-wal"].st_ino] if "-wal" in found else [found[""].st_size, found[""].st_mtime_ns]
-    return [found[""].st_dev, found[""].st_ino, *of_log]
+        found.append(status)
+    own, log, *_ = found
+    assert own is not None
+    return [own.st_dev, own.st_ino, *([log.st_ino] if log else [own.st_size, own.st_mtime_ns])]
 
 
 def _reason(error: Exception) -> str:

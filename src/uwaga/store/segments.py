@@ -154,16 +154,17 @@ def new_name(first_id: int) -> str:
 
 def write_tokens(path: Path, ids: np.ndarray, keys: Tensor, offsets: Tensor) -> Entry:
     """As `write`, of rows with several keys: (N, D), and offsets (n+1,) from 0 to N."""
+    chunks = _chunks(len(ids), TOKEN_CHUNK)
     rows = {"keys": keys.contiguous(), "offsets": offsets.contiguous()}
     if int(ids[-1] - ids[0]) + 1 != len(ids):
         rows["ids"] = torch.from_numpy(np.ascontiguousarray(ids))
     header, places = safetensors_files.layout(
         {name: (tuple(x.shape), x.dtype) for name, x in rows.items()}, {"format": f"{_FORMAT}{VERSION}"}
     )
-    with durable.atomic_create(path) as file, threads(_THREADS) as each:
+    with durable.atomic_create(path) as file, threads(min(_THREADS, chunks)) as each:
         file.write(header)
         file.flush()
-        digests = each(lambda number: _chunk_digest(rows, number), range(_chunks(len(ids), TOKEN_CHUNK)))
+        digests = each(lambda number: _chunk_digest(rows, number), range(chunks))
         for name, x in rows.items():
             _write_at(file, places[name], x)
         parts = [hashlib.sha256(header).digest(), _digest(), *digests]
@@ -192,7 +193,7 @@ def write(path: Path, ids: np.ndarray, keys: Tensor, values: Tensor | None) -> E
             _write_at(file, places[name] + part.start * x[0].nbytes, x[part])
         return _chunk_digest(rows, number)
 
-    with durable.atomic_create(path) as file, threads(_THREADS) as each:
+    with durable.atomic_create(path) as file, threads(min(_THREADS, chunks)) as each:
         file.write(header)
         file.flush()
         digests = list(each(write_chunk, range(chunks)))
@@ -206,6 +207,9 @@ def write(path: Path, ids: np.ndarray, keys: Tensor, values: Tensor | None) -> E
 def threads(count: int) -> Iterator[Callable[..., Iterator]]:
     """The `map` of so many threads, of whose calls none runs any more when this ends. An executor that Ctrl-C interrupts while it starts a
     thread does not wait for that one, which would write a file that is removed or closed meanwhile."""
+    if count == 1:
+        yield map
+        return
     running, is_over = threading.Semaphore(count), threading.Event()
 
     def counted(call: Callable, *arguments: object) -> object:

@@ -248,7 +248,9 @@ class StoredDatabase(Snapshot, ABC):
         try:
             with self._change():
                 self._catalog.set_unlisted([*self._catalog.unlisted(), *names])
-            with segments.threads(_WRITTEN_AT_ONCE) as each:  # the disk writes one while the next one is computed
+            with segments.threads(
+                min(_WRITTEN_AT_ONCE, len(new))
+            ) as each:  # the disk writes one while the next one is computed
                 entries += each(lambda name, one: one.write(folder / name), names, new)
             with self._change():
                 for entry in replaced:
