@@ -96,8 +96,10 @@ def test_a_request_that_is_too_large_is_refused_with_the_limit(serving, body) ->
 
 # Texts of more characters than are tokenized at a time, and the message of their error 413.
 LONG = {
-    "a " * 100_000: "input has more than 32,512 tokens, and the model takes at most 10; send truncate: true to truncate it",
-    "." * 70_000: "input has more than 65,280 tokens, and the model takes at most 10; send truncate: true to truncate it",
+    "a "
+    * 100_000: "input has more than 32,512 tokens, and the model takes at most 10; send truncate: true to truncate it",
+    "."
+    * 70_000: "input has more than 65,280 tokens, and the model takes at most 10; send truncate: true to truncate it",
 }
 
 

@@ -293,7 +293,7 @@ def test_a_score_of_a_cross_encoder_that_is_not_finite_is_an_error(serving, writ
         answer = await client.post("/rerank", asked)
         assert (answer.status, answer.json["error"]) == (
             422,
-            "documents[2] has a score that is NaN or infinite; leave it out, or start the server with --dtype float32 or another model",
+            "texts[2] has a score that is NaN or infinite; leave it out, or start the server with --dtype float32 or another model",
         )
         assert (await client.post("/rerank", asked | {"texts": ["the cat"]})).status == 200
 
