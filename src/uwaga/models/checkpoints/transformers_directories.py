@@ -32,7 +32,7 @@ _BEFORE: list[
 _SURE, _NUMBERS_EACH, _LARGEST, _MOST_LABELS = 300_000, 64, 1 << 24, 1 << 16
 # A model has a module, a weight or a buffer at most so many times for each weight that is stored, which may be several in one, and so
 # many besides; and numbers in weights and buffers likewise: masks and tables of positions are in no file.
-_MORE, _BESIDE, _MOST_NUMBERS = 8, 1 << 10, 1 << 26
+_MORE, _BESIDE, _MOST_NUMBERS = 8, 1 << 8, 1 << 26
 _HOOKS: list[RemovableHandle] = []
 _building = threading.local()  # its attribute `left`: _Left of the thread that is in `bounded`
 
