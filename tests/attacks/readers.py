@@ -123,6 +123,7 @@ def _model(folder: Path) -> None:
     }
     _write(folder / "tokenizer_config.json", {**names, "model_max_length": 12})
     _write(folder / "special_tokens_map.json", names)
+    _write(folder / "added_tokens.json", {"[MASK]": len(_TOKENS) - 1})
     _write(folder / "generation_config.json", {"eos_token_id": 3})
     shutil.copy(folder / "tokenizer.json", folder / "target_tokenizer.json")
     shutil.copy(folder / "tokenizer_config.json", folder / "target_tokenizer_config.json")
@@ -436,6 +437,7 @@ KINDS = {
     "tokenizer_config.json": Kind(
         covers=_JSON, file="tokenizer_config.json", make=_model, read=_encode, faults="json"
     ),
+    "added_tokens.json": Kind(covers=_JSON, file="added_tokens.json", make=_model, read=_encode, faults="json"),
     "special_tokens_map.json": Kind(
         covers=_JSON, file="special_tokens_map.json", make=_model, faults="json",
         read=lambda folder: TextTokenizer.load(folder, "masked-language-model"),

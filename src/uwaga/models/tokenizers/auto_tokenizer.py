@@ -25,6 +25,7 @@ from uwaga.models.tokenizers import tokenizer_file
 from uwaga.models.tokenizers.tokenizer_file import library_errors
 
 FILE, SETTINGS = "tokenizer.json", "tokenizer_config.json"
+MAP, ADDED = "special_tokens_map.json", "added_tokens.json"
 # Special tokens: their keys in tokenizer_config.json and, with the suffix _id, in config.json.
 SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 # The class that reads tokenizer.json as it is, and other names of it.
@@ -132,9 +133,9 @@ def load(folder: Path) -> Loaded:
     kind = KINDS.get(name or "")
     if kind is None:
         return _of_transformers(folder, name)
-    tokens = _Tokens.read(folder, described, settings)
     values = _switches(folder / SETTINGS, settings, kind)
     with library_errors(path):
+        tokens = _Tokens.read(folder, described, settings)
         named = dict(kind.tokens) | {key: _styled(token, kind.tokens.get(key)) for key, token in tokens.named.items()}
         read = Settings(path, values, named, _charsmap(described.get("normalizer")))
         return _made(kind, described, read, tokens, path)
@@ -236,8 +237,12 @@ class _Tokens(NamedTuple):
             for number, token in _object(path, given, "added_tokens_decoder").items():
                 by_id[_id(path, number)] = _added(path, "added_tokens_decoder", token)
         else:
-            map_path = folder / "special_tokens_map.json"
+            map_path = folder / MAP
             for key, value in (json_files.optional(map_path) or {}).items():
+                if key in LISTS and not isinstance(value, dict):
+                    _list(map_path, key, {key: value})
+                elif key in SPECIAL:
+                    _token(map_path, key, value)
                 if isinstance(value, dict) and key != first:
                     value = _added(map_path, key, value | {"special": True})
                 elif isinstance(value, list) and key == first:
@@ -248,7 +253,7 @@ class _Tokens(NamedTuple):
                 given["model_specific_special_tokens"] = given.get("model_specific_special_tokens", {}) | given.pop(
                     first
                 )
-            by_id |= _legacy(folder / "added_tokens.json", given)
+            by_id |= _legacy(folder / ADDED, given)
             for each in described.get("added_tokens") or ():
                 by_id[each["id"]] = AddedToken(**{key: value for key, value in each.items() if key != "id"})
         contents = {str(token): token for token in by_id.values()}
@@ -300,7 +305,7 @@ def _id(path: Path, number: Any) -> int:
 
 
 def _token(path: Path, key: str, value: Any) -> Token | None:
-    return value if value is None or isinstance(value, Token) else _added(path, key, value)
+    return value if value is None or (isinstance(value, Token) and value != "") else _added(path, key, value)
 
 
 def _added(path: Path, key: str, value: Any) -> AddedToken:

@@ -287,9 +287,19 @@ def _check_fit(
             raise CheckpointError(f"{where}: its {name} {printable(token)!r} is token {result}, not {expected}")
     last = max(vocabulary.keys() - defaults, key=lambda token: vocabulary[token], default=None)
     if last is not None and vocabulary[last] >= rows:
+        where = f"{_origin(path, last)} does not match config.json"
         raise CheckpointError(
             f"{where}: the token {printable(last)!r} has the id {vocabulary[last]}, but {key} is {size}"
         )
+
+
+def _origin(path: Path, token: str) -> Path:
+    """The file beside a tokenizer.json that adds a token, or itself."""
+    for name in (auto_tokenizer.ADDED, auto_tokenizer.MAP, auto_tokenizer.SETTINGS):
+        beside = path.with_name(name)
+        if token in json.dumps(json_files.optional(beside), ensure_ascii=False):
+            return beside
+    return path
 
 
 def _content(token: object) -> str | None:
