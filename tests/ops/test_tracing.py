@@ -4,6 +4,7 @@ Letters: B batch, H query heads, G key/value heads, Q queries, K keys, D query/k
 """
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -484,3 +485,19 @@ def test_a_compiled_transform_of_torch_func_is_the_eager_one(transform: str, nam
     compiled = torch.compile(transformed, backend="aot_eager", fullgraph=True)
     torch.testing.assert_close(compiled(x), transformed(x))
     torch.compiler.reset()
+
+
+@pytest.mark.slow
+def test_second_derivatives_of_torch_func_in_compiled_programs() -> None:
+    """A function's forward turns gradients off: without them the outer transform recorded nothing, and the result was zero."""
+    generator = torch.Generator().manual_seed(0)
+    x, keys = (torch.randn(1, 2, 5, 8, dtype=torch.float64, generator=generator) for _ in range(2))
+
+    def gradient(of: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
+        first = torch.func.grad(lambda a: of(a).sin().sum())
+        return torch.func.grad(lambda a: (first(a) * keys).sum())
+
+    torch.compiler.reset()
+    computed = torch.compile(gradient(lambda a: attention(a, keys, keys)), backend="aot_eager")(x)
+    expected = gradient(lambda a: (a @ keys.mT / 8**0.5).softmax(-1) @ keys)(x)
+    torch.testing.assert_close(computed, expected)

@@ -261,7 +261,8 @@ def _special_tokens_around(
 def _check_fit(
     backend: Backend, path: Path, *sizes: str, has_ids: bool, defaults: frozenset[str] = frozenset()
 ) -> None:
-    """Check that the vocabulary is not larger than the model's, and that special tokens have the ids of config.json.
+    """Check that the vocabulary is not larger than the model's, and that special tokens have the ids of config.json, by which a decoder begins and
+    ends. Other models read the ids that the tokenizer gives, and published ones differ: multilingual-e5-small has two of padding.
 
     sizes: keys of config.json for the size of the vocabulary, the first one present counts. has_ids: whether the ids of
     special tokens in config.json belong to this tokenizer. defaults: tokens that no file has, for which the model need not have a row.
@@ -283,7 +284,7 @@ def _check_fit(
             raise CheckpointError(
                 f"{where}: the {name} {printable(token)!r} of {settings.name} is not in its vocabulary"
             )
-        if has_ids and isinstance(expected, int) and result != expected:
+        if has_ids and config.get("is_encoder_decoder") and isinstance(expected, int) and result != expected:
             raise CheckpointError(f"{where}: its {name} {printable(token)!r} is token {result}, not {expected}")
     last = max(vocabulary.keys() - defaults, key=lambda token: vocabulary[token], default=None)
     if last is not None and vocabulary[last] >= rows:

@@ -263,7 +263,10 @@ def _register_autograd(name: str, setup: Callable[..., None], backward: Callable
         @staticmethod
         def forward(ctx: Any, *given: Any) -> tuple[Tensor, ...]:
             *arguments, keyset = given
-            result = below(keyset, *arguments)
+            with (
+                torch.enable_grad()
+            ):  # off in a function's forward, where the next transform of torch.func would record nothing
+                result = below(keyset, *arguments)
             setup(ctx, arguments, result)
             return result
 
