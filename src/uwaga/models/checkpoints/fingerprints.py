@@ -36,7 +36,7 @@ def fingerprint(folder: Path) -> str:
                 digest = sha256(path, untrusted.TOKENIZER_BYTES if path.suffix == ".json" else None)
             except OSError as error:
                 raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
-            whole.update(os.fsencode(path.relative_to(folder).as_posix()) + f"\0{digest}\n".encode())
+            whole.update(os.fsencode(path.relative_to(folder).as_posix()) + f" {digest}\n".encode())
     return whole.hexdigest()
 
 
