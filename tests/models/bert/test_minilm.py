@@ -16,6 +16,7 @@ from torch import Tensor
 import uwaga
 from uwaga.models import load
 from uwaga.models.checkpoints import modules_json
+from uwaga.models.text import sentence_config
 
 _SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 
@@ -43,9 +44,8 @@ def documents(minilm: Path, shared_data: Path) -> list[Tensor]:
 def test_its_directory_tells_how_states_become_vectors(minilm: Path) -> None:
     modules = modules_json.read(minilm)
     normalize = modules_json.SentenceModule("Normalize", minilm / "2_Normalize")
-    assert modules == modules_json.SentenceModules(
-        transformer=minilm, pooling=("mean",), others=(normalize,), max_tokens=256
-    )
+    assert modules == modules_json.SentenceModules(transformer=minilm, pooling=("mean",), others=(normalize,))
+    assert sentence_config.read(minilm).max_length == 256
 
 
 @pytest.mark.slow
