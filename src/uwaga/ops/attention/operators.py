@@ -263,9 +263,8 @@ def _register_autograd(name: str, setup: Callable[..., None], backward: Callable
         @staticmethod
         def forward(ctx: Any, *given: Any) -> tuple[Tensor, ...]:
             *arguments, keyset = given
-            with (
-                torch.enable_grad()
-            ):  # off in a function's forward, where the next transform of torch.func would record nothing
+            # Gradients are off in a function's forward, and the next transform of torch.func would record nothing.
+            with torch.enable_grad():
                 result = below(keyset, *arguments)
             setup(ctx, arguments, result)
             return result
