@@ -173,6 +173,13 @@ def test_renderings_are_those_of_transformers(source: str) -> None:
         ("{% macro f(a) %}{% endmacro %}{{ f(1, 2) }}", "gives the macro f arguments that it does not take"),
         ("{{ messages is sameas 1 }}", "has the test sameas, which is not evaluated"),
         ("{{ secret }}", "reads secret, and no file says it"),
+        # jinja2 gives undefined in these blocks, since the name is set outside of them, later.
+        *((source + "{% set messages = [] %}", "reads messages in a block and sets it after the block, which is not evaluated") for source in (
+            "{% for m in [1] %}{{ messages | length }}{% endfor %}", "{% for m in [1] if messages %}{% endfor %}",
+            "{% macro f() %}{{ messages }}{% endmacro %}{{ f() }}", "{% with %}{{ messages }}{% endwith %}",
+            "{% set x %}{{ messages }}{% endset %}", "{% generation %}{{ messages }}{% endgeneration %}",
+        )),
+        ("{% macro f(messages=messages) %}{% endmacro %}", "has the macro f with an argument as default of another, which is not evaluated"),
         ("{% set x.y = 1 %}", "sets x.y, and the first is no namespace"),
         ("{% set x = namespace(_a=1) %}", "sets _a of a namespace, which begins with an underscore"),
         ("{{ messages() }}", "calls a list"),

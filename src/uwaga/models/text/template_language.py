@@ -130,6 +130,8 @@ class Template:
         for node in found:
             if isinstance(node, nodes.Const) and isinstance(node.value, str) and not _is_encodable(node.value):
                 raise TemplateFault("has a string with a lone surrogate")
+        for scope in (self._root, *(node for node in found if isinstance(node, _SCOPES))):
+            _check_order(scope)
 
     def reads(self, name: str) -> bool:
         """Whether the name of a variable is in it."""
@@ -145,6 +147,50 @@ class Template:
             if isinstance(error, TemplateFault):
                 raise
             raise TemplateFault(f"cannot be rendered: {printable(str(error))}") from error
+
+
+# Nodes in which a name that is set is another one than outside.
+_SCOPES = (nodes.For, nodes.Macro, nodes.With, nodes.AssignBlock, nodes.Scope)
+
+
+def _check_order(scope: nodes.Node) -> None:
+    """Raises TemplateFault: a name is read in an inner scope and set after it. jinja2 resolves names before it runs: there it is undefined, whatever
+    the caller gives."""
+    read_inside: set[str] = set()
+    known: set[str] = set()  # names that this scope has read or set before
+    waiting = [*scope.iter_child_nodes()][::-1]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, nodes.Name):
+            if node.ctx == "store" and node.name in read_inside - known:
+                raise TemplateFault(f"reads {node.name} in a block and sets it after the block, which is not evaluated")
+            known.add(node.name)
+        elif isinstance(node, _SCOPES):
+            own = (
+                {node.target}
+                if isinstance(node, nodes.For)
+                else set(getattr(node, "args", ())) | set(getattr(node, "targets", ()))
+            )
+            names = [each for each in node.find_all(nodes.Name) if each.ctx == "load"]
+            bound = {
+                each.name
+                for target in own
+                for each in (target, *target.find_all(nodes.Name))
+                if isinstance(each, nodes.Name)
+            }
+            if isinstance(node, nodes.Macro) and any(
+                each.name in bound
+                for default in node.defaults
+                for each in (default, *default.find_all(nodes.Name))
+                if isinstance(each, nodes.Name)
+            ):
+                raise TemplateFault(
+                    f"has the macro {node.name} with an argument as default of another, which is not evaluated"
+                )
+            read_inside |= {each.name for each in names} - bound
+            known |= {node.name} if isinstance(node, nodes.Macro) else set()
+        else:
+            waiting += [*node.iter_child_nodes()][::-1]
 
 
 def _is_encodable(text: str) -> bool:
