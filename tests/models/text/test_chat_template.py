@@ -148,7 +148,8 @@ def test_scores_of_a_classifier(write, kind: str) -> None:
 
 
 def test_a_text_has_the_same_bits_alone_and_in_the_server(write) -> None:
-    from uwaga.serve.models import EmbeddingModel
+    from uwaga.serve.models import EmbeddingModel, TokenBudget
+    from uwaga.serve.requests import Texts, Truncation
 
     encoder = TextEncoder.load(write())
     vectors = encoder.encode(TEXTS, overflow="truncate")
@@ -156,7 +157,8 @@ def test_a_text_has_the_same_bits_alone_and_in_the_server(write) -> None:
         x.tobytes() for x in vectors
     ]
     served = EmbeddingModel(encoder)
-    work = served.work(TEXTS, prompt=None, truncate=True)
+    given = Texts("input", TEXTS, Truncation("truncate", is_on=True), [f"input[{n}]" for n in range(len(TEXTS))])
+    work = served.work(given, prompt=None, budget=TokenBudget(2**16))
     np.testing.assert_allclose(served.run(work.items, work.kind), vectors, rtol=1e-5, atol=1e-6)
 
 
