@@ -377,7 +377,7 @@ def test_a_model_of_pictures_is_refused(tmp_path: Path) -> None:
     )
     transformers.ViTModel(config).save_pretrained(tmp_path)
     write_tokenizer(tmp_path)
-    assert refusal(tmp_path) == "ViTModel of transformers does not read tokens"
+    assert refusal(tmp_path) == f"{tmp_path / 'config.json'}: model_type is 'vit', which does not read tokens"
 
 
 @pytest.mark.parametrize("case", ["phi", "data2vec"])

@@ -112,6 +112,10 @@ def _maker(path: Path, described: Mapping[str, Any], shown: str, *, classifies: 
     if described.get("is_encoder_decoder", getattr(config(), "is_encoder_decoder", False)):
         what = "is not run as a reranker" if classifies else "gives no vectors of a text"
         raise CheckpointError(f"{path}: model_type is {shown}, an encoder-decoder, which {what}")
+    made: Any = models[config]
+    each = made if isinstance(made, tuple | list) else [made]
+    if not any("input_ids" in inspect.signature(one.forward).parameters for one in each):
+        raise CheckpointError(f"{path}: model_type is {shown}, which does not read tokens")
     return transformers.AutoModelForSequenceClassification if classifies else transformers.AutoModel
 
 
