@@ -77,7 +77,10 @@ def main(folder: Path, interrupts: int, seed: int) -> dict[str, int]:
             signal.setitimer(signal.ITIMER_REAL, 0)
             counts["returned before"] += 1
             continue
-        except (KeyboardInterrupt, ValueError):  # PyTorch gives an error of its own where Ctrl-C comes while it reads a storage
+        except (
+            KeyboardInterrupt,
+            ValueError,
+        ):  # PyTorch gives an error of its own where Ctrl-C comes while it reads a storage
             counts["interrupts"] += 1
             counts[name] += 1
         is_sound = False
