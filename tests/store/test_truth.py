@@ -118,7 +118,8 @@ def test_ctrl_c_at_any_moment_leaves_what_the_disk_has(tmp_path: Path, interrupt
     assert done.returncode == 0, done.stderr[-3000:]
     counts = json.loads(done.stdout.splitlines()[-1])
     assert (counts["interrupts"], counts["differ"], counts["do not open"]) == (interrupts, 0, 0), done.stderr[-3000:]
-    assert all(counts[name] > interrupts // 8 for name in interrupting.CALLS)
+    assert counts["append"]
+    assert counts["compact"]
 
 
 def test_a_segment_that_is_found_truncated_is_never_in_no_list(db: SoftDatabase) -> None:
