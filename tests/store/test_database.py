@@ -109,6 +109,28 @@ def test_equal_rows_are_listed_by_id(tmp_path: Path) -> None:
         torch.testing.assert_close(answer.effective_count, torch.tensor(5000.0, dtype=torch.float64), rtol=1e-5, atol=0)
 
 
+@pytest.mark.parametrize("scale", [1.0, 1e3, 1e6])
+def test_weights_descend_as_scores_do_and_copies_have_one_weight(tmp_path: Path, scale: float) -> None:
+    """Scores are float64, and the weights within a block float32."""
+    torch.manual_seed(0)
+    key = torch.randn(5000, 8)
+    key[100] = key[3000] = key[4500] = 3 * key[0]
+    with SoftDatabase.create(tmp_path / "db", key_width=8) as db:
+        db.append(key[:2500])
+        db.append(key[2500:])
+        for query in (key[0], *torch.randn(40, 8)):
+            answer = db.attend(query, scale=scale, top=7)
+            weights, scores = answer.top.weights, answer.top.scores
+            assert (weights.diff() <= 0).all()
+            assert (weights.diff()[scores.diff() == 0] == 0).all()
+            torch.testing.assert_close(
+                weights.sum() + answer.unlisted_weight, torch.tensor(1.0, dtype=torch.float64), atol=1e-6, rtol=0
+            )
+        copies = db.attend(key[0], scale=scale, top=3).top
+        assert copies.ids.tolist() == [100, 3000, 4500]
+        assert len(set(copies.weights.tolist())) == 1
+
+
 def test_a_condition_selects_rows_by_bound_parameters_and_can_do_nothing_else(db: SoftDatabase) -> None:
     numbers = torch.arange(5000)
     kept = numbers[numbers % 7 == 2]

@@ -466,6 +466,8 @@ class _Pass:
                 output += self._outputs[slot] * torch.from_numpy(share[slot])[:, None]
             value = output.float()
         ids, weights, scores = self._top.listed(lse)
+        if self._options.attention:
+            _order(weights, scores)
         return PassResult(value, lse, entropy, ids, weights, scores, self._skipped_weight_bound, skipped)
 
 
@@ -541,7 +543,6 @@ class _Top:
         is_there = self._at < 2**62
         with np.errstate(invalid="ignore"):
             weights = np.where(is_there, self._weights * np.exp(self._lse - lse[:, None]), 0.0)
-        _order(weights, self._scores)
         ids = np.full(self._at.shape, -1, np.int64)
         ids[is_there] = self._live.ids(self._at[is_there])
         return ids, weights, self._scores
