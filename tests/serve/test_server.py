@@ -122,7 +122,10 @@ def test_several_processes_share_the_port_and_one_that_is_ended_is_replaced(star
 @linux
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP])
 def test_processes_end_with_the_one_that_has_started_them(start, encoder, number) -> None:
+    # nohup leaves SIGHUP ignored, and a process that is started here would ignore it too.
+    was = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     server = start("--processes", "2")
+    signal.signal(signal.SIGHUP, was)
     until(lambda: len(children(server)) == 2)
     server.embed(TEXTS)
     server.process.send_signal(number)
