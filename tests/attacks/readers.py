@@ -573,7 +573,7 @@ KINDS = {
         make=_vectors, read=lambda folder: vector_files.VectorFile(folder / "v.parquet", {"model": "m"}).finished(),
     ),
     "finished vectors, updated": Kind(
-        covers=("uwaga.models.text.vector_files:finished", "uwaga.models.text.vector_files:_metadata"), file="v.parquet", faults="parquet",
+        covers=("uwaga.models.text.vector_files:__init__", "uwaga.models.text.vector_files:_metadata"), file="v.parquet", faults="parquet",
         make=_vectors, read=_updated,
     ),
     "finished vectors, as an array": Kind(
@@ -594,11 +594,11 @@ KINDS = {
         faults="binary", make=_database, read=_read_database,
     ),
     "rows of a soft database": Kind(
-        covers=("uwaga.store.parquet:read", "uwaga.store.parquet:_record"), file="rows.parquet", faults="parquet",
+        covers=("uwaga.store.parquet:_rows_and_fields", "uwaga.store.parquet:_record"), file="rows.parquet", faults="parquet",
         make=_database, read=_import_rows,
     ),
     "rows of a database of tokens": Kind(
-        covers=("uwaga.store.parquet:read_tokens", "uwaga.store.parquet:_record"), file="rows.parquet", faults="parquet",
+        covers=("uwaga.store.parquet:_rows_and_fields", "uwaga.store.parquet:_record"), file="rows.parquet", faults="parquet",
         make=_token_rows, read=_import_token_rows,
     ),
     "file of passages": Kind(

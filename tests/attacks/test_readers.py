@@ -73,7 +73,12 @@ def results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     """Of the faults that any file may have, or of all."""
     folder = tmp_path_factory.mktemp("readers")
     run = [sys.executable, str(PROGRAM), str(folder), *(["common"] if request.param == "common" else [])]
-    done = subprocess.run(run, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
+    done = subprocess.run(
+        run,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads((folder / "results.json").read_text())
 

@@ -232,6 +232,14 @@ def test_what_is_not_computed_is_named(tmp_path: Path, settings: dict, message: 
     assert str(caught.value) == f"{tmp_path}/{message}"
 
 
+def test_a_model_type_that_is_no_string_is_named(tmp_path: Path) -> None:
+    bert(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": ["bert"]}')
+    with pytest.raises(CheckpointError) as caught:
+        auto_tokenizer.load(tmp_path)
+    assert str(caught.value) == f"{tmp_path}/config.json: model_type must be a string, not ['bert']"
+
+
 def test_ids_of_t5_that_contradict_each_other(tmp_path: Path) -> None:
     FAMILIES["t5"][0]().save_pretrained(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "t5"}')

@@ -120,6 +120,9 @@ def load(folder: Path) -> Loaded:
     described = tokenizer_file.parse(path)
     config = json_files.optional(folder / "config.json") or {}
     settings = json_files.optional(folder / SETTINGS) or {}
+    family = config.get("model_type")
+    if family is not None and not isinstance(family, str):
+        raise CheckpointError(f"{folder / 'config.json'}: model_type must be a string, not {printable(repr(family))}")
     maps = settings.get("auto_map")
     if maps and (not isinstance(maps, dict) or "AutoTokenizer" in maps):
         raise CheckpointError(
