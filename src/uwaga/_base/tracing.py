@@ -95,8 +95,10 @@ def is_readable(tensor: Tensor) -> bool:
 
 
 def check_in_graph(read: Tensor, holds: Callable[[], Tensor], message: str) -> None:
-    """Inside torch.compile and export, where `is_readable` is false, record a check of a CPU tensor, which the program makes when it runs:
-    it raises RuntimeError with this message. On an accelerator a failed check would end the process's use of the device: there is none."""
+    """Record a check of a CPU tensor inside torch.compile and export, where `is_readable` is false.
+
+    The compiled program raises RuntimeError with this message. A tensor on an accelerator is not checked: after a failed check there, the
+    process could not use the device any more."""
     if torch.compiler.is_compiling() and read.device.type == "cpu":
         torch._assert_async(holds(), message)
 

@@ -13,7 +13,7 @@ from uwaga._base.digests import cached_sha256
 from uwaga._base.errors import CheckpointError
 from uwaga.models.checkpoints import modules_json
 
-# The files of a model, its tokenizer and its modules in any folder, but for weights.
+# The files of a model, its tokenizer and its modules in any folder, except the weights.
 _FILES = ("*.json", "*.jinja", "artifact.metadata", "*.txt", "*.model")
 # In the folder of a training run (uwaga.train.run_folder): its checkpoints, and the files that name the last and the best one.
 CHECKPOINT_NAME = re.compile(r"step-([0-9]{6,12})")
