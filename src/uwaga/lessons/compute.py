@@ -18,6 +18,10 @@ from uwaga.ops.attention.api import attention
 from uwaga.ops.masks import Mask
 
 
+ROUNDING = 1e-5  # numbers that differ by less, relative to the largest, are equal
+CLEAR = 0.02  # an answer that rests on a smaller difference is a near tie: nothing is asked about it
+
+
 class OneHead(NamedTuple):
     """Attention with one head, in float32."""
 
@@ -80,6 +84,18 @@ def trace_layer(
     assert isinstance(output_NM, Tensor)
     query_HND, key_HND, value_HNE = (each.contiguous() for each in seen)
     return LayerTrace(query_HND, key_HND, value_HNE, output_NM)
+
+
+def leads(numbers_NK: Tensor) -> Tensor:
+    """(N,) how far the largest number of each row, or those equal to it up to rounding, is above the next; infinity if all are equal."""
+    most_N1 = numbers_NK.amax(-1, keepdim=True)
+    others_NK = numbers_NK.masked_fill(numbers_NK >= most_N1 - ROUNDING * most_N1.abs().clamp(min=1.0), -torch.inf)
+    return most_N1[:, 0] - others_NK.amax(-1)
+
+
+def clearest(worth_N: Tensor, clear_N: Tensor) -> int:
+    """The row of the largest worth among the clear ones, or among all if none is clear."""
+    return int((worth_N.masked_fill(~clear_N, -torch.inf) if clear_N.any() else worth_N).argmax())
 
 
 def dense(weights: AttentionMap) -> Tensor:

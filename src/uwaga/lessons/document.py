@@ -236,6 +236,7 @@ class Question:
     cells: those that the answer is about.
     about_sizes: whether the mere shape of the covered matrices would tell the answer.
     tap: the matrix whose columns are the choices in their order, the words of a picture of it; "": the choices are buttons.
+    token: the place of the token that it is about, which the page picks; 0 for a question about none or about all.
     """
 
     text: str
@@ -246,6 +247,7 @@ class Question:
     cells: Sequence[tuple[str, int, int]]
     about_sizes: bool = False
     tap: str = ""
+    token: int = 0
 
     def to_json(self) -> dict[str, Any]:
         return {name: _listed(getattr(self, name)) for name in self.__slots__} | {

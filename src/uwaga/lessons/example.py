@@ -85,13 +85,13 @@ def by_hand(word: str) -> tuple[float, ...] | None:
 
 
 # Three widths that differ, d = 4, d_k = 2 and d_v = 3, so that no product of matrices fits by chance. In head 1 a pointing word
-# looks for a thing; in head 2 an acting word looks for what it acts on.
+# looks for a thing; in head 2 it looks for what acts.
 _BY_HAND = {
     "wq": ((1.5, 0.0), (0.0, 1.0), (0.5, 0.5), (0.0, 0.5)),
     "wk": ((0.0, 1.0), (0.5, 0.0), (1.5, 0.0), (0.0, 0.5)),
     "wv": ((1.0, 0.0, 0.0), (0.0, 1.0, 0.5), (0.0, 0.0, 1.0), (0.0, 0.5, 0.0)),
     "wo": ((1.0, 0.0, 0.0, 0.0), (0.0, 1.0, 0.0, 0.0), (0.5, 0.0, 1.0, 0.0)),
-    "wq of head 2": ((0.0, 0.5), (2.0, 0.0), (0.5, 0.0), (0.0, 1.0)),
+    "wq of head 2": ((0.0, 3.0), (2.0, 0.0), (0.5, 0.0), (0.0, 1.0)),
     "wk of head 2": ((1.5, 0.0), (0.0, 1.0), (0.5, 0.0), (0.0, 0.5)),
     "wv of head 2": ((0.0, 0.0, 1.0), (1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 0.5)),
     "wo of head 2": ((0.0, 0.5, 0.0, 0.0), (0.0, 0.0, 0.5, 0.0), (0.0, 0.0, 0.0, 1.0)),

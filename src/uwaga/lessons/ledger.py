@@ -66,7 +66,7 @@ def _problems(example: Example, known: Mapping[str, Matrix]) -> list[tuple[str, 
             tr("Nothing is learned"),
             [
                 _State("crude", tr("parameters: {count}", count=0), numbers=losses[:1] * 2),
-                _State("vectors", tr("parameters: {count}", count=parameters), True, losses[:1] * 2),
+                _State("vectors", tr("parameters: {count}", count=parameters), numbers=losses[:1] * 2),
                 _State(
                     "learning",
                     tr(

@@ -11,24 +11,32 @@ from dataclasses import replace
 from torch import Tensor
 
 from uwaga._base.languages import decimal, integer, percent, tr
+from uwaga.lessons.compute import CLEAR, ROUNDING, clearest, leads
 from uwaga.lessons.document import Matrix, Question, Step, matrices, shown
 from uwaga.lessons.example import START, Example
+from uwaga.lessons.steps.database import most_changed
+from uwaga.lessons.steps.heads import most_apart
 from uwaga.lessons.steps.trained import POINT
 
 _Results = Mapping[str, Matrix]
-_CLOSE = 1e-5  # numbers that differ by less, relative to the largest, are equal answers
 
 
 def with_questions(example: Example, steps: Iterable[Step]) -> tuple[Step, ...]:
-    """The steps, each with its question where the example allows one: a single token cannot be chosen among."""
+    """The steps, each with its question where the example allows one: a single token cannot be chosen among, nor can near ties."""
     steps = tuple(steps)
     result = matrices(steps)
     return tuple(
-        replace(step, question=question)
+        replace(step, question=replace(question, token=_token(example, result, question)))
         if step.id in _QUESTIONS and (question := _QUESTIONS[step.id](example, result)) is not None
         else step
         for step in steps
     )
+
+
+def _token(example: Example, results: _Results, question: Question) -> int:
+    """The token whose row the answer is in; 0 if it is in no row of tokens."""
+    of, row, _ = question.cells[0] if question.cells else ("x", 0, 0)
+    return row if tuple(results[of].rows) == example.tokens else 0
 
 
 def _made(
@@ -66,7 +74,7 @@ def _made(
 def _largest(row: Tensor) -> list[int]:
     """The places of the largest number and of those that equal it up to rounding."""
     most = float(row.max())
-    slack = _CLOSE * max(1.0, abs(most))
+    slack = ROUNDING * max(1.0, abs(most))
     return [place for place, value in enumerate(row.tolist()) if value >= most - slack]
 
 
@@ -87,6 +95,8 @@ def _which_token(
 
     tapped: whether the choices are all words of a picture of the matrix.
     """
+    if leads(matrix.numbers)[i] < CLEAR:
+        return None
     names, row = _names(example.tokens), matrix.numbers[i]
     order = sorted(range(len(names)), key=lambda place: -float(row[place]))
     some = range(len(names)) if tapped else order if len(order) <= 4 else [*order[:3], order[-1]]
@@ -105,6 +115,9 @@ def _which_token(
 
 
 def _bucket(value: float, low: float, high: float, shape: Callable[[float], str]) -> tuple[list[str], int]:
+    """Three ranges, and which of them has the value; with lower ends where the value is next to one of these."""
+    if min(abs(value - low), abs(value - high)) < CLEAR:
+        low, high = low - 0.1, high - 0.1
     ends = {"low": shape(low), "high": shape(high)}
     choices = [tr("under {low}", **ends), tr("from {low} to {high}", **ends), tr("over {high}", **ends)]
     return choices, 0 if value < low else 1 if value <= high else 2
@@ -114,7 +127,7 @@ def _crude(example: Example, results: _Results) -> Question | None:
     scores = results["crude_scores"]
     # A token that scores another higher than itself is the more surprising one.
     excess_NN = scores.numbers - scores.numbers.diagonal()[:, None]
-    i = int(excess_NN.amax(-1).argmax())
+    i = clearest(excess_NN.amax(-1), leads(scores.numbers) >= CLEAR)
     return _which_token(
         example,
         scores,
@@ -164,9 +177,14 @@ def _vectors(example: Example, results: _Results) -> Question | None:
     )
 
 
+def _row_of_scores(scores: Matrix) -> int:
+    """The token that the question about scores asks about, and the next questions do not."""
+    return clearest(scores.numbers.amax(-1), leads(scores.numbers) >= CLEAR)
+
+
 def _scores(example: Example, results: _Results) -> Question | None:
     scores = results["scores"]
-    i = int(scores.numbers.amax(-1).argmax())
+    i = _row_of_scores(scores)
     return _which_token(
         example,
         scores,
@@ -183,7 +201,7 @@ def _scale(example: Example, results: _Results) -> Question | None:
     d = example.wq_MD.shape[1]
     others = scores.abs().clone()
     if len(scores) > 1:  # the largest would tell the answer of the step before
-        others[int(scores.amax(-1).argmax())] = -1.0
+        others[_row_of_scores(results["scores"])] = -1.0
     i, j = divmod(int(others.argmax()), len(scores))
     value, after = float(scores[i, j]), float(scaled[i, j])
     shown_after = shown(after)
@@ -226,10 +244,12 @@ def _weighted(example: Example, results: _Results) -> Question | None:
     sizes_NN = results["weighted"].numbers.norm(dim=-1)
     # The weights were shown before. So a row, if there is one, whose largest weight is not on the longest weighted value; and not
     # that of a question before.
-    top_N = sizes_NN.topk(min(2, len(weights)), -1).values
-    apart_N = top_N[:, 0] - top_N[:, -1] + top_N.max() * (sizes_NN.argmax(-1) != weights.argmax(-1))
-    apart_N[int(results["scores"].numbers.amax(-1).argmax())] = -1.0
-    i = int(apart_N.argmax())
+    leads_N = leads(sizes_NN)
+    worth_N = leads_N + sizes_NN.max() * (sizes_NN.argmax(-1) != weights.argmax(-1))
+    worth_N[_row_of_scores(results["scores"])] = -1.0
+    i = clearest(worth_N, leads_N >= CLEAR)
+    if leads_N[i] < CLEAR:
+        return None
     right = _largest(sizes_NN[i])
     j = right[0]
     return _made(
@@ -325,10 +345,11 @@ def _masks(example: Example, results: _Results) -> Question | None:
 
 def _database(example: Example, results: _Results) -> Question | None:
     weights, sharp = results["weights"].numbers, results["sharp_weights"].numbers
-    i = int(weights.amax(-1).argmax())
-    j = int(weights[i].argmax())
+    i, j = most_changed(weights, sharp)
     before, after = float(weights[i, j]), float(sharp[i, j])
-    right = 2 if abs(after - before) <= _CLOSE else int(after < before)
+    if ROUNDING < abs(after - before) < CLEAR:
+        return None
+    right = 2 if abs(after - before) <= ROUNDING else int(after < before)
     return _made(
         tr(
             "All scores are multiplied by {sharpness}. What becomes of the largest weight of “{tokens}”, now {before}?",
@@ -384,10 +405,9 @@ def _heads(example: Example, results: _Results) -> Question | None:
         return None
     first, second = (results[f"head{h}_weights"].numbers for h in (1, 2))
     names = _names(example.tokens)
-    # The token whose heads differ most, among those of which no head has two largest weights.
-    clear = [i for i in range(len(names)) if len(_largest(first[i])) == len(_largest(second[i])) == 1]
-    apart_N = (first - second).abs().amax(-1)
-    i = max(clear or range(len(names)), key=lambda place: float(apart_N[place]))
+    i = most_apart(first, second)
+    if min(leads(first)[i], leads(second)[i]) < CLEAR:
+        return None
     ones, others = _largest(first[i]), _largest(second[i])
     return _made(
         tr("Do heads 1 and 2 give their largest weight of “{tokens}” to the same token?", tokens=example.tokens[i]),
@@ -430,14 +450,24 @@ def _positions(example: Example, results: _Results) -> Question | None:
     if "with_apart" not in results:
         return None
     choices = (tr("It stays."), tr("It changes."), tr("It becomes zeros."))
-    changes = float(results["with_apart"].numbers.abs().max()) > _CLOSE
+    changed_N = results["with_apart"].numbers.abs().amax(-1)
+    if ROUNDING < changed_N.max() < CLEAR:
+        return None
+    stays = [i for i, place in enumerate(example.order) if place == i and changed_N[i] >= CLEAR]
+    why = (
+        tr(
+            "The codes of other places are added, so that queries, keys and values are others. “{token}” keeps its place, but the keys"
+            " that it meets have changed.",
+            token=example.tokens[stays[0]],
+        )
+        if stays
+        else tr("The codes of other places are added, so that queries, keys and values are others.")
+    )
     return _made(
         tr("The tokens are shuffled, and only then are position codes added. What happens to the output of a token?"),
         choices,
-        [int(changes)],
-        tr("The code of its new place is added to it, so its query, key and value are others.")
-        if changes
-        else tr("With these numbers the codes make no difference."),
+        [int(changed_N.max() >= CLEAR)],
+        why if changed_N.max() >= CLEAR else tr("With these numbers the codes make no difference."),
         ("with_order", "with_shuffled", "with_apart"),
         (("with_apart", 0, 0),),
     )

@@ -38,7 +38,7 @@ def worksheet_html(steps: tuple[Step, ...], tokens: tuple[str, ...]) -> str:
     asked = [step for step in steps if step.id in _TASKS]
     known = {matrix.id: matrix for step in asked for section in step.sections for matrix in section.matrices}
     sentence = _text(" ".join(tokens))
-    given = _tables((known[id] for id in ("x", "wq", "wk", "wv")), tokens, filled=True)
+    given = _tables((known[id] for id in ("x", "wq", "wk", "wv")), tokens, 0, filled=True)
     scale = tr(
         "Scores are scaled by {scale}. Numbers are rounded to two decimals.", scale=known["scaled"].source["say"]
     )
@@ -64,7 +64,8 @@ def _task(step: Step, known: dict[str, Matrix], tokens: tuple[str, ...], *, fill
         )
         why = f"<p>{_text(step.question.why)}</p>" if filled else ""
         parts.append(f"<p>{_text(step.question.text)}</p><ul>{choices}</ul>{why}")
-    parts.append(_tables((known[id] for id in _TASKS[step.id]), tokens, filled=filled))
+    token = 0 if step.question is None else step.question.token
+    parts.append(_tables((known[id] for id in _TASKS[step.id]), tokens, token, filled=filled))
     return "".join(parts)
 
 
@@ -72,15 +73,16 @@ def _right(is_right: bool) -> str:
     return ' class="right"' if is_right else ""
 
 
-def _tables(matrices: Iterator[Matrix], tokens: tuple[str, ...], *, filled: bool) -> str:
-    return f'<div class="matrices">{"".join(_table(matrix, tokens, filled=filled) for matrix in matrices)}</div>'
+def _tables(matrices: Iterator[Matrix], tokens: tuple[str, ...], token: int, *, filled: bool) -> str:
+    tables = "".join(_table(matrix, tokens, token, filled=filled) for matrix in matrices)
+    return f'<div class="matrices">{tables}</div>'
 
 
-def _table(matrix: Matrix, tokens: tuple[str, ...], *, filled: bool) -> str:
-    """Of a matrix per query that of the first."""
+def _table(matrix: Matrix, tokens: tuple[str, ...], token: int, *, filled: bool) -> str:
+    """Of a matrix per query that of the token which the step asks about."""
     is_sliced = matrix.numbers.dim() == 3
-    numbers = (matrix.numbers[0] if is_sliced else matrix.numbers).tolist()
-    title = f"{matrix.title} ({tokens[0]})" if is_sliced else matrix.title
+    numbers = (matrix.numbers[token] if is_sliced else matrix.numbers).tolist()
+    title = f"{matrix.title} ({tokens[token]})" if is_sliced else matrix.title
     head = "".join(f'<th scope="col">{_text(name)}</th>' for name in matrix.columns)
     cells = [[f"<td>{_number(x, matrix) if filled else ''}</td>" for x in row] for row in numbers]
     rows = "".join(

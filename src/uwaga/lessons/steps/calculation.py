@@ -238,11 +238,9 @@ def scores_step(example: Example, projected: Projected, scored: Scored) -> Step:
         told=(
             _roles(example, scored),
             tr(
-                "As matrices: Scores[i, :] = qᵢ Kᵀ is 1×{d} · {d}×{n} = 1×{n}, and Kᵀ[:, j] is the key of token j. To a token"
-                " that comes j-th, only the j - 1 keys before it are known: K is then {d}×(j-1), and V is (j-1)×{e}.",
+                "As matrices: Scores[i, :] = qᵢ Kᵀ is 1×{d} · {d}×{n} = 1×{n}, and Kᵀ[:, j] is the key of token j.",
                 d=projected.q.numbers.shape[1],
                 n=len(example.tokens),
-                e=projected.v.numbers.shape[1],
             ),
         ),
         pictures=(_arcs(tr("What a word looks for"), scored.raw),),

@@ -20,8 +20,7 @@ from uwaga.ops.masks import Causal
 def step(example: Example, head: OneHead, weights: Matrix, projected: Projected, payload: Matrix) -> Step:
     scale = example.scale_argument
     sharp_scores, sharp = _sharpened(example, head)
-    i = int(sharp.numbers.amax(-1).argmax())
-    j = int(sharp.numbers[i].argmax())
+    i, j = most_changed(weights.numbers, sharp.numbers)
     return Step(
         id="database",
         title=tr("A soft database"),
@@ -62,6 +61,13 @@ def step(example: Example, head: OneHead, weights: Matrix, projected: Projected,
         ),
         code=f"uwaga.attention(q, k, k{scale}); uwaga.attention(q, k, payload{scale})",
     )
+
+
+def most_changed(weights_NN: Tensor, sharp_NN: Tensor) -> tuple[int, int]:
+    """The token whose largest weight changes most, and the token of that weight."""
+    largest_N = weights_NN.argmax(-1)
+    i = int((sharp_NN - weights_NN).gather(-1, largest_N[:, None]).abs().argmax())
+    return i, int(largest_N[i])
 
 
 def payload_of(example: Example) -> Matrix:
@@ -208,6 +214,14 @@ def past_step(example: Example, head: OneHead, past_bits: Matrix, projected: Pro
             ),
             *_last_query(example, head, payload),
             _hardened(example, head, visible_NN, payload),
+        ),
+        told=(
+            tr(
+                "To a token that comes j-th, only the j - 1 keys before it are known: Kᵀ is then {d}×(j-1), and the payload is"
+                " (j-1)×{p}.",
+                d=head.k_ND.shape[1],
+                p=example.payload_NP.shape[1],
+            ),
         ),
         code="uwaga.attention(q, k, payload, mask=uwaga.Causal(include_self=False), scale=1.0)",
     )

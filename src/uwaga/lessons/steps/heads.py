@@ -11,7 +11,7 @@ from torch import Tensor
 
 from uwaga._base.languages import tr
 from uwaga.lessons import provenance
-from uwaga.lessons.compute import LayerTrace, dense, layer_of, scale_of, scores, trace_layer
+from uwaga.lessons.compute import CLEAR, LayerTrace, clearest, dense, layer_of, leads, scale_of, scores, trace_layer
 from uwaga.lessons.document import Finding, Matrix, Picture, Section, Step, shown
 from uwaga.lessons.example import Example, numbered
 from uwaga.lessons.provenance import cell
@@ -224,7 +224,7 @@ def _output(example: Example, trace: LayerTrace) -> Matrix:
 
 
 def _findings(example: Example, heads: list[list[Matrix]]) -> list[Finding]:
-    """The weight in which the first two heads differ most."""
+    """The weight in which the first two heads differ most, of the token that the step asks about."""
     if len(heads) < 2:
         return [
             Finding(
@@ -233,8 +233,9 @@ def _findings(example: Example, heads: list[list[Matrix]]) -> list[Finding]:
         ]
     first, second = heads[0][-2], heads[1][-2]
     apart_NN = (first.numbers - second.numbers).abs()
-    i, j = divmod(int(apart_NN.argmax()), len(example.tokens))
-    if float(apart_NN[i, j]) < 0.005:
+    i = most_apart(first.numbers, second.numbers)
+    j = int(apart_NN[i].argmax())
+    if float(apart_NN.max()) < 0.005:
         return [
             Finding(text=tr("With these numbers heads 1 and 2 have the same weights: they look for the same thing."))
         ]
@@ -247,6 +248,12 @@ def _findings(example: Example, heads: list[list[Matrix]]) -> list[Finding]:
         numbers2=shown(float(second.numbers[i, j])),
     )
     return [Finding(text=text, cells=[(first.id, i, j), (second.id, i, j)])]
+
+
+def most_apart(first_NN: Tensor, second_NN: Tensor) -> int:
+    """The token whose weights differ most between two heads, among those of which neither head has a near tie."""
+    clear_N = torch.minimum(leads(first_NN), leads(second_NN)) >= CLEAR
+    return clearest((first_NN - second_NN).abs().amax(-1), clear_N)
 
 
 class Weights(NamedTuple):

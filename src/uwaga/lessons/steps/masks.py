@@ -184,16 +184,17 @@ def _finding(tokens: Sequence[str], bits_NN: Tensor, weights: Matrix) -> Finding
         cells = [(weights.id, i, j) for i in blind for j in range(len(tokens))]
         return Finding(text=text, cells=cells)
     hidden, pairs = int((~bits_NN).sum()), bits_NN.numel()
-    last = len(tokens) - 1
+    # A row with hidden keys and visible ones: where either are missing there is nothing to see.
+    row = int((bits_NN.sum(-1) * (~bits_NN).sum(-1)).argmax())
     text = tr(
         "{hidden} of {pairs} pairs are hidden, {hidden2} of the work. The row of “{tokens}” still sums to {sum}.",
         hidden=hidden,
         pairs=pairs,
         hidden2=percent(hidden / pairs),
-        tokens=tokens[last],
-        sum=shown(float(weights.numbers[last].sum())),
+        tokens=tokens[row],
+        sum=shown(float(weights.numbers[row].sum())),
     )
-    return Finding(text=text, cells=[(weights.id, last, j) for j in range(len(tokens))])
+    return Finding(text=text, cells=[(weights.id, row, j) for j in range(len(tokens))])
 
 
 def _window_title(window: int) -> str:

@@ -132,14 +132,15 @@ def _sentence() -> dict[str, Any]:
     return stored
 
 
-# The head of the stored layer, and the token "it", which looks at what it stands for.
-POINT = (11, 10)
+# The head of the stored layer that follows what a pronoun means, and the token "it".
+POINT = (1, 10)
 
 
 def model_step() -> Step:
     stored = _sentence()
     tokens, weights_HNN = stored["tokens"], torch.tensor(stored["weights"])
     assert tokens[POINT[1]] == "it"
+    changed = _word_changed(stored)
     matrix = Matrix(
         id="real_weights",
         title=tr("Layer {layer}, Attention: Input - Input", layer=stored["layer"]),
@@ -175,6 +176,59 @@ def model_step() -> Step:
                 sizes=(POINT,),
             ),
         ),
-        sections=(),
+        told=(
+            tr(
+                "One sentence does not say what a head does. Over {of} pairs of sentences in which one word decides what the pronoun"
+                " means, this head's weight follows the meaning by {shift} on average: by {moves} or more the right way in {right}"
+                " pairs, and the wrong way in {wrong}.",
+                **{name: stored["pairs"][name] for name in ("of", "right", "wrong")},
+                shift=shown(stored["pairs"]["shift"]),
+                moves=shown(stored["pairs"]["moves"]),
+            ),
+        ),
+        sections=(changed,),
         code="with uwaga.watch(model) as recording: model(ids)",
+    )
+
+
+def _word_changed(stored: dict[str, Any]) -> Section:
+    """The weights of "it" in the sentence, and in the one with another last word, with which "it" stands for the street."""
+    head, asks = POINT
+    tokens, (word, other) = list(stored["tokens"]), stored["words"]
+    weights_2K = torch.tensor([stored["weights"][head][asks], stored["changed"]])
+    meant, also = tokens.index("animal"), tokens.index("street")
+    matrix = Matrix(
+        id="real_words",
+        title=tr("Weights of head {h}", h=head),
+        formula=tr("softmax of each row"),
+        rows=[f"{tokens[asks]} … {last}" for last in (word, other)],
+        columns=[f"{word} / {other}" if token == word else token for token in tokens],
+        numbers=weights_2K,
+        source=provenance.given(
+            tr("Recorded by uwaga.watch in {model}, and stored with the lesson.", model=stored["model"])
+        ),
+        shade="share",
+    )
+    most = int(weights_2K[1].argmax())
+    text = tr(
+        "With “{other}” in place of “{word}”, “{token}” means “{also}”. The head then gives “{meant}” {before} in place of {first}, and"
+        " “{also}” {after} in place of {second}: the right way, but not far enough. The largest weight is that of “{most}”: {share}.",
+        other=other,
+        word=word,
+        token=tokens[asks],
+        meant=tokens[meant],
+        also=tokens[also],
+        before=shown(float(weights_2K[1, meant])),
+        first=shown(float(weights_2K[0, meant])),
+        after=shown(float(weights_2K[1, also])),
+        second=shown(float(weights_2K[0, also])),
+        most=tokens[most],
+        share=shown(float(weights_2K[1, most])),
+    )
+    cells = [(matrix.id, row, column) for row in (0, 1) for column in (meant, also)]
+    return Section(
+        title=tr("One word changed: “{word}” to “{other}”", word=word, other=other),
+        told=True,
+        matrices=(matrix,),
+        findings=(Finding(text=text, cells=cells),),
     )

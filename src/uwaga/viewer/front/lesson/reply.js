@@ -51,7 +51,7 @@
  */
 /**
  * @typedef {{text: string, choices: string[], answers: number[], why: string, covers: string[], cells: [string, number, number][],
- *   about_sizes: boolean, tap: string}} LessonQuestion  tap: the matrix whose columns are the choices, or ""
+ *   about_sizes: boolean, tap: string, token: number}} LessonQuestion  tap: the matrix whose columns are the choices, or ""; token: the one that it is about
  */
 /** @typedef {{id: string, label: string, step: string, x: number, y: number, width: number, height: number, shape: string}} LessonPart */
 /**
@@ -93,6 +93,9 @@ export function lessonLedger(lesson, step) {
   for (let at = 0; at <= step; at++) for (const problem of lesson.steps[at].ledger) known.set(problem.id, { ...problem, here: at === step });
   return [...known.values()];
 }
+
+/** The token that a step opens with: that of its question, or the first. @param {Lesson} lesson @param {number} step @returns {number} */
+export const lessonPick = (lesson, step) => lesson.steps[step].question?.token ?? 0;
 
 /**
  * @param {Lesson} lesson

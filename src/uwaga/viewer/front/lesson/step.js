@@ -177,7 +177,7 @@ function makeQuestion(actions, changed, isTapped) {
     if (isFocused) answer.focus({ preventScroll: true });
     const [first] = asked.cells;
     if (!first) return;
-    if (asked.tap) actions.choose(first[1]);
+    if (asked.tap) actions.choose(asked.token);
     actions.explainAnswer({ of: first[0], row: first[1], column: first[2], slice: null });
   }
 

@@ -7,7 +7,7 @@ import { lessonSources, makeExplanation, stepShows } from "./explanation.js";
 import { formulaText } from "./numbers.js";
 import { makePipeline } from "./pipeline.js";
 import {
-  lessonCellKey, lessonHas, lessonText, lessonWithNumber, lessonWithSetting, lessonWithText, readLesson,
+  lessonCellKey, lessonHas, lessonPick, lessonText, lessonWithNumber, lessonWithSetting, lessonWithText, readLesson,
 } from "./reply.js";
 import { lessonScene } from "./scene.js";
 import { makeStepPage, stepStructure } from "./step.js";
@@ -37,6 +37,10 @@ export function lessonView(app) {
   let isAnswer = false; // whether the chain began with the answer of the step's question
   /** @type {import("./step.js").StepPage | null} */
   let page = null;
+  /** @type {import("./step.js").StepPage[]} shown in place of the page while they are printed */
+  let printed = [];
+  /** @type {{focused: Element | null, top: number}} */
+  let beforePrint = { focused: null, top: 0 };
   let step = 0, query = 0, visible = false;
   let shownExample = app.store.get().example, addressError = "";
   let pendingRequest = new AbortController();
@@ -94,7 +98,8 @@ export function lessonView(app) {
     },
     place() {
       const whole = main.clientWidth || innerWidth, isNarrow = whole < narrowWidth;
-      return { room: Math.min(1080, whole) - (isNarrow ? 40 : 80), isNarrow };
+      // Without the padding of the page and of what scrolls.
+      return { room: Math.min(1080, whole) - (isNarrow ? 46 : 86), isNarrow };
     },
     open(id) { if (lesson) goToStep(lesson.steps.findIndex((one) => one.id === id)); },
   };
@@ -148,9 +153,11 @@ export function lessonView(app) {
 
   /** @param {import("./reply.js").Lesson} next */
   function receive(next) {
-    const isFirst = !lesson;
+    const isFirst = !lesson, asked = lesson ? lessonPick(lesson, step) : -1;
     lesson = next;
     if (isFirst) step = Math.max(0, next.steps.findIndex(({ id }) => id === app.store.get().step));
+    // With other numbers the question may be about another token; else the reader's own pick stays.
+    if (lessonPick(next, step) !== asked) query = lessonPick(next, step);
     shownExample = requested === start ? "" : JSON.stringify(next.request);
     app.store.set({ example: shownExample });
     query = Math.min(query, next.request.tokens.length - 1);
@@ -280,10 +287,11 @@ export function lessonView(app) {
     grid?.element.scrollIntoView({ block: "nearest" });
   }
 
-  /** @param {number} next */
-  function openStep(next) {
+  /** @param {number} next @param {number | null} [pick]  the token that is picked there; that of the step's question by default */
+  function openStep(next, pick = null) {
     if (!lesson || next < 0 || next >= lesson.steps.length) return;
     step = next;
+    query = pick ?? lessonPick(lesson, step);
     app.store.set({ step: lesson.steps[step].id });
     steps.update(lesson, step);
     draw();
@@ -304,23 +312,36 @@ export function lessonView(app) {
 
   /** @param {number} next  shows the step that contains the followed number, and focuses its cell */
   function showCellInStep(next) {
-    openStep(next);
     const cell = chain.at(-1);
+    openStep(next, cell?.slice);
     if (cell) page?.grids.find((grid) => grid.id === cell.of)?.reveal(cell);
   }
 
-  /** Every step on the page while it is printed. */
-  function printAll() {
-    if (!lesson) return;
+  /** Steps as they are printed: with their answers, and unfolded. @param {number[]} which */
+  function showPrinted(which) {
+    if (!lesson || printed.length) return;
     const now = lesson;
-    const pages = now.steps.map((_, at) => makeStepPage(now, at, query, { ...actions, asks: () => false }));
-    place.replaceChildren(...pages.map((one) => one.element));
+    beforePrint = { focused: document.activeElement, top: element.scrollTop };
+    printed = which.map((at) => makeStepPage(now, at, at === step ? query : lessonPick(now, at), { ...actions, asks: () => false }));
+    place.replaceChildren(...printed.map((one) => one.element));
     for (const part of place.querySelectorAll("details")) part.open = true;
+  }
+
+  function hidePrinted() {
+    if (!printed.length || !page) return;
+    for (const one of printed) one.dispose();
+    printed = [];
+    place.replaceChildren(page.element);
+    if (beforePrint.focused instanceof HTMLElement) beforePrint.focused.focus({ preventScroll: true });
+    element.scrollTop = beforePrint.top;
+  }
+
+  const printOne = () => { if (visible) showPrinted([step]); };
+
+  function printAll() {
+    showPrinted(lesson ? [...lesson.steps.keys()] : []);
     window.print();
-    for (const one of pages) one.dispose();
-    page?.dispose();
-    page = null;
-    draw();
+    hidePrinted();
   }
 
   /** The address has changed: back, forward, or a link. @param {Readonly<import("../types.js").State>} state */
@@ -344,6 +365,13 @@ export function lessonView(app) {
 
   const when = () => visible && !!lesson;
   const unsubscribe = app.store.subscribe(["step", "example"], followAddress);
+  window.addEventListener("beforeprint", printOne);
+  window.addEventListener("afterprint", hidePrinted);
+  // What is wider than its place is scrolled by the keyboard too: where nothing in it takes the focus, it does.
+  const watcher = new ResizeObserver(() => {
+    for (const box of /** @type {NodeListOf<HTMLElement>} */ (place.querySelectorAll(".lesson-scroll"))) reachScrolled(box);
+  });
+  watcher.observe(place);
   const removeCommands = [
     app.commands.add({ id: "lesson.next", title: tr("Next step"), keys: ["n"], group: tr("Lesson"), when, run: () => goToStep(step + 1) }),
     app.commands.add({ id: "lesson.previous", title: tr("Previous step"), keys: ["p"], group: tr("Lesson"), when, run: () => goToStep(step - 1) }),
@@ -369,11 +397,25 @@ export function lessonView(app) {
       clearTimeout(timer);
       pendingRequest.abort();
       page?.dispose();
+      watcher.disconnect();
+      window.removeEventListener("beforeprint", printOne);
+      window.removeEventListener("afterprint", hidePrinted);
       unsubscribe();
       for (const remove of removeCommands) remove();
     },
     scene: async () => lessonScene(lesson, step, query, element),
   };
+}
+
+/** @param {HTMLElement} box */
+function reachScrolled(box) {
+  const isReached = box.scrollWidth > box.clientWidth && !box.querySelector("[tabindex='0'], button, input");
+  if (isReached === (box.tabIndex === 0)) return;
+  const attributes = { tabindex: "0", role: "group", "aria-label": box.querySelector("[aria-label]")?.getAttribute("aria-label") ?? "" };
+  for (const [name, value] of Object.entries(attributes)) {
+    if (isReached) box.setAttribute(name, value);
+    else box.removeAttribute(name);
+  }
 }
 
 /** What the reader has opened and folded stays so, where the same step is built again. @param {HTMLElement} before @param {HTMLElement} after */
