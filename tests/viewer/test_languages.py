@@ -343,7 +343,7 @@ def test_no_english_is_left_in_the_lesson(monkeypatch: pytest.MonkeyPatch) -> No
             }
         )
         # The sentence of a real model is English in every language.
-        matrices = [matrix for matrix in reply.meta["matrices"].values() if "[CLS]" not in matrix["rows"]]
+        matrices = [matrix for matrix in reply.meta["matrices"].values() if "[CLS]" not in matrix["columns"]]
         texts = [*strings(reply.meta["steps"]), *strings(matrices)]
         words = {word: text for text in texts for word in re.findall(r"[A-Za-z]{2,}", re.sub(_QUOTED, "", text))}
         assert {word: text for word, text in words.items() if word not in _NO_WORDS} == {}

@@ -211,8 +211,8 @@ def _word_changed(stored: dict[str, Any]) -> Section:
     )
     most = int(weights_2K[1].argmax())
     text = tr(
-        "With “{other}” in place of “{word}”, “{token}” means “{also}”. The head then gives “{meant}” {before} in place of {first}, and"
-        " “{also}” {after} in place of {second}: the right way, but not far enough. The largest weight is that of “{most}”: {share}.",
+        "With “{other}” instead of “{word}”, “{token}” means “{also}”. The head then gives “{meant}” {before} instead of {first}, and"
+        " “{also}” {after} instead of {second}: the right way, but not far enough. The largest weight is that of “{most}”: {share}.",
         other=other,
         word=word,
         token=tokens[asks],
