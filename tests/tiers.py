@@ -105,7 +105,7 @@ STRESS: Mapping[str, Sequence[str]] = {
     "viewer/front/test_languages.py": ("saved_lesson", "overflows.pl-360", "from_a_table.explore"),
     "viewer/front/test_lesson.py": (
         "opens_at_the_lesson", r"numbers_of_work_through.(Scores|Softmax)", "question_is_answered", "wider.*360", r"three_screens.*\[pl",
-        "has_a_drawing", "word_of_the_picture",
+        "has_a_drawing", "word_of_the_picture", "opens_at_the_word", "one_step_is_printed",
     ),
     "viewer/front/test_map.py": ("readout_has_the_weights",),
     "viewer/front/test_reading.py": ("hostile_tokens", "saved_page_has_exact"),

@@ -315,7 +315,7 @@ _NO_WORDS = {
 
 
 # Names in Python and of a model, words that it read, an error of the library, and gradients.
-_READ = "|".join(re.escape(word) for word in model_step().pictures[0].matrices[0].rows)
+_READ = "|".join(re.escape(word) for name in model_step().sections[0].matrices[0].columns for word in name.split(" / "))
 _QUOTED = (
     rf"uwaga\.[\w.]+|all-MiniLM-L6-v2|attention: key and query disagree on head width D|“(?:{_READ})”|<start>|\bd[A-Z]"
 )

@@ -418,10 +418,10 @@ def test_the_whole_lesson_is_printed_on_white_without_controls(
     page.emulate_media(media="screen")
     page.evaluate(
         "() => { window.print = () => { window.printed = [document.querySelectorAll('.lesson-page').length,"
-        " document.querySelectorAll('.lesson-page details:not([open])').length]; }; }"
+        " document.querySelectorAll('.lesson-page details:not([open])').length, document.querySelectorAll('.lesson-covered').length]; }; }"
     )
     page.get_by_role("button", name="Print all steps").click()
-    assert page.evaluate("window.printed") == [len(worked.steps), 0]
+    assert page.evaluate("window.printed") == [len(worked.steps), 0, 0]
     assert page.locator(".lesson-page").count() == 1
 
 
@@ -552,6 +552,73 @@ def test_nothing_on_a_page_answers_its_question(worked: Lesson, open_page: Calla
                     page.locator(".lesson-show").click()
                     unfold(page)
         page.locator(".lesson-after").click(force=True) if step is not worked.steps[-1] else None
+
+
+def picked(page: Page) -> list[str]:
+    """The words that are picked on a page, in its first pictures and in its tables."""
+    return page.locator(
+        ".lesson-stage :is(.lesson-arcs, .lesson-rows-words) .lesson-word-asks, .lesson-row-asks > th"
+    ).all_text_contents()
+
+
+def test_each_step_opens_at_the_word_of_its_question(worked: Lesson, open_page: Callable[..., Page]) -> None:
+    """Walked in order, before the answer and after it, as by a direct link: no pick is carried on."""
+    page = open_page(worked.view.address)  # type: ignore[union-attr]
+    page.wait_for_selector(TITLE)
+    tokens = worked.request["tokens"]
+    for step in worked.steps:
+        asked = step.question
+        assert asked is not None
+        seen = set(picked(page))
+        page.locator(".lesson-show").click()
+        seen |= set(picked(page))
+        assert seen & set(tokens) <= {tokens[asked.token]}, step.id
+        assert step.id != "model" or seen == {"it"}
+        # The question names it, or is about none.
+        assert f"“{tokens[asked.token]}”" in asked.text or asked.token == 0, step.id
+        page.locator(".lesson-after").click(force=True) if step is not worked.steps[-1] else None
+    go(page, "Softmax")
+    page.locator(".lesson-stage .lesson-word", has_text="pen").click()
+    assert set(picked(page)) == {"pen"}
+    go(page, "Heads")
+    assert set(picked(page)) == {"this"}
+
+
+def test_a_pick_stays_while_the_question_is_about_the_same_word(worked: Lesson, open_page: Callable[..., Page]) -> None:
+    page = open_page(worked.view.address + "&step=softmax")  # type: ignore[union-attr]
+    page.wait_for_selector(TITLE)
+    show_numbers(page)
+    unfold(page)
+    page.locator(".lesson-stage .lesson-word", has_text="pen").click()
+    page.locator(".lesson-sentence").fill("this is a pen")
+    page.locator(".lesson-sentence").press("Enter")
+    settle(page)
+    assert set(picked(page)) == {"pen"}
+    page.locator(".lesson-sentence").fill("is this a pen")
+    page.locator(".lesson-sentence").press("Enter")
+    settle(page)
+    assert set(picked(page)) == {"this"}
+
+
+def test_one_step_is_printed_with_its_numbers_and_unfolded(worked: Lesson, open_page: Callable[..., Page]) -> None:
+    """By the browser's own command; then the page is as it was."""
+    page = open_page(worked.view.address + "&step=database")  # type: ignore[union-attr]
+    page.wait_for_selector(TITLE)
+    state = "() => [document.querySelectorAll('.lesson-covered').length, document.querySelectorAll('.lesson-page details:not([open])').length]"
+    asking = page.evaluate(state)
+    assert min(asking) > 0
+    page.emulate_media(media="print")
+    page.evaluate("() => window.dispatchEvent(new Event('beforeprint'))")
+    assert page.evaluate(state) == [0, 0]
+    printed = page.locator(".lesson-page").inner_text()
+    assert "?" not in printed.replace(worked.steps[12].question.text, "")
+    assert worked.steps[12].question.why in printed
+    assert not page.get_by_text("Known so far").is_visible()
+    page.evaluate("() => window.dispatchEvent(new Event('afterprint'))")
+    page.emulate_media(media="screen")
+    assert page.evaluate(state) == asking
+    page.get_by_role("button", name="It grows.").click()
+    assert page.locator(".lesson-answer").text_content().startswith("Right. ")
 
 
 def test_every_step_has_a_drawing(worked: Lesson, open_page: Callable[..., Page]) -> None:

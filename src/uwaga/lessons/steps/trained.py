@@ -207,7 +207,7 @@ def _word_changed(stored: dict[str, Any]) -> Section:
         source=provenance.given(
             tr("Recorded by uwaga.watch in {model}, and stored with the lesson.", model=stored["model"])
         ),
-        shade="share",
+        shade="none",
     )
     most = int(weights_2K[1].argmax())
     text = tr(
