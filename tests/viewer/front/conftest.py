@@ -29,13 +29,25 @@ Page = Any  # of playwright, which is not installed where types are checked
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     """Chromium with WebGL2 in software. Module scope: while it runs, no other test can run an event loop of its own."""
+    with playwright.sync_playwright() as running:
+        started = _start(running.chromium)
+        yield started
+        started.close()
+
+
+@pytest.fixture(scope="module")
+def browser_with_bars(browser: Any) -> Iterator[Any]:
+    """The same with scroll bars, which take their width from the page."""
+    started = _start(browser.browser_type, ignore_default_args=["--hide-scrollbars"])
+    yield started
+    started.close()
+
+
+def _start(kind: Any, **options: Any) -> Any:
     path = next(filter(None, map(shutil.which, _BROWSERS)), None)
     if path is None:
         pytest.skip("there is no Chromium")
-    with playwright.sync_playwright() as running:
-        started = running.chromium.launch(executable_path=path, args=[*_PLAIN, *_WEBGL])
-        yield started
-        started.close()
+    return kind.launch(executable_path=path, args=[*_PLAIN, *_WEBGL], **options)
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import uwaga
+from uwaga.viewer.lesson import work_through
 from uwaga.viewer.page import bundle
 
 AXE = Path(bundle.__file__).parents[1] / "front" / "node_modules" / "axe-core" / "axe.min.js"
@@ -23,6 +24,11 @@ _MARK = f"""() => {{
 }}"""
 _LEFT = "() => [...document.querySelectorAll('[data-to-reach]')].map((one) => one.outerHTML.slice(0, 120))"
 _UNFOLD = "() => { for (const one of document.querySelectorAll('.lesson-view details')) one.open = true; }"
+
+
+@pytest.fixture(scope="module")
+def browser(browser_with_bars: Any) -> Any:
+    return browser_with_bars
 
 
 @pytest.fixture
@@ -87,8 +93,39 @@ def test_the_film_plays_by_itself_only_where_motion_is_wanted(
     )
 
 
+# What scrolls sideways: [the matrix of its picture or table, whether the keyboard reaches it].
+_SCROLLED = """() => [...document.querySelectorAll('.lesson-view *')]
+  .filter((one) => one.getClientRects().length && one.scrollWidth > one.clientWidth && ['auto', 'scroll'].includes(getComputedStyle(one).overflowX))
+  .map((one) => [(one.closest('[data-picture]')?.dataset.picture ?? one.querySelector('[data-matrix]')?.dataset.matrix ?? one.className),
+    one.tabIndex === 0 || !!one.querySelector("[tabindex='0'], button, input")])"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [5, 12])
+def test_what_scrolls_sideways_on_a_phone_is_reached_by_the_keyboard(
+    tmp_path: Path, open_page: Callable[..., Page], words: int
+) -> None:
+    """On every step, with everything unfolded. No picture of the default sentence is wider than the page; of twelve words some are."""
+    lesson = work_through(None if words == 5 else [f"w{n}" for n in range(words)])
+    lesson.save(tmp_path / "lesson.html")
+    page = open_page((tmp_path / "lesson.html").as_uri() + "#tab=lesson", width=390, reduced_motion="reduce")
+    page.wait_for_selector(TITLE)
+    assert page.locator(".lesson-view").evaluate("e => innerWidth - e.clientWidth") > 0  # there is a scroll bar
+    pictures = set()
+    for step in lesson.steps:
+        page.locator(".lesson-show").click() if step.question is not None else None
+        page.evaluate(_UNFOLD)
+        # A frame, after which what has been resized has been looked at.
+        page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        scrolled = page.evaluate(_SCROLLED)
+        assert [name for name, is_reached in scrolled if not is_reached] == [], step.id
+        pictures |= {name for name, _ in scrolled} & {one.matrices[0].id for one in step.pictures if one.kind == "rows"}
+        page.locator(".lesson-after").click(force=True) if step is not lesson.steps[-1] else None
+    assert pictures == (set() if words == 5 else {"scores", "weights"})
+
+
 @pytest.mark.stress
-@pytest.mark.parametrize(("theme", "width"), [("light", 1280), ("dark", 390)])
+@pytest.mark.parametrize(("theme", "width"), [("light", 1280), ("light", 390), ("dark", 390)])
 def test_axe_finds_nothing(saved: str, open_page: Callable[..., Page], theme: str, width: int) -> None:
     """On every step before and after its answer, with everything unfolded."""
     page = open_page(saved, width=width, color_scheme=theme, reduced_motion="reduce")

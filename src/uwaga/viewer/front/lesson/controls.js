@@ -86,9 +86,8 @@ function makeHeadsSetting(actions) {
   return {
     element: el("label", { class: "lesson-control" }, `${tr("Heads")} `, select),
     update(lesson) {
-      const { wq, wv, heads } = lesson.request.settings;
-      const fitting = [1, 2, 3, 4].filter((n) => n <= lesson.limits.heads && wq[0].length % n === 0 && wv[0].length % n === 0);
-      select.replaceChildren(...fitting.map((n) => el("option", { value: n, text: String(n), selected: n === heads })));
+      const { heads } = lesson.request.settings;
+      select.replaceChildren(...Array.from({ length: lesson.limits.heads }, (_, n) => el("option", { value: n + 1, text: String(n + 1), selected: n + 1 === heads })));
       select.disabled = actions.readOnly();
     },
   };
