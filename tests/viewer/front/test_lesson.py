@@ -285,7 +285,12 @@ def test_settings_and_the_query(page: Page) -> None:
     settle(page)
     np.testing.assert_array_equal(table(page, "scaled"), table(page, "scores"))
     go(page, "Heads")
-    page.locator("[data-setting=heads]").select_option("1")
+    heads = page.locator("[data-setting=heads]")
+    assert (heads.input_value(), heads.locator("option").all_text_contents()) == ("2", ["1", "2", "3", "4"])
+    heads.select_option("3")
+    settle(page)
+    assert page.locator("[data-matrix=head3_weights]").count() == 1
+    heads.select_option("1")
     settle(page)
     assert page.locator("[data-matrix$=_weights]").evaluate_all("all => all.map(one => one.dataset.matrix)") == [
         "head1_weights"

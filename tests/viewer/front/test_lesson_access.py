@@ -124,6 +124,23 @@ def test_what_scrolls_sideways_on_a_phone_is_reached_by_the_keyboard(
     assert pictures == (set() if words == 5 else {"scores", "weights"})
 
 
+_VIOLATIONS = """async () => (await axe.run(".lesson-view", { resultTypes: ["violations"] })).violations
+  .map(({ id, nodes }) => [id, nodes.map(({ html }) => html.slice(0, 120))])"""
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("step", ["vectors", "scale", "encoder", "stack"])
+def test_axe_finds_nothing_at_the_address_of_a_step(
+    saved: str, open_page: Callable[..., Page], step: str, theme: str
+) -> None:
+    """Its pictures are measured before there is a scroll bar."""
+    page = open_page(f"{saved}&step={step}", width=390, color_scheme=theme, reduced_motion="reduce")
+    page.wait_for_selector(TITLE)
+    page.evaluate(AXE.read_text(encoding="utf-8"))
+    assert page.evaluate(_VIOLATIONS) == []
+
+
 @pytest.mark.stress
 @pytest.mark.parametrize(("theme", "width"), [("light", 1280), ("light", 390), ("dark", 390)])
 def test_axe_finds_nothing(saved: str, open_page: Callable[..., Page], theme: str, width: int) -> None:
@@ -131,13 +148,11 @@ def test_axe_finds_nothing(saved: str, open_page: Callable[..., Page], theme: st
     page = open_page(saved, width=width, color_scheme=theme, reduced_motion="reduce")
     page.wait_for_selector(TITLE)
     page.evaluate(AXE.read_text(encoding="utf-8"))
-    found = """async () => (await axe.run(".lesson-view", { resultTypes: ["violations"] })).violations
-      .map(({ id, nodes }) => [id, nodes.map(({ html }) => html.slice(0, 120))])"""
     steps = page.locator(".lesson-list li").count()
     for step in range(steps):
         for state in ("asking", "answered"):
             page.evaluate(_UNFOLD)
-            assert page.evaluate(found) == [], (step + 1, state)
+            assert page.evaluate(_VIOLATIONS) == [], (step + 1, state)
             if state == "asking":
                 page.locator(".lesson-show").click()
         page.locator(".lesson-after").click(force=True) if step < steps - 1 else None
