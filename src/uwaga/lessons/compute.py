@@ -17,7 +17,6 @@ from uwaga.nn.attention import watching
 from uwaga.ops.attention.api import attention
 from uwaga.ops.masks import Mask
 
-
 ROUNDING = 1e-5  # numbers that differ by less, relative to the largest, are equal
 CLEAR = 0.02  # an answer that rests on a smaller difference is a near tie: nothing is asked about it
 
