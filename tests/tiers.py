@@ -41,6 +41,7 @@ STRESS: Mapping[str, Sequence[str]] = {
     "contracts/test_build.py": (),
     "contracts/test_imports.py::test_a_named_engine_without_its_library_raises_and_says_why": (),
     "contracts/test_imports.py::test_works_where_the_native_library_is_something_else": (),
+    "contracts/test_notebooks.py": ("induction_heads",),
     "sequence_parallel/test_ragged.py::test_models_have_the_bits_of_one_process": ("-2$",),
     "sequence_parallel/test_ragged.py::test_models_of_transformers_have_the_bits_of_one_process": ("-2$",),
     "sequence_parallel/test_ragged.py::test_parts_have_the_bits_of_one_process": ("-2$",),

@@ -1,13 +1,17 @@
 """Figures are saved with text as text; colours keep their order in grey and for colour-blind readers; matplotlib is
 imported when it is needed, and an error says how to install it."""
 
+import pickle
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy
 import pytest
 import torch
+from IPython.core.formatters import DisplayFormatter
+from matplotlib.figure import Figure
 
 from uwaga import plots
 from uwaga.plots import figures as plot_figures
@@ -81,6 +85,12 @@ def test_drawing_registers_nothing_with_pyplot() -> None:
 
     heat()
     assert pyplot.get_fignums() == []
+
+
+@pytest.mark.parametrize("draw", [heat, lambda: plots.arcs(torch.rand(2, 2), TOKENS), lambda: plots.head_grid(torch.rand(2, 3, 3))])
+def test_a_notebook_shows_a_figure_without_pyplot(draw: Callable[[], Figure]) -> None:
+    shown, _ = DisplayFormatter().format(pickle.loads(pickle.dumps(draw())))
+    assert shown["image/png"].startswith(b"\x89PNG")
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@
     uwaga.plots.save(figure, "head3.pdf")
 
 matplotlib comes with the extra `uwaga[plots]` and is imported when a figure is asked for, not before. No figure is
-registered with pyplot: nothing has to be closed, and no display is needed. In a notebook, `%matplotlib inline` shows them.
+registered with pyplot: nothing has to be closed, and no display is needed. As a cell's last value or by `display(figure)`, a notebook shows it.
 """
 
 from typing import TYPE_CHECKING

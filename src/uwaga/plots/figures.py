@@ -49,11 +49,11 @@ def import_matplotlib(module: str) -> ModuleType:
 
 
 def new_figure(width: float, height: float, *, layout: str = "compressed") -> Figure:
-    """A figure of this size in inches, not registered with pyplot.
+    """A figure of this size in inches, not registered with pyplot; a notebook shows it.
 
     The "compressed" layout removes the gaps that square cells leave between panels.
     """
-    return import_matplotlib("matplotlib.figure").Figure(figsize=(width, height), layout=layout)
+    return import_matplotlib("uwaga.plots.shown_figure").ShownFigure(figsize=(width, height), layout=layout)
 
 
 def axes_or_new(ax: Axes | None, width: float, height: float) -> Axes:
