@@ -10,6 +10,9 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+# As the commands have it: on a busy machine, threads that spin take minutes from other tests. OpenMP reads it when torch is imported.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 import pytest
 import torch
 from torch import Tensor

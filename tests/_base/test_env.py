@@ -1,5 +1,6 @@
 """Every environment variable: unset, empty, set, wrong."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,13 @@ def test_unset_and_empty_mean_the_default(monkeypatch: pytest.MonkeyPatch) -> No
         assert env.threads() is None
         assert env.profile()
         assert env.data() == Path.home() / ".cache" / "uwaga"
+
+
+def test_threads_sleep_while_they_wait_unless_the_user_chose(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in ((None, ""), ("OMP_WAIT_POLICY", "active"), ("GOMP_SPINCOUNT", "1000"), ("KMP_BLOCKTIME", "1")):
+        monkeypatch.setattr("os.environ", {} if name is None else {name: value})
+        env.wait_asleep()
+        assert os.environ == ({"OMP_WAIT_POLICY": "passive"} if name is None else {name: value})
 
 
 def test_values_are_typed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 import importlib.metadata
 import importlib.util
 import json
+import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ import processors
 import pytest
 from typer.testing import CliRunner
 
-from uwaga._base import native
+from uwaga._base import env, native
 from uwaga._base.processor import Processor
 from uwaga.cli import app, doctor
 from uwaga.models.checkpoints import directories
@@ -50,6 +51,18 @@ def test_tells_why_there_is_no_native_library_and_exits_0(monkeypatch: pytest.Mo
     assert result["why"] == (
         "it was left at home; the PyTorch engine serves. To build it: pip install with a C++ compiler present"
     )
+
+
+def test_tells_how_threads_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.environ", os.environ | {"OMP_WAIT_POLICY": "active", "GOMP_SPINCOUNT": "9"})
+    found = findings()["threads/waiting"]
+    assert found["value"] == "OMP_WAIT_POLICY=active, GOMP_SPINCOUNT=9"
+    assert found["why"] == (
+        "commands set OMP_WAIT_POLICY=passive unless you set one of these; in a program, set it before you import torch"
+    )
+    for name in env.WAITING:
+        monkeypatch.delenv(name, raising=False)
+    assert findings()["threads/waiting"]["value"] == "OpenMP's default"
 
 
 @pytest.mark.parametrize("is_new", [True, False])

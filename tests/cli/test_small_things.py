@@ -1,6 +1,8 @@
 """What a command says of what is not there, at once; and pipes whose reader has gone."""
 
 import json
+import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -9,6 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from uwaga._base import env
 from uwaga._base.errors import CheckpointError
 from uwaga.cli import app
 from uwaga.models.checkpoints import directories
@@ -61,6 +64,17 @@ def test_what_is_not_there_is_said_before_pytorch_is_imported(tmp_path: Path) ->
     for (code, out, said), message in zip(json.loads(done.stdout), NOT_THERE.values(), strict=True):
         assert (code, out) == (1, ""), said
         assert said.startswith(f"uwaga {message}")
+
+
+@pytest.mark.slow
+def test_threads_of_a_command_sleep_while_they_wait() -> None:
+    """OpenMP itself says what it has read when PyTorch loads it."""
+    environment = {name: value for name, value in os.environ.items() if name not in env.WAITING}
+    command = [sys.executable, "-m", "uwaga.cli", "generate", "--model", "speller", "cat"]
+    done = subprocess.run(
+        command, env=environment | {"OMP_DISPLAY_ENV": "true"}, capture_output=True, text=True, check=True
+    )
+    assert re.search(r"OMP_WAIT_POLICY ?= ?'PASSIVE'", done.stderr)
 
 
 def test_a_model_that_is_spelled_wrong(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,7 +87,9 @@ def test_drawing_registers_nothing_with_pyplot() -> None:
     assert pyplot.get_fignums() == []
 
 
-@pytest.mark.parametrize("draw", [heat, lambda: plots.arcs(torch.rand(2, 2), TOKENS), lambda: plots.head_grid(torch.rand(2, 3, 3))])
+@pytest.mark.parametrize(
+    "draw", [heat, lambda: plots.arcs(torch.rand(2, 2), TOKENS), lambda: plots.head_grid(torch.rand(2, 3, 3))]
+)
 def test_a_notebook_shows_a_figure_without_pyplot(draw: Callable[[], Figure]) -> None:
     shown, _ = DisplayFormatter().format(pickle.loads(pickle.dumps(draw())))
     assert shown["image/png"].startswith(b"\x89PNG")

@@ -31,6 +31,18 @@ VARIABLES = {
     )
 }
 
+# Variables of OpenMP for how threads wait for work: by default they spin, which takes the processor from others.
+WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
+
+
+def wait_asleep() -> None:
+    """Let OpenMP's threads sleep while they wait, unless the user set how they wait.
+
+    This holds for this process, if PyTorch is not imported yet, and for the processes that it starts.
+    """
+    if not any(map(os.environ.get, WAITING)):
+        os.environ["OMP_WAIT_POLICY"] = "passive"
+
 
 def level() -> str | None:
     """UWAGA_LEVEL, unchecked: the native library refuses an unknown level."""

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from uwaga._base import env
 from uwaga.cli import bench, doctor, encode, generate, lesson, serve, store, train, view
 from uwaga.cli.terminal import echo, end_without_output, escape_library_output, escape_unencodable, is_of_output
 from uwaga.models.text.corpus import SUFFIXES
@@ -101,6 +102,7 @@ def _start(
 
 def main() -> None:
     """The entry point of the console script `uwaga`."""
+    env.wait_asleep()
     escape_library_output()
     escape_unencodable()
     try:

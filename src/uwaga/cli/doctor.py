@@ -18,7 +18,7 @@ from uwaga.cli.terminal import echo_json, fail
 Status = Literal["ok", "note", "missing"]
 
 # Variables of OpenMP, which set the number of threads and the cores that they run on.
-_THREAD_VARIABLES = ("OMP_NUM_THREADS", "OMP_PROC_BIND", "OMP_WAIT_POLICY", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "OMP_PROC_BIND", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 
 
 # What is not installed with uwaga alone: the importable package, the extra that brings it, and what needs it. By distribution.
@@ -164,6 +164,11 @@ def _threads() -> Iterator[Finding]:
         return
     why = "as PyTorch" if fixed is None else "UWAGA_THREADS"
     yield Finding(topic="threads", name="uwaga", value=str(fixed or torch.get_num_threads()), why=why)
+    policy = ", ".join(f"{name}={os.environ[name]}" for name in env.WAITING if os.environ.get(name))
+    why = (
+        "commands set OMP_WAIT_POLICY=passive unless you set one of these; in a program, set it before you import torch"
+    )
+    yield Finding(topic="threads", name="waiting", value=policy or "OpenMP's default", why=why)
 
 
 def _engines() -> Iterator[Finding]:
