@@ -39,6 +39,7 @@ class Client:
 
     def __init__(self, service: Service) -> None:
         self.service, self._app = service, application(service)
+        self.events: list[str] = []  # the types of the messages of all answers
 
     async def get(self, path: str, *, method: str = "GET", **headers: str) -> Answer:
         return await self.send(method, path, [], headers)
@@ -68,6 +69,7 @@ class Client:
             return {"type": "http.disconnect"}
 
         async def send(message: dict[str, Any]) -> None:
+            self.events.append(message["type"])
             sent.append(message)
 
         lines = [(name.lower().replace("_", "-").encode(), value.encode()) for name, value in headers.items()]

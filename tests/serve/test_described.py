@@ -19,6 +19,19 @@ def test_health_and_models(serving) -> None:
     serving(test)
 
 
+def test_an_answer_is_counted_before_its_client_has_it(serving) -> None:
+    """The process may be killed as soon as a client has its answer."""
+
+    async def test(client) -> None:
+        client.service.metrics.answered = lambda *_: client.events.append("counted")
+        await client.get("/health")
+        await client.get("/nowhere")
+        await client.post("/v1/embeddings", {"input": "the cat"})
+        assert client.events == ["http.response.start", "counted", "http.response.body"] * 3
+
+    serving(test)
+
+
 def test_metrics_count_what_happened(serving) -> None:
     async def test(client) -> None:
         await client.post("/v1/embeddings", {"input": ["a cat", "a dog"]})

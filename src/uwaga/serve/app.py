@@ -319,18 +319,20 @@ class _Guarded:
     async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
         assert scope["type"] == "http", "the server offers neither websockets nor a lifespan"
         loop, status = asyncio.get_running_loop(), 0
-        begun = loop.time()
+        begun, path = loop.time(), scope["path"]
 
         async def send_guarded(message: "Message") -> None:
             nonlocal status
+            is_last = message["type"] == "http.response.body" and not message.get("more_body", False)
             if message["type"] == "http.response.start":
                 status = message["status"]
                 MutableHeaders(scope=message).update(_HEADERS)
+            elif is_last:  # before it is sent: who has an answer finds it counted, even if this process is killed then
+                self._service.metrics.answered(path, status, loop.time() - begun)
             await send(message)
             if self._reaper is not None and message["type"] == "http.response.body":
-                self._reaper.record_progress(scope["client"], complete=not message.get("more_body", False))
+                self._reaper.record_progress(scope["client"], complete=is_last)
 
-        path = scope["path"]
         try:
             await self._answer(path, scope, receive, send_guarded)
         except ApiError as error:
@@ -341,8 +343,6 @@ class _Guarded:
                 raise
             internal = ApiError(500, "internal error; the server's log has the traceback", code="internal_error")
             await _error(path, internal)(scope, receive, send_guarded)
-        if status:
-            self._service.metrics.answered(path, status, loop.time() - begun)
 
     async def _answer(self, path: str, scope: "Scope", receive: "Receive", send: "Send") -> None:
         # h11 limits headers that arrive in parts, but not those that arrive at once.
