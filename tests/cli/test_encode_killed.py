@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from waiting import HANG
 
 from uwaga._base import durable
 from uwaga.models.text.vector_files import VectorFile
@@ -42,7 +43,7 @@ def killed(
         capture_output=True,
         text=True,
         check=False,
-        timeout=500,
+        timeout=HANG,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     parsed = json.loads(done.stdout.splitlines()[-1])

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from waiting import HANG
 
 sys.path.insert(0, str(Path(__file__).parent))  # for `import together`: the tests are no package
 
@@ -38,7 +39,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def read(path: Path, folder: Path, *sizes: int) -> dict[int, list[Any]]:
     """What each process of each group got."""
     command = [sys.executable, str(Path(__file__).with_name("together.py")), str(path), str(folder), *map(str, sizes)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=500)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=HANG)
     assert done.returncode == 0, done.stderr
     found = {}
     for size in sizes:

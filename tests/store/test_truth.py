@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from waiting import HANG
 
 sys.path.insert(0, str(Path(__file__).parent))  # for `import interrupting`: the tests are no package
 
@@ -186,7 +187,7 @@ os.wait()
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 def test_a_child_reads_anew_and_neither_writes_nor_holds_the_lock(db: SoftDatabase) -> None:
     db.close()
-    done = subprocess.run([sys.executable, "-c", _FORK, db.path], capture_output=True, text=True, timeout=100)
+    done = subprocess.run([sys.executable, "-c", _FORK, db.path], capture_output=True, text=True, timeout=HANG)
     assert done.returncode == 0, done.stderr
     no = (
         f"{db.path}: was opened by process PARENT, and this is its child, process CHILD, which may read alone; open the database here "
@@ -339,7 +340,7 @@ class Reader:
         return json.loads(self._process.stdout.readline())
 
     def close(self) -> None:
-        self._process.communicate(timeout=60)
+        self._process.communicate(timeout=HANG)
 
 
 def _modes(path: Path, folder: int, file: int) -> None:

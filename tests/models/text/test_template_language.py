@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from waiting import HANG
 
 from uwaga.models.text.template_language import Template, TemplateFault, Unknown
 
@@ -284,7 +285,9 @@ def test_all_hostile_templates_in_one_process() -> None:
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"
     )
     folder = __file__.rpartition("/")[0]
-    done = subprocess.run([sys.executable, "-c", code, folder], capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code, folder], capture_output=True, text=True, timeout=HANG, check=True
+    )
     assert int(done.stdout) < 64 * 1024 * (1 if sys.platform == "linux" else 1024)
     assert resource.getpagesize()
 
