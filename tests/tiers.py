@@ -121,7 +121,7 @@ STRESS: Mapping[str, Sequence[str]] = {
 
 # Skips that are no missing part: what another platform, processor or account has, and data that is not published with the project.
 _MAY_SKIP = (
-    "there is no folder shared/data beside the repository",
+    "the data of the recipes is not in UWAGA_DATA",
     "only root can become another user",
     "only root can become two machines",
     "this process may not mount a disk",
@@ -133,7 +133,6 @@ _MAY_SKIP = (
     "only Linux says how much memory a process has had",
     "reads ELF, the format of Linux",
     "Triton's compiler for NVIDIA's GPUs is on Linux alone",
-    "the clients that `make clients` installs are not there",
     "Spark needs Java",
     "forks, so as to load PyTorch once for many runs",
 )

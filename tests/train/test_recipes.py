@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from uwaga._base import env
 from uwaga.models import BertModel, GPT2Model, Transformer, load
 from uwaga.models.checkpoints import directories
 from uwaga.train import families
@@ -28,12 +29,18 @@ _CLASSES = {"gpt2": GPT2Model, "bert": BertModel, "transformer": Transformer}
 _LARGEST_BUNDLED = 8_000_000  # bytes
 
 
+def _data() -> Path:
+    """The folder of the recipes' data: UWAGA_DATA, or shared/data beside the repository."""
+    for folder in (env.data(), Path(__file__).parents[3] / "shared" / "data"):
+        if (folder / "tinyshakespeare.txt").is_file():
+            return folder
+    pytest.skip("the data of the recipes is not in UWAGA_DATA: recipes/README.md says where it is from")
+
+
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Config, Corpus]]:
     """The configuration and prepared corpus of a recipe; recipes of the same data share the corpus."""
-    data = Path(__file__).parents[3] / "shared" / "data"
-    if not data.is_dir():
-        pytest.skip("there is no folder shared/data beside the repository")
+    data = _data()
     folder = tmp_path_factory.mktemp("prepared")
 
     def prepare(name: str) -> tuple[Config, Corpus]:
@@ -179,11 +186,8 @@ def test_checksums_are_of_the_unpacked_file(tmp_path: Path) -> None:
 
 
 def test_repetitions_py_writes_the_data_of_the_copyist_recipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Byte by byte; test_short_runs.py prepares a part of them."""
-    data = Path(__file__).parents[3] / "shared" / "data"
-    if not data.is_dir():
-        pytest.skip("there is no folder shared/data beside the repository")
-    sources_of = [str(data / file) for file in ("tinyshakespeare.txt", "peps.jsonl.gz")]
+    """Byte by byte."""
+    sources_of = [str(_data() / file) for file in ("tinyshakespeare.txt", "peps.jsonl.gz")]
     monkeypatch.setattr(sys, "argv", ["repetitions.py", *sources_of, str(tmp_path)])
     _program("repetitions").main()
     for recipe in ("copyist.toml", "copyist-256.toml"):

@@ -1,10 +1,12 @@
-"""A short run of each recipe on its real data with a tiny model: losses, validation, samples and checkpoints."""
+"""A short run of each recipe with a tiny model on data of its kind: losses, validation, samples and checkpoints.
 
-import gzip
+test_recipes.py reads the real data.
+"""
+
 import json
 import random
 import runpy
-from itertools import islice
+import string
 from pathlib import Path
 
 import pytest
@@ -16,7 +18,6 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 RECIPES = sorted(path.stem for path in (ROOT / "recipes").glob("*.toml"))
-DATA = ROOT.parent / "shared" / "data"
 SMALL = (
     "schedule.steps=6", "schedule.warmup_steps=2", "run.eval_every=3", "run.eval_tokens=500", "run.log_every=1",
     "run.sample_every=6", "run.sample_tokens=6", "run.attention_every=6", "run.threads=1", "run.device=cpu",
@@ -25,28 +26,21 @@ SMALL = (
 LAYERS = {"transformer": ("num_layers", "num_decoder_layers"), "gpt2": ("num_layers",), "bert": ("num_layers",)}
 
 
-@pytest.fixture
-def overrides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
-    """Settings of a tiny model and six steps."""
-    if not DATA.is_dir():
-        pytest.skip("there is no folder shared/data beside the repository")
-    monkeypatch.setenv("UWAGA_DATA", str(DATA))
-    return (f"run.output_dir={tmp_path}/run", *SMALL)
-
-
 @pytest.mark.parametrize("name", RECIPES)
-def test_a_short_run_of_a_recipe(name: str, overrides: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_short_run_of_a_recipe(name: str, tmp_path: Path) -> None:
+    """A tiny model and six steps."""
+    overrides = (f"run.output_dir={tmp_path}/run", *SMALL, f"data.train=[{_own_data(name, tmp_path)!r}]")
     config = Config.read(ROOT / "recipes" / f"{name}.toml")
     layers = [key for key in LAYERS[config.model["family"]] if config.model.get(key)]
     more = [f"model.{key}=1" for key in layers]
     if "alibi_slopes" in config.model:
         more += ["model.alibi_slopes=[0.5, 0.0]"]  # one slope for each of the two heads
     if config.objective == "encoder-decoder":
-        more += [f"data.train=[{_few_words(tmp_path)!r}]", "data.validation_fraction=0.05"]
+        more += ["data.validation_fraction=0.05"]
     if name == "peps-mlm":
-        more += [f"data.train=[{_few_peps(tmp_path)!r}]", "tokenizer.vocab_size=400"]
+        more += ["tokenizer.vocab_size=400"]
     if name.startswith("copyist"):
-        more += [f"data.train=[{_few_repetitions(tmp_path)!r}]", "data.context_length=256"]
+        more += ["data.context_length=256"]
     if name == "copyist":  # its tokenizer and its first weights are those of the recipe before
         first = [*overrides, *more, f"run.output_dir={tmp_path}/first"]
         folder = fit(Config.read(ROOT / "recipes" / "copyist-256.toml", first), progress=False).checkpoint
@@ -62,28 +56,21 @@ def test_a_short_run_of_a_recipe(name: str, overrides: tuple[str, ...], tmp_path
     )
 
 
-def _few_words(folder: Path) -> str:
-    """Every fiftieth line of CMUdict; test_recipes.py prepares all of them, which takes half a minute."""
-    path = folder / "cmudict"
-    source = next(each for each in (DATA / "cmudict", DATA / "cmudict.gz") if each.is_file())
-    with (gzip.open if source.suffix else open)(source, "rt", encoding="utf-8") as file:
-        path.write_text("".join(islice(file, 0, None, 50)))
-    return str(path)
-
-
-def _few_repetitions(folder: Path) -> str:
-    """20,000 characters in the style of repetitions-256.txt; writing all of them takes half a minute."""
-    program = runpy.run_path(str(ROOT / "recipes" / "repetitions.py"))
-    play = (DATA / "tinyshakespeare.txt").read_text()
-    style = program["STYLES"]["repetitions-256.txt"]
-    path = folder / "repetitions.txt"
-    path.write_text(program["repetitive_text"](style, [play[:50_000], play[50_000:100_000]], 20_000, random.Random(1)))
-    return str(path)
-
-
-def _few_peps(folder: Path) -> str:
-    """The first 40 PEPs; training byte pairs on all of them takes half a minute."""
-    path = folder / "peps.jsonl"
-    with gzip.open(DATA / "peps.jsonl.gz", "rt", encoding="utf-8") as file:
-        path.write_text("".join(islice(file, 40)))
+def _own_data(name: str, folder: Path) -> str:
+    """A small file for the recipe, in the format of its own data: made-up words, or this project's pages."""
+    chosen = random.Random(1)
+    pages = [path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md"))]
+    path = folder / ("own.jsonl" if name == "peps-mlm" else "own.txt")
+    if name.startswith("speller"):
+        words = ["".join(chosen.choices(string.ascii_uppercase, k=chosen.randint(2, 9))) for _ in range(1000)]
+        path.write_text("".join(f"{word} 1 {' '.join(f'{letter}H0' for letter in word)}\n" for word in words))
+    elif name == "peps-mlm":
+        path.write_text("".join(json.dumps({"id": str(n), "text": page}) + "\n" for n, page in enumerate(pages)))
+    elif name.startswith("copyist"):
+        program = runpy.run_path(str(ROOT / "recipes" / "repetitions.py"))
+        text = "\n".join(pages)
+        style = program["STYLES"]["repetitions-256.txt"]
+        path.write_text(program["repetitive_text"](style, [text[:50_000], text[50_000:100_000]], 20_000, chosen))
+    else:
+        path.write_text("".join(pages)[:100_000])
     return str(path)

@@ -28,15 +28,15 @@ def model(minilm: Path):
 
 
 @pytest.fixture(scope="module")
-def documents(minilm: Path, shared_data: Path) -> list[Tensor]:
-    """Paragraphs of the Universal Declaration of Human Rights in four scripts, in tokens; from 3 to more than 100."""
+def documents(minilm: Path, request: pytest.FixtureRequest) -> list[Tensor]:
+    """Lines of the documents in four languages and three scripts, in tokens; from 3 to more than 100."""
     tokenizers = pytest.importorskip("tokenizers")
     tokenizer = tokenizers.Tokenizer.from_file(str(minilm / "tokenizer.json"))
     tokenizer.no_padding()
     tokenizer.no_truncation()
     paragraphs = []
-    for language in ("eng", "pol", "jpn", "cmn_hans"):
-        lines = (shared_data / "udhr" / f"{language}.txt").read_text(encoding="utf-8").splitlines()
+    for page in ("concepts.md", "pl/concepts.md", "ja/concepts.md", "zh/concepts.md"):
+        lines = (request.config.rootpath / "docs" / page).read_text(encoding="utf-8").splitlines()
         paragraphs += [line for line in lines if line.strip()][4::16]
     return [torch.tensor(tokenizer.encode(paragraph).ids) for paragraph in paragraphs]
 
