@@ -16,7 +16,9 @@ def test_a_notebook_runs_and_shows_what_it_draws(path: Path) -> None:
     notebook = nbformat.read(path, as_version=4)
     nbclient.NotebookClient(notebook, timeout=None).execute()  # the test's own limit ends it
     for cell in notebook.cells:
-        shown = {kind for output in cell.get("outputs", ()) for kind in output.get("data", ())}
+        bundles = [output.get("data", {}) for output in cell.get("outputs", ())]
+        shown = {kind for bundle in bundles for kind in bundle}
+        assert not any(" object at 0x" in bundle.get("text/plain", "") for bundle in bundles), cell.source
         if "uwaga.plots." in cell.source:
             assert "image/png" in shown, cell.source
         if "uwaga.view(" in cell.source:

@@ -83,6 +83,10 @@ def test_the_widget_has_the_front_end_and_replies(service: ViewService, tmp_path
     assert made._esm.endswith("export default { render };\n")
     assert made._css == "/* main.css */\n.uwaga { color: black; }\n"
     assert {"_esm", "_css"} <= set(made.get_state())
+    shown, _ = made._repr_mimebundle_()
+    assert shown["text/plain"] == (
+        "AttentionView('a b c d'): run the notebook to use it, or open a page that its save(path) wrote"
+    )
     sent = Sent()
     made.send = sent.send
     # The kernel handles a message from the page this way.

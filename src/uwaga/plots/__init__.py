@@ -4,7 +4,8 @@
     uwaga.plots.save(figure, "head3.pdf")
 
 matplotlib comes with the extra `uwaga[plots]` and is imported when a figure is asked for, not before. No figure is
-registered with pyplot: nothing has to be closed, and no display is needed. As a cell's last value or by `display(figure)`, a notebook shows it.
+registered with pyplot: nothing has to be closed, and no display is needed. A notebook shows the figure that is the last value of a cell,
+and one that is passed to `display`.
 """
 
 from typing import TYPE_CHECKING

@@ -71,12 +71,19 @@ def _widget_class() -> type:
         """Answers in the kernel's own thread, one request at a time: each takes a fraction of a second."""
 
         def __init__(self, service: Service, language: str = "en") -> None:
-            front = bundle(lesson=service.answer({"request": "about"}).meta["lesson"])
+            about = service.answer({"request": "about"}).meta
+            self._title, front = about["title"], bundle(lesson=about["lesson"])
             table = json.dumps(page_table(language), ensure_ascii=False)
             self._esm = f"globalThis.uwagaLanguage = {table};\n{front.script('widget')}"
             self._css, self._service, self._language = front.css, service, language
             super().__init__()
             self.on_msg(lambda _, message, buffers: handle_message(service, message, self.send))
+
+        def __repr__(self) -> str:
+            """What a saved notebook shows where nothing runs it."""
+            return (
+                f"AttentionView({self._title!r}): run the notebook to use it, or open a page that its save(path) wrote"
+            )
 
         def save(
             self,

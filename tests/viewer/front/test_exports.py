@@ -122,7 +122,9 @@ def test_the_csv_of_the_table_is_the_table(serve: Serve, open_page: Open, make_m
     assert all(0 <= float(line["peak"]) <= 1 for line in lines)
 
 
-@pytest.mark.skipif(shutil.which("pdftotext") is None, reason="pdftotext is not installed: the package poppler-utils has it")
+@pytest.mark.skipif(
+    shutil.which("pdftotext") is None, reason="pdftotext is not installed: the package poppler-utils has it"
+)
 def test_exported_pdfs_are_read_by_poppler(serve: Serve, open_page: Open, make_maps: Maps, tmp_path: Path) -> None:
     tokens = words(30)
     tokens[5] = "\u65e5\u672c"  # not in Helvetica: a picture
