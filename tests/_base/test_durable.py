@@ -395,6 +395,7 @@ GIVEN = {
     ("train/checkpoint.py", "save_file"),
     ("inspect/recordings/files.py", "save_file"),
     ("plots/figures.py", "savefig"),
+    ("plots/shown_figure.py", "savefig"),  # a BytesIO
     ("viewer/queries/weights.py", "savez_compressed"),  # a BytesIO
     ("train/data/store.py", "memmap"),  # mode="r"
     ("_base/untrusted.py", "open"),  # os.O_RDONLY
