@@ -43,7 +43,7 @@ def test_a_recording_has_its_own_tokens_and_title(one_thread: None) -> None:
     with uwaga.view(recording, model="tiny", browser=False, block=False) as view:
         (side,) = view.service.answer({"request": "about"}).meta["sides"]
         assert (side["model"], side["title"]) == ("tiny", "5 6 7 8")
-        assert side["maps"] == [{"kind": "decoder", "layer": layer, "heads": 4} for layer in (0, 1)]
+        assert side["maps"] == [{"kind": "decoder", "layer": layer, "heads": 4, "sees": [None, 0]} for layer in (0, 1)]
 
 
 def test_two_texts_side_by_side(attention: uwaga.AttentionMap) -> None:

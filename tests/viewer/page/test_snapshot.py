@@ -215,6 +215,18 @@ def test_rounding_keeps_nan_and_infinity() -> None:
     assert np.isfinite(rounded[7])
 
 
+@pytest.mark.parametrize(("tokens", "is_exact"), [(12, True), (64, True), (65, False)])
+def test_cells_of_one_weight_are_stored_as_they_are(tokens: int, is_exact: bool) -> None:
+    """A page shows them as weights: 0.2815174 is not to become 0.2815."""
+    m = uwaga.AttentionMap(torch.randn(2, tokens, 4), torch.randn(2, tokens, 4))
+    request = {"request": "overview", "side": "0", "kind": "encoder", "layer": 0, "pooling": "sum"}
+    asked = {**request, "merge": "tokens", "specials": "show"}
+    reply = ViewService(ViewModel.create(m)).answer(asked)
+    stored = stored_reply(asked, reply).arrays[0]
+    assert np.array_equal(stored, reply.arrays[0]) == is_exact
+    assert np.allclose(stored, reply.arrays[0], rtol=1e-3)
+
+
 def test_the_content_security_policy_allows_only_the_pages_own_script_and_style() -> None:
     page = snapshot_html(service().answer).decode()
     policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', page)

@@ -58,10 +58,10 @@ def test_tiles_are_adjacent_and_cover_the_axis(long_map: uwaga.AttentionMap, whe
 def test_the_overview_has_every_head_and_is_sampled(long_map: uwaga.AttentionMap, maps, follow) -> None:
     rest = {"layer": 0, "pooling": "sum", "merge": "tokens", "specials": "show"}
     small = follow(ViewService(ViewModel.create(maps)), request="overview", side="0", kind="encoder", **rest)[-1]
-    assert small.meta == {"complete": 1.0, "exact": True}
+    assert small.meta == {"complete": 1.0, "exact": True, "single": True}
     assert np.array_equal(small.arrays[0], maps["encoder", 0].pool(11, 11).weights[0])
     large = follow(ViewService(ViewModel.create(long_map)), request="overview", side="0", kind="decoder", **rest)[-1]
-    assert large.meta == {"complete": 1.0, "exact": False}
+    assert large.meta == {"complete": 1.0, "exact": False, "single": False}
     np.testing.assert_allclose(large.arrays[0].sum(-1), 1.0, rtol=1e-5)
 
 

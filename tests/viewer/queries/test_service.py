@@ -1,10 +1,13 @@
 """The first request of a page, the wire format, and invalid requests."""
 
+import io
 import json
 import threading
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import uwaga
 from uwaga.viewer.messages import Reply, RequestError
@@ -16,8 +19,12 @@ def test_the_first_reply_lists_sides_layers_and_axes(service: ViewService) -> No
     meta = service.answer({"request": "about"}).meta
     (side,) = meta["sides"]
     assert meta["title"] == "unseen the cat sat on the mat ."
-    assert side["maps"] == [{"kind": "encoder", "layer": layer, "heads": 3} for layer in (0, 1)]
-    assert side["stacks"] == {"encoder": {"tokens": 11, "words": 10, "specials": 2}}
+    # The second layer has a window.
+    assert side["maps"] == [
+        {"kind": "encoder", "layer": 0, "heads": 3, "sees": [None, None]},
+        {"kind": "encoder", "layer": 1, "heads": 3, "sees": [4, 4]},
+    ]
+    assert side["stacks"] == {"encoder": {"tokens": 11, "words": 10, "specials": 2, "unknown": 0}}
     assert side["kinds"] == {"encoder": {"queries": "encoder", "keys": "encoder"}}
     assert meta["start"] == {"side": "0", "kind": "encoder", "layer": 0, "head": 0, "merge": "tokens"}
 
@@ -28,7 +35,54 @@ def test_items_have_no_prefixes_of_the_tokenizer(service: ViewService) -> None:
     assert result.meta["labels"] == ["unseen", "the", "cat", "sat", "on", "the", "mat", "."]
     assert result.arrays[0].tolist()[:2] == [[1, 3], [3, 4]]
     shown = service.answer({**asked, "merge": "tokens", "specials": "show", "first": 9}).meta
-    assert shown == {"labels": [".", "[SEP]"], "no_space_before": [0, 0], "specials": [10], "breaks": [], "total": 11}
+    assert shown == {
+        "labels": [".", "[SEP]"],
+        "no_space_before": [0, 0],
+        "specials": [10],
+        "unknown": [],
+        "breaks": [],
+        "total": 11,
+    }
+
+
+@pytest.mark.parametrize("stands_for", ["[UNK]", "<unk>"])
+def test_tokens_that_the_vocabulary_lacks_are_counted_and_marked(stands_for: str) -> None:
+    tokens = ["[CLS]", "he", stands_for, "##s", stands_for, "[SEP]"]
+    model = ViewModel.create(uwaga.AttentionMap(torch.randn(1, 6, 4), torch.randn(1, 6, 4)), tokens=tokens)
+    service = ViewService(model)
+    (side,) = service.answer({"request": "about"}).meta["sides"]
+    assert side["stacks"]["encoder"] == {"tokens": 6, "words": 5, "specials": 2, "unknown": 2, "unknown_token": stands_for}
+    asked = {"request": "items", "side": "0", "stack": "encoder", "first": 0, "count": 100}
+    for merge, specials, unknown in (("tokens", "show", [2, 4]), ("tokens", "hide", [1, 3]), ("words", "show", [2, 3])):
+        assert service.answer({**asked, "merge": merge, "specials": specials}).meta["unknown"] == unknown
+
+
+@pytest.mark.parametrize(
+    ("mask", "sees"),
+    [
+        (None, [None, None]),
+        (uwaga.Causal(), [None, 0]),
+        (uwaga.Window(3, 0), [3, 0]),
+        (uwaga.Window(2, 4), [2, 4]),
+        (torch.ones(9, 9).tril().bool(), [None, 0]),
+        (torch.eye(9).bool() | (torch.arange(9) == 4), None),
+    ],
+)
+def test_what_a_query_may_look_at_is_that_of_the_mask(mask: Any, sees: list[int | None] | None) -> None:
+    m = uwaga.AttentionMap(torch.randn(2, 9, 4), torch.randn(2, 9, 4), mask=mask)
+    service = ViewService(ViewModel.create({("decoder", 0): m}, tokens=["a", "b", "##c", *"defghi"]))
+    (side,) = service.answer({"request": "about"}).meta["sides"]
+    assert side["maps"][0]["sees"] == sees
+    words = [(0, 1), (1, 3), *((at, at + 1) for at in range(3, 9))]
+    for merge, spans in (("tokens", [(at, at + 1) for at in range(9)]), ("words", words)):
+        where = {"side": "0", "kind": "decoder", "layer": 0, "head": 1, "merge": merge, "specials": "show"}
+        reply = service.answer({"request": "npz", **where, "rows": [1, len(spans)], "columns": [0, len(spans)]})
+        weights = np.load(io.BytesIO(reply.arrays[0].tobytes()))["weights"]
+        exact = torch.as_tensor(m.scores[1, :, :]) > -float("inf")
+        for row, (first, last) in enumerate(spans[1:]):
+            for column, (start, stop) in enumerate(spans):
+                is_seen = sees is None or bool(exact[first:last, start:stop].any())
+                assert np.isnan(weights[row, column]) == (not is_seen)
 
 
 def test_a_reply_is_the_same_after_serialization(service: ViewService) -> None:

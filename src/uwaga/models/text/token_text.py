@@ -14,6 +14,7 @@ _MAX_WORD = 32  # tokens of a word: a text without spaces is cut there
 SPECIAL_TOKEN = re.compile(
     r"\[(PAD|CLS|SEP|MASK|BOS|EOS|DIST|REG \d+|unused\d+)\]|<(/?s|pad|mask|cls|sep|bos|eos|extra_id_\d+)>|<\|[^<>|\s]*\|>"
 )
+UNKNOWN_TOKEN = re.compile(r"\[UNK\]|<unk>", re.IGNORECASE)
 _BYTE_LEVEL = "ĠĊ"  # how GPT-2's byte-level BPE writes a space and a newline
 
 
@@ -24,16 +25,17 @@ class TokenText(NamedTuple):
     no_space_before: list[bool]  # no space before it
     special: list[bool]  # a special token such as [CLS] or </s>, not part of the text
     starts: list[bool]  # first token of a word
+    unknown: list[bool]  # the token for what the vocabulary lacks
     breaks: Mapping[int, int] = {}  # newlines before it that no token stands for, where there are any
 
     def select(self, kept: Sequence[int]) -> "TokenText":
         """The tokens at the given positions."""
         labels = [self.labels[at] for at in kept]
-        no_space_before, special, starts = (
-            [column[at] for at in kept] for column in (self.no_space_before, self.special, self.starts)
+        no_space_before, special, starts, unknown = (
+            [column[at] for at in kept] for column in (self.no_space_before, self.special, self.starts, self.unknown)
         )
         breaks = {new: self.breaks[old] for new, old in enumerate(kept) if old in self.breaks} if self.breaks else {}
-        return TokenText(labels, no_space_before, special, starts, breaks)
+        return TokenText(labels, no_space_before, special, starts, unknown, breaks)
 
 
 class SourceText(NamedTuple):
@@ -83,6 +85,7 @@ def token_text(tokens: Sequence[str], source: SourceText | None = None) -> Token
     (['Didn', "'", 't', '🦉'], [True, True, True, False])
     """
     special = [SPECIAL_TOKEN.fullmatch(token) is not None for token in tokens]
+    unknown = [UNKNOWN_TOKEN.fullmatch(token) is not None for token in tokens]
     decode = _decoder(tokens)
     results = [
         (token, False) if is_special else decode(token) for token, is_special in zip(tokens, special, strict=True)
@@ -96,8 +99,8 @@ def token_text(tokens: Sequence[str], source: SourceText | None = None) -> Token
     labels = [label if len(label) <= _MAX_LABEL else f"{label[: _MAX_LABEL - 1]}…" for label, _ in results]
     starts = _starts(labels, no_space_before, special)
     if source is None:
-        return TokenText(labels, no_space_before, special, starts)
-    return TokenText(labels, no_space_before, special, _starts_of_words(source, starts), _breaks(source))
+        return TokenText(labels, no_space_before, special, starts, unknown)
+    return TokenText(labels, no_space_before, special, _starts_of_words(source, starts), unknown, _breaks(source))
 
 
 def _from_source(source: SourceText) -> list[tuple[str, bool] | None]:

@@ -86,6 +86,9 @@ export function wordText({ labels, specials }, item) {
   return specials.has(item) ? briefText(labels[item]).replace(/^\[|\]$/gu, "") : briefText(labels[item]);
 }
 
+/** @param {import("./types.js").Items} items @param {number} item @returns {string} the class of a word that the model does not know */
+export const unknownClass = (items, item) => (items.unknown?.has(item) ? "uwaga-unknown" : "");
+
 /** @param {Event} event @returns {number} the item of the word under it; -1: none */
 export function itemOf({ target }) {
   const word = target instanceof Element ? target.closest("[data-item]") : null;

@@ -9,6 +9,8 @@
  * @property {number} tokens
  * @property {number} words
  * @property {number} specials
+ * @property {number} [unknown]  tokens for what the vocabulary lacks
+ * @property {string} [unknown_token]  how that token is written
  */
 
 /**
@@ -18,7 +20,8 @@
  * @property {string} model
  * @property {string} text_title
  * @property {boolean} signed  its weights may be negative
- * @property {{kind: Kind, layer: number, heads: number}[]} maps  sorted
+ * @property {{kind: Kind, layer: number, heads: number, sees?: [number | null, number | null] | null}[]} maps  sorted; sees: how many tokens before
+ *   and after its own a query may look at, null for any number
  * @property {{[stack: string]: Stack}} stacks
  * @property {{[kind: string]: {queries: string, keys: string}}} kinds  which stack is on which axis
  */
@@ -217,6 +220,7 @@
  * @property {string[]} labels
  * @property {number[]} noSpaceBefore  1: no space before it
  * @property {Set<number>} specials
+ * @property {Set<number>} [unknown]  items with a token for what the model's vocabulary lacks
  * @property {Map<number, number>} [breaks]  newlines before an item that no item stands for
  * @property {Int32Array} spans  (total, 2): the token range of each
  * @property {number} total
@@ -245,6 +249,7 @@
  * @property {{cross: "written" | "read"}} rows  how rows of cross-attention are named
  * @property {() => Promise<void>} reopen  shows the same again, after a change of `rows`
  * @property {{on: boolean}} quiet  while on, changes of the head add no step to the browser's history
+ * @property {{on: boolean, end: () => void}} provisional  on: the head that the page opens with is not chosen yet, and not written to the address
  * @property {HTMLElement} root
  * @property {(side: SideId, stack: string, as?: {merge: string, specials: string}) => Promise<Items>} items
  *   with the store's merge and specials unless `as` is given

@@ -196,6 +196,33 @@ export function sinksOf(items, kind) {
   return new Set([...items.specials, ...(kind === "decoder" && items.total > 1 && items.spans[0] === 0 ? [0] : [])]);
 }
 
+// Masks: a causal model hides the words that come later, a window those that are too far.
+
+/**
+ * The keys that a word may look at.
+ * @param {App} app @param {import("./types.js").Items} queries @param {import("./types.js").Items} keys @param {number} query
+ * @param {import("./types.js").Side} [side]
+ * @returns {Range} first, one past the last
+ */
+export function seenKeys(app, queries, keys, query, side = app.side()) {
+  const { kind, layer } = app.store.get(), sees = side.maps.find((one) => one.kind === kind && one.layer === layer)?.sees;
+  const [before, after] = sees ?? [null, null], [start, stop] = [queries.spans[2 * query], queries.spans[2 * query + 1]];
+  const firstWhere = (/** @type {(key: number) => boolean} */ holds) => {
+    let [low, high] = [0, keys.total];
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (holds(middle)) high = middle;
+      else low = middle + 1;
+    }
+    return low;
+  };
+  return [before === null ? 0 : firstWhere((key) => keys.spans[2 * key + 1] - 1 >= start - before),
+    after === null ? keys.total : firstWhere((key) => keys.spans[2 * key] > stop - 1 + after)];
+}
+
+/** @param {Range} seen @returns {(key: number) => boolean} whether a key is hidden */
+export const hiddenOutside = ([first, stop]) => (key) => key < first || key >= stop;
+
 /**
  * For each cell of a row whether it contains a sink; null: none does.
  * @param {ReadonlySet<number>} sinks

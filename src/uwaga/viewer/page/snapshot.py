@@ -206,8 +206,9 @@ def stored_reply(request: Request, reply: Reply) -> Reply:
     meta: dict[str, Any] = dict(reply.meta)
     if "complete" in meta:
         meta |= {"complete": 1, "reached": meta["complete"]}
-    # These are pictures; all other arrays are numbers to read.
-    coarse = request["request"] == "overview" or (request["request"] == "tile" and request["level"] != 0)
+    # These are pictures; all other arrays are numbers to read, and so are the cells of a short text, each of them a weight.
+    is_overview = request["request"] == "overview" and not reply.meta.get("single")
+    coarse = is_overview or (request["request"] == "tile" and request["level"] != 0)
     arrays = tuple(_rounded(array) if coarse and array.dtype == np.float32 else array for array in reply.arrays)
     return Reply(meta=meta, arrays=arrays)
 

@@ -37,6 +37,7 @@ _READ_COST, _KEPT_COST, _MERGED_COST = 4, 4, 1
 class Axis:
     """The I items along an axis: the tokens or words of one text, with or without special tokens.
 
+    unknown: items with a token for what the vocabulary lacks.
     spans: (I, 2) int32, the token range [start, stop) of each item.
     kept: the tokens that are not hidden; None where none is hidden.
     breaks: newlines before an item that no item stands for, where there are any.
@@ -46,6 +47,7 @@ class Axis:
     labels: list[str]
     no_space_before: list[bool]
     specials: list[int]
+    unknown: list[int]
     spans: NDArray[np.int32]
     kept: list[int] | None
     words: list[tuple[int, int]] | None
@@ -71,6 +73,7 @@ class Axis:
                 for start, _ in items
             ],
             specials=[at for at, (start, _) in enumerate(items) if shown.special[start]],
+            unknown=[at for at, (start, stop) in enumerate(items) if any(shown.unknown[start:stop])],
             spans=spans.reshape(-1, 2),
             kept=kept,
             words=words,
@@ -98,6 +101,7 @@ class Axis:
             [*tokens.no_space_before[1:], False],
             [*tokens.special[1:], False],
             [*tokens.starts[1:], True],
+            [*tokens.unknown[1:], False],
             {at - 1: lines for at, lines in tokens.breaks.items() if at},
         )
         return dataclasses.replace(
@@ -105,6 +109,7 @@ class Axis:
             labels=[join_tokens(after, int(start), int(stop)) for start, stop in self.spans],
             no_space_before=[after.no_space_before[start] or at == 0 for at, (start, _) in enumerate(self.spans)],
             specials=[at for at, (start, _) in enumerate(self.spans) if after.special[start]],
+            unknown=[at for at, (start, stop) in enumerate(self.spans) if any(after.unknown[start:stop])],
             breaks={at: after.breaks[int(start)] for at, (start, _) in enumerate(self.spans) if start in after.breaks},
         )
 

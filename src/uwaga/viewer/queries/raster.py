@@ -270,7 +270,9 @@ class Overview:
         """(H, I, J); NaN where nothing is known yet."""
         part = 0.0 if self._raster is None else self._raster.complete
         complete = (self._done + part) / len(self._cells)
-        return Reply(meta={"complete": complete, "exact": complete == 1 and self._exact}, arrays=(self._cells.copy(),))
+        single = self._cells.shape[1:] == self._head_view(0).sizes  # a cell is one weight
+        meta = {"complete": complete, "exact": complete == 1 and self._exact, "single": single}
+        return Reply(meta=meta, arrays=(self._cells.copy(),))
 
 
 class Tile:

@@ -26,7 +26,7 @@ from uwaga.viewer.queries import labels, statistics, weights, why
 from uwaga.viewer.queries.heads import DIFFERENCE, WRITTEN, HeadResolver, HeadView, LayerSelection
 from uwaga.viewer.queries.lru_cache import LRUCache
 from uwaga.viewer.queries.raster import OVERVIEW, TILE, Block, Overview, Tile
-from uwaga.viewer.view_model import ViewModel, axes_of
+from uwaga.viewer.view_model import MapName, ViewModel, axes_of
 
 _TIME_BUDGET = 0.2  # seconds per reply; a step that has begun may overrun it
 _MAX_ITEMS = 200_000
@@ -119,6 +119,7 @@ class QueryService:
             "labels": axis.labels[first:last],
             "no_space_before": [int(each) for each in axis.no_space_before[first:last]],
             "specials": [at for at in axis.specials if first <= at < last],
+            "unknown": [at for at in axis.unknown if first <= at < last],
             "breaks": [[at, lines] for at, lines in axis.breaks.items() if first <= at < last],
             "total": len(axis),
         }
@@ -194,6 +195,8 @@ class QueryService:
         side = self._resolver.side(selection.side)
         names: dict[str, str | int] = {"model": side.model, "text": side.title, "side": selection.side}
         names |= {"kind": kind, "layer": layer, "head": head, "merge": selection.merge, "specials": selection.specials}
+        spans = (axis.spans[slice(*part)] for axis, part in zip(axes, (rows, columns), strict=True))
+        block = np.where(weights.hidden(_sees(self._resolver, selection.side, selection.name), *spans), np.nan, block)
         data = weights.npz(block, axes, rows, columns, names)
         return Reply(meta={"name": f"{kind}-{layer}-{head}.npz"}, arrays=(np.frombuffer(data, np.uint8),))
 
@@ -292,10 +295,25 @@ def _side(resolver: HeadResolver, side: str) -> dict[str, Any]:
         "model": model,
         "text_title": shown.title,
         "signed": side == DIFFERENCE,
-        "maps": [{"kind": kind, "layer": layer, "heads": resolver.heads(side, (kind, layer))} for kind, layer in names],
+        "maps": [
+            {
+                "kind": kind,
+                "layer": layer,
+                "heads": resolver.heads(side, (kind, layer)),
+                "sees": _sees(resolver, side, (kind, layer)),
+            }
+            for kind, layer in names
+        ],
         "stacks": {stack: _stack(resolver, side, stack) for stack in resolver.stacks(side)},
         "kinds": {kind: _axes(kind, writes=shown.writes) for kind, _ in names},
     }
+
+
+def _sees(resolver: HeadResolver, side: str, name: MapName) -> list[int | None] | None:
+    """How many tokens before and after its own a query may look at, None for any number; None where no such band is known."""
+    sides = range(len(resolver.view_model.sides)) if side == DIFFERENCE else [int(side)]
+    bands = [weights.band(resolver.view_model.sides[number].maps[name]) for number in sides]
+    return bands[0] if all(band == bands[0] for band in bands) else None
 
 
 def _axes(kind: str, *, writes: bool) -> dict[str, str]:
@@ -303,11 +321,13 @@ def _axes(kind: str, *, writes: bool) -> dict[str, str]:
     return {"queries": WRITTEN if kind == "cross" and writes else queries, "keys": keys}
 
 
-def _stack(resolver: HeadResolver, side: str, stack: str) -> dict[str, int]:
-    """How many tokens, words and special tokens an axis has."""
+def _stack(resolver: HeadResolver, side: str, stack: str) -> dict[str, Any]:
+    """How many tokens, words and special tokens an axis has, and how many tokens are the one for what the vocabulary lacks."""
     shown, read = resolver.side(side), "decoder" if stack == WRITTEN else stack
     words = len(resolver.axis(side, stack, "words", "show"))
-    return {"tokens": shown.sizes[read], "words": words, "specials": sum(shown.token_text(read).special)}
+    text = shown.token_text(read)
+    counts = {"tokens": shown.sizes[read], "words": words, "specials": sum(text.special), "unknown": sum(text.unknown)}
+    return counts | ({"unknown_token": shown.tokens[read][text.unknown.index(True)]} if any(text.unknown) else {})
 
 
 def _difference_title(names: list[str]) -> str:

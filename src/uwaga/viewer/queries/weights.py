@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from uwaga.maps.base import WeightMap
+from uwaga.maps.map import AttentionMap
 from uwaga.viewer.messages import Reply
 from uwaga.viewer.queries.heads import Axis, HeadView
 
@@ -38,6 +40,34 @@ def entry(head_view: HeadView, query: int, key: int) -> Reply:
         "lse": lse,
     }
     return Reply(meta=meta)
+
+
+def band(m: WeightMap) -> list[int | None] | None:
+    """How many tokens before and after its own each query may look at, None for any number; None where that is no band, or where the map
+    has no scores. Read from the first row, the last one, and the one between them."""
+    queries, keys = m.shape[-2:]
+    if not isinstance(m, AttentionMap) or queries != keys or not keys:
+        return None
+    rows = sorted({0, keys // 2, keys - 1})
+    seen = torch.as_tensor(m.scores[(*[0] * (len(m.shape) - 2), rows, slice(None))]).cpu() > -float("inf")
+    if not bool(seen.any(-1).all()):
+        return None
+    firsts, lasts = (seen.int().argmax(-1)).tolist(), (keys - 1 - seen.flip(-1).int().argmax(-1)).tolist()
+    before = None if firsts[-1] == 0 else keys - 1 - firsts[-1]
+    after = None if lasts[0] == keys - 1 else lasts[0]
+    j = torch.arange(keys) - torch.tensor(rows)[:, None]
+    expected = (j >= -(keys if before is None else before)) & (j <= (keys if after is None else after))
+    return [before, after] if torch.equal(seen, expected) else None
+
+
+def hidden(sees: list[int | None] | None, queries: NDArray[np.int32], keys: NDArray[np.int32]) -> NDArray[np.bool_]:
+    """(rows, columns): whether no token of a query's item may look at one of a key's. sees: as of `band`; queries, keys: spans of items.
+    `seenKeys` of front/weights.js says the same."""
+    before, after = sees or (None, None)
+    behind = queries[:, None, 0] - (keys[None, :, 1] - 1)
+    ahead = keys[None, :, 0] - (queries[:, None, 1] - 1)
+    most = np.iinfo(np.int32).max
+    return (behind > (most if before is None else before)) | (ahead > (most if after is None else after))
 
 
 def row(head_view: HeadView, query: int) -> Reply:
@@ -120,7 +150,7 @@ def npz(
     columns: tuple[int, int],
     names: Mapping[str, str | int],
 ) -> bytes:
-    """A rectangle as an .npz file: weights, query_tokens, key_tokens, rows, columns, and the names (model, text, layer, ...)."""
+    """A rectangle as an .npz file: weights (NaN where the query may not look at the key), query_tokens, key_tokens, rows, columns, and the names (model, text, layer, ...)."""
     tokens = [_strings(axis.labels[slice(*part)]) for axis, part in zip(axes, (rows, columns), strict=True)]
     arrays: dict[str, Any] = {
         name: _strings([value])[0] if isinstance(value, str) else np.int64(value) for name, value in names.items()

@@ -118,8 +118,13 @@ export async function askDistinctive(app, signal) {
       : gathers ? tr("Most words look at “{gathers}”", { gathers }) : labelSentences[one.label];
     return { ...one, label, evidence: isNamed ? one.evidence : "", sentence, worth: isTelling ? one.worth : isExact ? 0 : worthOf({ ...one, label }, keys.labels) };
   }).sort((one, other) => other.worth - one.worth || one.layer - other.layer || one.head - other.head);
-  const sinks = [...new Set([...sinksOf(keys, kind)].sort((one, other) => one - other).map((sink) => wordText(keys, sink)))].slice(0, namedSinks);
-  return { all, rests, sinks: new Intl.ListFormat(currentLanguage().language).format(sinks) };
+  return { all, rests, sinks: sinkNames(keys, kind) };
+}
+
+/** @param {Items} keys @param {string} kind @returns {string} such as "CLS and SEP" */
+export function sinkNames(keys, kind) {
+  const names = new Set([...sinksOf(keys, kind)].sort((one, other) => one - other).map((sink) => wordText(keys, sink)));
+  return new Intl.ListFormat(currentLanguage().language).format([...names].slice(0, namedSinks));
 }
 
 /** @param {[number, number, number]} link @returns {Link} */

@@ -9,7 +9,8 @@ import { tr } from "../languages.js";
 /** @typedef {import("./every_head.js").LayerCells} LayerCells */
 /** @typedef {{query: number, key: number, weight: number}} FilmLink */
 
-const stopTime = 1500, linksOfWord = 3, leastLink = 0.04;
+const stopTime = 1500, linksOfWord = 3;
+export const leastLink = 0.04;
 
 /** @param {import("../types.js").App} app @returns {boolean} whether there is a film: a text on one line, of which each layer's weights are known word by word */
 export function hasFilm(app) {
@@ -31,18 +32,16 @@ export function filmLinks(mean, rows, columns, sinks) {
 }
 
 /**
- * Where the weight of a layer goes, as shares of all words: to itself and its neighbours, farther, and to rest.
- * @param {ArrayLike<number>} mean @param {number} rows @param {number} columns @param {ReadonlySet<number>} sinks
+ * Where the weight of a layer's words goes, special tokens left out as words: to their neighbours, farther, to themselves, and to rest.
+ * @param {ArrayLike<number>} mean @param {Pick<import("../types.js").Items, "specials" | "total">} items @param {ReadonlySet<number>} sinks
  */
-export function layerShares(mean, rows, columns, sinks) {
-  let near = 0, far = 0, rest = 0;
-  for (let query = 0; query < rows; query++) for (let key = 0; key < columns; key++) {
-    const weight = mean[query * columns + key] / rows;
-    if (sinks.has(key)) rest += weight;
-    else if (Math.abs(query - key) <= 1) near += weight;
-    else far += weight;
+export function layerShares(mean, { specials, total }, sinks) {
+  const shares = { near: 0, far: 0, self: 0, rest: 0 }, words = total - specials.size;
+  for (let query = 0; query < total; query++) for (let key = 0; key < total && !specials.has(query); key++) {
+    const distance = Math.abs(query - key);
+    shares[sinks.has(key) ? "rest" : distance > 1 ? "far" : distance ? "near" : "self"] += mean[query * total + key] / words;
   }
-  return { near, far, rest };
+  return shares;
 }
 
 /**
@@ -104,7 +103,9 @@ export function makeLayerFilm(show) {
   };
 }
 
-/** @param {number} layer @param {{near: number, far: number, rest: number}} shares @returns {string} */
-export function filmText(layer, { near, far, rest }) {
-  return tr("Layer {layer}: {near} to neighbours, {far} farther, {rest} at rest", { layer, near: percentText(near), far: percentText(far), rest: percentText(rest) });
+/** @param {number} layer @param {ReturnType<typeof layerShares>} shares @param {string} sinks  their names @returns {string} */
+export function filmText(layer, shares, sinks) {
+  const values = { layer, sinks, ...Object.fromEntries(Object.entries(shares).map(([name, share]) => [name, percentText(share)])) };
+  return sinks ? tr("Layer {layer}: of the words’ weight {near} is on neighbours, {far} farther off, {self} on themselves, {rest} at rest on {sinks}", values)
+    : tr("Layer {layer}: of the words’ weight {near} is on neighbours, {far} farther off, {self} on themselves", values);
 }

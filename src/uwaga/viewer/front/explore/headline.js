@@ -1,14 +1,21 @@
 // Sentences of what is seen: what a word looks at, what came of a cut, which head it is, how much rests.
 
-import { briefText, el, wordText } from "../dom.js";
+import { briefText, el, unknownClass, wordText } from "../dom.js";
 import { countText, headText, percentText } from "../format.js";
-import { tr, trParts } from "../languages.js";
-import { strongestItems } from "../weights.js";
+import { tr, trN, trParts } from "../languages.js";
 
 /** @typedef {import("../types.js").Items} Items */
+/** @typedef {{key: number, weight: number, count: number}} Seen  count: places at which it stands */
+/**
+ * @typedef {object} Look
+ * @property {"nothing" | "evenly" | "mostly" | "most" | "rests"} is
+ * @property {Seen | null} top  what gets the largest weight
+ * @property {Seen | null} next  what gets most beside it, special tokens left out
+ * @property {number} visible  keys that the word may look at
+ */
 
-/** The least weight of a word that a headline counts. */
-const leastCounted = 0.01;
+/** A weight above this is most of all; weights within this factor of their mean are even. */
+const mostOfAll = 0.5, evenFactor = 1.5;
 
 /** @param {number} cell @returns {string} */
 export function meansText(cell) {
@@ -16,57 +23,104 @@ export function meansText(cell) {
 }
 
 /**
- * it looks mostly at tired: 59 %.
+ * What a word looks at: the one rule behind every sentence that says it.
+ * @param {ArrayLike<number>} weights  of the word, on all keys
+ * @param {{keys: Pick<Items, "specials" | "labels">, sinks: ReadonlySet<number>, isHidden?: (key: number) => boolean, isCounted?: boolean}} of
+ *   isCounted: a word that is said several times is one
+ * @returns {Look | null} null: some of the weights are not known
+ */
+export function lookOf(weights, { keys, sinks, isHidden = () => false, isCounted = false }) {
+  const seen = Array.from(weights, (weight, key) => ({ key, weight, count: 1 })).filter(({ key }) => !isHidden(key)), visible = seen.length;
+  if (seen.some(({ weight }) => Number.isNaN(weight))) return null;
+  const mean = seen.reduce((sum, { weight }) => sum + weight, 0) / visible;
+  /** @type {Map<string | number, Seen>} */
+  const words = new Map();
+  for (const one of seen) {
+    const name = isCounted && !sinks.has(one.key) ? keys.labels[one.key] : one.key, same = words.get(name);
+    if (!same) words.set(name, { ...one });
+    else Object.assign(same, { key: one.weight > weights[same.key] ? one.key : same.key, weight: same.weight + one.weight, count: same.count + 1 });
+  }
+  const most = (/** @type {Seen[]} */ some) => some.reduce((/** @type {Seen | null} */ best, one) => (one.weight > (best?.weight ?? 0) ? one : best), null);
+  const all = [...words.values()], top = most(all), next = most(all.filter((one) => one !== top && !keys.specials.has(one.key)));
+  const isEven = visible > 1 && seen.every(({ weight }) => weight <= evenFactor * mean && weight >= mean / evenFactor);
+  const isRest = top !== null && sinks.has(top.key);
+  return { top, next, visible, is: !top ? "nothing" : top.weight <= mostOfAll && isEven ? "evenly" : isRest ? "rests" : top.weight > mostOfAll ? "mostly" : "most" };
+}
+
+/**
+ * "street rests on CLS: 89.2%; of the words, most on The: 5.3%".
+ * @param {Look} look
+ * @param {{weights: ArrayLike<number>, from: Node | string, name: (key: number) => Node | string, isSpecial: (key: number) => boolean, picked?: number | null, isPicture?: boolean}} of
+ *   picked: a key that the sentence is about, if that is not what it says anyway
+ * @returns {(Node | string)[]}
+ */
+export function lookParts({ is, top, next, visible }, { weights, from, name, isSpecial, picked = null, isPicture = false }) {
+  const said = (/** @type {Seen} */ { key, count }) => (count > 1 ? el("span", {}, trParts("{word}, {count} times", { word: name(key), count: countText(count) })) : name(key));
+  if (!top) return trParts("{from} looks at nothing", { from });
+  const to = said(top), weight = percentText(top.weight), isNext = is === "rests" && next !== null && picked === next.key;
+  if (picked !== null && picked !== top.key && !isNext) {
+    const own = { from, to: name(picked), weight: percentText(weights[picked]), most: to, largest: weight };
+    return is === "rests" ? trParts("{from} looks at {to}: {weight}, and rests on {most}: {largest}", own)
+      : is === "evenly" ? trParts("{from} looks at {to}: {weight}", own) : trParts("{from} looks at {to}: {weight}, most at {most}: {largest}", own);
+  }
+  if (is === "mostly") return trParts("{from} looks mostly at {to}: {weight}", { from, to, weight });
+  if (is === "most") return trParts("{from} looks most at {to}: {weight}", { from, to, weight });
+  if (is === "evenly") return trParts("{from} spreads evenly over {count}: at most {weight} each", { from, count: countText(visible), weight });
+  if (!next) return trParts("{from} rests on {to}: {weight}", { from, to, weight });
+  const both = { from, to, weight, most: said(next), largest: percentText(next.weight) };
+  return isPicture ? trParts("{from} rests on {to}: {weight}; of the patches, most on {most}: {largest}", both)
+    : isSpecial(top.key) ? trParts("{from} rests on {to}: {weight}; of the words, most on {most}: {largest}", both)
+      : trParts("{from} rests on {to}: {weight}; of the other words, most on {most}: {largest}", both);
+}
+
+/**
+ * The sentence of a word, of a link where one is picked, or of what it looks at without a link that is cut.
  * @param {{queries: Items, keys: Items}} texts
  * @param {number} query
  * @param {number | null} key
  * @param {Float32Array | null} weights
- * @param {ReadonlySet<number>} sinks
- * @param {boolean} signed
- * @param {import("./distinctive.js").Link | undefined} strongest  of the head
- * @param {boolean} isCounted  words that are said several times are one
+ * @param {{sinks: ReadonlySet<number>, signed: boolean, strongest: import("./distinctive.js").Link | undefined, isCounted: boolean,
+ *   isHidden: (key: number) => boolean, cut?: ReadonlySet<number>}} of  strongest: the link of the head that is told
  * @returns {(string | Node)[]}
  */
-export function headlineOf({ queries, keys }, query, key, weights, sinks, signed, strongest, isCounted) {
+export function headlineOf({ queries, keys }, query, key, weights, { sinks, signed, strongest, isCounted, isHidden, cut = new Set() }) {
   const word = (/** @type {Items} */ items, /** @type {number} */ item) =>
-    el("bdi", { class: items === queries && item === query ? "uwaga-asks" : sinks.has(item) ? "" : "uwaga-asked", text: wordText(items, item) });
-  const from = word(queries, query);
-  if (!weights && strongest?.query === query && (key === null || key === strongest.key))
-    return trParts("{from} looks at {to}: {weight}", { from, to: word(keys, strongest.key), weight: percentText(strongest.weight) });
-  if (!weights) return [from];
-  const best = strongestItems(weights, sinks.size + 1).find((item) => !sinks.has(item));
-  const at = key !== null && key < keys.total ? key : best;
-  if (at === undefined) {
-    const [rest] = strongestItems(weights, 1);
-    return rest === undefined || keys.specials.has(rest) ? trParts("{from} looks at nothing but special tokens", { from }) : trParts("{from} looks at {to}: {weight}", { from, to: word(keys, rest), weight: percentText(weights[rest]) });
+    el("bdi", { class: [items === queries && item === query ? "uwaga-asks" : sinks.has(item) ? "" : "uwaga-asked", unknownClass(items, item)].join(" "), text: wordText(items, item) });
+  const from = word(queries, query), name = (/** @type {number} */ item) => word(keys, item);
+  if (!weights) return strongest?.query === query && (key === null || key === strongest.key)
+    ? trParts("{from} looks at {to}: {weight}", { from, to: name(strongest.key), weight: percentText(strongest.weight) }) : [from];
+  const picked = key !== null && key < keys.total && !cut.has(key) ? key : null;
+  if (signed) {
+    const at = picked ?? weights.reduce((best, weight, item) => (!sinks.has(item) && Math.abs(weight) > Math.abs(weights[best] ?? 0) ? item : best), -1);
+    return at < 0 ? [from] : [from, " \u2192 ", name(at), `: ${weights[at] > 0 ? "+" : ""}${percentText(weights[at])}`];
   }
-  if (signed) return [from, " \u2192 ", word(keys, at), `: ${weights[at] > 0 ? "+" : ""}${percentText(weights[at])}`];
-  const to = word(keys, at), weight = percentText(weights[at]);
-  if (at === best) {
-    // A long text says a word again and again.
-    const same = Array.from(weights.keys()).filter((item) => weights[item] >= leastCounted && !sinks.has(item) && keys.labels[item] === keys.labels[at]);
-    if (isCounted && key === null && same.length > 1) return trParts("{from} looks mostly at {to}, {count} times: {weight}", { from, to, count: countText(same.length), weight: percentText(same.reduce((sum, item) => sum + weights[item], 0)) });
-    return trParts("{from} looks mostly at {to}: {weight}", { from, to, weight });
-  }
-  if (best === undefined || sinks.has(at)) return trParts("{from} looks at {to}: {weight}", { from, to, weight });
-  return trParts("{from} looks at {to}: {weight}, mostly at {most}: {largest}", { from, to, weight, most: word(keys, best), largest: percentText(weights[best]) });
+  if (picked !== null && isHidden(picked)) return trParts("{from} looks at {to}: {weight}", { from, to: name(picked), weight: tr("masked") });
+  const look = lookOf(weights, { keys, sinks, isHidden, isCounted: isCounted && picked === null });
+  const said = look ? lookParts(look, { weights, from, name, isSpecial: (item) => keys.specials.has(item), picked }) : [from];
+  return cut.size ? trParts("Without {lost}, {said}", { lost: name([...cut][0]), said: el("span", {}, said) }) : said;
 }
 
 /**
- * Without animal, it looks mostly at [CLS]: 31.4 %.
- * @param {{queries: Items, keys: Items}} texts @param {number} query @param {ReadonlySet<number>} cut @param {ArrayLike<number>} weights
+ * Which head it is: the model, its place, and what it does, with the share that rests where that is most of its weight.
+ * @param {import("../types.js").App} app @param {import("./distinctive.js").DistinctiveHead | undefined} own @param {number} [rest]  of the whole head
  */
-export function withoutText({ queries, keys }, query, cut, weights) {
-  const [at] = strongestItems(weights, 1), word = (/** @type {string} */ hue, /** @type {Items} */ items, /** @type {number} */ item) => el("bdi", { class: hue, text: wordText(items, item) });
-  const lost = word("uwaga-asked", keys, [...cut][0]), from = word("uwaga-asks", queries, query);
-  if (at === undefined) return trParts("Without {lost}, {from} looks at nothing", { lost, from });
-  return trParts("Without {lost}, {from} looks mostly at {most}: {largest}", { lost, from, most: word("", keys, at), largest: percentText(weights[at]) });
+export function whereText(app, own, rest = 0) {
+  const { kind, layer, head } = app.store.get();
+  return [app.side().model, headText(kind, layer, head), own?.label && own.sentence.replace(/^./u, (letter) => letter.toLowerCase()),
+    own?.label && rest > mostOfAll && tr("{rest} at rest", { rest: percentText(rest) })].filter(Boolean).join(" \u00b7 ");
 }
 
-/** @param {import("../types.js").App} app @param {import("./distinctive.js").DistinctiveHead | undefined} own @returns {string} the model, which head, and what the head does */
-export function whereText(app, own) {
-  const { kind, layer, head } = app.store.get();
-  return [app.side().model, headText(kind, layer, head), own?.label && own.sentence.replace(/^./u, (letter) => letter.toLowerCase())].filter(Boolean).join(" \u00b7 ");
+/** Models that read any text, byte by byte, and that know the words of many languages. */
+const readsBytes = "copyist", readsLanguages = "intfloat/multilingual-e5-small";
+
+/** @param {import("../types.js").Side} side @param {string[]} names  of the stacks that are shown @returns {string} how much of the text the model does not know */
+export function unknownText({ stacks }, names) {
+  const shown = [...new Set(names)].map((name) => stacks[name]), sum = (/** @type {(of: import("../types.js").Stack) => number} */ of) => shown.reduce((all, one) => all + of(one), 0);
+  const count = sum(({ unknown = 0 }) => unknown);
+  if (!count) return "";
+  const values = { total: sum(({ tokens, specials }) => tokens - specials), token: shown.find((of) => of.unknown_token)?.unknown_token, bytes: readsBytes, languages: readsLanguages };
+  return [trN("{count} of {total} tokens is unknown to this model: it reads {token} instead.", "{count} of {total} tokens are unknown to this model: it reads the same {token} for each.", count, values),
+    tr("The model {bytes}, which comes with uwaga, reads every text, byte by byte; {languages} knows words of many languages.", values)].join(" ");
 }
 
 /** @param {ArrayLike<number> | null} weights @param {ReadonlySet<number>} sinks @param {Items} keys @returns {string} */

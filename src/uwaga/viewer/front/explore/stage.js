@@ -1,7 +1,7 @@
 // The text as the largest thing on the page, and over it the arcs of one word to the words that it looks at.
 
 import { arcPairs, arcScale, arcsOfLinks, arcsOfWord, mixedArcs, pathOfArc } from "./arcs.js";
-import { el, isModified, isRightToLeft, itemOf, linkGradient, movingMouse, svgEl, uniqueName, wordText } from "../dom.js";
+import { el, isModified, isRightToLeft, itemOf, linkGradient, movingMouse, svgEl, uniqueName, unknownClass, wordText } from "../dom.js";
 import { percentText } from "../format.js";
 import { tr } from "../languages.js";
 import { storeEqual } from "../store.js";
@@ -15,6 +15,7 @@ import { storeEqual } from "../store.js";
  * @property {number | null} key  the word that is picked beside it
  * @property {ArrayLike<number> | null} weights  of the query
  * @property {ReadonlySet<number>} sinks
+ * @property {(key: number) => boolean} isHidden  from the query
  * @property {ArrayLike<number> | null} [before]  the weights before a change of the model
  * @property {ReadonlySet<number>} [cut]  keys whose links are cut
  * @property {{query: number, key: number, weight: number}[]} [links]  shown in place of the arcs of one word
@@ -49,7 +50,7 @@ function apartShares(shares) {
 export function stageWord(items, item, on = {}) {
   return el("button", { type: "button", "data-item": item, on,
     class: `uwaga-stage-word${items.specials.has(item) ? " uwaga-stage-special" : ""}${item && items.noSpaceBefore[item] ? " uwaga-stage-tight" : ""}` },
-  el("bdi", { text: wordText(items, item) }), el("span", { class: "uwaga-visually-hidden" }), el("small"));
+  el("bdi", { class: unknownClass(items, item) || null, text: wordText(items, item) }), el("span", { class: "uwaga-visually-hidden" }), el("small"));
 }
 
 /**
@@ -197,18 +198,18 @@ export function makeStage({ pick, point, pickKey }) {
   }
 
   function paint() {
-    const { key, sinks, before, links, cut } = /** @type {StageContent} */ (shown), query = links ? null : shown?.query ?? null, weights = links ? null : shown?.weights;
+    const { key, sinks, before, links, cut, isHidden } = /** @type {StageContent} */ (shown), query = links ? null : shown?.query ?? null, weights = links ? null : shown?.weights;
     const most = weights ? buttons.reduce((best, _, item) => (sinks.has(item) || item === query || (best >= 0 && weights[item] <= weights[best]) ? best : item), -1) : -1;
     buttons.forEach((button, item) => {
-      const weight = weights ? weights[item] : NaN, share = Number.isNaN(weight) ? "" : percentText(weight);
+      const weight = weights ? weights[item] : NaN, masked = weights && isHidden(item) ? tr("masked") : "", share = masked || (Number.isNaN(weight) ? "" : percentText(weight));
       const gain = before && weights ? Math.round(1000 * (weights[item] - before[item])) / 10 : 0;
       button.tabIndex = item === (query ?? 0) ? 0 : -1;
       button.setAttribute("aria-pressed", String(item === query));
-      /** @type {Element} */ (button.children[1]).textContent = share ? ", " : "";
+      /** @type {Element} */ (button.children[1]).textContent = masked ? `, ${masked}` : share ? ", " : "";
       const role = links ? "" : item === query ? "asks" : item === (key !== null && key !== query && !cut?.has(key) ? key : most) ? "asked" : weight < dimBelow ? "dim" : "";
       button.dataset.role = role;
       const number = /** @type {Element} */ (button.lastElementChild);
-      number.replaceChildren(cut?.has(item) ? tr("cut") : share.replace("%", ""), ...(Math.abs(gain) >= 5 ? [el("i", { text: `${gain > 0 ? "+" : "\u2212"}${percentText(Math.abs(gain) / 100).replace("%", "")}` })] : []));
+      number.replaceChildren(cut?.has(item) ? tr("cut") : masked ? el("span", { title: masked, text: "\u2013" }) : share.replace("%", ""), ...(Math.abs(gain) >= 5 ? [el("i", { text: `${gain > 0 ? "+" : "\u2212"}${percentText(Math.abs(gain) / 100).replace("%", "")}` })] : []));
     });
   }
 

@@ -7,12 +7,12 @@ import { tr, trParts } from "../languages.js";
 import { mapView } from "../map/view.js";
 import { makeHeadBar } from "../shell/header.js";
 import { menuButton } from "../controls.js";
-import { headlineOf, meansText, restText, whereText, withoutText } from "./headline.js";
+import { headlineOf, meansText, restText, unknownText, whereText } from "./headline.js";
 import { holdsPassages } from "../text/folds.js";
 import { makeLinks, quoted } from "../text/links.js";
 import { makeReading } from "../text/reading.js";
 import { makeSearchBox } from "../text/search.js";
-import { sinksOf, strongestItems, WeightsReader } from "../weights.js";
+import { hiddenOutside, seenKeys, sinksOf, strongestItems, WeightsReader } from "../weights.js";
 import { makeTextBox } from "../typing/box.js";
 import { makeChanges } from "../typing/changes.js";
 import { makePredictions } from "../typing/predictions.js";
@@ -20,12 +20,12 @@ import { makeMoved } from "../typing/moved.js";
 import { makeSwap } from "../typing/swap.js";
 import { hasExactCells, headCells, makeEveryHead, shownLayers } from "./every_head.js";
 import { stageWords } from "./arcs.js";
-import { filmLinks, filmText, hasFilm, layerShares, makeLayerFilm, meanOfHeads } from "./film.js";
+import { filmLinks, filmText, hasFilm, layerShares, leastLink, makeLayerFilm, meanOfHeads } from "./film.js";
 import { makeRibbons, mostRibbons } from "./ribbons.js";
 import { makeStage, wantsNoMotion } from "./stage.js";
 import { makeWall } from "./wall.js";
 import { makeWhy } from "./why.js";
-import { askDistinctive, linkStory } from "./distinctive.js";
+import { askDistinctive, linkStory, sinkNames } from "./distinctive.js";
 
 /** @typedef {import("../types.js").App} App */
 /** @typedef {import("../types.js").Items} Items */
@@ -51,6 +51,7 @@ export function exploreView(app) {
   const headline = el("h2", { class: "uwaga-headline", "aria-live": "polite" });
   const story = el("p", { class: "uwaga-sub" });
   const evidence = el("details", { class: "uwaga-evidence", hidden: true }, el("summary", { text: tr("Why this name") }), el("p"));
+  const unknown = el("p", { class: "uwaga-sub uwaga-unknown-note", hidden: true });
   const bands = el("p", { class: "uwaga-sub", hidden: true });
   const pick = (/** @type {number} */ item) => {
     if (store.get().query === item) return swap.edit();
@@ -73,7 +74,7 @@ export function exploreView(app) {
   const moved = makeMoved(app, redraw);
   const headMenu = changes.controls && menuButton(tr("This head"), changes.controls).element;
   const top = el("div", { class: "uwaga-top" },
-    el("div", {}, where, headline, story, evidence),
+    el("div", {}, where, headline, story, unknown, evidence),
     el("div", { class: "uwaga-row" }, makeHeadBar(app), find, headMenu, box.button));
   const widen = el("button", { type: "button", class: "uwaga-link", on: { click: () => store.set({ wide: !store.get().wide }) } });
   const saveFilm = menuButton(tr("Save as film"), el("div", {}, [["film", "WebM"], ["film-gif", "GIF"], ["film-svg", "SVG"]].map(([id, text]) =>
@@ -199,6 +200,7 @@ export function exploreView(app) {
       app.quiet.on = false;
       opens = false;
       pickStrongest();
+      app.provisional.end();
       redraw();
     } catch {
       if (!signal.aborted) askedFor = "";
@@ -258,18 +260,23 @@ export function exploreView(app) {
     element.toggleAttribute("data-wide", isWide);
     widen.textContent = isWide ? tr("Smaller map") : tr("Larger map");
     widen.hidden = state.compare !== "one";
+    unknown.textContent = unknownText(side, [axes.queries, axes.keys]);
+    unknown.hidden = !unknown.textContent;
     if (!known) return;
     const atRest = sinksOf(known.keys, kind), sinks = state.colour.hideSink ? atRest : new Set(), one = axes.queries === axes.keys, isLine = one && isOneLine(known.queries);
     const shownWeights = inQueries === null ? null : weights;
     const best = shownWeights ? strongestItems(shownWeights, sinks.size + 1).find((item) => !sinks.has(item)) ?? null : null;
+    const isHidden = hiddenOutside(inQueries === null ? [0, known.keys.total] : seenKeys(app, known.queries, known.keys, inQueries));
+    const was = inQueries === null || state.side !== "1" ? null : moved.row("0", inQueries), isHeld = flows && was !== null, cut = inQueries !== null && state.side === "1" ? moved.cut(known.queries, known.keys, inQueries) : new Set();
     if (!isPointing) {
       changes.show(known, best);
       if (pointed < 0) why.show(known, inQueries, state.key ?? best, shownWeights, sinks);
       swap.show(one ? known.queries : null, state.query);
     }
     if (inQueries !== null) {
-      headline.replaceChildren(...headlineOf(known, inQueries, key, shownWeights, sinks, side.signed, own?.link, one && !isLine));
-      where.textContent = whereText(app, own);
+      headline.replaceChildren(...headlineOf(known, inQueries, key, shownWeights, { sinks: atRest, signed: side.signed, strongest: own?.link, isCounted: one && !isLine, isHidden,
+        cut: !isHeld && (key === null || cut.has(key)) ? cut : undefined }));
+      where.textContent = whereText(app, own, heads()?.rests.get(`${state.layer} ${state.head}`));
       const at = key ?? best;
       story.replaceChildren([restText(shownWeights, sinks, known.keys), at !== null && at === best ? linkStory({ query: inQueries, key: at, weight: 0 }, known.queries, known.keys, kind) : "",
         !one ? !hasExactCells(app) ? "" : tr("Every word sends out a ribbon of the same width, 100%; what many look at grows wide.") : shownWeights && stage.element.hidden ? "" : tr("A wide arc is a big share of this word’s attention; the numbers under the words add up to 100%."),
@@ -278,13 +285,16 @@ export function exploreView(app) {
       /** @type {HTMLElement} */ (evidence.lastElementChild).textContent = own?.evidence ?? "";
     }
     const canStage = isLine && !side.signed, layer = canStage ? film.layer() : null, filmed = layer === null ? null : every.layer(layer), reel = filmed?.complete === 1 && filmed.rows === known.queries.total ? filmed : null;
-    const was = inQueries === null || state.side !== "1" ? null : moved.row("0", inQueries), isHeld = flows && was !== null, cut = inQueries !== null && state.side === "1" ? moved.cut(known.queries, known.keys, inQueries) : new Set();
     if (isHeld && flowing === undefined) flowing = setTimeout(() => { flows = false; draw(); }, holdTime);
-    if (cut.size && !isHeld && shownWeights && inQueries !== null && (key === null || cut.has(key))) headline.replaceChildren(...withoutText(known, inQueries, cut, shownWeights));
     const mean = reel && meanOfHeads(reel);
-    if (reel && mean && layer !== null) headline.textContent = filmText(layer, layerShares(mean, reel.rows, reel.columns, atRest));
+    if (reel && mean && layer !== null) {
+      where.textContent = [side.model, tr("layer {layer}, mean of {count} heads", { layer, count: reel.heads })].join(" \u00b7 ");
+      headline.textContent = filmText(layer, layerShares(mean, known.queries, atRest), sinkNames(known.keys, kind));
+      story.textContent = tr("Arcs are the three widest links of each word to other words, from {least} on.", { least: percentText(leastLink) });
+      evidence.hidden = true;
+    }
     const isStaged = canStage
-      && stage.show({ items: known.queries, query: inQueries, key, weights: isHeld ? was : shownWeights, sinks, before: isHeld ? null : was, cut: isHeld ? new Set() : cut, ...(reel && mean && { links: filmLinks(mean, reel.rows, reel.columns, atRest) }) },
+      && stage.show({ items: known.queries, query: inQueries, key, weights: isHeld ? was : shownWeights, isHidden, sinks, before: isHeld ? null : was, cut: isHeld ? new Set() : cut, ...(reel && mean && { links: filmLinks(mean, reel.rows, reel.columns, atRest) }) },
         { time: isHeld ? 0 : mean ? filmTime : flowing !== undefined && !flowEnded ? flowTime : timeOf(state), sameKeys: Boolean(app.about.python) });
     if (flowing !== undefined && !flows) flowEnded = true;
     film.element.hidden = !isStaged || !hasFilm(app);
@@ -303,13 +313,13 @@ export function exploreView(app) {
     element.toggleAttribute("data-read", isRead);
     find.hidden = !isRead;
     if (!isRead) search.element.hidden = true;
-    const common = { query: inQueries, key, signed: side.signed, merge: state.merge };
+    const common = { query: inQueries, key, signed: side.signed, merge: state.merge, isHidden };
     const contents = !isRead ? [] : one ? [{ ...common, items: known.queries, axis: /** @type {const} */ ("both"), weights: shownWeights, sinks }]
       : [{ ...common, items: known.queries, axis: /** @type {const} */ ("query"), weights: null, sinks: new Set() }, { ...common, items: known.keys, axis: /** @type {const} */ ("key"), weights: shownWeights, sinks }];
     readings.forEach((each, at) => each.show(contents[at] ?? null));
     search.setItems(known.keys);
     const what = shownWeights && inQueries !== null && isRead;
-    links.show(what ? { title: trParts("What {token} attends to", { token: quoted(known.queries.labels[inQueries]) }), hue: "key", weights: shownWeights, items: known.keys, sinks, picked: key } : null);
+    links.show(what ? { title: trParts("What {token} attends to", { token: quoted(known.queries.labels[inQueries]) }), hue: "key", weights: shownWeights, items: known.keys, sinks, picked: key, isHidden } : null);
     if (!isPointing) column.request(isRead && key !== null ? key : null);
     const received = column.weights?.cell === 1 && isRead && key !== null && key < known.keys.total ? column.weights.weights : null;
     lookers.show(received && key !== null ? { title: trParts("What attends to {token}", { token: quoted(known.keys.labels[key]) }), hue: "query", weights: received, items: known.queries, sinks: new Set(), picked: inQueries } : null);

@@ -2,6 +2,7 @@
 
 import { arcPairs, arcsOfLinks, mixedArcs } from "../explore/arcs.js";
 import { layerCells, shownLayers, smallMapsRequest } from "../explore/every_head.js";
+import { sinkNames } from "../explore/distinctive.js";
 import { filmLinks, filmText, layerShares, meanOfHeads } from "../explore/film.js";
 import { glyph, headGlyph } from "../explore/wall.js";
 import { tokenText } from "../dom.js";
@@ -38,7 +39,7 @@ async function filmOfLayers(app) {
   const { shown, centres, size } = places, room = { height: filmBase - 130, scale: filmScale };
   const stops = layers.map(({ layer, cells }) => {
     const mean = meanOfHeads(cells), links = filmLinks(mean, cells.rows, cells.columns, sinks).map((link) => ({ ...link, query: shown.indexOf(link.query), key: shown.indexOf(link.key) }));
-    return { said: filmText(layer, layerShares(mean, cells.rows, cells.columns, sinks)), arcs: arcsOfLinks(links.filter(({ query, key }) => query >= 0 && key >= 0), centres, room) };
+    return { said: filmText(layer, layerShares(mean, queries, sinks), sinkNames(queries, kind)), arcs: arcsOfLinks(links.filter(({ query, key }) => query >= 0 && key >= 0), centres, room) };
   });
   /** @type {SceneItem[]} */
   const still = [...shown.map((item, at) => /** @type {SceneItem} */ ({ kind: "text", serif: true, x: centres[at], y: filmBase + 60, text: tokenText(queries.labels[item]), size, anchor: "middle", fill: paint.ink })),
@@ -49,7 +50,7 @@ async function filmOfLayers(app) {
       const at = Math.min(stops.length - 1, Math.floor(time / filmStop)), pairs = arcPairs((stops[at - 1]?.arcs ?? []).map((arc) => ({ ...arc, opacity: 1 })), stops[at].arcs, false);
       const arcs = mixedArcs(pairs, Math.min(1, (time - at * filmStop) / filmMove)).sort((one, other) => one.weight - other.weight);
       return { width: filmWidth, height: filmHeight, background: paint.bg, items: [...arcs.flatMap((arc) => arcItems(arc, filmBase, paint, filmColours)), ...still,
-        { kind: "text", serif: true, x: posterMargin, y: 62, text: fittingText(stops[at].said, 30, filmWidth - 2 * posterMargin), size: 30, anchor: "start", fill: paint.ink }] };
+        { kind: "text", serif: true, x: posterMargin, y: 62, text: stops[at].said, size: Math.min(30, (filmWidth - 2 * posterMargin) / (stops[at].said.length * 0.5)), anchor: "start", fill: paint.ink }] };
     },
   };
 }

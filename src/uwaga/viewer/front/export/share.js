@@ -2,12 +2,13 @@
 
 import { arcCurve, arcsOfWord, stageWords } from "../explore/arcs.js";
 import { askOpenHead } from "../explore/distinctive.js";
+import { headlineOf } from "../explore/headline.js";
 import { ribbonBars, ribbonCells, ribbonColumns } from "../explore/ribbons.js";
 import { isRightToLeft, tokenText, wordText } from "../dom.js";
 import { headText, percentText } from "../format.js";
 import { tr, trN } from "../languages.js";
 import { countEdits } from "../typing/session.js";
-import { sinksOf, strongestItems } from "../weights.js";
+import { hiddenOutside, seenKeys, sinksOf, strongestItems } from "../weights.js";
 import { canvasTextWidth } from "./canvas.js";
 
 /** @typedef {import("../types.js").App} App */
@@ -106,7 +107,8 @@ export async function shareScene(app, isSquare = false) {
   const isChanged = Boolean(app.about.python) && id !== "0", changes = countEdits(app.about.typed?.edits);
   const where = [[side.model, headText(kind, layer, head)].filter(Boolean).join(", "), isChanged && changes ? trN("{count} change", "{count} changes", changes) : "", rest > 0 ? tr("{rest} at rest", { rest: percentText(rest) }) : ""].filter(Boolean).join(" \u00b7 ");
   items.push(...footItems({ width, height, paint, where, command: isChanged ? app.about.python ?? "" : shareCommand(app, queries.labels[query] ?? "") }));
-  return { scene: { width, height, background: paint.bg, items }, alt: tr("The word “{from}” gives {weight} of its attention to “{to}”.", { from, to, weight: percentText(weight) }) };
+  const said = headlineOf({ queries, keys }, query, key, row ?? null, { sinks, signed: side.signed, strongest: strongest ?? undefined, isCounted: false, isHidden: hiddenOutside(seenKeys(app, queries, keys, query)) });
+  return { scene: { width, height, background: paint.bg, items }, alt: said.map((part) => (typeof part === "string" ? part : part.textContent)).join("") };
 }
 
 /**

@@ -2,7 +2,7 @@
 
 import { countText } from "../format.js";
 import { languageOfRequest, tr } from "../languages.js";
-import { savedCells } from "../weights.js";
+import { savedCells, seenKeys } from "../weights.js";
 
 /** @typedef {import("../types.js").App} App */
 /** @typedef {import("../types.js").View} View */
@@ -43,6 +43,12 @@ export async function blockCsv(app, view) {
   const stacks = app.side().kinds[kind];
   const [queries, keys, weights] =
     await Promise.all([app.items(side, stacks.queries), app.items(side, stacks.keys), blockWeights(app, where, block)]);
+  const width = block.columns[1] - block.columns[0];
+  // What a mask hides has no weight.
+  for (let row = block.rows[0]; row < block.rows[1]; row++) {
+    const [first, stop] = seenKeys(app, queries, keys, row).map((key) => Math.max(0, Math.min(width, key - block.columns[0]))), at = (row - block.rows[0]) * width;
+    weights.fill(NaN, at, at + first).fill(NaN, at + stop, at + width);
+  }
   const [rows, columns] = [queries.labels.slice(...block.rows), keys.labels.slice(...block.columns)];
   const text = csvFile({ weights, firstRow: block.rows[0], firstColumn: block.columns[0], rows, columns });
   const name = fileName({ model: app.side().model, where, what: "weights", block, ending: "csv" });

@@ -3,6 +3,7 @@
 import { el, tokenElement } from "../dom.js";
 import { countText, percentText, weightText } from "../format.js";
 import { tr } from "../languages.js";
+import { hiddenOutside } from "../weights.js";
 import { mapTileAt } from "./tiles.js";
 
 /** @typedef {import("./tile_drawing.js").MapPanel} MapPanel */
@@ -51,6 +52,7 @@ function mapTable(panel, block) {
   const name = (/** @type {MapPanel["queries"]} */ axis, /** @type {number} */ item) => (axis ? tokenElement(axis.items.labels[item]) : String(item));
   let complete = panel.queries !== null && panel.keys !== null;
   const cell = (/** @type {number} */ query, /** @type {number} */ key) => {
+    if (hiddenOutside(panel.seen(query))(key)) return el("td", { title: tr("masked"), "aria-label": tr("masked"), text: "\u2013" });
     const weight = cellWeight(panel, query, key);
     if (weight === null) complete = false;
     return el("td", weight === null ? { text: "\u2026" } : { text: percentText(weight), title: weightText(weight) });

@@ -175,6 +175,46 @@ export function hatchLines({ plot, sizes, cuts }, view) {
   return lines;
 }
 
+/** Rows that are hatched at once where cells are small. */
+const leastHatch = 4;
+
+/**
+ * The cells in view that a mask hides, as blocks: of rows that are less than a few pixels high several together.
+ * @param {MapPanel} panel @param {ViewBox} view
+ * @returns {Cut[]}
+ */
+export function hiddenBlocks({ plot, sizes, seen }, view) {
+  const step = Math.max(1, Math.ceil(leastHatch / view.scale)), last = Math.min(sizes.queries, Math.ceil(view.y + plot.h / view.scale));
+  /** @type {Cut[]} */
+  const blocks = [];
+  for (let query = Math.max(0, Math.floor(view.y)); query < last; query += step) {
+    const rows = /** @type {import("../types.js").Range} */ ([query, Math.min(last, query + step)]), [first, stop] = seen(query);
+    if (first > 0) blocks.push({ queries: rows, keys: [0, first] });
+    if (stop < sizes.keys) blocks.push({ queries: rows, keys: [stop, sizes.keys] });
+  }
+  return blocks;
+}
+
+/**
+ * What a mask hides has no colour of a weight: it is hatched in grey.
+ * @param {CanvasRenderingContext2D} context
+ * @param {MapPanel} panel
+ * @param {ViewBox} view
+ * @param {MapStyle} style
+ */
+export function drawMapHidden(context, panel, view, style) {
+  const cuts = hiddenBlocks(panel, view);
+  if (!cuts.length) return;
+  context.strokeStyle = style.edge;
+  context.lineWidth = 0.5;
+  context.beginPath();
+  for (const [x1, y1, x2, y2] of hatchLines({ ...panel, cuts }, view)) {
+    context.moveTo(x1, y1);
+    context.lineTo(x2, y2);
+  }
+  context.stroke();
+}
+
 /**
  * Hatches the cut links: a change is ink, not a colour of weights.
  * @param {CanvasRenderingContext2D} context

@@ -50,11 +50,11 @@ export function makeMapPanel(app, side) {
   const missing = missingMapText(app, side, kind, layer, head);
   const axes = side.kinds[kind];
   const size = (/** @type {string} */ stack) => (axes && side.stacks[stack] ? Math.max(0, stackSize(side, stack, merge, specials)) : 0);
-  const box = { x: 0, y: 0, w: 8, h: 8 };
+  const box = { x: 0, y: 0, w: 8, h: 8 }, sizes = missing ? { queries: 0, keys: 0 } : { queries: size(axes.queries), keys: size(axes.keys) };
   return {
     side, missing, title: side.id === "difference" || side.title === side.text_title
       ? side.title : `${side.title} \u00b7 ${side.text_title}`,
-    sizes: missing ? { queries: 0, keys: 0 } : { queries: size(axes.queries), keys: size(axes.keys) },
+    sizes, seen: () => [0, sizes.keys],
     layer: null, queries: null, keys: null, cuts: [], plot: box, gutters: { title: 0, left: 0, top: 0 },
     colouring: {
       log: false, low: 0, high: 1, threshold: 0, hideSink: false, signed: side.signed,

@@ -4,6 +4,7 @@ import { el, tokenElement } from "../dom.js";
 import { countText, numberText, ordinalText, percentText } from "../format.js";
 import { isAbort } from "../hosts.js";
 import { tr, trParts } from "../languages.js";
+import { hiddenOutside } from "../weights.js";
 import { finestKnownCell, mapTileAt } from "./tiles.js";
 
 /** @typedef {import("./tile_drawing.js").MapPanel} MapPanel */
@@ -168,7 +169,7 @@ function knownEntry(app, panel, query, key) {
   if (cached) return /** @type {any} */ (cached.meta);
   const tile = mapTileAt(panel.layer, 0, query >> 8, key >> 8);
   if (!tile) return null;
-  return { weight: tile.data[(query & 255) * tile.columns + (key & 255)], score: null, rank: null, visible: true };
+  return { weight: tile.data[(query & 255) * tile.columns + (key & 255)], score: null, rank: null, visible: !hiddenOutside(panel.seen(query))(key) };
 }
 
 /** @param {import("./axes.js").MapAxis | null} axis @param {number} item @param {"query" | "key"} role */
@@ -183,10 +184,10 @@ function entryValueElements(panel, query, key, entry) {
   if (panel.missing) return [el("span", { text: tr("no such head") })];
   if (!panelContains(panel, query, key)) return [el("span", { text: tr("beyond the end of its text") })];
   const parts = [];
-  if (entry) {
+  if (entry && !entry.visible) parts.push(el("span", { text: tr("masked") }));
+  else if (entry) {
     parts.push(el("span", { class: "uwaga-map-weight", "data-weight": entry.weight },
       `${panel.side.signed ? tr("difference") : tr("weight")} `, el("b", { text: numberText(entry.weight) })));
-    if (!entry.visible) parts.push(el("span", { text: tr("masked") }));
     if (entry.score !== null) parts.push(el("span", { "data-score": entry.score }, `${tr("score")} `, el("b", { text: numberText(entry.score) })));
     if (entry.rank !== null)
       parts.push(el("span", { "data-rank": entry.rank }, trParts("{rank} of {count}", { rank: el("b", { text: ordinalText(entry.rank) }), count: countText(panel.sizes.keys) })));
@@ -218,8 +219,8 @@ function coarseCellElement(panel, query, key, cell) {
 /** @param {MapPanel} panel @param {MapEntry | null} entry @param {boolean} many */
 function entryText(panel, entry, many) {
   if (!entry) return "";
+  if (!entry.visible) return `${many ? `${panel.side.title} ` : ""}${tr("masked")}`;
   const parts = [panel.side.signed ? tr("difference {weight}", { weight: percentText(entry.weight) }) : percentText(entry.weight)];
-  if (!entry.visible) parts.push(tr("masked"));
   if (entry.rank !== null) parts.push(tr("{rank} of {count}", { rank: ordinalText(entry.rank), count: countText(panel.sizes.keys) }));
   return `${many ? `${panel.side.title} ` : ""}${parts.join(", ")}`;
 }

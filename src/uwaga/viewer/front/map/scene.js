@@ -4,7 +4,7 @@ import { countText } from "../format.js";
 import { tr } from "../languages.js";
 import { mapAxisText, mapTicks } from "./axes.js";
 import { cellTextIsBlack, colourBarTicks, colourBarTickText, colourMapCells } from "./colours.js";
-import { cellText, hatchLines, minBarScale, minNumberScale, sinkCell } from "./overlay.js";
+import { cellText, hatchLines, hiddenBlocks, minBarScale, minNumberScale, sinkCell } from "./overlay.js";
 import { mapCanvasBlit } from "./renderer.js";
 import { drawMapPanel } from "./tile_drawing.js";
 import { mapTileAt } from "./tiles.js";
@@ -63,8 +63,10 @@ function mapScenePanel(panel, display, context) {
   const w = Math.min(plot.w, (sizes.keys - view.x) * view.scale);
   const h = Math.min(plot.h, (sizes.queries - view.y) * view.scale);
   items.push({ kind: "image", x: plot.x, y: top, w, h, ...mapScenePixels(panel, view, w, h) });
-  items.push(...mapSceneSinks(panel, view, w, h, style), ...mapSceneFrame(plot.x, top, w, h, style.line), ...mapSceneNumbers(panel, view, top, style),
-    ...hatchLines(panel, view).map(([x1, y1, x2, y2]) => /** @type {SceneItem} */ ({ kind: "line", x1, y1, x2, y2, stroke: style.text, width: 1.5, opacity: 1 })));
+  const hatch = (/** @type {import("./overlay.js").Cut[]} */ cuts, /** @type {string} */ stroke, /** @type {number} */ width) =>
+    hatchLines({ ...panel, cuts }, view).map(([x1, y1, x2, y2]) => /** @type {SceneItem} */ ({ kind: "line", x1, y1, x2, y2, stroke, width, opacity: 1 }));
+  items.push(...mapSceneSinks(panel, view, w, h, style), ...hatch(hiddenBlocks(panel, view), style.edge, 0.5), ...mapSceneFrame(plot.x, top, w, h, style.line), ...mapSceneNumbers(panel, view, top, style),
+    ...hatch(panel.cuts, style.text, 1.5));
   context.font = style.font;
   items.push(...mapSceneAxis(panel, display, context, true, h), ...mapSceneAxis(panel, display, context, false, w));
   return items;

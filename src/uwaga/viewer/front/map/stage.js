@@ -2,7 +2,7 @@
 
 import { el } from "../dom.js";
 import { drawMapAxis } from "./axes.js";
-import { drawMapCross, drawMapCuts, drawMapFrame, drawMapNumbers, drawMapSinks, drawMapTitle, drawSampledFrames } from "./overlay.js";
+import { drawMapCross, drawMapCuts, drawMapFrame, drawMapNumbers, drawMapHidden, drawMapSinks, drawMapTitle, drawSampledFrames } from "./overlay.js";
 import { mapLevelFor, mapTopLevel } from "./pyramid.js";
 import { mapCanvasRenderer, mapGlRenderer } from "./renderer.js";
 import { drawMapPanel, setPanelTiles } from "./tile_drawing.js";
@@ -117,6 +117,7 @@ export function makeMapStage({ display, renderer: preferred, onBeforeFrame, onFr
     drawMapTitle(context, panel, style);
     if (!panel.layer) return;
     drawMapSinks(context, panel, view, style);
+    drawMapHidden(context, panel, view, style);
     drawMapFrame(context, panel, view, style);
     drawMapNumbers(context, panel, view, style);
     drawMapCuts(context, panel, view, style);

@@ -18,6 +18,7 @@ import { mapLevelFactor, mapTileAt } from "./tiles.js";
  * @property {import("./axes.js").MapAxis | null} keys
  * @property {MapBox} plot
  * @property {import("./panels.js").MapGutters} gutters
+ * @property {(query: number) => import("../types.js").Range} seen  keys that a query may look at
  * @property {import("./overlay.js").Cut[]} cuts  links that a change of the model cuts
  * @property {import("./colours.js").MapColouring} colouring
  * @property {number} level  of the tiles in view

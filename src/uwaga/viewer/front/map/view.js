@@ -3,7 +3,7 @@
 import { el, uniqueName } from "../dom.js";
 import { tr } from "../languages.js";
 import { tileRequest } from "../requests.js";
-import { sinksOf } from "../weights.js";
+import { seenKeys, sinksOf } from "../weights.js";
 import { makeMapTable } from "./as_table.js";
 import { makeMapAxis } from "./axes.js";
 import { colourMapPanels, makeMapColourBar, readMapStyle } from "./colours.js";
@@ -181,6 +181,7 @@ export function mapView(app, { renderer = "auto" } = {}) {
       if (!display.panels.includes(panel)) return;
       panel.queries = makeMapAxis(queries);
       panel.keys = makeMapAxis(keys);
+      panel.seen = (query) => seenKeys(app, queries, keys, query, panel.side);
       if (panel.layer) tiles.setSinks(panel.layer, sinksOf(keys, store.get().kind));
       coloursDue = true;
       showCuts();

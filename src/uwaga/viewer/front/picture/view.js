@@ -3,6 +3,7 @@
 import { isComplete } from "../client.js";
 import { segmentedControl } from "../controls.js";
 import { el, isModified, wordText } from "../dom.js";
+import { lookOf, lookParts } from "../explore/headline.js";
 import { headText, percentText } from "../format.js";
 import { tr, trParts } from "../languages.js";
 import { makeRequestSet } from "../requests.js";
@@ -146,7 +147,8 @@ export function pictureView(app) {
     const named = (/** @type {number} */ at, /** @type {boolean} */ asks) =>
       el("bdi", { class: asks ? "uwaga-asks" : "uwaga-asked", text: patchOf(grid(), at) ? tr("patch {patch}", { patch: items.labels[at] }) : wordText(items, at) });
     const values = { from: named(item, isRow), to: named(best, !isRow), weight: percentText(weights[best]) };
-    headline.replaceChildren(...(isRow ? trParts("{from} looks mostly at {to}: {weight}", values) : trParts("{from} gets most from {to}: {weight}", values)));
+    const look = isRow ? lookOf(weights, { keys: items, sinks: items.specials }) : null, isSpecial = (/** @type {number} */ at) => items.specials.has(at);
+    headline.replaceChildren(...(look ? lookParts(look, { weights, from: values.from, name: (at) => named(at, false), isSpecial, isPicture: true }) : trParts("{from} gets most from {to}: {weight}", values)));
     const shares = Object.fromEntries(["itself", "near", "far", "outside"].map((name) => [name, percentText(/** @type {any} */ (now)[name])]));
     story.textContent = !isRow ? tr("All tokens together give it {total}; the mean over all tokens is 100%.", { total: percentText(now.itself + now.near + now.far + now.outside) })
       : patchOf(grid(), item) ? tr("{itself} on itself, {near} on the patches around it, {far} on other patches, {outside} on tokens that are no patch.", shares)

@@ -36,6 +36,7 @@ export function makeApp(root, host, client, received, reporter, kept) {
   /** @param {SideId} [id] */
   const side = (id = store.get().side) => about.sides.find((one) => one.id === id) ?? about.sides[0] ?? noSide;
 
+  const isFresh = host.mode === "notebook" || !new URLSearchParams(window.location.hash.replace(/^#/, "")).has("layer");
   return {
     root, host, client, about, store, commands, side, ...reporter,
     items(id, stack, { merge, specials } = store.get()) {
@@ -69,7 +70,8 @@ export function makeApp(root, host, client, received, reporter, kept) {
     rows: kept.rows,
     reopen: kept.reopen,
     quiet: { on: false },
-    isFresh: host.mode === "notebook" || !new URLSearchParams(window.location.hash.replace(/^#/, "")).has("layer"),
+    provisional: { on: isFresh, end() { this.on = false; } },
+    isFresh,
   };
 }
 
@@ -134,7 +136,7 @@ export function hasItems(app, change) {
  */
 async function fetchItems(client, request) {
   /** @type {Items} */
-  const items = { labels: [], noSpaceBefore: [], specials: new Set(), breaks: new Map(), spans: new Int32Array(0), total: 0 };
+  const items = { labels: [], noSpaceBefore: [], specials: new Set(), unknown: new Set(), breaks: new Map(), spans: new Int32Array(0), total: 0 };
   /** @type {Int32Array[]} */
   const spans = [];
   do {
@@ -143,6 +145,7 @@ async function fetchItems(client, request) {
     for (const label of meta.labels) items.labels.push(label);
     for (const each of meta.no_space_before) items.noSpaceBefore.push(each);
     for (const at of meta.specials) items.specials.add(at);
+    for (const at of meta.unknown ?? []) items.unknown?.add(at);
     for (const [at, lines] of meta.breaks ?? []) items.breaks?.set(at, lines);
     spans.push(/** @type {Int32Array} */ (arrays[0].data));
     items.total = meta.total;

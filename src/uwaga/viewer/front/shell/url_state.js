@@ -11,14 +11,18 @@ const maxExample = 6000;
 /** A change of these adds a history entry, which "back" undoes. */
 const historyKeys = /** @type {const} */ (["tab", "side", "kind", "layer", "head", "compare"]);
 
+/** Those that name a head. @type {(keyof State)[]} */
+const headKeys = ["kind", "layer", "head", "query", "key"];
+
 /**
  * @param {Readonly<State>} state
  * @param {Readonly<State>} defaults  the defaults, which are not written
+ * @param {boolean} [isProvisional]  no head has been chosen: that of the defaults is not written either
  * @returns {URLSearchParams}
  */
-export function stateToParams(state, defaults) {
-  const params = new URLSearchParams();
-  for (const key of historyKeys) params.set(key, String(state[key]));
+export function stateToParams(state, defaults, isProvisional = false) {
+  const params = new URLSearchParams(), isLeftOut = isProvisional && headKeys.every((key) => state[key] === defaults[key]);
+  for (const key of historyKeys) if (!isLeftOut || !headKeys.includes(key)) params.set(key, String(state[key]));
   for (const key of /** @type {const} */ (["pooling", "merge", "specials", "theme", "query", "key", "overviewScale"])) {
     if (state[key] !== defaults[key] && state[key] !== null) params.set(key, String(state[key]));
   }
@@ -115,7 +119,7 @@ export function syncUrl(app, window, carried = {}) {
 
   /** @param {boolean} isHistoryStep */
   function write(isHistoryStep) {
-    const state = store.get(), params = stateToParams(state, defaults);
+    const state = store.get(), params = stateToParams(state, defaults, app.provisional.on);
     for (const [name, value] of typedParams(about.run ? about.typed ?? null : null)) params.set(name, value);
     shown = state;
     const address = `#${params}`;
@@ -150,6 +154,11 @@ export function syncUrl(app, window, carried = {}) {
     if (new URLSearchParams(window.location.hash.replace(/^#/, "")).has("code")) write(false);
   };
   window.addEventListener("popstate", onPopState);
+  app.provisional.end = () => {
+    if (!app.provisional.on) return;
+    app.provisional.on = false;
+    write(false);
+  };
   write(false);
   return () => {
     clearTimeout(timer);

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { makeClient } from "../client.js";
-import { columnWeights, rowWeights, sinkColumns, sinksOf, strongestItems } from "../weights.js";
+import { columnWeights, rowWeights, seenKeys, sinkColumns, sinksOf, strongestItems } from "../weights.js";
 
 const where = { side: "0", kind: "encoder", layer: 0, head: 0, merge: "tokens", specials: "show" };
 const weight = (query, key) => (1 + ((query * 31 + key * 17) % 11)) / 1000;
@@ -81,4 +81,11 @@ test("sorted by weight, ties by position, without unknown weights", () => {
   const many = Float32Array.from({ length: 5000 }, (_, i) => ((i * 7919) % 5000) / 5000);
   const best = strongestItems(many, 20);
   assert.deepEqual(best, [...many.keys()].sort((a, b) => many[b] - many[a]).slice(0, 20));
+});
+
+test("a word of several tokens is hidden where none of them may be seen", () => {
+  const items = { spans: Int32Array.of(0, 1, 1, 3, 3, 4, 4, 6), total: 4 }, seen = (sees, query) => seenKeys({ store: { get: () => ({ kind: "decoder", layer: 0 }) }, side: () => ({ maps: [{ kind: "decoder", layer: 0, sees }] }) }, items, items, query);
+  assert.deepEqual([0, 1, 2, 3].map((query) => seen([null, 0], query)), [[0, 1], [0, 2], [0, 3], [0, 4]]);
+  assert.deepEqual([0, 1, 2, 3].map((query) => seen([1, 1], query)), [[0, 2], [0, 3], [1, 4], [2, 4]]);
+  assert.deepEqual(seen(null, 2), [0, 4]);
 });

@@ -1,7 +1,7 @@
 // A long text as running prose: what the picked word looks at carries its share, arcs run in the margin, and what holds little is folded.
 
 import { bandOf, bandScale } from "../colours.js";
-import { el, isModified, isRightToLeft, itemOf, linkGradient, movingMouse, svgEl, tokenText, uniqueName, wordText } from "../dom.js";
+import { el, isModified, isRightToLeft, itemOf, linkGradient, movingMouse, svgEl, tokenText, uniqueName, unknownClass, wordText } from "../dom.js";
 import { arcsOfWord, pathOfArc } from "../explore/arcs.js";
 import { countText, percentText } from "../format.js";
 import { tr, trN } from "../languages.js";
@@ -19,6 +19,7 @@ import { foldedText, leastWritten, paragraphsOf, sumOf } from "./folds.js";
  * @property {number | null} key  the picked word that is looked at
  * @property {Float32Array | null} weights  on these items; null: none, or not known yet
  * @property {ReadonlySet<number>} sinks
+ * @property {(key: number) => boolean} isHidden  from the query
  * @property {boolean} signed  a difference
  * @property {"tokens" | "words"} merge
  */
@@ -105,7 +106,7 @@ export function makeReading({ pick, pickKey, point }) {
         if (part === "" && parts.length > 1) return;
         const isLast = !parts.slice(at + 1).some(Boolean);
         text.append(el("span", { "data-item": item, "data-band": isStated && !rests ? bandOf(weight, scale) || 1 : null,
-          class: ["uwaga-word", special && "uwaga-word-special", item === query && axis !== "key" && "uwaga-word-picked", item === key && axis !== "query" && "uwaga-word-marked",
+          class: ["uwaga-word", special && "uwaga-word-special", unknownClass(items, item), item === query && axis !== "key" && "uwaga-word-picked", item === key && axis !== "query" && "uwaga-word-marked",
             found && item >= found[0] && item < found[1] && "uwaga-word-found"].filter(Boolean).join(" ") }, special ? part : proseText(part), share && isLast && el("sup", { text: share })));
       });
     }
@@ -115,11 +116,11 @@ export function makeReading({ pick, pickKey, point }) {
   }
 
   /** @param {Range} range @param {ReadContent} content */
-  function strip([first, end], { weights, sinks, merge }) {
+  function strip([first, end], { weights, sinks, merge, isHidden }) {
     const count = end - first, said = merge === "words" ? trN("{count} word folded", "{count} words folded", count, { count: countText(count) }) : trN("{count} token folded", "{count} tokens folded", count, { count: countText(count) });
     const held = weights ? sumOf(weights, [first, end], sinks) : 0, rest = weights ? sumOf(weights, [first, end]) - held : 0;
     return el("button", { type: "button", class: "uwaga-fold", "data-first": first, "data-end": end, on: { click: () => open([first, end]) } },
-      el("bdi", { text: [said, weights && percentText(held), Math.abs(rest) >= leastShown && tr("{rest} at rest", { rest: percentText(rest) })].filter(Boolean).join(" \u00b7 ") }));
+      el("bdi", { text: [said, weights && (isHidden(first) && isHidden(end - 1) ? tr("masked") : percentText(held)), Math.abs(rest) >= leastShown && tr("{rest} at rest", { rest: percentText(rest) })].filter(Boolean).join(" \u00b7 ") }));
   }
 
   function draw() {

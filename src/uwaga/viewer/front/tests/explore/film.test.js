@@ -2,12 +2,12 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { filmLinks, layerShares, meanOfHeads } from "../../explore/film.js";
 
-test("a layer is the mean of its heads, and shares add up to one", () => {
+test("a layer is the mean of its heads, and the shares of its words add up to one", () => {
   const cells = { data: Float32Array.of(1, 0, 0, 0, 1, 0, 0.5, 0.5, 0, 0, 0, 1, 0, 1, 0, 1, 0, 0), heads: 2, rows: 3, columns: 3, complete: 1 }, mean = meanOfHeads(cells);
   assert.deepEqual([...mean], [0.5, 0, 0.5, 0, 1, 0, 0.75, 0.25, 0]);
-  const { near, far, rest } = layerShares(mean, 3, 3, new Set([0]));
-  assert.ok(Math.abs(near + far + rest - 1) < 1e-6);
-  assert.ok(Math.abs(rest - 1.25 / 3) < 1e-6);
+  const items = { total: 3, specials: new Set([0]) }, { near, far, self, rest } = layerShares(mean, items, new Set([0]));
+  // Words are the rows 1 and 2: the row of a special token is no word's, and a word is not its own neighbour.
+  [near, far, self, rest].forEach((share, at) => assert.ok(Math.abs(share - [0.125, 0, 0.5, 0.375][at]) < 1e-6, `${share}`));
 });
 
 test("three links of each word, none to itself or to rest", () => {

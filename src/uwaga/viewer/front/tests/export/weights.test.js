@@ -7,10 +7,10 @@ const where = { side: "0", kind: "encoder", layer: 0, head: 1, merge: "tokens", 
 const weight = (query, key) => Math.fround((query * 100 + key) / 8192);
 
 /** The parts of an app of 3000 tokens that exports need. */
-function makeApp(live = true) {
+function makeApp(live = true, sees = null) {
   const asked = [];
   const items = { labels: Array.from({ length: 3000 }, (_, i) => `t${i}`), noSpaceBefore: [],
-    specials: new Set(), spans: new Int32Array(0), total: 3000 };
+    specials: new Set(), spans: Int32Array.from({ length: 6000 }, (_, i) => (i + 1) >> 1), total: 3000 };
   const host = { mode: live ? "served" : "saved", has: () => live, download() {}, ask: async (request) => {
     asked.push(request);
     if (request.request === "page" || request.request === "npz")
@@ -21,7 +21,7 @@ function makeApp(live = true) {
     const data = Float32Array.from({ length: (b - a) * (d - c) }, (_, i) => weight(a + Math.floor(i / (d - c)), c + (i % (d - c))));
     return { meta: {}, arrays: [{ data, shape: [b - a, d - c] }] };
   } };
-  const side = () => ({ model: "m", text_title: "Is it tired? Yes.", kinds: { encoder: { queries: "encoder", keys: "encoder" } } });
+  const side = () => ({ model: "m", text_title: "Is it tired? Yes.", kinds: { encoder: { queries: "encoder", keys: "encoder" } }, maps: [{ kind: "encoder", layer: 0, heads: 2, sees }] });
   const store = { get: () => where };
   return { asked, app: { host, client: makeClient(host), about: { live }, where: () => where,
     sizes: () => ({ queries: 3000, keys: 3000 }), side, store, items: async () => items } };
@@ -39,6 +39,15 @@ test("the CSV has the block in view, requested in parts within the host's limit"
     const cells = lines[row + 1].split(",");
     assert.equal(cells[0], `"${row + 10} t${row + 10}"`);
     assert.equal(Math.fround(Number(cells[key + 1])), weight(row + 10, key));
+  }
+});
+
+test("what a mask hides is an empty cell of the CSV, not a weight of 0", async () => {
+  for (const live of [true, false]) {
+    const { app } = makeApp(live, [2, 0]);
+    if (!live) Object.assign(app.host, { has: ({ request, level }) => request === "tile" && level === 0, ask: async () => ({ meta: {}, arrays: [{ data: new Float32Array(256 * 256), shape: [256, 256] }] }) });
+    const { blob } = await blockCsv(app, viewOf([3, 6], [1, 7])), lines = (await blob.text()).trimEnd().split("\r\n").slice(1);
+    assert.deepEqual(lines.map((line) => line.split(",").slice(1).map((cell) => (cell === "" ? "." : "w")).join("")), ["www...", ".www..", "..www."]);
   }
 });
 
