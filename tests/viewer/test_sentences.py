@@ -63,7 +63,7 @@ console.log(JSON.stringify(given.texts.map(({ items: { labels, specials, spans }
   return heads.map((head) => head.map((weights, query) => headlineOf({ queries: items, keys: items }, query, null, Float32Array.from(weights), { sinks: sinksOf(items, kind), signed: false,
     strongest: undefined, isCounted: false, isHidden: hiddenOutside(seenKeys(app, items, items, query)) }).map((part) => typeof part === "string" ? part : part.textContent).join("")));
 })));
-"""  # noqa: E501
+"""
 
 
 class Layer(NamedTuple):
@@ -117,7 +117,7 @@ def shares(share: float) -> set[str]:
         percent = 100 * min(near, 1.0)
         if percent < 0.05:
             results.add("0%" if percent == 0 else f"<{decimal(0.1, 1)}%")
-        elif 99.95 <= percent:
+        elif percent >= 99.95:
             results |= {"100%", f">{decimal(99.9, 1)}%"}
         else:
             tenth = decimal(percent, 1)

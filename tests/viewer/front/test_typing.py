@@ -141,7 +141,7 @@ def test_a_cut_says_where_the_weight_went_and_what_moved(
     before = page.locator(".uwaga-words small").all_inner_texts()
     page.locator(".uwaga-cut").click()
     page.get_by_role("heading", name="Where the 67.7% went").wait_for()
-    page.locator(".uwaga-headline", has_text="Without animal, it looks mostly at CLS: ").wait_for()
+    page.locator(".uwaga-headline", has_text="Without animal, it rests on CLS: ").wait_for()
     assert page.locator('.uwaga-words [data-item="2"] small').inner_text().startswith("cut")
     after = page.locator(".uwaga-words small").all_inner_texts()
     # What is left is divided again: every other share grows by one factor.
@@ -373,7 +373,7 @@ def test_a_word_is_changed_for_another_and_back(
     page = open_page(view_text(EXAMPLES["minilm"][0], "minilm").address)
     page.locator(".uwaga-headline", has_text="67.7%").wait_for()
     page.get_by_role("button", name="Change \u201ctired\u201d into \u201cwide\u201d").click()
-    page.locator(".uwaga-headline", has_text="it looks mostly at animal: 28.1%").wait_for()
+    page.locator(".uwaga-headline", has_text="it rests on CLS: 32.6%; of the words, most on animal: 28.1%").wait_for()
     page.get_by_role("button", name="Change \u201cwide\u201d into \u201ctired\u201d").click()
     page.locator(".uwaga-headline", has_text="67.7%").wait_for()
     word = page.locator('.uwaga-words [data-item="6"]')

@@ -170,10 +170,10 @@ def test_the_first_screen(open_page: Any, keep: Any, recordings: Any, text_view:
         (
             "minilm",
             "The animal didn't cross the street because it was too wide.",
-            "it looks mostly at animal: 28.1%",
+            "it rests on CLS: 32.6%; of the words, most on animal: 28.1%",
             14,
         ),
-        ("copyist", "The animal didn't cross the street because it was too tired.", "it looks mostly at animal: ", 12),
+        ("copyist", "The animal didn't cross the street because it was too tired.", "it looks most at animal: ", 12),
         ("copyist", "Mr and Mrs Dursley of Privet Drive were proud . Mr and Mrs Durs", "and looks mostly at Mrs", 14),
         ("speller", "attention", "SH looks mostly at t: 98.2%", 18),
     ],

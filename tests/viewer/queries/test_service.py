@@ -51,7 +51,13 @@ def test_tokens_that_the_vocabulary_lacks_are_counted_and_marked(stands_for: str
     model = ViewModel.create(uwaga.AttentionMap(torch.randn(1, 6, 4), torch.randn(1, 6, 4)), tokens=tokens)
     service = ViewService(model)
     (side,) = service.answer({"request": "about"}).meta["sides"]
-    assert side["stacks"]["encoder"] == {"tokens": 6, "words": 5, "specials": 2, "unknown": 2, "unknown_token": stands_for}
+    assert side["stacks"]["encoder"] == {
+        "tokens": 6,
+        "words": 5,
+        "specials": 2,
+        "unknown": 2,
+        "unknown_token": stands_for,
+    }
     asked = {"request": "items", "side": "0", "stack": "encoder", "first": 0, "count": 100}
     for merge, specials, unknown in (("tokens", "show", [2, 4]), ("tokens", "hide", [1, 3]), ("words", "show", [2, 3])):
         assert service.answer({**asked, "merge": merge, "specials": specials}).meta["unknown"] == unknown
