@@ -293,7 +293,7 @@ def test_a_layer_that_a_saved_page_does_not_hold_is_not_drawn(
     served.save(tmp_path / "page.html")
     page = open_page((tmp_path / "page.html").as_uri())
     parts = [page.locator(f".uwaga-picture {name}") for name in (".uwaga-photo canvas", ".uwaga-chips", ".uwaga-heads")]
-    for layer, headline in ((1, "CLS looks"), (0, "This is not in the saved page."), (1, "CLS looks")):
+    for layer, headline in ((1, "CLS "), (0, "This is not in the saved page."), (1, "CLS ")):
         page.get_by_role("button", name=f"layer {layer}", exact=True).click()
         shown(page, headline)
         assert [part.is_visible() for part in parts] == [layer == 1] * 3

@@ -11,6 +11,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 import numpy as np
 import pytest
+import torch
 from written import number_of
 
 import uwaga
@@ -103,7 +104,8 @@ def test_the_headline_of_a_long_text_is_the_exact_weight_in_every_head(
         figures = [
             number_of(figure) for figure in re.findall(r"([<>]?[\d.]+)%", page.locator(".uwaga-headline").inner_text())
         ]
-        shown = [100 * float(row[int(parse_qs(urlsplit(page.url).fragment)["key"][0])]), 100 * float(row[1:-1].max())]
+        key = int(parse_qs(urlsplit(page.url).fragment)["key"][0])
+        shown = [100 * float(row[key]), 100 * float(row[1:-1].max()), 100 * float(row.max())]
         assert figures
         assert all(any(abs(figure - one) <= 0.051 for one in shown) for figure in figures), (figures, shown)
 
@@ -358,10 +360,18 @@ def test_the_film_shows_layer_after_layer(view_text: Callable[[str, str], View],
         stops.nth(layer).click()
         page.locator(".uwaga-headline", has_text=f"Layer {layer}: ").wait_for()
         said = [number_of(each) for each in re.findall(r"([\d.]+)%", page.locator(".uwaga-headline").inner_text())]
-        at_rest = served.service.view_model.sides[0].maps["encoder", layer].to_dense()[..., [0, -1]].sum(-1).mean(0)
-        words = [at_rest[word].mean() for word in ([0], [1], [2], [3, 4, 5], *([at] for at in range(6, 16)))]
+        mean = served.service.view_model.sides[0].maps["encoder", layer].to_dense().double().mean(0)
+        spans = [[1], [2], [3, 4, 5], *([at] for at in range(6, 15))]  # the words, without special tokens
+        words = torch.stack([torch.stack([mean[row][:, span].sum(-1).mean() for span in spans]) for row in spans])
+        place = torch.arange(len(spans))
+        distance = (place[:, None] - place).abs()
+        shares = [float(words[where].sum()) / len(spans) for where in (distance == 1, distance > 1, distance == 0)]
         assert sum(said) == pytest.approx(100, abs=0.2)
-        assert said[2] == pytest.approx(100 * float(sum(words)) / len(words), abs=0.051)
+        assert said == pytest.approx([100 * share for share in (*shares, 1 - sum(shares))], abs=0.051)
+        assert page.locator(".uwaga-headline").inner_text().endswith("at rest on CLS and SEP")
+        note = page.locator(".uwaga-headline-note").inner_text()
+        assert note == f"all-MiniLM-L6-v2 \u00b7 layer {layer}, mean of 12 heads"
+        assert not page.get_by_text("the numbers under the words add up to 100%").is_visible()
         assert page.locator(".uwaga-wall button:not([data-dim])").count() == 12
     stops.nth(5).press("Escape")
     page.locator(".uwaga-headline", has_text="it looks mostly at animal").wait_for()

@@ -17,6 +17,22 @@ import { tr, trN, trParts } from "../languages.js";
 /** A weight above this is most of all; weights within this factor of their mean are even. */
 const mostOfAll = 0.5, evenFactor = 1.5;
 
+/** Characters of a headline from which its letters are smaller. */
+const longHeadline = 48;
+
+/** @param {HTMLElement} headline */
+export function shrinkLong(headline) {
+  headline.toggleAttribute("data-long", (headline.textContent ?? "").length > longHeadline);
+}
+
+/** The height of the sentences stays while something is pointed at: a longer one must not move it away from under the pointer. @param {HTMLElement} top @param {boolean} isPointing */
+export function holdHeight(top, isPointing) {
+  if (isPointing === top.hasAttribute("data-pointing")) return;
+  if (isPointing) top.style.setProperty("height", `${top.offsetHeight}px`);
+  else top.style.removeProperty("height");
+  top.toggleAttribute("data-pointing", isPointing);
+}
+
 /** @param {number} cell @returns {string} */
 export function meansText(cell) {
   return tr("Means over {cell} by {cell} items: this saved page contains nothing finer here.", { cell });

@@ -7,7 +7,7 @@ import { tr, trParts } from "../languages.js";
 import { mapView } from "../map/view.js";
 import { makeHeadBar } from "../shell/header.js";
 import { menuButton } from "../controls.js";
-import { headlineOf, meansText, restText, unknownText, whereText } from "./headline.js";
+import { headlineOf, holdHeight, meansText, restText, shrinkLong, unknownText, whereText } from "./headline.js";
 import { holdsPassages } from "../text/folds.js";
 import { makeLinks, quoted } from "../text/links.js";
 import { makeReading } from "../text/reading.js";
@@ -36,8 +36,6 @@ import { askDistinctive, linkStory, sinkNames } from "./distinctive.js";
 const sayComputingAfter = 300;
 /** Milliseconds in which arcs go over into those of another head. */
 const headTime = 600, filmTime = 850, holdTime = 700, flowTime = 1400;
-/** Characters of a sentence from which its letters are smaller. */
-const longHeadline = 48;
 /** Milliseconds of a word that is written. */
 const writeTime = 900;
 
@@ -122,17 +120,9 @@ export function exploreView(app) {
   function point(item) {
     map.point(item, -1);
     if (writing !== undefined || item === pointed || (item >= 0 && !every.row(item))) return;
-    // A longer sentence must not move the words away from under the pointer.
-    if (pointed < 0) top.style.setProperty("height", `${top.offsetHeight}px`);
     pointed = item;
-    holdTop();
+    holdHeight(top, pointed >= 0);
     draw(true);
-  }
-
-  /** The height of the sentences stays while a word is pointed at. */
-  function holdTop() {
-    top.toggleAttribute("data-pointing", pointed >= 0);
-    if (pointed < 0) top.style.removeProperty("height");
   }
 
   /** One word after the other comes with its ribbons. @param {number} item */
@@ -295,7 +285,6 @@ export function exploreView(app) {
       evidence.hidden = !own?.evidence;
       /** @type {HTMLElement} */ (evidence.lastElementChild).textContent = own?.evidence ?? "";
     }
-    headline.toggleAttribute("data-long", (headline.textContent ?? "").length > longHeadline);
     const canStage = isLine && !side.signed, layer = canStage ? film.layer() : null, filmed = layer === null ? null : every.layer(layer), reel = filmed?.complete === 1 && filmed.rows === known.queries.total ? filmed : null;
     if (isHeld && flowing === undefined) flowing = setTimeout(() => { flows = false; draw(); }, holdTime);
     const mean = reel && meanOfHeads(reel);
@@ -303,7 +292,6 @@ export function exploreView(app) {
       where.textContent = [side.model, tr("layer {layer}, mean of {count} heads", { layer, count: reel.heads })].join(" \u00b7 ");
       headline.textContent = filmText(layer, layerShares(mean, known.queries, atRest), sinkNames(known.keys, kind));
       story.textContent = tr("Arcs are the three widest links of each word to other words, from {least} on.", { least: percentText(leastLink) });
-      headline.toggleAttribute("data-long", true);
       evidence.hidden = true;
     }
     const isStaged = canStage
@@ -339,6 +327,7 @@ export function exploreView(app) {
     const scale = shownWeights ? bandScale(shownWeights, sinks) : 1;
     bands.hidden = !isRead || scale >= bandFloor;
     bands.textContent = tr("The largest weight is {scale}: the colours of the text are fractions of it.", { scale: percentText(scale) });
+    shrinkLong(headline);
     if (isPointing) return;
     wall.show(heads(), known);
     moved.show(known, inQueries, atRest);
@@ -398,7 +387,7 @@ export function exploreView(app) {
     app.session.subscribe(showRunning),
     store.subscribe(["side", "kind", "layer", "head", "merge", "specials", "pooling", "query", "key", "colour", "dark", "compare", "wide"], () => {
       pointed = -1;
-      holdTop();
+      holdHeight(top, false);
       if (shown) refresh();
     }),
   ];

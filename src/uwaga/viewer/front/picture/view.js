@@ -3,7 +3,7 @@
 import { isComplete } from "../client.js";
 import { segmentedControl } from "../controls.js";
 import { el, isModified, wordText } from "../dom.js";
-import { lookOf, lookParts } from "../explore/headline.js";
+import { holdHeight, lookOf, lookParts, shrinkLong } from "../explore/headline.js";
 import { headText, percentText } from "../format.js";
 import { tr, trParts } from "../languages.js";
 import { makeRequestSet } from "../requests.js";
@@ -35,8 +35,9 @@ export function pictureView(app) {
   const direction = segmentedControl(tr("Direction"), [{ name: "row", title: tr("Looks at") }, { name: "column", title: tr("Is looked at by") }], (name) => pick(picked(), name));
   const [tokens, layers, wall] = [["chips", tr("Tokens that are no patch")], ["dots", tr("Layers")], ["heads", tr("All heads")]].map(([name, label]) =>
     el("div", { class: `uwaga-${name}`, role: "group", "aria-label": label, on: { keydown: stepInGroup } }));
+  const top = el("div", { class: "uwaga-top" }, el("div", {}, where, headline, story), el("div", { class: "uwaga-row" }, makeHeadBar(app), direction.element));
   const element = el("section", { class: "uwaga-explore uwaga-picture", "aria-label": tr("Picture") }, el("div", { class: "uwaga-explore-page" },
-    el("div", { class: "uwaga-top" }, el("div", {}, where, headline, story), el("div", { class: "uwaga-row" }, makeHeadBar(app), direction.element)),
+    top,
     el("div", { class: "uwaga-picture-row" }, el("div", {}, frame, legend),
       el("div", { class: "uwaga-low-side" }, tokens, el("div", {}, el("h2", { text: tr("Layers") }), layers),
         el("div", {}, el("h2", { text: tr("All heads") }), el("p", { class: "uwaga-sub", text: tr("The same, as each head sees it. Click one, and the picture follows.") }), wall, wallNote)))));
@@ -58,6 +59,7 @@ export function pictureView(app) {
   const picked = () => store.get().query ?? store.get().key ?? (grid().first && store.get().kind === "encoder" ? 0 : middle());
   const pick = (/** @type {number} */ item, /** @type {string} */ of = axis()) => {
     pointed = -1;
+    holdHeight(top, false);
     store.set(of === "row" ? { query: item, key: null } : { query: null, key: item });
   };
 
@@ -85,6 +87,7 @@ export function pictureView(app) {
   function point(item) {
     if (item === pointed) return;
     pointed = item;
+    holdHeight(top, item >= 0);
     draw();
   }
   /** @param {PointerEvent} event */
@@ -149,6 +152,7 @@ export function pictureView(app) {
     const values = { from: named(item, isRow), to: named(best, !isRow), weight: percentText(weights[best]) };
     const look = isRow ? lookOf(weights, { keys: items, sinks: items.specials }) : null, isSpecial = (/** @type {number} */ at) => items.specials.has(at);
     headline.replaceChildren(...(look ? lookParts(look, { weights, from: values.from, name: (at) => named(at, false), isSpecial, isPicture: true }) : trParts("{from} gets most from {to}: {weight}", values)));
+    shrinkLong(headline);
     const shares = Object.fromEntries(["itself", "near", "far", "outside"].map((name) => [name, percentText(/** @type {any} */ (now)[name])]));
     story.textContent = !isRow ? tr("All tokens together give it {total}; the mean over all tokens is 100%.", { total: percentText(now.itself + now.near + now.far + now.outside) })
       : patchOf(grid(), item) ? tr("{itself} on itself, {near} on the patches around it, {far} on other patches, {outside} on tokens that are no patch.", shares)
