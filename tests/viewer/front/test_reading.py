@@ -55,7 +55,9 @@ def read(page: Any) -> dict[str, Any]:
 
 
 def share(text: str) -> float:
-    """A share as it is written: in percent, to a tenth."""
+    """A share as it is written: in percent, to a tenth; what a mask hides has none."""
+    if text.strip() == "masked":
+        return 0.0
     return number_of(re.search(r"[<>]?[\d.,\u2212+]+", text)[0].lstrip("<>+"))  # type: ignore[index]
 
 

@@ -461,3 +461,69 @@ def test_rows_of_cross_attention_are_named_by_what_is_written(
     assert "kind=cross" in page.url
     assert written.split()[0] == "K"
     assert rows.inner_text().split()[0] != "K"
+
+
+def test_a_head_that_is_not_chosen_yet_is_not_in_the_address(
+    view_text: Callable[[str, str], View], open_page: Callable[..., Any]
+) -> None:
+    served = view_text(EXAMPLES["minilm"][0], "minilm")
+    page = open_page(served.address)
+    page.locator(".uwaga-headline", has_text="67.7%").wait_for()
+    held: list[Any] = []
+    page.route(
+        "**/ask",
+        lambda route: held.append(route) if '"request":"labels"' in route.request.post_data else route.continue_(),
+    )
+    page.goto("about:blank")
+    page.goto(urlsplit(served.address)._replace(fragment="").geturl())
+    page.locator(".uwaga-wall button").nth(71).wait_for()
+    page.wait_for_function("() => location.hash.includes('tab=explore')")
+    assert held
+    assert not {"kind", "layer", "head", "query", "key"} & set(parse_qs(urlsplit(page.url).fragment))
+    page.unroute("**/ask")  # what is held goes on
+    page.wait_for_function("() => location.hash.includes('layer=3&head=1&')")
+    page.locator(".uwaga-headline", has_text="67.7%").wait_for()
+
+
+@pytest.mark.parametrize("merge", ["words", "tokens"])
+@pytest.mark.parametrize("saved", [False, True], ids=["served", "saved"])
+def test_what_the_model_does_not_know_is_marked_and_counted(
+    view_text: Callable[[str, str], View], open_page: Callable[..., Any], tmp_path: Path, *, merge: str, saved: bool
+) -> None:
+    served = view_text("\u592a\u7d2f\u4e86 was it \N{OWL}", "minilm")
+    tokens = served.service.view_model.sides[0].tokens["encoder"]
+    assert tokens == ["[CLS]", "\u592a", "[UNK]", "[UNK]", "was", "it", "[UNK]", "[SEP]"]
+    address = served.address
+    if saved:
+        served.save(tmp_path / "page.html")
+        address = (tmp_path / "page.html").as_uri()
+    page = open_page(f"{address}{'#' if saved else '&'}merge={merge}")
+    note = page.locator(".uwaga-unknown-note")
+    note.wait_for()
+    assert note.inner_text() == (
+        "3 of 6 tokens are unknown to this model: it reads the same [UNK] for each. The model copyist, which comes with "
+        "uwaga, reads every text, byte by byte; intfloat/multilingual-e5-small knows words of many languages."
+    )
+    marked = page.locator(".uwaga-words .uwaga-unknown")
+    marked.first.wait_for()
+    assert marked.all_inner_texts() == ["\u7d2f", "\u4e86", "\N{OWL}"]
+    assert marked.first.evaluate("one => getComputedStyle(one).textDecorationLine") == "underline"
+    assert marked.first.evaluate("one => getComputedStyle(one).textDecorationStyle") == "dotted"
+
+
+def test_what_a_mask_hides_is_not_a_weight_of_zero(
+    view_text: Callable[[str, str], View], open_page: Callable[..., Any]
+) -> None:
+    page = open_page(view_text("The cat sat. The cat", "copyist").address)
+    page.locator(".uwaga-headline", has_text="%").wait_for()
+    page.locator('.uwaga-words [data-item="2"]').click()
+    page.locator(".uwaga-headline bdi.uwaga-asks", has_text="sat").first.wait_for()
+    numbers = page.locator(".uwaga-words small").all_inner_texts()
+    assert [number == "\N{EN DASH}" for number in numbers] == [False] * 3 + [True] * 3
+    assert ", masked" in page.locator('.uwaga-words [data-item="4"]').inner_text()
+    page.get_by_role("button", name="As table").click()
+    cells = [
+        [cell.strip() == "\N{EN DASH}" for cell in row.locator("td").all_inner_texts()]
+        for row in page.locator(".uwaga-map-as-table tbody tr").all()
+    ]
+    assert cells == [[key > query for key in range(6)] for query in range(6)]
