@@ -80,7 +80,7 @@ def cells_of(service: ViewService, where: dict[str, Any]) -> NDArray[np.float32]
     return np.asarray(reply.arrays[0])
 
 
-@pytest.fixture(scope="module", params=[("minilm", 16560), ("copyist", 1528)], ids=["minilm", "copyist"])
+@pytest.fixture(scope="module", params=[("minilm", 16488), ("copyist", 1520)], ids=["minilm", "copyist"])
 def layers(request: pytest.FixtureRequest) -> list[Layer]:
     model, pairs = request.param
     runner = TextRunner(reader=load(model, "float32"))
