@@ -1,5 +1,6 @@
 """What a server says of itself: health, metrics, its models, the OpenAPI description and its page."""
 
+import asyncio
 import re
 from html.parser import HTMLParser
 
@@ -51,6 +52,28 @@ def test_metrics_count_what_happened(serving) -> None:
     serving(test)
 
 
+def test_each_request_is_logged_as_one_line_with_nothing_that_a_terminal_obeys(serving) -> None:
+    lines: list[str] = []
+
+    async def test(client) -> None:
+        await client.post("/v1/embeddings", {"input": "a cat"})
+        await client.get("/\x1b[2J\n2026-11-28 203.0.113.7 GET /forged 200")
+        await client.get("/" + "x" * 1000, method="D\u202eEL")
+        gone = asyncio.Event()
+        gone.set()
+        await client.post("/embed", {"inputs": "a cat"}, gone=gone)
+
+    serving(test, log=lines.append)
+    time = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}[+-]\d\d:\d\d"
+    said = [re.fullmatch(rf"{time} 127\.0\.0\.1 (.*) \d+\.\d ms", line)[1] for line in lines]
+    assert said == [
+        "POST /v1/embeddings 200",
+        r"GET '/\x1b[2J\n2026-11-28 203.0.113.7 GET /forged 200' 404",
+        r"'D\u202eEL' /" + "x" * 199 + "... 404",
+        "POST /embed -",
+    ]
+
+
 def test_the_description_has_every_path_and_every_key_that_is_read(serving) -> None:
     async def test(client) -> None:
         described = (await client.get("/openapi.json")).json
@@ -67,9 +90,10 @@ def test_the_description_has_every_path_and_every_key_that_is_read(serving) -> N
         # Of each key a value that is wrong, so that the server says that it knows it.
         for path, own in [
             ("/v1/embeddings", schema("/v1/embeddings")),
+            ("/embed", schema("/embed")),
             *[("/v1/rerank", each) for each in schema("/v1/rerank")["oneOf"]],
         ]:
-            right = {"input": "a", "query": "a", "documents": ["a"], "texts": ["a"]}
+            right = {"input": "a", "inputs": "a", "query": "a", "documents": ["a"], "texts": ["a"]}
             for key in own["properties"]:
                 body = {name: right[name] for name in own["required"]} | {key: {"wrong": 1}}
                 answer = await client.post(path, body)

@@ -1,4 +1,4 @@
-"""/v1/embeddings: the forms of its input and output, and the bits of its vectors."""
+"""/v1/embeddings and /embed: the forms of its input and output, and the bits of its vectors."""
 
 import asyncio
 import base64
@@ -8,6 +8,8 @@ import random
 import numpy as np
 import pytest
 from tiny_tokenizer import SPECIAL, WORDS
+
+from uwaga.serve.requests import Limits
 
 TEXTS = ["the cat sat on the mat", "a dog", "it ran away, unbelievable.", "the house and the cat and the dog", "Cat"]
 
@@ -212,4 +214,93 @@ def test_a_vector_that_is_not_finite_is_an_error_of_its_own_request(serving, enc
         assert bad.json == {"error": error}
         assert one.json == {"error": error | {"message": f"input {said}"}}
 
+    serving(test)
+
+
+@pytest.mark.parametrize("normalize", [None, True, False])
+def test_tei_has_the_vectors_of_encode_as_a_list_of_lists(serving, encoder, normalize) -> None:
+    """TEI's default is to normalize, whatever the model's modules say."""
+    own = {} if normalize is None else {"normalize": normalize}
+    expected = encoder.encode(TEXTS, normalize=normalize is not False)
+
+    async def test(client) -> None:
+        answer = await client.post("/embed", {"inputs": TEXTS, **own})
+        assert answer.status == 200, answer.body
+        assert np.float32(answer.json).tobytes() == expected.tobytes()
+        one = await client.post("/embed", {"inputs": TEXTS[0], **own})
+        assert np.float32(one.json).tobytes() == expected[:1].tobytes()
+        ids = await client.post("/embed", {"inputs": encoder.tokenizer.with_special_tokens(TEXTS), **own})
+        assert ids.body == answer.body
+        cut = await client.post("/embed", {"inputs": TEXTS, "dimensions": 3, **own})
+        shorter = encoder.encode(TEXTS, normalize=normalize is not False, truncate_dim=3)
+        np.testing.assert_allclose(np.float32(cut.json), shorter, rtol=2e-7)
+
+    serving(test)
+
+
+def test_tei_reads_prompts_and_truncates(serving, encoder) -> None:
+    long = "the cat sat on the mat and then it ran away from the house"
+
+    async def test(client) -> None:
+        client.service.model.prompts = {"query": "the dog and ", "document": ""}
+        answer = await client.post("/embed", {"inputs": ["a cat"], "prompt_name": "query"})
+        assert np.float32(answer.json).tobytes() == encoder.encode(["a cat"], prompt="the dog and ", normalize=True).tobytes()
+        cut = await client.post("/embed", {"inputs": long, "truncate": True, "truncation_direction": "Right"})
+        assert np.float32(cut.json).tobytes() == encoder.encode([long], overflow="truncate", normalize=True).tobytes()
+
+    serving(test)
+
+
+# Bodies, their status, and the message of their error.
+WRONG_TEI = [
+    ({"input": "a"}, 422, "the request has no inputs"),
+    ({"inputs": []}, 422, "inputs must be a string, a list of strings, a list of token ids or a list of such lists, not empty, not []"),
+    ({"inputs": ["a", ""]}, 422, "inputs[1] is empty: it has no tokens"),
+    ({"inputs": "a", "normalize": 1}, 422, "normalize must be true or false, not 1"),
+    ({"inputs": "a", "encoding_format": "float"}, 422, "the request has keys that are not known here: encoding_format; the server's option --ignore-key lets a key through unread"),
+    ({"inputs": "the cat sat on the mat and then it ran away"}, 413, "inputs has 11 tokens, and the model takes at most 10; send truncate: true to truncate it"),
+    ({"inputs": ["a"] * 8}, 413, "inputs has 8 entries, more than the limit of 7"),
+    ({"inputs": [[20, 5]]}, 422, "inputs[0] is not what this model's tokenizer makes of a text: send strings, or ids of its own tokenizer "
+     "(a client that tokenizes for OpenAI's models sends others; LangChain's has check_embedding_ctx_length=False)"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("body", "status", "message"), WRONG_TEI)
+def test_errors_of_tei_are_in_its_form(serving, body, status, message) -> None:
+    async def test(client) -> None:
+        answer = await client.post("/embed", body)
+        kind = {422: "Validation", 413: "Tokenizer"}[status]
+        assert (answer.status, answer.json) == (status, {"error": message, "error_type": kind})
+
+    serving(test, limits=Limits(items=7))
+
+
+def test_truncation_direction_is_computed_or_refused_by_name(serving, encoder) -> None:
+    """The model's directory says on which side texts are truncated; without truncation the other side changes no number."""
+    long = "the cat sat on the mat and then it ran away from the house"
+    bodies = {"/embed": {"inputs": [long]}, "/rerank": {"query": "the cat", "texts": [long]}}
+
+    async def test(client) -> None:
+        for path, body in bodies.items():
+            asked = body | {"truncate": True, "truncation_direction": wrong}
+            answer = await client.post(path, asked)
+            message = (
+                f"truncation_direction must be '{right}', the side on which this model's directory truncates, not '{wrong}'; "
+                "leave it out, or cut the text yourself"
+            )
+            assert (answer.status, answer.json) == (422, {"error": message, "error_type": "Validation"})
+            unsaid = await client.post(path, body | {"truncate": True})
+            for same in (right, right.lower()):
+                answer = await client.post(path, asked | {"truncation_direction": same})
+                assert (answer.status, answer.body) == (200, unsaid.body)
+            short = body | {key: ["a dog"] for key in ("inputs", "texts") if key in body}
+            answer = await client.post(path, short | {"truncation_direction": wrong})
+            assert answer.status == 200
+            answer = await client.post(path, asked | {"truncation_direction": "Both"})
+            assert "truncation_direction must be 'Left' or 'left' or 'Right' or 'right', not 'Both'" in answer.json["error"]
+
+    right, wrong = "Right", "Left"
+    serving(test)
+    encoder.tokenizer.truncation_side = "left"
+    right, wrong = "Left", "Right"
     serving(test)

@@ -138,6 +138,7 @@ def test_an_error_names_the_keys_of_its_interface(serving, reranker) -> None:
     long = "the cat sat on the mat and then it ran away from the house"
     interfaces = [  # path, what else the body has, and the key of its texts
         ("/v1/embeddings", {}, "input"),
+        ("/embed", {}, "inputs"),
         *[(path, {"query": "a"}, "documents") for path in ("/v1/rerank", "/v2/rerank", "/rerank")],
         *[(path, {"query": "a"}, "texts") for path in ("/v1/rerank", "/v2/rerank", "/rerank")],
     ]

@@ -37,6 +37,22 @@ def test_a_server_answers_many_clients_with_the_bits_of_encode_and_ends_at_sigte
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("processes", ["1", pytest.param("2", marks=pytest.mark.skipif(not hasattr(os, "fork"), reason="it cannot fork"))])
+def test_it_says_that_it_stops_and_logs_requests_where_it_is_told_to(start, processes) -> None:
+    server = start("--access-log", "--processes", processes)
+    server.embed(TEXTS)
+    server.process.send_signal(signal.SIGINT)
+    out, errors = server.process.communicate(timeout=HANG)
+    assert (server.process.returncode, errors) == (0, "")
+    line, *last = out.splitlines()
+    assert re.fullmatch(r"\S+ 127\.0\.0\.1 POST /v1/embeddings 200 \d+\.\d ms", line)
+    assert last == [
+        "uwaga serve: stopping: requests that were accepted are answered first",
+        "uwaga serve: stopped",
+    ]
+
+
+@pytest.mark.slow
 def test_what_was_accepted_before_sigterm_is_answered(start, encoder) -> None:
     """The interim response says that the server has read the request's headers; it stops before it has the body."""
     server = start()

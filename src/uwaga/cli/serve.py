@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from uwaga._base.errors import CheckpointError, DataError
-from uwaga._base.terminal import printable
-from uwaga.cli.terminal import echo, error_text, fail, say_engine
+from uwaga._base.terminal import escape_controls, printable
+from uwaga.cli.terminal import drop_output, echo, error_text, fail, say_engine
 
 if TYPE_CHECKING:
     from uwaga import Reranker, TextEncoder
@@ -48,6 +48,9 @@ def serve(
     max_body: Annotated[int, typer.Option(min=1, help="Megabytes of a request.")] = 4,
     max_queue: Annotated[int, typer.Option(min=1, help="Tokens of all requests that wait.")] = 1 << 20,
     timeout: Annotated[float, typer.Option(min=0.001, help="Seconds until a request must be answered.")] = 60.0,
+    access_log: Annotated[
+        bool, typer.Option("--access-log", help="A line for each request: time, client, method, path, status, ms.")
+    ] = False,
     ignore_key: Annotated[
         list[str] | None,
         typer.Option(
@@ -90,6 +93,7 @@ def serve(
         fail("serve", f"the model's name {printable(shown)} has characters that no client can send; give one by --name")
     share = max(1, threads // processes)
     options = {"step_tokens": step_tokens, "truncate": truncate, "limits": limits, "keys": digests}
+    options["log"] = _write if access_log else None
 
     def make(metrics: "Metrics | None" = None) -> "Service":
         return _service(encoder, cross, shown, share, metrics=metrics, **options)
@@ -98,13 +102,26 @@ def serve(
     place = f"[{address[0]}]" if ":" in address[0] else address[0]
     echo(f"uwaga serve: {shown} on http://{place}:{address[1]}/v1 (described at http://{place}:{address[1]}/docs)")
     sys.stdout.flush()
+
+    def say(message: str) -> None:
+        _write(f"uwaga serve: {message}")
+
     try:
         if processes > 1:
-            server.run_processes(make, listening, processes, grace=timeout + _GRACE)
+            server.run_processes(make, listening, processes, grace=timeout + _GRACE, say=say)
         else:
-            server.run(make(), listening)
+            server.run(make(), listening, say)
     except server.ProcessEndedError as error:
         fail("serve", str(error))
+
+
+def _write(line: str) -> None:
+    """A line on standard output. Requests are answered though nobody reads it any more or its disk is full."""
+    try:
+        sys.stdout.write(f"{escape_controls(line, keep='')}\n")
+        sys.stdout.flush()
+    except OSError:
+        drop_output()
 
 
 def _warn(host: str, keys: Path | None) -> None:

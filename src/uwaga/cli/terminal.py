@@ -42,7 +42,7 @@ def writing_output() -> Iterator[None]:
     try:
         yield
     except BrokenPipeError:
-        _drop_output()
+        drop_output()
         raise typer.Exit(141) from None
     except OSError as error:
         end_without_output(error)
@@ -50,7 +50,7 @@ def writing_output() -> Iterator[None]:
 
 def end_without_output(error: OSError) -> NoReturn:
     """End the program, whose standard output takes no more: a full disk is one reason."""
-    _drop_output()
+    drop_output()
     typer.echo(f"uwaga: standard output cannot be written: {error.strerror or error}", err=True)
     raise SystemExit(1) from None
 
@@ -60,7 +60,7 @@ def is_of_output(error: OSError) -> bool:
     return error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
-def _drop_output() -> None:
+def drop_output() -> None:
     """What is left in the buffer goes nowhere: it is flushed at the end."""
     sink = os.open(os.devnull, os.O_WRONLY)
     os.dup2(sink, sys.stdout.fileno())

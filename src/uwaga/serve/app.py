@@ -7,9 +7,10 @@ import json
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from uuid import uuid4
 
 import numpy as np
@@ -17,10 +18,11 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
+from uwaga._base.terminal import printable
 from uwaga.serve import openapi
 from uwaga.serve.metrics import CONTENT_TYPE, Metrics
 from uwaga.serve.models import EmbeddingModel, Ranker, TokenBudget, Work, check_finite
-from uwaga.serve.requests import ApiError, Limits, RerankRequest, embeddings_request, rerank_request
+from uwaga.serve.requests import ApiError, Form, Limits, RerankRequest, embeddings_request, rerank_request
 from uwaga.serve.scheduler import Job, QueueFullError, QueueSize, Run, Scheduler
 from uwaga.viewer.server.limits import IdleConnectionReaper
 
@@ -57,6 +59,7 @@ class Service:
         step_tokens: tokens that the model reads at a time.
         truncate: whether texts longer than the model are truncated where a request does not say.
         keys: digests (`digest_of`) of the keys of clients; None: everybody is answered.
+        log: called with a line for each request once it is answered; None: nothing is logged.
         metrics: what is counted; None: for this service alone.
     """
 
@@ -71,10 +74,11 @@ class Service:
         truncate: bool = False,
         limits: Limits = Limits(),  # noqa: B008  # frozen
         keys: frozenset[bytes] | None = None,
+        log: Callable[[str], object] | None = None,
         metrics: Metrics | None = None,
     ) -> None:
         self.model, self.ranker, self.name, self.limits, self._keys = model, ranker, name, limits, keys
-        self._truncate = truncate
+        self._truncate, self.log = truncate, log
         self.metrics = metrics or Metrics()
         most = QueueSize(limits.queue_requests, limits.queue_items, limits.queue_tokens)
         self.scheduler = Scheduler(run or ranker.run, step_tokens=step_tokens, limit=most, on_step=self.metrics.step)
@@ -97,27 +101,43 @@ class Service:
             message = "the key is missing or wrong: send the header Authorization: Bearer KEY"
             raise ApiError(401, message, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
 
-    def embeddings(self, body: bytes) -> Prepared:
+    def embeddings(self, form: Form, body: bytes) -> Prepared:
         """Raises ApiError."""
         model, limits = self.model, self.limits
         request = embeddings_request(
-            body, model=self.name, width=model.width, prompts=model.prompts, truncate=self._truncate, limits=limits
+            body,
+            model=self.name,
+            form=form,
+            width=model.width,
+            prompts=model.prompts,
+            truncate=self._truncate,
+            truncates_left=model.truncates_left,
+            limits=limits,
         )
         given, budget = request.input, TokenBudget(limits.tokens)
         if request.ids is not None:
             given = given._replace(texts=model.texts_of(request.ids, given, limits))
-        work = model.work(given, prompt=request.prompt, budget=budget)
+        work = model.work(given, prompt=request.prompt, budget=budget, normalize=request.normalize)
 
         def reply(rows: Sequence[np.ndarray]) -> Iterator[bytes]:
             check_finite(rows[0], given, "vector")
-            vectors = model.shortened(rows[0], request.dimensions)
+            vectors = model.shortened(rows[0], request.dimensions, request.normalize)
+            if form == "tei":
+                return _list_of_lists(vectors)
             return _embeddings_json(vectors, is_base64=request.is_base64, name=self.name, tokens=budget.spent)
 
         return Prepared([work], reply)
 
-    def rerank(self, form: Literal["cohere", "tei"], body: bytes) -> Prepared:
+    def rerank(self, form: Form, body: bytes) -> Prepared:
         """Raises ApiError."""
-        request = rerank_request(body, model=self.name, form=form, truncate=self._truncate, limits=self.limits)
+        request = rerank_request(
+            body,
+            model=self.name,
+            form=form,
+            truncate=self._truncate,
+            truncates_left=self.ranker.truncates_left,
+            limits=self.limits,
+        )
         budget = TokenBudget(self.limits.tokens)
         works, given, counts = self.ranker.works(request, budget)
 
@@ -175,7 +195,8 @@ def application(service: Service, reaper: IdleConnectionReaper | None = None) ->
 
     return _Guarded(
         {
-            "/v1/embeddings": ("POST", Endpoint(service, service.embeddings)),
+            "/v1/embeddings": ("POST", Endpoint(service, partial(service.embeddings, "openai"))),
+            "/embed": ("POST", Endpoint(service, partial(service.embeddings, "tei"))),
             "/v1/rerank": ("POST", Endpoint(service, partial(service.rerank, "cohere"))),
             "/v2/rerank": ("POST", Endpoint(service, partial(service.rerank, "cohere"))),
             "/rerank": ("POST", Endpoint(service, partial(service.rerank, "tei"))),
@@ -343,6 +364,9 @@ class _Guarded:
                 raise
             internal = ApiError(500, "internal error; the server's log has the traceback", code="internal_error")
             await _error(path, internal)(scope, receive, send_guarded)
+        finally:
+            if self._service.log is not None:
+                self._service.log(_access_line(scope, status, loop.time() - begun))
 
     async def _answer(self, path: str, scope: "Scope", receive: "Receive", send: "Send") -> None:
         # h11 limits headers that arrive in parts, but not those that arrive at once.
@@ -357,6 +381,14 @@ class _Guarded:
         await endpoint(scope, receive, send)
 
 
+def _access_line(scope: "Scope", status: int, seconds: float) -> str:
+    """Time, client, method, path, status and milliseconds of a request. A path is logged as it was sent, without its query."""
+    host = scope["client"][0] if scope["client"] else "-"
+    now = datetime.now().astimezone().isoformat(timespec="milliseconds")
+    what = " ".join(printable(each) for each in (host, scope["method"], scope["raw_path"].decode("latin-1")))
+    return f"{now} {what} {status or '-'} {1e3 * seconds:.1f} ms"  # no status: the client left
+
+
 def busy(why: str) -> ApiError:
     """The server has no room for a request."""
     return ApiError(
@@ -369,18 +401,29 @@ def digest_of(key: str) -> bytes:
 
 
 def _embeddings_json(vectors_RE: np.ndarray, *, is_base64: bool, name: str, tokens: int) -> Iterator[bytes]:
-    """The response of OpenAI's interface, in pieces. A float32 is written as the float64 that equals it, with the fewest digits that
-    give that back, so that no bit is lost; in base64, as its bytes in little-endian order."""
+    """The response of OpenAI's interface, in pieces; in base64 a vector is its bytes in little-endian order."""
     yield b'{"object":"list","data":['
     for index, vector in enumerate(vectors_RE.astype("<f4", copy=False)):
         separator = b"," if index else b""
         if is_base64:
             numbers = b'"' + base64.b64encode(vector.tobytes()) + b'"'
         else:
-            numbers = json.dumps(vector.tolist(), separators=(",", ":"), allow_nan=False).encode()
+            numbers = _numbers(vector)
         yield b'%b{"object":"embedding","index":%d,"embedding":%b}' % (separator, index, numbers)
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
     yield f'],"model":{json.dumps(name)},"usage":{json.dumps(usage)}}}'.encode()
+
+
+def _list_of_lists(vectors_RE: np.ndarray) -> Iterator[bytes]:
+    """The response of TEI's interface, in pieces."""
+    for index, vector in enumerate(vectors_RE):
+        yield (b"," if index else b"[") + _numbers(vector)
+    yield b"]"
+
+
+def _numbers(vector_E: np.ndarray) -> bytes:
+    """A float32 as the float64 that equals it, with the fewest digits that give that back, so that no bit is lost."""
+    return json.dumps(vector_E.tolist(), separators=(",", ":"), allow_nan=False).encode()
 
 
 def _ranking(request: RerankRequest, scores: Sequence[float], *, name: str, tokens: int) -> object:
@@ -432,7 +475,7 @@ def _error(path: str, error: ApiError) -> Response:
     """An error in the form of the interface that the path belongs to: that of OpenAI; that of TEI; that of Cohere, which has a message,
     and of Jina, which has a detail."""
     message = error.message
-    if path == "/rerank":
+    if path in ("/rerank", "/embed"):
         kinds = {413: "Tokenizer", 422: "Validation", 429: "Overloaded", 500: "Backend"}
         content: dict[str, Any] = {"error": message, "error_type": kinds.get(error.status, "Validation")}
     elif path.endswith("/rerank"):

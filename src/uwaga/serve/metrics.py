@@ -18,7 +18,7 @@ _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
 _TOKENS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
 _OTHER = "other"
 PATHS = (
-    "/v1/embeddings", "/v1/rerank", "/v2/rerank", "/rerank", "/v1/models", "/health", "/metrics", "/openapi.json", "/docs", _OTHER,
+    "/v1/embeddings", "/embed", "/v1/rerank", "/v2/rerank", "/rerank", "/v1/models", "/health", "/metrics", "/openapi.json", "/docs", _OTHER,
 )  # fmt: skip
 _STATUSES = (200, 401, 404, 405, 408, 413, 415, 422, 429, 431, 500, 504)
 _RECORD = np.dtype(

@@ -41,6 +41,13 @@ class Work(NamedTuple):
     kind: Hashable
 
 
+class VectorKind(NamedTuple):
+    """The kind of texts whose vectors are computed together; their prompt is in their tokens already."""
+
+    prompt: str
+    normalize: bool | None = None  # as TextEncoder.encode
+
+
 class EmbeddingModel:
     """A TextEncoder as the server uses it: `work` and `text_of` in threads that read requests, `run` in the model's thread.
 
@@ -58,6 +65,10 @@ class EmbeddingModel:
         return self._encoder.tokenizer
 
     @property
+    def truncates_left(self) -> bool:
+        return self._encoder.truncates_left
+
+    @property
     def max_tokens(self) -> int:
         """The most tokens of a text, special ones not counted."""
         return self._encoder.max_tokens
@@ -66,7 +77,9 @@ class EmbeddingModel:
         """Tokens of a text after a prompt, special ones not counted."""
         return len(self.tokenizer.encode([self._encoder.whole_text(text, prompt)], with_offsets=False)[0])
 
-    def work(self, given: Texts, *, prompt: str | None, budget: "TokenBudget") -> Work:
+    def work(
+        self, given: Texts, *, prompt: str | None, budget: "TokenBudget", normalize: bool | None = None
+    ) -> Work:
         """Texts with the number of their tokens. Raises ApiError, which names the text: it is empty or too long.
 
         Args:
@@ -74,10 +87,11 @@ class EmbeddingModel:
                 ones if the model's directory says so.
             prompt: before every text; None: the model's default.
             budget: for the tokens of the request.
+            normalize: as `TextEncoder.encode`.
         """
         prompt = self._encoder.config.prompt if prompt is None else prompt
         tokenizer, items, is_cut = self._encoder.tokenizer, list[TokenizedText](), given.truncation.is_on
-        is_left = self._encoder.truncates_left
+        is_left = self.truncates_left
         kept = slice(-self.max_tokens, None) if is_left else slice(self.max_tokens)
         for group in _groups([len(prompt) + len(text) for text in given.texts]):
             texts = [self._encoder.whole_text(text, prompt) for text in given.texts[group]]
@@ -95,7 +109,7 @@ class EmbeddingModel:
                     raise too_long(given, number, f"{len(encoding):,} tokens", self.max_tokens)
                 items.append(TokenizedText(text, array("l", encoding.ids[kept])))
                 budget.spend(len(items[-1]) + tokenizer.num_special_tokens)
-        return Work(items, [len(item) + tokenizer.num_special_tokens for item in items], prompt)
+        return Work(items, [len(item) + tokenizer.num_special_tokens for item in items], VectorKind(prompt, normalize))
 
     def texts_of(self, ids: Sequence[Sequence[int]], given: Texts, limits: Limits) -> list[str]:
         """The texts of token ids. Raises ApiError, also where they are more than a request may hold."""
@@ -106,7 +120,7 @@ class EmbeddingModel:
         for number, own in enumerate(ids):
             if len(own) > most and not is_cut:
                 raise too_long(given, number, f"{len(own):,} token ids, special ones included", most)
-            texts.append(self.text_of(own, given.places[number]))
+            texts.append(self.text_of(own, given, number))
             characters += len(texts[-1])
             if characters > limits.body_bytes:  # a token of one number may be a hundred characters
                 raise ApiError(
@@ -114,8 +128,8 @@ class EmbeddingModel:
                 )
         return texts
 
-    def text_of(self, ids: Sequence[int], place: str) -> str:
-        """The text of which the model's own tokenizer makes these ids, given with its special tokens or without them.
+    def text_of(self, ids: Sequence[int], given: Texts, number: int) -> str:
+        """The text, in this place of the request, of which the model's own tokenizer makes these ids, given with its special tokens or without them.
 
         Raises ApiError: there is none. So ids of another tokenizer never become the vector of something else.
         """
@@ -134,25 +148,29 @@ class EmbeddingModel:
                     return text
         raise ApiError(
             422,
-            f"{place} is not what this model's tokenizer makes of a text: send strings, or ids of its own tokenizer "
+            f"{given.places[number]} is not what this model's tokenizer makes of a text: send strings, or ids of its own tokenizer "
             "(a client that tokenizes for OpenAI's models sends others; LangChain's has check_embedding_ctx_length=False)",
-            param="input",
+            param=given.key,
         )
 
-    def run(self, items: Sequence[TokenizedText], prompt: str) -> np.ndarray:
+    def run(self, items: Sequence[TokenizedText], kind: VectorKind) -> np.ndarray:
         """(R, E) float32, in one pass over all tokens, those that `work` found; NaN where a vector is not finite, which `check_finite` tells
         those who asked for it and no others."""
-        (result,) = self._encoder.encode_groups([items], prompt=prompt, tokens_per_batch=1 << 40, skip_invalid=True)
+        (result,) = self._encoder.encode_groups(
+            [items], prompt=kind.prompt, normalize=kind.normalize, tokens_per_batch=1 << 40, skip_invalid=True
+        )
         rows_RE = np.full((len(items), self.width), np.nan, np.float32)
         rows_RE[result.report.document] = result.vectors
         return rows_RE
 
-    def shortened(self, vectors_RE: np.ndarray, dimensions: int | None) -> np.ndarray:
-        """The first numbers of each vector, to length 1 again where the model's vectors have that."""
+    def shortened(
+        self, vectors_RE: np.ndarray, dimensions: int | None, normalize: bool | None = None
+    ) -> np.ndarray:
+        """The first numbers of each vector, to length 1 again if `normalize` says so; None: if the model's vectors have that."""
         if dimensions is None:
             return vectors_RE
         first = vectors_RE[:, :dimensions]
-        if not self.has_unit_vectors:
+        if not (self.has_unit_vectors if normalize is None else normalize):
             return first
         norms = np.sqrt(np.square(first.astype(np.float64)).sum(1, keepdims=True))
         return (first / np.maximum(norms, np.finfo(np.float64).tiny)).astype(np.float32)
@@ -160,6 +178,11 @@ class EmbeddingModel:
 
 class Ranker(Protocol):
     """Scores passages for a query."""
+
+    @property
+    def truncates_left(self) -> bool:
+        """Whether a text that is truncated loses its beginning."""
+        ...
 
     def run(self, items: Sequence[Item], kind: Any) -> np.ndarray:
         """Compute items of any kind that the server has, in the model's thread."""
@@ -183,6 +206,10 @@ class SimilarityRanker:
     def __init__(self, model: EmbeddingModel) -> None:
         self._model = model
         self._query, self._passage = model.prompts["query"], model.prompts["document"]
+
+    @property
+    def truncates_left(self) -> bool:
+        return self._model.truncates_left
 
     def run(self, items: Sequence[Item], kind: Any) -> np.ndarray:
         return self._model.run(items, kind)
@@ -212,6 +239,10 @@ class CrossEncoderRanker:
 
     def __init__(self, model: EmbeddingModel, reranker: Reranker) -> None:
         self._model, self._reranker = model, reranker
+
+    @property
+    def truncates_left(self) -> bool:
+        return self._reranker.truncates_left
 
     def run(self, items: Sequence[Item], kind: Any) -> np.ndarray:
         if kind is not _PAIRS:

@@ -23,28 +23,38 @@ def document(name: str, width: int, limits: Limits, *, has_keys: bool) -> dict[s
         "type": "boolean",
         "description": "Read the beginning of texts that are longer than the model, in place of an error.",
     }
-    embeddings = _request(
-        limits,
-        ["input"],
-        input={
-            "oneOf": [
-                {"type": "string"},
-                texts,
-                ids,
-                {"type": "array", "items": ids, "minItems": 1, "maxItems": limits.items},
-            ]
-        },
-        model=model,
-        encoding_format={"enum": ["float", "base64"], "default": "float"},
-        dimensions={
+    direction = {
+        "enum": ["Left", "left", "Right", "right"],
+        "description": "With truncate, no other than the side on which the model's directory truncates.",
+    }
+    several_ids = {"type": "array", "items": ids, "minItems": 1, "maxItems": limits.items}
+    inputs = {"oneOf": [{"type": "string"}, texts, ids, several_ids]}
+    options = {
+        "model": model,
+        "dimensions": {
             "type": "integer",
             "minimum": 1,
             "maximum": width,
             "description": "Only the first so many numbers of each vector.",
         },
-        prompt_name={"type": "string", "description": "A prompt of the model, put before every text."},
-        truncate=truncate,
+        "prompt_name": {"type": "string", "description": "A prompt of the model, put before every text."},
+        "truncate": truncate,
+    }
+    embeddings = _request(
+        limits,
+        ["input"],
+        input=inputs,
+        **options,
+        encoding_format={"enum": ["float", "base64"], "default": "float"},
         user={"type": "string", "description": "Not read."},
+    )
+    embed = _request(
+        limits,
+        ["inputs"],
+        inputs=inputs,
+        **options,
+        normalize={"type": "boolean", "default": True, "description": "Vectors of length 1."},
+        truncation_direction=direction,
     )
     passages = {
         "type": "array",
@@ -81,11 +91,12 @@ def document(name: str, width: int, limits: Limits, *, has_keys: bool) -> dict[s
         return_text={"type": "boolean", "default": False},
         raw_scores={"type": "boolean", "default": False},
         truncate=truncate,
-        truncation_direction={"enum": ["Right", "right"], "default": "Right"},
+        truncation_direction=direction,
     )
     rank = {"oneOf": [cohere, tei]}
     paths = {
         "/v1/embeddings": {"post": _posted("Vectors of texts, as OpenAI's.", embeddings, has_keys)},
+        "/embed": {"post": _posted("Vectors of texts, as TEI's, with errors in its form.", embed, has_keys)},
         "/v1/rerank": {
             "post": _posted("Passages by their relevance to a query, as Cohere's and Jina's.", rank, has_keys)
         },

@@ -69,14 +69,18 @@ class Texts(NamedTuple):
     places: Sequence[str]  # of each text
 
 
+Form = Literal["openai", "cohere", "tei"]  # of an interface; Cohere's is Jina's too
+
+
 class EmbeddingsRequest(NamedTuple):
-    """A body of /v1/embeddings: texts, or token ids in their place."""
+    """A body of /v1/embeddings or /embed: texts, or token ids in their place."""
 
     input: Texts
     ids: Sequence[Sequence[int]] | None
     is_base64: bool
     dimensions: int | None
     prompt: str | None  # None: the model's default
+    normalize: bool | None  # None: as the model's modules say
 
 
 class RerankRequest(NamedTuple):
@@ -87,7 +91,7 @@ class RerankRequest(NamedTuple):
     top: int | None
     with_texts: bool
     raw_scores: bool
-    form: Literal["cohere", "tei"]  # of the reply: Cohere's and Jina's, or that of TEI
+    form: Form  # of the reply: Cohere's and Jina's, or that of TEI
     max_tokens: int | None = None  # of a passage: what is beyond them is not read; None: all
     max_chunks: int | None = (
         None  # that a passage is divided into, each as long as the model takes; None: it is not divided
@@ -95,33 +99,50 @@ class RerankRequest(NamedTuple):
 
 
 def embeddings_request(
-    body: bytes, *, model: str, width: int, prompts: Mapping[str, str], truncate: bool, limits: Limits
+    body: bytes,
+    *,
+    model: str,
+    form: Form,
+    width: int,
+    prompts: Mapping[str, str],
+    truncate: bool,
+    truncates_left: bool,
+    limits: Limits,
 ) -> EmbeddingsRequest:
-    """truncate: where the request does not say. Raises ApiError."""
-    fields = _Fields(body)
+    """Read a body in the form of OpenAI or TEI. Raises ApiError.
+
+    truncate: if the request does not say. truncates_left: whether the model's directory says truncation_side "left".
+    """
+    fields, is_tei = _Fields(body), form == "tei"
     _check_model(fields, model)
-    given = fields.take("input", _any)
-    texts, ids = _input(given, limits)
-    encoding = fields.take("encoding_format", _one_of("float", "base64"), "float")
+    key = "inputs" if is_tei else "input"
+    given = fields.take(key, _any)
+    texts, ids = _input(key, given, limits)
     dimensions = fields.take("dimensions", _integer(1, width), None)
     name = fields.take("prompt_name", _string, None)
     if name is not None and name not in prompts:
         known = ", ".join(map(printable, prompts))
         raise ApiError(422, f"prompt_name is {short(name)}, and the model's prompts are: {known}", param="prompt_name")
     truncation = _truncation(fields, "truncate", truncate)
-    fields.take("user", _string, None)
+    encoding, normalize = "float", None
+    if is_tei:
+        normalize = fields.take("normalize", _boolean, True)
+        _check_direction(fields, truncation, truncates_left)
+    else:
+        encoding = fields.take("encoding_format", _one_of("float", "base64"), "float")
+        fields.take("user", _string, None)
     fields.finish(limits, input_type="prompt_name names a prompt of the model")
-    places = _places("input", given) if isinstance(given, list) and not _is_id(given[0]) else ["input"]
+    places = _places(key, given) if isinstance(given, list) and not _is_id(given[0]) else [key]
     prompt = None if name is None else prompts[name]
     return EmbeddingsRequest(
-        Texts("input", texts or (), truncation, places), ids, encoding == "base64", dimensions, prompt
+        Texts(key, texts or (), truncation, places), ids, encoding == "base64", dimensions, prompt, normalize
     )
 
 
 def rerank_request(
-    body: bytes, *, model: str, form: Literal["cohere", "tei"], truncate: bool, limits: Limits
+    body: bytes, *, model: str, form: Form, truncate: bool, truncates_left: bool, limits: Limits
 ) -> RerankRequest:
-    """form: of the path, for a body that has neither `documents` nor `texts`. truncate: where the request does not say. Raises ApiError."""
+    """form: of the path, for a body that has neither `documents` nor `texts`. truncate, truncates_left: as `embeddings_request`. Raises ApiError."""
     fields = _Fields(body)
     _check_model(fields, model)
     query = fields.take("query", _string)
@@ -130,7 +151,7 @@ def rerank_request(
         with_texts = fields.take("return_text", _boolean, False)
         raw = fields.take("raw_scores", _boolean, False)
         truncation = _truncation(fields, "truncate", truncate)
-        fields.take("truncation_direction", _one_of("Right", "right"), "Right")
+        _check_direction(fields, truncation, truncates_left)
         fields.finish(limits)
         return RerankRequest(
             Texts("query", [query], truncation, ["query"]),
@@ -252,29 +273,38 @@ def _truncation(fields: _Fields, key: str, default: bool) -> Truncation:
     return Truncation(key, fields.take(key, _boolean, default))
 
 
-def _input(given: object, limits: Limits) -> tuple[list[str] | None, list[list[int]] | None]:
-    """The texts, or the token ids, of the four forms that OpenAI's interface has."""
+def _check_direction(fields: _Fields, truncation: Truncation, truncates_left: bool) -> None:
+    """Raises ApiError: TEI's truncation_direction asks for the other end of texts than the model loses."""
+    key = "truncation_direction"
+    direction = fields.take(key, _one_of("Left", "left", "Right", "right"), None)
+    side = "Left" if truncates_left else "Right"
+    if truncation.is_on and direction is not None and direction.title() != side:
+        message = f"{key} must be '{side}', the side on which this model's directory truncates, not '{direction}'; leave it out, or cut the text yourself"
+        raise ApiError(422, message, param=key)
+
+
+def _input(key: str, given: object, limits: Limits) -> tuple[list[str] | None, list[list[int]] | None]:
+    """The texts, or the token ids, of the four forms that the interfaces of OpenAI and TEI have."""
     if isinstance(given, str):
         return [given], None
     what = "a string, a list of strings, a list of token ids or a list of such lists"
     if not isinstance(given, list) or not given:
-        raise _wrong("input", f"{what}, not empty", given)
+        raise _wrong(key, f"{what}, not empty", given)
     if all(isinstance(each, str) for each in given):
-        _check_count("input", len(given), limits)
+        _check_count(key, len(given), limits)
         return given, None
     if all(map(_is_id, given)):
-        return None, [_ids(given, limits)]
+        return None, [_ids(key, given, limits)]
     if all(isinstance(each, list) and each and all(map(_is_id, each)) for each in given):
-        _check_count("input", len(given), limits)
-        return None, [_ids(each, limits) for each in given]
-    raise _wrong("input", what, given)
+        _check_count(key, len(given), limits)
+        return None, [_ids(key, each, limits) for each in given]
+    raise _wrong(key, what, given)
 
 
-def _ids(given: list[int], limits: Limits) -> list[int]:
+def _ids(key: str, given: list[int], limits: Limits) -> list[int]:
     if len(given) > limits.tokens:
-        raise ApiError(
-            413, f"input has {len(given):,} token ids, more than the limit of {limits.tokens:,}", param="input"
-        )
+        message = f"{key} has {len(given):,} token ids, more than the limit of {limits.tokens:,}"
+        raise ApiError(413, message, param=key)
     return given
 
 

@@ -28,6 +28,7 @@ _KEEP_ALIVE = 75  # seconds that a connection may wait for its next request, as 
 _TIMEOUTS = ConnectionTimeouts(idle=_KEEP_ALIVE)
 _KEYS_BYTES = 1 << 20
 _LOG = logging.getLogger("uwaga.serve")
+_STOPPING, _STOPPED = "stopping: requests that were accepted are answered first", "stopped"
 _MIN_KEY = 16  # characters; of letters and digits these are 95 bits
 
 
@@ -77,22 +78,36 @@ def read_keys(path: Path) -> frozenset[bytes]:
     return frozenset(keys)
 
 
-def run(service: Service, listening: socket.socket) -> None:
-    """Serve until SIGTERM or Ctrl-C; then requests that were accepted are answered, and no further ones are."""
+Say = Callable[[str], object]
+
+
+def run(service: Service, listening: socket.socket, say: Say = lambda message: None) -> None:
+    """Serve until SIGTERM or Ctrl-C; then requests that were accepted are answered, and no further ones are.
+
+    say: called when the server stops, and when it has stopped.
+    """
     reaper = IdleConnectionReaper(_TIMEOUTS, max_connections())
     server = _server(service, reaper)
     # uvicorn handles signals only while it serves: one that comes before is for these, which stop it as its own do. It raises
     # the signals again when it has stopped.
     before = {each: signal.signal(each, server.handle_exit) for each in (signal.SIGTERM, signal.SIGINT)}
     try:
-        asyncio.run(_serve(server, reaper, listening))
+        asyncio.run(_serve(server, reaper, listening, say))
     finally:
         service.close()
+        say(_STOPPED)
         for each, handler in before.items():
             signal.signal(each, handler)
 
 
-def run_processes(make: Callable[[Metrics], Service], listening: socket.socket, count: int, *, grace: float) -> None:
+def run_processes(
+    make: Callable[[Metrics], Service],
+    listening: socket.socket,
+    count: int,
+    *,
+    grace: float,
+    say: Say = lambda message: None,
+) -> None:
     """As `run`, by `count` processes that accept from one socket. They are forked, so that what is loaded before is in memory once;
     this process must not have started threads. One that is ended by a signal is replaced. They end when this process does, however it
     ends.
@@ -102,6 +117,7 @@ def run_processes(make: Callable[[Metrics], Service], listening: socket.socket, 
         listening: the socket.
         count: how many.
         grace: seconds that they have after SIGTERM or Ctrl-C; one that is still there is killed.
+        say: as of `run`.
 
     Raises ProcessEndedError: one ended by an error, after which all are stopped.
     """
@@ -144,8 +160,10 @@ def run_processes(make: Callable[[Metrics], Service], listening: socket.socket, 
                     "uwaga serve: process %d was ended by signal %d; process %d replaces it",
                     each.pid, number, processes[at].pid,
                 )  # fmt: skip
+        say(_STOPPING)
     finally:
         _stop(processes, grace)
+        say(_STOPPED)
         os.close(reader)
         os.close(writer)
         signal.signal(signal.SIGCHLD, handler)
@@ -199,9 +217,12 @@ def _server(service: Service, reaper: IdleConnectionReaper) -> uvicorn.Server:
     return server
 
 
-async def _serve(server: uvicorn.Server, reaper: IdleConnectionReaper, listening: socket.socket) -> None:
-    serving = asyncio.ensure_future(server.serve(sockets=[listening]))
+async def _serve(server: uvicorn.Server, reaper: IdleConnectionReaper, listening: socket.socket, say: Say) -> None:
+    serving, has_said = asyncio.ensure_future(server.serve(sockets=[listening])), False
     while not serving.done():  # also while it stops, so that a client that reads nothing does not keep it
         await asyncio.wait({serving}, timeout=0.1)
+        if server.should_exit and not has_said:
+            say(_STOPPING)
+            has_said = True
         reaper.reap(server.server_state.connections)
     await serving

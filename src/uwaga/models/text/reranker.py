@@ -210,6 +210,11 @@ class Reranker:
         instead = f"; {self._chat.instead}" if self._chat is not None and self._chat.instead else ""
         return Choice("uwaga", f"{self.model.config.model_type} is a family of uwaga's own{instead}", {})
 
+    @property
+    def truncates_left(self) -> bool:
+        """Whether a pair that is truncated loses the beginning of its longer text, and not the end, as the directory says."""
+        return self._side == "left"
+
     def rank(self, query: str, passages: Sequence[str], *, top: int | None = None, overflow: str = "error") -> Ranking:
         """The passages by their relevance to the query.
 
