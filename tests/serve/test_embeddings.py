@@ -244,7 +244,10 @@ def test_tei_reads_prompts_and_truncates(serving, encoder) -> None:
     async def test(client) -> None:
         client.service.model.prompts = {"query": "the dog and ", "document": ""}
         answer = await client.post("/embed", {"inputs": ["a cat"], "prompt_name": "query"})
-        assert np.float32(answer.json).tobytes() == encoder.encode(["a cat"], prompt="the dog and ", normalize=True).tobytes()
+        assert (
+            np.float32(answer.json).tobytes()
+            == encoder.encode(["a cat"], prompt="the dog and ", normalize=True).tobytes()
+        )
         cut = await client.post("/embed", {"inputs": long, "truncate": True, "truncation_direction": "Right"})
         assert np.float32(cut.json).tobytes() == encoder.encode([long], overflow="truncate", normalize=True).tobytes()
 
@@ -297,7 +300,10 @@ def test_truncation_direction_is_computed_or_refused_by_name(serving, encoder) -
             answer = await client.post(path, short | {"truncation_direction": wrong})
             assert answer.status == 200
             answer = await client.post(path, asked | {"truncation_direction": "Both"})
-            assert "truncation_direction must be 'Left' or 'left' or 'Right' or 'right', not 'Both'" in answer.json["error"]
+            assert (
+                "truncation_direction must be 'Left' or 'left' or 'Right' or 'right', not 'Both'"
+                in answer.json["error"]
+            )
 
     right, wrong = "Right", "Left"
     serving(test)

@@ -37,7 +37,9 @@ def test_a_server_answers_many_clients_with_the_bits_of_encode_and_ends_at_sigte
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("processes", ["1", pytest.param("2", marks=pytest.mark.skipif(not hasattr(os, "fork"), reason="it cannot fork"))])
+@pytest.mark.parametrize(
+    "processes", ["1", pytest.param("2", marks=pytest.mark.skipif(not hasattr(os, "fork"), reason="it cannot fork"))]
+)
 def test_it_says_that_it_stops_and_logs_requests_where_it_is_told_to(start, processes) -> None:
     server = start("--access-log", "--processes", processes)
     server.embed(TEXTS)

@@ -77,9 +77,7 @@ class EmbeddingModel:
         """Tokens of a text after a prompt, special ones not counted."""
         return len(self.tokenizer.encode([self._encoder.whole_text(text, prompt)], with_offsets=False)[0])
 
-    def work(
-        self, given: Texts, *, prompt: str | None, budget: "TokenBudget", normalize: bool | None = None
-    ) -> Work:
+    def work(self, given: Texts, *, prompt: str | None, budget: "TokenBudget", normalize: bool | None = None) -> Work:
         """Texts with the number of their tokens. Raises ApiError, which names the text: it is empty or too long.
 
         Args:
@@ -163,9 +161,7 @@ class EmbeddingModel:
         rows_RE[result.report.document] = result.vectors
         return rows_RE
 
-    def shortened(
-        self, vectors_RE: np.ndarray, dimensions: int | None, normalize: bool | None = None
-    ) -> np.ndarray:
+    def shortened(self, vectors_RE: np.ndarray, dimensions: int | None, normalize: bool | None = None) -> np.ndarray:
         """The first numbers of each vector, to length 1 again if `normalize` says so; None: if the model's vectors have that."""
         if dimensions is None:
             return vectors_RE
