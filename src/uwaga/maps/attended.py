@@ -5,11 +5,12 @@ Letters: B batch, H query heads, G key/value heads, Q queries, K keys, D query/k
 
 from dataclasses import replace
 from types import ModuleType
-from typing import NamedTuple
+from typing import NamedTuple, Never
 
 import torch
 from torch import Tensor
 
+from uwaga._base import keywords
 from uwaga._base.tracing import has_tangent, is_intercepted
 from uwaga.maps.engines import available as map_engines
 from uwaga.maps.map import AttentionMap, describe_mask
@@ -50,6 +51,7 @@ def attend(
     impl: str | None = None,
     entropy: bool = False,
     topk: int | None = None,
+    **other: Never,
 ) -> Attended:
     """Attention and the map of its weights, from one pass.
 
@@ -74,6 +76,7 @@ def attend(
     >>> weights.peak().position
     tensor([0, 1, 2])
     """
+    keywords.refuse(other, attend)
     options = AttentionOptions(mask, bias, scale, normalize, softcap, sinks, dropout)
     if (override := active_override()) is not None:
         return Attended(*override.attend_with_map((query, key, value), options, impl, entropy, topk))

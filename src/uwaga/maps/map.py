@@ -10,11 +10,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from types import ModuleType
-from typing import NamedTuple, TypedDict
+from typing import NamedTuple, Never, TypedDict
 
 import torch
 from torch import Tensor
 
+from uwaga._base import keywords
 from uwaga.maps import paged
 from uwaga.maps.base import Shape, WeightMap
 from uwaga.maps.engines import available, reference, tiles
@@ -162,7 +163,9 @@ class AttentionMap(WeightMap):
         sinks: Tensor | None = None,
         lse: Operand | None = None,
         impl: str | None = None,
+        **other: Never,
     ) -> None:
+        keywords.refuse(other, AttentionMap.__init__)
         call = make_call(
             query, key, None, AttentionOptions(mask, bias, scale, "softmax", softcap, sinks), wants_lse=True
         )

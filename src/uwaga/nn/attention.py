@@ -10,12 +10,13 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Never, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.types import Device
 
+from uwaga._base import keywords
 from uwaga._base.errors import ShapeError
 from uwaga._base.threads import of_this_thread
 from uwaga.nn.batch_invariant import apply_linear
@@ -125,7 +126,9 @@ class MultiHeadAttention(nn.Module):
         qk_norm_zero_centered: bool = False,
         device: Device = None,
         dtype: torch.dtype | None = None,
+        **other: Never,
     ) -> None:
+        keywords.refuse(other, MultiHeadAttention.__init__)
         super().__init__()
         self.num_heads, self.num_kv_heads = num_heads, num_heads if num_kv_heads is None else num_kv_heads
         _check(d_model, num_heads, self.num_kv_heads, d_k)
@@ -159,6 +162,7 @@ class MultiHeadAttention(nn.Module):
         cache: SelfAttentionCache | CrossAttentionCache | None = None,
         sinks: Tensor | None = None,
         queries: Tensor | None = None,
+        **other: Never,
     ) -> Operand:
         """The output (..., Q, output_dim), or Ragged as the query is.
 
@@ -180,6 +184,8 @@ class MultiHeadAttention(nn.Module):
             ValueError: as `uwaga.attention`; a value without a key; rotary with a key of other tokens; a cache whose rows
                 do not fit, or while gradients are recorded; queries of a padded query, or together with a key or a cache.
         """
+        if other:
+            keywords.refuse(other, MultiHeadAttention.forward)
         if queries is None:
             query_heads, kv = self._query_and_kv(query, key, value, rotary, cache)
         else:

@@ -8,13 +8,13 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TypedDict, Unpack, cast, overload
+from typing import Never, TypedDict, Unpack, cast, overload
 
 import numpy as np
 import torch
 from torch.nn.functional import normalize as normalize_rows
 
-from uwaga._base import json_files
+from uwaga._base import json_files, keywords
 from uwaga._base.errors import CheckpointError, ShapeError
 from uwaga.integrations.transformers.ragged_model import RaggedModel
 from uwaga.models.bert.model import BertModel
@@ -105,6 +105,7 @@ class TextEncoder:
         revision: str | None = None,
         truncate_dim: int | None = None,
         shared: bool = False,
+        **other: Never,
     ) -> "TextEncoder":
         """Load a sentence-transformers directory, a plain Hugging Face directory (mean pooling, or the last token of a
         causal language model), or a hub id. A directory means what
@@ -127,6 +128,7 @@ class TextEncoder:
                 safetensors.
             ValueError: truncate_dim is not from 1 to the length of a vector.
         """
+        keywords.refuse(other, TextEncoder.load)
         folder = directories.find(path_or_hub_id, revision)
         config = sentence_config.read(folder)
         model, tokenizer = _read(config, dtype, shared=shared)
@@ -219,6 +221,7 @@ class TextEncoder:
         prompt_name: str | None = None,
         truncate_dim: int | None = None,
         progress: bool | Listener | None = None,
+        **other: Never,
     ) -> np.ndarray:
         """(R, embedding_dim) float32: a vector for each text, in the order of the texts. `report` has the texts that were truncated
         or split into windows.
@@ -241,6 +244,7 @@ class TextEncoder:
                 infinite; its number is in the message.
             ValueError: options that contradict each other.
         """
+        keywords.refuse(other, TextEncoder.encode)
         texts = list(_iterable_of_texts(texts))
         inference = self._inference(
             overflow=overflow,
@@ -379,6 +383,7 @@ class TextEncoder:
         prompt: str | None = None,
         prompt_name: str | None = None,
         progress: bool | Listener | None = None,
+        **other: Never,
     ) -> Ragged:
         """A vector for every token, special ones included: Ragged with values (N, M) and a row for each text, or with
         overflow="windows" for each window. `uwaga.maxsim` scores them.
@@ -398,6 +403,7 @@ class TextEncoder:
         Raises:
             DocumentError, ValueError: as `encode`; a task or overflow that is not one of these.
         """
+        keywords.refuse(other, TextEncoder.encode_tokens)
         texts = list(_iterable_of_texts(texts))
         inference = self._token_inference(
             task,
@@ -443,8 +449,8 @@ class TextEncoder:
     def _token_inference(
         self, task: str | None, skip_invalid: bool = False, /, **options: Unpack[TokenOptions]
     ) -> Inference:
-        if unknown := sorted(options.keys() - TokenOptions.__optional_keys__):
-            raise TypeError(f"TextEncoder: encode_tokens has no option {', '.join(unknown)}")
+        unknown = {name: value for name, value in options.items() if name not in TokenOptions.__optional_keys__}
+        keywords.refuse(unknown, TextEncoder.encode_tokens)
         if options.get("overflow") == "mean":
             raise ValueError("TextEncoder: encode_tokens has no mean over windows; use overflow='windows'")
         if task is not None and task not in colbert.TASKS:
@@ -521,7 +527,9 @@ class TextEncoder:
         prompt: str | None = None,
         prompt_name: str | None = None,
         truncate_dim: int | None = None,
+        **other: Never,
     ) -> Inference:
+        keywords.refuse(other, TextEncoder.encode)
         if self.config.tokens is not None and not is_of_tokens:
             raise ValueError(
                 f"TextEncoder: {self.config.folder} holds a ColBERT model, which gives a vector to every token and none to a text; "

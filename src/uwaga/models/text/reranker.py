@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Never
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from tokenizers import Encoding
 from tokenizers import Tokenizer as Backend
 from torch import nn
 
-from uwaga._base import json_files
+from uwaga._base import json_files, keywords
 from uwaga._base.errors import CheckpointError
 from uwaga._base.terminal import printable
 from uwaga.integrations.transformers.ragged_classifier import RaggedClassifier
@@ -119,6 +119,7 @@ class Reranker:
         dtype: torch.dtype | None = None,
         revision: str | None = None,
         instruction: str | None = None,
+        **other: Never,
     ) -> "Reranker":
         """Load a directory that sentence-transformers or transformers wrote, or a hub id.
 
@@ -132,6 +133,7 @@ class Reranker:
                 tokens for yes and no; a classifier of a family that is not uwaga's own, without transformers, or not in safetensors.
             ValueError: an instruction for a model that reads none.
         """
+        keywords.refuse(other, Reranker.load)
         found = _read(directories.find(path_or_hub_id, revision))
         folder, settings = found.folder, found.settings
 
@@ -215,7 +217,9 @@ class Reranker:
         """Whether a pair that is truncated loses the beginning of its longer text, and not the end, as the directory says."""
         return self._side == "left"
 
-    def rank(self, query: str, passages: Sequence[str], *, top: int | None = None, overflow: str = "error") -> Ranking:
+    def rank(
+        self, query: str, passages: Sequence[str], *, top: int | None = None, overflow: str = "error", **other: Never
+    ) -> Ranking:
         """The passages by their relevance to the query.
 
         Args:
@@ -229,6 +233,7 @@ class Reranker:
             ValueError: an empty query, a passage that is empty or with the query too long, or whose score is NaN or infinite, with its
                 number in the message, or a wrong option.
         """
+        keywords.refuse(other, Reranker.rank)
         if isinstance(passages, str):
             raise ValueError("Reranker: passages must be a sequence of strings, not one string")
         if top is not None and top < 1:
@@ -237,8 +242,11 @@ class Reranker:
         order = np.argsort(-scores, kind="stable")[:top]
         return Ranking(order, scores[order])
 
-    def scores(self, pairs: Sequence[tuple[str, str]], *, overflow: str = "error", raw: bool = False) -> np.ndarray:
-        """(P,) float32: a score for each pair of a query and a passage. raw: without the sigmoid. The rest as `rank`."""
+    def scores(
+        self, pairs: Sequence[tuple[str, str]], *, overflow: str = "error", raw: bool = False, **other: Never
+    ) -> np.ndarray:
+        """(P,) float32: a score for each pair of a query and a passage. raw: without the sigmoid. Other options as `rank`."""
+        keywords.refuse(other, Reranker.scores)
         logits = self.logits(pairs, overflow=overflow)
         if not np.isfinite(logits).all():
             number = int(np.isfinite(logits).argmin())

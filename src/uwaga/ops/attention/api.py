@@ -6,11 +6,12 @@ R ragged rows.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Never, Protocol
 
 import torch
 from torch import Tensor
 
+from uwaga._base import keywords
 from uwaga.ops.attention import choose, fast_path
 from uwaga.ops.attention.arguments import AttentionOptions, make_call, unflatten_lse, unflatten_output
 from uwaga.ops.attention.autograd import run
@@ -81,6 +82,7 @@ def attention(
     sinks: Tensor | None = None,
     dropout: float = 0.0,
     impl: str | None = None,
+    **other: Never,
 ) -> Operand:
     """Exact attention, sum_j a_ij v_j with a_ij = softmax_j(q_i . k_j * scale) over the keys that query i sees.
 
@@ -119,6 +121,8 @@ def attention(
             [0., 1., 0.],
             [0., 0., 1.]])
     """
+    if other:
+        keywords.refuse(other, attention)
     if _override is not None:
         options = AttentionOptions(mask, bias, scale, normalize, softcap, sinks, dropout)
         return _override.attend(query, key, value, options, impl).output
@@ -190,6 +194,7 @@ def explain(
     sinks: Tensor | None = None,
     dropout: float = 0.0,
     impl: str | None = None,
+    **other: Never,
 ) -> Choice:
     """The engine that `attention` would use for these arguments, and the reasons; no attention is computed.
 
@@ -206,6 +211,7 @@ def explain(
     >>> explain(x, x, x).engine
     'reference'
     """
+    keywords.refuse(other, explain)
     options = AttentionOptions(mask, bias, scale, normalize, softcap, sinks, dropout)
     if _override is not None:
         return _override.explain(query, key, value, options, impl)
