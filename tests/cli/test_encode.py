@@ -194,6 +194,8 @@ def interrupt(monkeypatch: pytest.MonkeyPatch, error: BaseException, *, after: i
         real(file)
 
     monkeypatch.setattr(os, "fsync", fsync)
+    # Digests of the model's files are not kept, which a slow machine would sync.
+    monkeypatch.setattr("uwaga._base.digests._SETTLED_NS", 1 << 62)
 
 
 def spy_on_groups(monkeypatch: pytest.MonkeyPatch, read: list[list[str]]) -> None:
@@ -258,10 +260,10 @@ def test_two_models_or_ways_never_meet_in_one_file(
     other = write_model(tmp_path / "other", seed=1)
     for place in (begun.with_name("out.parquet.parts"), begun):
         what = "was begun with other options" if place != begun else "exists already and was made with other options"
-        said = refusal(corpus, begun, other, "--overflow", "mean").splitlines()
+        said = refusal(corpus, begun, other, "--truncate-dim", "3").splitlines()
         assert said[0] == f"{place} {what}:"
-        assert [line.split(":")[0] for line in said[1:-1]] == ["  model", "  overflow"]
-        assert said[2] == "  overflow: 'error' there, 'mean' now"
+        assert [line.split(":")[0] for line in said[1:-1]] == ["  model", "  truncate_dim"]
+        assert said[2] == "  truncate_dim: None there, 3 now"
         assert said[3] == (
             "give the same options, or another output file, or move the file away"
             if place == begun
@@ -310,6 +312,63 @@ def test_a_head_that_has_changed_is_another_model(
     said = refusal(corpus, output, model).splitlines()
     assert said[0] == f"{output}.parts was begun with other options:"
     assert [line.split(":")[0] for line in said[1:-1]] == ["  model"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--overflow", "truncate"],
+        ["--overflow", "mean"],
+        ["--overflow", "windows", "--overlap", "2"],
+        ["--skip-invalid"],
+    ],
+    ids=lambda options: options[-1],
+)
+def test_what_a_message_advises_resumes_the_run_and_gives_the_same_bytes(
+    model: Path, tmp_path: Path, options: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A document that is too long ends the command with the advice to set --overflow, or --skip-invalid."""
+    corpus, output = write(tmp_path / "docs.jsonl", [*TEXTS, LONG]), tmp_path / "out.parquet"
+    assert "; set --overflow to truncate, mean or windows" in refusal(corpus, output, model)
+    read: list[list[str]] = []
+    spy_on_groups(monkeypatch, read)
+    run(corpus, output, model, *options)
+    assert read == [[LONG]]
+    whole = tmp_path / "whole.parquet"
+    run(corpus, whole, model, *options)
+    assert whole.read_bytes() == output.read_bytes()
+
+
+@pytest.mark.parametrize("is_finished", [False, True])
+def test_what_was_left_out_is_encoded_with_the_option_that_its_reason_names(
+    model: Path, tmp_path: Path, is_finished: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus, output = write(tmp_path / "docs.jsonl", [TEXTS[0], LONG, *TEXTS[1:]]), tmp_path / "out.parquet"
+    mean, update = ["--skip-invalid", "--overflow", "mean"], []
+    if is_finished:
+        run(corpus, output, model, "--skip-invalid")
+        assert "set --overflow to truncate, mean or windows" in (tmp_path / "out.parquet.skipped.jsonl").read_text()
+        said = refusal(corpus, output, model, *mean)
+        assert said == (
+            f"{output} exists already, and 1 documents were left out by the options that it was made with; --update encodes those "
+            "that can be with these; or give another --output, or move the file away"
+        )
+        update = ["--update"]
+    else:
+        with monkeypatch.context() as patch:
+            interrupt(patch, FULL, after=12)
+            refusal(corpus, output, model, "--skip-invalid")
+    # One that is killed before it has encoded again what was left out leaves no shard without it.
+    with monkeypatch.context() as patch:
+        interrupt(patch, FULL, after=4)
+        refusal(corpus, output, model, *mean, *update)
+    run(corpus, output, model, *mean, *update)
+    whole = tmp_path / "whole.parquet"
+    run(corpus, whole, model, *mean)
+    assert whole.read_bytes() == output.read_bytes()
+    listed = tmp_path / "out.parquet.skipped.jsonl"
+    assert not listed.exists() or not listed.read_text()
+    assert "overflow: 'mean' there, 'error' now" in refusal(corpus, output, model, "--skip-invalid")
 
 
 def test_a_document_that_cannot_be_encoded_is_named_and_can_be_mended_later(
@@ -806,14 +865,14 @@ def test_the_first_documents_alone(corpus: Path, model: Path, tmp_path: Path) ->
     assert parquet.read_metadata(tmp_path / "all.parquet").num_rows == len(TEXTS)
 
 
-def watch_bar(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, int, int]]:
-    """How full the bar is with the documents and tokens that were finished then, after each batch."""
-    seen: list[tuple[float, int, int]] = []
+def watch_bar(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, int, int, float]]:
+    """How full the bar is with the documents and tokens that were finished then, after each shard; and how full by earlier runs."""
+    seen: list[tuple[float, int, int, float]] = []
 
     @contextmanager
-    def bar(total, done):
+    def bar(total, done, earlier):
         assert total == 1.0
-        yield lambda progress: seen.append((done(progress), progress.documents, progress.tokens))
+        yield lambda progress: seen.append((done(progress), progress.documents, progress.tokens, earlier()))
 
     monkeypatch.setattr("uwaga.models.text.progress.bar", bar)
     return seen
@@ -831,7 +890,8 @@ def test_the_bar_shows_what_is_finished_and_not_what_is_read_ahead(
     count, tokens = limit or 2000, seen[-1][2]
     assert len(seen) > 1
     assert seen[-1][:2] == (1.0, count)
-    for done, documents, read in seen:
+    for done, documents, read, earlier in seen:
+        assert earlier == 0.0
         assert abs(done - documents / count) < 0.02
         assert abs(done - read / tokens) < 0.02
 
@@ -841,8 +901,10 @@ def test_the_bar_of_a_resumed_run_begins_where_it_was(
 ) -> None:
     seen = watch_bar(monkeypatch)
     run(corpus, begun, model, "--tokens-per-batch", "2048")
-    assert [documents for _, documents, _ in seen] == [9]
-    assert seen[-1][0] == 1.0
+    assert [documents for _, documents, _, _ in seen] == [3, 6, 9]
+    assert [tokens > 0 for _, _, tokens, _ in seen] == [False, False, True]
+    assert [done for done, _, _, _ in seen] == [seen[0][3], seen[1][3], 1.0]
+    assert seen[1][3] == seen[2][3]  # the estimate is made of what comes after it
 
 
 @pytest.mark.slow
@@ -858,7 +920,7 @@ def test_twenty_thousand_documents_with_two_hundred_invalid_ones(
     assert "documents: 19,800;" in said
     assert listed(output) == reasons
     assert parquet.read_metadata(output).num_rows == 19_800
-    for done, documents, read in seen:
+    for done, documents, read, _ in seen:
         assert abs(done - documents / 20_000) < 0.02
         assert abs(done - read / seen[-1][2]) < 0.02
 

@@ -38,7 +38,7 @@ def db(model: Path, tmp_path: Path) -> SoftDatabase:
 def test_files_are_added_and_asked(db: SoftDatabase, model: Path, tmp_path: Path, split: str, texts: list[str]) -> None:
     (tmp_path / "a.txt").write_text(TEXT)
     encoder, shares = encoder_of(db, model), []
-    added = add_files(db, [tmp_path / "a.txt"], encoder, split=split, progress=shares.append)
+    added = add_files(db, [tmp_path / "a.txt"], encoder, split=split, progress=lambda done, _: shares.append(done))
     assert added == AddedFiles(len(texts), 0, [])
     assert shares == sorted(shares)
     assert shares[-1] == 1.0
@@ -146,3 +146,25 @@ def test_late_chunking_resumes_within_a_document(
         assert torch.equal(torch.stack([row.key for row in db]), own.values)
         with pytest.raises(InvalidDocumentError, match="has no token in span 1"):
             add_files(db, [file], encoder, split="paragraph", late_chunking=True)
+
+
+def test_progress_counts_what_is_added_and_tells_it_from_what_was_there(
+    db: SoftDatabase, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("uwaga.store.files._AT_ONCE", 2)
+    encoder, shares, rows = encoder_of(db, model), [], []
+    file, others = tmp_path / "a.txt", tmp_path / "b.txt"
+    file.write_text("\n\n".join(["the cat sat on the mat"] * 6))
+    others.write_text("\n\n".join(["a dog ran away again."] * 6))
+
+    def listener(done: float, earlier: float) -> None:
+        shares.append((round(done, 1), round(earlier, 1)))
+        rows.append(len(db))
+
+    add_files(db, [file], encoder, progress=listener)
+    assert shares == [(0.3, 0.0), (0.7, 0.0), (1.0, 0.0), (1.0, 0.0)]
+    assert rows == [2, 4, 6, 6]
+    shares.clear()
+    add_files(db, [file, others], encoder, progress=listener)
+    assert shares[:6] == [(share, share) for share in (0.1, 0.2, 0.3, 0.3, 0.4, 0.5)]
+    assert shares[6:] == [(0.7, 0.5), (0.8, 0.5), (1.0, 0.5), (1.0, 0.0)]

@@ -3,7 +3,7 @@ interrupted run is resumed by the same command."""
 
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
@@ -198,6 +198,11 @@ def _to_update(corpus: Corpus, output: Path, finished: Finished, *, update: bool
         shards = [group.shard for group in groups(corpus)]
     skipped = sum(each.skipped for each in finished.shards or ())
     if digest_of_shards(shards) == finished.digest and not (update and skipped):
+        if skipped and not finished.has_same_settings:
+            raise VectorsError(
+                f"{output} exists already, and {skipped:,} documents were left out by the options that it was made with; --update encodes those "
+                "that can be with these; or give another --output, or move the file away"
+            )
         return None
     if not update or finished.shards is None:
         can = "--update encodes what is new; or " if finished.shards is not None else ""
@@ -251,17 +256,18 @@ class _Run:
         self._corpus, self._vectors, self._encode, self._engine = corpus, vectors, encode, engine
         self._skip, self._retry = skip, retry
         self._documents = self._tokens = 0  # finished; read by the model
-        self._done = 0.0  # of the corpus
+        self._done = self._earlier = 0.0  # of the corpus; of that by earlier runs
+        self._show: Callable[[], object] = lambda: None
 
     def run(self) -> None:
         """Raises DataError, VectorsError, CheckpointError, WorkerError, OSError."""
         from uwaga.models.text.progress import Progress, bar
 
-        with bar(1.0, lambda _: self._done) as listener:
+        with bar(1.0, lambda _: self._done, lambda: self._earlier) as listener:
             started = time.perf_counter()
+            self._show = lambda: listener(Progress(self._documents, self._tokens, time.perf_counter() - started, None))
             for pending, columns in self._results():
                 self._take(pending, columns)
-                listener(Progress(self._documents, self._tokens, time.perf_counter() - started, None))
 
     def _results(self) -> Iterator[tuple[_Pending, Mapping[str, Any]]]:
         by = self._here
@@ -347,6 +353,7 @@ class _Run:
                 yield pending
                 continue
             entries = [Skipped(group.documents[number].place, reason) for number, reason in skipped]
+            self._earlier += pending.width
             self._finish_group(pending, entries)
 
     def _finish_group(self, pending: _Pending, skipped: Sequence[Skipped]) -> None:
@@ -354,6 +361,7 @@ class _Run:
             self._vectors.leave_out(pending.place, skipped)
         self._documents += pending.shard.documents
         self._done += pending.width
+        self._show()
 
     def _take(self, pending: _Pending, columns: Mapping[str, Any]) -> None:
         """Write the shard of a group. Raises InvalidDocumentError, OSError."""

@@ -10,10 +10,10 @@ import re
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, NoReturn, TextIO
+from typing import TYPE_CHECKING, NoReturn, Protocol, TextIO
 
 import typer
 
@@ -103,20 +103,29 @@ def in_option_names(message: str, names: Iterable[str]) -> str:
     return message
 
 
+class ShowShare(Protocol):
+    """Shows the completed share, from 0 to 1, of which `earlier` was completed by earlier runs."""
+
+    def __call__(self, done: float, earlier: float = 0.0) -> None: ...
+
+
 @contextmanager
-def progress_bar(title: str) -> Iterator[Callable[[float], None]]:
-    """A progress bar on standard error, where that is a terminal; it disappears at the end.
-
-    Gives a function to call with the completed share, from 0 to 1.
-    """
+def progress_bar(title: str) -> Iterator[ShowShare]:
+    """A progress bar on standard error, where that is a terminal; it disappears at the end."""
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, Progress, TextColumn
 
-    console = Console(stderr=True)
-    columns = (TextColumn(title), BarColumn(), TimeRemainingColumn())
+    from uwaga.models.text.progress import TimeLeft
+
+    console, left = Console(stderr=True), TimeLeft()
+    columns = (TextColumn(title), BarColumn(), TextColumn("{task.fields[left]}"))
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task(title, total=1.0)
-        yield lambda done: progress.update(task, completed=done)
+        task = progress.add_task(title, total=1.0, left=left(0.0))
+
+        def show(done: float, earlier: float = 0.0) -> None:
+            progress.update(task, completed=done, left=left(done, earlier))
+
+        yield show
 
 
 def escape_library_output() -> None:

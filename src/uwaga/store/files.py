@@ -40,6 +40,7 @@ class _Document(NamedTuple):
     spans: list[Span]
     records: list[dict[str, Any]]  # of the passages
     known: int  # the first so many passages are in the database already
+    share: tuple[float, float] = (0.0, 0.0)  # of all files up to its end; of that, what was in the database already
 
 
 def add_files(
@@ -51,7 +52,7 @@ def add_files(
     late_chunking: bool = False,
     text_field: str | None = None,
     skip_invalid: bool = False,
-    progress: Callable[[float], object] | None = None,
+    progress: Callable[[float, float], object] | None = None,
 ) -> AddedFiles:
     """Adds the passages of files that are not in the database. A call that was interrupted is resumed by the same call; a file whose
     content is there already, split in the same way, adds nothing.
@@ -69,7 +70,7 @@ def add_files(
             than the model are read in windows that share a quarter of its tokens. A file of plain text is one document.
         text_field: of the text in .jsonl, .csv and .parquet; None: text.
         skip_invalid: leave out documents that cannot be read or encoded; else the first one raises.
-        progress: called with the share that is read, from 0 to 1.
+        progress: called with the share that is added, from 0 to 1, and with the part of it that was in the database already.
 
     Raises:
         DataError: a file or document that cannot be read or encoded (InvalidDocumentError: with skip_invalid it would be left out).
@@ -84,12 +85,8 @@ def add_files(
     def documents() -> Iterator[_Document]:
         """Those that have a passage which is not in the database."""
         nonlocal known
+        at, earlier, is_resuming = 0.0, 0.0, True
         for number, path in enumerate(paths):
-
-            def listener(share: float, number: int = number) -> None:
-                if progress is not None:
-                    progress((number + share) / len(paths))
-
             try:
                 key = f"{_digest(path)}:{split}:{text_field or 'text'}" + (":late" if late_chunking else "")
             except InvalidDocumentError as error:
@@ -98,16 +95,21 @@ def add_files(
                 skipped.append(str(error))
                 continue
             left, count = int(stored.get(key, 0)), 0
-            for document in _documents(path, key, split, text_field, listener, skipped, late_chunking=late_chunking):
+            for document in _documents(path, key, split, text_field, skipped, late_chunking=late_chunking):
+                before, at = at, (number + document.share[0]) / len(paths)
                 count += len(document.spans)
                 if left and (not skip_invalid or _has_tokens(encoder, document)):
                     here = min(left, len(document.spans))
                     left, known = left - here, known + here
                     document = document._replace(known=here)
                 if document.known < len(document.spans):
-                    yield document
+                    is_resuming = False
+                    yield document._replace(share=(at, earlier))
+                    continue
+                earlier += at - before
+                if progress is not None and is_resuming:
+                    progress(at, at)
             stored[key] = count  # another file may have the same content
-            listener(1.0)
 
     if encoder.has_token_vectors != db.has_tokens:
         raise ValueError(
@@ -117,9 +119,13 @@ def add_files(
         raise ValueError(
             "add_files: late chunking gives one vector to a passage, and a TokenDatabase has one for every token"
         )
-    for vectors, records in _encoded(encoder, documents(), skipped, late_chunking=late_chunking):
+    for vectors, records, share in _encoded(encoder, documents(), skipped, late_chunking=late_chunking):
         db.append(vectors, records=records)  # type: ignore[arg-type]
         added += len(records)
+        if progress is not None:
+            progress(*share)
+    if progress is not None:
+        progress(1.0, 0.0)
     # One that was killed has left small segments, though nothing is added now.
     if added or db.stats()["segments"] > 1:
         db.compact()
@@ -170,7 +176,6 @@ def _documents(
     key: str,
     split: Split,
     text_field: str | None,
-    listener: Callable[[float], None],
     skipped: list[str] | None,
     *,
     late_chunking: bool,
@@ -205,12 +210,11 @@ def _documents(
             ]
             part += len(spans)
             if late_chunking and spans:
-                yield _Document(text, spans, records, 0)
+                yield _Document(text, spans, records, 0, (document.position, 0.0))
             elif not late_chunking:
                 for record in records:
                     passage = str(record["text"])
-                    yield _Document(passage, [(0, len(passage))], [record], 0)
-            listener(document.position)
+                    yield _Document(passage, [(0, len(passage))], [record], 0, (document.position, 0.0))
     except DataError as error:  # of plain text, and of what is not divided into documents: all from there on
         if skipped is None:
             raise
@@ -219,8 +223,8 @@ def _documents(
 
 def _encoded(
     encoder: "TextEncoder", documents: Iterator[_Document], skipped: list[str] | None, *, late_chunking: bool
-) -> Iterator[tuple["Tensor | Ragged", list[dict[str, Any]]]]:
-    """Vectors (n, D), or those of the tokens of n passages, and records of the passages that are not known, in groups. A group of the model is tokenised while another is
+) -> Iterator[tuple["Tensor | Ragged", list[dict[str, Any]], tuple[float, float]]]:
+    """Vectors (n, D), or those of the tokens of n passages, and records of the passages that are not known, and the share of the last one, in groups. A group of the model is tokenised while another is
     computed. What cannot be encoded is added to `skipped`; None: it is an error. Raises DataError."""
     import torch  # not with the module: the command reads its names
 
@@ -254,12 +258,13 @@ def _encoded(
             listed = list(dict.fromkeys(encoded.report.document.tolist()))
             is_new = [n >= waiting[each].known for each in listed for n in range(len(waiting[each].spans))]
             records = [record for each in listed for record in waiting[each].records[waiting[each].known :]]
+            share = (0.0, 0.0)
             for number in (*listed, *(error.document for error in encoded.invalid)):
-                del waiting[number]
+                share = max(share, waiting.pop(number).share)
             if records and isinstance(encoded, Encoded):
-                yield torch.from_numpy(encoded.vectors[is_new]), records
+                yield torch.from_numpy(encoded.vectors[is_new]), records, share
             elif records and isinstance(encoded, EncodedTokens):
-                yield _of_passages(encoded), records
+                yield _of_passages(encoded), records, share
     except DocumentError as error:
         raise InvalidDocumentError(reason(error)) from error
 

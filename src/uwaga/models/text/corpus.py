@@ -35,7 +35,7 @@ class Document:
     place: str  # file and line or row, for messages
     pieces: Iterable[str]  # parts of the text, in order; can be iterated over repeatedly
     id: str | None = None
-    position: float = 0.0  # the fraction of the file up to its end, from 0 to 1; not of paragraphs and whole files
+    position: float = 0.0  # the fraction of the file up to its end, from 0 to 1
     error: str | None = None  # why it cannot be read, where invalid documents are kept; its text is empty
 
     @property
@@ -128,8 +128,8 @@ class DocumentFile:
         if self._kind == "parquet":
             return self._rows()
         if self._unit == "file":
-            return iter((Document(place=str(self.path), pieces=FileChunks(self.path)),))
-        return self._lines() if self._unit == "line" else _paragraphs(self.path)
+            return iter((Document(place=str(self.path), pieces=FileChunks(self.path), position=1.0),))
+        return self._lines() if self._unit == "line" else _paragraphs(self.path, self._size)
 
     def _lines(self) -> Iterator[Document]:
         for line in lines(self.path, keep_invalid=True):
@@ -354,13 +354,13 @@ def _field(place: str, fields: dict[str, object], name: str) -> object:
     return result
 
 
-def _paragraphs(path: Path) -> Iterator[Document]:
+def _paragraphs(path: Path, file_size: int) -> Iterator[Document]:
     gathered: list[str] = []
     place, size = "", 0
     for line in lines(path):
         if not line.text.strip():
             if gathered:
-                yield Document(place=place, pieces=("\n".join(gathered),))
+                yield Document(place=place, pieces=("\n".join(gathered),), position=line.position / file_size)
             gathered, size = [], 0
             continue
         place = place if gathered else line.place
@@ -369,7 +369,7 @@ def _paragraphs(path: Path) -> Iterator[Document]:
         if size > MAX_LINE_BYTES:
             raise DataError(f"{place}: the paragraph is longer than {MAX_LINE_BYTES:,} characters")
     if gathered:
-        yield Document(place=place, pieces=("\n".join(gathered),))
+        yield Document(place=place, pieces=("\n".join(gathered),), position=1.0)
 
 
 def _size(path: Path) -> int:

@@ -57,13 +57,32 @@ def listening(progress: bool | Listener | None, total: int | None) -> Iterator[L
             yield listener
 
 
+class TimeLeft:
+    """Estimates the time that is left from what this run has done alone: what earlier runs have done took none of its time."""
+
+    def __init__(self) -> None:
+        self._started = time.monotonic()
+
+    def __call__(self, done: float, earlier: float = 0.0, total: float | None = 1.0) -> str:
+        """Minutes and seconds, for a bar. done: of the total, with what earlier runs have done. total: None if it is not known."""
+        now = time.monotonic()
+        if done <= earlier:
+            self._started = now  # nothing of this run yet: it begins here
+        if done <= earlier or total is None:
+            return "--:-- left"
+        seconds = round((now - self._started) * (total - done) / (done - earlier))
+        return f"{seconds // 60:02d}:{seconds % 60:02d} left"
+
+
 @contextmanager
 def bar(
-    total: float | None, done: Callable[[Progress], float] = lambda progress: progress.documents
+    total: float | None,
+    done: Callable[[Progress], float] = lambda progress: progress.documents,
+    earlier: Callable[[], float] = lambda: 0.0,
 ) -> Iterator[Listener]:
     """A progress bar on standard error, with documents, tokens, tokens per second and the time left.
 
-    total: the length of the bar; None where it is not known. done: how much of the bar is full.
+    total: the length of the bar; None where it is not known. done: how much of the bar is full; earlier: by earlier runs.
     """
     from rich import progress as rich
     from rich.console import Console
@@ -71,13 +90,17 @@ def bar(
     columns = (
         rich.BarColumn(), rich.TaskProgressColumn(), rich.TextColumn("{task.fields[documents]:,} documents"),
         rich.TextColumn("{task.fields[tokens]:,} tokens"), rich.TextColumn("{task.fields[rate]:,.0f} tokens/s"),
-        rich.TimeRemainingColumn(compact=True),
+        rich.TextColumn("{task.fields[left]}"),
     )  # fmt: skip
     with rich.Progress(*columns, console=Console(stderr=True)) as shown:
-        task = shown.add_task("", total=total, documents=0, tokens=0, rate=0.0)
+        left = TimeLeft()
+        task = shown.add_task("", total=total, documents=0, tokens=0, rate=0.0, left=left(0.0))
 
         def listener(progress: Progress) -> None:
             completed, rate = done(progress), progress.tokens_per_second
-            shown.update(task, completed=completed, documents=progress.documents, tokens=progress.tokens, rate=rate)
+            said = left(completed, earlier(), total)
+            shown.update(
+                task, completed=completed, documents=progress.documents, tokens=progress.tokens, rate=rate, left=said
+            )
 
         yield listener

@@ -10,7 +10,8 @@
 
 Each of these files is written atomically. A shard depends on its documents and the settings alone, whoever computes it and how often, so that
 the file has the same bytes by any number of processes and however often the work was interrupted; documents that are added or mended
-leave the shards of the others as they are. Whenever a shard is read, to resume or to join, its bytes are compared with its SHA-256.
+leave the shards of the others as they are. The settings may change as messages advise: overflow from "error" to another, and to
+skip_invalid. Documents that have vectors have the same ones then, and shards that left documents out are encoded again. Whenever a shard is read, to resume or to join, its bytes are compared with its SHA-256.
 One without a SHA-256 is not finished. Shards of versions that numbered them are encoded again.
 """
 
@@ -94,7 +95,7 @@ class VectorFile:
             match _metadata(schema):
                 case {"settings": dict(settings), "digest": str(digest), **others}:
                     self._compare(settings, self.path, "exists already and was made with other options", _OTHER_OUTPUT)
-                    return Finished(digest, _finished_shards(others.get("shards")))
+                    return Finished(digest, _finished_shards(others.get("shards")), settings == self._settings)
         except (OSError, ArrowException) as error:
             raise VectorsError(f"{self.path} {_NOT_OURS}") from error
         raise VectorsError(f"{self.path} {_NOT_OURS}")
@@ -119,12 +120,22 @@ class VectorFile:
         settings = self._folder / _SETTINGS
         if self._has_shards():
             way_out = f"give the same options, another output file, or remove {self._folder} to begin again"
-            self._compare(_settings(settings), self._folder, "was begun with other options", way_out)
-            return
-        if self._earlier is None and os.path.lexists(self.skipped_path):
+            theirs = _settings(settings)
+            self._compare(theirs, self._folder, "was begun with other options", way_out)
+            if theirs == self._settings:
+                return
+            self._forget_left_out()
+        elif self._earlier is None and os.path.lexists(self.skipped_path):
             raise VectorsError(f"{self.skipped_path} exists already: move it away, or give another output file")
         with atomic_replace(settings) as file:
             file.write(json.dumps(self._settings, sort_keys=True, indent=2).encode())
+
+    def _forget_left_out(self) -> None:
+        """Shards that left documents out are not finished any more. Raises VectorsError."""
+        for path in self._folder.glob("*.arrow"):
+            checksum = _checksum_path(path)
+            if os.path.lexists(checksum) and (_metadata(self._read(path).schema) or {}).get("skipped"):
+                durable.remove_files(self._folder, [checksum.name])
 
     def _has_shards(self) -> bool:
         return next(self._folder.glob("*.arrow"), None) is not None
@@ -292,7 +303,11 @@ class VectorFile:
 
     def _compare(self, theirs: Mapping[str, object], place: Path, what: str, way_out: str) -> None:
         """Raises VectorsError, which lists the settings that differ, and says what can be done."""
-        differing = [name for name in {**self._settings, **theirs} if theirs.get(name) != self._settings.get(name)]
+        may_change = {"skip_invalid"} if theirs.get("skip_invalid") is None else set()
+        if theirs.get("overflow") == "error":
+            may_change |= {"overflow", "overlap"}
+        names = (name for name in {**self._settings, **theirs} if name not in may_change)
+        differing = [name for name in names if theirs.get(name) != self._settings.get(name)]
         if differing:
             lines = (f"\n  {name}: {theirs.get(name)!r} there, {self._settings.get(name)!r} now" for name in differing)
             raise VectorsError(f"{place} {what}:" + "".join(lines) + f"\n{way_out}")
@@ -312,6 +327,7 @@ class Finished(NamedTuple):
 
     digest: str  # of all documents
     shards: list[FinishedShard] | None  # None: of a version that did not list them
+    has_same_settings: bool
 
 
 class _Earlier:
