@@ -331,7 +331,7 @@ def test_mixed_dtypes_ask_for_one(folder: Path) -> None:
 def test_a_dtype_that_is_no_float_is_refused(folder: Path) -> None:
     with pytest.raises(ValueError) as caught:
         load(folder, dtype=torch.int8)
-    assert str(caught.value) == "load: dtype must be a floating dtype, not torch.int8"
+    assert str(caught.value) == "load: dtype must be a floating dtype, such as torch.bfloat16, not torch.int8"
 
 
 # Directories and hub ids.

@@ -142,9 +142,12 @@ def test_a_condition_selects_rows_by_bound_parameters_and_can_do_nothing_else(db
         ("1) UNION SELECT value FROM settings WHERE (1", 'near ")": syntax error'),
         ("(SELECT count(*) FROM segments)", "not authorized"),
         ("load_extension('x')", "not authorized to use function: load_extension"),
-        ("colour = 1", "no such column: colour"),
+        ("colour = 1", "no such column: colour; the fields are text, part, half, and a string stands in single quotes"),
+        ("part >", "it ends before it is complete"),
+        ("", "it ends before it is complete"),
+        ("part = 'a", """unrecognized token: "'a\""""),
         ("1); DELETE FROM records; --", 'near ")": syntax error'),
-        ("part = ?", "Incorrect number of bindings supplied. The current statement uses 1, and there are 0 supplied."),
+        ("part = ?", "it needs 1 parameters, and 0 are given"),
     ):
         said = refused(lambda where=where: db.attend(QUERY, where=where))
         assert said == f"SoftDatabase: the condition {where} cannot be used: {why}"

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from uwaga._base.errors import CheckpointError
+from uwaga._base.terminal import short
 
 if TYPE_CHECKING:
     from uwaga.models.text.encoder import TextEncoder
@@ -73,6 +74,10 @@ class BatchEncoder:
         self.model = os.path.abspath(model) if Path(model).is_dir() else os.fspath(model)
         self.text, self.dtype, self.keep_text, self.shared, self.options = text, dtype, keep_text, shared, options
         self.fingerprint = found(self.model)[1] if fingerprint is None else fingerprint
+
+    def __repr__(self) -> str:
+        options = "".join(f", {name}={short(value)}" for name, value in self.options.items())
+        return f"BatchEncoder({self.model!r}, dtype={self.dtype!r}{options})"
 
     def load(self) -> "TextEncoder":
         """The model, as this process has it. Raises CheckpointError; ValueError: `dtype` is none."""

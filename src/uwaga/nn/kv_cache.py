@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from uwaga._base.shapes import NamedShape, bind, shape_error
+from uwaga._base.terminal import short
 from uwaga._base.tracing import is_readable
 from uwaga.nn.operand import values_of
 from uwaga.nn.positions import token_positions
@@ -37,6 +38,10 @@ class KeyValueCache:
 
     def __init__(self, num_layers: int, *, capacity: int = 0) -> None:
         self._layers = tuple(LayerCache(SelfAttentionCache(capacity), CrossAttentionCache()) for _ in range(num_layers))
+
+    def __repr__(self) -> str:
+        start = self.start.tolist() if isinstance(self.start, Tensor) else self.start
+        return f"KeyValueCache({len(self)} layers, start={short(start)})"
 
     def __getitem__(self, layer: int) -> "LayerCache":
         return self._layers[layer]

@@ -9,6 +9,8 @@ from typing import TypeGuard
 import torch
 from torch import Tensor
 
+from uwaga._base.terminal import short
+
 MAX_DISTANCE = (
     1 << 59
 )  # longer than any sequence; the native library takes starts to 1 << 60, and lengths are added to them
@@ -64,6 +66,14 @@ def check_tensor(where: str, name: str, tensor: object) -> Tensor:
         raise invalid(where, name, "a tensor", type(tensor).__name__)
     check_strided(where, name, tensor)
     return tensor
+
+
+def tensor_of(value: object, name: str, instead: str = "") -> Tensor:
+    """torch.as_tensor of what may be an array or a list. Raises ValueError: it is none of numbers. instead: what to do, for the message."""
+    try:
+        return torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"{name} must be a tensor or an array of numbers, not {short(value)}{instead}") from error
 
 
 def check_strided(where: str, name: str, tensor: Tensor) -> None:

@@ -88,6 +88,9 @@ class SequenceMap:
         self._engine = whole.engine
         self._map = _DividedMap(query, key, rows, whole)
 
+    def __repr__(self) -> str:
+        return f"SequenceMap(shape={self.shape}, first_query={self.first_query}, first_key={self.first_key})"
+
     @property
     def shape(self) -> Shape:
         """(..., H, Q, K) of the whole sequence; (R, H, None, None) of a Ragged batch."""

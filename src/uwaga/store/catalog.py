@@ -22,6 +22,7 @@ statements.
 
 import ctypes
 import os
+import re
 import sqlite3
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -317,7 +318,7 @@ class Catalog:
         # expression elsewhere, cannot be in a parenthesis. A newline ends a comment, and one that is not ended hides the THEN.
         # A SELECT within is refused in the first: SQLite may compile the second again for the values of its parameters.
         statements = (
-            (f"EXPLAIN SELECT CASE WHEN\n{where}\nTHEN 1 END FROM records", _Authorizer(1)),
+            (f"EXPLAIN SELECT CASE WHEN\n{where}{_BEHIND}", _Authorizer(1)),
             (f"SELECT id FROM records WHERE (\n{where}\n)", _Authorizer(50)),  # SQLITE_MAX_SCHEMA_RETRY
         )
         assert self._connection is not None
@@ -332,7 +333,8 @@ class Catalog:
                     raise KeyboardInterrupt from error  # within the authorizer, whose exceptions SQLite takes for a denial
                 if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) not in _OF_CONDITIONS:
                     raise
-                raise ValueError(f"SoftDatabase: the condition {printable(where)} cannot be used: {error}") from error
+                why = _why_not(str(error), self.fields)
+                raise ValueError(f"SoftDatabase: the condition {printable(where)} cannot be used: {why}") from error
             finally:
                 self._lift()
         return np.setdiff1d(np.array([row[0] for row in rows], np.int64), self.deleted())
@@ -521,6 +523,22 @@ class _Authorizer:
             is_allowed = action == sqlite3.SQLITE_SELECT and self._selects >= 0
         self.has_denied = self.has_denied or not is_allowed
         return sqlite3.SQLITE_OK if is_allowed else sqlite3.SQLITE_DENY
+
+
+_BEHIND = "\nTHEN 1 END FROM records"  # a condition, in the statement that checks it
+
+
+def _why_not(said: str, fields: Iterable[str]) -> str:
+    """What SQLite says of a condition, in words about the condition alone."""
+    if said == 'near "THEN": syntax error':
+        return "it ends before it is complete"
+    if said.startswith("no such column: "):
+        return f"{said}; the fields are {printable(', '.join(fields)) or 'none'}, and a string stands in single quotes"
+    if numbers := re.fullmatch(r"Incorrect number of bindings .* uses (\d+), and there are (\d+) supplied\.", said):
+        return f"it needs {numbers[1]} parameters, and {numbers[2]} are given"
+    if name := re.fullmatch(r"You did not supply a value for binding parameter (.*)\.", said):
+        return f"parameters has no value for {name[1]}"
+    return said.replace(_BEHIND, "")
 
 
 def _bound(parameters: Parameters) -> Parameters:

@@ -8,7 +8,6 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Self, TypeVar, cast
 
 import numpy as np
@@ -16,8 +15,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from uwaga._base.arguments import path_of
 from uwaga._base.errors import ShapeError
 from uwaga.maps.map import AttentionMap
+from uwaga.ops.validation import tensor_of
 from uwaga.sequence_parallel.exchange import Group
 from uwaga.store import parquet, reading, segments
 from uwaga.store.catalog import Parameters, Record, Value
@@ -79,7 +80,7 @@ class SoftDatabase(StoredDatabase):
     `open` it shows one moment of the database until `refresh`. The first call that changes something makes it the database's only
     writer, until `close`. Not safe to use from two threads at once.
 
-    Made by `create` and `open`, not by its name.
+    Made by `create` and `open`, not by its own name.
 
     Attributes:
         path: the folder.
@@ -214,7 +215,7 @@ class SoftDatabase(StoredDatabase):
 
     @_uncompiled
     def search(
-        self, query: Tensor, k: int, *, scale: float = 1.0, where: str | None = None, parameters: Parameters = ()
+        self, query: Tensor, k: int = 10, *, scale: float = 1.0, where: str | None = None, parameters: Parameters = ()
     ) -> Top:
         """The k rows with the largest scores scale q.k, exactly: every row is compared, or its bound says that it is not among them.
 
@@ -294,7 +295,7 @@ class SoftDatabase(StoredDatabase):
         return factor
 
     def _queries(self, query: Tensor, method: str) -> "_Queries":
-        query = torch.as_tensor(query)
+        query = tensor_of(query, f"SoftDatabase.{method}: the query", "; uwaga.store.ask takes a text")
         heads, width = self.schema.heads, self.schema.key_width
         tail = (width,) if heads == 1 else (heads, width)
         if query.shape[-len(tail) :] != tail:
@@ -348,13 +349,12 @@ class SoftDatabase(StoredDatabase):
         value = None if values is None else self._checked_rows(values, self.schema.value_width, "values")
         if value is not None and len(value) != len(key):
             raise ShapeError(f"SoftDatabase.append: {len(key)} keys and {len(value)} values")
-        if records is not None and len(records) != len(key):
-            raise ShapeError(f"SoftDatabase.append: {len(key)} keys and {len(records)} records")
+        self._check_records(records, len(key), "keys")
         return self._append(len(key), lambda ids: self._new(ids, key, value), records)
 
     def export(self, path: str | os.PathLike[str]) -> None:
         """Writes all rows to a Parquet file: id, key, value (where it is not the key) and record, as JSON. See `uwaga.store.parquet`."""
-        parquet.export(Path(path), self, self.schema)
+        parquet.export(path_of(path, "SoftDatabase.export: path"), self, self.schema)
 
     def append_parquet(self, path: str | os.PathLike[str], *, key: str = "key", value: str = "value") -> range:
         """Adds the rows of a Parquet file, as `export` or `uwaga encode` writes it, 4,096 in a transaction. Returns their ids.
@@ -369,14 +369,17 @@ class SoftDatabase(StoredDatabase):
             DataError: the file cannot be read. Otherwise as `append`.
         """
         first, last = None, 0
-        for keys, values, records in parquet.read(Path(path), self.schema, key, value):
+        for keys, values, records in parquet.read(
+            path_of(path, "SoftDatabase.append_parquet: path"), self.schema, key, value
+        ):
             added = self.append(keys, values, records)
             first, last = added.start if first is None else first, added.stop
         return range(first or 0, last)
 
     def _checked_rows(self, tensor: Tensor, width: int | None, name: str) -> Tensor:
         """(n, H, width) in the dtype of the database."""
-        tensor, dtype = torch.as_tensor(tensor).detach().cpu(), DTYPES[self.schema.dtype]
+        tensor = tensor_of(tensor, f"SoftDatabase.append: {name}", "; uwaga.store.add_files takes files of texts")
+        tensor, dtype = tensor.detach().cpu(), DTYPES[self.schema.dtype]
         heads = self.schema.heads
         tail = (width,) if heads == 1 else (heads, width)
         if tensor.dim() != 1 + len(tail) or tensor.shape[1:] != tail:

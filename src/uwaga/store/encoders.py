@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from uwaga._base.errors import DataError
+from uwaga._base.terminal import short
 from uwaga.models.checkpoints import directories
 from uwaga.models.checkpoints.fingerprints import fingerprint
 
@@ -43,6 +44,7 @@ def encoder_of(db: "SoftDatabase | TokenDatabase", model: str | os.PathLike[str]
     """
     from uwaga.models.text.encoder import TextEncoder
 
+    check_database("encoder_of", db)
     made, _, known = (db.model or "").rpartition("@")
     if model is None:
         if made not in directories.BUNDLED:
@@ -56,6 +58,25 @@ def encoder_of(db: "SoftDatabase | TokenDatabase", model: str | os.PathLike[str]
             "anew"
         )
     return TextEncoder.load(folder)
+
+
+def check_database(place: str, db: object, *, tokens: bool | None = None) -> None:
+    """Raises ValueError: it is something else. tokens: whether it must be a TokenDatabase; None: either."""
+    from uwaga.store.database import SoftDatabase
+    from uwaga.store.token_database import TokenDatabase
+
+    kinds = {None: (SoftDatabase, TokenDatabase), True: (TokenDatabase,), False: (SoftDatabase,)}[tokens]
+    if not isinstance(db, kinds):
+        names = " or ".join(kind.__name__ for kind in kinds)
+        raise ValueError(f"{place}: db must be a {names}, such as open_database(path) gives, not {short(db)}")
+
+
+def check_encoder(place: str, encoder: object) -> None:
+    """Raises ValueError: it is something else."""
+    from uwaga.models.text.encoder import TextEncoder
+
+    if not isinstance(encoder, TextEncoder):
+        raise ValueError(f"{place}: encoder must be a TextEncoder, such as encoder_of(db) gives, not {short(encoder)}")
 
 
 class Match(NamedTuple):
@@ -94,6 +115,8 @@ def ask(
     """
     import torch
 
+    check_database("ask", db, tokens=False)
+    check_encoder("ask", encoder)
     (vector,) = torch.from_numpy(encoder.encode([question], overflow="mean"))
     return db.attend(vector, scale=scale, where=where, parameters=parameters, top=top)
 
@@ -119,6 +142,8 @@ def ask_tokens(
     Raises:
         ValueError: the question is too long; otherwise as `TokenDatabase.search`.
     """
+    check_database("ask_tokens", db, tokens=True)
+    check_encoder("ask_tokens", encoder)
     query = encoder.encode_tokens([question], task="query")
     tokens = encoder.token_strings(question, task="query")
     found = db.search(query, top, where=where, parameters=parameters)

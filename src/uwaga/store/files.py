@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from uwaga._base import untrusted
+from uwaga._base.arguments import check_iterable
 from uwaga._base.errors import DataError
 from uwaga.models.text.corpus import SUFFIXES, DocumentFile, InvalidDocumentError
 from uwaga.models.text.passages import SPLITS, Span, Split, split_spans
+from uwaga.store.encoders import check_database, check_encoder
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -76,7 +78,10 @@ def add_files(
         DataError: a file or document that cannot be read or encoded (InvalidDocumentError: with skip_invalid it would be left out).
         ValueError, SoftDatabaseError: as `SoftDatabase.append`; late chunking with a model whose vector is the state of one token.
     """
-    if split not in _UNITS:
+    check_database("add_files", db)
+    check_encoder("add_files", encoder)
+    check_iterable(files, "add_files: files", "paths")
+    if split not in SPLITS:
         raise ValueError(f"add_files: split must be one of {', '.join(SPLITS)}, not {split!r}")
     paths = find_files(files)
     stored, known, added = db.counts("file"), 0, 0

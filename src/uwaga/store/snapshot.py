@@ -9,7 +9,7 @@ Letters: n rows.
 
 import operator
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Sized
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from uwaga._base.arguments import path_of
 from uwaga._base.errors import SoftDatabaseError
 from uwaga.store import segments
 from uwaga.store.catalog import Catalog, Parameters, Record, Value
@@ -39,6 +40,10 @@ class Snapshot:
     has_tokens = False  # whether a row has a vector for each token of a text: of `uwaga.store.TokenDatabase`
 
     def __init__(self, path: Path) -> None:
+        """As `open`, which converts the path."""
+        if not isinstance(path, Path):
+            name = type(self).__name__
+            raise TypeError(f"{name}: is made by {name}.open(path) or {name}.create(path, ...), not by its own name")
         self.path, self._catalog = path, Catalog(path, write=False)
         self._opened_by = os.getpid()
         self._is_closed = self._is_known = False  # whether the following is what the catalog says
@@ -70,7 +75,18 @@ class Snapshot:
         Raises:
             SoftDatabaseError: there is none, or its catalog cannot be read.
         """
-        return cls(Path(path))
+        return cls(path_of(path, f"{cls.__name__}.open: path"))
+
+    def __repr__(self) -> str:
+        name = type(self).__name__
+        if self._is_closed:
+            return f"{name}({str(self.path)!r}, closed)"
+        try:
+            rows = f"{len(self):,} rows"
+        except SoftDatabaseError:
+            rows = "cannot be read"
+        settings = (f"{key}={value}" for key, value in segments.settings(self.schema).items() if value is not None)
+        return f"{name}({str(self.path)!r}, {rows}, {', '.join(settings)})"
 
     def close(self) -> None:
         """Closes the files; calling it again has no effect."""
@@ -159,6 +175,8 @@ class Snapshot:
 
     def counts(self, field: str) -> dict[Value, int]:
         """How many rows have each value of a field of their records."""
+        if not isinstance(field, str):
+            raise ValueError(f"{type(self).__name__}.counts: field must be the name of a field, not {field!r}")
         self._check_open()
         return self._catalog.counts(field)
 
@@ -197,6 +215,8 @@ class Snapshot:
     def _rows(self, where: str | None, parameters: Parameters) -> LiveRows:
         """The rows that meet a condition."""
         if where is None:
+            if isinstance(parameters, Sized) and len(parameters):
+                raise ValueError(f"{type(self).__name__}: parameters are the values of a condition; give where, too")
             return self._all()
         self._check_open()
         self._drop_truncated()

@@ -7,17 +7,18 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from uwaga._base.arguments import path_of
 from uwaga._base.errors import ShapeError
 from uwaga.ops.linear.api import linear_map
 from uwaga.ops.maxsim import maxsim
 from uwaga.ops.ragged import Ragged
+from uwaga.ops.validation import tensor_of
 from uwaga.store import parquet, segments
 from uwaga.store.catalog import Catalog, Parameters, Value
 from uwaga.store.database import SoftDatabase, Top, nested
@@ -45,7 +46,7 @@ class TokenDatabase(StoredDatabase):
     Files, durability, readers, the writer, conditions and damage are those of `SoftDatabase`. A score has the bits of `uwaga.maxsim`
     alone, whatever other rows and queries there are and however the rows lie in the files. Not safe to use from two threads at once.
 
-    Made by `create` and `open`, not by its name.
+    Made by `create` and `open`, not by its own name.
 
     Attributes:
         path: the folder.
@@ -102,7 +103,7 @@ class TokenDatabase(StoredDatabase):
             for number, tokens in zip(ids, rows, strict=True):
                 yield StoredTokens(number, tokens, records.get(number, {}))
 
-    def search(self, query: Ragged, k: int, *, where: str | None = None, parameters: Parameters = ()) -> Top:
+    def search(self, query: Ragged, k: int = 10, *, where: str | None = None, parameters: Parameters = ()) -> Top:
         """The k rows with the largest MaxSim for each query, exactly: every row is scored.
 
         Rows are read once for all queries, in blocks from the files, and nothing of their number is held in memory.
@@ -147,7 +148,12 @@ class TokenDatabase(StoredDatabase):
 
         Raises as `search`; ValueError: there is no such row.
         """
-        (tokens,) = self._query(Ragged.from_list([torch.as_tensor(query)]), "matches").to_list()
+        tokens = tensor_of(query, "TokenDatabase.matches: the query")
+        if tokens.dim() != 2:
+            raise ShapeError(
+                f"TokenDatabase.matches: the query must be (t, {self.schema.key_width}), not {tuple(tokens.shape)}"
+            )
+        (tokens,) = self._query(Ragged.from_list([tokens]), "matches").to_list()
         row = self.tokens(id).float()
         with torch.no_grad():
             products = linear_map(row, tokens).numpy()
@@ -189,8 +195,7 @@ class TokenDatabase(StoredDatabase):
                 f"TokenDatabase.append: the vectors were made by {model!r}, and {self.path} was created for {self.model!r}"
             )
         tokens = self._checked(tokens, "append", "tokens")
-        if records is not None and len(records) != len(tokens):
-            raise ShapeError(f"TokenDatabase.append: {len(tokens)} rows of tokens and {len(records)} records")
+        self._check_records(records, len(tokens), "rows of tokens")
         values = tokens.values.to(DTYPES[self.schema.dtype])
         if not values.isfinite().all():
             bad = int((~values.isfinite().all(-1)).nonzero()[0])
@@ -202,7 +207,7 @@ class TokenDatabase(StoredDatabase):
 
     def export(self, path: str | os.PathLike[str]) -> None:
         """Writes all rows to a Parquet file: id, tokens (lists of vectors) and record, as JSON. See `uwaga.store.parquet`."""
-        parquet.export_tokens(Path(path), self, self.schema.key_width)
+        parquet.export_tokens(path_of(path, "TokenDatabase.export: path"), self, self.schema.key_width)
 
     def append_parquet(self, path: str | os.PathLike[str], *, tokens: str = "tokens") -> range:
         """Adds the rows of a Parquet file, as `export` writes it, 256 in a transaction. Returns their ids.
@@ -216,7 +221,9 @@ class TokenDatabase(StoredDatabase):
             DataError: the file cannot be read. Otherwise as `append`. Rows of earlier transactions stay.
         """
         first, last = None, 0
-        for rows, records in parquet.read_tokens(Path(path), self.schema.key_width, tokens):
+        for rows, records in parquet.read_tokens(
+            path_of(path, "TokenDatabase.append_parquet: path"), self.schema.key_width, tokens
+        ):
             added = self.append(rows, records)
             first, last = added.start if first is None else first, added.stop
         return range(first or 0, last)
@@ -277,7 +284,7 @@ class TokenDatabase(StoredDatabase):
 
 def open_database(path: str | os.PathLike[str]) -> SoftDatabase | TokenDatabase:
     """An existing database of either kind. Raises SoftDatabaseError."""
-    with closing(Catalog(Path(path), write=False)) as opened:
+    with closing(Catalog(path_of(path, "open_database: path"), write=False)) as opened:
         kind = TokenDatabase if opened.schema().tokens else SoftDatabase
     return kind.open(path)
 

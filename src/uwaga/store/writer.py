@@ -11,7 +11,9 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from uwaga._base import durable
-from uwaga._base.errors import SoftDatabaseError
+from uwaga._base.arguments import path_of
+from uwaga._base.errors import ShapeError, SoftDatabaseError
+from uwaga._base.terminal import short
 from uwaga.store import catalog, segments
 from uwaga.store.catalog import Catalog, Value
 from uwaga.store.reading import LiveRows
@@ -56,7 +58,7 @@ class StoredDatabase(Snapshot, ABC):
         settings = {"layout": segments.settings_of(checked(schema, cls.__name__)), "next_id": "0", "writer": ""}
         if model is not None:
             settings["model"] = model
-        path = Path(path)
+        path = path_of(path, f"{cls.__name__}.create: path")
         catalog.check_path(path)
         if os.path.lexists(path):
             raise SoftDatabaseError(f"{path}: already exists; {cls.__name__}.open opens a database")
@@ -88,6 +90,14 @@ class StoredDatabase(Snapshot, ABC):
         if count:
             self._add(new(np.arange(first, first + count)), (), records)
         return range(first, first + count)
+
+    def _check_records(self, records: object, count: int, rows: str) -> None:
+        """Raises ShapeError, ValueError: there is not one record for each of the rows."""
+        place = f"{type(self).__name__}.append"
+        if records is not None and (not isinstance(records, Sequence) or isinstance(records, str | bytes)):
+            raise ValueError(f"{place}: records must be a list of dictionaries, not {short(records)}")
+        if records is not None and len(records) != count:
+            raise ShapeError(f"{place}: {count} {rows} and {len(records)} records")
 
     def delete(self, ids: Iterable[int], *, missing_ok: bool = False) -> None:
         """Removes rows. Their keys stay in the files until `compact`; no answer has them any more.

@@ -174,8 +174,8 @@ def test_bad_texts_are_named(write) -> None:
     for arguments, options, message in [
         (("", ["a"]), {}, "Reranker: the query must be a string that is not empty"),
         (("q\ud800", ["a"]), {}, "Reranker: the query has a lone surrogate at character 1"),
-        ((QUERY, "a"), {}, "Reranker: passages must be a sequence of strings, not one string"),
-        ((QUERY, ["a"]), {"top": 0}, "Reranker: top must be at least 1, or None, not 0"),
+        ((QUERY, "a"), {}, "Reranker: passages must be an iterable of strings, not one string"),
+        ((QUERY, ["a"]), {"top": 0}, "Reranker: top must be a whole number of at least 1, or None, not 0"),
         ((QUERY, ["a"]), {"overflow": "mean"}, "Reranker: overflow must be 'error' or 'truncate', not 'mean'"),
     ]:
         with pytest.raises(ValueError) as caught:

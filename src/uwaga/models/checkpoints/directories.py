@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from uwaga._base import untrusted
+from uwaga._base.arguments import path_of
 from uwaga._base.digests import cached_sha256
 from uwaga._base.errors import CheckpointError
 from uwaga.models.checkpoints import modules_json
@@ -67,7 +68,7 @@ def find(path_or_hub_id: str | os.PathLike[str], revision: str | None) -> Path:
 
     Raises CheckpointError: there is none. ValueError: a revision of a model that is not on the hub.
     """
-    path = Path(path_or_hub_id)
+    path = path_of(path_or_hub_id, "load: path_or_hub_id")
     if path.is_dir():
         if revision is not None:
             raise ValueError(f"load: {path} is a directory, which has no revision {revision!r}")

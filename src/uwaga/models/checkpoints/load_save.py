@@ -89,6 +89,12 @@ def load(
     return load_folder(folder, dtype, allow_nonfinite=allow_nonfinite, keeps_float16=True)
 
 
+def check_dtype(dtype: object) -> None:
+    """Raises ValueError: neither None nor a floating dtype."""
+    if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+        raise ValueError(f"load: dtype must be a floating dtype, such as torch.bfloat16, not {dtype!r}")
+
+
 def load_folder(
     folder: Path,
     dtype: torch.dtype | None,
@@ -101,8 +107,7 @@ def load_folder(
     """As `load`, of a directory with config.json. has_head: False leaves out weights of heads, whatever they are. shared: the file to map
     the weights from (`mapped_weights`); None: a copy in memory. keeps_float16: otherwise, without a dtype, weights that are stored in
     float16 become float32, since activations may exceed float16."""
-    if dtype is not None and not dtype.is_floating_point:
-        raise ValueError(f"load: dtype must be a floating dtype, not {dtype}")
+    check_dtype(dtype)
     file = folder / "config.json"
     described = json_files.read(file)
     family = family_of(described.get("model_type"), str(file))

@@ -15,6 +15,7 @@ import torch
 from torch.nn.functional import normalize as normalize_rows
 
 from uwaga._base import json_files, keywords
+from uwaga._base.arguments import check_iterable
 from uwaga._base.errors import CheckpointError, ShapeError
 from uwaga.integrations.transformers.ragged_model import RaggedModel
 from uwaga.models.bert.model import BertModel
@@ -37,7 +38,7 @@ from uwaga.ops.engine_choice import Choice
 from uwaga.ops.linear.api import linear_map
 from uwaga.ops.maxsim import maxsim
 from uwaga.ops.ragged import Ragged
-from uwaga.ops.validation import is_integer
+from uwaga.ops.validation import is_integer, tensor_of
 
 # Activations of so many tokens stay in the cache of the processor, and matrix products are large enough to be fast.
 TOKENS_PER_BATCH = 2048
@@ -134,6 +135,11 @@ class TextEncoder:
         model, tokenizer = _read(config, dtype, shared=shared)
         _check_fit(model, tokenizer, config)
         return cls(model, tokenizer, config, truncate_dim=truncate_dim)
+
+    def __repr__(self) -> str:
+        weight = next(self.model.parameters())
+        what = f"embedding_dim={self.embedding_dim}, max_tokens={self.max_tokens}, {weight.dtype}, {weight.device}"
+        return f"TextEncoder({str(self.config.folder)!r}, {what})"
 
     def explain(self) -> Choice:
         """What computes the hidden states: engine "uwaga", a model of ours; "transformers, packed", where that was checked when the model was
@@ -302,6 +308,7 @@ class TextEncoder:
         skip_invalid: leave out texts for which `encode` raises DocumentError; `Encoded.invalid` has the errors, and the report
         the numbers of the others.
         """
+        check_iterable(parts, "TextEncoder: parts", "groups of strings")
         inference = self._inference(None, skip_invalid, **options)
         if spans is None:
             return inference.vectors(parts, Meter(progress))
@@ -340,7 +347,7 @@ class TextEncoder:
         """
         if isinstance(texts, str):
             texts, spans = [texts], spans if isinstance(spans, str) else cast("Sequence[Sequence[Span]]", [spans])
-        texts = list(texts)
+        texts = list(_iterable_of_texts(texts))
         found = spans_of(spans, len(texts))
         inference = self._inference(**options)
         inference = self._of_spans(inference, found)
@@ -500,7 +507,10 @@ class TextEncoder:
             raise ValueError(
                 "TextEncoder.similarity: a ColBERT model compares vectors of tokens: give what encode_tokens returns"
             )
-        x_RM, y_SM = (torch.from_numpy(np.asarray(x, np.float32)) for x in (vectors_RM, others_SM))
+        x_RM, y_SM = (
+            tensor_of(x, "TextEncoder.similarity: vectors", "; encode gives such").float()
+            for x in (vectors_RM, others_SM)
+        )
         if x_RM.dim() != 2 or y_SM.dim() != 2 or x_RM.shape[1] != y_SM.shape[1]:
             raise ShapeError(
                 f"TextEncoder.similarity: vectors must be (R, M) and (S, M), not {tuple(x_RM.shape)} and {tuple(y_SM.shape)}"
@@ -587,7 +597,7 @@ class TextEncoder:
         check_text("TextEncoder: prompt", prompt or "")
         if prompt_name is None:
             return self.config.prompt if prompt is None else prompt
-        if prompt_name not in self.prompts:
+        if not isinstance(prompt_name, str) or prompt_name not in self.prompts:
             raise ValueError(
                 f"TextEncoder: prompt_name must be one of {', '.join(map(repr, self.prompts))}, not {prompt_name!r}"
             )
@@ -679,6 +689,5 @@ def _num_characters(text: object) -> int:
 
 
 def _iterable_of_texts(texts: Iterable[str]) -> Iterable[str]:
-    if isinstance(texts, str):
-        raise ValueError("TextEncoder: texts must be an iterable of strings, not one string")
+    check_iterable(texts, "TextEncoder: texts", "strings")
     return texts

@@ -76,6 +76,7 @@ def load_classifier(folder: Path, dtype: torch.dtype | None) -> RaggedClassifier
 
 def _load(folder: Path, dtype: torch.dtype | None, *, classifies: bool) -> tuple[Any, dict[str, Any]]:
     """The model, and what is in its config.json."""
+    load_save.check_dtype(dtype)
     path = folder / "config.json"
     described = json_files.read(path)
     shown = printable(repr(described.get("model_type")))

@@ -17,8 +17,9 @@ from tokenizers import Tokenizer as Backend
 from torch import nn
 
 from uwaga._base import json_files, keywords
+from uwaga._base.arguments import check_iterable
 from uwaga._base.errors import CheckpointError
-from uwaga._base.terminal import printable
+from uwaga._base.terminal import printable, short
 from uwaga.integrations.transformers.ragged_classifier import RaggedClassifier
 from uwaga.integrations.transformers.ragged_model import RaggedModel
 from uwaga.models.bert.model import BertModel
@@ -37,6 +38,7 @@ from uwaga.models.tokenizers.tokenizer_file import library_errors
 from uwaga.nn.evaluation_mode import evaluation_mode
 from uwaga.ops.engine_choice import Choice
 from uwaga.ops.ragged import Ragged
+from uwaga.ops.validation import is_integer
 
 # As of TextEncoder: activations of so many tokens stay in the cache of the processor.
 _TOKENS_PER_BATCH = 2048
@@ -204,6 +206,10 @@ class Reranker:
             )
         return made(model, tokenizer, model.config.max_tokens, gives_types=_gives_types(folder))
 
+    def __repr__(self) -> str:
+        weight = next(self.model.parameters())
+        return f"Reranker({str(self.tokenizer.path.parent)!r}, max_tokens={self.max_tokens}, {weight.dtype}, {weight.device})"
+
     def explain(self) -> Choice:
         """What computes the scores: engine "uwaga", a model of ours; "transformers, packed" or "transformers, one by one", as
         `TextEncoder.explain`."""
@@ -234,10 +240,9 @@ class Reranker:
                 number in the message, or a wrong option.
         """
         keywords.refuse(other, Reranker.rank)
-        if isinstance(passages, str):
-            raise ValueError("Reranker: passages must be a sequence of strings, not one string")
-        if top is not None and top < 1:
-            raise ValueError(f"Reranker: top must be at least 1, or None, not {top}")
+        check_iterable(passages, "Reranker: passages", "strings")
+        if top is not None and (not is_integer(top) or top < 1):
+            raise ValueError(f"Reranker: top must be a whole number of at least 1, or None, not {top!r}")
         scores = self.scores([(query, passage) for passage in passages], overflow=overflow)
         order = np.argsort(-scores, kind="stable")[:top]
         return Ranking(order, scores[order])
@@ -276,7 +281,11 @@ class Reranker:
 
     def tokenize(self, pairs: Sequence[tuple[str, str]]) -> list[Encoding]:
         """The tokens of each pair, special ones included, however many. Raises ValueError."""
-        for number, (query, passage) in enumerate(pairs):
+        check_iterable(pairs, "Reranker: pairs", "pairs of a query and a passage")
+        for number, pair in enumerate(pairs):
+            if isinstance(pair, str | bytes) or not isinstance(pair, Sequence) or len(pair) != 2:
+                raise ValueError(f"Reranker: pair {number} must be a query and a passage, not {short(pair)}")
+            query, passage = pair
             if not isinstance(query, str) or not query or query.isspace():
                 raise ValueError("Reranker: the query must be a string that is not empty")
             if not isinstance(passage, str):
