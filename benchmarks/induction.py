@@ -69,7 +69,7 @@ if __name__ == "__main__":
     if chosen.quick:
         plays, distances = "To be, or not to be: that is the question. " * 64, [100, 300]
     else:
-        data = Config.read(Path(__file__).parents[1] / "recipes" / "bard.toml").data
+        data = Config.read(Path(__file__).parents[1] / "src" / "uwaga" / "train" / "recipes" / "bard.toml").data
         plays, distances = sources.find(data.train[0], data).read_text(), DISTANCES
     tokenizer, model = reader.tokenizer.backend, cast(Any, reader.model)
     filler = torch.tensor(tokenizer.encode(plays[: 6 * max(distances)]).ids)

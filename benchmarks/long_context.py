@@ -43,7 +43,7 @@ if __name__ == "__main__":
     if chosen.quick:
         text = "To be, or not to be: that is the question. " * 16
     else:
-        data = Config.read(Path(__file__).parents[1] / "recipes" / "bard.toml").data
+        data = Config.read(Path(__file__).parents[1] / "src" / "uwaga" / "train" / "recipes" / "bard.toml").data
         text = sources.find(data.train[0], data).read_text()
         text = text[len(text) - len(text) // 10 :]
     ids = torch.tensor(reader.tokenizer.backend.encode(text).ids)

@@ -1,6 +1,6 @@
 """How long is nanoGPT's whole run for a CPU beside the same in plain PyTorch, and what does each reach?
 
-recipes/shakespeare-cpu.toml: 2,000 steps of 12 rows of 64 characters, and the loss on the last tenth of the text every 250
+src/uwaga/train/recipes/shakespeare-cpu.toml: 2,000 steps of 12 rows of 64 characters, and the loss on the last tenth of the text every 250
 steps. The other side is the model of training.py, drawn as nanoGPT draws it, with the same rates and nanoGPT's batches. Both
 run in one process, 50 steps of each in turn, and what each took is added up. UWAGA_DATA is the folder of tinyshakespeare.txt.
 """
@@ -25,7 +25,7 @@ from uwaga.train.optimizer import lr_ratio
 from uwaga.train.parallel import World
 from uwaga.train.step import StepRunner, TrainableModel
 
-RECIPE = Path(__file__).parents[1] / "recipes" / "shakespeare-cpu.toml"
+RECIPE = Path(__file__).parents[1] / "src" / "uwaga" / "train" / "recipes" / "shakespeare-cpu.toml"
 IN_A_ROW = 50
 Step, Evaluate = Callable[[int], float], Callable[[], float]
 

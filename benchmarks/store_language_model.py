@@ -84,7 +84,7 @@ if __name__ == "__main__":
     if chosen.quick:
         chosen.evaluated, plays = 200, "To be, or not to be: that is the question.\n" * 120
     else:
-        data = Config.read(Path(__file__).parents[1] / "recipes" / "bard.toml").data
+        data = Config.read(Path(__file__).parents[1] / "src" / "uwaga" / "train" / "recipes" / "bard.toml").data
         plays = sources.find(data.train[0], data).read_text()
     learned = plays[: len(plays) * 9 // 10]
     held_out = plays[len(learned) :][: chosen.evaluated + 1]

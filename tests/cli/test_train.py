@@ -7,6 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from uwaga.cli import app
+from uwaga.cli.train import RECIPES
 from uwaga.inspect import run_text
 from uwaga.train import Config
 
@@ -128,3 +129,12 @@ def test_a_model_of_pairs_answers_by_its_decoders_tokenizer(tmp_path: Path, shar
     seen = run_text.record_text(reader, "w7", target="S1 T", new_tokens=0)
     assert seen.tokens["encoder"][0][:2] == ["w", "7"]
     assert seen.tokens["decoder"][0][1:] == ["S1", "T"]
+
+
+def test_a_recipe_runs_by_its_name_and_the_help_lists_all() -> None:
+    shown = " ".join(train("--help")[1].replace("│", " ").split())
+    assert f"A TOML file, or a recipe: {', '.join(RECIPES)}." in shown
+    assert "bard" in RECIPES
+    for name, path in RECIPES.items():
+        code, said, told = train(name, "--print-config")
+        assert (code, Config.parse(said)) == (0, Config.read(path)), told

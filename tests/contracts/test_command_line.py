@@ -23,7 +23,7 @@ SURFACE = {
     },
     "serve": {
         "model", "--host", "--port", "--name", "--keys", "--reranker", "--dtype", "--truncate", "--processes", "--step-tokens", "--max-items", "--max-tokens",
-        "--max-body", "--max-queue", "--timeout", "--ignore-key",
+        "--max-body", "--max-queue", "--timeout", "--access-log", "--ignore-key",
     },
     "store": {
         "add": {"database", "files", "--model", "--by", "--dtype", "--late-chunking", "--text", "--skip-invalid"},

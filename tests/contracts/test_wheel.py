@@ -22,6 +22,7 @@ pytestmark = [
 ]
 
 MODELS = "uwaga/models/shipped/"
+RECIPES = "src/uwaga/train/recipes"
 LESSON_MODEL = "uwaga/lessons/copyist.safetensors"
 
 
@@ -56,6 +57,13 @@ def test_the_sizes(wheel: Path, dist: Path, record_property) -> None:
         "speller",
     }
     assert sum(sizes.values()) - models - sizes[LESSON_MODEL] < 2.1 * 2**20
+
+
+def test_the_recipes_that_the_help_of_train_lists_are_in_the_wheel(wheel: Path, root: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        inside = {name for name in archive.namelist() if name.endswith(".toml")}
+    assert inside == {f"uwaga/train/recipes/{path.name}" for path in (root / RECIPES).glob("*.toml")}
+    assert inside
 
 
 def test_the_page_without_comments_is_that_of_the_sources(wheel: Path, tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """What the tests of models share: checkpoints that transformers wrote, one thread, the derived tolerance (DESIGN.md)."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch

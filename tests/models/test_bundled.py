@@ -19,7 +19,8 @@ from uwaga.models.checkpoints import directories
 from uwaga.models.tokenizers.loading import Tokenizer
 
 OWN = [name for name, model in directories.BUNDLED.items() if model.distribution == "uwaga"]
-RECIPES = Path(__file__).parents[2] / "recipes"
+ROOT = Path(__file__).parents[2]
+RECIPES = ROOT / "src" / "uwaga" / "train" / "recipes"
 _LARGEST = 8_000_000
 # A program that runs the command line and can open no socket.
 _OFFLINE = """
@@ -64,7 +65,7 @@ def test_it_is_small_and_has_a_card(name: str) -> None:
     card = files["README.md"].read_text()
     for heading in ("Data", "Licence", "Command", "Figures", "Limits"):
         assert f"\n## {heading}\n" in card
-    assert f"uwaga train recipes/{name}.toml" in card
+    assert f"    uwaga train {name}\n" in card
 
 
 @pytest.mark.parametrize("name", OWN)
@@ -179,7 +180,7 @@ def test_copyists_induction_heads_are_where_its_card_says() -> None:
     assert "layer 1, heads 2 and 3" in (folder / "README.md").read_text()
     assert isinstance(model, Transformer)
     assert model.config.alibi_slopes == (2.0, 0.5, 0.0, 0.0)
-    text = "".join((RECIPES.parent / "docs" / f"{name}.md").read_text() for name in ("attention", "concepts", "maps"))
+    text = "".join((ROOT / "docs" / f"{name}.md").read_text() for name in ("attention", "concepts", "maps"))
     once = Tokenizer.load(folder).backend.encode(text).ids[:4096]
     ids = torch.tensor([once + once])
     with uwaga.watch(model) as recording, torch.no_grad():

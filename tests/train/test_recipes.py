@@ -23,7 +23,8 @@ from uwaga.train.metrics.evaluation import ErrorRateEvaluator, validation_loss
 from uwaga.train.objective import Objective
 from uwaga.train.parallel import World
 
-_FOLDER = Path(__file__).parents[2] / "recipes"
+_PROGRAMS = Path(__file__).parents[2] / "recipes"
+_FOLDER = Path(families.__file__).parent / "recipes"
 _RECIPES = sorted(path.name for path in _FOLDER.glob("*.toml"))
 _CLASSES = {"gpt2": GPT2Model, "bert": BertModel, "transformer": Transformer}
 _LARGEST_BUNDLED = 8_000_000  # bytes
@@ -54,7 +55,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[
 
 def _program(name: str) -> Any:
     """A program of recipes/, as a module."""
-    spec = importlib.util.spec_from_file_location(name, _FOLDER / f"{name}.py")
+    spec = importlib.util.spec_from_file_location(name, _PROGRAMS / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     program = importlib.util.module_from_spec(spec)
@@ -64,8 +65,10 @@ def _program(name: str) -> Any:
 
 
 def test_every_recipe_is_in_the_readme() -> None:
-    text = (_FOLDER / "README.md").read_text()
-    assert sorted(re.findall(r"`uwaga train recipes/(\S+\.toml)`", text)) == _RECIPES
+    text = (_PROGRAMS / "README.md").read_text()
+    assert sorted(re.findall(r"`uwaga train ([a-z0-9-]+)`", text)) == sorted(
+        each.removesuffix(".toml") for each in _RECIPES
+    )
     assert _RECIPES == [
         "bard.toml", "copyist-256.toml", "copyist.toml", "peps-mlm.toml", "shakespeare-cpu.toml", "shakespeare-gpu.toml",
         "speller-large.toml", "speller.toml",

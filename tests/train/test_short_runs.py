@@ -17,7 +17,8 @@ from uwaga.train import Config, fit
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
-RECIPES = sorted(path.stem for path in (ROOT / "recipes").glob("*.toml"))
+FOLDER = ROOT / "src" / "uwaga" / "train" / "recipes"
+RECIPES = sorted(path.stem for path in FOLDER.glob("*.toml"))
 SMALL = (
     "schedule.steps=6", "schedule.warmup_steps=2", "run.eval_every=3", "run.eval_tokens=500", "run.log_every=1",
     "run.sample_every=6", "run.sample_tokens=6", "run.attention_every=6", "run.threads=1", "run.device=cpu",
@@ -30,7 +31,7 @@ LAYERS = {"transformer": ("num_layers", "num_decoder_layers"), "gpt2": ("num_lay
 def test_a_short_run_of_a_recipe(name: str, tmp_path: Path) -> None:
     """A tiny model and six steps."""
     overrides = (f"run.output_dir={tmp_path}/run", *SMALL, f"data.train=[{_own_data(name, tmp_path)!r}]")
-    config = Config.read(ROOT / "recipes" / f"{name}.toml")
+    config = Config.read(FOLDER / f"{name}.toml")
     layers = [key for key in LAYERS[config.model["family"]] if config.model.get(key)]
     more = [f"model.{key}=1" for key in layers]
     if "alibi_slopes" in config.model:
@@ -43,9 +44,9 @@ def test_a_short_run_of_a_recipe(name: str, tmp_path: Path) -> None:
         more += ["data.context_length=256"]
     if name == "copyist":  # its tokenizer and its first weights are those of the recipe before
         first = [*overrides, *more, f"run.output_dir={tmp_path}/first"]
-        folder = fit(Config.read(ROOT / "recipes" / "copyist-256.toml", first), progress=False).checkpoint
+        folder = fit(Config.read(FOLDER / "copyist-256.toml", first), progress=False).checkpoint
         more += [f"tokenizer.path={folder}", f"run.init_from={folder}"]
-    result = fit(Config.read(ROOT / "recipes" / f"{name}.toml", [*overrides, *more]), progress=False)
+    result = fit(Config.read(FOLDER / f"{name}.toml", [*overrides, *more]), progress=False)
     assert list(result.losses) == list(range(1, 7))
     assert list(result.validation_losses) == [3, 6]
     assert load(result.checkpoint) is not None

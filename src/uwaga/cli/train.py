@@ -14,11 +14,12 @@ if TYPE_CHECKING:
     from uwaga.train.api import Result
     from uwaga.train.config import Config
 
+RECIPES = {each.stem: each for each in sorted((Path(__file__).parents[1] / "train" / "recipes").glob("*.toml"))}
 _OPTIONS = ("resume",)  # parameters of `fit` that messages name
 
 
 def train(
-    config: Annotated[Path, typer.Argument(help="A TOML file; see recipes/ and docs/train.md.")],
+    config: Annotated[str, typer.Argument(help=f"A TOML file, or a recipe: {', '.join(RECIPES)}.")],
     overrides: Annotated[list[str] | None, typer.Argument(help="key.path=value, such as optimizer.lr=1e-3.")] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Resume from the last checkpoint in run.output_dir.")
@@ -35,7 +36,9 @@ def train(
     from uwaga.train.errors import ConfigError, DataError, LostProcessError, TrainingError
 
     try:
-        read = Config.read(config, [*(overrides or ()), *(["run.compile=true"] if compile else [])])
+        read = Config.read(
+            RECIPES.get(config, Path(config)), [*(overrides or ()), *(["run.compile=true"] if compile else [])]
+        )
         if print_config:
             echo(read.text(), nl=False)
             return
