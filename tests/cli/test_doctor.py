@@ -3,6 +3,7 @@ import importlib.util
 import json
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -278,3 +279,18 @@ def test_tells_which_process_computes_other_bits(monkeypatch: pytest.MonkeyPatch
     )
     monkeypatch.setenv("RANK", "1")
     assert CliRunner().invoke(app, ["doctor", "--distributed"]).output == ""
+
+
+@pytest.mark.parametrize("platform", ["linux", "win32"])
+def test_tells_of_a_pytorch_that_has_cuda_for_nothing(platform: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(sys, "platform", platform)
+    (result,) = doctor._devices()
+    command = "pip install torch" + " --index-url https://download.pytorch.org/whl/cpu" * (platform == "linux")
+    assert result.why == (
+        "PyTorch sees no CUDA device; everything here works without one; this PyTorch has gigabytes of CUDA, and the one without: "
+        f"{command} --force-reinstall"
+    )

@@ -4,6 +4,8 @@ import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
 
+from uwaga._base.install import missing
+
 
 def names(
     package: str, home: Mapping[str, str], packages: tuple[str, ...] = ()
@@ -22,7 +24,12 @@ def names(
         if name not in home:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         # Set as an attribute of the package, so that __getattr__ is called once per name.
-        value = getattr(import_module(home[name]), name)
+        try:
+            value = getattr(import_module(home[name]), name)
+        except ModuleNotFoundError as error:
+            if error.name != "torch":
+                raise
+            raise ModuleNotFoundError(f"{package}.{name} {missing(error, '')}", name="torch") from error
         setattr(sys.modules[package], name, value)
         return value
 

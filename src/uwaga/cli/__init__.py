@@ -7,6 +7,7 @@ import typer
 from typer.core import TyperCommand
 
 from uwaga._base import env
+from uwaga._base.install import missing
 from uwaga.cli import bench, doctor, encode, generate, lesson, serve, store, train, view
 from uwaga.cli.terminal import echo, end_without_output, escape_library_output, escape_unencodable, is_of_output
 from uwaga.models.text.corpus import SUFFIXES
@@ -107,6 +108,11 @@ def main() -> None:
     escape_unencodable()
     try:
         app()
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        echo(f"uwaga: {missing(error, '')}", err=True)
+        raise SystemExit(1) from None
     except OSError as error:
         if not is_of_output(error):
             raise

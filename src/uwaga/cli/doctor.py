@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 import typer
 
 from uwaga._base import env
+from uwaga._base.install import torch_command
 from uwaga.cli.terminal import echo_json, fail
 
 Status = Literal["ok", "note", "missing"]
@@ -71,7 +72,10 @@ def doctor(
 
 def examine() -> Iterator[Finding]:
     """Every finding, in the order in which they are shown."""
-    yield from _versions()
+    versions = list(_versions())
+    yield from versions
+    if any(each.name == "torch" and each.status == "missing" for each in versions):
+        return  # all else computes with it
     yield from _native()
     yield from _threads()
     yield from _engines()
@@ -116,15 +120,19 @@ def _processes() -> Iterator[Finding]:
 
 
 def _versions() -> Iterator[Finding]:
+    from importlib.util import find_spec
+
     import uwaga
     from uwaga.cli import machine
 
     yield Finding(topic="versions", name="python", value=platform.python_version())
     yield Finding(topic="versions", name="uwaga", value=uwaga.__version__)
     for distribution in ("torch", "numpy"):
-        version = machine.version(distribution)
+        version = machine.version(distribution) if find_spec(distribution) is not None else None
         if version is None:
-            yield Finding(topic="versions", name=distribution, value="none", status="missing", why="not installed")
+            command = torch_command() if distribution == "torch" else f"pip install {distribution}"
+            why = f"not installed: {command}"
+            yield Finding(topic="versions", name=distribution, value="none", status="missing", why=why)
         else:
             yield Finding(topic="versions", name=distribution, value=version)
     yield Finding(topic="machine", name="system", value=f"{platform.system()} {platform.machine()}")
@@ -251,6 +259,8 @@ def _devices() -> Iterator[Finding]:
             yield Finding(topic="devices", name="FlexAttention", value="none", status="missing", why=why)
     else:
         why = "PyTorch sees no CUDA device; everything here works without one"
+        if torch.version.cuda is not None:
+            why += f"; this PyTorch has gigabytes of CUDA, and the one without: {torch_command()} --force-reinstall"
         yield Finding(topic="devices", name="cuda", value="none", why=why)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from uwaga._base.errors import CheckpointError, DataError
+from uwaga._base.install import missing
 from uwaga._base.terminal import escape_controls, printable
 from uwaga.cli.terminal import drop_output, echo, error_text, fail, say_engine
 
@@ -67,7 +68,7 @@ def serve(
         from uwaga.serve import server
         from uwaga.serve.requests import UNREAD_KEYS, Limits
     except ModuleNotFoundError as error:
-        fail("serve", f"needs {error.name}: pip install 'uwaga[serve]'")
+        fail("serve", missing(error, "serve"))
     limits = Limits(
         body_bytes=max_body * _MEGABYTE,
         items=max_items,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from uwaga._base.errors import CheckpointError, DataError, SoftDatabaseError
+from uwaga._base.install import missing
 from uwaga.cli.terminal import echo, echo_json, error_text, fail, in_option_names, progress_bar, say_engine
 from uwaga.models.checkpoints import directories
 from uwaga.models.text.corpus import InvalidDocumentError
@@ -159,7 +160,7 @@ def _errors(command: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        fail(command, f"needs {error.name}: pip install 'uwaga[encode]'")
+        fail(command, missing(error, "encode"))
     except DataError as error:
         fail(command, in_option_names(str(error), ("model",)))
     except (SoftDatabaseError, CheckpointError, ValueError) as error:

