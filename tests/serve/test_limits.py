@@ -258,10 +258,10 @@ def test_a_large_body_holds_up_no_small_one(serving, monkeypatch) -> None:
     async def test(client) -> None:
         embeddings = client.service.embeddings
 
-        def waits(body: bytes):
+        def waits(form: str, body: bytes):
             if len(body) > 1 << 18:
                 assert go.wait(HANG)
-            return embeddings(body)
+            return embeddings(form, body)
 
         client.service.embeddings = waits
         client = type(client)(client.service)
